@@ -1,0 +1,79 @@
+//! Payload that a layer reads without owning it.
+
+use crate::crc;
+
+/// Bytes that a lower layer sends on behalf of a layer above: it may copy them or checksum them where
+/// they lie, but never holds a reference to them.
+///
+/// Registered memory implements this without ever yielding `&[u8]`, because the application and a
+/// peer may write it at any moment; byte slices implement it for tests and staged data.
+pub trait Payload {
+    /// Number of bytes.
+    fn len(&self) -> usize;
+
+    /// Whether there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies `dst.len()` bytes from `offset` into `dst`, loading each byte once, and returns `crc`
+    /// extended by the bytes as copied.
+    ///
+    /// # Panics
+    /// If `offset + dst.len()` exceeds [`len`](Self::len): the caller cuts its own segments.
+    fn copy_crc(&self, offset: usize, dst: &mut [u8], crc: u32) -> u32;
+
+    /// `crc` extended by `length` bytes from `offset`, read where they lie.
+    ///
+    /// # Panics
+    /// If `offset + length` exceeds [`len`](Self::len).
+    fn crc(&self, offset: usize, length: usize, crc: u32) -> u32;
+}
+
+impl Payload for [u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn copy_crc(&self, offset: usize, dst: &mut [u8], crc: u32) -> u32 {
+        let end = offset + dst.len();
+        dst.copy_from_slice(&self[offset..end]);
+        crc::crc32c_append(crc, dst)
+    }
+
+    fn crc(&self, offset: usize, length: usize, crc: u32) -> u32 {
+        crc::crc32c_append(crc, &self[offset..offset + length])
+    }
+}
+
+impl Payload for Vec<u8> {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn copy_crc(&self, offset: usize, dst: &mut [u8], crc: u32) -> u32 {
+        self.as_slice().copy_crc(offset, dst, crc)
+    }
+
+    fn crc(&self, offset: usize, length: usize, crc: u32) -> u32 {
+        Payload::crc(self.as_slice(), offset, length, crc)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copying_and_reading_in_place_agree() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let mut copy = [0; 100];
+        let copied = bytes.copy_crc(10, &mut copy, crc::crc32c(b"header"));
+        assert_eq!(copy, bytes[10..110]);
+        assert_eq!(
+            copied,
+            Payload::crc(&bytes, 10, 100, crc::crc32c(b"header"))
+        );
+        assert!(!bytes.is_empty());
+    }
+}
