@@ -1,1 +1,35 @@
-//! Placeholder.
+//! Registered memory: bytes that the application and a peer may write at any moment.
+//!
+//! This is one of the two crates of dgiwarp that contain `unsafe` code; it exists to keep that code
+//! small. It offers
+//! - [`Buffer`], page-aligned memory owned by safe Rust code;
+//! - [`Region`], memory that may be registered: a `Buffer`'s, or a C program's through one `unsafe` constructor;
+//! - [`RegionSlice`], a checked part of a region. It **never yields `&[u8]` or `&mut [u8]`**: bytes are
+//!   copied in ([`place`](RegionSlice::place)), copied out, checksummed, or handed to the kernel;
+//! - [`socket::send`], the vectored socket call that sends bytes where they lie;
+//! - [`check_mapped`], which tells whether a C program's range can be registered.
+//!
+//! # What concurrent access means here
+//! Bulk copies are plain `memcpy`. Where the application writes a byte while a copy reads it, the copy
+//! holds the old or the new byte; where a peer and the application write the same byte, either wins.
+//! RFC 5040 §5.5 says the same to applications: bytes of a buffer are indeterminate from the time it
+//! is handed over until the completion that gives it back. Nothing more is promised, and no length,
+//! index or pointer of ours is ever read out of registered memory.
+//!
+//! Nothing is pinned, populated or locked.
+
+#![allow(
+    unsafe_code,
+    reason = "registered memory is raw memory; this crate confines it"
+)]
+
+mod access;
+mod buffer;
+mod mapped;
+mod region;
+pub mod socket;
+
+pub use access::Access;
+pub use buffer::Buffer;
+pub use mapped::{MappedError, check_mapped};
+pub use region::{AtomicError, OutOfBounds, Region, RegionSlice};

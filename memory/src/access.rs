@@ -1,0 +1,18 @@
+//! Rights of a registered region.
+
+bitflags::bitflags! {
+    /// What may be done with a region (`ibv_reg_mr(3)`; RFC 5040 §6.6 "access rights").
+    ///
+    /// Local read access is always given.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct Access: u32 {
+        /// Local writes: the region may be the target of a receive or the sink of a read.
+        const LOCAL_WRITE = 1;
+        /// A peer may write: RDMA Write and Write-Record. Implies `LOCAL_WRITE` at registration.
+        const REMOTE_WRITE = 1 << 1;
+        /// A peer may read with RDMA Read.
+        const REMOTE_READ = 1 << 2;
+        /// A peer may use atomic operations (RFC 7306).
+        const REMOTE_ATOMIC = 1 << 3;
+    }
+}

@@ -1,0 +1,151 @@
+//! Memory that safe Rust code owns and may register.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::Region;
+
+/// An anonymous mapping, unmapped when the last owner goes.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is only an address range; every access goes through `RegionSlice`, whose rules
+// (no references, raw copies only) hold from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn zeroed(len: usize) -> io::Result<Self> {
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no
+        // existing memory.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len.max(1),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let ptr = NonNull::new(address.cast::<u8>())
+            .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        Ok(Self { ptr, len })
+    }
+
+    pub(crate) fn ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: address and length are those of `mmap`, and no `Region` is left: each holds an `Arc`
+        // of this mapping.
+        unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.len.max(1)) };
+    }
+}
+
+/// Page-aligned memory, zeroed at creation, that can be registered and stays mapped as long as any
+/// [`Region`] of it exists.
+///
+/// ```
+/// let buffer = dgiwarp_memory::Buffer::zeroed(4096)?;
+/// buffer.write(100, b"payload");
+/// let mut out = [0; 7];
+/// buffer.read(100, &mut out);
+/// assert_eq!(&out, b"payload");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    region: Region,
+}
+
+impl Buffer {
+    /// Maps `len` zero bytes. Pages take memory when they are first written.
+    ///
+    /// # Errors
+    /// What `mmap(2)` returns, in practice `ENOMEM`.
+    pub fn zeroed(len: usize) -> io::Result<Self> {
+        let mapping = Arc::new(Mapping::zeroed(len)?);
+        Ok(Self {
+            region: Region::from_mapping(mapping),
+        })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.region.len()
+    }
+
+    /// Whether the buffer has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The memory, for registration.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.region.clone()
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.region
+            .slice(offset, bytes.len())
+            .expect("the caller keeps within the buffer")
+            .place(bytes);
+    }
+
+    /// Copies bytes from `offset` out into `bytes`.
+    ///
+    /// # Panics
+    /// If `bytes` reaches past the end of the buffer.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        self.region
+            .slice(offset, bytes.len())
+            .expect("the caller keeps within the buffer")
+            .copy_to(bytes);
+    }
+
+    /// One byte, loaded now: for programs that wait for a peer's write by looking at memory.
+    ///
+    /// # Panics
+    /// If `offset` is outside the buffer.
+    #[must_use]
+    pub fn load(&self, offset: usize) -> u8 {
+        self.region
+            .slice(offset, 1)
+            .expect("the caller keeps within the buffer")
+            .load()
+    }
+
+    /// The bytes at `offset`, copied into a new vector.
+    ///
+    /// # Panics
+    /// If they reach past the end of the buffer.
+    #[must_use]
+    pub fn to_vec(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.read(offset, &mut bytes);
+        bytes
+    }
+}

@@ -1,0 +1,284 @@
+//! Regions and the checked slices of them.
+
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{self, AtomicU8, AtomicU64, Ordering};
+
+use dgiwarp_codec::{Payload, crc};
+
+use crate::buffer::Mapping;
+
+/// A range reaches outside its region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at offset {offset} reach outside a region of {region_len} bytes")]
+pub struct OutOfBounds {
+    /// Offset of the range in the region, in bytes.
+    pub offset: usize,
+    /// Length of the range in bytes.
+    pub len: usize,
+    /// Length of the region in bytes.
+    pub region_len: usize,
+}
+
+/// An atomic operation could not be done, and memory is untouched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AtomicError {
+    /// RFC 7306 §5 asks for 8 bytes at an address that is a multiple of 8.
+    #[error("address {0:#x} is not a multiple of 8")]
+    Misaligned(usize),
+    /// The slice is not 8 bytes long.
+    #[error("atomic operations work on 8 bytes, not {0}")]
+    Length(usize),
+}
+
+/// Memory that may be registered.
+///
+/// Cloning shares it. A region of a [`Buffer`](crate::Buffer) keeps that buffer mapped.
+#[derive(Debug, Clone)]
+pub struct Region {
+    ptr: NonNull<u8>,
+    len: usize,
+    _mapping: Option<Arc<Mapping>>,
+}
+
+// SAFETY: a region gives access to its bytes only through `RegionSlice`, which makes raw copies and no
+// references; concurrent access is described, and allowed, by the crate's header.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// A region over a C program's memory.
+    ///
+    /// # Safety
+    /// `ptr..ptr + len` must not wrap and must stay mapped, with the protection that its use needs,
+    /// until no `Region` made here is left; that is the contract of `ibv_reg_mr(3)`. Rust code must
+    /// hold no reference into the range while the region exists.
+    #[must_use]
+    pub unsafe fn from_raw_parts(ptr: NonNull<u8>, len: usize) -> Self {
+        Self {
+            ptr,
+            len,
+            _mapping: None,
+        }
+    }
+
+    pub(crate) fn from_mapping(mapping: Arc<Mapping>) -> Self {
+        Self {
+            ptr: mapping.ptr(),
+            len: mapping.len(),
+            _mapping: Some(mapping),
+        }
+    }
+
+    /// Address of the first byte in this process.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.ptr.addr().get() as u64
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the region has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] if they are not all inside the region.
+    #[inline]
+    pub fn slice(&self, offset: usize, len: usize) -> Result<RegionSlice<'_>, OutOfBounds> {
+        RegionSlice {
+            ptr: self.ptr,
+            len: self.len,
+            region: PhantomData,
+        }
+        .subslice(offset, len)
+    }
+}
+
+/// A checked part of a [`Region`].
+#[derive(Debug, Clone, Copy)]
+pub struct RegionSlice<'a> {
+    ptr: NonNull<u8>,
+    len: usize,
+    region: PhantomData<&'a Region>,
+}
+
+// SAFETY: see `Region`: only raw copies are made through it.
+unsafe impl Send for RegionSlice<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for RegionSlice<'_> {}
+
+impl<'a> RegionSlice<'a> {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the slice has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` bytes at `offset` of this slice.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] if they are not all inside the slice.
+    #[inline]
+    pub fn subslice(&self, offset: usize, len: usize) -> Result<Self, OutOfBounds> {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        if !fits {
+            return Err(OutOfBounds {
+                offset,
+                len,
+                region_len: self.len,
+            });
+        }
+        Ok(Self {
+            // SAFETY: `offset` is at most `self.len`, so the result is inside the region or one past it.
+            ptr: unsafe { self.ptr.add(offset) },
+            len,
+            region: PhantomData,
+        })
+    }
+
+    /// Writes `src` here, **last byte last**: a program that waits for the last byte, or for the last aligned
+    /// word, of what a peer writes sees all other bytes when it sees that one.
+    ///
+    /// A plain `memcpy` does not give that: it may store the end of the range first.
+    ///
+    /// # Panics
+    /// If the lengths differ; the caller cut the slice for these bytes.
+    #[inline]
+    pub fn place(&self, src: &[u8]) {
+        assert_eq!(src.len(), self.len, "placement covers its slice exactly");
+        let Some((head, tail)) = src.split_last_chunk::<8>() else {
+            self.place_short(src);
+            return;
+        };
+        // SAFETY: `head.len() < self.len` bytes are inside the region; `src` is a reference, which by the
+        // contract of `Region` cannot overlap it.
+        unsafe { ptr::copy_nonoverlapping(head.as_ptr(), self.ptr.as_ptr(), head.len()) };
+        atomic::fence(Ordering::Release);
+        let word = u64::from_ne_bytes(*tail);
+        // SAFETY: the last 8 bytes of the slice start at `head.len()`.
+        let last = unsafe { self.ptr.add(head.len()) }.cast::<u64>();
+        if last.is_aligned() {
+            // SAFETY: aligned, inside the region, and never accessed through a reference.
+            unsafe { AtomicU64::from_ptr(last.as_ptr()) }.store(word, Ordering::Release);
+        } else {
+            // SAFETY: inside the region; alignment is not asked for.
+            unsafe { last.write_unaligned(word) };
+        }
+    }
+
+    fn place_short(&self, src: &[u8]) {
+        let Some((&last, head)) = src.split_last() else {
+            return;
+        };
+        // SAFETY: as in `place`.
+        unsafe { ptr::copy_nonoverlapping(head.as_ptr(), self.ptr.as_ptr(), head.len()) };
+        // SAFETY: the last byte of the slice.
+        let byte = unsafe { self.ptr.add(head.len()) };
+        // SAFETY: a byte is always aligned and this one is inside the region.
+        unsafe { AtomicU8::from_ptr(byte.as_ptr()) }.store(last, Ordering::Release);
+    }
+
+    /// Copies the bytes out into `dst`, each loaded once.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[inline]
+    pub fn copy_to(&self, dst: &mut [u8]) {
+        assert_eq!(dst.len(), self.len, "a copy covers its slice exactly");
+        // SAFETY: the slice has `len` bytes inside the region; `dst` is a unique reference and cannot
+        // overlap a region by the contract of `Region`.
+        unsafe { ptr::copy_nonoverlapping(self.ptr.as_ptr(), dst.as_mut_ptr(), self.len) };
+    }
+
+    /// The first byte, loaded now.
+    ///
+    /// # Panics
+    /// If the slice is empty.
+    #[inline]
+    #[must_use]
+    pub fn load(&self) -> u8 {
+        assert!(self.len > 0, "an empty slice has no first byte");
+        // SAFETY: inside the region, always aligned.
+        unsafe { AtomicU8::from_ptr(self.ptr.as_ptr()) }.load(Ordering::Acquire)
+    }
+
+    /// Adds `value` to the 8 bytes (native order) and returns what they held (RFC 7306 §5.1).
+    ///
+    /// # Errors
+    /// [`AtomicError`] if the slice is not 8 bytes at a multiple of 8.
+    pub fn fetch_add(&self, value: u64) -> Result<u64, AtomicError> {
+        Ok(self.atomic()?.fetch_add(value, Ordering::AcqRel))
+    }
+
+    /// Stores `swap` in the 8 bytes (native order) if they hold `compare`, and returns what they held
+    /// (RFC 7306 §5.2).
+    ///
+    /// # Errors
+    /// [`AtomicError`] if the slice is not 8 bytes at a multiple of 8.
+    pub fn compare_swap(&self, compare: u64, swap: u64) -> Result<u64, AtomicError> {
+        let result =
+            self.atomic()?
+                .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
+        Ok(result.unwrap_or_else(|held| held))
+    }
+
+    fn atomic(&self) -> Result<&'a AtomicU64, AtomicError> {
+        if self.len != 8 {
+            return Err(AtomicError::Length(self.len));
+        }
+        let word = self.ptr.cast::<u64>();
+        if !word.is_aligned() {
+            return Err(AtomicError::Misaligned(self.ptr.addr().get()));
+        }
+        // SAFETY: 8 aligned bytes inside the region, never accessed through a plain reference.
+        Ok(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+}
+
+impl Payload for RegionSlice<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn copy_crc(&self, offset: usize, dst: &mut [u8], crc: u32) -> u32 {
+        self.subslice(offset, dst.len())
+            .expect("the caller cuts its own segments")
+            .copy_to(dst);
+        crc::crc32c_append(crc, dst)
+    }
+
+    fn crc(&self, offset: usize, length: usize, crc: u32) -> u32 {
+        let part = self
+            .subslice(offset, length)
+            .expect("the caller cuts its own segments");
+        // SAFETY: the bytes are inside the region. They may change while they are read: the verbs contract
+        // asks the application to leave a buffer alone until its completion, and if it does not, the value
+        // is that of some mixture, which a receiver rejects. The reference ends with this call.
+        let bytes = unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len) };
+        crc::crc32c_append(crc, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

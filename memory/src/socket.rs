@@ -1,0 +1,190 @@
+//! The vectored socket call that sends registered bytes where they lie.
+
+use std::io;
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::RegionSlice;
+
+/// Most pieces that one [`send`] takes.
+pub const MAX_PIECES: usize = 64;
+
+/// Consecutive bytes of an outgoing message.
+#[derive(Debug, Clone, Copy)]
+pub enum Piece<'a> {
+    /// Bytes of ours: headers, checksums, staged payload.
+    Bytes(&'a [u8]),
+    /// Registered bytes, sent without a copy.
+    Region(RegionSlice<'a>),
+}
+
+/// Where and how a message leaves.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SendOptions {
+    /// Destination; `None` on a connected socket.
+    pub to: Option<SocketAddr>,
+    /// Source address for this message, where the kernel would choose another.
+    pub from: Option<IpAddr>,
+    /// Cut the message into datagrams of this many bytes, the last may be shorter (`UDP_SEGMENT`).
+    pub segment_size: Option<u16>,
+}
+
+/// Sends `pieces` as one message on a non-blocking socket and returns the number of bytes taken.
+///
+/// # Errors
+/// What `sendmsg(2)` returns: `WouldBlock` where the socket's buffer is full, `EMSGSIZE`, `EINVAL` or
+/// `EIO` where the path does not take the size or the segmentation. `EINVAL` also for more than
+/// [`MAX_PIECES`] pieces.
+pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> io::Result<usize> {
+    if pieces.len() > MAX_PIECES {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut vector = [const { mem::MaybeUninit::<libc::iovec>::uninit() }; MAX_PIECES];
+    for (slot, piece) in vector.iter_mut().zip(pieces) {
+        let (base, len) = match piece {
+            Piece::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
+            Piece::Region(slice) => (slice.as_ptr(), slice.len()),
+        };
+        slot.write(libc::iovec {
+            iov_base: base.cast_mut().cast(),
+            iov_len: len,
+        });
+    }
+    let name = options.to.map(socket2::SockAddr::from);
+    let mut control = Control::default();
+    if let Some(size) = options.segment_size {
+        control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
+    }
+    match options.from {
+        Some(IpAddr::V4(address)) => {
+            // struct in_pktinfo: interface index 0 (any), local address, destination (ignored).
+            let mut info = [0; 12];
+            info[4..8].copy_from_slice(&address.octets());
+            control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+        }
+        Some(IpAddr::V6(address)) => {
+            // struct in6_pktinfo: address, interface index 0 (any).
+            let mut info = [0; 20];
+            info[..16].copy_from_slice(&address.octets());
+            control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+        }
+        None => {}
+    }
+    // SAFETY: all-zero bytes are a valid `msghdr`.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    if let Some(name) = &name {
+        header.msg_name = name.as_ptr().cast_mut().cast();
+        header.msg_namelen = name.len();
+    }
+    header.msg_iov = vector.as_mut_ptr().cast();
+    header.msg_iovlen = pieces.len();
+    if control.len > 0 {
+        header.msg_control = control.bytes.0.as_mut_ptr().cast();
+        header.msg_controllen = control.len;
+    }
+    // SAFETY: name, vector and control point to live storage of the lengths given; the vector's ranges
+    // are borrowed by `pieces` for the whole call and only read.
+    let sent = unsafe {
+        libc::sendmsg(
+            fd.as_raw_fd(),
+            &raw const header,
+            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Room for the control messages above, aligned as `cmsghdr` wants.
+#[repr(align(8))]
+struct Aligned([u8; 96]);
+
+struct Control {
+    bytes: Aligned,
+    len: usize,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self {
+            bytes: Aligned([0; 96]),
+            len: 0,
+        }
+    }
+}
+
+impl Control {
+    /// Appends one control message. On Linux `cmsghdr` is the length (a machine word), level and type.
+    fn push(&mut self, level: libc::c_int, kind: libc::c_int, data: &[u8]) {
+        const HEADER: usize = size_of::<libc::cmsghdr>();
+        let total = HEADER + data.len();
+        let start = self.len;
+        let out = &mut self.bytes.0[start..start + total.next_multiple_of(8)];
+        let (length, rest) = out.split_at_mut(size_of::<usize>());
+        length.copy_from_slice(&total.to_ne_bytes());
+        rest[..4].copy_from_slice(&level.to_ne_bytes());
+        rest[4..8].copy_from_slice(&kind.to_ne_bytes());
+        rest[8..8 + data.len()].copy_from_slice(data);
+        self.len = start + total.next_multiple_of(8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buffer;
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn header_region_and_trailer_leave_as_one_datagram() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let buffer = Buffer::zeroed(4096).unwrap();
+        buffer.write(10, b"registered");
+        let region = buffer.region();
+        let pieces = [
+            Piece::Bytes(b"<"),
+            Piece::Region(region.slice(10, 10).unwrap()),
+            Piece::Bytes(b">"),
+        ];
+        let options = SendOptions {
+            to: Some(receiver.local_addr().unwrap()),
+            from: Some([127, 0, 0, 1].into()),
+            ..SendOptions::default()
+        };
+        assert_eq!(send(sender.as_fd(), &pieces, options).unwrap(), 12);
+        let mut out = [0; 64];
+        let (len, from) = receiver.recv_from(&mut out).unwrap();
+        assert_eq!(&out[..len], b"<registered>");
+        assert_eq!(from, sender.local_addr().unwrap());
+    }
+
+    #[test]
+    fn a_train_arrives_as_datagrams() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        let options = SendOptions {
+            segment_size: Some(4),
+            ..SendOptions::default()
+        };
+        assert_eq!(
+            send(sender.as_fd(), &[Piece::Bytes(b"aaaabbbbcc")], options).unwrap(),
+            10
+        );
+        let mut out = [0; 64];
+        for expected in [&b"aaaa"[..], b"bbbb", b"cc"] {
+            let len = receiver.recv(&mut out).unwrap();
+            assert_eq!(&out[..len], expected);
+        }
+    }
+
+    #[test]
+    fn too_many_pieces_are_refused() {
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let pieces = [Piece::Bytes(b"x"); MAX_PIECES + 1];
+        let error = send(sender.as_fd(), &pieces, SendOptions::default()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    }
+}
