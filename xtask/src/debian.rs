@@ -1,0 +1,203 @@
+//! The Debian packages that the tests use: which are missing, and how they come.
+//!
+//! A package counts as there when what the tests need of it is there (a program, a header), so that the check also
+//! holds on machines that got the same thing another way.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::groups::Name;
+
+/// What shows that a package is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// A program of this name in PATH or one of the sbin folders.
+    Program(&'static str),
+    /// A file at this path.
+    File(&'static str),
+}
+
+/// One Debian package and the groups of tests that use it.
+#[derive(Clone, Copy, Debug)]
+pub struct Package {
+    /// Its name for `apt-get install`.
+    pub name: &'static str,
+    /// What of it is looked for.
+    pub proof: Proof,
+    /// Who uses it.
+    pub groups: &'static [Name],
+}
+
+/// Every package that some test uses. `gcc` and the C headers are needed by cargo itself.
+pub const PACKAGES: &[Package] = &[
+    Package {
+        name: "gcc",
+        proof: Proof::Program("cc"),
+        groups: &[Name::Build, Name::Debian],
+    },
+    Package {
+        name: "libc6-dev",
+        proof: Proof::File("/usr/include/stdio.h"),
+        groups: &[Name::Build, Name::Debian],
+    },
+    Package {
+        name: "iproute2",
+        proof: Proof::Program("ip"),
+        groups: &[Name::Process, Name::Debian, Name::Interop],
+    },
+    Package {
+        name: "ethtool",
+        proof: Proof::Program("ethtool"),
+        groups: &[Name::Process, Name::Debian],
+    },
+    Package {
+        name: "pkg-config",
+        proof: Proof::Program("pkg-config"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "ibverbs-utils",
+        proof: Proof::Program("ibv_devinfo"),
+        groups: &[Name::Process, Name::Debian],
+    },
+    Package {
+        name: "rdmacm-utils",
+        proof: Proof::Program("rping"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "libibverbs-dev",
+        proof: Proof::File("/usr/include/infiniband/verbs.h"),
+        groups: &[Name::Process, Name::Debian],
+    },
+    Package {
+        name: "librdmacm-dev",
+        proof: Proof::File("/usr/include/rdma/rdma_cma.h"),
+        groups: &[Name::Process, Name::Debian],
+    },
+    Package {
+        name: "xz-utils",
+        proof: Proof::Program("xz"),
+        groups: &[Name::Interop],
+    },
+];
+
+/// The packages that the given groups use and that are not there.
+#[must_use]
+pub fn missing(groups: &[Name]) -> Vec<&'static Package> {
+    PACKAGES
+        .iter()
+        .filter(|package| package.groups.iter().any(|group| groups.contains(group)))
+        .filter(|package| !is_there(package.proof))
+        .collect()
+}
+
+fn is_there(proof: Proof) -> bool {
+    match proof {
+        Proof::Program(name) => find_program(name).is_some(),
+        Proof::File(path) => Path::new(path).exists(),
+    }
+}
+
+/// Looks for a program in PATH, then in the sbin folders, which the PATH of an ordinary user lacks.
+#[must_use]
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+/// The line that a person types to get the packages.
+#[must_use]
+pub fn install_line(packages: &[&Package]) -> String {
+    let names: Vec<_> = packages.iter().map(|package| package.name).collect();
+    format!(
+        "apt-get install --no-install-recommends {}",
+        names.join(" ")
+    )
+}
+
+/// Makes sure that the packages of these groups are there: installs what is missing if this process is root and
+/// `apt-get` exists, else prints the line to type. Never fails: tests that lack something say so themselves.
+pub fn provide(groups: &[Name], may_install: bool) {
+    let wanted = missing(groups);
+    if wanted.is_empty() {
+        return;
+    }
+    let line = install_line(&wanted);
+    let can_install = nix::unistd::geteuid().is_root() && find_program("apt-get").is_some();
+    if !(may_install && can_install) {
+        println!(
+            "Some tests need Debian packages that are not installed here and will be skipped. To run them too:"
+        );
+        println!("    {line}");
+        return;
+    }
+    println!("Installing the Debian packages that tests need: {line}");
+    let installed = apt_get(&["update"]) && {
+        let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+        arguments.extend(wanted.iter().map(|package| package.name));
+        apt_get(&arguments)
+    };
+    let left = missing(groups);
+    if !installed || !left.is_empty() {
+        println!("That did not work; tests that need them are skipped. To try again by hand:");
+        println!(
+            "    {}",
+            install_line(if left.is_empty() { &wanted } else { &left })
+        );
+    }
+}
+
+fn apt_get(arguments: &[&str]) -> bool {
+    Command::new("apt-get")
+        .args(["-q", "-o", "DPkg::Lock::Timeout=120"])
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_outside_path_too() {
+        assert_eq!(
+            find_program("sh").and_then(|path| path.file_name().map(ToOwned::to_owned)),
+            Some("sh".into())
+        );
+        assert_eq!(find_program("no-such-program-anywhere"), None);
+    }
+
+    #[test]
+    fn only_packages_of_the_chosen_groups_are_asked_for() {
+        assert!(
+            missing(&[Name::Soak]).is_empty(),
+            "no package is for soak alone"
+        );
+        let of_unit = PACKAGES
+            .iter()
+            .filter(|p| p.groups.contains(&Name::Unit))
+            .count();
+        assert_eq!(
+            of_unit, 0,
+            "unit tests run on any machine that builds the project"
+        );
+    }
+
+    #[test]
+    fn the_line_names_every_package() {
+        let all: Vec<_> = PACKAGES.iter().collect();
+        let line = install_line(&all);
+        for package in PACKAGES {
+            assert!(line.split(' ').any(|word| word == package.name));
+        }
+        assert!(line.starts_with("apt-get install --no-install-recommends gcc "));
+    }
+}

@@ -1,0 +1,203 @@
+//! What `cargo xtask test` runs: the groups, the checks of the build, and which test target runs where.
+//!
+//! A new test target needs nothing here: unit tests of every package run in `unit`, integration tests in `process`. One
+//! that belongs elsewhere is one line in [`PLACES`].
+
+use std::time::Duration;
+
+/// The groups, in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Name {
+    /// Formatting, lints, documentation, and everything compiled.
+    Build,
+    /// Unit and property tests, and the tidy test: no process, no socket to another program.
+    Unit,
+    /// Integration tests that start programs and sockets.
+    Process,
+    /// Debian's unmodified verbs programs.
+    Debian,
+    /// The Linux kernel's iWARP in a virtual machine.
+    Interop,
+    /// Long runs: every test whose name starts with `soak_`.
+    Soak,
+}
+
+/// One group.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// Its name.
+    pub name: Name,
+    /// Its name on the command line.
+    pub word: &'static str,
+    /// One line for `--help` and the report.
+    pub about: &'static str,
+    /// How long it may take on two cores; longer is reported, twice as long in one test program is a failure.
+    pub budget: Duration,
+}
+
+const fn minutes(n: u64) -> Duration {
+    Duration::from_secs(60 * n)
+}
+
+/// All groups, in order.
+pub const GROUPS: [Group; 6] = [
+    Group {
+        name: Name::Build,
+        word: "build",
+        about: "formatting, lints, documentation, everything compiled",
+        budget: minutes(5),
+    },
+    Group {
+        name: Name::Unit,
+        word: "unit",
+        about: "unit, property and documentation tests, tidiness of the sources",
+        budget: minutes(4),
+    },
+    Group {
+        name: Name::Process,
+        word: "process",
+        about: "real processes and sockets",
+        budget: minutes(4),
+    },
+    Group {
+        name: Name::Debian,
+        word: "debian",
+        about: "Debian's unmodified verbs programs",
+        budget: minutes(4),
+    },
+    Group {
+        name: Name::Interop,
+        word: "interop",
+        about: "the Linux kernel's iWARP in a virtual machine",
+        budget: minutes(3),
+    },
+    Group {
+        name: Name::Soak,
+        word: "soak",
+        about: "long runs, only with --soak",
+        budget: minutes(120),
+    },
+];
+
+/// Integration test targets that run elsewhere than in `process`: package, target, group.
+pub const PLACES: &[(&str, &str, Name)] = &[
+    ("xtask", "tidy", Name::Unit),
+    ("dgiwarp-verbs", "debian", Name::Debian),
+    ("dgiwarp-conform", "siw", Name::Interop),
+];
+
+/// Packages whose integration tests are unit tests too, because the package does no I/O.
+pub const PURE_PACKAGES: &[&str] = &[
+    "dgiwarp-codec",
+    "dgiwarp-ddp",
+    "dgiwarp-llp-tcp-mpa",
+    "dgiwarp-llp-udp",
+    "dgiwarp-memory",
+    "dgiwarp-rdmap",
+    "dgiwarp-sim",
+];
+
+/// One cargo command of the `build` group.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    /// What it checks, for the report.
+    pub name: &'static str,
+    /// Arguments of cargo.
+    pub arguments: &'static [&'static str],
+    /// One environment variable, if it needs one.
+    pub environment: Option<(&'static str, &'static str)>,
+}
+
+/// The checks of the `build` group, in order. The tests themselves are compiled after them, in the same group.
+pub const BUILD_CHECKS: &[Check] = &[
+    Check {
+        name: "formatting",
+        arguments: &["fmt", "--all", "--check"],
+        environment: None,
+    },
+    Check {
+        name: "lints",
+        arguments: &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "--deny",
+            "warnings",
+        ],
+        environment: None,
+    },
+    Check {
+        name: "documentation",
+        arguments: &["doc", "--workspace", "--no-deps"],
+        environment: Some(("RUSTDOCFLAGS", "--deny warnings")),
+    },
+    Check {
+        name: "release build",
+        arguments: &["build", "--release", "--workspace"],
+        environment: None,
+    },
+];
+
+/// Compiles what the tests load and start besides their own binaries: libraries and programs in the test profile.
+pub const PROGRAMS_FOR_TESTS: Check = Check {
+    name: "programs for the tests",
+    arguments: &["build", "--workspace"],
+    environment: None,
+};
+
+/// Runs the examples in the documentation comments.
+pub const DOCUMENTATION_TESTS: Check = Check {
+    name: "documentation examples",
+    arguments: &["test", "--workspace", "--doc"],
+    environment: None,
+};
+
+/// The group of an integration test target.
+#[must_use]
+pub fn place(package: &str, target: &str) -> Name {
+    let listed = PLACES
+        .iter()
+        .find(|(p, t, _)| (*p, *t) == (package, target));
+    match listed {
+        Some((_, _, name)) => *name,
+        None if PURE_PACKAGES.contains(&package) => Name::Unit,
+        None => Name::Process,
+    }
+}
+
+/// The group with this name on the command line.
+#[must_use]
+pub fn by_word(word: &str) -> Option<Name> {
+    GROUPS
+        .iter()
+        .find(|group| group.word == word)
+        .map(|group| group.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_listed_once_and_in_order() {
+        assert!(GROUPS.windows(2).all(|pair| pair[0].name < pair[1].name));
+        for group in GROUPS {
+            assert_eq!(by_word(group.word), Some(group.name));
+        }
+        assert_eq!(by_word("units"), None);
+    }
+
+    #[test]
+    fn targets_go_where_the_tables_say() {
+        assert_eq!(place("dgiwarp-verbs", "debian"), Name::Debian);
+        assert_eq!(place("dgiwarp-verbs", "abi"), Name::Process);
+        assert_eq!(place("dgiwarp-ddp", "anything"), Name::Unit);
+        assert_eq!(place("xtask", "tidy"), Name::Unit);
+        assert_eq!(
+            place("dgiwarp", "debian"),
+            Name::Process,
+            "the package counts too"
+        );
+    }
+}

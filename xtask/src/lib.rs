@@ -1,0 +1,20 @@
+//! Tasks of the dgiwarp workspace, and what tests of other packages borrow from them.
+//!
+//! `cargo xtask test` runs every check and test ([`runner`], by the table in [`groups`]); `cargo xtask lab` joins two
+//! commands over two network namespaces ([`lab`]); `cargo xtask dist` lays out what is given away ([`dist`]).
+//! Integration tests of other packages use [`lab`] for a network of their own and [`skips`] to say what they could not
+//! run. This crate uses nothing else of the workspace.
+#![forbid(unsafe_code)]
+
+mod clock;
+pub mod debian;
+pub mod dist;
+pub mod groups;
+pub mod interrupt;
+pub mod lab;
+pub mod libtest;
+pub mod report;
+pub mod runner;
+pub mod skips;
+pub mod stream;
+pub mod workspace;

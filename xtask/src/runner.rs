@@ -1,0 +1,351 @@
+//! `cargo xtask test`: runs the groups and reports.
+
+use std::error::Error;
+use std::fs;
+use std::io::IsTerminal as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::clock;
+use crate::debian;
+use crate::groups::{self, BUILD_CHECKS, Check, GROUPS, Group, Name};
+use crate::interrupt::Interrupt;
+use crate::libtest::{self, Reader, Tally};
+use crate::report::{Report, Row};
+use crate::skips;
+use crate::stream::{self, End};
+use crate::workspace::{self, TestProgram};
+
+/// What the command line asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Run the `soak_` tests too.
+    pub soak: bool,
+    /// Count skipped tests as failures.
+    pub no_skip: bool,
+    /// Leave Debian packages alone.
+    pub no_install: bool,
+    /// Only these packages' tests; empty: all.
+    pub packages: Vec<String>,
+    /// Only these groups; empty: all but `soak`.
+    pub groups: Vec<Name>,
+}
+
+impl Options {
+    fn chosen(&self) -> Vec<Group> {
+        GROUPS
+            .into_iter()
+            .filter(|group| {
+                let asked = self.groups.contains(&group.name) || self.groups.is_empty();
+                let soak = group.name == Name::Soak;
+                if soak {
+                    self.soak || self.groups.contains(&Name::Soak)
+                } else {
+                    asked
+                }
+            })
+            .collect()
+    }
+}
+
+/// Runs what `options` ask for, printing as it goes and the report at the end. The result is the process's exit status:
+/// 0, 1 if anything failed, 128 + signal if it was interrupted.
+///
+/// # Errors
+/// Something outside the tests: cargo cannot be run, no temporary file.
+pub fn run(options: &Options, interrupt: &Interrupt) -> Result<i32, Box<dyn Error>> {
+    let groups = options.chosen();
+    let names: Vec<_> = groups.iter().map(|group| group.name).collect();
+    debian::provide(&names, !options.no_install);
+    let scratch = tempfile::tempdir()?;
+    let mut run = Run {
+        options,
+        interrupt,
+        skips: scratch.path().join("skips"),
+        programs: Vec::new(),
+        report: Report::default(),
+    };
+    run.compile(&groups)?;
+    for group in groups.iter().filter(|group| group.name != Name::Build) {
+        if run.interrupt.caught().is_some() {
+            break;
+        }
+        run.group(group)?;
+    }
+    if !names.contains(&Name::Soak) {
+        run.report.left_out = run
+            .programs
+            .iter()
+            .map(|program| program.list(true).len())
+            .sum();
+    }
+    print!("{}", run.report.render(options.no_skip));
+    Ok(match interrupt.caught() {
+        Some(signal) => 128 + signal,
+        None => i32::from(run.report.total(options.no_skip).failed > 0),
+    })
+}
+
+struct Run<'a> {
+    options: &'a Options,
+    interrupt: &'a Interrupt,
+    /// The file that skipped tests append to.
+    skips: std::path::PathBuf,
+    programs: Vec<TestProgram>,
+    report: Report,
+}
+
+impl Run<'_> {
+    /// The `build` group if it was asked for, and the compilation of the tests in any case if one of the groups has some.
+    fn compile(&mut self, groups: &[Group]) -> Result<(), Box<dyn Error>> {
+        let begin = clock::now();
+        let chosen = groups.iter().find(|group| group.name == Name::Build);
+        let mut tally = Tally::default();
+        if let Some(group) = chosen {
+            announce(group);
+            for check in BUILD_CHECKS {
+                tally += self.check(check, group.budget)?;
+            }
+        }
+        let has = |name| groups.iter().any(|group| group.name == name);
+        if has(Name::Process)
+            || has(Name::Debian)
+            || has(Name::Interop)
+            || has(Name::Soak)
+            || chosen.is_some()
+        {
+            tally += self.check(&groups::PROGRAMS_FOR_TESTS, Duration::from_secs(1200))?;
+        }
+        if self.interrupt.caught().is_none() {
+            match workspace::compile_tests(&self.options.packages) {
+                Ok(programs) => self.programs = programs,
+                Err(error) => {
+                    println!("{error}");
+                    self.report.failures.push(error.to_string());
+                    tally.failed += 1;
+                }
+            }
+        }
+        self.report.rows.push(Row {
+            word: chosen.map_or("compile", |group| group.word),
+            took: begin.elapsed(),
+            budget: GROUPS[0].budget,
+            tally,
+        });
+        Ok(())
+    }
+
+    /// One group of tests.
+    fn group(&mut self, group: &Group) -> Result<(), Box<dyn Error>> {
+        announce(group);
+        let begin = clock::now();
+        let mut tally = Tally::default();
+        for program in self.programs.clone() {
+            let soak = group.name == Name::Soak;
+            if self.interrupt.caught().is_some() || !(soak || program.group == group.name) {
+                continue;
+            }
+            let tests = program.list(soak);
+            let long = tests
+                .iter()
+                .any(|test| libtest::short_name(test).starts_with("soak_"));
+            // A library without tests is not worth a heading; an integration test without any is started all the
+            // same: it may have a harness of its own.
+            let worth = if soak {
+                long
+            } else {
+                !tests.is_empty() || program.group != Name::Unit
+            };
+            if worth {
+                tally += self.program(&program, group)?;
+            }
+        }
+        if group.name == Name::Unit
+            && self.interrupt.caught().is_none()
+            && self.options.packages.is_empty()
+        {
+            tally += self.check(&groups::DOCUMENTATION_TESTS, 2 * group.budget)?;
+        }
+        if tally == Tally::default()
+            && self.options.packages.is_empty()
+            && self.interrupt.caught().is_none()
+        {
+            println!("there are no tests in this group");
+            self.report
+                .failures
+                .push(format!("group {}: no tests", group.word));
+            tally.failed += 1;
+        }
+        self.report.rows.push(Row {
+            word: group.word,
+            took: begin.elapsed(),
+            budget: group.budget,
+            tally,
+        });
+        Ok(())
+    }
+
+    /// One test program.
+    fn program(&mut self, program: &TestProgram, group: &Group) -> Result<Tally, Box<dyn Error>> {
+        println!("\n--- cargo test {}", program.selection);
+        let mut command = program.command();
+        if group.name == Name::Soak {
+            command.args(["soak_", "--ignored", "--nocapture"]);
+        }
+        self.tests(&mut command, &program.selection, 2 * group.budget)
+    }
+
+    /// One cargo command: its tests count if it runs some, and it counts as one failure if it fails without.
+    fn check(&mut self, check: &Check, limit: Duration) -> Result<Tally, Box<dyn Error>> {
+        println!("\n--- {}: cargo {}", check.name, check.arguments.join(" "));
+        let mut command = workspace::cargo();
+        command.args(check.arguments);
+        if let Some((name, value)) = check.environment {
+            command.env(name, value);
+        }
+        if self.interrupt.caught().is_some() {
+            return Ok(Tally::default());
+        }
+        self.tests(&mut command, check.name, limit)
+    }
+
+    fn tests(
+        &mut self,
+        command: &mut Command,
+        title: &str,
+        limit: Duration,
+    ) -> Result<Tally, Box<dyn Error>> {
+        if std::io::stdout().is_terminal() {
+            command.env("CARGO_TERM_COLOR", "always");
+        }
+        command.env(skips::VARIABLE, &self.skips);
+        let mut reader = Reader::default();
+        let end = stream::run(command, limit, self.interrupt, |line| reader.line(line))?;
+        let skipped = self.take_skips();
+        let tally = conclude(&reader, end, u64::try_from(skipped)?);
+        self.report.failures.extend(
+            reader
+                .failures
+                .iter()
+                .map(|test| format!("{title}: {test}")),
+        );
+        let explained = u64::try_from(reader.failures.len())?;
+        match end {
+            End::TimedOut => self
+                .report
+                .failures
+                .push(format!("{title}: killed after {} s", limit.as_secs())),
+            End::Status(status) if tally.failed > explained => {
+                self.report.failures.push(format!("{title}: {status}"));
+            }
+            End::Status(_) | End::Interrupted(_) => {}
+        }
+        Ok(tally)
+    }
+
+    /// Moves the skip lines of the program that just ended into the report, and says how many there were.
+    fn take_skips(&mut self) -> usize {
+        let new = read_skips(&self.skips);
+        let count = new.len();
+        self.report.skips.extend(new);
+        count
+    }
+}
+
+fn read_skips(path: &Path) -> Vec<(String, String)> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    // Absent unless a test was skipped since the last look.
+    let _absent = fs::remove_file(path);
+    skips::parse(&text)
+}
+
+/// The numbers of one program: a skipped test returned early, which its harness counts as passed; a program that failed
+/// without a failed test (it crashed, hung, or is no test at all) counts as one failure.
+fn conclude(reader: &Reader, end: End, skipped: u64) -> Tally {
+    let mut tally = reader.tally;
+    tally.skipped = skipped;
+    tally.passed = tally.passed.saturating_sub(skipped);
+    let interrupted = matches!(end, End::Interrupted(_));
+    if !end.is_success() && !interrupted && tally.failed == 0 {
+        tally.failed = 1;
+    }
+    tally
+}
+
+fn announce(group: &Group) {
+    println!("\n=== {}: {}", group.word, group.about);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
+    fn reader(line: &str) -> Reader {
+        let mut reader = Reader::default();
+        reader.line(line);
+        reader
+    }
+
+    const TEN: &str = "test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s";
+
+    #[test]
+    fn skipped_tests_are_not_passed_ones() {
+        let tally = conclude(&reader(TEN), End::Status(ExitStatus::from_raw(0)), 3);
+        assert_eq!((tally.passed, tally.failed, tally.skipped), (7, 0, 3));
+    }
+
+    #[test]
+    fn a_crash_or_a_hang_is_a_failure() {
+        let killed = End::Status(ExitStatus::from_raw(11));
+        assert_eq!(conclude(&Reader::default(), killed, 0).failed, 1);
+        assert_eq!(conclude(&reader(TEN), End::TimedOut, 0).failed, 1);
+        let failed = reader(
+            "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s",
+        );
+        assert_eq!(
+            conclude(&failed, End::Status(ExitStatus::from_raw(101 << 8)), 0).failed,
+            2
+        );
+        assert_eq!(
+            conclude(&Reader::default(), End::Interrupted(2), 0).failed,
+            0
+        );
+    }
+
+    #[test]
+    fn soak_runs_only_when_asked_for() {
+        let words = |options: &Options| {
+            options
+                .chosen()
+                .iter()
+                .map(|group| group.word)
+                .collect::<Vec<_>>()
+        };
+        let mut options = Options::default();
+        assert_eq!(
+            words(&options),
+            ["build", "unit", "process", "debian", "interop"]
+        );
+        options.soak = true;
+        assert_eq!(words(&options).last(), Some(&"soak"));
+        options.groups = vec![Name::Debian];
+        assert_eq!(words(&options), ["debian", "soak"]);
+        options = Options {
+            groups: vec![Name::Soak],
+            ..Options::default()
+        };
+        assert_eq!(words(&options), ["soak"]);
+    }
+
+    #[test]
+    fn skip_lines_are_read_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("skips");
+        fs::write(&path, "a: because\n").unwrap();
+        assert_eq!(read_skips(&path).len(), 1);
+        assert!(read_skips(&path).is_empty());
+    }
+}
