@@ -1,0 +1,389 @@
+//! One MPA connection: startup, then full operation.
+
+use crate::error::{ConfigError, Error, FrameError, SendError};
+use crate::event::{Event, TcpEnd};
+use crate::framing::{Deframer, Framer};
+use crate::mulpdu::mulpdu;
+use crate::outgoing::Outgoing;
+use crate::startup::{
+    Config, Established, FrameKind, Negotiation, ReadDepths, Rejection, Request, Role,
+    StartupFrame, StartupReader, accept_reply, reject_reply, request_frame, settle, takes_request,
+};
+use core::time::Duration;
+use dgiwarp_codec::Payload;
+use std::collections::VecDeque;
+
+/// One end of an MPA connection, without its TCP connection.
+///
+/// Times are durations since an epoch of the caller's choice, the same for all calls. The
+/// order of calls:
+/// 1. Make one with [`initiator`](Self::initiator) or [`responder`](Self::responder) once TCP
+///    is connected.
+/// 2. Give what arrives to [`handle_input`](Self::handle_input) until the input is empty, the
+///    end of TCP to [`handle_end`](Self::handle_end), and call
+///    [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) is
+///    reached.
+/// 3. After each of these drain [`poll_event`](Self::poll_event), and write what
+///    [`poll_transmit`](Self::poll_transmit) shows to TCP, reporting how much went with
+///    [`transmitted`](Self::transmitted).
+///
+/// Calls at other times do no harm.
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    state: State,
+    /// When the startup has taken too long; `None` once the peer's frame is here.
+    deadline: Option<Duration>,
+    out: Outgoing,
+    events: VecDeque<Event>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Responder: the Request has not arrived in full.
+    ExpectRequest(StartupReader),
+    /// Responder: the Request awaits the ULP.
+    Deciding(Request),
+    /// Initiator: the Reply has not arrived in full.
+    ExpectReply(StartupReader),
+    /// Both frames are exchanged.
+    FullOperation(FullOperation),
+    /// Rejected, or failed before full operation.
+    Exited,
+}
+
+#[derive(Debug)]
+struct FullOperation {
+    negotiation: Negotiation,
+    framer: Framer,
+    deframer: Deframer,
+    /// RFC 5044 §7.1.2 rule 4: a Responder sends only after it has received an FPDU.
+    may_send: bool,
+    /// RFC 5044 §8: after an error no FPDU is delivered any more.
+    stopped: bool,
+}
+
+impl FullOperation {
+    fn new(negotiation: Negotiation) -> Self {
+        Self {
+            framer: Framer::new(negotiation.crc, negotiation.send_markers),
+            deframer: Deframer::new(negotiation.crc, negotiation.receive_markers),
+            may_send: negotiation.role == Role::Initiator,
+            stopped: false,
+            negotiation,
+        }
+    }
+}
+
+impl Connection {
+    /// The Initiator's end. The Request is ready to be transmitted.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the private data is too long (512 octets, 508 with revision 2), or
+    /// peer-to-peer mode is asked for in revision 1 or without an RTR indication.
+    pub fn initiator(
+        now: Duration,
+        config: Config,
+        private_data: &[u8],
+    ) -> Result<Self, ConfigError> {
+        let request = request_frame(&config, private_data)?;
+        let mut connection = Self::start(
+            now,
+            config,
+            State::ExpectReply(StartupReader::new(FrameKind::Reply)),
+        );
+        connection.out.bytes().extend_from_slice(&request.emit());
+        Ok(connection)
+    }
+
+    /// The Responder's end, waiting for a Request.
+    pub fn responder(now: Duration, config: Config) -> Self {
+        Self::start(
+            now,
+            config,
+            State::ExpectRequest(StartupReader::new(FrameKind::Request)),
+        )
+    }
+
+    fn start(now: Duration, config: Config, state: State) -> Self {
+        Self {
+            deadline: Some(now.saturating_add(config.startup_timeout)),
+            config,
+            state,
+            out: Outgoing::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Accepts the Request: full operation begins, and the Reply is ready to be transmitted.
+    /// The depths are what this end can do; what is used follows from them and the Request.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if there is no Request to answer, if the private data is too long (512
+    /// octets, 508 to an enhanced Request), or if peer-to-peer mode is asked for and
+    /// [`Config::rtr`] is empty. The Request then still waits.
+    pub fn accept(&mut self, depths: ReadDepths, private_data: &[u8]) -> Result<(), ConfigError> {
+        let State::Deciding(request) = &self.state else {
+            return Err(ConfigError::NoRequest);
+        };
+        let (reply, negotiation) = accept_reply(&self.config, request, depths, private_data)?;
+        self.out.bytes().extend_from_slice(&reply.emit());
+        self.state = State::FullOperation(FullOperation::new(negotiation));
+        self.events.push_back(Event::Established(Established {
+            negotiation,
+            send_rtr: None,
+            private_data: Vec::new(),
+        }));
+        Ok(())
+    }
+
+    /// Rejects the Request. MPA is over once the Reply is transmitted; TCP is left open
+    /// (RFC 5044 §7.1.2 rule 2).
+    ///
+    /// # Errors
+    /// As for [`accept`](Self::accept).
+    pub fn reject(&mut self, depths: ReadDepths, private_data: &[u8]) -> Result<(), ConfigError> {
+        let State::Deciding(request) = &self.state else {
+            return Err(ConfigError::NoRequest);
+        };
+        let reply = reject_reply(&self.config, request, depths, private_data)?;
+        self.out.bytes().extend_from_slice(&reply.emit());
+        self.state = State::Exited;
+        Ok(())
+    }
+
+    /// Takes octets from the front of `input`, some at least, and gives a ULPDU once one is
+    /// complete. Call it until `input` is empty; drain the events after each call, since
+    /// what follows a startup frame in the same input is not looked at before the next call.
+    ///
+    /// A ULPDU that lies whole in `input` is given where it lies.
+    pub fn handle_input<'s, 'b: 's>(
+        &'s mut self,
+        _now: Duration,
+        input: &mut &'b [u8],
+    ) -> Option<&'s [u8]> {
+        if !matches!(self.state, State::FullOperation(_)) {
+            self.handle_startup(input);
+            return None;
+        }
+        let State::FullOperation(full) = &mut self.state else {
+            return None;
+        };
+        if full.stopped {
+            *input = &[];
+            return None;
+        }
+        match full.deframer.next(input) {
+            Ok(Some(ulpdu)) => {
+                full.may_send = true;
+                Some(ulpdu)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                full.stopped = true;
+                self.events.push_back(Event::Failed(error));
+                *input = &[];
+                None
+            }
+        }
+    }
+
+    /// Input before full operation, and after the end.
+    fn handle_startup(&mut self, input: &mut &[u8]) {
+        match &mut self.state {
+            State::ExpectRequest(reader) => match reader.read(input) {
+                Ok(None) => {}
+                Ok(Some(frame)) => self.on_request(frame),
+                Err(error) => self.fail_startup(input, error.into()),
+            },
+            State::ExpectReply(reader) => match reader.read(input) {
+                Ok(None) => {}
+                Ok(Some(frame)) => self.on_reply(input, &frame),
+                Err(error) => self.fail_startup(input, error.into()),
+            },
+            // RFC 5044 §7.1.2 rules 3 and 9: an Initiator has nothing to send before the
+            // Reply; what it sent makes its PD_Length wrong.
+            State::Deciding(_) if !input.is_empty() => {
+                let error = FrameError::TrailingOctets(input.len());
+                self.fail_startup(input, error.into());
+            }
+            State::Deciding(_) | State::FullOperation(_) | State::Exited => *input = &[],
+        }
+    }
+
+    fn on_request(&mut self, frame: StartupFrame) {
+        let request = takes_request(frame);
+        self.deadline = None;
+        self.events.push_back(Event::Request(request.clone()));
+        self.state = State::Deciding(request);
+    }
+
+    fn on_reply(&mut self, input: &mut &[u8], reply: &StartupFrame) {
+        self.deadline = None;
+        if reply.reject {
+            self.state = State::Exited;
+            self.events.push_back(Event::Rejected(Rejection {
+                enhanced: reply.enhanced,
+                private_data: reply.private_data.clone(),
+            }));
+            return;
+        }
+        let (negotiation, refusal) = match settle(&self.config, reply) {
+            Ok(settled) => settled,
+            Err(error) => return self.fail_startup(input, error.into()),
+        };
+        let mut full = FullOperation::new(negotiation);
+        if let Some(error) = refusal {
+            // RFC 6581 §9.1, §9.2: the reason is told to the Responder in a Terminate, for
+            // which full operation is needed; nothing is taken from it any more.
+            full.stopped = true;
+            self.events.push_back(Event::Failed(error));
+        } else {
+            self.events.push_back(Event::Established(Established {
+                negotiation,
+                send_rtr: negotiation.rtr.and_then(|rtr| rtr.preferred()),
+                private_data: reply.private_data.clone(),
+            }));
+        }
+        self.state = State::FullOperation(full);
+    }
+
+    fn fail_startup(&mut self, input: &mut &[u8], error: Error) {
+        *input = &[];
+        self.exit(error);
+    }
+
+    /// Ends a connection that can neither send nor receive.
+    fn exit(&mut self, error: Error) {
+        self.deadline = None;
+        self.state = State::Exited;
+        self.out.clear();
+        self.events.push_back(Event::Failed(error));
+    }
+
+    /// TCP has ended; after a FIN our half of it may still send.
+    pub fn handle_end(&mut self, _now: Duration, end: TcpEnd) {
+        match (&mut self.state, end) {
+            (State::ExpectRequest(_) | State::Deciding(_) | State::ExpectReply(_), TcpEnd::Fin) => {
+                self.exit(Error::ClosedInStartup);
+            }
+            (
+                State::ExpectRequest(_) | State::Deciding(_) | State::ExpectReply(_),
+                TcpEnd::Lost,
+            ) => {
+                self.exit(Error::TcpLost);
+            }
+            (State::FullOperation(full), TcpEnd::Fin) => {
+                if !full.stopped {
+                    full.stopped = true;
+                    let received = full.deframer.unfinished();
+                    self.events.push_back(if received == 0 {
+                        Event::PeerClosed
+                    } else {
+                        Event::Failed(Error::ClosedInFpdu { received })
+                    });
+                }
+            }
+            (State::FullOperation(full), TcpEnd::Lost) => {
+                if full.stopped {
+                    self.state = State::Exited;
+                    self.out.clear();
+                } else {
+                    self.exit(Error::TcpLost);
+                }
+            }
+            (State::Exited, TcpEnd::Fin | TcpEnd::Lost) => {}
+        }
+    }
+
+    /// Tells the time. The startup fails if it has taken too long
+    /// (RFC 5044 §7.1.2 rules 8 and 10).
+    pub fn handle_timeout(&mut self, now: Duration) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.exit(Error::StartupTimeout(self.config.startup_timeout));
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.deadline
+    }
+
+    /// What happened since the last call, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The octets to write to TCP next; empty if there are none.
+    pub fn poll_transmit(&self, _now: Duration) -> &[u8] {
+        self.out.unsent()
+    }
+
+    /// TCP took the first `len` octets of [`poll_transmit`](Self::poll_transmit).
+    pub fn transmitted(&mut self, len: usize) {
+        self.out.advance(len);
+    }
+
+    /// Sends a ULPDU: `header` followed by `payload`, which is copied, each octet loaded
+    /// once.
+    ///
+    /// # Errors
+    /// [`SendError`]: not in full operation, a Responder before its first FPDU, or longer
+    /// than [`mulpdu`](Self::mulpdu). Nothing is sent then.
+    pub fn send_ulpdu<P: Payload + ?Sized>(
+        &mut self,
+        header: &[u8],
+        payload: &P,
+    ) -> Result<(), SendError> {
+        let mulpdu = self.mulpdu();
+        let State::FullOperation(full) = &mut self.state else {
+            return Err(SendError::NotInFullOperation);
+        };
+        if !full.may_send {
+            return Err(SendError::AwaitingFirstFpdu);
+        }
+        let len = header.len() + payload.len();
+        if len > usize::from(mulpdu) {
+            return Err(SendError::TooLong { len, mulpdu });
+        }
+        full.framer.frame(self.out.bytes(), header, payload);
+        Ok(())
+    }
+
+    /// Whether a ULPDU can be sent now. Of a Responder this becomes true with the first
+    /// ULPDU that [`handle_input`](Self::handle_input) gives.
+    pub fn may_send(&self) -> bool {
+        self.full().is_some_and(|full| full.may_send)
+    }
+
+    /// What was agreed, in full operation.
+    pub fn negotiation(&self) -> Option<&Negotiation> {
+        self.full().map(|full| &full.negotiation)
+    }
+
+    /// The largest ULPDU that can be sent, octets (RFC 5044 §4.5).
+    pub fn mulpdu(&self) -> u16 {
+        let markers = self
+            .full()
+            .is_some_and(|full| full.negotiation.send_markers);
+        mulpdu(self.config.emss, markers)
+    }
+
+    /// TCP's effective maximum segment size has changed, octets.
+    pub fn set_emss(&mut self, emss: u16) {
+        self.config.emss = emss;
+    }
+
+    fn full(&self) -> Option<&FullOperation> {
+        match &self.state {
+            State::FullOperation(full) => Some(full),
+            State::ExpectRequest(_)
+            | State::Deciding(_)
+            | State::ExpectReply(_)
+            | State::Exited => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

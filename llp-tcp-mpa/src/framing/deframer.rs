@@ -1,0 +1,233 @@
+//! FPDUs to ULPDUs.
+#![deny(clippy::indexing_slicing)]
+
+use super::marker::{MARKER_LEN, MarkerPosition};
+use super::{LENGTH_LEN, pad_len};
+use crate::error::Error;
+use dgiwarp_codec::crc;
+
+/// Finds the FPDUs in one direction of a connection, however TCP cuts its stream.
+///
+/// An FPDU that lies whole in the input, without Markers, is handed out where it lies.
+/// Otherwise its octets are gathered here, at most one FPDU's.
+#[derive(Debug)]
+pub struct Deframer {
+    crc: bool,
+    markers: Option<MarkerTrack>,
+    /// Octets of the unfinished FPDU without Markers; shorter than the FPDU, unless
+    /// `handed_out`. Empty between FPDUs.
+    gathered: Vec<u8>,
+    /// The FPDU in `gathered` is complete and has been given to the caller, whose borrow has
+    /// ended when the next call begins.
+    handed_out: bool,
+}
+
+/// What is kept of the stream's Markers.
+#[derive(Debug)]
+struct MarkerTrack {
+    position: MarkerPosition,
+    /// The octets of a Marker that has only arrived in part; fewer than four.
+    partial: Vec<u8>,
+    /// CRC of the unfinished FPDU as it is on the wire, up to its CRC field.
+    sum: u32,
+    /// The first Marker of the unfinished FPDU that points elsewhere.
+    wrong: Option<Error>,
+}
+
+/// Octets of an FPDU that is `gathered` up to some point.
+struct Extent {
+    /// Up to where the CRC covers.
+    covered: usize,
+    /// All of it.
+    total: usize,
+    ulpdu_len: usize,
+}
+
+impl Extent {
+    fn of(fpdu: &[u8]) -> Option<Self> {
+        let (length, _) = fpdu.split_first_chunk::<LENGTH_LEN>()?;
+        let ulpdu_len = usize::from(u16::from_be_bytes(*length));
+        let covered = LENGTH_LEN + ulpdu_len + pad_len(ulpdu_len);
+        Some(Self {
+            covered,
+            total: covered + crc::LEN,
+            ulpdu_len,
+        })
+    }
+}
+
+impl Deframer {
+    /// A deframer at the start of full operation. `markers` says whether the peer sends them.
+    pub fn new(crc: bool, markers: bool) -> Self {
+        let markers = markers.then(|| MarkerTrack {
+            position: MarkerPosition::start(),
+            partial: Vec::new(),
+            sum: 0,
+            wrong: None,
+        });
+        Self {
+            crc,
+            markers,
+            gathered: Vec::new(),
+            handed_out: false,
+        }
+    }
+
+    /// Octets of an unfinished FPDU that have arrived, Markers not counted.
+    pub fn unfinished(&self) -> usize {
+        let partial = self.markers.as_ref().map_or(0, |track| track.partial.len());
+        partial
+            + if self.handed_out {
+                0
+            } else {
+                self.gathered.len()
+            }
+    }
+
+    /// Takes octets from the front of `input` up to the end of the next FPDU and gives its
+    /// ULPDU, or takes all of `input` if the FPDU does not end in it.
+    ///
+    /// # Errors
+    /// [`Error::Crc`] or [`Error::Marker`]; the deframer must not be used after one
+    /// (RFC 5044 §8: no FPDU is delivered after an error).
+    pub fn next<'s, 'b: 's>(&'s mut self, input: &mut &'b [u8]) -> Result<Option<&'s [u8]>, Error> {
+        if self.handed_out {
+            self.gathered.clear();
+            self.handed_out = false;
+        }
+        if self.markers.is_some() {
+            return self.next_marked(input);
+        }
+        if self.gathered.is_empty()
+            && let Some(extent) = Extent::of(input)
+            && let Some((fpdu, rest)) = input.split_at_checked(extent.total)
+        {
+            *input = rest;
+            return verified(fpdu, &extent, self.crc).map(Some);
+        }
+        self.fill(input, LENGTH_LEN);
+        let Some(extent) = Extent::of(&self.gathered) else {
+            return Ok(None);
+        };
+        self.fill(input, extent.total);
+        if self.gathered.len() < extent.total {
+            return Ok(None);
+        }
+        self.handed_out = true;
+        verified(&self.gathered, &extent, self.crc).map(Some)
+    }
+
+    /// Moves octets from `input` until `target` are gathered.
+    fn fill(&mut self, input: &mut &[u8], target: usize) {
+        let take = target.saturating_sub(self.gathered.len()).min(input.len());
+        let (now, later) = input.split_at(take);
+        self.gathered.extend_from_slice(now);
+        *input = later;
+    }
+
+    fn next_marked(&mut self, input: &mut &[u8]) -> Result<Option<&[u8]>, Error> {
+        let Some(track) = &mut self.markers else {
+            return Ok(None);
+        };
+        loop {
+            let extent = Extent::of(&self.gathered);
+            let (target, in_sum) = match &extent {
+                None => (LENGTH_LEN, true),
+                Some(extent) if self.gathered.len() < extent.covered => (extent.covered, true),
+                Some(extent) => (extent.total, false),
+            };
+            if let Some(extent) = extent
+                && self.gathered.len() == extent.total
+            {
+                self.handed_out = true;
+                track.end_fpdu(&self.gathered, &extent, self.crc)?;
+                return Ok(ulpdu(&self.gathered, &extent));
+            }
+            if input.is_empty() {
+                return Ok(None);
+            }
+            if track.position.is_due() {
+                track.take_marker(input);
+                continue;
+            }
+            let take = track
+                .position
+                .room()
+                .min(target.saturating_sub(self.gathered.len()))
+                .min(input.len());
+            let (now, later) = input.split_at(take);
+            self.gathered.extend_from_slice(now);
+            if in_sum && self.crc {
+                track.sum = crc::crc32c_append(track.sum, now);
+            }
+            track.position.pass(take);
+            *input = later;
+        }
+    }
+}
+
+impl MarkerTrack {
+    /// Takes octets of the Marker that stands here; passes it once it is complete.
+    fn take_marker(&mut self, input: &mut &[u8]) {
+        let missing = usize::from(MARKER_LEN).saturating_sub(self.partial.len());
+        let (now, later) = input.split_at(missing.min(input.len()));
+        self.partial.extend_from_slice(now);
+        *input = later;
+        let Some(marker) = self.partial.first_chunk() else {
+            return;
+        };
+        let (found, expected) = (
+            MarkerPosition::received_pointer(*marker),
+            self.position.pointer(),
+        );
+        if found != expected {
+            self.wrong = self.wrong.or(Some(Error::Marker { found, expected }));
+        }
+        // RFC 5044 §4.2, §4.4: reserved bits and the pointer's low bits count for the CRC.
+        self.sum = crc::crc32c_append(self.sum, marker);
+        self.partial.clear();
+        self.position.pass_marker();
+    }
+
+    /// Checks the FPDU that ends here, and starts the next.
+    fn end_fpdu(&mut self, fpdu: &[u8], extent: &Extent, check: bool) -> Result<(), Error> {
+        let sum = core::mem::take(&mut self.sum);
+        self.position.end_fpdu();
+        if check {
+            compare(sum, fpdu, extent)?;
+        }
+        // RFC 5044 §8 code 3 is for FPDUs whose CRC is valid, so it comes second.
+        match self.wrong.take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The ULPDU of a complete FPDU.
+fn ulpdu<'a>(fpdu: &'a [u8], extent: &Extent) -> Option<&'a [u8]> {
+    fpdu.get(LENGTH_LEN..LENGTH_LEN + extent.ulpdu_len)
+}
+
+/// The ULPDU of a complete FPDU without Markers, its CRC checked if `check`.
+fn verified<'a>(fpdu: &'a [u8], extent: &Extent, check: bool) -> Result<&'a [u8], Error> {
+    if check {
+        let (covered, _) = fpdu.split_at(extent.covered);
+        compare(crc::crc32c(covered), fpdu, extent)?;
+    }
+    Ok(ulpdu(fpdu, extent).expect("the FPDU is complete"))
+}
+
+/// RFC 5044 §4.4: an FPDU whose CRC differs is invalid.
+fn compare(calculated: u32, fpdu: &[u8], extent: &Extent) -> Result<(), Error> {
+    let field = fpdu.get(extent.covered..).and_then(<[u8]>::first_chunk);
+    let received = crc::from_wire(*field.expect("the FPDU is complete"));
+    if received == calculated {
+        Ok(())
+    } else {
+        Err(Error::Crc {
+            received,
+            calculated,
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! ULPDUs to FPDUs.
+
+use super::marker::MarkerPosition;
+use super::{LENGTH_LEN, pad_len};
+use dgiwarp_codec::{Payload, crc};
+
+/// Makes the FPDUs of one direction of a connection.
+#[derive(Debug, Clone)]
+pub struct Framer {
+    crc: bool,
+    /// Present if the peer requires Markers.
+    markers: Option<MarkerPosition>,
+}
+
+impl Framer {
+    /// A framer at the start of full operation.
+    pub fn new(crc: bool, markers: bool) -> Self {
+        Self {
+            crc,
+            markers: markers.then(MarkerPosition::start),
+        }
+    }
+
+    /// Appends to `out` the FPDU whose ULPDU is `header` followed by `payload`. Each octet of
+    /// the payload is loaded once.
+    ///
+    /// # Panics
+    /// If the ULPDU is longer than 65,535 octets; the MULPDU keeps callers below.
+    pub fn frame<P: Payload + ?Sized>(&mut self, out: &mut Vec<u8>, header: &[u8], payload: &P) {
+        let ulpdu_len = header.len() + payload.len();
+        let length = u16::try_from(ulpdu_len).expect("a ULPDU is no longer than the MULPDU");
+        let pad = pad_len(ulpdu_len);
+        out.reserve(LENGTH_LEN + ulpdu_len + pad + crc::LEN);
+        // RFC 5044 §4.4: the CRC covers a Marker before the ULPDU_Length, Markers inside, and
+        // one between PAD and CRC: all that is written from here to the CRC field.
+        let mut sum = 0;
+        self.put(out, &mut sum, &length.to_be_bytes());
+        self.put(out, &mut sum, header);
+        self.put_payload(out, &mut sum, payload);
+        // RFC 5044 §4.1: the pad is zero.
+        let (pad, _) = [0; 3].split_at(pad);
+        self.put(out, &mut sum, pad);
+        self.put_due_marker(out, &mut sum);
+        // RFC 5044 §4.1: without CRCs the field is present and may hold anything.
+        let field = if self.crc {
+            crc::to_wire(sum)
+        } else {
+            [0; crc::LEN]
+        };
+        out.extend_from_slice(&field);
+        if let Some(position) = &mut self.markers {
+            position.pass(field.len());
+            position.end_fpdu();
+        }
+    }
+
+    /// Appends octets of an FPDU with the Markers that stand among them.
+    fn put(&mut self, out: &mut Vec<u8>, sum: &mut u32, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = self.put_due_marker(out, sum);
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            out.extend_from_slice(now);
+            *sum = crc::crc32c_append(*sum, now);
+            self.pass(now.len());
+            bytes = later;
+        }
+    }
+
+    fn put_payload<P: Payload + ?Sized>(&mut self, out: &mut Vec<u8>, sum: &mut u32, payload: &P) {
+        let mut offset = 0;
+        while offset < payload.len() {
+            let room = self.put_due_marker(out, sum);
+            let take = room.min(payload.len() - offset);
+            let at = out.len();
+            out.resize(at + take, 0);
+            let (_, place) = out.split_at_mut(at);
+            *sum = payload.copy_crc(offset, place, *sum);
+            self.pass(take);
+            offset += take;
+        }
+    }
+
+    /// Writes the Marker that stands here, if one does. Returns the octets that fit before
+    /// the next one.
+    fn put_due_marker(&mut self, out: &mut Vec<u8>, sum: &mut u32) -> usize {
+        let Some(position) = &mut self.markers else {
+            return usize::MAX;
+        };
+        if position.is_due() {
+            let marker = position.emit();
+            out.extend_from_slice(&marker);
+            *sum = crc::crc32c_append(*sum, &marker);
+            position.pass_marker();
+        }
+        position.room()
+    }
+
+    fn pass(&mut self, len: usize) {
+        if let Some(position) = &mut self.markers {
+            position.pass(len);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! What the two frames settle: configuration in, negotiated values out. Pure functions;
+//! the order of events is [`Connection`](crate::Connection)'s.
+
+use super::enhanced::{Enhanced, ReadDepth, Rtr, RtrSet};
+use super::frame::{ENHANCED_LEN, FrameKind, MAX_PRIVATE_DATA, Revision, StartupFrame};
+use crate::error::{ConfigError, Error, FrameError};
+use core::time::Duration;
+
+/// The side taken in the startup: the Initiator sends its frame first. Unrelated to which
+/// side opened TCP (RFC 5044 §7.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Sends the Request Frame.
+    Initiator,
+    /// Answers it.
+    Responder,
+}
+
+/// How many RDMA Reads at a time this end can serve and wants to have outstanding, each 0
+/// to [`ReadDepth::MAX`]; larger values count as that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadDepths {
+    /// Inbound: RDMA Reads of the peer that can be queued here.
+    pub ird: u16,
+    /// Outbound: RDMA Reads that this end wants outstanding.
+    pub ord: u16,
+}
+
+/// What one end wants of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Revision of the Request. A Responder answers in the Request's revision.
+    pub revision: Revision,
+    /// Prefer CRCs. They are used if either end prefers them. Off only on the explicit
+    /// request of an administrator (RFC 5044 §4.4).
+    pub crc: bool,
+    /// Require Markers in the FPDUs that arrive here. Whether Markers are *sent* is the
+    /// peer's decision.
+    pub markers: bool,
+    /// Read depths of an Initiator; a Responder gives its own with its decision.
+    pub depths: ReadDepths,
+    /// As Initiator ask for peer-to-peer mode (RFC 6581 §9.2).
+    pub peer_to_peer: bool,
+    /// RTR indications that this end can send and receive.
+    pub rtr: RtrSet,
+    /// Time from the start until the peer's frame must be complete.
+    pub startup_timeout: Duration,
+    /// Effective maximum segment size of TCP, octets.
+    pub emss: u16,
+}
+
+impl Default for Config {
+    /// Revision 2, CRCs, no Markers, depths of 16, client-server model, every RTR
+    /// indication, 10 s for the startup, an EMSS of 1,448 octets (MTU 1,500 with TCP
+    /// timestamps).
+    fn default() -> Self {
+        Self {
+            revision: Revision::Two,
+            crc: true,
+            markers: false,
+            depths: ReadDepths { ird: 16, ord: 16 },
+            peer_to_peer: false,
+            rtr: RtrSet::ALL,
+            startup_timeout: Duration::from_secs(10),
+            emss: 1448,
+        }
+    }
+}
+
+impl Config {
+    /// The configuration for a second attempt, on a new TCP connection, with a peer that
+    /// closed TCP upon an enhanced Request: it may know revision 1 only
+    /// (RFC 6581 §10). `None` if there is nothing to fall back to: revision 1 already, or
+    /// peer-to-peer mode, which revision 1 does not have.
+    #[must_use]
+    pub fn fall_back(&self) -> Option<Self> {
+        match self.revision {
+            Revision::Two if !self.peer_to_peer => Some(Self {
+                revision: Revision::One,
+                ..self.clone()
+            }),
+            Revision::One | Revision::Two => None,
+        }
+    }
+}
+
+/// A Request that awaits the ULP's decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Revision of the Request.
+    pub revision: Revision,
+    /// The Initiator prefers CRCs.
+    pub crc: bool,
+    /// The Initiator requires Markers in what we send.
+    pub markers: bool,
+    /// The Initiator's depths and connection model, in enhanced Requests.
+    pub enhanced: Option<Enhanced>,
+    /// The ULP's private data.
+    pub private_data: Vec<u8>,
+}
+
+/// A Reply with the Rejected Connection bit. MPA is over, TCP is left open
+/// (RFC 5044 §7.1.2 rule 3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// The Responder's depths: what it would need.
+    pub enhanced: Option<Enhanced>,
+    /// The ULP's private data.
+    pub private_data: Vec<u8>,
+}
+
+/// What both ends have agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Negotiation {
+    /// The role taken here.
+    pub role: Role,
+    /// Revision of the frames.
+    pub revision: Revision,
+    /// CRCs are generated and checked, in both directions.
+    pub crc: bool,
+    /// We send Markers.
+    pub send_markers: bool,
+    /// The peer sends Markers.
+    pub receive_markers: bool,
+    /// The depths to use here. Those configured where the frames were unenhanced, or where
+    /// the peer leaves them to the ULP.
+    pub depths: ReadDepths,
+    /// The peer's own words on depths and model; the ULP is to see them
+    /// (RFC 6581 §9.1).
+    pub peer: Option<Enhanced>,
+    /// In peer-to-peer mode, the RTR indications that both ends support.
+    pub rtr: Option<RtrSet>,
+}
+
+/// The startup is over and full operation has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Established {
+    /// What was agreed.
+    pub negotiation: Negotiation,
+    /// As Initiator in peer-to-peer mode: the RTR indication that must be sent before any
+    /// other FPDU (RFC 6581 §5).
+    pub send_rtr: Option<Rtr>,
+    /// As Initiator: the Reply's private data.
+    pub private_data: Vec<u8>,
+}
+
+fn check_private_data(enhanced: bool, private_data: &[u8]) -> Result<(), ConfigError> {
+    let max = MAX_PRIVATE_DATA - if enhanced { ENHANCED_LEN } else { 0 };
+    let len = private_data.len();
+    if len > max {
+        Err(ConfigError::PrivateDataTooLong { len, max })
+    } else {
+        Ok(())
+    }
+}
+
+/// The Request Frame of this configuration.
+pub(crate) fn request_frame(
+    config: &Config,
+    private_data: &[u8],
+) -> Result<StartupFrame, ConfigError> {
+    let enhanced = match config.revision {
+        Revision::One if config.peer_to_peer => return Err(ConfigError::PeerToPeer),
+        Revision::One => None,
+        Revision::Two if config.peer_to_peer && config.rtr.is_empty() => {
+            return Err(ConfigError::PeerToPeer);
+        }
+        Revision::Two => Some(Enhanced {
+            ird: ReadDepth::limit(config.depths.ird),
+            ord: ReadDepth::limit(config.depths.ord),
+            // RFC 6581 §9.2: every RTR indication that the Initiator supports is offered.
+            peer_to_peer: config.peer_to_peer.then_some(config.rtr),
+        }),
+    };
+    check_private_data(enhanced.is_some(), private_data)?;
+    Ok(StartupFrame {
+        kind: FrameKind::Request,
+        markers: config.markers,
+        crc: config.crc,
+        reject: false,
+        revision: config.revision,
+        enhanced,
+        private_data: private_data.to_vec(),
+    })
+}
+
+/// What a Request Frame tells the Responder's ULP.
+pub(crate) fn takes_request(frame: StartupFrame) -> Request {
+    Request {
+        revision: frame.revision,
+        crc: frame.crc,
+        markers: frame.markers,
+        enhanced: frame.enhanced,
+        private_data: frame.private_data,
+    }
+}
+
+/// The Responder's answer to one of the Initiator's depths, and our own depth after it.
+///
+/// RFC 6581 §9.1: a depth that the Initiator leaves to the ULP is left so in the reply, and
+/// the local value unchanged; otherwise ours becomes no more than what the peer asked or
+/// offered.
+fn answer_depth(ours: u16, theirs: ReadDepth) -> (ReadDepth, u16) {
+    match theirs {
+        ReadDepth::LeftToUlp => (ReadDepth::LeftToUlp, ours),
+        ReadDepth::Limit(n) => {
+            let depth = ours.min(n).min(ReadDepth::MAX);
+            (ReadDepth::Limit(depth), depth)
+        }
+    }
+}
+
+/// The enhanced data of our reply and the depths that we then use.
+fn answer_enhanced(
+    config: &Config,
+    depths: ReadDepths,
+    theirs: Enhanced,
+) -> (Enhanced, ReadDepths, Option<RtrSet>) {
+    let common = theirs
+        .peer_to_peer
+        .map(|offer| offer.intersection(config.rtr));
+    let rtr_is_read = common.is_some_and(|rtr| {
+        rtr == RtrSet {
+            read: true,
+            ..RtrSet::NONE
+        }
+    });
+    // RFC 6581 §9.1: an Initiator without reads of its own still needs room for a Read as RTR.
+    let their_ord = match theirs.ord {
+        ReadDepth::Limit(0) if rtr_is_read => ReadDepth::Limit(1),
+        other @ (ReadDepth::Limit(_) | ReadDepth::LeftToUlp) => other,
+    };
+    let our_ird = if rtr_is_read {
+        depths.ird.max(1)
+    } else {
+        depths.ird
+    };
+    let (ird_said, ird) = answer_depth(our_ird, their_ord);
+    let (ord_said, ord) = answer_depth(depths.ord, theirs.ird);
+    let reply = Enhanced {
+        ird: ird_said,
+        ord: ord_said,
+        // RFC 6581 §9.2: A follows the Request's; without an indication in common the
+        // Responder still names one that it supports, and the Initiator ends the connection.
+        peer_to_peer: common.map(|rtr| if rtr.is_empty() { config.rtr } else { rtr }),
+    };
+    (reply, ReadDepths { ird, ord }, common)
+}
+
+fn reply_frame(
+    config: &Config,
+    request: &Request,
+    enhanced: Option<Enhanced>,
+    reject: bool,
+    private_data: &[u8],
+) -> Result<StartupFrame, ConfigError> {
+    check_private_data(enhanced.is_some(), private_data)?;
+    Ok(StartupFrame {
+        kind: FrameKind::Reply,
+        markers: config.markers && !reject,
+        // The bit declares a preference, and CRCs are used if either end has it; a Reply
+        // that repeats the Request's is also right for a peer that looks at the Reply only.
+        crc: config.crc || request.crc,
+        reject,
+        // RFC 6581 §6, §10: an enhanced Request gets an enhanced Reply, a plain one a plain one.
+        revision: request.revision,
+        enhanced,
+        private_data: private_data.to_vec(),
+    })
+}
+
+/// The Reply that accepts `request`, and what is then agreed.
+pub(crate) fn accept_reply(
+    config: &Config,
+    request: &Request,
+    depths: ReadDepths,
+    private_data: &[u8],
+) -> Result<(StartupFrame, Negotiation), ConfigError> {
+    let (enhanced, depths, rtr) = match request.enhanced {
+        Some(theirs) => {
+            if theirs.peer_to_peer.is_some() && config.rtr.is_empty() {
+                return Err(ConfigError::PeerToPeer);
+            }
+            let (reply, depths, rtr) = answer_enhanced(config, depths, theirs);
+            (Some(reply), depths, rtr)
+        }
+        None => (None, depths, None),
+    };
+    let frame = reply_frame(config, request, enhanced, false, private_data)?;
+    let negotiation = Negotiation {
+        role: Role::Responder,
+        revision: request.revision,
+        crc: frame.crc,
+        send_markers: request.markers,
+        receive_markers: config.markers,
+        depths,
+        peer: request.enhanced,
+        rtr,
+    };
+    Ok((frame, negotiation))
+}
+
+/// The Reply that rejects `request`. In an enhanced one `depths` are what we would need
+/// (RFC 6581 §9.1).
+pub(crate) fn reject_reply(
+    config: &Config,
+    request: &Request,
+    depths: ReadDepths,
+    private_data: &[u8],
+) -> Result<StartupFrame, ConfigError> {
+    let enhanced = request.enhanced.map(|theirs| Enhanced {
+        ird: ReadDepth::limit(depths.ird),
+        ord: ReadDepth::limit(depths.ord),
+        peer_to_peer: theirs.peer_to_peer.map(|_| config.rtr),
+    });
+    reply_frame(config, request, enhanced, true, private_data)
+}
+
+/// What an accepting Reply settles at the Initiator. The second value is the reason, if
+/// there is one, why the Initiator cannot go along: it is then to send a Terminate and end
+/// the connection.
+///
+/// # Errors
+/// [`FrameError`] if no such Reply can answer our Request; TCP is then closed.
+pub(crate) fn settle(
+    config: &Config,
+    reply: &StartupFrame,
+) -> Result<(Negotiation, Option<Error>), FrameError> {
+    if reply.revision > config.revision {
+        return Err(FrameError::Revision(reply.revision.get()));
+    }
+    let own = config.depths;
+    let mut refusal = None;
+    let (depths, rtr) = match reply.enhanced {
+        Some(theirs) => {
+            // RFC 6581 §9.1: our ORD becomes at most the Responder's IRD; our IRD has to
+            // reach the Responder's ORD, and what we asked for is what we have.
+            let ord = match theirs.ird {
+                ReadDepth::Limit(ird) => own.ord.min(ird),
+                ReadDepth::LeftToUlp => own.ord,
+            };
+            if let ReadDepth::Limit(wanted) = theirs.ord
+                && wanted > own.ird
+            {
+                refusal = Some(Error::InsufficientIrd {
+                    wanted,
+                    limit: own.ird,
+                });
+            }
+            let rtr = config.peer_to_peer.then(|| {
+                theirs
+                    .peer_to_peer
+                    .unwrap_or(RtrSet::NONE)
+                    .intersection(config.rtr)
+            });
+            if rtr.is_some_and(RtrSet::is_empty) {
+                refusal = Some(Error::NoMatchingRtr);
+            }
+            (ReadDepths { ird: own.ird, ord }, rtr)
+        }
+        // Peer-to-peer mode cannot do without the Responder's consent; depths can.
+        None if config.peer_to_peer => return Err(FrameError::Unenhanced),
+        None => (own, None),
+    };
+    let negotiation = Negotiation {
+        role: Role::Initiator,
+        revision: reply.revision,
+        // RFC 5044 §7.1.1: CRCs are off only if both ends prefer so.
+        crc: config.crc || reply.crc,
+        send_markers: reply.markers,
+        receive_markers: config.markers,
+        depths,
+        peer: reply.enhanced,
+        rtr,
+    };
+    Ok((negotiation, refusal))
+}
