@@ -1,1 +1,102 @@
-//! Placeholder.
+//! Drop-in `libibverbs.so.1` and `librdmacm.so.1` on the dgiwarp software RNIC.
+//!
+//! This crate translates: C structs to the safe API of [`dgiwarp`], and its results to the return conventions of
+//! rdma-core's man pages. It holds no protocol. The shared library is one file for both names (two symbolic links to
+//! it), so that programs which use both libraries share one device.
+//!
+//! Layers, from the outside in: [`export`] binds C names with symbol versions; one module per man-page family checks
+//! pointers and converts; `ffi` catches panics and finds our object behind a C pointer; [`abi`] mirrors the structs.
+//!
+//! `unsafe` is confined to this crate and `dgiwarp-memory`. Here every use follows from the contract of the verbs API:
+//! pointers passed by the program are NULL or valid, and objects are not used after they were destroyed.
+
+#![allow(
+    unsafe_code,
+    reason = "this crate is the C ABI; each block states the fact it relies on"
+)]
+
+pub mod abi;
+mod async_event;
+mod context;
+pub mod describe;
+mod device;
+pub mod export;
+mod facts;
+mod ffi;
+pub mod gid;
+mod limits;
+mod names;
+pub mod persona;
+mod unsupported;
+
+pub use device::DEVICE_NAME;
+pub use unsupported::UNSUPPORTED;
+
+export::export! {
+/// Exported and supported: name, node, and the function behind it.
+pub EXPORTS;
+    "IBVERBS_1.0" {
+        "ibv_get_sysfs_path" => device::ibv_get_sysfs_path;
+        "ibv_rate_to_mult" => names::ibv_rate_to_mult;
+        "ibv_read_sysfs_file" => device::ibv_read_sysfs_file;
+        "mult_to_ibv_rate" => names::mult_to_ibv_rate;
+    }
+    "IBVERBS_1.1" {
+        "ibv_ack_async_event" => async_event::ibv_ack_async_event;
+        "ibv_close_device" => context::ibv_close_device;
+        "ibv_dofork_range" => device::ibv_dofork_range;
+        "ibv_dontfork_range" => device::ibv_dontfork_range;
+        "ibv_event_type_str" => names::ibv_event_type_str;
+        "ibv_fork_init" => device::ibv_fork_init;
+        "ibv_free_device_list" => device::ibv_free_device_list;
+        "ibv_get_async_event" => async_event::ibv_get_async_event;
+        "ibv_get_device_guid" => device::ibv_get_device_guid;
+        "ibv_get_device_list" => device::ibv_get_device_list;
+        "ibv_get_device_name" => device::ibv_get_device_name;
+        "ibv_node_type_str" => names::ibv_node_type_str;
+        "ibv_open_device" => context::ibv_open_device;
+        "ibv_port_state_str" => names::ibv_port_state_str;
+        "ibv_query_device" => context::ibv_query_device;
+        "ibv_query_gid" => context::ibv_query_gid;
+        "ibv_query_pkey" => context::ibv_query_pkey;
+        "ibv_query_port" => context::ibv_query_port;
+        "ibv_rate_to_mbps" => names::ibv_rate_to_mbps;
+        "ibv_wc_status_str" => names::ibv_wc_status_str;
+        "mbps_to_ibv_rate" => names::mbps_to_ibv_rate;
+    }
+    "IBVERBS_1.5" {
+        "ibv_get_pkey_index" => context::ibv_get_pkey_index;
+    }
+    "IBVERBS_1.9" {
+        "ibv_get_device_index" => device::ibv_get_device_index;
+    }
+    "IBVERBS_1.11" {
+        "_ibv_query_gid_ex" => context::_ibv_query_gid_ex;
+        "_ibv_query_gid_table" => context::_ibv_query_gid_table;
+    }
+    "IBVERBS_1.13" {
+        "ibv_is_fork_initialized" => device::ibv_is_fork_initialized;
+    }
+    "IBVERBS_1.14" {
+        "ibv_query_qp_data_in_order" => context::ibv_query_qp_data_in_order;
+    }
+    "IBVERBS_PRIVATE_34" {
+        "ibv_query_gid_type" => device::ibv_query_gid_type;
+    }
+    "RDMACM_1.0" {
+        "rdma_event_str" => names::rdma_event_str;
+    }
+}
+
+/// Read by providers' debug code in rdma-core; exported because it is part of the library's interface.
+mod data {
+    std::arch::global_asm!(
+        ".pushsection .data,\"aw\",@progbits",
+        ".globl __dg_verbs_allow_disassociate_destroy",
+        ".type __dg_verbs_allow_disassociate_destroy,@object",
+        ".size __dg_verbs_allow_disassociate_destroy, 1",
+        "__dg_verbs_allow_disassociate_destroy: .byte 0",
+        ".symver __dg_verbs_allow_disassociate_destroy, verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34",
+        ".popsection",
+    );
+}

@@ -1,0 +1,69 @@
+//! `repr(C)` mirrors of the structs in rdma-core's `infiniband/verbs.h`, as of release 44 (Debian 12).
+//!
+//! Posting and polling are inline functions in that header which jump through `ibv_context.ops`, so these layouts *are*
+//! the ABI. Sizes and offsets are asserted at compile time for 64-bit targets, and [`LAYOUTS`] lets a test compare them
+//! with what a C compiler makes of the installed headers. Names and field names are the header's own.
+
+#![expect(
+    non_camel_case_types,
+    reason = "the names are the C header's, so that both can be searched together"
+)]
+#![allow(
+    missing_docs,
+    reason = "the man pages of rdma-core document these structs; a second text would drift from them"
+)]
+#![allow(
+    missing_debug_implementations,
+    reason = "most hold raw pointers that mean nothing when printed"
+)]
+
+mod context;
+mod device;
+mod object;
+mod work;
+
+pub use context::*;
+pub use device::*;
+pub use object::*;
+pub use work::*;
+
+/// Size and field offsets of one struct, as this crate has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// How C spells the type, for example `struct ibv_wc`.
+    pub c_type: &'static str,
+    /// `sizeof`, in bytes.
+    pub size: usize,
+    /// Field name and `offsetof`, in bytes.
+    pub fields: &'static [(&'static str, usize)],
+}
+
+/// Asserts `size` and offsets at compile time, and defines a table of [`Layout`] with the same numbers.
+macro_rules! layouts {
+    ($(#[$doc:meta])* $table:ident: $($kind:ident $name:ident = $size:literal { $($field:ident @ $offset:literal),* $(,)? })*) => {
+        $(
+            #[cfg(target_pointer_width = "64")]
+            const _: () = {
+                assert!(size_of::<$name>() == $size);
+                $(assert!(std::mem::offset_of!($name, $field) == $offset);)*
+            };
+        )*
+        $(#[$doc])*
+        pub const $table: &[$crate::abi::Layout] = &[$(
+            $crate::abi::Layout {
+                c_type: concat!(stringify!($kind), " ", stringify!($name)),
+                size: size_of::<$name>(),
+                fields: &[$((stringify!($field), std::mem::offset_of!($name, $field))),*],
+            },
+        )*];
+    };
+}
+pub(crate) use layouts;
+
+/// Every mirrored struct, by file.
+pub const LAYOUTS: &[&[Layout]] = &[
+    DEVICE_LAYOUTS,
+    CONTEXT_LAYOUTS,
+    OBJECT_LAYOUTS,
+    WORK_LAYOUTS,
+];

@@ -1,0 +1,181 @@
+//! The objects that programs hold pointers to.
+
+use super::{ibv_context, ibv_gid, layouts};
+use std::ffi::{c_int, c_uint, c_void};
+
+#[repr(C)]
+pub struct ibv_pd {
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+
+#[repr(C)]
+pub struct ibv_mr {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub addr: *mut c_void,
+    pub length: usize,
+    pub handle: u32,
+    pub lkey: u32,
+    pub rkey: u32,
+}
+
+pub const IBV_ACCESS_LOCAL_WRITE: c_uint = 1;
+pub const IBV_ACCESS_REMOTE_WRITE: c_uint = 1 << 1;
+pub const IBV_ACCESS_REMOTE_READ: c_uint = 1 << 2;
+pub const IBV_ACCESS_REMOTE_ATOMIC: c_uint = 1 << 3;
+pub const IBV_ACCESS_MW_BIND: c_uint = 1 << 4;
+pub const IBV_ACCESS_ZERO_BASED: c_uint = 1 << 5;
+pub const IBV_ACCESS_ON_DEMAND: c_uint = 1 << 6;
+pub const IBV_ACCESS_HUGETLB: c_uint = 1 << 7;
+/// Bits 20 to 29: hints that a provider may ignore, so they are accepted whatever they are.
+pub const IBV_ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
+
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct ibv_global_route {
+    pub dgid: ibv_gid,
+    pub flow_label: u32,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_grh {
+    pub version_tclass_flow: u32,
+    pub paylen: u16,
+    pub next_hdr: u8,
+    pub hop_limit: u8,
+    pub sgid: ibv_gid,
+    pub dgid: ibv_gid,
+}
+
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct ibv_ah_attr {
+    pub grh: ibv_global_route,
+    pub dlid: u16,
+    pub sl: u8,
+    pub src_path_bits: u8,
+    pub static_rate: u8,
+    pub is_global: u8,
+    pub port_num: u8,
+}
+
+#[repr(C)]
+pub struct ibv_ah {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub handle: u32,
+}
+
+#[repr(C)]
+pub struct ibv_comp_channel {
+    pub context: *mut ibv_context,
+    pub fd: c_int,
+    pub refcnt: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_cq {
+    pub context: *mut ibv_context,
+    pub channel: *mut ibv_comp_channel,
+    pub cq_context: *mut c_void,
+    pub handle: u32,
+    pub cqe: c_int,
+    pub mutex: libc::pthread_mutex_t,
+    pub cond: libc::pthread_cond_t,
+    pub comp_events_completed: u32,
+    pub async_events_completed: u32,
+}
+
+/// Forward declaration only: extended CQs are not created yet.
+pub enum ibv_cq_ex {}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_cq_init_attr_ex {
+    pub cqe: u32,
+    pub cq_context: *mut c_void,
+    pub channel: *mut ibv_comp_channel,
+    pub comp_vector: u32,
+    pub wc_flags: u64,
+    pub comp_mask: u32,
+    pub flags: u32,
+    pub parent_domain: *mut ibv_pd,
+}
+
+#[repr(C)]
+pub struct ibv_srq {
+    pub context: *mut ibv_context,
+    pub srq_context: *mut c_void,
+    pub pd: *mut ibv_pd,
+    pub handle: u32,
+    pub mutex: libc::pthread_mutex_t,
+    pub cond: libc::pthread_cond_t,
+    pub events_completed: u32,
+}
+
+#[repr(C)]
+pub struct ibv_qp {
+    pub context: *mut ibv_context,
+    pub qp_context: *mut c_void,
+    pub pd: *mut ibv_pd,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut ibv_srq,
+    pub handle: u32,
+    pub qp_num: u32,
+    pub state: c_uint,
+    pub qp_type: c_uint,
+    pub mutex: libc::pthread_mutex_t,
+    pub cond: libc::pthread_cond_t,
+    pub events_completed: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_async_event {
+    pub element: ibv_async_element,
+    pub event_type: c_uint,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub union ibv_async_element {
+    pub cq: *mut ibv_cq,
+    pub qp: *mut ibv_qp,
+    pub srq: *mut ibv_srq,
+    pub wq: *mut c_void,
+    pub port_num: c_int,
+}
+
+layouts! {
+    /// Layouts of this file.
+    OBJECT_LAYOUTS:
+    struct ibv_pd = 16 { context @ 0, handle @ 8 }
+    struct ibv_mr = 48 { context @ 0, pd @ 8, addr @ 16, length @ 24, handle @ 32, lkey @ 36, rkey @ 40 }
+    struct ibv_global_route = 24 { dgid @ 0, flow_label @ 16, sgid_index @ 20, hop_limit @ 21, traffic_class @ 22 }
+    struct ibv_grh = 40 { version_tclass_flow @ 0, paylen @ 4, next_hdr @ 6, hop_limit @ 7, sgid @ 8, dgid @ 24 }
+    struct ibv_ah_attr = 32 {
+        grh @ 0, dlid @ 24, sl @ 26, src_path_bits @ 27, static_rate @ 28, is_global @ 29, port_num @ 30,
+    }
+    struct ibv_ah = 24 { context @ 0, pd @ 8, handle @ 16 }
+    struct ibv_comp_channel = 16 { context @ 0, fd @ 8, refcnt @ 12 }
+    struct ibv_cq = 128 {
+        context @ 0, channel @ 8, cq_context @ 16, handle @ 24, cqe @ 28, mutex @ 32, cond @ 72,
+        comp_events_completed @ 120, async_events_completed @ 124,
+    }
+    struct ibv_cq_init_attr_ex = 56 {
+        cqe @ 0, cq_context @ 8, channel @ 16, comp_vector @ 24, wc_flags @ 32, comp_mask @ 40, flags @ 44,
+        parent_domain @ 48,
+    }
+    struct ibv_srq = 128 { context @ 0, srq_context @ 8, pd @ 16, handle @ 24, mutex @ 32, cond @ 72, events_completed @ 120 }
+    struct ibv_qp = 160 {
+        context @ 0, qp_context @ 8, pd @ 16, send_cq @ 24, recv_cq @ 32, srq @ 40, handle @ 48, qp_num @ 52,
+        state @ 56, qp_type @ 60, mutex @ 64, cond @ 104, events_completed @ 152,
+    }
+    struct ibv_async_event = 16 { element @ 0, event_type @ 8 }
+}

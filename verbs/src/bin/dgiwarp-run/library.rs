@@ -1,0 +1,207 @@
+//! Where dgiwarp's library is, and the directory with the two names that programs look for.
+//!
+//! Both names must be symbolic links to one file: the dynamic linker recognises a file that it has already loaded, so
+//! the program gets one library with one device. Copies would be two libraries that know nothing of each other.
+
+use nix::unistd::geteuid;
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use thiserror::Error;
+
+/// File name of the library as cargo builds it.
+const LIBRARY: &str = "libdgiwarp_verbs.so";
+/// The names that programs are linked to.
+pub(crate) const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+/// Why the library cannot be offered to a program.
+#[derive(Debug, Error)]
+pub(crate) enum LibraryError {
+    /// The own path is unknown.
+    #[error("cannot find out where dgiwarp-run is: {0}")]
+    OwnPath(#[source] io::Error),
+    /// The library is not beside this program.
+    #[error(
+        "{LIBRARY} is neither in {0} nor in its deps nor in ../lib/dgiwarp; build it with: cargo build -p dgiwarp-verbs"
+    )]
+    Missing(PathBuf),
+    /// No directory for the links.
+    #[error("no directory for the library's links: {} is not a directory of this user alone ({reason})", .directory.display())]
+    NoDirectory {
+        /// What was tried last.
+        directory: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A directory that holds both names.
+///
+/// An installed `../lib/dgiwarp` that has them is used as it is. Otherwise they are made in
+/// `$XDG_RUNTIME_DIR/dgiwarp`, or without one in `dgiwarp-UID` below the temporary directory. That directory must
+/// belong to the user and be closed to others: whoever can write there decides what the program loads.
+pub(crate) fn links() -> Result<PathBuf, LibraryError> {
+    let library = library()?;
+    if let Some(directory) = library.parent()
+        && NAMES.iter().all(|name| {
+            fs::canonicalize(directory.join(name)).is_ok_and(|target| target == library)
+        })
+    {
+        return Ok(directory.to_owned());
+    }
+    let mut last = None;
+    for base in bases() {
+        match links_below(&base, &library) {
+            Ok(directory) => return Ok(directory),
+            Err(error) => last = Some((base, error)),
+        }
+    }
+    let (directory, error) =
+        last.unwrap_or_else(|| (env::temp_dir(), io::Error::other("no candidate")));
+    Err(LibraryError::NoDirectory {
+        directory,
+        reason: error.to_string(),
+    })
+}
+
+/// The newest library among the places where cargo and an installation put it: `cargo build` leaves one beside this
+/// program, `cargo test` renews only the one in `deps`.
+fn library() -> Result<PathBuf, LibraryError> {
+    let program = env::current_exe()
+        .and_then(fs::canonicalize)
+        .map_err(LibraryError::OwnPath)?;
+    let directory = program.parent().unwrap_or(Path::new("/")).to_owned();
+    let places = [
+        directory.clone(),
+        directory.join("deps"),
+        directory.join("../lib/dgiwarp"),
+    ];
+    let found = places
+        .iter()
+        .filter_map(|place| fs::canonicalize(place.join(LIBRARY)).ok());
+    found
+        .max_by_key(|path| modified(path))
+        .ok_or(LibraryError::Missing(directory))
+}
+
+fn modified(path: &Path) -> SystemTime {
+    fs::metadata(path)
+        .and_then(|metadata| metadata.modified())
+        .unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// The dynamic linker separates paths by colons, semicolons and blanks and knows no quoting.
+fn is_plain(path: &Path) -> bool {
+    path.is_absolute()
+        && path
+            .to_str()
+            .is_some_and(|path| !path.contains([':', ';', ' ', '\t', '\n', '$']))
+}
+
+fn bases() -> Vec<PathBuf> {
+    let runtime =
+        env::var_os("XDG_RUNTIME_DIR").map(|directory| PathBuf::from(directory).join("dgiwarp"));
+    let name = format!("dgiwarp-{}", geteuid());
+    let temporary = [env::temp_dir().join(&name), Path::new("/tmp").join(&name)];
+    runtime
+        .into_iter()
+        .chain(temporary)
+        .filter(|path| is_plain(path))
+        .collect()
+}
+
+/// One directory per library, so that two builds do not fight over the names.
+fn links_below(base: &Path, library: &Path) -> io::Result<PathBuf> {
+    private_directory(base)?;
+    let mut hasher = DefaultHasher::new();
+    library.hash(&mut hasher);
+    let directory = base.join(format!("{:016x}", hasher.finish()));
+    private_directory(&directory)?;
+    for name in NAMES {
+        let link = directory.join(name);
+        if fs::read_link(&link).is_ok_and(|target| target == library) {
+            continue;
+        }
+        // Made under another name and renamed, so that a second dgiwarp-run never finds the name missing.
+        let fresh = directory.join(format!("{name}.{}", std::process::id()));
+        match fs::remove_file(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => symlink(library, &fresh)?,
+        }
+        fs::rename(&fresh, &link)?;
+    }
+    Ok(directory)
+}
+
+/// Creates a directory for this user alone, or checks that one is.
+fn private_directory(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    // Not following links: somebody else's link to a directory of ours would pass otherwise, and could be changed later.
+    let metadata = fs::symlink_metadata(path)?;
+    let ours =
+        metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
+    if ours {
+        Ok(())
+    } else {
+        Err(io::Error::other("owner or mode"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = env::temp_dir().join(format!("dgiwarp-run-test-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
+
+    #[test]
+    fn links_are_made_once_and_follow_the_library() {
+        let base = scratch("links");
+        for library in [
+            "/nonexistent/a.so",
+            "/nonexistent/b.so",
+            "/nonexistent/a.so",
+        ] {
+            let directory = links_below(&base, Path::new(library)).unwrap();
+            for name in NAMES {
+                assert_eq!(
+                    fs::read_link(directory.join(name)).unwrap(),
+                    Path::new(library)
+                );
+            }
+        }
+        assert_eq!(fs::read_dir(&base).unwrap().count(), 2);
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_others_can_enter_is_refused() {
+        let base = scratch("open");
+        private_directory(&base).unwrap();
+        fs::set_permissions(&base, PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(private_directory(&base).is_err());
+        fs::remove_dir(&base).unwrap();
+        symlink("/", &base).unwrap();
+        assert!(private_directory(&base).is_err());
+        fs::remove_file(&base).unwrap();
+    }
+
+    #[test]
+    fn paths_that_the_dynamic_linker_would_cut_are_not_used() {
+        assert!(is_plain(Path::new("/run/user/1000/dgiwarp")));
+        for path in ["/a b", "/a:b", "/a;b", "/$ORIGIN", "relative"] {
+            assert!(!is_plain(Path::new(path)), "{path}");
+        }
+    }
+}

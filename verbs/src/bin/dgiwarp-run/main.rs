@@ -1,0 +1,121 @@
+//! Runs a verbs program on the dgiwarp device: `dgiwarp-run PROGRAM [ARGUMENT…]`.
+//!
+//! The program is not changed and not copied. Its dynamic linker is told to take `libibverbs.so.1` and `librdmacm.so.1`
+//! from a private directory that holds two symbolic links to dgiwarp's library, and then this process becomes it.
+
+mod library;
+mod packages;
+mod program;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+Usage: dgiwarp-run PROGRAM [ARGUMENT...]
+       dgiwarp-run             show the device and programs to try
+       dgiwarp-run --help | --version
+
+Runs an unmodified program that uses libibverbs or librdmacm on the dgiwarp software RNIC.
+";
+
+/// As a shell has it: the program cannot be run.
+const EXIT_NOT_RUNNABLE: u8 = 126;
+/// As a shell has it: the program was not found.
+const EXIT_NOT_FOUND: u8 = 127;
+
+fn main() -> ExitCode {
+    let mut arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "--") {
+        arguments.remove(0);
+    }
+    let Some((program, rest)) = arguments.split_first() else {
+        return show(&introduction());
+    };
+    match program.to_str() {
+        Some("-h" | "--help") => show(USAGE),
+        Some("-V" | "--version") => show(concat!("dgiwarp-run ", env!("CARGO_PKG_VERSION"), "\n")),
+        Some(option) if option.starts_with('-') => {
+            eprint!("dgiwarp-run: unknown option {option}\n{USAGE}");
+            ExitCode::from(2)
+        }
+        Some(_) | None => run(program, rest),
+    }
+}
+
+/// Prints to standard output; a reader that went away is no failure.
+fn show(text: &str) -> ExitCode {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+fn introduction() -> String {
+    format!(
+        "{}\nPrograms to try (Debian package ibverbs-utils):\n\
+         \x20 dgiwarp-run ibv_devinfo -v\n\
+         \x20 dgiwarp-run ibv_ud_pingpong -s 1024 -g 0 &  dgiwarp-run ibv_ud_pingpong -s 1024 -g 0 localhost\n\
+         \x20 dgiwarp-run ibv_devices\n",
+        dgiwarp_verbs::describe::device()
+    )
+}
+
+/// Becomes the program; returns only if that is impossible.
+fn run(program: &OsStr, arguments: &[OsString]) -> ExitCode {
+    let path = match program::find(program) {
+        Ok(path) => path,
+        Err(error) => {
+            eprintln!("dgiwarp-run: {error}");
+            if let Some(package) = program.to_str().and_then(packages::package_of) {
+                eprintln!(
+                    "dgiwarp-run: on Debian it is in package {package}: apt install {package}"
+                );
+            }
+            return ExitCode::from(EXIT_NOT_FOUND);
+        }
+    };
+    if let Err(error) = program::check(&path) {
+        eprintln!("dgiwarp-run: cannot run {}: {error}", path.display());
+        return ExitCode::from(EXIT_NOT_RUNNABLE);
+    }
+    let links = match library::links() {
+        Ok(links) => links,
+        Err(error) => {
+            eprintln!("dgiwarp-run: {error}");
+            return ExitCode::from(EXIT_NOT_RUNNABLE);
+        }
+    };
+    let error = Command::new(&path)
+        .arg0(program)
+        .args(arguments)
+        .env("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", &[&links]))
+        .env(
+            "LD_PRELOAD",
+            prepended(
+                "LD_PRELOAD",
+                &library::NAMES.map(|name| links.join(name)).each_ref(),
+            ),
+        )
+        .exec();
+    eprintln!("dgiwarp-run: cannot run {}: {error}", path.display());
+    ExitCode::from(EXIT_NOT_RUNNABLE)
+}
+
+/// The value of a colon-separated variable with more entries in front.
+fn prepended(variable: &str, entries: &[impl AsRef<Path>]) -> OsString {
+    let mut value = OsString::new();
+    let present = env::var_os(variable).filter(|present| !present.is_empty());
+    for entry in entries
+        .iter()
+        .map(|entry| entry.as_ref().as_os_str())
+        .chain(present.as_deref())
+    {
+        if !value.is_empty() {
+            value.push(":");
+        }
+        value.push(entry);
+    }
+    value
+}

@@ -1,0 +1,155 @@
+//! Finding the program, and refusing those whose dynamic linker would not listen.
+
+use nix::unistd::{AccessFlags, access, getegid, geteuid};
+use object::elf::{FileHeader32, FileHeader64, PT_INTERP};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Architecture, BinaryFormat, Endianness, FileKind, Object, ReadCache, ReadRef};
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// No such program.
+#[derive(Debug, Error)]
+pub(crate) enum FindError {
+    /// Not in any directory of `PATH`.
+    #[error("{}: not found in PATH", .0.display())]
+    NotInPath(PathBuf),
+    /// A name with a slash that leads nowhere.
+    #[error("{}: no such file", .0.display())]
+    NoFile(PathBuf),
+}
+
+/// Why a program would not run on our library.
+#[derive(Debug, Error)]
+pub(crate) enum Refusal {
+    /// It cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    /// Its execute permission is missing.
+    #[error("it is not an executable file")]
+    NotExecutable,
+    /// The dynamic linker ignores LD_LIBRARY_PATH then.
+    #[error(
+        "it is set-user-ID or set-group-ID, and the dynamic linker then ignores the search path; run it as its owner, or a copy without that bit"
+    )]
+    SetId,
+    /// There is no dynamic linker at work.
+    #[error("it is statically linked, so no library can be put under it; link it dynamically")]
+    Static,
+    /// Our library is for another machine.
+    #[error("it is for {program}, this library for {library}", program = .0, library = env::consts::ARCH)]
+    Architecture(String),
+    /// Neither ELF nor a script.
+    #[error("it is neither an ELF program nor a script")]
+    Format,
+}
+
+/// Finds a program as a shell does.
+pub(crate) fn find(program: &OsStr) -> Result<PathBuf, FindError> {
+    let name = Path::new(program);
+    if program.as_bytes().contains(&b'/') {
+        return if name.exists() {
+            Ok(name.to_owned())
+        } else {
+            Err(FindError::NoFile(name.to_owned()))
+        };
+    }
+    let path = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let found = env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .find(|file| is_executable(file));
+    found.ok_or_else(|| FindError::NotInPath(name.to_owned()))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.is_file() && access(path, AccessFlags::X_OK).is_ok()
+}
+
+/// Checks that the dynamic linker of a program will load our library; of a script, its interpreter's.
+pub(crate) fn check(path: &Path) -> Result<(), Refusal> {
+    if !is_executable(path) {
+        return Err(Refusal::NotExecutable);
+    }
+    match interpreter(path)? {
+        // Only one level: an interpreter that is a script itself is rare, and then nothing is refused.
+        Some(interpreter) if is_executable(&interpreter) => check_binary(&interpreter),
+        Some(_) => Ok(()),
+        None => check_binary(path),
+    }
+}
+
+/// The interpreter that a script's first line names.
+fn interpreter(path: &Path) -> io::Result<Option<PathBuf>> {
+    let mut head = [0; 256];
+    let length = File::open(path)?.read(&mut head)?;
+    let Some(line) = head.get(..length).and_then(|head| head.strip_prefix(b"#!")) else {
+        return Ok(None);
+    };
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let words = line.split(u8::is_ascii_whitespace);
+    Ok(words
+        .map(OsStr::from_bytes)
+        .find(|word| !word.is_empty())
+        .map(PathBuf::from))
+}
+
+fn check_binary(path: &Path) -> Result<(), Refusal> {
+    let metadata = fs::metadata(path)?;
+    let mode = metadata.permissions().mode();
+    let other_user = mode & 0o4000 != 0 && metadata.uid() != geteuid().as_raw();
+    let other_group = mode & 0o2000 != 0 && metadata.gid() != getegid().as_raw();
+    if other_user || other_group {
+        return Err(Refusal::SetId);
+    }
+    let data = ReadCache::new(File::open(path)?);
+    check_elf(&data)
+}
+
+fn check_elf<'a, R: ReadRef<'a>>(data: R) -> Result<(), Refusal> {
+    let format = |_| Refusal::Format;
+    let file = object::File::parse(data).map_err(format)?;
+    if file.format() != BinaryFormat::Elf {
+        return Err(Refusal::Format);
+    }
+    if file.architecture() != own_architecture() {
+        return Err(Refusal::Architecture(
+            format!("{:?}", file.architecture()).to_lowercase(),
+        ));
+    }
+    let dynamic = match FileKind::parse(data).map_err(format)? {
+        FileKind::Elf32 => has_interpreter::<FileHeader32<Endianness>, R>(data),
+        FileKind::Elf64 => has_interpreter::<FileHeader64<Endianness>, R>(data),
+        _ => return Err(Refusal::Format),
+    };
+    if dynamic.map_err(format)? {
+        Ok(())
+    } else {
+        Err(Refusal::Static)
+    }
+}
+
+/// Whether a dynamic linker starts the program.
+fn has_interpreter<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(
+    data: R,
+) -> object::read::Result<bool> {
+    let header = H::parse(data)?;
+    let endian = header.endian()?;
+    Ok(header
+        .program_headers(endian, data)?
+        .iter()
+        .any(|segment| segment.p_type(endian) == PT_INTERP))
+}
+
+/// The architecture of this program, and so of the library built with it.
+fn own_architecture() -> Architecture {
+    if cfg!(target_arch = "aarch64") {
+        Architecture::Aarch64
+    } else {
+        Architecture::X86_64
+    }
+}

@@ -1,0 +1,69 @@
+//! The device in words, for `dgiwarp-run` and `dgiwarp-info`.
+
+use crate::export::Export;
+use crate::gid::{GidTable, host_gids};
+use crate::{DEVICE_NAME, facts, persona};
+use std::fmt::Write;
+
+/// The device and its addresses, a few lines.
+pub fn device() -> String {
+    let mut gids = GidTable::new();
+    gids.update(host_gids().unwrap_or_default());
+    let port = facts::port_attr(&gids);
+    let mut text = format!(
+        "{DEVICE_NAME}: dgiwarp {} software RNIC, persona {}, node GUID {:016x}\n",
+        env!("CARGO_PKG_VERSION"),
+        persona::present(),
+        facts::node_guid(),
+    );
+    let state = if gids.primary().is_some() {
+        "active"
+    } else {
+        "down: no interface with an address is up"
+    };
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "port 1: {state}, active MTU {}, LID {:#06x}",
+        128 << port.active_mtu,
+        port.lid
+    );
+    for (index, gid) in gids.iter() {
+        let _ = writeln!(text, "  GID {index}: {} ({})", gid.address, gid.interface);
+    }
+    text
+}
+
+/// Everything that `dgiwarp-info` prints without an option.
+pub fn everything() -> String {
+    let limits = facts::device_attr();
+    let mut text = device();
+    let rows = [
+        ("queue pairs", limits.max_qp),
+        ("work requests per queue", limits.max_qp_wr),
+        ("scatter/gather entries per request", limits.max_sge),
+        ("completion queues", limits.max_cq),
+        ("entries per completion queue", limits.max_cqe),
+        ("memory regions", limits.max_mr),
+        ("protection domains", limits.max_pd),
+        ("address handles", limits.max_ah),
+    ];
+    text.push_str("limits:\n");
+    for (name, value) in rows {
+        let _ = writeln!(text, "  {name}: {value}");
+    }
+    text
+}
+
+/// One line per function: version node, name, and what stands behind it.
+pub fn functions(exports: &[Export]) -> String {
+    let mut text = String::new();
+    for export in exports {
+        let _ = writeln!(
+            text,
+            "{:20} {:34} {}",
+            export.node, export.name, export.target
+        );
+    }
+    text
+}

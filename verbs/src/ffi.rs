@@ -1,0 +1,186 @@
+//! What every exported function needs: a boundary that no panic crosses, the C conventions for failing, and the way
+//! from a C pointer back to the object behind it.
+
+use crate::async_event::announce_fatal;
+use nix::errno::Errno;
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Set once a panic was caught. From then on no device can be opened: state that was being changed may be half changed.
+static FATAL: AtomicBool = AtomicBool::new(false);
+
+/// Whether a panic was caught in this process.
+pub(crate) fn is_fatal() -> bool {
+    FATAL.load(Ordering::Acquire)
+}
+
+/// Runs the body of an exported function; a panic becomes `failure` with errno `EIO` and marks the device fatal.
+pub(crate) fn entry<T>(failure: T, body: impl FnOnce() -> T) -> T {
+    // The closure's captures are not used again after a panic, except for objects that refuse work once FATAL is set.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        FATAL.store(true, Ordering::Release);
+        announce_fatal();
+        Errno::EIO.set();
+        failure
+    })
+}
+
+/// For functions that return 0 or an errno value. They set `errno` too: several programs print it with `perror`.
+pub(crate) fn errno_value(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    entry(libc::EIO, || match body() {
+        Ok(()) => 0,
+        Err(errno) => {
+            errno.set();
+            errno as c_int
+        }
+    })
+}
+
+/// For functions that return a pointer, or NULL and `errno`.
+pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    entry(ptr::null_mut(), || {
+        body().unwrap_or_else(|errno| {
+            errno.set();
+            ptr::null_mut()
+        })
+    })
+}
+
+/// For functions that return a number, or -1 and `errno`.
+pub(crate) fn minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    entry(-1, || {
+        body().unwrap_or_else(|errno| {
+            errno.set();
+            -1
+        })
+    })
+}
+
+/// A type of ours that stands behind a C struct.
+pub(crate) trait Facade: Send + Sync {
+    /// The struct that programs see.
+    type C;
+    /// Distinguishes this type from every other behind a C pointer.
+    const TAG: u32;
+}
+
+/// A C struct with our state behind it. The C struct is the first field, so the two pointers are one address.
+#[repr(C)]
+pub(crate) struct Object<T: Facade> {
+    c: UnsafeCell<T::C>,
+    tag: AtomicU32,
+    state: T,
+}
+
+impl<T: Facade> Object<T> {
+    /// Allocates the object; the pointer belongs to the C program until [`Object::release`].
+    pub(crate) fn create(c: T::C, state: T) -> *mut T::C {
+        let object = Box::new(Self {
+            c: UnsafeCell::new(c),
+            tag: AtomicU32::new(T::TAG),
+            state,
+        });
+        Box::into_raw(object).cast()
+    }
+
+    /// The state behind a C pointer; NULL and pointers to anything else are `EINVAL`.
+    ///
+    /// # Safety
+    /// `pointer` is NULL or points to a live object made by [`Object::create`] of some `T`, and stays alive for `'a`:
+    /// that is the contract of every verbs function, kept by its caller.
+    pub(crate) unsafe fn state<'a>(pointer: *mut T::C) -> Result<&'a T, Errno> {
+        let object = pointer.cast::<Self>();
+        if object.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the caller passes a live object of ours; only its atomic tag is touched until the type is known.
+        let tag = unsafe { &(*object).tag };
+        if tag.load(Ordering::Relaxed) != T::TAG {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the tag says that `state` is a `T`; it is only ever shared, never borrowed mutably.
+        Ok(unsafe { &(*object).state })
+    }
+
+    /// Takes the object back from the C program and frees it, returning the state.
+    ///
+    /// # Safety
+    /// As for [`Object::state`], and no other use of the object is under way or follows.
+    pub(crate) unsafe fn release(pointer: *mut T::C) -> Result<T, Errno> {
+        // SAFETY: the caller keeps the contract of `state`, which is the same.
+        unsafe { Self::state(pointer) }?;
+        // SAFETY: made by `create` as a Box of this type (the tag says so), and used by nobody else from here on.
+        let object = unsafe { Box::from_raw(pointer.cast::<Self>()) };
+        // A second release of the same pointer should meet a tag that does not fit, as long as the memory is unused.
+        object.tag.store(0, Ordering::Relaxed);
+        Ok(object.state)
+    }
+}
+
+/// Writes through a pointer that the program passed for a result.
+///
+/// # Safety
+/// `pointer` is NULL or valid for writing a `T`.
+pub(crate) unsafe fn store<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
+    if pointer.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: not NULL, so by the caller's contract valid for writing.
+    unsafe { pointer.write(value) };
+    Ok(())
+}
+
+/// Reads a struct that the program passed by pointer.
+///
+/// # Safety
+/// `pointer` is NULL or points to a valid `T`.
+pub(crate) unsafe fn load<T: Copy>(pointer: *const T) -> Result<T, Errno> {
+    if pointer.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: not NULL, so by the caller's contract valid for reading.
+    Ok(unsafe { pointer.read() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Apple(u8);
+    struct Pear;
+    impl Facade for Apple {
+        type C = u64;
+        const TAG: u32 = 1;
+    }
+    impl Facade for Pear {
+        type C = u64;
+        const TAG: u32 = 2;
+    }
+
+    #[test]
+    fn a_pointer_to_another_kind_of_object_is_refused() {
+        let apple = Object::create(0, Apple(7));
+        // SAFETY: `apple` is alive.
+        assert!(unsafe { Object::<Pear>::state(apple) }.is_err());
+        // SAFETY: NULL is allowed.
+        assert!(unsafe { Object::<Apple>::state(ptr::null_mut()) }.is_err());
+        // SAFETY: `apple` is alive.
+        assert_eq!(unsafe { Object::<Apple>::state(apple) }.unwrap().0, 7);
+        // SAFETY: `apple` is alive and not used afterwards.
+        assert_eq!(unsafe { Object::<Apple>::release(apple) }.unwrap().0, 7);
+    }
+
+    #[test]
+    fn failures_follow_each_convention_and_set_errno() {
+        assert_eq!(errno_value(|| Err(Errno::EBUSY)), libc::EBUSY);
+        assert_eq!(Errno::last(), Errno::EBUSY);
+        assert!(pointer::<u8>(|| Err(Errno::ENOMEM)).is_null());
+        assert_eq!(Errno::last(), Errno::ENOMEM);
+        assert_eq!(minus_one(|| Err(Errno::EAGAIN)), -1);
+        assert_eq!(Errno::last(), Errno::EAGAIN);
+        assert_eq!(errno_value(|| Ok(())), 0);
+    }
+}

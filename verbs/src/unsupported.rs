@@ -1,0 +1,253 @@
+//! The functions that are exported but not supported yet, each with the way it says so.
+//!
+//! Programs are linked with `BIND_NOW`: a missing symbol keeps them from starting even if they never call it. So every
+//! symbol of Debian's two libraries exists, and one that is called without being supported fails at run time in its man
+//! page's own convention. This table is the whole list; implementing a function means moving its row to
+//! [`crate::EXPORTS`].
+//!
+//! The functions here take no parameters although their C prototypes do: on the supported architectures the caller owns
+//! the argument registers and the stack, so ignoring the arguments is sound.
+
+use crate::export::export;
+use nix::errno::Errno;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+/// For functions that return an `errno` value: `EOPNOTSUPP`.
+extern "C" fn errno_value() -> c_int {
+    Errno::EOPNOTSUPP.set();
+    libc::EOPNOTSUPP
+}
+
+/// For functions that return -1 and set `errno`; wide enough for `off_t` and `ssize_t`.
+extern "C" fn minus_one() -> i64 {
+    Errno::EOPNOTSUPP.set();
+    -1
+}
+
+/// For functions that return NULL and set `errno`.
+extern "C" fn null() -> *mut c_void {
+    Errno::EOPNOTSUPP.set();
+    ptr::null_mut()
+}
+
+/// For functions whose plain number has no failure value: zero, with `errno` set.
+extern "C" fn zero() -> c_int {
+    Errno::EOPNOTSUPP.set();
+    0
+}
+
+/// For functions without a result: releases of objects that cannot exist yet, copies between kernel and user layouts
+/// (there is no kernel side here), and the provider interface's hooks, which call us but have nothing to register.
+extern "C" fn nothing() {}
+
+export! {
+/// Exported and not supported: name, node, and the manner of failing.
+pub UNSUPPORTED;
+    "IBVERBS_1.8" {
+        "ibv_reg_mr_iova2" => null;
+    }
+    "IBVERBS_1.7" {
+        "ibv_reg_mr_iova" => null;
+    }
+    "IBVERBS_1.0" {
+        "ibv_destroy_comp_channel" => errno_value;
+        "ibv_create_comp_channel" => null;
+        "ibv_copy_path_rec_from_kern" => nothing;
+        "ibv_copy_path_rec_to_kern" => nothing;
+        "ibv_copy_qp_attr_from_kern" => nothing;
+    }
+    "IBVERBS_1.1" {
+        "ibv_reg_mr" => null;
+        "ibv_query_qp" => errno_value;
+        "ibv_modify_qp" => errno_value;
+        "ibv_init_ah_from_wc" => minus_one;
+        "ibv_get_cq_event" => minus_one;
+        "ibv_destroy_qp" => errno_value;
+        "ibv_destroy_cq" => errno_value;
+        "ibv_destroy_ah" => errno_value;
+        "ibv_dereg_mr" => errno_value;
+        "ibv_dealloc_pd" => errno_value;
+        "ibv_create_qp" => null;
+        "ibv_create_cq" => null;
+        "ibv_create_ah_from_wc" => null;
+        "ibv_create_ah" => null;
+        "ibv_alloc_pd" => null;
+        "ibv_ack_cq_events" => nothing;
+        "ibv_attach_mcast" => errno_value;
+        "ibv_destroy_srq" => errno_value;
+        "ibv_detach_mcast" => errno_value;
+        "ibv_modify_srq" => errno_value;
+        "ibv_query_srq" => errno_value;
+        "ibv_resize_cq" => errno_value;
+        "ibv_rereg_mr" => minus_one;
+        "ibv_resolve_eth_l2_from_gid" => minus_one;
+        "ibv_create_srq" => null;
+        "ibv_copy_ah_attr_from_kern" => nothing;
+    }
+    "IBVERBS_1.6" {
+        "ibv_qp_to_qp_ex" => null;
+    }
+    "IBVERBS_1.10" {
+        "ibv_query_ece" => errno_value;
+        "ibv_set_ece" => errno_value;
+        "ibv_import_device" => null;
+        "ibv_import_mr" => null;
+        "ibv_import_pd" => null;
+        "ibv_unimport_mr" => nothing;
+        "ibv_unimport_pd" => nothing;
+    }
+    "IBVERBS_1.12" {
+        "ibv_reg_dmabuf_mr" => null;
+    }
+    "IBVERBS_1.13" {
+        "ibv_import_dm" => null;
+        "ibv_unimport_dm" => nothing;
+    }
+    "IBVERBS_PRIVATE_34" {
+        "execute_ioctl" => errno_value;
+        "ibv_cmd_advise_mr" => errno_value;
+        "ibv_cmd_alloc_dm" => errno_value;
+        "ibv_cmd_alloc_mw" => errno_value;
+        "ibv_cmd_alloc_pd" => errno_value;
+        "ibv_cmd_attach_mcast" => errno_value;
+        "ibv_cmd_close_xrcd" => errno_value;
+        "ibv_cmd_create_ah" => errno_value;
+        "ibv_cmd_create_counters" => errno_value;
+        "ibv_cmd_create_cq" => errno_value;
+        "ibv_cmd_create_cq_ex" => errno_value;
+        "ibv_cmd_create_flow" => errno_value;
+        "ibv_cmd_create_flow_action_esp" => errno_value;
+        "ibv_cmd_create_qp" => errno_value;
+        "ibv_cmd_create_qp_ex" => errno_value;
+        "ibv_cmd_create_qp_ex2" => errno_value;
+        "ibv_cmd_create_rwq_ind_table" => errno_value;
+        "ibv_cmd_create_srq" => errno_value;
+        "ibv_cmd_create_srq_ex" => errno_value;
+        "ibv_cmd_create_wq" => errno_value;
+        "ibv_cmd_dealloc_mw" => errno_value;
+        "ibv_cmd_dealloc_pd" => errno_value;
+        "ibv_cmd_dereg_mr" => errno_value;
+        "ibv_cmd_destroy_ah" => errno_value;
+        "ibv_cmd_destroy_counters" => errno_value;
+        "ibv_cmd_destroy_cq" => errno_value;
+        "ibv_cmd_destroy_flow" => errno_value;
+        "ibv_cmd_destroy_flow_action" => errno_value;
+        "ibv_cmd_destroy_qp" => errno_value;
+        "ibv_cmd_destroy_rwq_ind_table" => errno_value;
+        "ibv_cmd_destroy_srq" => errno_value;
+        "ibv_cmd_destroy_wq" => errno_value;
+        "ibv_cmd_detach_mcast" => errno_value;
+        "ibv_cmd_free_dm" => errno_value;
+        "ibv_cmd_get_context" => errno_value;
+        "ibv_cmd_modify_cq" => errno_value;
+        "ibv_cmd_modify_flow_action_esp" => errno_value;
+        "ibv_cmd_modify_qp" => errno_value;
+        "ibv_cmd_modify_qp_ex" => errno_value;
+        "ibv_cmd_modify_srq" => errno_value;
+        "ibv_cmd_modify_wq" => errno_value;
+        "ibv_cmd_open_qp" => errno_value;
+        "ibv_cmd_open_xrcd" => errno_value;
+        "ibv_cmd_poll_cq" => errno_value;
+        "ibv_cmd_post_recv" => errno_value;
+        "ibv_cmd_post_send" => errno_value;
+        "ibv_cmd_post_srq_recv" => errno_value;
+        "ibv_cmd_query_context" => errno_value;
+        "ibv_cmd_query_device_any" => errno_value;
+        "ibv_cmd_query_mr" => errno_value;
+        "ibv_cmd_query_port" => errno_value;
+        "ibv_cmd_query_qp" => errno_value;
+        "ibv_cmd_query_srq" => errno_value;
+        "ibv_cmd_read_counters" => errno_value;
+        "ibv_cmd_reg_dm_mr" => errno_value;
+        "ibv_cmd_reg_dmabuf_mr" => errno_value;
+        "ibv_cmd_reg_mr" => errno_value;
+        "ibv_cmd_req_notify_cq" => errno_value;
+        "ibv_cmd_rereg_mr" => errno_value;
+        "ibv_cmd_resize_cq" => errno_value;
+        "ibv_read_ibdev_sysfs_file" => minus_one;
+        "_verbs_init_and_alloc_context" => null;
+        "verbs_open_device" => null;
+        "__ioctl_final_num_attrs" => zero;
+        "__verbs_log" => nothing;
+        "verbs_init_cq" => nothing;
+        "verbs_register_driver_34" => nothing;
+        "verbs_set_ops" => nothing;
+        "verbs_uninit_context" => nothing;
+    }
+    "RDMACM_1.0" {
+        "raccept" => minus_one;
+        "rbind" => minus_one;
+        "rclose" => minus_one;
+        "rconnect" => minus_one;
+        "rdma_accept" => minus_one;
+        "rdma_ack_cm_event" => minus_one;
+        "rdma_bind_addr" => minus_one;
+        "rdma_connect" => minus_one;
+        "rdma_create_ep" => minus_one;
+        "rdma_create_id" => minus_one;
+        "rdma_create_qp" => minus_one;
+        "rdma_create_qp_ex" => minus_one;
+        "rdma_create_srq" => minus_one;
+        "rdma_create_srq_ex" => minus_one;
+        "rdma_destroy_id" => minus_one;
+        "rdma_disconnect" => minus_one;
+        "rdma_get_cm_event" => minus_one;
+        "rdma_get_request" => minus_one;
+        "rdma_getaddrinfo" => minus_one;
+        "rdma_join_multicast" => minus_one;
+        "rdma_leave_multicast" => minus_one;
+        "rdma_listen" => minus_one;
+        "rdma_migrate_id" => minus_one;
+        "rdma_notify" => minus_one;
+        "rdma_reject" => minus_one;
+        "rdma_resolve_addr" => minus_one;
+        "rdma_resolve_route" => minus_one;
+        "rdma_set_option" => minus_one;
+        "rfcntl" => minus_one;
+        "rgetpeername" => minus_one;
+        "rgetsockname" => minus_one;
+        "rgetsockopt" => minus_one;
+        "riomap" => minus_one;
+        "riounmap" => minus_one;
+        "riowrite" => minus_one;
+        "rlisten" => minus_one;
+        "rpoll" => minus_one;
+        "rread" => minus_one;
+        "rreadv" => minus_one;
+        "rrecv" => minus_one;
+        "rrecvfrom" => minus_one;
+        "rrecvmsg" => minus_one;
+        "rselect" => minus_one;
+        "rsend" => minus_one;
+        "rsendmsg" => minus_one;
+        "rsendto" => minus_one;
+        "rsetsockopt" => minus_one;
+        "rshutdown" => minus_one;
+        "rsocket" => minus_one;
+        "rwrite" => minus_one;
+        "rwritev" => minus_one;
+        "rdma_create_event_channel" => null;
+        "rdma_get_devices" => null;
+        "rdma_get_dst_port" => zero;
+        "rdma_get_src_port" => zero;
+        "rdma_destroy_ep" => nothing;
+        "rdma_destroy_event_channel" => nothing;
+        "rdma_destroy_qp" => nothing;
+        "rdma_destroy_srq" => nothing;
+        "rdma_free_devices" => nothing;
+        "rdma_freeaddrinfo" => nothing;
+    }
+    "RDMACM_1.1" {
+        "rdma_join_multicast_ex" => minus_one;
+    }
+    "RDMACM_1.2" {
+        "rdma_establish" => minus_one;
+        "rdma_init_qp_attr" => minus_one;
+    }
+    "RDMACM_1.3" {
+        "rdma_get_remote_ece" => minus_one;
+        "rdma_reject_ece" => minus_one;
+        "rdma_set_local_ece" => minus_one;
+    }
+}
