@@ -146,7 +146,7 @@ fn the_link_is_as_configured() {
     for side in [Side::Server, Side::Client] {
         let link = sh(&lab, side, &format!("ip -o link show {INTERFACE}"));
         assert!(
-            link.contains(" mtu 1400 ") && link.contains(",UP"),
+            link.contains(" mtu 1400 ") && link.contains(" state UP "),
             "{link}"
         );
         let features = sh(

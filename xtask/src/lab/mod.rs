@@ -32,11 +32,17 @@ use std::ffi::OsStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
+use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::clock;
+
 /// The interface of both ends.
 pub const INTERFACE: &str = "lab0";
+
+/// How long the link may take to come up.
+const CARRIER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a namespace, or what was to run in it, could not be had.
 #[derive(Debug, Error)]
@@ -189,7 +195,30 @@ impl Lab {
             }
             namespace.set_up("ip", &["link", "set", INTERFACE, "up"])?;
         }
+        lab.await_carrier()?;
         Ok(lab)
+    }
+
+    /// The kernel reports a new link as up a moment after it is: programs that choose interfaces by their state must
+    /// not come earlier.
+    fn await_carrier(&self) -> Result<(), LabError> {
+        let deadline = clock::now() + CARRIER_LIMIT;
+        for side in [Side::Server, Side::Client] {
+            while !self
+                .namespace(side)
+                .set_up("ip", &["-o", "link", "show", INTERFACE])?
+                .contains(" state UP ")
+            {
+                if clock::now() > deadline {
+                    return Err(LabError::Setup {
+                        command: "ip link set up".to_owned(),
+                        stderr: format!("{INTERFACE} of the {side:?} end has no carrier"),
+                    });
+                }
+                clock::pause(Duration::from_millis(2));
+            }
+        }
+        Ok(())
     }
 
     /// The namespace of one end.

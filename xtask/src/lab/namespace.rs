@@ -89,8 +89,12 @@ impl Namespace {
         Path::new(&format!("/proc/{}/net/if_inet6", self.holder())).exists()
     }
 
-    /// Runs a set-up program inside and turns its failure into an error.
-    pub(super) fn set_up(&self, program: &'static str, arguments: &[&str]) -> Result<(), LabError> {
+    /// Runs a set-up program inside and returns what it printed, or its failure as an error.
+    pub(super) fn set_up(
+        &self,
+        program: &'static str,
+        arguments: &[&str],
+    ) -> Result<String, LabError> {
         let package = if program == "ethtool" {
             "ethtool"
         } else {
@@ -107,7 +111,7 @@ impl Namespace {
                 source,
             })?;
         if output.status.success() {
-            return Ok(());
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         Err(LabError::Setup {
             command: format!("{program} {}", arguments.join(" ")),
@@ -116,7 +120,8 @@ impl Namespace {
     }
 
     fn bring_up_loopback(&self) -> Result<(), LabError> {
-        self.set_up("ip", &["link", "set", "lo", "up"])
+        self.set_up("ip", &["link", "set", "lo", "up"])?;
+        Ok(())
     }
 
     /// `nsenter` with the namespaces of this holder, ready for a program and its arguments.
