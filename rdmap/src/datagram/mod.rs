@@ -1,0 +1,28 @@
+//! RDMAP over unreliable datagrams.
+//!
+//! The specification is `rfc-notes/datagram-mapping.md`; section numbers in this module are its.
+//!
+//! - [`segment`] parses received segments and emits outgoing ones (§1 to §3);
+//! - [`Numbers`] counts the messages to each peer (§3);
+//! - [`Receiver`] decides what happens to each received segment: late ones are dropped (§4), Write-Records
+//!   placed and recorded (§5), Sends matched with receives (§7). It reaches memory and queues through [`Upper`].
+//!
+//! Order of calls on a [`Receiver`]: `handle_segment(now, …)` for each segment whose CRC is right;
+//! `handle_timeout(now, …)` at or after `poll_timeout()`; `release` for every record delivered. Spurious
+//! calls do no harm.
+
+mod assembly;
+mod drop_reason;
+mod numbers;
+mod receiver;
+mod records;
+pub mod segment;
+mod source;
+
+pub use drop_reason::DropReason;
+pub use numbers::Numbers;
+pub use receiver::{Delivery, PlaceFailed, Receiver, ReceiverConfig, TakeError, Upper};
+pub use records::{Record, RecordHandle};
+
+#[cfg(test)]
+mod specification_tests;

@@ -1,0 +1,84 @@
+//! Message numbers of a sender (§3).
+
+use std::hash::Hash;
+
+use rustc_hash::FxHashMap;
+
+/// Most peers whose counts are kept; beyond, all are forgotten and the rule for that applies.
+const MAX_PEERS: usize = 65_536;
+
+/// Counts the messages with an extension from one QP to each of its peers.
+#[derive(Debug, Clone)]
+pub struct Numbers<K> {
+    next: FxHashMap<K, u32>,
+    /// First number of a peer that is not in the map.
+    start: u32,
+    /// Above every number ever used in this epoch, in serial order.
+    ceiling: u32,
+}
+
+impl<K: Copy + Eq + Hash> Numbers<K> {
+    /// Counts from `start`, a random number.
+    #[must_use]
+    pub fn new(start: u32) -> Self {
+        Self {
+            next: FxHashMap::default(),
+            start,
+            ceiling: start,
+        }
+    }
+
+    /// The number of the next message to `peer`.
+    pub fn take(&mut self, peer: K) -> u32 {
+        if let Some(next) = self.next.get_mut(&peer) {
+            let number = *next;
+            *next = number.wrapping_add(1);
+            self.raise_ceiling(number);
+            return number;
+        }
+        if self.next.len() >= MAX_PEERS {
+            // A receiver may remember a forgotten peer's last number: continue above all of them.
+            self.next.clear();
+            self.start = self.ceiling;
+        }
+        let number = self.start;
+        self.next.insert(peer, number.wrapping_add(1));
+        self.raise_ceiling(number);
+        number
+    }
+
+    fn raise_ceiling(&mut self, number: u32) {
+        let above = number.wrapping_add(1);
+        if above.wrapping_sub(self.ceiling) < 1 << 31 {
+            self.ceiling = above;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_count_apart_and_across_the_wrap() {
+        let mut numbers = Numbers::new(u32::MAX);
+        assert_eq!(numbers.take('a'), u32::MAX);
+        assert_eq!(numbers.take('a'), 0);
+        assert_eq!(numbers.take('b'), u32::MAX);
+        assert_eq!(numbers.take('a'), 1);
+    }
+
+    #[test]
+    fn a_forgotten_peer_continues_above_all_numbers() {
+        let mut numbers = Numbers::new(u32::MAX - 10);
+        let mut last = 0;
+        for _ in 0..100 {
+            last = numbers.take(u32::MAX);
+        }
+        for peer in 0..u32::try_from(MAX_PEERS).unwrap() {
+            numbers.take(peer);
+        }
+        let again = numbers.take(u32::MAX);
+        assert!(again.wrapping_sub(last) >= 1 && again.wrapping_sub(last) < 1 << 31);
+    }
+}

@@ -1,0 +1,442 @@
+use super::*;
+use crate::datagram::segment::Template;
+use dgiwarp_ddp::{Msn, Segmenter};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+const STAG: STag = STag::new(0xfeed_0001);
+const BASE: u64 = 0x1000;
+const QKEY: u32 = 0x1111_1111;
+
+/// Memory and queues as plain vectors; every byte outside what a test allows stays 0.
+struct Vecs {
+    region: Vec<u8>,
+    posted: VecDeque<(u32, usize)>,
+    received: Vec<Vec<u8>>,
+    completions: Vec<(u32, Delivery<char>)>,
+    records: Vec<(RecordHandle, Record<char>)>,
+    counted: Vec<DropReason>,
+}
+
+impl Vecs {
+    fn new(region: usize, receives: &[usize]) -> Self {
+        Self {
+            region: vec![0; region],
+            posted: (0..).zip(receives.iter().copied()).collect(),
+            received: receives.iter().map(|&length| vec![0; length]).collect(),
+            completions: Vec::new(),
+            records: Vec::new(),
+            counted: Vec::new(),
+        }
+    }
+}
+
+impl TaggedBuffers for Vecs {
+    fn check(&self, span: TaggedSpan) -> Result<(), TaggedError> {
+        if span.stag != STAG {
+            return Err(TaggedError::InvalidStag);
+        }
+        let start = span
+            .start
+            .get()
+            .checked_sub(BASE)
+            .ok_or(TaggedError::BaseOrBounds)?;
+        let end = start
+            .checked_add(span.length.into())
+            .ok_or(TaggedError::Wrap)?;
+        if end > self.region.len() as u64 {
+            return Err(TaggedError::BaseOrBounds);
+        }
+        Ok(())
+    }
+
+    fn place(
+        &mut self,
+        stag: STag,
+        start: TaggedOffset,
+        payload: &[u8],
+    ) -> Result<(), TaggedError> {
+        let length = u32::try_from(payload.len()).unwrap();
+        self.check(TaggedSpan {
+            stag,
+            start,
+            length,
+        })?;
+        let start = usize::try_from(start.get() - BASE).unwrap();
+        self.region[start..start + payload.len()].copy_from_slice(payload);
+        Ok(())
+    }
+}
+
+impl Upper<char> for Vecs {
+    type Receive = (u32, usize);
+
+    fn take_receive(&mut self, length: u32) -> Result<Self::Receive, TakeError> {
+        let &(_, room) = self.posted.front().ok_or(TakeError::Empty)?;
+        if room < length as usize {
+            return Err(TakeError::TooShort);
+        }
+        self.posted.pop_front().ok_or(TakeError::Empty)
+    }
+
+    fn place_untagged(
+        &mut self,
+        receive: &Self::Receive,
+        offset: u32,
+        payload: &[u8],
+    ) -> Result<(), PlaceFailed> {
+        let offset = offset as usize;
+        self.received[receive.0 as usize][offset..offset + payload.len()].copy_from_slice(payload);
+        Ok(())
+    }
+
+    fn deliver(&mut self, receive: Self::Receive, delivery: Delivery<char>) {
+        self.completions.push((receive.0, delivery));
+    }
+
+    fn fail(&mut self, _receive: Self::Receive) {
+        unreachable!("vectors are always there");
+    }
+
+    fn give_back(&mut self, receive: Self::Receive) {
+        self.posted.push_front(receive);
+    }
+
+    fn deliver_record(&mut self, handle: RecordHandle, record: &Record<char>) {
+        self.records.push((handle, record.clone()));
+    }
+
+    fn count(&mut self, reason: DropReason) {
+        self.counted.push(reason);
+    }
+}
+
+type Subject = Receiver<char, (u32, usize)>;
+
+fn receiver(record_slots: usize) -> Subject {
+    Receiver::new(ReceiverConfig {
+        qkey: QKEY,
+        record_slots,
+        max_assemblies: 2,
+        ..ReceiverConfig::default()
+    })
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "any instant serves as the origin"
+)]
+fn origin() -> Instant {
+    Instant::now()
+}
+
+fn extension(number: u32, length: u32) -> Extension {
+    Extension {
+        flags: Flags::empty(),
+        epoch: 7,
+        number,
+        length,
+        offset: 0,
+        immediate: 0,
+    }
+}
+
+/// The segments of a message whose octet i is `salt` + i, never 0.
+fn segments(template: Template, length: u32, payload: u32, salt: u8) -> Vec<Vec<u8>> {
+    let mut segmenter = Segmenter::new(length);
+    let mut out = Vec::new();
+    while let Some(segment) = segmenter.peek(payload) {
+        let mut bytes = vec![0; template.header_len()];
+        template.emit(segment, &mut bytes);
+        bytes.extend((segment.offset..segment.offset + segment.length).map(|i| octet(i, salt)));
+        segmenter.advance(segment);
+        out.push(bytes);
+    }
+    out
+}
+
+fn octet(i: u32, salt: u8) -> u8 {
+    (i.to_le_bytes()[0] ^ salt).max(1)
+}
+
+fn write_record(number: u32, length: u32, payload: u32) -> Vec<Vec<u8>> {
+    let template = Template::WriteRecord {
+        stag: STAG,
+        base: TaggedOffset::new(BASE),
+        extension: extension(number, length),
+    };
+    segments(template, length, payload, 0x5a)
+}
+
+fn segmented_send(number: u32, length: u32, payload: u32) -> Vec<Vec<u8>> {
+    let template = Template::SegmentedSend {
+        qkey: QKEY,
+        extension: extension(number, length),
+    };
+    segments(template, length, payload, 0xa5)
+}
+
+#[test]
+fn losing_any_one_segment_costs_only_its_bytes() {
+    for lost in 0..20u32 {
+        let mut upper = Vecs::new(2000, &[]);
+        let mut receiver = receiver(4);
+        let now = origin();
+        for (i, segment) in (0..).zip(write_record(1, 2000, 100)) {
+            if i != lost {
+                receiver
+                    .handle_segment(now, 'a', &segment, &mut upper)
+                    .unwrap();
+            }
+        }
+        assert!(upper.records.is_empty());
+        receiver.handle_timeout(now + Duration::from_millis(200), &mut upper);
+        let (_, record) = &upper.records[0];
+        assert_eq!(record.map.octets(), 1900, "segment {lost} lost");
+        assert!(!record.map.contains(100 * lost, 100 * lost + 1));
+    }
+}
+
+#[test]
+fn a_late_segment_never_touches_memory() {
+    let mut upper = Vecs::new(1000, &[]);
+    let mut receiver = receiver(4);
+    let now = origin();
+    let message = write_record(9, 1000, 250);
+    for segment in &message {
+        receiver
+            .handle_segment(now, 'a', segment, &mut upper)
+            .unwrap();
+    }
+    assert_eq!(upper.records.len(), 1);
+    upper.region.fill(0);
+    for segment in &message {
+        assert_eq!(
+            receiver.handle_segment(now, 'a', segment, &mut upper),
+            Err(DropReason::Late)
+        );
+    }
+    assert!(upper.region.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_record_is_closed_when_its_source_is_too_far_ahead() {
+    let mut upper = Vecs::new(1000, &[]);
+    let mut receiver = receiver(8);
+    let now = origin();
+    let slow = write_record(100, 1000, 500);
+    receiver
+        .handle_segment(now, 'a', &slow[0], &mut upper)
+        .unwrap();
+    receiver
+        .handle_segment(now, 'a', &write_record(164, 10, 10)[0], &mut upper)
+        .unwrap();
+    assert_eq!(upper.records.len(), 1, "64 ahead closes nothing else");
+    receiver
+        .handle_segment(now, 'a', &write_record(165, 10, 10)[0], &mut upper)
+        .unwrap();
+    assert_eq!(upper.records.len(), 3);
+    assert_eq!(upper.records[1].1.map.ranges(), &[(0, 500)]);
+    assert_eq!(
+        receiver.handle_segment(now, 'a', &slow[1], &mut upper),
+        Err(DropReason::Late)
+    );
+}
+
+#[test]
+fn a_full_ring_places_and_drops_the_record_only() {
+    let mut upper = Vecs::new(1000, &[]);
+    let mut receiver = receiver(1);
+    let now = origin();
+    receiver
+        .handle_segment(now, 'a', &write_record(1, 10, 10)[0], &mut upper)
+        .unwrap();
+    let second = write_record(2, 500, 500);
+    receiver
+        .handle_segment(now, 'a', &second[0], &mut upper)
+        .unwrap();
+    assert_eq!(upper.region[499], octet(499, 0x5a));
+    assert_eq!(upper.counted, [DropReason::RecordDropped]);
+    let (handle, _) = upper.records[0];
+    assert!(receiver.release(handle));
+    assert!(!receiver.release(handle), "a handle is released once");
+    assert!(receiver.record(handle).is_none());
+    receiver
+        .handle_segment(now, 'a', &write_record(3, 10, 10)[0], &mut upper)
+        .unwrap();
+    assert_eq!(upper.records.len(), 2);
+}
+
+#[test]
+fn every_check_before_placement_names_its_reason() {
+    let now = origin();
+    let good = write_record(1, 100, 100).remove(0);
+    let with = |position: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[position] = value;
+        bytes
+    };
+    let cases = [
+        (with(0, 0xc5), DropReason::UnknownFormat),
+        (with(0, 0xc2), DropReason::BadVersion),
+        (with(0, 0x81), DropReason::Malformed), // L clear on the last segment
+        (with(0, 0x41), DropReason::Malformed), // T clear
+        (with(1, 0x8c), DropReason::BadVersion),
+        (with(1, 0x4e), DropReason::UnexpectedOpcode),
+        (with(1, 0x40), DropReason::UnexpectedOpcode), // RDMA Write
+        (with(2, 0), DropReason::BadStag),
+        (with(6, 0xff), DropReason::OutOfBounds),
+        (with(12, 0), DropReason::OutOfBounds), // before the region
+        (with(28, 1), DropReason::Malformed),   // length no longer matches L
+        (good[..20].to_vec(), DropReason::Malformed),
+        (good[..1].to_vec(), DropReason::Malformed),
+        (Vec::new(), DropReason::Malformed),
+    ];
+    for (bytes, reason) in cases {
+        let mut upper = Vecs::new(1000, &[]);
+        let mut receiver = receiver(4);
+        assert_eq!(
+            receiver.handle_segment(now, 'a', &bytes, &mut upper),
+            Err(reason),
+            "{bytes:02x?}"
+        );
+        assert!(upper.region.iter().all(|&byte| byte == 0));
+        assert!(upper.records.is_empty() && receiver.poll_timeout().is_none());
+    }
+    let mut upper = Vecs::new(1000, &[]);
+    assert_eq!(
+        receiver(0).handle_segment(now, 'a', &good, &mut upper),
+        Err(DropReason::WriteRecordOff)
+    );
+}
+
+#[test]
+fn a_send_takes_the_head_of_the_queue_or_nothing() {
+    let mut upper = Vecs::new(0, &[4, 100]);
+    let mut receiver = receiver(0);
+    let now = origin();
+    let send = |length, qkey| {
+        let template = Template::Send {
+            qkey,
+            msn: Msn::new(1),
+            solicited: true,
+        };
+        segments(template, length, 1000, 0x33).remove(0)
+    };
+    let mut handle = |bytes: &[u8]| receiver.handle_segment(now, 'b', bytes, &mut upper);
+    assert_eq!(handle(&send(5, QKEY)), Err(DropReason::ReceiveTooShort));
+    assert_eq!(handle(&send(4, 0)), Err(DropReason::BadQkey));
+    assert_eq!(handle(&send(4, QKEY)), Ok(()));
+    assert_eq!(handle(&send(0, QKEY)), Ok(()));
+    assert_eq!(handle(&send(0, QKEY)), Err(DropReason::NoReceive));
+    let (wr, delivery) = upper.completions[0];
+    assert_eq!((wr, delivery.length, delivery.solicited), (0, 4, true));
+    assert_eq!(upper.completions[1].1.length, 0);
+}
+
+#[test]
+fn an_incomplete_send_gives_its_receive_back_to_the_head() {
+    let mut upper = Vecs::new(0, &[1000, 1000]);
+    let mut receiver = receiver(0);
+    let now = origin();
+    let message = segmented_send(5, 1000, 300);
+    receiver
+        .handle_segment(now, 'a', &message[2], &mut upper)
+        .unwrap();
+    assert_eq!(upper.posted.len(), 1);
+    let deadline = receiver.poll_timeout().unwrap();
+    assert_eq!(deadline, now + Duration::from_millis(200));
+    receiver.handle_timeout(deadline, &mut upper);
+    assert_eq!(upper.posted.front(), Some(&(0, 1000)));
+    assert_eq!(upper.counted, [DropReason::ReassemblyTimeout]);
+    assert_eq!(
+        receiver.handle_segment(deadline, 'a', &message[0], &mut upper),
+        Err(DropReason::Late)
+    );
+}
+
+#[test]
+fn incomplete_sends_are_bounded_per_queue_and_source() {
+    let mut upper = Vecs::new(0, &[100; 10]);
+    let mut receiver = Subject::new(ReceiverConfig {
+        qkey: QKEY,
+        max_assemblies: 3,
+        ..ReceiverConfig::default()
+    });
+    let now = origin();
+    let mut first = |from, number| {
+        let message = segmented_send(number, 100, 60);
+        receiver.handle_segment(now, from, &message[0], &mut upper)
+    };
+    assert_eq!(first('a', 1), Ok(()));
+    assert_eq!(first('a', 2), Ok(()));
+    assert_eq!(first('a', 3), Err(DropReason::ReassemblyFull));
+    assert_eq!(first('b', 1), Ok(()));
+    assert_eq!(first('c', 1), Err(DropReason::ReassemblyFull));
+}
+
+proptest! {
+    /// Whatever a network does to the segments of several messages, each octet that a record calls valid
+    /// is in memory, and a record's map is exactly what arrived.
+    #[test]
+    fn the_map_is_what_arrived(
+        length in 1u32..3000,
+        payload in 1u32..400,
+        arrivals in proptest::collection::vec(any::<prop::sample::Index>(), 0..80),
+    ) {
+        let now = origin();
+        let mut upper = Vecs::new(3000, &[3000]);
+        let mut receiver = receiver(4);
+        let message = write_record(3, length, payload);
+        let send = segmented_send(4, length, payload);
+        let mut arrived = vec![false; length as usize];
+        let mut send_arrived = vec![false; send.len()];
+        for index in arrivals {
+            let i = index.index(message.len());
+            let before = upper.records.len();
+            let room_full = upper.records.is_empty() && before == 0;
+            let result = receiver.handle_segment(now, 'a', &message[i], &mut upper);
+            if result.is_ok() && room_full {
+                let start = i * payload as usize;
+                let end = (start + payload as usize).min(length as usize);
+                arrived[start..end].fill(true);
+            }
+            let _ = receiver.handle_segment(now, 'a', &send[i], &mut upper);
+            send_arrived[i] = true;
+        }
+        receiver.complete_now(&mut upper);
+        let any = arrived.iter().any(|&bit| bit);
+        prop_assert_eq!(upper.records.len(), usize::from(any));
+        for (position, &bit) in arrived.iter().enumerate() {
+            let i = u32::try_from(position).unwrap();
+            prop_assert_eq!(upper.region[position], if bit { octet(i, 0x5a) } else { 0 });
+            prop_assert_eq!(any && upper.records[0].1.map.contains(i, i + 1), bit);
+        }
+        if send_arrived.iter().all(|&bit| bit) && send.len() <= 64 {
+            prop_assert_eq!(upper.completions.len(), 1);
+            prop_assert!((0..length).all(|i| upper.received[0][i as usize] == octet(i, 0xa5)));
+        }
+    }
+
+    /// No bytes make the receiver panic, or write outside the region or a receive.
+    #[test]
+    fn arbitrary_bytes_are_harmless(
+        mut datagrams in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..120), any::<bool>()), 0..20),
+    ) {
+        let now = origin();
+        let mut upper = Vecs::new(64, &[64, 64]);
+        let mut receiver = receiver(2);
+        for (bytes, plausible) in &mut datagrams {
+            if *plausible && bytes.len() > 20 {
+                // Enough right bits that the deeper checks are reached.
+                bytes[0] = if bytes[0] & 1 == 0 { 0xc1 } else { 0x81 };
+                bytes[1] = 0x4c;
+                bytes[2..6].copy_from_slice(&STAG.get().to_be_bytes());
+                let offset = BASE + u64::from(bytes[13] % 80);
+                bytes[6..14].copy_from_slice(&offset.to_be_bytes());
+            }
+            let _ = receiver.handle_segment(now, 'z', bytes, &mut upper);
+        }
+        receiver.handle_timeout(now + Duration::from_secs(1), &mut upper);
+    }
+}

@@ -1,0 +1,236 @@
+//! Records of Write-Records (§5).
+
+use std::time::Instant;
+
+use dgiwarp_ddp::{RangeMap, STag, TaggedOffset};
+use rustc_hash::FxHashMap;
+
+use super::source::SourceId;
+
+/// Names a record until it is released; a stale handle names nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RecordHandle(u64);
+
+impl RecordHandle {
+    /// The handle as a number, to travel in a completion.
+    #[must_use]
+    pub const fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The handle that a completion carried.
+    #[must_use]
+    pub const fn from_u64(value: u64) -> Self {
+        Self(value)
+    }
+
+    fn new(slot: usize, generation: u32) -> Self {
+        let slot = u32::try_from(slot).expect("a ring has at most 65,536 slots");
+        Self(u64::from(generation) << 32 | u64::from(slot))
+    }
+
+    fn slot(self) -> usize {
+        let [_, _, _, _, a, b, c, d] = self.0.to_be_bytes();
+        u32::from_be_bytes([a, b, c, d]) as usize
+    }
+}
+
+/// Which octets of a Write-Record are valid, and what came with it.
+#[derive(Debug, Clone)]
+pub struct Record<K> {
+    /// Who wrote.
+    pub source: K,
+    /// The buffer written to.
+    pub stag: STag,
+    /// Where the message starts in the buffer.
+    pub base: TaggedOffset,
+    /// Octets of the whole message.
+    pub length: u32,
+    /// The immediate, if one came.
+    pub immediate: Option<u32>,
+    /// Whether the sender asked for a solicited event.
+    pub solicited: bool,
+    /// The valid octets, relative to `base`.
+    pub map: RangeMap,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Open,
+    Closed,
+}
+
+#[derive(Debug)]
+struct Slot<K> {
+    state: State,
+    generation: u32,
+    owner: SourceId,
+    number: u32,
+    last_placed: Instant,
+    record: Record<K>,
+}
+
+/// The ring of a QP's records.
+#[derive(Debug)]
+pub(super) struct Records<K> {
+    slots: Vec<Slot<K>>,
+    /// Maps of the slots not yet made. They take their room here, when the ring is made, because
+    /// nothing may be allocated while registered memory is held.
+    maps: Vec<RangeMap>,
+    free: Vec<usize>,
+    open: Vec<usize>,
+    index: FxHashMap<(SourceId, u32), usize>,
+    /// Segments come in runs of one message: the last open slot used.
+    latest: usize,
+}
+
+impl<K: Copy> Records<K> {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            slots: Vec::with_capacity(capacity),
+            maps: (0..capacity).map(|_| RangeMap::new()).collect(),
+            free: Vec::with_capacity(capacity),
+            open: Vec::with_capacity(capacity),
+            index: FxHashMap::with_capacity_and_hasher(capacity, rustc_hash::FxBuildHasher),
+            latest: 0,
+        }
+    }
+
+    /// The open record of a message.
+    #[inline]
+    pub(super) fn find(&mut self, owner: SourceId, number: u32) -> Option<usize> {
+        if let Some(slot) = self.slots.get(self.latest)
+            && slot.state == State::Open
+            && slot.number == number
+            && slot.owner == owner
+        {
+            return Some(self.latest);
+        }
+        let slot = *self.index.get(&(owner, number))?;
+        self.latest = slot;
+        Some(slot)
+    }
+
+    /// Takes a slot for a new message. `None` where the ring is full.
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        owner: SourceId,
+        number: u32,
+        fields: Fields<K>,
+    ) -> Option<usize> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => self.grow(now, owner, fields.source)?,
+        };
+        let entry = &mut self.slots[slot];
+        entry.state = State::Open;
+        entry.owner = owner;
+        entry.number = number;
+        entry.last_placed = now;
+        entry.record.source = fields.source;
+        entry.record.stag = fields.stag;
+        entry.record.base = fields.base;
+        entry.record.length = fields.length;
+        entry.record.immediate = None;
+        entry.record.solicited = false;
+        entry.record.map.clear();
+        self.open.push(slot);
+        self.index.insert((owner, number), slot);
+        self.latest = slot;
+        Some(slot)
+    }
+
+    fn grow(&mut self, now: Instant, owner: SourceId, source: K) -> Option<usize> {
+        let map = self.maps.pop()?;
+        self.slots.push(Slot {
+            state: State::Free,
+            generation: 0,
+            owner,
+            number: 0,
+            last_placed: now,
+            record: Record {
+                source,
+                stag: STag::new(0),
+                base: TaggedOffset::new(0),
+                length: 0,
+                immediate: None,
+                solicited: false,
+                map,
+            },
+        });
+        Some(self.slots.len() - 1)
+    }
+
+    #[inline]
+    pub(super) fn record_mut(&mut self, slot: usize) -> &mut Record<K> {
+        &mut self.slots[slot].record
+    }
+
+    pub(super) fn record(&self, slot: usize) -> &Record<K> {
+        &self.slots[slot].record
+    }
+
+    pub(super) fn touch(&mut self, now: Instant, slot: usize) {
+        self.slots[slot].last_placed = now;
+    }
+
+    /// Closes an open record; it stays in its slot until it is released.
+    pub(super) fn close(&mut self, slot: usize) -> (SourceId, u32, RecordHandle) {
+        let entry = &mut self.slots[slot];
+        entry.state = State::Closed;
+        let (owner, number) = (entry.owner, entry.number);
+        let handle = RecordHandle::new(slot, entry.generation);
+        self.index.remove(&(owner, number));
+        if let Some(position) = self.open.iter().position(|&other| other == slot) {
+            self.open.swap_remove(position);
+        }
+        (owner, number, handle)
+    }
+
+    /// Open slots of messages of `owner`, with their numbers.
+    pub(super) fn open_of(&self, owner: SourceId) -> impl Iterator<Item = (usize, u32)> + '_ {
+        self.open.iter().filter_map(move |&slot| {
+            let entry = &self.slots[slot];
+            (entry.owner == owner).then_some((slot, entry.number))
+        })
+    }
+
+    /// Open slots with the time of their last placement.
+    pub(super) fn open_slots(&self) -> impl Iterator<Item = (usize, Instant)> + '_ {
+        self.open
+            .iter()
+            .map(|&slot| (slot, self.slots[slot].last_placed))
+    }
+
+    pub(super) fn get(&self, handle: RecordHandle) -> Option<&Record<K>> {
+        let entry = self.slots.get(handle.slot())?;
+        let current = RecordHandle::new(handle.slot(), entry.generation) == handle;
+        (entry.state != State::Free && current).then_some(&entry.record)
+    }
+
+    /// Frees the slot of a closed record. Returns whether the handle named one.
+    pub(super) fn release(&mut self, handle: RecordHandle) -> bool {
+        let slot = handle.slot();
+        let Some(entry) = self.slots.get_mut(slot) else {
+            return false;
+        };
+        if entry.state != State::Closed || RecordHandle::new(slot, entry.generation) != handle {
+            return false;
+        }
+        entry.state = State::Free;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(slot);
+        true
+    }
+}
+
+/// What a record takes from the first segment of its message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fields<K> {
+    pub(super) source: K,
+    pub(super) stag: STag,
+    pub(super) base: TaggedOffset,
+    pub(super) length: u32,
+}

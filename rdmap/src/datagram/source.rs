@@ -1,0 +1,255 @@
+//! Sources and their windows of message numbers (§4).
+
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use bitvec::array::BitArray;
+use rustc_hash::FxHashMap;
+
+/// How many numbers of a source are remembered as open or closed.
+const WINDOW: u32 = 1024;
+/// A source idle for this long makes room for a new one when the table is full.
+const EVICT_AFTER: Duration = Duration::from_secs(1);
+/// Entries looked at for one to evict: a new source must not cost more than a segment does.
+const EVICT_LOOKS: usize = 8;
+
+/// Index of a source in its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct SourceId(usize);
+
+/// What is remembered of a source.
+#[derive(Debug)]
+pub(super) struct Source<K> {
+    pub(super) key: K,
+    epoch: u32,
+    /// The highest message number seen.
+    highest: u32,
+    /// Bit `n % WINDOW` tells whether number n, at most `WINDOW` - 1 behind `highest`, is closed.
+    closed: BitArray<[u64; WINDOW as usize / 64]>,
+    last_seen: Instant,
+    /// Records of this source that are open.
+    pub(super) open_records: u32,
+    /// Receives bound to incomplete Sends of this source.
+    pub(super) assemblies: u32,
+}
+
+/// Where a number stands relative to the highest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Newer than all.
+    Newer,
+    /// This many behind the highest, and not closed.
+    Open(u32),
+    /// Closed, or too old to know.
+    Late,
+}
+
+impl<K> Source<K> {
+    pub(super) fn standing(&self, number: u32) -> Standing {
+        let ahead = number.wrapping_sub(self.highest);
+        if ahead != 0 && ahead < 1 << 31 {
+            return Standing::Newer;
+        }
+        let behind = ahead.wrapping_neg();
+        if behind >= WINDOW || self.closed[position(number)] {
+            Standing::Late
+        } else {
+            Standing::Open(behind)
+        }
+    }
+
+    /// Makes `number`, which is newer, the highest.
+    pub(super) fn advance(&mut self, number: u32) {
+        let step = number.wrapping_sub(self.highest);
+        if step >= WINDOW {
+            self.closed.fill(false);
+        } else {
+            for skipped in 1..=step {
+                self.closed
+                    .set(position(self.highest.wrapping_add(skipped)), false);
+            }
+        }
+        self.highest = number;
+    }
+
+    /// Remembers that `number` is closed.
+    pub(super) fn close(&mut self, number: u32) {
+        if self.highest.wrapping_sub(number) < WINDOW {
+            self.closed.set(position(number), true);
+        }
+    }
+
+    /// How far `number` is behind the highest.
+    pub(super) fn behind(&self, number: u32) -> u32 {
+        self.highest.wrapping_sub(number)
+    }
+}
+
+fn position(number: u32) -> usize {
+    (number % WINDOW) as usize
+}
+
+/// The sources of a QP: bounded, found by address and epoch.
+#[derive(Debug)]
+pub(super) struct SourceTable<K> {
+    capacity: usize,
+    entries: Vec<Source<K>>,
+    index: FxHashMap<(K, u32), SourceId>,
+    /// Segments come in runs from one source: the last one found.
+    latest: Option<(K, u32, SourceId)>,
+    /// Next entry to consider for eviction.
+    hand: usize,
+}
+
+impl<K: Copy + Eq + Hash> SourceTable<K> {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            entries: Vec::new(),
+            index: FxHashMap::default(),
+            latest: None,
+            hand: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn find(&mut self, key: K, epoch: u32) -> Option<SourceId> {
+        if let Some((latest_key, latest_epoch, id)) = self.latest
+            && latest_epoch == epoch
+            && latest_key == key
+        {
+            return Some(id);
+        }
+        let id = *self.index.get(&(key, epoch))?;
+        self.latest = Some((key, epoch, id));
+        Some(id)
+    }
+
+    /// Adds a source whose first message seen is `number`. `None` where the table is full.
+    pub(super) fn insert(
+        &mut self,
+        now: Instant,
+        key: K,
+        epoch: u32,
+        number: u32,
+    ) -> Option<SourceId> {
+        let source = Source {
+            key,
+            epoch,
+            highest: number,
+            closed: BitArray::ZERO,
+            last_seen: now,
+            open_records: 0,
+            assemblies: 0,
+        };
+        let id = if self.entries.len() < self.capacity {
+            self.entries.push(source);
+            SourceId(self.entries.len() - 1)
+        } else {
+            let id = self.evict(now)?;
+            self.entries[id.0] = source;
+            id
+        };
+        self.index.insert((key, epoch), id);
+        self.latest = Some((key, epoch, id));
+        Some(id)
+    }
+
+    fn evict(&mut self, now: Instant) -> Option<SourceId> {
+        for _ in 0..EVICT_LOOKS.min(self.entries.len()) {
+            let id = SourceId(self.hand);
+            self.hand = (self.hand + 1) % self.entries.len();
+            let source = &self.entries[id.0];
+            let idle = now.saturating_duration_since(source.last_seen) >= EVICT_AFTER;
+            if idle && source.open_records == 0 && source.assemblies == 0 {
+                self.index.remove(&(source.key, source.epoch));
+                self.latest = None;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    pub(super) fn touch(&mut self, now: Instant, id: SourceId) -> &mut Source<K> {
+        let source = &mut self.entries[id.0];
+        source.last_seen = now;
+        source
+    }
+
+    pub(super) fn get(&self, id: SourceId) -> &Source<K> {
+        &self.entries[id.0]
+    }
+
+    pub(super) fn get_mut(&mut self, id: SourceId) -> &mut Source<K> {
+        &mut self.entries[id.0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "any instant serves as the origin"
+    )]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn a_full_table_makes_room_only_for_the_idle() {
+        let start = origin();
+        let mut table = SourceTable::new(2);
+        table.insert(start, 'a', 1, 0).unwrap();
+        table.insert(start, 'b', 1, 0).unwrap();
+        assert!(table.insert(start, 'c', 1, 0).is_none());
+        let later = start + EVICT_AFTER;
+        let b = table.find('b', 1).unwrap();
+        table.touch(later, b);
+        assert!(table.insert(later, 'c', 1, 0).is_some());
+        assert!(table.find('a', 1).is_none());
+        assert!(table.find('b', 1).is_some());
+    }
+
+    #[test]
+    fn a_restarted_sender_is_another_source() {
+        let start = origin();
+        let mut table = SourceTable::new(8);
+        let first = table.insert(start, 'a', 1, 7).unwrap();
+        assert_eq!(table.find('a', 1), Some(first));
+        assert_eq!(table.find('a', 2), None);
+    }
+
+    proptest! {
+        /// The window equals a plain set of closed numbers, across the wrap.
+        #[test]
+        fn the_window_equals_a_set(start: u32, steps in proptest::collection::vec((0u32..1500, 0u32..1200, any::<bool>()), 1..60)) {
+            let mut table = SourceTable::new(1);
+            let id = table.insert(origin(), (), 0, start).unwrap();
+            let source = table.get_mut(id);
+            let mut highest = start;
+            let mut closed = std::collections::HashSet::new();
+            for (ahead, behind, close) in steps {
+                let newer = highest.wrapping_add(ahead);
+                if ahead > 0 {
+                    prop_assert_eq!(source.standing(newer), Standing::Newer);
+                    source.advance(newer);
+                    highest = newer;
+                }
+                let number = highest.wrapping_sub(behind);
+                let expected = if behind >= WINDOW || closed.contains(&number) {
+                    Standing::Late
+                } else {
+                    Standing::Open(behind)
+                };
+                prop_assert_eq!(source.standing(number), expected);
+                if close {
+                    source.close(number);
+                    closed.insert(number);
+                }
+            }
+        }
+    }
+}
