@@ -1,0 +1,256 @@
+//! The Linux kernel's siw in a virtual machine (`conformance/interop/siw-vm`).
+//!
+//! ```no_run
+//! use core::time::Duration;
+//! use dgiwarp_conform::siw::{self, Vm};
+//!
+//! let vm = Vm::boot(&[]).unwrap();
+//! let server = vm.spawn("rping -s -a $GUEST_IP -C 1 -v", Duration::from_secs(20)).unwrap();
+//! vm.wait_listening(7174).unwrap();
+//! vm.in_network(|| std::net::TcpStream::connect((siw::GUEST_IP, 7174))).unwrap().unwrap();
+//! println!("{:?}", server.wait());
+//! ```
+
+use core::time::Duration;
+use nix::sched::{CloneFlags, setns};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::thread;
+use thiserror::Error;
+
+/// The guest's address, on its siw device `siw0`.
+pub const GUEST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// Our address in the VM's network.
+pub const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+/// Why a VM did not come up or a command could not be run.
+#[derive(Debug, Error)]
+pub enum VmError {
+    /// A process or file operation failed.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// The VM did not come up; standard error has the reason.
+    #[error("the VM did not come up")]
+    Boot,
+    /// A guest command failed.
+    #[error("guest command ended with {0}")]
+    Status(ExitStatus),
+}
+
+fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> VmError {
+    move |source| VmError::Io { what, source }
+}
+
+/// What a guest command left.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// Its exit status; 124 past its time limit.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+/// Why no VM can run on this machine, if so: for tests that then skip.
+#[must_use]
+pub fn obstacle() -> Option<&'static str> {
+    if !nix::unistd::geteuid().is_root() {
+        Some("the VM with the kernel's siw needs root")
+    } else if !Path::new("/dev/net/tun").exists() {
+        Some("the VM with the kernel's siw needs /dev/net/tun")
+    } else if !Path::new("/usr/bin/apt-get").exists() {
+        Some("the VM with the kernel's siw is made with apt")
+    } else {
+        None
+    }
+}
+
+/// A running VM and its network namespace. Both end with this value, or with the process
+/// however that ends.
+#[derive(Debug)]
+pub struct Vm {
+    holder: Child,
+    /// Its end is what powers the VM off.
+    stdin: Option<ChildStdin>,
+    name: String,
+    namespace: File,
+}
+
+impl Vm {
+    /// Boots a VM with these settings of siw, such as `"mpa_crc_required=1"`; with none, siw
+    /// is as in the kernel's source. Takes about 5 s, and a minute or two for the first VM
+    /// of a machine.
+    ///
+    /// # Errors
+    /// [`VmError`]; the reason is on standard error.
+    pub fn boot(settings: &[&str]) -> Result<Self, VmError> {
+        let mut command = Command::new(script());
+        command.args(["hold", "--life", "900"]);
+        for setting in settings {
+            command.args(["--siw-param", setting]);
+        }
+        let mut holder = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(io_error("start siw-vm"))?;
+        let stdin = holder.stdin.take();
+        let stdout = holder.stdout.take().ok_or(VmError::Boot)?;
+        let mut line = String::new();
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .map_err(io_error("hear from siw-vm"))?;
+        let field = |key: &str| {
+            line.split_whitespace()
+                .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+                .map(str::to_owned)
+        };
+        let (Some(name), Some(netns)) = (field("name"), field("netns")) else {
+            drop(stdin);
+            // Its status adds nothing to what it wrote.
+            holder.wait().map_err(io_error("wait for siw-vm"))?;
+            return Err(VmError::Boot);
+        };
+        let namespace = File::open(Path::new("/run/netns").join(netns))
+            .map_err(io_error("open the VM's network namespace"))?;
+        Ok(Self {
+            holder,
+            stdin,
+            name,
+            namespace,
+        })
+    }
+
+    /// Starts a shell command line in the guest. Past `limit` it is killed.
+    ///
+    /// # Errors
+    /// [`VmError::Io`] if no process can be started here.
+    pub fn spawn(&self, command: &str, limit: Duration) -> Result<GuestCommand, VmError> {
+        Command::new(script())
+            .args(["exec", "--name", &self.name, "--timeout"])
+            .arg(limit.as_secs().max(1).to_string())
+            .args(["--", command])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map(GuestCommand)
+            .map_err(io_error("run a guest command"))
+    }
+
+    /// Runs a shell command line in the guest to its end.
+    ///
+    /// # Errors
+    /// [`VmError::Io`] if no process can be started here. A failing command is no error.
+    pub fn run(&self, command: &str, limit: Duration) -> Result<Output, VmError> {
+        self.spawn(command, limit)?.wait()
+    }
+
+    /// Waits up to 30 s until something in the guest listens on this TCP port.
+    ///
+    /// # Errors
+    /// [`VmError`] if nothing does.
+    pub fn wait_listening(&self, port: u16) -> Result<(), VmError> {
+        let output = self.run(&format!("waitport {port} 30"), Duration::from_secs(40))?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(VmError::Status(output.status))
+        }
+    }
+
+    /// Runs `body` in a thread that lives in the VM's network, as do threads and processes
+    /// that it starts. Waits for its end.
+    ///
+    /// # Errors
+    /// [`VmError::Io`] if the namespace cannot be entered.
+    ///
+    /// # Panics
+    /// If `body` does, with its panic.
+    pub fn in_network<R: Send>(&self, body: impl FnOnce() -> R + Send) -> Result<R, VmError> {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
+                Ok::<R, nix::Error>(body())
+            });
+            match inside.join() {
+                Ok(result) => {
+                    result.map_err(|errno| io_error("enter the VM's network")(errno.into()))
+                }
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        if let Err(error) = self.holder.wait() {
+            eprintln!("siw-vm: {error}");
+        }
+    }
+}
+
+/// A command that runs in the guest. Dropping this ends it.
+#[derive(Debug)]
+pub struct GuestCommand(Child);
+
+impl GuestCommand {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// [`VmError::Io`] if its output cannot be read.
+    pub fn wait(mut self) -> Result<Output, VmError> {
+        let out = self.0.stdout.take();
+        let err = self.0.stderr.take();
+        // Both pipes are read at once, so that neither fills up while the other is waited for.
+        let (stdout, stderr) = thread::scope(|scope| {
+            let err = scope.spawn(|| err.map_or_else(|| Ok(String::new()), io::read_to_string));
+            let out = out.map_or_else(|| Ok(String::new()), io::read_to_string);
+            (out, err.join())
+        });
+        let stdout = stdout.map_err(io_error("read a guest command's output"))?;
+        let stderr = stderr
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .map_err(io_error("read a guest command's output"))?;
+        let status = self
+            .0
+            .wait()
+            .map_err(io_error("wait for a guest command"))?;
+        Ok(Output {
+            status,
+            stdout,
+            stderr,
+        })
+    }
+}
+
+impl Drop for GuestCommand {
+    fn drop(&mut self) {
+        let Ok(None) = self.0.try_wait() else {
+            return;
+        };
+        // The script ends the guest's command upon this signal; a kill would leave it behind.
+        let pid = i32::try_from(self.0.id()).map(nix::unistd::Pid::from_raw);
+        if let Ok(pid) = pid
+            && nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).is_ok()
+            && let Err(error) = self.0.wait()
+        {
+            eprintln!("siw-vm exec: {error}");
+        }
+    }
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/siw-vm")
+}
