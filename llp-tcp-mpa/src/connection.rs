@@ -9,14 +9,13 @@ use crate::startup::{
     Config, Established, FrameKind, Negotiation, ReadDepths, Rejection, Request, Role,
     StartupFrame, StartupReader, accept_reply, reject_reply, request_frame, settle, takes_request,
 };
-use core::time::Duration;
 use dgiwarp_codec::Payload;
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// One end of an MPA connection, without its TCP connection.
 ///
-/// Times are durations since an epoch of the caller's choice, the same for all calls. The
-/// order of calls:
+/// Nothing here reads a clock; the time is an argument. The order of calls:
 /// 1. Make one with [`initiator`](Self::initiator) or [`responder`](Self::responder) once TCP
 ///    is connected.
 /// 2. Give what arrives to [`handle_input`](Self::handle_input) until the input is empty, the
@@ -33,7 +32,7 @@ pub struct Connection {
     config: Config,
     state: State,
     /// When the startup has taken too long; `None` once the peer's frame is here.
-    deadline: Option<Duration>,
+    deadline: Option<Instant>,
     out: Outgoing,
     events: VecDeque<Event>,
 }
@@ -82,7 +81,7 @@ impl Connection {
     /// [`ConfigError`] if the private data is too long (512 octets, 508 with revision 2), or
     /// peer-to-peer mode is asked for in revision 1 or without an RTR indication.
     pub fn initiator(
-        now: Duration,
+        now: Instant,
         config: Config,
         private_data: &[u8],
     ) -> Result<Self, ConfigError> {
@@ -97,7 +96,7 @@ impl Connection {
     }
 
     /// The Responder's end, waiting for a Request.
-    pub fn responder(now: Duration, config: Config) -> Self {
+    pub fn responder(now: Instant, config: Config) -> Self {
         Self::start(
             now,
             config,
@@ -105,9 +104,9 @@ impl Connection {
         )
     }
 
-    fn start(now: Duration, config: Config, state: State) -> Self {
+    fn start(now: Instant, config: Config, state: State) -> Self {
         Self {
-            deadline: Some(now.saturating_add(config.startup_timeout)),
+            deadline: now.checked_add(config.startup_timeout),
             config,
             state,
             out: Outgoing::default(),
@@ -159,7 +158,7 @@ impl Connection {
     /// A ULPDU that lies whole in `input` is given where it lies.
     pub fn handle_input<'s, 'b: 's>(
         &'s mut self,
-        _now: Duration,
+        _now: Instant,
         input: &mut &'b [u8],
     ) -> Option<&'s [u8]> {
         if !matches!(self.state, State::FullOperation(_)) {
@@ -262,7 +261,7 @@ impl Connection {
     }
 
     /// TCP has ended; after a FIN our half of it may still send.
-    pub fn handle_end(&mut self, _now: Duration, end: TcpEnd) {
+    pub fn handle_end(&mut self, _now: Instant, end: TcpEnd) {
         match (&mut self.state, end) {
             (State::ExpectRequest(_) | State::Deciding(_) | State::ExpectReply(_), TcpEnd::Fin) => {
                 self.exit(Error::ClosedInStartup);
@@ -298,14 +297,14 @@ impl Connection {
 
     /// Tells the time. The startup fails if it has taken too long
     /// (RFC 5044 §7.1.2 rules 8 and 10).
-    pub fn handle_timeout(&mut self, now: Duration) {
+    pub fn handle_timeout(&mut self, now: Instant) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.exit(Error::StartupTimeout(self.config.startup_timeout));
         }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called.
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadline
     }
 
@@ -315,7 +314,7 @@ impl Connection {
     }
 
     /// The octets to write to TCP next; empty if there are none.
-    pub fn poll_transmit(&self, _now: Duration) -> &[u8] {
+    pub fn poll_transmit(&self, _now: Instant) -> &[u8] {
         self.out.unsent()
     }
 

@@ -7,10 +7,10 @@
 //! to accept are the caller's; what a ULPDU means is DDP's.
 //!
 //! ```
-//! use core::time::Duration;
+//! use std::time::Instant;
 //! use dgiwarp_llp_tcp_mpa::{Config, Connection, Event, ReadDepths};
 //!
-//! let now = Duration::ZERO;
+//! let now = Instant::now();
 //! let mut client = Connection::initiator(now, Config::default(), b"hello").unwrap();
 //! let mut server = Connection::responder(now, Config::default());
 //! // What one end transmits is the other's input; here without a TCP connection between.

@@ -1,16 +1,28 @@
-//! Scenarios of startup and full operation. Time is in seconds since the start.
+//! Scenarios of startup and full operation. Each goes by an instant of its own and what is
+//! added to it.
 
 use super::*;
 use crate::startup::{Enhanced, ReadDepth, Revision, Rtr, RtrSet};
+use core::time::Duration;
+use std::sync::LazyLock;
 
-const T0: Duration = Duration::ZERO;
+/// Where the time of all scenarios starts.
+static START: LazyLock<Instant> = LazyLock::new(start);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an instant cannot be made otherwise"
+)]
+fn start() -> Instant {
+    Instant::now()
+}
 
 fn depths(ird: u16, ord: u16) -> ReadDepths {
     ReadDepths { ird, ord }
 }
 
 fn client(config: Config) -> Connection {
-    Connection::initiator(T0, config, b"").unwrap()
+    Connection::initiator(*START, config, b"").unwrap()
 }
 
 /// Gives `bytes` to `to` in one piece, returns the ULPDUs that came out.
@@ -19,14 +31,14 @@ fn input(to: &mut Connection, bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut ulpdus = Vec::new();
     while !rest.is_empty() {
         let before = rest.len();
-        ulpdus.extend(to.handle_input(T0, &mut rest).map(<[u8]>::to_vec));
+        ulpdus.extend(to.handle_input(*START, &mut rest).map(<[u8]>::to_vec));
         assert!(rest.len() < before, "no progress");
     }
     ulpdus
 }
 
 fn take(from: &mut Connection) -> Vec<u8> {
-    let bytes = from.poll_transmit(T0).to_vec();
+    let bytes = from.poll_transmit(*START).to_vec();
     from.transmitted(bytes.len());
     bytes
 }
@@ -48,7 +60,7 @@ macro_rules! event {
 #[track_caller]
 fn silent(connection: &mut Connection) {
     assert_eq!(connection.poll_event(), None);
-    assert!(connection.poll_transmit(T0).is_empty());
+    assert!(connection.poll_transmit(*START).is_empty());
 }
 
 fn established(
@@ -57,7 +69,7 @@ fn established(
     server_depths: ReadDepths,
 ) -> (Connection, Established, Connection, Established) {
     let mut client = client(client_config);
-    let mut server = Connection::responder(T0, server_config);
+    let mut server = Connection::responder(*START, server_config);
     pass(&mut client, &mut server);
     event!(server, Event::Request(_) => ());
     server.accept(server_depths, b"").unwrap();
@@ -88,10 +100,10 @@ fn startup_then_ulpdus_both_ways() {
     assert_eq!(pass(&mut server, &mut client), [b"answer"]);
     silent(&mut client);
     silent(&mut server);
-    client.handle_end(T0, TcpEnd::Fin);
+    client.handle_end(*START, TcpEnd::Fin);
     event!(client, Event::PeerClosed => ());
     client.send_ulpdu(b"last", b"".as_slice()).unwrap();
-    client.handle_end(T0, TcpEnd::Lost);
+    client.handle_end(*START, TcpEnd::Lost);
     assert_eq!(
         client.send_ulpdu(b"gone", b"".as_slice()),
         Err(SendError::NotInFullOperation)
@@ -150,7 +162,7 @@ fn read_depths() {
     let mut request = client(with(4, 8));
     let mut bytes = take(&mut request);
     bytes[20..24].copy_from_slice(&[0x3f, 0xff, 0x3f, 0xff]);
-    let mut server = Connection::responder(T0, Config::default());
+    let mut server = Connection::responder(*START, Config::default());
     input(&mut server, &bytes);
     event!(server, Event::Request(_) => ());
     server.accept(depths(5, 6), b"").unwrap();
@@ -170,7 +182,7 @@ fn insufficient_ird() {
         depths: depths(4, 4),
         ..Config::default()
     });
-    let mut server = Connection::responder(T0, Config::default());
+    let mut server = Connection::responder(*START, Config::default());
     pass(&mut client, &mut server);
     server.accept(depths(4, 4), b"").unwrap();
     let mut reply = take(&mut server);
@@ -225,7 +237,7 @@ fn peer_to_peer() {
 
     // Nothing in common: the Responder names what it has, the Initiator ends with code 7.
     let mut client = client(p2p(only_send));
-    let mut server = Connection::responder(T0, p2p(only_read));
+    let mut server = Connection::responder(*START, p2p(only_read));
     pass(&mut client, &mut server);
     server.accept(depths(1, 1), b"").unwrap();
     pass(&mut server, &mut client);
@@ -249,7 +261,7 @@ fn revision_1_and_unenhanced() {
     // Revision 2 without the S bit.
     let mut request = take(&mut client(one));
     request[17] = 2;
-    let mut server = Connection::responder(T0, Config::default());
+    let mut server = Connection::responder(*START, Config::default());
     input(&mut server, &request);
     server.accept(depths(3, 3), b"").unwrap();
     assert_eq!(take(&mut server)[16..], [0x40, 2, 0, 0]);
@@ -286,7 +298,7 @@ fn rejection_carries_private_data_and_depths() {
         ..Config::default()
     });
     let mut server = Connection::responder(
-        T0,
+        *START,
         Config {
             markers: true,
             ..Config::default()
@@ -328,8 +340,8 @@ fn private_data_limits() {
     for (config, max) in [(one, 512), (Config::default(), 508)] {
         for len in [0, 1, 255, 256, 257, max] {
             let data = vec![0x5a; len];
-            let mut client = Connection::initiator(T0, config.clone(), &data).unwrap();
-            let mut server = Connection::responder(T0, Config::default());
+            let mut client = Connection::initiator(*START, config.clone(), &data).unwrap();
+            let mut server = Connection::responder(*START, Config::default());
             pass(&mut client, &mut server);
             assert_eq!(event!(server, Event::Request(r) => r).private_data, data);
             server.accept(depths(1, 1), &data).unwrap();
@@ -342,10 +354,10 @@ fn private_data_limits() {
         let error = ConfigError::PrivateDataTooLong { len: max + 1, max };
         let data = vec![0; max + 1];
         assert_eq!(
-            Connection::initiator(T0, config.clone(), &data).err(),
+            Connection::initiator(*START, config.clone(), &data).err(),
             Some(error)
         );
-        let mut server = Connection::responder(T0, Config::default());
+        let mut server = Connection::responder(*START, Config::default());
         pass(&mut client(config), &mut server);
         assert_eq!(server.accept(depths(1, 1), &data), Err(error));
         assert_eq!(server.reject(depths(1, 1), &data), Err(error));
@@ -358,7 +370,7 @@ fn private_data_limits() {
 fn invalid_startup_frames() {
     let mut request = take(&mut client(Config::default()));
     request.extend_from_slice(b"early");
-    let mut server = Connection::responder(T0, Config::default());
+    let mut server = Connection::responder(*START, Config::default());
     input(&mut server, &request);
     event!(server, Event::Request(_) => ());
     assert_eq!(failed(&mut server), FrameError::TrailingOctets(5).into());
@@ -371,7 +383,7 @@ fn invalid_startup_frames() {
     assert!(error.closes_tcp());
     silent(&mut both);
 
-    let mut server = Connection::responder(T0, Config::default());
+    let mut server = Connection::responder(*START, Config::default());
     input(&mut server, b"GET / HTTP/1.1\r\n");
     assert_eq!(
         failed(&mut server),
@@ -388,19 +400,25 @@ fn startup_timeout() {
         startup_timeout: Duration::from_secs(3),
         ..Config::default()
     };
-    let at = |s| Duration::from_secs(s);
+    let at = |s| *START + Duration::from_secs(s);
     let mut server = Connection::responder(at(1), config.clone());
     input(&mut server, b"MPA ID R");
     assert_eq!(server.poll_timeout(), Some(at(4)));
     server.handle_timeout(at(3));
     silent(&mut server);
     server.handle_timeout(at(4));
-    assert_eq!(failed(&mut server), Error::StartupTimeout(at(3)));
+    assert_eq!(
+        failed(&mut server),
+        Error::StartupTimeout(Duration::from_secs(3))
+    );
     assert_eq!(server.poll_timeout(), None);
 
     let mut slow = client(config);
     slow.handle_timeout(at(3));
-    assert_eq!(failed(&mut slow), Error::StartupTimeout(at(3)));
+    assert_eq!(
+        failed(&mut slow),
+        Error::StartupTimeout(Duration::from_secs(3))
+    );
 
     let (client, _, server, _) = established(Config::default(), Config::default(), depths(1, 1));
     assert_eq!((client.poll_timeout(), server.poll_timeout()), (None, None));
@@ -411,9 +429,9 @@ fn startup_timeout() {
 fn tcp_ends_anywhere() {
     let request = take(&mut client(Config::default()));
     for len in 0..request.len() {
-        let mut server = Connection::responder(T0, Config::default());
+        let mut server = Connection::responder(*START, Config::default());
         input(&mut server, &request[..len]);
-        server.handle_end(T0, TcpEnd::Fin);
+        server.handle_end(*START, TcpEnd::Fin);
         assert_eq!(failed(&mut server), Error::ClosedInStartup);
     }
     for markers in [false, true] {
@@ -427,7 +445,7 @@ fn tcp_ends_anywhere() {
         for len in 1..fpdu.len() {
             let (_, _, mut server, _) = established(config(), config(), depths(1, 1));
             input(&mut server, &fpdu[..len]);
-            server.handle_end(T0, TcpEnd::Fin);
+            server.handle_end(*START, TcpEnd::Fin);
             if markers && len == 4 {
                 // A Marker alone: a sender may write it before it has an FPDU to follow.
                 event!(server, Event::PeerClosed => ());
@@ -459,7 +477,7 @@ fn nothing_after_an_error() {
     assert!(input(&mut server, &bytes[..12]).is_empty());
     server.send_ulpdu(b"terminate", b"".as_slice()).unwrap();
     assert_eq!(pass(&mut server, &mut client), [b"terminate"]);
-    server.handle_end(T0, TcpEnd::Fin);
+    server.handle_end(*START, TcpEnd::Fin);
     silent(&mut server);
 }
 
@@ -475,7 +493,7 @@ fn ulpdus_up_to_the_mulpdu() {
     };
     assert_eq!(client.send_ulpdu(b"", &long), Err(too_long));
     client.send_ulpdu(b"", &long[1..]).unwrap();
-    assert_eq!(client.poll_transmit(T0).len(), 1448);
+    assert_eq!(client.poll_transmit(*START).len(), 1448);
     client.set_emss(8948);
     client.send_ulpdu(b"", &long).unwrap();
     assert_eq!(pass(&mut client, &mut server).len(), 2);

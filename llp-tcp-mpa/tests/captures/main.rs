@@ -10,7 +10,6 @@
 mod table;
 mod trace;
 
-use core::time::Duration;
 use dgiwarp_codec::crc::{crc32c, to_wire};
 use dgiwarp_llp_tcp_mpa::framing::Deframer;
 use dgiwarp_llp_tcp_mpa::startup::{FrameKind, StartupFrame, StartupReader};
@@ -19,9 +18,20 @@ use dgiwarp_llp_tcp_mpa::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Instant;
 use trace::Stream;
 
-const NOW: Duration = Duration::ZERO;
+/// When everything happens: nothing here takes time.
+static NOW: LazyLock<Instant> = LazyLock::new(now);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an instant cannot be made otherwise"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/interop/captures")
@@ -139,7 +149,7 @@ fn revision_3_is_refused() {
         panic!()
     };
     assert!(stream.from_responder.is_empty());
-    let mut server = Connection::responder(NOW, Config::default());
+    let mut server = Connection::responder(*NOW, Config::default());
     assert!(feed(&mut server, &stream.from_initiator).is_empty());
     let expected = Event::Failed(FrameError::Revision(3).into());
     assert_eq!(server.poll_event(), Some(expected));
@@ -151,7 +161,7 @@ fn feed(to: &mut Connection, stream: &[u8]) -> Vec<Vec<u8>> {
     for piece in stream.chunks(11) {
         let mut rest = piece;
         while !rest.is_empty() {
-            ulpdus.extend(to.handle_input(NOW, &mut rest).map(<[u8]>::to_vec));
+            ulpdus.extend(to.handle_input(*NOW, &mut rest).map(<[u8]>::to_vec));
         }
     }
     ulpdus
@@ -178,7 +188,7 @@ fn send_all(from: &mut Connection, ulpdus: &[Vec<u8>]) -> Vec<u8> {
     for ulpdu in ulpdus {
         from.send_ulpdu(&ulpdu[..1], &ulpdu[1..]).unwrap();
     }
-    from.poll_transmit(NOW).to_vec()
+    from.poll_transmit(*NOW).to_vec()
 }
 
 /// FPDUs as siw would have sent them with a zero pad: it sends what lies in its buffer
@@ -204,7 +214,7 @@ fn with_zero_pads(crc: bool, fpdus: &[u8]) -> (Vec<u8>, usize) {
 }
 
 fn take(from: &mut Connection) -> Vec<u8> {
-    let bytes = from.poll_transmit(NOW).to_vec();
+    let bytes = from.poll_transmit(*NOW).to_vec();
     from.transmitted(bytes.len());
     bytes
 }
@@ -227,7 +237,7 @@ fn as_initiator(file: &str, stream: &Stream, decoded: &Decoded) -> usize {
         rtr: peer_to_peer.unwrap_or(RtrSet::NONE),
         ..Config::default()
     };
-    let mut client = Connection::initiator(NOW, config, &request.private_data).unwrap();
+    let mut client = Connection::initiator(*NOW, config, &request.private_data).unwrap();
     let sent = take(&mut client);
     let mut captured = stream.from_initiator[..sent.len()].to_vec();
     // siw's own flag for long FPDUs sits in the reserved bits.
@@ -272,7 +282,7 @@ fn as_responder(file: &str, stream: &Stream, decoded: &Decoded) -> usize {
             .unwrap_or(RtrSet::ALL),
         ..Config::default()
     };
-    let mut server = Connection::responder(NOW, config);
+    let mut server = Connection::responder(*NOW, config);
     let (request, fpdus) = stream.from_initiator.split_at(decoded.request.emit().len());
     assert!(feed(&mut server, request).is_empty());
     let Some(Event::Request(seen)) = server.poll_event() else {
