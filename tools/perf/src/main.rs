@@ -1,2 +1,84 @@
-//! Placeholder.
-fn main() {}
+//! `dgiwarp-perf`: latency, bandwidth and message rate of dgiwarp beside raw sockets, measured
+//! in turns in the same pinned run.
+//!
+//! Without a command it starts its own server process and sweeps everything; `server` and
+//! `client` measure between two machines. The client decides everything: it sends the server one
+//! request per step over a control connection ([`control`]), opens an endpoint on both sides
+//! ([`endpoint`]), and runs the rounds of each group of rows in turns ([`run`]). What exists is
+//! in one table ([`catalog`]); what a run measures is a [`plan`].
+
+#![forbid(unsafe_code)]
+
+mod catalog;
+mod cli;
+mod client;
+mod clock;
+mod control;
+mod endpoint;
+mod error;
+mod host;
+mod interrupt;
+mod measure;
+mod ours;
+mod pattern;
+mod plan;
+mod progress;
+mod raw;
+mod report;
+mod run;
+mod server;
+mod session;
+mod stats;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command, ServerArgs};
+use crate::error::{EXIT_OK, PerfError, Result};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        _ if cli.run.list => {
+            print!("{}", catalog::list());
+            Ok(())
+        }
+        Some(Command::Client(client)) if client.run.list => {
+            print!("{}", catalog::list());
+            Ok(())
+        }
+        Some(Command::Server(server)) => serve(&server),
+        Some(Command::Client(client)) => session::remote(&client),
+        None => session::local(&cli.run),
+    };
+    match outcome {
+        Ok(()) => ExitCode::from(EXIT_OK),
+        Err(error) => {
+            eprintln!("dgiwarp-perf: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+/// Listens on all addresses of both families unless told otherwise.
+fn serve(args: &ServerArgs) -> Result<()> {
+    if args.child {
+        server::follow_parent()?;
+    }
+    let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    match server::serve(args.bind.unwrap_or(any), args.port, args.child) {
+        // IPv6 may be switched off.
+        Err(PerfError::Io { source, .. })
+            if args.bind.is_none()
+                && matches!(
+                    source.raw_os_error(),
+                    Some(nix::libc::EAFNOSUPPORT | nix::libc::EADDRNOTAVAIL)
+                ) =>
+        {
+            server::serve(IpAddr::V4(Ipv4Addr::UNSPECIFIED), args.port, args.child)
+        }
+        outcome => outcome,
+    }
+}

@@ -1,0 +1,245 @@
+//! The operation × transport table: what can be measured, and beside which raw row.
+//!
+//! A new operation is a new line here, an endpoint that implements the traits of
+//! [`crate::measure`], and an arm where endpoints are opened.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    /// Datagram iWARP: an unreliable datagram queue pair over UDP.
+    Ud,
+    /// Plain UDP sockets.
+    Udp,
+    /// Plain TCP sockets.
+    Tcp,
+}
+
+/// What is done with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Op {
+    /// Send into a posted receive.
+    Send,
+    /// RDMA Write-Record: a one-sided write that leaves a validity map at the target.
+    WriteRecord,
+    /// The best socket code for the path.
+    Raw,
+    /// Trains of MTU-sized datagrams, one system call each (GSO and GRO).
+    RawTrain,
+    /// MTU-sized datagrams, one system call each.
+    RawSingle,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Mode {
+    /// Ping-pong: half of the round trip.
+    Lat,
+    /// Goodput in one direction, counted at the receiver.
+    Bw,
+    /// Goodput in both directions at once, summed.
+    Bibw,
+    /// Messages per second in one direction, one post or send per message.
+    Rate,
+}
+
+/// One kind of measurement this program knows.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// What carries the messages.
+    pub(crate) transport: Transport,
+    /// What is done with them.
+    pub(crate) op: Op,
+    /// What can be measured of it.
+    pub(crate) modes: &'static [Mode],
+    /// One line for `--list`.
+    pub(crate) summary: &'static str,
+}
+
+const ALL_MODES: &[Mode] = &[Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate];
+
+/// Everything that can be measured.
+pub(crate) const CATALOG: &[Entry] = &[
+    Entry {
+        transport: Transport::Ud,
+        op: Op::Send,
+        modes: ALL_MODES,
+        summary: "datagram iWARP Send into posted receives",
+    },
+    Entry {
+        transport: Transport::Ud,
+        op: Op::WriteRecord,
+        modes: ALL_MODES,
+        summary: "datagram iWARP RDMA Write-Record with validity maps",
+    },
+    Entry {
+        transport: Transport::Udp,
+        op: Op::Raw,
+        modes: ALL_MODES,
+        summary: "connected UDP sockets, the best code for the path: \
+                  65000-byte datagrams on loopback, else GSO trains and GRO",
+    },
+    Entry {
+        transport: Transport::Udp,
+        op: Op::RawTrain,
+        modes: &[Mode::Lat, Mode::Bw, Mode::Bibw],
+        summary: "connected UDP sockets, GSO trains of MTU-sized datagrams and GRO",
+    },
+    Entry {
+        transport: Transport::Udp,
+        op: Op::RawSingle,
+        modes: ALL_MODES,
+        summary: "connected UDP sockets, one MTU-sized datagram per system call",
+    },
+    Entry {
+        transport: Transport::Tcp,
+        op: Op::Raw,
+        modes: &[Mode::Lat, Mode::Bw, Mode::Bibw],
+        summary: "a TCP connection with NODELAY and large buffers",
+    },
+];
+
+/// A transport with an operation, the name of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Subject {
+    /// What carries the messages.
+    pub(crate) transport: Transport,
+    /// What is done with them.
+    pub(crate) op: Op,
+}
+
+impl Subject {
+    /// Names a row.
+    pub(crate) const fn new(transport: Transport, op: Op) -> Self {
+        Self { transport, op }
+    }
+
+    /// The catalogue entry, if the pair exists.
+    pub(crate) fn entry(self) -> Option<&'static Entry> {
+        CATALOG
+            .iter()
+            .find(|entry| entry.transport == self.transport && entry.op == self.op)
+    }
+
+    /// The raw row that this one is compared with in `mode`; none for the baselines themselves.
+    pub(crate) fn baseline(self, mode: Mode) -> Option<Self> {
+        match (self.transport, mode) {
+            (Transport::Ud, Mode::Lat | Mode::Bw | Mode::Bibw) => {
+                Some(Self::new(Transport::Udp, Op::Raw))
+            }
+            (Transport::Ud, Mode::Rate) => Some(Self::new(Transport::Udp, Op::RawSingle)),
+            (Transport::Udp | Transport::Tcp, _) => None,
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.transport.name(), self.op.name())
+    }
+}
+
+impl Transport {
+    /// The name in options, tables and JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Ud => "ud",
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+impl Op {
+    /// The name in options, tables and JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::WriteRecord => "write-record",
+            Self::Raw => "raw",
+            Self::RawTrain => "raw-train",
+            Self::RawSingle => "raw-single",
+        }
+    }
+}
+
+impl Mode {
+    /// The name in options, tables and JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Lat => "lat",
+            Self::Bw => "bw",
+            Self::Bibw => "bibw",
+            Self::Rate => "rate",
+        }
+    }
+
+    /// One line for `--list`.
+    pub(crate) const fn summary(self) -> &'static str {
+        match self {
+            Self::Lat => "ping-pong latency, half of the round trip",
+            Self::Bw => "goodput in one direction, counted at the receiver",
+            Self::Bibw => "goodput in both directions at once, summed",
+            Self::Rate => "messages per second in one direction, one call per message",
+        }
+    }
+}
+
+/// The text of `--list`.
+pub(crate) fn list() -> String {
+    let mut text = String::from("transport  op            modes             what\n");
+    for entry in CATALOG {
+        let modes: Vec<&str> = entry.modes.iter().map(|mode| mode.name()).collect();
+        text.push_str(&format!(
+            "{:<10} {:<13} {:<17} {}\n",
+            entry.transport.name(),
+            entry.op.name(),
+            modes.join(","),
+            entry.summary,
+        ));
+    }
+    text.push('\n');
+    for mode in ALL_MODES {
+        text.push_str(&format!("{:<6} {}\n", mode.name(), mode.summary()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_baseline_can_itself_be_measured() {
+        for entry in CATALOG {
+            for &mode in entry.modes {
+                let subject = Subject::new(entry.transport, entry.op);
+                if let Some(baseline) = subject.baseline(mode) {
+                    let raw = baseline.entry().expect("a baseline is in the catalogue");
+                    assert!(raw.modes.contains(&mode), "{baseline} lacks {mode:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn list_names_every_entry() {
+        let text = list();
+        for entry in CATALOG {
+            assert!(text.contains(entry.summary));
+        }
+        assert_eq!(
+            text.lines()
+                .filter(|line| line.starts_with("ud ") || line.starts_with("udp "))
+                .count(),
+            5
+        );
+    }
+}

@@ -1,0 +1,263 @@
+//! The command line. Usage errors end with status 2, as clap does it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::catalog::{Mode, Op, Transport};
+use crate::endpoint::MAX_SIZE;
+use crate::host::{Pin, Wait};
+
+/// The control port, on the server.
+pub(crate) const DEFAULT_PORT: u16 = 18515;
+
+const EXAMPLES: &str = "\
+Examples:
+  dgiwarp-perf
+      Measure everything on this machine, write ./dgiwarp-perf-report.html.
+  dgiwarp-perf --quick --json -
+      The same within 30 seconds, as JSON on standard output.
+  dgiwarp-perf server            (on one machine)
+  dgiwarp-perf client HOST --transport ud --op write-record --mode bw --size 64K,1M
+      Two machines: Write-Record goodput beside raw UDP, for two message sizes.
+
+Latency is half of the round trip; goodput is payload counted at the receiver, in 1e9 bits per
+second in JSON and 1e9 bytes per second in the table. Every dgiwarp row runs in turns with its
+raw baseline (A B A B); a ratio is the median of the ratios of neighbouring rounds.
+Exit status: 0 ok, 1 measurement or peer failed, 2 usage, 130 interrupted.";
+
+/// Latency, bandwidth and message rate of dgiwarp beside raw sockets in the same run
+#[derive(Debug, Parser)]
+#[command(name = "dgiwarp-perf", version, after_help = EXAMPLES)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    /// Without a command: start a server on this machine and measure everything.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    /// Options of the run.
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Wait for clients and take part in their measurements
+    Server(ServerArgs),
+    /// Measure against a server
+    Client(ClientArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServerArgs {
+    /// Address to listen on [default: all]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) bind: Option<IpAddr>,
+    /// Control port; the data ports are chosen by the kernel
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
+    pub(crate) port: u16,
+    /// Serve one client and end with the parent process
+    #[arg(long, hide = true)]
+    pub(crate) child: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClientArgs {
+    /// Name or address of the server
+    pub(crate) host: String,
+    /// Control port of the server
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
+    pub(crate) port: u16,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// What to measure, how, and where to report it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Only this transport
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<Transport>,
+    /// Only this operation
+    #[arg(long, value_enum)]
+    pub(crate) op: Option<Op>,
+    /// Only this mode
+    #[arg(long, value_enum)]
+    pub(crate) mode: Option<Mode>,
+    /// Message sizes: a list (1K,64K,1M) or a range in factors of 4 (1..1M)
+    #[arg(long, value_name = "SIZES", value_parser = parse_sizes)]
+    pub(crate) size: Option<Sizes>,
+    /// Messages per row, over all its rounds [default: as many as fit the time]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iters: Option<u64>,
+    /// Paired rounds [default: 15 and more for latency, 9 and more for streams]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+    /// Bytes in flight [default: a quarter of the receive buffer, at most 256K, and at most one
+    /// datagram per KiB of it]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub(crate) window: Option<u64>,
+    /// Receive buffer to ask the kernel for, per socket
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "4M")]
+    pub(crate) rcvbuf: u64,
+    /// CPUs of client and server, or none [default: the first two allowed ones]
+    #[arg(long, value_name = "A,B|none", value_parser = parse_pin)]
+    pub(crate) pin: Option<PinPair>,
+    /// How to wait for data [default: spin if each side has a CPU of its own]
+    #[arg(long, value_enum)]
+    pub(crate) wait: Option<Wait>,
+    /// Compare the contents of everything that arrives
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Fewer sizes and shorter rounds: done within 30 seconds
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the results as one JSON document (- = standard output, and nothing else there)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write a report with plots, a single file that needs no network
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// List what can be measured, and end
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+impl RunArgs {
+    /// Whether JSON goes to standard output, which then belongs to it.
+    pub(crate) fn json_on_stdout(&self) -> bool {
+        self.json
+            .as_ref()
+            .is_some_and(|path| path.as_os_str() == "-")
+    }
+
+    /// The time a run without own sizes and counts may take.
+    pub(crate) const fn time_limit(&self) -> Duration {
+        if self.quick {
+            Duration::from_secs(28)
+        } else {
+            Duration::from_secs(290)
+        }
+    }
+}
+
+/// Message sizes in ascending order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes(pub(crate) Vec<u64>);
+
+/// Where the two sides run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PinPair {
+    /// The client's CPU.
+    pub(crate) client: Pin,
+    /// The server's CPU.
+    pub(crate) server: Pin,
+}
+
+fn parse_pin(text: &str) -> Result<PinPair, String> {
+    if text == "none" {
+        return Ok(PinPair {
+            client: Pin::None,
+            server: Pin::None,
+        });
+    }
+    let cpu = |part: &str| part.trim().parse().map(Pin::Cpu).ok();
+    match text.split_once(',').map(|(a, b)| (cpu(a), cpu(b))) {
+        Some((Some(client), Some(server))) => Ok(PinPair { client, server }),
+        _ => Err("expected two CPU numbers such as 0,1, or none".to_owned()),
+    }
+}
+
+/// A number of bytes, with K, M or G for powers of 1024.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.char_indices().next_back() {
+        Some((at, 'k' | 'K')) => (text.get(..at), 10),
+        Some((at, 'm' | 'M')) => (text.get(..at), 20),
+        Some((at, 'g' | 'G')) => (text.get(..at), 30),
+        _ => (Some(text), 0),
+    };
+    let bytes = digits
+        .and_then(|digits| digits.parse::<u64>().ok())
+        .and_then(|number| number.checked_mul(1 << shift));
+    match bytes {
+        Some(bytes) if (1..=MAX_SIZE).contains(&bytes) => Ok(bytes),
+        _ => Err("expected 1 to 1G bytes, such as 64, 4K or 1M".to_owned()),
+    }
+}
+
+fn parse_sizes(text: &str) -> Result<Sizes, String> {
+    let mut sizes = Vec::new();
+    for part in text.split(',') {
+        match part.split_once("..") {
+            None => sizes.push(parse_size(part)?),
+            Some((first, last)) => {
+                let (first, last) = (parse_size(first)?, parse_size(last)?);
+                if first > last {
+                    return Err("a range goes from small to large".to_owned());
+                }
+                let steps = std::iter::successors(Some(first), |size| size.checked_mul(4));
+                sizes.extend(steps.take_while(|&size| size < last));
+                sizes.push(last);
+            }
+        }
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    Ok(Sizes(sizes))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_are_lists_and_ranges() {
+        assert_eq!(
+            parse_sizes("1K,64K,1M").unwrap(),
+            Sizes(vec![1024, 65_536, 1 << 20])
+        );
+        assert_eq!(parse_sizes("1..64").unwrap(), Sizes(vec![1, 4, 16, 64]));
+        assert_eq!(parse_sizes("1..100,7").unwrap().0, [1, 4, 7, 16, 64, 100]);
+        assert_eq!(parse_sizes("1..1M").unwrap().0.len(), 11);
+        for bad in ["", "0", "1..", "64..1", "2G", "x", "1K,", "-1"] {
+            assert!(parse_sizes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn pins_are_two_cpus_or_none() {
+        assert_eq!(
+            parse_pin("2,3").unwrap(),
+            PinPair {
+                client: Pin::Cpu(2),
+                server: Pin::Cpu(3)
+            }
+        );
+        assert_eq!(parse_pin("none").unwrap().client, Pin::None);
+        assert!(parse_pin("0").is_err());
+        assert!(parse_pin("0,x").is_err());
+    }
+
+    #[test]
+    fn a_bare_command_line_and_both_commands_parse() {
+        let bare = Cli::try_parse_from(["dgiwarp-perf", "--quick", "--json", "-"]).unwrap();
+        assert!(bare.command.is_none() && bare.run.quick && bare.run.json_on_stdout());
+        let client = "dgiwarp-perf client host --transport ud --op write-record --mode bw";
+        let client = Cli::try_parse_from(client.split(' ')).unwrap();
+        assert!(matches!(client.command, Some(Command::Client(_))));
+        let server = Cli::try_parse_from(["dgiwarp-perf", "server"]).unwrap();
+        let Some(Command::Server(server)) = server.command else {
+            panic!("not a server");
+        };
+        assert_eq!(server.port, DEFAULT_PORT);
+    }
+}

@@ -1,0 +1,221 @@
+//! The client's side of a session: opening endpoints on both sides and running rounds.
+
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::catalog::Mode;
+use crate::clock;
+use crate::control::{Control, EndpointSpec, Offer, PROTOCOL, Reply, Request, RoundReport};
+use crate::endpoint::Endpoint;
+use crate::error::{PerfError, Result};
+use crate::host::{Pin, Placement, Side};
+use crate::interrupt::Interrupt;
+
+/// How long resolving the name and connecting may take, each.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A connection to a server, and the endpoints open on both sides.
+#[derive(Debug)]
+pub(crate) struct Session {
+    control: Control,
+    interrupt: Interrupt,
+    members: Vec<Member>,
+    opened: usize,
+}
+
+/// An endpoint that is open and connected on both sides.
+#[derive(Debug)]
+struct Member {
+    endpoint: Endpoint,
+    /// The server's number for it.
+    remote: usize,
+}
+
+/// Why an endpoint was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// It is ready, as member of this number.
+    Ready(usize),
+    /// A ping of this size overruns a receive buffer of so many bytes.
+    TooLargeToPing(u64),
+}
+
+/// One round of one member.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Round {
+    /// Half round trips in nanoseconds (latency).
+    pub(crate) samples: Vec<u64>,
+    /// Messages sent by this side.
+    pub(crate) messages: u64,
+    /// What this side received (both-direction streams).
+    pub(crate) here: RoundReport,
+    /// What the server received (streams).
+    pub(crate) there: RoundReport,
+    /// From the first message to the last answer, seen from this side, in nanoseconds.
+    pub(crate) wall_ns: u64,
+}
+
+impl Session {
+    /// Connects to the server and agrees on versions.
+    pub(crate) fn connect(
+        host: &str,
+        port: u16,
+        pin: Pin,
+        interrupt: Interrupt,
+    ) -> Result<(Self, Placement)> {
+        let mut session = Self {
+            control: Control::new(connect(host, port)?)?,
+            interrupt,
+            members: Vec::new(),
+            opened: 0,
+        };
+        let hello = Request::Hello {
+            protocol: PROTOCOL,
+            pin,
+        };
+        match session.control.call(&hello, &session.interrupt)? {
+            Reply::Hello {
+                protocol: PROTOCOL,
+                placement,
+            } => Ok((session, placement)),
+            Reply::Hello { protocol, .. } => Err(PerfError::Protocol(format!(
+                "the server speaks version {protocol}, this client {PROTOCOL}"
+            ))),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Fails if the user asked to stop.
+    pub(crate) fn check_interrupt(&self) -> Result<()> {
+        self.interrupt.check()
+    }
+
+    /// Closes the endpoints of the previous group on both sides.
+    pub(crate) fn close_all(&mut self) -> Result<()> {
+        self.members.clear();
+        self.opened = 0;
+        self.expect_ready(&Request::CloseAll)
+    }
+
+    /// Opens and connects an endpoint on both sides.
+    pub(crate) fn open(&mut self, spec: &EndpointSpec, window: Option<u64>) -> Result<Opened> {
+        let theirs = self.open_remote(spec)?;
+        let remote = self.opened - 1;
+        let local = self.control.local_ip()?;
+        let (mut endpoint, ours) = Endpoint::open(spec, local, Side::Client)?;
+        endpoint.connect(self.control.peer_ip()?, &theirs)?;
+        let geometry = endpoint.choose_geometry(window)?;
+        if spec.mode == Mode::Lat && !endpoint.can_ping(&geometry) {
+            return Ok(Opened::TooLargeToPing(endpoint.granted()));
+        }
+        self.expect_ready(&Request::Connect {
+            offer: ours,
+            geometry,
+        })?;
+        endpoint.configure(&geometry)?;
+        self.members.push(Member { endpoint, remote });
+        Ok(Opened::Ready(self.members.len() - 1))
+    }
+
+    fn open_remote(&mut self, spec: &EndpointSpec) -> Result<Offer> {
+        let reply = self
+            .control
+            .call(&Request::Open(spec.clone()), &self.interrupt)?;
+        self.opened += 1;
+        match reply {
+            Reply::Opened(offer) => Ok(offer),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Runs one round of a member.
+    pub(crate) fn round(&mut self, member: usize, mode: Mode, messages: u64) -> Result<Round> {
+        let Some(Member { endpoint, remote }) = self.members.get_mut(member) else {
+            return Err(PerfError::Protocol("no such endpoint".to_owned()));
+        };
+        endpoint.start_round()?;
+        let request = Request::Round {
+            endpoint: *remote,
+            messages,
+        };
+        match self.control.call(&request, &self.interrupt)? {
+            Reply::Ready => {}
+            other => return Err(unexpected(&other)),
+        }
+        let mut round = Round {
+            messages,
+            ..Round::default()
+        };
+        let start = clock::now();
+        if mode == Mode::Lat {
+            let outcome = endpoint.ping(messages, &mut self.control, &self.interrupt)?;
+            round.samples = outcome.samples;
+            round.messages = outcome.sent;
+        } else {
+            round.here = endpoint.round(messages, &mut self.control, &self.interrupt)?;
+        }
+        round.wall_ns = clock::nanoseconds(start, clock::now());
+        match self.control.call(&Request::Stop, &self.interrupt)? {
+            Reply::Report(report) => round.there = report,
+            other => return Err(unexpected(&other)),
+        }
+        Ok(round)
+    }
+
+    fn expect_ready(&mut self, request: &Request) -> Result<()> {
+        match self.control.call(request, &self.interrupt)? {
+            Reply::Ready => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn unexpected(reply: &Reply) -> PerfError {
+    PerfError::Protocol(format!("unexpected {reply:?}"))
+}
+
+/// Resolves and connects, each within [`CONNECT_TIMEOUT`].
+fn connect(host: &str, port: u16) -> Result<TcpStream> {
+    let mut last = std::io::ErrorKind::AddrNotAvailable.into();
+    let deadline = clock::now() + CONNECT_TIMEOUT;
+    for address in resolve(host, port)? {
+        let left = deadline.saturating_duration_since(clock::now());
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(PerfError::Connect {
+        host: host.to_owned(),
+        port,
+        source: last,
+    })
+}
+
+/// The system's resolver has time-outs far beyond ours, so it runs in a thread that is left
+/// behind if it takes too long.
+fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+    let failed = |reason: String| PerfError::Resolve {
+        host: host.to_owned(),
+        reason,
+    };
+    let (sender, receiver) = mpsc::channel();
+    let name = host.to_owned();
+    thread::spawn(move || {
+        let found = (name.as_str(), port)
+            .to_socket_addrs()
+            .map(Iterator::collect::<Vec<_>>);
+        // Nobody listens any more if it took too long.
+        let _ = sender.send(found);
+    });
+    match receiver.recv_timeout(CONNECT_TIMEOUT) {
+        Ok(Ok(addresses)) => Ok(addresses),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(_) => Err(failed(format!("no answer within {CONNECT_TIMEOUT:?}"))),
+    }
+}

@@ -1,0 +1,22 @@
+//! The only place that reads the clock or sleeps.
+
+use std::time::{Duration, Instant};
+
+/// The monotonic time.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a benchmark is an edge: it measures real time"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Nanoseconds from `start` to `end`, saturating (584 years fit).
+pub(crate) fn nanoseconds(start: Instant, end: Instant) -> u64 {
+    u64::try_from(end.saturating_duration_since(start).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A duration in seconds as a plain number.
+pub(crate) fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}

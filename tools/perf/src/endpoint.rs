@@ -1,0 +1,200 @@
+//! One endpoint of either kind, and its measurements. The only place that names them all.
+
+use std::net::IpAddr;
+
+use crate::catalog::{Mode, Transport};
+use crate::control::{Control, EndpointSpec, Offer, RoundReport};
+use crate::error::{PerfError, Result};
+use crate::host::{Side, Wait};
+use crate::interrupt::Interrupt;
+use crate::measure::bandwidth::{self, Task};
+use crate::measure::latency::{self, PingOutcome};
+use crate::measure::{Flow, Geometry, Watch};
+use crate::ours::ud::Ud;
+use crate::raw::tcp::Tcp;
+use crate::raw::udp::Udp;
+
+/// The largest message: what one tagged offset range and one `--size` may cover here.
+pub(crate) const MAX_SIZE: u64 = 1 << 30;
+
+#[derive(Debug)]
+enum Kind {
+    Udp(Udp),
+    Tcp(Tcp),
+    Ud(Box<Ud>),
+}
+
+/// One side of something to measure.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    kind: Kind,
+    spec: EndpointSpec,
+    side: Side,
+    granted: u64,
+    geometry: Option<Geometry>,
+    round: u16,
+    sequence: u64,
+}
+
+/// Runs the same code on whichever endpoint it is, compiled for each.
+macro_rules! each {
+    ($kind:expr, $endpoint:ident => $body:expr) => {
+        match $kind {
+            Kind::Udp($endpoint) => $body,
+            Kind::Tcp($endpoint) => $body,
+            Kind::Ud($endpoint) => {
+                let $endpoint = &mut **$endpoint;
+                $body
+            }
+        }
+    };
+}
+
+impl Endpoint {
+    /// Opens this side's half on the local address `local`.
+    pub(crate) fn open(spec: &EndpointSpec, local: IpAddr, side: Side) -> Result<(Self, Offer)> {
+        let allowed = spec.subject.entry().map_or(&[][..], |entry| entry.modes);
+        if !allowed.contains(&spec.mode) {
+            return Err(PerfError::Usage(format!(
+                "{} has no mode {} (see --list)",
+                spec.subject,
+                spec.mode.name()
+            )));
+        }
+        if !(1..=MAX_SIZE).contains(&spec.size) {
+            return Err(PerfError::Usage(format!(
+                "a size of {} bytes is outside of 1 to {MAX_SIZE}",
+                spec.size
+            )));
+        }
+        let (kind, offer) = match spec.subject.transport {
+            Transport::Udp => {
+                let (udp, offer) = Udp::open(spec, local, side)?;
+                (Kind::Udp(udp), offer)
+            }
+            Transport::Tcp => {
+                let (tcp, offer) = Tcp::open(spec, local, side)?;
+                (Kind::Tcp(tcp), offer)
+            }
+            Transport::Ud => {
+                let (ud, offer) = Ud::open(spec, local, side)?;
+                (Kind::Ud(Box::new(ud)), offer)
+            }
+        };
+        let endpoint = Self {
+            kind,
+            spec: spec.clone(),
+            side,
+            granted: offer.receive_buffer,
+            geometry: None,
+            round: 0,
+            sequence: 0,
+        };
+        Ok((endpoint, offer))
+    }
+
+    /// Connects to the peer's half.
+    pub(crate) fn connect(&mut self, peer: IpAddr, offer: &Offer) -> Result<()> {
+        // Both directions must fit into the smaller of the two receive buffers.
+        self.granted = self.granted.min(offer.receive_buffer);
+        match &mut self.kind {
+            Kind::Udp(udp) => udp.connect(peer, offer),
+            Kind::Tcp(tcp) => tcp.connect(peer, offer),
+            Kind::Ud(ud) => ud.connect(peer, offer),
+        }
+    }
+
+    /// The client's choice of sizes, once connected.
+    pub(crate) fn choose_geometry(&self, window: Option<u64>) -> Result<Geometry> {
+        match &self.kind {
+            Kind::Udp(udp) => udp.geometry(self.granted, window),
+            Kind::Tcp(tcp) => Ok(tcp.geometry()),
+            Kind::Ud(ud) => ud.geometry(self.granted, window),
+        }
+    }
+
+    /// Whether a ping of this size can arrive without flow control.
+    pub(crate) fn can_ping(&self, geometry: &Geometry) -> bool {
+        geometry.fits_unanswered(self.granted)
+    }
+
+    /// The smaller of both sides' receive buffers.
+    pub(crate) const fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// Prepares for the agreed sizes.
+    pub(crate) fn configure(&mut self, geometry: &Geometry) -> Result<()> {
+        let sane = (1..=MAX_SIZE).contains(&geometry.chunk)
+            && (1..=geometry.chunk).contains(&geometry.segment)
+            && geometry.size == self.spec.size;
+        if !sane {
+            return Err(PerfError::Protocol(format!(
+                "impossible sizes {geometry:?}"
+            )));
+        }
+        self.geometry = Some(*geometry);
+        each!(&mut self.kind, endpoint => endpoint.configure(geometry))
+    }
+
+    /// The client's side of a latency round.
+    pub(crate) fn ping(
+        &mut self,
+        messages: u64,
+        control: &mut Control,
+        interrupt: &Interrupt,
+    ) -> Result<PingOutcome> {
+        let transport = self.spec.subject.transport.name();
+        let blocking = self.spec.wait == Wait::Block;
+        let mut watch = Watch::new(control, interrupt, self.side, transport);
+        let (first, size) = (self.sequence, self.spec.size);
+        self.sequence += messages;
+        each!(&mut self.kind, endpoint =>
+            latency::ping(endpoint, first, messages, size, blocking, &mut watch))
+    }
+
+    /// Takes part in a round as the spec's mode demands: the server's side of all modes, and
+    /// the client's side of the streaming ones.
+    pub(crate) fn round(
+        &mut self,
+        messages: u64,
+        control: &mut Control,
+        interrupt: &Interrupt,
+    ) -> Result<RoundReport> {
+        let Some(geometry) = self.geometry else {
+            return Err(PerfError::Protocol("a round before sizes".to_owned()));
+        };
+        let transport = self.spec.subject.transport.name();
+        let blocking = self.spec.wait == Wait::Block;
+        let mut watch = Watch::new(control, interrupt, self.side, transport);
+        let bytes = messages.saturating_mul(geometry.size);
+        let task = match (self.spec.mode, self.side) {
+            (Mode::Lat, _) => {
+                each!(&mut self.kind, endpoint =>
+                    latency::pong(endpoint, blocking, &mut watch))?;
+                return Ok(RoundReport::default());
+            }
+            (Mode::Bibw, _) => Task {
+                send: bytes,
+                receive: bytes,
+            },
+            (Mode::Bw | Mode::Rate, Side::Client) => Task {
+                send: bytes,
+                receive: 0,
+            },
+            (Mode::Bw | Mode::Rate, Side::Server) => Task {
+                send: 0,
+                receive: bytes,
+            },
+        };
+        each!(&mut self.kind, endpoint =>
+            bandwidth::run(endpoint, task, &geometry, blocking, &mut watch))
+    }
+
+    /// Gets ready for the next round, on both sides before either starts.
+    pub(crate) fn start_round(&mut self) -> Result<()> {
+        self.round = self.round.wrapping_add(1);
+        let round = self.round;
+        each!(&mut self.kind, endpoint => endpoint.start_round(round))
+    }
+}

@@ -1,0 +1,290 @@
+//! What an endpoint must be able to do to be measured, and the watch kept while measuring.
+//!
+//! The loops in [`latency`] and [`bandwidth`] are generic over the two traits here and compiled
+//! once per endpoint: raw sockets and queue pairs run through the same code.
+
+pub(crate) mod bandwidth;
+pub(crate) mod latency;
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::control::{Control, Pending, Reply};
+use crate::error::{PerfError, Result};
+use crate::host::Side;
+use crate::interrupt::Interrupt;
+
+/// A blocking receive returns after this long at the latest, to look at everything else.
+pub(crate) const BLOCK_SLICE: Duration = Duration::from_millis(20);
+
+/// Nothing at all on the data path for this long is a failed measurement.
+pub(crate) const QUIET_LIMIT: Duration = Duration::from_secs(3);
+
+/// A server whose client neither sends nor speaks for this long drops the session.
+const SERVER_QUIET_LIMIT: Duration = Duration::from_secs(60);
+
+/// Messages and pieces shorter than this carry no position of their own.
+pub(crate) const HEADER_BYTES: u64 = 8;
+
+/// The sizes both sides use on one endpoint, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Geometry {
+    /// Payload of a message.
+    pub(crate) size: u64,
+    /// Handed over in one call (one datagram, one train, one work request).
+    pub(crate) chunk: u64,
+    /// Payload of one datagram.
+    pub(crate) segment: u64,
+    /// In flight at most; `u64::MAX` where the transport has flow control of its own.
+    pub(crate) window: u64,
+    /// The receiver tells its position after this many bytes.
+    pub(crate) credit_every: u64,
+}
+
+/// A window given on the command line, or the default rule.
+pub(crate) const DEFAULT_WINDOW_CAP: u64 = 256 * 1024;
+
+impl Geometry {
+    /// Cuts a message and sizes the window for a receive buffer of `granted` bytes.
+    ///
+    /// The kernel charges a datagram with more than its payload: the default window is a quarter
+    /// of the buffer, at most 256 KiB, and at most one datagram per KiB of buffer. At least one
+    /// chunk is always allowed, and the receiver answers at half of the window.
+    pub(crate) fn datagram(
+        size: u64,
+        chunk: u64,
+        segment: u64,
+        granted: u64,
+        window: Option<u64>,
+    ) -> Self {
+        let by_count = (granted / 1024).saturating_mul(segment);
+        let window = window
+            .unwrap_or_else(|| (granted / 4).min(DEFAULT_WINDOW_CAP).min(by_count))
+            .max(chunk);
+        Self {
+            size,
+            chunk,
+            segment,
+            window,
+            credit_every: (window / 2).max(chunk),
+        }
+    }
+
+    /// Whether pieces carry their position; else the receiver can only count.
+    pub(crate) const fn has_positions(&self) -> bool {
+        self.chunk >= HEADER_BYTES
+    }
+
+    /// Pieces of a whole message of this size that fit unanswered into the receive buffer.
+    pub(crate) fn fits_unanswered(&self, granted: u64) -> bool {
+        self.window == u64::MAX || self.size <= self.chunk || self.size <= granted / 4
+    }
+}
+
+/// An endpoint that can play ping-pong with whole messages of one size.
+pub(crate) trait PingPong {
+    /// Sends one message that carries `sequence`, or as much of it as its size permits.
+    fn send(&mut self, sequence: u64) -> Result<()>;
+
+    /// The sequence of a message that has arrived completely. A blocking endpoint waits up to
+    /// [`BLOCK_SLICE`].
+    fn try_receive(&mut self) -> Result<Option<u64>>;
+}
+
+/// What [`Flow::poll`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Nothing yet.
+    Nothing,
+    /// Something that is not counted (a completion of our own, a late datagram).
+    Other,
+    /// Payload.
+    Data {
+        /// How much of it.
+        bytes: u64,
+        /// Position in the stream just behind it, where it carries one.
+        end: Option<u64>,
+        /// Its validity map, where the transport reports one.
+        record: Option<RecordShape>,
+    },
+    /// The receiver has seen the stream up to here.
+    Credit(u64),
+}
+
+/// What a validity map says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordShape {
+    /// Gaps between, before and behind the valid ranges.
+    pub(crate) holes: u64,
+}
+
+/// What [`Flow::poll`] is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// This side only sends.
+    Credit,
+    /// This side only receives.
+    Data,
+    /// This side does both.
+    Both,
+}
+
+/// An endpoint that can carry a one-way or two-way stream of messages under a window.
+pub(crate) trait Flow {
+    /// Forgets what earlier rounds left behind.
+    fn start_round(&mut self, round: u16) -> Result<()>;
+
+    /// Hands over up to `length` bytes at `position` of the stream; how many were taken
+    /// (0 = not now).
+    fn transmit(&mut self, position: u64, length: u64) -> Result<u64>;
+
+    /// Looks for data and credits. With `may_wait` a blocking endpoint waits up to
+    /// [`BLOCK_SLICE`].
+    fn poll(&mut self, want: Want, may_wait: bool) -> Result<Arrival>;
+
+    /// Tells the sender that the stream was seen up to `position`.
+    fn credit(&mut self, position: u64) -> Result<()>;
+}
+
+/// What an idle turn found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// Nothing was looked at; go on.
+    Continue,
+    /// Everything is well at this time.
+    Checked(Instant),
+    /// The client ended the round.
+    Stop,
+}
+
+/// Notices, at next to no cost while data flows, that the peer, the user or the path gave up.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    control: &'a mut Control,
+    interrupt: &'a Interrupt,
+    side: Side,
+    transport: &'static str,
+    turns: u32,
+    progressed: bool,
+    quiet_since: Instant,
+}
+
+impl<'a> Watch<'a> {
+    /// Empty polls between two looks at the control connection (about 0.2 ms of spinning).
+    const IDLE_TURNS: u32 = 1024;
+    /// Busy turns between two looks.
+    const BUSY_COST: u32 = 64;
+
+    /// Starts watching; the quiet time counts from now.
+    pub(crate) fn new(
+        control: &'a mut Control,
+        interrupt: &'a Interrupt,
+        side: Side,
+        transport: &'static str,
+    ) -> Self {
+        Self {
+            control,
+            interrupt,
+            side,
+            transport,
+            turns: 0,
+            progressed: false,
+            quiet_since: clock::now(),
+        }
+    }
+
+    /// Something arrived.
+    pub(crate) const fn progress(&mut self) {
+        self.progressed = true;
+    }
+
+    /// Counts a turn that did something; looks around now and then.
+    pub(crate) fn busy(&mut self) -> Result<()> {
+        self.turns += 1;
+        if self.turns >= Self::IDLE_TURNS * Self::BUSY_COST {
+            self.turns = 0;
+            self.interrupt.check()?;
+        }
+        Ok(())
+    }
+
+    /// Counts a turn that found nothing; looks around now and then, always after a wait.
+    pub(crate) fn idle(&mut self, waited: bool) -> Result<Idle> {
+        self.turns += Self::BUSY_COST;
+        if !waited && self.turns < Self::IDLE_TURNS * Self::BUSY_COST {
+            return Ok(Idle::Continue);
+        }
+        self.turns = 0;
+        self.look()
+    }
+
+    fn look(&mut self) -> Result<Idle> {
+        self.interrupt.check()?;
+        match (self.control.pending()?, self.side) {
+            (Pending::Closed, _) => return Err(PerfError::PeerGone),
+            (Pending::Message, Side::Server) => return Ok(Idle::Stop),
+            (Pending::Message, Side::Client) => return Err(self.failure()),
+            (Pending::Nothing, _) => {}
+        }
+        let now = clock::now();
+        if self.progressed {
+            self.progressed = false;
+            self.quiet_since = now;
+        }
+        let waited = now.saturating_duration_since(self.quiet_since);
+        let limit = match self.side {
+            Side::Client => QUIET_LIMIT,
+            Side::Server => SERVER_QUIET_LIMIT,
+        };
+        if waited > limit {
+            return Err(PerfError::NoData {
+                transport: self.transport,
+                waited,
+            });
+        }
+        Ok(Idle::Checked(now))
+    }
+
+    /// A server speaks during a round only to say that it failed.
+    fn failure(&mut self) -> PerfError {
+        match self
+            .control
+            .receive::<Reply>(Duration::from_secs(1), self.interrupt)
+        {
+            Ok(Reply::Failed(reason)) => PerfError::PeerFailed(reason),
+            Ok(other) => PerfError::Protocol(format!("unexpected {other:?}")),
+            Err(error) => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_window_is_a_quarter_of_the_buffer_up_to_256_kib() {
+        let roomy = Geometry::datagram(1 << 20, 65_000, 65_000, 8 << 20, None);
+        assert_eq!(roomy.window, 256 * 1024);
+        assert_eq!(roomy.credit_every, 128 * 1024);
+        let stock = Geometry::datagram(1 << 20, 16_384, 16_384, 212_992, None);
+        assert_eq!(stock.window, 53_248);
+    }
+
+    #[test]
+    fn small_messages_are_limited_by_number() {
+        // A stock buffer holds 256 datagrams of 64 bytes; 208 may be under way.
+        let stock = Geometry::datagram(64, 64, 64, 212_992, None);
+        assert_eq!(stock.window, 208 * 64);
+    }
+
+    #[test]
+    fn one_chunk_is_always_allowed() {
+        let tight = Geometry::datagram(65_000, 65_000, 65_000, 212_992, None);
+        assert_eq!(tight.window, 65_000);
+        let asked = Geometry::datagram(1 << 20, 65_000, 65_000, 8 << 20, Some(1));
+        assert_eq!(asked.window, 65_000);
+    }
+}

@@ -1,0 +1,3 @@
+//! The software RNIC's own endpoints.
+
+pub(crate) mod ud;

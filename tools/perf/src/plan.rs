@@ -1,0 +1,268 @@
+//! What a run measures: groups of rows that take turns, and how long that takes.
+
+use std::time::Duration;
+
+use crate::catalog::{CATALOG, Mode, Op, Subject, Transport};
+use crate::cli::RunArgs;
+use crate::error::{PerfError, Result};
+
+/// Rows of one mode and size, measured round by round in turns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// What is measured.
+    pub(crate) mode: Mode,
+    /// Payload bytes per message.
+    pub(crate) size: u64,
+    /// The rows, baselines first.
+    pub(crate) subjects: Vec<Subject>,
+    /// Rounds per row.
+    pub(crate) rounds: u32,
+    /// Time of one round of one row.
+    pub(crate) round_time: Duration,
+    /// Messages per round, if given.
+    pub(crate) messages: Option<u64>,
+}
+
+/// The number of paired rounds that a latency ratio needs at least.
+pub(crate) const MIN_LATENCY_ROUNDS: u32 = 15;
+
+/// Overhead of a round: two exchanges on the control connection, and getting ready.
+const ROUND_OVERHEAD: Duration = Duration::from_millis(1);
+/// Opening and connecting one endpoint.
+const OPEN_OVERHEAD: Duration = Duration::from_millis(4);
+
+const UDP_RAW: Subject = Subject::new(Transport::Udp, Op::Raw);
+const UDP_TRAIN: Subject = Subject::new(Transport::Udp, Op::RawTrain);
+const UDP_SINGLE: Subject = Subject::new(Transport::Udp, Op::RawSingle);
+const TCP_RAW: Subject = Subject::new(Transport::Tcp, Op::Raw);
+const UD_SEND: Subject = Subject::new(Transport::Ud, Op::Send);
+const UD_WRITE_RECORD: Subject = Subject::new(Transport::Ud, Op::WriteRecord);
+
+/// 1 B to 1 MiB in factors of 4.
+const SWEEP_SIZES: &[u64] = &[
+    1,
+    4,
+    16,
+    64,
+    256,
+    1 << 10,
+    1 << 12,
+    1 << 14,
+    1 << 16,
+    1 << 18,
+    1 << 20,
+];
+const QUICK_SIZES: &[u64] = &[1, 64, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 20];
+/// The message size of the rate mode.
+const RATE_SIZE: u64 = 64;
+/// From this size on, streams are compared with MTU-sized datagrams too.
+const LARGE: u64 = 1 << 16;
+
+impl Group {
+    /// How long the group takes, if nothing has to be repeated.
+    pub(crate) fn duration(&self) -> Duration {
+        let subjects = u32::try_from(self.subjects.len()).unwrap_or(u32::MAX);
+        // One more round per row warms up and finds the number of messages.
+        (self.round_time + ROUND_OVERHEAD) * (self.rounds + 1) * subjects + OPEN_OVERHEAD * subjects
+    }
+}
+
+/// How long all groups take.
+pub(crate) fn duration(groups: &[Group]) -> Duration {
+    groups.iter().map(Group::duration).sum()
+}
+
+/// The groups that the options ask for; without any choice, the sweep over everything.
+pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
+    let chosen = args.transport.is_some() || args.op.is_some();
+    let wanted: Vec<(Mode, u64, Vec<Subject>)> = if chosen {
+        selection(args)?
+    } else {
+        sweep(args)
+    };
+    let groups = wanted
+        .into_iter()
+        .map(|(mode, size, subjects)| group(args, mode, size, subjects))
+        .collect();
+    Ok(groups)
+}
+
+fn group(args: &RunArgs, mode: Mode, size: u64, subjects: Vec<Subject>) -> Group {
+    let (rounds, milliseconds) = match (mode, args.quick) {
+        (Mode::Lat, true) => (MIN_LATENCY_ROUNDS, 9),
+        (Mode::Lat, false) => (31, 30),
+        (Mode::Bw | Mode::Bibw | Mode::Rate, true) => (9, 15),
+        (Mode::Bw | Mode::Bibw | Mode::Rate, false) => (15, 60),
+    };
+    let rounds = args.rounds.unwrap_or(rounds);
+    // With few messages there are as many rounds as messages.
+    let rounds = args.iters.map_or(rounds, |iters| {
+        rounds.min(u32::try_from(iters).unwrap_or(u32::MAX))
+    });
+    Group {
+        mode,
+        size,
+        subjects,
+        rounds,
+        round_time: Duration::from_millis(milliseconds),
+        messages: args.iters.map(|iters| iters.div_ceil(u64::from(rounds))),
+    }
+}
+
+/// Everything there is, at the sizes where it says something.
+fn sweep(args: &RunArgs) -> Vec<(Mode, u64, Vec<Subject>)> {
+    let default_sizes = if args.quick { QUICK_SIZES } else { SWEEP_SIZES };
+    let sizes = args.size.as_ref().map_or(default_sizes, |sizes| &sizes.0);
+    let mut wanted = Vec::new();
+    for &size in sizes {
+        wanted.push((
+            Mode::Lat,
+            size,
+            vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD, TCP_RAW],
+        ));
+    }
+    for &size in sizes {
+        let mut subjects = vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD, TCP_RAW];
+        if size >= LARGE {
+            subjects.extend([UDP_TRAIN, UDP_SINGLE]);
+        }
+        wanted.push((Mode::Bw, size, subjects));
+    }
+    for &size in sizes.iter().filter(|&&size| size >= LARGE) {
+        wanted.push((Mode::Bibw, size, vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD]));
+    }
+    let rate_sizes = args
+        .size
+        .as_ref()
+        .map_or_else(|| vec![RATE_SIZE], |sizes| sizes.0.clone());
+    for size in rate_sizes {
+        wanted.push((Mode::Rate, size, vec![UDP_SINGLE, UD_SEND, UD_WRITE_RECORD]));
+    }
+    wanted.retain(|(mode, ..)| args.mode.is_none_or(|only| only == *mode));
+    wanted
+}
+
+/// The chosen transport and operation, each with its baseline.
+fn selection(args: &RunArgs) -> Result<Vec<(Mode, u64, Vec<Subject>)>> {
+    let mut wanted = Vec::new();
+    for mode in [Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate] {
+        let chosen: Vec<Subject> = CATALOG
+            .iter()
+            .filter(|entry| args.transport.is_none_or(|only| only == entry.transport))
+            .filter(|entry| args.op.is_none_or(|only| only == entry.op))
+            .filter(|entry| {
+                args.mode.is_none_or(|only| only == mode) && entry.modes.contains(&mode)
+            })
+            .map(|entry| Subject::new(entry.transport, entry.op))
+            .collect();
+        if chosen.is_empty() {
+            continue;
+        }
+        let mut subjects: Vec<Subject> = chosen
+            .iter()
+            .filter_map(|subject| subject.baseline(mode))
+            .collect();
+        subjects.extend(chosen);
+        let mut unique = Vec::new();
+        for subject in subjects {
+            if !unique.contains(&subject) {
+                unique.push(subject);
+            }
+        }
+        let default_sizes = if mode == Mode::Rate {
+            &[RATE_SIZE]
+        } else if args.quick {
+            QUICK_SIZES
+        } else {
+            SWEEP_SIZES
+        };
+        let sizes = args.size.as_ref().map_or(default_sizes, |sizes| &sizes.0);
+        wanted.extend(sizes.iter().map(|&size| (mode, size, unique.clone())));
+    }
+    if wanted.is_empty() {
+        return Err(PerfError::Usage(
+            "this combination of transport, op and mode does not exist (see --list)".to_owned(),
+        ));
+    }
+    Ok(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn args(line: &str) -> RunArgs {
+        Cli::try_parse_from(std::iter::once("dgiwarp-perf").chain(line.split_whitespace()))
+            .unwrap()
+            .run
+    }
+
+    #[test]
+    fn the_sweep_ends_in_time_and_leaves_room_for_repetitions() {
+        for line in ["", "--quick"] {
+            let args = args(line);
+            let planned = duration(&groups(&args).unwrap());
+            assert!(
+                planned < args.time_limit().mul_f64(0.8),
+                "{line}: {planned:?} of {:?}",
+                args.time_limit()
+            );
+        }
+    }
+
+    #[test]
+    fn the_sweep_covers_one_byte_to_one_mebibyte_with_enough_rounds() {
+        for line in ["", "--quick"] {
+            let groups = groups(&args(line)).unwrap();
+            for mode in [Mode::Lat, Mode::Bw] {
+                let sizes: Vec<u64> = groups
+                    .iter()
+                    .filter(|group| group.mode == mode)
+                    .map(|group| group.size)
+                    .collect();
+                assert_eq!((sizes.first(), sizes.last()), (Some(&1), Some(&(1 << 20))));
+            }
+            for group in groups.iter().filter(|group| group.mode == Mode::Lat) {
+                assert!(group.rounds >= MIN_LATENCY_ROUNDS);
+            }
+        }
+    }
+
+    #[test]
+    fn every_subject_has_its_baseline_in_the_same_group() {
+        for line in ["", "--transport ud", "--op send --mode rate", "--op raw"] {
+            for group in groups(&args(line)).unwrap() {
+                for subject in &group.subjects {
+                    if let Some(baseline) = subject.baseline(group.mode) {
+                        assert!(group.subjects.contains(&baseline), "{line}: {subject}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_choice_is_respected() {
+        let groups = groups(&args("--transport udp --op raw-single --mode bw --size 1K")).unwrap();
+        assert_eq!(groups.len(), 1);
+        assert_eq!(groups[0].subjects, [UDP_SINGLE]);
+        let nothing = super::groups(&args("--transport tcp --op send"));
+        assert!(matches!(nothing, Err(PerfError::Usage(_))));
+    }
+
+    #[test]
+    fn iterations_are_spread_over_the_rounds() {
+        let few = groups(&args(
+            "--op raw --transport udp --mode lat --size 1 --iters 5",
+        ))
+        .unwrap();
+        assert_eq!((few[0].rounds, few[0].messages), (5, Some(1)));
+        let many = groups(&args(
+            "--transport udp --mode lat --size 1 --iters 1000 --rounds 10",
+        ));
+        assert_eq!(many.unwrap()[0].messages, Some(100));
+    }
+}

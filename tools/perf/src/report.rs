@@ -1,0 +1,124 @@
+//! Results as rows, and the forms they are reported in.
+
+pub(crate) mod html;
+pub(crate) mod json;
+pub(crate) mod table;
+
+use serde::Serialize;
+
+use crate::catalog::{Mode, Op, Subject, Transport};
+use crate::host::Host;
+
+/// One line of results. Fields that mean nothing for a row are `None`, null in JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Row {
+    /// What carried the messages.
+    pub(crate) transport: Transport,
+    /// What was done with them.
+    pub(crate) op: Op,
+    /// What was measured.
+    pub(crate) mode: Mode,
+    /// Payload bytes per message.
+    pub(crate) size: u64,
+    /// Messages over all rounds.
+    pub(crate) iters: u64,
+    /// Smallest half round trip, in µs.
+    pub(crate) min_us: Option<f64>,
+    /// Median half round trip, in µs.
+    pub(crate) p50_us: Option<f64>,
+    /// 99th percentile, in µs.
+    pub(crate) p99_us: Option<f64>,
+    /// 99.9th percentile, in µs, with at least 10,000 samples.
+    pub(crate) p999_us: Option<f64>,
+    /// Goodput at the receiver, in 1e9 bits of payload per second.
+    pub(crate) gbps: Option<f64>,
+    /// Million messages per second.
+    pub(crate) mmsg_s: Option<f64>,
+    /// The share of payload (streams) or pings (latency) that did not arrive.
+    pub(crate) loss: Option<f64>,
+    /// The share of bytes marked valid, where there are validity maps.
+    pub(crate) valid_fraction: Option<f64>,
+    /// Gaps in validity maps.
+    pub(crate) holes: Option<u64>,
+    /// The raw row this one is compared with.
+    pub(crate) baseline: Option<String>,
+    /// Median of the baseline's rounds, in the mode's unit.
+    pub(crate) baseline_value: Option<f64>,
+    /// Median over the rounds of this row's figure over the baseline's.
+    pub(crate) ratio: Option<f64>,
+    /// Lower quartile of the same.
+    pub(crate) ratio_q25: Option<f64>,
+    /// Upper quartile of the same.
+    pub(crate) ratio_q75: Option<f64>,
+    /// CPU seconds of both sides per GiB of payload.
+    pub(crate) cpu_s_per_gib: Option<f64>,
+}
+
+impl Row {
+    /// A row without results.
+    pub(crate) const fn new(subject: Subject, mode: Mode, size: u64) -> Self {
+        Self {
+            transport: subject.transport,
+            op: subject.op,
+            mode,
+            size,
+            iters: 0,
+            min_us: None,
+            p50_us: None,
+            p99_us: None,
+            p999_us: None,
+            gbps: None,
+            mmsg_s: None,
+            loss: None,
+            valid_fraction: None,
+            holes: None,
+            baseline: None,
+            baseline_value: None,
+            ratio: None,
+            ratio_q25: None,
+            ratio_q75: None,
+            cpu_s_per_gib: None,
+        }
+    }
+
+    /// What was measured.
+    pub(crate) const fn subject(&self) -> Subject {
+        Subject::new(self.transport, self.op)
+    }
+}
+
+/// Everything a run found out.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    /// The machine.
+    pub(crate) host: Host,
+    /// The results, in the order measured.
+    pub(crate) rows: Vec<Row>,
+    /// What the reader should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// A message size as people write it: 64, 4K, 1M.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [(u64, char); 3] = [(1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')];
+    for (unit, letter) in UNITS {
+        if bytes >= unit && bytes.is_multiple_of(unit) {
+            return format!("{}{letter}", bytes / unit);
+        }
+    }
+    bytes.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short_where_that_is_exact() {
+        assert_eq!(size(1), "1");
+        assert_eq!(size(1024), "1K");
+        assert_eq!(size(1500), "1500");
+        assert_eq!(size(1 << 20), "1M");
+        assert_eq!(size(3 << 30), "3G");
+    }
+}

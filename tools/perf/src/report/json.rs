@@ -1,0 +1,70 @@
+//! The JSON document, schema 1.
+
+use serde::Serialize;
+
+use crate::host::Host;
+use crate::report::{Report, Row};
+
+/// The version of the document's schema.
+const SCHEMA: u32 = 1;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    version: &'static str,
+    host: &'a Host,
+    rows: &'a [Row],
+}
+
+/// The report as one JSON document that ends with a line end.
+pub(crate) fn document(report: &Report) -> Result<String, serde_json::Error> {
+    let document = Document {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        host: &report.host,
+        rows: &report.rows,
+    };
+    let mut text = serde_json::to_string_pretty(&document)?;
+    text.push('\n');
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::catalog::{Mode, Op, Subject, Transport};
+
+    #[test]
+    fn rows_have_the_fields_of_the_schema_and_no_others() {
+        let subject = Subject::new(Transport::Ud, Op::WriteRecord);
+        let report = Report {
+            host: Host::read(),
+            rows: vec![Row::new(subject, Mode::Bw, 1024)],
+            notes: Vec::new(),
+        };
+        let value: Value = serde_json::from_str(&document(&report).unwrap()).unwrap();
+        assert_eq!(value["schema"], 1);
+        let keys = |value: &Value| -> Vec<String> {
+            let mut keys: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+            keys.sort();
+            keys
+        };
+        assert_eq!(keys(&value), ["host", "rows", "schema", "version"]);
+        assert_eq!(
+            keys(&value["host"]),
+            ["cores", "cpu", "kernel", "load", "pinned"]
+        );
+        let mut fields: Vec<&str> = "transport op mode size iters min_us p50_us p99_us p999_us \
+                                     gbps mmsg_s loss valid_fraction holes baseline \
+                                     baseline_value ratio ratio_q25 ratio_q75 cpu_s_per_gib"
+            .split_whitespace()
+            .collect();
+        fields.sort_unstable();
+        assert_eq!(keys(&value["rows"][0]), fields);
+        assert_eq!(value["rows"][0]["transport"], "ud");
+        assert_eq!(value["rows"][0]["op"], "write-record");
+        assert!(value["rows"][0]["p50_us"].is_null());
+    }
+}

@@ -1,0 +1,402 @@
+//! Executes a plan: rounds in turns, repetition when the machine drifted, rows as results.
+
+use std::time::Instant;
+
+use crate::catalog::{Mode, Subject};
+use crate::client::{Opened, Round, Session};
+use crate::clock;
+use crate::control::EndpointSpec;
+use crate::error::Result;
+use crate::host::Wait;
+use crate::plan::Group;
+use crate::report::Row;
+use crate::stats;
+
+/// How often a group whose baseline drifted is measured again.
+const MAX_REPEATS: u32 = 2;
+
+/// Settings that hold for every group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// How both sides wait.
+    pub(crate) wait: Wait,
+    /// Whether contents are compared.
+    pub(crate) check: bool,
+    /// Receive buffer to ask for.
+    pub(crate) receive_buffer: usize,
+    /// Bytes in flight, if given.
+    pub(crate) window: Option<u64>,
+    /// After this time nothing is repeated.
+    pub(crate) repeat_until: Instant,
+}
+
+/// What a group gave: rows, and the error that ended it early.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// One row per member with at least one complete round.
+    pub(crate) rows: Vec<Row>,
+    /// Things the reader of the rows should know.
+    pub(crate) notes: Vec<String>,
+    /// The group ended early.
+    pub(crate) result: Result<()>,
+}
+
+/// The rounds of one member so far.
+#[derive(Clone, Debug)]
+struct Series {
+    subject: Subject,
+    member: usize,
+    messages: u64,
+    rounds: Vec<Round>,
+}
+
+/// Measures one group.
+pub(crate) fn group(session: &mut Session, group: &Group, settings: &Settings) -> Outcome {
+    let mut notes = Vec::new();
+    let mut series = Vec::new();
+    let result = measure(session, group, settings, &mut series, &mut notes);
+    Outcome {
+        rows: rows(group, &series),
+        notes,
+        result,
+    }
+}
+
+fn measure(
+    session: &mut Session,
+    group: &Group,
+    settings: &Settings,
+    series: &mut Vec<Series>,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    session.close_all()?;
+    for &subject in &group.subjects {
+        let spec = EndpointSpec {
+            subject,
+            mode: group.mode,
+            size: group.size,
+            wait: settings.wait,
+            receive_buffer: settings.receive_buffer,
+            check: settings.check,
+        };
+        match session.open(&spec, settings.window)? {
+            Opened::Ready(member) => series.push(Series {
+                subject,
+                member,
+                messages: first_guess(group),
+                rounds: Vec::new(),
+            }),
+            Opened::TooLargeToPing(granted) => notes.push(format!(
+                "{subject} lat {}: left out, a datagram ping-pong has no flow control and the \
+                 receive buffer is {granted} bytes (see net.core.rmem_max)",
+                group.size
+            )),
+        }
+    }
+    for one in series.iter_mut() {
+        // The first round warms caches and tells how many messages fit the time.
+        let warm_up = session.round(one.member, group.mode, one.messages)?;
+        one.messages = next_messages(group, &warm_up);
+    }
+    repeat_while_drifting(session, group, settings, series, notes)
+}
+
+fn repeat_while_drifting(
+    session: &mut Session,
+    group: &Group,
+    settings: &Settings,
+    series: &mut Vec<Series>,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let mut best_drift = f64::INFINITY;
+    for attempt in 0..=MAX_REPEATS {
+        let mut fresh = series.clone();
+        for one in &mut fresh {
+            one.rounds.clear();
+        }
+        let outcome = interleave(session, group, &mut fresh);
+        let drift = baseline_drift(group, &fresh);
+        // A repetition that was cut short is worth less than a complete run.
+        if attempt == 0 || (outcome.is_ok() && drift < best_drift) {
+            best_drift = drift;
+            *series = fresh;
+        }
+        outcome?;
+        let repeat = best_drift > stats::MAX_DRIFT
+            && clock::now() + group.duration() < settings.repeat_until;
+        if !repeat {
+            break;
+        }
+    }
+    if group.mode == Mode::Lat && best_drift > stats::MAX_DRIFT {
+        notes.push(format!(
+            "lat {}: the raw p50 drifted by {best_drift:.2}x between rounds, the machine was busy",
+            group.size
+        ));
+    }
+    Ok(())
+}
+
+/// A B A B: each round runs every member once.
+fn interleave(session: &mut Session, group: &Group, series: &mut [Series]) -> Result<()> {
+    for _ in 0..group.rounds {
+        for one in series.iter_mut() {
+            session.check_interrupt()?;
+            let round = session.round(one.member, group.mode, one.messages)?;
+            one.messages = next_messages(group, &round).clamp(one.messages / 2, one.messages * 2);
+            one.rounds.push(round);
+        }
+    }
+    Ok(())
+}
+
+/// Messages of the warm-up round: few milliseconds in any case.
+fn first_guess(group: &Group) -> u64 {
+    let guess = match group.mode {
+        Mode::Lat if group.size > 1 << 16 => 20,
+        Mode::Lat => 100,
+        Mode::Bw | Mode::Bibw | Mode::Rate => ((4 << 20) / group.size).clamp(8, 2000),
+    };
+    group.messages.map_or(guess, |messages| guess.min(messages))
+}
+
+/// Messages that fill the round's time at the speed just seen.
+fn next_messages(group: &Group, round: &Round) -> u64 {
+    if let Some(messages) = group.messages {
+        return messages;
+    }
+    let wanted = u64::try_from(group.round_time.as_nanos()).unwrap_or(u64::MAX);
+    let fitting =
+        u128::from(round.messages) * u128::from(wanted) / u128::from(round.wall_ns.max(1));
+    u64::try_from(fitting)
+        .unwrap_or(u64::MAX)
+        .clamp(8, 10_000_000)
+}
+
+/// The drift of the group's raw p50; 1 for streams, whose rate varies by nature.
+fn baseline_drift(group: &Group, series: &[Series]) -> f64 {
+    if group.mode != Mode::Lat {
+        return 1.0;
+    }
+    series
+        .iter()
+        .filter(|one| one.subject.baseline(group.mode).is_none())
+        .map(|one| stats::drift(&values(group, one)))
+        .fold(1.0, f64::max)
+}
+
+/// The mode's own figure for each round: µs, Gb/s or million messages per second.
+fn values(group: &Group, series: &Series) -> Vec<f64> {
+    series
+        .rounds
+        .iter()
+        .map(|round| value(group, round).unwrap_or(0.0))
+        .collect()
+}
+
+fn value(group: &Group, round: &Round) -> Option<f64> {
+    match group.mode {
+        Mode::Lat => {
+            let mut samples = round.samples.clone();
+            samples.sort_unstable();
+            stats::percentile(&samples, 0.5).map(stats::microseconds)
+        }
+        Mode::Bw | Mode::Bibw => Some(bytes_per_ns(round)? * 8.0),
+        Mode::Rate => Some(bytes_per_ns(round)? * 1000.0 / float(group.size)),
+    }
+}
+
+/// Goodput of a round, both directions together, in bytes per nanosecond.
+///
+/// The clock runs from the first to the last arrival, so the first one is not counted. A round
+/// that arrived in one piece falls back on the sender's time.
+fn bytes_per_ns(round: &Round) -> Option<f64> {
+    let received = round.here.received_bytes + round.there.received_bytes;
+    if received == 0 {
+        return None;
+    }
+    let elapsed = round.here.elapsed_ns.max(round.there.elapsed_ns);
+    let later = received - round.here.first_bytes - round.there.first_bytes;
+    if elapsed == 0 || later == 0 {
+        return Some(float(received) / float(round.wall_ns.max(1)));
+    }
+    Some(float(later) / float(elapsed))
+}
+
+fn rows(group: &Group, series: &[Series]) -> Vec<Row> {
+    series
+        .iter()
+        .filter(|one| !one.rounds.is_empty())
+        .map(|one| row(group, one, series))
+        .collect()
+}
+
+fn row(group: &Group, one: &Series, all: &[Series]) -> Row {
+    let mut row = Row::new(one.subject, group.mode, group.size);
+    row.iters = one.rounds.iter().map(|round| round.messages).sum();
+    match group.mode {
+        Mode::Lat => fill_latency(&mut row, one),
+        Mode::Bw | Mode::Bibw | Mode::Rate => fill_stream(&mut row, group, one),
+    }
+    let baseline = one.subject.baseline(group.mode);
+    if let Some(raw) = all.iter().find(|other| Some(other.subject) == baseline) {
+        let raw_values = values(group, raw);
+        row.baseline = Some(raw.subject.to_string());
+        row.baseline_value = stats::median(&raw_values);
+        if let Some(ratio) = stats::paired_ratio(&values(group, one), &raw_values) {
+            row.ratio = Some(ratio.median);
+            row.ratio_q25 = Some(ratio.q25);
+            row.ratio_q75 = Some(ratio.q75);
+        }
+    }
+    row
+}
+
+fn fill_latency(row: &mut Row, one: &Series) {
+    let mut samples: Vec<u64> = one
+        .rounds
+        .iter()
+        .flat_map(|round| round.samples.iter().copied())
+        .collect();
+    let answered = float(crate::pattern::widen(samples.len()));
+    row.loss = Some(1.0 - answered / float(row.iters.max(1)));
+    if let Some(latency) = stats::latency(&mut samples) {
+        row.min_us = Some(latency.min);
+        row.p50_us = Some(latency.p50);
+        row.p99_us = Some(latency.p99);
+        row.p999_us = latency.p999;
+    }
+}
+
+fn fill_stream(row: &mut Row, group: &Group, one: &Series) {
+    let speeds: Vec<f64> = one.rounds.iter().filter_map(bytes_per_ns).collect();
+    if let Some(speed) = stats::median(&speeds) {
+        row.gbps = Some(speed * 8.0);
+        row.mmsg_s = Some(speed * 1000.0 / float(group.size));
+    }
+    let directions = if group.mode == Mode::Bibw { 2 } else { 1 };
+    row.iters *= directions;
+    let sent = float(row.iters) * float(group.size);
+    let reports = || {
+        one.rounds
+            .iter()
+            .flat_map(|round| [round.here, round.there])
+    };
+    let received = float(reports().map(|report| report.received_bytes).sum());
+    row.loss = Some((1.0 - received / sent.max(1.0)).max(0.0));
+    if reports().any(|report| report.records > 0) {
+        row.valid_fraction = Some((received / sent.max(1.0)).min(1.0));
+        row.holes = Some(reports().map(|report| report.holes).sum());
+    }
+    if received > 0.0 {
+        let cpu_ns = float(reports().map(|report| report.cpu_ns).sum());
+        row.cpu_s_per_gib = Some(cpu_ns / 1e9 / (received / float(1 << 30)));
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of bytes and nanoseconds stay below 2^52"
+)]
+const fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::catalog::{Op, Transport};
+    use crate::control::RoundReport;
+
+    fn lat_group() -> Group {
+        Group {
+            mode: Mode::Lat,
+            size: 64,
+            subjects: Vec::new(),
+            rounds: 2,
+            round_time: Duration::from_millis(10),
+            messages: None,
+        }
+    }
+
+    fn series(op: Op, transport: Transport, rounds: Vec<Round>) -> Series {
+        Series {
+            subject: Subject::new(transport, op),
+            member: 0,
+            messages: 1,
+            rounds,
+        }
+    }
+
+    fn pings(samples: &[u64], sent: u64) -> Round {
+        Round {
+            samples: samples.to_vec(),
+            messages: sent,
+            ..Round::default()
+        }
+    }
+
+    #[test]
+    fn a_latency_row_names_its_baseline_and_pairs_its_rounds() {
+        let raw = series(
+            Op::Raw,
+            Transport::Udp,
+            vec![pings(&[2000], 1), pings(&[4000], 1)],
+        );
+        let ours = series(
+            Op::Send,
+            Transport::Ud,
+            vec![pings(&[2200], 1), pings(&[4400], 2)],
+        );
+        let rows = rows(&lat_group(), &[raw, ours]);
+        assert_eq!(rows[0].baseline, None);
+        assert_eq!(rows[1].baseline.as_deref(), Some("udp raw"));
+        assert_eq!(rows[1].baseline_value, Some(3.0));
+        assert!((rows[1].ratio.unwrap() - 1.1).abs() < 1e-9);
+        assert!((rows[1].loss.unwrap() - 1.0 / 3.0).abs() < 1e-9);
+        assert_eq!((rows[1].gbps, rows[1].p999_us), (None, None));
+    }
+
+    #[test]
+    fn goodput_counts_what_arrived_after_the_first_piece() {
+        let group = Group {
+            mode: Mode::Bw,
+            size: 1000,
+            ..lat_group()
+        };
+        let round = Round {
+            messages: 10,
+            there: RoundReport {
+                received_bytes: 9000,
+                first_bytes: 1000,
+                elapsed_ns: 4000,
+                cpu_ns: 500,
+                ..RoundReport::default()
+            },
+            ..Round::default()
+        };
+        let rows = rows(&group, &[series(Op::Raw, Transport::Udp, vec![round])]);
+        assert_eq!(rows[0].gbps, Some(16.0));
+        assert_eq!(rows[0].mmsg_s, Some(2.0));
+        assert!((rows[0].loss.unwrap() - 0.1).abs() < 1e-9);
+        assert_eq!((rows[0].valid_fraction, rows[0].p50_us), (None, None));
+    }
+
+    #[test]
+    fn the_number_of_messages_follows_the_speed() {
+        let group = lat_group();
+        let round = Round {
+            messages: 100,
+            wall_ns: 1_000_000,
+            ..Round::default()
+        };
+        assert_eq!(next_messages(&group, &round), 1000);
+        let fixed = Group {
+            messages: Some(7),
+            ..group
+        };
+        assert_eq!(next_messages(&fixed, &round), 7);
+    }
+}

@@ -1,0 +1,216 @@
+//! A whole run from the client's point of view: the server process of a local run, the groups
+//! one after the other, and the reports.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::cli::{ClientArgs, PinPair, RunArgs};
+use crate::client::Session;
+use crate::clock;
+use crate::error::{IoContext, PerfError, Result};
+use crate::host::{Host, Pin, Placement, Side, Wait, allowed_cpus, choose_wait};
+use crate::interrupt::Interrupt;
+use crate::plan::{self, Group};
+use crate::progress::Progress;
+use crate::report::{Report, html, json, table};
+use crate::run::{self, Settings};
+
+/// Where a local run leaves its report.
+const DEFAULT_HTML: &str = "dgiwarp-perf-report.html";
+
+/// Measures against the server on another machine.
+pub(crate) fn remote(args: &ClientArgs) -> Result<()> {
+    let groups = plan::groups(&args.run)?;
+    let interrupt = Interrupt::install()?;
+    measure(&args.run, &args.host, args.port, &groups, interrupt, None)
+}
+
+/// Starts a server on this machine and measures against it.
+pub(crate) fn local(args: &RunArgs) -> Result<()> {
+    let groups = plan::groups(args)?;
+    let interrupt = Interrupt::install()?;
+    let (server, port) = OwnServer::start()?;
+    let html = args.html.is_none().then(|| Path::new(DEFAULT_HTML));
+    let outcome = measure(args, "127.0.0.1", port, &groups, interrupt, html);
+    drop(server);
+    outcome
+}
+
+/// The server process of a local run; it ends with this value.
+struct OwnServer(Child);
+
+impl OwnServer {
+    fn start() -> Result<(Self, u16)> {
+        let program = std::env::current_exe().during("find this program's file")?;
+        let mut child = Command::new(program)
+            .args(["server", "--child", "--bind", "127.0.0.1", "--port", "0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .during("start the server process")?;
+        let stdout = child.stdout.take();
+        let server = Self(child);
+        let mut line = String::new();
+        if let Some(stdout) = stdout {
+            BufReader::new(stdout)
+                .read_line(&mut line)
+                .during("read from the server process")?;
+        }
+        let port = line
+            .trim()
+            .rsplit(':')
+            .next()
+            .and_then(|port| port.parse().ok());
+        match port {
+            Some(port) => Ok((server, port)),
+            None => Err(PerfError::PeerFailed(
+                "the server process did not start".to_owned(),
+            )),
+        }
+    }
+}
+
+impl Drop for OwnServer {
+    fn drop(&mut self) {
+        // It ends by itself when the control connection closes; this is for the other cases.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn measure(
+    args: &RunArgs,
+    host: &str,
+    port: u16,
+    groups: &[Group],
+    interrupt: Interrupt,
+    html_default: Option<&Path>,
+) -> Result<()> {
+    let mut report = Report {
+        host: Host::read(),
+        rows: Vec::new(),
+        notes: Vec::new(),
+    };
+    let pins = args.pin.unwrap_or(PinPair {
+        client: Pin::Auto,
+        server: Pin::Auto,
+    });
+    let allowed = allowed_cpus()?;
+    let (mut session, server) = Session::connect(host, port, pins.server, interrupt)?;
+    let client = Placement::pin(&allowed, pins.client, Side::Client)?;
+    report.host.pinned = client.pinned.zip(server.pinned);
+    let wait = args.wait.unwrap_or_else(|| choose_wait(&client, &server));
+    announce(groups, wait, &mut report);
+
+    let start = clock::now();
+    let settings = Settings {
+        wait,
+        check: args.check,
+        receive_buffer: usize::try_from(args.rcvbuf).unwrap_or(usize::MAX),
+        window: args.window,
+        repeat_until: start + args.time_limit(),
+    };
+    let outcome = execute(&mut session, groups, &settings, args, &mut report);
+    match outcome {
+        Ok(()) | Err(PerfError::Interrupted) => {
+            write_reports(args, html_default, &report)?;
+            outcome
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Says how long it will take, and under which conditions, on standard error.
+fn announce(groups: &[Group], wait: Wait, report: &mut Report) {
+    let time = plan::duration(groups) + Duration::from_millis(500);
+    eprintln!(
+        "dgiwarp-perf: {} groups of rows, about {:.0} s",
+        groups.len(),
+        time.as_secs_f64().ceil()
+    );
+    if wait == Wait::Block {
+        note(
+            report,
+            "both sides sleep while they wait, since they have no CPU each to spin on: \
+             latencies include waking up"
+                .to_owned(),
+        );
+    } else if report.host.pinned.is_none() {
+        note(
+            report,
+            "not pinned: the scheduler may put both sides on one CPU".to_owned(),
+        );
+    }
+}
+
+fn note(report: &mut Report, text: String) {
+    eprintln!("dgiwarp-perf: note: {text}");
+    report.notes.push(text);
+}
+
+/// Runs all groups; the rows of each are printed when it is done.
+fn execute(
+    session: &mut Session,
+    groups: &[Group],
+    settings: &Settings,
+    args: &RunArgs,
+    report: &mut Report,
+) -> Result<()> {
+    let mut progress = Progress::new(plan::duration(groups));
+    let mut mode = None;
+    let mut rest = plan::duration(groups);
+    for group in groups {
+        let what = format!("{} {}", group.mode.name(), crate::report::size(group.size));
+        progress.show(&what);
+        rest = rest.saturating_sub(group.duration());
+        let settings = Settings {
+            repeat_until: settings
+                .repeat_until
+                .checked_sub(rest)
+                .unwrap_or(settings.repeat_until),
+            ..*settings
+        };
+        let outcome = run::group(session, group, &settings);
+        progress.advance(group.duration());
+        progress.clear();
+        if !args.json_on_stdout() {
+            if mode != Some(group.mode) && !outcome.rows.is_empty() {
+                mode = Some(group.mode);
+                println!("{}", table::heading(group.mode));
+            }
+            for row in &outcome.rows {
+                println!("{}", table::line(row));
+            }
+        }
+        report.rows.extend(outcome.rows);
+        for text in outcome.notes {
+            note(report, text);
+        }
+        outcome.result?;
+    }
+    Ok(())
+}
+
+fn write_reports(args: &RunArgs, html_default: Option<&Path>, report: &Report) -> Result<()> {
+    if let Some(path) = &args.json {
+        let text = json::document(report).map_err(|error| PerfError::Io {
+            what: "write JSON",
+            source: error.into(),
+        })?;
+        if args.json_on_stdout() {
+            std::io::stdout()
+                .write_all(text.as_bytes())
+                .during("write to standard output")?;
+        } else {
+            fs::write(path, text).during("write the JSON file")?;
+        }
+    }
+    if let Some(path) = args.html.as_deref().or(html_default) {
+        fs::write(path, html::document(report)).during("write the HTML report")?;
+        eprintln!("dgiwarp-perf: report with plots in {}", path.display());
+    }
+    Ok(())
+}
