@@ -6,6 +6,7 @@
 
 mod citations;
 mod graph;
+mod licences;
 mod promises;
 mod sources;
 mod tree;

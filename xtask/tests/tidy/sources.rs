@@ -206,14 +206,18 @@ fn protocol_code_does_no_io() {
             file
         })
         .collect();
-    let wrong = lines(&sources, |line| {
-        let code = line.split("//").next().unwrap_or_default();
-        IO_NAMES.iter().any(|name| code.contains(name))
-    });
+    let wrong = lines(&sources, does_io);
     assert_none(
         "I/O, threads, clock or environment in protocol code",
         &wrong,
     );
+}
+
+fn does_io(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    // Waiting for another thread to leave a region is no thread of the engine's own.
+    let code = code.replace("std::thread::yield_now", "");
+    IO_NAMES.iter().any(|name| code.contains(name))
 }
 
 #[test]
@@ -259,6 +263,10 @@ fn the_rules_see_what_they_forbid() {
     assert_eq!(ignored(" = \"an hour\"]\nfn soak_x() {}").len(), 0);
     assert_eq!(ignored("]\nfn soak_x() {}").len(), 1);
     assert_eq!(ignored(" = \"flaky\"]\nfn x() {}").len(), 1);
+    assert!(does_io("let t = Instant::now(); // why"));
+    assert!(!does_io("// Instant::now is the driver's"));
+    assert!(!does_io("    std::thread::yield_now();"));
+    assert!(does_io("use std::thread;"));
     assert!(names_a_machine_path(concat!("let p = \"/wo", "rk/main\";")));
     assert!(names_a_machine_path(concat!("HOME=/ro", "ot/.cache")));
     assert!(!names_a_machine_path(concat!("target/wo", "rk/x")));
