@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// Steering Tag: names a tagged buffer (RFC 5041 §2.1).
+/// Steering Tag: names a tagged buffer (RFC 5041 §2.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct STag(u32);
 
-/// Tagged Offset: where in a tagged buffer (RFC 5041 §2.1). It must not wrap (RFC 5041 §7.2, code
+/// Tagged Offset: where in a tagged buffer (RFC 5041 §2.3). It must not wrap (RFC 5041 §7.2, code
 /// 0x03), so there is no arithmetic but the checked one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TaggedOffset(u64);

@@ -1,7 +1,7 @@
 //! Rights of a registered region.
 
 bitflags::bitflags! {
-    /// What may be done with a region (`ibv_reg_mr(3)`; RFC 5040 §6.6 "access rights").
+    /// What may be done with a region (`ibv_reg_mr(3)`; RFC 5040 §4.8 "Access rights violation").
     ///
     /// Local read access is always given.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
