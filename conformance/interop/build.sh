@@ -11,7 +11,7 @@ SYS=$K/sysroot    # unpacked packages: guest programs, compiler, QEMU, tshark
 GUEST_PKGS=(busybox-static kmod iproute2 ethtool rdma-core ibverbs-providers
             ibverbs-utils rdmacm-utils perftest tcpdump util-linux)
 HOST_PKGS=(qemu-system-x86 tshark)
-BUILD_PKGS=(bash dash coreutils sed grep mawk findutils make xz-utils tar)
+BUILD_PKGS=(bash dash coreutils sed grep mawk findutils make xz-utils tar libc6-dev librdmacm-dev)
 
 GUEST_BINS=(dash bash setsid timeout env nohup stdbuf xargs
             rdma ip tc ss ethtool kmod tcpdump
@@ -34,8 +34,10 @@ apt_empty() {
 
 in_sys() { chroot "$SYS" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ LC_ALL=C "$@"; }
 
-build_sysroot() {
-    [ -e "$K/sysroot.ok" ] && return 0
+build_sysroot() { # again whenever the lists of packages change
+    local want="${GUEST_PKGS[*]} ${HOST_PKGS[*]} ${BUILD_PKGS[*]}"
+    [ "$(cat "$K/sysroot.ok" 2>/dev/null)" = "$want" ] && return 0
+    rm -f "$K/sysroot.ok" "$K/siw.ok" "$K/kernel" "$K/initramfs.for"
     log "fetching packages for kernel line $KERNEL into $K"
     rm -rf "$SYS" "$K/apt"
     mkdir -p "$K/apt/archives/partial" "$K/debs" "$K/src" "$SYS"
@@ -67,6 +69,7 @@ build_sysroot() {
         # the /bin -> usr/bin style links stay
         dpkg-deb --fsys-tarfile "$f" | tar -x --keep-directory-symlink -C "$SYS"
     done
+    [ -e "$SYS/usr/bin/gcc" ] || ln -s gcc-12 "$SYS/usr/bin/gcc"
     [ -e "$SYS/usr/bin/awk" ] || ln -s mawk "$SYS/usr/bin/awk"
     # The loader's own link is absolute; this copy can be run from outside the chroot.
     cp -L "$SYS/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" "$SYS/lib64/ld-linux.run"
@@ -81,7 +84,7 @@ build_sysroot() {
     } >"$K/versions"
     echo "${img#linux-image-}" >"$K/abi"
     rm -rf "$K/apt" "$K/debs"
-    touch "$K/sysroot.ok"
+    echo "$want" >"$K/sysroot.ok"
 }
 
 # Mainline siw has no module parameters: its settings are C constants. This turns
@@ -163,6 +166,10 @@ copy_programs() { # TREE
         [ -e "$t/usr/bin/$b" ] || die "no program $b in the packages"
     done
     ln -sf dash "$t/usr/bin/sh"
+    # our own end for contents that can be checked
+    cp "$HERE/guest/siw-echo.c" "$SYS/tmp/"
+    in_sys gcc -O1 -Wall -Werror -o /initramfs.d/usr/bin/siw-echo /tmp/siw-echo.c -lrdmacm -libverbs
+    bins+=(/initramfs.d/usr/bin/siw-echo)
     for b in modprobe insmod rmmod lsmod modinfo; do
         ln -sf ../bin/kmod "$t/usr/sbin/$b"
         rm -f "$t/usr/bin/$b"
