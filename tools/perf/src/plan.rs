@@ -19,8 +19,8 @@ pub(crate) struct Group {
     pub(crate) rounds: u32,
     /// Time of one round of one row.
     pub(crate) round_time: Duration,
-    /// Messages per round, if given.
-    pub(crate) messages: Option<u64>,
+    /// Messages over all rounds, if given.
+    pub(crate) iters: Option<u64>,
 }
 
 /// The number of paired rounds that a latency ratio needs at least.
@@ -28,6 +28,8 @@ pub(crate) const MIN_LATENCY_ROUNDS: u32 = 15;
 
 /// Overhead of a round: two exchanges on the control connection, and getting ready.
 const ROUND_OVERHEAD: Duration = Duration::from_millis(1);
+/// What a message takes beside a nanosecond per byte; only to announce a run's length.
+const TYPICAL_MESSAGE_NS: u64 = 5_000;
 /// Opening and connecting one endpoint.
 const OPEN_OVERHEAD: Duration = Duration::from_millis(4);
 
@@ -62,8 +64,18 @@ impl Group {
     /// How long the group takes, if nothing has to be repeated.
     pub(crate) fn duration(&self) -> Duration {
         let subjects = u32::try_from(self.subjects.len()).unwrap_or(u32::MAX);
+        let round_time = self.iters.map_or(self.round_time, |iters| {
+            let messages = iters / u64::from(self.rounds) + 1;
+            Duration::from_nanos(messages.saturating_mul(TYPICAL_MESSAGE_NS + self.size))
+        });
         // One more round per row warms up and finds the number of messages.
-        (self.round_time + ROUND_OVERHEAD) * (self.rounds + 1) * subjects + OPEN_OVERHEAD * subjects
+        (round_time + ROUND_OVERHEAD) * (self.rounds + 1) * subjects + OPEN_OVERHEAD * subjects
+    }
+
+    /// Messages of one round, counted from 0, if their number is given.
+    pub(crate) fn messages(&self, round: u32) -> Option<u64> {
+        let (iters, rounds) = (self.iters?, u64::from(self.rounds));
+        Some(iters / rounds + u64::from(u64::from(round) < iters % rounds))
     }
 }
 
@@ -105,7 +117,7 @@ fn group(args: &RunArgs, mode: Mode, size: u64, subjects: Vec<Subject>) -> Group
         subjects,
         rounds,
         round_time: Duration::from_millis(milliseconds),
-        messages: args.iters.map(|iters| iters.div_ceil(u64::from(rounds))),
+        iters: args.iters,
     }
 }
 
@@ -259,10 +271,14 @@ mod tests {
             "--op raw --transport udp --mode lat --size 1 --iters 5",
         ))
         .unwrap();
-        assert_eq!((few[0].rounds, few[0].messages), (5, Some(1)));
+        assert_eq!((few[0].rounds, few[0].messages(4)), (5, Some(1)));
         let many = groups(&args(
-            "--transport udp --mode lat --size 1 --iters 1000 --rounds 10",
-        ));
-        assert_eq!(many.unwrap()[0].messages, Some(100));
+            "--transport udp --mode lat --size 1 --iters 104 --rounds 10",
+        ))
+        .unwrap();
+        let each: Vec<u64> = (0..10)
+            .filter_map(|round| many[0].messages(round))
+            .collect();
+        assert_eq!(each, [11, 11, 11, 11, 10, 10, 10, 10, 10, 10]);
     }
 }

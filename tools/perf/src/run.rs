@@ -139,10 +139,11 @@ fn repeat_while_drifting(
 
 /// A B A B: each round runs every member once.
 fn interleave(session: &mut Session, group: &Group, series: &mut [Series]) -> Result<()> {
-    for _ in 0..group.rounds {
+    for number in 0..group.rounds {
         for one in series.iter_mut() {
             session.check_interrupt()?;
-            let round = session.round(one.member, group.mode, one.messages)?;
+            let messages = group.messages(number).unwrap_or(one.messages);
+            let round = session.round(one.member, group.mode, messages)?;
             one.messages = next_messages(group, &round).clamp(one.messages / 2, one.messages * 2);
             one.rounds.push(round);
         }
@@ -157,14 +158,13 @@ fn first_guess(group: &Group) -> u64 {
         Mode::Lat => 100,
         Mode::Bw | Mode::Bibw | Mode::Rate => ((4 << 20) / group.size).clamp(8, 2000),
     };
-    group.messages.map_or(guess, |messages| guess.min(messages))
+    group
+        .messages(0)
+        .map_or(guess, |messages| guess.min(messages))
 }
 
 /// Messages that fill the round's time at the speed just seen.
 fn next_messages(group: &Group, round: &Round) -> u64 {
-    if let Some(messages) = group.messages {
-        return messages;
-    }
     let wanted = u64::try_from(group.round_time.as_nanos()).unwrap_or(u64::MAX);
     let fitting =
         u128::from(round.messages) * u128::from(wanted) / u128::from(round.wall_ns.max(1));
@@ -317,7 +317,7 @@ mod tests {
             subjects: Vec::new(),
             rounds: 2,
             round_time: Duration::from_millis(10),
-            messages: None,
+            iters: None,
         }
     }
 
@@ -393,10 +393,11 @@ mod tests {
             ..Round::default()
         };
         assert_eq!(next_messages(&group, &round), 1000);
-        let fixed = Group {
-            messages: Some(7),
-            ..group
+        let stuck = Round {
+            messages: 100,
+            wall_ns: 3_000_000_000,
+            ..Round::default()
         };
-        assert_eq!(next_messages(&fixed, &round), 7);
+        assert_eq!(next_messages(&group, &stuck), 8);
     }
 }

@@ -1,0 +1,406 @@
+//! Runs the real program: what it writes where, how it ends, and how fast it gives up.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// The promise: a failed peer or measurement ends the run within this time.
+const FAILURE_TIME: Duration = Duration::from_secs(5);
+
+#[expect(clippy::disallowed_methods, reason = "these tests measure real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a run needs real time to get going"
+)]
+fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
+fn perf(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dgiwarp-perf"));
+    command.args(arguments.split_whitespace());
+    command
+}
+
+fn run(arguments: &str) -> Output {
+    perf(arguments).output().expect("the program starts")
+}
+
+/// Runs on the same two CPUs take turns: spinning processes that share a CPU only measure the
+/// scheduler, and take long over it.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A directory of its own for a run that leaves files behind.
+fn scratch(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&path).expect("a scratch directory");
+    path
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A server on a port of its own, killed at the end of the test.
+struct Server {
+    process: Child,
+    port: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut process = perf("server --bind 127.0.0.1 --port 0")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut line = String::new();
+        let stdout = process.stdout.take().expect("a pipe");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("the first line");
+        let port = line.trim().rsplit(':').next().expect("a port").to_owned();
+        Self { process, port }
+    }
+
+    fn client(&self, arguments: &str) -> Command {
+        perf(&format!(
+            "client 127.0.0.1 --port {} {arguments}",
+            self.port
+        ))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(pid(&self.process), signal).expect("the server runs");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn pid(process: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(process.id()).expect("a process id"))
+}
+
+/// The rows of a JSON document, after checking what every document has.
+fn rows(stdout: &[u8]) -> Vec<Value> {
+    let document: Value = serde_json::from_slice(stdout).expect("one JSON document, alone");
+    assert_eq!(document["schema"], 1);
+    assert_eq!(document["version"], env!("CARGO_PKG_VERSION"));
+    let host = &document["host"];
+    assert!(host["cpu"].is_string() && host["kernel"].is_string());
+    assert!(host["cores"].as_u64() >= Some(1) && host["load"].is_number());
+    assert!(host["pinned"].is_null() || host["pinned"].as_array().map(Vec::len) == Some(2));
+    document["rows"].as_array().expect("rows").clone()
+}
+
+fn number(row: &Value, field: &str) -> f64 {
+    row[field]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{field} of {row}"))
+}
+
+/// What must hold for any row of any run that ended well.
+fn check_row(row: &Value) {
+    assert!(row["iters"].as_u64() >= Some(1), "{row}");
+    assert!((0.0..=1.0).contains(&number(row, "loss")), "{row}");
+    if row["mode"] == "lat" {
+        let (min, p50, p99) = (
+            number(row, "min_us"),
+            number(row, "p50_us"),
+            number(row, "p99_us"),
+        );
+        assert!(0.0 < min && min <= p50 && p50 <= p99, "{row}");
+        let enough = row["iters"].as_u64() >= Some(10_000) && number(row, "loss") == 0.0;
+        assert_eq!(row["p999_us"].is_number(), enough, "{row}");
+        assert!(row["gbps"].is_null() && row["mmsg_s"].is_null(), "{row}");
+    } else {
+        assert!(
+            number(row, "gbps") > 0.0 && number(row, "mmsg_s") > 0.0,
+            "{row}"
+        );
+        assert!(row["p50_us"].is_null(), "{row}");
+        // Both figures are the same rate in different units.
+        let size = row["size"].as_f64().expect("a size");
+        let from_rate = number(row, "mmsg_s") * size * 8.0 / 1000.0;
+        assert!(
+            (from_rate / number(row, "gbps") - 1.0).abs() < 1e-6,
+            "{row}"
+        );
+    }
+    if row["baseline"].is_string() {
+        assert!(number(row, "baseline_value") > 0.0, "{row}");
+        let (q25, ratio, q75) = (
+            number(row, "ratio_q25"),
+            number(row, "ratio"),
+            number(row, "ratio_q75"),
+        );
+        assert!(q25 <= ratio && ratio <= q75, "{row}");
+    } else {
+        assert!(row["ratio"].is_null(), "{row}");
+    }
+}
+
+#[test]
+fn a_quick_run_writes_one_json_document_and_nothing_else() {
+    let _turn = turn();
+    let directory = scratch("quick");
+    let start = now();
+    let output = perf("--quick --json -")
+        .current_dir(&directory)
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(start.elapsed() < Duration::from_secs(30));
+    assert!(
+        stderr(&output).contains("about"),
+        "it says how long it takes"
+    );
+
+    let rows = rows(&output.stdout);
+    rows.iter().for_each(check_row);
+    let find = |transport: &str, op: &str, mode: &str, size: u64| {
+        rows.iter()
+            .find(|row| {
+                row["transport"] == transport
+                    && row["op"] == op
+                    && row["mode"] == mode
+                    && row["size"] == size
+            })
+            .unwrap_or_else(|| panic!("no row {transport} {op} {mode} {size}"))
+    };
+    for op in ["send", "write-record"] {
+        assert_eq!(find("ud", op, "lat", 1)["baseline"], "udp raw");
+        assert_eq!(find("ud", op, "bw", 1 << 20)["baseline"], "udp raw");
+        assert_eq!(find("ud", op, "rate", 64)["baseline"], "udp raw-single");
+    }
+    let record = find("ud", "write-record", "bw", 1 << 20);
+    assert!(number(record, "valid_fraction") > 0.0, "{record}");
+    find("tcp", "raw", "lat", 64);
+
+    let html = std::fs::read_to_string(directory.join("dgiwarp-perf-report.html"))
+        .expect("the report of a local run");
+    assert!(html.contains("<svg") && !html.contains("http"));
+}
+
+#[test]
+fn a_table_goes_to_standard_output_and_files_where_they_are_asked_for() {
+    let _turn = turn();
+    let directory = scratch("table");
+    let server = Server::start();
+    let (json, html) = (directory.join("run.json"), directory.join("run.html"));
+    let output = server
+        .client("--transport udp --op raw --mode lat --size 64,1K --iters 200 --check")
+        .arg("--json")
+        .arg(&json)
+        .arg("--html")
+        .arg(&html)
+        .output()
+        .expect("the client starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        table.contains("Latency") && table.contains(" 1K "),
+        "{table}"
+    );
+    let rows = rows(&std::fs::read(json).expect("the JSON file"));
+    assert_eq!(rows.len(), 2);
+    for row in &rows {
+        check_row(row);
+        assert_eq!(row["iters"], 200);
+    }
+    assert!(html.exists());
+}
+
+#[test]
+fn a_server_takes_one_client_after_another() {
+    let _turn = turn();
+    let server = Server::start();
+    for transport in ["udp", "tcp", "ud"] {
+        let arguments = format!(
+            "--transport {transport} --mode bw --size 64,4K,100000 --iters 300 --check --json -"
+        );
+        let output = server.client(&arguments).output().expect("a client");
+        assert!(output.status.success(), "{transport}: {}", stderr(&output));
+        let rows = rows(&output.stdout);
+        assert!(rows.iter().any(|row| row["transport"] == transport));
+        rows.iter().for_each(check_row);
+    }
+}
+
+#[test]
+fn nobody_listening_is_one_line_and_status_1() {
+    let start = now();
+    // The discard port: nothing listens there, and a remote answer is a refusal.
+    let output = run("client 127.0.0.1 --port 9 --transport udp --op raw");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(start.elapsed() < FAILURE_TIME);
+    let message = stderr(&output);
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(
+        message.contains("127.0.0.1") && message.contains("cannot connect"),
+        "{message}"
+    );
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_wrong_name_is_one_line_and_status_1() {
+    let start = now();
+    let output = run("client no-such-host.invalid");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(start.elapsed() < FAILURE_TIME);
+    let message = stderr(&output);
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.contains("no-such-host.invalid"), "{message}");
+}
+
+#[test]
+fn usage_errors_have_status_2_and_help_has_examples() {
+    for wrong in [
+        "--mode sideways",
+        "--size 0",
+        "--pin 0",
+        "--no-such-option",
+        "client",
+        "--transport tcp --op write-record",
+    ] {
+        let output = run(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+    let help = run("--help");
+    assert!(help.status.success());
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let examples = help.split("Examples:").nth(1).expect("examples");
+    assert!(
+        examples.matches("\n  dgiwarp-perf").count() >= 3,
+        "{examples}"
+    );
+    let list = run("--list");
+    assert!(list.status.success());
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    for word in ["write-record", "raw-single", "bibw", "rate"] {
+        assert!(list.contains(word), "{word}");
+    }
+}
+
+/// Starts a client that would run for minutes, lets it get going, does something to the server
+/// and checks that the client gives up in time.
+fn client_gives_up_after(disturb: impl FnOnce(&Server), transport: &str, mode: &str) {
+    let _turn = turn();
+    let server = Server::start();
+    let arguments =
+        format!("--transport {transport} --mode {mode} --size 64 --iters 100000000 --rounds 10");
+    let client = server
+        .client(&arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the client starts");
+    sleep(Duration::from_millis(700));
+    let start = now();
+    disturb(&server);
+    let output = client.wait_with_output().expect("the client ends");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(start.elapsed() < FAILURE_TIME, "{:?}", start.elapsed());
+    let errors: Vec<&str> = message
+        .lines()
+        .filter(|line| !line.contains("about") && !line.contains("note:"))
+        .collect();
+    assert_eq!(errors.len(), 1, "{message}");
+}
+
+#[test]
+fn a_killed_server_ends_a_ping_pong() {
+    client_gives_up_after(|server| server.signal(Signal::SIGKILL), "udp", "lat");
+}
+
+#[test]
+fn a_killed_server_ends_a_stream() {
+    client_gives_up_after(|server| server.signal(Signal::SIGKILL), "tcp", "bw");
+}
+
+#[test]
+fn a_killed_server_ends_a_queue_pair_stream() {
+    client_gives_up_after(|server| server.signal(Signal::SIGKILL), "ud", "bw");
+}
+
+#[test]
+fn a_stopped_server_counts_as_failed() {
+    client_gives_up_after(|server| server.signal(Signal::SIGSTOP), "udp", "bw");
+}
+
+#[test]
+fn ctrl_c_prints_what_there_is() {
+    let _turn = turn();
+    let directory = scratch("interrupted");
+    let client = perf("--transport udp --op raw --mode lat --size 1..1M --json out.json")
+        .current_dir(&directory)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    sleep(Duration::from_millis(2500));
+    let start = now();
+    kill(pid(&client), Signal::SIGINT).expect("the program runs");
+    let output = client.wait_with_output().expect("the program ends");
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert!(start.elapsed() < Duration::from_secs(2));
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        table.lines().any(|line| line.starts_with("udp  raw")),
+        "{table}"
+    );
+    let rows = rows(&std::fs::read(directory.join("out.json")).expect("the JSON file"));
+    assert!((1..11).contains(&rows.len()), "{} rows", rows.len());
+}
+
+#[test]
+fn one_cpu_is_enough_and_it_says_so() {
+    let _turn = turn();
+    let directory = scratch("one-cpu");
+    let allowed = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("the affinity");
+    let first = (0..nix::sched::CpuSet::count())
+        .find(|&cpu| allowed.is_set(cpu).unwrap_or(false))
+        .expect("a CPU");
+    let output = Command::new("taskset")
+        .args(["-c", &first.to_string()])
+        .arg(env!("CARGO_BIN_EXE_dgiwarp-perf"))
+        .args("--size 64,64K --iters 300 --json -".split(' '))
+        .current_dir(&directory)
+        .output()
+        .expect("taskset starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("sleep while they wait"),
+        "{}",
+        stderr(&output)
+    );
+    let rows = rows(&output.stdout);
+    rows.iter().for_each(check_row);
+    for row in rows
+        .iter()
+        .filter(|row| row["mode"] == "lat" && row["size"] == 64)
+    {
+        // Two spinning threads on one CPU would hand over once per scheduler slice.
+        assert!(number(row, "p50_us") < 1000.0, "{row}");
+    }
+}
