@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fs;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -65,6 +65,7 @@ pub fn run(options: &Options, interrupt: &Interrupt) -> Result<i32, Box<dyn Erro
         skips: scratch.path().join("skips"),
         programs: Vec::new(),
         report: Report::default(),
+        out: Box::new(std::io::stdout()),
     };
     run.compile(&groups)?;
     for group in groups.iter().filter(|group| group.name != Name::Build) {
@@ -94,6 +95,8 @@ struct Run<'a> {
     skips: std::path::PathBuf,
     programs: Vec<TestProgram>,
     report: Report,
+    /// Where the output of the programs goes.
+    out: Box<dyn Write>,
 }
 
 impl Run<'_> {
@@ -117,16 +120,7 @@ impl Run<'_> {
         {
             tally += self.check(&groups::PROGRAMS_FOR_TESTS, Duration::from_secs(1200))?;
         }
-        if self.interrupt.caught().is_none() {
-            match workspace::compile_tests(&self.options.packages) {
-                Ok(programs) => self.programs = programs,
-                Err(error) => {
-                    println!("{error}");
-                    self.report.failures.push(error.to_string());
-                    tally.failed += 1;
-                }
-            }
-        }
+        tally += self.compile_tests()?;
         self.report.rows.push(Row {
             word: chosen.map_or("compile", |group| group.word),
             took: begin.elapsed(),
@@ -134,6 +128,20 @@ impl Run<'_> {
             tally,
         });
         Ok(())
+    }
+
+    /// Compiles the tests of the chosen packages, and learns which programs they are.
+    fn compile_tests(&mut self) -> Result<Tally, Box<dyn Error>> {
+        let all = self.options.packages.is_empty();
+        let tally = if all {
+            self.check(&groups::TESTS, Duration::from_secs(1200))?
+        } else {
+            Tally::default()
+        };
+        if tally.failed == 0 && self.interrupt.caught().is_none() {
+            self.programs = workspace::test_programs(&self.options.packages)?;
+        }
+        Ok(tally)
     }
 
     /// One group of tests.
@@ -221,7 +229,9 @@ impl Run<'_> {
         }
         command.env(skips::VARIABLE, &self.skips);
         let mut reader = Reader::default();
-        let end = stream::run(command, limit, self.interrupt, |line| reader.line(line))?;
+        let end = stream::run(command, limit, self.interrupt, &mut self.out, |line| {
+            reader.line(line)
+        })?;
         let skipped = self.take_skips();
         let tally = conclude(&reader, end, u64::try_from(skipped)?);
         self.report.failures.extend(
@@ -280,8 +290,112 @@ fn announce(group: &Group) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::ExitStatusExt as _;
     use std::process::ExitStatus;
+
+    /// A stand-in for a test program: a shell script, with what it does when it is asked to run its tests.
+    fn script(folder: &Path, name: &str, group: Name, tests: &str, body: &str) -> TestProgram {
+        let executable = folder.join(name);
+        let list: String = tests
+            .split(' ')
+            .map(|test| format!("echo {test}: test; "))
+            .collect();
+        fs::write(
+            &executable,
+            format!("#!/bin/sh\ncase $1 in --list) {list} exit;; esac\n{body}\n"),
+        )
+        .unwrap();
+        fs::set_permissions(&executable, fs::Permissions::from_mode(0o755)).unwrap();
+        TestProgram {
+            package: "p".into(),
+            target: name.into(),
+            group,
+            selection: format!("-p p --test {name}"),
+            executable,
+            folder: folder.into(),
+        }
+    }
+
+    #[test]
+    fn groups_run_their_programs_and_the_report_tells_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let result = |passed: u32, failed: u32| {
+            format!(
+                "echo 'test result: x. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out; finished in 0s'"
+            )
+        };
+        let good = format!("echo 'c: no tun' >>$DGIWARP_TEST_SKIPS; {}", result(3, 0));
+        let bad = format!("echo 'test b ... FAILED'; {}; exit 101", result(1, 1));
+        let soak = format!(
+            "echo \"$*\" >{}; {}",
+            folder.path().join("arguments").display(),
+            result(1, 0)
+        );
+        let script =
+            |name, group, tests, body: &str| script(folder.path(), name, group, tests, body);
+        let interrupt = Interrupt::never();
+        // One package chosen, so that the documentation examples of the workspace are not run from here.
+        let options = Options {
+            packages: vec!["p".into()],
+            ..Options::default()
+        };
+        let mut run = Run {
+            options: &options,
+            interrupt: &interrupt,
+            skips: folder.path().join("skips"),
+            programs: vec![
+                script("good", Name::Process, "a b c", &good),
+                script("bad", Name::Process, "a b", &bad),
+                script("crash", Name::Process, "a", "kill -SEGV $$"),
+                script("elsewhere", Name::Unit, "a", "exit 1"),
+                script("long", Name::Debian, "soak_it", &soak),
+            ],
+            report: Report::default(),
+            out: Box::new(std::io::sink()),
+        };
+        run.group(&GROUPS[2]).unwrap();
+        assert_eq!(
+            run.report.total(false),
+            Tally {
+                passed: 3,
+                failed: 2,
+                skipped: 1
+            }
+        );
+        assert_eq!(run.report.skips, [("c".to_owned(), "no tun".to_owned())]);
+        assert_eq!(run.report.failures.len(), 2);
+        assert_eq!(run.report.failures[0], "-p p --test bad: b");
+        assert!(run.report.failures[1].starts_with("-p p --test crash: signal: 11"));
+
+        run.report = Report::default();
+        run.group(&GROUPS[5]).unwrap();
+        assert_eq!(
+            run.report.total(false),
+            Tally {
+                passed: 1,
+                failed: 0,
+                skipped: 0
+            }
+        );
+        let arguments = fs::read_to_string(folder.path().join("arguments")).unwrap();
+        assert_eq!(arguments, "soak_ --ignored --nocapture\n");
+    }
+
+    #[test]
+    fn a_group_without_tests_fails() {
+        let (options, interrupt) = (Options::default(), Interrupt::never());
+        let mut run = Run {
+            options: &options,
+            interrupt: &interrupt,
+            skips: "none".into(),
+            programs: Vec::new(),
+            report: Report::default(),
+            out: Box::new(std::io::sink()),
+        };
+        run.group(&GROUPS[3]).unwrap();
+        assert_eq!(run.report.total(false).failed, 1);
+    }
 
     fn reader(line: &str) -> Reader {
         let mut reader = Reader::default();

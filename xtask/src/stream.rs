@@ -1,6 +1,6 @@
 //! Runs one program, passing its output on line by line while somebody reads along, with a time limit.
 
-use std::io::{self, BufRead, BufReader, Write as _};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -39,15 +39,16 @@ impl End {
     }
 }
 
-/// Starts `command` with an empty standard input and in its own process group, prints its standard output as it comes
-/// and gives each line to `read`. Past `limit`, or when `interrupt` is set, the whole group is ended.
+/// Starts `command` with an empty standard input and in its own process group, passes its standard output on to `out` as
+/// it comes and gives each line to `read`. Past `limit`, or when `interrupt` is set, the whole group is ended.
 ///
 /// # Errors
-/// The program could not be started, or our standard output cannot be written.
+/// The program could not be started, or `out` cannot be written.
 pub fn run(
     command: &mut Command,
     limit: Duration,
     interrupt: &Interrupt,
+    out: &mut dyn Write,
     mut read: impl FnMut(&str),
 ) -> io::Result<End> {
     let mut child = command
@@ -63,14 +64,14 @@ pub fn run(
     let mut open = true;
     loop {
         if open {
-            open = show(&lines, TICK, &mut read)?;
+            open = show(&lines, TICK, out, &mut read)?;
         } else {
             clock::pause(TICK);
         }
         if let Some(status) = child.try_wait()? {
             let linger = clock::now() + LINGER;
             while open && clock::now() < linger {
-                open = show(&lines, TICK, &mut read)?;
+                open = show(&lines, TICK, out, &mut read)?;
             }
             return Ok(End::Status(status));
         }
@@ -81,7 +82,7 @@ pub fn run(
         if clock::now() >= deadline {
             // SIGABRT would leave a core; the name of the running test is already on the screen.
             end_group(&mut child, Signal::SIGKILL);
-            while open && show(&lines, TICK, &mut read)? && clock::now() < deadline + LINGER {}
+            while open && show(&lines, TICK, out, &mut read)? && clock::now() < deadline + LINGER {}
             return Ok(End::TimedOut);
         }
     }
@@ -91,9 +92,9 @@ pub fn run(
 fn show(
     lines: &Receiver<Vec<u8>>,
     wait: Duration,
+    out: &mut dyn Write,
     read: &mut impl FnMut(&str),
 ) -> io::Result<bool> {
-    let mut out = io::stdout().lock();
     let mut wait = wait;
     loop {
         match lines.recv_timeout(wait) {
@@ -155,6 +156,7 @@ mod tests {
             &mut sh("echo one; printf two; exit 3"),
             Duration::from_secs(10),
             &Interrupt::never(),
+            &mut io::sink(),
             |line| seen.push(line.to_owned()),
         )
         .unwrap();
@@ -171,6 +173,7 @@ mod tests {
             &mut sh("sleep 1000 & echo $!; wait"),
             Duration::from_millis(300),
             &Interrupt::never(),
+            &mut io::sink(),
             |line| line.clone_into(&mut pid),
         )
         .unwrap();
@@ -193,6 +196,7 @@ mod tests {
             &mut sh("sleep 30 & exit 0"),
             Duration::from_secs(20),
             &Interrupt::never(),
+            &mut io::sink(),
             |_| {},
         )
         .unwrap();

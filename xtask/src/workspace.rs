@@ -65,11 +65,11 @@ pub struct TestProgram {
     pub folder: PathBuf,
 }
 
-/// Compiles all tests and lists them.
+/// Lists the test programs, compiling what is not compiled yet.
 ///
 /// # Errors
 /// A test does not compile (cargo has said why), or cargo cannot be run.
-pub fn compile_tests(packages: &[String]) -> Result<Vec<TestProgram>, Box<dyn Error>> {
+pub fn test_programs(packages: &[String]) -> Result<Vec<TestProgram>, Box<dyn Error>> {
     let metadata = metadata()?;
     let mut command = cargo();
     command.args([
