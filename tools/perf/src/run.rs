@@ -9,7 +9,7 @@ use crate::control::EndpointSpec;
 use crate::error::Result;
 use crate::host::Wait;
 use crate::plan::Group;
-use crate::report::Row;
+use crate::report::{Row, size};
 use crate::stats;
 
 /// How often a group whose baseline drifted is measured again.
@@ -70,6 +70,7 @@ fn measure(
     notes: &mut Vec<String>,
 ) -> Result<()> {
     session.close_all()?;
+    let mut too_large = None;
     for &subject in &group.subjects {
         let spec = EndpointSpec {
             subject,
@@ -86,12 +87,15 @@ fn measure(
                 messages: first_guess(group),
                 rounds: Vec::new(),
             }),
-            Opened::TooLargeToPing(granted) => notes.push(format!(
-                "{subject} lat {}: left out, a datagram ping-pong has no flow control and the \
-                 receive buffer is {granted} bytes (see net.core.rmem_max)",
-                group.size
-            )),
+            Opened::TooLargeToPing(granted) => too_large = Some(granted),
         }
+    }
+    if let Some(granted) = too_large {
+        notes.push(format!(
+            "lat {} left out over datagrams: a ping-pong has no flow control, and the receive \
+             buffer is {granted} bytes (limited by net.core.rmem_max or --rcvbuf)",
+            size(group.size)
+        ));
     }
     for one in series.iter_mut() {
         // The first round warms caches and tells how many messages fit the time.
@@ -131,7 +135,7 @@ fn repeat_while_drifting(
     if group.mode == Mode::Lat && best_drift > stats::MAX_DRIFT {
         notes.push(format!(
             "lat {}: the raw p50 drifted by {best_drift:.2}x between rounds, the machine was busy",
-            group.size
+            size(group.size)
         ));
     }
     Ok(())

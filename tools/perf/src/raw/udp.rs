@@ -21,9 +21,8 @@ use crate::raw::path_mtu;
 
 /// Payload of the large datagrams used where the path carries them whole.
 const LARGE_DATAGRAM: u64 = 65_000;
-/// The same with a receive buffer that would hold only a few large ones.
-const MEDIUM_DATAGRAM: u64 = 16 * 1024;
-/// From this receive buffer on, large datagrams are used for streams.
+/// From this receive buffer on, large datagrams are used for streams: a smaller one holds so few of
+/// them that trains are faster.
 const ROOMY_BUFFER: u64 = 1024 * 1024;
 /// Ethernet: what "MTU-sized" means on a path with a larger MTU, such as loopback.
 const ETHERNET_MTU: u64 = 1500;
@@ -281,7 +280,7 @@ fn cut(op: Op, mode: Mode, mtu_payload: u64, granted: u64, size: u64) -> (u64, u
     let (segment, per_call) = match op {
         Op::RawSingle => (ethernet, 1),
         Op::Raw if whole && (mode == Mode::Lat || granted >= ROOMY_BUFFER) => (LARGE_DATAGRAM, 1),
-        Op::Raw if whole => (MEDIUM_DATAGRAM, 1),
+        Op::Raw if whole => (ethernet, train(ethernet)),
         Op::Raw => (mtu_payload, train(mtu_payload)),
         Op::RawTrain | Op::Send | Op::WriteRecord => (ethernet, train(ethernet)),
     };
@@ -351,7 +350,7 @@ mod tests {
         );
         assert_eq!(
             cut(Op::Raw, Mode::Bw, 65_507, 425_984, 1 << 20),
-            (16_384, 16_384)
+            (1472, 1472 * 44)
         );
         assert_eq!(
             cut(Op::Raw, Mode::Lat, 65_507, 425_984, 60_000),
