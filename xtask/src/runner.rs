@@ -81,6 +81,9 @@ pub fn run(options: &Options, interrupt: &Interrupt) -> Result<i32, Box<dyn Erro
             .map(|program| program.list(true).len())
             .sum();
     }
+    if let Some(signal) = interrupt.caught() {
+        println!("\nInterrupted by signal {signal}; this is what ran before:");
+    }
     print!("{}", run.report.render(options.no_skip));
     Ok(match interrupt.caught() {
         Some(signal) => 128 + signal,
