@@ -73,6 +73,8 @@ pub fn run(
             while open && clock::now() < linger {
                 open = show(&lines, TICK, out, &mut read)?;
             }
+            // Whatever it left running must not disturb what comes next.
+            signal_group(&child, Signal::SIGKILL);
             return Ok(End::Status(status));
         }
         if let Some(signal) = interrupt.caught() {
@@ -126,17 +128,20 @@ fn forward(stdout: ChildStdout, sender: &Sender<Vec<u8>>) {
 }
 
 fn end_group(child: &mut Child, signal: Signal) {
-    let Ok(group) = i32::try_from(child.id()).map(Pid::from_raw) else {
-        return;
-    };
-    // Each of these fails only if the group is gone already.
-    let _gone = killpg(group, signal);
+    signal_group(child, signal);
     let deadline = clock::now() + GRACE;
     while matches!(child.try_wait(), Ok(None)) && clock::now() < deadline {
         clock::pause(TICK);
     }
-    let _gone = killpg(group, Signal::SIGKILL);
+    signal_group(child, Signal::SIGKILL);
     let _status = child.wait();
+}
+
+fn signal_group(child: &Child, signal: Signal) {
+    if let Ok(group) = i32::try_from(child.id()) {
+        // Fails only if nobody of the group is left.
+        let _gone = killpg(Pid::from_raw(group), signal);
+    }
 }
 
 #[cfg(test)]
@@ -147,6 +152,16 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command
+    }
+
+    /// Waits until a process is gone, or a zombie that nobody has collected yet.
+    fn await_end(pid: &str) {
+        let stat = format!("/proc/{pid}/stat");
+        let deadline = clock::now() + Duration::from_secs(5);
+        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {
+            assert!(clock::now() < deadline, "process {pid} is still there");
+            clock::pause(TICK);
+        }
     }
 
     #[test]
@@ -179,28 +194,23 @@ mod tests {
         .unwrap();
         assert_eq!(end, End::TimedOut);
         assert!(begin.elapsed() < Duration::from_secs(5));
-        let gone = || {
-            std::fs::read_to_string(format!("/proc/{pid}/stat"))
-                .map_or(true, |stat| stat.contains(") Z"))
-        };
-        while !gone() && begin.elapsed() < Duration::from_secs(10) {
-            clock::pause(TICK);
-        }
-        assert!(gone(), "process {pid} is still there");
+        await_end(&pid);
     }
 
     #[test]
-    fn a_child_that_keeps_the_output_open_does_not_delay() {
+    fn a_child_that_stays_neither_delays_nor_survives() {
         let begin = clock::now();
+        let mut pid = String::new();
         let end = run(
-            &mut sh("sleep 30 & exit 0"),
+            &mut sh("sleep 30 & echo $!; exit 0"),
             Duration::from_secs(20),
             &Interrupt::never(),
             &mut io::sink(),
-            |_| {},
+            |line| line.clone_into(&mut pid),
         )
         .unwrap();
         assert!(end.is_success());
         assert!(begin.elapsed() < Duration::from_secs(10));
+        await_end(&pid);
     }
 }

@@ -68,6 +68,22 @@ fn the_tree_is_complete_and_its_programs_run() {
         String::from_utf8_lossy(&same.stdout)
     );
 
+    // It works wherever it is put, and finds its own library there.
+    let moved = folder.path().join("moved");
+    fs::rename(unpacked.join(made.tree.file_name().unwrap()), &moved).unwrap();
+    let run = Command::new(moved.join("bin/dgiwarp-run"))
+        .args(["sh", "-c", "echo $LD_LIBRARY_PATH"])
+        .output()
+        .unwrap();
+    let path = String::from_utf8(run.stdout).unwrap();
+    let lib = fs::canonicalize(moved.join("lib/dgiwarp")).unwrap();
+    assert_eq!(
+        path.trim().split(':').next(),
+        lib.to_str(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+
     // Once more over the old tree gives the same bytes.
     let before = fs::read(&made.archive).unwrap();
     assert_eq!(dist::make(folder.path()).unwrap(), made);
