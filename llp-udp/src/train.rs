@@ -104,7 +104,7 @@ mod tests {
                 }
             }
             prop_assert!(train.octets() <= MAX_TRAIN_OCTETS && train.len() <= MAX_TRAIN_DATAGRAMS);
-            let size = train.segment_size().map_or(train.octets(), usize::from);
+            let size = train.segment_size().map_or_else(|| train.octets(), usize::from);
             let bytes = vec![0u8; train.octets()];
             let cut: Vec<usize> = bytes.chunks(size).map(<[u8]>::len).collect();
             prop_assert_eq!(cut, joined);

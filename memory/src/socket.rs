@@ -1,4 +1,5 @@
-//! The vectored socket call that sends registered bytes where they lie.
+//! The vectored socket call that sends registered bytes where they lie, and the two socket options of datagrams
+//! that no safe wrapper has.
 
 use std::io;
 use std::mem;
@@ -93,6 +94,66 @@ pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> i
         )
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Forbids IP fragmentation of what a datagram socket sends: too large datagrams fail with `EMSGSIZE`. `ipv4`
+/// and `ipv6` tell which protocols the socket speaks; a dual-stack one speaks both.
+///
+/// # Errors
+/// What `setsockopt(2)` returns.
+pub fn forbid_fragmentation(fd: BorrowedFd<'_>, ipv4: bool, ipv6: bool) -> io::Result<()> {
+    if ipv4 {
+        set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+    }
+    if ipv6 {
+        set_option(
+            fd,
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_DO,
+        )?;
+    }
+    Ok(())
+}
+
+/// The MTU, in octets, of the route that a connected IPv6 socket uses.
+///
+/// # Errors
+/// What `getsockopt(2)` returns.
+pub fn ipv6_route_mtu(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut mtu: libc::c_int = 0;
+    let mut length: libc::socklen_t = 4;
+    // SAFETY: value and length point to an int and its size.
+    let status = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU,
+            (&raw mut mtu).cast(),
+            &raw mut length,
+        )
+    };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    u32::try_from(mtu).map_err(io::Error::other)
+}
+
+fn set_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: the value is an int of 4 bytes that lives through the call.
+    let status = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), 4)
+    };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Room for the control messages above, aligned as `cmsghdr` wants.

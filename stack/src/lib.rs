@@ -1,1 +1,69 @@
-//! Placeholder.
+//! A software RNIC in user space.
+//!
+//! [`Rnic`] is the device. It needs no hardware, kernel module, device node or privilege: datagram QPs
+//! are UDP sockets. From it come protection domains ([`Pd`]), registered memory ([`Mr`]), completion
+//! queues ([`Cq`]) and queue pairs ([`UdQp`]).
+//!
+//! Posting transmits in the caller's thread and [`Cq::poll`] receives in the caller's thread; a background
+//! thread serves one-sided traffic, timers and full sockets while nobody polls.
+//!
+//! ```
+//! use dgiwarp::{Access, Buffer, Config, Destination, Operation, Rnic, SendWr, UdQpAttr, WcOpcode};
+//!
+//! let rnic = Rnic::open(Config::default())?;
+//! let pd = rnic.alloc_pd();
+//! let cq = rnic.create_cq(64)?;
+//!
+//! // The target lets a peer write 4096 octets and keeps records of what arrived.
+//! let target = pd.create_ud_qp(&UdQpAttr { record_slots: 16, ..UdQpAttr::new(&cq, &cq) })?;
+//! let memory = Buffer::zeroed(4096)?;
+//! let mr = pd.register(memory.region(), Access::REMOTE_WRITE)?;
+//!
+//! // The source writes; it needs the target's QPN, address and rkey, exchanged by whatever means.
+//! let source = pd.create_ud_qp(&UdQpAttr::new(&cq, &cq))?;
+//! let message = Buffer::zeroed(1000)?;
+//! message.write(0, &[7; 1000]);
+//! let local = pd.register(message.region(), Access::empty())?;
+//! source.post_send(&[SendWr {
+//!     wr_id: 1,
+//!     operation: Operation::WriteRecord { rkey: mr.rkey(), remote_addr: mr.addr(), immediate: None },
+//!     destination: Destination { ah: pd.create_ah("127.0.0.1".parse()?)?, qpn: target.qpn(), qkey: 0 },
+//!     sges: &[local.sge(..)],
+//!     signaled: false,
+//!     solicited: false,
+//! }])?;
+//!
+//! let wc = cq.wait(std::time::Duration::from_secs(5))?.expect("a record");
+//! assert_eq!((wc.opcode, wc.byte_len), (WcOpcode::WriteRecord, 1000));
+//! let record = target.record(wc.record()).expect("not released yet");
+//! assert_eq!(record.ranges, [(0, 1000)]);
+//! target.release_record(wc.record());
+//! assert_eq!(memory.to_vec(0, 1000), [7; 1000]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod ah;
+mod config;
+mod counters;
+mod cq;
+mod driver;
+mod engine;
+mod error;
+mod pd;
+mod rnic;
+mod ud_qp;
+mod wr;
+
+pub use ah::AddressHandle;
+pub use config::{Config, KNOBS, Knob};
+pub use counters::QpCounters;
+pub use cq::{CompChannel, Cq};
+pub use dgiwarp_memory::{Access, Buffer, Region};
+pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
+pub use error::{CqError, Error, PostError, PostFailure};
+pub use pd::{Mr, Pd};
+pub use rnic::Rnic;
+pub use ud_qp::{RecordView, UdQp, UdQpAttr};
+pub use wr::{Destination, MAX_SGE, Operation, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus};

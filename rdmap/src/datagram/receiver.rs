@@ -84,6 +84,10 @@ pub trait Upper<K>: TaggedBuffers {
     /// A receive taken from the queue.
     type Receive;
 
+    /// State for a new source or message is about to be made, which may allocate: let go of memory that
+    /// is held between placements.
+    fn prepare_state(&mut self) {}
+
     /// Takes the receive at the head of the queue, if `length` octets fit it.
     ///
     /// # Errors
@@ -227,6 +231,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         if qkey != self.config.qkey {
             return Err(DropReason::BadQkey);
         }
+        upper.prepare_state();
         let source = self.source_of(now, from, extension)?;
         self.advance(source, extension.number, upper);
         let position = match self.assemblies.find(source, extension.number) {
@@ -328,6 +333,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                 length: extension.length,
             })
             .map_err(drop_reason)?;
+        upper.prepare_state();
         let source = self.source_of(now, from, extension)?;
         if let Standing::Open(behind) = self.sources.get(source).standing(extension.number)
             && behind > self.config.reorder_window

@@ -1,0 +1,185 @@
+//! Settings of a device, each with an environment variable for programs that are not recompiled.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A setting that can be given in the environment.
+#[derive(Debug, Clone, Copy)]
+pub struct Knob {
+    /// The variable.
+    pub name: &'static str,
+    /// What it does, its unit and range.
+    pub help: &'static str,
+    set: fn(&mut Config, &str) -> Option<()>,
+    show: fn(&Config) -> String,
+}
+
+impl Knob {
+    /// The present value.
+    #[must_use]
+    pub fn show(&self, config: &Config) -> String {
+        (self.show)(config)
+    }
+}
+
+/// All settings that can be given in the environment.
+pub const KNOBS: &[Knob] = &[
+    Knob {
+        name: "DGIWARP_RCVBUF",
+        help: "receive buffer asked of the kernel for each socket, in octets, 4096 to 1073741824; \
+               0 leaves the system's default",
+        set: |config, text| {
+            config.receive_buffer = number(text, 0, 1 << 30)?;
+            Some(())
+        },
+        show: |config| config.receive_buffer.to_string(),
+    },
+    Knob {
+        name: "DGIWARP_MTU",
+        help: "largest MTU assumed of any path, in octets, 576 to 65536; 0 takes the routes' own",
+        set: |config, text| {
+            let mtu = number(text, 0, 65_536)?;
+            config.max_mtu = (mtu == 0 || mtu >= 576).then_some(u32::try_from(mtu).ok()?)?;
+            Some(())
+        },
+        show: |config| config.max_mtu.to_string(),
+    },
+    Knob {
+        name: "DGIWARP_RECORD_TIMEOUT_MS",
+        help: "how long a Write-Record may be silent before its record is closed, in milliseconds, 1 to 60000",
+        set: |config, text| {
+            let millis = number(text, 1, 60_000)?;
+            config.record_timeout = Duration::from_millis(u64::try_from(millis).ok()?);
+            Some(())
+        },
+        show: |config| config.record_timeout.as_millis().to_string(),
+    },
+];
+
+/// Settings of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Receive buffer asked of the kernel for each socket, in octets; the kernel may grant less. 0
+    /// leaves the system's default. Default 4 MiB.
+    pub receive_buffer: usize,
+    /// Largest MTU assumed of any path, in octets; 0 takes the routes' own. Default 0.
+    pub max_mtu: u32,
+    /// A record is closed when nothing was placed for this long. Default 200 ms.
+    pub record_timeout: Duration,
+    /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
+    /// epochs can be guessed with it.
+    pub seed: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            receive_buffer: 4 << 20,
+            max_mtu: 0,
+            record_timeout: Duration::from_millis(200),
+            seed: None,
+        }
+    }
+}
+
+impl Config {
+    /// The defaults with what the environment changes, and one warning for each `DGIWARP_*` variable that is
+    /// unknown to all of dgiwarp (`others` are the names that the caller knows beside [`KNOBS`]) or malformed.
+    #[must_use]
+    pub fn from_environment(
+        variables: impl IntoIterator<Item = (String, String)>,
+        others: &[&str],
+    ) -> (Self, Vec<String>) {
+        let mut config = Self::default();
+        let mut warnings = Vec::new();
+        // In the order of names, so that warnings do not depend on the environment's.
+        let variables: BTreeMap<_, _> = variables
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("DGIWARP_"))
+            .collect();
+        for (name, value) in variables {
+            let Some(knob) = KNOBS.iter().find(|knob| knob.name == name) else {
+                if !others.contains(&name.as_str()) {
+                    warnings.push(unknown(&name, others));
+                }
+                continue;
+            };
+            if (knob.set)(&mut config, &value).is_none() {
+                warnings.push(format!(
+                    "{name}={value} is not understood and ignored: {}",
+                    knob.help
+                ));
+            }
+        }
+        (config, warnings)
+    }
+}
+
+fn number(text: &str, min: usize, max: usize) -> Option<usize> {
+    let value = text.parse().ok()?;
+    (min..=max).contains(&value).then_some(value)
+}
+
+fn unknown(name: &str, others: &[&str]) -> String {
+    let nearest = KNOBS
+        .iter()
+        .map(|knob| knob.name)
+        .chain(others.iter().copied())
+        .min_by_key(|known| distance(name, known));
+    match nearest {
+        Some(nearest) => format!("{name} is unknown and ignored; did you mean {nearest}?"),
+        None => format!("{name} is unknown and ignored"),
+    }
+}
+
+/// Levenshtein's distance.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(pairs: &[(&str, &str)]) -> (Config, Vec<String>) {
+        let variables = pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Config::from_environment(variables, &["DGIWARP_PERSONA"])
+    }
+
+    #[test]
+    fn the_environment_changes_settings() {
+        let (config, warnings) = from(&[
+            ("DGIWARP_RCVBUF", "212992"),
+            ("DGIWARP_MTU", "1500"),
+            ("DGIWARP_RECORD_TIMEOUT_MS", "50"),
+            ("DGIWARP_PERSONA", "iwarp"),
+            ("HOME", "/"),
+        ]);
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!(config.receive_buffer, 212_992);
+        assert_eq!(config.max_mtu, 1500);
+        assert_eq!(config.record_timeout, Duration::from_millis(50));
+        assert_eq!(KNOBS[0].show(&config), "212992");
+    }
+
+    #[test]
+    fn mistakes_are_named_with_the_nearest_knob() {
+        let (config, warnings) = from(&[("DGIWARP_RCVBUFF", "1"), ("DGIWARP_MTU", "100")]);
+        assert_eq!(config, Config::default());
+        assert!(warnings[0].contains("DGIWARP_MTU=100 is not understood"));
+        assert!(warnings[1].contains("did you mean DGIWARP_RCVBUF?"));
+    }
+}

@@ -1,0 +1,78 @@
+//! What a QP counts.
+
+use dgiwarp_rdmap::datagram::DropReason;
+
+/// Counters of a QP since it was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QpCounters {
+    /// Segments handed to the network.
+    pub segments_sent: u64,
+    /// Octets of payload in them.
+    pub octets_sent: u64,
+    /// Segments received and used.
+    pub segments_received: u64,
+    /// Octets of them, headers included.
+    pub octets_received: u64,
+    /// Trains cut anew because the path takes less than before.
+    pub resized: u64,
+    /// Messages that the network refused.
+    pub send_errors: u64,
+    dropped: [u64; DropReason::ALL.len()],
+}
+
+impl Default for QpCounters {
+    fn default() -> Self {
+        Self {
+            segments_sent: 0,
+            octets_sent: 0,
+            segments_received: 0,
+            octets_received: 0,
+            resized: 0,
+            send_errors: 0,
+            dropped: [0; DropReason::ALL.len()],
+        }
+    }
+}
+
+impl QpCounters {
+    /// Segments dropped for this reason.
+    #[must_use]
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.dropped[reason.index()]
+    }
+
+    /// Segments dropped for whatever reason.
+    #[must_use]
+    pub fn dropped_in_all(&self) -> u64 {
+        DropReason::ALL
+            .iter()
+            .filter(|reason| !matches!(reason, DropReason::RecordDropped))
+            .map(|reason| self.dropped(*reason))
+            .sum()
+    }
+
+    #[inline]
+    pub(crate) fn count_sent(&mut self, segments: usize, octets: u64) {
+        self.segments_sent += segments as u64;
+        self.octets_sent += octets;
+    }
+
+    #[inline]
+    pub(crate) fn count_received(&mut self, octets: usize) {
+        self.segments_received += 1;
+        self.octets_received += octets as u64;
+    }
+
+    pub(crate) fn count_drop(&mut self, reason: DropReason) {
+        self.dropped[reason.index()] += 1;
+    }
+
+    pub(crate) fn count_resized(&mut self) {
+        self.resized += 1;
+    }
+
+    pub(crate) fn count_send_error(&mut self) {
+        self.send_errors += 1;
+    }
+}

@@ -1,0 +1,179 @@
+//! Completion queues and channels.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
+
+use crate::driver::clock;
+use crate::driver::cq::{By, CqShared};
+use crate::wr::WcOpcode;
+use crate::{CqError, Error, RecordHandle, Wc};
+
+/// A completion queue (`ibv_create_cq(3)`). Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Cq {
+    pub(crate) shared: Arc<CqShared>,
+}
+
+impl Cq {
+    /// Moves completions to the front of `out` and returns how many. Where there are none, it receives what has
+    /// arrived first. Never blocks.
+    ///
+    /// # Errors
+    /// [`CqError::Overrun`] once all completions before the lost one were taken.
+    #[inline]
+    pub fn poll(&self, out: &mut [Wc]) -> Result<usize, CqError> {
+        self.shared.poll(out)
+    }
+
+    /// The next completion, if there is one.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    #[inline]
+    pub fn poll_one(&self) -> Result<Option<Wc>, CqError> {
+        let mut out = [Wc::new(0, WcOpcode::Send, 0)];
+        let count = self.poll(&mut out)?;
+        Ok((count > 0).then_some(out[0]))
+    }
+
+    /// Waits at most `timeout` for the next completion: spins for some microseconds where there is a core for
+    /// it, then sleeps.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn wait(&self, timeout: Duration) -> Result<Option<Wc>, CqError> {
+        if let Some(wc) = self.poll_one()? {
+            return Ok(Some(wc));
+        }
+        self.shared.sleep(clock::now().checked_add(timeout));
+        self.poll_one()
+    }
+
+    /// Asks for one event on the completion channel at the next completion, or the next solicited one
+    /// (`ibv_req_notify_cq(3)`). Poll once more afterwards: what came before makes no event.
+    pub fn request_notification(&self, solicited_only: bool) {
+        self.shared.arm(solicited_only);
+    }
+
+    /// Identifies the queue in [`CompChannel::next_event`].
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.shared.id()
+    }
+}
+
+/// Tells a program of completions (`ibv_create_comp_channel(3)`). Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct CompChannel {
+    pub(crate) shared: Arc<ChannelShared>,
+}
+
+/// What a channel's handle and its completion queues share.
+#[derive(Debug)]
+pub(crate) struct ChannelShared {
+    /// Readable when there is an event, or data that may become one.
+    epoll: Epoll,
+    event: EventFd,
+    pending: Mutex<VecDeque<u64>>,
+    queues: Mutex<Vec<Weak<CqShared>>>,
+}
+
+impl ChannelShared {
+    pub(crate) fn new() -> Result<Arc<Self>, Error> {
+        let failed = |errno: nix::errno::Errno| {
+            Error::system("cannot make a completion channel")(errno.into())
+        };
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
+        let event =
+            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
+        epoll
+            .add(&event, EpollEvent::new(EpollFlags::EPOLLIN, 0))
+            .map_err(failed)?;
+        Ok(Arc::new(Self {
+            epoll,
+            event,
+            pending: Mutex::new(VecDeque::new()),
+            queues: Mutex::new(Vec::new()),
+        }))
+    }
+
+    pub(crate) fn attach(self: &Arc<Self>, cq: &Arc<CqShared>) -> Result<(), Error> {
+        // Data that nobody received yet wakes the program too: it receives for itself, without another thread between.
+        self.epoll
+            .add(cq.sockets_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))
+            .map_err(|errno| Error::system("cannot watch a completion queue")(errno.into()))?;
+        self.queues.lock().push(Arc::downgrade(cq));
+        cq.set_channel(Arc::clone(self));
+        Ok(())
+    }
+
+    pub(crate) fn tell(&self, cq: u64) {
+        self.pending.lock().push_back(cq);
+        let _ = self.event.write(1);
+    }
+
+    fn take(&self) -> Option<u64> {
+        let mut pending = self.pending.lock();
+        let cq = pending.pop_front()?;
+        if pending.is_empty() {
+            let _ = self.event.read();
+        }
+        Some(cq)
+    }
+
+    fn progress(&self) {
+        let queues: Vec<_> = self
+            .queues
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for cq in queues {
+            cq.progress(By::Poller);
+        }
+    }
+}
+
+impl CompChannel {
+    /// The [`Cq::id`] of a queue that has what it was asked to tell of. Receives what has arrived. With
+    /// `block` it waits; else `None` means that there is no event now.
+    #[must_use]
+    pub fn next_event(&self, block: bool) -> Option<u64> {
+        loop {
+            if let Some(cq) = self.shared.take() {
+                return Some(cq);
+            }
+            self.shared.progress();
+            if let Some(cq) = self.shared.take() {
+                return Some(cq);
+            }
+            if !block {
+                return None;
+            }
+            let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, PollTimeout::NONE);
+        }
+    }
+}
+
+/// Readable when [`CompChannel::next_event`] may have one.
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.epoll.0.as_fd()
+    }
+}
+
+impl Wc {
+    /// The record that a completion with opcode [`WcOpcode::WriteRecord`] tells of.
+    #[must_use]
+    pub fn record(&self) -> RecordHandle {
+        RecordHandle::from_u64(self.wr_id)
+    }
+}

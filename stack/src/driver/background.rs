@@ -1,0 +1,333 @@
+//! The background thread: progress while nobody polls.
+//!
+//! One per device, started with the first QP, all signals blocked, never spinning. It sleeps on the epoll sets of the completion
+//! queues (armed for one event at a time), runs timers, and goes on with what a full socket did not take.
+//!
+//! A thread that sleeps on a socket costs every arriving datagram a wake-up, so the thread *learns* which queues are polled: see
+//! [`CqShared`]. Those it looks at only now and then, to find out whether their program stopped polling.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use parking_lot::Mutex;
+
+use super::clock;
+use super::cq::{By, CqShared};
+use crate::Error;
+
+/// Event of the thread's own eventfd.
+const WAKE: u64 = u64::MAX;
+/// Event of a socket that can take more.
+const WRITABLE: u64 = u64::MAX - 1;
+/// How often queues that are polled are looked at, at first and after a while.
+const TICK: Duration = Duration::from_millis(1);
+const SLOW_TICK: Duration = Duration::from_millis(4);
+/// Ticks until the slow one.
+const TICKS: u32 = 32;
+/// Turns for one queue before the next one.
+const TURNS: usize = 16;
+/// Ticks without a poll and without data until a queue is watched again.
+const IDLE_TICKS: u32 = 64;
+
+/// The thread and what it shares with the others.
+#[derive(Debug)]
+pub(crate) struct Background {
+    epoll: Epoll,
+    wake: EventFd,
+    queues: Mutex<Vec<Weak<CqShared>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    stop: AtomicBool,
+    next_id: AtomicU64,
+    /// When the thread will look next, in nanoseconds of the driver's clock.
+    next_look: AtomicU64,
+    spinning_allowed: bool,
+    max_mtu: u32,
+}
+
+/// What the thread remembers of a queue between its looks.
+struct Seen {
+    id: u64,
+    polls: u64,
+    idle_ticks: u32,
+    lying: bool,
+}
+
+impl Background {
+    pub(crate) fn new(max_mtu: u32) -> Result<Arc<Self>, Error> {
+        let make = || -> Result<(Epoll, EventFd), Errno> {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+            epoll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+            Ok((epoll, wake))
+        };
+        let (epoll, wake) =
+            make().map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Arc::new(Self {
+            epoll,
+            wake,
+            queues: Mutex::new(Vec::new()),
+            thread: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            next_id: AtomicU64::new(0),
+            next_look: AtomicU64::new(0),
+            spinning_allowed: cores > 1,
+            max_mtu,
+        }))
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether there is a core to spin on.
+    pub(crate) fn may_spin(&self) -> bool {
+        self.spinning_allowed
+    }
+
+    /// The MTU that the device's settings leave of a route's.
+    pub(crate) fn limit_mtu(&self, of_route: u32) -> u32 {
+        if self.max_mtu == 0 {
+            of_route
+        } else {
+            of_route.min(self.max_mtu)
+        }
+    }
+
+    /// Looks after a completion queue from now on.
+    pub(crate) fn serve(self: &Arc<Self>, cq: &Arc<CqShared>) {
+        let mut queues = self.queues.lock();
+        let known = queues
+            .iter()
+            .any(|it| std::ptr::eq(it.as_ptr(), Arc::as_ptr(cq)));
+        if !known {
+            queues.retain(|it| it.strong_count() > 0);
+            queues.push(Arc::downgrade(cq));
+            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, cq.id());
+            cq.set_watched(self.epoll.add(cq.sockets_fd(), event).is_ok());
+        }
+        drop(queues);
+        self.start();
+    }
+
+    fn start(self: &Arc<Self>) {
+        let mut thread = self.thread.lock();
+        if thread.is_some() {
+            return;
+        }
+        let this = Arc::clone(self);
+        // Signals are for the program's own threads; a new thread inherits the mask.
+        let mut before = SigSet::empty();
+        let blocked = pthread_sigmask(
+            SigmaskHow::SIG_SETMASK,
+            Some(&SigSet::all()),
+            Some(&mut before),
+        );
+        let started = std::thread::Builder::new()
+            .name("dgiwarp".to_owned())
+            .spawn(move || this.run());
+        if blocked.is_ok() {
+            let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+        }
+        match started {
+            Ok(handle) => *thread = Some(handle),
+            Err(error) => {
+                tracing::warn!(%error, "no background thread: progress only while a program polls");
+            }
+        }
+    }
+
+    /// Ends the thread. Called when the last handle of the device goes.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+        if let Some(handle) = self.thread.lock().take()
+            && handle.thread().id() != std::thread::current().id()
+        {
+            let _ = handle.join();
+        }
+    }
+
+    /// Makes the thread look now.
+    pub(crate) fn wake(&self) {
+        let _ = self.wake.write(1);
+    }
+
+    /// Makes the thread look if it would else look later than `nanos`.
+    pub(crate) fn wake_before(&self, nanos: u64) {
+        if self.next_look.load(Ordering::Acquire) > nanos {
+            self.wake();
+        }
+    }
+
+    /// Stops watching a queue's sockets.
+    pub(crate) fn disarm(&self, cq: &CqShared) {
+        let mut event = EpollEvent::new(EpollFlags::empty(), cq.id());
+        let _ = self.epoll.modify(cq.sockets_fd(), &mut event);
+        // It may sleep without a tick: queues that are not watched need one.
+        self.wake_before(clock::to_nanos(Some(clock::now() + SLOW_TICK)));
+    }
+
+    fn arm(&self, cq: &CqShared) {
+        cq.set_watched(true);
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
+        let mut event = EpollEvent::new(flags, cq.id());
+        let _ = self.epoll.modify(cq.sockets_fd(), &mut event);
+    }
+
+    /// Wakes the thread when a socket can take more.
+    pub(crate) fn watch_writable(&self, fd: BorrowedFd<'_>) {
+        let flags = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
+        let mut event = EpollEvent::new(flags, WRITABLE);
+        if self.epoll.modify(fd, &mut event) == Err(Errno::ENOENT) {
+            let _ = self.epoll.add(fd, event);
+        }
+    }
+
+    fn run(&self) {
+        let mut seen: Vec<Seen> = Vec::new();
+        let mut ticks = 0;
+        let mut at_once = false;
+        let mut events = [EpollEvent::empty(); 32];
+        while !self.stop.load(Ordering::Acquire) {
+            let queues = self.live_queues();
+            let timeout = if at_once {
+                EpollTimeout::ZERO
+            } else {
+                self.plan(&queues, ticks)
+            };
+            at_once = false;
+            drop(queues);
+            let ready = self.epoll.wait(&mut events, timeout).unwrap_or(0);
+            self.next_look.store(0, Ordering::Release);
+            let mut tick = true;
+            let mut writable = false;
+            let queues = self.live_queues();
+            for event in &events[..ready] {
+                match event.data() {
+                    WAKE => {
+                        let _ = self.wake.read();
+                    }
+                    WRITABLE => writable = true,
+                    id => {
+                        tick = false;
+                        if let Some(cq) = queues.iter().find(|cq| cq.id() == id) {
+                            self.serve_event(cq);
+                        }
+                    }
+                }
+            }
+            for cq in &queues {
+                if writable || cq.has_unsent() {
+                    at_once |= cq.flush_unsent();
+                }
+                cq.run_timers();
+            }
+            if tick {
+                ticks = self.tick(&queues, &mut seen, ticks);
+            }
+        }
+    }
+
+    fn live_queues(&self) -> Vec<Arc<CqShared>> {
+        self.queues
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// How long to sleep, and tells the others until when.
+    fn plan(&self, queues: &[Arc<CqShared>], ticks: u32) -> EpollTimeout {
+        let now = clock::to_nanos(Some(clock::now()));
+        let unwatched = queues.iter().any(|cq| !cq.is_watched());
+        let tick = if ticks < TICKS { TICK } else { SLOW_TICK };
+        let by_tick = if unwatched {
+            now + u64::try_from(tick.as_nanos()).unwrap_or(0)
+        } else {
+            u64::MAX
+        };
+        // Published before the deadlines are read: whoever sets an earlier one afterwards sees it and wakes us.
+        self.next_look.store(by_tick, Ordering::SeqCst);
+        let by_timer = queues.iter().map(|cq| cq.deadline()).min();
+        let next = by_tick.min(by_timer.unwrap_or(u64::MAX));
+        self.next_look.store(next, Ordering::SeqCst);
+        if next == u64::MAX {
+            return EpollTimeout::NONE;
+        }
+        let millis = next.saturating_sub(now).div_ceil(1_000_000);
+        EpollTimeout::try_from(millis).unwrap_or(EpollTimeout::MAX)
+    }
+
+    /// A watched queue has data.
+    fn serve_event(&self, cq: &Arc<CqShared>) {
+        let mut got = false;
+        for _ in 0..TURNS {
+            match cq.progress(By::Background) {
+                Some(true) => got = true,
+                Some(false) => break,
+                // A poller is at it: step aside until the next tick.
+                None => {
+                    cq.set_watched(false);
+                    return;
+                }
+            }
+        }
+        if got {
+            cq.unlearn_streak();
+        }
+        if cq.is_watched() {
+            self.arm(cq);
+        }
+    }
+
+    /// Looks at the queues that are not watched. Returns how many ticks there were in a row.
+    fn tick(&self, queues: &[Arc<CqShared>], seen: &mut Vec<Seen>, ticks: u32) -> u32 {
+        let mut unwatched = 0;
+        for cq in queues.iter().filter(|cq| !cq.is_watched()) {
+            unwatched += 1;
+            let polls = cq.polls();
+            let position = seen.iter().position(|it| it.id == cq.id());
+            let Some(known) = position.map(|position| &mut seen[position]) else {
+                seen.push(Seen {
+                    id: cq.id(),
+                    polls,
+                    idle_ticks: 0,
+                    lying: false,
+                });
+                continue;
+            };
+            if known.polls != polls {
+                known.polls = polls;
+                known.idle_ticks = 0;
+                known.lying = false;
+                continue;
+            }
+            known.idle_ticks += 1;
+            let data = cq.has_data();
+            // A sleeping program is given the time to wake up by itself.
+            let lying = data && (known.lying || !cq.has_sleepers());
+            known.lying = data;
+            if lying {
+                cq.unlearn();
+                self.arm(cq);
+                cq.progress(By::Background);
+            } else if known.idle_ticks >= IDLE_TICKS && !cq.has_sleepers() {
+                self.arm(cq);
+            }
+        }
+        seen.retain(|it| queues.iter().any(|cq| cq.id() == it.id));
+        if unwatched == 0 {
+            0
+        } else {
+            ticks.saturating_add(1)
+        }
+    }
+}

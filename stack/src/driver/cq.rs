@@ -1,0 +1,547 @@
+//! A completion queue: its ring, the sockets that fill it, and progress on behalf of whoever polls it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::{Mutex, RwLock};
+use slab::Slab;
+
+use super::background::Background;
+use super::clock;
+use super::hot_set::HotSet;
+use super::ud::UdShared;
+use super::udp_socket::ReceiveBuffer;
+use super::udp_sockets::SocketIndex;
+use crate::cq::ChannelShared;
+use crate::engine::cq::CqRing;
+use crate::{CqError, Error, Wc};
+
+/// Receive calls on one socket before the next one gets its turn.
+const BURST: usize = 8;
+/// An empty poll in this many looks at all sockets.
+const LOOK_EVERY: u32 = 8;
+/// A poll that found completions in this many receives too.
+const RECEIVE_EVERY: u32 = 16;
+/// Sockets found by one look.
+const EVENTS: usize = 16;
+/// How long a waiting thread spins before it sleeps, where there is a core for it.
+const SPIN_FOR: Duration = Duration::from_micros(30);
+/// Batches in a row that pollers find before the background thread stops watching.
+const LEARN: u32 = 8;
+/// The same, after that turned out wrong.
+const RELEARN: u32 = 64;
+
+/// A QP among those that a completion queue receives for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemberId {
+    key: u32,
+    generation: u32,
+}
+
+impl MemberId {
+    fn token(self, socket: SocketIndex) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.key) << 8 | u64::from(socket)
+    }
+
+    fn from_token(token: u64) -> (Self, SocketIndex) {
+        let [g0, g1, g2, g3, k0, k1, k2, socket] = token.to_be_bytes();
+        let member = Self {
+            key: u32::from_be_bytes([0, k0, k1, k2]),
+            generation: u32::from_be_bytes([g0, g1, g2, g3]),
+        };
+        (member, socket)
+    }
+}
+
+#[derive(Debug)]
+struct Member {
+    qp: Weak<UdShared>,
+    generation: u32,
+}
+
+/// What a poller works with.
+#[derive(Debug)]
+struct Poller {
+    hot: HotSet,
+    buffer: ReceiveBuffer,
+    empty_polls: u32,
+    first: usize,
+}
+
+/// Who makes progress, as seen from a completion queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Poller,
+    Background,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CqShared {
+    ring: Mutex<CqRing>,
+    /// Level-triggered, all sockets of the QPs that receive here.
+    sockets: Epoll,
+    members: RwLock<Slab<Member>>,
+    generation: AtomicU32,
+    poller: Mutex<Poller>,
+    polls_with_completions: AtomicU32,
+    unsent: Mutex<Vec<MemberId>>,
+    has_unsent: AtomicBool,
+    /// No timer of a member expires before this, in nanoseconds of the driver's clock.
+    deadline: AtomicU64,
+    /// Whether the background thread watches the sockets.
+    watched: AtomicBool,
+    streak: AtomicU32,
+    to_learn: AtomicU32,
+    /// Counts polls, for the background thread to see whether anybody polls.
+    polls: AtomicU64,
+    /// Threads that sleep until there is a completion.
+    sleepers: AtomicU32,
+    wake: EventFd,
+    channel: OnceLock<Arc<ChannelShared>>,
+    background: Arc<Background>,
+    id: u64,
+}
+
+impl CqShared {
+    pub(crate) fn new(depth: usize, background: Arc<Background>) -> Result<Arc<Self>, Error> {
+        let sockets = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
+        let this = Arc::new(Self {
+            ring: Mutex::new(CqRing::new(depth)),
+            sockets,
+            members: RwLock::new(Slab::new()),
+            generation: AtomicU32::new(0),
+            poller: Mutex::new(Poller {
+                hot: HotSet::default(),
+                buffer: ReceiveBuffer::new(),
+                empty_polls: 0,
+                first: 0,
+            }),
+            polls_with_completions: AtomicU32::new(0),
+            unsent: Mutex::new(Vec::new()),
+            has_unsent: AtomicBool::new(false),
+            deadline: AtomicU64::new(u64::MAX),
+            watched: AtomicBool::new(false),
+            streak: AtomicU32::new(0),
+            to_learn: AtomicU32::new(LEARN),
+            polls: AtomicU64::new(0),
+            sleepers: AtomicU32::new(0),
+            wake,
+            channel: OnceLock::new(),
+            id: background.next_id(),
+            background,
+        });
+        Ok(this)
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn background(&self) -> &Background {
+        &self.background
+    }
+
+    /// The epoll set, for those who sleep on it.
+    pub(crate) fn sockets_fd(&self) -> BorrowedFd<'_> {
+        self.sockets.0.as_fd()
+    }
+
+    pub(crate) fn set_channel(&self, channel: Arc<ChannelShared>) {
+        let _ = self.channel.set(channel);
+    }
+
+    // Members.
+
+    pub(crate) fn attach(self: &Arc<Self>, qp: &Arc<UdShared>) -> MemberId {
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
+        let key = self.members.write().insert(Member {
+            qp: Arc::downgrade(qp),
+            generation,
+        });
+        self.background.serve(self);
+        MemberId {
+            key: u32::try_from(key).expect("fewer than 2^24 QPs fit the descriptors of a process"),
+            generation,
+        }
+    }
+
+    pub(crate) fn detach(&self, member: MemberId, qp: &UdShared) {
+        self.poller.lock().hot.forget(qp);
+        let mut members = self.members.write();
+        let key = member.key as usize;
+        if members
+            .get(key)
+            .is_some_and(|it| it.generation == member.generation)
+        {
+            members.remove(key);
+        }
+    }
+
+    pub(crate) fn watch(
+        &self,
+        member: MemberId,
+        socket: SocketIndex,
+        fd: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, member.token(socket));
+        Ok(self.sockets.add(fd, event)?)
+    }
+
+    pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
+        let _ = self.sockets.delete(fd);
+    }
+
+    fn member(&self, member: MemberId) -> Option<Arc<UdShared>> {
+        let members = self.members.read();
+        let found = members.get(member.key as usize)?;
+        (found.generation == member.generation)
+            .then(|| found.qp.upgrade())
+            .flatten()
+    }
+
+    // Completions.
+
+    pub(crate) fn reserve(&self, slots: usize) {
+        self.ring.lock().reserve(slots);
+    }
+
+    pub(crate) fn unreserve(&self, slots: usize) {
+        self.ring.lock().unreserve(slots);
+    }
+
+    #[inline]
+    pub(crate) fn push(&self, wc: Wc) {
+        let tell = self.ring.lock().push(wc);
+        if tell && let Some(channel) = self.channel.get() {
+            channel.tell(self.id);
+        }
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _ = self.wake.write(1);
+        }
+    }
+
+    pub(crate) fn arm(&self, solicited_only: bool) {
+        self.ring.lock().arm(solicited_only);
+        // The program will sleep on the sockets itself; two sleepers would both be woken by each datagram.
+        self.stop_watching();
+    }
+
+    #[inline]
+    pub(crate) fn poll(&self, out: &mut [Wc]) -> Result<usize, CqError> {
+        let count = self.take(out)?;
+        if count > 0 {
+            let polls = self.polls_with_completions.fetch_add(1, Ordering::Relaxed);
+            if polls % RECEIVE_EVERY == RECEIVE_EVERY - 1 {
+                self.progress(By::Poller);
+            }
+            return Ok(count);
+        }
+        self.progress(By::Poller);
+        self.take(out)
+    }
+
+    #[inline]
+    fn take(&self, out: &mut [Wc]) -> Result<usize, CqError> {
+        let mut ring = self.ring.lock();
+        let count = ring.poll(out);
+        if count == 0 && ring.is_overrun() {
+            return Err(CqError::Overrun);
+        }
+        Ok(count)
+    }
+
+    fn has_completions(&self) -> bool {
+        let ring = self.ring.lock();
+        !ring.is_empty() || ring.is_overrun()
+    }
+
+    /// Waits until there is something to take, or until `deadline`.
+    pub(crate) fn sleep(&self, deadline: Option<Instant>) {
+        let spin_until = clock::now() + SPIN_FOR;
+        if self.background.may_spin() {
+            while clock::now() < spin_until {
+                self.progress(By::Poller);
+                if self.has_completions() {
+                    return;
+                }
+            }
+        }
+        self.stop_watching();
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        loop {
+            self.progress(By::Poller);
+            if self.has_completions() {
+                break;
+            }
+            let timeout = match deadline {
+                None => PollTimeout::NONE,
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(clock::now());
+                    if left.is_zero() {
+                        break;
+                    }
+                    // Rounded up, so that the last wait does not end early.
+                    let millis = left.as_micros().div_ceil(1000);
+                    PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+                }
+            };
+            let mut fds = [
+                PollFd::new(self.sockets_fd(), PollFlags::POLLIN),
+                PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
+            ];
+            let _ = poll(&mut fds, timeout);
+            if fds[1].any().unwrap_or(false) {
+                let _ = self.wake.read();
+            }
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    // Progress.
+
+    /// Receives what is there, sends what was left, runs timers that are due; a bounded amount. Returns whether
+    /// anything was received, or `None` if another thread is at it.
+    #[inline]
+    pub(crate) fn progress(&self, by: By) -> Option<bool> {
+        let mut poller = self.poller.try_lock()?;
+        if by == By::Poller {
+            self.polls
+                .store(self.polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        if self.has_unsent.load(Ordering::Acquire) {
+            self.flush_unsent();
+        }
+        let mut got = self.receive_hot(&mut poller);
+        if got {
+            poller.empty_polls = 0;
+        } else {
+            poller.empty_polls += 1;
+            let look = poller.empty_polls % LOOK_EVERY == 0
+                || poller.hot.len() == 0
+                || by == By::Background;
+            if look {
+                got = self.look(&mut poller);
+                self.run_timers();
+            }
+        }
+        drop(poller);
+        if got && by == By::Poller {
+            self.learn();
+        }
+        Some(got)
+    }
+
+    #[inline]
+    fn receive_hot(&self, poller: &mut Poller) -> bool {
+        let mut got = false;
+        let count = poller.hot.len();
+        poller.first = poller.first.wrapping_add(1);
+        let mut position = if count > 1 { poller.first % count } else { 0 };
+        for _ in 0..count {
+            let Some(hot) = poller.hot.get(position) else {
+                break;
+            };
+            let received = self.receive_burst(&hot.qp, hot.socket, &mut poller.buffer);
+            let gone = if received {
+                got = true;
+                poller.hot.hit(position);
+                false
+            } else {
+                poller.hot.miss(position)
+            };
+            if !gone {
+                position += 1;
+            }
+            if position >= poller.hot.len() {
+                position = 0;
+            }
+        }
+        got
+    }
+
+    /// Receives on a socket until it is empty, a completion is there, or its turn is over.
+    #[inline]
+    fn receive_burst(
+        &self,
+        qp: &UdShared,
+        socket: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+    ) -> bool {
+        let mut got = false;
+        for _ in 0..BURST {
+            if qp.receive(socket, buffer) != Some(true) {
+                break;
+            }
+            got = true;
+            if !self.ring.lock().is_empty() {
+                break;
+            }
+        }
+        got
+    }
+
+    /// Finds sockets with data among all, receives from them and makes them hot.
+    fn look(&self, poller: &mut Poller) -> bool {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let ready = self
+            .sockets
+            .wait(&mut events, EpollTimeout::ZERO)
+            .unwrap_or(0);
+        let mut got = false;
+        for event in &events[..ready] {
+            let (member, socket) = MemberId::from_token(event.data());
+            let Some(qp) = self.member(member) else {
+                continue;
+            };
+            if self.receive_burst(&qp, socket, &mut poller.buffer) {
+                got = true;
+                poller.hot.promote(&qp, socket);
+            }
+        }
+        got
+    }
+
+    /// Whether a socket has data, without receiving it.
+    pub(crate) fn has_data(&self) -> bool {
+        let mut fds = [PollFd::new(self.sockets_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    // Unsent messages.
+
+    pub(crate) fn add_unsent(&self, member: MemberId) {
+        self.unsent.lock().push(member);
+        self.has_unsent.store(true, Ordering::Release);
+        self.background.wake();
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.has_unsent.load(Ordering::Acquire)
+    }
+
+    /// Goes on with what could not be sent. Returns whether some of it may go on at once: a socket whose buffer is
+    /// full may not.
+    pub(crate) fn flush_unsent(&self) -> bool {
+        let waiting = std::mem::take(&mut *self.unsent.lock());
+        self.has_unsent.store(false, Ordering::Release);
+        let mut at_once = false;
+        for member in waiting {
+            let Some(qp) = self.member(member) else {
+                continue;
+            };
+            if let Some(blocked) = qp.flush_unsent() {
+                at_once |= !blocked;
+                self.unsent.lock().push(member);
+                self.has_unsent.store(true, Ordering::Release);
+            }
+        }
+        at_once
+    }
+
+    // Timers.
+
+    pub(crate) fn note_deadline(&self, deadline: Option<Instant>) {
+        let nanos = clock::to_nanos(deadline);
+        if nanos < self.deadline.fetch_min(nanos, Ordering::AcqRel) {
+            self.background.wake_before(nanos);
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> u64 {
+        self.deadline.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn run_timers(&self) {
+        if self.deadline() == u64::MAX {
+            return;
+        }
+        let now = clock::now();
+        if clock::to_nanos(Some(now)) < self.deadline() {
+            return;
+        }
+        self.deadline.store(u64::MAX, Ordering::Release);
+        let members: Vec<_> = self
+            .members
+            .read()
+            .iter()
+            .filter_map(|(_, member)| member.qp.upgrade())
+            .collect();
+        for qp in members {
+            let next = qp.handle_timeout(now);
+            self.deadline
+                .fetch_min(clock::to_nanos(next), Ordering::AcqRel);
+        }
+    }
+
+    // Who watches the sockets while nobody polls.
+
+    /// Takes note of a batch that a poller found.
+    #[inline]
+    fn learn(&self) {
+        if !self.watched.load(Ordering::Relaxed) {
+            return;
+        }
+        let streak = self.streak.fetch_add(1, Ordering::Relaxed) + 1;
+        if streak >= self.to_learn.load(Ordering::Relaxed) {
+            self.stop_watching();
+        }
+    }
+
+    /// The background thread found data that no poller took: it watches from now on, and is harder to convince.
+    pub(crate) fn unlearn(&self) {
+        self.to_learn.store(RELEARN, Ordering::Relaxed);
+        self.streak.store(0, Ordering::Relaxed);
+    }
+
+    /// The background thread was faster than the pollers.
+    pub(crate) fn unlearn_streak(&self) {
+        self.streak.store(0, Ordering::Relaxed);
+    }
+
+    fn stop_watching(&self) {
+        if self.watched.swap(false, Ordering::AcqRel) {
+            self.streak.store(0, Ordering::Relaxed);
+            self.background.disarm(self);
+        }
+    }
+
+    pub(crate) fn set_watched(&self, watched: bool) {
+        self.watched.store(watched, Ordering::Release);
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_keep_all_their_parts() {
+        let member = MemberId {
+            key: 0x00ab_cdef,
+            generation: 0x0123_4567,
+        };
+        assert_eq!(MemberId::from_token(member.token(4)), (member, 4));
+    }
+}

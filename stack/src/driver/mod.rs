@@ -1,0 +1,18 @@
+//! Sockets, time, pollers and the background thread. Nothing here decides anything about the protocol.
+//!
+//! - [`udp_socket`], [`udp_sockets`], [`route`]: sockets and what the kernel knows of paths;
+//! - [`serialized`]: one engine, many threads, no hand-off;
+//! - [`ud`]: a datagram QP's engine with its sockets;
+//! - [`cq`]: a completion queue, and receiving on behalf of who polls it;
+//! - [`background`]: the thread that makes progress while nobody polls.
+
+pub(crate) mod background;
+pub(crate) mod clock;
+pub(crate) mod cq;
+mod hot_set;
+pub(crate) mod route;
+pub(crate) mod serialized;
+pub(crate) mod staging;
+pub(crate) mod ud;
+mod udp_socket;
+mod udp_sockets;

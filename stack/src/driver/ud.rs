@@ -1,0 +1,550 @@
+//! A datagram QP: its engine with its sockets, shared by whoever posts and polls.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_udp::{Peer, Train};
+use dgiwarp_memory::socket::Piece;
+use dgiwarp_rdmap::datagram::DropReason;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::Mutex;
+
+use super::cq::{CqShared, MemberId};
+use super::serialized::Serialized;
+use super::udp_socket::{ReceiveBuffer, can_send_trains};
+pub(crate) use super::udp_sockets::UdpSockets;
+use super::udp_sockets::{Advice, SocketIndex};
+use super::{clock, route, staging};
+use crate::engine::mr::MrTable;
+use crate::engine::queue::RecvQueue;
+use crate::engine::ud::{
+    Arrival, CompletionSink, SendOutcome, SendWqe, Tables, TransmitSink, Transmitted, UdEngine,
+};
+use crate::{AddressHandle, Config, Error, PostError, Wc};
+
+/// Trains that one turn sends before others get theirs.
+const SEND_BUDGET: usize = 32;
+/// How long destruction waits for the network to take what was posted.
+const FLUSH_FOR: Duration = Duration::from_secs(1);
+
+/// What one thread at a time works on.
+#[derive(Debug)]
+pub(crate) struct UdInner {
+    pub(crate) engine: UdEngine,
+    pub(crate) sockets: UdpSockets,
+    deadline: Option<Instant>,
+}
+
+/// A datagram QP, shared by its handle, its completion queues and the background thread.
+#[derive(Debug)]
+pub(crate) struct UdShared {
+    serialized: Serialized<UdInner>,
+    /// Work requests posted while another thread was at work.
+    inbox: Mutex<VecDeque<SendWqe>>,
+    outstanding: AtomicUsize,
+    max_send_wr: usize,
+    pub(crate) recv_queue: Arc<RecvQueue>,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    mrs: Arc<MrTable>,
+    member: OnceLock<MemberId>,
+    /// Something posted could not be sent yet.
+    unsent: AtomicBool,
+    /// The reason is a full socket.
+    blocked: AtomicBool,
+    closed: AtomicBool,
+}
+
+/// What a QP is made of.
+pub(crate) struct Parts {
+    pub(crate) engine: UdEngine,
+    pub(crate) sockets: UdpSockets,
+    pub(crate) max_send_wr: usize,
+    pub(crate) recv_queue: Arc<RecvQueue>,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    pub(crate) mrs: Arc<MrTable>,
+}
+
+impl UdShared {
+    /// Puts a QP together and lets its completion queue receive for it.
+    pub(crate) fn start(parts: Parts) -> Result<Arc<Self>, Error> {
+        let this = Arc::new(Self {
+            serialized: Serialized::new(UdInner {
+                engine: parts.engine,
+                sockets: parts.sockets,
+                deadline: None,
+            }),
+            inbox: Mutex::new(VecDeque::with_capacity(parts.max_send_wr.min(1024))),
+            outstanding: AtomicUsize::new(0),
+            max_send_wr: parts.max_send_wr,
+            recv_queue: parts.recv_queue,
+            send_cq: parts.send_cq,
+            recv_cq: parts.recv_cq,
+            mrs: parts.mrs,
+            member: OnceLock::new(),
+            unsent: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        });
+        let member = this.recv_cq.attach(&this);
+        let registered =
+            this.run(|inner| this.recv_cq.watch(member, 0, inner.sockets.main().as_fd()));
+        let _ = this.member.set(member);
+        registered.map_err(Error::system("cannot watch a socket"))?;
+        Ok(this)
+    }
+
+    /// Runs a control call on the engine and sockets.
+    pub(crate) fn run<R>(&self, control: impl FnOnce(&mut UdInner) -> R) -> R {
+        self.serialized.run(control, |inner| self.work(inner))
+    }
+
+    pub(crate) fn tables(&self) -> Tables<'_> {
+        Tables {
+            mrs: &self.mrs,
+            recv_queue: &self.recv_queue,
+        }
+    }
+
+    pub(crate) fn completions(&self) -> Completions<'_> {
+        Completions { qp: self }
+    }
+
+    /// Takes room for `wanted` work requests; returns how many there is room for.
+    fn admit(&self, wanted: usize) -> usize {
+        let mut admitted = 0;
+        let _ = self
+            .outstanding
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |outstanding| {
+                admitted = wanted.min(self.max_send_wr.saturating_sub(outstanding));
+                (admitted > 0).then_some(outstanding + admitted)
+            });
+        admitted
+    }
+
+    /// Posts work requests and transmits them in this thread. Returns how many were accepted, and why no more.
+    pub(crate) fn post(
+        &self,
+        wqes: impl ExactSizeIterator<Item = Result<SendWqe, PostError>>,
+    ) -> (usize, Result<(), PostError>) {
+        if self.closed.load(Ordering::Acquire) {
+            return (0, Err(PostError::State));
+        }
+        let wanted = wqes.len();
+        let admitted = self.admit(wanted);
+        let mut wqes = wqes.take(admitted);
+        let mut accepted = 0;
+        let mut result = Ok(());
+        let mut take = |mut queue: Option<&mut UdInner>| {
+            for wqe in wqes.by_ref() {
+                match (wqe, &mut queue) {
+                    (Ok(wqe), Some(inner)) => inner.engine.accept(wqe),
+                    (Ok(wqe), None) => self.inbox.lock().push_back(wqe),
+                    (Err(error), _) => {
+                        result = Err(error);
+                        break;
+                    }
+                }
+                accepted += 1;
+            }
+        };
+        let ran = self.serialized.try_run(
+            |inner| {
+                self.empty_inbox(inner);
+                take(Some(inner));
+                self.transmit(inner);
+            },
+            |inner| self.work(inner),
+        );
+        if ran.is_none() {
+            take(None);
+            self.serialized.ring(|inner| self.work(inner));
+        }
+        self.outstanding
+            .fetch_sub(admitted - accepted, Ordering::AcqRel);
+        if result.is_ok() && accepted < wanted {
+            result = Err(PostError::QueueFull);
+        }
+        (accepted, result)
+    }
+
+    fn work(&self, inner: &mut UdInner) {
+        self.empty_inbox(inner);
+        self.transmit(inner);
+    }
+
+    fn empty_inbox(&self, inner: &mut UdInner) {
+        let mut inbox = self.inbox.lock();
+        while let Some(wqe) = inbox.pop_front() {
+            inner.engine.accept(wqe);
+        }
+    }
+
+    fn transmit(&self, inner: &mut UdInner) {
+        if !inner.engine.has_unsent() {
+            return;
+        }
+        let now = clock::now();
+        let mut sink = SocketSink {
+            qp: self,
+            sockets: &mut inner.sockets,
+            now,
+            connect: None,
+        };
+        let mut completions = self.completions();
+        let sent = inner
+            .engine
+            .transmit(now, SEND_BUDGET, &self.mrs, &mut sink, &mut completions);
+        if let Some((index, peer, local)) = sink.connect {
+            self.connect(inner, now, index, peer, local);
+        }
+        self.blocked
+            .store(sent == Transmitted::Blocked, Ordering::Release);
+        match sent {
+            Transmitted::All => self.unsent.store(false, Ordering::Release),
+            Transmitted::Budget => self.remember_unsent(),
+            Transmitted::Blocked => {
+                self.remember_unsent();
+                self.send_cq
+                    .background()
+                    .watch_writable(inner.sockets.main().as_fd());
+            }
+        }
+    }
+
+    fn remember_unsent(&self) {
+        if !self.unsent.swap(true, Ordering::AcqRel)
+            && let Some(member) = self.member.get()
+        {
+            self.recv_cq.add_unsent(*member);
+        }
+    }
+
+    /// Goes on with what could not be sent. If something is left, returns whether a full socket is why.
+    pub(crate) fn flush_unsent(&self) -> Option<bool> {
+        self.serialized
+            .try_run(|inner| self.work(inner), |inner| self.work(inner));
+        self.unsent
+            .load(Ordering::Acquire)
+            .then(|| self.blocked.load(Ordering::Acquire))
+    }
+
+    /// Receives once on one socket. `None` if another thread is at work; else whether something came.
+    #[inline]
+    pub(crate) fn receive(&self, index: SocketIndex, buffer: &mut ReceiveBuffer) -> Option<bool> {
+        self.serialized.try_run(
+            |inner| self.receive_locked(inner, index, buffer),
+            |inner| self.work(inner),
+        )
+    }
+
+    #[inline]
+    fn receive_locked(
+        &self,
+        inner: &mut UdInner,
+        index: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+    ) -> bool {
+        if self.closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Some(socket) = inner.sockets.get(index) else {
+            return false;
+        };
+        let received = match socket.receive(buffer) {
+            Ok(received) => received,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            // An error that the network reported for something sent earlier; the socket goes on.
+            Err(_) => return true,
+        };
+        let now = clock::now();
+        let arrival = Arrival {
+            from: received.from,
+            to: received.to,
+            octets: buffer.octets(received.len),
+            stride: received.stride,
+        };
+        if received.len == 0 {
+            inner.engine.count_drop(DropReason::Malformed);
+            return true;
+        }
+        inner
+            .engine
+            .handle_input(now, arrival, self.tables(), &mut self.completions());
+        self.note_deadline(inner);
+        if let Advice::Connect(place) = inner.sockets.note(now, index, received.from)
+            && let Some(local) = received.to
+        {
+            self.connect(inner, now, place, received.from, local);
+        }
+        true
+    }
+
+    fn note_deadline(&self, inner: &mut UdInner) {
+        let deadline = inner.engine.poll_timeout();
+        if deadline != inner.deadline {
+            inner.deadline = deadline;
+            self.recv_cq.note_deadline(deadline);
+        }
+    }
+
+    /// Runs timers that are due and returns when the next one is.
+    pub(crate) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
+        self.serialized.run(
+            |inner| {
+                inner
+                    .engine
+                    .handle_timeout(now, self.tables(), &mut self.completions());
+                inner.deadline = inner.engine.poll_timeout();
+                inner.deadline
+            },
+            |inner| self.work(inner),
+        )
+    }
+
+    /// Gives a busy peer a socket of its own. What an idle socket at that place still holds is received first.
+    fn connect(
+        &self,
+        inner: &mut UdInner,
+        now: Instant,
+        index: SocketIndex,
+        peer: Peer,
+        local: IpAddr,
+    ) {
+        let Some(member) = self.member.get().copied() else {
+            return;
+        };
+        if inner.sockets.get(index).is_some() {
+            let mut buffer = ReceiveBuffer::new();
+            while let Some(Ok(received)) = inner
+                .sockets
+                .get(index)
+                .map(|socket| socket.receive(&mut buffer))
+            {
+                let arrival = Arrival {
+                    from: received.from,
+                    to: received.to,
+                    octets: buffer.octets(received.len),
+                    stride: received.stride,
+                };
+                inner
+                    .engine
+                    .handle_input(now, arrival, self.tables(), &mut self.completions());
+            }
+            if let Some(socket) = inner.sockets.get(index) {
+                self.recv_cq.unwatch(socket.as_fd());
+            }
+            inner.sockets.close(index);
+        }
+        if inner.sockets.connect(now, index, peer, local).is_err() {
+            return;
+        }
+        let watched = inner
+            .sockets
+            .get(index)
+            .map(|socket| self.recv_cq.watch(member, index, socket.as_fd()));
+        if !matches!(watched, Some(Ok(()))) {
+            inner.sockets.close(index);
+        }
+    }
+
+    /// Takes the QP out of service. Sends that the network has not taken yet get a bounded time.
+    pub(crate) fn close(&self) {
+        let deadline = clock::now() + FLUSH_FOR;
+        while self.run(|inner| {
+            self.work(inner);
+            inner.engine.has_unsent()
+        }) && clock::now() < deadline
+        {
+            self.run(|inner| {
+                let mut fds = [PollFd::new(
+                    inner.sockets.main().as_fd(),
+                    PollFlags::POLLOUT,
+                )];
+                let _ = poll(&mut fds, PollTimeout::from(10u8));
+            });
+        }
+        self.closed.store(true, Ordering::Release);
+        if let Some(member) = self.member.get() {
+            self.run(|inner| {
+                self.recv_cq.unwatch(inner.sockets.main().as_fd());
+                for sibling in inner.sockets.siblings() {
+                    self.recv_cq.unwatch(sibling.as_fd());
+                }
+            });
+            self.recv_cq.detach(*member, self);
+        }
+    }
+
+    pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
+        self.run(|inner| inner.sockets.main().granted_receive_buffer())
+    }
+}
+
+/// Sends completions to the queues of a QP.
+pub(crate) struct Completions<'a> {
+    qp: &'a UdShared,
+}
+
+impl CompletionSink for Completions<'_> {
+    #[inline]
+    fn sent(&mut self, wc: Wc) {
+        self.qp.send_cq.push(wc);
+    }
+
+    #[inline]
+    fn received(&mut self, wc: Wc) {
+        self.qp.recv_cq.push(wc);
+    }
+
+    #[inline]
+    fn retired(&mut self) {
+        self.qp.outstanding.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Hands trains to the sockets of a QP.
+struct SocketSink<'a> {
+    qp: &'a UdShared,
+    sockets: &'a mut UdpSockets,
+    now: Instant,
+    /// A peer that became busy with this train.
+    connect: Option<(SocketIndex, Peer, IpAddr)>,
+}
+
+impl TransmitSink for SocketSink<'_> {
+    fn staging(&mut self) -> Vec<u8> {
+        staging::take()
+    }
+
+    fn give_back(&mut self, staging: Vec<u8>) {
+        staging::put_back(staging);
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        peer: Peer,
+        ah: &AddressHandle,
+        pieces: &[Piece<'_>],
+        train: &Train,
+    ) -> SendOutcome {
+        let (socket, to) = self.sockets.sender(self.now, peer);
+        let unconnected = to.is_some();
+        let from = if unconnected { ah.source() } else { None };
+        let singly = train.len() > 1 && (ah.sends_singly() || !can_send_trains());
+        let mut result = if singly {
+            send_singly(socket, to, from, pieces, train)
+        } else {
+            socket.send(to, from, pieces, train.segment_size())
+        };
+        // An error reported for an earlier datagram, as by ICMP, is told once and not about this one.
+        if let Err(error) = &result
+            && error.kind() == io::ErrorKind::ConnectionRefused
+        {
+            result = socket.send(to, from, pieces, train.segment_size());
+        }
+        let outcome = match result {
+            Ok(_) => SendOutcome::Sent,
+            Err(error) => self.judge(&error, ah, train),
+        };
+        if unconnected
+            && outcome == SendOutcome::Sent
+            && let Advice::Connect(index) = self.sockets.note(self.now, 0, peer)
+        {
+            let local = ah.source().unwrap_or_else(|| ah.route_source());
+            self.connect = Some((index, peer, local));
+        }
+        outcome
+    }
+}
+
+impl SocketSink<'_> {
+    /// What an error of the network means for the train.
+    fn judge(&self, error: &io::Error, ah: &AddressHandle, train: &Train) -> SendOutcome {
+        let errno = error.raw_os_error().unwrap_or(nix::libc::EIO);
+        match errno {
+            nix::libc::EAGAIN => SendOutcome::WouldBlock,
+            // As a full queue of the device: datagrams are lost on the way all the time.
+            nix::libc::ENOBUFS | nix::libc::ECONNREFUSED => SendOutcome::Sent,
+            nix::libc::EMSGSIZE => self.too_big(ah, train, errno),
+            nix::libc::EINVAL | nix::libc::EIO if train.len() > 1 && !ah.sends_singly() => {
+                // The device cannot cut trains, or the path got smaller than the segment.
+                ah.send_singly();
+                SendOutcome::TooBig
+            }
+            nix::libc::EINVAL => self.too_big(ah, train, errno),
+            _ => SendOutcome::Failed(errno),
+        }
+    }
+
+    fn too_big(&self, ah: &AddressHandle, train: &Train, errno: i32) -> SendOutcome {
+        let Ok(route) = route::look_up(ah.destination(), ah.scope_id()) else {
+            return SendOutcome::Failed(errno);
+        };
+        let size = u16::try_from(train.datagram()).unwrap_or(u16::MAX);
+        if ah.handle_too_big(self.now, size, self.qp.mtu(route.mtu)) {
+            SendOutcome::TooBig
+        } else {
+            SendOutcome::Failed(errno)
+        }
+    }
+}
+
+impl UdShared {
+    fn mtu(&self, of_route: u32) -> u32 {
+        self.recv_cq.background().limit_mtu(of_route)
+    }
+}
+
+/// Sends the datagrams of a train one by one.
+fn send_singly(
+    socket: &super::udp_socket::UdpSocket,
+    to: Option<SocketAddr>,
+    from: Option<IpAddr>,
+    pieces: &[Piece<'_>],
+    train: &Train,
+) -> io::Result<usize> {
+    let size = train.datagram();
+    let mut sent = 0;
+    match pieces {
+        [Piece::Bytes(octets)] => {
+            for datagram in octets.chunks(size) {
+                sent += socket.send(to, from, &[Piece::Bytes(datagram)], None)?;
+            }
+        }
+        // Gathered datagrams are made of a header, parts and a CRC each: cut where their lengths end.
+        pieces => {
+            let mut rest = pieces;
+            while !rest.is_empty() {
+                let mut octets = 0;
+                let count = rest
+                    .iter()
+                    .take_while(|piece| {
+                        let before = octets;
+                        octets += match piece {
+                            Piece::Bytes(octets) => octets.len(),
+                            Piece::Region(slice) => slice.len(),
+                        };
+                        before < size
+                    })
+                    .count();
+                let (datagram, later) = rest.split_at(count.max(1));
+                sent += socket.send(to, from, datagram, None)?;
+                rest = later;
+            }
+        }
+    }
+    Ok(sent)
+}
+
+/// Opens the sockets of a QP.
+pub(crate) fn bind(address: SocketAddr, config: &Config) -> Result<UdpSockets, Error> {
+    UdpSockets::bind(address, config.receive_buffer)
+}

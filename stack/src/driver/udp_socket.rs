@@ -1,0 +1,263 @@
+//! One UDP socket: how it is made, receives and sends.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_memory::socket::{self, Piece, SendOptions};
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, SockaddrStorage, getsockopt, recvmsg, setsockopt, sockopt,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::Error;
+
+/// Room for the largest datagram, or a train of them.
+const RECEIVE_BUFFER: usize = 65_536;
+/// Room for the control messages of one receive call: packet information and segment size.
+const CONTROL: usize = 128;
+
+/// Buffers for receiving; whoever polls owns one.
+#[derive(Debug)]
+pub(crate) struct ReceiveBuffer {
+    octets: Vec<u8>,
+    control: [u8; CONTROL],
+}
+
+impl ReceiveBuffer {
+    pub(crate) fn new() -> Self {
+        Self {
+            octets: vec![0; RECEIVE_BUFFER],
+            control: [0; CONTROL],
+        }
+    }
+
+    pub(crate) fn octets(&self, len: usize) -> &[u8] {
+        &self.octets[..len]
+    }
+}
+
+/// What a receive call brought, in the buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Received {
+    pub(crate) len: usize,
+    pub(crate) stride: usize,
+    /// The sender; known beforehand on a connected socket.
+    pub(crate) from: Peer,
+    /// The address of ours that it was sent to.
+    pub(crate) to: Option<IpAddr>,
+}
+
+/// A UDP socket of a QP.
+#[derive(Debug)]
+pub(crate) struct UdpSocket {
+    socket: Socket,
+    ipv6: bool,
+    /// The only peer it receives from, and the address of ours that it uses.
+    connected: Option<(Peer, IpAddr)>,
+}
+
+impl UdpSocket {
+    /// A socket that receives from anyone. Never with a reuse option: that would let another process take
+    /// the traffic.
+    pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> Result<Self, Error> {
+        let bound = Self::try_bind(address, receive_buffer);
+        bound.map_err(|source| match source.raw_os_error() {
+            Some(libc_emfile) if libc_emfile == nix::libc::EMFILE => Error::System {
+                what: "cannot make a socket",
+                source,
+            },
+            Some(_) | None => Error::Bind { address, source },
+        })
+    }
+
+    fn try_bind(address: SocketAddr, receive_buffer: usize) -> io::Result<Self> {
+        let this = Self::unbound(address, receive_buffer)?;
+        if address.is_ipv6() {
+            this.socket.set_only_v6(!address.ip().is_unspecified())?;
+            setsockopt(&this.socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+        }
+        // A dual-stack socket reports IPv4 traffic the IPv4 way only if asked; IPv6 packet information covers it.
+        if address.is_ipv4() {
+            setsockopt(&this.socket, sockopt::Ipv4PacketInfo, &true)?;
+        }
+        this.socket.set_broadcast(true)?;
+        this.socket.bind(&address.into())?;
+        Ok(this)
+    }
+
+    fn unbound(address: SocketAddr, receive_buffer: usize) -> io::Result<Self> {
+        let domain = Domain::for_address(address);
+        let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_nonblocking(true)?;
+        if receive_buffer > 0 {
+            socket.set_recv_buffer_size(receive_buffer)?;
+            socket.set_send_buffer_size(receive_buffer)?;
+        }
+        let dual = address.is_ipv6() && address.ip().is_unspecified();
+        socket::forbid_fragmentation(socket.as_fd(), address.is_ipv4() || dual, address.is_ipv6())?;
+        // Kernels without it deliver datagrams one by one.
+        let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
+        Ok(Self {
+            socket,
+            ipv6: address.is_ipv6(),
+            connected: None,
+        })
+    }
+
+    /// A second socket on the same port that receives from one peer only, and sends to it faster.
+    pub(crate) fn connect_sibling(
+        &self,
+        peer: SocketAddr,
+        local: IpAddr,
+        receive_buffer: usize,
+    ) -> io::Result<Self> {
+        let port = self.local_addr()?.port();
+        let local_address = match (local, peer) {
+            (IpAddr::V6(v6), SocketAddr::V6(peer)) => {
+                SocketAddrV6::new(v6, port, 0, peer.scope_id()).into()
+            }
+            (local, _) => SocketAddr::new(local, port),
+        };
+        let mut sibling = Self::unbound(local_address, receive_buffer)?;
+        // Reuse is allowed for the moment of binding only, and only to sockets of this user.
+        self.socket.set_reuse_port(true)?;
+        let bound = sibling
+            .socket
+            .set_reuse_port(true)
+            .and_then(|()| sibling.socket.bind(&local_address.into()))
+            .and_then(|()| sibling.socket.connect(&peer.into()));
+        self.socket.set_reuse_port(false)?;
+        bound?;
+        sibling.socket.set_reuse_port(false)?;
+        sibling.connected = Some((Peer::ip(peer), local));
+        Ok(sibling)
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket
+            .local_addr()?
+            .as_socket()
+            .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// The receive buffer that the kernel granted, in octets, its own overhead included.
+    pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
+        Ok(getsockopt(&self.socket, sockopt::RcvBuf)?)
+    }
+
+    /// Receives one datagram or train.
+    #[inline]
+    pub(crate) fn receive(&self, buffer: &mut ReceiveBuffer) -> io::Result<Received> {
+        let mut slices = [IoSliceMut::new(&mut buffer.octets)];
+        let message = recvmsg::<SockaddrStorage>(
+            self.socket.as_raw_fd(),
+            &mut slices,
+            Some(&mut buffer.control),
+            MsgFlags::MSG_DONTWAIT,
+        )?;
+        let len = message.bytes;
+        let mut stride = len;
+        let mut to = self.connected.map(|(_, local)| local);
+        for control in message.cmsgs()? {
+            match control {
+                ControlMessageOwned::UdpGroSegments(size) => {
+                    stride = usize::try_from(size).unwrap_or(len);
+                }
+                ControlMessageOwned::Ipv4PacketInfo(info) => {
+                    to = Some(Ipv4Addr::from(u32::from_be(info.ipi_addr.s_addr)).into());
+                }
+                ControlMessageOwned::Ipv6PacketInfo(info) => {
+                    let address = std::net::Ipv6Addr::from(info.ipi6_addr.s6_addr);
+                    to = Some(address.to_canonical());
+                }
+                // Nothing else was asked for.
+                _ => {}
+            }
+        }
+        let from = match self.connected {
+            Some((peer, _)) => peer,
+            None => Peer::ip(
+                message
+                    .address
+                    .and_then(socket_addr)
+                    .ok_or(io::ErrorKind::InvalidData)?,
+            ),
+        };
+        Ok(Received {
+            len,
+            stride,
+            from,
+            to,
+        })
+    }
+
+    /// Sends one datagram, or several of `segment_size` octets.
+    #[inline]
+    pub(crate) fn send(
+        &self,
+        to: Option<SocketAddr>,
+        from: Option<IpAddr>,
+        pieces: &[Piece<'_>],
+        segment_size: Option<u16>,
+    ) -> io::Result<usize> {
+        let options = SendOptions {
+            to: to.map(|to| self.in_family(to)),
+            from: from.map(|from| self.source_in_family(from)),
+            segment_size,
+        };
+        socket::send(self.socket.as_fd(), pieces, options)
+    }
+
+    /// An IPv4 destination as a dual-stack socket wants it.
+    fn in_family(&self, address: SocketAddr) -> SocketAddr {
+        match address {
+            SocketAddr::V4(v4) if self.ipv6 => {
+                SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into()
+            }
+            SocketAddr::V4(_) | SocketAddr::V6(_) => address,
+        }
+    }
+
+    fn source_in_family(&self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V4(v4) if self.ipv6 => v4.to_ipv6_mapped().into(),
+            IpAddr::V4(_) | IpAddr::V6(_) => address,
+        }
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn socket_addr(storage: SockaddrStorage) -> Option<SocketAddr> {
+    if let Some(v4) = storage.as_sockaddr_in() {
+        return Some(SocketAddrV4::from(*v4).into());
+    }
+    storage
+        .as_sockaddr_in6()
+        .map(|v6| SocketAddrV6::from(*v6).into())
+}
+
+/// Whether the kernel cuts trains into datagrams. Found once, by sending one to ourselves.
+pub(crate) fn can_send_trains() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| probe_trains().unwrap_or(false))
+}
+
+fn probe_trains() -> io::Result<bool> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let socket = UdpSocket::try_bind(address, 0)?;
+    let sent = socket.send(
+        Some(socket.local_addr()?),
+        None,
+        &[Piece::Bytes(&[0; 3])],
+        Some(2),
+    );
+    Ok(sent.is_ok_and(|octets| octets == 3))
+}

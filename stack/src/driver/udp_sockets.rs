@@ -1,0 +1,230 @@
+//! The sockets of a datagram QP: the one that its QPN names, and a few connected ones for its busiest peers.
+//!
+//! A connected socket saves the kernel the route look-up of every datagram. More than a few slow down everybody, because
+//! the kernel tries all sockets of a port for each datagram that arrives.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_udp::Peer;
+
+use super::udp_socket::UdpSocket;
+use crate::Error;
+
+/// Connected sockets of one QP.
+const MAX_SIBLINGS: usize = 4;
+/// Peers that are watched for becoming busy.
+const CANDIDATES: usize = 8;
+/// Datagrams or trains from or to one peer, more than others interrupt, that make it busy.
+const BUSY_AFTER: u32 = 16;
+/// A connected socket that was not used for this long may go to another peer.
+const IDLE_AFTER: Duration = Duration::from_millis(100);
+
+/// Which socket of a QP: 0 is the one that its QPN names.
+pub(crate) type SocketIndex = u8;
+
+#[derive(Debug)]
+struct Sibling {
+    socket: UdpSocket,
+    peer: Peer,
+    last_used: Instant,
+}
+
+/// The sockets of a QP.
+#[derive(Debug)]
+pub(crate) struct UdpSockets {
+    main: UdpSocket,
+    siblings: [Option<Sibling>; MAX_SIBLINGS],
+    candidates: [Option<(Peer, u32)>; CANDIDATES],
+    hand: usize,
+    receive_buffer: usize,
+    /// Making a connected socket failed once (as where ports are forwarded by a sandbox): not tried again.
+    refused: bool,
+}
+
+/// What traffic of a busy peer asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Advice {
+    /// Nothing.
+    Stay,
+    /// Connect a socket at this place, which is free or idle.
+    Connect(SocketIndex),
+}
+
+impl UdpSockets {
+    pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> Result<Self, Error> {
+        Ok(Self {
+            main: UdpSocket::bind(address, receive_buffer)?,
+            siblings: [const { None }; MAX_SIBLINGS],
+            candidates: [None; CANDIDATES],
+            hand: 0,
+            receive_buffer,
+            refused: false,
+        })
+    }
+
+    pub(crate) fn main(&self) -> &UdpSocket {
+        &self.main
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: SocketIndex) -> Option<&UdpSocket> {
+        match usize::from(index).checked_sub(1) {
+            None => Some(&self.main),
+            Some(place) => self.siblings.get(place)?.as_ref().map(|it| &it.socket),
+        }
+    }
+
+    /// The socket to send to a peer with, and the address to name: none on a connected socket.
+    #[inline]
+    pub(crate) fn sender(&mut self, now: Instant, peer: Peer) -> (&UdpSocket, Option<SocketAddr>) {
+        let place = self
+            .siblings
+            .iter()
+            .position(|it| it.as_ref().is_some_and(|it| it.peer == peer));
+        if let Some(sibling) = place.and_then(|place| self.siblings[place].as_mut()) {
+            sibling.last_used = now;
+            return (&sibling.socket, None);
+        }
+        (&self.main, peer.socket_addr())
+    }
+
+    /// Takes note of a datagram or train from or to `peer` over the socket at `index`.
+    #[inline]
+    pub(crate) fn note(&mut self, now: Instant, index: SocketIndex, peer: Peer) -> Advice {
+        if let Some(place) = usize::from(index).checked_sub(1) {
+            if let Some(sibling) = self.siblings.get_mut(place).and_then(Option::as_mut) {
+                sibling.last_used = now;
+            }
+            return Advice::Stay;
+        }
+        if self.refused || !self.becomes_busy(peer) {
+            return Advice::Stay;
+        }
+        let usable = peer
+            .ip_addr()
+            .is_some_and(|ip| !ip.is_multicast() && !ip.is_unspecified());
+        let present = self.siblings.iter().flatten().any(|it| it.peer == peer);
+        let place = self.siblings.iter().position(|it| {
+            it.as_ref()
+                .is_none_or(|it| now.saturating_duration_since(it.last_used) >= IDLE_AFTER)
+        });
+        match place.and_then(|place| u8::try_from(place + 1).ok()) {
+            Some(index) if usable && !present => Advice::Connect(index),
+            Some(_) | None => Advice::Stay,
+        }
+    }
+
+    /// Counts for `peer` and against one of the others, so that only what stands out gets there.
+    fn becomes_busy(&mut self, peer: Peer) -> bool {
+        for candidate in self.candidates.iter_mut().flatten() {
+            if candidate.0 == peer {
+                candidate.1 += 1;
+                let busy = candidate.1 >= BUSY_AFTER;
+                if busy {
+                    candidate.1 = 0;
+                }
+                return busy;
+            }
+        }
+        self.hand = (self.hand + 1) % CANDIDATES;
+        match &mut self.candidates[self.hand] {
+            Some((_, count)) if *count > 0 => *count -= 1,
+            place => *place = Some((peer, 1)),
+        }
+        false
+    }
+
+    /// Connects a socket for a busy peer.
+    pub(crate) fn connect(
+        &mut self,
+        now: Instant,
+        index: SocketIndex,
+        peer: Peer,
+        local: IpAddr,
+    ) -> io::Result<()> {
+        let address = peer.socket_addr().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let connected = self
+            .main
+            .connect_sibling(address, local, self.receive_buffer);
+        self.refused = connected.is_err();
+        let sibling = Sibling {
+            socket: connected?,
+            peer,
+            last_used: now,
+        };
+        if let Some(place) = self.siblings.get_mut(usize::from(index).saturating_sub(1)) {
+            *place = Some(sibling);
+        }
+        Ok(())
+    }
+
+    /// Closes the socket at a place, so that another may take it.
+    pub(crate) fn close(&mut self, index: SocketIndex) {
+        if let Some(place) = self.siblings.get_mut(usize::from(index).saturating_sub(1)) {
+            *place = None;
+        }
+    }
+
+    /// Sockets in use beside the main one.
+    pub(crate) fn siblings(&self) -> impl Iterator<Item = &UdpSocket> {
+        self.siblings.iter().flatten().map(|it| &it.socket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::clock;
+    use crate::driver::udp_socket::ReceiveBuffer;
+    use std::net::UdpSocket as StdSocket;
+
+    fn peer(socket: &StdSocket) -> Peer {
+        Peer::ip(socket.local_addr().unwrap())
+    }
+
+    #[test]
+    fn a_busy_peer_is_advised_and_a_crowd_is_not() {
+        let mut sockets = UdpSockets::bind("127.0.0.1:0".parse().unwrap(), 0).unwrap();
+        let now = clock::now();
+        let one = Peer::ip("127.0.0.1:5".parse().unwrap());
+        let advice: Vec<_> = (0..BUSY_AFTER).map(|_| sockets.note(now, 0, one)).collect();
+        assert_eq!(advice.last(), Some(&Advice::Connect(1)));
+        for round in 0..200u16 {
+            for port in 100..200u16 {
+                let peer = Peer::ip(SocketAddr::from(([127, 0, 0, 1], port)));
+                assert_eq!(sockets.note(now, 0, peer), Advice::Stay, "round {round}");
+            }
+        }
+    }
+
+    /// A connected socket gets its peer's datagrams, the main one all others, and no other socket can be
+    /// bound to the port.
+    #[test]
+    fn a_connected_sibling_takes_over_its_peer_only() {
+        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 0).unwrap();
+        let port = sockets.main().local_addr().unwrap().port();
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let busy = StdSocket::bind("127.0.0.1:0").unwrap();
+        let other = StdSocket::bind("127.0.0.1:0").unwrap();
+        sockets
+            .connect(clock::now(), 1, peer(&busy), local)
+            .unwrap();
+        busy.send_to(b"busy", (local, port)).unwrap();
+        other.send_to(b"other", (local, port)).unwrap();
+        let mut buffer = ReceiveBuffer::new();
+        let received = sockets.get(1).unwrap().receive(&mut buffer).unwrap();
+        assert_eq!(buffer.octets(received.len), b"busy");
+        assert_eq!((received.from, received.to), (peer(&busy), Some(local)));
+        let received = sockets.get(0).unwrap().receive(&mut buffer).unwrap();
+        assert_eq!(buffer.octets(received.len), b"other");
+        assert_eq!((received.from, received.to), (peer(&other), Some(local)));
+        assert!(sockets.get(0).unwrap().receive(&mut buffer).is_err());
+        assert!(StdSocket::bind((local, port)).is_err());
+        sockets.close(1);
+        busy.send_to(b"again", (local, port)).unwrap();
+        let received = sockets.get(0).unwrap().receive(&mut buffer).unwrap();
+        assert_eq!(buffer.octets(received.len), b"again");
+    }
+}

@@ -1,0 +1,149 @@
+//! The ring of completions.
+
+use std::collections::VecDeque;
+
+use crate::Wc;
+
+/// What a program waits for on a completion channel (`ibv_req_notify_cq(3)`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+/// Completions not yet polled.
+#[derive(Debug)]
+pub(crate) struct CqRing {
+    entries: VecDeque<Wc>,
+    depth: usize,
+    /// Slots beyond `depth` that belong to the record rings of QPs: their completions are never lost.
+    reserved: usize,
+    records: usize,
+    overrun: bool,
+    armed: Armed,
+}
+
+impl CqRing {
+    pub(crate) fn new(depth: usize) -> Self {
+        Self {
+            entries: VecDeque::with_capacity(depth),
+            depth,
+            reserved: 0,
+            records: 0,
+            overrun: false,
+            armed: Armed::No,
+        }
+    }
+
+    /// Sets slots aside for records.
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        self.reserved += slots;
+        self.entries.reserve(self.depth + self.reserved);
+    }
+
+    /// Gives slots back, when a QP goes.
+    pub(crate) fn unreserve(&mut self, slots: usize) {
+        self.reserved = self.reserved.saturating_sub(slots);
+    }
+
+    /// Adds a completion. Returns whether a waiting program has to be told.
+    ///
+    /// A completion that finds the ring full is lost, and the ring is overrun for good: the program did not
+    /// size it as `ibv_create_cq(3)` asks.
+    #[inline]
+    pub(crate) fn push(&mut self, wc: Wc) -> bool {
+        let is_record = matches!(wc.opcode, crate::WcOpcode::WriteRecord);
+        if is_record {
+            self.records += 1;
+        } else if self.entries.len() - self.records >= self.depth {
+            self.overrun = true;
+            return false;
+        }
+        let tell = match self.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => wc.solicited || wc.status != crate::WcStatus::Success,
+        };
+        self.entries.push_back(wc);
+        if tell {
+            self.armed = Armed::No;
+        }
+        tell
+    }
+
+    /// Moves completions to the front of `out` and returns how many.
+    #[inline]
+    pub(crate) fn poll(&mut self, out: &mut [Wc]) -> usize {
+        let mut count = 0;
+        for slot in out {
+            let Some(wc) = self.entries.pop_front() else {
+                break;
+            };
+            if matches!(wc.opcode, crate::WcOpcode::WriteRecord) {
+                self.records -= 1;
+            }
+            *slot = wc;
+            count += 1;
+        }
+        count
+    }
+
+    /// Asks to be told of the next completion, or only of the next solicited one.
+    pub(crate) fn arm(&mut self, solicited_only: bool) {
+        self.armed = match (self.armed, solicited_only) {
+            // A request for any completion is not weakened by a later one.
+            (Armed::Any, _) | (_, false) => Armed::Any,
+            (Armed::No | Armed::Solicited, true) => Armed::Solicited,
+        };
+    }
+
+    pub(crate) fn is_overrun(&self) -> bool {
+        self.overrun
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::WcOpcode;
+
+    fn recv(wr_id: u64, solicited: bool) -> Wc {
+        Wc {
+            solicited,
+            ..Wc::new(wr_id, WcOpcode::Recv, 1)
+        }
+    }
+
+    #[test]
+    fn records_have_slots_of_their_own() {
+        let mut ring = CqRing::new(1);
+        ring.reserve(2);
+        ring.push(recv(1, false));
+        ring.push(Wc::new(2, WcOpcode::WriteRecord, 1));
+        ring.push(Wc::new(3, WcOpcode::WriteRecord, 1));
+        assert!(!ring.is_overrun());
+        ring.push(recv(4, false));
+        assert!(ring.is_overrun());
+        let mut out = [recv(0, false); 8];
+        assert_eq!(ring.poll(&mut out), 3);
+        assert_eq!(out.map(|wc| wc.wr_id)[..3], [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_program_is_told_once_and_only_of_what_it_asked_for() {
+        let mut ring = CqRing::new(8);
+        assert!(!ring.push(recv(1, true)));
+        ring.arm(true);
+        assert!(!ring.push(recv(2, false)));
+        assert!(ring.push(recv(3, true)));
+        assert!(!ring.push(recv(4, true)));
+        ring.arm(false);
+        ring.arm(true);
+        assert!(ring.push(recv(5, false)));
+    }
+}

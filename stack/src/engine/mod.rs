@@ -1,0 +1,11 @@
+//! The protocol engine, sans I/O: no socket, thread, clock, environment or global randomness.
+//!
+//! - [`mr`]: the table of registered regions, found by STag;
+//! - [`cq`]: the ring of completions;
+//! - [`queue`]: work queue elements and the receive queue;
+//! - [`ud`]: a datagram QP.
+
+pub(crate) mod cq;
+pub(crate) mod mr;
+pub(crate) mod queue;
+pub(crate) mod ud;

@@ -1,0 +1,286 @@
+//! Registered regions by STag.
+//!
+//! Local and remote keys are different random numbers (RFC 5042 §6.1.1: STags must be hard to guess), and
+//! a retired one is not given out again for a while. A region in use is held by an `Arc`; deregistration
+//! takes it out of the table and waits until no use is left, so that no octet lands afterwards.
+//!
+//! Programs deregister memory from inside `free()`. Whoever holds a [`Use`] must therefore neither
+//! allocate nor free.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dgiwarp_ddp::error::TaggedError;
+use dgiwarp_ddp::placement::TaggedSpan;
+use dgiwarp_memory::{Access, Region, RegionSlice};
+use parking_lot::{Mutex, RwLock};
+use rand::Rng;
+use rand_chacha::ChaCha20Rng;
+use rustc_hash::FxHashMap;
+
+use crate::Sge;
+
+/// Retired STags that are not reused.
+const QUARANTINE: usize = 4096;
+
+/// Names a protection domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct PdId(pub(crate) u32);
+
+/// A registered region.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    region: Region,
+    /// Address of the first octet in the region's own address space.
+    iova: u64,
+    access: Access,
+    pd: PdId,
+}
+
+/// A region that cannot be deregistered until this is dropped.
+pub(crate) type Use = Arc<Registration>;
+
+impl Registration {
+    /// Offset of `length` octets at `addr`, if they are all inside.
+    fn offset(&self, addr: u64, length: u32) -> Option<usize> {
+        let offset = usize::try_from(addr.checked_sub(self.iova)?).ok()?;
+        let end = offset.checked_add(usize::try_from(length).ok()?)?;
+        (end <= self.region.len()).then_some(offset)
+    }
+
+    /// The octets at `addr`.
+    #[inline]
+    pub(crate) fn slice(&self, addr: u64, length: u32) -> Option<RegionSlice<'_>> {
+        let offset = self.offset(addr, length)?;
+        self.region
+            .slice(offset, usize::try_from(length).ok()?)
+            .ok()
+    }
+}
+
+/// A scatter/gather element names memory that the work request may not use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LocalProtection;
+
+/// The keys of a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keys {
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+}
+
+#[derive(Debug)]
+struct Random {
+    generator: ChaCha20Rng,
+    retired: VecDeque<u32>,
+}
+
+/// All registrations of a device.
+#[derive(Debug)]
+pub(crate) struct MrTable {
+    local: RwLock<FxHashMap<u32, Use>>,
+    remote: RwLock<FxHashMap<u32, Use>>,
+    random: Mutex<Random>,
+}
+
+impl MrTable {
+    /// An empty table that draws its keys from `generator`.
+    pub(crate) fn new(generator: ChaCha20Rng) -> Self {
+        Self {
+            local: RwLock::default(),
+            remote: RwLock::default(),
+            random: Mutex::new(Random {
+                generator,
+                retired: VecDeque::with_capacity(QUARANTINE),
+            }),
+        }
+    }
+
+    pub(crate) fn register(&self, region: Region, iova: u64, access: Access, pd: PdId) -> Keys {
+        let registration = Arc::new(Registration {
+            region,
+            iova,
+            access,
+            pd,
+        });
+        let mut random = self.random.lock();
+        let mut local = self.local.write();
+        let mut remote = self.remote.write();
+        let mut draw = || loop {
+            let key = random.generator.next_u32();
+            // 0 and all ones are what uninitialised fields and bit patterns of programs look like.
+            let taken = local.contains_key(&key) || remote.contains_key(&key);
+            if key != 0 && key != u32::MAX && !taken && !random.retired.contains(&key) {
+                return key;
+            }
+        };
+        let lkey = draw();
+        let rkey = loop {
+            let key = draw();
+            if key != lkey {
+                break key;
+            }
+        };
+        local.insert(lkey, Arc::clone(&registration));
+        remote.insert(rkey, registration);
+        Keys { lkey, rkey }
+    }
+
+    /// Takes a registration out. When this returns, nothing reads or writes the region any more.
+    pub(crate) fn deregister(&self, keys: Keys) {
+        let local = self.local.write().remove(&keys.lkey);
+        let remote = self.remote.write().remove(&keys.rkey);
+        drop(remote);
+        if let Some(registration) = local {
+            // Uses are a few microseconds long: a copy, a checksum, one system call.
+            while Arc::strong_count(&registration) > 1 {
+                std::thread::yield_now();
+            }
+        }
+        let mut random = self.random.lock();
+        for key in [keys.lkey, keys.rkey] {
+            if random.retired.len() == QUARANTINE {
+                random.retired.pop_front();
+            }
+            random.retired.push_back(key);
+        }
+    }
+
+    /// The region that a peer names, with the checks of RFC 5041 §7.1 and the right to write.
+    #[inline]
+    pub(crate) fn remote_write(&self, pd: PdId, span: TaggedSpan) -> Result<Use, TaggedError> {
+        let found = self.remote.read().get(&span.stag.get()).cloned();
+        let registration = found.ok_or(TaggedError::InvalidStag)?;
+        Self::check_remote_write(&registration, pd, span)?;
+        Ok(registration)
+    }
+
+    /// The checks of a write by a peer into a region that was found before.
+    #[inline]
+    pub(crate) fn check_remote_write(
+        registration: &Registration,
+        pd: PdId,
+        span: TaggedSpan,
+    ) -> Result<(), TaggedError> {
+        if registration.pd != pd {
+            return Err(TaggedError::NotAssociated);
+        }
+        if !registration.access.contains(Access::REMOTE_WRITE) {
+            return Err(TaggedError::Access);
+        }
+        registration
+            .offset(span.start.get(), span.length)
+            .map(|_| ())
+            .ok_or(TaggedError::BaseOrBounds)
+    }
+
+    /// The region of a scatter/gather element.
+    #[inline]
+    pub(crate) fn local(&self, pd: PdId, sge: Sge, write: bool) -> Result<Use, LocalProtection> {
+        let found = self.local.read().get(&sge.lkey).cloned();
+        let registration = found.ok_or(LocalProtection)?;
+        let allowed = registration.pd == pd
+            && (!write || registration.access.contains(Access::LOCAL_WRITE))
+            && registration.offset(sge.addr, sge.length).is_some();
+        allowed.then_some(registration).ok_or(LocalProtection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dgiwarp_ddp::{STag, TaggedOffset};
+    use dgiwarp_memory::Buffer;
+    use rand::SeedableRng;
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const PD: PdId = PdId(1);
+
+    fn table() -> MrTable {
+        MrTable::new(ChaCha20Rng::seed_from_u64(1))
+    }
+
+    fn span(rkey: u32, start: u64, length: u32) -> TaggedSpan {
+        TaggedSpan {
+            stag: STag::new(rkey),
+            start: TaggedOffset::new(start),
+            length,
+        }
+    }
+
+    #[test]
+    fn a_peer_gets_only_what_was_given() {
+        let table = table();
+        let region = Buffer::zeroed(100).unwrap().region();
+        let keys = table.register(region.clone(), 1000, Access::REMOTE_WRITE, PD);
+        let check = |stag, start, length, pd| {
+            table
+                .remote_write(pd, span(stag, start, length))
+                .map(|_| ())
+        };
+        assert_eq!(check(keys.rkey, 1000, 100, PD), Ok(()));
+        assert_eq!(check(keys.rkey, 1100, 0, PD), Ok(()));
+        for (start, length) in [
+            (999, 1),
+            (1000, 101),
+            (1100, 1),
+            (u64::MAX, 2),
+            (0, u32::MAX),
+        ] {
+            assert_eq!(
+                check(keys.rkey, start, length, PD),
+                Err(TaggedError::BaseOrBounds)
+            );
+        }
+        assert_eq!(check(keys.lkey, 1000, 1, PD), Err(TaggedError::InvalidStag));
+        assert_eq!(
+            check(keys.rkey, 1000, 1, PdId(2)),
+            Err(TaggedError::NotAssociated)
+        );
+        let local_only = table.register(region, 1000, Access::LOCAL_WRITE, PD);
+        assert_eq!(
+            check(local_only.rkey, 1000, 1, PD),
+            Err(TaggedError::Access)
+        );
+    }
+
+    #[test]
+    fn keys_are_unlike_and_not_reused_soon() {
+        let table = table();
+        let region = Buffer::zeroed(1).unwrap().region();
+        let mut seen = HashSet::new();
+        for _ in 0..1000 {
+            let keys = table.register(region.clone(), 0, Access::REMOTE_WRITE, PD);
+            assert!(seen.insert(keys.lkey) && seen.insert(keys.rkey));
+            table.deregister(keys);
+            let gone = table.remote_write(PD, span(keys.rkey, 0, 0));
+            assert_eq!(gone.map(|_| ()), Err(TaggedError::InvalidStag));
+        }
+    }
+
+    #[test]
+    fn nothing_lands_after_deregistration() {
+        let table = table();
+        let buffer = Buffer::zeroed(64).unwrap();
+        let stop = AtomicBool::new(false);
+        for _ in 0..200 {
+            let keys = table.register(buffer.region(), 0, Access::REMOTE_WRITE, PD);
+            stop.store(false, Ordering::Relaxed);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        if let Ok(held) = table.remote_write(PD, span(keys.rkey, 0, 64)) {
+                            held.slice(0, 64).unwrap().place(&[1; 64]);
+                        }
+                    }
+                });
+                table.deregister(keys);
+                buffer.write(0, &[0; 64]);
+                std::thread::yield_now();
+                assert_eq!(buffer.to_vec(0, 64), [0; 64]);
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! A datagram QP, sans I/O (`rfc-notes/datagram-mapping.md`).
+//!
+//! Order of calls: `accept` for each work request posted; `transmit(now, …)` until it says that nothing is left or
+//! that the network is full; `handle_input(now, …)` for every datagram received; `handle_timeout(now, …)` at or
+//! after `poll_timeout()`. Bytes go out through a [`TransmitSink`] and not through a buffer that the caller drains, because large
+//! segments leave from registered memory, which may only be held for the length of one call.
+
+mod grh;
+mod receive;
+mod send;
+
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_rdmap::datagram::{
+    DropReason, Numbers, Receiver, ReceiverConfig, Record, RecordHandle,
+};
+
+use super::mr::{MrTable, PdId};
+use super::queue::{RecvQueue, RecvWqe};
+use crate::{QpCounters, Wc};
+
+pub(crate) use receive::Arrival;
+use send::SendQueue;
+pub(crate) use send::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
+
+/// Settings of a datagram QP's engine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UdConfig {
+    pub(crate) qpn: u16,
+    pub(crate) pd: PdId,
+    pub(crate) qkey: u32,
+    /// Whether receives begin with 40 octets for a GRH, as the verbs ask.
+    pub(crate) grh: bool,
+    pub(crate) max_recv_wr: usize,
+    pub(crate) record_slots: usize,
+    pub(crate) record_timeout: Duration,
+    /// Random: epoch, first message number, first MSN.
+    pub(crate) seed: [u32; 3],
+}
+
+/// Where completions go.
+pub(crate) trait CompletionSink {
+    /// Completion of something posted.
+    fn sent(&mut self, wc: Wc);
+    /// Completion of something received.
+    fn received(&mut self, wc: Wc);
+    /// A posted send left the queue, with or without a completion.
+    fn retired(&mut self);
+}
+
+/// The tables that a QP shares with others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tables<'a> {
+    pub(crate) mrs: &'a MrTable,
+    pub(crate) recv_queue: &'a RecvQueue,
+}
+
+/// The engine of one datagram QP.
+#[derive(Debug)]
+pub(crate) struct UdEngine {
+    config: UdConfig,
+    send: SendQueue,
+    receiver: Receiver<Peer, RecvWqe>,
+    counters: QpCounters,
+}
+
+impl UdEngine {
+    pub(crate) fn new(config: UdConfig) -> Self {
+        let [epoch, number, msn] = config.seed;
+        let receiver = Receiver::new(ReceiverConfig {
+            qkey: config.qkey,
+            record_slots: config.record_slots,
+            record_timeout: config.record_timeout,
+            max_assemblies: (config.max_recv_wr / 2).clamp(1, 16),
+            ..ReceiverConfig::default()
+        });
+        Self {
+            send: SendQueue::new(epoch, Numbers::new(number), msn),
+            receiver,
+            counters: QpCounters::default(),
+            config,
+        }
+    }
+
+    /// Takes over a posted work request.
+    #[inline]
+    pub(crate) fn accept(&mut self, wqe: SendWqe) {
+        self.send.push(wqe);
+    }
+
+    /// Hands queued messages to the network until none is left, the network is full, or `budget` trains went out.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        mrs: &MrTable,
+        sink: &mut impl TransmitSink,
+        completions: &mut impl CompletionSink,
+    ) -> Transmitted {
+        let context = send::Context {
+            now,
+            mrs,
+            pd: self.config.pd,
+            qpn: self.config.qpn.into(),
+        };
+        self.send
+            .transmit(context, budget, sink, completions, &mut self.counters)
+    }
+
+    /// Handles what one receive call brought: one datagram, or a train of equal ones.
+    #[inline]
+    pub(crate) fn handle_input(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_>,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        receive::handle_input(
+            &mut self.receiver,
+            &mut self.counters,
+            self.config,
+            (now, arrival),
+            tables,
+            completions,
+        );
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.receiver.poll_timeout()
+    }
+
+    /// Closes records and gives up incomplete Sends whose time is over.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.with_upper(tables, completions, |receiver, upper| {
+            receiver.handle_timeout(now, upper);
+        });
+    }
+
+    /// Closes all open records now.
+    pub(crate) fn complete_now(
+        &mut self,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.with_upper(tables, completions, |receiver, upper| {
+            receiver.complete_now(upper);
+        });
+    }
+
+    /// Ends everything that was posted with `Flushed`.
+    pub(crate) fn flush(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        self.with_upper(tables, completions, |receiver, upper| {
+            receiver.abandon_sends(upper);
+        });
+        self.send.flush(self.config.qpn.into(), completions);
+        for wqe in tables.recv_queue.drain() {
+            completions.received(receive::flushed(&wqe, self.config.qpn));
+        }
+    }
+
+    fn with_upper<C: CompletionSink>(
+        &mut self,
+        tables: Tables<'_>,
+        completions: &mut C,
+        run: impl FnOnce(&mut Receiver<Peer, RecvWqe>, &mut receive::UdUpper<'_, C>),
+    ) {
+        let mut upper =
+            receive::UdUpper::new(self.config, None, tables, completions, &mut self.counters);
+        run(&mut self.receiver, &mut upper);
+    }
+
+    /// Changes the Q_Key for what arrives from now on.
+    pub(crate) fn set_qkey(&mut self, qkey: u32) {
+        self.config.qkey = qkey;
+        self.receiver.set_qkey(qkey);
+    }
+
+    pub(crate) fn qkey(&self) -> u32 {
+        self.config.qkey
+    }
+
+    pub(crate) fn record(&self, handle: RecordHandle) -> Option<&Record<Peer>> {
+        self.receiver.record(handle)
+    }
+
+    pub(crate) fn release_record(&mut self, handle: RecordHandle) -> bool {
+        self.receiver.release(handle)
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.send.is_empty()
+    }
+
+    pub(crate) fn counters(&self) -> QpCounters {
+        self.counters.clone()
+    }
+
+    /// Counts a datagram that never became a segment.
+    pub(crate) fn count_drop(&mut self, reason: DropReason) {
+        self.counters.count_drop(reason);
+    }
+}

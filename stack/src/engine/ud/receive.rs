@@ -1,0 +1,247 @@
+//! The receiving half: datagrams become placed octets and completions.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use dgiwarp_ddp::error::TaggedError;
+use dgiwarp_ddp::placement::{TaggedBuffers, TaggedSpan};
+use dgiwarp_ddp::{STag, TaggedOffset};
+use dgiwarp_llp_udp::{Peer, digest};
+use dgiwarp_rdmap::datagram::{
+    Delivery, DropReason, PlaceFailed, Receiver, Record, RecordHandle, TakeError, Upper,
+};
+
+use super::grh::{self, GRH_LEN};
+use super::{CompletionSink, Tables, UdConfig};
+use crate::engine::mr::{MrTable, Use};
+use crate::engine::queue::RecvWqe;
+use crate::{QpCounters, Sge, Wc, WcOpcode, WcStatus};
+
+/// What one receive call brought.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival<'a> {
+    /// Who sent it.
+    pub(crate) from: Peer,
+    /// The address of ours that it was sent to.
+    pub(crate) to: Option<IpAddr>,
+    /// One datagram, or several of equal length and a last one.
+    pub(crate) octets: &'a [u8],
+    /// That length.
+    pub(crate) stride: usize,
+}
+
+#[inline]
+pub(super) fn handle_input<C: CompletionSink>(
+    receiver: &mut Receiver<Peer, RecvWqe>,
+    counters: &mut QpCounters,
+    config: UdConfig,
+    (now, arrival): (Instant, Arrival<'_>),
+    tables: Tables<'_>,
+    completions: &mut C,
+) {
+    let mut upper = UdUpper::new(config, arrival.to, tables, completions, counters);
+    for datagram in arrival.octets.chunks(arrival.stride.max(1)) {
+        let handled = digest::check(datagram)
+            .map_err(|error| match error {
+                digest::DigestError::TooShort(_) => DropReason::Malformed,
+                digest::DigestError::Mismatch { .. } => DropReason::BadCrc,
+            })
+            .and_then(|segment| {
+                receiver.handle_segment(now, arrival.from, segment, &mut upper)?;
+                upper.counters.count_received(segment.len());
+                Ok(())
+            });
+        if let Err(reason) = handled {
+            upper.counters.count_drop(reason);
+        }
+    }
+}
+
+/// The completion of a receive that will not happen.
+pub(super) fn flushed(wqe: &RecvWqe, qpn: u16) -> Wc {
+    Wc::new(wqe.wr_id, WcOpcode::Recv, qpn.into()).with_status(WcStatus::Flushed)
+}
+
+/// Gives the receiver its memory, receive queue and completions.
+pub(super) struct UdUpper<'a, C> {
+    config: UdConfig,
+    to: Option<IpAddr>,
+    tables: Tables<'a>,
+    completions: &'a mut C,
+    counters: &'a mut QpCounters,
+    /// Segments of a train mostly go to one region. Dropped before anything is allocated.
+    held: Option<(STag, Use)>,
+}
+
+impl<'a, C: CompletionSink> UdUpper<'a, C> {
+    pub(super) fn new(
+        config: UdConfig,
+        to: Option<IpAddr>,
+        tables: Tables<'a>,
+        completions: &'a mut C,
+        counters: &'a mut QpCounters,
+    ) -> Self {
+        Self {
+            config,
+            to,
+            tables,
+            completions,
+            counters,
+            held: None,
+        }
+    }
+
+    fn grh_len(&self) -> u32 {
+        if self.config.grh { GRH_LEN } else { 0 }
+    }
+
+    /// Places octets at `offset` of a receive's buffers.
+    fn scatter(&self, wqe: &RecvWqe, offset: u32, octets: &[u8]) -> Result<(), PlaceFailed> {
+        let mut skip = offset;
+        let mut rest = octets;
+        for sge in &wqe.sges {
+            if rest.is_empty() {
+                return Ok(());
+            }
+            if skip >= sge.length {
+                skip -= sge.length;
+                continue;
+            }
+            let room = (sge.length - skip) as usize;
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            let part = Sge {
+                addr: sge.addr + u64::from(skip),
+                length: u32::try_from(now.len()).map_err(|_| PlaceFailed)?,
+                lkey: sge.lkey,
+            };
+            let registration = self
+                .tables
+                .mrs
+                .local(self.config.pd, part, true)
+                .map_err(|_| PlaceFailed)?;
+            registration
+                .slice(part.addr, part.length)
+                .ok_or(PlaceFailed)?
+                .place(now);
+            skip = 0;
+            rest = later;
+        }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(PlaceFailed)
+        }
+    }
+}
+
+impl<C: CompletionSink> TaggedBuffers for UdUpper<'_, C> {
+    fn check(&self, span: TaggedSpan) -> Result<(), TaggedError> {
+        self.tables
+            .mrs
+            .remote_write(self.config.pd, span)
+            .map(|_| ())
+    }
+
+    #[inline]
+    fn place(
+        &mut self,
+        stag: STag,
+        start: TaggedOffset,
+        payload: &[u8],
+    ) -> Result<(), TaggedError> {
+        let length = u32::try_from(payload.len()).map_err(|_| TaggedError::BaseOrBounds)?;
+        let span = TaggedSpan {
+            stag,
+            start,
+            length,
+        };
+        match &self.held {
+            Some((held, registration)) if *held == stag => {
+                MrTable::check_remote_write(registration, self.config.pd, span)?;
+            }
+            Some(_) | None => {
+                let registration = self.tables.mrs.remote_write(self.config.pd, span)?;
+                self.held = Some((stag, registration));
+            }
+        }
+        let (_, registration) = self.held.as_ref().ok_or(TaggedError::InvalidStag)?;
+        registration
+            .slice(start.get(), length)
+            .ok_or(TaggedError::BaseOrBounds)?
+            .place(payload);
+        Ok(())
+    }
+}
+
+impl<C: CompletionSink> Upper<Peer> for UdUpper<'_, C> {
+    type Receive = RecvWqe;
+
+    fn prepare_state(&mut self) {
+        self.held = None;
+    }
+
+    fn take_receive(&mut self, length: u32) -> Result<RecvWqe, TakeError> {
+        let with_grh = length
+            .checked_add(self.grh_len())
+            .ok_or(TakeError::TooShort)?;
+        self.tables.recv_queue.take(with_grh)
+    }
+
+    fn place_untagged(
+        &mut self,
+        receive: &RecvWqe,
+        offset: u32,
+        payload: &[u8],
+    ) -> Result<(), PlaceFailed> {
+        self.scatter(receive, offset + self.grh_len(), payload)
+    }
+
+    fn deliver(&mut self, receive: RecvWqe, delivery: Delivery<Peer>) {
+        let mut wc = Wc {
+            byte_len: delivery.length,
+            immediate: delivery.immediate,
+            source: delivery.source.socket_addr(),
+            destination: self.to,
+            solicited: delivery.solicited,
+            ..Wc::new(receive.wr_id, WcOpcode::Recv, self.config.qpn.into())
+        };
+        if self.config.grh
+            && let (Some(source), Some(to)) = (delivery.source.ip_addr(), self.to)
+        {
+            let image = grh::image(source, to, delivery.length as usize);
+            if self.scatter(&receive, 0, &image).is_err() {
+                wc.status = WcStatus::LocalProtection;
+            }
+        }
+        self.completions.received(wc);
+    }
+
+    fn fail(&mut self, receive: RecvWqe) {
+        let wc = Wc::new(receive.wr_id, WcOpcode::Recv, self.config.qpn.into());
+        self.completions
+            .received(wc.with_status(WcStatus::LocalProtection));
+    }
+
+    fn give_back(&mut self, receive: RecvWqe) {
+        self.tables.recv_queue.give_back(receive);
+    }
+
+    fn deliver_record(&mut self, handle: RecordHandle, record: &Record<Peer>) {
+        self.completions.received(Wc {
+            byte_len: record.map.octets(),
+            immediate: record.immediate,
+            source: record.source.socket_addr(),
+            destination: self.to,
+            solicited: record.solicited,
+            ..Wc::new(
+                handle.to_u64(),
+                WcOpcode::WriteRecord,
+                self.config.qpn.into(),
+            )
+        });
+    }
+
+    fn count(&mut self, reason: DropReason) {
+        self.counters.count_drop(reason);
+    }
+}

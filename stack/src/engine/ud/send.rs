@@ -1,0 +1,519 @@
+//! The sending half: work requests become trains of datagrams.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use dgiwarp_codec::{Payload, crc};
+use dgiwarp_ddp::{Msn, STag, Segment, Segmenter, TaggedOffset};
+use dgiwarp_llp_udp::{MAX_TRAIN_OCTETS, Peer, Train, digest};
+use dgiwarp_memory::RegionSlice;
+use dgiwarp_memory::socket::{MAX_PIECES, Piece};
+use dgiwarp_rdmap::datagram::Numbers;
+use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Template};
+use dgiwarp_rdmap::wire::{Extension, Flags};
+
+use super::CompletionSink;
+use crate::engine::mr::{LocalProtection, MrTable, PdId, Use};
+use crate::engine::queue::SgeList;
+use crate::{AddressHandle, MAX_SGE, Operation, QpCounters, Wc, WcOpcode, WcStatus};
+
+/// Segments with at least this much payload leave from where they lie; smaller ones are copied, because
+/// gathering costs more per segment than copying so few octets.
+const GATHER_FROM: u32 = 8192;
+
+/// Room for one train.
+const STAGING: usize = MAX_TRAIN_OCTETS + 536;
+
+/// Segments of one gathered train: each takes a header, its octets in up to `MAX_SGE` parts, and a CRC.
+const MAX_GATHERED: usize = 8;
+
+/// A posted send.
+#[derive(Debug)]
+pub(crate) struct SendWqe {
+    pub(crate) wr_id: u64,
+    pub(crate) operation: Operation,
+    pub(crate) ah: AddressHandle,
+    pub(crate) peer: Peer,
+    pub(crate) qkey: u32,
+    pub(crate) sges: SgeList,
+    pub(crate) length: u32,
+    pub(crate) signaled: bool,
+    pub(crate) solicited: bool,
+    /// Made when the first train is built, so that numbers follow the order of sending.
+    pub(crate) template: Option<Template>,
+}
+
+/// What became of a train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendOutcome {
+    /// The network took it, or lost it as networks do.
+    Sent,
+    /// The socket's buffer is full; try again when there is room.
+    WouldBlock,
+    /// Too large for the path, whose limit is smaller now: cut anew.
+    TooBig,
+    /// The network cannot take messages to this peer; the errno.
+    Failed(i32),
+}
+
+/// Takes trains.
+pub(crate) trait TransmitSink {
+    /// Room to build a train in.
+    fn staging(&mut self) -> Vec<u8>;
+
+    /// Takes the room back.
+    fn give_back(&mut self, staging: Vec<u8>);
+
+    /// Sends `pieces`, to be cut into datagrams of `segment_size` octets where there are several.
+    fn send(
+        &mut self,
+        peer: Peer,
+        ah: &AddressHandle,
+        pieces: &[Piece<'_>],
+        train: &Train,
+    ) -> SendOutcome;
+}
+
+/// How [`SendQueue::transmit`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transmitted {
+    /// The queue is empty.
+    All,
+    /// The socket's buffer is full.
+    Blocked,
+    /// The budget is used up.
+    Budget,
+}
+
+/// What a QP shares with others or knows of itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) now: Instant,
+    pub(super) mrs: &'a MrTable,
+    pub(super) pd: PdId,
+    pub(super) qpn: u32,
+}
+
+/// Posted sends, and how far the first one is.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    posted: VecDeque<SendWqe>,
+    /// Segments of the first message that are still to be sent.
+    first: Option<Segmenter>,
+    epoch: u32,
+    numbers: Numbers<Peer>,
+    msn: Msn,
+}
+
+/// What a train holds: how many messages end in it, and how far the next one is.
+struct Loaded {
+    train: Train,
+    finished: usize,
+    next: Option<Segmenter>,
+    payload: u64,
+}
+
+impl SendQueue {
+    pub(super) fn new(epoch: u32, numbers: Numbers<Peer>, msn: u32) -> Self {
+        Self {
+            posted: VecDeque::new(),
+            first: None,
+            epoch,
+            numbers,
+            msn: Msn::new(msn),
+        }
+    }
+
+    pub(super) fn push(&mut self, wqe: SendWqe) {
+        self.posted.push_back(wqe);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.posted.is_empty()
+    }
+
+    pub(super) fn transmit(
+        &mut self,
+        context: Context<'_>,
+        budget: usize,
+        sink: &mut impl TransmitSink,
+        completions: &mut impl CompletionSink,
+        counters: &mut QpCounters,
+    ) -> Transmitted {
+        for _ in 0..budget {
+            let Some(head) = self.posted.front() else {
+                return Transmitted::All;
+            };
+            let limit = head.ah.limit(context.now);
+            let longest = head.length.min(limit.payload(MAX_HEADER + digest::LEN));
+            let sent = if longest >= GATHER_FROM {
+                self.send_gathered(context, limit.get(), sink)
+            } else {
+                self.send_staged(context, limit.get(), sink)
+            };
+            match sent {
+                Err(LocalProtection) => {
+                    self.complete_first(context.qpn, WcStatus::LocalProtection, 0, completions);
+                }
+                Ok((loaded, SendOutcome::Sent)) => {
+                    counters.count_sent(loaded.train.len(), loaded.payload);
+                    for _ in 0..loaded.finished {
+                        self.complete_first(context.qpn, WcStatus::Success, 0, completions);
+                    }
+                    self.first = loaded.next;
+                }
+                Ok((_, SendOutcome::WouldBlock)) => return Transmitted::Blocked,
+                Ok((_, SendOutcome::TooBig)) => {
+                    counters.count_resized();
+                    self.recut();
+                }
+                Ok((_, SendOutcome::Failed(errno))) => {
+                    counters.count_send_error();
+                    self.complete_first(context.qpn, WcStatus::General, errno, completions);
+                }
+            }
+        }
+        if self.posted.is_empty() {
+            Transmitted::All
+        } else {
+            Transmitted::Budget
+        }
+    }
+
+    /// Builds a train of segments of the first message, and of following ones to the same peer as long as the
+    /// lengths fit, in staging memory, and sends it.
+    fn send_staged(
+        &mut self,
+        context: Context<'_>,
+        limit: u16,
+        sink: &mut impl TransmitSink,
+    ) -> Result<(Loaded, SendOutcome), LocalProtection> {
+        let mut staging = sink.staging();
+        staging.resize(STAGING, 0);
+        let loaded = self.load(context, limit, &mut staging);
+        let outcome = loaded.map(|loaded| {
+            let head = &self.posted[0];
+            let octets = &staging[..loaded.train.octets()];
+            let outcome = sink.send(head.peer, &head.ah, &[Piece::Bytes(octets)], &loaded.train);
+            (loaded, outcome)
+        });
+        sink.give_back(staging);
+        outcome
+    }
+
+    fn load(
+        &mut self,
+        context: Context<'_>,
+        limit: u16,
+        staging: &mut [u8],
+    ) -> Result<Loaded, LocalProtection> {
+        let mut train = Train::new();
+        let mut payload = 0;
+        let mut finished = 0;
+        loop {
+            let next = if finished == 0 {
+                self.first.clone()
+            } else {
+                None
+            };
+            let Some((template, limit_payload)) = self.prepare(finished, limit, &train) else {
+                return Ok(Loaded {
+                    train,
+                    finished,
+                    next: None,
+                    payload,
+                });
+            };
+            let wqe = &self.posted[finished];
+            let mut segmenter = next.unwrap_or_else(|| Segmenter::new(wqe.length));
+            let header = template.header_len();
+            let source = match Gathered::of(context.mrs, context.pd, &wqe.sges) {
+                Ok(source) => source,
+                // The error belongs to this message alone; those before it go out first.
+                Err(LocalProtection) if finished > 0 => {
+                    return Ok(Loaded {
+                        train,
+                        finished,
+                        next: None,
+                        payload,
+                    });
+                }
+                Err(error) => return Err(error),
+            };
+            while let Some(segment) = segmenter.peek(limit_payload) {
+                let length = header + segment.length as usize + digest::LEN;
+                if !train.accepts(length) {
+                    return Ok(Loaded {
+                        train,
+                        finished,
+                        next: Some(segmenter),
+                        payload,
+                    });
+                }
+                let start = train.octets();
+                let datagram = &mut staging[start..start + length];
+                stage(&template, segment, &source, datagram);
+                train.add(length);
+                payload += u64::from(segment.length);
+                segmenter.advance(segment);
+            }
+            finished += 1;
+        }
+    }
+
+    /// The headers of the message at `index` and the payload of its segments, if it may join the train.
+    fn prepare(&mut self, index: usize, limit: u16, train: &Train) -> Option<(Template, u32)> {
+        if let Some(wqe) = self.posted.get(index)
+            && index > 0
+        {
+            // Decided before the message gets its number: it stands in line until then.
+            let whole = MAX_HEADER + wqe.length as usize + digest::LEN;
+            let follows = wqe.peer == self.posted[0].peer
+                && wqe.length < GATHER_FROM
+                && (whole <= usize::from(limit) || wqe.template.is_some())
+                && !train.is_empty();
+            if !follows {
+                return None;
+            }
+        }
+        let wqe = self.posted.get_mut(index)?;
+        let template = match wqe.template {
+            Some(template) => template,
+            None => {
+                let template =
+                    make_template(wqe, limit, self.epoch, &mut self.numbers, &mut self.msn);
+                wqe.template = Some(template);
+                template
+            }
+        };
+        let headers = template.header_len() + digest::LEN;
+        Some((
+            template,
+            u32::from(limit).saturating_sub(u32::try_from(headers).ok()?),
+        ))
+    }
+
+    /// Sends segments of the first message from where their octets lie.
+    fn send_gathered(
+        &mut self,
+        context: Context<'_>,
+        limit: u16,
+        sink: &mut impl TransmitSink,
+    ) -> Result<(Loaded, SendOutcome), LocalProtection> {
+        let empty = Train::new();
+        let (template, limit_payload) = self
+            .prepare(0, limit, &empty)
+            .expect("the first message is there");
+        let wqe = &self.posted[0];
+        let mut segmenter = self
+            .first
+            .clone()
+            .unwrap_or_else(|| Segmenter::new(wqe.length));
+        let source = Gathered::of(context.mrs, context.pd, &wqe.sges)?;
+        let mut train = Train::new();
+        let mut payload = 0;
+        let mut headers = [[0; MAX_HEADER]; MAX_GATHERED];
+        let mut trailers = [[0; digest::LEN]; MAX_GATHERED];
+        let mut parts: ArrayVec<(usize, RegionSlice<'_>), MAX_PIECES> = ArrayVec::new();
+        let header_len = template.header_len();
+        while let Some(segment) = segmenter.peek(limit_payload) {
+            let length = header_len + segment.length as usize + digest::LEN;
+            let index = train.len();
+            let room = index < MAX_GATHERED
+                && parts.len() + MAX_SGE + 2 * (index + 1) <= MAX_PIECES
+                && train.accepts(length);
+            if !room {
+                break;
+            }
+            let header = &mut headers[index];
+            template.emit(segment, header);
+            let mut crc = crc::crc32c(&header[..header_len]);
+            source.for_each(segment.offset, segment.length, |slice| {
+                crc = Payload::crc(&slice, 0, slice.len(), crc);
+                parts.push((index, slice));
+            });
+            trailers[index] = crc::to_wire(crc);
+            train.add(length);
+            payload += u64::from(segment.length);
+            segmenter.advance(segment);
+        }
+        let mut pieces: ArrayVec<Piece<'_>, MAX_PIECES> = ArrayVec::new();
+        let mut parts = parts.iter().peekable();
+        for index in 0..train.len() {
+            pieces.push(Piece::Bytes(&headers[index][..header_len]));
+            while let Some((_, slice)) = parts.next_if(|(of, _)| *of == index) {
+                pieces.push(Piece::Region(*slice));
+            }
+            pieces.push(Piece::Bytes(&trailers[index]));
+        }
+        let outcome = sink.send(wqe.peer, &wqe.ah, &pieces, &train);
+        let done = segmenter.is_done();
+        let loaded = Loaded {
+            train,
+            finished: usize::from(done),
+            next: (!done).then_some(segmenter),
+            payload,
+        };
+        Ok((loaded, outcome))
+    }
+
+    /// The path takes less than it did: Sends that would have fitted one datagram may need several now.
+    fn recut(&mut self) {
+        for wqe in &mut self.posted {
+            if matches!(wqe.template, Some(Template::Send { .. })) {
+                wqe.template = None;
+            }
+        }
+    }
+
+    fn complete_first(
+        &mut self,
+        qpn: u32,
+        status: WcStatus,
+        errno: i32,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.first = None;
+        let Some(wqe) = self.posted.pop_front() else {
+            return;
+        };
+        if wqe.signaled || status != WcStatus::Success {
+            let opcode = match wqe.operation {
+                Operation::Send { .. } => WcOpcode::Send,
+                Operation::WriteRecord { .. } => WcOpcode::RdmaWrite,
+            };
+            completions.sent(Wc {
+                status,
+                byte_len: wqe.length,
+                vendor_error: errno.unsigned_abs(),
+                ..Wc::new(wqe.wr_id, opcode, qpn)
+            });
+        }
+        completions.retired();
+    }
+
+    pub(super) fn flush(&mut self, qpn: u32, completions: &mut impl CompletionSink) {
+        while !self.posted.is_empty() {
+            self.complete_first(qpn, WcStatus::Flushed, 0, completions);
+        }
+    }
+}
+
+/// Whether a work request may be posted at all.
+pub(crate) fn check_length(operation: Operation, length: u32) -> bool {
+    match operation {
+        Operation::Send { .. } => length <= MAX_SEND,
+        Operation::WriteRecord { remote_addr, .. } => {
+            length <= MAX_WRITE_RECORD && remote_addr.checked_add(length.into()).is_some()
+        }
+    }
+}
+
+fn make_template(
+    wqe: &SendWqe,
+    limit: u16,
+    epoch: u32,
+    numbers: &mut Numbers<Peer>,
+    msn: &mut Msn,
+) -> Template {
+    let flags = |immediate: Option<u32>| {
+        Flags::empty()
+            .with(Flags::IMMEDIATE, immediate.is_some())
+            .with(Flags::SOLICITED, wqe.solicited)
+    };
+    let mut extension = |immediate: Option<u32>| Extension {
+        flags: flags(immediate),
+        epoch,
+        number: numbers.take(wqe.peer),
+        length: wqe.length,
+        offset: 0,
+        immediate: immediate.unwrap_or(0),
+    };
+    match wqe.operation {
+        Operation::Send { immediate } => {
+            let plain = Template::Send {
+                qkey: wqe.qkey,
+                msn: *msn,
+                solicited: wqe.solicited,
+            };
+            let one = plain.header_len() + wqe.length as usize + digest::LEN;
+            if immediate.is_none() && one <= usize::from(limit) {
+                *msn = msn.next();
+                return plain;
+            }
+            Template::SegmentedSend {
+                qkey: wqe.qkey,
+                extension: extension(immediate),
+            }
+        }
+        Operation::WriteRecord {
+            rkey,
+            remote_addr,
+            immediate,
+        } => Template::WriteRecord {
+            stag: STag::new(rkey),
+            base: TaggedOffset::new(remote_addr),
+            extension: extension(immediate),
+        },
+    }
+}
+
+/// Writes one datagram: header, payload, CRC. Each octet of payload is loaded once; the CRC is that of the copy.
+#[inline]
+fn stage(template: &Template, segment: Segment, source: &Gathered, datagram: &mut [u8]) {
+    let header = template.emit(segment, datagram);
+    let end = datagram.len() - digest::LEN;
+    source.copy(segment.offset, &mut datagram[header..end]);
+    let crc = crc::crc32c(&datagram[..end]);
+    datagram[end..].copy_from_slice(&crc::to_wire(crc));
+}
+
+/// The registered memory of a message, held while a train is built and sent.
+struct Gathered {
+    parts: ArrayVec<(Use, u64, u32), MAX_SGE>,
+}
+
+impl Gathered {
+    fn of(mrs: &MrTable, pd: PdId, sges: &SgeList) -> Result<Self, LocalProtection> {
+        let mut parts = ArrayVec::new();
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            parts.push((mrs.local(pd, *sge, false)?, sge.addr, sge.length));
+        }
+        Ok(Self { parts })
+    }
+
+    /// Calls `each` with the parts of `length` octets at `offset` of the message.
+    #[inline]
+    fn for_each<'a>(&'a self, offset: u32, length: u32, mut each: impl FnMut(RegionSlice<'a>)) {
+        let mut skip = offset;
+        let mut left = length;
+        for (registration, addr, part) in &self.parts {
+            if skip >= *part {
+                skip -= part;
+                continue;
+            }
+            let take = (part - skip).min(left);
+            if take == 0 {
+                return;
+            }
+            let slice = registration
+                .slice(addr + u64::from(skip), take)
+                .expect("the element was checked when it was gathered");
+            each(slice);
+            skip = 0;
+            left -= take;
+        }
+    }
+
+    #[inline]
+    fn copy(&self, offset: u32, dst: &mut [u8]) {
+        let length = u32::try_from(dst.len()).expect("a datagram is shorter than 64 KiB");
+        let mut at = 0;
+        self.for_each(offset, length, |slice| {
+            let end = at + slice.len();
+            slice.copy_to(&mut dst[at..end]);
+            at = end;
+        });
+    }
+}

@@ -1,0 +1,103 @@
+//! What can go wrong on our side of the API.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// A device, queue or registration could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The UDP port is taken, or the address is not one of this host's.
+    #[error("cannot bind {address}: {source}")]
+    Bind {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// There is no route to the destination.
+    #[error("no route to {address}: {source}")]
+    Route {
+        /// The destination.
+        address: std::net::IpAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A descriptor, thread or setting was refused; `EMFILE` means that the descriptor limit is reached.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A size is outside the limits of the device.
+    #[error("{what} of {value} is not between {min} and {max}")]
+    Limit {
+        /// Which size.
+        what: &'static str,
+        /// The value asked for.
+        value: usize,
+        /// Smallest value.
+        min: usize,
+        /// Largest value.
+        max: usize,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+
+    /// The errno that the verbs report for it.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Bind { source, .. }
+            | Self::Route { source, .. }
+            | Self::System { source, .. } => source.raw_os_error().unwrap_or(5),
+            Self::Limit { .. } => 22,
+        }
+    }
+}
+
+/// Why a work request was not accepted; nothing of it was queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue holds as many work requests as it was made for.
+    #[error("the queue is full")]
+    QueueFull,
+    /// More scatter/gather elements than the queue was made for.
+    #[error("too many scatter/gather elements")]
+    TooManySges,
+    /// The message is longer than the operation allows, or reaches past the end of the address space.
+    #[error("the message is too long")]
+    TooLong,
+    /// The destination's address and the QP's socket are not of one kind.
+    #[error("the destination cannot be reached from this QP's address")]
+    AddressFamily,
+    /// The QP is being destroyed.
+    #[error("the queue pair is not able to send")]
+    State,
+}
+
+/// Not all work requests of a list were accepted (`bad_wr` of `ibv_post_send(3)`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{source} (after {accepted} accepted work requests)")]
+pub struct PostFailure {
+    /// How many were; they complete as usual.
+    pub accepted: usize,
+    /// Why the next one was not.
+    pub source: PostError,
+}
+
+/// A completion queue cannot be polled any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CqError {
+    /// A completion found the queue full and was lost.
+    #[error("the completion queue overran: it is smaller than the work outstanding on it")]
+    Overrun,
+}

@@ -1,0 +1,201 @@
+//! Protection domains and what belongs to them.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use dgiwarp_llp_udp::{Path, PathKind};
+
+use crate::driver::route;
+use crate::engine::mr::{Keys, PdId};
+use crate::{Access, AddressHandle, Error, Region, Rnic, Sge, UdQp, UdQpAttr};
+
+/// A protection domain (`ibv_alloc_pd(3)`): memory and queue pairs of one domain work together, and with no other.
+/// Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Pd {
+    pub(crate) rnic: Rnic,
+    pub(crate) id: PdId,
+}
+
+impl Pd {
+    pub(crate) fn new(rnic: Rnic, id: PdId) -> Self {
+        Self { rnic, id }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn rnic(&self) -> &Rnic {
+        &self.rnic
+    }
+
+    /// Registers memory; peers address it by its address in this process (`ibv_reg_mr(3)`). Nothing is pinned.
+    ///
+    /// # Errors
+    /// None today; the kinds of [`Error`] that limits of the device would give.
+    pub fn register(&self, region: Region, access: Access) -> Result<Mr, Error> {
+        let iova = region.address();
+        self.register_at(region, iova, access)
+    }
+
+    /// Registers memory that peers and work requests address from `iova` on (`ibv_reg_mr_iova(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if the last address would wrap.
+    pub fn register_at(&self, region: Region, iova: u64, access: Access) -> Result<Mr, Error> {
+        let length = region.len();
+        if iova.checked_add(length as u64).is_none() {
+            return Err(Error::Limit {
+                what: "region length",
+                value: length,
+                min: 0,
+                max: usize::try_from(u64::MAX - iova).unwrap_or(usize::MAX),
+            });
+        }
+        let access = if access.contains(Access::REMOTE_WRITE) {
+            access | Access::LOCAL_WRITE
+        } else {
+            access
+        };
+        let keys = self.rnic.shared.mrs.register(region, iova, access, self.id);
+        Ok(Mr {
+            pd: self.clone(),
+            keys,
+            iova,
+            length,
+        })
+    }
+
+    /// Makes a datagram queue pair.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where the port is taken or the address is not ours, [`Error::Limit`] for sizes
+    /// outside the device's limits, [`Error::System`] where descriptors are exhausted.
+    pub fn create_ud_qp(&self, attr: &UdQpAttr<'_>) -> Result<UdQp, Error> {
+        UdQp::create(self, attr)
+    }
+
+    /// Makes an address handle to a host (`ibv_create_ah(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Route`] where there is no route to it.
+    pub fn create_ah(&self, destination: IpAddr) -> Result<AddressHandle, Error> {
+        self.create_ah_from(destination, 0, None)
+    }
+
+    /// Makes an address handle to a host, with the interface of a link-local address (its `scope_id`, else 0), and
+    /// with the address of ours that messages shall leave from.
+    ///
+    /// # Errors
+    /// [`Error::Route`] where there is no route to it.
+    pub fn create_ah_from(
+        &self,
+        destination: IpAddr,
+        scope_id: u32,
+        source: Option<IpAddr>,
+    ) -> Result<AddressHandle, Error> {
+        let destination = destination.to_canonical();
+        let source = source.map(|source| source.to_canonical());
+        let route = route::look_up(destination, scope_id).map_err(|source| Error::Route {
+            address: destination,
+            source,
+        })?;
+        let kind = if route::is_local(destination, route) {
+            let receive_buffer = probe_receive_buffer(&self.rnic)?;
+            PathKind::Loopback { receive_buffer }
+        } else {
+            PathKind::Network
+        };
+        let mtu = self.rnic.shared.background.limit_mtu(route.mtu);
+        let path = Path::new(kind, destination.is_ipv6(), mtu);
+        // Where the kernel would choose the same source, naming it only costs.
+        let source = source.filter(|source| *source != route.source && !source.is_unspecified());
+        Ok(AddressHandle::new(
+            destination,
+            scope_id,
+            source,
+            route.source,
+            path,
+        ))
+    }
+}
+
+/// The receive buffer that sockets of this device are granted: on loopback the peer's are most likely the same.
+fn probe_receive_buffer(rnic: &Rnic) -> Result<usize, Error> {
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let sockets = crate::driver::ud::bind(any, rnic.config())
+        .or_else(|_| crate::driver::ud::bind(([0, 0, 0, 0], 0).into(), rnic.config()))?;
+    sockets
+        .main()
+        .granted_receive_buffer()
+        .map_err(Error::system("cannot read a socket's receive buffer"))
+}
+
+/// Registered memory (`ibv_mr`). Dropping it deregisters: afterwards nothing reads or writes the region any more.
+#[derive(Debug)]
+pub struct Mr {
+    pd: Pd,
+    keys: Keys,
+    iova: u64,
+    length: usize,
+}
+
+impl Mr {
+    /// Names the region in work requests of this process.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.keys.lkey
+    }
+
+    /// Names the region in work requests of peers: its STag.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.keys.rkey
+    }
+
+    /// Address of the first octet in the region's own address space.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.iova
+    }
+
+    /// Length in octets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether the region has no octets.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// A scatter/gather element for a range of the region's octets. What reaches outside makes the work request
+    /// end with a local protection error; a range longer than 2^32 - 1 is cut to that.
+    #[must_use]
+    pub fn sge(&self, range: impl RangeBounds<usize>) -> Sge {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.length,
+        };
+        Sge {
+            addr: self.iova.saturating_add(start as u64),
+            length: u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX),
+            lkey: self.keys.lkey,
+        }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        let table = Arc::clone(&self.pd.rnic.shared.mrs);
+        table.deregister(self.keys);
+    }
+}

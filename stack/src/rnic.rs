@@ -1,0 +1,130 @@
+//! The device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha20Rng;
+
+use crate::cq::ChannelShared;
+use crate::driver::background::Background;
+use crate::driver::clock;
+use crate::driver::cq::CqShared;
+use crate::engine::mr::{MrTable, PdId};
+use crate::{CompChannel, Config, Cq, Error, Pd};
+
+/// Most completions that a queue may be made for.
+const MAX_CQE: usize = 1 << 22;
+
+/// A software RNIC. Cloning shares it; it lives until the last object made from it is gone.
+#[derive(Debug, Clone)]
+pub struct Rnic {
+    pub(crate) shared: Arc<RnicShared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct RnicShared {
+    pub(crate) config: Config,
+    pub(crate) mrs: Arc<MrTable>,
+    pub(crate) background: Arc<Background>,
+    random: Mutex<ChaCha20Rng>,
+    next_pd: AtomicU32,
+}
+
+impl RnicShared {
+    /// Random words.
+    pub(crate) fn draw<const N: usize>(&self) -> [u32; N] {
+        let mut random = self.random.lock();
+        std::array::from_fn(|_| random.next_u32())
+    }
+}
+
+impl Drop for RnicShared {
+    fn drop(&mut self) {
+        self.background.stop();
+    }
+}
+
+impl Rnic {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the system gives no randomness or descriptors.
+    pub fn open(config: Config) -> Result<Self, Error> {
+        clock::start();
+        let mut random = match config.seed {
+            Some(seed) => ChaCha20Rng::seed_from_u64(seed),
+            None => ChaCha20Rng::from_seed(system_seed()?),
+        };
+        let keys = ChaCha20Rng::from_rng(&mut random);
+        let shared = RnicShared {
+            mrs: Arc::new(MrTable::new(keys)),
+            background: Background::new(config.max_mtu)?,
+            random: Mutex::new(random),
+            next_pd: AtomicU32::new(1),
+            config,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// The settings it was opened with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Makes a protection domain (`ibv_alloc_pd(3)`).
+    #[must_use]
+    pub fn alloc_pd(&self) -> Pd {
+        let id = PdId(self.shared.next_pd.fetch_add(1, Ordering::Relaxed));
+        Pd::new(self.clone(), id)
+    }
+
+    /// Makes a completion queue for at least `depth` completions, 1 to 2^22 (`ibv_create_cq(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for another depth, [`Error::System`] where descriptors are exhausted.
+    pub fn create_cq(&self, depth: usize) -> Result<Cq, Error> {
+        if !(1..=MAX_CQE).contains(&depth) {
+            return Err(Error::Limit {
+                what: "completion queue depth",
+                value: depth,
+                min: 1,
+                max: MAX_CQE,
+            });
+        }
+        let shared = CqShared::new(depth, Arc::clone(&self.shared.background))?;
+        Ok(Cq { shared })
+    }
+
+    /// Makes a completion channel (`ibv_create_comp_channel(3)`).
+    ///
+    /// # Errors
+    /// [`Error::System`] where descriptors are exhausted.
+    pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
+        Ok(CompChannel {
+            shared: ChannelShared::new()?,
+        })
+    }
+
+    /// Makes a completion queue whose events come through `channel`.
+    ///
+    /// # Errors
+    /// As [`create_cq`](Self::create_cq).
+    pub fn create_cq_on(&self, depth: usize, channel: &CompChannel) -> Result<Cq, Error> {
+        let cq = self.create_cq(depth)?;
+        channel.shared.attach(&cq.shared)?;
+        Ok(cq)
+    }
+}
+
+fn system_seed() -> Result<[u8; 32], Error> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|error| {
+        Error::system("the system gives no randomness")(std::io::Error::other(error))
+    })?;
+    Ok(seed)
+}

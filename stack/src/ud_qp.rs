@@ -1,0 +1,332 @@
+//! Datagram queue pairs.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_rdmap::datagram::RecordHandle;
+
+use crate::driver::ud::{Parts, UdShared, UdpSockets, bind};
+use crate::engine::queue::{RecvQueue, copy_sges, total_length};
+use crate::engine::ud::{SendWqe, UdConfig, UdEngine, check_length};
+use crate::error::PostFailure;
+use crate::{Cq, Error, MAX_SGE, Pd, PostError, QpCounters, RecvWr, SendWr};
+
+/// Most work requests of a queue.
+const MAX_WR: usize = 1 << 16;
+/// Most records of a queue pair.
+const MAX_RECORDS: usize = 1 << 16;
+
+/// What a datagram queue pair shall be (`ibv_qp_init_attr`).
+#[derive(Debug, Clone)]
+pub struct UdQpAttr<'a> {
+    /// Where completions of posted sends go.
+    pub send_cq: &'a Cq,
+    /// Where completions of receives and records go.
+    pub recv_cq: &'a Cq,
+    /// Address and UDP port to bind; the port is the QPN. `None`: all addresses, a port of the system's choice.
+    pub bind: Option<SocketAddr>,
+    /// Sends outstanding at most, 1 to 65,536. Default 256.
+    pub max_send_wr: usize,
+    /// Receives posted at most, 1 to 65,536. Default 256.
+    pub max_recv_wr: usize,
+    /// Scatter/gather elements per work request, 1 to [`MAX_SGE`]. Default 4.
+    pub max_sge: usize,
+    /// Q_Key that received Sends must carry. Default 0.
+    pub qkey: u32,
+    /// Records of Write-Records kept at most, 0 to 65,536; 0, the default, does not take any.
+    pub record_slots: usize,
+    /// Whether receives begin with 40 octets for a GRH. Default no.
+    pub grh: bool,
+}
+
+impl<'a> UdQpAttr<'a> {
+    /// The defaults with these completion queues.
+    #[must_use]
+    pub fn new(send_cq: &'a Cq, recv_cq: &'a Cq) -> Self {
+        Self {
+            send_cq,
+            recv_cq,
+            bind: None,
+            max_send_wr: 256,
+            max_recv_wr: 256,
+            max_sge: 4,
+            qkey: 0,
+            record_slots: 0,
+            grh: false,
+        }
+    }
+}
+
+/// A record as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordView {
+    /// Who wrote.
+    pub source: Option<SocketAddr>,
+    /// The rkey written to.
+    pub rkey: u32,
+    /// Where the message starts, in the region's address space.
+    pub remote_addr: u64,
+    /// Octets of the whole message.
+    pub length: u32,
+    /// Octets that are valid.
+    pub valid: u32,
+    /// The immediate, if one came.
+    pub immediate: Option<u32>,
+    /// The valid octets as ranges `(start, end)` relative to `remote_addr`, ascending, `end` excluded.
+    pub ranges: Vec<(u32, u32)>,
+}
+
+impl RecordView {
+    /// The validity map as a bitmap: bit i % 8 of octet i / 8 is set if all of the octets i × `granule` to
+    /// (i + 1) × `granule` of the message are valid.
+    ///
+    /// # Panics
+    /// If `granule` is 0.
+    #[must_use]
+    pub fn bitmap(&self, granule: u32) -> Vec<u8> {
+        let bits = self.length.div_ceil(granule);
+        let mut bitmap = vec![0; bits.div_ceil(8) as usize];
+        for &(start, end) in &self.ranges {
+            let first = start.div_ceil(granule);
+            let after = if end == self.length {
+                bits
+            } else {
+                end / granule
+            };
+            for bit in first..after {
+                bitmap[(bit / 8) as usize] |= 1 << (bit % 8);
+            }
+        }
+        bitmap
+    }
+}
+
+/// A datagram queue pair. Its QPN is the UDP port of its socket. Dropping it destroys it: sends that the network
+/// has not taken yet get up to a second, and posted receives end without a completion.
+#[derive(Debug)]
+pub struct UdQp {
+    shared: Arc<UdShared>,
+    pd: Pd,
+    local: SocketAddr,
+    max_sge: usize,
+    record_slots: usize,
+    recv_cq: Cq,
+}
+
+impl UdQp {
+    pub(crate) fn create(pd: &Pd, attr: &UdQpAttr<'_>) -> Result<Self, Error> {
+        for (what, value, min, max) in [
+            ("max_send_wr", attr.max_send_wr, 1, MAX_WR),
+            ("max_recv_wr", attr.max_recv_wr, 1, MAX_WR),
+            ("max_sge", attr.max_sge, 1, MAX_SGE),
+            ("record_slots", attr.record_slots, 0, MAX_RECORDS),
+        ] {
+            if !(min..=max).contains(&value) {
+                return Err(Error::Limit {
+                    what,
+                    value,
+                    min,
+                    max,
+                });
+            }
+        }
+        let rnic = &pd.rnic.shared;
+        let sockets = bind_any(attr.bind, pd)?;
+        let local = sockets
+            .main()
+            .local_addr()
+            .map_err(Error::system("cannot read a socket's address"))?;
+        let engine = UdEngine::new(UdConfig {
+            qpn: local.port(),
+            pd: pd.id,
+            qkey: attr.qkey,
+            grh: attr.grh,
+            max_recv_wr: attr.max_recv_wr,
+            record_slots: attr.record_slots,
+            record_timeout: rnic.config.record_timeout,
+            seed: rnic.draw(),
+        });
+        let shared = UdShared::start(Parts {
+            engine,
+            sockets,
+            max_send_wr: attr.max_send_wr,
+            recv_queue: Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
+            send_cq: Arc::clone(&attr.send_cq.shared),
+            recv_cq: Arc::clone(&attr.recv_cq.shared),
+            mrs: Arc::clone(&rnic.mrs),
+        })?;
+        attr.recv_cq.shared.reserve(attr.record_slots);
+        Ok(Self {
+            shared,
+            pd: pd.clone(),
+            local,
+            max_sge: attr.max_sge,
+            record_slots: attr.record_slots,
+            recv_cq: attr.recv_cq.clone(),
+        })
+    }
+
+    /// The QPN: the UDP port.
+    #[must_use]
+    pub fn qpn(&self) -> u16 {
+        self.local.port()
+    }
+
+    /// The address and port that the socket is bound to.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// The receive buffer that the kernel granted, in octets with its own overhead: a quarter of it in flight is
+    /// never lost for lack of room.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the kernel does not tell.
+    pub fn receive_buffer(&self) -> Result<usize, Error> {
+        self.shared
+            .granted_receive_buffer()
+            .map_err(Error::system("cannot read a socket's receive buffer"))
+    }
+
+    /// Posts sends, in order, and hands as much of them to the network as it takes now (`ibv_post_send(3)`). Messages of one
+    /// length to one peer, posted together, travel as trains. Never blocks.
+    ///
+    /// # Errors
+    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailure> {
+        let wqes = wrs.iter().map(|wr| self.wqe(wr));
+        let (accepted, result) = self.shared.post(wqes);
+        result.map_err(|source| PostFailure { accepted, source })
+    }
+
+    #[inline]
+    fn wqe(&self, wr: &SendWr<'_>) -> Result<SendWqe, PostError> {
+        let sges = copy_sges(wr.sges, self.max_sge)?;
+        let length = total_length(&sges)?;
+        if !check_length(wr.operation, length) {
+            return Err(PostError::TooLong);
+        }
+        let ah = &wr.destination.ah;
+        let to = match ah.destination() {
+            std::net::IpAddr::V4(v4) => SocketAddr::from((v4, wr.destination.qpn)),
+            std::net::IpAddr::V6(v6) => {
+                std::net::SocketAddrV6::new(v6, wr.destination.qpn, 0, ah.scope_id()).into()
+            }
+        };
+        let reachable = match self.local {
+            SocketAddr::V4(_) => to.is_ipv4(),
+            SocketAddr::V6(local) => to.is_ipv6() || local.ip().is_unspecified(),
+        };
+        if !reachable {
+            return Err(PostError::AddressFamily);
+        }
+        Ok(SendWqe {
+            wr_id: wr.wr_id,
+            operation: wr.operation,
+            ah: ah.clone(),
+            peer: Peer::ip(to),
+            qkey: wr.destination.qkey,
+            sges,
+            length,
+            signaled: wr.signaled,
+            solicited: wr.solicited,
+            template: None,
+        })
+    }
+
+    /// Posts receives, in order (`ibv_post_recv(3)`).
+    ///
+    /// # Errors
+    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        for (accepted, wr) in wrs.iter().enumerate() {
+            self.shared
+                .recv_queue
+                .post(wr)
+                .map_err(|source| PostFailure { accepted, source })?;
+        }
+        Ok(())
+    }
+
+    /// A record that was completed and not yet released.
+    #[must_use]
+    pub fn record(&self, handle: RecordHandle) -> Option<RecordView> {
+        self.shared.run(|inner| {
+            let record = inner.engine.record(handle)?;
+            Some(RecordView {
+                source: record.source.socket_addr(),
+                rkey: record.stag.get(),
+                remote_addr: record.base.get(),
+                length: record.length,
+                valid: record.map.octets(),
+                immediate: record.immediate,
+                ranges: record.map.ranges().to_vec(),
+            })
+        })
+    }
+
+    /// Gives the slot of a completed record back. Returns whether the handle named one.
+    pub fn release_record(&self, handle: RecordHandle) -> bool {
+        self.shared.run(|inner| inner.engine.release_record(handle))
+    }
+
+    /// Completes all open records with what is valid now.
+    pub fn complete_records(&self) {
+        self.shared.run(|inner| {
+            inner
+                .engine
+                .complete_now(self.shared.tables(), &mut self.shared.completions());
+        });
+    }
+
+    /// Ends everything posted with a completion of status `Flushed`, as the error state of a queue pair does.
+    pub fn flush(&self) {
+        self.shared.run(|inner| {
+            inner
+                .engine
+                .flush(self.shared.tables(), &mut self.shared.completions());
+        });
+    }
+
+    /// The Q_Key that received Sends must carry.
+    #[must_use]
+    pub fn qkey(&self) -> u32 {
+        self.shared.run(|inner| inner.engine.qkey())
+    }
+
+    /// Changes the Q_Key for what arrives from now on.
+    pub fn set_qkey(&self, qkey: u32) {
+        self.shared.run(|inner| inner.engine.set_qkey(qkey));
+    }
+
+    /// What the queue pair counted.
+    #[must_use]
+    pub fn counters(&self) -> QpCounters {
+        self.shared.run(|inner| inner.engine.counters())
+    }
+}
+
+impl Drop for UdQp {
+    fn drop(&mut self) {
+        self.shared.close();
+        self.recv_cq.shared.unreserve(self.record_slots);
+    }
+}
+
+/// Binds where asked; else one socket for both protocols, or IPv4 alone where IPv6 is off.
+fn bind_any(address: Option<SocketAddr>, pd: &Pd) -> Result<UdpSockets, Error> {
+    let config = &pd.rnic.shared.config;
+    match address {
+        Some(address) => bind(address, config),
+        None => bind((Ipv6Addr::UNSPECIFIED, 0).into(), config)
+            .or_else(|_| bind((Ipv4Addr::UNSPECIFIED, 0).into(), config)),
+    }
+}

@@ -1,0 +1,168 @@
+//! Work requests and work completions.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::AddressHandle;
+
+/// Most scatter/gather elements of a work request.
+pub const MAX_SGE: usize = 16;
+
+/// A part of registered memory (`ibv_sge`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sge {
+    /// Address, in the region's own address space (its `iova`).
+    pub addr: u64,
+    /// Octets.
+    pub length: u32,
+    /// The region's local key.
+    pub lkey: u32,
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone)]
+pub struct Destination {
+    /// The remote host and the path there.
+    pub ah: AddressHandle,
+    /// The remote QPN: its UDP port.
+    pub qpn: u16,
+    /// The remote Q_Key; Write-Records do not use it.
+    pub qkey: u32,
+}
+
+/// What a send work request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Send to the receive queue of the destination.
+    Send {
+        /// 32 bits that come with the message.
+        immediate: Option<u32>,
+    },
+    /// RDMA Write-Record: write to the destination's memory, which keeps a record of what arrived.
+    WriteRecord {
+        /// The remote key of the target region.
+        rkey: u32,
+        /// The target address in that region's address space.
+        remote_addr: u64,
+        /// 32 bits that come with the record.
+        immediate: Option<u32>,
+    },
+}
+
+/// A send work request of a datagram QP (`ibv_send_wr`).
+#[derive(Debug, Clone)]
+pub struct SendWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub operation: Operation,
+    /// To whom.
+    pub destination: Destination,
+    /// The payload, gathered in this order. It must stay unchanged until the completion.
+    pub sges: &'a [Sge],
+    /// Whether success makes a completion; errors always do.
+    pub signaled: bool,
+    /// Whether the receiver raises a solicited event.
+    pub solicited: bool,
+}
+
+/// A receive work request (`ibv_recv_wr`).
+#[derive(Debug, Clone, Copy)]
+pub struct RecvWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Where the payload goes, in this order.
+    pub sges: &'a [Sge],
+}
+
+/// What a completion completes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WcOpcode {
+    /// A posted Send.
+    Send,
+    /// A posted Write-Record: its last octet was handed to the network.
+    RdmaWrite,
+    /// A posted receive.
+    Recv,
+    /// A Write-Record that a peer made into our memory; `wr_id` is the record's handle.
+    WriteRecord,
+}
+
+/// How a work request ended (`ibv_wc_status`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WcStatus {
+    /// As asked.
+    Success,
+    /// A message did not fit its receive, or exceeds what the transport carries.
+    LocalLength,
+    /// A scatter/gather element names memory that is not registered, not with the right needed, or in
+    /// another protection domain.
+    LocalProtection,
+    /// The QP was destroyed or went to the error state first.
+    Flushed,
+    /// The network refused the message; `vendor_error` is its errno.
+    General,
+    /// The peer refused or violated the protocol, or went away.
+    RemoteOperation,
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "success",
+            Self::LocalLength => "local length error",
+            Self::LocalProtection => "local protection error",
+            Self::Flushed => "work request flushed",
+            Self::General => "general error",
+            Self::RemoteOperation => "remote operation error",
+        })
+    }
+}
+
+/// A work completion (`ibv_wc`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wc {
+    /// That of the work request, or the handle of a record.
+    pub wr_id: u64,
+    /// How it ended. Unless it is `Success`, only `wr_id`, `qpn` and `vendor_error` count beside it.
+    pub status: WcStatus,
+    /// What it completes.
+    pub opcode: WcOpcode,
+    /// Octets received, without the space for a GRH; of a record, octets valid.
+    pub byte_len: u32,
+    /// The immediate, if one came.
+    pub immediate: Option<u32>,
+    /// Our QP.
+    pub qpn: u32,
+    /// The sender of what was received; its port is its QPN.
+    pub source: Option<SocketAddr>,
+    /// The address of ours that it was sent to.
+    pub destination: Option<IpAddr>,
+    /// Whether the sender asked for a solicited event.
+    pub solicited: bool,
+    /// More about an error, where there is more.
+    pub vendor_error: u32,
+}
+
+impl Wc {
+    pub(crate) fn new(wr_id: u64, opcode: WcOpcode, qpn: u32) -> Self {
+        Self {
+            wr_id,
+            status: WcStatus::Success,
+            opcode,
+            byte_len: 0,
+            immediate: None,
+            qpn,
+            source: None,
+            destination: None,
+            solicited: false,
+            vendor_error: 0,
+        }
+    }
+
+    pub(crate) fn with_status(self, status: WcStatus) -> Self {
+        Self { status, ..self }
+    }
+}
