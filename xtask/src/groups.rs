@@ -146,13 +146,6 @@ pub const PROGRAMS_FOR_TESTS: Check = Check {
     environment: None,
 };
 
-/// Compiles the tests.
-pub const TESTS: Check = Check {
-    name: "tests",
-    arguments: &["test", "--workspace", "--no-run"],
-    environment: None,
-};
-
 /// Runs the examples in the documentation comments.
 pub const DOCUMENTATION_TESTS: Check = Check {
     name: "documentation examples",

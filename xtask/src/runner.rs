@@ -17,6 +17,9 @@ use crate::skips;
 use crate::stream::{self, End};
 use crate::workspace::{self, TestProgram};
 
+/// How long one compilation may take before it counts as hanging; a slow machine is no failure.
+const COMPILATION_LIMIT: Duration = Duration::from_secs(1800);
+
 /// What the command line asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -64,15 +67,23 @@ pub fn run(options: &Options, interrupt: &Interrupt) -> Result<i32, Box<dyn Erro
         interrupt,
         skips: scratch.path().join("skips"),
         programs: Vec::new(),
+        compiled: false,
         report: Report::default(),
         out: Box::new(std::io::stdout()),
     };
     run.compile(&groups)?;
-    for group in groups.iter().filter(|group| group.name != Name::Build) {
-        if run.interrupt.caught().is_some() {
-            break;
+    let tests: Vec<_> = groups
+        .iter()
+        .filter(|group| group.name != Name::Build)
+        .collect();
+    if run.compiled {
+        for group in tests {
+            run.group(group)?;
         }
-        run.group(group)?;
+    } else if !tests.is_empty() && interrupt.caught().is_none() {
+        run.report
+            .failures
+            .push("no test was run, because they do not all compile".to_owned());
     }
     if !names.contains(&Name::Soak) {
         run.report.left_out = run
@@ -97,6 +108,8 @@ struct Run<'a> {
     /// The file that skipped tests append to.
     skips: std::path::PathBuf,
     programs: Vec<TestProgram>,
+    /// Whether `programs` are all there are.
+    compiled: bool,
     report: Report,
     /// Where the output of the programs goes.
     out: Box<dyn Write>,
@@ -111,7 +124,7 @@ impl Run<'_> {
         if let Some(group) = chosen {
             announce(group);
             for check in BUILD_CHECKS {
-                tally += self.check(check, group.budget)?;
+                tally += self.check(check, COMPILATION_LIMIT)?;
             }
         }
         let has = |name| groups.iter().any(|group| group.name == name);
@@ -121,7 +134,7 @@ impl Run<'_> {
             || has(Name::Soak)
             || chosen.is_some()
         {
-            tally += self.check(&groups::PROGRAMS_FOR_TESTS, Duration::from_secs(1200))?;
+            tally += self.check(&groups::PROGRAMS_FOR_TESTS, COMPILATION_LIMIT)?;
         }
         tally += self.compile_tests()?;
         self.report.rows.push(Row {
@@ -135,20 +148,27 @@ impl Run<'_> {
 
     /// Compiles the tests of the chosen packages, and learns which programs they are.
     fn compile_tests(&mut self) -> Result<Tally, Box<dyn Error>> {
-        let all = self.options.packages.is_empty();
-        let tally = if all {
-            self.check(&groups::TESTS, Duration::from_secs(1200))?
-        } else {
-            Tally::default()
-        };
+        let options = self.options;
+        let mut arguments = vec!["test", "--no-run"];
+        if options.packages.is_empty() {
+            arguments.push("--workspace");
+        }
+        for package in &options.packages {
+            arguments.extend(["--package", package]);
+        }
+        let tally = self.cargo("tests", &arguments, None, COMPILATION_LIMIT)?;
         if tally.failed == 0 && self.interrupt.caught().is_none() {
             self.programs = workspace::test_programs(&self.options.packages)?;
+            self.compiled = true;
         }
         Ok(tally)
     }
 
     /// One group of tests.
     fn group(&mut self, group: &Group) -> Result<(), Box<dyn Error>> {
+        if self.interrupt.caught().is_some() {
+            return Ok(());
+        }
         announce(group);
         let begin = clock::now();
         let mut tally = Tally::default();
@@ -207,18 +227,29 @@ impl Run<'_> {
         self.tests(&mut command, &program.selection, 2 * group.budget)
     }
 
-    /// One cargo command: its tests count if it runs some, and it counts as one failure if it fails without.
+    /// One of the tables' cargo commands.
     fn check(&mut self, check: &Check, limit: Duration) -> Result<Tally, Box<dyn Error>> {
-        println!("\n--- {}: cargo {}", check.name, check.arguments.join(" "));
+        self.cargo(check.name, check.arguments, check.environment, limit)
+    }
+
+    /// One cargo command: its tests count if it runs some, and it counts as one failure if it fails without.
+    fn cargo(
+        &mut self,
+        name: &str,
+        arguments: &[&str],
+        environment: Option<(&str, &str)>,
+        limit: Duration,
+    ) -> Result<Tally, Box<dyn Error>> {
+        println!("\n--- {name}: cargo {}", arguments.join(" "));
         let mut command = workspace::cargo();
-        command.args(check.arguments);
-        if let Some((name, value)) = check.environment {
-            command.env(name, value);
+        command.args(arguments);
+        if let Some((variable, value)) = environment {
+            command.env(variable, value);
         }
         if self.interrupt.caught().is_some() {
             return Ok(Tally::default());
         }
-        self.tests(&mut command, check.name, limit)
+        self.tests(&mut command, name, limit)
     }
 
     fn tests(
@@ -354,6 +385,7 @@ mod tests {
                 script("elsewhere", Name::Unit, "a", "exit 1"),
                 script("long", Name::Debian, "soak_it", &soak),
             ],
+            compiled: true,
             report: Report::default(),
             out: Box::new(std::io::sink()),
         };
@@ -393,6 +425,7 @@ mod tests {
             interrupt: &interrupt,
             skips: "none".into(),
             programs: Vec::new(),
+            compiled: true,
             report: Report::default(),
             out: Box::new(std::io::sink()),
         };

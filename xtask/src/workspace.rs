@@ -65,10 +65,10 @@ pub struct TestProgram {
     pub folder: PathBuf,
 }
 
-/// Lists the test programs, compiling what is not compiled yet.
+/// Lists the test programs, which are compiled already.
 ///
 /// # Errors
-/// A test does not compile (cargo has said why), or cargo cannot be run.
+/// A test does not compile, or cargo cannot be run.
 pub fn test_programs(packages: &[String]) -> Result<Vec<TestProgram>, Box<dyn Error>> {
     let metadata = metadata()?;
     let mut command = cargo();
@@ -84,9 +84,10 @@ pub fn test_programs(packages: &[String]) -> Result<Vec<TestProgram>, Box<dyn Er
     for package in packages {
         command.args(["--package", package]);
     }
+    // The warnings were shown when it was compiled.
     let output = command
         .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
+        .stderr(Stdio::null())
         .output()?;
     if !output.status.success() {
         return Err("the tests do not compile".into());
