@@ -7,9 +7,10 @@ use crate::abi::{
 };
 use crate::async_event::AsyncQueue;
 use crate::device::{device, expect_device};
-use crate::facts;
 use crate::ffi::{Facade, Object, errno_value, is_fatal, minus_one, pointer, store};
 use crate::gid::{Gid, GidTable, host_gids};
+use crate::{cq, errno, facts, knobs, post};
+use dgiwarp::Rnic;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
@@ -24,6 +25,7 @@ static GIDS: Mutex<GidTable> = Mutex::new(GidTable::new());
 
 /// An open device.
 pub(crate) struct Context {
+    pub(crate) rnic: Rnic,
     pub(crate) async_events: Arc<AsyncQueue>,
 }
 
@@ -38,7 +40,9 @@ impl Context {
             return Err(Errno::EIO);
         }
         refresh_gids()?;
+        let rnic = Rnic::open(knobs::config()).map_err(|error| errno::of_create(&error))?;
         Ok(Self {
+            rnic,
             async_events: AsyncQueue::open()?,
         })
     }
@@ -127,7 +131,12 @@ fn tables(async_fd: c_int) -> verbs_context {
 
 fn operations() -> ibv_context_ops {
     // SAFETY: a struct of nullable function pointers only.
-    unsafe { std::mem::zeroed() }
+    let mut operations: ibv_context_ops = unsafe { std::mem::zeroed() };
+    operations.poll_cq = Some(cq::poll_cq);
+    operations.req_notify_cq = Some(cq::req_notify_cq);
+    operations.post_send = Some(post::post_send);
+    operations.post_recv = Some(post::post_recv);
+    operations
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_device(

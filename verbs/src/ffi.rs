@@ -67,6 +67,21 @@ pub(crate) trait Facade: Send + Sync {
     const TAG: u32;
 }
 
+/// A pointer that is kept only to hand it back to the program.
+#[derive(Debug)]
+pub(crate) struct CPointer<T>(pub(crate) *mut T);
+
+impl<T> Clone for CPointer<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for CPointer<T> {}
+// SAFETY: never dereferenced by whoever keeps it; to them it is a number.
+unsafe impl<T> Send for CPointer<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for CPointer<T> {}
+
 /// A C struct with our state behind it. The C struct is the first field, so the two pointers are one address.
 #[repr(C)]
 pub(crate) struct Object<T: Facade> {

@@ -16,18 +16,28 @@
 )]
 
 pub mod abi;
+mod ah;
 mod async_event;
 mod context;
+mod cq;
 pub mod describe;
 mod device;
+mod errno;
 pub mod export;
 mod facts;
 mod ffi;
 pub mod gid;
+mod inline;
+mod knobs;
 mod limits;
+mod memory;
 mod names;
 pub mod persona;
+mod post;
+mod qp;
+mod qp_state;
 mod unsupported;
+mod wc;
 
 pub use device::DEVICE_NAME;
 pub use unsupported::UNSUPPORTED;
@@ -36,6 +46,8 @@ export::export! {
 /// Exported and supported: name, node, and the function behind it.
 pub EXPORTS;
     "IBVERBS_1.0" {
+        "ibv_create_comp_channel" => cq::ibv_create_comp_channel;
+        "ibv_destroy_comp_channel" => cq::ibv_destroy_comp_channel;
         "ibv_get_sysfs_path" => device::ibv_get_sysfs_path;
         "ibv_rate_to_mult" => names::ibv_rate_to_mult;
         "ibv_read_sysfs_file" => device::ibv_read_sysfs_file;
@@ -43,16 +55,30 @@ pub EXPORTS;
     }
     "IBVERBS_1.1" {
         "ibv_ack_async_event" => async_event::ibv_ack_async_event;
+        "ibv_ack_cq_events" => cq::ibv_ack_cq_events;
+        "ibv_alloc_pd" => memory::ibv_alloc_pd;
         "ibv_close_device" => context::ibv_close_device;
+        "ibv_create_ah" => ah::ibv_create_ah;
+        "ibv_create_ah_from_wc" => ah::ibv_create_ah_from_wc;
+        "ibv_create_cq" => cq::ibv_create_cq;
+        "ibv_create_qp" => qp::ibv_create_qp;
+        "ibv_dealloc_pd" => memory::ibv_dealloc_pd;
+        "ibv_dereg_mr" => memory::ibv_dereg_mr;
+        "ibv_destroy_ah" => ah::ibv_destroy_ah;
+        "ibv_destroy_cq" => cq::ibv_destroy_cq;
+        "ibv_destroy_qp" => qp::ibv_destroy_qp;
         "ibv_dofork_range" => device::ibv_dofork_range;
         "ibv_dontfork_range" => device::ibv_dontfork_range;
         "ibv_event_type_str" => names::ibv_event_type_str;
         "ibv_fork_init" => device::ibv_fork_init;
         "ibv_free_device_list" => device::ibv_free_device_list;
         "ibv_get_async_event" => async_event::ibv_get_async_event;
+        "ibv_get_cq_event" => cq::ibv_get_cq_event;
         "ibv_get_device_guid" => device::ibv_get_device_guid;
         "ibv_get_device_list" => device::ibv_get_device_list;
         "ibv_get_device_name" => device::ibv_get_device_name;
+        "ibv_init_ah_from_wc" => ah::ibv_init_ah_from_wc;
+        "ibv_modify_qp" => qp::ibv_modify_qp;
         "ibv_node_type_str" => names::ibv_node_type_str;
         "ibv_open_device" => context::ibv_open_device;
         "ibv_port_state_str" => names::ibv_port_state_str;
@@ -60,12 +86,20 @@ pub EXPORTS;
         "ibv_query_gid" => context::ibv_query_gid;
         "ibv_query_pkey" => context::ibv_query_pkey;
         "ibv_query_port" => context::ibv_query_port;
+        "ibv_query_qp" => qp::ibv_query_qp;
         "ibv_rate_to_mbps" => names::ibv_rate_to_mbps;
+        "ibv_reg_mr" => memory::ibv_reg_mr;
         "ibv_wc_status_str" => names::ibv_wc_status_str;
         "mbps_to_ibv_rate" => names::mbps_to_ibv_rate;
     }
     "IBVERBS_1.5" {
         "ibv_get_pkey_index" => context::ibv_get_pkey_index;
+    }
+    "IBVERBS_1.7" {
+        "ibv_reg_mr_iova" => memory::ibv_reg_mr_iova;
+    }
+    "IBVERBS_1.8" {
+        "ibv_reg_mr_iova2" => memory::ibv_reg_mr_iova2;
     }
     "IBVERBS_1.9" {
         "ibv_get_device_index" => device::ibv_get_device_index;

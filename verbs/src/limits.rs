@@ -13,6 +13,7 @@ pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
 pub(crate) const MAX_QP_WR: c_int = 16_384;
 /// Scatter/gather entries in one work request.
 pub(crate) const MAX_SGE: c_int = 16;
+const _: () = assert!(MAX_SGE as usize == dgiwarp::MAX_SGE);
 /// Bytes of inline data in one work request.
 pub(crate) const MAX_INLINE: u32 = 256;
 /// Completion queues in one context.

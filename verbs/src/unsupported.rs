@@ -44,36 +44,12 @@ extern "C" fn nothing() {}
 export! {
 /// Exported and not supported: name, node, and the manner of failing.
 pub UNSUPPORTED;
-    "IBVERBS_1.8" {
-        "ibv_reg_mr_iova2" => null;
-    }
-    "IBVERBS_1.7" {
-        "ibv_reg_mr_iova" => null;
-    }
     "IBVERBS_1.0" {
-        "ibv_destroy_comp_channel" => errno_value;
-        "ibv_create_comp_channel" => null;
         "ibv_copy_path_rec_from_kern" => nothing;
         "ibv_copy_path_rec_to_kern" => nothing;
         "ibv_copy_qp_attr_from_kern" => nothing;
     }
     "IBVERBS_1.1" {
-        "ibv_reg_mr" => null;
-        "ibv_query_qp" => errno_value;
-        "ibv_modify_qp" => errno_value;
-        "ibv_init_ah_from_wc" => minus_one;
-        "ibv_get_cq_event" => minus_one;
-        "ibv_destroy_qp" => errno_value;
-        "ibv_destroy_cq" => errno_value;
-        "ibv_destroy_ah" => errno_value;
-        "ibv_dereg_mr" => errno_value;
-        "ibv_dealloc_pd" => errno_value;
-        "ibv_create_qp" => null;
-        "ibv_create_cq" => null;
-        "ibv_create_ah_from_wc" => null;
-        "ibv_create_ah" => null;
-        "ibv_alloc_pd" => null;
-        "ibv_ack_cq_events" => nothing;
         "ibv_attach_mcast" => errno_value;
         "ibv_destroy_srq" => errno_value;
         "ibv_detach_mcast" => errno_value;

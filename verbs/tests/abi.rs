@@ -1,5 +1,10 @@
 //! Struct layouts, names and rates compared with what C programs see through the installed headers and library.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test stops where something is not as expected"
+)]
+
 mod common;
 
 use common::{RUN, compile, scratch, skip, succeed, system_library};

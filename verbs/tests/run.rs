@@ -1,5 +1,10 @@
 //! What `dgiwarp-run` says when it cannot or need not run anything.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test stops where something is not as expected"
+)]
+
 mod common;
 
 use common::{RUN, compile, scratch, succeed};

@@ -1,5 +1,10 @@
 //! The exported symbols compared with those of Debian's libraries.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test stops where something is not as expected"
+)]
+
 mod common;
 
 use common::{library, skip, system_library};

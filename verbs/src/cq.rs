@@ -1,0 +1,285 @@
+//! Completion channels and completion queues.
+
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use crate::context;
+use crate::ffi::{CPointer, Facade, Object, entry, errno_value, minus_one, pointer, store};
+use crate::{errno, limits, wc};
+use dgiwarp::{Wc, WcOpcode, WcStatus};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Completions fetched from the stack at once; a longer poll goes round.
+const BATCH: usize = 16;
+
+/// A completion channel; the completion queues on it share it.
+pub(crate) struct Channel {
+    channel: dgiwarp::CompChannel,
+    /// The program's pointer to each queue, by the stack's number for it.
+    queues: Mutex<BTreeMap<u64, CPointer<ibv_cq>>>,
+}
+
+impl Facade for Arc<Channel> {
+    type C = ibv_comp_channel;
+    const TAG: u32 = 0x6470_6363;
+}
+
+impl Channel {
+    fn queues(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, CPointer<ibv_cq>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The queue of the next event. Waits for one unless the program made the descriptor non-blocking.
+    fn next(&self) -> Result<*mut ibv_cq, Errno> {
+        let flags = fcntl(&self.channel, FcntlArg::F_GETFL)?;
+        let block = !OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK);
+        loop {
+            let id = self.channel.next_event(block).ok_or(Errno::EAGAIN)?;
+            // An event of a queue that was destroyed meanwhile is nobody's any more.
+            if let Some(cq) = self.queues().get(&id) {
+                return Ok(cq.0);
+            }
+        }
+    }
+}
+
+/// A completion queue; the queue pairs that complete into it share it.
+pub(crate) struct Cq {
+    pub(crate) cq: dgiwarp::Cq,
+    channel: Option<Arc<Channel>>,
+    /// Events fetched and not acknowledged yet: destroying waits for zero.
+    unacknowledged: Mutex<u64>,
+    acknowledged: Condvar,
+}
+
+impl Facade for Arc<Cq> {
+    type C = ibv_cq;
+    const TAG: u32 = 0x6470_7163;
+}
+
+impl Cq {
+    fn unacknowledged(&self) -> std::sync::MutexGuard<'_, u64> {
+        self.unacknowledged
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The completion queue behind a pointer.
+///
+/// # Safety
+/// `cq` is NULL or a live completion queue.
+pub(crate) unsafe fn queue(cq: *mut ibv_cq) -> Result<Arc<Cq>, Errno> {
+    // SAFETY: the caller's contract is the same.
+    unsafe { Object::<Arc<Cq>>::state(cq) }.cloned()
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        let state = unsafe { context::state(context) }?;
+        let channel = state
+            .rnic
+            .create_comp_channel()
+            .map_err(|error| errno::of_create(&error))?;
+        let fd = channel.as_fd().as_raw_fd();
+        let channel = Channel {
+            channel,
+            queues: Mutex::default(),
+        };
+        Ok(Object::create(
+            ibv_comp_channel {
+                context,
+                fd,
+                refcnt: 0,
+            },
+            Arc::new(channel),
+        ))
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live channel.
+        if Arc::strong_count(unsafe { Object::<Arc<Channel>>::state(channel) }?) > 1 {
+            return Err(Errno::EBUSY);
+        }
+        // SAFETY: and does not use it any more.
+        unsafe { Object::<Arc<Channel>>::release(channel) }.map(drop)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        let state = unsafe { context::state(context) }?;
+        if !(1..=limits::MAX_CQE).contains(&cqe) || comp_vector != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let depth = usize::try_from(cqe).map_err(|_| Errno::EINVAL)?;
+        let shared = if channel.is_null() {
+            None
+        } else {
+            // SAFETY: not NULL, so a live channel.
+            Some(Arc::clone(unsafe {
+                Object::<Arc<Channel>>::state(channel)
+            }?))
+        };
+        let cq = match &shared {
+            Some(shared) => state.rnic.create_cq_on(depth, &shared.channel),
+            None => state.rnic.create_cq(depth),
+        };
+        let cq = cq.map_err(|error| errno::of_create(&error))?;
+        let id = cq.id();
+        let c = ibv_cq {
+            context,
+            channel,
+            cq_context,
+            handle: 0,
+            cqe,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            comp_events_completed: 0,
+            async_events_completed: 0,
+        };
+        let state = Cq {
+            cq,
+            channel: shared.clone(),
+            unacknowledged: Mutex::new(0),
+            acknowledged: Condvar::new(),
+        };
+        let pointer = Object::create(c, Arc::new(state));
+        if let Some(shared) = shared {
+            shared.queues().insert(id, CPointer(pointer));
+        }
+        Ok(pointer)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live completion queue.
+        let state = unsafe { Object::<Arc<Cq>>::state(cq) }?;
+        if Arc::strong_count(state) > 1 {
+            return Err(Errno::EBUSY);
+        }
+        if let Some(channel) = &state.channel {
+            channel.queues().remove(&state.cq.id());
+        }
+        // ibv_get_cq_event(3): destroying waits until every event that was fetched has been acknowledged.
+        let mut unacknowledged = state.unacknowledged();
+        while *unacknowledged > 0 {
+            unacknowledged = state
+                .acknowledged
+                .wait(unacknowledged)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(unacknowledged);
+        // SAFETY: and does not use it any more.
+        unsafe { Object::<Arc<Cq>>::release(cq) }.map(drop)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live channel.
+        let channel = unsafe { Object::<Arc<Channel>>::state(channel) }?;
+        let found = channel.next()?;
+        // SAFETY: a queue of this channel; the program may not destroy it while it waits for its events.
+        *unsafe { Object::<Arc<Cq>>::state(found) }?.unacknowledged() += 1;
+        // SAFETY: the same queue; this field never changes.
+        let program_context = unsafe { (*found).cq_context };
+        // SAFETY: the program passes room for the pointer.
+        unsafe { store(cq, found) }?;
+        // SAFETY: and for the context.
+        unsafe { store(cq_context, program_context) }.map(|()| 0)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    entry((), || {
+        // SAFETY: the program passes a live completion queue.
+        if let Ok(state) = unsafe { Object::<Arc<Cq>>::state(cq) } {
+            let mut unacknowledged = state.unacknowledged();
+            *unacknowledged = unacknowledged.saturating_sub(events.into());
+            if *unacknowledged == 0 {
+                state.acknowledged.notify_all();
+            }
+        }
+    });
+}
+
+/// Behind `ibv_req_notify_cq`.
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live completion queue.
+        let state = unsafe { Object::<Arc<Cq>>::state(cq) }?;
+        state.cq.request_notification(solicited_only != 0);
+        Ok(())
+    })
+}
+
+/// Behind `ibv_poll_cq`: the number of completions written, or a negative number.
+pub(crate) unsafe extern "C" fn poll_cq(
+    cq: *mut ibv_cq,
+    entries: c_int,
+    out: *mut ibv_wc,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live completion queue.
+        let state = unsafe { Object::<Arc<Cq>>::state(cq) }?;
+        let room = usize::try_from(entries).map_err(|_| Errno::EINVAL)?;
+        let mut written = 0;
+        while written < room {
+            let mut batch = [NO_WC; BATCH];
+            let wanted = batch.len().min(room - written);
+            let fetched = state.cq.poll(batch.get_mut(..wanted).unwrap_or_default());
+            let count = match fetched {
+                Ok(count) => count,
+                Err(_) if written > 0 => break,
+                Err(_) => return Err(Errno::EOVERFLOW),
+            };
+            for wc in batch.iter().take(count).filter_map(wc::to_c) {
+                // SAFETY: `written` is below `entries`.
+                let slot = unsafe { out.add(written) };
+                // SAFETY: the program provides `entries` completions.
+                unsafe { ptr::write(slot, wc) };
+                written += 1;
+            }
+            if count < wanted {
+                break;
+            }
+        }
+        c_int::try_from(written).map_err(|_| Errno::EOVERFLOW)
+    })
+}
+
+/// What the slots of a batch hold before the stack fills them.
+const NO_WC: Wc = Wc {
+    wr_id: 0,
+    status: WcStatus::Success,
+    opcode: WcOpcode::Send,
+    byte_len: 0,
+    immediate: None,
+    qpn: 0,
+    source: None,
+    destination: None,
+    solicited: false,
+    vendor_error: 0,
+};

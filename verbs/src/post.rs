@@ -1,0 +1,252 @@
+//! Posting work requests: the functions behind `ibv_post_send` and `ibv_post_recv`, which programs reach through the
+//! context's table.
+
+use crate::abi::{
+    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
+};
+use crate::ah::Ah;
+use crate::errno;
+use crate::ffi::{Object, entry};
+use crate::inline::SLOT as MAX_INLINE;
+use crate::qp::Qp;
+use crate::qp_state::QpState;
+use dgiwarp::{Destination, MAX_SGE, Operation, RecvWr, SendWr, Sge};
+use nix::errno::Errno;
+use std::ffi::c_int;
+use std::slice;
+
+/// `IBV_SEND_FENCE`: nothing on a datagram queue pair has to be waited for.
+const IBV_SEND_FENCE: u32 = 1;
+/// Every flag that a datagram send may carry.
+const FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+/// In a work request: use the Q_Key of the queue pair instead.
+const OWN_QKEY: u32 = 1 << 31;
+
+/// Posts a chain of work requests one after the other; the first that is not accepted is reported, and none after it
+/// is posted.
+///
+/// # Safety
+/// `first` is NULL or begins a chain of valid work requests linked by what `next` returns; `bad` is NULL or room for
+/// a pointer.
+unsafe fn post_chain<W: Copy>(
+    first: *mut W,
+    bad: *mut *mut W,
+    next: impl Fn(&W) -> *mut W,
+    mut post: impl FnMut(&W) -> Result<(), Errno>,
+) -> c_int {
+    let mut at = first;
+    // SAFETY: NULL, or a work request of the chain.
+    while let Some(wr) = unsafe { at.as_ref() } {
+        if let Err(errno) = post(wr) {
+            if !bad.is_null() {
+                // SAFETY: not NULL, so room for a pointer.
+                unsafe { bad.write(at) };
+            }
+            errno.set();
+            return errno as c_int;
+        }
+        at = next(wr);
+    }
+    0
+}
+
+/// The scatter/gather elements of a work request.
+///
+/// # Safety
+/// `list` points to `count` valid elements, unless `count` is not positive.
+unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|count| *count <= MAX_SGE)
+        .ok_or(Errno::EINVAL)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if list.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: not NULL, so `count` elements by the caller's contract; nobody writes them during the call.
+    Ok(unsafe { slice::from_raw_parts(list, count) })
+}
+
+/// Elements in the stack's form, kept on this function's caller's stack.
+struct Elements {
+    array: [Sge; MAX_SGE],
+    count: usize,
+}
+
+impl Elements {
+    fn of(list: &[ibv_sge]) -> Self {
+        let mut array = [Sge::default(); MAX_SGE];
+        for (to, from) in array.iter_mut().zip(list) {
+            *to = Sge {
+                addr: from.addr,
+                length: from.length,
+                lkey: from.lkey,
+            };
+        }
+        Self {
+            array,
+            count: list.len(),
+        }
+    }
+
+    fn as_slice(&self) -> &[Sge] {
+        self.array.get(..self.count).unwrap_or_default()
+    }
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    entry(libc::EIO, || {
+        // SAFETY: the program passes a live queue pair.
+        let qp = unsafe { Object::<Qp>::state(qp) };
+        // SAFETY: and a chain of valid work requests.
+        unsafe { post_chain(wr, bad, |wr| wr.next, |wr| post_one_recv(qp?, wr)) }
+    })
+}
+
+fn post_one_recv(qp: &Qp, wr: &ibv_recv_wr) -> Result<(), Errno> {
+    if qp.state() == QpState::Reset {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: part of a valid work request.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    let elements = Elements::of(list);
+    let request = RecvWr {
+        wr_id: wr.wr_id,
+        sges: elements.as_slice(),
+    };
+    qp.qp
+        .post_recv(&[request])
+        .map_err(|failure| errno::of_post(failure.source))?;
+    if qp.state() == QpState::Error {
+        qp.qp.flush();
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    entry(libc::EIO, || {
+        // SAFETY: the program passes a live queue pair.
+        let qp = unsafe { Object::<Qp>::state(qp) };
+        // SAFETY: and a chain of valid work requests.
+        unsafe { post_chain(wr, bad, |wr| wr.next, |wr| post_one_send(qp?, wr)) }
+    })
+}
+
+fn post_one_send(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
+    if !matches!(qp.state(), QpState::ReadyToSend | QpState::Error) || wr.send_flags & !FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // The program reads and writes immediate data in network order.
+    let immediate = match wr.opcode {
+        IBV_WR_SEND => None,
+        IBV_WR_SEND_WITH_IMM => Some(u32::from_be(wr.imm_data)),
+        _ => return Err(Errno::EINVAL),
+    };
+    // SAFETY: part of a valid work request.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    let destination = destination(qp, wr)?;
+    let post = |sges: &[Sge]| {
+        let request = SendWr {
+            wr_id: wr.wr_id,
+            operation: Operation::Send { immediate },
+            destination,
+            sges,
+            signaled: qp.signal_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
+            solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
+        };
+        qp.qp
+            .post_send(&[request])
+            .map_err(|failure| errno::of_post(failure.source))
+    };
+    if wr.send_flags & IBV_SEND_INLINE == 0 {
+        post(Elements::of(list).as_slice())?;
+    } else {
+        // SAFETY: the elements of a valid inline work request point to readable memory.
+        let data = unsafe { gathered(list) }?;
+        qp.inline
+            .post(&qp.pd, qp.cap.max_send_wr, data.as_slice(), |sge| {
+                post(&[sge])
+            })?;
+    }
+    if qp.state() == QpState::Error {
+        qp.qp.flush();
+    }
+    Ok(())
+}
+
+/// Where a datagram goes.
+fn destination(qp: &Qp, wr: &ibv_send_wr) -> Result<Destination, Errno> {
+    // SAFETY: sends on a datagram queue pair fill this member, and all members are plain data.
+    let ud = unsafe { wr.wr.ud };
+    // SAFETY: the program passes a live address handle.
+    let ah = unsafe { Object::<Ah>::state(ud.ah) }?;
+    let qpn = u16::try_from(ud.remote_qpn).map_err(|_| Errno::EINVAL)?;
+    let qkey = if ud.remote_qkey & OWN_QKEY == 0 {
+        ud.remote_qkey
+    } else {
+        qp.attributes().qkey
+    };
+    Ok(Destination {
+        ah: ah.handle.clone(),
+        qpn,
+        qkey,
+    })
+}
+
+/// The payload of an inline work request, copied; at most [`MAX_INLINE`] bytes.
+///
+/// # Safety
+/// Each element points to readable memory of its length.
+unsafe fn gathered(list: &[ibv_sge]) -> Result<InlineData, Errno> {
+    let mut data = InlineData::default();
+    for sge in list {
+        let start = usize::try_from(sge.addr).map_err(|_| Errno::EFAULT)?;
+        let length = usize::try_from(sge.length).map_err(|_| Errno::EFAULT)?;
+        if length == 0 {
+            continue;
+        }
+        let room = data
+            .bytes
+            .get_mut(data.length..)
+            .and_then(|rest| rest.get_mut(..length))
+            .ok_or(Errno::EINVAL)?;
+        let from = std::ptr::with_exposed_provenance::<u8>(start);
+        // SAFETY: readable by the caller's contract, and `room` is ours and of the same length.
+        unsafe { std::ptr::copy_nonoverlapping(from, room.as_mut_ptr(), length) };
+        data.length += length;
+    }
+    Ok(data)
+}
+
+/// A payload on the stack.
+pub(crate) struct InlineData {
+    bytes: [u8; MAX_INLINE],
+    length: usize,
+}
+
+impl Default for InlineData {
+    fn default() -> Self {
+        Self {
+            bytes: [0; MAX_INLINE],
+            length: 0,
+        }
+    }
+}
+
+impl InlineData {
+    /// The bytes gathered.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}

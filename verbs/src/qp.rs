@@ -1,0 +1,249 @@
+//! Queue pairs: making, changing, asking, destroying. Posting is in [`crate::post`].
+
+use crate::abi::{IBV_QPT_UD, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use crate::cq::{Cq, queue};
+use crate::ffi::{Facade, Object, errno_value, load, pointer, store};
+use crate::inline::InlineRing;
+use crate::memory::{Pd, domain};
+use crate::qp_state::{Attributes, QpState};
+use crate::{errno, limits};
+use dgiwarp::UdQpAttr;
+use nix::errno::Errno;
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A datagram queue pair.
+pub(crate) struct Qp {
+    // Before what it uses: dropping it ends every send and receive.
+    pub(crate) qp: dgiwarp::UdQp,
+    pub(crate) inline: InlineRing,
+    attributes: Mutex<Attributes>,
+    /// `attributes.state`, for posting, which takes no lock.
+    state: AtomicU32,
+    pub(crate) cap: ibv_qp_cap,
+    /// Every send makes a completion, whatever its flags say.
+    pub(crate) signal_all: bool,
+    pub(crate) pd: Arc<Pd>,
+    _send_cq: Arc<Cq>,
+    _recv_cq: Arc<Cq>,
+}
+
+impl Facade for Qp {
+    type C = ibv_qp;
+    const TAG: u32 = 0x6470_7071;
+}
+
+impl Qp {
+    fn lock(&self) -> MutexGuard<'_, Attributes> {
+        self.attributes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn attributes(&self) -> Attributes {
+        *self.lock()
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_code(self.state.load(Ordering::Acquire)).unwrap_or(QpState::Error)
+    }
+
+    /// `ibv_modify_qp`, all of it or nothing.
+    fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<QpState, Errno> {
+        let mut attributes = self.lock();
+        let after = attributes.modified(attr, mask)?;
+        // The stack has no way yet to forget what was posted without completing it.
+        if after.state == QpState::Reset && attributes.state != QpState::Reset {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.qp.set_qkey(after.qkey);
+        *attributes = after;
+        self.state.store(after.state.code(), Ordering::Release);
+        if after.state == QpState::Error {
+            self.qp.flush();
+        }
+        Ok(after.state)
+    }
+}
+
+/// The sizes that a queue pair gets for those asked for; more than the device has is `EINVAL`.
+fn granted(asked: ibv_qp_cap) -> Result<ibv_qp_cap, Errno> {
+    let within = |value: u32, max: c_int| {
+        if value <= max.cast_unsigned() {
+            Ok(value.max(1))
+        } else {
+            Err(Errno::EINVAL)
+        }
+    };
+    if asked.max_inline_data > limits::MAX_INLINE {
+        return Err(Errno::EINVAL);
+    }
+    Ok(ibv_qp_cap {
+        max_send_wr: within(asked.max_send_wr, limits::MAX_QP_WR)?,
+        max_recv_wr: within(asked.max_recv_wr, limits::MAX_QP_WR)?,
+        max_send_sge: within(asked.max_send_sge, limits::MAX_SGE)?,
+        max_recv_sge: within(asked.max_recv_sge, limits::MAX_SGE)?,
+        max_inline_data: limits::MAX_INLINE,
+    })
+}
+
+/// # Safety
+/// The pointers in `init` are live objects or NULL.
+unsafe fn create(domain: Arc<Pd>, init: &ibv_qp_init_attr) -> Result<Qp, Errno> {
+    if init.qp_type != IBV_QPT_UD || !init.srq.is_null() {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let cap = granted(init.cap)?;
+    // SAFETY: the caller's contract.
+    let send_cq = unsafe { queue(init.send_cq) }?;
+    // SAFETY: the caller's contract.
+    let recv_cq = unsafe { queue(init.recv_cq) }?;
+    let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
+    let qp = domain.pd.create_ud_qp(&UdQpAttr {
+        max_send_wr: count(cap.max_send_wr)?,
+        max_recv_wr: count(cap.max_recv_wr)?,
+        max_sge: count(cap.max_send_sge.max(cap.max_recv_sge))?,
+        grh: true,
+        ..UdQpAttr::new(&send_cq.cq, &recv_cq.cq)
+    });
+    Ok(Qp {
+        qp: qp.map_err(|error| errno::of_create(&error))?,
+        inline: InlineRing::default(),
+        attributes: Mutex::new(Attributes::RESET),
+        state: AtomicU32::new(QpState::Reset.code()),
+        cap,
+        signal_all: init.sq_sig_all != 0,
+        pd: domain,
+        _send_cq: send_cq,
+        _recv_cq: recv_cq,
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program passes a live protection domain.
+        let domain = unsafe { domain(pd) }?;
+        // SAFETY: and valid attributes.
+        let mut attr = unsafe { load(init) }?;
+        // SAFETY: whose pointers are live objects.
+        let qp = unsafe { create(domain, &attr) }?;
+        attr.cap = qp.cap;
+        // SAFETY: ibv_create_qp(3) writes the sizes granted into the program's struct.
+        unsafe { store(init, attr) }?;
+        let c = ibv_qp {
+            // SAFETY: a live protection domain; this field never changes.
+            context: unsafe { (*pd).context },
+            qp_context: attr.qp_context,
+            pd,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: ptr::null_mut(),
+            handle: u32::from(qp.qp.qpn()),
+            qp_num: u32::from(qp.qp.qpn()),
+            state: QpState::Reset.code(),
+            qp_type: IBV_QPT_UD,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        };
+        Ok(Object::create(c, qp))
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the program passes a live queue pair and does not use it any more.
+    errno_value(|| unsafe { Object::<Qp>::release(qp) }.map(drop))
+}
+
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live queue pair.
+        let state = unsafe { Object::<Qp>::state(qp) }?;
+        // SAFETY: and attributes.
+        let attr = unsafe { load(attr) }?;
+        let after = state.modify(&attr, mask)?;
+        // SAFETY: a live queue pair; programs read this field, and only this function writes it.
+        unsafe { (*qp).state = after.code() };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live queue pair.
+        let state = unsafe { Object::<Qp>::state(qp) }?;
+        let now = state.attributes();
+        let answer = ibv_qp_attr {
+            qp_state: now.state.code(),
+            cur_qp_state: now.state.code(),
+            qkey: now.qkey,
+            sq_psn: now.sq_psn,
+            cap: state.cap,
+            pkey_index: now.pkey_index,
+            port_num: now.port,
+            ..ibv_qp_attr::default()
+        };
+        // SAFETY: a live queue pair; the fields read never change.
+        let c = unsafe { &*qp };
+        let made = ibv_qp_init_attr {
+            qp_context: c.qp_context,
+            send_cq: c.send_cq,
+            recv_cq: c.recv_cq,
+            srq: c.srq,
+            cap: state.cap,
+            qp_type: c.qp_type,
+            sq_sig_all: c_int::from(state.signal_all),
+        };
+        // SAFETY: the program passes room for both.
+        unsafe { store(attr, answer) }?;
+        // SAFETY: as above.
+        unsafe { store(init, made) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_beyond_the_device_are_refused_and_none_is_zero() {
+        let asked = ibv_qp_cap {
+            max_send_wr: 10,
+            max_recv_wr: 0,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let got = granted(asked).unwrap();
+        assert_eq!(
+            (got.max_send_wr, got.max_recv_wr, got.max_inline_data),
+            (10, 1, limits::MAX_INLINE)
+        );
+        let over = |change: fn(&mut ibv_qp_cap)| {
+            let mut cap = asked;
+            change(&mut cap);
+            granted(cap)
+        };
+        assert_eq!(over(|cap| cap.max_send_wr = 16_385), Err(Errno::EINVAL));
+        assert_eq!(over(|cap| cap.max_recv_wr = u32::MAX), Err(Errno::EINVAL));
+        assert_eq!(over(|cap| cap.max_send_sge = 17), Err(Errno::EINVAL));
+        assert_eq!(
+            over(|cap| cap.max_inline_data = limits::MAX_INLINE + 1),
+            Err(Errno::EINVAL)
+        );
+    }
+}

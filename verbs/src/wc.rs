@@ -1,0 +1,75 @@
+//! Completions, from the stack's form to C's.
+
+use crate::abi::{
+    IBV_WC_GRH, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_SEND, IBV_WC_WITH_IMM, ibv_wc,
+};
+use crate::gid::MAX_UNICAST_LID;
+use dgiwarp::{Wc, WcOpcode, WcStatus};
+use std::ffi::c_uint;
+use std::net::{IpAddr, SocketAddr};
+
+/// `enum ibv_wc_status`.
+fn status(status: WcStatus) -> c_uint {
+    match status {
+        WcStatus::Success => 0,
+        WcStatus::LocalLength => 1,
+        WcStatus::LocalProtection => 4,
+        WcStatus::Flushed => 5,
+        WcStatus::RemoteOperation => 11,
+        WcStatus::General => 21,
+        // The stack may learn new ways to fail before this table does; the program then sees a general error.
+        _ => 21,
+    }
+}
+
+/// `enum ibv_wc_opcode`; `None` for records, which only programs that know `dgiwarpdv.h` can ask for.
+fn opcode(opcode: WcOpcode) -> Option<c_uint> {
+    match opcode {
+        WcOpcode::Send => Some(IBV_WC_SEND),
+        WcOpcode::RdmaWrite => Some(IBV_WC_RDMA_WRITE),
+        WcOpcode::Recv => Some(IBV_WC_RECV),
+        WcOpcode::WriteRecord => None,
+        _ => None,
+    }
+}
+
+/// The LID of a sender: the lower half of its IPv4 address, where that is a unicast LID.
+fn source_lid(source: SocketAddr) -> u16 {
+    let IpAddr::V4(v4) = source.ip().to_canonical() else {
+        return 0;
+    };
+    let [_, _, high, low] = v4.octets();
+    match u16::from_be_bytes([high, low]) {
+        lid @ 1..=MAX_UNICAST_LID => lid,
+        _ => 0,
+    }
+}
+
+/// A completion as C programs see it.
+pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
+    let received = wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success;
+    let mut flags = 0;
+    if received {
+        flags |= IBV_WC_GRH;
+    }
+    if wc.immediate.is_some() {
+        flags |= IBV_WC_WITH_IMM;
+    }
+    let grh = if received { 40 } else { 0 };
+    Some(ibv_wc {
+        wr_id: wc.wr_id,
+        status: status(wc.status),
+        opcode: opcode(wc.opcode)?,
+        vendor_err: wc.vendor_error,
+        byte_len: wc.byte_len.saturating_add(grh),
+        // The program reads it in network order.
+        imm_data: wc.immediate.map_or(0, u32::to_be),
+        qp_num: wc.qpn,
+        src_qp: wc.source.map_or(0, |source| source.port().into()),
+        wc_flags: flags,
+        pkey_index: 0,
+        slid: wc.source.map_or(0, source_lid),
+        sl: 0,
+        dlid_path_bits: 0,
+    })
+}
