@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -15,7 +15,7 @@ use slab::Slab;
 use super::background::Background;
 use super::clock;
 use super::hot_set::HotSet;
-use super::ud::UdShared;
+use super::member::{Qp, WeakQp};
 use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
 use crate::cq::ChannelShared;
@@ -61,7 +61,7 @@ impl MemberId {
 
 #[derive(Debug)]
 struct Member {
-    qp: Weak<UdShared>,
+    qp: WeakQp,
     generation: u32,
 }
 
@@ -162,10 +162,10 @@ impl CqShared {
 
     // Members.
 
-    pub(crate) fn attach(self: &Arc<Self>, qp: &Arc<UdShared>) -> MemberId {
+    pub(crate) fn attach(self: &Arc<Self>, qp: &Qp) -> MemberId {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed);
         let key = self.members.write().insert(Member {
-            qp: Arc::downgrade(qp),
+            qp: qp.downgrade(),
             generation,
         });
         self.background.serve(self);
@@ -175,8 +175,8 @@ impl CqShared {
         }
     }
 
-    pub(crate) fn detach(&self, member: MemberId, qp: &UdShared) {
-        self.poller.lock().hot.forget(qp);
+    pub(crate) fn detach(&self, member: MemberId) {
+        self.poller.lock().hot.forget(member);
         let mut members = self.members.write();
         let key = member.key as usize;
         if members
@@ -201,7 +201,7 @@ impl CqShared {
         let _ = self.sockets.delete(fd);
     }
 
-    fn member(&self, member: MemberId) -> Option<Arc<UdShared>> {
+    fn member(&self, member: MemberId) -> Option<Qp> {
         let members = self.members.read();
         let found = members.get(member.key as usize)?;
         (found.generation == member.generation)
@@ -371,12 +371,7 @@ impl CqShared {
 
     /// Receives on a socket until it is empty, a completion is there, or its turn is over.
     #[inline]
-    fn receive_burst(
-        &self,
-        qp: &UdShared,
-        socket: SocketIndex,
-        buffer: &mut ReceiveBuffer,
-    ) -> bool {
+    fn receive_burst(&self, qp: &Qp, socket: SocketIndex, buffer: &mut ReceiveBuffer) -> bool {
         let mut got = false;
         for _ in 0..BURST {
             if qp.receive(socket, buffer) != Some(true) {
@@ -405,7 +400,7 @@ impl CqShared {
             };
             if self.receive_burst(&qp, socket, &mut poller.buffer) {
                 got = true;
-                poller.hot.promote(&qp, socket);
+                poller.hot.promote(member, qp, socket);
             }
         }
         got

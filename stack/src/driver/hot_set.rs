@@ -3,9 +3,8 @@
 //! Trying a socket costs a system call; a completion queue may have thousands. Those that brought something lately are tried on every
 //! poll, all others are found by one look at the queue's epoll set now and then.
 
-use std::sync::Arc;
-
-use super::ud::UdShared;
+use super::cq::MemberId;
+use super::member::Qp;
 use super::udp_sockets::SocketIndex;
 
 /// Sockets tried on every poll.
@@ -16,7 +15,8 @@ const PATIENCE: u32 = 32;
 /// A socket of a QP.
 #[derive(Debug, Clone)]
 pub(super) struct Hot {
-    pub(super) qp: Arc<UdShared>,
+    member: MemberId,
+    pub(super) qp: Qp,
     pub(super) socket: SocketIndex,
     misses: u32,
 }
@@ -37,8 +37,8 @@ impl HotSet {
     }
 
     /// Adds a socket; the one that was empty most often makes room.
-    pub(super) fn promote(&mut self, qp: &Arc<UdShared>, socket: SocketIndex) {
-        let known = |hot: &Hot| Arc::ptr_eq(&hot.qp, qp) && hot.socket == socket;
+    pub(super) fn promote(&mut self, member: MemberId, qp: Qp, socket: SocketIndex) {
+        let known = |hot: &Hot| hot.member == member && hot.socket == socket;
         if self.entries.iter().any(known) {
             return;
         }
@@ -48,7 +48,8 @@ impl HotSet {
             self.entries.swap_remove(coldest);
         }
         self.entries.push(Hot {
-            qp: Arc::clone(qp),
+            member,
+            qp,
             socket,
             misses: 0,
         });
@@ -77,8 +78,7 @@ impl HotSet {
     }
 
     /// Forgets the sockets of a QP.
-    pub(super) fn forget(&mut self, qp: &UdShared) {
-        self.entries
-            .retain(|hot| !std::ptr::eq(Arc::as_ptr(&hot.qp), qp));
+    pub(super) fn forget(&mut self, member: MemberId) {
+        self.entries.retain(|hot| hot.member != member);
     }
 }

@@ -3,6 +3,8 @@
 //! - [`udp_socket`], [`udp_sockets`], [`route`]: sockets and what the kernel knows of paths;
 //! - [`serialized`]: one engine, many threads, no hand-off;
 //! - [`ud`]: a datagram QP's engine with its sockets;
+//! - [`posting`]: work requests on their way from posting threads to an engine;
+//! - [`member`]: a QP of either transport, as a completion queue sees it;
 //! - [`cq`]: a completion queue, and receiving on behalf of who polls it;
 //! - [`background`]: the thread that makes progress while nobody polls.
 
@@ -10,6 +12,8 @@ pub(crate) mod background;
 pub(crate) mod clock;
 pub(crate) mod cq;
 mod hot_set;
+mod member;
+mod posting;
 pub(crate) mod route;
 pub(crate) mod serialized;
 pub(crate) mod staging;

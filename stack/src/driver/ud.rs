@@ -1,10 +1,9 @@
 //! A datagram QP: its engine with its sockets, shared by whoever posts and polls.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -12,19 +11,19 @@ use dgiwarp_llp_udp::{Peer, Train};
 use dgiwarp_memory::socket::Piece;
 use dgiwarp_rdmap::datagram::DropReason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use parking_lot::Mutex;
 
 use super::cq::{CqShared, MemberId};
+use super::member::Qp;
+use super::posting::Posting;
 use super::serialized::Serialized;
 use super::udp_socket::{ReceiveBuffer, can_send_trains};
 pub(crate) use super::udp_sockets::UdpSockets;
 use super::udp_sockets::{Advice, SocketIndex};
 use super::{clock, route, staging};
+use crate::engine::cq::CompletionSink;
 use crate::engine::mr::MrTable;
-use crate::engine::queue::RecvQueue;
-use crate::engine::ud::{
-    Arrival, CompletionSink, SendOutcome, SendWqe, Tables, TransmitSink, Transmitted, UdEngine,
-};
+use crate::engine::queue::{RecvQueue, Tables};
+use crate::engine::ud::{Arrival, SendOutcome, SendWqe, TransmitSink, Transmitted, UdEngine};
 use crate::{AddressHandle, Config, Error, PostError, Wc};
 
 /// Trains that one turn sends before others get theirs.
@@ -44,10 +43,7 @@ pub(crate) struct UdInner {
 #[derive(Debug)]
 pub(crate) struct UdShared {
     serialized: Serialized<UdInner>,
-    /// Work requests posted while another thread was at work.
-    inbox: Mutex<VecDeque<SendWqe>>,
-    outstanding: AtomicUsize,
-    max_send_wr: usize,
+    posting: Posting<SendWqe>,
     pub(crate) recv_queue: Arc<RecvQueue>,
     pub(crate) send_cq: Arc<CqShared>,
     pub(crate) recv_cq: Arc<CqShared>,
@@ -80,9 +76,7 @@ impl UdShared {
                 sockets: parts.sockets,
                 deadline: None,
             }),
-            inbox: Mutex::new(VecDeque::with_capacity(parts.max_send_wr.min(1024))),
-            outstanding: AtomicUsize::new(0),
-            max_send_wr: parts.max_send_wr,
+            posting: Posting::new(parts.max_send_wr),
             recv_queue: parts.recv_queue,
             send_cq: parts.send_cq,
             recv_cq: parts.recv_cq,
@@ -92,7 +86,7 @@ impl UdShared {
             blocked: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         });
-        let member = this.recv_cq.attach(&this);
+        let member = this.recv_cq.attach(&Qp::Ud(Arc::clone(&this)));
         let registered =
             this.run(|inner| this.recv_cq.watch(member, 0, inner.sockets.main().as_fd()));
         let _ = this.member.set(member);
@@ -116,19 +110,8 @@ impl UdShared {
         Completions { qp: self }
     }
 
-    /// Takes room for `wanted` work requests; returns how many there is room for.
-    fn admit(&self, wanted: usize) -> usize {
-        let mut admitted = 0;
-        let _ = self
-            .outstanding
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |outstanding| {
-                admitted = wanted.min(self.max_send_wr.saturating_sub(outstanding));
-                (admitted > 0).then_some(outstanding + admitted)
-            });
-        admitted
-    }
-
     /// Posts work requests and transmits them in this thread. Returns how many were accepted, and why no more.
+    #[inline]
     pub(crate) fn post(
         &self,
         wqes: impl ExactSizeIterator<Item = Result<SendWqe, PostError>>,
@@ -136,54 +119,14 @@ impl UdShared {
         if self.closed.load(Ordering::Acquire) {
             return (0, Err(PostError::State));
         }
-        let wanted = wqes.len();
-        let admitted = self.admit(wanted);
-        let mut wqes = wqes.take(admitted);
-        let mut accepted = 0;
-        let mut result = Ok(());
-        let mut take = |mut queue: Option<&mut UdInner>| {
-            for wqe in wqes.by_ref() {
-                match (wqe, &mut queue) {
-                    (Ok(wqe), Some(inner)) => inner.engine.accept(wqe),
-                    (Ok(wqe), None) => self.inbox.lock().push_back(wqe),
-                    (Err(error), _) => {
-                        result = Err(error);
-                        break;
-                    }
-                }
-                accepted += 1;
-            }
-        };
-        let ran = self.serialized.try_run(
-            |inner| {
-                self.empty_inbox(inner);
-                take(Some(inner));
-                self.transmit(inner);
-            },
-            |inner| self.work(inner),
-        );
-        if ran.is_none() {
-            take(None);
-            self.serialized.ring(|inner| self.work(inner));
-        }
-        self.outstanding
-            .fetch_sub(admitted - accepted, Ordering::AcqRel);
-        if result.is_ok() && accepted < wanted {
-            result = Err(PostError::QueueFull);
-        }
-        (accepted, result)
+        let accept = |inner: &mut UdInner, wqe| inner.engine.accept(wqe);
+        self.posting
+            .post(&self.serialized, wqes, accept, |inner| self.work(inner))
     }
 
     fn work(&self, inner: &mut UdInner) {
-        self.empty_inbox(inner);
+        self.posting.empty(|wqe| inner.engine.accept(wqe));
         self.transmit(inner);
-    }
-
-    fn empty_inbox(&self, inner: &mut UdInner) {
-        let mut inbox = self.inbox.lock();
-        while let Some(wqe) = inbox.pop_front() {
-            inner.engine.accept(wqe);
-        }
     }
 
     fn transmit(&self, inner: &mut UdInner) {
@@ -378,7 +321,7 @@ impl UdShared {
                     self.recv_cq.unwatch(sibling.as_fd());
                 }
             });
-            self.recv_cq.detach(*member, self);
+            self.recv_cq.detach(*member);
         }
     }
 
@@ -405,7 +348,7 @@ impl CompletionSink for Completions<'_> {
 
     #[inline]
     fn retired(&mut self) {
-        self.qp.outstanding.fetch_sub(1, Ordering::AcqRel);
+        self.qp.posting.retire();
     }
 }
 

@@ -4,6 +4,16 @@ use std::collections::VecDeque;
 
 use crate::Wc;
 
+/// Where completions go.
+pub(crate) trait CompletionSink {
+    /// Completion of something posted.
+    fn sent(&mut self, wc: Wc);
+    /// Completion of something received.
+    fn received(&mut self, wc: Wc);
+    /// A posted send left the queue, with or without a completion.
+    fn retired(&mut self);
+}
+
 /// What a program waits for on a completion channel (`ibv_req_notify_cq(3)`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Armed {

@@ -6,6 +6,7 @@ use arrayvec::ArrayVec;
 use dgiwarp_rdmap::datagram::TakeError;
 use parking_lot::Mutex;
 
+use super::mr::MrTable;
 use crate::{MAX_SGE, PostError, RecvWr, Sge};
 
 /// Scatter/gather elements, kept without an allocation.
@@ -27,6 +28,13 @@ pub(crate) fn copy_sges(sges: &[Sge], max: usize) -> Result<SgeList, PostError> 
         return Err(PostError::TooManySges);
     }
     SgeList::try_from(sges).map_err(|_| PostError::TooManySges)
+}
+
+/// The tables that a QP shares with others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tables<'a> {
+    pub(crate) mrs: &'a MrTable,
+    pub(crate) recv_queue: &'a RecvQueue,
 }
 
 /// A posted receive.

@@ -16,9 +16,10 @@ use dgiwarp_rdmap::datagram::{
     DropReason, Numbers, Receiver, ReceiverConfig, Record, RecordHandle,
 };
 
+use super::cq::CompletionSink;
 use super::mr::{MrTable, PdId};
-use super::queue::{RecvQueue, RecvWqe};
-use crate::{QpCounters, Wc};
+use super::queue::{RecvWqe, Tables};
+use crate::QpCounters;
 
 pub(crate) use receive::Arrival;
 use send::SendQueue;
@@ -37,23 +38,6 @@ pub(crate) struct UdConfig {
     pub(crate) record_timeout: Duration,
     /// Random: epoch, first message number, first MSN.
     pub(crate) seed: [u32; 3],
-}
-
-/// Where completions go.
-pub(crate) trait CompletionSink {
-    /// Completion of something posted.
-    fn sent(&mut self, wc: Wc);
-    /// Completion of something received.
-    fn received(&mut self, wc: Wc);
-    /// A posted send left the queue, with or without a completion.
-    fn retired(&mut self);
-}
-
-/// The tables that a QP shares with others.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Tables<'a> {
-    pub(crate) mrs: &'a MrTable,
-    pub(crate) recv_queue: &'a RecvQueue,
 }
 
 /// The engine of one datagram QP.

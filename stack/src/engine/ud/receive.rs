@@ -11,11 +11,13 @@ use dgiwarp_rdmap::datagram::{
     Delivery, DropReason, PlaceFailed, Receiver, Record, RecordHandle, TakeError, Upper,
 };
 
+use super::UdConfig;
 use super::grh::{self, GRH_LEN};
-use super::{CompletionSink, Tables, UdConfig};
+use crate::engine::cq::CompletionSink;
 use crate::engine::mr::{MrTable, Use};
-use crate::engine::queue::RecvWqe;
-use crate::{QpCounters, Sge, Wc, WcOpcode, WcStatus};
+use crate::engine::queue::{RecvWqe, Tables};
+use crate::engine::sges::scatter;
+use crate::{QpCounters, Wc, WcOpcode, WcStatus};
 
 /// What one receive call brought.
 #[derive(Debug, Clone, Copy)]
@@ -97,40 +99,7 @@ impl<'a, C: CompletionSink> UdUpper<'a, C> {
 
     /// Places octets at `offset` of a receive's buffers.
     fn scatter(&self, wqe: &RecvWqe, offset: u32, octets: &[u8]) -> Result<(), PlaceFailed> {
-        let mut skip = offset;
-        let mut rest = octets;
-        for sge in &wqe.sges {
-            if rest.is_empty() {
-                return Ok(());
-            }
-            if skip >= sge.length {
-                skip -= sge.length;
-                continue;
-            }
-            let room = (sge.length - skip) as usize;
-            let (now, later) = rest.split_at(room.min(rest.len()));
-            let part = Sge {
-                addr: sge.addr + u64::from(skip),
-                length: u32::try_from(now.len()).map_err(|_| PlaceFailed)?,
-                lkey: sge.lkey,
-            };
-            let registration = self
-                .tables
-                .mrs
-                .local(self.config.pd, part, true)
-                .map_err(|_| PlaceFailed)?;
-            registration
-                .slice(part.addr, part.length)
-                .ok_or(PlaceFailed)?
-                .place(now);
-            skip = 0;
-            rest = later;
-        }
-        if rest.is_empty() {
-            Ok(())
-        } else {
-            Err(PlaceFailed)
-        }
+        scatter(self.tables.mrs, self.config.pd, wqe, offset, octets)
     }
 }
 

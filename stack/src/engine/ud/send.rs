@@ -13,9 +13,10 @@ use dgiwarp_rdmap::datagram::Numbers;
 use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Template};
 use dgiwarp_rdmap::wire::{Extension, Flags};
 
-use super::CompletionSink;
-use crate::engine::mr::{LocalProtection, MrTable, PdId, Use};
+use crate::engine::cq::CompletionSink;
+use crate::engine::mr::{LocalProtection, MrTable, PdId};
 use crate::engine::queue::SgeList;
+use crate::engine::sges::Gathered;
 use crate::{AddressHandle, MAX_SGE, Operation, QpCounters, Wc, WcOpcode, WcStatus};
 
 /// Segments with at least this much payload leave from where they lie; smaller ones are copied, because
@@ -467,53 +468,4 @@ fn stage(template: &Template, segment: Segment, source: &Gathered, datagram: &mu
     source.copy(segment.offset, &mut datagram[header..end]);
     let crc = crc::crc32c(&datagram[..end]);
     datagram[end..].copy_from_slice(&crc::to_wire(crc));
-}
-
-/// The registered memory of a message, held while a train is built and sent.
-struct Gathered {
-    parts: ArrayVec<(Use, u64, u32), MAX_SGE>,
-}
-
-impl Gathered {
-    fn of(mrs: &MrTable, pd: PdId, sges: &SgeList) -> Result<Self, LocalProtection> {
-        let mut parts = ArrayVec::new();
-        for sge in sges.iter().filter(|sge| sge.length > 0) {
-            parts.push((mrs.local(pd, *sge, false)?, sge.addr, sge.length));
-        }
-        Ok(Self { parts })
-    }
-
-    /// Calls `each` with the parts of `length` octets at `offset` of the message.
-    #[inline]
-    fn for_each<'a>(&'a self, offset: u32, length: u32, mut each: impl FnMut(RegionSlice<'a>)) {
-        let mut skip = offset;
-        let mut left = length;
-        for (registration, addr, part) in &self.parts {
-            if skip >= *part {
-                skip -= part;
-                continue;
-            }
-            let take = (part - skip).min(left);
-            if take == 0 {
-                return;
-            }
-            let slice = registration
-                .slice(addr + u64::from(skip), take)
-                .expect("the element was checked when it was gathered");
-            each(slice);
-            skip = 0;
-            left -= take;
-        }
-    }
-
-    #[inline]
-    fn copy(&self, offset: u32, dst: &mut [u8]) {
-        let length = u32::try_from(dst.len()).expect("a datagram is shorter than 64 KiB");
-        let mut at = 0;
-        self.for_each(offset, length, |slice| {
-            let end = at + slice.len();
-            slice.copy_to(&mut dst[at..end]);
-            at = end;
-        });
-    }
 }

@@ -1,0 +1,105 @@
+//! Work requests on their way from the threads that post to an engine that one thread at a time works.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::serialized::Serialized;
+use crate::PostError;
+
+/// The send queue of a QP as posting threads see it.
+#[derive(Debug)]
+pub(crate) struct Posting<W> {
+    /// Work requests posted while another thread was at work.
+    inbox: Mutex<VecDeque<W>>,
+    outstanding: AtomicUsize,
+    max: usize,
+}
+
+impl<W> Posting<W> {
+    /// A queue for at most `max` outstanding work requests.
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            inbox: Mutex::new(VecDeque::with_capacity(max.min(1024))),
+            outstanding: AtomicUsize::new(0),
+            max,
+        }
+    }
+
+    /// Takes room for `wanted` work requests; returns how many there is room for.
+    fn admit(&self, wanted: usize) -> usize {
+        let mut admitted = 0;
+        let _ = self
+            .outstanding
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |outstanding| {
+                admitted = wanted.min(self.max.saturating_sub(outstanding));
+                (admitted > 0).then_some(outstanding + admitted)
+            });
+        admitted
+    }
+
+    /// A work request left the engine.
+    #[inline]
+    pub(crate) fn retire(&self) {
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Hands over what was posted while another thread was at work.
+    #[inline]
+    pub(crate) fn empty(&self, mut accept: impl FnMut(W)) {
+        let mut inbox = self.inbox.lock();
+        while let Some(wqe) = inbox.pop_front() {
+            accept(wqe);
+        }
+    }
+
+    /// Gives work requests to the engine in this thread and lets it `work`; if another thread is at work, that one does.
+    /// Returns how many were accepted, and why no more.
+    #[inline]
+    pub(crate) fn post<T>(
+        &self,
+        serialized: &Serialized<T>,
+        wqes: impl ExactSizeIterator<Item = Result<W, PostError>>,
+        accept: impl Fn(&mut T, W),
+        work: impl Fn(&mut T),
+    ) -> (usize, Result<(), PostError>) {
+        let wanted = wqes.len();
+        let admitted = self.admit(wanted);
+        let mut wqes = wqes.take(admitted);
+        let mut accepted = 0;
+        let mut result = Ok(());
+        let mut take = |mut engine: Option<&mut T>| {
+            for wqe in wqes.by_ref() {
+                match (wqe, &mut engine) {
+                    (Ok(wqe), Some(engine)) => accept(engine, wqe),
+                    (Ok(wqe), None) => self.inbox.lock().push_back(wqe),
+                    (Err(error), _) => {
+                        result = Err(error);
+                        break;
+                    }
+                }
+                accepted += 1;
+            }
+        };
+        let ran = serialized.try_run(
+            |engine| {
+                // What others posted before goes first.
+                self.empty(|wqe| accept(engine, wqe));
+                take(Some(engine));
+                work(engine);
+            },
+            &work,
+        );
+        if ran.is_none() {
+            take(None);
+            serialized.ring(&work);
+        }
+        self.outstanding
+            .fetch_sub(admitted - accepted, Ordering::AcqRel);
+        if result.is_ok() && accepted < wanted {
+            result = Err(PostError::QueueFull);
+        }
+        (accepted, result)
+    }
+}

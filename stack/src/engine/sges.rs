@@ -1,0 +1,150 @@
+//! Scatter/gather lists: the registered memory of one message, whatever carries it.
+
+use arrayvec::ArrayVec;
+use dgiwarp_codec::Payload;
+use dgiwarp_memory::RegionSlice;
+use dgiwarp_rdmap::datagram::PlaceFailed;
+
+use super::mr::{LocalProtection, MrTable, PdId, Use};
+use super::queue::{RecvWqe, SgeList};
+use crate::{MAX_SGE, Sge};
+
+/// The registered memory of a message, held while segments of it are built and sent.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    parts: ArrayVec<(Use, u64, u32), MAX_SGE>,
+}
+
+impl Gathered {
+    pub(super) fn of(mrs: &MrTable, pd: PdId, sges: &SgeList) -> Result<Self, LocalProtection> {
+        let mut parts = ArrayVec::new();
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            parts.push((mrs.local(pd, *sge, false)?, sge.addr, sge.length));
+        }
+        Ok(Self { parts })
+    }
+
+    /// Calls `each` with the parts of `length` octets at `offset` of the message.
+    #[inline]
+    pub(super) fn for_each<'a>(
+        &'a self,
+        offset: u32,
+        length: u32,
+        mut each: impl FnMut(RegionSlice<'a>),
+    ) {
+        let mut skip = offset;
+        let mut left = length;
+        for (registration, addr, part) in &self.parts {
+            if skip >= *part {
+                skip -= part;
+                continue;
+            }
+            let take = (part - skip).min(left);
+            if take == 0 {
+                return;
+            }
+            let slice = registration
+                .slice(addr + u64::from(skip), take)
+                .expect("the element was checked when it was gathered");
+            each(slice);
+            skip = 0;
+            left -= take;
+        }
+    }
+
+    #[inline]
+    pub(super) fn copy(&self, offset: u32, dst: &mut [u8]) {
+        let length = u32::try_from(dst.len()).expect("a datagram is shorter than 64 KiB");
+        let mut at = 0;
+        self.for_each(offset, length, |slice| {
+            let end = at + slice.len();
+            slice.copy_to(&mut dst[at..end]);
+            at = end;
+        });
+    }
+}
+
+/// Some octets of a message, for a lower layer that copies and checksums them.
+#[derive(Debug)]
+pub(super) struct Part<'a> {
+    pub(super) of: &'a Gathered,
+    pub(super) offset: u32,
+    pub(super) length: u32,
+}
+
+impl Payload for Part<'_> {
+    fn len(&self) -> usize {
+        self.length as usize
+    }
+
+    fn copy_crc(&self, offset: usize, dst: &mut [u8], mut crc: u32) -> u32 {
+        let (offset, length) = self.range(offset, dst.len());
+        let mut at = 0;
+        self.of.for_each(offset, length, |slice| {
+            let end = at + slice.len();
+            crc = slice.copy_crc(0, &mut dst[at..end], crc);
+            at = end;
+        });
+        crc
+    }
+
+    fn crc(&self, offset: usize, length: usize, mut crc: u32) -> u32 {
+        let (offset, length) = self.range(offset, length);
+        self.of.for_each(offset, length, |slice| {
+            crc = Payload::crc(&slice, 0, slice.len(), crc);
+        });
+        crc
+    }
+}
+
+impl Part<'_> {
+    /// A range of the part as one of the message.
+    fn range(&self, offset: usize, length: usize) -> (u32, u32) {
+        let inside = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= self.len());
+        assert!(inside, "the lower layer cuts inside the part");
+        let narrow = |n| u32::try_from(n).expect("no more than the part's length");
+        (self.offset + narrow(offset), narrow(length))
+    }
+}
+
+/// Places octets at `offset` of a receive's buffers.
+pub(super) fn scatter(
+    mrs: &MrTable,
+    pd: PdId,
+    wqe: &RecvWqe,
+    offset: u32,
+    octets: &[u8],
+) -> Result<(), PlaceFailed> {
+    let mut skip = offset;
+    let mut rest = octets;
+    for sge in &wqe.sges {
+        if rest.is_empty() {
+            return Ok(());
+        }
+        if skip >= sge.length {
+            skip -= sge.length;
+            continue;
+        }
+        let room = (sge.length - skip) as usize;
+        let (now, later) = rest.split_at(room.min(rest.len()));
+        let part = Sge {
+            addr: sge.addr + u64::from(skip),
+            length: u32::try_from(now.len()).map_err(|_| PlaceFailed)?,
+            lkey: sge.lkey,
+        };
+        let registration = mrs.local(pd, part, true).map_err(|_| PlaceFailed)?;
+        registration
+            .slice(part.addr, part.length)
+            .ok_or(PlaceFailed)?
+            .place(now);
+        skip = 0;
+        rest = later;
+    }
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(PlaceFailed)
+    }
+}
