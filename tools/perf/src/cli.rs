@@ -133,12 +133,12 @@ impl RunArgs {
             .is_some_and(|path| path.as_os_str() == "-")
     }
 
-    /// The time a run without own sizes and counts may take.
+    /// The time that the groups of a run without own counts share.
     pub(crate) const fn time_limit(&self) -> Duration {
         if self.quick {
-            Duration::from_secs(28)
+            Duration::from_secs(26)
         } else {
-            Duration::from_secs(290)
+            Duration::from_secs(280)
         }
     }
 }

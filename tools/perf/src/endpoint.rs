@@ -77,7 +77,7 @@ impl Endpoint {
                 (Kind::Tcp(tcp), offer)
             }
             Transport::Ud => {
-                let (ud, offer) = Ud::open(spec, local, side)?;
+                let (ud, offer) = Ud::open(spec, local)?;
                 (Kind::Ud(Box::new(ud)), offer)
             }
         };

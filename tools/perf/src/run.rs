@@ -8,12 +8,16 @@ use crate::clock;
 use crate::control::EndpointSpec;
 use crate::error::Result;
 use crate::host::Wait;
+use crate::pattern;
 use crate::plan::Group;
 use crate::report::{Row, size};
 use crate::stats;
 
 /// How often a group whose baseline drifted is measured again.
 const MAX_REPEATS: u32 = 2;
+
+/// Rounds that every group gets, however late it is.
+const MIN_ROUNDS: u32 = 3;
 
 /// Settings that hold for every group.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +30,9 @@ pub(crate) struct Settings {
     pub(crate) receive_buffer: usize,
     /// Bytes in flight, if given.
     pub(crate) window: Option<u64>,
-    /// After this time nothing is repeated.
-    pub(crate) repeat_until: Instant,
+    /// The group's share of the time limit ends here: nothing is repeated that would end later,
+    /// and no round begins later but the first few.
+    pub(crate) deadline: Option<Instant>,
 }
 
 /// What a group gave: rows, and the error that ended it early.
@@ -118,7 +123,7 @@ fn repeat_while_drifting(
         for one in &mut fresh {
             one.rounds.clear();
         }
-        let outcome = interleave(session, group, &mut fresh);
+        let outcome = interleave(session, group, settings, &mut fresh);
         let drift = baseline_drift(group, &fresh);
         // A repetition that was cut short is worth less than a complete run.
         if attempt == 0 || (outcome.is_ok() && drift < best_drift) {
@@ -126,11 +131,21 @@ fn repeat_while_drifting(
             *series = fresh;
         }
         outcome?;
-        let repeat = best_drift > stats::MAX_DRIFT
-            && clock::now() + group.duration() < settings.repeat_until;
-        if !repeat {
+        let in_time = settings
+            .deadline
+            .is_none_or(|deadline| clock::now() + group.duration() < deadline);
+        if best_drift <= stats::MAX_DRIFT || !in_time {
             break;
         }
+    }
+    let rounds = series.first().map_or(0, |one| one.rounds.len());
+    if pattern::widen(rounds) < u64::from(group.rounds) {
+        notes.push(format!(
+            "{} {}: only {rounds} of {} rounds, out of time",
+            group.mode.name(),
+            size(group.size),
+            group.rounds
+        ));
     }
     if group.mode == Mode::Lat && best_drift > stats::MAX_DRIFT {
         notes.push(format!(
@@ -142,8 +157,20 @@ fn repeat_while_drifting(
 }
 
 /// A B A B: each round runs every member once.
-fn interleave(session: &mut Session, group: &Group, series: &mut [Series]) -> Result<()> {
+fn interleave(
+    session: &mut Session,
+    group: &Group,
+    settings: &Settings,
+    series: &mut [Series],
+) -> Result<()> {
     for number in 0..group.rounds {
+        // A machine that is much slower than planned for gives fewer rounds, not a longer run.
+        let late = settings
+            .deadline
+            .is_some_and(|deadline| clock::now() > deadline);
+        if late && number >= MIN_ROUNDS {
+            break;
+        }
         for one in series.iter_mut() {
             session.check_interrupt()?;
             let messages = group.messages(number).unwrap_or(one.messages);
@@ -262,7 +289,7 @@ fn fill_latency(row: &mut Row, one: &Series) {
         .iter()
         .flat_map(|round| round.samples.iter().copied())
         .collect();
-    let answered = float(crate::pattern::widen(samples.len()));
+    let answered = float(pattern::widen(samples.len()));
     row.loss = Some(1.0 - answered / float(row.iters.max(1)));
     if let Some(latency) = stats::latency(&mut samples) {
         row.min_us = Some(latency.min);

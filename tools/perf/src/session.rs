@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::cli::{ClientArgs, PinPair, RunArgs};
 use crate::client::Session;
-use crate::clock;
+use crate::clock::{self, seconds};
 use crate::error::{IoContext, PerfError, Result};
 use crate::host::{Host, Pin, Placement, Side, Wait, allowed_cpus, choose_wait};
 use crate::interrupt::Interrupt;
@@ -105,13 +105,12 @@ fn measure(
     let wait = args.wait.unwrap_or_else(|| choose_wait(&client, &server));
     announce(groups, wait, &mut report);
 
-    let start = clock::now();
     let settings = Settings {
         wait,
         check: args.check,
         receive_buffer: usize::try_from(args.rcvbuf).unwrap_or(usize::MAX),
         window: args.window,
-        repeat_until: start + args.time_limit(),
+        deadline: None,
     };
     let outcome = execute(&mut session, groups, &settings, args, &mut report);
     match outcome {
@@ -162,15 +161,17 @@ fn execute(
     let mut progress = Progress::new(plan::duration(groups));
     let mut mode = None;
     let mut rest = plan::duration(groups);
+    let deadline = clock::now() + args.time_limit();
+    let bounded = args.iters.is_none() && args.rounds.is_none();
     for group in groups {
         let what = format!("{} {}", group.mode.name(), crate::report::size(group.size));
         progress.show(&what);
+        // Each group gets its share of the time that is left.
+        let left = deadline.saturating_duration_since(clock::now());
+        let share = seconds(group.duration()) / seconds(rest).max(1e-9);
         rest = rest.saturating_sub(group.duration());
         let settings = Settings {
-            repeat_until: settings
-                .repeat_until
-                .checked_sub(rest)
-                .unwrap_or(settings.repeat_until),
+            deadline: bounded.then(|| clock::now() + left.mul_f64(share.min(1.0))),
             ..*settings
         };
         let outcome = run::group(session, group, &settings);

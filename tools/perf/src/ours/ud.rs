@@ -1,50 +1,321 @@
-//! placeholder, replaced when the queue pair API is in
-use std::net::IpAddr;
+//! Datagram iWARP: Send and RDMA Write-Record of an unreliable datagram queue pair.
+//!
+//! Each side has one queue pair. A Send carries a stamp in its payload, as raw datagrams do; a
+//! Write-Record carries its number as immediate, and every message in flight has a slot of its
+//! own in the target region. Credits are short Sends with an immediate, in the other direction.
 
-use crate::control::{EndpointSpec, Offer};
+mod flow;
+mod ping;
+
+use std::net::{IpAddr, SocketAddr};
+
+use dgiwarp::{
+    Access, Buffer, Config, Cq, Destination, Mr, Operation, Pd, PostError, RecvWr, Rnic, SendWr,
+    UdQp, UdQpAttr, Wc, WcStatus,
+};
+
+use crate::catalog::{Mode, Op};
+use crate::control::{EndpointSpec, Offer, RemoteRegion};
 use crate::error::{PerfError, Result};
-use crate::host::Side;
-use crate::measure::{Arrival, Flow, Geometry, PingPong, Want};
+use crate::host::Wait;
+use crate::measure::{BLOCK_SLICE, Geometry};
+use crate::pattern::{self, narrow, widen};
 
+/// Messages in flight, at most.
+const MAX_SLOTS: usize = 4096;
+/// Receives posted beyond the messages in flight, and for credits.
+const SPARE_RECEIVES: usize = 64;
+/// Send work requests that may wait for the network.
+const SEND_SLOTS: usize = 512;
+/// Room for messages in flight beside those that a window must always hold.
+const ROOM: u64 = 4 << 20;
+/// Completions taken in one call.
+const BATCH: usize = 32;
+/// Slots begin on their own cache lines, and hold a credit at least.
+const ALIGN: u64 = 64;
+
+/// Memory and its registration.
 #[derive(Debug)]
-pub(crate) struct Ud;
+struct Memory {
+    buffer: Buffer,
+    region: Mr,
+}
+
+/// One side of a datagram iWARP endpoint.
+#[derive(Debug)]
+pub(crate) struct Ud {
+    pd: Pd,
+    cq: Cq,
+    qp: UdQp,
+    _rnic: Rnic,
+    op: Op,
+    mode: Mode,
+    blocking: bool,
+    check: bool,
+    size: usize,
+    peer: Option<Destination>,
+    target: Option<RemoteRegion>,
+    /// Where the peer's Write-Records go.
+    exposed: Option<Memory>,
+    /// What we send: one slot per message in flight, and a last one for credits.
+    outgoing: Option<Memory>,
+    /// Slots of posted receives.
+    receives: Option<Memory>,
+    receive_stride: usize,
+    pattern: Vec<u8>,
+    chunk: usize,
+    /// Distance of two messages in `outgoing` and at the target.
+    stride: usize,
+    slots: usize,
+    /// Room for a batch of completions, how many of them are valid, and how many were taken.
+    completions: Vec<Wc>,
+    ready: usize,
+    taken: usize,
+    round: u64,
+    /// The highest message number seen in this round, plus one.
+    highest: u64,
+}
+
+/// What the queue pair's own words mean here.
+fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> PerfError {
+    move |error| PerfError::Stack {
+        what,
+        reason: error.to_string(),
+    }
+}
+
+impl Memory {
+    fn new(pd: &Pd, length: usize, access: Access) -> Result<Self> {
+        let buffer = Buffer::zeroed(length).map_err(stack("allocate memory"))?;
+        let region = pd
+            .register(buffer.region(), access)
+            .map_err(stack("register memory"))?;
+        Ok(Self { buffer, region })
+    }
+}
 
 impl Ud {
-    pub(crate) fn open(_: &EndpointSpec, _: IpAddr, _: Side) -> Result<(Self, Offer)> {
-        Err(PerfError::Stack {
-            what: "open",
-            reason: "not yet".to_owned(),
-        })
+    /// Opens this side's queue pair on `local`.
+    pub(crate) fn open(spec: &EndpointSpec, local: IpAddr) -> Result<(Self, Offer)> {
+        let mut config = Config::default();
+        config.receive_buffer = spec.receive_buffer;
+        let rnic = Rnic::open(config).map_err(stack("open the device"))?;
+        let pd = rnic.alloc_pd();
+        let cq = rnic
+            .create_cq(2 * MAX_SLOTS + SEND_SLOTS)
+            .map_err(stack("create a completion queue"))?;
+        let records = spec.subject.op == Op::WriteRecord;
+        let attributes = UdQpAttr {
+            bind: Some(SocketAddr::new(local, 0)),
+            max_send_wr: SEND_SLOTS,
+            max_recv_wr: MAX_SLOTS + SPARE_RECEIVES,
+            record_slots: if records { MAX_SLOTS } else { 0 },
+            ..UdQpAttr::new(&cq, &cq)
+        };
+        let qp = pd
+            .create_ud_qp(&attributes)
+            .map_err(stack("create a queue pair"))?;
+        let granted = qp
+            .receive_buffer()
+            .map_err(stack("read the receive buffer's size"))?;
+        let granted = widen(granted);
+        let exposed = if records {
+            let length = narrow(ROOM + 4 * spec.size.min(granted / 4));
+            Some(Memory::new(
+                &pd,
+                length,
+                Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            )?)
+        } else {
+            None
+        };
+        let offer = Offer {
+            ports: vec![qp.qpn()],
+            receive_buffer: granted,
+            region: exposed.as_ref().map(|memory| RemoteRegion {
+                stag: memory.region.rkey(),
+                base: memory.region.addr(),
+                length: widen(memory.buffer.len()),
+            }),
+            qkey: None,
+        };
+        let ud = Self {
+            pd,
+            cq,
+            qp,
+            _rnic: rnic,
+            op: spec.subject.op,
+            mode: spec.mode,
+            blocking: spec.wait == Wait::Block,
+            check: spec.check,
+            size: narrow(spec.size),
+            peer: None,
+            target: None,
+            exposed,
+            outgoing: None,
+            receives: None,
+            receive_stride: 0,
+            pattern: Vec::new(),
+            chunk: 0,
+            stride: 0,
+            slots: 0,
+            completions: Vec::new(),
+            ready: 0,
+            taken: 0,
+            round: 0,
+            highest: 0,
+        };
+        Ok((ud, offer))
     }
-    pub(crate) fn connect(&mut self, _: IpAddr, _: &Offer) -> Result<()> {
+
+    /// Learns where the peer is.
+    pub(crate) fn connect(&mut self, peer: IpAddr, offer: &Offer) -> Result<()> {
+        let &[qpn] = offer.ports.as_slice() else {
+            return Err(PerfError::Protocol("a queue pair has one port".to_owned()));
+        };
+        let ah = self
+            .pd
+            .create_ah(peer)
+            .map_err(stack("create an address handle"))?;
+        self.peer = Some(Destination { ah, qpn, qkey: 0 });
+        self.target = offer.region;
         Ok(())
     }
-    pub(crate) fn geometry(&self, g: u64, w: Option<u64>) -> Result<Geometry> {
-        Ok(Geometry::datagram(1, 1, 1, g, w))
+
+    /// Cuts messages so that one is never more than the receiver's buffer holds, and so that two
+    /// large ones can be in flight: a queue pair reports whole messages, not their segments.
+    pub(crate) fn geometry(&self, granted: u64, window: Option<u64>) -> Result<Geometry> {
+        let size = widen(self.size);
+        let limit = if self.mode == Mode::Lat {
+            granted / 4
+        } else {
+            granted / 8
+        };
+        let chunk = size.min(limit.max(1));
+        let payload = self
+            .peer
+            .as_ref()
+            .map_or(u64::MAX, |peer| u64::from(peer.ah.datagram_limit()));
+        let mut geometry = Geometry::datagram(size, chunk, chunk.min(payload), granted, window);
+        if window.is_none() {
+            geometry.window = geometry.window.max((2 * chunk).min(granted / 4));
+        }
+        // One slot more than can be in flight, so that what just arrived can be looked at.
+        let room = (ROOM + 4 * chunk) / stride(chunk);
+        let slots = room.clamp(2, widen(MAX_SLOTS)) - 1;
+        geometry.window = geometry.window.min(slots * chunk).max(chunk);
+        geometry.credit_every = (geometry.window / 2).max(chunk);
+        Ok(geometry)
     }
-    pub(crate) fn configure(&mut self, _: &Geometry) -> Result<()> {
+
+    /// Prepares memory and posts receives for the agreed sizes.
+    pub(crate) fn configure(&mut self, geometry: &Geometry) -> Result<()> {
+        self.chunk = narrow(geometry.chunk);
+        self.stride = narrow(stride(geometry.chunk));
+        let in_flight = narrow(geometry.window.div_ceil(geometry.chunk));
+        self.slots = (in_flight + 1).min(MAX_SLOTS);
+        let needed = widen(self.slots) * stride(geometry.chunk);
+        if self.target.is_some_and(|target| target.length < needed) {
+            return Err(PerfError::Protocol(format!(
+                "impossible sizes {geometry:?}"
+            )));
+        }
+        self.pattern = pattern::fill(self.chunk);
+        let outgoing = Memory::new(&self.pd, (self.slots + 1) * self.stride, Access::empty())?;
+        for slot in 0..self.slots {
+            outgoing.buffer.write(slot * self.stride, &self.pattern);
+        }
+        self.outgoing = Some(outgoing);
+
+        // Write-Records consume no receives: only credits do.
+        let (count, stride) = match self.op {
+            Op::WriteRecord => (SPARE_RECEIVES, narrow(ALIGN)),
+            Op::Send | Op::Raw | Op::RawTrain | Op::RawSingle => {
+                (self.slots + SPARE_RECEIVES, self.stride)
+            }
+        };
+        self.receive_stride = stride;
+        self.receives = Some(Memory::new(&self.pd, count * stride, Access::LOCAL_WRITE)?);
+        for slot in 0..count {
+            self.post_receive(widen(slot))?;
+        }
         Ok(())
+    }
+
+    /// Posts the receive of this slot.
+    fn post_receive(&self, slot: u64) -> Result<()> {
+        let memory = self.receives.as_ref().ok_or_else(too_early)?;
+        let start = narrow(slot) * self.receive_stride;
+        let request = RecvWr {
+            wr_id: slot,
+            sges: &[memory.region.sge(start..start + self.receive_stride)],
+        };
+        self.qp
+            .post_recv(&[request])
+            .map_err(stack("post a receive"))
+    }
+
+    /// Posts one send work request; false if the queue is full.
+    fn post(&self, operation: Operation, slot: usize, length: usize) -> Result<bool> {
+        let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
+        let start = slot * self.stride;
+        let request = SendWr {
+            wr_id: 0,
+            operation,
+            destination: self.peer.clone().ok_or_else(too_early)?,
+            sges: &[memory.region.sge(start..start + length)],
+            signaled: false,
+            solicited: false,
+        };
+        match self.qp.post_send(&[request]) {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.source == PostError::QueueFull => Ok(false),
+            Err(error) => Err(stack("post a send")(error)),
+        }
+    }
+
+    /// The next completion, if there is one; with `wait`, within [`BLOCK_SLICE`].
+    fn completion(&mut self, wait: bool) -> Result<Option<Wc>> {
+        if self.taken == self.ready {
+            self.taken = 0;
+            self.ready = self
+                .cq
+                .poll(&mut self.completions)
+                .map_err(stack("poll the completion queue"))?;
+        }
+        let found = if self.taken < self.ready {
+            self.taken += 1;
+            self.completions.get(self.taken - 1).copied()
+        } else if wait && self.blocking {
+            self.cq
+                .wait(BLOCK_SLICE)
+                .map_err(stack("wait for a completion"))?
+        } else if self.completions.is_empty() {
+            // The first completion of all also makes room for the next ones.
+            let first = self
+                .cq
+                .poll_one()
+                .map_err(stack("poll the completion queue"))?;
+            self.completions.extend(first.iter().cycle().take(BATCH));
+            first
+        } else {
+            None
+        };
+        match found {
+            Some(wc) if wc.status != WcStatus::Success => Err(PerfError::Stack {
+                what: "a work request",
+                reason: format!("{} (error {})", wc.status, wc.vendor_error),
+            }),
+            other => Ok(other),
+        }
     }
 }
-impl PingPong for Ud {
-    fn send(&mut self, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn try_receive(&mut self) -> Result<Option<u64>> {
-        Ok(None)
-    }
+
+/// Distance of messages of this length.
+fn stride(length: u64) -> u64 {
+    length.next_multiple_of(ALIGN)
 }
-impl Flow for Ud {
-    fn start_round(&mut self, _: u16) -> Result<()> {
-        Ok(())
-    }
-    fn transmit(&mut self, _: u64, _: u64) -> Result<u64> {
-        Ok(0)
-    }
-    fn poll(&mut self, _: Want, _: bool) -> Result<Arrival> {
-        Ok(Arrival::Nothing)
-    }
-    fn credit(&mut self, _: u64) -> Result<()> {
-        Ok(())
-    }
+
+fn too_early() -> PerfError {
+    PerfError::Protocol("a message before both sides are connected".to_owned())
 }

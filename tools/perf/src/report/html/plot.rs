@@ -165,6 +165,8 @@ impl Plot {
                 ticks
             }
             Axis::Logarithmic => {
+                // Lines between the powers of ten only while there is room for their labels.
+                let roomy = high - low <= 4.0;
                 let decades = std::iter::successors(Some(low), |decade| Some(decade + 1.0));
                 decades
                     .take_while(|decade| *decade <= high)
@@ -172,7 +174,7 @@ impl Plot {
                         let base = 10f64.powf(decade);
                         [(base, true), (base * 2.0, false), (base * 5.0, false)]
                     })
-                    .filter(|(value, _)| value.log10() <= high)
+                    .filter(|(value, strong)| value.log10() <= high && (roomy || *strong))
                     .collect()
             }
         }

@@ -1,0 +1,213 @@
+//! Streams of messages over a datagram queue pair.
+
+use dgiwarp::{Operation, Wc, WcOpcode};
+
+use crate::catalog::Op;
+use crate::error::Result;
+use crate::measure::{Arrival, Flow, RecordShape, Want};
+use crate::ours::ud::{Ud, too_early};
+use crate::pattern::{self, POSITION_BITS, narrow, widen};
+
+const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
+
+/// An immediate is the low bits of the round and of the message number.
+const NUMBER_BITS: u32 = 24;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
+
+impl Flow for Ud {
+    fn start_round(&mut self, round: u16) -> Result<()> {
+        self.round = u64::from(round);
+        self.highest = 0;
+        // Answers to earlier rounds; their receives are posted again.
+        while let Some(wc) = self.completion(false)? {
+            match wc.opcode {
+                WcOpcode::Recv => self.post_receive(wc.wr_id)?,
+                WcOpcode::WriteRecord => {
+                    self.qp.release_record(wc.record());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, position: u64, length: u64) -> Result<u64> {
+        let number = position / widen(self.chunk);
+        let slot = narrow(number % widen(self.slots));
+        let offset = slot * self.stride;
+        let operation = match (self.op, self.target) {
+            (Op::WriteRecord, Some(target)) => Operation::WriteRecord {
+                rkey: target.stag,
+                remote_addr: target.base + widen(offset),
+                immediate: Some(self.immediate(number)),
+            },
+            _ => {
+                if self.chunk >= pattern::STAMP && length >= widen(pattern::STAMP) {
+                    let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
+                    let stamp = (self.round << POSITION_BITS) | position;
+                    memory.buffer.write(offset, &stamp.to_le_bytes());
+                }
+                Operation::Send { immediate: None }
+            }
+        };
+        let taken = self.post(operation, slot, narrow(length))?;
+        Ok(if taken { length } else { 0 })
+    }
+
+    fn poll(&mut self, _want: Want, may_wait: bool) -> Result<Arrival> {
+        let Some(wc) = self.completion(may_wait)? else {
+            return Ok(Arrival::Nothing);
+        };
+        match wc.opcode {
+            WcOpcode::Recv if wc.immediate.is_some() => self.credit_received(&wc),
+            WcOpcode::Recv => self.data_received(&wc),
+            WcOpcode::WriteRecord => self.data_recorded(&wc),
+            _ => Ok(Arrival::Other),
+        }
+    }
+
+    fn credit(&mut self, position: u64) -> Result<()> {
+        let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
+        let stamp = (self.round << POSITION_BITS) | position;
+        memory
+            .buffer
+            .write(self.slots * self.stride, &stamp.to_le_bytes());
+        let operation = Operation::Send { immediate: Some(0) };
+        // A credit that finds the queue full is lost; the next one covers it.
+        self.post(operation, self.slots, pattern::STAMP).map(|_| ())
+    }
+}
+
+impl Ud {
+    fn immediate(&self, number: u64) -> u32 {
+        let tag = (self.round << NUMBER_BITS) | (number & NUMBER_MASK);
+        u32::try_from(tag & 0xffff_ffff).unwrap_or(0)
+    }
+
+    fn credit_received(&self, wc: &Wc) -> Result<Arrival> {
+        let stamp = self.read_stamp(wc)?;
+        self.post_receive(wc.wr_id)?;
+        if stamp >> POSITION_BITS == self.round {
+            Ok(Arrival::Credit(stamp & POSITION_MASK))
+        } else {
+            Ok(Arrival::Other)
+        }
+    }
+
+    fn data_received(&self, wc: &Wc) -> Result<Arrival> {
+        let bytes = u64::from(wc.byte_len);
+        let mut end = None;
+        let mut late = false;
+        if self.chunk >= pattern::STAMP && bytes >= widen(pattern::STAMP) {
+            let stamp = self.read_stamp(wc)?;
+            late = stamp >> POSITION_BITS != self.round;
+            end = Some((stamp & POSITION_MASK) + bytes);
+        }
+        if self.check && !late {
+            let memory = self.receives.as_ref().ok_or_else(too_early)?;
+            let start = narrow(wc.wr_id) * self.receive_stride;
+            let message = memory.buffer.to_vec(start, narrow(bytes));
+            pattern::verify(&message, self.chunk, &self.pattern, POSITION_MASK)?;
+        }
+        self.post_receive(wc.wr_id)?;
+        Ok(if late {
+            Arrival::Other
+        } else {
+            Arrival::Data {
+                bytes,
+                end,
+                record: None,
+            }
+        })
+    }
+
+    fn read_stamp(&self, wc: &Wc) -> Result<u64> {
+        let memory = self.receives.as_ref().ok_or_else(too_early)?;
+        let mut stamp = [0; pattern::STAMP];
+        let start = narrow(wc.wr_id) * self.receive_stride;
+        memory.buffer.read(start, &mut stamp);
+        Ok(u64::from_le_bytes(stamp))
+    }
+
+    /// A record may be of an earlier round, or have holes where segments were lost.
+    fn data_recorded(&mut self, wc: &Wc) -> Result<Arrival> {
+        let handle = wc.record();
+        let Some(record) = self.qp.record(handle) else {
+            return Ok(Arrival::Other);
+        };
+        self.qp.release_record(handle);
+        let tag = u64::from(wc.immediate.unwrap_or(0));
+        if tag >> NUMBER_BITS != self.round & 0xff {
+            return Ok(Arrival::Other);
+        }
+        let number = extend(tag & NUMBER_MASK, self.highest);
+        self.highest = self.highest.max(number + 1);
+        let length = u64::from(record.length);
+        let end = number * widen(self.chunk) + length;
+        if self.check {
+            let memory = self.exposed.as_ref().ok_or_else(too_early)?;
+            let start = narrow(number % widen(self.slots)) * self.stride;
+            for &(from, to) in &record.ranges {
+                let (from, to) = (u64::from(from), u64::from(to));
+                let bytes = memory
+                    .buffer
+                    .to_vec(start + narrow(from), narrow(to - from));
+                pattern::verify_stream(&bytes, from, &self.pattern)?;
+            }
+        }
+        Ok(Arrival::Data {
+            bytes: u64::from(wc.byte_len),
+            end: Some(end),
+            record: Some(RecordShape {
+                holes: holes(&record.ranges, record.length),
+            }),
+        })
+    }
+}
+
+/// The number whose low bits these are and that is nearest to what is expected next.
+fn extend(low: u64, expected: u64) -> u64 {
+    const SPAN: u64 = 1 << NUMBER_BITS;
+    let candidate = (expected & !NUMBER_MASK) | low;
+    if candidate + SPAN / 2 < expected {
+        candidate + SPAN
+    } else if candidate > expected + SPAN / 2 && candidate >= SPAN {
+        candidate - SPAN
+    } else {
+        candidate
+    }
+}
+
+/// Gaps before, between and behind valid ranges (start and end) of a message.
+fn holes(ranges: &[(u32, u32)], length: u32) -> u64 {
+    let mut reached = 0;
+    let mut holes = 0;
+    for &(start, end) in ranges {
+        holes += u64::from(start > reached);
+        reached = end;
+    }
+    holes + u64::from(reached < length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_extended_around_what_is_expected() {
+        const SPAN: u64 = 1 << NUMBER_BITS;
+        assert_eq!(extend(5, 3), 5);
+        assert_eq!(extend(0, SPAN - 1), SPAN);
+        assert_eq!(extend(NUMBER_MASK, SPAN + 2), SPAN - 1);
+        assert_eq!(extend(7, 5 * SPAN + 9), 5 * SPAN + 7);
+        assert_eq!(extend(NUMBER_MASK, 0), NUMBER_MASK);
+    }
+
+    #[test]
+    fn holes_are_counted_before_between_and_behind() {
+        assert_eq!(holes(&[(0, 100)], 100), 0);
+        assert_eq!(holes(&[], 100), 1);
+        assert_eq!(holes(&[(10, 30), (40, 50)], 100), 3);
+        assert_eq!(holes(&[(0, 20), (40, 100)], 100), 1);
+    }
+}
