@@ -349,6 +349,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Makes room for `octets` more octets of FPDUs, for callers that must not allocate while they send ULPDUs.
+    pub fn reserve(&mut self, octets: usize) {
+        self.out.bytes().reserve(octets);
+    }
+
     /// Whether a ULPDU can be sent now. Of a Responder this becomes true with the first
     /// ULPDU that [`handle_input`](Self::handle_input) gives.
     pub fn may_send(&self) -> bool {

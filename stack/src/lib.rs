@@ -1,8 +1,8 @@
 //! A software RNIC in user space.
 //!
 //! [`Rnic`] is the device. It needs no hardware, kernel module, device node or privilege: datagram QPs
-//! are UDP sockets. From it come protection domains ([`Pd`]), registered memory ([`Mr`]), completion
-//! queues ([`Cq`]) and queue pairs ([`UdQp`]).
+//! are UDP sockets, connected QPs are TCP connections. From it come protection domains ([`Pd`]), registered
+//! memory ([`Mr`]), completion queues ([`Cq`]) and queue pairs ([`UdQp`], [`RcQp`]).
 //!
 //! Posting transmits in the caller's thread and [`Cq::poll`] receives in the caller's thread; a background
 //! thread serves one-sided traffic, timers and full sockets while nobody polls.
@@ -52,6 +52,7 @@ mod driver;
 mod engine;
 mod error;
 mod pd;
+mod rc_qp;
 mod rnic;
 mod ud_qp;
 mod wr;
@@ -60,10 +61,15 @@ pub use ah::AddressHandle;
 pub use config::{Config, KNOBS, Knob};
 pub use counters::QpCounters;
 pub use cq::{CompChannel, Cq};
+pub use dgiwarp_llp_tcp_mpa::{
+    Config as MpaConfig, Established, Negotiation, ReadDepths, Rejection, Request as MpaRequest,
+};
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
+pub use engine::rc::RcEnd;
 pub use error::{CqError, Error, PostError, PostFailure};
 pub use pd::{Mr, Pd};
+pub use rc_qp::{ConnectError, RcListener, RcQp, RcQpAttr, RcRequest, RcSendWr};
 pub use rnic::Rnic;
 pub use ud_qp::{RecordView, UdQp, UdQpAttr};
 pub use wr::{Destination, MAX_SGE, Operation, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus};

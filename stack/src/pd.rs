@@ -8,7 +8,7 @@ use dgiwarp_llp_udp::{Path, PathKind};
 
 use crate::driver::route;
 use crate::engine::mr::{Keys, PdId};
-use crate::{Access, AddressHandle, Error, Region, Rnic, Sge, UdQp, UdQpAttr};
+use crate::{Access, AddressHandle, Error, RcQp, RcQpAttr, Region, Rnic, Sge, UdQp, UdQpAttr};
 
 /// A protection domain (`ibv_alloc_pd(3)`): memory and queue pairs of one domain work together, and with no other.
 /// Cloning shares it.
@@ -73,6 +73,14 @@ impl Pd {
     /// outside the device's limits, [`Error::System`] where descriptors are exhausted.
     pub fn create_ud_qp(&self, attr: &UdQpAttr<'_>) -> Result<UdQp, Error> {
         UdQp::create(self, attr)
+    }
+
+    /// Makes a queue pair for one connection.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for sizes outside the device's.
+    pub fn create_rc_qp(&self, attr: &RcQpAttr<'_>) -> Result<RcQp, Error> {
+        RcQp::create(self, attr)
     }
 
     /// Makes an address handle to a host (`ibv_create_ah(3)`).

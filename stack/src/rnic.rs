@@ -17,6 +17,9 @@ use crate::{CompChannel, Config, Cq, Error, Pd};
 /// Most completions that a queue may be made for.
 const MAX_CQE: usize = 1 << 22;
 
+/// QPNs below are UDP ports.
+const FIRST_RC_QPN: u32 = 1 << 16;
+
 /// A software RNIC. Cloning shares it; it lives until the last object made from it is gone.
 #[derive(Debug, Clone)]
 pub struct Rnic {
@@ -30,6 +33,8 @@ pub(crate) struct RnicShared {
     pub(crate) background: Arc<Background>,
     random: Mutex<ChaCha20Rng>,
     next_pd: AtomicU32,
+    /// QPNs of connected QPs; those of datagram QPs are UDP ports.
+    next_rc_qpn: AtomicU32,
 }
 
 impl RnicShared {
@@ -37,6 +42,11 @@ impl RnicShared {
     pub(crate) fn draw<const N: usize>(&self) -> [u32; N] {
         let mut random = self.random.lock();
         std::array::from_fn(|_| random.next_u32())
+    }
+
+    /// A QPN for a connected QP.
+    pub(crate) fn next_rc_qpn(&self) -> u32 {
+        self.next_rc_qpn.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -63,6 +73,7 @@ impl Rnic {
             background: Background::new(config.max_mtu)?,
             random: Mutex::new(random),
             next_pd: AtomicU32::new(1),
+            next_rc_qpn: AtomicU32::new(FIRST_RC_QPN),
             config,
         };
         Ok(Self {

@@ -1,8 +1,8 @@
 //! The sending half of a stream.
 
 use dgiwarp_ddp::wire::control::DV;
-use dgiwarp_ddp::wire::{Control, UntaggedHeader, untagged};
-use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, Segment, Segmenter};
+use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, tagged, untagged};
+use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, Segment, Segmenter, TaggedOffset};
 
 use crate::wire::Opcode;
 
@@ -20,6 +20,24 @@ impl Default for Outbound {
 }
 
 impl Outbound {
+    /// The whole of a zero-length RDMA Write, as it serves for an RTR indication (RFC 6581 §9.2). Its STag and TO name nothing,
+    /// and nobody may look at them (RFC 5041 §5.2).
+    #[must_use]
+    pub fn rtr_write() -> [u8; tagged::LEN] {
+        let header = TaggedHeader {
+            control: Control {
+                tagged: true,
+                last: true,
+                format: 0,
+                version: DV,
+            },
+            rsvd_ulp: Opcode::Write.emit(),
+            stag: STag::new(0),
+            tagged_offset: TaggedOffset::new(0),
+        };
+        header.emit()
+    }
+
     /// Starts a Send of `length` octets. Its segments have to leave before those of the next message.
     pub fn send(&mut self, length: u32, solicited: bool) -> SendMessage {
         let msn = self.msn;

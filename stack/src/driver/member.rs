@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use super::rc::RcShared;
 use super::ud::UdShared;
 use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
@@ -11,12 +12,14 @@ use super::udp_sockets::SocketIndex;
 #[derive(Debug, Clone)]
 pub(crate) enum Qp {
     Ud(Arc<UdShared>),
+    Rc(Arc<RcShared>),
 }
 
 /// The same, without keeping it.
 #[derive(Debug)]
 pub(super) enum WeakQp {
     Ud(Weak<UdShared>),
+    Rc(Weak<RcShared>),
 }
 
 impl WeakQp {
@@ -24,6 +27,7 @@ impl WeakQp {
     pub(super) fn upgrade(&self) -> Option<Qp> {
         match self {
             Self::Ud(qp) => qp.upgrade().map(Qp::Ud),
+            Self::Rc(qp) => qp.upgrade().map(Qp::Rc),
         }
     }
 }
@@ -32,6 +36,7 @@ impl Qp {
     pub(super) fn downgrade(&self) -> WeakQp {
         match self {
             Self::Ud(qp) => WeakQp::Ud(Arc::downgrade(qp)),
+            Self::Rc(qp) => WeakQp::Rc(Arc::downgrade(qp)),
         }
     }
 
@@ -40,6 +45,7 @@ impl Qp {
     pub(super) fn receive(&self, socket: SocketIndex, buffer: &mut ReceiveBuffer) -> Option<bool> {
         match self {
             Self::Ud(qp) => qp.receive(socket, buffer),
+            Self::Rc(qp) => qp.receive(buffer),
         }
     }
 
@@ -47,6 +53,7 @@ impl Qp {
     pub(super) fn flush_unsent(&self) -> Option<bool> {
         match self {
             Self::Ud(qp) => qp.flush_unsent(),
+            Self::Rc(qp) => qp.flush_unsent(),
         }
     }
 
@@ -54,6 +61,8 @@ impl Qp {
     pub(super) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
         match self {
             Self::Ud(qp) => qp.handle_timeout(now),
+            // In full operation neither MPA nor RDMAP has a timer.
+            Self::Rc(_) => None,
         }
     }
 }

@@ -197,7 +197,7 @@ impl UdShared {
         if self.closed.load(Ordering::Relaxed) {
             return false;
         }
-        let Some(socket) = inner.sockets.get(index) else {
+        let Some(socket) = inner.sockets.get_mut(index) else {
             return false;
         };
         let received = match socket.receive(buffer) {
@@ -267,7 +267,7 @@ impl UdShared {
             let mut buffer = ReceiveBuffer::new();
             while let Some(Ok(received)) = inner
                 .sockets
-                .get(index)
+                .get_mut(index)
                 .map(|socket| socket.receive(&mut buffer))
             {
                 let arrival = Arrival {

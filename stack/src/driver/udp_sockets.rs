@@ -76,6 +76,18 @@ impl UdpSockets {
         }
     }
 
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: SocketIndex) -> Option<&mut UdpSocket> {
+        match usize::from(index).checked_sub(1) {
+            None => Some(&mut self.main),
+            Some(place) => self
+                .siblings
+                .get_mut(place)?
+                .as_mut()
+                .map(|it| &mut it.socket),
+        }
+    }
+
     /// The socket to send to a peer with, and the address to name: none on a connected socket.
     #[inline]
     pub(crate) fn sender(&mut self, now: Instant, peer: Peer) -> (&UdpSocket, Option<SocketAddr>) {
@@ -214,17 +226,17 @@ mod tests {
         busy.send_to(b"busy", (local, port)).unwrap();
         other.send_to(b"other", (local, port)).unwrap();
         let mut buffer = ReceiveBuffer::new();
-        let received = sockets.get(1).unwrap().receive(&mut buffer).unwrap();
+        let received = sockets.get_mut(1).unwrap().receive(&mut buffer).unwrap();
         assert_eq!(buffer.octets(received.len), b"busy");
         assert_eq!((received.from, received.to), (peer(&busy), Some(local)));
-        let received = sockets.get(0).unwrap().receive(&mut buffer).unwrap();
+        let received = sockets.get_mut(0).unwrap().receive(&mut buffer).unwrap();
         assert_eq!(buffer.octets(received.len), b"other");
         assert_eq!((received.from, received.to), (peer(&other), Some(local)));
-        assert!(sockets.get(0).unwrap().receive(&mut buffer).is_err());
+        assert!(sockets.get_mut(0).unwrap().receive(&mut buffer).is_err());
         assert!(StdSocket::bind((local, port)).is_err());
         sockets.close(1);
         busy.send_to(b"again", (local, port)).unwrap();
-        let received = sockets.get(0).unwrap().receive(&mut buffer).unwrap();
+        let received = sockets.get_mut(0).unwrap().receive(&mut buffer).unwrap();
         assert_eq!(buffer.octets(received.len), b"again");
     }
 }

@@ -3,11 +3,13 @@
 //! - [`mr`]: the table of registered regions, found by STag;
 //! - [`cq`]: the ring of completions;
 //! - [`queue`]: work queue elements and the receive queue;
+//! - [`rc`]: a connected QP;
 //! - [`sges`]: the registered memory of one message;
 //! - [`ud`]: a datagram QP.
 
 pub(crate) mod cq;
 pub(crate) mod mr;
 pub(crate) mod queue;
+pub(crate) mod rc;
 pub(crate) mod sges;
 pub(crate) mod ud;

@@ -1,0 +1,368 @@
+//! A connected QP: its engine with its TCP connection, shared by whoever posts and polls.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use dgiwarp_llp_tcp_mpa::{Connection, TcpEnd};
+use nix::poll::PollFlags;
+
+use super::cq::{CqShared, MemberId};
+use super::member::Qp;
+use super::posting::Posting;
+use super::serialized::Serialized;
+use super::udp_socket::ReceiveBuffer;
+use super::{clock, tcp};
+use crate::engine::cq::CompletionSink;
+use crate::engine::mr::MrTable;
+use crate::engine::queue::{RecvQueue, Tables};
+use crate::engine::rc::{RcConfig, RcEnd, RcEngine, RcSendWqe};
+use crate::{Error, PostError, QpCounters, Wc};
+
+/// How long closing waits for the network to take what was posted.
+const FLUSH_FOR: Duration = Duration::from_secs(1);
+/// How long closing waits for the peer's end of the stream afterwards: closing with unread octets resets the connection,
+/// and what the peer has not read yet is lost.
+const LINGER_FOR: Duration = Duration::from_secs(2);
+
+/// A connection in full operation.
+#[derive(Debug)]
+struct Link {
+    engine: RcEngine,
+    stream: TcpStream,
+    /// Its end was seen and the socket is not watched any more.
+    ended: bool,
+}
+
+/// What one thread at a time works on: nothing before the QP is connected.
+#[derive(Debug, Default)]
+pub(crate) struct RcInner {
+    link: Option<Link>,
+}
+
+/// What the startup leaves to do.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Startup<'a> {
+    /// An RTR indication is due.
+    pub(crate) send_rtr: bool,
+    /// What arrived behind the startup frames.
+    pub(crate) rest: &'a [u8],
+}
+
+/// A connected QP, shared by its handle, its completion queues and the background thread.
+#[derive(Debug)]
+pub(crate) struct RcShared {
+    serialized: Serialized<RcInner>,
+    posting: Posting<RcSendWqe>,
+    pub(crate) recv_queue: RecvQueue,
+    send_cq: Arc<CqShared>,
+    recv_cq: Arc<CqShared>,
+    mrs: Arc<MrTable>,
+    member: OnceLock<MemberId>,
+    /// Something posted could not be sent yet.
+    unsent: AtomicBool,
+    connected: AtomicBool,
+}
+
+impl RcShared {
+    pub(crate) fn new(
+        send_cq: Arc<CqShared>,
+        recv_cq: Arc<CqShared>,
+        mrs: Arc<MrTable>,
+        max_send_wr: usize,
+        recv_queue: RecvQueue,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            serialized: Serialized::new(RcInner::default()),
+            posting: Posting::new(max_send_wr),
+            recv_queue,
+            send_cq,
+            recv_cq,
+            mrs,
+            member: OnceLock::new(),
+            unsent: AtomicBool::new(false),
+            connected: AtomicBool::new(false),
+        })
+    }
+
+    fn run<R>(&self, control: impl FnOnce(&mut RcInner) -> R) -> R {
+        self.serialized.run(control, |inner| self.work(inner))
+    }
+
+    fn tables(&self) -> Tables<'_> {
+        Tables {
+            mrs: &self.mrs,
+            recv_queue: &self.recv_queue,
+        }
+    }
+
+    fn completions(&self) -> RcCompletions<'_> {
+        RcCompletions { qp: self }
+    }
+
+    /// Takes over a connection whose startup is over, and lets the completion queue
+    /// receive for it.
+    pub(crate) fn link(
+        self: &Arc<Self>,
+        config: RcConfig,
+        mpa: Connection,
+        stream: TcpStream,
+        startup: Startup<'_>,
+    ) -> Result<(), Error> {
+        let member = self.recv_cq.attach(&Qp::Rc(Arc::clone(self)));
+        let _ = self.member.set(member);
+        self.run(|inner| {
+            let mut engine = RcEngine::new(config, mpa);
+            if startup.send_rtr {
+                engine.send_rtr(clock::now());
+            }
+            engine.handle_input(
+                clock::now(),
+                startup.rest,
+                self.tables(),
+                &mut self.completions(),
+            );
+            let watched = self.recv_cq.watch(member, 0, stream.as_fd());
+            inner.link = Some(Link {
+                engine,
+                stream,
+                ended: false,
+            });
+            self.connected.store(true, Ordering::Release);
+            watched
+        })
+        .map_err(Error::system("cannot watch a socket"))
+    }
+
+    /// Whether a connection was ever taken over.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Acquire)
+    }
+
+    /// Posts work requests and transmits them in this thread. Returns how many were accepted, and why no more.
+    pub(crate) fn post(
+        &self,
+        wqes: impl ExactSizeIterator<Item = Result<RcSendWqe, PostError>>,
+    ) -> (usize, Result<(), PostError>) {
+        if !self.is_connected() {
+            return (0, Err(PostError::State));
+        }
+        let accept = |inner: &mut RcInner, wqe| {
+            if let Some(link) = &mut inner.link {
+                link.engine.accept(wqe);
+            }
+        };
+        self.posting
+            .post(&self.serialized, wqes, accept, |inner| self.work(inner))
+    }
+
+    fn work(&self, inner: &mut RcInner) {
+        let Some(link) = &mut inner.link else {
+            return;
+        };
+        self.posting.empty(|wqe| link.engine.accept(wqe));
+        self.transmit(link);
+        self.see_end(link);
+    }
+
+    fn transmit(&self, link: &mut Link) {
+        let mut completions = self.completions();
+        loop {
+            let now = clock::now();
+            link.engine.make_fpdus(now, self.tables(), &mut completions);
+            let octets = link.engine.poll_transmit(now);
+            if octets.is_empty() || link.engine.end().is_some() {
+                self.unsent.store(false, Ordering::Release);
+                return;
+            }
+            match link.stream.write(octets) {
+                Ok(len) => link.engine.transmitted(len, &mut completions),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.remember_unsent();
+                    self.send_cq
+                        .background()
+                        .watch_writable(link.stream.as_fd());
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    link.engine
+                        .handle_end(now, TcpEnd::Lost, self.tables(), &mut completions);
+                }
+            }
+        }
+    }
+
+    /// Once a connection is over its socket is not looked at any more: it would be readable for ever.
+    fn see_end(&self, link: &mut Link) {
+        if link.ended || link.engine.end().is_none() {
+            return;
+        }
+        link.ended = true;
+        self.recv_cq.unwatch(link.stream.as_fd());
+        // The peer may have closed as well, so that there is nothing to shut down.
+        let _ = link.stream.shutdown(Shutdown::Write);
+    }
+
+    fn remember_unsent(&self) {
+        if !self.unsent.swap(true, Ordering::AcqRel)
+            && let Some(member) = self.member.get()
+        {
+            self.recv_cq.add_unsent(*member);
+        }
+    }
+
+    /// Goes on with what could not be sent. If something is left, a full socket is why.
+    pub(crate) fn flush_unsent(&self) -> Option<bool> {
+        self.serialized
+            .try_run(|inner| self.work(inner), |inner| self.work(inner));
+        self.unsent.load(Ordering::Acquire).then_some(true)
+    }
+
+    /// Receives once. `None` if another thread is at work; else whether something came.
+    #[inline]
+    pub(crate) fn receive(&self, buffer: &mut ReceiveBuffer) -> Option<bool> {
+        self.serialized.try_run(
+            |inner| {
+                let got = inner
+                    .link
+                    .as_mut()
+                    .is_some_and(|link| self.receive_locked(link, buffer));
+                // What waited for the peer's first FPDU can leave now.
+                self.work(inner);
+                got
+            },
+            |inner| self.work(inner),
+        )
+    }
+
+    fn receive_locked(&self, link: &mut Link, buffer: &mut ReceiveBuffer) -> bool {
+        if link.ended {
+            return false;
+        }
+        let received = link.stream.read(buffer.room());
+        let now = clock::now();
+        let (tables, mut completions) = (self.tables(), self.completions());
+        match received {
+            Ok(0) => link
+                .engine
+                .handle_end(now, TcpEnd::Fin, tables, &mut completions),
+            Ok(len) => {
+                let octets = buffer.octets(len);
+                link.engine
+                    .handle_input(now, octets, tables, &mut completions);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => link
+                .engine
+                .handle_end(now, TcpEnd::Lost, tables, &mut completions),
+        }
+        true
+    }
+
+    /// Why the connection is over, if it is.
+    pub(crate) fn end(&self) -> Option<RcEnd> {
+        self.run(|inner| inner.link.as_ref().and_then(|link| link.engine.end()))
+    }
+
+    /// Our address and port, once connected.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        self.run(|inner| inner.link.as_ref()?.stream.local_addr().ok())
+    }
+
+    pub(crate) fn counters(&self) -> QpCounters {
+        self.run(|inner| inner.link.as_ref().map(|link| link.engine.counters()))
+            .unwrap_or_default()
+    }
+
+    /// Ends the connection gracefully: what was posted gets a bounded time to leave, then our half of TCP is closed. Everything still
+    /// posted completes with `Flushed`.
+    pub(crate) fn disconnect(&self) {
+        let deadline = clock::now() + FLUSH_FOR;
+        while self.has_unsent() && clock::now() < deadline {
+            self.run(|inner| {
+                if let Some(link) = &inner.link {
+                    let soon = clock::now() + Duration::from_millis(10);
+                    tcp::wait(link.stream.as_fd(), PollFlags::POLLOUT, Some(soon));
+                }
+            });
+        }
+        self.run(|inner| {
+            let Some(link) = &mut inner.link else {
+                return;
+            };
+            link.engine.close(self.tables(), &mut self.completions());
+            self.see_end(link);
+        });
+    }
+
+    /// Takes the QP out of service: disconnects, and gives the peer a bounded time to close its half too.
+    pub(crate) fn close(&self) {
+        self.disconnect();
+        self.linger();
+        if let Some(member) = self.member.get() {
+            self.recv_cq.detach(*member);
+        }
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.run(|inner| {
+            self.work(inner);
+            let link = inner.link.as_ref();
+            link.is_some_and(|link| {
+                link.engine.end().is_none() && link.engine.has_unsent(clock::now())
+            })
+        })
+    }
+
+    /// Reads to the peer's end of the stream, so that closing does not reset the connection.
+    fn linger(&self) {
+        let deadline = clock::now() + LINGER_FOR;
+        self.run(|inner| {
+            let Some(link) = inner.link.take() else {
+                return;
+            };
+            let mut stream = link.stream;
+            let mut scratch = [0; 4096];
+            loop {
+                match stream.read(&mut scratch) {
+                    Ok(0) => return,
+                    Ok(_) if clock::now() < deadline => {}
+                    Ok(_) => return,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        if !tcp::wait(stream.as_fd(), PollFlags::POLLIN, Some(deadline)) {
+                            return;
+                        }
+                    }
+                    Err(_) => return,
+                }
+            }
+        });
+    }
+}
+
+/// Sends completions to the queues of a QP.
+struct RcCompletions<'a> {
+    qp: &'a RcShared,
+}
+
+impl CompletionSink for RcCompletions<'_> {
+    #[inline]
+    fn sent(&mut self, wc: Wc) {
+        self.qp.send_cq.push(wc);
+    }
+
+    #[inline]
+    fn received(&mut self, wc: Wc) {
+        self.qp.recv_cq.push(wc);
+    }
+
+    #[inline]
+    fn retired(&mut self) {
+        self.qp.posting.retire();
+    }
+}
