@@ -38,6 +38,9 @@ pub struct SendOptions {
 /// `EIO` where the path does not take the size or the segmentation. `EINVAL` also for more than
 /// [`MAX_PIECES`] pieces.
 pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> io::Result<usize> {
+    if let ([Piece::Bytes(bytes)], None, None) = (pieces, options.from, options.segment_size) {
+        return send_plain(fd, bytes, options.to);
+    }
     if pieces.len() > MAX_PIECES {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
@@ -96,6 +99,27 @@ pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> i
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
+/// One contiguous message without options: the call without a message header is a good tenth of a microsecond
+/// cheaper.
+fn send_plain(fd: BorrowedFd<'_>, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
+    let name = to.map(socket2::SockAddr::from);
+    let (address, length) = name.as_ref().map_or((std::ptr::null(), 0), |name| {
+        (name.as_ptr().cast::<libc::sockaddr>(), name.len())
+    });
+    // SAFETY: buffer and name are live references of the lengths given; the call only reads them.
+    let sent = unsafe {
+        libc::sendto(
+            fd.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+            address,
+            length,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
 /// Forbids IP fragmentation of what a datagram socket sends: too large datagrams fail with `EMSGSIZE`. `ipv4`
 /// and `ipv6` tell which protocols the socket speaks; a dual-stack one speaks both.
 ///
@@ -103,7 +127,12 @@ pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> i
 /// What `setsockopt(2)` returns.
 pub fn forbid_fragmentation(fd: BorrowedFd<'_>, ipv4: bool, ipv6: bool) -> io::Result<()> {
     if ipv4 {
-        set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set_option(
+            fd,
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DO,
+        )?;
     }
     if ipv6 {
         set_option(
@@ -146,9 +175,8 @@ fn set_option(
     value: libc::c_int,
 ) -> io::Result<()> {
     // SAFETY: the value is an int of 4 bytes that lives through the call.
-    let status = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), 4)
-    };
+    let status =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), 4) };
     if status == 0 {
         Ok(())
     } else {
