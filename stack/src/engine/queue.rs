@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use arrayvec::ArrayVec;
 use dgiwarp_rdmap::datagram::TakeError;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::mr::MrTable;
-use crate::{MAX_SGE, PostError, RecvWr, Sge};
+use crate::{PostError, RecvWr, Sge};
 
-/// Scatter/gather elements, kept without an allocation.
-pub(crate) type SgeList = ArrayVec<Sge, MAX_SGE>;
+/// Scatter/gather elements. A few are kept in place: work requests are moved more than once, and most have one element.
+pub(crate) type SgeList = SmallVec<[Sge; 2]>;
 
 /// The sum of the elements' lengths.
 ///
@@ -27,7 +27,7 @@ pub(crate) fn copy_sges(sges: &[Sge], max: usize) -> Result<SgeList, PostError> 
     if sges.len() > max {
         return Err(PostError::TooManySges);
     }
-    SgeList::try_from(sges).map_err(|_| PostError::TooManySges)
+    Ok(SgeList::from_slice(sges))
 }
 
 /// The tables that a QP shares with others.
