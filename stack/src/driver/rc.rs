@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, TcpEnd};
 use nix::poll::PollFlags;
@@ -35,6 +35,7 @@ struct Link {
     stream: TcpStream,
     /// Its end was seen and the socket is not watched any more.
     ended: bool,
+    deadline: Option<Instant>,
 }
 
 /// What one thread at a time works on: nothing before the QP is connected.
@@ -130,6 +131,7 @@ impl RcShared {
                 engine,
                 stream,
                 ended: false,
+                deadline: None,
             });
             self.connected.store(true, Ordering::Release);
             watched
@@ -166,6 +168,26 @@ impl RcShared {
         self.posting.empty(|wqe| link.engine.accept(wqe));
         self.transmit(link);
         self.see_end(link);
+        self.note_deadline(link);
+    }
+
+    fn note_deadline(&self, link: &mut Link) {
+        let deadline = link.engine.poll_timeout();
+        if deadline != link.deadline {
+            link.deadline = deadline;
+            self.recv_cq.note_deadline(deadline);
+        }
+    }
+
+    /// Runs timers that are due and returns when the next one is.
+    pub(crate) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
+        self.run(|inner| {
+            if let Some(link) = &mut inner.link {
+                link.engine.handle_timeout(now);
+            }
+            self.work(inner);
+            inner.link.as_ref().and_then(|link| link.deadline)
+        })
     }
 
     fn transmit(&self, link: &mut Link) {
@@ -179,7 +201,7 @@ impl RcShared {
                 return;
             }
             match link.stream.write(octets) {
-                Ok(len) => link.engine.transmitted(len, &mut completions),
+                Ok(len) => link.engine.transmitted(now, len, &mut completions),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.remember_unsent();
                     self.send_cq

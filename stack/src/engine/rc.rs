@@ -8,12 +8,12 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::{TaggedBuffers, TaggedSpan};
 use dgiwarp_ddp::{STag, TaggedOffset};
-use dgiwarp_llp_tcp_mpa::{Connection, Event, TcpEnd};
+use dgiwarp_llp_tcp_mpa::{Connection, Event, Role, TcpEnd};
 use dgiwarp_rdmap::datagram::PlaceFailed;
 use dgiwarp_rdmap::stream::{Delivered, Inbound, Outbound, SendMessage, StreamError, Upper};
 
@@ -27,6 +27,17 @@ use crate::{QpCounters, Wc, WcOpcode, WcStatus};
 const WINDOW: usize = 64 << 10;
 /// Octets of an FPDU beside its payload, with room to spare: headers, pad, CRC and a few Markers.
 const OVERHEAD: usize = 256;
+
+/// When an Initiator that has heard nothing nudges its peer, counted from its first FPDU and then from the last nudge.
+///
+/// A Responder may answer the Request before it watches the connection for FPDUs; the Linux kernel's siw does. An FPDU that reaches it
+/// in between lies there until the next one comes, and a program that waits for the answer to its first message waits for ever. A
+/// zero-length RDMA Write is something that any peer has to take and none may look at (RFC 5041 §5.2).
+const NUDGES: [Duration; 3] = [
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+];
 
 /// Settings of a connected QP's engine.
 #[derive(Debug, Clone, Copy)]
@@ -101,14 +112,34 @@ pub(crate) struct RcEngine {
     /// Octets of them that TCP has taken.
     taken: u64,
     end: Option<RcEnd>,
+    nudge: Nudge,
     counters: QpCounters,
+}
+
+/// Whether the peer shows that it receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nudge {
+    /// An Initiator that has sent nothing yet.
+    Idle,
+    /// Something was sent, nothing came back; so many nudges were made.
+    Waiting { at: Instant, made: usize },
+    /// The peer has sent something, or has been nudged enough; or we are the Responder, who has been sent something.
+    Done,
 }
 
 impl RcEngine {
     /// An engine on a connection whose startup is over.
     pub(crate) fn new(config: RcConfig, mpa: Connection) -> Self {
+        let is_initiator = mpa
+            .negotiation()
+            .is_some_and(|negotiation| negotiation.role == Role::Initiator);
         Self {
             config,
+            nudge: if is_initiator {
+                Nudge::Idle
+            } else {
+                Nudge::Done
+            },
             mpa,
             outbound: Outbound::default(),
             inbound: Inbound::default(),
@@ -124,11 +155,47 @@ impl RcEngine {
 
     /// Sends the RTR indication that this end does: a zero-length RDMA Write. It comes before everything else (RFC 6581 §5).
     pub(crate) fn send_rtr(&mut self, now: Instant) {
+        self.send_empty_write(now);
+    }
+
+    fn send_empty_write(&mut self, now: Instant) {
         let nothing: &[u8] = &[];
-        self.mpa
-            .send_ulpdu(&Outbound::rtr_write(), nothing)
-            .expect("an Initiator may send from the beginning of full operation");
-        self.made += self.mpa.poll_transmit(now).len() as u64;
+        let before = self.mpa.poll_transmit(now).len();
+        // Refused only where nothing can be sent any more.
+        if self.mpa.send_ulpdu(&Outbound::rtr_write(), nothing).is_ok() {
+            self.made += (self.mpa.poll_transmit(now).len() - before) as u64;
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        match self.nudge {
+            Nudge::Waiting { at, .. } => Some(at),
+            Nudge::Idle | Nudge::Done => None,
+        }
+    }
+
+    /// Nudges a peer that was silent for too long.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        let Nudge::Waiting { at, made } = self.nudge else {
+            return;
+        };
+        if at > now {
+            return;
+        }
+        // While TCP does not take what there is, one octet more would not help.
+        let nudges = self.end.is_none() && self.mpa.poll_transmit(now).is_empty();
+        if nudges {
+            self.send_empty_write(now);
+        }
+        let made = made + usize::from(nudges);
+        self.nudge = match NUDGES.get(made) {
+            Some(delay) if self.end.is_none() => Nudge::Waiting {
+                at: now + *delay,
+                made,
+            },
+            Some(_) | None => Nudge::Done,
+        };
     }
 
     /// Takes over a posted work request. After the end it completes with the next `make_fpdus`.
@@ -145,6 +212,9 @@ impl RcEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
+        if !octets.is_empty() {
+            self.nudge = Nudge::Done;
+        }
         let mut rest = octets;
         while !rest.is_empty() && self.end.is_none() {
             let mut failed = None;
@@ -251,7 +321,18 @@ impl RcEngine {
 
     /// TCP took the first `len` of these. Sends that it has in full are complete: completion is local, as RFC 5040 §5.3 has
     /// it.
-    pub(crate) fn transmitted(&mut self, len: usize, completions: &mut impl CompletionSink) {
+    pub(crate) fn transmitted(
+        &mut self,
+        now: Instant,
+        len: usize,
+        completions: &mut impl CompletionSink,
+    ) {
+        if self.nudge == Nudge::Idle {
+            self.nudge = Nudge::Waiting {
+                at: now + NUDGES[0],
+                made: 0,
+            };
+        }
         self.mpa.transmitted(len);
         self.taken += len as u64;
         while let Some((_, wqe)) = self.framed.pop_front_if(|(end, _)| *end <= self.taken) {

@@ -114,7 +114,8 @@ impl End {
             if octets.is_empty() {
                 return;
             }
-            self.engine.transmitted(octets.len(), &mut self.completed);
+            self.engine
+                .transmitted(now(), octets.len(), &mut self.completed);
             self.work(|_, _, _| ());
             for octets in octets.chunks(piece) {
                 other.work(|engine, tables, completed| {
@@ -259,4 +260,64 @@ fn memory_that_is_gone_ends_the_connection() {
         WcStatus::LocalProtection
     );
     assert_eq!(server.engine.end(), Some(RcEnd::LocalProtection));
+}
+
+/// Takes what waits without carrying it anywhere; gives the number of octets.
+fn lose(end: &mut End, at: Instant) -> usize {
+    let octets = end.engine.poll_transmit(at).len();
+    end.engine.transmitted(at, octets, &mut end.completed);
+    octets
+}
+
+#[test]
+fn a_silent_peer_is_nudged_three_times_and_one_that_speaks_never() {
+    let (mut client, mut server) = pair();
+    let start = now();
+    let at = |millis| start + Duration::from_millis(millis);
+    assert_eq!(client.engine.poll_timeout(), None);
+    client.post_send(1, &[client.sge(0, 4)]);
+    assert_eq!(client.engine.poll_timeout(), None, "nothing has left yet");
+    lose(&mut client, start);
+    assert_eq!(client.engine.poll_timeout(), Some(at(20)));
+    client.engine.handle_timeout(at(19));
+    assert_eq!(lose(&mut client, at(19)), 0);
+    for due in [20, 120, 620] {
+        assert_eq!(client.engine.poll_timeout(), Some(at(due)));
+        client.engine.handle_timeout(at(due));
+        // Length, tagged header, CRC.
+        assert_eq!(lose(&mut client, at(due)), 2 + 14 + 4);
+    }
+    assert_eq!(client.engine.poll_timeout(), None);
+
+    // A Responder never nudges, and takes a nudge without a trace.
+    let (mut client, mut peer) = pair();
+    peer.post_recv(1, 0, 8);
+    client.post_send(1, &[client.sge(0, 4)]);
+    let octets = client.engine.poll_transmit(start).to_vec();
+    client
+        .engine
+        .transmitted(start, octets.len(), &mut client.completed);
+    client.engine.handle_timeout(at(20));
+    peer.work(|engine, tables, completed| engine.handle_input(start, &octets, tables, completed));
+    client.carry_to(&mut peer, 3);
+    assert_eq!(peer.completed.received.len(), 1);
+    assert_eq!(
+        (peer.engine.end(), peer.engine.poll_timeout()),
+        (None, None)
+    );
+    peer.post_send(2, &[peer.sge(0, 4)]);
+    client.post_recv(1, 0, 8);
+    peer.carry_to(&mut client, 100);
+    assert_eq!(client.engine.poll_timeout(), None);
+
+    // What TCP does not take is waited for.
+    server.post_recv(1, 0, 8);
+    let (mut client, _) = pair();
+    client.post_send(1, &[client.sge(0, 4)]);
+    lose(&mut client, start);
+    client.post_send(1, &[client.sge(0, 4)]);
+    let waiting = client.engine.poll_transmit(start).len();
+    client.engine.handle_timeout(at(20));
+    assert_eq!(client.engine.poll_transmit(start).len(), waiting);
+    assert_eq!(client.engine.poll_timeout(), Some(at(40)));
 }
