@@ -268,10 +268,10 @@ impl Background {
 
     /// A watched queue has data.
     fn serve_event(&self, cq: &Arc<CqShared>) {
-        let mut got = false;
+        cq.learn_from_wake();
         for _ in 0..TURNS {
             match cq.progress(By::Background) {
-                Some(true) => got = true,
+                Some(true) => {}
                 Some(false) => break,
                 // A poller is at it: step aside until the next tick.
                 None => {
@@ -279,9 +279,6 @@ impl Background {
                     return;
                 }
             }
-        }
-        if got {
-            cq.unlearn_streak();
         }
         if cq.is_watched() {
             self.arm(cq);
@@ -311,6 +308,7 @@ impl Background {
                 continue;
             }
             known.idle_ticks += 1;
+            cq.try_unpark();
             let data = cq.has_data();
             // A sleeping program is given the time to wake up by itself.
             let lying = data && (known.lying || !cq.has_sleepers());

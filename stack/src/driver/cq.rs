@@ -14,7 +14,7 @@ use slab::Slab;
 
 use super::background::Background;
 use super::clock;
-use super::hot_set::HotSet;
+use super::hot_set::{Hot, HotSet};
 use super::member::{Qp, WeakQp};
 use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
@@ -36,6 +36,8 @@ const SPIN_FOR: Duration = Duration::from_micros(30);
 const LEARN: u32 = 8;
 /// The same, after that turned out wrong.
 const RELEARN: u32 = 64;
+/// Polls between two wake-ups of the background thread that make their caller a poller.
+const POLLING: u64 = 16;
 
 /// A QP among those that a completion queue receives for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +103,7 @@ pub(crate) struct CqShared {
     to_learn: AtomicU32,
     /// Counts polls, for the background thread to see whether anybody polls.
     polls: AtomicU64,
+    polls_at_wake: AtomicU64,
     /// Threads that sleep until there is a completion.
     sleepers: AtomicU32,
     wake: EventFd,
@@ -134,6 +137,7 @@ impl CqShared {
             streak: AtomicU32::new(0),
             to_learn: AtomicU32::new(LEARN),
             polls: AtomicU64::new(0),
+            polls_at_wake: AtomicU64::new(0),
             sleepers: AtomicU32::new(0),
             wake,
             channel: OnceLock::new(),
@@ -234,6 +238,7 @@ impl CqShared {
         self.ring.lock().arm(solicited_only);
         // The program will sleep on the sockets itself; two sleepers would both be woken by each datagram.
         self.stop_watching();
+        self.unpark();
     }
 
     #[inline]
@@ -278,6 +283,7 @@ impl CqShared {
         }
         self.stop_watching();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.unpark();
         loop {
             self.progress(By::Poller);
             if self.has_completions() {
@@ -351,15 +357,15 @@ impl CqShared {
             let Some(hot) = poller.hot.get(position) else {
                 break;
             };
-            let received = self.receive_burst(&hot.qp, hot.socket, &mut poller.buffer);
-            let gone = if received {
+            if self.receive_burst(&hot.qp, hot.socket, &mut poller.buffer) {
                 got = true;
-                poller.hot.hit(position);
-                false
+                if poller.hot.hit(position) && self.nobody_sleeps() {
+                    self.park(poller, position);
+                }
+                position += 1;
+            } else if let Some(gone) = poller.hot.miss(position) {
+                self.put_back(&gone);
             } else {
-                poller.hot.miss(position)
-            };
-            if !gone {
                 position += 1;
             }
             if position >= poller.hot.len() {
@@ -400,10 +406,59 @@ impl CqShared {
             };
             if self.receive_burst(&qp, socket, &mut poller.buffer) {
                 got = true;
-                poller.hot.promote(member, qp, socket);
+                if let Some(gone) = poller.hot.promote(member, qp, socket) {
+                    self.put_back(&gone);
+                }
             }
         }
         got
+    }
+
+    /// Whether nobody, now or at any time soon, sleeps on the epoll set.
+    fn nobody_sleeps(&self) -> bool {
+        !self.is_watched() && !self.has_sleepers() && self.channel.get().is_none()
+    }
+
+    /// Takes a busy socket out of the epoll set: it is tried on every poll, and its place in the set would cost
+    /// each of its datagrams.
+    fn park(&self, poller: &mut Poller, position: usize) {
+        let Some(hot) = poller.hot.get(position) else {
+            return;
+        };
+        let parked = hot
+            .qp
+            .with_socket(hot.socket, |fd| self.sockets.delete(fd).is_ok());
+        if parked == Some(true) {
+            poller.hot.park(position);
+        }
+    }
+
+    fn put_back(&self, hot: &Hot) {
+        if hot.is_parked() {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, hot.member.token(hot.socket));
+            hot.qp
+                .with_socket(hot.socket, |fd| self.sockets.add(fd, event));
+        }
+    }
+
+    /// Puts all sockets into the epoll set, for those who sleep on it.
+    pub(crate) fn unpark(&self) {
+        self.unpark_locked(&mut self.poller.lock());
+    }
+
+    /// The same, unless a thread is polling: then nobody needs to sleep.
+    pub(crate) fn try_unpark(&self) {
+        if let Some(mut poller) = self.poller.try_lock() {
+            self.unpark_locked(&mut poller);
+        }
+    }
+
+    fn unpark_locked(&self, poller: &mut Poller) {
+        for hot in poller.hot.unpark() {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, hot.member.token(hot.socket));
+            hot.qp
+                .with_socket(hot.socket, |fd| self.sockets.add(fd, event));
+        }
     }
 
     /// Whether a socket has data, without receiving it.
@@ -498,9 +553,16 @@ impl CqShared {
         self.streak.store(0, Ordering::Relaxed);
     }
 
-    /// The background thread was faster than the pollers.
-    pub(crate) fn unlearn_streak(&self) {
-        self.streak.store(0, Ordering::Relaxed);
+    /// The background thread was woken by data. Where a thread polled again and again since it was last woken, that one
+    /// would have found the data itself.
+    pub(crate) fn learn_from_wake(&self) {
+        let polls = self.polls();
+        let since = polls.wrapping_sub(self.polls_at_wake.swap(polls, Ordering::Relaxed));
+        if since >= POLLING {
+            self.learn();
+        } else {
+            self.streak.store(0, Ordering::Relaxed);
+        }
     }
 
     fn stop_watching(&self) {

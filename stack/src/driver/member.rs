@@ -1,5 +1,6 @@
 //! A QP of either transport, as a completion queue sees it.
 
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -49,6 +50,19 @@ impl Qp {
         }
     }
 
+    /// Runs `with` on the descriptor of a socket, if it is there.
+    pub(super) fn with_socket<R>(
+        &self,
+        socket: SocketIndex,
+        with: impl FnOnce(BorrowedFd<'_>) -> R,
+    ) -> Option<R> {
+        match self {
+            Self::Ud(qp) => qp.with_socket(socket, with),
+            // A stream brings much with each call; its share of the epoll set's cost is small.
+            Self::Rc(_) => None,
+        }
+    }
+
     /// Goes on with what could not be sent. If something is left, returns whether a full socket is why.
     pub(super) fn flush_unsent(&self) -> Option<bool> {
         match self {
@@ -61,8 +75,7 @@ impl Qp {
     pub(super) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
         match self {
             Self::Ud(qp) => qp.handle_timeout(now),
-            // In full operation neither MPA nor RDMAP has a timer.
-            Self::Rc(_) => None,
+            Self::Rc(qp) => qp.handle_timeout(now),
         }
     }
 }

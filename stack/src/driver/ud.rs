@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -185,6 +185,15 @@ impl UdShared {
             |inner| self.receive_locked(inner, index, buffer),
             |inner| self.work(inner),
         )
+    }
+
+    /// Runs `with` on the descriptor of a socket, if it is there.
+    pub(super) fn with_socket<R>(
+        &self,
+        index: SocketIndex,
+        with: impl FnOnce(BorrowedFd<'_>) -> R,
+    ) -> Option<R> {
+        self.run(|inner| inner.sockets.get(index).map(|socket| with(socket.as_fd())))
     }
 
     #[inline]
