@@ -85,8 +85,12 @@ impl Geometry {
 
 /// An endpoint that can play ping-pong with whole messages of one size.
 pub(crate) trait PingPong {
-    /// Sends one message that carries `sequence`, or as much of it as its size permits.
-    fn send(&mut self, sequence: u64) -> Result<()>;
+    /// Whether a message can get lost; else an answer is waited for however long it takes.
+    const LOSES: bool;
+
+    /// Sends one message that carries `sequence`, or as much of it as its size permits. While
+    /// there is no room it asks `watch` whether to go on; a stop leaves the message unsent.
+    fn send(&mut self, sequence: u64, watch: &mut Watch<'_>) -> Result<()>;
 
     /// The sequence of a message that has arrived completely. A blocking endpoint waits up to
     /// [`BLOCK_SLICE`].

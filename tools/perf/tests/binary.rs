@@ -304,11 +304,10 @@ fn usage_errors_have_status_2_and_help_has_examples() {
 
 /// Starts a client that would run for minutes, lets it get going, does something to the server
 /// and checks that the client gives up in time.
-fn client_gives_up_after(disturb: impl FnOnce(&Server), transport: &str, mode: &str) {
+fn client_gives_up_after(disturb: impl FnOnce(&Server), what: &str) {
     let _turn = turn();
     let server = Server::start();
-    let arguments =
-        format!("--transport {transport} --mode {mode} --size 64 --iters 100000000 --rounds 10");
+    let arguments = format!("{what} --iters 100000000 --rounds 10");
     let client = server
         .client(&arguments)
         .stdout(Stdio::piped())
@@ -331,22 +330,42 @@ fn client_gives_up_after(disturb: impl FnOnce(&Server), transport: &str, mode: &
 
 #[test]
 fn a_killed_server_ends_a_ping_pong() {
-    client_gives_up_after(|server| server.signal(Signal::SIGKILL), "udp", "lat");
+    client_gives_up_after(
+        |server| server.signal(Signal::SIGKILL),
+        "--transport udp --mode lat --size 64",
+    );
 }
 
 #[test]
 fn a_killed_server_ends_a_stream() {
-    client_gives_up_after(|server| server.signal(Signal::SIGKILL), "tcp", "bw");
+    client_gives_up_after(
+        |server| server.signal(Signal::SIGKILL),
+        "--transport tcp --mode bw --size 64",
+    );
 }
 
 #[test]
 fn a_killed_server_ends_a_queue_pair_stream() {
-    client_gives_up_after(|server| server.signal(Signal::SIGKILL), "ud", "bw");
+    client_gives_up_after(
+        |server| server.signal(Signal::SIGKILL),
+        "--transport ud --mode bw --size 64",
+    );
 }
 
 #[test]
 fn a_stopped_server_counts_as_failed() {
-    client_gives_up_after(|server| server.signal(Signal::SIGSTOP), "udp", "bw");
+    client_gives_up_after(
+        |server| server.signal(Signal::SIGSTOP),
+        "--transport udp --mode bw --size 64",
+    );
+}
+
+#[test]
+fn a_server_stopped_in_the_middle_of_a_message_counts_as_failed() {
+    client_gives_up_after(
+        |server| server.signal(Signal::SIGSTOP),
+        "--transport tcp --mode lat --size 64M",
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::catalog::Mode;
 use crate::control::{EndpointSpec, Offer};
 use crate::error::{IoContext, PerfError, Result};
 use crate::host::{Side, Wait};
-use crate::measure::{Arrival, BLOCK_SLICE, Flow, Geometry, PingPong, Want};
+use crate::measure::{Arrival, BLOCK_SLICE, Flow, Geometry, Idle, PingPong, Want, Watch};
 use crate::pattern::{self, narrow, widen};
 
 /// Bytes per write and read of a stream.
@@ -182,12 +182,18 @@ impl Tcp {
 }
 
 impl PingPong for Tcp {
-    fn send(&mut self, sequence: u64) -> Result<()> {
+    const LOSES: bool = false;
+
+    fn send(&mut self, sequence: u64, watch: &mut Watch<'_>) -> Result<()> {
         self.sequence = sequence;
         let size = widen(self.size);
         let mut offset = 0;
         while offset < size {
-            offset += self.write(offset, size - offset)?;
+            let taken = self.write(offset, size - offset)?;
+            offset += taken;
+            if taken == 0 && watch.idle(self.blocking)? == Idle::Stop {
+                break;
+            }
         }
         Ok(())
     }

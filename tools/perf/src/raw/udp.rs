@@ -15,7 +15,7 @@ use crate::catalog::{Mode, Op};
 use crate::control::{EndpointSpec, Offer};
 use crate::error::{IoContext, PerfError, Result};
 use crate::host::{Side, Wait};
-use crate::measure::{Arrival, BLOCK_SLICE, Flow, Geometry, PingPong, Want};
+use crate::measure::{Arrival, BLOCK_SLICE, Flow, Geometry, Idle, PingPong, Want, Watch};
 use crate::pattern::{self, OFFSET_BITS, POSITION_BITS, narrow, widen};
 use crate::raw::path_mtu;
 
@@ -177,7 +177,9 @@ const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
 impl PingPong for Udp {
-    fn send(&mut self, sequence: u64) -> Result<()> {
+    const LOSES: bool = true;
+
+    fn send(&mut self, sequence: u64, watch: &mut Watch<'_>) -> Result<()> {
         let mut offset = 0;
         while offset < self.size {
             let length = self.outgoing.len().min(self.size - offset);
@@ -191,6 +193,8 @@ impl PingPong for Udp {
             let chunk = self.outgoing.get(..length).unwrap_or(&[]);
             if transmit(self.ping_socket(), chunk, self.flags)? {
                 offset += length;
+            } else if watch.idle(self.blocking)? == Idle::Stop {
+                break;
             }
         }
         Ok(())

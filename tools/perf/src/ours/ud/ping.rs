@@ -3,16 +3,17 @@
 use dgiwarp::{Operation, Wc, WcOpcode};
 
 use crate::catalog::Op;
-use crate::clock;
 use crate::error::Result;
-use crate::measure::{PingPong, QUIET_LIMIT};
+use crate::measure::{Idle, PingPong, Watch};
 use crate::ours::ud::{Ud, too_early};
 use crate::pattern::{self, OFFSET_BITS, narrow};
 
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
 impl PingPong for Ud {
-    fn send(&mut self, sequence: u64) -> Result<()> {
+    const LOSES: bool = true;
+
+    fn send(&mut self, sequence: u64, watch: &mut Watch<'_>) -> Result<()> {
         let operation = match (self.op, self.target) {
             (Op::WriteRecord, Some(target)) => Operation::WriteRecord {
                 rkey: target.stag,
@@ -24,8 +25,12 @@ impl PingPong for Ud {
                 Operation::Send { immediate: None }
             }
         };
-        let deadline = clock::now() + QUIET_LIMIT;
-        while !self.post(operation, 0, self.size)? && clock::now() < deadline {}
+        while !self.post(operation, 0, self.size)? {
+            // The background thread drains it as the network has room.
+            if watch.idle(false)? == Idle::Stop {
+                break;
+            }
+        }
         Ok(())
     }
 
