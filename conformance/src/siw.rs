@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 use thiserror::Error;
 
@@ -43,6 +43,9 @@ pub enum VmError {
     /// A guest command failed.
     #[error("guest command ended with {0}")]
     Status(ExitStatus),
+    /// A guest command ended without saying what it was waited for.
+    #[error("a guest command ended after saying only {0:?}")]
+    Silent(String),
 }
 
 fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> VmError {
@@ -143,7 +146,11 @@ impl Vm {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map(GuestCommand)
+            .map(|mut child| GuestCommand {
+                stdout: child.stdout.take().map(BufReader::new),
+                child,
+                seen: String::new(),
+            })
             .map_err(io_error("run a guest command"))
     }
 
@@ -203,16 +210,38 @@ impl Drop for Vm {
 
 /// A command that runs in the guest. Dropping this ends it.
 #[derive(Debug)]
-pub struct GuestCommand(Child);
+pub struct GuestCommand {
+    child: Child,
+    stdout: Option<BufReader<ChildStdout>>,
+    /// What of its standard output was read already.
+    seen: String,
+}
 
 impl GuestCommand {
+    /// Waits until the command has written `text` to its standard output.
+    ///
+    /// # Errors
+    /// [`VmError::Silent`] if it ends before it does.
+    pub fn wait_for(&mut self, text: &str) -> Result<(), VmError> {
+        while !self.seen.contains(text) {
+            let read = match &mut self.stdout {
+                Some(stdout) => stdout.read_line(&mut self.seen),
+                None => Ok(0),
+            };
+            if read.map_err(io_error("read a guest command's output"))? == 0 {
+                return Err(VmError::Silent(self.seen.clone()));
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
     /// [`VmError::Io`] if its output cannot be read.
     pub fn wait(mut self) -> Result<Output, VmError> {
-        let out = self.0.stdout.take();
-        let err = self.0.stderr.take();
+        let out = self.stdout.take();
+        let err = self.child.stderr.take();
         // Both pipes are read at once, so that neither fills up while the other is waited for.
         let (stdout, stderr) = thread::scope(|scope| {
             let err = scope.spawn(|| err.map_or_else(|| Ok(String::new()), io::read_to_string));
@@ -224,12 +253,12 @@ impl GuestCommand {
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             .map_err(io_error("read a guest command's output"))?;
         let status = self
-            .0
+            .child
             .wait()
             .map_err(io_error("wait for a guest command"))?;
         Ok(Output {
             status,
-            stdout,
+            stdout: std::mem::take(&mut self.seen) + &stdout,
             stderr,
         })
     }
@@ -237,14 +266,14 @@ impl GuestCommand {
 
 impl Drop for GuestCommand {
     fn drop(&mut self) {
-        let Ok(None) = self.0.try_wait() else {
+        let Ok(None) = self.child.try_wait() else {
             return;
         };
         // The script ends the guest's command upon this signal; a kill would leave it behind.
-        let pid = i32::try_from(self.0.id()).map(nix::unistd::Pid::from_raw);
+        let pid = i32::try_from(self.child.id()).map(nix::unistd::Pid::from_raw);
         if let Ok(pid) = pid
             && nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).is_ok()
-            && let Err(error) = self.0.wait()
+            && let Err(error) = self.child.wait()
         {
             eprintln!("siw-vm exec: {error}");
         }

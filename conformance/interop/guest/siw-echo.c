@@ -2,7 +2,8 @@
  * siw-echo: one Send each way over rdma_cm, with contents that both ends check.
  *
  *   siw-echo server PORT             accept one connection, receive a message, print its
- *                                    length and FNV-1a hash, send back every byte inverted
+ *                                    length and FNV-1a hash, send back every byte inverted,
+ *                                    print "answered", wait for the other end to leave
  *   siw-echo client ADDR PORT LEN    connect, send LEN bytes (byte i is 31 i + 7), expect
  *                                    every byte inverted back, print "echoed LEN"
  *
@@ -118,7 +119,8 @@ static int server(const char *port)
 	for (uint32_t i = 0; i < len; i++)
 		sent[i] = ~received[i];
 	send_now(id, send_mr, len);
-	/* The client leaves first: what it has not read would be lost. */
+	/* Once this is said the client may leave. It leaves first: what it has not read would be lost. */
+	printf("answered\n");
 	while (rdma_get_cm_event(id->channel, &id->event) == 0 &&
 	       id->event->event != RDMA_CM_EVENT_DISCONNECTED)
 		rdma_ack_cm_event(id->event);

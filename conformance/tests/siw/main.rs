@@ -66,7 +66,7 @@ fn harness(vm: &Vm) {
 /// We connect and send `len` bytes, siw sends them back inverted; then we leave.
 fn we_connect(vm: &Vm, mpa: &MpaConfig, port: u16, len: u32) {
     eprintln!("we connect, {len} bytes: {mpa:?}");
-    let server = vm.spawn(&format!("siw-echo server {port}"), LIMIT).unwrap();
+    let mut server = vm.spawn(&format!("siw-echo server {port}"), LIMIT).unwrap();
     vm.wait_listening(port).unwrap();
     let end = End::new(len);
     end.post_recv(1);
@@ -82,6 +82,8 @@ fn we_connect(vm: &Vm, mpa: &MpaConfig, port: u16, len: u32) {
     end.post_send(2, &message);
     assert_eq!(end.wait_sent(), 2);
     assert_eq!(end.wait_received(), (1, inverted(&message)));
+    // siw's Send fails if we leave before it has completed it, though we have it.
+    server.wait_for("answered").unwrap();
     end.qp.disconnect();
     let output = ended_well(server);
     assert!(
@@ -154,8 +156,9 @@ fn rdma_client_and_server(vm: &Vm) {
     end.post_send(2, &pattern(16));
     assert_eq!(end.wait_sent(), 2);
     assert_eq!(end.wait_received(), (1, vec![0; 16]));
-    drop(end);
+    // rdma_server leaves by itself; see above.
     ended_well(server);
+    drop(end);
 
     let listener = listen(vm, &MpaConfig::default(), 7471);
     let client = vm
