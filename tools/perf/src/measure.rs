@@ -17,7 +17,7 @@ use crate::host::Side;
 use crate::interrupt::Interrupt;
 
 /// A blocking receive returns after this long at the latest, to look at everything else.
-pub(crate) const BLOCK_SLICE: Duration = Duration::from_millis(20);
+pub(crate) const BLOCK_SLICE: Duration = Duration::from_millis(4);
 
 /// Nothing at all on the data path for this long is a failed measurement.
 pub(crate) const QUIET_LIMIT: Duration = Duration::from_secs(3);

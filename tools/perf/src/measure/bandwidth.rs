@@ -12,8 +12,9 @@ use crate::error::Result;
 use crate::host::cpu_time;
 use crate::measure::{Arrival, Flow, Geometry, Idle, Want, Watch};
 
-/// Without a credit for this long, what is in flight counts as lost.
-const STALL: Duration = Duration::from_millis(20);
+/// Without a credit for this long, what is in flight counts as lost. A receiver that only lost its
+/// CPU for a while must not be sent another window too soon: its buffer is still full.
+const STALL: Duration = Duration::from_millis(100);
 
 /// After the client's stop, a stream without loss is still read until it is quiet this long.
 const LAST_STREAM_DATA: Duration = Duration::from_millis(200);

@@ -6,8 +6,9 @@ use crate::clock;
 use crate::error::Result;
 use crate::measure::{Idle, PingPong, Watch};
 
-/// A ping without an answer for this long is counted as lost, and the next one is sent.
-const PING_TIMEOUT: Duration = Duration::from_millis(50);
+/// A ping without an answer for this long is counted as lost, and the next one is sent. On a busy
+/// machine a peer can be without a CPU for some tens of milliseconds.
+const PING_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// What the client of one round found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

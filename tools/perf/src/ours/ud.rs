@@ -23,8 +23,10 @@ use crate::pattern::{self, narrow, widen};
 
 /// Messages in flight, at most.
 const MAX_SLOTS: usize = 4096;
-/// Receives posted beyond the messages in flight, and for credits.
-const SPARE_RECEIVES: usize = 64;
+/// Receives posted for credits: one comes per half window.
+const CREDIT_RECEIVES: usize = 16;
+/// Receives posted for ping-pong, where one message is under way. Few, so that they stay cached.
+const PING_RECEIVES: usize = 4;
 /// Send work requests that may wait for the network.
 const SEND_SLOTS: usize = 512;
 /// Room for messages in flight beside those that a window must always hold.
@@ -71,6 +73,8 @@ pub(crate) struct Ud {
     completions: Vec<Wc>,
     ready: usize,
     taken: usize,
+    /// A receive to post again once the answer is on its way.
+    consumed: Option<u64>,
     round: u64,
     /// The highest message number seen in this round, plus one.
     highest: u64,
@@ -102,13 +106,13 @@ impl Ud {
         let rnic = Rnic::open(config).map_err(stack("open the device"))?;
         let pd = rnic.alloc_pd();
         let cq = rnic
-            .create_cq(2 * MAX_SLOTS + SEND_SLOTS)
+            .create_cq(2 * MAX_SLOTS + CREDIT_RECEIVES + SEND_SLOTS)
             .map_err(stack("create a completion queue"))?;
         let records = spec.subject.op == Op::WriteRecord;
         let attributes = UdQpAttr {
             bind: Some(SocketAddr::new(local, 0)),
             max_send_wr: SEND_SLOTS,
-            max_recv_wr: MAX_SLOTS + SPARE_RECEIVES,
+            max_recv_wr: 2 * MAX_SLOTS + CREDIT_RECEIVES,
             record_slots: if records { MAX_SLOTS } else { 0 },
             ..UdQpAttr::new(&cq, &cq)
         };
@@ -162,6 +166,7 @@ impl Ud {
             completions: Vec::new(),
             ready: 0,
             taken: 0,
+            consumed: None,
             round: 0,
             highest: 0,
         };
@@ -227,12 +232,15 @@ impl Ud {
         }
         self.outgoing = Some(outgoing);
 
-        // Write-Records consume no receives: only credits do.
-        let (count, stride) = match self.op {
-            Op::WriteRecord => (SPARE_RECEIVES, narrow(ALIGN)),
-            Op::Send | Op::Raw | Op::RawTrain | Op::RawSingle => {
-                (self.slots + SPARE_RECEIVES, self.stride)
-            }
+        // Write-Records consume no receives: only credits do. A Send in a stream finds one even
+        // when a second window was sent before this side looked.
+        let (count, stride) = match (self.op, self.mode) {
+            (Op::WriteRecord, _) => (CREDIT_RECEIVES, narrow(ALIGN)),
+            (_, Mode::Lat) => (PING_RECEIVES, self.stride),
+            (_, Mode::Bw | Mode::Bibw | Mode::Rate) => (
+                2 * self.slots + CREDIT_RECEIVES.min(self.slots),
+                self.stride,
+            ),
         };
         self.receive_stride = stride;
         self.receives = Some(Memory::new(&self.pd, count * stride, Access::LOCAL_WRITE)?);

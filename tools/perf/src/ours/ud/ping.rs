@@ -31,7 +31,10 @@ impl PingPong for Ud {
                 break;
             }
         }
-        Ok(())
+        match self.consumed.take() {
+            Some(slot) => self.post_receive(slot),
+            None => Ok(()),
+        }
     }
 
     fn try_receive(&mut self) -> Result<Option<u64>> {
@@ -61,8 +64,9 @@ impl Ud {
         Ok(())
     }
 
-    /// The sequence of a received message, whose receive is posted again.
-    fn ping_received(&self, wc: &Wc) -> Result<u64> {
+    /// The sequence of a received message. Its receive is posted again behind the answer: others
+    /// are posted still.
+    fn ping_received(&mut self, wc: &Wc) -> Result<u64> {
         let memory = self.receives.as_ref().ok_or_else(too_early)?;
         let start = narrow(wc.wr_id) * self.receive_stride;
         let mut stamp = [0; pattern::STAMP];
@@ -74,7 +78,9 @@ impl Ud {
             let message = memory.buffer.to_vec(start, self.size);
             pattern::verify(&message, self.chunk, &self.pattern, OFFSET_MASK)?;
         }
-        self.post_receive(wc.wr_id)?;
+        if let Some(slot) = self.consumed.replace(wc.wr_id) {
+            self.post_receive(slot)?;
+        }
         let stamp = u64::from_le_bytes(stamp);
         Ok(if self.size < pattern::STAMP {
             stamp
