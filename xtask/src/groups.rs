@@ -81,6 +81,7 @@ pub const GROUPS: [Group; 6] = [
 
 /// Integration test targets that run elsewhere than in `process`: package, target, group.
 pub const PLACES: &[(&str, &str, Name)] = &[
+    ("dgiwarp", "interleavings", Name::Unit),
     ("xtask", "tidy", Name::Unit),
     ("dgiwarp-verbs", "debian", Name::Debian),
     ("dgiwarp-conform", "siw", Name::Interop),

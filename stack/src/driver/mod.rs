@@ -18,8 +18,16 @@ mod posting;
 pub(crate) mod rc;
 pub(crate) mod route;
 pub(crate) mod serialized;
+#[cfg(test)]
+mod serialized_tests;
 pub(crate) mod staging;
 pub(crate) mod tcp;
 pub(crate) mod ud;
 mod udp_socket;
 mod udp_sockets;
+
+/// What [`serialized`] is made of.
+mod sync {
+    pub(super) use parking_lot::{Mutex, MutexGuard};
+    pub(super) use std::sync::atomic::{AtomicU32, Ordering};
+}
