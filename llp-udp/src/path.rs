@@ -21,6 +21,16 @@ const IPV6_UDP_HEADERS: u32 = 48;
 pub struct SegmentLimit(u16);
 
 impl SegmentLimit {
+    /// The limit that [`get`](Self::get) gave, kept elsewhere as a number; 0 stands for none.
+    #[must_use]
+    pub const fn stored(octets: u16) -> Option<Self> {
+        if octets == 0 {
+            None
+        } else {
+            Some(Self(octets))
+        }
+    }
+
     /// The number of octets.
     #[must_use]
     pub const fn get(self) -> u16 {
@@ -73,6 +83,12 @@ impl Path {
     #[must_use]
     pub const fn is_loopback(&self) -> bool {
         matches!(self.kind, PathKind::Loopback { .. })
+    }
+
+    /// Whether the limit may change with time alone: something was learnt, and learnt sizes age.
+    #[must_use]
+    pub const fn ages(&self) -> bool {
+        self.learnt.is_some()
     }
 
     /// The present limit.
@@ -162,11 +178,13 @@ mod tests {
         let mut path = Path::new(PathKind::Network, false, 9000);
         assert!(path.handle_too_big(now, 8972, 1500));
         assert_eq!(path.limit(now).get(), 1472);
+        assert!(!path.ages());
         assert!(path.handle_too_big(now, 1472, 1500));
         assert_eq!(path.limit(now).get(), 736);
         assert!(path.handle_too_big(now, 736, 1500));
         assert_eq!(path.limit(now).get(), 512);
         assert!(!path.handle_too_big(now, 512, 1500));
+        assert!(path.ages());
         assert_eq!(path.limit(now + LEARNT_FOR).get(), 1472, "learnt sizes age");
     }
 }

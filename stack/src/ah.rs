@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Instant;
 
 use dgiwarp_llp_udp::{Path, SegmentLimit};
@@ -19,6 +19,8 @@ struct Inner {
     source: Option<IpAddr>,
     route_source: IpAddr,
     path: Mutex<Path>,
+    /// What `path` says, as long as nothing was learnt that ages; 0 asks it.
+    limit: AtomicU16,
     /// The device under this path cannot cut trains.
     singly: AtomicBool,
 }
@@ -37,6 +39,7 @@ impl AddressHandle {
             source,
             route_source,
             path: Mutex::new(path),
+            limit: AtomicU16::new(0),
             singly: AtomicBool::new(false),
         }))
     }
@@ -73,11 +76,25 @@ impl AddressHandle {
 
     #[inline]
     pub(crate) fn limit(&self, now: Instant) -> SegmentLimit {
-        self.0.path.lock().limit(now)
+        match SegmentLimit::stored(self.0.limit.load(Ordering::Relaxed)) {
+            Some(limit) => limit,
+            None => self.ask_path(now),
+        }
+    }
+
+    fn ask_path(&self, now: Instant) -> SegmentLimit {
+        let path = self.0.path.lock();
+        let limit = path.limit(now);
+        if !path.ages() {
+            self.0.limit.store(limit.get(), Ordering::Relaxed);
+        }
+        limit
     }
 
     pub(crate) fn handle_too_big(&self, now: Instant, size: u16, mtu: u32) -> bool {
-        self.0.path.lock().handle_too_big(now, size, mtu)
+        let mut path = self.0.path.lock();
+        self.0.limit.store(0, Ordering::Relaxed);
+        path.handle_too_big(now, size, mtu)
     }
 
     pub(crate) fn sends_singly(&self) -> bool {

@@ -351,16 +351,57 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             base: write.base,
             length: extension.length,
         };
+        if write.payload.len() == extension.length as usize {
+            return self.place_whole(now, source, fields, write, upper);
+        }
         let Some(slot) = self.records.open(now, source, extension.number, fields) else {
-            upper
-                .place(write.stag, write.tagged_offset, write.payload)
-                .map_err(drop_reason)?;
-            upper.count(DropReason::RecordDropped);
-            return Ok(());
+            return Self::place_unrecorded(write, upper);
         };
         self.sources.get_mut(source).open_records += 1;
         self.wake_by(now + self.config.record_timeout);
         self.place_recorded(now, source, slot, write, upper)
+    }
+
+    /// A message of one segment: its record is closed as soon as it is made.
+    fn place_whole<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        fields: Fields<K>,
+        write: &WriteSegment<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        let extension = &write.extension;
+        let number = extension.number;
+        let Some((slot, handle)) = self.records.open_closed(now, source, number, fields) else {
+            return Self::place_unrecorded(write, upper);
+        };
+        if let Err(error) = upper.place(write.stag, write.tagged_offset, write.payload) {
+            self.records.abandon(handle);
+            return Err(drop_reason(error));
+        }
+        let record = self.records.record_mut(slot);
+        record
+            .map
+            .insert(0, extension.length)
+            .map_err(|_| DropReason::MapFull)?;
+        record.immediate = extension.immediate();
+        record.solicited = extension.flags.contains(Flags::SOLICITED);
+        self.sources.get_mut(source).close(number);
+        upper.deliver_record(handle, self.records.record(slot));
+        Ok(())
+    }
+
+    /// The ring is full: the octets are placed, the record is lost.
+    fn place_unrecorded<U: Upper<K, Receive = R>>(
+        write: &WriteSegment<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        upper
+            .place(write.stag, write.tagged_offset, write.payload)
+            .map_err(drop_reason)?;
+        upper.count(DropReason::RecordDropped);
+        Ok(())
     }
 
     #[inline]

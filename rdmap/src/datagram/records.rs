@@ -120,12 +120,45 @@ impl<K: Copy> Records<K> {
         number: u32,
         fields: Fields<K>,
     ) -> Option<usize> {
+        let slot = self.take_slot(now, owner, number, fields)?;
+        self.slots[slot].state = State::Open;
+        self.open.push(slot);
+        self.index.insert((owner, number), slot);
+        self.latest = slot;
+        Some(slot)
+    }
+
+    /// Takes a slot for a message that is complete with its first segment, already closed.
+    pub(super) fn open_closed(
+        &mut self,
+        now: Instant,
+        owner: SourceId,
+        number: u32,
+        fields: Fields<K>,
+    ) -> Option<(usize, RecordHandle)> {
+        let slot = self.take_slot(now, owner, number, fields)?;
+        let entry = &mut self.slots[slot];
+        entry.state = State::Closed;
+        Some((slot, RecordHandle::new(slot, entry.generation)))
+    }
+
+    /// Gives back a slot that [`open_closed`](Self::open_closed) took in vain.
+    pub(super) fn abandon(&mut self, handle: RecordHandle) {
+        self.release(handle);
+    }
+
+    fn take_slot(
+        &mut self,
+        now: Instant,
+        owner: SourceId,
+        number: u32,
+        fields: Fields<K>,
+    ) -> Option<usize> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => self.grow(now, owner, fields.source)?,
         };
         let entry = &mut self.slots[slot];
-        entry.state = State::Open;
         entry.owner = owner;
         entry.number = number;
         entry.last_placed = now;
@@ -136,9 +169,6 @@ impl<K: Copy> Records<K> {
         entry.record.immediate = None;
         entry.record.solicited = false;
         entry.record.map.clear();
-        self.open.push(slot);
-        self.index.insert((owner, number), slot);
-        self.latest = slot;
         Some(slot)
     }
 

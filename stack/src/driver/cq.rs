@@ -87,6 +87,8 @@ pub(crate) enum By {
 #[derive(Debug)]
 pub(crate) struct CqShared {
     ring: Mutex<CqRing>,
+    /// Whether the ring has something to take, to look at without the lock.
+    filled: AtomicBool,
     /// Level-triggered, all sockets of the QPs that receive here.
     sockets: Epoll,
     members: RwLock<Slab<Member>>,
@@ -120,6 +122,7 @@ impl CqShared {
             .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
         let this = Arc::new(Self {
             ring: Mutex::new(CqRing::new(depth)),
+            filled: AtomicBool::new(false),
             sockets,
             members: RwLock::new(Slab::new()),
             generation: AtomicU32::new(0),
@@ -225,7 +228,10 @@ impl CqShared {
 
     #[inline]
     pub(crate) fn push(&self, wc: Wc) {
-        let tell = self.ring.lock().push(wc);
+        let mut ring = self.ring.lock();
+        let tell = ring.push(wc);
+        self.filled.store(true, Ordering::SeqCst);
+        drop(ring);
         if tell && let Some(channel) = self.channel.get() {
             channel.tell(self.id);
         }
@@ -257,17 +263,21 @@ impl CqShared {
 
     #[inline]
     fn take(&self, out: &mut [Wc]) -> Result<usize, CqError> {
+        if !self.has_completions() {
+            return Ok(0);
+        }
         let mut ring = self.ring.lock();
         let count = ring.poll(out);
         if count == 0 && ring.is_overrun() {
             return Err(CqError::Overrun);
         }
+        let filled = !ring.is_empty() || ring.is_overrun();
+        self.filled.store(filled, Ordering::Release);
         Ok(count)
     }
 
     fn has_completions(&self) -> bool {
-        let ring = self.ring.lock();
-        !ring.is_empty() || ring.is_overrun()
+        self.filled.load(Ordering::SeqCst)
     }
 
     /// Waits until there is something to take, or until `deadline`.
@@ -384,7 +394,7 @@ impl CqShared {
                 break;
             }
             got = true;
-            if !self.ring.lock().is_empty() {
+            if self.has_completions() {
                 break;
             }
         }

@@ -13,6 +13,8 @@ use crate::PostError;
 pub(crate) struct Posting<W> {
     /// Work requests posted while another thread was at work.
     inbox: Mutex<VecDeque<W>>,
+    /// How many of them, to look at without the lock.
+    waiting: AtomicUsize,
     outstanding: AtomicUsize,
     max: usize,
 }
@@ -22,6 +24,7 @@ impl<W> Posting<W> {
     pub(crate) fn new(max: usize) -> Self {
         Self {
             inbox: Mutex::new(VecDeque::with_capacity(max.min(1024))),
+            waiting: AtomicUsize::new(0),
             outstanding: AtomicUsize::new(0),
             max,
         }
@@ -39,6 +42,13 @@ impl<W> Posting<W> {
         admitted
     }
 
+    /// Leaves a work request to the thread that is at work.
+    fn leave(&self, wqe: W) {
+        let mut inbox = self.inbox.lock();
+        inbox.push_back(wqe);
+        self.waiting.store(inbox.len(), Ordering::Release);
+    }
+
     /// A work request left the engine.
     #[inline]
     pub(crate) fn retire(&self) {
@@ -48,7 +58,11 @@ impl<W> Posting<W> {
     /// Hands over what was posted while another thread was at work.
     #[inline]
     pub(crate) fn empty(&self, mut accept: impl FnMut(W)) {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return;
+        }
         let mut inbox = self.inbox.lock();
+        self.waiting.store(0, Ordering::Release);
         while let Some(wqe) = inbox.pop_front() {
             accept(wqe);
         }
@@ -73,7 +87,7 @@ impl<W> Posting<W> {
             for wqe in wqes.by_ref() {
                 match (wqe, &mut engine) {
                     (Ok(wqe), Some(engine)) => accept(engine, wqe),
-                    (Ok(wqe), None) => self.inbox.lock().push_back(wqe),
+                    (Ok(wqe), None) => self.leave(wqe),
                     (Err(error), _) => {
                         result = Err(error);
                         break;

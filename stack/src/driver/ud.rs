@@ -133,7 +133,7 @@ impl UdShared {
         if !inner.engine.has_unsent() {
             return;
         }
-        let now = clock::now();
+        let now = clock::coarse();
         let mut sink = SocketSink {
             qp: self,
             sockets: &mut inner.sockets,
@@ -215,7 +215,7 @@ impl UdShared {
             // An error that the network reported for something sent earlier; the socket goes on.
             Err(_) => return true,
         };
-        let now = clock::now();
+        let now = clock::coarse();
         let arrival = Arrival {
             from: received.from,
             to: received.to,
