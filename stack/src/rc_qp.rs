@@ -314,7 +314,12 @@ impl RcListener {
             ..self.mpa.clone()
         };
         let mut connection = Connection::responder(clock::now(), config);
-        let Started { event, .. } = tcp::start(&stream, &mut connection)?;
+        let Started { mut event, rest } = tcp::start(&stream, &mut connection)?;
+        if !rest.is_empty() {
+            // Nothing may follow a Request before its answer; MPA says so.
+            let _ = connection.handle_input(clock::now(), &mut rest.as_slice());
+            event = connection.poll_event().unwrap_or(event);
+        }
         match event {
             Event::Request(request) => Ok(Some(RcRequest {
                 stream,

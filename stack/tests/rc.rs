@@ -187,10 +187,14 @@ fn a_rejection_comes_with_private_data_and_the_queue_pair_stays_usable() {
 #[test]
 fn a_stranger_costs_the_listener_one_error() {
     let (listener, address) = listener(MpaConfig::default());
-    let mut stranger = std::net::TcpStream::connect(address).unwrap();
-    std::io::Write::write_all(&mut stranger, b"GET / HTTP/1.1\r\n").unwrap();
-    let error = listener.accept(SOON).unwrap_err();
-    assert!(matches!(error, ConnectError::Mpa(_)), "{error}");
+    // Another protocol, and an Initiator that does not wait for the Reply.
+    let early = b"MPA ID Req Frame\x40\x01\0\0early";
+    for says in [&b"GET / HTTP/1.1\r\n"[..], early] {
+        let mut stranger = std::net::TcpStream::connect(address).unwrap();
+        std::io::Write::write_all(&mut stranger, says).unwrap();
+        let error = listener.accept(SOON).unwrap_err();
+        assert!(matches!(error, ConnectError::Mpa(_)), "{error}");
+    }
     assert!(
         listener
             .accept(Duration::from_millis(10))

@@ -253,8 +253,10 @@ impl RcShared {
                     .link
                     .as_mut()
                     .is_some_and(|link| self.receive_locked(link, buffer));
-                // What waited for the peer's first FPDU can leave now.
-                self.work(inner);
+                if got {
+                    // What waited for the peer's first FPDU can leave now.
+                    self.work(inner);
+                }
                 got
             },
             |inner| self.work(inner),
