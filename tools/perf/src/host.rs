@@ -40,6 +40,12 @@ impl Host {
             pinned: None,
         }
     }
+
+    /// Whether other programs wanted more than half of the CPUs during the last minute.
+    pub(crate) fn is_busy(&self) -> bool {
+        let cores = u32::try_from(self.cores).unwrap_or(u32::MAX);
+        self.load > f64::from(cores) / 2.0
+    }
 }
 
 /// How a side waits for data.
@@ -225,5 +231,13 @@ mod tests {
         let host = Host::read();
         assert!(host.cores >= 1);
         assert!(!host.kernel.is_empty() && !host.cpu.is_empty());
+        let (calm, busy) = (
+            Host {
+                load: 0.0,
+                ..host.clone()
+            },
+            Host { load: 1e6, ..host },
+        );
+        assert!(busy.is_busy() && !calm.is_busy());
     }
 }

@@ -130,6 +130,13 @@ fn announce(groups: &[Group], wait: Wait, report: &mut Report) {
         groups.len(),
         time.as_secs_f64().ceil()
     );
+    if report.host.is_busy() {
+        let text = format!(
+            "the machine is busy (load {:.1} on {} CPUs): streams suffer most, judge by ratios",
+            report.host.load, report.host.cores
+        );
+        note(report, text);
+    }
     if wait == Wait::Block {
         note(
             report,
