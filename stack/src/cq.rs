@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 
 use crate::driver::clock;
 use crate::driver::cq::{By, CqShared};
-use crate::wr::WcOpcode;
 use crate::{CqError, Error, RecordHandle, Wc};
 
 /// A completion queue (`ibv_create_cq(3)`). Cloning shares it.
@@ -38,7 +37,7 @@ impl Cq {
     /// As [`poll`](Self::poll).
     #[inline]
     pub fn poll_one(&self) -> Result<Option<Wc>, CqError> {
-        let mut out = [Wc::new(0, WcOpcode::Send, 0)];
+        let mut out = [Wc::default()];
         let count = self.poll(&mut out)?;
         Ok((count > 0).then_some(out[0]))
     }
@@ -171,7 +170,7 @@ impl AsFd for CompChannel {
 }
 
 impl Wc {
-    /// The record that a completion with opcode [`WcOpcode::WriteRecord`] tells of.
+    /// The record that a completion with opcode [`WcOpcode::WriteRecord`](crate::WcOpcode::WriteRecord) tells of.
     #[must_use]
     pub fn record(&self) -> RecordHandle {
         RecordHandle::from_u64(self.wr_id)

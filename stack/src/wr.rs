@@ -146,6 +146,13 @@ pub struct Wc {
     pub vendor_error: u32,
 }
 
+/// A completion of nothing, to make the arrays that [`Cq::poll`](crate::Cq::poll) fills.
+impl Default for Wc {
+    fn default() -> Self {
+        Self::new(0, WcOpcode::Send, 0)
+    }
+}
+
 impl Wc {
     pub(crate) fn new(wr_id: u64, opcode: WcOpcode, qpn: u32) -> Self {
         Self {
