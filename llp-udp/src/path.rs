@@ -129,8 +129,11 @@ impl Path {
             return true;
         }
         let smaller = (size / 2).max(FLOOR);
+        if smaller >= size {
+            return false;
+        }
         self.learnt = Some((smaller, now));
-        smaller < size
+        true
     }
 }
 
@@ -184,6 +187,10 @@ mod tests {
         assert!(path.handle_too_big(now, 736, 1500));
         assert_eq!(path.limit(now).get(), 512);
         assert!(!path.handle_too_big(now, 512, 1500));
+        assert!(
+            !path.handle_too_big(now, 22, 1500),
+            "nothing is learnt from small ones"
+        );
         assert!(path.ages());
         assert_eq!(path.limit(now + LEARNT_FOR).get(), 1472, "learnt sizes age");
     }

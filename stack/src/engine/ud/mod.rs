@@ -193,3 +193,6 @@ impl UdEngine {
         self.counters.count_drop(reason);
     }
 }
+
+#[cfg(test)]
+mod tests;
