@@ -190,7 +190,7 @@ unsafe extern "C" fn query_port(
         let context = unsafe { state(context) }?;
         context.expect_port(port.into())?;
         refresh_gids()?;
-        let facts = context.with_gids(facts::port_attr);
+        let facts = context.with_gids(|gids| facts::port_attr(gids, context.rnic.config().max_mtu));
         // SAFETY: the program provides `size` bytes.
         unsafe { store_prefix(attr.cast(), &facts, size) }
     })

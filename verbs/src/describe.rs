@@ -2,14 +2,15 @@
 
 use crate::export::Export;
 use crate::gid::{GidTable, host_gids};
-use crate::{DEVICE_NAME, facts, persona};
+use crate::{DEVICE_NAME, facts, knobs, persona};
+use dgiwarp::KNOBS;
 use std::fmt::Write;
 
 /// The device and its addresses, a few lines.
 pub fn device() -> String {
     let mut gids = GidTable::new();
     gids.update(host_gids().unwrap_or_default());
-    let port = facts::port_attr(&gids);
+    let port = facts::port_attr(&gids, knobs::read().0.max_mtu);
     let mut text = format!(
         "{DEVICE_NAME}: dgiwarp {} software RNIC, persona {}, node GUID {:016x}\n",
         env!("CARGO_PKG_VERSION"),
@@ -51,6 +52,23 @@ pub fn everything() -> String {
     text.push_str("limits:\n");
     for (name, value) in rows {
         let _ = writeln!(text, "  {name}: {value}");
+    }
+    text.push_str("knobs (environment variables):\n");
+    let (config, warnings) = knobs::read();
+    for knob in KNOBS {
+        let _ = writeln!(
+            text,
+            "  {}={}  {}",
+            knob.name,
+            knob.show(&config),
+            knob.help
+        );
+    }
+    for (name, value, help) in knobs::own() {
+        let _ = writeln!(text, "  {name}={value}  {help}");
+    }
+    for warning in warnings {
+        let _ = writeln!(text, "warning: {warning}");
     }
     text
 }

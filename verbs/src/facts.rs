@@ -61,7 +61,7 @@ fn host_name() -> Vec<u8> {
         .unwrap_or_default()
 }
 
-/// MTU of the path from the port's first address to itself or, off loopback, of that address's interface; in bytes.
+/// MTU of the interface that has the port's first address, in bytes.
 fn port_mtu(gids: &GidTable) -> Option<usize> {
     let primary = gids.primary()?;
     let socket = UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok()?;
@@ -101,13 +101,18 @@ fn ib_mtu(path_mtu: usize) -> c_uint {
     }
 }
 
-/// The port's attributes as they are now.
-pub(crate) fn port_attr(gids: &GidTable) -> ibv_port_attr {
+/// The port's attributes as they are now; `max_mtu` is the largest MTU assumed of any path, 0 for the paths' own.
+pub(crate) fn port_attr(gids: &GidTable, max_mtu: u32) -> ibv_port_attr {
     let up = gids.primary().is_some();
+    let own_mtu = port_mtu(gids).unwrap_or(1500);
+    let mtu = match usize::try_from(max_mtu) {
+        Ok(max_mtu @ 1..) => own_mtu.min(max_mtu),
+        Ok(0) | Err(_) => own_mtu,
+    };
     ibv_port_attr {
         state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
         max_mtu: 5,
-        active_mtu: ib_mtu(port_mtu(gids).unwrap_or(1500)),
+        active_mtu: ib_mtu(mtu),
         gid_tbl_len: c_int::try_from(gids.len()).unwrap_or(c_int::MAX),
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: limits::MAX_MESSAGE,
@@ -225,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_host_without_addresses_has_its_port_down() {
-        let attr = port_attr(&GidTable::default());
+        let attr = port_attr(&GidTable::default(), 0);
         assert_eq!(
             (attr.state, attr.lid, attr.gid_tbl_len),
             (IBV_PORT_DOWN, 0, 0)

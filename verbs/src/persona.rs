@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::fmt;
+use std::str::FromStr;
 
 /// The two kinds of adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -41,10 +42,43 @@ impl fmt::Display for Persona {
     }
 }
 
-/// The persona that `DGIWARP_PERSONA` asks for (`roce` or `iwarp`); anything else is the default.
+/// The variable that chooses.
+pub(crate) const VARIABLE: &str = "DGIWARP_PERSONA";
+
+impl FromStr for Persona {
+    type Err = UnknownPersona;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPersona> {
+        match text {
+            "" | "roce" => Ok(Self::Roce),
+            "iwarp" => Ok(Self::Iwarp),
+            _ => Err(UnknownPersona),
+        }
+    }
+}
+
+/// A name that is no persona's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownPersona;
+
+/// The persona that the environment asks for; the default if it names none, or none that exists.
 pub fn present() -> Persona {
-    match std::env::var("DGIWARP_PERSONA").as_deref() {
-        Ok("iwarp") => Persona::Iwarp,
-        Ok(_) | Err(_) => Persona::Roce,
+    std::env::var(VARIABLE)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_personas_convert_both_ways() {
+        for persona in [Persona::Roce, Persona::Iwarp] {
+            assert_eq!(persona.to_string().parse(), Ok(persona));
+        }
+        assert_eq!("".parse(), Ok(Persona::default()));
+        assert_eq!("ib".parse::<Persona>(), Err(UnknownPersona));
     }
 }

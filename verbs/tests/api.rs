@@ -1,7 +1,10 @@
 //! The verbs as a C program written against the installed headers sees them: attributes, errors, contents of
 //! completions, events, teardown.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as expected")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test stops where something is not as expected"
+)]
 
 mod common;
 
@@ -12,17 +15,44 @@ use std::process::Command;
 #[test]
 fn datagram_queue_pairs_do_what_the_man_pages_say() {
     let directory = scratch("ud");
-    let Some(program) = compile("ud", &directory, include_str!("c/ud.c"), &["-Wall", "-libverbs"]) else { return };
+    let Some(program) = compile(
+        "ud",
+        &directory,
+        include_str!("c/ud.c"),
+        &["-Wall", "-libverbs"],
+    ) else {
+        return;
+    };
     let mut gids = GidTable::new();
     gids.update(host_gids().unwrap());
     for (index, gid) in gids.iter() {
-        let output = succeed(Command::new("timeout").args(["30", RUN]).arg(&program).arg(index.to_string()));
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{}", gid.address);
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{}", gid.address);
+        let output = succeed(
+            Command::new("timeout")
+                .args(["30", RUN])
+                .arg(&program)
+                .arg(index.to_string()),
+        );
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "ok\n",
+            "{}",
+            gid.address
+        );
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr),
+            "",
+            "{}",
+            gid.address
+        );
     }
     if gids.lid() == 0 {
         return skip("ud_lid", "the first IPv4 address of this host has no LID");
     }
-    let output = succeed(Command::new("timeout").args(["30", RUN]).arg(&program).arg("-1"));
+    let output = succeed(
+        Command::new("timeout")
+            .args(["30", RUN])
+            .arg(&program)
+            .arg("-1"),
+    );
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
 }

@@ -10,6 +10,7 @@ mod common;
 use common::{RUN, have, skip, succeed};
 use std::net::TcpListener;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// Runs a program of ibverbs-utils under `dgiwarp-run` and returns what it printed; anything on standard error is a
 /// failure, because the dynamic linker complains there about symbol versions.
@@ -72,6 +73,30 @@ fn ibv_devinfo_verbose_shows_the_addresses_of_the_host() {
                 "{shown} is missing in\n{text}"
             );
         }
+    }
+}
+
+#[test]
+fn mistakes_in_the_environment_are_named_once() {
+    if have("ibv_devinfo_knobs", "ibv_devinfo", "ibverbs-utils") {
+        let mut command = Command::new(RUN);
+        let output = succeed(
+            command
+                .arg("ibv_devinfo")
+                .env("DGIWARP_PERSONNA", "iwarp")
+                .env("DGIWARP_PERSONA", "ib"),
+        );
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            text.matches("did you mean DGIWARP_PERSONA?").count(),
+            1,
+            "{text}"
+        );
+        assert_eq!(
+            text.matches("DGIWARP_PERSONA=ib is not understood").count(),
+            1,
+            "{text}"
+        );
     }
 }
 
@@ -154,8 +179,10 @@ impl Pingpong<'_> {
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{arguments:?}");
     }
 
-    /// Every way of waiting, with the kinds of addresses given.
+    /// Every way of waiting, with the kinds of addresses given. One such test at a time: polling ends take a core each.
     fn run_all(&self, sizes: &[u32], addressing: &[&[&str]]) {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         for addressing in addressing {
             for waiting in [&[][..], &["-e"], &["-c"]] {
                 for size in sizes {

@@ -74,7 +74,10 @@ fn library() -> Result<PathBuf, LibraryError> {
     let program = env::current_exe()
         .and_then(fs::canonicalize)
         .map_err(LibraryError::OwnPath)?;
-    let directory = program.parent().unwrap_or(Path::new("/")).to_owned();
+    let directory = program
+        .parent()
+        .unwrap_or_else(|| Path::new("/"))
+        .to_owned();
     let places = [
         directory.clone(),
         directory.join("deps"),
