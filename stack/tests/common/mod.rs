@@ -1,0 +1,137 @@
+//! Processes of a test: the test program starts itself again, and the environment says what it is then.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "no test uses all of it; what the system refuses fails the test"
+)]
+
+use std::env;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Names the role of a process that a test started.
+const ROLE: &str = "TEST_ROLE";
+
+/// The clock.
+#[expect(clippy::disallowed_methods, reason = "these tests live in real time")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Waits; for what nobody tells of, and only beside a deadline.
+#[expect(clippy::disallowed_methods, reason = "these tests live in real time")]
+pub(crate) fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Waits until `done`, looking every millisecond.
+#[track_caller]
+pub(crate) fn wait_until(within: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = now() + within;
+    while !done() {
+        assert!(now() < deadline, "{what}: not within {within:?}");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+/// What this process is, if a test started it.
+pub(crate) fn role() -> Option<String> {
+    env::var(ROLE).ok()
+}
+
+/// A variable that the test set for this process.
+pub(crate) fn given(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
+}
+
+/// A process, killed when it is dropped.
+pub(crate) struct Process {
+    role: String,
+    child: Child,
+    stdout: ChildStdout,
+    /// What it printed and nobody looked at.
+    printed: Vec<u8>,
+}
+
+impl Process {
+    /// Starts the test `test` of this program as another process.
+    pub(crate) fn start(test: &str, role: &str, variables: &[(&str, String)]) -> Self {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            role: role.to_owned(),
+            stdout: child.stdout.take().unwrap(),
+            child,
+            printed: Vec::new(),
+        }
+    }
+
+    /// Its process number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The rest of the next line that it prints with `prefix`.
+    #[track_caller]
+    pub(crate) fn tells(&mut self, prefix: &str, within: Duration) -> String {
+        let deadline = now() + within;
+        loop {
+            while let Some(end) = self.printed.iter().position(|octet| *octet == b'\n') {
+                let line: Vec<u8> = self.printed.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                // The harness prints the name of the test before it, on the same line.
+                if let Some((_, rest)) = line.split_once(prefix) {
+                    return rest.trim().to_owned();
+                }
+            }
+            let more = self.read(deadline);
+            assert!(more, "{} ended before it told {prefix:?}", self.role);
+        }
+    }
+
+    /// Waits for its end, which must be a success.
+    #[track_caller]
+    pub(crate) fn finish(mut self, within: Duration) {
+        let deadline = now() + within;
+        while self.read(deadline) {}
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{} failed: {status}", self.role);
+    }
+
+    /// Kills it with `SIGKILL`.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    #[track_caller]
+    fn read(&mut self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(self.stdout.as_fd(), PollFlags::POLLIN)];
+        let ready = poll(&mut fds, timeout).unwrap();
+        assert!(ready > 0, "{} takes too long", self.role);
+        let mut octets = [0; 4096];
+        let count = self.stdout.read(&mut octets).unwrap();
+        self.printed.extend_from_slice(&octets[..count]);
+        count > 0
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
