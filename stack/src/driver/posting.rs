@@ -1,12 +1,15 @@
-//! Work requests on their way from the threads that post to an engine that one thread at a time works.
+//! Work requests on their way from the threads that post to an engine that one thread at a time works, and completions on
+//! their way back.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use super::cq::CqShared;
 use super::serialized::Serialized;
-use crate::PostError;
+use crate::engine::cq::CompletionSink;
+use crate::{PostError, Wc};
 
 /// The send queue of a QP as posting threads see it.
 #[derive(Debug)]
@@ -115,5 +118,29 @@ impl<W> Posting<W> {
             result = Err(PostError::QueueFull);
         }
         (accepted, result)
+    }
+}
+
+/// Sends completions to the queues of a QP.
+pub(crate) struct Completions<'a, W> {
+    pub(crate) send_cq: &'a CqShared,
+    pub(crate) recv_cq: &'a CqShared,
+    pub(crate) posting: &'a Posting<W>,
+}
+
+impl<W> CompletionSink for Completions<'_, W> {
+    #[inline]
+    fn sent(&mut self, wc: Wc) {
+        self.send_cq.push(wc);
+    }
+
+    #[inline]
+    fn received(&mut self, wc: Wc) {
+        self.recv_cq.push(wc);
+    }
+
+    #[inline]
+    fn retired(&mut self) {
+        self.posting.retire();
     }
 }

@@ -12,15 +12,14 @@ use nix::poll::PollFlags;
 
 use super::cq::{CqShared, MemberId};
 use super::member::Qp;
-use super::posting::Posting;
+use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
 use super::udp_socket::ReceiveBuffer;
 use super::{clock, tcp};
-use crate::engine::cq::CompletionSink;
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
 use crate::engine::rc::{RcConfig, RcEnd, RcEngine, RcSendWqe};
-use crate::{Error, PostError, QpCounters, Wc};
+use crate::{Error, PostError, QpCounters};
 
 /// How long closing waits for the network to take what was posted.
 const FLUSH_FOR: Duration = Duration::from_secs(1);
@@ -100,8 +99,12 @@ impl RcShared {
         }
     }
 
-    fn completions(&self) -> RcCompletions<'_> {
-        RcCompletions { qp: self }
+    fn completions(&self) -> Completions<'_, RcSendWqe> {
+        Completions {
+            send_cq: &self.send_cq,
+            recv_cq: &self.recv_cq,
+            posting: &self.posting,
+        }
     }
 
     /// Takes over a connection whose startup is over, and lets the completion queue
@@ -366,27 +369,5 @@ impl RcShared {
                 }
             }
         });
-    }
-}
-
-/// Sends completions to the queues of a QP.
-struct RcCompletions<'a> {
-    qp: &'a RcShared,
-}
-
-impl CompletionSink for RcCompletions<'_> {
-    #[inline]
-    fn sent(&mut self, wc: Wc) {
-        self.qp.send_cq.push(wc);
-    }
-
-    #[inline]
-    fn received(&mut self, wc: Wc) {
-        self.qp.recv_cq.push(wc);
-    }
-
-    #[inline]
-    fn retired(&mut self) {
-        self.qp.posting.retire();
     }
 }

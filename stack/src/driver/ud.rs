@@ -14,17 +14,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::cq::{CqShared, MemberId};
 use super::member::Qp;
-use super::posting::Posting;
+use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
 use super::udp_socket::{ReceiveBuffer, can_send_trains};
 pub(crate) use super::udp_sockets::UdpSockets;
 use super::udp_sockets::{Advice, SocketIndex};
 use super::{clock, route, staging};
-use crate::engine::cq::CompletionSink;
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
 use crate::engine::ud::{Arrival, SendOutcome, SendWqe, TransmitSink, Transmitted, UdEngine};
-use crate::{AddressHandle, Config, Error, PostError, Wc};
+use crate::{AddressHandle, Config, Error, PostError};
 
 /// Trains that one turn sends before others get theirs.
 const SEND_BUDGET: usize = 32;
@@ -106,8 +105,12 @@ impl UdShared {
         }
     }
 
-    pub(crate) fn completions(&self) -> Completions<'_> {
-        Completions { qp: self }
+    pub(crate) fn completions(&self) -> Completions<'_, SendWqe> {
+        Completions {
+            send_cq: &self.send_cq,
+            recv_cq: &self.recv_cq,
+            posting: &self.posting,
+        }
     }
 
     /// Posts work requests and transmits them in this thread. Returns how many were accepted, and why no more.
@@ -336,28 +339,6 @@ impl UdShared {
 
     pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
         self.run(|inner| inner.sockets.main().granted_receive_buffer())
-    }
-}
-
-/// Sends completions to the queues of a QP.
-pub(crate) struct Completions<'a> {
-    qp: &'a UdShared,
-}
-
-impl CompletionSink for Completions<'_> {
-    #[inline]
-    fn sent(&mut self, wc: Wc) {
-        self.qp.send_cq.push(wc);
-    }
-
-    #[inline]
-    fn received(&mut self, wc: Wc) {
-        self.qp.recv_cq.push(wc);
-    }
-
-    #[inline]
-    fn retired(&mut self) {
-        self.qp.posting.retire();
     }
 }
 

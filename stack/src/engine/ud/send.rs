@@ -165,10 +165,7 @@ impl SendQueue {
                     self.first = loaded.next;
                 }
                 Ok((_, SendOutcome::WouldBlock)) => return Transmitted::Blocked,
-                Ok((_, SendOutcome::TooBig)) => {
-                    counters.count_resized();
-                    self.recut();
-                }
+                Ok((_, SendOutcome::TooBig)) => counters.count_resized(),
                 Ok((_, SendOutcome::Failed(errno))) => {
                     counters.count_send_error();
                     self.complete_first(context.qpn, WcStatus::General, errno, completions);
@@ -280,8 +277,8 @@ impl SendQueue {
         }
         let wqe = self.posted.get_mut(index)?;
         let template = match wqe.template {
-            Some(template) => template,
-            None => {
+            Some(template) if fits(&template, wqe.length, limit) => template,
+            Some(_) | None => {
                 let template =
                     make_template(wqe, limit, self.epoch, &mut self.numbers, &mut self.msn);
                 wqe.template = Some(template);
@@ -359,15 +356,6 @@ impl SendQueue {
         Ok((loaded, outcome))
     }
 
-    /// The path takes less than it did: Sends that would have fitted one datagram may need several now.
-    fn recut(&mut self) {
-        for wqe in &mut self.posted {
-            if matches!(wqe.template, Some(Template::Send { .. })) {
-                wqe.template = None;
-            }
-        }
-    }
-
     fn complete_first(
         &mut self,
         qpn: u32,
@@ -411,6 +399,17 @@ pub(crate) fn check_length(operation: Operation, length: u32) -> bool {
     }
 }
 
+/// Whether a message can still go as it was meant to: the path may take less than it did, and a plain Send has one
+/// segment.
+fn fits(template: &Template, length: u32, limit: u16) -> bool {
+    match template {
+        Template::Send { .. } => {
+            template.header_len() + length as usize + digest::LEN <= usize::from(limit)
+        }
+        Template::SegmentedSend { .. } | Template::WriteRecord { .. } => true,
+    }
+}
+
 fn make_template(
     wqe: &SendWqe,
     limit: u16,
@@ -438,8 +437,7 @@ fn make_template(
                 msn: *msn,
                 solicited: wqe.solicited,
             };
-            let one = plain.header_len() + wqe.length as usize + digest::LEN;
-            if immediate.is_none() && one <= usize::from(limit) {
+            if immediate.is_none() && fits(&plain, wqe.length, limit) {
                 *msn = msn.next();
                 return plain;
             }
