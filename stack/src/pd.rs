@@ -109,7 +109,7 @@ impl Pd {
             source,
         })?;
         let kind = if route::is_local(destination, route) {
-            let receive_buffer = probe_receive_buffer(&self.rnic)?;
+            let receive_buffer = granted_receive_buffer(&self.rnic)?;
             PathKind::Loopback { receive_buffer }
         } else {
             PathKind::Network
@@ -128,15 +128,19 @@ impl Pd {
     }
 }
 
-/// The receive buffer that sockets of this device are granted: on loopback the peer's are most likely the same.
-fn probe_receive_buffer(rnic: &Rnic) -> Result<usize, Error> {
+/// The receive buffer that sockets of this device are granted: on loopback the peer's are most likely the same. Asked once.
+fn granted_receive_buffer(rnic: &Rnic) -> Result<usize, Error> {
+    if let Some(granted) = rnic.shared.receive_buffer.get() {
+        return Ok(*granted);
+    }
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     let sockets = crate::driver::ud::bind(any, rnic.config())
         .or_else(|_| crate::driver::ud::bind(([0, 0, 0, 0], 0).into(), rnic.config()))?;
-    sockets
+    let granted = sockets
         .main()
         .granted_receive_buffer()
-        .map_err(Error::system("cannot read a socket's receive buffer"))
+        .map_err(Error::system("cannot read a socket's receive buffer"))?;
+    Ok(*rnic.shared.receive_buffer.get_or_init(|| granted))
 }
 
 /// Registered memory (`ibv_mr`). Dropping it deregisters: afterwards nothing reads or writes the region any more.

@@ -1,7 +1,7 @@
 //! The device.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
@@ -31,6 +31,8 @@ pub(crate) struct RnicShared {
     pub(crate) config: Config,
     pub(crate) mrs: Arc<MrTable>,
     pub(crate) background: Arc<Background>,
+    /// What the kernel grants each socket, once it was asked.
+    pub(crate) receive_buffer: OnceLock<usize>,
     random: Mutex<ChaCha20Rng>,
     next_pd: AtomicU32,
     /// QPNs of connected QPs; those of datagram QPs are UDP ports.
@@ -71,6 +73,7 @@ impl Rnic {
         let shared = RnicShared {
             mrs: Arc::new(MrTable::new(keys)),
             background: Background::new(config.max_mtu)?,
+            receive_buffer: OnceLock::new(),
             random: Mutex::new(random),
             next_pd: AtomicU32::new(1),
             next_rc_qpn: AtomicU32::new(FIRST_RC_QPN),
