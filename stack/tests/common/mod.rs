@@ -6,8 +6,11 @@
     reason = "no test uses all of it; what the system refuses fails the test"
 )]
 
+pub(crate) mod node;
+
 use std::env;
-use std::io::Read as _;
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +18,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Names the role of a process that a test started.
-const ROLE: &str = "TEST_ROLE";
+pub(crate) const ROLE: &str = "TEST_ROLE";
 
 /// The clock.
 #[expect(clippy::disallowed_methods, reason = "these tests live in real time")]
@@ -36,6 +39,15 @@ pub(crate) fn wait_until(within: Duration, what: &str, mut done: impl FnMut() ->
     while !done() {
         assert!(now() < deadline, "{what}: not within {within:?}");
         sleep(Duration::from_millis(1));
+    }
+}
+
+/// Says on standard error, and in the file named by `DGIWARP_TEST_SKIPS`, that a test could not run.
+pub(crate) fn skip(name: &str, reason: &str) {
+    eprintln!("SKIP {name}: {reason}");
+    if let Some(path) = env::var_os("DGIWARP_TEST_SKIPS") {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        writeln!(file.unwrap(), "{name}: {reason}").unwrap();
     }
 }
 
