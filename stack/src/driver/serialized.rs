@@ -26,6 +26,7 @@ impl<T> Serialized<T> {
     #[inline]
     pub(crate) fn ring(&self, mut work: impl FnMut(&mut T)) {
         self.rung.fetch_or(1, Ordering::SeqCst);
+        barrier();
         self.answer(&mut work);
     }
 
@@ -56,6 +57,7 @@ impl<T> Serialized<T> {
 
     fn let_go(&self, guard: MutexGuard<'_, T>, work: &mut impl FnMut(&mut T)) {
         drop(guard);
+        barrier();
         if self.rung.load(Ordering::SeqCst) != 0 {
             self.answer(work);
         }
@@ -70,9 +72,18 @@ impl<T> Serialized<T> {
                 work(&mut guard);
             }
             drop(guard);
+            barrier();
             if self.rung.load(Ordering::SeqCst) == 0 {
                 return;
             }
         }
     }
+}
+
+/// Keeps a ring before the try at the lock, and an unlock before the look at the bell: a lock orders what it guards, and
+/// no more. On x86-64 the read-modify-write instructions of bell and lock do this by themselves.
+#[inline]
+fn barrier() {
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
