@@ -4,7 +4,7 @@
 //! queues (armed for one event at a time), runs timers, and goes on with what a full socket did not take.
 //!
 //! A thread that sleeps on a socket costs every arriving datagram a wake-up, so the thread *learns* which queues are polled: see
-//! [`CqShared`]. Those it looks at only now and then, to find out whether their program stopped polling.
+//! [`watch`](super::watch). Those it looks at only now and then, to find out whether their program stopped polling.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -111,7 +111,8 @@ impl Background {
             queues.retain(|it| it.strong_count() > 0);
             queues.push(Arc::downgrade(cq));
             let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, cq.id());
-            cq.set_watched(self.epoll.add(cq.sockets_fd(), event).is_ok());
+            cq.watch_state()
+                .turn(self.epoll.add(cq.sockets_fd(), event).is_ok());
         }
         drop(queues);
         self.start();
@@ -176,7 +177,7 @@ impl Background {
     }
 
     fn arm(&self, cq: &CqShared) {
-        cq.set_watched(true);
+        cq.watch_state().turn(true);
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
         let mut event = EpollEvent::new(flags, cq.id());
         let _ = self.epoll.modify(cq.sockets_fd(), &mut event);
@@ -247,7 +248,7 @@ impl Background {
     /// How long to sleep, and tells the others until when.
     fn plan(&self, queues: &[Arc<CqShared>], ticks: u32) -> EpollTimeout {
         let now = clock::to_nanos(Some(clock::now()));
-        let unwatched = queues.iter().any(|cq| !cq.is_watched());
+        let unwatched = queues.iter().any(|cq| !cq.watch_state().is_on());
         let tick = if ticks < TICKS { TICK } else { SLOW_TICK };
         let by_tick = if unwatched {
             now + u64::try_from(tick.as_nanos()).unwrap_or(0)
@@ -268,19 +269,19 @@ impl Background {
 
     /// A watched queue has data.
     fn serve_event(&self, cq: &Arc<CqShared>) {
-        cq.learn_from_wake();
+        cq.woken();
         for _ in 0..TURNS {
             match cq.progress(By::Background) {
                 Some(true) => {}
                 Some(false) => break,
                 // A poller is at it: step aside until the next tick.
                 None => {
-                    cq.set_watched(false);
+                    cq.watch_state().turn(false);
                     return;
                 }
             }
         }
-        if cq.is_watched() {
+        if cq.watch_state().is_on() {
             self.arm(cq);
         }
     }
@@ -288,9 +289,9 @@ impl Background {
     /// Looks at the queues that are not watched. Returns how many ticks there were in a row.
     fn tick(&self, queues: &[Arc<CqShared>], seen: &mut Vec<Seen>, ticks: u32) -> u32 {
         let mut unwatched = 0;
-        for cq in queues.iter().filter(|cq| !cq.is_watched()) {
+        for cq in queues.iter().filter(|cq| !cq.watch_state().is_on()) {
             unwatched += 1;
-            let polls = cq.polls();
+            let polls = cq.watch_state().polls();
             let position = seen.iter().position(|it| it.id == cq.id());
             let Some(known) = position.map(|position| &mut seen[position]) else {
                 seen.push(Seen {
@@ -314,7 +315,7 @@ impl Background {
             let lying = data && (known.lying || !cq.has_sleepers());
             known.lying = data;
             if lying {
-                cq.unlearn();
+                cq.watch_state().data_lay_there();
                 self.arm(cq);
                 cq.progress(By::Background);
             } else if known.idle_ticks >= IDLE_TICKS && !cq.has_sleepers() {

@@ -18,6 +18,7 @@ use super::hot_set::{Hot, HotSet};
 use super::member::{Qp, WeakQp};
 use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
+use super::watch::Watch;
 use crate::cq::ChannelShared;
 use crate::engine::cq::CqRing;
 use crate::{CqError, Error, Wc};
@@ -32,12 +33,6 @@ const RECEIVE_EVERY: u32 = 16;
 const EVENTS: usize = 16;
 /// How long a waiting thread spins before it sleeps, where there is a core for it.
 const SPIN_FOR: Duration = Duration::from_micros(30);
-/// Batches in a row that pollers find before the background thread stops watching.
-const LEARN: u32 = 8;
-/// The same, after that turned out wrong.
-const RELEARN: u32 = 64;
-/// Polls between two wake-ups of the background thread that make their caller a poller.
-const POLLING: u64 = 16;
 
 /// A QP among those that a completion queue receives for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,13 +94,7 @@ pub(crate) struct CqShared {
     has_unsent: AtomicBool,
     /// No timer of a member expires before this, in nanoseconds of the driver's clock.
     deadline: AtomicU64,
-    /// Whether the background thread watches the sockets.
-    watched: AtomicBool,
-    streak: AtomicU32,
-    to_learn: AtomicU32,
-    /// Counts polls, for the background thread to see whether anybody polls.
-    polls: AtomicU64,
-    polls_at_wake: AtomicU64,
+    watch: Watch,
     /// Threads that sleep until there is a completion.
     sleepers: AtomicU32,
     wake: EventFd,
@@ -136,11 +125,7 @@ impl CqShared {
             unsent: Mutex::new(Vec::new()),
             has_unsent: AtomicBool::new(false),
             deadline: AtomicU64::new(u64::MAX),
-            watched: AtomicBool::new(false),
-            streak: AtomicU32::new(0),
-            to_learn: AtomicU32::new(LEARN),
-            polls: AtomicU64::new(0),
-            polls_at_wake: AtomicU64::new(0),
+            watch: Watch::new(),
             sleepers: AtomicU32::new(0),
             wake,
             channel: OnceLock::new(),
@@ -331,8 +316,7 @@ impl CqShared {
     pub(crate) fn progress(&self, by: By) -> Option<bool> {
         let mut poller = self.poller.try_lock()?;
         if by == By::Poller {
-            self.polls
-                .store(self.polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            self.watch.polled();
         }
         if self.has_unsent.load(Ordering::Acquire) {
             self.flush_unsent();
@@ -352,7 +336,7 @@ impl CqShared {
         }
         drop(poller);
         if got && by == By::Poller {
-            self.learn();
+            self.found_by_poller();
         }
         Some(got)
     }
@@ -426,7 +410,7 @@ impl CqShared {
 
     /// Whether nobody, now or at any time soon, sleeps on the epoll set.
     fn nobody_sleeps(&self) -> bool {
-        !self.is_watched() && !self.has_sleepers() && self.channel.get().is_none()
+        !self.watch.is_on() && !self.has_sleepers() && self.channel.get().is_none()
     }
 
     /// Takes a busy socket out of the epoll set: it is tried on every poll, and its place in the set would cost
@@ -547,51 +531,27 @@ impl CqShared {
 
     /// Takes note of a batch that a poller found.
     #[inline]
-    fn learn(&self) {
-        if !self.watched.load(Ordering::Relaxed) {
-            return;
-        }
-        let streak = self.streak.fetch_add(1, Ordering::Relaxed) + 1;
-        if streak >= self.to_learn.load(Ordering::Relaxed) {
+    fn found_by_poller(&self) {
+        if self.watch.found_by_poller() {
             self.stop_watching();
         }
     }
 
-    /// The background thread found data that no poller took: it watches from now on, and is harder to convince.
-    pub(crate) fn unlearn(&self) {
-        self.to_learn.store(RELEARN, Ordering::Relaxed);
-        self.streak.store(0, Ordering::Relaxed);
-    }
-
-    /// The background thread was woken by data. Where a thread polled again and again since it was last woken, that one
-    /// would have found the data itself.
-    pub(crate) fn learn_from_wake(&self) {
-        let polls = self.polls();
-        let since = polls.wrapping_sub(self.polls_at_wake.swap(polls, Ordering::Relaxed));
-        if since >= POLLING {
-            self.learn();
-        } else {
-            self.streak.store(0, Ordering::Relaxed);
+    /// The background thread was woken by data.
+    pub(super) fn woken(&self) {
+        if self.watch.woken() {
+            self.stop_watching();
         }
     }
 
     fn stop_watching(&self) {
-        if self.watched.swap(false, Ordering::AcqRel) {
-            self.streak.store(0, Ordering::Relaxed);
+        if self.watch.turn_off() {
             self.background.disarm(self);
         }
     }
 
-    pub(crate) fn set_watched(&self, watched: bool) {
-        self.watched.store(watched, Ordering::Release);
-    }
-
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn polls(&self) -> u64 {
-        self.polls.load(Ordering::Relaxed)
+    pub(super) fn watch_state(&self) -> &Watch {
+        &self.watch
     }
 
     pub(crate) fn has_sleepers(&self) -> bool {

@@ -7,7 +7,7 @@
 //! - [`posting`]: work requests on their way from posting threads to an engine;
 //! - [`member`]: a QP of either transport, as a completion queue sees it;
 //! - [`cq`]: a completion queue, and receiving on behalf of who polls it;
-//! - [`background`]: the thread that makes progress while nobody polls.
+//! - [`background`]: the thread that makes progress while nobody polls, and [`watch`], how it learns where it need not.
 
 pub(crate) mod background;
 pub(crate) mod clock;
@@ -25,6 +25,7 @@ pub(crate) mod tcp;
 pub(crate) mod ud;
 mod udp_socket;
 mod udp_sockets;
+mod watch;
 
 /// What [`serialized`] is made of.
 mod sync {
