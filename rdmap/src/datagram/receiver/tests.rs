@@ -1,6 +1,10 @@
 use super::*;
 use crate::datagram::segment::Template;
+use crate::wire::Flags;
+use dgiwarp_ddp::error::TaggedError;
+use dgiwarp_ddp::placement::{TaggedBuffers, TaggedSpan};
 use dgiwarp_ddp::{Msn, Segmenter};
+use dgiwarp_ddp::{STag, TaggedOffset};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 

@@ -1,0 +1,123 @@
+//! Received Sends (§7).
+
+use std::hash::Hash;
+use std::time::Instant;
+
+use super::{Delivery, Receiver, Upper};
+use crate::datagram::DropReason;
+use crate::datagram::source::SourceId;
+use crate::wire::{Extension, Flags};
+
+/// Incomplete Sends that one source may have.
+const MAX_ASSEMBLIES_PER_SOURCE: u32 = 2;
+
+impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
+    pub(super) fn handle_send<U: Upper<K, Receive = R>>(
+        &mut self,
+        source: K,
+        qkey: u32,
+        solicited: bool,
+        payload: &[u8],
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        if qkey != self.config.qkey {
+            return Err(DropReason::BadQkey);
+        }
+        let length = u32::try_from(payload.len()).map_err(|_| DropReason::Malformed)?;
+        let receive = upper.take_receive(length)?;
+        if upper.place_untagged(&receive, 0, payload).is_err() {
+            upper.fail(receive);
+            return Ok(());
+        }
+        let delivery = Delivery {
+            source,
+            length,
+            immediate: None,
+            solicited,
+        };
+        upper.deliver(receive, delivery);
+        Ok(())
+    }
+
+    pub(super) fn handle_segmented_send<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        from: K,
+        qkey: u32,
+        extension: &Extension,
+        payload: &[u8],
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        if qkey != self.config.qkey {
+            return Err(DropReason::BadQkey);
+        }
+        upper.prepare_state();
+        let source = self.source_of(now, from, extension)?;
+        self.advance(source, extension.number, upper);
+        let position = match self.assemblies.find(source, extension.number) {
+            Some(position) => position,
+            None => self.open_assembly(now, source, extension, upper)?,
+        };
+        let assembly = self.assemblies.get_mut(position);
+        let end = extension.offset + u32::try_from(payload.len()).unwrap_or(0);
+        if assembly.length != extension.length {
+            return Err(DropReason::Malformed);
+        }
+        if assembly.map.contains(extension.offset, end) && extension.length > 0 {
+            return Err(DropReason::Duplicate);
+        }
+        if !assembly.map.has_room(extension.offset, end) {
+            return Err(DropReason::MapFull);
+        }
+        if upper
+            .place_untagged(&assembly.receive, extension.offset, payload)
+            .is_err()
+        {
+            let receive = self.close_assembly(position);
+            upper.fail(receive);
+            return Ok(());
+        }
+        assembly
+            .map
+            .insert(extension.offset, end)
+            .map_err(|_| DropReason::MapFull)?;
+        if assembly.map.octets() == extension.length {
+            let receive = self.close_assembly(position);
+            let delivery = Delivery {
+                source: from,
+                length: extension.length,
+                immediate: extension.immediate(),
+                solicited: extension.flags.contains(Flags::SOLICITED),
+            };
+            upper.deliver(receive, delivery);
+        }
+        Ok(())
+    }
+
+    fn open_assembly<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        extension: &Extension,
+        upper: &mut U,
+    ) -> Result<usize, DropReason> {
+        let full = self.assemblies.len() >= self.config.max_assemblies
+            || self.sources.get(source).assemblies >= MAX_ASSEMBLIES_PER_SOURCE;
+        if full {
+            return Err(DropReason::ReassemblyFull);
+        }
+        let receive = upper.take_receive(extension.length)?;
+        self.sources.get_mut(source).assemblies += 1;
+        self.wake_by(now + self.config.reassembly_timeout);
+        let message = (extension.number, extension.length);
+        Ok(self.assemblies.add(now, source, message, receive))
+    }
+
+    pub(super) fn close_assembly(&mut self, position: usize) -> R {
+        let (owner, number, receive) = self.assemblies.remove(position);
+        let source = self.sources.get_mut(owner);
+        source.assemblies -= 1;
+        source.close(number);
+        receive
+    }
+}

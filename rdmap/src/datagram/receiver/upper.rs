@@ -1,0 +1,86 @@
+//! What the receiver reaches through its caller: memory, receive queue and completion queue.
+
+use dgiwarp_ddp::placement::TaggedBuffers;
+
+use crate::datagram::DropReason;
+use crate::datagram::records::{Record, RecordHandle};
+
+/// Why no receive could be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TakeError {
+    /// None is posted.
+    #[error("no receive is posted")]
+    Empty,
+    /// The one at the head is shorter than the message.
+    #[error("the receive is shorter than the message")]
+    TooShort,
+}
+
+/// A receive names memory that is not there any more; it completes with a local protection error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the memory of a posted receive is not registered")]
+pub struct PlaceFailed;
+
+/// A Send that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery<K> {
+    /// Who sent it.
+    pub source: K,
+    /// Octets.
+    pub length: u32,
+    /// The immediate, if one came.
+    pub immediate: Option<u32>,
+    /// Whether the sender asked for a solicited event.
+    pub solicited: bool,
+}
+
+/// The receiver's way to memory, receive queue and completion queue.
+pub trait Upper<K>: TaggedBuffers {
+    /// A receive taken from the queue.
+    type Receive;
+
+    /// State for a new source or message is about to be made, which may allocate: let go of memory that
+    /// is held between placements.
+    fn prepare_state(&mut self) {}
+
+    /// Takes the receive at the head of the queue, if `length` octets fit it.
+    ///
+    /// # Errors
+    /// [`TakeError`]; then the queue is unchanged.
+    fn take_receive(&mut self, length: u32) -> Result<Self::Receive, TakeError>;
+
+    /// Places octets of a message at `offset` of a receive.
+    ///
+    /// # Errors
+    /// [`PlaceFailed`]; then the receive is completed in error with [`fail`](Self::fail).
+    fn place_untagged(
+        &mut self,
+        receive: &Self::Receive,
+        offset: u32,
+        payload: &[u8],
+    ) -> Result<(), PlaceFailed>;
+
+    /// Completes a receive.
+    fn deliver(&mut self, receive: Self::Receive, delivery: Delivery<K>);
+
+    /// Completes a receive in error.
+    fn fail(&mut self, receive: Self::Receive);
+
+    /// Returns a receive to the head of the queue.
+    fn give_back(&mut self, receive: Self::Receive);
+
+    /// Completes a record.
+    fn deliver_record(&mut self, handle: RecordHandle, record: &Record<K>);
+
+    /// Counts what was not the fault of the segment at hand.
+    fn count(&mut self, reason: DropReason);
+}
+
+impl From<TakeError> for DropReason {
+    fn from(error: TakeError) -> Self {
+        match error {
+            TakeError::Empty => Self::NoReceive,
+            TakeError::TooShort => Self::ReceiveTooShort,
+        }
+    }
+}

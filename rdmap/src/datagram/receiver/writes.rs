@@ -1,0 +1,189 @@
+//! Received Write-Records (§5).
+
+use std::hash::Hash;
+use std::time::Instant;
+
+use dgiwarp_ddp::error::TaggedError;
+use dgiwarp_ddp::placement::TaggedSpan;
+use dgiwarp_ddp::{STag, TaggedOffset};
+
+use super::{Receiver, Upper};
+use crate::datagram::DropReason;
+use crate::datagram::records::{Fields, Record};
+use crate::datagram::source::{SourceId, Standing};
+use crate::wire::{Extension, Flags};
+
+/// A Write-Record segment, parsed.
+pub(super) struct WriteSegment<'a> {
+    pub(super) stag: STag,
+    pub(super) tagged_offset: TaggedOffset,
+    pub(super) base: TaggedOffset,
+    pub(super) extension: Extension,
+    pub(super) payload: &'a [u8],
+}
+
+impl<K> Record<K> {
+    fn belongs(&self, write: &WriteSegment<'_>) -> bool {
+        self.stag == write.stag && self.base == write.base && self.length == write.extension.length
+    }
+}
+
+impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
+    #[inline]
+    pub(super) fn handle_write_record<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        from: K,
+        write: &WriteSegment<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        if self.config.record_slots == 0 {
+            return Err(DropReason::WriteRecordOff);
+        }
+        let extension = &write.extension;
+        // The checks of §5 steps 3 to 7 come before any state is made, and cover the whole message, so that
+        // a record never promises octets outside the region. For an open record of this STag and base they
+        // were made with its first segment; placement repeats them for its own octets.
+        let open = self.sources.find(from, extension.epoch).and_then(|source| {
+            let slot = self.records.find(source, extension.number)?;
+            self.records
+                .record(slot)
+                .belongs(write)
+                .then_some((source, slot))
+        });
+        if let Some((source, slot)) = open {
+            return self.place_recorded(now, source, slot, write, upper);
+        }
+        upper
+            .check(TaggedSpan {
+                stag: write.stag,
+                start: write.base,
+                length: extension.length,
+            })
+            .map_err(drop_reason)?;
+        upper.prepare_state();
+        let source = self.source_of(now, from, extension)?;
+        if let Standing::Open(behind) = self.sources.get(source).standing(extension.number)
+            && behind > self.config.reorder_window
+        {
+            return Err(DropReason::Late);
+        }
+        self.advance(source, extension.number, upper);
+        if self.records.find(source, extension.number).is_some() {
+            // Same message, other buffer or length: the sender contradicts itself.
+            return Err(DropReason::Malformed);
+        }
+        let fields = Fields {
+            source: from,
+            stag: write.stag,
+            base: write.base,
+            length: extension.length,
+        };
+        if write.payload.len() == extension.length as usize {
+            return self.place_whole(now, source, fields, write, upper);
+        }
+        let Some(slot) = self.records.open(now, source, extension.number, fields) else {
+            return Self::place_unrecorded(write, upper);
+        };
+        self.sources.get_mut(source).open_records += 1;
+        self.wake_by(now + self.config.record_timeout);
+        self.place_recorded(now, source, slot, write, upper)
+    }
+
+    /// A message of one segment: its record is closed as soon as it is made.
+    fn place_whole<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        fields: Fields<K>,
+        write: &WriteSegment<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        let extension = &write.extension;
+        let number = extension.number;
+        let Some((slot, handle)) = self.records.open_closed(now, source, number, fields) else {
+            return Self::place_unrecorded(write, upper);
+        };
+        if let Err(error) = upper.place(write.stag, write.tagged_offset, write.payload) {
+            self.records.abandon(handle);
+            return Err(drop_reason(error));
+        }
+        let record = self.records.record_mut(slot);
+        record
+            .map
+            .insert(0, extension.length)
+            .map_err(|_| DropReason::MapFull)?;
+        record.immediate = extension.immediate();
+        record.solicited = extension.flags.contains(Flags::SOLICITED);
+        self.sources.get_mut(source).close(number);
+        upper.deliver_record(handle, self.records.record(slot));
+        Ok(())
+    }
+
+    /// The ring is full: the octets are placed, the record is lost.
+    fn place_unrecorded<U: Upper<K, Receive = R>>(
+        write: &WriteSegment<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        upper
+            .place(write.stag, write.tagged_offset, write.payload)
+            .map_err(drop_reason)?;
+        upper.count(DropReason::RecordDropped);
+        Ok(())
+    }
+
+    #[inline]
+    fn place_recorded<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        slot: usize,
+        write: &WriteSegment<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        let extension = &write.extension;
+        let start = extension.offset;
+        let end = start + u32::try_from(write.payload.len()).unwrap_or(0);
+        let record = self.records.record_mut(slot);
+        if record.map.contains(start, end) && extension.length > 0 {
+            return Err(DropReason::Duplicate);
+        }
+        if !record.map.has_room(start, end) {
+            return Err(DropReason::MapFull);
+        }
+        upper
+            .place(write.stag, write.tagged_offset, write.payload)
+            .map_err(drop_reason)?;
+        record
+            .map
+            .insert(start, end)
+            .map_err(|_| DropReason::MapFull)?;
+        record.immediate = extension.immediate();
+        record.solicited = extension.flags.contains(Flags::SOLICITED);
+        let complete = record.map.octets() == record.length;
+        self.records.touch(now, slot);
+        self.sources.touch(now, source);
+        if complete {
+            self.close_record(slot, upper);
+        }
+        Ok(())
+    }
+
+    pub(super) fn close_record<U: Upper<K, Receive = R>>(&mut self, slot: usize, upper: &mut U) {
+        let (owner, number, handle) = self.records.close(slot);
+        let source = self.sources.get_mut(owner);
+        source.open_records -= 1;
+        source.close(number);
+        upper.deliver_record(handle, self.records.record(slot));
+    }
+}
+
+fn drop_reason(error: TaggedError) -> DropReason {
+    match error {
+        TaggedError::InvalidStag => DropReason::BadStag,
+        TaggedError::BaseOrBounds | TaggedError::Wrap => DropReason::OutOfBounds,
+        TaggedError::NotAssociated => DropReason::BadPd,
+        TaggedError::Version => DropReason::BadVersion,
+        TaggedError::Access => DropReason::NoAccess,
+    }
+}
