@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_memory::socket::{self, Piece, SendOptions};
 use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, SockaddrStorage, getsockopt, recv, recvmsg, setsockopt, sockopt,
+    ControlMessageOwned, MsgFlags, SockaddrStorage, getsockopt, recvfrom, recvmsg, setsockopt,
+    sockopt,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -49,7 +50,7 @@ impl ReceiveBuffer {
 pub(crate) struct Received {
     pub(crate) len: usize,
     pub(crate) stride: usize,
-    /// The sender; known beforehand on a connected socket.
+    /// The sender.
     pub(crate) from: Peer,
     /// The address of ours that it was sent to.
     pub(crate) to: Option<IpAddr>,
@@ -65,8 +66,8 @@ const SINGLES: u32 = 256;
 pub(crate) struct UdpSocket {
     socket: Socket,
     ipv6: bool,
-    /// The only peer it receives from, and the address of ours that it uses.
-    connected: Option<(Peer, IpAddr)>,
+    /// On a connected socket, the address of ours that it uses.
+    connected: Option<IpAddr>,
     intake: Intake,
 }
 
@@ -129,7 +130,15 @@ impl UdpSocket {
         })
     }
 
-    /// A second socket on the same port that receives from one peer only, and sends to it faster.
+    /// Whether another socket of this user may be bound to the port now.
+    pub(crate) fn share_port(&self, share: bool) -> io::Result<()> {
+        self.socket.set_reuse_port(share)
+    }
+
+    /// A second socket on the same port that receives from one peer only, and sends to it faster. All sockets of the port
+    /// must share it meanwhile.
+    ///
+    /// Between its binding and its connection it also gets what others send, so the peer is not taken for the source.
     pub(crate) fn connect_sibling(
         &self,
         peer: SocketAddr,
@@ -144,17 +153,11 @@ impl UdpSocket {
             (local, _) => SocketAddr::new(local, port),
         };
         let mut sibling = Self::unbound(local_address, receive_buffer)?;
-        // Reuse is allowed for the moment of binding only, and only to sockets of this user.
-        self.socket.set_reuse_port(true)?;
-        let bound = sibling
-            .socket
-            .set_reuse_port(true)
-            .and_then(|()| sibling.socket.bind(&local_address.into()))
-            .and_then(|()| sibling.socket.connect(&peer.into()));
-        self.socket.set_reuse_port(false)?;
-        bound?;
-        sibling.socket.set_reuse_port(false)?;
-        sibling.connected = Some((Peer::ip(peer), local));
+        sibling.share_port(true)?;
+        sibling.socket.bind(&local_address.into())?;
+        sibling.socket.connect(&peer.into())?;
+        sibling.share_port(false)?;
+        sibling.connected = Some(local);
         sibling.take_singles();
         Ok(sibling)
     }
@@ -175,8 +178,8 @@ impl UdpSocket {
     #[inline]
     pub(crate) fn receive(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<Received> {
         match (self.intake, self.connected) {
-            (Intake::Single(run), Some((peer, local))) => {
-                let result = self.receive_single(buffer, peer, local);
+            (Intake::Single(run), Some(local)) => {
+                let result = self.receive_single(buffer, local);
                 let run = if result.is_ok() { run + 1 } else { 0 };
                 self.intake = Intake::Single(run);
                 if run >= RUN {
@@ -206,18 +209,12 @@ impl UdpSocket {
     }
 
     #[inline]
-    fn receive_single(
-        &self,
-        buffer: &mut ReceiveBuffer,
-        from: Peer,
-        to: IpAddr,
-    ) -> io::Result<Received> {
-        let fd = self.socket.as_raw_fd();
-        let len = recv(fd, &mut buffer.octets, MsgFlags::MSG_DONTWAIT)?;
+    fn receive_single(&self, buffer: &mut ReceiveBuffer, to: IpAddr) -> io::Result<Received> {
+        let (len, from) = recvfrom::<SockaddrStorage>(self.socket.as_raw_fd(), &mut buffer.octets)?;
         Ok(Received {
             len,
             stride: len,
-            from,
+            from: source(from)?,
             to: Some(to),
         })
     }
@@ -233,7 +230,7 @@ impl UdpSocket {
         )?;
         let len = message.bytes;
         let mut stride = len;
-        let mut to = self.connected.map(|(_, local)| local);
+        let mut to = self.connected;
         for control in message.cmsgs()? {
             match control {
                 ControlMessageOwned::UdpGroSegments(size) => {
@@ -250,15 +247,7 @@ impl UdpSocket {
                 _ => {}
             }
         }
-        let from = match self.connected {
-            Some((peer, _)) => peer,
-            None => Peer::ip(
-                message
-                    .address
-                    .and_then(socket_addr)
-                    .ok_or(io::ErrorKind::InvalidData)?,
-            ),
-        };
+        let from = source(message.address)?;
         Ok(Received {
             len,
             stride,
@@ -306,6 +295,12 @@ impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// The source that the kernel gives with a datagram.
+fn source(address: Option<SockaddrStorage>) -> io::Result<Peer> {
+    let address = address.and_then(socket_addr);
+    Ok(Peer::ip(address.ok_or(io::ErrorKind::InvalidData)?))
 }
 
 fn socket_addr(storage: SockaddrStorage) -> Option<SocketAddr> {

@@ -157,9 +157,12 @@ impl UdpSockets {
         local: IpAddr,
     ) -> io::Result<()> {
         let address = peer.socket_addr().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        // Reuse is allowed for the moment of binding only, and only to sockets of this user.
+        self.share_port(true)?;
         let connected = self
             .main
             .connect_sibling(address, local, self.receive_buffer);
+        self.share_port(false)?;
         self.refused = connected.is_err();
         let sibling = Sibling {
             socket: connected?,
@@ -170,6 +173,11 @@ impl UdpSockets {
             *place = Some(sibling);
         }
         Ok(())
+    }
+
+    fn share_port(&self, share: bool) -> io::Result<()> {
+        let mut all = std::iter::once(&self.main).chain(self.siblings());
+        all.try_for_each(|socket| socket.share_port(share))
     }
 
     /// Closes the socket at a place, so that another may take it.
@@ -209,6 +217,31 @@ mod tests {
                 assert_eq!(sockets.note(now, 0, peer), Advice::Stay, "round {round}");
             }
         }
+    }
+
+    #[test]
+    fn every_place_can_be_taken() {
+        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 0).unwrap();
+        let port = sockets.main().local_addr().unwrap().port();
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let mut buffer = ReceiveBuffer::new();
+        let peers: Vec<_> = (1..=MAX_SIBLINGS)
+            .map(|index| {
+                let index = u8::try_from(index).unwrap();
+                let socket = StdSocket::bind("127.0.0.1:0").unwrap();
+                let now = clock::now();
+                sockets.connect(now, index, peer(&socket), local).unwrap();
+                (index, socket)
+            })
+            .collect();
+        for (index, socket) in &peers {
+            socket.send_to(&[*index], (local, port)).unwrap();
+            let own = sockets.get_mut(*index).unwrap();
+            let received = own.receive(&mut buffer).unwrap();
+            assert_eq!(buffer.octets(received.len), [*index]);
+            assert_eq!(received.from, peer(socket));
+        }
+        assert!(StdSocket::bind((local, port)).is_err());
     }
 
     /// A connected socket gets its peer's datagrams, the main one all others, and no other socket can be
