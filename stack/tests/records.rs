@@ -10,18 +10,8 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use common::node::{Node, SOON};
-use common::{now, wait_until};
+use common::{crc32c, now, wait_until};
 use dgiwarp::{Config, DropReason, WcOpcode, WcStatus};
-
-/// CRC32c, bit by bit.
-fn crc32c(octets: &[u8]) -> u32 {
-    let crc = octets.iter().fold(u32::MAX, |crc, octet| {
-        (0..8).fold(crc ^ u32::from(*octet), |crc, _| {
-            (crc >> 1) ^ (0x82f6_3b78 * (crc & 1))
-        })
-    });
-    !crc
-}
 
 /// A source of Write-Records that decides itself which segments it sends.
 struct Source<'a> {

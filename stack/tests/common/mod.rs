@@ -42,6 +42,16 @@ pub(crate) fn wait_until(within: Duration, what: &str, mut done: impl FnMut() ->
     }
 }
 
+/// CRC32c, bit by bit.
+pub(crate) fn crc32c(octets: &[u8]) -> u32 {
+    let crc = octets.iter().fold(u32::MAX, |crc, octet| {
+        (0..8).fold(crc ^ u32::from(*octet), |crc, _| {
+            (crc >> 1) ^ (0x82f6_3b78 * (crc & 1))
+        })
+    });
+    !crc
+}
+
 /// Says on standard error, and in the file named by `DGIWARP_TEST_SKIPS`, that a test could not run.
 pub(crate) fn skip(name: &str, reason: &str) {
     eprintln!("SKIP {name}: {reason}");
