@@ -7,9 +7,10 @@ use std::sync::OnceLock;
 
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_memory::socket::{self, Piece, SendOptions};
+use nix::errno::Errno;
 use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, SockaddrStorage, getsockopt, recvfrom, recvmsg, setsockopt,
-    sockopt,
+    ControlMessageOwned, MsgFlags, SockaddrStorage, getsockopt, recv, recvfrom, recvmsg,
+    setsockopt, sockopt,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -58,7 +59,7 @@ pub(crate) struct Received {
 
 /// Receives in a row, with no empty one between, after which a connected socket takes trains whole.
 const RUN: u32 = 8;
-/// Single datagrams in a row after which it does not any more.
+/// Single datagrams in a row after which it does not any more, as soon as nothing is there.
 const SINGLES: u32 = 256;
 
 /// A UDP socket of a QP.
@@ -153,12 +154,12 @@ impl UdpSocket {
             (local, _) => SocketAddr::new(local, port),
         };
         let mut sibling = Self::unbound(local_address, receive_buffer)?;
+        sibling.take_singles();
         sibling.share_port(true)?;
         sibling.socket.bind(&local_address.into())?;
         sibling.socket.connect(&peer.into())?;
         sibling.share_port(false)?;
         sibling.connected = Some(local);
-        sibling.take_singles();
         Ok(sibling)
     }
 
@@ -189,22 +190,33 @@ impl UdpSocket {
                 result
             }
             (Intake::Trains(singles), connected) => {
-                let received = self.receive_train(buffer)?;
-                let single = received.stride >= received.len;
-                let singles = if single { singles + 1 } else { 0 };
-                self.intake = Intake::Trains(singles);
-                if singles >= SINGLES && connected.is_some() {
-                    self.take_singles();
+                let result = self.receive_train(buffer);
+                match &result {
+                    Ok(received) => {
+                        let single = received.stride >= received.len;
+                        self.intake = Intake::Trains(if single { singles + 1 } else { 0 });
+                    }
+                    Err(_) if singles >= SINGLES && connected.is_some() => self.take_singles(),
+                    Err(_) => {}
                 }
-                Ok(received)
+                result
             }
             (Intake::Single(_), None) => self.receive_train(buffer),
         }
     }
 
+    /// Lets the kernel cut trains from now on. Those that arrived before would come in one piece and without the length to
+    /// cut them at, so this is for a socket that holds none.
     fn take_singles(&mut self) {
-        if setsockopt(&self.socket, sockopt::UdpGroSegment, &false).is_ok() {
+        if setsockopt(&self.socket, sockopt::UdpGroSegment, &false).is_err() {
+            return;
+        }
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        if recv(self.socket.as_raw_fd(), &mut [0], flags) == Err(Errno::EAGAIN) {
             self.intake = Intake::Single(0);
+        } else {
+            let _ = setsockopt(&self.socket, sockopt::UdpGroSegment, &true);
+            self.intake = Intake::Trains(0);
         }
     }
 

@@ -198,6 +198,7 @@ mod tests {
     use super::*;
     use crate::driver::clock;
     use crate::driver::udp_socket::ReceiveBuffer;
+    use dgiwarp_memory::socket::Piece;
     use std::net::UdpSocket as StdSocket;
 
     fn peer(socket: &StdSocket) -> Peer {
@@ -217,6 +218,43 @@ mod tests {
                 assert_eq!(sockets.note(now, 0, peer), Advice::Stay, "round {round}");
             }
         }
+    }
+
+    /// What arrived while trains were taken whole is not taken for one datagram afterwards.
+    #[test]
+    fn a_train_behind_many_datagrams_stays_a_train() {
+        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 1 << 20).unwrap();
+        let port = sockets.main().local_addr().unwrap().port();
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let busy = UdpSocket::bind((local, 0).into(), 1 << 20).unwrap();
+        let from = Peer::ip(busy.local_addr().unwrap());
+        sockets.connect(clock::now(), 1, from, local).unwrap();
+        let to = Some((local, port).into());
+        let mut buffer = ReceiveBuffer::new();
+        let own = sockets.get_mut(1).unwrap();
+        assert!(own.receive(&mut buffer).is_err());
+        // A run of some makes it take trains, one of many makes it stop.
+        for count in [8, 256] {
+            for _ in 0..count {
+                busy.send(to, None, &[Piece::Bytes(b"one")], None).unwrap();
+            }
+            if count == 256 {
+                let train = [Piece::Bytes(b"onetwosix")];
+                busy.send(to, None, &train, Some(3)).unwrap();
+            }
+            for _ in 0..count {
+                let received = own.receive(&mut buffer).unwrap();
+                assert_eq!((received.len, received.stride), (3, 3));
+            }
+        }
+        let mut octets = 0;
+        let train = [Piece::Bytes(b"onetwo")];
+        busy.send(to, None, &train, Some(3)).unwrap();
+        while let Ok(received) = own.receive(&mut buffer) {
+            assert_eq!(received.stride, 3, "{received:?}");
+            octets += received.len;
+        }
+        assert_eq!(octets, 9 + 6);
     }
 
     #[test]
