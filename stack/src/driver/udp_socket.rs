@@ -4,6 +4,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_memory::socket::{self, Piece, SendOptions};
@@ -14,6 +15,7 @@ use nix::sys::socket::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::clock;
 use crate::Error;
 
 /// Room for the largest datagram, or a train of them.
@@ -69,8 +71,24 @@ pub(crate) struct UdpSocket {
     ipv6: bool,
     /// On a connected socket, the address of ours that it uses.
     connected: Option<IpAddr>,
+    origin: Origin,
     intake: Intake,
 }
+
+/// Who datagrams are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// Each names its source.
+    Named,
+    /// The same: the socket was connected to this peer, but what came in the moment before may still be there, until it was
+    /// found empty after this time.
+    Settling(Peer, Instant),
+    /// All are from this peer, so none needs to say so.
+    Sole(Peer),
+}
+
+/// Far longer than a datagram takes from its look-up of a socket to the socket's queue.
+const SETTLE_FOR: Duration = Duration::from_millis(20);
 
 /// How a socket receives. Taking trains whole needs the long form of the receive call, which costs each single datagram
 /// a good tenth of a microsecond; a connected socket therefore starts with the short form.
@@ -127,6 +145,7 @@ impl UdpSocket {
             socket,
             ipv6: address.is_ipv6(),
             connected: None,
+            origin: Origin::Named,
             intake: Intake::Trains(0),
         })
     }
@@ -160,6 +179,7 @@ impl UdpSocket {
         sibling.socket.connect(&peer.into())?;
         sibling.share_port(false)?;
         sibling.connected = Some(local);
+        sibling.origin = Origin::Settling(Peer::ip(peer), clock::now() + SETTLE_FOR);
         Ok(sibling)
     }
 
@@ -183,6 +203,11 @@ impl UdpSocket {
                 let result = self.receive_single(buffer, local);
                 let run = if result.is_ok() { run + 1 } else { 0 };
                 self.intake = Intake::Single(run);
+                if let (Err(_), Origin::Settling(peer, until)) = (&result, self.origin)
+                    && clock::coarse() >= until
+                {
+                    self.origin = Origin::Sole(peer);
+                }
                 if run >= RUN {
                     let _ = setsockopt(&self.socket, sockopt::UdpGroSegment, &true);
                     self.intake = Intake::Trains(0);
@@ -222,11 +247,18 @@ impl UdpSocket {
 
     #[inline]
     fn receive_single(&self, buffer: &mut ReceiveBuffer, to: IpAddr) -> io::Result<Received> {
-        let (len, from) = recvfrom::<SockaddrStorage>(self.socket.as_raw_fd(), &mut buffer.octets)?;
+        let fd = self.socket.as_raw_fd();
+        let (len, from) = match self.origin {
+            Origin::Sole(peer) => (recv(fd, &mut buffer.octets, MsgFlags::MSG_DONTWAIT)?, peer),
+            Origin::Named | Origin::Settling(..) => {
+                let (len, from) = recvfrom::<SockaddrStorage>(fd, &mut buffer.octets)?;
+                (len, source(from)?)
+            }
+        };
         Ok(Received {
             len,
             stride: len,
-            from: source(from)?,
+            from,
             to: Some(to),
         })
     }
