@@ -58,7 +58,9 @@ impl RecvQueue {
         Self {
             capacity,
             max_sge,
-            posted: Mutex::new(VecDeque::with_capacity(capacity)),
+            // Grows with what is really posted: a ring goes through all of its room, and what is used should stay in the
+            // cache.
+            posted: Mutex::new(VecDeque::new()),
         }
     }
 
