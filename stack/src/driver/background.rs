@@ -269,18 +269,20 @@ impl Background {
 
     /// A watched queue has data.
     fn serve_event(&self, cq: &Arc<CqShared>) {
-        cq.woken();
+        let mut found = false;
         for _ in 0..TURNS {
             match cq.progress(By::Background) {
-                Some(true) => {}
+                Some(true) => found = true,
                 Some(false) => break,
                 // A poller is at it: step aside until the next tick.
                 None => {
+                    cq.woken(found);
                     cq.watch_state().turn(false);
                     return;
                 }
             }
         }
+        cq.woken(found);
         if cq.watch_state().is_on() {
             self.arm(cq);
         }

@@ -537,9 +537,9 @@ impl CqShared {
         }
     }
 
-    /// The background thread was woken by data.
-    pub(super) fn woken(&self) {
-        if self.watch.woken() {
+    /// The background thread was woken by data, and `found` it still there.
+    pub(super) fn woken(&self, found: bool) {
+        if self.watch.woken(found) {
             self.stop_watching();
         }
     }

@@ -75,15 +75,17 @@ impl Watch {
         streak >= self.to_learn.load(Ordering::Relaxed)
     }
 
-    /// The background thread was woken by data. Where a thread polled again and again since it was last woken, that one
-    /// would have found the data itself. Returns whether that was enough to stop watching.
-    pub(super) fn woken(&self) -> bool {
+    /// The background thread was woken by data, and `found` it still there. Where a thread polled again and again since
+    /// it was last woken, that one would have found the data itself. Returns whether that was enough to stop watching.
+    pub(super) fn woken(&self, found: bool) -> bool {
         let polls = self.polls();
         let before = self.polls_at_wake.swap(polls, Ordering::Relaxed);
         if polls.wrapping_sub(before) >= POLLING {
             return self.found_by_poller();
         }
-        self.streak.store(0, Ordering::Relaxed);
+        if found {
+            self.streak.store(0, Ordering::Relaxed);
+        }
         false
     }
 
@@ -127,7 +129,7 @@ mod tests {
             watch.polled();
         }
         assert!(watch.is_on());
-        assert!(!watch.woken(), "one wake-up is not a habit");
+        assert!(!watch.woken(true), "one wake-up is not a habit");
     }
 
     /// A program that is woken for polls now and then, but mostly looks at memory.
@@ -138,7 +140,7 @@ mod tests {
             for _ in 0..if round % 7 == 6 { 2 } else { 100 } {
                 watch.polled();
             }
-            assert!(!watch.woken());
+            assert!(!watch.woken(true));
         }
     }
 
@@ -150,8 +152,20 @@ mod tests {
             for _ in 0..50 {
                 watch.polled();
             }
-            watch.woken()
+            watch.woken(true)
         });
         assert_eq!(wakes, 8);
+    }
+
+    /// In a stream each poll finds a completion; the background thread is woken for each datagram, and always late.
+    #[test]
+    fn waking_up_late_does_not_count_against_the_poller() {
+        let watch = on();
+        let batches = calls_until(|| {
+            watch.polled();
+            assert!(!watch.woken(false));
+            watch.found_by_poller()
+        });
+        assert_eq!(batches, 8);
     }
 }
