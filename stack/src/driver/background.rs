@@ -176,11 +176,22 @@ impl Background {
         self.wake_before(clock::to_nanos(Some(clock::now() + SLOW_TICK)));
     }
 
+    /// Watches a queue's sockets from now on.
     fn arm(&self, cq: &CqShared) {
         cq.watch_state().turn(true);
+        self.rearm(cq);
+    }
+
+    /// Goes on watching after an event, unless a poller said meanwhile that it need not: that one often comes at the very
+    /// moment, with the same datagram.
+    fn rearm(&self, cq: &CqShared) {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
         let mut event = EpollEvent::new(flags, cq.id());
         let _ = self.epoll.modify(cq.sockets_fd(), &mut event);
+        if !cq.watch_state().is_on() {
+            let mut event = EpollEvent::new(EpollFlags::empty(), cq.id());
+            let _ = self.epoll.modify(cq.sockets_fd(), &mut event);
+        }
     }
 
     /// Wakes the thread when a socket can take more.
@@ -284,7 +295,7 @@ impl Background {
         }
         cq.woken(found);
         if cq.watch_state().is_on() {
-            self.arm(cq);
+            self.rearm(cq);
         }
     }
 
