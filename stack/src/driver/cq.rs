@@ -330,8 +330,13 @@ impl CqShared {
                 || poller.hot.len() == 0
                 || by == By::Background;
             if look {
-                got = self.look(&mut poller);
+                let found = self.look(&mut poller);
                 self.run_timers();
+                // Data is there, but its QP is being posted to: whoever sleeps on it would only wake up again at once.
+                if found.is_none() && by == By::Background {
+                    return None;
+                }
+                got = found == Some(true);
             }
         }
         drop(poller);
@@ -385,8 +390,9 @@ impl CqShared {
         got
     }
 
-    /// Finds sockets with data among all, receives from them and makes them hot.
-    fn look(&self, poller: &mut Poller) -> bool {
+    /// Finds sockets with data among all, receives from them and makes them hot. Returns whether something was received,
+    /// or `None` if there is something that could not be received now.
+    fn look(&self, poller: &mut Poller) -> Option<bool> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let ready = self
             .sockets
@@ -405,7 +411,7 @@ impl CqShared {
                 }
             }
         }
-        got
+        (got || ready == 0).then_some(got)
     }
 
     /// Whether nobody, now or at any time soon, sleeps on the epoll set.
