@@ -4,6 +4,10 @@
 
 pub mod control;
 pub mod extension;
+pub mod read_request;
+pub mod terminate;
 
 pub use control::{ControlError, Opcode};
 pub use extension::{Extension, Flags};
+pub use read_request::ReadRequest;
+pub use terminate::{Cause, Terminate, TerminateControl};
