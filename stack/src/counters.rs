@@ -18,6 +18,8 @@ pub struct QpCounters {
     pub resized: u64,
     /// Messages that the network refused.
     pub send_errors: u64,
+    /// Entries that found the error queue full.
+    pub errors_lost: u64,
     dropped: [u64; DropReason::ALL.len()],
 }
 
@@ -30,6 +32,7 @@ impl Default for QpCounters {
             octets_received: 0,
             resized: 0,
             send_errors: 0,
+            errors_lost: 0,
             dropped: [0; DropReason::ALL.len()],
         }
     }

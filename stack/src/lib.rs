@@ -51,6 +51,7 @@ mod cq;
 mod driver;
 mod engine;
 mod error;
+mod events;
 mod pd;
 mod rc_qp;
 mod rnic;
@@ -68,7 +69,9 @@ pub use dgiwarp_llp_tcp_mpa::{
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use engine::rc::RcEnd;
+pub use engine::ud::{ErrorEntry, ErrorReason};
 pub use error::{CqError, Error, PostError, PostFailure};
+pub use events::{AsyncEvent, AsyncEvents};
 pub use pd::{Mr, Pd};
 pub use rc_qp::{ConnectError, RcListener, RcQp, RcQpAttr, RcRequest, RcSendWr};
 pub use rnic::Rnic;

@@ -12,7 +12,8 @@ use crate::driver::background::Background;
 use crate::driver::clock;
 use crate::driver::cq::CqShared;
 use crate::engine::mr::{MrTable, PdId};
-use crate::{CompChannel, Config, Cq, Error, Pd};
+use crate::events::Events;
+use crate::{AsyncEvents, CompChannel, Config, Cq, Error, Pd};
 
 /// Most completions that a queue may be made for.
 const MAX_CQE: usize = 1 << 22;
@@ -31,6 +32,7 @@ pub(crate) struct RnicShared {
     pub(crate) config: Config,
     pub(crate) mrs: Arc<MrTable>,
     pub(crate) background: Arc<Background>,
+    events: Arc<Events>,
     /// What the kernel grants each socket, once it was asked.
     pub(crate) receive_buffer: OnceLock<usize>,
     random: Mutex<ChaCha20Rng>,
@@ -70,9 +72,11 @@ impl Rnic {
             None => ChaCha20Rng::from_seed(system_seed()?),
         };
         let keys = ChaCha20Rng::from_rng(&mut random);
+        let events = Events::new()?;
         let shared = RnicShared {
             mrs: Arc::new(MrTable::new(keys)),
-            background: Background::new(config.max_mtu)?,
+            background: Background::new(config.max_mtu, Arc::clone(&events))?,
+            events,
             receive_buffer: OnceLock::new(),
             random: Mutex::new(random),
             next_pd: AtomicU32::new(1),
@@ -88,6 +92,12 @@ impl Rnic {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.config
+    }
+
+    /// The device's asynchronous events (`ibv_get_async_event(3)`).
+    #[must_use]
+    pub fn async_events(&self) -> AsyncEvents {
+        AsyncEvents::new(Arc::clone(&self.shared.events))
     }
 
     /// Makes a protection domain (`ibv_alloc_pd(3)`).

@@ -10,7 +10,9 @@ use crate::driver::ud::{Parts, UdShared, UdpSockets, bind};
 use crate::engine::queue::{RecvQueue, copy_sges, total_length};
 use crate::engine::ud::{SendWqe, UdConfig, UdEngine, check_length};
 use crate::error::PostFailure;
-use crate::{Cq, Error, MAX_SGE, Pd, PostError, QpCounters, RecvWr, SendWr};
+use crate::{
+    AsyncEvent, Cq, Error, ErrorEntry, MAX_SGE, Pd, PostError, QpCounters, RecvWr, SendWr,
+};
 
 /// Most work requests of a queue.
 const MAX_WR: usize = 1 << 16;
@@ -307,6 +309,13 @@ impl UdQp {
         self.shared.run(|inner| inner.engine.set_qkey(qkey));
     }
 
+    /// The oldest entry of the error queue: what peers and the network reported of messages sent earlier. The queue keeps 256 entries. When it
+    /// turns non-empty, [`AsyncEvent::ErrorQueue`] is raised.
+    #[must_use]
+    pub fn poll_error(&self) -> Option<ErrorEntry> {
+        self.shared.run(|inner| inner.engine.poll_error())
+    }
+
     /// What the queue pair counted.
     #[must_use]
     pub fn counters(&self) -> QpCounters {
@@ -317,6 +326,10 @@ impl UdQp {
 impl Drop for UdQp {
     fn drop(&mut self) {
         self.shared.close();
+        let qpn = u32::from(self.qpn());
+        self.pd.rnic.shared.background.events().forget(|event| {
+            matches!(event, AsyncEvent::ErrorQueue { qpn: of } | AsyncEvent::RecordRingFull { qpn: of } if of == qpn)
+        });
         self.recv_cq.shared.unreserve(self.record_slots);
     }
 }

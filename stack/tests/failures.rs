@@ -12,8 +12,8 @@ use std::time::Duration;
 use common::node::{Node, SEND, SOON};
 use common::{Process, now, role, wait_until};
 use dgiwarp::{
-    Access, Buffer, Config, CqError, Destination, Error, Operation, PostError, RecvWr, Rnic,
-    SendWr, Sge, UdQpAttr, WcOpcode, WcStatus,
+    Access, AsyncEvent, Buffer, Config, CqError, Destination, Error, ErrorReason, Operation,
+    PostError, RecvWr, Rnic, SendWr, Sge, UdQpAttr, WcOpcode, WcStatus,
 };
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
@@ -124,6 +124,17 @@ fn nobody_listening_is_lost_datagrams_and_no_more() {
             assert_works(&sender, &receiver);
         }
     }
+    let event = AsyncEvent::ErrorQueue {
+        qpn: sender.qp.qpn().into(),
+    };
+    assert_eq!(
+        sender.pd.rnic().async_events().next_event(true),
+        Some(event)
+    );
+    let entry = sender.qp.poll_error().expect("the event told of it");
+    assert_eq!(entry.peer.port(), to_nobody.qpn);
+    let errno = nix::libc::ECONNREFUSED;
+    assert_eq!(entry.reason, ErrorReason::Network { errno });
     assert_works(&sender, &receiver);
     assert_works(&receiver, &sender);
 }
@@ -273,6 +284,10 @@ fn a_completion_queue_that_is_too_small_overruns() {
     }
     assert_eq!(sender.cq.poll_one(), Err(CqError::Overrun));
     assert_eq!(sender.cq.wait(SOON), Err(CqError::Overrun));
+    let events = sender.pd.rnic().async_events();
+    let overrun = AsyncEvent::CqOverrun { cq: sender.cq.id() };
+    assert_eq!(events.next_event(false), Some(overrun));
+    assert_eq!(events.next_event(false), None, "told once");
 }
 
 #[test]

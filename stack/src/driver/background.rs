@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use super::clock;
 use super::cq::{By, CqShared};
 use crate::Error;
+use crate::events::Events;
 
 /// Event of the thread's own eventfd.
 const WAKE: u64 = u64::MAX;
@@ -49,6 +50,7 @@ pub(crate) struct Background {
     next_look: AtomicU64,
     spinning_allowed: bool,
     max_mtu: u32,
+    events: Arc<Events>,
 }
 
 /// What the thread remembers of a queue between its looks.
@@ -60,7 +62,7 @@ struct Seen {
 }
 
 impl Background {
-    pub(crate) fn new(max_mtu: u32) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(max_mtu: u32, events: Arc<Events>) -> Result<Arc<Self>, Error> {
         let make = || -> Result<(Epoll, EventFd), Errno> {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
@@ -80,7 +82,13 @@ impl Background {
             next_look: AtomicU64::new(0),
             spinning_allowed: cores > 1,
             max_mtu,
+            events,
         }))
+    }
+
+    /// The device's asynchronous events.
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
     }
 
     pub(crate) fn next_id(&self) -> u64 {

@@ -20,8 +20,8 @@ use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
 use super::watch::Watch;
 use crate::cq::ChannelShared;
-use crate::engine::cq::CqRing;
-use crate::{CqError, Error, Wc};
+use crate::engine::cq::{CqRing, Pushed};
+use crate::{AsyncEvent, CqError, Error, Wc};
 
 /// Receive calls on one socket before the next one gets its turn.
 const BURST: usize = 8;
@@ -214,11 +214,20 @@ impl CqShared {
     #[inline]
     pub(crate) fn push(&self, wc: Wc) {
         let mut ring = self.ring.lock();
-        let tell = ring.push(wc);
+        let pushed = ring.push(wc);
         self.filled.store(true, Ordering::SeqCst);
         drop(ring);
-        if tell && let Some(channel) = self.channel.get() {
-            channel.tell(self.id);
+        match pushed {
+            Pushed::Quiet => {}
+            Pushed::Tell => {
+                if let Some(channel) = self.channel.get() {
+                    channel.tell(self.id);
+                }
+            }
+            Pushed::Overrun => {
+                let event = AsyncEvent::CqOverrun { cq: self.id };
+                self.background.events().raise(event);
+            }
         }
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             let _ = self.wake.write(1);
@@ -562,6 +571,13 @@ impl CqShared {
 
     pub(crate) fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        let gone = AsyncEvent::CqOverrun { cq: self.id };
+        self.background.events().forget(|event| event == gone);
     }
 }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::cq::CqShared;
 use super::serialized::Serialized;
 use crate::engine::cq::CompletionSink;
-use crate::{PostError, Wc};
+use crate::{AsyncEvent, PostError, Wc};
 
 /// The send queue of a QP as posting threads see it.
 #[derive(Debug)]
@@ -142,5 +142,9 @@ impl<W> CompletionSink for Completions<'_, W> {
     #[inline]
     fn retired(&mut self) {
         self.posting.retire();
+    }
+
+    fn event(&mut self, event: AsyncEvent) {
+        self.recv_cq.background().events().raise(event);
     }
 }

@@ -23,7 +23,7 @@ use super::{clock, route, staging};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
 use crate::engine::ud::{Arrival, SendOutcome, SendWqe, TransmitSink, Transmitted, UdEngine};
-use crate::{AddressHandle, Config, Error, PostError};
+use crate::{AddressHandle, Config, Error, ErrorEntry, ErrorReason, PostError};
 
 /// Trains that one turn sends before others get theirs.
 const SEND_BUDGET: usize = 32;
@@ -142,13 +142,18 @@ impl UdShared {
             sockets: &mut inner.sockets,
             now,
             connect: None,
+            refused: None,
         };
         let mut completions = self.completions();
         let sent = inner
             .engine
             .transmit(now, SEND_BUDGET, &self.mrs, &mut sink, &mut completions);
+        let refused = sink.refused;
         if let Some((index, peer, local)) = sink.connect {
             self.connect(inner, now, index, peer, local);
+        }
+        if let Some((peer, errno)) = refused {
+            self.report(inner, peer, errno);
         }
         self.blocked
             .store(sent == Transmitted::Blocked, Ordering::Release);
@@ -215,8 +220,13 @@ impl UdShared {
         let received = match socket.receive(buffer) {
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            // An error that the network reported for something sent earlier; the socket goes on.
-            Err(_) => return true,
+            Err(error) => {
+                let peer = inner.sockets.sole_peer(index);
+                if let (Some(peer), Some(errno)) = (peer, error.raw_os_error()) {
+                    self.report(inner, peer, errno);
+                }
+                return true;
+            }
         };
         let now = clock::coarse();
         let arrival = Arrival {
@@ -239,6 +249,18 @@ impl UdShared {
             self.connect(inner, now, place, received.from, local);
         }
         true
+    }
+
+    /// Takes note of an error that the network reported for something sent earlier; the socket goes on.
+    fn report(&self, inner: &mut UdInner, peer: Peer, errno: i32) {
+        if let Some(peer) = peer.socket_addr() {
+            let entry = ErrorEntry {
+                peer,
+                message: None,
+                reason: ErrorReason::Network { errno },
+            };
+            inner.engine.report_error(entry, &mut self.completions());
+        }
     }
 
     fn note_deadline(&self, inner: &mut UdInner) {
@@ -349,6 +371,8 @@ struct SocketSink<'a> {
     now: Instant,
     /// A peer that became busy with this train.
     connect: Option<(SocketIndex, Peer, IpAddr)>,
+    /// What the network reported of something that was sent to this peer before.
+    refused: Option<(Peer, i32)>,
 }
 
 impl TransmitSink for SocketSink<'_> {
@@ -381,6 +405,7 @@ impl TransmitSink for SocketSink<'_> {
         if let Err(error) = &result
             && error.kind() == io::ErrorKind::ConnectionRefused
         {
+            self.refused = error.raw_os_error().map(|errno| (peer, errno));
             result = socket.send(to, from, pieces, train.segment_size());
         }
         let outcome = match result {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::Wc;
+use crate::{AsyncEvent, Wc};
 
 /// Where completions go.
 pub(crate) trait CompletionSink {
@@ -12,6 +12,19 @@ pub(crate) trait CompletionSink {
     fn received(&mut self, wc: Wc);
     /// A posted send left the queue, with or without a completion.
     fn retired(&mut self);
+    /// Something that no completion tells.
+    fn event(&mut self, event: AsyncEvent);
+}
+
+/// What adding a completion asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// Nothing.
+    Quiet,
+    /// A waiting program has to be told.
+    Tell,
+    /// The ring overran with this one.
+    Overrun,
 }
 
 /// What a program waits for on a completion channel (`ibv_req_notify_cq(3)`).
@@ -57,18 +70,22 @@ impl CqRing {
         self.reserved = self.reserved.saturating_sub(slots);
     }
 
-    /// Adds a completion. Returns whether a waiting program has to be told.
+    /// Adds a completion.
     ///
     /// A completion that finds the ring full is lost, and the ring is overrun for good: the program did not
     /// size it as `ibv_create_cq(3)` asks.
     #[inline]
-    pub(crate) fn push(&mut self, wc: Wc) -> bool {
+    pub(crate) fn push(&mut self, wc: Wc) -> Pushed {
         let is_record = matches!(wc.opcode, crate::WcOpcode::WriteRecord);
         if is_record {
             self.records += 1;
         } else if self.entries.len() - self.records >= self.depth {
-            self.overrun = true;
-            return false;
+            let first = !std::mem::replace(&mut self.overrun, true);
+            return if first {
+                Pushed::Overrun
+            } else {
+                Pushed::Quiet
+            };
         }
         let tell = match self.armed {
             Armed::No => false,
@@ -76,10 +93,11 @@ impl CqRing {
             Armed::Solicited => wc.solicited || wc.status != crate::WcStatus::Success,
         };
         self.entries.push_back(wc);
-        if tell {
-            self.armed = Armed::No;
+        if !tell {
+            return Pushed::Quiet;
         }
-        tell
+        self.armed = Armed::No;
+        Pushed::Tell
     }
 
     /// Moves completions to the front of `out` and returns how many.
@@ -141,8 +159,9 @@ mod tests {
         ring.push(Wc::new(2, WcOpcode::WriteRecord, 1));
         ring.push(Wc::new(3, WcOpcode::WriteRecord, 1));
         assert!(!ring.is_overrun());
-        ring.push(recv(4, false));
+        assert_eq!(ring.push(recv(4, false)), Pushed::Overrun);
         assert!(ring.is_overrun());
+        assert_eq!(ring.push(recv(5, false)), Pushed::Quiet);
         let mut out = [recv(0, false); 8];
         assert_eq!(ring.poll(&mut out), 3);
         assert_eq!(out.map(|wc| wc.wr_id)[..3], [1, 2, 3]);
@@ -151,13 +170,13 @@ mod tests {
     #[test]
     fn a_program_is_told_once_and_only_of_what_it_asked_for() {
         let mut ring = CqRing::new(8);
-        assert!(!ring.push(recv(1, true)));
+        assert_eq!(ring.push(recv(1, true)), Pushed::Quiet);
         ring.arm(true);
-        assert!(!ring.push(recv(2, false)));
-        assert!(ring.push(recv(3, true)));
-        assert!(!ring.push(recv(4, true)));
+        assert_eq!(ring.push(recv(2, false)), Pushed::Quiet);
+        assert_eq!(ring.push(recv(3, true)), Pushed::Tell);
+        assert_eq!(ring.push(recv(4, true)), Pushed::Quiet);
         ring.arm(false);
         ring.arm(true);
-        assert!(ring.push(recv(5, false)));
+        assert_eq!(ring.push(recv(5, false)), Pushed::Tell);
     }
 }

@@ -6,9 +6,9 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha20Rng;
 
 use super::*;
-use crate::RecvWr;
 use crate::engine::mr::Keys;
 use crate::engine::queue::{RecvQueue, copy_sges};
+use crate::{AsyncEvent, RecvWr};
 
 const PD: PdId = PdId(1);
 
@@ -25,6 +25,7 @@ struct Completed {
     sent: Vec<Wc>,
     received: Vec<Wc>,
     retired: usize,
+    events: Vec<AsyncEvent>,
 }
 
 impl CompletionSink for Completed {
@@ -38,6 +39,10 @@ impl CompletionSink for Completed {
 
     fn retired(&mut self) {
         self.retired += 1;
+    }
+
+    fn event(&mut self, event: AsyncEvent) {
+        self.events.push(event);
     }
 }
 

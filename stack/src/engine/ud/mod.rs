@@ -5,6 +5,7 @@
 //! after `poll_timeout()`. Bytes go out through a [`TransmitSink`] and not through a buffer that the caller drains, because large
 //! segments leave from registered memory, which may only be held for the length of one call.
 
+mod errors;
 mod grh;
 mod receive;
 mod send;
@@ -19,8 +20,10 @@ use dgiwarp_rdmap::datagram::{
 use super::cq::CompletionSink;
 use super::mr::{MrTable, PdId};
 use super::queue::{RecvWqe, Tables};
-use crate::QpCounters;
+use crate::{AsyncEvent, QpCounters};
 
+use errors::ErrorQueue;
+pub use errors::{ErrorEntry, ErrorReason};
 pub(crate) use receive::Arrival;
 use send::SendQueue;
 pub(crate) use send::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
@@ -47,6 +50,7 @@ pub(crate) struct UdEngine {
     send: SendQueue,
     receiver: Receiver<Peer, RecvWqe>,
     counters: QpCounters,
+    errors: ErrorQueue,
 }
 
 impl UdEngine {
@@ -63,6 +67,7 @@ impl UdEngine {
             send: SendQueue::new(epoch, Numbers::new(number), msn),
             receiver,
             counters: QpCounters::default(),
+            errors: ErrorQueue::default(),
             config,
         }
     }
@@ -185,7 +190,27 @@ impl UdEngine {
     }
 
     pub(crate) fn counters(&self) -> QpCounters {
-        self.counters.clone()
+        let mut counters = self.counters.clone();
+        counters.errors_lost = self.errors.lost();
+        counters
+    }
+
+    /// Adds to the error queue what a peer or the network reported of an earlier message.
+    pub(crate) fn report_error(
+        &mut self,
+        entry: ErrorEntry,
+        completions: &mut impl CompletionSink,
+    ) {
+        if self.errors.push(entry) {
+            completions.event(AsyncEvent::ErrorQueue {
+                qpn: self.config.qpn.into(),
+            });
+        }
+    }
+
+    /// The oldest entry of the error queue.
+    pub(crate) fn poll_error(&mut self) -> Option<ErrorEntry> {
+        self.errors.pop()
     }
 
     /// Counts a datagram that never became a segment.

@@ -20,6 +20,7 @@ struct Wcs {
     sent: Vec<Wc>,
     received: Vec<Wc>,
     retired: usize,
+    events: Vec<AsyncEvent>,
 }
 
 impl CompletionSink for Wcs {
@@ -33,6 +34,10 @@ impl CompletionSink for Wcs {
 
     fn retired(&mut self) {
         self.retired += 1;
+    }
+
+    fn event(&mut self, event: AsyncEvent) {
+        self.events.push(event);
     }
 }
 
@@ -364,4 +369,23 @@ proptest! {
         prop_assert_eq!(target.buffer.to_vec(0, at), &pattern[..at]);
         prop_assert_eq!(target.engine.counters().dropped_in_all(), 0);
     }
+}
+
+#[test]
+fn the_error_queue_raises_one_event_when_it_turns_non_empty() {
+    let mut engine = End::new(1).engine;
+    let mut wcs = Wcs::default();
+    let entry = ErrorEntry {
+        peer: "192.0.2.9:7".parse().unwrap(),
+        message: None,
+        reason: ErrorReason::Network { errno: 111 },
+    };
+    engine.report_error(entry, &mut wcs);
+    engine.report_error(entry, &mut wcs);
+    assert_eq!(wcs.events.len(), 1);
+    assert_eq!(engine.poll_error(), Some(entry));
+    assert_eq!(engine.poll_error(), Some(entry));
+    assert_eq!(engine.poll_error(), None);
+    engine.report_error(entry, &mut wcs);
+    assert_eq!(wcs.events.len(), 2);
 }

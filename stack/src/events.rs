@@ -1,0 +1,176 @@
+//! Asynchronous events: what a program should know and no completion tells.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
+
+use crate::Error;
+
+/// Something that happened to an object of the device (`ibv_get_async_event(3)`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// The error queue of a QP, which was empty, has an entry: see [`UdQp::poll_error`](crate::UdQp::poll_error).
+    ErrorQueue {
+        /// The QP.
+        qpn: u32,
+    },
+    /// A Write-Record found every record slot of a QP in use; its octets were placed and not recorded. Not raised again until a slot
+    /// was free.
+    RecordRingFull {
+        /// The QP.
+        qpn: u32,
+    },
+    /// A shared receive queue holds fewer receives than its limit, which is disarmed now.
+    SrqLimit {
+        /// The queue, as its `id` tells.
+        srq: u64,
+    },
+    /// A completion found its queue full and was lost; the queue takes no more.
+    CqOverrun {
+        /// The queue, as [`Cq::id`](crate::Cq::id) tells.
+        cq: u64,
+    },
+}
+
+/// The events of a device that nobody took yet. An event that waits already is not added again, so there are at most a few for each object.
+#[derive(Debug)]
+pub(crate) struct Events {
+    waiting: Mutex<Waiting>,
+    readable: EventFd,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    order: VecDeque<AsyncEvent>,
+    known: FxHashSet<AsyncEvent>,
+}
+
+impl Events {
+    pub(crate) fn new() -> Result<Arc<Self>, Error> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let readable = EventFd::from_flags(flags)
+            .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
+        Ok(Arc::new(Self {
+            waiting: Mutex::default(),
+            readable,
+        }))
+    }
+
+    /// Adds an event, unless it waits already.
+    pub(crate) fn raise(&self, event: AsyncEvent) {
+        let mut waiting = self.waiting.lock();
+        if waiting.known.insert(event) {
+            waiting.order.push_back(event);
+            let _ = self.readable.write(1);
+        }
+    }
+
+    /// Forgets what waits about an object that is gone; its name may be given to another.
+    pub(crate) fn forget(&self, gone: impl Fn(AsyncEvent) -> bool) {
+        let mut waiting = self.waiting.lock();
+        let Waiting { order, known } = &mut *waiting;
+        order.retain(|event| !gone(*event));
+        known.retain(|event| !gone(*event));
+        if order.is_empty() {
+            let _ = self.readable.read();
+        }
+    }
+
+    fn take(&self) -> Option<AsyncEvent> {
+        let mut waiting = self.waiting.lock();
+        let event = waiting.order.pop_front()?;
+        waiting.known.remove(&event);
+        if waiting.order.is_empty() {
+            let _ = self.readable.read();
+        }
+        Some(event)
+    }
+}
+
+/// Hands out the asynchronous events of a device, each to one taker. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct AsyncEvents {
+    events: Arc<Events>,
+}
+
+impl AsyncEvents {
+    pub(crate) fn new(events: Arc<Events>) -> Self {
+        Self { events }
+    }
+
+    /// The next event. With `block` it waits for one; else `None` means that there is none now.
+    #[must_use]
+    pub fn next_event(&self, block: bool) -> Option<AsyncEvent> {
+        loop {
+            let event = self.events.take();
+            if event.is_some() || !block {
+                return event;
+            }
+            let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, PollTimeout::NONE);
+        }
+    }
+}
+
+/// Readable while there is an event.
+impl AsFd for AsyncEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.readable.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_readable(events: &AsyncEvents) -> bool {
+        let mut fds = [PollFd::new(events.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+    }
+
+    #[test]
+    fn events_come_once_in_order_and_make_the_descriptor_readable() {
+        let raised = Events::new().unwrap();
+        let events = AsyncEvents::new(Arc::clone(&raised));
+        assert!(!is_readable(&events));
+        let (a, b) = (
+            AsyncEvent::ErrorQueue { qpn: 1 },
+            AsyncEvent::RecordRingFull { qpn: 1 },
+        );
+        raised.raise(a);
+        raised.raise(b);
+        raised.raise(a);
+        assert!(is_readable(&events));
+        assert_eq!(events.next_event(false), Some(a));
+        assert!(is_readable(&events));
+        assert_eq!(events.next_event(true), Some(b));
+        assert!(!is_readable(&events));
+        assert_eq!(events.next_event(false), None);
+        raised.raise(a);
+        assert_eq!(events.next_event(false), Some(a));
+    }
+
+    #[test]
+    fn what_is_gone_leaves_no_event() {
+        let raised = Events::new().unwrap();
+        let events = AsyncEvents::new(Arc::clone(&raised));
+        raised.raise(AsyncEvent::ErrorQueue { qpn: 1 });
+        raised.raise(AsyncEvent::ErrorQueue { qpn: 2 });
+        raised.forget(|event| event == AsyncEvent::ErrorQueue { qpn: 1 });
+        assert_eq!(
+            events.next_event(false),
+            Some(AsyncEvent::ErrorQueue { qpn: 2 })
+        );
+        raised.raise(AsyncEvent::ErrorQueue { qpn: 2 });
+        raised.forget(|_| true);
+        assert!(!is_readable(&events));
+        raised.raise(AsyncEvent::ErrorQueue { qpn: 1 });
+        assert!(is_readable(&events));
+    }
+}
