@@ -50,7 +50,13 @@ impl QpCounters {
     pub fn dropped_in_all(&self) -> u64 {
         DropReason::ALL
             .iter()
-            .filter(|reason| !matches!(reason, DropReason::RecordDropped))
+            .filter(|reason| {
+                // Octets that these count were used.
+                !matches!(
+                    reason,
+                    DropReason::RecordDropped | DropReason::IncompleteWrite
+                )
+            })
             .map(|reason| self.dropped(*reason))
             .sum()
     }

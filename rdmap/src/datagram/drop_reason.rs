@@ -54,6 +54,8 @@ reasons! {
     BadPd = "bad-pd",
     /// No remote write access.
     NoAccess = "no-access",
+    /// The region is restricted to another peer, or the QP is connected to another one.
+    WrongPeer = "wrong-peer",
     /// Outside the region.
     OutOfBounds = "out-of-bounds",
     /// Message closed or too old.
@@ -64,6 +66,8 @@ reasons! {
     NoSourceSlot = "no-source-slot",
     /// A validity map would need a 65th range.
     MapFull = "map-full",
+    /// A UC Write was given up incomplete; counted per message, its octets are placed.
+    IncompleteWrite = "incomplete-write",
     /// Placed but not recorded; counted per segment.
     RecordDropped = "record-dropped",
 }

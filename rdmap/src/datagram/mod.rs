@@ -5,7 +5,7 @@
 //! - [`segment`] parses received segments and emits outgoing ones (§1 to §3);
 //! - [`Numbers`] counts the messages to each peer (§3);
 //! - [`Receiver`] decides what happens to each received segment: late ones are dropped (§4), Write-Records
-//!   placed and recorded (§5), Sends matched with receives (§7). It reaches memory and queues through [`Upper`].
+//!   placed and recorded (§5), UC Writes placed (§5.2), Sends matched with receives (§7). It reaches memory and queues through [`Upper`].
 //!
 //! Order of calls on a [`Receiver`]: `handle_segment(now, …)` for each segment whose CRC is right;
 //! `handle_timeout(now, …)` at or after `poll_timeout()`; `release` for every record delivered. Spurious
@@ -14,6 +14,7 @@
 mod assembly;
 mod drop_reason;
 mod numbers;
+mod open_writes;
 mod receiver;
 mod records;
 pub mod segment;

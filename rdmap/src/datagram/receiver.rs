@@ -1,6 +1,7 @@
 //! What happens to each received segment.
 
 mod sends;
+mod uc_writes;
 mod upper;
 mod writes;
 
@@ -9,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::DropReason;
 use super::assembly::Assemblies;
+use super::open_writes::OpenWrites;
 use super::records::{Record, RecordHandle, Records};
 use super::segment::{self, Parsed};
 use super::source::{SourceId, SourceTable, Standing};
-use crate::wire::Extension;
+use crate::wire::{Extension, Flags};
 
 pub use upper::{Delivery, PlaceFailed, TakeError, Upper};
 use writes::WriteSegment;
@@ -50,28 +52,59 @@ impl Default for ReceiverConfig {
     }
 }
 
+/// Whom a QP takes segments from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Service<K> {
+    /// UD: from anyone.
+    Datagram,
+    /// UC: from its peer, and from nobody before it has one.
+    Connected(Option<K>),
+}
+
 /// The receiving half of a datagram QP. `K` is the address of a peer, `R` a receive.
 #[derive(Debug)]
 pub struct Receiver<K, R> {
     config: ReceiverConfig,
+    service: Service<K>,
     sources: SourceTable<K>,
     records: Records<K>,
+    writes: OpenWrites,
     assemblies: Assemblies<R>,
     /// No timer expires before this. It may be early, never late.
     timeout: Option<Instant>,
 }
 
 impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
-    /// A receiver that knows no source.
+    /// The receiver of a UD QP, that knows no source.
     #[must_use]
     pub fn new(config: ReceiverConfig) -> Self {
         Self {
+            service: Service::Datagram,
+            writes: OpenWrites::default(),
             sources: SourceTable::new(config.max_sources),
             records: Records::new(config.record_slots),
             assemblies: Assemblies::new(),
             timeout: None,
             config,
         }
+    }
+
+    /// The receiver of a UC QP, that has no peer yet.
+    #[must_use]
+    pub fn new_connected(config: ReceiverConfig) -> Self {
+        Self {
+            service: Service::Connected(None),
+            ..Self::new(config)
+        }
+    }
+
+    /// Gives a UC QP its peer. Returns whether it is one and had none.
+    pub fn connect(&mut self, peer: K) -> bool {
+        let connects = self.service == Service::Connected(None);
+        if connects {
+            self.service = Service::Connected(Some(peer));
+        }
+        connects
     }
 
     /// Changes the Q_Key for segments from now on.
@@ -91,7 +124,13 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         bytes: &[u8],
         upper: &mut U,
     ) -> Result<(), DropReason> {
-        match segment::parse(bytes)? {
+        let parsed = segment::parse(bytes)?;
+        if let Service::Connected(peer) = self.service
+            && peer != Some(from)
+        {
+            return Err(DropReason::WrongPeer);
+        }
+        match parsed {
             Parsed::WriteRecord {
                 stag,
                 tagged_offset,
@@ -106,6 +145,12 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                     extension,
                     payload,
                 };
+                if extension.flags.contains(Flags::WRITE) {
+                    return match self.service {
+                        Service::Datagram => Err(DropReason::UnexpectedOpcode),
+                        Service::Connected(_) => self.handle_uc_write(now, from, &write, upper),
+                    };
+                }
                 self.handle_write_record(now, from, &write, upper)
             }
             Parsed::Send {
@@ -148,6 +193,9 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             return;
         }
         source.advance(number);
+        if source.open_writes > 0 {
+            self.give_up_old_writes(id, upper);
+        }
         let window = self.config.reorder_window;
         while self.sources.get(id).open_records > 0 {
             let source = self.sources.get(id);
@@ -170,7 +218,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         self.timeout
     }
 
-    /// Closes records and gives up Sends whose time is over.
+    /// Closes records and gives up Sends and UC Writes whose time is over.
     pub fn handle_timeout<U: Upper<K, Receive = R>>(&mut self, now: Instant, upper: &mut U) {
         if self.timeout.is_none_or(|timeout| now < timeout) {
             return;
@@ -185,6 +233,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             drop(open);
             self.close_record(slot, upper);
         }
+        self.give_up_silent_writes(now, upper);
         let reassembly_timeout = self.config.reassembly_timeout;
         loop {
             let mut ages = self.assemblies.ages();
@@ -201,11 +250,15 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             .records
             .open_slots()
             .map(|(_, placed)| placed + record_timeout);
+        let writes = self
+            .writes
+            .last_placed()
+            .map(|placed| placed + record_timeout);
         let sends = self
             .assemblies
             .ages()
             .map(|(_, seen)| seen + reassembly_timeout);
-        self.timeout = records.chain(sends).min();
+        self.timeout = records.chain(writes).chain(sends).min();
     }
 
     /// Closes all open records now: completion on demand.

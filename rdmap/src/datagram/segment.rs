@@ -39,7 +39,7 @@ pub enum Parsed<'a> {
         /// The part.
         payload: &'a [u8],
     },
-    /// A part of a Write-Record.
+    /// A part of a Write-Record, or of a UC Write if flag W is set.
     WriteRecord {
         /// The target buffer.
         stag: STag,
@@ -99,10 +99,6 @@ fn parse_write_record(bytes: &[u8]) -> Result<Parsed<'_>, DropReason> {
     check_extension(&extension, header.control, payload.len(), MAX_WRITE_RECORD)?;
     if !header.control.tagged {
         return Err(DropReason::Malformed);
-    }
-    if extension.flags.contains(Flags::WRITE) {
-        // UC comes later; a UD QP never takes a Write that makes no record.
-        return Err(DropReason::UnexpectedOpcode);
     }
     let base = header
         .tagged_offset
@@ -197,7 +193,7 @@ pub enum Template {
         /// The message; its offset is that of the first segment.
         extension: Extension,
     },
-    /// A Write-Record.
+    /// A Write-Record, or a UC Write if flag W is set.
     WriteRecord {
         /// The target buffer.
         stag: STag,

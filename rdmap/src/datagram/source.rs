@@ -29,6 +29,8 @@ pub(super) struct Source<K> {
     last_seen: Instant,
     /// Records of this source that are open.
     pub(super) open_records: u32,
+    /// UC Writes of this source that are open.
+    pub(super) open_writes: u32,
     /// Receives bound to incomplete Sends of this source.
     pub(super) assemblies: u32,
 }
@@ -77,6 +79,11 @@ impl<K> Source<K> {
         if self.highest.wrapping_sub(number) < WINDOW {
             self.closed.set(position(number), true);
         }
+    }
+
+    /// Whether nothing is bound to it.
+    fn holds_nothing(&self) -> bool {
+        self.open_records == 0 && self.open_writes == 0 && self.assemblies == 0
     }
 
     /// How far `number` is behind the highest.
@@ -140,6 +147,7 @@ impl<K: Copy + Eq + Hash> SourceTable<K> {
             closed: BitArray::ZERO,
             last_seen: now,
             open_records: 0,
+            open_writes: 0,
             assemblies: 0,
         };
         let id = if self.entries.len() < self.capacity {
@@ -161,7 +169,7 @@ impl<K: Copy + Eq + Hash> SourceTable<K> {
             self.hand = (self.hand + 1) % self.entries.len();
             let source = &self.entries[id.0];
             let idle = now.saturating_duration_since(source.last_seen) >= EVICT_AFTER;
-            if idle && source.open_records == 0 && source.assemblies == 0 {
+            if idle && source.holds_nothing() {
                 self.index.remove(&(source.key, source.epoch));
                 self.latest = None;
                 return Some(id);

@@ -39,7 +39,8 @@ impl Example {
         Extension {
             flags: Flags::empty()
                 .with(Flags::IMMEDIATE, flags & 1 != 0)
-                .with(Flags::SOLICITED, flags & 2 != 0),
+                .with(Flags::SOLICITED, flags & 2 != 0)
+                .with(Flags::WRITE, flags & 4 != 0),
             epoch: self.word("epoch"),
             number: self.word("number"),
             length: self.word("length"),

@@ -34,6 +34,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             length,
             immediate: None,
             solicited,
+            written: false,
         };
         upper.deliver(receive, delivery);
         Ok(())
@@ -88,6 +89,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                 length: extension.length,
                 immediate: extension.immediate(),
                 solicited: extension.flags.contains(Flags::SOLICITED),
+                written: false,
             };
             upper.deliver(receive, delivery);
         }

@@ -1,3 +1,5 @@
+mod uc;
+
 use super::*;
 use crate::datagram::segment::Template;
 use crate::wire::Flags;

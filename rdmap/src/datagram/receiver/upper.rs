@@ -21,7 +21,7 @@ pub enum TakeError {
 #[error("the memory of a posted receive is not registered")]
 pub struct PlaceFailed;
 
-/// A Send that arrived.
+/// A message that completes a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivery<K> {
     /// Who sent it.
@@ -32,6 +32,8 @@ pub struct Delivery<K> {
     pub immediate: Option<u32>,
     /// Whether the sender asked for a solicited event.
     pub solicited: bool,
+    /// Whether it is a UC Write with immediate: its octets are in the region written to, not in the receive.
+    pub written: bool,
 }
 
 /// The receiver's way to memory, receive queue and completion queue.

@@ -178,7 +178,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     }
 }
 
-fn drop_reason(error: TaggedError) -> DropReason {
+pub(super) fn drop_reason(error: TaggedError) -> DropReason {
     match error {
         TaggedError::InvalidStag => DropReason::BadStag,
         TaggedError::BaseOrBounds | TaggedError::Wrap => DropReason::OutOfBounds,

@@ -1,0 +1,181 @@
+//! Received UC Writes (§5.2): placed, and completed only where an immediate asks for a receive.
+
+use std::hash::Hash;
+use std::time::Instant;
+
+use dgiwarp_ddp::placement::TaggedSpan;
+
+use super::writes::{WriteSegment, drop_reason};
+use super::{Delivery, Receiver, Upper};
+use crate::datagram::DropReason;
+use crate::datagram::open_writes::OpenWrite;
+use crate::datagram::source::{SourceId, Standing};
+use crate::wire::{Extension, Flags};
+
+impl OpenWrite {
+    fn is_of(&self, write: &WriteSegment<'_>) -> bool {
+        self.stag == write.stag && self.base == write.base && self.length == write.extension.length
+    }
+}
+
+impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
+    #[inline]
+    pub(super) fn handle_uc_write<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        from: K,
+        write: &WriteSegment<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        let extension = &write.extension;
+        // As with Write-Records: the checks cover the whole message and were made with its first segment.
+        let open = self
+            .sources
+            .find(from, extension.epoch)
+            .and_then(|source| self.writes.find(source, extension.number));
+        if let Some(position) = open {
+            if !self.writes.get(position).is_of(write) {
+                return Err(DropReason::Malformed);
+            }
+            return self.place_tracked(now, from, position, write, upper);
+        }
+        upper
+            .check(TaggedSpan {
+                stag: write.stag,
+                start: write.base,
+                length: extension.length,
+            })
+            .map_err(drop_reason)?;
+        upper.prepare_state();
+        let source = self.source_of(now, from, extension)?;
+        if let Standing::Open(behind) = self.sources.get(source).standing(extension.number)
+            && behind > self.config.reorder_window
+        {
+            return Err(DropReason::Late);
+        }
+        self.advance(source, extension.number, upper);
+        if write.payload.len() == extension.length as usize {
+            // A message of one segment is closed at once, whatever becomes of it.
+            self.sources.get_mut(source).close(extension.number);
+            return self.place_last(from, write, upper);
+        }
+        if self.writes.is_full()
+            && let Some(silent) = self.writes.most_silent()
+        {
+            self.give_up_write(silent, upper);
+        }
+        let message = (write.stag, write.base, extension.length);
+        let position = self.writes.add(now, (source, extension.number), message);
+        self.sources.get_mut(source).open_writes += 1;
+        self.wake_by(now + self.config.record_timeout);
+        self.place_tracked(now, from, position, write, upper)
+    }
+
+    #[inline]
+    fn place_tracked<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        from: K,
+        position: usize,
+        write: &WriteSegment<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        let start = write.extension.offset;
+        let end = start + u32::try_from(write.payload.len()).unwrap_or(0);
+        let open = self.writes.get_mut(position);
+        if open.map.contains(start, end) {
+            return Err(DropReason::Duplicate);
+        }
+        open.map
+            .insert(start, end)
+            .map_err(|_| DropReason::MapFull)?;
+        if open.map.octets() == open.length {
+            self.close_write(position);
+            return self.place_last(from, write, upper);
+        }
+        open.last_placed = now;
+        self.sources.touch(now, open.owner);
+        let placed = upper.place(write.stag, write.tagged_offset, write.payload);
+        if placed.is_err() {
+            // The region is gone or has other rights by now, so the rest cannot be placed either.
+            self.close_write(position);
+        }
+        placed.map_err(drop_reason)
+    }
+
+    /// Places what completes a message, and completes the receive that it asks for. The receive is taken first: without
+    /// one the segment is dropped like a Send would be.
+    fn place_last<U: Upper<K, Receive = R>>(
+        &mut self,
+        source: K,
+        write: &WriteSegment<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        let Extension { flags, length, .. } = write.extension;
+        let Some(immediate) = write.extension.immediate() else {
+            return upper
+                .place(write.stag, write.tagged_offset, write.payload)
+                .map_err(drop_reason);
+        };
+        let receive = upper.take_receive(0)?;
+        if let Err(error) = upper.place(write.stag, write.tagged_offset, write.payload) {
+            upper.give_back(receive);
+            return Err(drop_reason(error));
+        }
+        upper.deliver(
+            receive,
+            Delivery {
+                source,
+                length,
+                immediate: Some(immediate),
+                solicited: flags.contains(Flags::SOLICITED),
+                written: true,
+            },
+        );
+        Ok(())
+    }
+
+    fn close_write(&mut self, position: usize) {
+        let (owner, number) = self.writes.remove(position);
+        let source = self.sources.get_mut(owner);
+        source.open_writes -= 1;
+        source.close(number);
+    }
+
+    /// Closes a Write that will not be complete.
+    fn give_up_write<U: Upper<K, Receive = R>>(&mut self, position: usize, upper: &mut U) {
+        self.close_write(position);
+        upper.count(DropReason::IncompleteWrite);
+    }
+
+    /// Closes the Writes of a source that its highest number leaves too far behind.
+    pub(super) fn give_up_old_writes<U: Upper<K, Receive = R>>(
+        &mut self,
+        id: SourceId,
+        upper: &mut U,
+    ) {
+        let window = self.config.reorder_window;
+        loop {
+            let source = self.sources.get(id);
+            let is_old =
+                |write: &OpenWrite| write.owner == id && source.behind(write.number) > window;
+            let Some(position) = self.writes.position(is_old) else {
+                return;
+            };
+            self.give_up_write(position, upper);
+        }
+    }
+
+    /// Closes the Writes whose time is over.
+    pub(super) fn give_up_silent_writes<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        upper: &mut U,
+    ) {
+        let timeout = self.config.record_timeout;
+        let is_silent = |write: &OpenWrite| write.last_placed + timeout <= now;
+        while let Some(position) = self.writes.position(is_silent) {
+            self.give_up_write(position, upper);
+        }
+    }
+}
