@@ -1,0 +1,247 @@
+//! One-way links and their faults.
+
+use std::time::Duration;
+
+use rand::RngExt as _;
+
+use crate::loss::{Channel, Loss};
+use crate::{Fate, Rng};
+
+/// A datagram is longer than the link takes; nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the link takes datagrams of at most {mtu} octets")]
+pub struct TooBig {
+    /// The longest datagram that it takes now, in octets.
+    pub mtu: usize,
+}
+
+/// Datagrams that overtake others: some take longer than the rest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reordering {
+    /// Probability with which a datagram is held up, 0 to 1.
+    pub probability: f64,
+    /// It is held up for at most this long, uniformly.
+    pub by: Duration,
+}
+
+/// Properties of a link. The default is a perfect link with 10 µs of delay.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinkConfig {
+    /// Octets per second; `None` is infinitely fast.
+    pub rate: Option<u64>,
+    /// Octets that wait for a link with a rate; a datagram that finds them all waiting overflows.
+    pub queue: usize,
+    /// From the end of a datagram's transmission to its arrival.
+    pub delay: Duration,
+    /// What is lost.
+    pub loss: Loss,
+    /// Probability with which a datagram arrives twice, 0 to 1.
+    pub duplication: f64,
+    /// What is overtaken.
+    pub reordering: Reordering,
+    /// Probability with which one to three bits of a copy are flipped, 0 to 1.
+    pub corruption: f64,
+    /// Longest datagram in octets.
+    pub mtu: usize,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            rate: None,
+            queue: usize::MAX,
+            delay: Duration::from_micros(10),
+            loss: Loss::None,
+            duplication: 0.0,
+            reordering: Reordering {
+                probability: 0.0,
+                by: Duration::ZERO,
+            },
+            corruption: 0.0,
+            mtu: 65_507,
+        }
+    }
+}
+
+/// A one-way link between two nodes.
+#[derive(Debug)]
+pub struct Link {
+    config: LinkConfig,
+    channel: Channel,
+    /// When the datagrams sent so far have left the queue.
+    idle_from: Duration,
+}
+
+/// A copy of a datagram on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Copy {
+    pub(crate) arrives: Duration,
+    pub(crate) corrupted: bool,
+}
+
+impl Link {
+    pub(crate) fn new(config: LinkConfig) -> Self {
+        Self {
+            channel: Channel::new(config.loss),
+            config,
+            idle_from: Duration::ZERO,
+        }
+    }
+
+    /// The present properties.
+    #[must_use]
+    pub const fn config(&self) -> &LinkConfig {
+        &self.config
+    }
+
+    /// Changes the properties for datagrams sent from now on; those on their way stay as they are.
+    pub fn set_config(&mut self, config: LinkConfig) {
+        self.channel.loss = config.loss;
+        self.config = config;
+    }
+
+    /// Whether a datagram of `length` octets may be sent.
+    ///
+    /// # Errors
+    /// [`TooBig`] above the MTU.
+    pub const fn check(&self, length: usize) -> Result<(), TooBig> {
+        if length > self.config.mtu {
+            return Err(TooBig {
+                mtu: self.config.mtu,
+            });
+        }
+        Ok(())
+    }
+
+    /// Decides about a datagram of `length` octets: its fate, and the copies that will arrive.
+    pub(crate) fn carry(
+        &mut self,
+        now: Duration,
+        length: usize,
+        rng: &mut Rng,
+    ) -> (Fate, [Option<Copy>; 2]) {
+        let Some(leaves) = self.transmit(now, length) else {
+            return (Fate::Overflowed, [None, None]);
+        };
+        if self.channel.loses(rng) {
+            return (Fate::Lost, [None, None]);
+        }
+        let first = self.copy(leaves, length, rng);
+        let second = chance(self.config.duplication, rng).then(|| self.copy(leaves, length, rng));
+        (Fate::Passed, [Some(first), second])
+    }
+
+    /// When the last octet leaves the queue. `None` where the queue is full.
+    fn transmit(&mut self, now: Duration, length: usize) -> Option<Duration> {
+        let Some(rate) = self.config.rate else {
+            return Some(now);
+        };
+        let time_of = |octets: usize| {
+            Duration::from_nanos((octets as u64).saturating_mul(1_000_000_000) / rate.max(1))
+        };
+        let waiting = self.idle_from.saturating_sub(now);
+        if self.config.queue < usize::MAX && waiting > time_of(self.config.queue) {
+            return None;
+        }
+        self.idle_from = now + waiting + time_of(length);
+        Some(self.idle_from)
+    }
+
+    fn copy(&self, leaves: Duration, length: usize, rng: &mut Rng) -> Copy {
+        let reordering = self.config.reordering;
+        let held_up = if chance(reordering.probability, rng) {
+            rng.random_range(Duration::ZERO..=reordering.by)
+        } else {
+            Duration::ZERO
+        };
+        Copy {
+            arrives: leaves + self.config.delay + held_up,
+            corrupted: length > 0 && chance(self.config.corruption, rng),
+        }
+    }
+}
+
+/// Draws nothing where the answer is known: the generator is a good part of a simulation's time.
+fn chance(probability: f64, rng: &mut Rng) -> bool {
+    probability > 0.0 && rng.random_bool(probability)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng as _;
+
+    const SLOW: LinkConfig = LinkConfig {
+        rate: Some(1_000_000),
+        queue: 2_500,
+        delay: Duration::from_millis(5),
+        loss: Loss::None,
+        duplication: 0.0,
+        reordering: Reordering {
+            probability: 0.0,
+            by: Duration::ZERO,
+        },
+        corruption: 0.0,
+        mtu: 1000,
+    };
+
+    fn arrival(carried: (Fate, [Option<Copy>; 2])) -> Option<Duration> {
+        assert_eq!(carried.1[1], None);
+        carried.1[0].map(|copy| copy.arrives)
+    }
+
+    #[test]
+    fn datagrams_queue_and_overflow() {
+        let mut rng = Rng::seed_from_u64(1);
+        let mut link = Link::new(SLOW);
+        let mut send = |at| arrival(link.carry(Duration::from_millis(at), 1000, &mut rng));
+        for arrives in [6, 7, 8] {
+            assert_eq!(send(0), Some(Duration::from_millis(arrives)));
+        }
+        assert_eq!(send(0), None, "more than 2,500 octets wait");
+        assert_eq!(send(1), Some(Duration::from_millis(9)));
+        assert_eq!(send(100), Some(Duration::from_millis(106)));
+    }
+
+    #[test]
+    fn the_mtu_may_change() {
+        let mut link = Link::new(SLOW);
+        assert_eq!(link.check(1000), Ok(()));
+        assert_eq!(link.check(1001), Err(TooBig { mtu: 1000 }));
+        link.set_config(LinkConfig { mtu: 500, ..SLOW });
+        assert_eq!(link.check(501), Err(TooBig { mtu: 500 }));
+    }
+
+    #[test]
+    fn every_fault_happens_as_often_as_asked() {
+        let mut rng = Rng::seed_from_u64(1);
+        let mut link = Link::new(LinkConfig {
+            loss: Loss::Independent(0.1),
+            duplication: 0.2,
+            reordering: Reordering {
+                probability: 0.3,
+                by: Duration::from_secs(1),
+            },
+            corruption: 0.4,
+            ..LinkConfig::default()
+        });
+        let (mut lost, mut copies, mut late, mut corrupted) = (0, 0, 0, 0);
+        for _ in 0..10_000 {
+            let (fate, arriving) = link.carry(Duration::ZERO, 100, &mut rng);
+            lost += u32::from(fate == Fate::Lost);
+            for copy in arriving.into_iter().flatten() {
+                copies += 1;
+                late += u32::from(copy.arrives > Duration::from_millis(1));
+                corrupted += u32::from(copy.corrupted);
+            }
+        }
+        for (seen, expected) in [
+            (lost, 1000),
+            (copies, 10_800),
+            (late, 3240),
+            (corrupted, 4320),
+        ] {
+            assert!(u32::abs_diff(seen, expected) < 200, "{seen} for {expected}");
+        }
+    }
+}
