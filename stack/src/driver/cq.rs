@@ -413,6 +413,10 @@ impl CqShared {
             let Some(qp) = self.member(member) else {
                 continue;
             };
+            // Unread, they would wake up every sleeper again and again.
+            if event.events().contains(EpollFlags::EPOLLERR) {
+                got |= qp.read_notices(socket).is_some();
+            }
             if self.receive_burst(&qp, socket, &mut poller.buffer) {
                 got = true;
                 if let Some(gone) = poller.hot.promote(member, qp, socket) {

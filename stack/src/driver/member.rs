@@ -50,6 +50,15 @@ impl Qp {
         }
     }
 
+    /// Reads what the network says of datagrams sent earlier. `None` if another thread is at work.
+    pub(super) fn read_notices(&self, socket: SocketIndex) -> Option<()> {
+        match self {
+            Self::Ud(qp) => qp.read_notices(socket),
+            // The error of a stream is its end, which receiving meets.
+            Self::Rc(_) => None,
+        }
+    }
+
     /// Runs `with` on the descriptor of a socket, if it is there.
     pub(super) fn with_socket<R>(
         &self,

@@ -14,6 +14,7 @@ pub(crate) mod clock;
 pub(crate) mod cq;
 mod hot_set;
 mod member;
+mod notices;
 mod posting;
 pub(crate) mod rc;
 pub(crate) mod route;
@@ -26,6 +27,7 @@ pub(crate) mod ud;
 mod udp_socket;
 mod udp_sockets;
 mod watch;
+mod way;
 
 /// What [`serialized`] is made of.
 mod sync {

@@ -14,11 +14,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::cq::{CqShared, MemberId};
 use super::member::Qp;
+use super::notices::Notices;
 use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
 use super::udp_socket::{ReceiveBuffer, can_send_trains};
 pub(crate) use super::udp_sockets::UdpSockets;
 use super::udp_sockets::{Advice, SocketIndex};
+use super::way::Way;
 use super::{clock, route, staging};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
@@ -137,23 +139,23 @@ impl UdShared {
             return;
         }
         let now = clock::coarse();
+        let mut notices = Notices::default();
         let mut sink = SocketSink {
             qp: self,
             sockets: &mut inner.sockets,
             now,
             connect: None,
-            refused: None,
+            notices: &mut notices,
         };
         let mut completions = self.completions();
         let sent = inner
             .engine
             .transmit(now, SEND_BUDGET, &self.mrs, &mut sink, &mut completions);
-        let refused = sink.refused;
         if let Some((index, peer, local)) = sink.connect {
             self.connect(inner, now, index, peer, local);
         }
-        if let Some((peer, errno)) = refused {
-            self.report(inner, peer, errno);
+        if !notices.is_empty() {
+            self.report(inner, &notices);
         }
         self.blocked
             .store(sent == Transmitted::Blocked, Ordering::Release);
@@ -195,6 +197,39 @@ impl UdShared {
         )
     }
 
+    /// Reads what the network says of datagrams sent earlier. `None` if another thread is at work.
+    pub(crate) fn read_notices(&self, index: SocketIndex) -> Option<()> {
+        self.serialized.try_run(
+            |inner| self.read_notices_locked(inner, index),
+            |inner| self.work(inner),
+        )
+    }
+
+    fn read_notices_locked(&self, inner: &mut UdInner, index: SocketIndex) {
+        if let Some(socket) = inner.sockets.get(index) {
+            let mut notices = Notices::default();
+            notices.read(socket);
+            self.report(inner, &notices);
+        }
+    }
+
+    /// Tells the program what the network said.
+    fn report(&self, inner: &mut UdInner, notices: &Notices) {
+        for notice in notices.kept() {
+            if let Some(peer) = notice.destination.socket_addr() {
+                let entry = ErrorEntry {
+                    peer,
+                    message: None,
+                    reason: ErrorReason::Network {
+                        errno: notice.errno,
+                    },
+                };
+                inner.engine.report_error(entry, &mut self.completions());
+            }
+        }
+        inner.engine.lose_errors(notices.lost());
+    }
+
     /// Runs `with` on the descriptor of a socket, if it is there.
     pub(super) fn with_socket<R>(
         &self,
@@ -220,11 +255,9 @@ impl UdShared {
         let received = match socket.receive(buffer) {
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            Err(error) => {
-                let peer = inner.sockets.sole_peer(index);
-                if let (Some(peer), Some(errno)) = (peer, error.raw_os_error()) {
-                    self.report(inner, peer, errno);
-                }
+            // What the network says of something sent earlier; the socket goes on.
+            Err(_) => {
+                self.read_notices_locked(inner, index);
                 return true;
             }
         };
@@ -249,18 +282,6 @@ impl UdShared {
             self.connect(inner, now, place, received.from, local);
         }
         true
-    }
-
-    /// Takes note of an error that the network reported for something sent earlier; the socket goes on.
-    fn report(&self, inner: &mut UdInner, peer: Peer, errno: i32) {
-        if let Some(peer) = peer.socket_addr() {
-            let entry = ErrorEntry {
-                peer,
-                message: None,
-                reason: ErrorReason::Network { errno },
-            };
-            inner.engine.report_error(entry, &mut self.completions());
-        }
     }
 
     fn note_deadline(&self, inner: &mut UdInner) {
@@ -371,8 +392,8 @@ struct SocketSink<'a> {
     now: Instant,
     /// A peer that became busy with this train.
     connect: Option<(SocketIndex, Peer, IpAddr)>,
-    /// What the network reported of something that was sent to this peer before.
-    refused: Option<(Peer, i32)>,
+    /// What the network said of earlier trains.
+    notices: &'a mut Notices,
 }
 
 impl TransmitSink for SocketSink<'_> {
@@ -396,18 +417,17 @@ impl TransmitSink for SocketSink<'_> {
         let unconnected = to.is_some();
         let from = if unconnected { ah.source() } else { None };
         let singly = train.len() > 1 && (ah.sends_singly() || !can_send_trains());
-        let mut result = if singly {
-            send_singly(socket, to, from, pieces, train)
-        } else {
-            socket.send(to, from, pieces, train.segment_size())
+        let mut way = Way {
+            socket,
+            to,
+            from,
+            notices: self.notices,
         };
-        // An error reported for an earlier datagram, as by ICMP, is told once and not about this one.
-        if let Err(error) = &result
-            && error.kind() == io::ErrorKind::ConnectionRefused
-        {
-            self.refused = error.raw_os_error().map(|errno| (peer, errno));
-            result = socket.send(to, from, pieces, train.segment_size());
-        }
+        let result = if singly {
+            way.send_singly(pieces, train)
+        } else {
+            way.send(pieces, train.segment_size())
+        };
         let outcome = match result {
             Ok(_) => SendOutcome::Sent,
             Err(error) => self.judge(&error, ah, train),
@@ -459,47 +479,6 @@ impl UdShared {
     fn mtu(&self, of_route: u32) -> u32 {
         self.recv_cq.background().limit_mtu(of_route)
     }
-}
-
-/// Sends the datagrams of a train one by one.
-fn send_singly(
-    socket: &super::udp_socket::UdpSocket,
-    to: Option<SocketAddr>,
-    from: Option<IpAddr>,
-    pieces: &[Piece<'_>],
-    train: &Train,
-) -> io::Result<usize> {
-    let size = train.datagram();
-    let mut sent = 0;
-    match pieces {
-        [Piece::Bytes(octets)] => {
-            for datagram in octets.chunks(size) {
-                sent += socket.send(to, from, &[Piece::Bytes(datagram)], None)?;
-            }
-        }
-        // Gathered datagrams are made of a header, parts and a CRC each: cut where their lengths end.
-        pieces => {
-            let mut rest = pieces;
-            while !rest.is_empty() {
-                let mut octets = 0;
-                let count = rest
-                    .iter()
-                    .take_while(|piece| {
-                        let before = octets;
-                        octets += match piece {
-                            Piece::Bytes(octets) => octets.len(),
-                            Piece::Region(slice) => slice.len(),
-                        };
-                        before < size
-                    })
-                    .count();
-                let (datagram, later) = rest.split_at(count.max(1));
-                sent += socket.send(to, from, datagram, None)?;
-                rest = later;
-            }
-        }
-    }
-    Ok(sent)
 }
 
 /// Opens the sockets of a QP.

@@ -141,6 +141,12 @@ impl UdpSocket {
         socket::forbid_fragmentation(socket.as_fd(), address.is_ipv4() || dual, address.is_ipv6())?;
         // Kernels without it deliver datagrams one by one.
         let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
+        if address.is_ipv4() || dual {
+            setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?;
+        }
+        if address.is_ipv6() {
+            setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?;
+        }
         Ok(Self {
             socket,
             ipv6: address.is_ipv6(),
@@ -347,7 +353,7 @@ fn source(address: Option<SockaddrStorage>) -> io::Result<Peer> {
     Ok(Peer::ip(address.ok_or(io::ErrorKind::InvalidData)?))
 }
 
-fn socket_addr(storage: SockaddrStorage) -> Option<SocketAddr> {
+pub(super) fn socket_addr(storage: SockaddrStorage) -> Option<SocketAddr> {
     if let Some(v4) = storage.as_sockaddr_in() {
         return Some(SocketAddrV4::from(*v4).into());
     }

@@ -88,12 +88,6 @@ impl UdpSockets {
         }
     }
 
-    /// The one peer of a connected socket.
-    pub(crate) fn sole_peer(&self, index: SocketIndex) -> Option<Peer> {
-        let place = usize::from(index).checked_sub(1)?;
-        Some(self.siblings.get(place)?.as_ref()?.peer)
-    }
-
     /// The socket to send to a peer with, and the address to name: none on a connected socket.
     #[inline]
     pub(crate) fn sender(&mut self, now: Instant, peer: Peer) -> (&UdpSocket, Option<SocketAddr>) {

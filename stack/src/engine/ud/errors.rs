@@ -61,6 +61,11 @@ impl ErrorQueue {
         self.entries.pop_front()
     }
 
+    /// Counts reports that never became entries.
+    pub(super) fn lose(&mut self, count: u64) {
+        self.lost += count;
+    }
+
     /// Entries that found the queue full.
     pub(super) fn lost(&self) -> u64 {
         self.lost

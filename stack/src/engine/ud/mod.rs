@@ -208,6 +208,11 @@ impl UdEngine {
         }
     }
 
+    /// Counts reports that never became entries, because too many came at once.
+    pub(crate) fn lose_errors(&mut self, count: u64) {
+        self.errors.lose(count);
+    }
+
     /// The oldest entry of the error queue.
     pub(crate) fn poll_error(&mut self) -> Option<ErrorEntry> {
         self.errors.pop()
