@@ -2,7 +2,7 @@
 //!
 //! [`Rnic`] is the device. It needs no hardware, kernel module, device node or privilege: datagram QPs
 //! are UDP sockets, connected QPs are TCP connections. From it come protection domains ([`Pd`]), registered
-//! memory ([`Mr`]), completion queues ([`Cq`]) and queue pairs ([`UdQp`], [`RcQp`]).
+//! memory ([`Mr`]), completion queues ([`Cq`]) and queue pairs ([`UdQp`], [`UcQp`], [`RcQp`]).
 //!
 //! Posting transmits in the caller's thread and [`Cq::poll`] receives in the caller's thread; a background
 //! thread serves one-sided traffic, timers and full sockets while nobody polls.
@@ -55,6 +55,7 @@ mod events;
 mod pd;
 mod rc_qp;
 mod rnic;
+mod uc_qp;
 mod ud_qp;
 mod wr;
 
@@ -75,5 +76,6 @@ pub use events::{AsyncEvent, AsyncEvents};
 pub use pd::{Mr, Pd};
 pub use rc_qp::{ConnectError, RcListener, RcQp, RcQpAttr, RcRequest, RcSendWr};
 pub use rnic::Rnic;
+pub use uc_qp::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
 pub use ud_qp::{RecordView, UdQp, UdQpAttr};
 pub use wr::{Destination, MAX_SGE, Operation, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus};

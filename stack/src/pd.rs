@@ -8,7 +8,9 @@ use dgiwarp_llp_udp::{Path, PathKind};
 
 use crate::driver::route;
 use crate::engine::mr::{Keys, PdId};
-use crate::{Access, AddressHandle, Error, RcQp, RcQpAttr, Region, Rnic, Sge, UdQp, UdQpAttr};
+use crate::{
+    Access, AddressHandle, Error, RcQp, RcQpAttr, Region, Rnic, Sge, UcQp, UcQpAttr, UdQp, UdQpAttr,
+};
 
 /// A protection domain (`ibv_alloc_pd(3)`): memory and queue pairs of one domain work together, and with no other.
 /// Cloning shares it.
@@ -73,6 +75,14 @@ impl Pd {
     /// outside the device's limits, [`Error::System`] where descriptors are exhausted.
     pub fn create_ud_qp(&self, attr: &UdQpAttr<'_>) -> Result<UdQp, Error> {
         UdQp::create(self, attr)
+    }
+
+    /// Makes a queue pair for datagrams to and from one peer.
+    ///
+    /// # Errors
+    /// As [`create_ud_qp`](Self::create_ud_qp).
+    pub fn create_uc_qp(&self, attr: &UcQpAttr<'_>) -> Result<UcQp, Error> {
+        UcQp::create(self, attr)
     }
 
     /// Makes a queue pair for one connection.

@@ -1,17 +1,18 @@
 //! Datagram queue pairs.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::RecordHandle;
 
 use crate::driver::ud::{Parts, UdShared, UdpSockets, bind};
-use crate::engine::queue::{RecvQueue, copy_sges, total_length};
+use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
 use crate::engine::ud::{SendWqe, UdConfig, UdEngine, check_length};
 use crate::error::PostFailure;
 use crate::{
-    AsyncEvent, Cq, Error, ErrorEntry, MAX_SGE, Pd, PostError, QpCounters, RecvWr, SendWr,
+    AddressHandle, AsyncEvent, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError,
+    QpCounters, RecvWr, SendWr, Sge,
 };
 
 /// Most work requests of a queue.
@@ -118,6 +119,11 @@ pub struct UdQp {
 
 impl UdQp {
     pub(crate) fn create(pd: &Pd, attr: &UdQpAttr<'_>) -> Result<Self, Error> {
+        Self::create_as(pd, attr, false)
+    }
+
+    /// A UD QP, or what a UC QP is made of.
+    pub(crate) fn create_as(pd: &Pd, attr: &UdQpAttr<'_>, connected: bool) -> Result<Self, Error> {
         for (what, value, min, max) in [
             ("max_send_wr", attr.max_send_wr, 1, MAX_WR),
             ("max_recv_wr", attr.max_recv_wr, 1, MAX_WR),
@@ -142,6 +148,7 @@ impl UdQp {
         let engine = UdEngine::new(UdConfig {
             qpn: local.port(),
             pd: pd.id,
+            connected,
             qkey: attr.qkey,
             grh: attr.grh,
             max_recv_wr: attr.max_recv_wr,
@@ -204,24 +211,57 @@ impl UdQp {
     /// # Errors
     /// [`PostFailure`] tells how many were accepted, and why the next one was not.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailure> {
-        let wqes = wrs.iter().map(|wr| self.wqe(wr));
+        self.post(wrs.iter().map(|wr| self.wqe(wr)))
+    }
+
+    #[inline]
+    pub(crate) fn post(
+        &self,
+        wqes: impl ExactSizeIterator<Item = Result<SendWqe, PostError>>,
+    ) -> Result<(), PostFailure> {
         let (accepted, result) = self.shared.post(wqes);
         result.map_err(|source| PostFailure { accepted, source })
     }
 
     #[inline]
     fn wqe(&self, wr: &SendWr<'_>) -> Result<SendWqe, PostError> {
-        let sges = copy_sges(wr.sges, self.max_sge)?;
+        let (sges, length) = self.gather(wr.operation, wr.sges)?;
+        Ok(SendWqe {
+            wr_id: wr.wr_id,
+            operation: wr.operation,
+            ah: wr.destination.ah.clone(),
+            peer: self.peer(&wr.destination.ah, wr.destination.qpn)?,
+            qkey: wr.destination.qkey,
+            sges,
+            length,
+            signaled: wr.signaled,
+            solicited: wr.solicited,
+            unrecorded: false,
+            template: None,
+        })
+    }
+
+    /// The elements of a work request, and how many octets they have.
+    #[inline]
+    pub(crate) fn gather(
+        &self,
+        operation: Operation,
+        sges: &[Sge],
+    ) -> Result<(SgeList, u32), PostError> {
+        let sges = copy_sges(sges, self.max_sge)?;
         let length = total_length(&sges)?;
-        if !check_length(wr.operation, length) {
+        if !check_length(operation, length) {
             return Err(PostError::TooLong);
         }
-        let ah = &wr.destination.ah;
+        Ok((sges, length))
+    }
+
+    /// The peer at a QPN of a host, if it can be reached from this QP's socket.
+    #[inline]
+    pub(crate) fn peer(&self, ah: &AddressHandle, qpn: u16) -> Result<Peer, PostError> {
         let to = match ah.destination() {
-            std::net::IpAddr::V4(v4) => SocketAddr::from((v4, wr.destination.qpn)),
-            std::net::IpAddr::V6(v6) => {
-                std::net::SocketAddrV6::new(v6, wr.destination.qpn, 0, ah.scope_id()).into()
-            }
+            IpAddr::V4(v4) => SocketAddr::from((v4, qpn)),
+            IpAddr::V6(v6) => std::net::SocketAddrV6::new(v6, qpn, 0, ah.scope_id()).into(),
         };
         let reachable = match self.local {
             SocketAddr::V4(_) => to.is_ipv4(),
@@ -230,18 +270,12 @@ impl UdQp {
         if !reachable {
             return Err(PostError::AddressFamily);
         }
-        Ok(SendWqe {
-            wr_id: wr.wr_id,
-            operation: wr.operation,
-            ah: ah.clone(),
-            peer: Peer::ip(to),
-            qkey: wr.destination.qkey,
-            sges,
-            length,
-            signaled: wr.signaled,
-            solicited: wr.solicited,
-            template: None,
-        })
+        Ok(Peer::ip(to))
+    }
+
+    /// Gives a UC QP its peer. Returns whether it had none.
+    pub(crate) fn connect(&self, peer: Peer, local: IpAddr) -> bool {
+        self.shared.connect_sole(peer, local)
     }
 
     /// Posts receives, in order (`ibv_post_recv(3)`).

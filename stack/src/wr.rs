@@ -81,10 +81,12 @@ pub struct RecvWr<'a> {
 pub enum WcOpcode {
     /// A posted Send.
     Send,
-    /// A posted Write-Record: its last octet was handed to the network.
+    /// A posted Write-Record or UC Write: its last octet was handed to the network.
     RdmaWrite,
     /// A posted receive.
     Recv,
+    /// A posted receive that a UC Write with immediate consumed; the octets are in the region that the peer wrote to.
+    RecvRdmaWithImmediate,
     /// A Write-Record that a peer made into our memory; `wr_id` is the record's handle.
     WriteRecord,
 }

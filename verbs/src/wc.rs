@@ -1,7 +1,8 @@
 //! Completions, from the stack's form to C's.
 
 use crate::abi::{
-    IBV_WC_GRH, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_SEND, IBV_WC_WITH_IMM, ibv_wc,
+    IBV_WC_GRH, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND,
+    IBV_WC_WITH_IMM, ibv_wc,
 };
 use crate::gid::MAX_UNICAST_LID;
 use dgiwarp::{Wc, WcOpcode, WcStatus};
@@ -28,6 +29,7 @@ fn opcode(opcode: WcOpcode) -> Option<c_uint> {
         WcOpcode::Send => Some(IBV_WC_SEND),
         WcOpcode::RdmaWrite => Some(IBV_WC_RDMA_WRITE),
         WcOpcode::Recv => Some(IBV_WC_RECV),
+        WcOpcode::RecvRdmaWithImmediate => Some(IBV_WC_RECV_RDMA_WITH_IMM),
         WcOpcode::WriteRecord => None,
         _ => None,
     }

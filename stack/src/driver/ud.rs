@@ -306,6 +306,19 @@ impl UdShared {
         )
     }
 
+    /// Gives a UC QP its peer, and the peer a socket of its own at once. Returns whether it had none. Where the kernel refuses such
+    /// a socket, the main one serves.
+    pub(crate) fn connect_sole(&self, peer: Peer, local: IpAddr) -> bool {
+        self.run(|inner| {
+            let connects = inner.engine.connect(peer);
+            if connects {
+                inner.sockets.stay();
+                self.connect(inner, clock::now(), 1, peer, local);
+            }
+            connects
+        })
+    }
+
     /// Gives a busy peer a socket of its own. What an idle socket at that place still holds is received first.
     fn connect(
         &self,

@@ -39,8 +39,9 @@ pub(crate) struct UdpSockets {
     candidates: [Option<(Peer, u32)>; CANDIDATES],
     hand: usize,
     receive_buffer: usize,
-    /// Making a connected socket failed once (as where ports are forwarded by a sandbox): not tried again.
-    refused: bool,
+    /// No peer gets a socket for being busy: the QP has one peer, or making a connected socket failed once (as where ports are forwarded by
+    /// a sandbox).
+    stays: bool,
 }
 
 /// What traffic of a busy peer asks for.
@@ -60,7 +61,7 @@ impl UdpSockets {
             candidates: [None; CANDIDATES],
             hand: 0,
             receive_buffer,
-            refused: false,
+            stays: false,
         })
     }
 
@@ -102,6 +103,11 @@ impl UdpSockets {
         (&self.main, peer.socket_addr())
     }
 
+    /// No peer gets a socket from now on but by [`connect`](Self::connect).
+    pub(crate) fn stay(&mut self) {
+        self.stays = true;
+    }
+
     /// Takes note of a datagram or train from or to `peer` over the socket at `index`.
     #[inline]
     pub(crate) fn note(&mut self, now: Instant, index: SocketIndex, peer: Peer) -> Advice {
@@ -111,7 +117,7 @@ impl UdpSockets {
             }
             return Advice::Stay;
         }
-        if self.refused || !self.becomes_busy(peer) {
+        if self.stays || !self.becomes_busy(peer) {
             return Advice::Stay;
         }
         let usable = peer
@@ -163,7 +169,7 @@ impl UdpSockets {
             .main
             .connect_sibling(address, local, self.receive_buffer);
         self.share_port(false)?;
-        self.refused = connected.is_err();
+        self.stays |= connected.is_err();
         let sibling = Sibling {
             socket: connected?,
             peer,

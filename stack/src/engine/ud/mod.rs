@@ -33,6 +33,8 @@ pub(crate) use send::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_len
 pub(crate) struct UdConfig {
     pub(crate) qpn: u16,
     pub(crate) pd: PdId,
+    /// Whether it is a UC QP, which hears its one peer only.
+    pub(crate) connected: bool,
     pub(crate) qkey: u32,
     /// Whether receives begin with 40 octets for a GRH, as the verbs ask.
     pub(crate) grh: bool,
@@ -56,7 +58,12 @@ pub(crate) struct UdEngine {
 impl UdEngine {
     pub(crate) fn new(config: UdConfig) -> Self {
         let [epoch, number, msn] = config.seed;
-        let receiver = Receiver::new(ReceiverConfig {
+        let make = if config.connected {
+            Receiver::new_connected
+        } else {
+            Receiver::new
+        };
+        let receiver = make(ReceiverConfig {
             qkey: config.qkey,
             record_slots: config.record_slots,
             record_timeout: config.record_timeout,
@@ -70,6 +77,11 @@ impl UdEngine {
             errors: ErrorQueue::default(),
             config,
         }
+    }
+
+    /// Gives a UC QP its peer. Returns whether it is one and had none.
+    pub(crate) fn connect(&mut self, peer: Peer) -> bool {
+        self.receiver.connect(peer)
     }
 
     /// Takes over a posted work request.

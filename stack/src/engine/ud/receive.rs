@@ -166,15 +166,21 @@ impl<C: CompletionSink> Upper<Peer> for UdUpper<'_, C> {
     }
 
     fn deliver(&mut self, receive: RecvWqe, delivery: Delivery<Peer>) {
+        let opcode = if delivery.written {
+            WcOpcode::RecvRdmaWithImmediate
+        } else {
+            WcOpcode::Recv
+        };
         let mut wc = Wc {
             byte_len: delivery.length,
             immediate: delivery.immediate,
             source: delivery.source.socket_addr(),
             destination: self.to,
             solicited: delivery.solicited,
-            ..Wc::new(receive.wr_id, WcOpcode::Recv, self.config.qpn.into())
+            ..Wc::new(receive.wr_id, opcode, self.config.qpn.into())
         };
         if self.config.grh
+            && !delivery.written
             && let (Some(source), Some(to)) = (delivery.source.ip_addr(), self.to)
         {
             let image = grh::image(source, to, delivery.length as usize);

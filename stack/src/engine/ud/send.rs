@@ -41,6 +41,8 @@ pub(crate) struct SendWqe {
     pub(crate) length: u32,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
+    /// A Write-Record that makes no record: a UC Write.
+    pub(crate) unrecorded: bool,
     /// Made when the first train is built, so that numbers follow the order of sending.
     pub(crate) template: Option<Template>,
 }
@@ -421,6 +423,7 @@ fn make_template(
         Flags::empty()
             .with(Flags::IMMEDIATE, immediate.is_some())
             .with(Flags::SOLICITED, wqe.solicited)
+            .with(Flags::WRITE, wqe.unrecorded)
     };
     let mut extension = |immediate: Option<u32>| Extension {
         flags: flags(immediate),

@@ -126,6 +126,7 @@ impl End {
             engine: UdEngine::new(UdConfig {
                 qpn: 1,
                 pd: PD,
+                connected: false,
                 qkey: QKEY,
                 grh: false,
                 max_recv_wr: 64,
@@ -161,6 +162,7 @@ impl End {
             length: total_length(sges).unwrap(),
             signaled: true,
             solicited: false,
+            unrecorded: false,
             template: None,
         });
     }
