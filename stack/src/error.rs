@@ -31,6 +31,12 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The STag chosen for a region names another one, or is 0 or all ones, which none has.
+    #[error("the STag {stag:#010x} cannot be had")]
+    StagTaken {
+        /// The STag asked for.
+        stag: u32,
+    },
     /// A size is outside the limits of the device.
     #[error("{what} of {value} is not between {min} and {max}")]
     Limit {
@@ -57,6 +63,7 @@ impl Error {
             Self::Bind { source, .. }
             | Self::Route { source, .. }
             | Self::System { source, .. } => source.raw_os_error().unwrap_or(5),
+            Self::StagTaken { .. } => 98,
             Self::Limit { .. } => 22,
         }
     }

@@ -73,7 +73,7 @@ pub use engine::rc::RcEnd;
 pub use engine::ud::{ErrorEntry, ErrorReason};
 pub use error::{CqError, Error, PostError, PostFailure};
 pub use events::{AsyncEvent, AsyncEvents};
-pub use pd::{Mr, Pd};
+pub use pd::{Mr, MrOptions, Pd};
 pub use rc_qp::{ConnectError, RcListener, RcQp, RcQpAttr, RcRequest, RcSendWr};
 pub use rnic::Rnic;
 pub use uc_qp::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};

@@ -4,13 +4,53 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use dgiwarp_llp_udp::{Path, PathKind};
+use dgiwarp_llp_udp::{Path, PathKind, Peer};
 
 use crate::driver::route;
-use crate::engine::mr::{Keys, PdId};
+use crate::engine::mr::{Keys, PdId, Terms};
 use crate::{
     Access, AddressHandle, Error, RcQp, RcQpAttr, Region, Rnic, Sge, UcQp, UcQpAttr, UdQp, UdQpAttr,
 };
+
+/// How memory is registered, and which datagrams may use it.
+///
+/// ```
+/// use dgiwarp::{Access, MrOptions};
+///
+/// // Memory that the members of a group may write under an STag that all of them know.
+/// let options = MrOptions { well_known: Some(0x4711), ..MrOptions::new(Access::REMOTE_WRITE) };
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MrOptions {
+    /// What peers may do with it.
+    pub access: Access,
+    /// Address of its first octet in the region's own address space. `None`: its address in this process.
+    pub iova: Option<u64>,
+    /// Takes datagrams of the queue pair with this address and port alone; others are dropped and counted as
+    /// `wrong-peer`. Default: of every peer that knows the STag.
+    pub only_from: Option<SocketAddr>,
+    /// Takes only datagrams that carry their sender's valid cookie, which proves that the sender receives at the address it
+    /// sends from; others are dropped and counted as `bad-cookie`. Default no.
+    pub cookie: bool,
+    /// The STag to use instead of a random one. Only regions with such an STag can be written by what is sent to a
+    /// group, because all members must then use the same. It is as good as public: whoever reaches the queue pair may write
+    /// the region, so give it memory of its own. Default none.
+    pub well_known: Option<u32>,
+}
+
+impl MrOptions {
+    /// No restriction, a random STag, addresses of this process.
+    #[must_use]
+    pub const fn new(access: Access) -> Self {
+        Self {
+            access,
+            iova: None,
+            only_from: None,
+            cookie: false,
+            well_known: None,
+        }
+    }
+}
 
 /// A protection domain (`ibv_alloc_pd(3)`): memory and queue pairs of one domain work together, and with no other.
 /// Cloning shares it.
@@ -36,8 +76,7 @@ impl Pd {
     /// # Errors
     /// None today; the kinds of [`Error`] that limits of the device would give.
     pub fn register(&self, region: Region, access: Access) -> Result<Mr, Error> {
-        let iova = region.address();
-        self.register_at(region, iova, access)
+        self.register_with(region, MrOptions::new(access))
     }
 
     /// Registers memory that peers and work requests address from `iova` on (`ibv_reg_mr_iova(3)`).
@@ -45,7 +84,19 @@ impl Pd {
     /// # Errors
     /// [`Error::Limit`] if the last address would wrap.
     pub fn register_at(&self, region: Region, iova: u64, access: Access) -> Result<Mr, Error> {
+        let iova = Some(iova);
+        let options = MrOptions::new(access);
+        self.register_with(region, MrOptions { iova, ..options })
+    }
+
+    /// Registers memory with restrictions, or under an STag of the caller's choice. Regions restricted to a peer or to
+    /// cookies take no writes over connections.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if the last address would wrap, [`Error::StagTaken`] if the STag chosen cannot be had.
+    pub fn register_with(&self, region: Region, options: MrOptions) -> Result<Mr, Error> {
         let length = region.len();
+        let iova = options.iova.unwrap_or_else(|| region.address());
         if iova.checked_add(length as u64).is_none() {
             return Err(Error::Limit {
                 what: "region length",
@@ -54,12 +105,23 @@ impl Pd {
                 max: usize::try_from(u64::MAX - iova).unwrap_or(usize::MAX),
             });
         }
-        let access = if access.contains(Access::REMOTE_WRITE) {
-            access | Access::LOCAL_WRITE
+        let access = if options.access.contains(Access::REMOTE_WRITE) {
+            options.access | Access::LOCAL_WRITE
         } else {
-            access
+            options.access
         };
-        let keys = self.rnic.shared.mrs.register(region, iova, access, self.id);
+        let terms = Terms {
+            iova,
+            access,
+            pd: self.id,
+            only_from: options.only_from.map(Peer::ip),
+            cookie: options.cookie,
+            well_known: options.well_known,
+        };
+        let registered = self.rnic.shared.mrs.register_with(region, terms);
+        let keys = registered.map_err(|_| Error::StagTaken {
+            stag: options.well_known.unwrap_or(0),
+        })?;
         Ok(Mr {
             pd: self.clone(),
             keys,

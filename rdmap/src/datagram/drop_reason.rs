@@ -56,6 +56,10 @@ reasons! {
     NoAccess = "no-access",
     /// The region is restricted to another peer, or the QP is connected to another one.
     WrongPeer = "wrong-peer",
+    /// Cookie missing or wrong.
+    BadCookie = "bad-cookie",
+    /// STag not well-known, sent to a group.
+    NotWellKnown = "not-well-known",
     /// Outside the region.
     OutOfBounds = "out-of-bounds",
     /// Message closed or too old.

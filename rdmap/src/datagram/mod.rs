@@ -22,7 +22,7 @@ mod source;
 
 pub use drop_reason::DropReason;
 pub use numbers::Numbers;
-pub use receiver::{Delivery, PlaceFailed, Receiver, ReceiverConfig, TakeError, Upper};
+pub use receiver::{Delivery, Origin, PlaceFailed, Receiver, ReceiverConfig, TakeError, Upper};
 pub use records::{Record, RecordHandle};
 
 #[cfg(test)]

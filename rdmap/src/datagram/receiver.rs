@@ -16,7 +16,7 @@ use super::segment::{self, Parsed};
 use super::source::{SourceId, SourceTable, Standing};
 use crate::wire::{Extension, Flags};
 
-pub use upper::{Delivery, PlaceFailed, TakeError, Upper};
+pub use upper::{Delivery, Origin, PlaceFailed, TakeError, Upper};
 use writes::WriteSegment;
 
 /// Settings of a [`Receiver`].
@@ -112,7 +112,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         self.config.qkey = qkey;
     }
 
-    /// Handles a segment from `from`: a datagram without its CRC, which the caller checked.
+    /// Handles a segment: a datagram without its CRC, which the caller checked.
     ///
     /// # Errors
     /// The reason for which it was dropped, for the caller to count. Nothing of it was placed then.
@@ -120,10 +120,12 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     pub fn handle_segment<U: Upper<K, Receive = R>>(
         &mut self,
         now: Instant,
-        from: K,
+        origin: impl Into<Origin<K>>,
         bytes: &[u8],
         upper: &mut U,
     ) -> Result<(), DropReason> {
+        let origin = origin.into();
+        let from = origin.peer;
         let parsed = segment::parse(bytes)?;
         if let Service::Connected(peer) = self.service
             && peer != Some(from)
@@ -148,10 +150,10 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                 if extension.flags.contains(Flags::WRITE) {
                     return match self.service {
                         Service::Datagram => Err(DropReason::UnexpectedOpcode),
-                        Service::Connected(_) => self.handle_uc_write(now, from, &write, upper),
+                        Service::Connected(_) => self.handle_uc_write(now, origin, &write, upper),
                     };
                 }
-                self.handle_write_record(now, from, &write, upper)
+                self.handle_write_record(now, origin, &write, upper)
             }
             Parsed::Send {
                 qkey,

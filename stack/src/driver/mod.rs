@@ -12,6 +12,7 @@
 pub(crate) mod background;
 pub(crate) mod clock;
 pub(crate) mod cq;
+mod groups;
 mod hot_set;
 mod member;
 mod notices;

@@ -262,9 +262,11 @@ impl UdShared {
             }
         };
         let now = clock::coarse();
+        let to_group = inner.sockets.is_to_group(index, received.to);
         let arrival = Arrival {
             from: received.from,
             to: received.to,
+            to_group,
             octets: buffer.octets(received.len),
             stride: received.stride,
         };
@@ -278,6 +280,7 @@ impl UdShared {
         self.note_deadline(inner);
         if let Advice::Connect(place) = inner.sockets.note(now, index, received.from)
             && let Some(local) = received.to
+            && !to_group
         {
             self.connect(inner, now, place, received.from, local);
         }
@@ -341,6 +344,7 @@ impl UdShared {
                 let arrival = Arrival {
                     from: received.from,
                     to: received.to,
+                    to_group: false,
                     octets: buffer.octets(received.len),
                     stride: received.stride,
                 };

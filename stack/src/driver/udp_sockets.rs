@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::Peer;
 
+use super::groups::HostAddresses;
 use super::udp_socket::UdpSocket;
 use crate::Error;
 
@@ -42,6 +43,7 @@ pub(crate) struct UdpSockets {
     /// No peer gets a socket for being busy: the QP has one peer, or making a connected socket failed once (as where ports are forwarded by
     /// a sandbox).
     stays: bool,
+    hosts: HostAddresses,
 }
 
 /// What traffic of a busy peer asks for.
@@ -62,7 +64,15 @@ impl UdpSockets {
             hand: 0,
             receive_buffer,
             stays: false,
+            hosts: HostAddresses::default(),
         })
+    }
+
+    /// Whether what arrived through the socket at `index` for the address `to` was sent to a group.
+    #[inline]
+    pub(crate) fn is_to_group(&mut self, index: SocketIndex, to: Option<IpAddr>) -> bool {
+        // A connected socket is bound to an address of this host.
+        index == 0 && to.is_some_and(|to| self.hosts.is_group(to))
     }
 
     pub(crate) fn main(&self) -> &UdpSocket {

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
+use dgiwarp_llp_udp::Peer;
 use dgiwarp_memory::{Access, Region, RegionSlice};
+use dgiwarp_rdmap::datagram::{DropReason, Origin};
 use parking_lot::{Mutex, RwLock};
 use rand::Rng;
 use rand_chacha::ChaCha20Rng;
@@ -27,6 +29,55 @@ const QUARANTINE: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PdId(pub(crate) u32);
 
+/// Which datagrams a region takes, beyond what its access says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Restrictions {
+    /// From this peer alone.
+    pub(crate) only_from: Option<Peer>,
+    /// Only those with their peer's valid cookie.
+    pub(crate) cookie: bool,
+    /// The STag was agreed on beforehand, so that what is sent to a group may name it.
+    pub(crate) well_known: bool,
+}
+
+impl Restrictions {
+    /// Whether a datagram of this origin may use the region: §5 steps 5 and 6 of the datagram mapping.
+    #[inline]
+    pub(crate) fn check(&self, origin: Origin<Peer>) -> Result<(), DropReason> {
+        if self.only_from.is_some_and(|peer| peer != origin.peer) {
+            return Err(DropReason::WrongPeer);
+        }
+        if self.cookie && !origin.cookie_valid {
+            return Err(DropReason::BadCookie);
+        }
+        if origin.to_group && !self.well_known {
+            return Err(DropReason::NotWellKnown);
+        }
+        Ok(())
+    }
+
+    /// Whether they ask what only a datagram can show.
+    fn ask_for_datagrams(&self) -> bool {
+        self.only_from.is_some() || self.cookie
+    }
+}
+
+/// What memory is registered as.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) iova: u64,
+    pub(crate) access: Access,
+    pub(crate) pd: PdId,
+    pub(crate) only_from: Option<Peer>,
+    pub(crate) cookie: bool,
+    /// The STag that the caller chose.
+    pub(crate) well_known: Option<u32>,
+}
+
+/// The STag that a caller chose names another region, or is one that none can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StagTaken;
+
 /// A registered region.
 #[derive(Debug)]
 pub(crate) struct Registration {
@@ -35,6 +86,7 @@ pub(crate) struct Registration {
     iova: u64,
     access: Access,
     pd: PdId,
+    restrictions: Restrictions,
 }
 
 /// A region that cannot be deregistered until this is dropped.
@@ -96,34 +148,58 @@ impl MrTable {
         }
     }
 
+    /// Registers memory that any peer may use.
+    #[cfg(test)]
     pub(crate) fn register(&self, region: Region, iova: u64, access: Access, pd: PdId) -> Keys {
-        let registration = Arc::new(Registration {
-            region,
+        let terms = Terms {
             iova,
             access,
             pd,
+            only_from: None,
+            cookie: false,
+            well_known: None,
+        };
+        self.register_with(region, terms).unwrap()
+    }
+
+    pub(crate) fn register_with(&self, region: Region, terms: Terms) -> Result<Keys, StagTaken> {
+        let registration = Arc::new(Registration {
+            region,
+            iova: terms.iova,
+            access: terms.access,
+            pd: terms.pd,
+            restrictions: Restrictions {
+                only_from: terms.only_from,
+                cookie: terms.cookie,
+                well_known: terms.well_known.is_some(),
+            },
         });
         let mut random = self.random.lock();
         let mut local = self.local.write();
         let mut remote = self.remote.write();
+        let taken = |key: u32| local.contains_key(&key) || remote.contains_key(&key);
+        // 0 and all ones are what uninitialised fields and bit patterns of programs look like.
+        let usable = |key: u32| key != 0 && key != u32::MAX && !taken(key);
         let mut draw = || loop {
             let key = random.generator.next_u32();
-            // 0 and all ones are what uninitialised fields and bit patterns of programs look like.
-            let taken = local.contains_key(&key) || remote.contains_key(&key);
-            if key != 0 && key != u32::MAX && !taken && !random.retired.contains(&key) {
+            if usable(key) && !random.retired.contains(&key) {
                 return key;
             }
         };
-        let lkey = draw();
-        let rkey = loop {
+        let rkey = match terms.well_known {
+            Some(stag) if usable(stag) => stag,
+            Some(_) => return Err(StagTaken),
+            None => draw(),
+        };
+        let lkey = loop {
             let key = draw();
-            if key != lkey {
+            if key != rkey {
                 break key;
             }
         };
         local.insert(lkey, Arc::clone(&registration));
         remote.insert(rkey, registration);
-        Keys { lkey, rkey }
+        Ok(Keys { lkey, rkey })
     }
 
     /// Takes a registration out. When this returns, nothing reads or writes the region any more.
@@ -146,7 +222,7 @@ impl MrTable {
         }
     }
 
-    /// The region that a peer names, with the checks of RFC 5041 §7.1 and the right to write.
+    /// The region that a connected peer names, with the checks of RFC 5041 §7.1 and the right to write.
     #[inline]
     pub(crate) fn remote_write(&self, pd: PdId, span: TaggedSpan) -> Result<Use, TaggedError> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
@@ -155,7 +231,8 @@ impl MrTable {
         Ok(registration)
     }
 
-    /// The checks of a write by a peer into a region that was found before.
+    /// The checks of a write by a connected peer into a region that was found before. A connection has neither a
+    /// datagram peer's address nor a cookie, so regions restricted to these are closed to it.
     #[inline]
     pub(crate) fn check_remote_write(
         registration: &Registration,
@@ -165,13 +242,50 @@ impl MrTable {
         if registration.pd != pd {
             return Err(TaggedError::NotAssociated);
         }
-        if !registration.access.contains(Access::REMOTE_WRITE) {
+        let allowed = registration.access.contains(Access::REMOTE_WRITE)
+            && !registration.restrictions.ask_for_datagrams();
+        if !allowed {
             return Err(TaggedError::Access);
         }
         registration
             .offset(span.start.get(), span.length)
             .map(|_| ())
             .ok_or(TaggedError::BaseOrBounds)
+    }
+
+    /// The region that a Write-Record names, with the checks of §5 steps 3 to 7 of the datagram mapping.
+    #[inline]
+    pub(crate) fn write_record(
+        &self,
+        pd: PdId,
+        origin: Origin<Peer>,
+        span: TaggedSpan,
+    ) -> Result<Use, DropReason> {
+        let found = self.remote.read().get(&span.stag.get()).cloned();
+        let registration = found.ok_or(DropReason::BadStag)?;
+        Self::check_write_record(&registration, pd, origin, span)?;
+        Ok(registration)
+    }
+
+    /// The checks of a Write-Record into a region that was found before.
+    #[inline]
+    pub(crate) fn check_write_record(
+        registration: &Registration,
+        pd: PdId,
+        origin: Origin<Peer>,
+        span: TaggedSpan,
+    ) -> Result<(), DropReason> {
+        if registration.pd != pd {
+            return Err(DropReason::BadPd);
+        }
+        if !registration.access.contains(Access::REMOTE_WRITE) {
+            return Err(DropReason::NoAccess);
+        }
+        registration.restrictions.check(origin)?;
+        registration
+            .offset(span.start.get(), span.length)
+            .map(|_| ())
+            .ok_or(DropReason::OutOfBounds)
     }
 
     /// The region of a scatter/gather element.
@@ -243,6 +357,73 @@ mod tests {
             check(local_only.rkey, 1000, 1, PD),
             Err(TaggedError::Access)
         );
+    }
+
+    /// §5: the first check that fails names the reason, and restrictions stand between access and bounds.
+    #[test]
+    fn restrictions_are_checked_in_the_order_of_the_specification() {
+        let table = table();
+        let peer = Peer::ip("192.0.2.1:7".parse().unwrap());
+        let terms = Terms {
+            iova: 0,
+            access: Access::REMOTE_WRITE,
+            pd: PD,
+            only_from: Some(peer),
+            cookie: true,
+            well_known: None,
+        };
+        let region = Buffer::zeroed(8).unwrap().region();
+        let keys = table.register_with(region.clone(), terms).unwrap();
+        let try_from = |peer: &str, to_group, cookie_valid, length| {
+            let origin = Origin {
+                peer: Peer::ip(peer.parse().unwrap()),
+                to_group,
+                cookie_valid,
+            };
+            let found = table.write_record(PD, origin, span(keys.rkey, 0, length));
+            found.map(|_| ())
+        };
+        let other_port = try_from("192.0.2.1:8", true, false, 9);
+        assert_eq!(other_port, Err(DropReason::WrongPeer));
+        let peer = "[::ffff:192.0.2.1]:7";
+        assert_eq!(try_from(peer, true, false, 9), Err(DropReason::BadCookie));
+        assert_eq!(try_from(peer, true, true, 9), Err(DropReason::NotWellKnown));
+        assert_eq!(try_from(peer, false, true, 9), Err(DropReason::OutOfBounds));
+        assert_eq!(try_from(peer, false, true, 8), Ok(()));
+        let connected = table.remote_write(PD, span(keys.rkey, 0, 8));
+        assert_eq!(connected.map(|_| ()), Err(TaggedError::Access));
+    }
+
+    #[test]
+    fn a_chosen_stag_is_given_once_at_a_time() {
+        let table = table();
+        let region = Buffer::zeroed(8).unwrap().region();
+        let choose = |stag| {
+            let terms = Terms {
+                iova: 0,
+                access: Access::REMOTE_WRITE,
+                pd: PD,
+                only_from: None,
+                cookie: false,
+                well_known: Some(stag),
+            };
+            table.register_with(region.clone(), terms)
+        };
+        let keys = choose(0x4711).unwrap();
+        assert_eq!(keys.rkey, 0x4711);
+        assert_ne!(keys.lkey, 0x4711);
+        for taken in [0x4711, keys.lkey, 0, u32::MAX] {
+            assert_eq!(choose(taken), Err(StagTaken), "{taken:#x}");
+        }
+        let to_group = Origin {
+            to_group: true,
+            ..Peer::ip("192.0.2.1:7".parse().unwrap()).into()
+        };
+        let found = table.write_record(PD, to_group, span(0x4711, 0, 8));
+        assert!(found.is_ok());
+        drop(found);
+        table.deregister(keys);
+        assert!(choose(0x4711).is_ok(), "may be chosen again at once");
     }
 
     #[test]

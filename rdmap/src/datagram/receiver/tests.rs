@@ -3,8 +3,7 @@ mod uc;
 use super::*;
 use crate::datagram::segment::Template;
 use crate::wire::Flags;
-use dgiwarp_ddp::error::TaggedError;
-use dgiwarp_ddp::placement::{TaggedBuffers, TaggedSpan};
+use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{Msn, Segmenter};
 use dgiwarp_ddp::{STag, TaggedOffset};
 use proptest::prelude::*;
@@ -37,45 +36,48 @@ impl Vecs {
     }
 }
 
-impl TaggedBuffers for Vecs {
-    fn check(&self, span: TaggedSpan) -> Result<(), TaggedError> {
+impl Upper<char> for Vecs {
+    type Receive = (u32, usize);
+
+    fn check_write(&self, origin: Origin<char>, span: TaggedSpan) -> Result<(), DropReason> {
         if span.stag != STAG {
-            return Err(TaggedError::InvalidStag);
+            return Err(DropReason::BadStag);
+        }
+        if origin.to_group {
+            return Err(DropReason::NotWellKnown);
         }
         let start = span
             .start
             .get()
             .checked_sub(BASE)
-            .ok_or(TaggedError::BaseOrBounds)?;
+            .ok_or(DropReason::OutOfBounds)?;
         let end = start
             .checked_add(span.length.into())
-            .ok_or(TaggedError::Wrap)?;
+            .ok_or(DropReason::OutOfBounds)?;
         if end > self.region.len() as u64 {
-            return Err(TaggedError::BaseOrBounds);
+            return Err(DropReason::OutOfBounds);
         }
         Ok(())
     }
 
-    fn place(
+    fn place_write(
         &mut self,
+        origin: Origin<char>,
         stag: STag,
         start: TaggedOffset,
         payload: &[u8],
-    ) -> Result<(), TaggedError> {
+    ) -> Result<(), DropReason> {
         let length = u32::try_from(payload.len()).unwrap();
-        self.check(TaggedSpan {
+        let span = TaggedSpan {
             stag,
             start,
             length,
-        })?;
+        };
+        self.check_write(origin, span)?;
         let start = usize::try_from(start.get() - BASE).unwrap();
         self.region[start..start + payload.len()].copy_from_slice(payload);
         Ok(())
     }
-}
-
-impl Upper<char> for Vecs {
-    type Receive = (u32, usize);
 
     fn take_receive(&mut self, length: u32) -> Result<Self::Receive, TakeError> {
         let &(_, room) = self.posted.front().ok_or(TakeError::Empty)?;
@@ -445,4 +447,29 @@ proptest! {
         }
         receiver.handle_timeout(now + Duration::from_secs(1), &mut upper);
     }
+}
+
+/// §5 steps 5 and 6 hold for each segment, also where a record is open already.
+#[test]
+fn later_segments_of_a_record_are_checked_for_their_own_origin() {
+    let (mut receiver, mut upper) = (receiver(4), Vecs::new(100, &[]));
+    let message = write_record(1, 30, 10);
+    let now = origin();
+    let to_group = Origin {
+        to_group: true,
+        ..'a'.into()
+    };
+    assert_eq!(
+        receiver.handle_segment(now, to_group, &message[0], &mut upper),
+        Err(DropReason::NotWellKnown)
+    );
+    assert_eq!(receiver.poll_timeout(), None, "no state was made");
+    receiver
+        .handle_segment(now, 'a', &message[0], &mut upper)
+        .unwrap();
+    assert_eq!(
+        receiver.handle_segment(now, to_group, &message[1], &mut upper),
+        Err(DropReason::NotWellKnown)
+    );
+    assert_eq!(upper.region[10..], [0; 90]);
 }

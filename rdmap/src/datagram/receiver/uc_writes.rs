@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use dgiwarp_ddp::placement::TaggedSpan;
 
-use super::writes::{WriteSegment, drop_reason};
-use super::{Delivery, Receiver, Upper};
+use super::writes::WriteSegment;
+use super::{Delivery, Origin, Receiver, Upper};
 use crate::datagram::DropReason;
 use crate::datagram::open_writes::OpenWrite;
 use crate::datagram::source::{SourceId, Standing};
@@ -23,7 +23,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     pub(super) fn handle_uc_write<U: Upper<K, Receive = R>>(
         &mut self,
         now: Instant,
-        from: K,
+        origin: Origin<K>,
         write: &WriteSegment<'_>,
         upper: &mut U,
     ) -> Result<(), DropReason> {
@@ -31,23 +31,22 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         // As with Write-Records: the checks cover the whole message and were made with its first segment.
         let open = self
             .sources
-            .find(from, extension.epoch)
+            .find(origin.peer, extension.epoch)
             .and_then(|source| self.writes.find(source, extension.number));
         if let Some(position) = open {
             if !self.writes.get(position).is_of(write) {
                 return Err(DropReason::Malformed);
             }
-            return self.place_tracked(now, from, position, write, upper);
+            return self.place_tracked(now, origin, position, write, upper);
         }
-        upper
-            .check(TaggedSpan {
-                stag: write.stag,
-                start: write.base,
-                length: extension.length,
-            })
-            .map_err(drop_reason)?;
+        let span = TaggedSpan {
+            stag: write.stag,
+            start: write.base,
+            length: extension.length,
+        };
+        upper.check_write(origin, span)?;
         upper.prepare_state();
-        let source = self.source_of(now, from, extension)?;
+        let source = self.source_of(now, origin.peer, extension)?;
         if let Standing::Open(behind) = self.sources.get(source).standing(extension.number)
             && behind > self.config.reorder_window
         {
@@ -57,7 +56,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         if write.payload.len() == extension.length as usize {
             // A message of one segment is closed at once, whatever becomes of it.
             self.sources.get_mut(source).close(extension.number);
-            return self.place_last(from, write, upper);
+            return self.place_last(origin, write, upper);
         }
         if self.writes.is_full()
             && let Some(silent) = self.writes.most_silent()
@@ -68,14 +67,14 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         let position = self.writes.add(now, (source, extension.number), message);
         self.sources.get_mut(source).open_writes += 1;
         self.wake_by(now + self.config.record_timeout);
-        self.place_tracked(now, from, position, write, upper)
+        self.place_tracked(now, origin, position, write, upper)
     }
 
     #[inline]
     fn place_tracked<U: Upper<K, Receive = R>>(
         &mut self,
         now: Instant,
-        from: K,
+        origin: Origin<K>,
         position: usize,
         write: &WriteSegment<'_>,
         upper: &mut U,
@@ -91,41 +90,40 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             .map_err(|_| DropReason::MapFull)?;
         if open.map.octets() == open.length {
             self.close_write(position);
-            return self.place_last(from, write, upper);
+            return self.place_last(origin, write, upper);
         }
         open.last_placed = now;
         self.sources.touch(now, open.owner);
-        let placed = upper.place(write.stag, write.tagged_offset, write.payload);
+        let placed = upper.place_write(origin, write.stag, write.tagged_offset, write.payload);
         if placed.is_err() {
             // The region is gone or has other rights by now, so the rest cannot be placed either.
             self.close_write(position);
         }
-        placed.map_err(drop_reason)
+        placed
     }
 
     /// Places what completes a message, and completes the receive that it asks for. The receive is taken first: without
     /// one the segment is dropped like a Send would be.
     fn place_last<U: Upper<K, Receive = R>>(
         &mut self,
-        source: K,
+        origin: Origin<K>,
         write: &WriteSegment<'_>,
         upper: &mut U,
     ) -> Result<(), DropReason> {
         let Extension { flags, length, .. } = write.extension;
         let Some(immediate) = write.extension.immediate() else {
-            return upper
-                .place(write.stag, write.tagged_offset, write.payload)
-                .map_err(drop_reason);
+            return upper.place_write(origin, write.stag, write.tagged_offset, write.payload);
         };
         let receive = upper.take_receive(0)?;
-        if let Err(error) = upper.place(write.stag, write.tagged_offset, write.payload) {
+        let placed = upper.place_write(origin, write.stag, write.tagged_offset, write.payload);
+        if let Err(reason) = placed {
             upper.give_back(receive);
-            return Err(drop_reason(error));
+            return Err(reason);
         }
         upper.deliver(
             receive,
             Delivery {
-                source,
+                source: origin.peer,
                 length,
                 immediate: Some(immediate),
                 solicited: flags.contains(Flags::SOLICITED),

@@ -1,6 +1,7 @@
 //! What the receiver reaches through its caller: memory, receive queue and completion queue.
 
-use dgiwarp_ddp::placement::TaggedBuffers;
+use dgiwarp_ddp::placement::TaggedSpan;
+use dgiwarp_ddp::{STag, TaggedOffset};
 
 use crate::datagram::DropReason;
 use crate::datagram::records::{Record, RecordHandle};
@@ -21,6 +22,28 @@ pub enum TakeError {
 #[error("the memory of a posted receive is not registered")]
 pub struct PlaceFailed;
 
+/// What is known of a segment beside its octets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin<K> {
+    /// Who sent it.
+    pub peer: K,
+    /// Whether it was sent to a group address. Such a segment is never answered (§6).
+    pub to_group: bool,
+    /// Whether it carried the peer's valid cookie (§6).
+    pub cookie_valid: bool,
+}
+
+impl<K> From<K> for Origin<K> {
+    /// A segment from `peer` to this host alone, without a cookie.
+    fn from(peer: K) -> Self {
+        Self {
+            peer,
+            to_group: false,
+            cookie_valid: false,
+        }
+    }
+}
+
 /// A message that completes a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivery<K> {
@@ -37,13 +60,32 @@ pub struct Delivery<K> {
 }
 
 /// The receiver's way to memory, receive queue and completion queue.
-pub trait Upper<K>: TaggedBuffers {
+pub trait Upper<K> {
     /// A receive taken from the queue.
     type Receive;
 
     /// State for a new source or message is about to be made, which may allocate: let go of memory that
     /// is held between placements.
     fn prepare_state(&mut self) {}
+
+    /// Checks that the peer may write the whole span now: §5 steps 3 to 7, in this order.
+    ///
+    /// # Errors
+    /// The reason of the first check that fails.
+    fn check_write(&self, origin: Origin<K>, span: TaggedSpan) -> Result<(), DropReason>;
+
+    /// Checks the span of `payload.len()` octets at `start` again and writes `payload` there, the last octet last.
+    /// The check belongs to the write: the buffer may have been invalidated since [`check_write`](Self::check_write).
+    ///
+    /// # Errors
+    /// As `check_write`; then nothing was written.
+    fn place_write(
+        &mut self,
+        origin: Origin<K>,
+        stag: STag,
+        start: TaggedOffset,
+        payload: &[u8],
+    ) -> Result<(), DropReason>;
 
     /// Takes the receive at the head of the queue, if `length` octets fit it.
     ///

@@ -3,11 +3,10 @@
 use std::hash::Hash;
 use std::time::Instant;
 
-use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{STag, TaggedOffset};
 
-use super::{Receiver, Upper};
+use super::{Origin, Receiver, Upper};
 use crate::datagram::DropReason;
 use crate::datagram::records::{Fields, Record};
 use crate::datagram::source::{SourceId, Standing};
@@ -33,7 +32,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     pub(super) fn handle_write_record<U: Upper<K, Receive = R>>(
         &mut self,
         now: Instant,
-        from: K,
+        origin: Origin<K>,
         write: &WriteSegment<'_>,
         upper: &mut U,
     ) -> Result<(), DropReason> {
@@ -41,6 +40,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             return Err(DropReason::WriteRecordOff);
         }
         let extension = &write.extension;
+        let from = origin.peer;
         // The checks of §5 steps 3 to 7 come before any state is made, and cover the whole message, so that
         // a record never promises octets outside the region. For an open record of this STag and base they
         // were made with its first segment; placement repeats them for its own octets.
@@ -52,15 +52,14 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                 .then_some((source, slot))
         });
         if let Some((source, slot)) = open {
-            return self.place_recorded(now, source, slot, write, upper);
+            return self.place_recorded((now, origin), source, slot, write, upper);
         }
-        upper
-            .check(TaggedSpan {
-                stag: write.stag,
-                start: write.base,
-                length: extension.length,
-            })
-            .map_err(drop_reason)?;
+        let span = TaggedSpan {
+            stag: write.stag,
+            start: write.base,
+            length: extension.length,
+        };
+        upper.check_write(origin, span)?;
         upper.prepare_state();
         let source = self.source_of(now, from, extension)?;
         if let Standing::Open(behind) = self.sources.get(source).standing(extension.number)
@@ -80,20 +79,20 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             length: extension.length,
         };
         if write.payload.len() == extension.length as usize {
-            return self.place_whole(now, source, fields, write, upper);
+            return self.place_whole((now, origin), source, fields, write, upper);
         }
         let Some(slot) = self.records.open(now, source, extension.number, fields) else {
-            return Self::place_unrecorded(write, upper);
+            return Self::place_unrecorded(origin, write, upper);
         };
         self.sources.get_mut(source).open_records += 1;
         self.wake_by(now + self.config.record_timeout);
-        self.place_recorded(now, source, slot, write, upper)
+        self.place_recorded((now, origin), source, slot, write, upper)
     }
 
     /// A message of one segment: its record is closed as soon as it is made.
     fn place_whole<U: Upper<K, Receive = R>>(
         &mut self,
-        now: Instant,
+        (now, origin): (Instant, Origin<K>),
         source: SourceId,
         fields: Fields<K>,
         write: &WriteSegment<'_>,
@@ -102,11 +101,12 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         let extension = &write.extension;
         let number = extension.number;
         let Some((slot, handle)) = self.records.open_closed(now, source, number, fields) else {
-            return Self::place_unrecorded(write, upper);
+            return Self::place_unrecorded(origin, write, upper);
         };
-        if let Err(error) = upper.place(write.stag, write.tagged_offset, write.payload) {
+        let placed = upper.place_write(origin, write.stag, write.tagged_offset, write.payload);
+        if let Err(reason) = placed {
             self.records.abandon(handle);
-            return Err(drop_reason(error));
+            return Err(reason);
         }
         let record = self.records.record_mut(slot);
         record
@@ -122,12 +122,11 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
 
     /// The ring is full: the octets are placed, the record is lost.
     fn place_unrecorded<U: Upper<K, Receive = R>>(
+        origin: Origin<K>,
         write: &WriteSegment<'_>,
         upper: &mut U,
     ) -> Result<(), DropReason> {
-        upper
-            .place(write.stag, write.tagged_offset, write.payload)
-            .map_err(drop_reason)?;
+        upper.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
         upper.count(DropReason::RecordDropped);
         Ok(())
     }
@@ -135,7 +134,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     #[inline]
     fn place_recorded<U: Upper<K, Receive = R>>(
         &mut self,
-        now: Instant,
+        (now, origin): (Instant, Origin<K>),
         source: SourceId,
         slot: usize,
         write: &WriteSegment<'_>,
@@ -151,9 +150,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         if !record.map.has_room(start, end) {
             return Err(DropReason::MapFull);
         }
-        upper
-            .place(write.stag, write.tagged_offset, write.payload)
-            .map_err(drop_reason)?;
+        upper.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
         record
             .map
             .insert(start, end)
@@ -175,15 +172,5 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         source.open_records -= 1;
         source.close(number);
         upper.deliver_record(handle, self.records.record(slot));
-    }
-}
-
-pub(super) fn drop_reason(error: TaggedError) -> DropReason {
-    match error {
-        TaggedError::InvalidStag => DropReason::BadStag,
-        TaggedError::BaseOrBounds | TaggedError::Wrap => DropReason::OutOfBounds,
-        TaggedError::NotAssociated => DropReason::BadPd,
-        TaggedError::Version => DropReason::BadVersion,
-        TaggedError::Access => DropReason::NoAccess,
     }
 }

@@ -3,12 +3,11 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use dgiwarp_ddp::error::TaggedError;
-use dgiwarp_ddp::placement::{TaggedBuffers, TaggedSpan};
+use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_llp_udp::{Peer, digest};
 use dgiwarp_rdmap::datagram::{
-    Delivery, DropReason, PlaceFailed, Receiver, Record, RecordHandle, TakeError, Upper,
+    Delivery, DropReason, Origin, PlaceFailed, Receiver, Record, RecordHandle, TakeError, Upper,
 };
 
 use super::UdConfig;
@@ -26,6 +25,8 @@ pub(crate) struct Arrival<'a> {
     pub(crate) from: Peer,
     /// The address of ours that it was sent to.
     pub(crate) to: Option<IpAddr>,
+    /// Whether that is a group's: such datagrams are never answered (§6).
+    pub(crate) to_group: bool,
     /// One datagram, or several of equal length and a last one.
     pub(crate) octets: &'a [u8],
     /// That length.
@@ -42,6 +43,11 @@ pub(super) fn handle_input<C: CompletionSink>(
     completions: &mut C,
 ) {
     let mut upper = UdUpper::new(config, arrival.to, tables, completions, counters);
+    let origin = Origin {
+        peer: arrival.from,
+        to_group: arrival.to_group,
+        cookie_valid: false,
+    };
     for datagram in arrival.octets.chunks(arrival.stride.max(1)) {
         let handled = digest::check(datagram)
             .map_err(|error| match error {
@@ -49,7 +55,7 @@ pub(super) fn handle_input<C: CompletionSink>(
                 digest::DigestError::Mismatch { .. } => DropReason::BadCrc,
             })
             .and_then(|segment| {
-                receiver.handle_segment(now, arrival.from, segment, &mut upper)?;
+                receiver.handle_segment(now, origin, segment, &mut upper)?;
                 upper.counters.count_received(segment.len());
                 Ok(())
             });
@@ -103,50 +109,48 @@ impl<'a, C: CompletionSink> UdUpper<'a, C> {
     }
 }
 
-impl<C: CompletionSink> TaggedBuffers for UdUpper<'_, C> {
-    fn check(&self, span: TaggedSpan) -> Result<(), TaggedError> {
-        self.tables
-            .mrs
-            .remote_write(self.config.pd, span)
-            .map(|_| ())
-    }
-
-    #[inline]
-    fn place(
-        &mut self,
-        stag: STag,
-        start: TaggedOffset,
-        payload: &[u8],
-    ) -> Result<(), TaggedError> {
-        let length = u32::try_from(payload.len()).map_err(|_| TaggedError::BaseOrBounds)?;
-        let span = TaggedSpan {
-            stag,
-            start,
-            length,
-        };
-        match &self.held {
-            Some((held, registration)) if *held == stag => {
-                MrTable::check_remote_write(registration, self.config.pd, span)?;
-            }
-            Some(_) | None => {
-                let registration = self.tables.mrs.remote_write(self.config.pd, span)?;
-                self.held = Some((stag, registration));
-            }
-        }
-        let (_, registration) = self.held.as_ref().ok_or(TaggedError::InvalidStag)?;
-        registration
-            .slice(start.get(), length)
-            .ok_or(TaggedError::BaseOrBounds)?
-            .place(payload);
-        Ok(())
-    }
-}
-
 impl<C: CompletionSink> Upper<Peer> for UdUpper<'_, C> {
     type Receive = RecvWqe;
 
     fn prepare_state(&mut self) {
         self.held = None;
+    }
+
+    fn check_write(&self, origin: Origin<Peer>, span: TaggedSpan) -> Result<(), DropReason> {
+        let mrs = self.tables.mrs;
+        mrs.write_record(self.config.pd, origin, span).map(|_| ())
+    }
+
+    #[inline]
+    fn place_write(
+        &mut self,
+        origin: Origin<Peer>,
+        stag: STag,
+        start: TaggedOffset,
+        payload: &[u8],
+    ) -> Result<(), DropReason> {
+        let length = u32::try_from(payload.len()).map_err(|_| DropReason::OutOfBounds)?;
+        let span = TaggedSpan {
+            stag,
+            start,
+            length,
+        };
+        let pd = self.config.pd;
+        match &self.held {
+            Some((held, registration)) if *held == stag => {
+                MrTable::check_write_record(registration, pd, origin, span)?;
+            }
+            Some(_) | None => {
+                let registration = self.tables.mrs.write_record(pd, origin, span)?;
+                self.held = Some((stag, registration));
+            }
+        }
+        let (_, registration) = self.held.as_ref().ok_or(DropReason::BadStag)?;
+        registration
+            .slice(start.get(), length)
+            .ok_or(DropReason::OutOfBounds)?
+            .place(payload);
+        Ok(())
     }
 
     fn take_receive(&mut self, length: u32) -> Result<RecvWqe, TakeError> {

@@ -176,6 +176,7 @@ impl End {
         let arrival = Arrival {
             from: Peer::ip("192.0.2.1:1".parse().unwrap()),
             to: None,
+            to_group: false,
             octets: datagram,
             stride: datagram.len(),
         };
