@@ -56,6 +56,24 @@ impl Error {
         move |source| Self::System { what, source }
     }
 
+    /// Checks a size against the limits of the device.
+    pub(crate) fn check_limit(
+        what: &'static str,
+        value: usize,
+        min: usize,
+        max: usize,
+    ) -> Result<(), Self> {
+        if (min..=max).contains(&value) {
+            return Ok(());
+        }
+        Err(Self::Limit {
+            what,
+            value,
+            min,
+            max,
+        })
+    }
+
     /// The errno that the verbs report for it.
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -82,6 +100,9 @@ pub enum PostError {
     /// The message is longer than the operation allows, or reaches past the end of the address space.
     #[error("the message is too long")]
     TooLong,
+    /// The QP takes its receives from a shared receive queue: post there.
+    #[error("the queue pair takes its receives from a shared queue")]
+    SharedReceiveQueue,
     /// The destination's address and the QP's socket are not of one kind.
     #[error("the destination cannot be reached from this QP's address")]
     AddressFamily,

@@ -9,7 +9,8 @@ use dgiwarp_llp_udp::{Path, PathKind, Peer};
 use crate::driver::route;
 use crate::engine::mr::{Keys, PdId, Terms};
 use crate::{
-    Access, AddressHandle, Error, RcQp, RcQpAttr, Region, Rnic, Sge, UcQp, UcQpAttr, UdQp, UdQpAttr,
+    Access, AddressHandle, Error, RcQp, RcQpAttr, Region, Rnic, Sge, Srq, SrqAttr, UcQp, UcQpAttr,
+    UdQp, UdQpAttr,
 };
 
 /// How memory is registered, and which datagrams may use it.
@@ -145,6 +146,14 @@ impl Pd {
     /// As [`create_ud_qp`](Self::create_ud_qp).
     pub fn create_uc_qp(&self, attr: &UcQpAttr<'_>) -> Result<UcQp, Error> {
         UcQp::create(self, attr)
+    }
+
+    /// Makes a receive queue that queue pairs share (`ibv_create_srq(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for sizes outside the device's.
+    pub fn create_srq(&self, attr: &SrqAttr) -> Result<Srq, Error> {
+        Srq::create(self, attr)
     }
 
     /// Makes a queue pair for one connection.

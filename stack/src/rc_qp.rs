@@ -17,7 +17,7 @@ use crate::engine::queue::{RecvQueue, copy_sges, total_length};
 use crate::engine::rc::{RcConfig, RcEnd, RcSendWqe};
 use crate::{
     Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Negotiation, Pd, PostError,
-    PostFailure, QpCounters, ReadDepths, RecvWr, Rejection, Sge,
+    PostFailure, QpCounters, ReadDepths, RecvWr, Rejection, Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -41,6 +41,9 @@ pub struct RcQpAttr<'a> {
     pub max_recv_wr: usize,
     /// Scatter/gather elements per work request, 1 to [`MAX_SGE`]. Default 4.
     pub max_sge: usize,
+    /// A queue to take receives from instead of one of this QP's own; then `max_recv_wr` does not count, and receives are posted there.
+    /// Default none.
+    pub srq: Option<&'a Srq>,
 }
 
 impl<'a> RcQpAttr<'a> {
@@ -53,6 +56,7 @@ impl<'a> RcQpAttr<'a> {
             max_send_wr: 256,
             max_recv_wr: 256,
             max_sge: 4,
+            srq: None,
         }
     }
 }
@@ -126,7 +130,10 @@ impl RcQp {
             Arc::clone(&attr.recv_cq.shared),
             Arc::clone(&rnic.mrs),
             attr.max_send_wr,
-            RecvQueue::new(attr.max_recv_wr, attr.max_sge),
+            match attr.srq {
+                Some(srq) => Arc::clone(&srq.queue),
+                None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
+            },
         );
         Ok(Self {
             shared,
@@ -232,13 +239,7 @@ impl RcQp {
     /// # Errors
     /// [`PostFailure`] tells how many were accepted, and why the next one was not.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
-        for (accepted, wr) in wrs.iter().enumerate() {
-            self.shared
-                .recv_queue
-                .post(wr)
-                .map_err(|source| PostFailure { accepted, source })?;
-        }
-        Ok(())
+        self.shared.recv_queue.post_own(wrs)
     }
 
     /// Closes the connection gracefully. Everything still posted completes with `Flushed`.

@@ -13,7 +13,7 @@ use crate::engine::ud::SendWqe;
 use crate::ud_qp::RecordView;
 use crate::{
     AddressHandle, Cq, Error, ErrorEntry, Operation, Pd, PostError, PostFailure, QpCounters,
-    RecvWr, Sge, UdQp, UdQpAttr,
+    RecvWr, Sge, Srq, UdQp, UdQpAttr,
 };
 
 /// What a UC queue pair shall be (`ibv_qp_init_attr`).
@@ -31,6 +31,9 @@ pub struct UcQpAttr<'a> {
     pub max_recv_wr: usize,
     /// Scatter/gather elements per work request, 1 to [`MAX_SGE`](crate::MAX_SGE). Default 4.
     pub max_sge: usize,
+    /// A queue to take receives from instead of one of this QP's own; then `max_recv_wr` does not count, and receives are posted there.
+    /// Default none.
+    pub srq: Option<&'a Srq>,
     /// Records of Write-Records kept at most, 0 to 65,536; 0, the default, does not take any. UC Writes need none.
     pub record_slots: usize,
 }
@@ -46,6 +49,7 @@ impl<'a> UcQpAttr<'a> {
             max_send_wr: 256,
             max_recv_wr: 256,
             max_sge: 4,
+            srq: None,
             record_slots: 0,
         }
     }
@@ -133,6 +137,7 @@ impl UcQp {
             max_send_wr: attr.max_send_wr,
             max_recv_wr: attr.max_recv_wr,
             max_sge: attr.max_sge,
+            srq: attr.srq,
             record_slots: attr.record_slots,
             ..UdQpAttr::new(attr.send_cq, attr.recv_cq)
         };

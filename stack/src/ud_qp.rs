@@ -12,7 +12,7 @@ use crate::engine::ud::{SendWqe, UdConfig, UdEngine, check_length};
 use crate::error::PostFailure;
 use crate::{
     AddressHandle, AsyncEvent, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError,
-    QpCounters, RecvWr, SendWr, Sge,
+    QpCounters, RecvWr, SendWr, Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -35,6 +35,9 @@ pub struct UdQpAttr<'a> {
     pub max_recv_wr: usize,
     /// Scatter/gather elements per work request, 1 to [`MAX_SGE`]. Default 4.
     pub max_sge: usize,
+    /// A queue to take receives from instead of one of this QP's own; then `max_recv_wr` does not count, and receives are posted there.
+    /// Default none.
+    pub srq: Option<&'a Srq>,
     /// Q_Key that received Sends must carry. Default 0.
     pub qkey: u32,
     /// Records of Write-Records kept at most, 0 to 65,536; 0, the default, does not take any.
@@ -54,6 +57,7 @@ impl<'a> UdQpAttr<'a> {
             max_send_wr: 256,
             max_recv_wr: 256,
             max_sge: 4,
+            srq: None,
             qkey: 0,
             record_slots: 0,
             grh: false,
@@ -130,15 +134,12 @@ impl UdQp {
             ("max_sge", attr.max_sge, 1, MAX_SGE),
             ("record_slots", attr.record_slots, 0, MAX_RECORDS),
         ] {
-            if !(min..=max).contains(&value) {
-                return Err(Error::Limit {
-                    what,
-                    value,
-                    min,
-                    max,
-                });
-            }
+            Error::check_limit(what, value, min, max)?;
         }
+        let recv_queue = match attr.srq {
+            Some(srq) => Arc::clone(&srq.queue),
+            None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
+        };
         let rnic = &pd.rnic.shared;
         let sockets = bind_any(attr.bind, pd)?;
         let local = sockets
@@ -151,7 +152,7 @@ impl UdQp {
             connected,
             qkey: attr.qkey,
             grh: attr.grh,
-            max_recv_wr: attr.max_recv_wr,
+            max_recv_wr: recv_queue.capacity(),
             record_slots: attr.record_slots,
             record_timeout: rnic.config.record_timeout,
             seed: rnic.draw(),
@@ -160,7 +161,7 @@ impl UdQp {
             engine,
             sockets,
             max_send_wr: attr.max_send_wr,
-            recv_queue: Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
+            recv_queue,
             send_cq: Arc::clone(&attr.send_cq.shared),
             recv_cq: Arc::clone(&attr.recv_cq.shared),
             mrs: Arc::clone(&rnic.mrs),
@@ -283,13 +284,7 @@ impl UdQp {
     /// # Errors
     /// [`PostFailure`] tells how many were accepted, and why the next one was not.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
-        for (accepted, wr) in wrs.iter().enumerate() {
-            self.shared
-                .recv_queue
-                .post(wr)
-                .map_err(|source| PostFailure { accepted, source })?;
-        }
-        Ok(())
+        self.shared.recv_queue.post_own(wrs)
     }
 
     /// A record that was completed and not yet released.

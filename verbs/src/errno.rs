@@ -15,6 +15,7 @@ pub(crate) fn of_post(error: PostError) -> Errno {
         PostError::QueueFull => Errno::ENOMEM,
         PostError::TooManySges
         | PostError::TooLong
+        | PostError::SharedReceiveQueue
         | PostError::AddressFamily
         | PostError::State => Errno::EINVAL,
         // The stack may learn new reasons before this table does.

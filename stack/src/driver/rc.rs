@@ -57,7 +57,7 @@ pub(crate) struct Startup<'a> {
 pub(crate) struct RcShared {
     serialized: Serialized<RcInner>,
     posting: Posting<RcSendWqe>,
-    pub(crate) recv_queue: RecvQueue,
+    pub(crate) recv_queue: Arc<RecvQueue>,
     send_cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
     mrs: Arc<MrTable>,
@@ -73,7 +73,7 @@ impl RcShared {
         recv_cq: Arc<CqShared>,
         mrs: Arc<MrTable>,
         max_send_wr: usize,
-        recv_queue: RecvQueue,
+        recv_queue: Arc<RecvQueue>,
     ) -> Arc<Self> {
         Arc::new(Self {
             serialized: Serialized::new(RcInner::default()),

@@ -386,6 +386,12 @@ impl UdShared {
             });
         }
         self.closed.store(true, Ordering::Release);
+        // A queue that others share goes on without this QP.
+        self.run(|inner| {
+            inner
+                .engine
+                .abandon_sends(self.tables(), &mut self.completions());
+        });
         if let Some(member) = self.member.get() {
             self.run(|inner| {
                 self.recv_cq.unwatch(inner.sockets.main().as_fd());

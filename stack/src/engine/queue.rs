@@ -6,8 +6,9 @@ use dgiwarp_rdmap::datagram::TakeError;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::mr::MrTable;
-use crate::{PostError, RecvWr, Sge};
+use super::cq::CompletionSink;
+use super::mr::{MrTable, PdId};
+use crate::{AsyncEvent, PostError, PostFailure, RecvWr, Sge};
 
 /// Scatter/gather elements. A few are kept in place: work requests are moved more than once, and most have one element.
 pub(crate) type SgeList = SmallVec<[Sge; 2]>;
@@ -50,18 +51,78 @@ pub(crate) struct RecvWqe {
 pub(crate) struct RecvQueue {
     capacity: usize,
     max_sge: usize,
-    posted: Mutex<VecDeque<RecvWqe>>,
+    shared: Option<Shared>,
+    posted: Mutex<Posted>,
+}
+
+/// What a queue that QPs share has of its own.
+#[derive(Debug, Clone, Copy)]
+struct Shared {
+    id: u64,
+    /// Where the memory of its receives is registered; the QPs may belong to other domains.
+    pd: PdId,
+}
+
+#[derive(Debug, Default)]
+struct Posted {
+    // Grows with what is really posted: a ring goes through all of its room, and what is used should stay in the cache.
+    receives: VecDeque<RecvWqe>,
+    /// An event is due when fewer receives remain; 0 when none is.
+    limit: usize,
+}
+
+impl Posted {
+    /// Whether the limit is undercut, which disarms it.
+    fn is_below_limit(&mut self) -> bool {
+        let below = self.receives.len() < self.limit;
+        if below {
+            self.limit = 0;
+        }
+        below
+    }
 }
 
 impl RecvQueue {
+    /// The queue of one QP.
     pub(crate) fn new(capacity: usize, max_sge: usize) -> Self {
         Self {
             capacity,
             max_sge,
-            // Grows with what is really posted: a ring goes through all of its room, and what is used should stay in the
-            // cache.
-            posted: Mutex::new(VecDeque::new()),
+            shared: None,
+            posted: Mutex::default(),
         }
+    }
+
+    /// A queue that QPs share.
+    pub(crate) fn shared(capacity: usize, max_sge: usize, id: u64, pd: PdId) -> Self {
+        Self {
+            shared: Some(Shared { id, pd }),
+            ..Self::new(capacity, max_sge)
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Where the memory of receives is registered, given the domain of the QP that takes them.
+    #[inline]
+    pub(crate) fn pd(&self, of_qp: PdId) -> PdId {
+        self.shared.map_or(of_qp, |shared| shared.pd)
+    }
+
+    /// Asks for one event once fewer than `limit` receives remain; 0 takes that back. Returns the event if that is so already.
+    pub(crate) fn arm_limit(&self, limit: usize) -> Option<AsyncEvent> {
+        let mut posted = self.posted.lock();
+        posted.limit = limit;
+        let below = posted.is_below_limit();
+        self.shared
+            .filter(|_| below)
+            .map(|shared| AsyncEvent::SrqLimit { srq: shared.id })
     }
 
     pub(crate) fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
@@ -71,37 +132,84 @@ impl RecvQueue {
             length: total_length(wr.sges)?,
         };
         let mut posted = self.posted.lock();
-        if posted.len() >= self.capacity {
+        if posted.receives.len() >= self.capacity {
             return Err(PostError::QueueFull);
         }
-        posted.push_back(wqe);
+        posted.receives.push_back(wqe);
         Ok(())
     }
 
-    /// Takes the receive at the head, if `length` octets fit it.
-    #[inline]
-    pub(crate) fn take(&self, length: u32) -> Result<RecvWqe, TakeError> {
-        let mut posted = self.posted.lock();
-        match posted.front() {
-            None => Err(TakeError::Empty),
-            Some(head) if head.length < length => Err(TakeError::TooShort),
-            Some(_) => posted.pop_front().ok_or(TakeError::Empty),
+    /// Posts receives in order, until one is refused.
+    pub(crate) fn post_all(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        for (accepted, wr) in wrs.iter().enumerate() {
+            self.post(wr)
+                .map_err(|source| PostFailure { accepted, source })?;
         }
+        Ok(())
+    }
+
+    /// The same for a QP, which may post to a queue of its own only.
+    pub(crate) fn post_own(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        if self.is_shared() {
+            return Err(PostFailure {
+                accepted: 0,
+                source: PostError::SharedReceiveQueue,
+            });
+        }
+        self.post_all(wrs)
+    }
+
+    /// Takes the receive at the head, if `length` octets fit it. Raises the event that [`arm_limit`](Self::arm_limit) asked for.
+    #[inline]
+    pub(crate) fn take(
+        &self,
+        length: u32,
+        completions: &mut impl CompletionSink,
+    ) -> Result<RecvWqe, TakeError> {
+        let mut posted = self.posted.lock();
+        let taken = match posted.receives.front() {
+            None => return Err(TakeError::Empty),
+            Some(head) if head.length < length => return Err(TakeError::TooShort),
+            Some(_) => posted.receives.pop_front().ok_or(TakeError::Empty)?,
+        };
+        let below = posted.is_below_limit();
+        drop(posted);
+        if below && let Some(Shared { id, .. }) = self.shared {
+            completions.event(AsyncEvent::SrqLimit { srq: id });
+        }
+        Ok(taken)
     }
 
     pub(crate) fn give_back(&self, wqe: RecvWqe) {
-        self.posted.lock().push_front(wqe);
+        self.posted.lock().receives.push_front(wqe);
     }
 
-    /// Empties the queue, for a QP that flushes.
+    /// Empties the queue, for a QP that flushes. Receives that QPs share belong to none of them and stay.
     pub(crate) fn drain(&self) -> Vec<RecvWqe> {
-        self.posted.lock().drain(..).collect()
+        if self.is_shared() {
+            return Vec::new();
+        }
+        self.posted.lock().receives.drain(..).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Wc;
+
+    /// The events that were raised.
+    #[derive(Debug, Default)]
+    struct Raised(Vec<AsyncEvent>);
+
+    impl CompletionSink for Raised {
+        fn sent(&mut self, _: Wc) {}
+        fn received(&mut self, _: Wc) {}
+        fn retired(&mut self) {}
+        fn event(&mut self, event: AsyncEvent) {
+            self.0.push(event);
+        }
+    }
 
     #[test]
     fn the_queue_is_bounded_and_keeps_its_order() {
@@ -116,13 +224,40 @@ mod tests {
         assert_eq!(post(2, &[sge, sge]), Err(PostError::TooManySges));
         assert_eq!(post(2, &[]), Ok(()));
         assert_eq!(post(3, &[sge]), Err(PostError::QueueFull));
-        assert_eq!(queue.take(11).unwrap_err(), TakeError::TooShort);
-        let first = queue.take(10).unwrap();
+        let take = |length| queue.take(length, &mut Raised::default());
+        assert_eq!(take(11).unwrap_err(), TakeError::TooShort);
+        let first = take(10).unwrap();
         assert_eq!(first.wr_id, 1);
         queue.give_back(first);
-        assert_eq!(queue.take(0).unwrap().wr_id, 1);
-        assert_eq!(queue.take(0).unwrap().wr_id, 2);
-        assert_eq!(queue.take(0).unwrap_err(), TakeError::Empty);
+        assert_eq!(take(0).unwrap().wr_id, 1);
+        assert_eq!(take(0).unwrap().wr_id, 2);
+        assert_eq!(take(0).unwrap_err(), TakeError::Empty);
+    }
+
+    #[test]
+    fn a_shared_queue_tells_once_of_each_limit_and_is_not_flushed() {
+        let queue = RecvQueue::shared(8, 1, 5, PdId(3));
+        for wr_id in 0..6 {
+            queue.post(&RecvWr { wr_id, sges: &[] }).unwrap();
+        }
+        let told = [AsyncEvent::SrqLimit { srq: 5 }];
+        let mut raised = Raised::default();
+        assert_eq!(queue.arm_limit(5), None);
+        let mut take = || {
+            queue.take(0, &mut raised).unwrap();
+            std::mem::take(&mut raised.0)
+        };
+        assert_eq!(take(), []);
+        assert_eq!(take(), told);
+        assert_eq!(take(), []);
+        assert_eq!(queue.arm_limit(4), Some(told[0]), "three are left");
+        assert_eq!(queue.arm_limit(3), None);
+        assert_eq!(queue.arm_limit(0), None);
+        assert_eq!(take(), []);
+        assert!(queue.drain().is_empty());
+        assert_eq!(take(), []);
+        assert_eq!(queue.pd(PdId(1)), PdId(3));
+        assert_eq!(RecvQueue::new(1, 1).pd(PdId(1)), PdId(1));
     }
 
     #[test]

@@ -458,7 +458,7 @@ impl<C: CompletionSink> Upper for RcUpper<'_, C> {
 
     fn take_receive(&mut self) -> Option<RecvWqe> {
         // The length of a Send is known with its last segment only, so any receive will do here.
-        self.tables.recv_queue.take(0).ok()
+        self.tables.recv_queue.take(0, self.completions).ok()
     }
 
     fn capacity(&self, receive: &RecvWqe) -> u32 {
@@ -471,7 +471,8 @@ impl<C: CompletionSink> Upper for RcUpper<'_, C> {
         offset: u32,
         payload: &[u8],
     ) -> Result<(), PlaceFailed> {
-        scatter(self.tables.mrs, self.config.pd, receive, offset, payload)
+        let pd = self.tables.recv_queue.pd(self.config.pd);
+        scatter(self.tables.mrs, pd, receive, offset, payload)
     }
 
     fn deliver(&mut self, receive: RecvWqe, delivered: Delivered) {

@@ -157,11 +157,20 @@ impl UdEngine {
         });
     }
 
-    /// Ends everything that was posted with `Flushed`.
-    pub(crate) fn flush(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+    /// Returns the receives of incomplete Sends to their queue.
+    pub(crate) fn abandon_sends(
+        &mut self,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
         self.with_upper(tables, completions, |receiver, upper| {
             receiver.abandon_sends(upper);
         });
+    }
+
+    /// Ends everything that was posted with `Flushed`, but for receives that QPs share.
+    pub(crate) fn flush(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        self.abandon_sends(tables, completions);
         self.send.flush(self.config.qpn.into(), completions);
         for wqe in tables.recv_queue.drain() {
             completions.received(receive::flushed(&wqe, self.config.qpn));

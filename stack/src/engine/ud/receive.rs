@@ -105,7 +105,8 @@ impl<'a, C: CompletionSink> UdUpper<'a, C> {
 
     /// Places octets at `offset` of a receive's buffers.
     fn scatter(&self, wqe: &RecvWqe, offset: u32, octets: &[u8]) -> Result<(), PlaceFailed> {
-        scatter(self.tables.mrs, self.config.pd, wqe, offset, octets)
+        let pd = self.tables.recv_queue.pd(self.config.pd);
+        scatter(self.tables.mrs, pd, wqe, offset, octets)
     }
 }
 
@@ -157,7 +158,7 @@ impl<C: CompletionSink> Upper<Peer> for UdUpper<'_, C> {
         let with_grh = length
             .checked_add(self.grh_len())
             .ok_or(TakeError::TooShort)?;
-        self.tables.recv_queue.take(with_grh)
+        self.tables.recv_queue.take(with_grh, self.completions)
     }
 
     fn place_untagged(

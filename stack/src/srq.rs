@@ -1,0 +1,94 @@
+//! Receive queues that queue pairs share.
+
+use std::sync::Arc;
+
+use crate::engine::queue::RecvQueue;
+use crate::{AsyncEvent, Error, MAX_SGE, Pd, PostFailure, RecvWr};
+
+/// Most receives of a queue.
+const MAX_WR: usize = 1 << 16;
+
+/// What a shared receive queue shall be (`ibv_srq_init_attr`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Receives posted at most, 1 to 65,536. Default 256.
+    pub max_wr: usize,
+    /// Scatter elements per receive, 1 to [`MAX_SGE`]. Default 4.
+    pub max_sge: usize,
+}
+
+impl Default for SrqAttr {
+    fn default() -> Self {
+        Self {
+            max_wr: 256,
+            max_sge: 4,
+        }
+    }
+}
+
+/// A receive queue that queue pairs of any transport share (`ibv_create_srq(3)`). A message to any of them takes the receive at its head and
+/// completes in that queue pair's completion queue. Receives name memory of this queue's protection domain.
+///
+/// The receives belong to the queue: a queue pair that is flushed or destroyed leaves them, and returns those that it had bound to
+/// incomplete messages. Dropping the queue takes away this handle; queue pairs go on with what is posted.
+#[derive(Debug)]
+pub struct Srq {
+    pub(crate) queue: Arc<RecvQueue>,
+    pd: Pd,
+    id: u64,
+}
+
+impl Srq {
+    pub(crate) fn create(pd: &Pd, attr: &SrqAttr) -> Result<Self, Error> {
+        Error::check_limit("max_wr", attr.max_wr, 1, MAX_WR)?;
+        Error::check_limit("max_sge", attr.max_sge, 1, MAX_SGE)?;
+        let id = pd.rnic.shared.background.next_id();
+        Ok(Self {
+            queue: Arc::new(RecvQueue::shared(attr.max_wr, attr.max_sge, id, pd.id)),
+            pd: pd.clone(),
+            id,
+        })
+    }
+
+    /// Identifies the queue in [`AsyncEvent::SrqLimit`].
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Posts receives, in order (`ibv_post_srq_recv(3)`). Threads may do so at the same time.
+    ///
+    /// # Errors
+    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        self.queue.post_all(wrs)
+    }
+
+    /// Asks for one [`AsyncEvent::SrqLimit`] once fewer than `limit` receives remain, which may be at once; 0 takes the request back
+    /// (`ibv_modify_srq(3)`). The event disarms the limit.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if `limit` is more than the queue holds.
+    pub fn arm_limit(&self, limit: usize) -> Result<(), Error> {
+        Error::check_limit("limit", limit, 0, self.queue.capacity())?;
+        if let Some(event) = self.queue.arm_limit(limit) {
+            self.pd.rnic.shared.background.events().raise(event);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        let _ = self.queue.arm_limit(0);
+        let gone = AsyncEvent::SrqLimit { srq: self.id };
+        let events = self.pd.rnic.shared.background.events();
+        events.forget(|event| event == gone);
+    }
+}
