@@ -74,6 +74,15 @@ impl<R> Assemblies<R> {
         (assembly.owner, assembly.number, assembly.receive)
     }
 
+    /// Positions and numbers of the incomplete Sends of a source.
+    pub(super) fn of(&self, owner: SourceId) -> impl Iterator<Item = (usize, u32)> + '_ {
+        self.active
+            .iter()
+            .enumerate()
+            .filter(move |(_, assembly)| assembly.owner == owner)
+            .map(|(position, assembly)| (position, assembly.number))
+    }
+
     /// First seen times, by position.
     pub(super) fn ages(&self) -> impl Iterator<Item = (usize, Instant)> + '_ {
         self.active

@@ -46,6 +46,8 @@ reasons! {
     ReassemblyFull = "reassembly-full",
     /// An incomplete Send was given up; counted per message.
     ReassemblyTimeout = "reassembly-timeout",
+    /// An incomplete Send gave way to newer ones of its source; counted per message.
+    ReassemblySuperseded = "reassembly-superseded",
     /// The QP does not take Write-Records.
     WriteRecordOff = "write-record-off",
     /// STag unknown.

@@ -57,6 +57,9 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         self.advance(source, extension.number, upper);
         let position = match self.assemblies.find(source, extension.number) {
             Some(position) => position,
+            None if payload.len() == extension.length as usize => {
+                return self.place_whole_send(from, source, extension, payload, upper);
+            }
             None => self.open_assembly(now, source, extension, upper)?,
         };
         let assembly = self.assemblies.get_mut(position);
@@ -84,15 +87,27 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             .map_err(|_| DropReason::MapFull)?;
         if assembly.map.octets() == extension.length {
             let receive = self.close_assembly(position);
-            let delivery = Delivery {
-                source: from,
-                length: extension.length,
-                immediate: extension.immediate(),
-                solicited: extension.flags.contains(Flags::SOLICITED),
-                written: false,
-            };
-            upper.deliver(receive, delivery);
+            upper.deliver(receive, delivery(from, extension));
         }
+        Ok(())
+    }
+
+    /// A message of one segment is never incomplete, and is not limited by how many others are.
+    fn place_whole_send<U: Upper<K, Receive = R>>(
+        &mut self,
+        from: K,
+        source: SourceId,
+        extension: &Extension,
+        payload: &[u8],
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
+        let receive = upper.take_receive(extension.length)?;
+        self.sources.get_mut(source).close(extension.number);
+        if upper.place_untagged(&receive, 0, payload).is_err() {
+            upper.fail(receive);
+            return Ok(());
+        }
+        upper.deliver(receive, delivery(from, extension));
         Ok(())
     }
 
@@ -103,6 +118,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         extension: &Extension,
         upper: &mut U,
     ) -> Result<usize, DropReason> {
+        self.make_room(source, extension.number, upper);
         let full = self.assemblies.len() >= self.config.max_assemblies
             || self.sources.get(source).assemblies >= MAX_ASSEMBLIES_PER_SOURCE;
         if full {
@@ -115,11 +131,46 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         Ok(self.assemblies.add(now, source, message, receive))
     }
 
+    /// Where there is no room for another incomplete Send, the one of the same source that is furthest behind
+    /// gives way to a newer message: its missing segments are lost by now, or most likely they would have come
+    /// before those of later messages. Waiting until its time is over would cost every message in between. A
+    /// source displaces nobody but itself.
+    fn make_room<U: Upper<K, Receive = R>>(&mut self, id: SourceId, number: u32, upper: &mut U) {
+        let source = self.sources.get(id);
+        let full = self.assemblies.len() >= self.config.max_assemblies;
+        if source.assemblies < MAX_ASSEMBLIES_PER_SOURCE && !full {
+            return;
+        }
+        let oldest = self
+            .assemblies
+            .of(id)
+            .map(|(position, number)| (source.behind(number), position))
+            .max();
+        if let Some((behind, position)) = oldest
+            && behind > source.behind(number)
+        {
+            let receive = self.close_assembly(position);
+            upper.give_back(receive);
+            upper.count(DropReason::ReassemblySuperseded);
+        }
+    }
+
     pub(super) fn close_assembly(&mut self, position: usize) -> R {
         let (owner, number, receive) = self.assemblies.remove(position);
         let source = self.sources.get_mut(owner);
         source.assemblies -= 1;
         source.close(number);
         receive
+    }
+}
+
+/// How a complete Send with an extension completes.
+fn delivery<K>(source: K, extension: &Extension) -> Delivery<K> {
+    Delivery {
+        source,
+        length: extension.length,
+        immediate: extension.immediate(),
+        solicited: extension.flags.contains(Flags::SOLICITED),
+        written: false,
     }
 }

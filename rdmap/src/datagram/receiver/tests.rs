@@ -376,11 +376,68 @@ fn incomplete_sends_are_bounded_per_queue_and_source() {
         let message = segmented_send(number, 100, 60);
         receiver.handle_segment(now, from, &message[0], &mut upper)
     };
-    assert_eq!(first('a', 1), Ok(()));
     assert_eq!(first('a', 2), Ok(()));
-    assert_eq!(first('a', 3), Err(DropReason::ReassemblyFull));
+    assert_eq!(first('a', 3), Ok(()));
+    assert_eq!(first('a', 1), Err(DropReason::ReassemblyFull));
     assert_eq!(first('b', 1), Ok(()));
     assert_eq!(first('c', 1), Err(DropReason::ReassemblyFull));
+}
+
+/// §7: losing a segment of each of several messages does not cost the messages after them.
+#[test]
+fn an_incomplete_send_gives_way_to_a_newer_one_of_its_source_alone() {
+    let mut upper = Vecs::new(0, &[100; 4]);
+    let mut receiver = Subject::new(ReceiverConfig {
+        qkey: QKEY,
+        max_assemblies: 3,
+        ..ReceiverConfig::default()
+    });
+    let now = origin();
+    let mut segment = |from: char, number, index: usize| {
+        let message = segmented_send(number, 100, 60);
+        receiver.handle_segment(now, from, &message[index], &mut upper)
+    };
+    segment('b', 7, 0).unwrap();
+    segment('a', 1, 0).unwrap();
+    segment('a', 2, 0).unwrap();
+    segment('a', 3, 0).unwrap();
+    assert_eq!(segment('a', 1, 1), Err(DropReason::Late));
+    segment('a', 3, 1).unwrap();
+    segment('a', 2, 1).unwrap();
+    segment('b', 7, 1).unwrap();
+    assert_eq!(upper.counted, [DropReason::ReassemblySuperseded]);
+    assert_eq!(upper.completions.len(), 3);
+    assert_eq!(upper.posted.len(), 1, "its receive was given back");
+}
+
+/// A Send of one segment, here with an immediate, completes whatever is incomplete beside it, once.
+#[test]
+fn a_send_of_one_segment_is_not_bounded_by_incomplete_ones() {
+    let mut upper = Vecs::new(0, &[100; 4]);
+    let mut receiver = Subject::new(ReceiverConfig {
+        qkey: QKEY,
+        max_assemblies: 2,
+        ..ReceiverConfig::default()
+    });
+    let now = origin();
+    for number in [1, 2] {
+        let message = segmented_send(number, 100, 60);
+        receiver
+            .handle_segment(now, 'a', &message[0], &mut upper)
+            .unwrap();
+    }
+    let whole = &segmented_send(3, 50, 60)[0];
+    receiver
+        .handle_segment(now, 'a', whole, &mut upper)
+        .unwrap();
+    assert_eq!(
+        receiver.handle_segment(now, 'a', whole, &mut upper),
+        Err(DropReason::Late)
+    );
+    assert_eq!(upper.completions.len(), 1);
+    let received = &upper.received[2];
+    assert!((0..50).all(|i| received[i as usize] == octet(i, 0xa5)));
+    assert!(upper.counted.is_empty());
 }
 
 proptest! {
