@@ -83,9 +83,17 @@ pub enum WcOpcode {
     Send,
     /// A posted Write-Record or UC Write: its last octet was handed to the network.
     RdmaWrite,
+    /// A posted RDMA Read.
+    RdmaRead,
+    /// A posted atomic compare and swap.
+    CompareSwap,
+    /// A posted atomic addition.
+    FetchAdd,
+    /// A posted invalidation of an STag of ours.
+    LocalInvalidate,
     /// A posted receive.
     Recv,
-    /// A posted receive that a UC Write with immediate consumed; the octets are in the region that the peer wrote to.
+    /// A posted receive that a Write with immediate consumed; the octets are in the region that the peer wrote to.
     RecvRdmaWithImmediate,
     /// A Write-Record that a peer made into our memory; `wr_id` is the record's handle.
     WriteRecord,
@@ -108,6 +116,14 @@ pub enum WcStatus {
     General,
     /// The peer refused or violated the protocol, or went away.
     RemoteOperation,
+    /// The peer's memory does not allow what was asked.
+    RemoteAccess,
+    /// The peer could not take the request: too long for its receive, or not understood.
+    RemoteInvalidRequest,
+    /// The peer had no receive posted.
+    RnrRetryExceeded,
+    /// The connection was lost.
+    RetryExceeded,
 }
 
 impl fmt::Display for WcStatus {
@@ -119,6 +135,10 @@ impl fmt::Display for WcStatus {
             Self::Flushed => "work request flushed",
             Self::General => "general error",
             Self::RemoteOperation => "remote operation error",
+            Self::RemoteAccess => "remote access error",
+            Self::RemoteInvalidRequest => "remote invalid request error",
+            Self::RnrRetryExceeded => "no receive was posted at the peer",
+            Self::RetryExceeded => "the connection was lost",
         })
     }
 }
@@ -136,6 +156,8 @@ pub struct Wc {
     pub byte_len: u32,
     /// The immediate, if one came.
     pub immediate: Option<u32>,
+    /// The STag of ours that a received Send invalidated.
+    pub invalidated: Option<u32>,
     /// Our QP.
     pub qpn: u32,
     /// The sender of what was received; its port is its QPN.
@@ -163,6 +185,7 @@ impl Wc {
             opcode,
             byte_len: 0,
             immediate: None,
+            invalidated: None,
             qpn,
             source: None,
             destination: None,

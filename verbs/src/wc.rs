@@ -1,8 +1,9 @@
 //! Completions, from the stack's form to C's.
 
 use crate::abi::{
-    IBV_WC_GRH, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND,
-    IBV_WC_WITH_IMM, ibv_wc,
+    IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_LOCAL_INV, IBV_WC_RDMA_READ,
+    IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM,
+    IBV_WC_WITH_INV, ibv_wc,
 };
 use crate::gid::MAX_UNICAST_LID;
 use dgiwarp::{Wc, WcOpcode, WcStatus};
@@ -16,7 +17,11 @@ fn status(status: WcStatus) -> c_uint {
         WcStatus::LocalLength => 1,
         WcStatus::LocalProtection => 4,
         WcStatus::Flushed => 5,
+        WcStatus::RemoteInvalidRequest => 9,
+        WcStatus::RemoteAccess => 10,
         WcStatus::RemoteOperation => 11,
+        WcStatus::RetryExceeded => 12,
+        WcStatus::RnrRetryExceeded => 13,
         WcStatus::General => 21,
         // The stack may learn new ways to fail before this table does; the program then sees a general error.
         _ => 21,
@@ -28,6 +33,10 @@ fn opcode(opcode: WcOpcode) -> Option<c_uint> {
     match opcode {
         WcOpcode::Send => Some(IBV_WC_SEND),
         WcOpcode::RdmaWrite => Some(IBV_WC_RDMA_WRITE),
+        WcOpcode::RdmaRead => Some(IBV_WC_RDMA_READ),
+        WcOpcode::CompareSwap => Some(IBV_WC_COMP_SWAP),
+        WcOpcode::FetchAdd => Some(IBV_WC_FETCH_ADD),
+        WcOpcode::LocalInvalidate => Some(IBV_WC_LOCAL_INV),
         WcOpcode::Recv => Some(IBV_WC_RECV),
         WcOpcode::RecvRdmaWithImmediate => Some(IBV_WC_RECV_RDMA_WITH_IMM),
         WcOpcode::WriteRecord => None,
@@ -57,6 +66,9 @@ pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
     if wc.immediate.is_some() {
         flags |= IBV_WC_WITH_IMM;
     }
+    if wc.invalidated.is_some() {
+        flags |= IBV_WC_WITH_INV;
+    }
     let grh = if received { 40 } else { 0 };
     Some(ibv_wc {
         wr_id: wc.wr_id,
@@ -64,8 +76,11 @@ pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
         opcode: opcode(wc.opcode)?,
         vendor_err: wc.vendor_error,
         byte_len: wc.byte_len.saturating_add(grh),
-        // The program reads it in network order.
-        imm_data: wc.immediate.map_or(0, u32::to_be),
+        // The program reads an immediate in network order; an STag shares the field and is in that of the machine.
+        imm_data: match (wc.immediate, wc.invalidated) {
+            (Some(immediate), _) => immediate.to_be(),
+            (None, invalidated) => invalidated.unwrap_or(0),
+        },
         qp_num: wc.qpn,
         src_qp: wc.source.map_or(0, |source| source.port().into()),
         wc_flags: flags,
