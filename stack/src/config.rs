@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::Fault;
+
 /// A setting that can be given in the environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Knob {
@@ -54,10 +56,36 @@ pub const KNOBS: &[Knob] = &[
         },
         show: |config| config.record_timeout.as_millis().to_string(),
     },
+    Knob {
+        name: "DGIWARP_READ_TIMEOUT_MS",
+        help: "how long an RDMA Read over datagrams may take, in milliseconds, 1 to 600000",
+        set: |config, text| {
+            let millis = number(text, 1, 600_000)?;
+            config.read_timeout = Duration::from_millis(u64::try_from(millis).ok()?);
+            Some(())
+        },
+        show: |config| config.read_timeout.as_millis().to_string(),
+    },
+    Knob {
+        name: "DGIWARP_FAULT",
+        help: "faults made in received datagrams, such as drop=0.01,dup=0.01,reorder=0.05,corrupt=0.001,delay=5ms,seed=1; \
+               empty for none",
+        set: |config, text| {
+            config.fault = match text {
+                "" => None,
+                text => Some(text.parse().ok()?),
+            };
+            Some(())
+        },
+        show: |config| {
+            let fault = config.fault.as_ref();
+            fault.map_or_else(String::new, ToString::to_string)
+        },
+    },
 ];
 
 /// Settings of a device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
     /// Receive buffer asked of the kernel for each socket, in octets; the kernel may grant less. 0
@@ -67,6 +95,11 @@ pub struct Config {
     pub max_mtu: u32,
     /// A record is closed when nothing was placed for this long. Default 200 ms.
     pub record_timeout: Duration,
+    /// An RDMA Read over datagrams that is not complete after this long ends in error, unless its work request says otherwise.
+    /// Default 2 s.
+    pub read_timeout: Duration,
+    /// Faults made in received datagrams, to try programs on a bad network. Default none.
+    pub fault: Option<Fault>,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
     /// epochs can be guessed with it.
     pub seed: Option<u64>,
@@ -78,6 +111,8 @@ impl Default for Config {
             receive_buffer: 4 << 20,
             max_mtu: 0,
             record_timeout: Duration::from_millis(200),
+            read_timeout: Duration::from_secs(2),
+            fault: None,
             seed: None,
         }
     }
@@ -165,6 +200,8 @@ mod tests {
             ("DGIWARP_RCVBUF", "212992"),
             ("DGIWARP_MTU", "1500"),
             ("DGIWARP_RECORD_TIMEOUT_MS", "50"),
+            ("DGIWARP_READ_TIMEOUT_MS", "300"),
+            ("DGIWARP_FAULT", "drop=0.5,seed=9"),
             ("DGIWARP_PERSONA", "iwarp"),
             ("HOME", "/"),
         ]);
@@ -172,6 +209,9 @@ mod tests {
         assert_eq!(config.receive_buffer, 212_992);
         assert_eq!(config.max_mtu, 1500);
         assert_eq!(config.record_timeout, Duration::from_millis(50));
+        assert_eq!(config.read_timeout, Duration::from_millis(300));
+        let fault = config.fault.unwrap();
+        assert_eq!((fault.drop, fault.seed), (0.5, 9));
         assert_eq!(KNOBS[0].show(&config), "212992");
     }
 

@@ -2,6 +2,8 @@
 
 use dgiwarp_rdmap::datagram::DropReason;
 
+use crate::driver::fault::FaultCounts;
+
 /// Counters of a QP since it was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -20,6 +22,18 @@ pub struct QpCounters {
     pub send_errors: u64,
     /// Entries that found the error queue full.
     pub errors_lost: u64,
+    /// Datagrams lost on purpose ([`Fault`](crate::Fault)).
+    pub fault_dropped: u64,
+    /// Datagrams that arrived twice on purpose.
+    pub fault_duplicated: u64,
+    /// Datagrams set aside on purpose, to be overtaken.
+    pub fault_reordered: u64,
+    /// Datagrams of which a bit was flipped on purpose; the CRC finds them, so they are dropped as bad-crc too.
+    pub fault_corrupted: u64,
+    /// Datagrams delayed on purpose.
+    pub fault_delayed: u64,
+    /// Datagrams lost because too many were delayed.
+    pub fault_overflowed: u64,
     dropped: [u64; DropReason::ALL.len()],
 }
 
@@ -33,6 +47,12 @@ impl Default for QpCounters {
             resized: 0,
             send_errors: 0,
             errors_lost: 0,
+            fault_dropped: 0,
+            fault_duplicated: 0,
+            fault_reordered: 0,
+            fault_corrupted: 0,
+            fault_delayed: 0,
+            fault_overflowed: 0,
             dropped: [0; DropReason::ALL.len()],
         }
     }
@@ -59,6 +79,16 @@ impl QpCounters {
             })
             .map(|reason| self.dropped(*reason))
             .sum()
+    }
+
+    /// Takes over what was done on purpose.
+    pub(crate) fn set_faults(&mut self, counts: FaultCounts) {
+        self.fault_dropped = counts.dropped;
+        self.fault_duplicated = counts.duplicated;
+        self.fault_reordered = counts.reordered;
+        self.fault_corrupted = counts.corrupted;
+        self.fault_delayed = counts.delayed;
+        self.fault_overflowed = counts.overflowed;
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! The device.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -39,6 +39,8 @@ pub(crate) struct RnicShared {
     next_pd: AtomicU32,
     /// QPNs of connected QPs; those of datagram QPs are UDP ports.
     next_rc_qpn: AtomicU32,
+    /// Datagram QPs made so far.
+    datagram_qps: AtomicU64,
 }
 
 impl RnicShared {
@@ -46,6 +48,11 @@ impl RnicShared {
     pub(crate) fn draw<const N: usize>(&self) -> [u32; N] {
         let mut random = self.random.lock();
         std::array::from_fn(|_| random.next_u32())
+    }
+
+    /// Takes the place of a datagram QP in the order of their making.
+    pub(crate) fn next_datagram_qp(&self) -> u64 {
+        self.datagram_qps.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A QPN for a connected QP.
@@ -81,6 +88,7 @@ impl Rnic {
             random: Mutex::new(random),
             next_pd: AtomicU32::new(1),
             next_rc_qpn: AtomicU32::new(FIRST_RC_QPN),
+            datagram_qps: AtomicU64::new(0),
             config,
         };
         Ok(Self {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::RecordHandle;
 
+use crate::driver::instruments::Instruments;
 use crate::driver::ud::{Parts, UdShared, UdpSockets, bind};
 use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
 use crate::engine::ud::{SendWqe, UdConfig, UdEngine, check_length};
@@ -165,6 +166,7 @@ impl UdQp {
             send_cq: Arc::clone(&attr.send_cq.shared),
             recv_cq: Arc::clone(&attr.recv_cq.shared),
             mrs: Arc::clone(&rnic.mrs),
+            instruments: Instruments::new(&rnic.config, rnic.next_datagram_qp()),
         })?;
         attr.recv_cq.shared.reserve(attr.record_slots);
         Ok(Self {
@@ -348,7 +350,7 @@ impl UdQp {
     /// What the queue pair counted.
     #[must_use]
     pub fn counters(&self) -> QpCounters {
-        self.shared.run(|inner| inner.engine.counters())
+        self.shared.run(|inner| inner.counters())
     }
 }
 

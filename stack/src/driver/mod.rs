@@ -4,6 +4,7 @@
 //! - [`serialized`]: one engine, many threads, no hand-off;
 //! - [`ud`]: a datagram QP's engine with its sockets;
 //! - [`rc`], [`tcp`]: a connected QP's engine with its TCP connection, and the startup on it;
+//! - [`instruments`], [`fault`]: what stands between sockets and engine when somebody asked for it;
 //! - [`posting`]: work requests on their way from posting threads to an engine;
 //! - [`member`]: a QP of either transport, as a completion queue sees it;
 //! - [`cq`]: a completion queue, and receiving on behalf of who polls it;
@@ -12,8 +13,10 @@
 pub(crate) mod background;
 pub(crate) mod clock;
 pub(crate) mod cq;
+pub(crate) mod fault;
 mod groups;
 mod hot_set;
+pub(crate) mod instruments;
 mod member;
 mod notices;
 mod posting;

@@ -13,6 +13,7 @@ use dgiwarp_rdmap::datagram::DropReason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::cq::{CqShared, MemberId};
+use super::instruments::Instruments;
 use super::member::Qp;
 use super::notices::Notices;
 use super::posting::{Completions, Posting};
@@ -25,7 +26,7 @@ use super::{clock, route, staging};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
 use crate::engine::ud::{Arrival, SendOutcome, SendWqe, TransmitSink, Transmitted, UdEngine};
-use crate::{AddressHandle, Config, Error, ErrorEntry, ErrorReason, PostError};
+use crate::{AddressHandle, Config, Error, ErrorEntry, ErrorReason, PostError, QpCounters};
 
 /// Trains that one turn sends before others get theirs.
 const SEND_BUDGET: usize = 32;
@@ -37,6 +38,8 @@ const FLUSH_FOR: Duration = Duration::from_secs(1);
 pub(crate) struct UdInner {
     pub(crate) engine: UdEngine,
     pub(crate) sockets: UdpSockets,
+    /// What stands between them, if somebody asked for it.
+    instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
 }
 
@@ -66,6 +69,25 @@ pub(crate) struct Parts {
     pub(crate) send_cq: Arc<CqShared>,
     pub(crate) recv_cq: Arc<CqShared>,
     pub(crate) mrs: Arc<MrTable>,
+    pub(crate) instruments: Option<Box<Instruments>>,
+}
+
+impl UdInner {
+    /// What the queue pair counted.
+    pub(crate) fn counters(&self) -> QpCounters {
+        let mut counters = self.engine.counters();
+        if let Some(instruments) = &self.instruments {
+            counters.set_faults(instruments.fault_counts());
+        }
+        counters
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let instruments = self.instruments.as_ref();
+        let of_instruments = instruments.and_then(|instruments| instruments.poll_timeout());
+        let both = [self.engine.poll_timeout(), of_instruments];
+        both.into_iter().flatten().min()
+    }
 }
 
 impl UdShared {
@@ -75,6 +97,7 @@ impl UdShared {
             serialized: Serialized::new(UdInner {
                 engine: parts.engine,
                 sockets: parts.sockets,
+                instruments: parts.instruments,
                 deadline: None,
             }),
             posting: Posting::new(parts.max_send_wr),
@@ -274,9 +297,7 @@ impl UdShared {
             inner.engine.count_drop(DropReason::Malformed);
             return true;
         }
-        inner
-            .engine
-            .handle_input(now, arrival, self.tables(), &mut self.completions());
+        self.take_in(inner, now, arrival);
         self.note_deadline(inner);
         if let Advice::Connect(place) = inner.sockets.note(now, index, received.from)
             && let Some(local) = received.to
@@ -287,8 +308,29 @@ impl UdShared {
         true
     }
 
+    /// Gives the engine what arrived, through the instruments if there are any.
+    #[inline]
+    fn take_in(&self, inner: &mut UdInner, now: Instant, arrival: Arrival<'_>) {
+        let UdInner {
+            engine,
+            instruments,
+            ..
+        } = inner;
+        let mut handle = |now, arrival: Arrival<'_>| {
+            engine.handle_input(now, arrival, self.tables(), &mut self.completions());
+        };
+        match instruments {
+            None => handle(now, arrival),
+            Some(instruments) => {
+                // What waits does so to the microsecond.
+                let now = clock::now();
+                instruments.take(now, arrival, |arrival| handle(now, arrival));
+            }
+        }
+    }
+
     fn note_deadline(&self, inner: &mut UdInner) {
-        let deadline = inner.engine.poll_timeout();
+        let deadline = inner.poll_timeout();
         if deadline != inner.deadline {
             inner.deadline = deadline;
             self.recv_cq.note_deadline(deadline);
@@ -299,10 +341,18 @@ impl UdShared {
     pub(crate) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
         self.serialized.run(
             |inner| {
-                inner
-                    .engine
-                    .handle_timeout(now, self.tables(), &mut self.completions());
-                inner.deadline = inner.engine.poll_timeout();
+                let UdInner {
+                    engine,
+                    instruments,
+                    ..
+                } = inner;
+                if let Some(instruments) = instruments {
+                    instruments.handle_timeout(now, |arrival| {
+                        engine.handle_input(now, arrival, self.tables(), &mut self.completions());
+                    });
+                }
+                engine.handle_timeout(now, self.tables(), &mut self.completions());
+                inner.deadline = inner.poll_timeout();
                 inner.deadline
             },
             |inner| self.work(inner),
@@ -348,9 +398,7 @@ impl UdShared {
                     octets: buffer.octets(received.len),
                     stride: received.stride,
                 };
-                inner
-                    .engine
-                    .handle_input(now, arrival, self.tables(), &mut self.completions());
+                self.take_in(inner, now, arrival);
             }
             if let Some(socket) = inner.sockets.get(index) {
                 self.recv_cq.unwatch(socket.as_fd());
