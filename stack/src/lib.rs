@@ -46,6 +46,7 @@
 
 mod ah;
 mod config;
+mod connections;
 mod counters;
 mod cq;
 mod driver;
@@ -63,6 +64,7 @@ mod wr;
 
 pub use ah::AddressHandle;
 pub use config::{Config, KNOBS, Knob};
+pub use connections::{ChannelListener, ConnectionChannel, ConnectionEvent};
 pub use counters::QpCounters;
 pub use cq::{CompChannel, Cq};
 pub use dgiwarp_llp_tcp_mpa::{
