@@ -76,6 +76,8 @@ reasons! {
     IncompleteWrite = "incomplete-write",
     /// Placed but not recorded; counted per segment.
     RecordDropped = "record-dropped",
+    /// Placed and in the map, but no slot was free to report the segment; counted per segment.
+    SegmentUnreported = "segment-unreported",
 }
 
 impl DropReason {
