@@ -130,9 +130,23 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         bytes: &[u8],
         upper: &mut U,
     ) -> Result<(), DropReason> {
-        let origin = origin.into();
+        self.handle_parsed(now, origin.into(), segment::parse(bytes)?, upper)
+    }
+
+    /// The same for a segment that the caller parsed. What belongs to Reads is the
+    /// [`Requester`](super::Requester)'s and the [`Responder`](super::Responder)'s, not taken here.
+    ///
+    /// # Errors
+    /// As [`handle_segment`](Self::handle_segment).
+    #[inline]
+    pub fn handle_parsed<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        origin: Origin<K>,
+        parsed: Parsed<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
         let from = origin.peer;
-        let parsed = segment::parse(bytes)?;
         if let Service::Connected(peer) = self.service
             && peer != Some(from)
         {
@@ -171,6 +185,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                 extension,
                 payload,
             } => self.handle_segmented_send(now, from, qkey, &extension, payload, upper),
+            Parsed::Read(_) => Err(DropReason::UnexpectedOpcode),
         }
     }
 

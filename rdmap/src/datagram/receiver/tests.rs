@@ -313,7 +313,7 @@ fn every_check_before_placement_names_its_reason() {
         bytes
     };
     let cases = [
-        (with(0, 0xc5), DropReason::UnknownFormat),
+        (with(0, 0xd1), DropReason::UnknownFormat),
         (with(0, 0xc2), DropReason::BadVersion),
         (with(0, 0x81), DropReason::Malformed), // L clear on the last segment
         (with(0, 0x41), DropReason::Malformed), // T clear
