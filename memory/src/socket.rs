@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::RegionSlice;
@@ -27,8 +27,67 @@ pub struct SendOptions {
     pub to: Option<SocketAddr>,
     /// Source address for this message, where the kernel would choose another.
     pub from: Option<IpAddr>,
+    /// Index of the interface that it leaves through; 0 lets the kernel choose. Needs the protocol of `to` or `from` to
+    /// be told, so one of them must be there.
+    pub interface: u32,
+    /// Routers that it may pass, and one (`IP_TTL`, `IPV6_HOPLIMIT`); `None` takes the socket's own.
+    pub hop_limit: Option<u8>,
     /// Cut the message into datagrams of this many bytes, the last may be shorter (`UDP_SEGMENT`).
     pub segment_size: Option<u16>,
+}
+
+impl SendOptions {
+    fn control(&self) -> Control {
+        let mut control = Control::default();
+        if let Some(size) = self.segment_size {
+            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
+        }
+        let from = self
+            .from
+            .or_else(|| (self.interface != 0).then_some(self.any_source()));
+        match from {
+            Some(IpAddr::V4(address)) => {
+                // struct in_pktinfo: interface index (0 any), local address, destination (ignored).
+                let mut info = [0; 12];
+                info[..4].copy_from_slice(&self.interface.to_ne_bytes());
+                info[4..8].copy_from_slice(&address.octets());
+                control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+            Some(IpAddr::V6(address)) => {
+                // struct in6_pktinfo: address, interface index (0 any).
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&address.octets());
+                info[16..].copy_from_slice(&self.interface.to_ne_bytes());
+                control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+            None => {}
+        }
+        if let Some(limit) = self.hop_limit {
+            let value = libc::c_int::from(limit).to_ne_bytes();
+            // A mapped destination leaves as IPv4, whatever the socket is.
+            let ipv4 = self
+                .to
+                .map(|to| to.ip().to_canonical())
+                .is_some_and(|to| to.is_ipv4());
+            if ipv4 {
+                control.push(libc::IPPROTO_IP, libc::IP_TTL, &value);
+            } else {
+                control.push(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &value);
+            }
+        }
+        control
+    }
+
+    /// The address that stands for any of ours, of the kind of the destination; mapped for a mapped one.
+    fn any_source(&self) -> IpAddr {
+        match self.to {
+            Some(SocketAddr::V6(to)) if to.ip().to_ipv4_mapped().is_some() => {
+                Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into()
+            }
+            Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+            Some(SocketAddr::V4(_)) | None => Ipv4Addr::UNSPECIFIED.into(),
+        }
+    }
 }
 
 /// Sends `pieces` as one message on a non-blocking socket and returns the number of bytes taken.
@@ -38,7 +97,11 @@ pub struct SendOptions {
 /// `EIO` where the path does not take the size or the segmentation. `EINVAL` also for more than
 /// [`MAX_PIECES`] pieces.
 pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> io::Result<usize> {
-    if let ([Piece::Bytes(bytes)], None, None) = (pieces, options.from, options.segment_size) {
+    let plain = options.from.is_none()
+        && options.segment_size.is_none()
+        && options.interface == 0
+        && options.hop_limit.is_none();
+    if let ([Piece::Bytes(bytes)], true) = (pieces, plain) {
         return send_plain(fd, bytes, options.to);
     }
     if pieces.len() > MAX_PIECES {
@@ -56,25 +119,7 @@ pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> i
         });
     }
     let name = options.to.map(socket2::SockAddr::from);
-    let mut control = Control::default();
-    if let Some(size) = options.segment_size {
-        control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
-    }
-    match options.from {
-        Some(IpAddr::V4(address)) => {
-            // struct in_pktinfo: interface index 0 (any), local address, destination (ignored).
-            let mut info = [0; 12];
-            info[4..8].copy_from_slice(&address.octets());
-            control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
-        }
-        Some(IpAddr::V6(address)) => {
-            // struct in6_pktinfo: address, interface index 0 (any).
-            let mut info = [0; 20];
-            info[..16].copy_from_slice(&address.octets());
-            control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
-        }
-        None => {}
-    }
+    let control = options.control();
     // SAFETY: all-zero bytes are a valid `msghdr`.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     if let Some(name) = &name {
@@ -84,7 +129,7 @@ pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> i
     header.msg_iov = vector.as_mut_ptr().cast();
     header.msg_iovlen = pieces.len();
     if control.len > 0 {
-        header.msg_control = control.bytes.0.as_mut_ptr().cast();
+        header.msg_control = control.bytes.0.as_ptr().cast_mut().cast();
         header.msg_controllen = control.len;
     }
     // SAFETY: name, vector and control point to live storage of the lengths given; the vector's ranges

@@ -8,6 +8,8 @@ use std::time::Instant;
 use dgiwarp_llp_udp::{Path, SegmentLimit};
 use parking_lot::Mutex;
 
+use crate::driver::udp_socket::Leave;
+
 /// A remote host and what is known of the path there (`ibv_create_ah(3)`). Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct AddressHandle(Arc<Inner>);
@@ -23,7 +25,18 @@ struct Inner {
     limit: AtomicU16,
     /// The device under this path cannot cut trains.
     singly: AtomicBool,
+    /// Set where the destination is a group.
+    group: Option<GroupWay>,
 }
+
+/// How messages to a group leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct GroupWay {
+    hop_limit: u8,
+}
+
+/// As the kernel has it for multicast: the network of the sender alone.
+const GROUP_HOP_LIMIT: u8 = 1;
 
 impl AddressHandle {
     pub(crate) fn new(
@@ -41,7 +54,57 @@ impl AddressHandle {
             path: Mutex::new(path),
             limit: AtomicU16::new(0),
             singly: AtomicBool::new(false),
+            group: None,
         }))
+    }
+
+    /// The handle made into one of a group.
+    pub(crate) fn of_group(self) -> Self {
+        self.with_group(Some(GroupWay {
+            hop_limit: GROUP_HOP_LIMIT,
+        }))
+    }
+
+    fn with_group(&self, group: Option<GroupWay>) -> Self {
+        let inner = &self.0;
+        Self(Arc::new(Inner {
+            destination: inner.destination,
+            scope_id: inner.scope_id,
+            source: inner.source,
+            route_source: inner.route_source,
+            path: Mutex::new(*inner.path.lock()),
+            limit: AtomicU16::new(0),
+            singly: AtomicBool::new(inner.singly.load(Ordering::Relaxed)),
+            group,
+        }))
+    }
+
+    /// Whether the destination is a broadcast or multicast address: then messages go to the device's group port, and
+    /// a QPN given with it has no meaning.
+    #[must_use]
+    #[inline]
+    pub fn is_group(&self) -> bool {
+        self.0.group.is_some()
+    }
+
+    /// The same group, for messages that may pass `hop_limit` - 1 routers; the default of 1 keeps them in the sender's
+    /// network. 0 keeps them on this host. No effect on the handle of a single host.
+    #[must_use]
+    pub fn with_hop_limit(&self, hop_limit: u8) -> Self {
+        self.with_group(self.0.group.map(|_| GroupWay { hop_limit }))
+    }
+
+    /// How messages leave over a socket that is not connected.
+    #[inline]
+    pub(crate) fn leave(&self) -> Leave {
+        match &self.0.group {
+            None => self.0.source.into(),
+            Some(way) => Leave {
+                from: self.0.source,
+                interface: self.0.scope_id,
+                hop_limit: (way.hop_limit != GROUP_HOP_LIMIT).then_some(way.hop_limit),
+            },
+        }
     }
 
     /// The remote host.
@@ -50,7 +113,7 @@ impl AddressHandle {
         self.0.destination
     }
 
-    /// The interface of a link-local destination, else 0.
+    /// The interface of a link-local destination or of a group, else 0.
     #[must_use]
     pub fn scope_id(&self) -> u32 {
         self.0.scope_id

@@ -47,6 +47,15 @@ pub const KNOBS: &[Knob] = &[
         show: |config| config.max_mtu.to_string(),
     },
     Knob {
+        name: "DGIWARP_GROUP_PORT",
+        help: "UDP port of all broadcast and multicast groups, 1 to 65535; the same on all hosts",
+        set: |config, text| {
+            config.group_port = u16::try_from(number(text, 1, 65_535)?).ok()?;
+            Some(())
+        },
+        show: |config| config.group_port.to_string(),
+    },
+    Knob {
         name: "DGIWARP_RECORD_TIMEOUT_MS",
         help: "how long a Write-Record may be silent before its record is closed, in milliseconds, 1 to 60000",
         set: |config, text| {
@@ -93,6 +102,8 @@ pub struct Config {
     pub receive_buffer: usize,
     /// Largest MTU assumed of any path, in octets; 0 takes the routes' own. Default 0.
     pub max_mtu: u32,
+    /// UDP port of all broadcast and multicast groups. It must be the same on all hosts. Default 18514.
+    pub group_port: u16,
     /// A record is closed when nothing was placed for this long. Default 200 ms.
     pub record_timeout: Duration,
     /// An RDMA Read over datagrams that is not complete after this long ends in error, unless its work request says otherwise.
@@ -110,6 +121,7 @@ impl Default for Config {
         Self {
             receive_buffer: 4 << 20,
             max_mtu: 0,
+            group_port: 18_514,
             record_timeout: Duration::from_millis(200),
             read_timeout: Duration::from_secs(2),
             fault: None,

@@ -1,7 +1,7 @@
 //! What can go wrong on our side of the API.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A device, queue or registration could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum Error {
     #[error("no route to {address}: {source}")]
     Route {
         /// The destination.
-        address: std::net::IpAddr,
+        address: IpAddr,
         /// What the kernel said.
         source: io::Error,
     },
@@ -36,6 +36,24 @@ pub enum Error {
     StagTaken {
         /// The STag asked for.
         stag: u32,
+    },
+    /// The address is neither a multicast nor a broadcast address.
+    #[error("{address} is not the address of a group")]
+    NotAGroup {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The queue pair receives from the group already.
+    #[error("the queue pair is attached to {group} already")]
+    Attached {
+        /// The group.
+        group: IpAddr,
+    },
+    /// The queue pair does not receive from the group.
+    #[error("the queue pair is not attached to {group}")]
+    NotAttached {
+        /// The group.
+        group: IpAddr,
     },
     /// A size is outside the limits of the device.
     #[error("{what} of {value} is not between {min} and {max}")]
@@ -81,8 +99,8 @@ impl Error {
             Self::Bind { source, .. }
             | Self::Route { source, .. }
             | Self::System { source, .. } => source.raw_os_error().unwrap_or(5),
-            Self::StagTaken { .. } => 98,
-            Self::Limit { .. } => 22,
+            Self::StagTaken { .. } | Self::Attached { .. } => 98,
+            Self::Limit { .. } | Self::NotAGroup { .. } | Self::NotAttached { .. } => 22,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dgiwarp_llp_udp::{Path, PathKind, Peer};
 
-use crate::driver::route;
+use crate::driver::{groups, route};
 use crate::engine::mr::{Keys, PdId, Terms};
 use crate::{
     Access, AddressHandle, Error, RcQp, RcQpAttr, Region, Rnic, Sge, Srq, SrqAttr, UcQp, UcQpAttr,
@@ -175,6 +175,10 @@ impl Pd {
     /// Makes an address handle to a host, with the interface of a link-local address (its `scope_id`, else 0), and
     /// with the address of ours that messages shall leave from.
     ///
+    /// A broadcast or multicast address makes the handle of a group: whatever the QPN, messages go to the group port
+    /// ([`Config::group_port`](crate::Config::group_port)) of all that [attached](UdQp::attach_group). `scope_id` or `source` choose the interface, and
+    /// the kernel's route to the group where both are missing. On the loopback interface, which has no such route, give `source`.
+    ///
     /// # Errors
     /// [`Error::Route`] where there is no route to it.
     pub fn create_ah_from(
@@ -185,7 +189,12 @@ impl Pd {
     ) -> Result<AddressHandle, Error> {
         let destination = destination.to_canonical();
         let source = source.map(|source| source.to_canonical());
-        let route = route::look_up(destination, scope_id).map_err(|source| Error::Route {
+        let found = if groups::is_known(destination) {
+            route::look_up_group(destination, scope_id, source)
+        } else {
+            route::look_up(destination, scope_id)
+        };
+        let route = found.map_err(|source| Error::Route {
             address: destination,
             source,
         })?;
@@ -197,15 +206,16 @@ impl Pd {
         };
         let mtu = self.rnic.shared.background.limit_mtu(route.mtu);
         let path = Path::new(kind, destination.is_ipv6(), mtu);
-        // Where the kernel would choose the same source, naming it only costs.
-        let source = source.filter(|source| *source != route.source && !source.is_unspecified());
-        Ok(AddressHandle::new(
-            destination,
-            scope_id,
-            source,
-            route.source,
-            path,
-        ))
+        let source = source.filter(|source| !source.is_unspecified());
+        // Where the kernel would choose the same source, naming it only costs. For a group it also chooses the interface, and a
+        // chosen interface does not choose a loopback address.
+        let source = if route.group {
+            source.or_else(|| (scope_id != 0 && destination.is_ipv4()).then_some(route.source))
+        } else {
+            source.filter(|source| *source != route.source)
+        };
+        let ah = AddressHandle::new(destination, scope_id, source, route.source, path);
+        Ok(if route.group { ah.of_group() } else { ah })
     }
 }
 

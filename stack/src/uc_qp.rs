@@ -186,9 +186,7 @@ impl UcQp {
     /// # Errors
     /// [`UcConnectError`].
     pub fn connect(&self, ah: &AddressHandle, qpn: u16) -> Result<(), UcConnectError> {
-        let host = ah.destination();
-        let broadcast = std::net::IpAddr::from(std::net::Ipv4Addr::BROADCAST);
-        if host.is_multicast() || host.is_unspecified() || host == broadcast {
+        if ah.is_group() || ah.destination().is_unspecified() {
             return Err(UcConnectError::NotUnicast);
         }
         let peer = self

@@ -77,7 +77,7 @@ impl<'a> UdQpAttr<'a> {
 /// has not taken yet get up to a second, and posted receives end without a completion.
 #[derive(Debug)]
 pub struct UdQp {
-    shared: Arc<UdShared>,
+    pub(crate) shared: Arc<UdShared>,
     pd: Pd,
     local: SocketAddr,
     max_sge: usize,
@@ -123,6 +123,7 @@ impl UdQp {
             segment_completions: attr.record_completions == RecordCompletions::PerSegment,
             record_timeout: rnic.config.record_timeout,
             seed: rnic.draw(),
+            group_key: rnic.draw(),
         });
         let shared = UdShared::start(Parts {
             engine,
@@ -234,6 +235,11 @@ impl UdQp {
     /// The peer at a QPN of a host, if it can be reached from this QP's socket.
     #[inline]
     pub(crate) fn peer(&self, ah: &AddressHandle, qpn: u16) -> Result<Peer, PostError> {
+        let qpn = if ah.is_group() {
+            self.pd.rnic.shared.config.group_port
+        } else {
+            qpn
+        };
         let to = match ah.destination() {
             IpAddr::V4(v4) => SocketAddr::from((v4, qpn)),
             IpAddr::V6(v6) => std::net::SocketAddrV6::new(v6, qpn, 0, ah.scope_id()).into(),

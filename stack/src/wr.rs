@@ -24,7 +24,7 @@ pub struct Sge {
 pub struct Destination {
     /// The remote host and the path there.
     pub ah: AddressHandle,
-    /// The remote QPN: its UDP port.
+    /// The remote QPN: its UDP port. Without meaning for a group.
     pub qpn: u16,
     /// The remote Q_Key; Write-Records do not use it.
     pub qkey: u32,

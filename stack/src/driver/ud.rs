@@ -13,12 +13,13 @@ use dgiwarp_rdmap::datagram::DropReason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::cq::{CqShared, MemberId};
+use super::groups::{GroupError, Membership};
 use super::instruments::Instruments;
 use super::member::Qp;
 use super::notices::Notices;
 use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
-use super::udp_socket::{ReceiveBuffer, can_send_trains};
+use super::udp_socket::{Leave, ReceiveBuffer, UdpSocket, can_send_trains};
 pub(crate) use super::udp_sockets::UdpSockets;
 use super::udp_sockets::{Advice, SocketIndex};
 use super::way::Way;
@@ -417,6 +418,45 @@ impl UdShared {
         }
     }
 
+    /// Receives from a group through `socket` from now on.
+    pub(crate) fn attach(
+        &self,
+        membership: Membership,
+        socket: UdpSocket,
+    ) -> Result<(), GroupError> {
+        self.run(|inner| {
+            let members = &mut inner.sockets.members;
+            if members.find(membership).is_some() {
+                return Err(GroupError::Attached);
+            }
+            let index = members.add(membership, socket).ok_or(GroupError::TooMany)?;
+            let member = self.member.get().copied();
+            let watched = member
+                .zip(members.get(index))
+                .map(|(member, socket)| self.recv_cq.watch(member, index, socket.as_fd()));
+            if let Some(Err(error)) = watched {
+                members.remove(index);
+                return Err(GroupError::System(error));
+            }
+            Ok(())
+        })
+    }
+
+    /// Ends that. Returns whether it was so.
+    pub(crate) fn detach(&self, membership: Membership) -> bool {
+        self.run(|inner| {
+            let members = &mut inner.sockets.members;
+            let Some(index) = members.find(membership) else {
+                return false;
+            };
+            if let Some(socket) = members.get(index) {
+                self.recv_cq.unwatch(socket.as_fd());
+            }
+            members.remove(index);
+            true
+        })
+    }
+
     /// Takes the QP out of service. Sends that the network has not taken yet get a bounded time.
     pub(crate) fn close(&self) {
         let deadline = clock::now() + FLUSH_FOR;
@@ -443,8 +483,8 @@ impl UdShared {
         if let Some(member) = self.member.get() {
             self.run(|inner| {
                 self.recv_cq.unwatch(inner.sockets.main().as_fd());
-                for sibling in inner.sockets.siblings() {
-                    self.recv_cq.unwatch(sibling.as_fd());
+                for other in inner.sockets.siblings().chain(inner.sockets.members.iter()) {
+                    self.recv_cq.unwatch(other.as_fd());
                 }
             });
             self.recv_cq.detach(*member);
@@ -486,12 +526,16 @@ impl TransmitSink for SocketSink<'_> {
     ) -> SendOutcome {
         let (socket, to) = self.sockets.sender(self.now, peer);
         let unconnected = to.is_some();
-        let from = if unconnected { ah.source() } else { None };
+        let leave = if unconnected {
+            ah.leave()
+        } else {
+            Leave::default()
+        };
         let singly = train.len() > 1 && (ah.sends_singly() || !can_send_trains());
         let mut way = Way {
             socket,
             to,
-            from,
+            leave,
             notices: self.notices,
         };
         let result = if singly {
@@ -504,6 +548,7 @@ impl TransmitSink for SocketSink<'_> {
             Err(error) => self.judge(&error, ah, train),
         };
         if unconnected
+            && !ah.is_group()
             && outcome == SendOutcome::Sent
             && let Advice::Connect(index) = self.sockets.note(self.now, 0, peer)
         {
@@ -534,7 +579,7 @@ impl SocketSink<'_> {
     }
 
     fn too_big(&self, ah: &AddressHandle, train: &Train, errno: i32) -> SendOutcome {
-        let Ok(route) = route::look_up(ah.destination(), ah.scope_id()) else {
+        let Ok(route) = route::look_up_again(ah) else {
             return SendOutcome::Failed(errno);
         };
         let size = u16::try_from(train.datagram()).unwrap_or(u16::MAX);

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -13,10 +14,30 @@ use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrStorage, getsockopt, recv, recvfrom, recvmsg,
     setsockopt, sockopt,
 };
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use super::clock;
 use crate::Error;
+
+/// How datagrams leave, where the kernel would choose otherwise.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Leave {
+    /// The address of ours.
+    pub(crate) from: Option<IpAddr>,
+    /// Index of the interface, 0 for the kernel's choice.
+    pub(crate) interface: u32,
+    /// The hop limit.
+    pub(crate) hop_limit: Option<u8>,
+}
+
+impl From<Option<IpAddr>> for Leave {
+    fn from(from: Option<IpAddr>) -> Self {
+        Self {
+            from,
+            ..Self::default()
+        }
+    }
+}
 
 /// Room for the largest datagram, or a train of them.
 const RECEIVE_BUFFER: usize = 65_536;
@@ -126,6 +147,51 @@ impl UdpSocket {
         }
         this.socket.set_broadcast(true)?;
         this.socket.bind(&address.into())?;
+        Ok(this)
+    }
+
+    /// A socket that receives what is sent to a group and its port, on one interface or, with index 0, on that which
+    /// the kernel chooses. Others may be bound there too, and all get each datagram.
+    pub(crate) fn join(
+        group: IpAddr,
+        port: u16,
+        interface: u32,
+        receive_buffer: usize,
+    ) -> io::Result<Self> {
+        let address: SocketAddr = match group {
+            IpAddr::V4(v4) => SocketAddrV4::new(v4, port).into(),
+            IpAddr::V6(v6) => SocketAddrV6::new(v6, port, 0, interface).into(),
+        };
+        let this = Self::unbound(address, receive_buffer)?;
+        this.socket.set_reuse_address(true)?;
+        let device = NonZeroU32::new(interface);
+        match group {
+            IpAddr::V4(v4) => {
+                setsockopt(&this.socket, sockopt::Ipv4PacketInfo, &true)?;
+                this.socket.set_multicast_all_v4(false)?;
+                if v4.is_multicast() {
+                    this.socket.bind(&address.into())?;
+                    this.socket
+                        .join_multicast_v4_n(&v4, &InterfaceIndexOrAddress::Index(interface))?;
+                } else {
+                    if device.is_some() {
+                        this.socket.bind_device_by_index_v4(device)?;
+                    }
+                    this.socket.bind(&address.into())?;
+                }
+            }
+            IpAddr::V6(v6) => {
+                this.socket.set_only_v6(true)?;
+                setsockopt(&this.socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+                this.socket.set_multicast_all_v6(false)?;
+                // Membership alone does not keep an IPv6 socket to one interface.
+                if device.is_some() {
+                    this.socket.bind_device_by_index_v6(device)?;
+                }
+                this.socket.bind(&address.into())?;
+                this.socket.join_multicast_v6(&v6, interface)?;
+            }
+        }
         Ok(this)
     }
 
@@ -311,13 +377,16 @@ impl UdpSocket {
     pub(crate) fn send(
         &self,
         to: Option<SocketAddr>,
-        from: Option<IpAddr>,
+        leave: impl Into<Leave>,
         pieces: &[Piece<'_>],
         segment_size: Option<u16>,
     ) -> io::Result<usize> {
+        let leave = leave.into();
         let options = SendOptions {
             to: to.map(|to| self.in_family(to)),
-            from: from.map(|from| self.source_in_family(from)),
+            from: leave.from.map(|from| self.source_in_family(from)),
+            interface: leave.interface,
+            hop_limit: leave.hop_limit,
             segment_size,
         };
         socket::send(self.socket.as_fd(), pieces, options)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::Peer;
 
-use super::groups::HostAddresses;
+use super::groups::{HostAddresses, Members};
 use super::udp_socket::UdpSocket;
 use crate::Error;
 
@@ -44,6 +44,7 @@ pub(crate) struct UdpSockets {
     /// a sandbox).
     stays: bool,
     hosts: HostAddresses,
+    pub(crate) members: Members,
 }
 
 /// What traffic of a busy peer asks for.
@@ -65,6 +66,7 @@ impl UdpSockets {
             receive_buffer,
             stays: false,
             hosts: HostAddresses::default(),
+            members: Members::default(),
         })
     }
 
@@ -72,7 +74,7 @@ impl UdpSockets {
     #[inline]
     pub(crate) fn is_to_group(&mut self, index: SocketIndex, to: Option<IpAddr>) -> bool {
         // A connected socket is bound to an address of this host.
-        index == 0 && to.is_some_and(|to| self.hosts.is_group(to))
+        (index == 0 && to.is_some_and(|to| self.hosts.is_group(to))) || Members::have(index)
     }
 
     pub(crate) fn main(&self) -> &UdpSocket {
@@ -83,7 +85,10 @@ impl UdpSockets {
     pub(crate) fn get(&self, index: SocketIndex) -> Option<&UdpSocket> {
         match usize::from(index).checked_sub(1) {
             None => Some(&self.main),
-            Some(place) => self.siblings.get(place)?.as_ref().map(|it| &it.socket),
+            Some(place) => match self.siblings.get(place) {
+                Some(sibling) => sibling.as_ref().map(|it| &it.socket),
+                None => self.members.get(index),
+            },
         }
     }
 
@@ -91,11 +96,10 @@ impl UdpSockets {
     pub(crate) fn get_mut(&mut self, index: SocketIndex) -> Option<&mut UdpSocket> {
         match usize::from(index).checked_sub(1) {
             None => Some(&mut self.main),
-            Some(place) => self
-                .siblings
-                .get_mut(place)?
-                .as_mut()
-                .map(|it| &mut it.socket),
+            Some(place) => match self.siblings.get_mut(place) {
+                Some(sibling) => sibling.as_mut().map(|it| &mut it.socket),
+                None => self.members.get_mut(index),
+            },
         }
     }
 

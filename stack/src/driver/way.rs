@@ -1,13 +1,13 @@
 //! The way of a train to its peer: one system call, or several, past what the network says of earlier ones.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use dgiwarp_llp_udp::Train;
 use dgiwarp_memory::socket::Piece;
 
 use super::notices::Notices;
-use super::udp_socket::UdpSocket;
+use super::udp_socket::{Leave, UdpSocket};
 
 /// How often a send is tried again because the network had something to say of an earlier one.
 const TRIES: usize = 4;
@@ -16,7 +16,7 @@ const TRIES: usize = 4;
 pub(super) struct Way<'a> {
     pub(super) socket: &'a UdpSocket,
     pub(super) to: Option<SocketAddr>,
-    pub(super) from: Option<IpAddr>,
+    pub(super) leave: Leave,
     pub(super) notices: &'a mut Notices,
 }
 
@@ -27,7 +27,7 @@ impl Way<'_> {
         pieces: &[Piece<'_>],
         segment_size: Option<u16>,
     ) -> io::Result<usize> {
-        let result = self.socket.send(self.to, self.from, pieces, segment_size);
+        let result = self.socket.send(self.to, self.leave, pieces, segment_size);
         match &result {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                 self.send_again(pieces, segment_size, result)
@@ -50,7 +50,7 @@ impl Way<'_> {
             if tries > 0 && told == 0 {
                 break;
             }
-            result = self.socket.send(self.to, self.from, pieces, segment_size);
+            result = self.socket.send(self.to, self.leave, pieces, segment_size);
             if result.is_ok() {
                 break;
             }

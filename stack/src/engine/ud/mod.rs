@@ -5,6 +5,7 @@
 //! after `poll_timeout()`. Bytes go out through a [`TransmitSink`] and not through a buffer that the caller drains, because large
 //! segments leave from registered memory, which may only be held for the length of one call.
 
+mod epochs;
 mod errors;
 mod grh;
 mod receive;
@@ -22,6 +23,7 @@ use super::mr::{MrTable, PdId};
 use super::queue::{RecvWqe, Tables};
 use crate::{AsyncEvent, QpCounters};
 
+use epochs::Epochs;
 use errors::ErrorQueue;
 pub use errors::{ErrorEntry, ErrorReason};
 pub(crate) use receive::Arrival;
@@ -45,6 +47,8 @@ pub(crate) struct UdConfig {
     pub(crate) record_timeout: Duration,
     /// Random: epoch, first message number, first MSN.
     pub(crate) seed: [u32; 3],
+    /// Random: what the epochs of groups are made from.
+    pub(crate) group_key: [u32; 4],
 }
 
 /// The engine of one datagram QP.
@@ -74,7 +78,11 @@ impl UdEngine {
             ..ReceiverConfig::default()
         });
         Self {
-            send: SendQueue::new(epoch, Numbers::new(number), msn),
+            send: SendQueue::new(
+                Epochs::new(epoch, config.group_key),
+                Numbers::new(number),
+                msn,
+            ),
             receiver,
             counters: QpCounters::default(),
             errors: ErrorQueue::default(),

@@ -13,6 +13,7 @@ use dgiwarp_rdmap::datagram::Numbers;
 use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Template};
 use dgiwarp_rdmap::wire::{Extension, Flags};
 
+use super::epochs::Epochs;
 use crate::engine::cq::CompletionSink;
 use crate::engine::mr::{LocalProtection, MrTable, PdId};
 use crate::engine::queue::SgeList;
@@ -104,7 +105,7 @@ pub(crate) struct SendQueue {
     posted: VecDeque<SendWqe>,
     /// Segments of the first message that are still to be sent.
     first: Option<Segmenter>,
-    epoch: u32,
+    epochs: Epochs,
     numbers: Numbers<Peer>,
     msn: Msn,
 }
@@ -118,11 +119,11 @@ struct Loaded {
 }
 
 impl SendQueue {
-    pub(super) fn new(epoch: u32, numbers: Numbers<Peer>, msn: u32) -> Self {
+    pub(super) fn new(epochs: Epochs, numbers: Numbers<Peer>, msn: u32) -> Self {
         Self {
             posted: VecDeque::new(),
             first: None,
-            epoch,
+            epochs,
             numbers,
             msn: Msn::new(msn),
         }
@@ -282,7 +283,7 @@ impl SendQueue {
             Some(template) if fits(&template, wqe.length, limit) => template,
             Some(_) | None => {
                 let template =
-                    make_template(wqe, limit, self.epoch, &mut self.numbers, &mut self.msn);
+                    make_template(wqe, limit, self.epochs, &mut self.numbers, &mut self.msn);
                 wqe.template = Some(template);
                 template
             }
@@ -415,7 +416,7 @@ fn fits(template: &Template, length: u32, limit: u16) -> bool {
 fn make_template(
     wqe: &SendWqe,
     limit: u16,
-    epoch: u32,
+    epochs: Epochs,
     numbers: &mut Numbers<Peer>,
     msn: &mut Msn,
 ) -> Template {
@@ -427,7 +428,7 @@ fn make_template(
     };
     let mut extension = |immediate: Option<u32>| Extension {
         flags: flags(immediate),
-        epoch,
+        epoch: epochs.of(&wqe.ah, wqe.peer),
         number: numbers.take(wqe.peer),
         length: wqe.length,
         offset: 0,

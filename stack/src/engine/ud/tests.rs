@@ -139,6 +139,7 @@ impl End {
                 segment_completions: false,
                 record_timeout: Duration::from_millis(200),
                 seed: [3, u32::MAX - 1, u32::MAX],
+                group_key: [0; 4],
             }),
             mrs,
             recv_queue: RecvQueue::new(64, 16),

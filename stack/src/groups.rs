@@ -1,0 +1,105 @@
+//! Broadcast and multicast groups: who receives what is sent to them.
+//!
+//! Sending needs no membership: an [`AddressHandle`](crate::AddressHandle) of a group is enough. Sends leave from the queue
+//! pair's own port, so that members can reply to it, and go to the group port that all members share.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::driver::groups::{self, GroupError, MAX_GROUPS, Membership};
+use crate::driver::udp_socket::UdpSocket;
+use crate::{Error, UdQp};
+
+/// The group of all hosts of an IPv6 network: IPv6's broadcast.
+pub const IPV6_ALL_HOSTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// The interface that a group is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GroupInterface {
+    /// The one with this index (`if_nametoindex(3)`).
+    Index(u32),
+    /// The one with this address.
+    Address(IpAddr),
+}
+
+impl UdQp {
+    /// Receives what is sent to a group (`ibv_attach_mcast(3)`): an IPv4 or IPv6 multicast address; 255.255.255.255, the broadcast
+    /// address of a network of this host, or 127.255.255.255 on the loopback interface; for IPv6 broadcast
+    /// [`IPV6_ALL_HOSTS`]. Every queue pair that attached gets each message, in whatever process, the sender's own too
+    /// if it attached. A queue pair may belong to 64 groups; each takes a descriptor.
+    ///
+    /// Without an interface the kernel takes that of its route to the group. The loopback interface and IPv6 groups of link-local scope
+    /// need one. IPv6 groups on the loopback interface need a route that only an administrator can add, `ip -6 route add
+    /// local ff00::/8 dev lo`: without it sending fails with [`Error::Route`].
+    ///
+    /// # Errors
+    /// [`Error::NotAGroup`], [`Error::Attached`], [`Error::Limit`] for more groups than 64, and [`Error::System`]: `ENODEV` where
+    /// no route or interface leads there, `EINVAL` where an interface is needed.
+    pub fn attach_group(
+        &self,
+        group: IpAddr,
+        interface: Option<GroupInterface>,
+    ) -> Result<(), Error> {
+        let membership = membership(group, interface)?;
+        let config = self.pd().rnic().config();
+        let socket = UdpSocket::join(
+            membership.group,
+            config.group_port,
+            membership.interface,
+            config.receive_buffer,
+        )
+        .map_err(Error::system("cannot join a group"))?;
+        let attached = self.shared.attach(membership, socket);
+        attached.map_err(|error| match error {
+            GroupError::Attached => Error::Attached { group },
+            GroupError::TooMany => Error::Limit {
+                what: "groups of a queue pair",
+                value: MAX_GROUPS + 1,
+                min: 0,
+                max: MAX_GROUPS,
+            },
+            GroupError::System(source) => Error::system("cannot watch a socket")(source),
+        })
+    }
+
+    /// Ends that (`ibv_detach_mcast(3)`), for the group and interface that were given: nothing sent to the group is received when it
+    /// returns.
+    ///
+    /// # Errors
+    /// [`Error::NotAGroup`], [`Error::NotAttached`], [`Error::System`] where no interface has the address.
+    pub fn detach_group(
+        &self,
+        group: IpAddr,
+        interface: Option<GroupInterface>,
+    ) -> Result<(), Error> {
+        if self.shared.detach(membership(group, interface)?) {
+            Ok(())
+        } else {
+            Err(Error::NotAttached { group })
+        }
+    }
+}
+
+fn membership(group: IpAddr, interface: Option<GroupInterface>) -> Result<Membership, Error> {
+    let group = group.to_canonical();
+    let is_group = match group {
+        IpAddr::V4(v4) => v4.is_multicast() || broadcasts(v4)?,
+        IpAddr::V6(v6) => v6.is_multicast(),
+    };
+    if !is_group {
+        return Err(Error::NotAGroup { address: group });
+    }
+    let interface = match interface {
+        None => 0,
+        Some(GroupInterface::Index(index)) => index,
+        Some(GroupInterface::Address(address)) => groups::interface_of(address.to_canonical())
+            .map_err(Error::system("no interface has the address"))?,
+    };
+    Ok(Membership { group, interface })
+}
+
+fn broadcasts(address: std::net::Ipv4Addr) -> Result<bool, Error> {
+    let asked: io::Result<bool> = groups::is_broadcast(address);
+    asked.map_err(Error::system("cannot make a socket"))
+}
