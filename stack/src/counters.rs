@@ -74,9 +74,7 @@ impl QpCounters {
                 // Octets that these count were used.
                 !matches!(
                     reason,
-                    DropReason::RecordDropped
-                        | DropReason::IncompleteWrite
-                        | DropReason::SegmentUnreported
+                    DropReason::RecordDropped | DropReason::IncompleteWrite
                 )
             })
             .map(|reason| self.dropped(*reason))

@@ -1,20 +1,18 @@
 //! Connected queue pairs: iWARP over TCP.
 //!
-//! The order is that of rdma_cm: make the queue pair, post receives, then connect or accept. [`RcQp::connect`] and
-//! [`RcListener::accept`] wait in the calling thread, bounded by [`MpaConfig::startup_timeout`]; a
-//! [`ConnectionChannel`](crate::ConnectionChannel) does the same for any number of connections without waiting.
+//! The order is that of rdma_cm: make the queue pair, post receives, then connect or accept. Connecting and accepting wait in the
+//! calling thread, bounded by [`MpaConfig::startup_timeout`]; afterwards nothing waits.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dgiwarp_llp_tcp_mpa::{ConfigError, Error as MpaError, Event};
+use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Event, RtrSet};
 
 use crate::driver::clock;
-use crate::driver::cm::{Asked, Caller, Cm, Happened};
 use crate::driver::rc::{RcShared, Startup};
-use crate::driver::tcp;
+use crate::driver::tcp::{self, Started};
 use crate::engine::queue::{RecvQueue, copy_sges, total_length};
 use crate::engine::rc::{RcConfig, RcEnd, RcSendWqe};
 use crate::{
@@ -24,6 +22,11 @@ use crate::{
 
 /// Most work requests of a queue.
 const MAX_WR: usize = 1 << 16;
+/// The RTR indication that this end can send, and receive without a trace.
+const RTR: RtrSet = RtrSet {
+    write: true,
+    ..RtrSet::NONE
+};
 
 /// What a connected queue pair shall be (`ibv_qp_init_attr`).
 #[derive(Debug, Clone)]
@@ -80,7 +83,7 @@ pub enum ConnectError {
     Tcp(#[from] io::Error),
     /// The MPA startup failed.
     #[error(transparent)]
-    Mpa(MpaError),
+    Mpa(dgiwarp_llp_tcp_mpa::Error),
     /// The peer said no.
     #[error("the peer rejected the connection")]
     Rejected(Rejection),
@@ -99,7 +102,7 @@ pub enum ConnectError {
 /// closing its half.
 #[derive(Debug)]
 pub struct RcQp {
-    pub(crate) shared: Arc<RcShared>,
+    shared: Arc<RcShared>,
     pd: Pd,
     qpn: u32,
     max_sge: usize,
@@ -163,53 +166,49 @@ impl RcQp {
         mpa: &MpaConfig,
         private_data: &[u8],
     ) -> Result<Established, ConnectError> {
-        let first = self.connect_once(to, mpa, private_data);
-        // RFC 6581 §10: a peer that closes upon an enhanced Request may know revision 1 only.
-        match (first, mpa.fall_back()) {
-            (Err(ConnectError::Mpa(MpaError::ClosedInStartup | MpaError::TcpLost)), Some(mpa)) => {
-                self.connect_once(to, &mpa, private_data)
-            }
-            (first, _) => first,
-        }
-    }
-
-    fn connect_once(
-        &self,
-        to: SocketAddr,
-        mpa: &MpaConfig,
-        private_data: &[u8],
-    ) -> Result<Established, ConnectError> {
-        let cm = Cm::new().map_err(ConnectError::Device)?;
-        self.begin_connect(&cm, to, mpa, private_data, 0)?;
-        match cm.wait(None) {
-            Some(Happened::Established { established, .. }) => Ok(established),
-            Some(Happened::Rejected { rejection, .. }) => Err(ConnectError::Rejected(rejection)),
-            Some(Happened::Failed { error, .. }) => Err(error),
-            Some(Happened::Request { .. } | Happened::Disconnected { .. }) | None => {
-                unreachable!("the first that happens to an attempt, and it has a deadline")
-            }
-        }
-    }
-
-    /// Begins to connect; what comes of it is told with `context`.
-    pub(crate) fn begin_connect(
-        &self,
-        cm: &Cm,
-        to: SocketAddr,
-        mpa: &MpaConfig,
-        private_data: &[u8],
-        context: u64,
-    ) -> Result<(), ConnectError> {
-        if !self.shared.claim() {
+        if self.shared.is_connected() {
             return Err(ConnectError::State);
         }
-        let caller = Caller {
-            qp: Arc::clone(&self.shared),
+        let stream = tcp::connect(to, mpa.startup_timeout)?;
+        let config = MpaConfig {
+            emss: tcp::emss(&stream)?,
+            rtr: RTR,
+            ..mpa.clone()
+        };
+        let mut connection = Connection::initiator(clock::now(), config, private_data)?;
+        let Started { event, rest } = tcp::start(&stream, &mut connection)?;
+        match event {
+            Event::Established(established) => {
+                let startup = Startup {
+                    send_rtr: established.send_rtr.is_some(),
+                    rest: &rest,
+                };
+                self.link(to, connection, stream, startup)?;
+                Ok(established)
+            }
+            Event::Rejected(rejection) => Err(ConnectError::Rejected(rejection)),
+            Event::Failed(error) => Err(ConnectError::Mpa(error)),
+            Event::Request(_) | Event::PeerClosed => {
+                unreachable!("not events of an Initiator's startup")
+            }
+        }
+    }
+
+    fn link(
+        &self,
+        peer: SocketAddr,
+        connection: Connection,
+        stream: TcpStream,
+        startup: Startup<'_>,
+    ) -> Result<(), ConnectError> {
+        let config = RcConfig {
             qpn: self.qpn,
             pd: self.pd.id,
-            context,
+            peer,
         };
-        cm.connect(caller, to, mpa, private_data)
+        self.shared
+            .link(config, connection, stream, startup)
+            .map_err(ConnectError::Device)
     }
 
     /// Posts Sends, in order, and hands as much of them to TCP as it takes now (`ibv_post_send(3)`). Never blocks. Those of the side
@@ -276,8 +275,8 @@ impl Drop for RcQp {
 /// Waits for connections on a TCP port.
 #[derive(Debug)]
 pub struct RcListener {
-    cm: Arc<Cm>,
-    local: SocketAddr,
+    listener: TcpListener,
+    mpa: MpaConfig,
 }
 
 impl RcListener {
@@ -286,35 +285,53 @@ impl RcListener {
     /// # Errors
     /// [`Error::Bind`] where the port is taken or the address is not one of this host's.
     pub fn bind(address: SocketAddr, mpa: MpaConfig) -> Result<Self, Error> {
-        let bind = |source| Error::Bind { address, source };
-        let listener = tcp::listen(address).map_err(bind)?;
-        let local = listener.local_addr().map_err(bind)?;
-        let cm = Cm::new()?;
-        cm.listen(listener, mpa, 0)?;
-        Ok(Self { cm, local })
+        let listener = tcp::listen(address).map_err(|source| Error::Bind { address, source })?;
+        Ok(Self { listener, mpa })
     }
 
     /// The address and port that it listens on.
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
+    ///
+    /// # Errors
+    /// [`Error::System`] where the kernel does not tell.
+    pub fn local_addr(&self) -> Result<SocketAddr, Error> {
+        self.listener
+            .local_addr()
+            .map_err(Error::system("cannot read a socket's address"))
     }
 
-    /// The next request for a connection; `None` if nobody asks within `timeout`. Many may be on their way at a time. One that
-    /// connects without a proper request is an error within [`MpaConfig::startup_timeout`]; the listener goes on.
+    /// The next request for a connection; `None` if nobody connects within `timeout`. One that connects without a proper request is
+    /// an error within [`MpaConfig::startup_timeout`]; the listener goes on.
     ///
     /// # Errors
     /// [`ConnectError`].
     pub fn accept(&self, timeout: Duration) -> Result<Option<RcRequest>, ConnectError> {
-        match self.cm.wait(clock::now().checked_add(timeout)) {
-            None => Ok(None),
-            Some(Happened::Request { asked, .. }) => Ok(Some(RcRequest { asked })),
-            Some(Happened::Failed { error, .. }) => Err(error),
-            Some(
-                Happened::Established { .. }
-                | Happened::Rejected { .. }
-                | Happened::Disconnected { .. },
-            ) => unreachable!("nothing that happens to a listener"),
+        let deadline = clock::now() + timeout;
+        let Some((stream, peer)) = tcp::accept(&self.listener, deadline)? else {
+            return Ok(None);
+        };
+        let config = MpaConfig {
+            emss: tcp::emss(&stream)?,
+            rtr: RTR,
+            ..self.mpa.clone()
+        };
+        let mut connection = Connection::responder(clock::now(), config);
+        let Started { mut event, rest } = tcp::start(&stream, &mut connection)?;
+        if !rest.is_empty() {
+            // Nothing may follow a Request before its answer; MPA says so.
+            let _ = connection.handle_input(clock::now(), &mut rest.as_slice());
+            event = connection.poll_event().unwrap_or(event);
+        }
+        match event {
+            Event::Request(request) => Ok(Some(RcRequest {
+                stream,
+                peer,
+                connection,
+                request,
+            })),
+            Event::Failed(error) => Err(ConnectError::Mpa(error)),
+            Event::Established(_) | Event::Rejected(_) | Event::PeerClosed => {
+                unreachable!("not events of a Responder before its answer")
+            }
         }
     }
 }
@@ -322,64 +339,45 @@ impl RcListener {
 /// A peer that asks for a connection. Dropping it closes TCP without an answer.
 #[derive(Debug)]
 pub struct RcRequest {
-    pub(crate) asked: Asked,
+    stream: TcpStream,
+    peer: SocketAddr,
+    connection: Connection,
+    request: MpaRequest,
 }
 
 impl RcRequest {
     /// Who asks.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
-        self.asked.peer
+        self.peer
     }
 
     /// What the request says.
     #[must_use]
     pub fn request(&self) -> &MpaRequest {
-        &self.asked.request
+        &self.request
     }
 
     /// Accepts on a queue pair, as MPA Responder.
     ///
     /// # Errors
-    /// [`ConnectError`]; the request is gone then, and the queue pair may be used for another.
+    /// [`ConnectError`]; the request is gone then.
     pub fn accept(
-        self,
+        mut self,
         qp: &RcQp,
         depths: ReadDepths,
         private_data: &[u8],
     ) -> Result<Negotiation, ConnectError> {
-        if !qp.shared.claim() {
+        if qp.shared.is_connected() {
             return Err(ConnectError::State);
         }
-        self.answer(qp, depths, private_data)
-            .inspect_err(|_| qp.shared.unclaim())
-    }
-
-    fn answer(
-        self,
-        qp: &RcQp,
-        depths: ReadDepths,
-        private_data: &[u8],
-    ) -> Result<Negotiation, ConnectError> {
-        let Asked {
-            stream,
-            peer,
-            mut connection,
-            ..
-        } = self.asked;
-        connection.accept(depths, private_data)?;
-        let Some(Event::Established(established)) = connection.poll_event() else {
+        self.connection.accept(depths, private_data)?;
+        let Some(Event::Established(established)) = self.connection.poll_event() else {
             unreachable!("accepting begins full operation");
         };
         // The receives are in place before the peer can know: it may send as soon as it has the Reply.
-        tcp::transmit_all(&stream, &mut connection)?;
-        let config = RcConfig {
-            qpn: qp.qpn,
-            pd: qp.pd.id,
-            peer,
-        };
-        qp.shared
-            .link(config, *connection, stream, Startup::default())?;
+        tcp::transmit_all(&self.stream, &mut self.connection)?;
+        qp.link(self.peer, self.connection, self.stream, Startup::default())?;
         Ok(established.negotiation)
     }
 
@@ -388,10 +386,8 @@ impl RcRequest {
     /// # Errors
     /// [`ConnectError`].
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectError> {
-        let Asked {
-            stream, connection, ..
-        } = &mut self.asked;
-        connection.reject(ReadDepths { ird: 0, ord: 0 }, private_data)?;
-        Ok(tcp::transmit_all(stream, connection)?)
+        self.connection
+            .reject(ReadDepths { ird: 0, ord: 0 }, private_data)?;
+        Ok(tcp::transmit_all(&self.stream, &mut self.connection)?)
     }
 }

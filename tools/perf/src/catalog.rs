@@ -48,6 +48,8 @@ pub(crate) enum Mode {
     Bibw,
     /// Messages per second in one direction, one post or send per message.
     Rate,
+    /// Goodput in one direction while the receiver drops datagrams (`--loss`).
+    Loss,
 }
 
 /// One kind of measurement this program knows.
@@ -63,7 +65,8 @@ pub(crate) struct Entry {
     pub(crate) summary: &'static str,
 }
 
-const ALL_MODES: &[Mode] = &[Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate];
+const STREAM_MODES: &[Mode] = &[Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate];
+const ALL_MODES: &[Mode] = &[Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate, Mode::Loss];
 
 /// Everything that can be measured.
 pub(crate) const CATALOG: &[Entry] = &[
@@ -95,7 +98,7 @@ pub(crate) const CATALOG: &[Entry] = &[
     Entry {
         transport: Transport::Udp,
         op: Op::RawSingle,
-        modes: ALL_MODES,
+        modes: STREAM_MODES,
         summary: "connected UDP sockets, one MTU-sized datagram per system call",
     },
     Entry {
@@ -131,7 +134,7 @@ impl Subject {
     /// The raw row that this one is compared with in `mode`; none for the baselines themselves.
     pub(crate) fn baseline(self, mode: Mode) -> Option<Self> {
         match (self.transport, mode) {
-            (Transport::Ud, Mode::Lat | Mode::Bw | Mode::Bibw) => {
+            (Transport::Ud, Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Loss) => {
                 Some(Self::new(Transport::Udp, Op::Raw))
             }
             (Transport::Ud, Mode::Rate) => Some(Self::new(Transport::Udp, Op::RawSingle)),
@@ -178,6 +181,7 @@ impl Mode {
             Self::Bw => "bw",
             Self::Bibw => "bibw",
             Self::Rate => "rate",
+            Self::Loss => "loss",
         }
     }
 
@@ -188,17 +192,20 @@ impl Mode {
             Self::Bw => "goodput in one direction, counted at the receiver",
             Self::Bibw => "goodput in both directions at once, summed",
             Self::Rate => "messages per second in one direction, one call per message",
+            Self::Loss => {
+                "goodput, valid share and holes while the receiver drops datagrams (--loss)"
+            }
         }
     }
 }
 
 /// The text of `--list`.
 pub(crate) fn list() -> String {
-    let mut text = String::from("transport  op            modes             what\n");
+    let mut text = String::from("transport  op            modes                  what\n");
     for entry in CATALOG {
         let modes: Vec<&str> = entry.modes.iter().map(|mode| mode.name()).collect();
         text.push_str(&format!(
-            "{:<10} {:<13} {:<17} {}\n",
+            "{:<10} {:<13} {:<22} {}\n",
             entry.transport.name(),
             entry.op.name(),
             modes.join(","),

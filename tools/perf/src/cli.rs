@@ -13,12 +13,17 @@ use crate::host::{Pin, Wait};
 /// The control port, on the server.
 pub(crate) const DEFAULT_PORT: u16 = 18515;
 
+/// The largest share of datagrams that can be dropped on purpose.
+const MAX_LOSS: f64 = 0.5;
+
 const EXAMPLES: &str = "\
 Examples:
   dgiwarp-perf
       Measure everything on this machine, write ./dgiwarp-perf-report.html.
   dgiwarp-perf --quick --json -
       The same within 30 seconds, as JSON on standard output.
+  dgiwarp-perf --loss 0,0.001,0.01,0.05 --size 4K,64K,1M
+      What is left of messages when the receiver drops that share of the datagrams.
   dgiwarp-perf server            (on one machine)
   dgiwarp-perf client HOST --transport ud --op write-record --mode bw --size 64K,1M
       Two machines: Write-Record goodput beside raw UDP, for two message sizes.
@@ -47,7 +52,7 @@ pub(crate) enum Command {
     /// Wait for clients and take part in their measurements
     Server(ServerArgs),
     /// Measure against a server
-    Client(ClientArgs),
+    Client(Box<ClientArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -102,6 +107,16 @@ pub(crate) struct RunArgs {
     /// Receive buffer to ask the kernel for, per socket
     #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "4M")]
     pub(crate) rcvbuf: u64,
+    /// Measure what is left when the receiver drops this share of the datagrams, 0 to 0.5; a list
+    /// (0,0.001,0.01,0.05) or repeated
+    #[arg(long, value_name = "P", value_delimiter = ',', value_parser = parse_loss)]
+    pub(crate) loss: Vec<f64>,
+    /// Which datagrams are dropped: the same seed drops the same ones
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Largest MTU assumed of the path, 576 to 65536 [default: the path's own; 1500 for --loss]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_536))]
+    pub(crate) mtu: Option<u32>,
     /// CPUs of client and server, or none [default: the first two allowed ones]
     #[arg(long, value_name = "A,B|none", value_parser = parse_pin)]
     pub(crate) pin: Option<PinPair>,
@@ -170,6 +185,16 @@ fn parse_pin(text: &str) -> Result<PinPair, String> {
     }
 }
 
+/// A share of datagrams to drop.
+fn parse_loss(text: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(share) if (0.0..=MAX_LOSS).contains(&share) => Ok(share),
+        _ => Err(format!(
+            "expected a share of 0 to {MAX_LOSS}, such as 0.01 for one datagram in a hundred"
+        )),
+    }
+}
+
 /// A number of bytes, with K, M or G for powers of 1024.
 fn parse_size(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.char_indices().next_back() {
@@ -230,6 +255,19 @@ mod tests {
         assert_eq!(parse_sizes("1..1M").unwrap().0.len(), 11);
         for bad in ["", "0", "1..", "64..1", "2G", "x", "1K,", "-1"] {
             assert!(parse_sizes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn losses_are_lists_of_shares() {
+        let parsed = |line: &str| {
+            Cli::try_parse_from(std::iter::once("dgiwarp-perf").chain(line.split(' ')))
+                .map(|cli| cli.run.loss)
+        };
+        assert_eq!(parsed("--loss 0,0.01,5e-2").unwrap(), [0.0, 0.01, 0.05]);
+        assert_eq!(parsed("--loss 0.5 --loss 0").unwrap(), [0.5, 0.0]);
+        for bad in ["-0.1", "0.51", "1", "NaN", "inf", "1%", "0.1,,0.2", ""] {
+            assert!(parsed(&format!("--loss={bad}")).is_err(), "{bad}");
         }
     }
 

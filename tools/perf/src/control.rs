@@ -20,7 +20,7 @@ use crate::interrupt::Interrupt;
 use crate::measure::Geometry;
 
 /// Version of this protocol; both sides must have the same.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 
 /// How long the peer may take to answer before it counts as failed.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
@@ -86,7 +86,7 @@ pub(crate) enum Reply {
 }
 
 /// One endpoint as both sides need to know it before they open their halves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct EndpointSpec {
     /// Transport and operation.
     pub(crate) subject: Subject,
@@ -100,6 +100,12 @@ pub(crate) struct EndpointSpec {
     pub(crate) receive_buffer: usize,
     /// Whether contents are compared.
     pub(crate) check: bool,
+    /// Largest MTU to assume of the path, in bytes; 0 takes the path's own.
+    pub(crate) mtu: u32,
+    /// The share of datagrams that the receiver of the data drops on purpose, 0 to 0.5.
+    pub(crate) loss: f64,
+    /// Seed of what is dropped.
+    pub(crate) seed: u64,
 }
 
 /// One side's half of an endpoint, as the other needs it.
@@ -141,8 +147,27 @@ pub(crate) struct RoundReport {
     pub(crate) holes: u64,
     /// Messages the transport reported with a validity map.
     pub(crate) records: u64,
+    /// Messages that arrived completely, where the transport can tell.
+    pub(crate) complete: u64,
+    /// What became of datagrams, where some are dropped on purpose.
+    pub(crate) datagrams: Datagrams,
     /// User and system CPU time of this side, in nanoseconds.
     pub(crate) cpu_ns: u64,
+}
+
+/// Datagrams of a round in which some are dropped on purpose, as one side counted them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Datagrams {
+    /// Sent by this side, marks included.
+    pub(crate) sent: u64,
+    /// Of these, or of those received: marks, which tell the receiver how far the sender is.
+    pub(crate) marks: u64,
+    /// Dropped on purpose by this side, marks included.
+    pub(crate) dropped: u64,
+    /// Dropped by this side for another reason.
+    pub(crate) refused: u64,
+    /// Whose payload lies in a message of this side, marked valid where there are validity maps.
+    pub(crate) valid: u64,
 }
 
 /// What waits on the control connection.

@@ -19,7 +19,7 @@ pub(crate) const MAX_SIZE: u64 = 1 << 30;
 
 #[derive(Debug)]
 enum Kind {
-    Udp(Udp),
+    Udp(Box<Udp>),
     Tcp(Tcp),
     Ud(Box<Ud>),
 }
@@ -40,7 +40,10 @@ pub(crate) struct Endpoint {
 macro_rules! each {
     ($kind:expr, $endpoint:ident => $body:expr) => {
         match $kind {
-            Kind::Udp($endpoint) => $body,
+            Kind::Udp($endpoint) => {
+                let $endpoint = &mut **$endpoint;
+                $body
+            }
             Kind::Tcp($endpoint) => $body,
             Kind::Ud($endpoint) => {
                 let $endpoint = &mut **$endpoint;
@@ -70,14 +73,14 @@ impl Endpoint {
         let (kind, offer) = match spec.subject.transport {
             Transport::Udp => {
                 let (udp, offer) = Udp::open(spec, local, side)?;
-                (Kind::Udp(udp), offer)
+                (Kind::Udp(Box::new(udp)), offer)
             }
             Transport::Tcp => {
                 let (tcp, offer) = Tcp::open(spec, local, side)?;
                 (Kind::Tcp(tcp), offer)
             }
             Transport::Ud => {
-                let (ud, offer) = Ud::open(spec, local)?;
+                let (ud, offer) = Ud::open(spec, local, side)?;
                 (Kind::Ud(Box::new(ud)), offer)
             }
         };
@@ -168,6 +171,7 @@ impl Endpoint {
         let blocking = self.spec.wait == Wait::Block;
         let mut watch = Watch::new(control, interrupt, self.side, transport);
         let bytes = messages.saturating_mul(geometry.size);
+        let marks = self.spec.mode == Mode::Loss;
         let task = match (self.spec.mode, self.side) {
             (Mode::Lat, _) => {
                 each!(&mut self.kind, endpoint =>
@@ -177,14 +181,17 @@ impl Endpoint {
             (Mode::Bibw, _) => Task {
                 send: bytes,
                 receive: bytes,
+                marks,
             },
-            (Mode::Bw | Mode::Rate, Side::Client) => Task {
+            (Mode::Bw | Mode::Rate | Mode::Loss, Side::Client) => Task {
                 send: bytes,
                 receive: 0,
+                marks,
             },
-            (Mode::Bw | Mode::Rate, Side::Server) => Task {
+            (Mode::Bw | Mode::Rate | Mode::Loss, Side::Server) => Task {
                 send: 0,
                 receive: bytes,
+                marks,
             },
         };
         each!(&mut self.kind, endpoint =>

@@ -18,6 +18,7 @@ mod endpoint;
 mod error;
 mod host;
 mod interrupt;
+mod loss;
 mod measure;
 mod ours;
 mod pattern;

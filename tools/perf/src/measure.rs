@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
-use crate::control::{Control, Pending, Reply};
+use crate::control::{Control, Datagrams, Pending, Reply};
 use crate::error::{PerfError, Result};
 use crate::host::Side;
 use crate::interrupt::Interrupt;
+use crate::loss::Mark;
 
 /// A blocking receive returns after this long at the latest, to look at everything else.
 pub(crate) const BLOCK_SLICE: Duration = Duration::from_millis(4);
@@ -106,7 +107,7 @@ pub(crate) enum Arrival {
     Other,
     /// Payload.
     Data {
-        /// How much of it.
+        /// How much of it; none in a mark.
         bytes: u64,
         /// Position in the stream just behind it, where it carries one.
         end: Option<u64>,
@@ -122,6 +123,8 @@ pub(crate) enum Arrival {
 pub(crate) struct RecordShape {
     /// Gaps between, before and behind the valid ranges.
     pub(crate) holes: u64,
+    /// Segments that the valid ranges consist of.
+    pub(crate) segments: u64,
 }
 
 /// What [`Flow::poll`] is asked for.
@@ -150,6 +153,18 @@ pub(crate) trait Flow {
 
     /// Tells the sender that the stream was seen up to `position`.
     fn credit(&mut self, position: u64) -> Result<()>;
+
+    /// Tells the receiver, behind the data, how far this side is. Where much is lost the receiver would not learn it from the data: a queue pair
+    /// reports messages late or never that miss a part. The receiver's [`poll`](Self::poll) shows a
+    /// mark as data without bytes, the last one after all that came before. False if there was no room.
+    fn mark(&mut self, _mark: Mark) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// What became of this side's datagrams since the round started; zeros where it cannot tell.
+    fn datagrams(&mut self) -> Datagrams {
+        Datagrams::default()
+    }
 }
 
 /// What an idle turn found.

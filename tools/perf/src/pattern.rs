@@ -10,6 +10,9 @@ pub(crate) const STAMP: usize = 8;
 /// Bits of a stamp that count bytes of a stream; the round is above them.
 pub(crate) const POSITION_BITS: u32 = 48;
 
+/// These bits.
+pub(crate) const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
+
 /// Bits of a stamp that count bytes of one ping-pong message; its sequence is above them.
 pub(crate) const OFFSET_BITS: u32 = 32;
 

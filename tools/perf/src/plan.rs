@@ -5,14 +5,17 @@ use std::time::Duration;
 use crate::catalog::{CATALOG, Mode, Op, Subject, Transport};
 use crate::cli::RunArgs;
 use crate::error::{PerfError, Result};
+use crate::loss::DEFAULT_LOSSES;
 
 /// Rows of one mode and size, measured round by round in turns.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Group {
     /// What is measured.
     pub(crate) mode: Mode,
     /// Payload bytes per message.
     pub(crate) size: u64,
+    /// The share of datagrams that is dropped on purpose; none but in loss mode.
+    pub(crate) loss: Option<f64>,
     /// The rows, baselines first.
     pub(crate) subjects: Vec<Subject>,
     /// Rounds per row.
@@ -60,6 +63,17 @@ const RATE_SIZE: u64 = 64;
 /// From this size on, streams are compared with MTU-sized datagrams too.
 const LARGE: u64 = 1 << 16;
 
+/// Message sizes of runs with loss: one datagram of Ethernet and less, up to 700.
+const LOSS_SIZES: &[u64] = &[1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20];
+/// And those in the sweeps, with the shares dropped there.
+const SWEEP_LOSS_SIZES: &[u64] = &[1 << 10, 1 << 14, 1 << 16, 1 << 20];
+const SWEEP_LOSSES: &[f64] = &[0.001, 0.01, 0.05];
+const QUICK_LOSS_SIZES: &[u64] = &[1 << 16];
+const QUICK_LOSSES: &[f64] = &[0.01];
+
+/// A mode, a message size, and the rows to compare.
+type Wanted = (Mode, u64, Vec<Subject>);
+
 impl Group {
     /// How long the group takes, if nothing has to be repeated.
     pub(crate) fn duration(&self) -> Duration {
@@ -86,24 +100,58 @@ pub(crate) fn duration(groups: &[Group]) -> Duration {
 
 /// The groups that the options ask for; without any choice, the sweep over everything.
 pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
-    let chosen = args.transport.is_some() || args.op.is_some();
-    let wanted: Vec<(Mode, u64, Vec<Subject>)> = if chosen {
-        selection(args)?
+    if !args.loss.is_empty() && args.mode.is_some_and(|mode| mode != Mode::Loss) {
+        return Err(PerfError::Usage(
+            "--loss is a mode of its own: leave --mode out".to_owned(),
+        ));
+    }
+    let only = if args.loss.is_empty() {
+        args.mode
     } else {
-        sweep(args)
+        Some(Mode::Loss)
     };
-    let groups = wanted
-        .into_iter()
-        .map(|(mode, size, subjects)| group(args, mode, size, subjects))
-        .collect();
+    let chosen = args.transport.is_some() || args.op.is_some();
+    let wanted = match only {
+        Some(mode) if chosen || mode == Mode::Loss => selection(args, &[mode])?,
+        None if chosen => selection(args, &[Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate])?,
+        Some(_) | None => sweep(args),
+    };
+    let sweeping = !chosen && only.is_none();
+    let mut groups = Vec::new();
+    for (mode, size, subjects) in wanted {
+        if mode == Mode::Loss {
+            let losses = losses(args, sweeping).iter();
+            groups.extend(losses.map(|&loss| Group {
+                loss: Some(loss),
+                ..group(args, mode, size, subjects.clone())
+            }));
+        } else {
+            groups.push(group(args, mode, size, subjects));
+        }
+    }
+    // The rows of one loss stand together, as those of one mode do.
+    groups.sort_by(|one, other| {
+        f64::total_cmp(&one.loss.unwrap_or(-1.0), &other.loss.unwrap_or(-1.0))
+    });
     Ok(groups)
+}
+
+/// The shares of datagrams dropped in loss mode.
+fn losses(args: &RunArgs, sweeping: bool) -> &[f64] {
+    match (args.loss.as_slice(), sweeping, args.quick) {
+        ([], true, true) => QUICK_LOSSES,
+        ([], true, false) => SWEEP_LOSSES,
+        ([], false, _) => DEFAULT_LOSSES,
+        (given, ..) => given,
+    }
 }
 
 fn group(args: &RunArgs, mode: Mode, size: u64, subjects: Vec<Subject>) -> Group {
     let (rounds, milliseconds) = match (mode, args.quick) {
         (Mode::Lat, true) => (MIN_LATENCY_ROUNDS, 9),
         (Mode::Lat, false) => (31, 30),
-        (Mode::Bw | Mode::Bibw | Mode::Rate, true) => (9, 15),
+        (Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss, true) => (9, 15),
+        (Mode::Loss, false) => (9, 60),
         (Mode::Bw | Mode::Bibw | Mode::Rate, false) => (15, 60),
     };
     let rounds = args.rounds.unwrap_or(rounds);
@@ -114,6 +162,7 @@ fn group(args: &RunArgs, mode: Mode, size: u64, subjects: Vec<Subject>) -> Group
     Group {
         mode,
         size,
+        loss: None,
         subjects,
         rounds,
         round_time: Duration::from_millis(milliseconds),
@@ -122,7 +171,7 @@ fn group(args: &RunArgs, mode: Mode, size: u64, subjects: Vec<Subject>) -> Group
 }
 
 /// Everything there is, at the sizes where it says something.
-fn sweep(args: &RunArgs) -> Vec<(Mode, u64, Vec<Subject>)> {
+fn sweep(args: &RunArgs) -> Vec<Wanted> {
     let default_sizes = if args.quick { QUICK_SIZES } else { SWEEP_SIZES };
     let sizes = args.size.as_ref().map_or(default_sizes, |sizes| &sizes.0);
     let mut wanted = Vec::new();
@@ -150,21 +199,28 @@ fn sweep(args: &RunArgs) -> Vec<(Mode, u64, Vec<Subject>)> {
     for size in rate_sizes {
         wanted.push((Mode::Rate, size, vec![UDP_SINGLE, UD_SEND, UD_WRITE_RECORD]));
     }
+    let loss_sizes = if args.quick {
+        QUICK_LOSS_SIZES
+    } else {
+        SWEEP_LOSS_SIZES
+    };
+    let loss_sizes = args.size.as_ref().map_or(loss_sizes, |sizes| &sizes.0);
+    for &size in loss_sizes {
+        wanted.push((Mode::Loss, size, vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD]));
+    }
     wanted.retain(|(mode, ..)| args.mode.is_none_or(|only| only == *mode));
     wanted
 }
 
-/// The chosen transport and operation, each with its baseline.
-fn selection(args: &RunArgs) -> Result<Vec<(Mode, u64, Vec<Subject>)>> {
+/// The chosen transport and operation, or all of them, each with its baseline, in these modes.
+fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
     let mut wanted = Vec::new();
-    for mode in [Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate] {
+    for &mode in modes {
         let chosen: Vec<Subject> = CATALOG
             .iter()
             .filter(|entry| args.transport.is_none_or(|only| only == entry.transport))
             .filter(|entry| args.op.is_none_or(|only| only == entry.op))
-            .filter(|entry| {
-                args.mode.is_none_or(|only| only == mode) && entry.modes.contains(&mode)
-            })
+            .filter(|entry| entry.modes.contains(&mode))
             .map(|entry| Subject::new(entry.transport, entry.op))
             .collect();
         if chosen.is_empty() {
@@ -183,6 +239,8 @@ fn selection(args: &RunArgs) -> Result<Vec<(Mode, u64, Vec<Subject>)>> {
         }
         let default_sizes = if mode == Mode::Rate {
             &[RATE_SIZE]
+        } else if mode == Mode::Loss {
+            LOSS_SIZES
         } else if args.quick {
             QUICK_SIZES
         } else {

@@ -40,6 +40,20 @@ pub(crate) struct Row {
     pub(crate) valid_fraction: Option<f64>,
     /// Gaps in validity maps.
     pub(crate) holes: Option<u64>,
+    /// The share of datagrams that the receiver dropped on purpose, as asked for.
+    pub(crate) loss_rate: Option<f64>,
+    /// Segments sent in a run with loss.
+    pub(crate) segments: Option<u64>,
+    /// Of these, dropped on purpose.
+    pub(crate) segments_dropped: Option<u64>,
+    /// Of these, dropped by the receiver for reasons of its own.
+    pub(crate) segments_refused: Option<u64>,
+    /// Of these, arrived, and marked valid where there are validity maps.
+    pub(crate) segments_valid: Option<u64>,
+    /// The share of messages that arrived completely.
+    pub(crate) complete_fraction: Option<f64>,
+    /// Gaps in validity maps per message sent. A message of which nothing arrived has no map.
+    pub(crate) holes_per_message: Option<f64>,
     /// The raw row this one is compared with.
     pub(crate) baseline: Option<String>,
     /// Median of the baseline's rounds, in the mode's unit.
@@ -72,6 +86,13 @@ impl Row {
             loss: None,
             valid_fraction: None,
             holes: None,
+            loss_rate: None,
+            segments: None,
+            segments_dropped: None,
+            segments_refused: None,
+            segments_valid: None,
+            complete_fraction: None,
+            holes_per_message: None,
             baseline: None,
             baseline_value: None,
             ratio: None,
@@ -79,6 +100,12 @@ impl Row {
             ratio_q75: None,
             cpu_s_per_gib: None,
         }
+    }
+
+    /// The share of segments dropped on purpose, as counted.
+    pub(crate) fn dropped_fraction(&self) -> Option<f64> {
+        let (dropped, segments) = (self.segments_dropped?, self.segments?);
+        Some(float(dropped) / float(segments.max(1)))
     }
 
     /// What was measured.
@@ -96,6 +123,11 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     /// What the reader should know.
     pub(crate) notes: Vec<String>,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^52")]
+const fn float(count: u64) -> f64 {
+    count as f64
 }
 
 /// A message size as people write it: 64, 4K, 1M.

@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
-use crate::catalog::{Mode, Subject};
+use crate::catalog::{Mode, Op, Subject, Transport};
 use crate::client::{Opened, Round, Session};
 use crate::clock;
 use crate::control::EndpointSpec;
 use crate::error::Result;
 use crate::host::Wait;
+use crate::loss::DEFAULT_MTU;
 use crate::pattern;
 use crate::plan::Group;
 use crate::report::{Row, size};
@@ -30,6 +31,10 @@ pub(crate) struct Settings {
     pub(crate) receive_buffer: usize,
     /// Bytes in flight, if given.
     pub(crate) window: Option<u64>,
+    /// Largest MTU to assume of the path, if given.
+    pub(crate) mtu: Option<u32>,
+    /// Seed of what is dropped on purpose.
+    pub(crate) seed: u64,
     /// The group's share of the time limit ends here: nothing is repeated that would end later,
     /// and no round begins later but the first few.
     pub(crate) deadline: Option<Instant>,
@@ -84,6 +89,13 @@ fn measure(
             wait: settings.wait,
             receive_buffer: settings.receive_buffer,
             check: settings.check,
+            mtu: settings.mtu.unwrap_or(if group.mode == Mode::Loss {
+                DEFAULT_MTU
+            } else {
+                0
+            }),
+            loss: group.loss.unwrap_or(0.0),
+            seed: settings.seed,
         };
         match session.open(&spec, settings.window)? {
             Opened::Ready(member) => series.push(Series {
@@ -187,7 +199,7 @@ fn first_guess(group: &Group) -> u64 {
     let guess = match group.mode {
         Mode::Lat if group.size > 1 << 16 => 20,
         Mode::Lat => 100,
-        Mode::Bw | Mode::Bibw | Mode::Rate => ((4 << 20) / group.size).clamp(8, 2000),
+        Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss => ((4 << 20) / group.size).clamp(8, 2000),
     };
     group
         .messages(0)
@@ -232,7 +244,7 @@ fn value(group: &Group, round: &Round) -> Option<f64> {
             samples.sort_unstable();
             stats::percentile(&samples, 0.5).map(stats::microseconds)
         }
-        Mode::Bw | Mode::Bibw => Some(bytes_per_ns(round)? * 8.0),
+        Mode::Bw | Mode::Bibw | Mode::Loss => Some(bytes_per_ns(round)? * 8.0),
         Mode::Rate => Some(bytes_per_ns(round)? * 1000.0 / float(group.size)),
     }
 }
@@ -244,7 +256,8 @@ fn value(group: &Group, round: &Round) -> Option<f64> {
 fn bytes_per_ns(round: &Round) -> Option<f64> {
     let received = round.here.received_bytes + round.there.received_bytes;
     if received == 0 {
-        return None;
+        // Nothing of what was sent came through: that is a speed. Nothing sent is none.
+        return (round.messages > 0).then_some(0.0);
     }
     let elapsed = round.here.elapsed_ns.max(round.there.elapsed_ns);
     let later = received - round.here.first_bytes - round.there.first_bytes;
@@ -268,6 +281,10 @@ fn row(group: &Group, one: &Series, all: &[Series]) -> Row {
     match group.mode {
         Mode::Lat => fill_latency(&mut row, one),
         Mode::Bw | Mode::Bibw | Mode::Rate => fill_stream(&mut row, group, one),
+        Mode::Loss => {
+            fill_stream(&mut row, group, one);
+            fill_loss(&mut row, group, one);
+        }
     }
     let baseline = one.subject.baseline(group.mode);
     if let Some(raw) = all.iter().find(|other| Some(other.subject) == baseline) {
@@ -325,6 +342,40 @@ fn fill_stream(row: &mut Row, group: &Group, one: &Series) {
     }
 }
 
+/// What is left of the messages, and what the datagrams' own counts say about it.
+fn fill_loss(row: &mut Row, group: &Group, one: &Series) {
+    let mut sent = 0;
+    let mut dropped = 0;
+    let mut valid = 0;
+    let mut refused = 0;
+    let mut complete = 0;
+    for round in &one.rounds {
+        let (here, there) = (&round.here.datagrams, &round.there.datagrams);
+        let marks_lost = here.marks.saturating_sub(there.marks);
+        sent += here.sent.saturating_sub(here.marks);
+        dropped += there.dropped.saturating_sub(marks_lost);
+        refused += there.refused;
+        valid += there.valid;
+        complete += round.there.complete;
+    }
+    row.loss_rate = group.loss;
+    row.valid_fraction = row.loss.map(|loss| 1.0 - loss);
+    row.segments = Some(sent);
+    row.segments_dropped = Some(dropped);
+    row.segments_refused = Some(refused);
+    // A Send arrives whole or not at all: which of its segments came is not told.
+    if one.subject.op != Op::Send {
+        row.segments_valid = Some(valid);
+    }
+    // A raw datagram is all there is.
+    if one.subject.transport == Transport::Ud {
+        row.complete_fraction = Some(float(complete) / float(row.iters.max(1)));
+    }
+    if let Some(holes) = row.holes {
+        row.holes_per_message = Some(float(holes) / float(row.iters.max(1)));
+    }
+}
+
 #[expect(
     clippy::cast_precision_loss,
     reason = "counts of bytes and nanoseconds stay below 2^52"
@@ -338,13 +389,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::catalog::{Op, Transport};
-    use crate::control::RoundReport;
+    use crate::control::{Datagrams, RoundReport};
 
     fn lat_group() -> Group {
         Group {
             mode: Mode::Lat,
             size: 64,
+            loss: None,
             subjects: Vec::new(),
             rounds: 2,
             round_time: Duration::from_millis(10),
@@ -413,6 +464,68 @@ mod tests {
         assert_eq!(rows[0].mmsg_s, Some(2.0));
         assert!((rows[0].loss.unwrap() - 0.1).abs() < 1e-9);
         assert_eq!((rows[0].valid_fraction, rows[0].p50_us), (None, None));
+    }
+
+    #[test]
+    fn a_row_with_loss_takes_lost_marks_out_of_what_was_dropped() {
+        let group = Group {
+            mode: Mode::Loss,
+            size: 4000,
+            loss: Some(0.1),
+            ..lat_group()
+        };
+        let round = Round {
+            messages: 10,
+            here: RoundReport {
+                datagrams: Datagrams {
+                    sent: 35,
+                    marks: 5,
+                    ..Datagrams::default()
+                },
+                ..RoundReport::default()
+            },
+            there: RoundReport {
+                received_bytes: 36_000,
+                records: 10,
+                holes: 3,
+                complete: 7,
+                datagrams: Datagrams {
+                    marks: 4,
+                    dropped: 4,
+                    valid: 27,
+                    ..Datagrams::default()
+                },
+                ..RoundReport::default()
+            },
+            ..Round::default()
+        };
+        let ours = series(Op::WriteRecord, Transport::Ud, vec![round]);
+        let row = &rows(&group, &[ours])[0];
+        assert_eq!((row.segments, row.segments_dropped), (Some(30), Some(3)));
+        assert_eq!(
+            (row.segments_valid, row.segments_refused),
+            (Some(27), Some(0))
+        );
+        assert_eq!(row.dropped_fraction(), Some(0.1));
+        assert_eq!(row.valid_fraction, Some(0.9));
+        assert_eq!(row.complete_fraction, Some(0.7));
+        assert_eq!(row.holes_per_message, Some(0.3));
+    }
+
+    #[test]
+    fn nothing_received_is_a_goodput_of_zero() {
+        let group = Group {
+            mode: Mode::Loss,
+            loss: Some(0.5),
+            ..lat_group()
+        };
+        let round = Round {
+            messages: 10,
+            ..Round::default()
+        };
+        let row = &rows(&group, &[series(Op::Send, Transport::Ud, vec![round])])[0];
+        assert_eq!((row.gbps, row.valid_fraction), (Some(0.0), Some(0.0)));
+        assert_eq!((row.segments_valid, row.holes), (None, None));
     }
 
     #[test]

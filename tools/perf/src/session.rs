@@ -110,6 +110,8 @@ fn measure(
         check: args.check,
         receive_buffer: usize::try_from(args.rcvbuf).unwrap_or(usize::MAX),
         window: args.window,
+        mtu: args.mtu,
+        seed: args.seed,
         deadline: None,
     };
     let outcome = execute(&mut session, groups, &settings, args, &mut report);
@@ -166,7 +168,7 @@ fn execute(
     report: &mut Report,
 ) -> Result<()> {
     let mut progress = Progress::new(plan::duration(groups));
-    let mut mode = None;
+    let mut heading = None;
     let mut rest = plan::duration(groups);
     let deadline = clock::now() + args.time_limit();
     let bounded = args.iters.is_none() && args.rounds.is_none();
@@ -185,9 +187,10 @@ fn execute(
         progress.advance(group.duration());
         progress.clear();
         if !args.json_on_stdout() {
-            if mode != Some(group.mode) && !outcome.rows.is_empty() {
-                mode = Some(group.mode);
-                println!("{}", table::heading(group.mode));
+            let section = Some((group.mode, group.loss));
+            if heading != section && !outcome.rows.is_empty() {
+                heading = section;
+                println!("{}", table::heading(group.mode, group.loss));
             }
             for row in &outcome.rows {
                 println!("{}", table::line(row));

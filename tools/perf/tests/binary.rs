@@ -245,6 +245,67 @@ fn a_server_takes_one_client_after_another() {
     }
 }
 
+/// One row of a run with loss, and what its own counts must satisfy.
+fn check_loss_row(row: &Value, rate: f64) {
+    let segments = number(row, "segments");
+    let dropped = number(row, "segments_dropped");
+    // Five standard deviations of the binomial distribution.
+    let bound = 5.0 * (segments * rate * (1.0 - rate)).sqrt();
+    assert!((dropped - segments * rate).abs() <= bound, "{row}");
+    assert_eq!(row["loss_rate"], rate);
+    if row["segments_valid"].is_number() {
+        // Each segment that was not dropped is valid, and no other.
+        let refused = number(row, "segments_refused");
+        assert_eq!(number(row, "segments_valid"), segments - dropped, "{row}");
+        assert_eq!(refused, 0.0, "{row}");
+        // The last segment of a message is shorter, so that the shares of segments and of bytes differ.
+        let share = 1.0 - dropped / segments;
+        assert!(
+            (number(row, "valid_fraction") - share).abs() < 0.005,
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn what_is_valid_is_what_was_not_dropped() {
+    let _turn = turn();
+    let run = |seed: u32| {
+        let arguments = format!(
+            "--loss 0,0.05 --size 1K,64K --iters 400 --rounds 2 --rcvbuf 1M --seed {seed} --json - --html loss.html"
+        );
+        let output = perf(&arguments)
+            .current_dir(scratch("loss"))
+            .output()
+            .expect("the program starts");
+        assert!(output.status.success(), "{}", stderr(&output));
+        rows(&output.stdout)
+    };
+    let rows = run(7);
+    assert_eq!(rows.len(), 2 * 2 * 3, "{rows:?}");
+    for row in &rows {
+        check_row(row);
+        check_loss_row(row, row["loss_rate"].as_f64().expect("a share"));
+        if row["op"] == "write-record" {
+            // Messages with holes are not whole, and the others are.
+            let whole = number(row, "complete_fraction");
+            let holes = number(row, "holes_per_message");
+            let lossless = row["loss_rate"] == 0.0;
+            assert_eq!(whole == 1.0, lossless, "{row}");
+            assert_eq!(holes > 0.0, !lossless && row["size"] == 65_536, "{row}");
+        }
+    }
+    let html = std::fs::read_to_string(scratch("loss").join("loss.html")).expect("the report");
+    assert!(html.contains("5 % dropped"));
+    // The seed decides what is dropped, and the warm-up has a fixed number of messages.
+    let dropped = |rows: &[Value]| -> Vec<Value> {
+        let raw = rows.iter().filter(|row| row["op"] == "raw");
+        raw.map(|row| row["segments_dropped"].clone()).collect()
+    };
+    assert_eq!(dropped(&rows), dropped(&run(7)));
+    assert_ne!(dropped(&rows), dropped(&run(8)));
+}
+
 #[test]
 fn nobody_listening_is_one_line_and_status_1() {
     let start = now();
@@ -281,10 +342,19 @@ fn usage_errors_have_status_2_and_help_has_examples() {
         "--no-such-option",
         "client",
         "--transport tcp --op write-record",
+        "--mtu 100",
+        "--loss 0.1 --mode lat",
+        "--loss 0.1 --transport tcp",
     ] {
         let output = run(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+    for wrong in ["0.6", "-0.1", "1%", "0.01,x"] {
+        let output = run(&format!("--loss={wrong}"));
+        assert_eq!(output.status.code(), Some(2), "{wrong}");
+        let message = stderr(&output);
+        assert!(message.contains("a share of 0 to 0.5"), "{message}");
     }
     let help = run("--help");
     assert!(help.status.success());
@@ -297,7 +367,7 @@ fn usage_errors_have_status_2_and_help_has_examples() {
     let list = run("--list");
     assert!(list.status.success());
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
-    for word in ["write-record", "raw-single", "bibw", "rate"] {
+    for word in ["write-record", "raw-single", "bibw", "rate", "loss"] {
         assert!(list.contains(word), "{word}");
     }
 }

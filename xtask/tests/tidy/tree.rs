@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use xtask::workspace;
 
-/// What holds no sources of ours. In a second work tree `.git` is a file.
+/// Folders that hold no sources of ours.
 const NOT_OURS: [&str; 4] = ["target", ".git", "dist", "proptest-regressions"];
 
 /// One text file.
@@ -65,10 +65,7 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
         let entry = entry.unwrap();
         let (path, kind) = (entry.path(), entry.file_type().unwrap());
         let name = entry.file_name();
-        if NOT_OURS.iter().any(|skipped| name == *skipped) {
-            continue;
-        }
-        if kind.is_dir() {
+        if kind.is_dir() && !NOT_OURS.iter().any(|skipped| name == *skipped) {
             collect(&path, found);
         } else if kind.is_file() {
             found.push(path);

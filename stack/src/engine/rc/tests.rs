@@ -37,11 +37,6 @@ impl CompletionSink for Completed {
         self.received.push(wc);
     }
 
-    fn segment(&mut self, wc: Wc) -> bool {
-        self.received.push(wc);
-        true
-    }
-
     fn retired(&mut self) {
         self.retired += 1;
     }

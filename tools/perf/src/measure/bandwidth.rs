@@ -3,18 +3,26 @@
 //! The receiver tells how far it has seen the stream (a *credit*), on the data path. Credits are
 //! cumulative positions, so a lost one costs nothing, and lost data is passed over by the
 //! position of what follows. When a whole window is lost, the sender goes on after a pause.
+//!
+//! Where datagrams are dropped on purpose the sender also puts *marks* into the stream, small messages
+//! that say how far it is, and repeats the latest until it is answered: what is measured then is what
+//! is lost, and not how long both sides wait for it.
 
 use std::time::{Duration, Instant};
 
 use crate::clock;
-use crate::control::RoundReport;
+use crate::control::{Datagrams, RoundReport};
 use crate::error::Result;
 use crate::host::cpu_time;
-use crate::measure::{Arrival, Flow, Geometry, Idle, Want, Watch};
+use crate::loss::Mark;
+use crate::measure::{Arrival, Flow, Geometry, Idle, RecordShape, Want, Watch};
 
 /// Without a credit for this long, what is in flight counts as lost. A receiver that only lost its
 /// CPU for a while must not be sent another window too soon: its buffer is still full.
 const STALL: Duration = Duration::from_millis(100);
+
+/// A mark that is not answered is repeated after this long: it or the credit was lost.
+const MARK_AGAIN: Duration = Duration::from_millis(2);
 
 /// After the client's stop, a stream without loss is still read until it is quiet this long.
 const LAST_STREAM_DATA: Duration = Duration::from_millis(200);
@@ -29,6 +37,8 @@ pub(crate) struct Task {
     pub(crate) send: u64,
     /// To expect.
     pub(crate) receive: u64,
+    /// Whether the sender marks how far it is.
+    pub(crate) marks: bool,
 }
 
 /// Runs one side of a round to its end: everything sent and answered, everything expected seen,
@@ -41,8 +51,8 @@ pub(crate) fn run<F: Flow>(
     watch: &mut Watch<'_>,
 ) -> Result<RoundReport> {
     let cpu_start = cpu_time();
-    let mut sender = Sender::new(task.send, geometry);
-    let mut receiver = Receiver::new(task.receive, geometry);
+    let mut sender = Sender::new(task, geometry);
+    let mut receiver = Receiver::new(task, geometry);
     let want = match (task.send, task.receive) {
         (_, 0) => Want::Credit,
         (0, _) => Want::Data,
@@ -62,6 +72,9 @@ pub(crate) fn run<F: Flow>(
                     watch.progress();
                 }
                 watch.busy()?;
+                if sender.mark_due() {
+                    sender.mark(flow)?;
+                }
                 if want == Want::Credit {
                     continue;
                 }
@@ -74,9 +87,7 @@ pub(crate) fn run<F: Flow>(
                 watch.progress();
                 watch.busy()?;
                 receiver.data(bytes, end);
-                if let Some(record) = record {
-                    receiver.record(record.holes);
-                }
+                receiver.message(bytes, record);
                 if let Some(position) = receiver.credit_due() {
                     flow.credit(position)?;
                 }
@@ -103,6 +114,8 @@ pub(crate) fn run<F: Flow>(
                     let quiet = now - *quiet_since.get_or_insert(now);
                     if quiet > STALL {
                         sender.presume_lost();
+                    } else if quiet > MARK_AGAIN && sender.marks {
+                        sender.mark_again(flow, now)?;
                     }
                     if quiet > LAST_DATA && task.send > 0 && sender.done() {
                         break;
@@ -112,6 +125,12 @@ pub(crate) fn run<F: Flow>(
         }
     }
     let mut report = receiver.report();
+    let counted = flow.datagrams();
+    report.datagrams = Datagrams {
+        marks: report.datagrams.marks + sender.marks_sent,
+        valid: report.datagrams.valid + counted.valid,
+        ..counted
+    };
     report.cpu_ns = cpu_time().saturating_sub(cpu_start);
     Ok(report)
 }
@@ -128,12 +147,17 @@ struct Sender {
     written_off: u64,
     counts: bool,
     uncredited: bool,
+    marks: bool,
+    mark_every: u64,
+    marked: u64,
+    marks_sent: u64,
+    repeated: Option<Instant>,
 }
 
 impl Sender {
-    fn new(total: u64, geometry: &Geometry) -> Self {
+    fn new(task: Task, geometry: &Geometry) -> Self {
         Self {
-            total,
+            total: task.send,
             chunk: geometry.chunk,
             window: geometry.window,
             sent: 0,
@@ -141,7 +165,40 @@ impl Sender {
             written_off: 0,
             counts: !geometry.has_positions(),
             uncredited: geometry.window == u64::MAX,
+            marks: task.marks,
+            mark_every: geometry.credit_every,
+            marked: 0,
+            marks_sent: 0,
+            repeated: None,
         }
+    }
+
+    /// Whether a mark belongs behind what was sent last.
+    fn mark_due(&self) -> bool {
+        let unmarked = self.sent - self.marked;
+        self.marks && unmarked > 0 && (unmarked >= self.mark_every || self.sent == self.total)
+    }
+
+    fn mark(&mut self, flow: &mut impl Flow) -> Result<()> {
+        let mark = Mark {
+            position: self.sent,
+            last: self.sent == self.total,
+        };
+        if flow.mark(mark)? {
+            self.marked = self.sent;
+            self.marks_sent += 1;
+        }
+        Ok(())
+    }
+
+    /// Repeats the latest mark, unless that was done a moment ago.
+    fn mark_again(&mut self, flow: &mut impl Flow, now: Instant) -> Result<()> {
+        let lately = self.repeated.is_some_and(|last| now - last < MARK_AGAIN);
+        if lately || self.acknowledged == self.sent {
+            return Ok(());
+        }
+        self.repeated = Some(now);
+        self.mark(flow)
     }
 
     /// The length of the next piece, 0 if it must wait.
@@ -176,6 +233,10 @@ impl Sender {
 #[derive(Debug)]
 struct Receiver {
     expected: u64,
+    /// With marks, the last one ends the round: messages with holes come before it, and after the
+    /// last message that is complete.
+    marks: bool,
+    ended: bool,
     credit_every: u64,
     seen: u64,
     credited: u64,
@@ -185,9 +246,11 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn new(expected: u64, geometry: &Geometry) -> Self {
+    fn new(task: Task, geometry: &Geometry) -> Self {
         Self {
-            expected,
+            expected: task.receive,
+            marks: task.marks,
+            ended: false,
             credit_every: geometry.credit_every,
             seen: 0,
             credited: 0,
@@ -198,6 +261,12 @@ impl Receiver {
     }
 
     fn data(&mut self, bytes: u64, end: Option<u64>) {
+        if bytes == 0 {
+            self.report.datagrams.marks += 1;
+            self.seen = self.seen.max(end.unwrap_or(0));
+            self.ended |= self.seen >= self.expected && end == Some(self.seen);
+            return;
+        }
         let now = clock::now();
         if self.first.is_none() {
             self.first = Some(now);
@@ -208,22 +277,36 @@ impl Receiver {
         self.seen = self.seen.max(end.unwrap_or(self.report.received_bytes));
     }
 
-    fn record(&mut self, holes: u64) {
-        self.report.records += 1;
-        self.report.holes += holes;
-        self.report.records_with_holes += u64::from(holes > 0);
+    fn message(&mut self, bytes: u64, record: Option<RecordShape>) {
+        let holes = record.map_or(0, |record| record.holes);
+        self.report.complete += u64::from(bytes > 0 && holes == 0);
+        if let Some(record) = record {
+            self.report.records += 1;
+            self.report.holes += holes;
+            self.report.records_with_holes += u64::from(holes > 0);
+            self.report.datagrams.valid += record.segments;
+        }
     }
 
     fn credit_due(&mut self) -> Option<u64> {
-        let due = self.seen - self.credited >= self.credit_every || self.done();
-        (due && self.seen > self.credited && self.credit_every != u64::MAX).then(|| {
-            self.credited = self.seen;
-            self.seen
+        // The sender goes on marking the end until it is told that the end was seen.
+        let seen = match self.marks && !self.ended {
+            true => self.seen.min(self.expected.saturating_sub(1)),
+            false => self.seen,
+        };
+        let due = seen.saturating_sub(self.credited) >= self.credit_every || self.done();
+        (due && seen > self.credited && self.credit_every != u64::MAX).then(|| {
+            self.credited = seen;
+            seen
         })
     }
 
     fn done(&self) -> bool {
-        self.seen >= self.expected
+        if self.marks && self.expected > 0 {
+            self.ended
+        } else {
+            self.seen >= self.expected
+        }
     }
 
     fn report(&self) -> RoundReport {
@@ -246,9 +329,57 @@ mod tests {
         Geometry::datagram(size, size, size, 8 << 20, Some(window))
     }
 
+    fn task(send: u64) -> Task {
+        Task {
+            send,
+            receive: 0,
+            marks: true,
+        }
+    }
+
+    #[test]
+    fn marks_come_at_half_a_window_and_at_the_end() {
+        let mut sender = Sender::new(task(250), &geometry(100, 400));
+        assert!(!sender.mark_due());
+        let mut due = Vec::new();
+        for sent in [100, 200, 250] {
+            sender.sent = sent;
+            due.push(sender.mark_due());
+            if sender.mark_due() {
+                sender.marked = sent;
+            }
+        }
+        assert_eq!(due, [false, true, true]);
+        sender.marks = false;
+        sender.marked = 0;
+        assert!(!sender.mark_due());
+    }
+
+    #[test]
+    fn a_mark_moves_the_position_but_is_no_data() {
+        let mut receiver = Receiver::new(
+            Task {
+                send: 0,
+                receive: 500,
+                marks: true,
+            },
+            &geometry(100, 400),
+        );
+        receiver.data(0, Some(400));
+        assert_eq!(receiver.credit_due(), Some(400));
+        // The end of the data is not the end of the stream: messages with holes may still come.
+        receiver.data(100, Some(500));
+        assert_eq!((receiver.credit_due(), receiver.done()), (None, false));
+        receiver.data(0, Some(500));
+        assert_eq!((receiver.credit_due(), receiver.done()), (Some(500), true));
+        let report = receiver.report();
+        assert_eq!((report.received_bytes, report.first_bytes), (100, 100));
+        assert_eq!(report.datagrams.marks, 2);
+    }
+
     #[test]
     fn the_window_closes_and_credits_open_it() {
-        let mut sender = Sender::new(1000, &geometry(100, 250));
+        let mut sender = Sender::new(task(1000), &geometry(100, 250));
         for _ in 0..2 {
             assert_eq!(sender.permitted(), 100);
             sender.sent += 100;
@@ -265,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_lost_window_does_not_end_the_stream() {
-        let mut sender = Sender::new(400, &geometry(100, 200));
+        let mut sender = Sender::new(task(400), &geometry(100, 200));
         sender.sent = 200;
         assert_eq!(sender.permitted(), 0);
         sender.presume_lost();
@@ -279,7 +410,7 @@ mod tests {
 
     #[test]
     fn counted_streams_write_off_what_never_arrived() {
-        let mut sender = Sender::new(8, &geometry(1, 4));
+        let mut sender = Sender::new(task(8), &geometry(1, 4));
         sender.sent = 4;
         sender.credit(1);
         sender.presume_lost();
@@ -291,7 +422,12 @@ mod tests {
 
     #[test]
     fn credits_come_at_half_a_window_and_at_the_end() {
-        let mut receiver = Receiver::new(500, &geometry(100, 400));
+        let task = Task {
+            send: 0,
+            receive: 500,
+            marks: false,
+        };
+        let mut receiver = Receiver::new(task, &geometry(100, 400));
         receiver.data(100, Some(100));
         assert_eq!(receiver.credit_due(), None);
         // The second piece was lost, the third covers it.

@@ -10,14 +10,14 @@ mod ping;
 use std::net::{IpAddr, SocketAddr};
 
 use dgiwarp::{
-    Access, Buffer, Config, Cq, Destination, Mr, Operation, Pd, PostError, RecvWr, Rnic, SendWr,
-    UdQp, UdQpAttr, Wc, WcStatus,
+    Access, Buffer, Config, Cq, Destination, Fault, Mr, Operation, Pd, PostError, RecvWr, Rnic,
+    SendWr, UdQp, UdQpAttr, Wc, WcStatus,
 };
 
 use crate::catalog::{Mode, Op};
 use crate::control::{EndpointSpec, Offer, RemoteRegion};
 use crate::error::{PerfError, Result};
-use crate::host::Wait;
+use crate::host::{Side, Wait};
 use crate::measure::{BLOCK_SLICE, Geometry};
 use crate::pattern::{self, narrow, widen};
 
@@ -31,6 +31,8 @@ const PING_RECEIVES: usize = 4;
 const SEND_SLOTS: usize = 512;
 /// Room for messages in flight beside those that a window must always hold.
 const ROOM: u64 = 4 << 20;
+/// What a segment of a Write-Record has beside its payload: tagged header, extension, CRC.
+const WRITE_RECORD_OVERHEAD: u64 = 14 + 24 + 4;
 /// Completions taken in one call.
 const BATCH: usize = 32;
 /// Slots begin on their own cache lines, and hold a credit at least.
@@ -66,6 +68,8 @@ pub(crate) struct Ud {
     receive_stride: usize,
     pattern: Vec<u8>,
     chunk: usize,
+    /// Payload of one segment of a Write-Record.
+    segment: u64,
     /// Distance of two messages in `outgoing` and at the target.
     stride: usize,
     slots: usize,
@@ -78,6 +82,17 @@ pub(crate) struct Ud {
     round: u64,
     /// The highest message number seen in this round, plus one.
     highest: u64,
+    /// Counters at the start of the round, and the last mark, shown when everything before it was.
+    counted: Counted,
+    ending: Option<u64>,
+}
+
+/// Datagrams of this queue pair since it was made.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    sent: u64,
+    dropped: u64,
+    refused: u64,
 }
 
 /// What the queue pair's own words mean here.
@@ -100,9 +115,17 @@ impl Memory {
 
 impl Ud {
     /// Opens this side's queue pair on `local`.
-    pub(crate) fn open(spec: &EndpointSpec, local: IpAddr) -> Result<(Self, Offer)> {
+    pub(crate) fn open(spec: &EndpointSpec, local: IpAddr, side: Side) -> Result<(Self, Offer)> {
         let mut config = Config::default();
         config.receive_buffer = spec.receive_buffer;
+        config.max_mtu = spec.mtu;
+        if spec.loss > 0.0 && side == Side::Server {
+            config.fault = Some(Fault {
+                drop: spec.loss,
+                seed: spec.seed,
+                ..Fault::default()
+            });
+        }
         let rnic = Rnic::open(config).map_err(stack("open the device"))?;
         let pd = rnic.alloc_pd();
         let cq = rnic
@@ -161,6 +184,7 @@ impl Ud {
             receive_stride: 0,
             pattern: Vec::new(),
             chunk: 0,
+            segment: 0,
             stride: 0,
             slots: 0,
             completions: Vec::new(),
@@ -169,6 +193,8 @@ impl Ud {
             consumed: None,
             round: 0,
             highest: 0,
+            counted: Counted::default(),
+            ending: None,
         };
         Ok((ud, offer))
     }
@@ -197,10 +223,11 @@ impl Ud {
             granted / 8
         };
         let chunk = size.min(limit.max(1));
-        let payload = self
+        let limit = self
             .peer
             .as_ref()
             .map_or(u64::MAX, |peer| u64::from(peer.ah.datagram_limit()));
+        let payload = limit.saturating_sub(WRITE_RECORD_OVERHEAD).max(1);
         let mut geometry = Geometry::datagram(size, chunk, chunk.min(payload), granted, window);
         if window.is_none() {
             geometry.window = geometry.window.max((2 * chunk).min(granted / 4));
@@ -216,6 +243,7 @@ impl Ud {
     /// Prepares memory and posts receives for the agreed sizes.
     pub(crate) fn configure(&mut self, geometry: &Geometry) -> Result<()> {
         self.chunk = narrow(geometry.chunk);
+        self.segment = geometry.segment;
         self.stride = narrow(stride(geometry.chunk));
         let in_flight = narrow(geometry.window.div_ceil(geometry.chunk));
         self.slots = (in_flight + 1).min(MAX_SLOTS);
@@ -237,7 +265,7 @@ impl Ud {
         let (count, stride) = match (self.op, self.mode) {
             (Op::WriteRecord, _) => (CREDIT_RECEIVES, narrow(ALIGN)),
             (_, Mode::Lat) => (PING_RECEIVES, self.stride),
-            (_, Mode::Bw | Mode::Bibw | Mode::Rate) => (
+            (_, Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss) => (
                 2 * self.slots + CREDIT_RECEIVES.min(self.slots),
                 self.stride,
             ),

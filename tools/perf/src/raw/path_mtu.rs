@@ -17,16 +17,25 @@ const MAX_PAYLOAD: u64 = 65_507;
 /// Every IPv6 link carries this much.
 const MIN_MTU_IPV6: u64 = 1280;
 
-/// Payload bytes of the largest unfragmented datagram on the way to the socket's peer.
-pub(crate) fn datagram_payload(socket: &UdpSocket) -> Result<u64> {
+/// Payload bytes of the largest unfragmented datagram on the way to the socket's peer, whose MTU counts
+/// as at most `limit` unless that is 0.
+pub(crate) fn datagram_payload(socket: &UdpSocket, limit: u32) -> Result<u64> {
+    let limit = match limit {
+        0 => u64::MAX,
+        limit => u64::from(limit),
+    };
     let local = socket.local_addr().during("read a local address")?;
     let payload = match local.ip() {
         IpAddr::V4(_) => {
             let mtu = getsockopt(socket, sockopt::IpMtu).during("read the path's MTU")?;
-            u64::try_from(mtu).unwrap_or(0).saturating_sub(HEADERS_IPV4)
+            u64::try_from(mtu)
+                .unwrap_or(0)
+                .min(limit)
+                .saturating_sub(HEADERS_IPV4)
         }
         IpAddr::V6(_) => link_mtu(local.ip())
             .unwrap_or(MIN_MTU_IPV6)
+            .min(limit)
             .saturating_sub(HEADERS_IPV6),
     };
     Ok(payload.clamp(512, MAX_PAYLOAD))
@@ -54,10 +63,11 @@ mod tests {
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(peer.local_addr().unwrap()).unwrap();
-        let payload = datagram_payload(&socket).unwrap();
+        let payload = datagram_payload(&socket, 0).unwrap();
         assert!((512..=MAX_PAYLOAD).contains(&payload));
         // What it says can really be sent in one piece.
         let length = usize::try_from(payload).unwrap();
         assert_eq!(socket.send(&vec![0; length]).unwrap(), length);
+        assert_eq!(datagram_payload(&socket, 1500).unwrap(), 1472);
     }
 }

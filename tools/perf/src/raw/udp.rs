@@ -12,11 +12,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt, sockopt};
 
 use crate::catalog::{Mode, Op};
-use crate::control::{EndpointSpec, Offer};
+use crate::control::{Datagrams, EndpointSpec, Offer};
 use crate::error::{IoContext, PerfError, Result};
 use crate::host::{Side, Wait};
+use crate::loss::{self, Dropper, Mark, Survivors};
 use crate::measure::{Arrival, BLOCK_SLICE, Flow, Geometry, Idle, PingPong, Want, Watch};
-use crate::pattern::{self, OFFSET_BITS, POSITION_BITS, narrow, widen};
+use crate::pattern::{self, OFFSET_BITS, POSITION_BITS, POSITION_MASK, narrow, widen};
 use crate::raw::path_mtu;
 
 /// Payload of the large datagrams used where the path carries them whole.
@@ -53,6 +54,12 @@ pub(crate) struct Udp {
     round: u64,
     /// Sequence and bytes of the message that is arriving.
     arriving: (u64, usize),
+    /// Largest MTU to assume of the path; 0 takes its own.
+    mtu: u32,
+    /// In runs with loss: what is dropped, a mark that came with data, and what the round counted.
+    dropper: Dropper,
+    mark: Option<Mark>,
+    datagrams: Datagrams,
 }
 
 impl Udp {
@@ -88,6 +95,10 @@ impl Udp {
             incoming: vec![0; RECEIVE_BUFFER],
             round: 0,
             arriving: (0, 0),
+            mtu: spec.mtu,
+            dropper: Dropper::new(spec.loss, spec.seed),
+            mark: None,
+            datagrams: Datagrams::default(),
         };
         Ok((udp, offer))
     }
@@ -107,7 +118,7 @@ impl Udp {
 
     /// Cuts messages for the path to the connected peer.
     pub(crate) fn geometry(&self, granted: u64, window: Option<u64>) -> Result<Geometry> {
-        let mtu_payload = path_mtu::datagram_payload(&self.tx)?;
+        let mtu_payload = path_mtu::datagram_payload(&self.tx, self.mtu)?;
         let size = widen(self.size);
         let (segment, chunk) = cut(self.op, self.mode, mtu_payload, granted, size);
         Ok(Geometry::datagram(size, chunk, segment, granted, window))
@@ -157,6 +168,35 @@ impl Udp {
         })
     }
 
+    /// The same in runs with loss, where each datagram has its own fate. A mark that comes in one piece
+    /// with data is kept for the next look.
+    fn poll_lossy(&mut self, flags: MsgFlags) -> Result<Arrival> {
+        if let Some(mark) = self.mark.take() {
+            return Ok(marked(mark));
+        }
+        let Some(length) = receive(&self.rx, &mut self.incoming, flags)? else {
+            return Ok(Arrival::Nothing);
+        };
+        let run = self.incoming.get(..length).unwrap_or(&[]);
+        let left = loss::survivors(run, self.segment, &mut self.dropper);
+        let Survivors { end: Some(end), .. } = left else {
+            return Ok(Arrival::Other);
+        };
+        if end >> POSITION_BITS != self.round {
+            return Ok(Arrival::Other);
+        }
+        self.mark = left.mark;
+        if left.bytes == 0 {
+            return Ok(self.mark.take().map_or(Arrival::Other, marked));
+        }
+        self.datagrams.valid += left.datagrams;
+        Ok(Arrival::Data {
+            bytes: left.bytes,
+            end: Some(end & POSITION_MASK),
+            record: None,
+        })
+    }
+
     /// Looks at the other socket for what the peer has seen.
     fn poll_credit(&mut self, flags: MsgFlags) -> Result<Arrival> {
         let Some(length) = receive(&self.tx, &mut self.incoming, flags)? else {
@@ -173,7 +213,6 @@ impl Udp {
     }
 }
 
-const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
 impl PingPong for Udp {
@@ -238,6 +277,9 @@ impl Flow for Udp {
         for socket in [&self.tx, &self.rx] {
             while receive(socket, &mut self.incoming, MsgFlags::MSG_DONTWAIT)?.is_some() {}
         }
+        self.mark = None;
+        self.dropper.take_dropped();
+        self.datagrams = Datagrams::default();
         Ok(())
     }
 
@@ -246,6 +288,9 @@ impl Flow for Udp {
         let first = (self.round << POSITION_BITS) | position;
         pattern::stamp(chunk, self.segment, first);
         let taken = transmit(&self.tx, chunk, self.flags)?;
+        if taken {
+            self.datagrams.sent += length.div_ceil(widen(self.segment));
+        }
         Ok(if taken { length } else { 0 })
     }
 
@@ -256,6 +301,7 @@ impl Flow for Udp {
             MsgFlags::MSG_DONTWAIT
         };
         match want {
+            Want::Data if self.mode == Mode::Loss => self.poll_lossy(flags),
             Want::Data => self.poll_data(flags),
             Want::Credit => self.poll_credit(flags),
             Want::Both => {
@@ -274,6 +320,26 @@ impl Flow for Udp {
         let stamp = (self.round << POSITION_BITS) | position;
         // A credit the kernel has no room for is lost; the next one covers it.
         transmit(&self.rx, &stamp.to_le_bytes(), self.flags).map(|_| ())
+    }
+
+    fn mark(&mut self, mark: Mark) -> Result<bool> {
+        let stamp = (self.round << POSITION_BITS) | mark.to_position();
+        let taken = transmit(&self.tx, &stamp.to_le_bytes(), self.flags)?;
+        self.datagrams.sent += u64::from(taken);
+        Ok(taken)
+    }
+
+    fn datagrams(&mut self) -> Datagrams {
+        self.datagrams.dropped += self.dropper.take_dropped();
+        self.datagrams
+    }
+}
+
+fn marked(mark: Mark) -> Arrival {
+    Arrival::Data {
+        bytes: 0,
+        end: Some(mark.position),
+        record: None,
     }
 }
 

@@ -59,41 +59,82 @@ fn host_line(report: &Report) -> String {
 fn plots(rows: &[Row]) -> Vec<Plot> {
     let mut plots = Vec::new();
     for mode in [Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate] {
-        let (title, figure): (&str, fn(&Row) -> Option<f64>) = match mode {
+        let (title, figure): (&str, Figure) = match mode {
             Mode::Lat => ("Half round trip, p50, µs", |row| row.p50_us),
             Mode::Bw => ("Goodput, GB/s", |row| row.gbps.map(|gbps| gbps / 8.0)),
             Mode::Bibw => ("Goodput both ways, GB/s", |row| {
                 row.gbps.map(|gbps| gbps / 8.0)
             }),
             Mode::Rate => ("Million messages per second", |row| row.mmsg_s),
+            Mode::Loss => continue,
         };
-        plots.extend(plot(rows, mode, title, Axis::Logarithmic, figure));
+        let of_mode = || rows.iter().filter(|row| row.mode == mode);
+        let name = |row: &Row| row.subject().to_string();
+        plots.extend(plot(of_mode(), title, Axis::Logarithmic, name, figure));
         let ratio = match mode {
             Mode::Lat => "Latency ratio to raw (lower is better)",
-            Mode::Bw | Mode::Bibw => "Goodput ratio to raw (higher is better)",
+            Mode::Bw | Mode::Bibw | Mode::Loss => "Goodput ratio to raw (higher is better)",
             Mode::Rate => "Rate ratio to raw (higher is better)",
         };
-        plots.extend(plot(rows, mode, ratio, Axis::Linear, |row| row.ratio));
+        plots.extend(plot(of_mode(), ratio, Axis::Linear, name, |row| row.ratio));
+    }
+    plots.extend(loss_plots(rows));
+    plots
+}
+
+/// One plot per operation and figure, with a line for each share of dropped datagrams.
+fn loss_plots(rows: &[Row]) -> Vec<Plot> {
+    let figures: [(&str, Figure); 4] = [
+        ("goodput under loss, GB/s", |row| {
+            row.gbps.map(|gbps| gbps / 8.0)
+        }),
+        ("valid share of what was sent", |row| row.valid_fraction),
+        ("messages that arrived whole", |row| row.complete_fraction),
+        ("holes per message", |row| row.holes_per_message),
+    ];
+    let mut subjects: Vec<Subject> = Vec::new();
+    for row in rows.iter().filter(|row| row.mode == Mode::Loss) {
+        if !subjects.contains(&row.subject()) {
+            subjects.push(row.subject());
+        }
+    }
+    let mut plots = Vec::new();
+    for (title, figure) in figures {
+        for &subject in &subjects {
+            let of_subject = rows
+                .iter()
+                .filter(|row| row.mode == Mode::Loss && row.subject() == subject);
+            let title = format!("{subject}: {title}");
+            let name = |row: &Row| match row.loss_rate {
+                Some(loss) => format!("{} % dropped", loss * 100.0),
+                None => String::new(),
+            };
+            plots.extend(plot(of_subject, &title, Axis::Linear, name, figure));
+        }
     }
     plots
 }
 
-fn plot(
-    rows: &[Row],
-    mode: Mode,
+/// What of a row is plotted.
+type Figure = fn(&Row) -> Option<f64>;
+
+/// A figure over the message size, one line for each name.
+fn plot<'a>(
+    rows: impl Iterator<Item = &'a Row>,
     title: &str,
     axis: Axis,
-    figure: fn(&Row) -> Option<f64>,
+    name: impl Fn(&Row) -> String,
+    figure: Figure,
 ) -> Option<Plot> {
-    let mut series: Vec<(Subject, Series)> = Vec::new();
-    for row in rows.iter().filter(|row| row.mode == mode) {
-        let Some(value) = figure(row).filter(|value| *value > 0.0) else {
+    let mut series: Vec<(String, Series)> = Vec::new();
+    for row in rows {
+        let Some(value) = figure(row).filter(|value| *value > 0.0 || axis == Axis::Linear) else {
             continue;
         };
-        let subject = row.subject();
-        let index = series.iter().position(|(known, _)| *known == subject);
+        let line = name(row);
+        let index = series.iter().position(|(known, _)| *known == line);
         let index = index.unwrap_or_else(|| {
-            series.push((subject, Series::new(subject.to_string())));
+            series.push((line.clone(), Series::new(line)));
             series.len() - 1
         });
         if let Some((_, one)) = series.get_mut(index) {
@@ -124,6 +165,9 @@ fn table(rows: &[Row]) -> String {
         "loss",
         "valid",
         "holes",
+        "drop rate",
+        "dropped",
+        "whole",
         "ratio",
         "q25",
         "q75",
@@ -155,6 +199,9 @@ fn table_row(row: &Row) -> String {
         number(row.valid_fraction, 6),
         row.holes
             .map_or_else(String::new, |holes| holes.to_string()),
+        number(row.loss_rate, 6),
+        number(row.dropped_fraction(), 6),
+        number(row.complete_fraction, 4),
         number(row.ratio, 3),
         number(row.ratio_q25, 3),
         number(row.ratio_q75, 3),
@@ -213,6 +260,27 @@ mod tests {
         assert!(html.contains("A &lt;fast&gt; &amp; "));
         assert!(html.contains("a note"));
         assert_eq!(html.matches("<tr>").count(), 1 + 4);
+    }
+
+    #[test]
+    fn loss_has_a_plot_per_operation_and_a_line_per_share() {
+        let mut rows = Vec::new();
+        for loss in [0.0, 0.01] {
+            for size in [1024, 65_536] {
+                let subject = Subject::new(Transport::Ud, Op::WriteRecord);
+                let mut row = Row::new(subject, Mode::Loss, size);
+                row.loss_rate = Some(loss);
+                row.gbps = Some(8.0);
+                row.valid_fraction = Some(1.0 - loss);
+                row.holes_per_message = Some(loss);
+                rows.push(row);
+            }
+        }
+        let html = document(&Report { rows, ..report() });
+        // Goodput, valid share, holes; there is no share of whole messages in these rows.
+        assert_eq!(html.matches("<svg").count(), 3);
+        assert_eq!(html.matches("<polyline").count(), 6);
+        assert!(html.contains("1 % dropped") && html.contains("ud write-record: goodput"));
     }
 
     #[test]

@@ -57,7 +57,10 @@ mod tests {
             ["cores", "cpu", "kernel", "load", "pinned"]
         );
         let mut fields: Vec<&str> = "transport op mode size iters min_us p50_us p99_us p999_us \
-                                     gbps mmsg_s loss valid_fraction holes baseline \
+                                     gbps mmsg_s loss valid_fraction holes loss_rate \
+                                     segments segments_dropped segments_refused \
+                                     segments_valid complete_fraction \
+                                     holes_per_message baseline \
                                      baseline_value ratio ratio_q25 ratio_q75 cpu_s_per_gib"
             .split_whitespace()
             .collect();

@@ -3,34 +3,39 @@
 use crate::catalog::Mode;
 use crate::report::{Row, size};
 
-/// The heading of the rows of one mode.
-pub(crate) fn heading(mode: Mode) -> String {
-    let (title, columns) = match mode {
-        Mode::Lat => (
-            "Latency, half round trip in us",
-            format!("{:>9} {:>9} {:>9} {:>9}", "min", "p50", "p99", "p99.9"),
-        ),
-        Mode::Bw | Mode::Bibw | Mode::Rate => (
-            match mode {
-                Mode::Bw => "Goodput in one direction",
-                Mode::Bibw => "Goodput in both directions at once",
-                Mode::Rate | Mode::Lat => "Message rate",
-            },
-            format!(
-                "{:>9} {:>9} {:>9} {:>9}",
-                "GB/s", "Mmsg/s", "valid", "CPUs/GiB"
-            ),
+/// The heading of the rows of one mode, and of one share of dropped datagrams in loss mode.
+pub(crate) fn heading(mode: Mode, loss: Option<f64>) -> String {
+    let title = match mode {
+        Mode::Lat => "Latency, half round trip in us".to_owned(),
+        Mode::Bw => "Goodput in one direction".to_owned(),
+        Mode::Bibw => "Goodput in both directions at once".to_owned(),
+        Mode::Rate => "Message rate".to_owned(),
+        Mode::Loss => format!(
+            "Goodput while the receiver drops {} of the datagrams",
+            share(loss.unwrap_or(0.0), 3)
         ),
     };
+    let [a, b, c, d] = match mode {
+        Mode::Lat => ["min", "p50", "p99", "p99.9"],
+        Mode::Bw | Mode::Bibw | Mode::Rate => ["GB/s", "Mmsg/s", "valid", "CPUs/GiB"],
+        Mode::Loss => ["GB/s", "valid", "whole", "holes/msg"],
+    };
+    let lost = if mode == Mode::Loss {
+        "dropped"
+    } else {
+        "loss"
+    };
     format!(
-        "\n{title}\n{:<4} {:<12} {:>6} {columns} {:>8}  {}",
-        "", "op", "size", "loss", "ratio [quartiles] to"
+        "\n{title}\n{:<4} {:<12} {:>6} {a:>9} {b:>9} {c:>9} {d:>9} {lost:>8}  {}",
+        "", "op", "size", "ratio [quartiles] to"
     )
 }
 
 /// One row.
 pub(crate) fn line(row: &Row) -> String {
-    let columns = match row.mode {
+    // 1e9 bytes per second: the unit of memory and files.
+    let gigabytes = row.gbps.map(|gbps| gbps / 8.0);
+    let [a, b, c, d] = match row.mode {
         Mode::Lat => [
             number(row.min_us, 2),
             number(row.p50_us, 2),
@@ -38,20 +43,28 @@ pub(crate) fn line(row: &Row) -> String {
             number(row.p999_us, 2),
         ],
         Mode::Bw | Mode::Bibw | Mode::Rate => [
-            // 1e9 bytes per second: the unit of memory and files.
-            number(row.gbps.map(|gbps| gbps / 8.0), 3),
+            number(gigabytes, 3),
             number(row.mmsg_s, 3),
             number(row.valid_fraction, 4),
             number(row.cpu_s_per_gib, 2),
         ],
+        Mode::Loss => [
+            number(gigabytes, 3),
+            number(row.valid_fraction, 5),
+            number(row.complete_fraction, 4),
+            number(row.holes_per_message, 2),
+        ],
     };
-    let [a, b, c, d] = columns;
+    let lost = match row.mode {
+        Mode::Loss => row.dropped_fraction().map(|dropped| share(dropped, 3)),
+        Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Rate => row.loss.map(|loss| share(loss, 2)),
+    };
     let text = format!(
         "{:<4} {:<12} {:>6} {a:>9} {b:>9} {c:>9} {d:>9} {:>8}  {}",
         row.transport.name(),
         row.op.name(),
         size(row.size),
-        row.loss.map_or_else(String::new, percent),
+        lost.unwrap_or_default(),
         comparison(row),
     );
     text.trim_end().to_owned()
@@ -71,12 +84,12 @@ fn number(value: Option<f64>, decimals: usize) -> String {
 }
 
 /// A share in per cent; a small one does not look like none.
-fn percent(share: f64) -> String {
+fn share(share: f64, decimals: usize) -> String {
     if share == 0.0 {
-        "0 %".to_owned()
-    } else {
-        format!("{:.2} %", (share * 100.0).max(0.01))
+        return "0 %".to_owned();
     }
+    let digits = i32::try_from(decimals).unwrap_or(0);
+    format!("{:.decimals$} %", (share * 100.0).max(0.1f64.powi(digits)))
 }
 
 #[cfg(test)]
@@ -101,7 +114,7 @@ mod tests {
     #[test]
     fn columns_stand_under_their_headings() {
         let row = Row::new(Subject::new(Transport::Udp, Op::Raw), Mode::Bw, 64);
-        let heading = heading(Mode::Bw);
+        let heading = heading(Mode::Bw, None);
         let columns = heading.lines().last().unwrap();
         let end_of = |text: &str, word: &str| text.find(word).unwrap() + word.len();
         assert_eq!(end_of(columns, "size"), end_of(&line(&row), "64"));
@@ -110,8 +123,29 @@ mod tests {
 
     #[test]
     fn a_small_loss_is_not_shown_as_none() {
-        assert_eq!(percent(0.0), "0 %");
-        assert_eq!(percent(0.000_001), "0.01 %");
-        assert_eq!(percent(0.123), "12.30 %");
+        assert_eq!(share(0.0, 2), "0 %");
+        assert_eq!(share(0.000_001, 2), "0.01 %");
+        assert_eq!(share(0.123, 2), "12.30 %");
+        assert_eq!(share(0.000_001, 3), "0.001 %");
+    }
+
+    #[test]
+    fn a_row_with_loss_shows_what_is_valid_beside_what_was_dropped() {
+        let subject = Subject::new(Transport::Ud, Op::WriteRecord);
+        let mut row = Row::new(subject, Mode::Loss, 1 << 16);
+        row.gbps = Some(16.0);
+        row.valid_fraction = Some(0.99);
+        row.complete_fraction = Some(0.63);
+        row.holes_per_message = Some(0.456);
+        (row.segments, row.segments_dropped) = (Some(1000), Some(10));
+        let text = line(&row);
+        for cell in ["2.000", "0.99000", "0.6300", "0.46", "1.000 %"] {
+            assert!(text.contains(cell), "{cell} not in {text}");
+        }
+        let heading = heading(Mode::Loss, Some(0.01));
+        assert!(heading.contains("drops 1.000 % of"), "{heading}");
+        let columns = heading.lines().last().unwrap();
+        let end_of = |text: &str, word: &str| text.find(word).unwrap() + word.len();
+        assert_eq!(end_of(columns, "holes/msg"), end_of(&text, "0.46"));
     }
 }

@@ -2,13 +2,13 @@
 
 use dgiwarp::{Operation, Wc, WcOpcode};
 
-use crate::catalog::Op;
+use crate::catalog::{Mode, Op};
+use crate::control::Datagrams;
 use crate::error::Result;
+use crate::loss::{self, Mark};
 use crate::measure::{Arrival, Flow, RecordShape, Want};
-use crate::ours::ud::{Ud, too_early};
-use crate::pattern::{self, POSITION_BITS, narrow, widen};
-
-const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
+use crate::ours::ud::{Counted, Ud, too_early};
+use crate::pattern::{self, POSITION_BITS, POSITION_MASK, narrow, widen};
 
 /// An immediate is the low bits of the round and of the message number.
 const NUMBER_BITS: u32 = 24;
@@ -28,6 +28,8 @@ impl Flow for Ud {
                 _ => {}
             }
         }
+        self.ending = None;
+        self.counted = self.counted();
         Ok(())
     }
 
@@ -55,11 +57,11 @@ impl Flow for Ud {
     }
 
     fn poll(&mut self, _want: Want, may_wait: bool) -> Result<Arrival> {
-        let Some(wc) = self.completion(may_wait)? else {
-            return Ok(Arrival::Nothing);
+        let Some(wc) = self.completion(may_wait && self.ending.is_none())? else {
+            return Ok(self.ending.take().map_or(Arrival::Nothing, marked));
         };
         match wc.opcode {
-            WcOpcode::Recv if wc.immediate.is_some() => self.credit_received(&wc),
+            WcOpcode::Recv if wc.immediate.is_some() => self.position_received(&wc),
             WcOpcode::Recv => self.data_received(&wc),
             WcOpcode::WriteRecord => self.data_recorded(&wc),
             _ => Ok(Arrival::Other),
@@ -67,30 +69,74 @@ impl Flow for Ud {
     }
 
     fn credit(&mut self, position: u64) -> Result<()> {
+        // A credit that finds the queue full is lost; the next one covers it.
+        self.post_position(position).map(|_| ())
+    }
+
+    fn mark(&mut self, mark: Mark) -> Result<bool> {
+        self.post_position(mark.to_position())
+    }
+
+    fn datagrams(&mut self) -> Datagrams {
+        let now = self.counted();
+        Datagrams {
+            sent: now.sent - self.counted.sent,
+            dropped: now.dropped - self.counted.dropped,
+            refused: now.refused - self.counted.refused,
+            ..Datagrams::default()
+        }
+    }
+}
+
+fn marked(position: u64) -> Arrival {
+    Arrival::Data {
+        bytes: 0,
+        end: Some(position),
+        record: None,
+    }
+}
+
+impl Ud {
+    /// Sends a short message with a position: a credit or a mark.
+    fn post_position(&self, position: u64) -> Result<bool> {
         let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
         let stamp = (self.round << POSITION_BITS) | position;
         memory
             .buffer
             .write(self.slots * self.stride, &stamp.to_le_bytes());
         let operation = Operation::Send { immediate: Some(0) };
-        // A credit that finds the queue full is lost; the next one covers it.
-        self.post(operation, self.slots, pattern::STAMP).map(|_| ())
+        self.post(operation, self.slots, pattern::STAMP)
     }
-}
 
-impl Ud {
+    fn counted(&self) -> Counted {
+        let counters = self.qp.counters();
+        Counted {
+            sent: counters.segments_sent,
+            dropped: counters.fault_dropped,
+            refused: counters.dropped_in_all(),
+        }
+    }
+
     fn immediate(&self, number: u64) -> u32 {
         let tag = (self.round << NUMBER_BITS) | (number & NUMBER_MASK);
         u32::try_from(tag & 0xffff_ffff).unwrap_or(0)
     }
 
-    fn credit_received(&self, wc: &Wc) -> Result<Arrival> {
+    fn position_received(&mut self, wc: &Wc) -> Result<Arrival> {
         let stamp = self.read_stamp(wc)?;
         self.post_receive(wc.wr_id)?;
-        if stamp >> POSITION_BITS == self.round {
-            Ok(Arrival::Credit(stamp & POSITION_MASK))
-        } else {
-            Ok(Arrival::Other)
+        if stamp >> POSITION_BITS != self.round {
+            return Ok(Arrival::Other);
+        }
+        match Mark::from_position(stamp & POSITION_MASK) {
+            None => Ok(Arrival::Credit(stamp & POSITION_MASK)),
+            Some(mark) if mark.last => {
+                // Everything was sent before: what is still open stays as it is.
+                self.qp.complete_records();
+                self.ending = Some(mark.position);
+                Ok(Arrival::Other)
+            }
+            Some(mark) => Ok(marked(mark.position)),
         }
     }
 
@@ -160,6 +206,11 @@ impl Ud {
             end: Some(end),
             record: Some(RecordShape {
                 holes: holes(&record.ranges, record.length),
+                segments: if self.mode == Mode::Loss {
+                    loss::segments_in(&record.ranges, self.segment)
+                } else {
+                    0
+                },
             }),
         })
     }

@@ -43,7 +43,8 @@ impl Series {
     }
 }
 
-/// A plot of several lines; at least one has points, and all values are positive.
+/// A plot of several lines; at least one has points, and no value is negative, or zero on a logarithmic
+/// axis.
 #[derive(Clone, Debug)]
 pub(crate) struct Plot {
     /// What is shown, with its unit.

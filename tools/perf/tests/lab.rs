@@ -1,0 +1,120 @@
+//! Runs the real program between two network namespaces, over a link with Ethernet's MTU.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Output, Stdio};
+
+use serde_json::Value;
+use xtask::lab::{Config, Lab, LabError, Side};
+use xtask::skips::skip;
+
+const PERF: &str = env!("CARGO_BIN_EXE_dgiwarp-perf");
+
+/// The server at one end of a lab; it ends with the lab at the latest.
+struct Server<'a> {
+    lab: &'a Lab,
+    process: Child,
+    address: String,
+}
+
+impl<'a> Server<'a> {
+    fn start(lab: &'a Lab, address: String) -> Self {
+        let mut process = lab
+            .command(Side::Server, PERF)
+            .args(["server", "--bind", &address])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().expect("a pipe"))
+            .read_line(&mut line)
+            .expect("the first line");
+        assert!(line.starts_with("listening on"), "{line}");
+        Self {
+            lab,
+            process,
+            address,
+        }
+    }
+
+    fn rows(&self, arguments: &str) -> Vec<Value> {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self
+            .lab
+            .command(Side::Client, PERF)
+            .args(["client", &self.address, "--json", "-"])
+            .args(arguments.split_whitespace())
+            .output()
+            .expect("the client starts");
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+        let document: Value = serde_json::from_slice(&stdout).expect("one JSON document");
+        document["rows"].as_array().expect("rows").clone()
+    }
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A lab, or a skipped test where this machine has no namespaces.
+fn lab(test: &str, config: &Config) -> Option<Lab> {
+    match Lab::new(config) {
+        Ok(lab) => Some(lab),
+        Err(error @ (LabError::NoNamespaces { .. } | LabError::MissingProgram { .. })) => {
+            skip(test, &error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn two_hosts_over_both_families() {
+    let config = Config {
+        mtu: 1500,
+        wire_like: true,
+    };
+    let Some(lab) = lab("two_hosts_over_both_families", &config) else {
+        return;
+    };
+    for address in [Side::Server.address(), Side::Server.address6()] {
+        if address.is_ipv6() && !lab.namespace(Side::Server).has_ipv6() {
+            continue;
+        }
+        let server = Server::start(&lab, address.to_string());
+        for mode in ["lat", "bw"] {
+            let rows = server.rows(&format!(
+                "--transport ud --mode {mode} --size 64,20000 --iters 200 --rounds 4 --check"
+            ));
+            // Raw UDP, Send and Write-Record.
+            assert_eq!(rows.len(), 6, "{rows:?}");
+            for row in &rows {
+                assert!(row["loss"].as_f64() < Some(0.5), "{row}");
+                assert_eq!(row["baseline"].is_string(), row["transport"] == "ud");
+            }
+        }
+    }
+}
+
+#[test]
+fn segments_are_cut_for_the_link() {
+    let Some(lab) = lab("segments_are_cut_for_the_link", &Config::default()) else {
+        return;
+    };
+    let server = Server::start(&lab, Side::Server.address().to_string());
+    let rows = server.rows("--op write-record --loss 0 --size 14580 --iters 50 --rounds 1");
+    let [raw, ours] = rows.as_slice() else {
+        panic!("{rows:?}");
+    };
+    // IPv4 and UDP leave 1472 of 1500 octets; 42 of those are header, extension and CRC.
+    for (row, payload) in [(raw, 1472), (ours, 1430)] {
+        let segments = 50 * 14_580u64.div_ceil(payload);
+        assert_eq!(row["segments"], segments, "{row}");
+        assert_eq!(row["segments_valid"], segments, "{row}");
+    }
+}
