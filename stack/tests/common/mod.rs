@@ -83,7 +83,22 @@ pub(crate) struct Process {
 impl Process {
     /// Starts the test `test` of this program as another process.
     pub(crate) fn start(test: &str, role: &str, variables: &[(&str, String)]) -> Self {
-        let mut child = Command::new(env::current_exe().unwrap())
+        Self::start_as(
+            Command::new(env::current_exe().unwrap()),
+            test,
+            role,
+            variables,
+        )
+    }
+
+    /// The same by a command that starts this program in its own way, as in another network.
+    pub(crate) fn start_as(
+        mut command: Command,
+        test: &str,
+        role: &str,
+        variables: &[(&str, String)],
+    ) -> Self {
+        let mut child = command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .envs(variables.iter().map(|(name, value)| (name, value)))
