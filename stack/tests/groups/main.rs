@@ -2,12 +2,15 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "what the system refuses fails the test")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod namespaces;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use common::node::{Node, SEND};
+use common::Process;
+use common::node::{Node, SEND, SOON};
 use dgiwarp::{
     Access, Config, Destination, DropReason, Error, GroupInterface, Mr, MrOptions, Operation, Wc,
     WcOpcode, WcStatus,
@@ -37,20 +40,97 @@ fn node(test: u16) -> Node {
     Node::with(1 << 16, config(test), |attr| attr.record_slots = 16)
 }
 
-fn members(count: usize, test: u16, group: IpAddr) -> Vec<Node> {
-    let members: Vec<_> = (0..count).map(|_| node(test)).collect();
-    for member in &members {
-        member.qp.attach_group(group, ON_LOOPBACK).unwrap();
+/// Where a group is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    interface: Option<GroupInterface>,
+    scope_id: u32,
+    source: Option<IpAddr>,
+}
+
+/// On the loopback interface, as IPv4 has it.
+const LOOPBACK_PLACE: Place = Place {
+    interface: ON_LOOPBACK,
+    scope_id: 0,
+    source: Some(LOOPBACK),
+};
+
+impl Place {
+    fn members(self, count: usize, test: u16, group: IpAddr) -> Vec<Node> {
+        let members: Vec<_> = (0..count).map(|_| node(test)).collect();
+        for member in &members {
+            member.qp.attach_group(group, self.interface).unwrap();
+        }
+        members
     }
-    members
+
+    fn to(self, node: &Node, group: IpAddr) -> Destination {
+        let ah = node.pd.create_ah_from(group, self.scope_id, self.source);
+        Destination {
+            ah: ah.unwrap(),
+            qpn: 0,
+            qkey: 0,
+        }
+    }
+
+    /// Every member gets each message once, whole, and can reply to its sender. Returns the sender's address.
+    #[track_caller]
+    fn each_member_receives_and_replies(self, group: IpAddr, count: usize, test: u16) -> IpAddr {
+        let members = self.members(count, test, group);
+        let sender = node(test);
+        let to = self.to(&sender, group);
+        assert!(to.ah.is_group());
+        let mut address = group;
+        for (round, length) in [(1u8, 1000), (2, 60_000)] {
+            sender.memory.write(0, &vec![round; length]);
+            for member in &members {
+                member.post_recv(7, 0..60_000);
+            }
+            sender.send(1, &to, 0..length);
+            success(&sender);
+            for member in &members {
+                let wc = success(member);
+                assert_eq!((wc.opcode, wc.byte_len as usize), (WcOpcode::Recv, length));
+                assert_eq!(wc.destination, Some(group));
+                assert_eq!(member.memory.to_vec(0, length), vec![round; length]);
+                let source = wc.source.unwrap();
+                assert_eq!(source.port(), sender.qp.qpn());
+                address = source.ip();
+                sender.post_recv(9, 0..100);
+                let back = reply(member, source);
+                member.send(2, &back, 0..4);
+                success(member);
+                assert_eq!(success(&sender).source.unwrap().port(), member.qp.qpn());
+            }
+        }
+        for member in &members {
+            nothing_came(member);
+            assert_eq!(member.qp.counters().dropped_in_all(), 0);
+        }
+        nothing_came(&sender);
+        address
+    }
+}
+
+/// The way back to whoever sent.
+fn reply(node: &Node, source: SocketAddr) -> Destination {
+    let scope_id = match source {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(v6) => v6.scope_id(),
+    };
+    Destination {
+        ah: node.pd.create_ah_from(source.ip(), scope_id, None).unwrap(),
+        qpn: source.port(),
+        qkey: 0,
+    }
+}
+
+fn members(count: usize, test: u16, group: IpAddr) -> Vec<Node> {
+    LOOPBACK_PLACE.members(count, test, group)
 }
 
 fn to_group(node: &Node, group: IpAddr) -> Destination {
-    Destination {
-        ah: node.pd.create_ah_from(group, 0, Some(LOOPBACK)).unwrap(),
-        qpn: 0,
-        qkey: 0,
-    }
+    LOOPBACK_PLACE.to(node, group)
 }
 
 #[track_caller]
@@ -65,56 +145,62 @@ fn nothing_came(node: &Node) {
     assert_eq!(node.cq.wait(Duration::from_millis(50)).unwrap(), None);
 }
 
-/// Every member gets each message once, whole, and can reply to its sender.
-fn each_member_receives_and_replies(group: IpAddr, count: usize, test: u16) {
-    let members = members(count, test, group);
-    let sender = node(test);
-    let to = to_group(&sender, group);
-    assert!(to.ah.is_group());
-    // One segment, and several.
-    let long = 60_000;
-    assert!(to.ah.datagram_limit() < 20_000 || to.ah.datagram_limit() == 65_000);
-    for (round, length) in [(1u8, 1000), (2, long)] {
-        sender.memory.write(0, &vec![round; length]);
-        for member in &members {
-            member.post_recv(7, 0..60_000);
-        }
-        sender.send(1, &to, 0..length);
-        success(&sender);
-        for member in &members {
-            let wc = success(member);
-            assert_eq!((wc.opcode, wc.byte_len as usize), (WcOpcode::Recv, length));
-            assert_eq!(wc.destination, Some(group));
-            assert_eq!(member.memory.to_vec(0, length), vec![round; length]);
-            let source = wc.source.unwrap();
-            assert_eq!(source, SocketAddr::from((LOOPBACK, sender.qp.qpn())));
-            sender.post_recv(9, 0..100);
-            let back = member.to_port(source.ip(), source.port());
-            member.send(2, &back, 0..4);
-            success(member);
-            assert_eq!(success(&sender).source.unwrap().port(), member.qp.qpn());
-        }
-    }
-    for member in &members {
-        nothing_came(member);
-        assert_eq!(member.qp.counters().dropped_in_all(), 0);
-    }
-    nothing_came(&sender);
-}
-
 #[test]
 fn multicast_reaches_every_member() {
     for count in 1..=3 {
-        each_member_receives_and_replies(multicast(1), count, 0);
+        let source = LOOPBACK_PLACE.each_member_receives_and_replies(multicast(1), count, 0);
+        assert_eq!(source, LOOPBACK);
     }
 }
 
 #[test]
 fn broadcast_reaches_every_member() {
     for count in 1..=3 {
-        each_member_receives_and_replies(LOOPBACK_BROADCAST, count, 1);
+        LOOPBACK_PLACE.each_member_receives_and_replies(LOOPBACK_BROADCAST, count, 1);
     }
-    each_member_receives_and_replies(Ipv4Addr::BROADCAST.into(), 2, 1);
+    LOOPBACK_PLACE.each_member_receives_and_replies(Ipv4Addr::BROADCAST.into(), 2, 1);
+}
+
+#[test]
+fn members_of_several_processes_receive() {
+    let name = "members_of_several_processes_receive";
+    let group = multicast(11);
+    if common::role().is_some() {
+        let mut config = config(9);
+        config.group_port = common::given("PORT").parse().unwrap();
+        let member = Node::with(1 << 16, config, |_| ());
+        let group = common::given("GROUP").parse().unwrap();
+        member.qp.attach_group(group, ON_LOOPBACK).unwrap();
+        member.post_recv(1, 0..1000);
+        println!("ready");
+        let wc = success(&member);
+        member.send(2, &reply(&member, wc.source.unwrap()), 0..10);
+        success(&member);
+        return;
+    }
+    let sender = node(9);
+    let variables = [
+        ("PORT", config(9).group_port.to_string()),
+        ("GROUP", group.to_string()),
+    ];
+    let mut processes: Vec<_> = (0..3)
+        .map(|_| Process::start(name, "member", &variables))
+        .collect();
+    for process in &mut processes {
+        process.tells("ready", SOON);
+    }
+    for receive in 0..3 {
+        sender.post_recv(receive, 0..100);
+    }
+    sender.send(1, &to_group(&sender, group), 0..100);
+    success(&sender);
+    let mut replied: Vec<_> = (0..3).map(|_| success(&sender).source).collect();
+    replied.sort();
+    replied.dedup();
+    assert_eq!(replied.len(), 3);
+    for process in processes {
+        process.finish(SOON);
+    }
 }
 
 /// Messages that need several segments, larger than any datagram, in a row and as trains.
