@@ -74,7 +74,9 @@ impl QpCounters {
                 // Octets that these count were used.
                 !matches!(
                     reason,
-                    DropReason::RecordDropped | DropReason::IncompleteWrite
+                    DropReason::RecordDropped
+                        | DropReason::IncompleteWrite
+                        | DropReason::SegmentUnreported
                 )
             })
             .map(|reason| self.dropped(*reason))

@@ -46,6 +46,7 @@
 
 mod ah;
 mod config;
+mod connections;
 mod counters;
 mod cq;
 mod driver;
@@ -56,6 +57,7 @@ mod fault;
 mod groups;
 mod pd;
 mod rc_qp;
+mod record;
 mod rnic;
 mod srq;
 mod uc_qp;
@@ -64,6 +66,7 @@ mod wr;
 
 pub use ah::AddressHandle;
 pub use config::{Config, KNOBS, Knob};
+pub use connections::{ChannelListener, ConnectionChannel, ConnectionEvent};
 pub use counters::QpCounters;
 pub use cq::{CompChannel, Cq};
 pub use dgiwarp_llp_tcp_mpa::{
@@ -80,8 +83,9 @@ pub use fault::{Fault, FaultError};
 pub use groups::{GroupInterface, IPV6_ALL_HOSTS};
 pub use pd::{Mr, MrOptions, Pd};
 pub use rc_qp::{ConnectError, RcListener, RcQp, RcQpAttr, RcRequest, RcSendWr};
+pub use record::{RecordCompletions, RecordRef, RecordView};
 pub use rnic::Rnic;
 pub use srq::{Srq, SrqAttr};
 pub use uc_qp::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
-pub use ud_qp::{RecordView, UdQp, UdQpAttr};
+pub use ud_qp::{UdQp, UdQpAttr};
 pub use wr::{Destination, MAX_SGE, Operation, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus};

@@ -1,18 +1,20 @@
 //! Connected queue pairs: iWARP over TCP.
 //!
-//! The order is that of rdma_cm: make the queue pair, post receives, then connect or accept. Connecting and accepting wait in the
-//! calling thread, bounded by [`MpaConfig::startup_timeout`]; afterwards nothing waits.
+//! The order is that of rdma_cm: make the queue pair, post receives, then connect or accept. [`RcQp::connect`] and
+//! [`RcListener::accept`] wait in the calling thread, bounded by [`MpaConfig::startup_timeout`]; a
+//! [`ConnectionChannel`](crate::ConnectionChannel) does the same for any number of connections without waiting.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Event, RtrSet};
+use dgiwarp_llp_tcp_mpa::{ConfigError, Error as MpaError, Event};
 
 use crate::driver::clock;
+use crate::driver::cm::{Asked, Caller, Cm, Happened};
 use crate::driver::rc::{RcShared, Startup};
-use crate::driver::tcp::{self, Started};
+use crate::driver::tcp;
 use crate::engine::queue::{RecvQueue, copy_sges, total_length};
 use crate::engine::rc::{RcConfig, RcEnd, RcSendWqe};
 use crate::{
@@ -22,11 +24,6 @@ use crate::{
 
 /// Most work requests of a queue.
 const MAX_WR: usize = 1 << 16;
-/// The RTR indication that this end can send, and receive without a trace.
-const RTR: RtrSet = RtrSet {
-    write: true,
-    ..RtrSet::NONE
-};
 
 /// What a connected queue pair shall be (`ibv_qp_init_attr`).
 #[derive(Debug, Clone)]
@@ -83,7 +80,7 @@ pub enum ConnectError {
     Tcp(#[from] io::Error),
     /// The MPA startup failed.
     #[error(transparent)]
-    Mpa(dgiwarp_llp_tcp_mpa::Error),
+    Mpa(MpaError),
     /// The peer said no.
     #[error("the peer rejected the connection")]
     Rejected(Rejection),
@@ -102,7 +99,7 @@ pub enum ConnectError {
 /// closing its half.
 #[derive(Debug)]
 pub struct RcQp {
-    shared: Arc<RcShared>,
+    pub(crate) shared: Arc<RcShared>,
     pd: Pd,
     qpn: u32,
     max_sge: usize,
@@ -166,49 +163,53 @@ impl RcQp {
         mpa: &MpaConfig,
         private_data: &[u8],
     ) -> Result<Established, ConnectError> {
-        if self.shared.is_connected() {
-            return Err(ConnectError::State);
-        }
-        let stream = tcp::connect(to, mpa.startup_timeout)?;
-        let config = MpaConfig {
-            emss: tcp::emss(&stream)?,
-            rtr: RTR,
-            ..mpa.clone()
-        };
-        let mut connection = Connection::initiator(clock::now(), config, private_data)?;
-        let Started { event, rest } = tcp::start(&stream, &mut connection)?;
-        match event {
-            Event::Established(established) => {
-                let startup = Startup {
-                    send_rtr: established.send_rtr.is_some(),
-                    rest: &rest,
-                };
-                self.link(to, connection, stream, startup)?;
-                Ok(established)
+        let first = self.connect_once(to, mpa, private_data);
+        // RFC 6581 §10: a peer that closes upon an enhanced Request may know revision 1 only.
+        match (first, mpa.fall_back()) {
+            (Err(ConnectError::Mpa(MpaError::ClosedInStartup | MpaError::TcpLost)), Some(mpa)) => {
+                self.connect_once(to, &mpa, private_data)
             }
-            Event::Rejected(rejection) => Err(ConnectError::Rejected(rejection)),
-            Event::Failed(error) => Err(ConnectError::Mpa(error)),
-            Event::Request(_) | Event::PeerClosed => {
-                unreachable!("not events of an Initiator's startup")
+            (first, _) => first,
+        }
+    }
+
+    fn connect_once(
+        &self,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+    ) -> Result<Established, ConnectError> {
+        let cm = Cm::new().map_err(ConnectError::Device)?;
+        self.begin_connect(&cm, to, mpa, private_data, 0)?;
+        match cm.wait(None) {
+            Some(Happened::Established { established, .. }) => Ok(established),
+            Some(Happened::Rejected { rejection, .. }) => Err(ConnectError::Rejected(rejection)),
+            Some(Happened::Failed { error, .. }) => Err(error),
+            Some(Happened::Request { .. } | Happened::Disconnected { .. }) | None => {
+                unreachable!("the first that happens to an attempt, and it has a deadline")
             }
         }
     }
 
-    fn link(
+    /// Begins to connect; what comes of it is told with `context`.
+    pub(crate) fn begin_connect(
         &self,
-        peer: SocketAddr,
-        connection: Connection,
-        stream: TcpStream,
-        startup: Startup<'_>,
+        cm: &Cm,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+        context: u64,
     ) -> Result<(), ConnectError> {
-        let config = RcConfig {
+        if !self.shared.claim() {
+            return Err(ConnectError::State);
+        }
+        let caller = Caller {
+            qp: Arc::clone(&self.shared),
             qpn: self.qpn,
             pd: self.pd.id,
-            peer,
+            context,
         };
-        self.shared
-            .link(config, connection, stream, startup)
-            .map_err(ConnectError::Device)
+        cm.connect(caller, to, mpa, private_data)
     }
 
     /// Posts Sends, in order, and hands as much of them to TCP as it takes now (`ibv_post_send(3)`). Never blocks. Those of the side
@@ -275,8 +276,8 @@ impl Drop for RcQp {
 /// Waits for connections on a TCP port.
 #[derive(Debug)]
 pub struct RcListener {
-    listener: TcpListener,
-    mpa: MpaConfig,
+    cm: Arc<Cm>,
+    local: SocketAddr,
 }
 
 impl RcListener {
@@ -285,53 +286,35 @@ impl RcListener {
     /// # Errors
     /// [`Error::Bind`] where the port is taken or the address is not one of this host's.
     pub fn bind(address: SocketAddr, mpa: MpaConfig) -> Result<Self, Error> {
-        let listener = tcp::listen(address).map_err(|source| Error::Bind { address, source })?;
-        Ok(Self { listener, mpa })
+        let bind = |source| Error::Bind { address, source };
+        let listener = tcp::listen(address).map_err(bind)?;
+        let local = listener.local_addr().map_err(bind)?;
+        let cm = Cm::new()?;
+        cm.listen(listener, mpa, 0)?;
+        Ok(Self { cm, local })
     }
 
     /// The address and port that it listens on.
-    ///
-    /// # Errors
-    /// [`Error::System`] where the kernel does not tell.
-    pub fn local_addr(&self) -> Result<SocketAddr, Error> {
-        self.listener
-            .local_addr()
-            .map_err(Error::system("cannot read a socket's address"))
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
     }
 
-    /// The next request for a connection; `None` if nobody connects within `timeout`. One that connects without a proper request is
-    /// an error within [`MpaConfig::startup_timeout`]; the listener goes on.
+    /// The next request for a connection; `None` if nobody asks within `timeout`. Many may be on their way at a time. One that
+    /// connects without a proper request is an error within [`MpaConfig::startup_timeout`]; the listener goes on.
     ///
     /// # Errors
     /// [`ConnectError`].
     pub fn accept(&self, timeout: Duration) -> Result<Option<RcRequest>, ConnectError> {
-        let deadline = clock::now() + timeout;
-        let Some((stream, peer)) = tcp::accept(&self.listener, deadline)? else {
-            return Ok(None);
-        };
-        let config = MpaConfig {
-            emss: tcp::emss(&stream)?,
-            rtr: RTR,
-            ..self.mpa.clone()
-        };
-        let mut connection = Connection::responder(clock::now(), config);
-        let Started { mut event, rest } = tcp::start(&stream, &mut connection)?;
-        if !rest.is_empty() {
-            // Nothing may follow a Request before its answer; MPA says so.
-            let _ = connection.handle_input(clock::now(), &mut rest.as_slice());
-            event = connection.poll_event().unwrap_or(event);
-        }
-        match event {
-            Event::Request(request) => Ok(Some(RcRequest {
-                stream,
-                peer,
-                connection,
-                request,
-            })),
-            Event::Failed(error) => Err(ConnectError::Mpa(error)),
-            Event::Established(_) | Event::Rejected(_) | Event::PeerClosed => {
-                unreachable!("not events of a Responder before its answer")
-            }
+        match self.cm.wait(clock::now().checked_add(timeout)) {
+            None => Ok(None),
+            Some(Happened::Request { asked, .. }) => Ok(Some(RcRequest { asked })),
+            Some(Happened::Failed { error, .. }) => Err(error),
+            Some(
+                Happened::Established { .. }
+                | Happened::Rejected { .. }
+                | Happened::Disconnected { .. },
+            ) => unreachable!("nothing that happens to a listener"),
         }
     }
 }
@@ -339,45 +322,64 @@ impl RcListener {
 /// A peer that asks for a connection. Dropping it closes TCP without an answer.
 #[derive(Debug)]
 pub struct RcRequest {
-    stream: TcpStream,
-    peer: SocketAddr,
-    connection: Connection,
-    request: MpaRequest,
+    pub(crate) asked: Asked,
 }
 
 impl RcRequest {
     /// Who asks.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        self.asked.peer
     }
 
     /// What the request says.
     #[must_use]
     pub fn request(&self) -> &MpaRequest {
-        &self.request
+        &self.asked.request
     }
 
     /// Accepts on a queue pair, as MPA Responder.
     ///
     /// # Errors
-    /// [`ConnectError`]; the request is gone then.
+    /// [`ConnectError`]; the request is gone then, and the queue pair may be used for another.
     pub fn accept(
-        mut self,
+        self,
         qp: &RcQp,
         depths: ReadDepths,
         private_data: &[u8],
     ) -> Result<Negotiation, ConnectError> {
-        if qp.shared.is_connected() {
+        if !qp.shared.claim() {
             return Err(ConnectError::State);
         }
-        self.connection.accept(depths, private_data)?;
-        let Some(Event::Established(established)) = self.connection.poll_event() else {
+        self.answer(qp, depths, private_data)
+            .inspect_err(|_| qp.shared.unclaim())
+    }
+
+    fn answer(
+        self,
+        qp: &RcQp,
+        depths: ReadDepths,
+        private_data: &[u8],
+    ) -> Result<Negotiation, ConnectError> {
+        let Asked {
+            stream,
+            peer,
+            mut connection,
+            ..
+        } = self.asked;
+        connection.accept(depths, private_data)?;
+        let Some(Event::Established(established)) = connection.poll_event() else {
             unreachable!("accepting begins full operation");
         };
         // The receives are in place before the peer can know: it may send as soon as it has the Reply.
-        tcp::transmit_all(&self.stream, &mut self.connection)?;
-        qp.link(self.peer, self.connection, self.stream, Startup::default())?;
+        tcp::transmit_all(&stream, &mut connection)?;
+        let config = RcConfig {
+            qpn: qp.qpn,
+            pd: qp.pd.id,
+            peer,
+        };
+        qp.shared
+            .link(config, *connection, stream, Startup::default())?;
         Ok(established.negotiation)
     }
 
@@ -386,8 +388,10 @@ impl RcRequest {
     /// # Errors
     /// [`ConnectError`].
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectError> {
-        self.connection
-            .reject(ReadDepths { ird: 0, ord: 0 }, private_data)?;
-        Ok(tcp::transmit_all(&self.stream, &mut self.connection)?)
+        let Asked {
+            stream, connection, ..
+        } = &mut self.asked;
+        connection.reject(ReadDepths { ird: 0, ord: 0 }, private_data)?;
+        Ok(tcp::transmit_all(stream, connection)?)
     }
 }

@@ -13,7 +13,7 @@ use crate::driver::clock;
 use crate::driver::cq::CqShared;
 use crate::engine::mr::{MrTable, PdId};
 use crate::events::Events;
-use crate::{AsyncEvents, CompChannel, Config, Cq, Error, Pd};
+use crate::{AsyncEvents, CompChannel, Config, ConnectionChannel, Cq, Error, Pd};
 
 /// Most completions that a queue may be made for.
 const MAX_CQE: usize = 1 << 22;
@@ -140,6 +140,14 @@ impl Rnic {
         Ok(CompChannel {
             shared: ChannelShared::new()?,
         })
+    }
+
+    /// Makes a channel for connections (`rdma_create_event_channel(3)`).
+    ///
+    /// # Errors
+    /// [`Error::System`] where descriptors are exhausted.
+    pub fn create_connection_channel(&self) -> Result<ConnectionChannel, Error> {
+        ConnectionChannel::new(self)
     }
 
     /// Makes a completion queue whose events come through `channel`.

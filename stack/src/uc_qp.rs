@@ -10,10 +10,9 @@ use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::RecordHandle;
 
 use crate::engine::ud::SendWqe;
-use crate::ud_qp::RecordView;
 use crate::{
     AddressHandle, Cq, Error, ErrorEntry, Operation, Pd, PostError, PostFailure, QpCounters,
-    RecvWr, Sge, Srq, UdQp, UdQpAttr,
+    RecordCompletions, RecordRef, RecordView, RecvWr, Sge, Srq, UdQp, UdQpAttr,
 };
 
 /// What a UC queue pair shall be (`ibv_qp_init_attr`).
@@ -36,6 +35,10 @@ pub struct UcQpAttr<'a> {
     pub srq: Option<&'a Srq>,
     /// Records of Write-Records kept at most, 0 to 65,536; 0, the default, does not take any. UC Writes need none.
     pub record_slots: usize,
+    /// What of records makes completions. Default [`PerMessage`](RecordCompletions::PerMessage).
+    pub record_completions: RecordCompletions,
+    /// Slots for segments of records, as [`UdQpAttr::segment_slots`].
+    pub segment_slots: usize,
 }
 
 impl<'a> UcQpAttr<'a> {
@@ -51,6 +54,8 @@ impl<'a> UcQpAttr<'a> {
             max_sge: 4,
             srq: None,
             record_slots: 0,
+            record_completions: RecordCompletions::PerMessage,
+            segment_slots: 1024,
         }
     }
 }
@@ -139,6 +144,8 @@ impl UcQp {
             max_sge: attr.max_sge,
             srq: attr.srq,
             record_slots: attr.record_slots,
+            record_completions: attr.record_completions,
+            segment_slots: attr.segment_slots,
             ..UdQpAttr::new(attr.send_cq, attr.recv_cq)
         };
         Ok(Self {
@@ -255,10 +262,19 @@ impl UcQp {
         self.qp.post_recv(wrs)
     }
 
-    /// A record that was completed and not yet released.
+    /// A record that is not yet released, copied.
     #[must_use]
     pub fn record(&self, handle: RecordHandle) -> Option<RecordView> {
         self.qp.record(handle)
+    }
+
+    /// Looks at a record where it lies, as [`UdQp::with_record`].
+    pub fn with_record<R>(
+        &self,
+        handle: RecordHandle,
+        look: impl FnOnce(RecordRef<'_>) -> R,
+    ) -> Option<R> {
+        self.qp.with_record(handle, look)
     }
 
     /// Gives the slot of a completed record back. Returns whether the handle named one.

@@ -13,7 +13,7 @@ use crate::engine::ud::{SendWqe, UdConfig, UdEngine, check_length};
 use crate::error::PostFailure;
 use crate::{
     AddressHandle, AsyncEvent, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError,
-    QpCounters, RecvWr, SendWr, Sge, Srq,
+    QpCounters, RecordCompletions, RecordRef, RecordView, RecvWr, SendWr, Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -43,6 +43,11 @@ pub struct UdQpAttr<'a> {
     pub qkey: u32,
     /// Records of Write-Records kept at most, 0 to 65,536; 0, the default, does not take any.
     pub record_slots: usize,
+    /// What of records makes completions. Default [`PerMessage`](RecordCompletions::PerMessage).
+    pub record_completions: RecordCompletions,
+    /// Slots of the completion queue set aside for segments of records, 1 to 65,536, where [`PerSegment`](RecordCompletions::PerSegment) asks for their
+    /// completions; QPs of one completion queue share them. Default 1024.
+    pub segment_slots: usize,
     /// Whether receives begin with 40 octets for a GRH. Default no.
     pub grh: bool,
 }
@@ -61,52 +66,10 @@ impl<'a> UdQpAttr<'a> {
             srq: None,
             qkey: 0,
             record_slots: 0,
+            record_completions: RecordCompletions::PerMessage,
+            segment_slots: 1024,
             grh: false,
         }
-    }
-}
-
-/// A record as it stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecordView {
-    /// Who wrote.
-    pub source: Option<SocketAddr>,
-    /// The rkey written to.
-    pub rkey: u32,
-    /// Where the message starts, in the region's address space.
-    pub remote_addr: u64,
-    /// Octets of the whole message.
-    pub length: u32,
-    /// Octets that are valid.
-    pub valid: u32,
-    /// The immediate, if one came.
-    pub immediate: Option<u32>,
-    /// The valid octets as ranges `(start, end)` relative to `remote_addr`, ascending, `end` excluded.
-    pub ranges: Vec<(u32, u32)>,
-}
-
-impl RecordView {
-    /// The validity map as a bitmap: bit i % 8 of octet i / 8 is set if all of the octets i × `granule` to
-    /// (i + 1) × `granule` of the message are valid.
-    ///
-    /// # Panics
-    /// If `granule` is 0.
-    #[must_use]
-    pub fn bitmap(&self, granule: u32) -> Vec<u8> {
-        let bits = self.length.div_ceil(granule);
-        let mut bitmap = vec![0; bits.div_ceil(8) as usize];
-        for &(start, end) in &self.ranges {
-            let first = start.div_ceil(granule);
-            let after = if end == self.length {
-                bits
-            } else {
-                end / granule
-            };
-            for bit in first..after {
-                bitmap[(bit / 8) as usize] |= 1 << (bit % 8);
-            }
-        }
-        bitmap
     }
 }
 
@@ -119,6 +82,7 @@ pub struct UdQp {
     local: SocketAddr,
     max_sge: usize,
     record_slots: usize,
+    segment_slots: usize,
     recv_cq: Cq,
 }
 
@@ -134,6 +98,7 @@ impl UdQp {
             ("max_recv_wr", attr.max_recv_wr, 1, MAX_WR),
             ("max_sge", attr.max_sge, 1, MAX_SGE),
             ("record_slots", attr.record_slots, 0, MAX_RECORDS),
+            ("segment_slots", attr.segment_slots, 1, MAX_RECORDS),
         ] {
             Error::check_limit(what, value, min, max)?;
         }
@@ -155,6 +120,7 @@ impl UdQp {
             grh: attr.grh,
             max_recv_wr: recv_queue.capacity(),
             record_slots: attr.record_slots,
+            segment_completions: attr.record_completions == RecordCompletions::PerSegment,
             record_timeout: rnic.config.record_timeout,
             seed: rnic.draw(),
             group_key: rnic.draw(),
@@ -169,13 +135,19 @@ impl UdQp {
             mrs: Arc::clone(&rnic.mrs),
             instruments: Instruments::new(&rnic.config, rnic.next_datagram_qp()),
         })?;
-        attr.recv_cq.shared.reserve(attr.record_slots);
+        let segment_slots = match attr.record_completions {
+            RecordCompletions::PerMessage => 0,
+            RecordCompletions::PerSegment => attr.segment_slots,
+        };
+        let recv_cq = &attr.recv_cq.shared;
+        recv_cq.reserve(attr.record_slots, segment_slots);
         Ok(Self {
             shared,
             pd: pd.clone(),
             local,
             max_sge: attr.max_sge,
             record_slots: attr.record_slots,
+            segment_slots,
             recv_cq: attr.recv_cq.clone(),
         })
     }
@@ -295,21 +267,20 @@ impl UdQp {
         self.shared.recv_queue.post_own(wrs)
     }
 
-    /// A record that was completed and not yet released.
+    /// A record that is not yet released, copied; [`with_record`](Self::with_record) looks at it without a copy.
     #[must_use]
     pub fn record(&self, handle: RecordHandle) -> Option<RecordView> {
-        self.shared.run(|inner| {
-            let record = inner.engine.record(handle)?;
-            Some(RecordView {
-                source: record.source.socket_addr(),
-                rkey: record.stag.get(),
-                remote_addr: record.base.get(),
-                length: record.length,
-                valid: record.map.octets(),
-                immediate: record.immediate,
-                ranges: record.map.ranges().to_vec(),
-            })
-        })
+        self.with_record(handle, |record| record.to_view())
+    }
+
+    /// Looks at a record that is not yet released, where it lies. Meanwhile the queue pair stands still, and `look` must not use it.
+    pub fn with_record<R>(
+        &self,
+        handle: RecordHandle,
+        look: impl FnOnce(RecordRef<'_>) -> R,
+    ) -> Option<R> {
+        self.shared
+            .run(|inner| inner.engine.record(handle).map(RecordRef::new).map(look))
     }
 
     /// Gives the slot of a completed record back. Returns whether the handle named one.
@@ -367,7 +338,8 @@ impl Drop for UdQp {
         self.pd.rnic.shared.background.events().forget(|event| {
             matches!(event, AsyncEvent::ErrorQueue { qpn: of } | AsyncEvent::RecordRingFull { qpn: of } if of == qpn)
         });
-        self.recv_cq.shared.unreserve(self.record_slots);
+        let recv_cq = &self.recv_cq.shared;
+        recv_cq.unreserve(self.record_slots, self.segment_slots);
     }
 }
 

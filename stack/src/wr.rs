@@ -97,6 +97,9 @@ pub enum WcOpcode {
     RecvRdmaWithImmediate,
     /// A Write-Record that a peer made into our memory; `wr_id` is the record's handle.
     WriteRecord,
+    /// A segment of one, where [`RecordCompletions::PerSegment`](crate::RecordCompletions::PerSegment) asks for it: `byte_len` octets from `offset` on are
+    /// valid now. The record is open, or complete with this segment.
+    WriteRecordSegment,
 }
 
 /// How a work request ended (`ibv_wc_status`).
@@ -154,6 +157,8 @@ pub struct Wc {
     pub opcode: WcOpcode,
     /// Octets received, without the space for a GRH; of a record, octets valid.
     pub byte_len: u32,
+    /// Of a segment of a record, where its octets begin in the message; else 0.
+    pub offset: u32,
     /// The immediate, if one came.
     pub immediate: Option<u32>,
     /// The STag of ours that a received Send invalidated.
@@ -184,6 +189,7 @@ impl Wc {
             status: WcStatus::Success,
             opcode,
             byte_len: 0,
+            offset: 0,
             immediate: None,
             invalidated: None,
             qpn,

@@ -67,7 +67,7 @@ impl End {
 
 fn listener(mpa: MpaConfig) -> (RcListener, SocketAddr) {
     let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa).unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = listener.local_addr();
     (listener, address)
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::node::{Node, SOON};
 use common::{crc32c, now, wait_until};
-use dgiwarp::{Config, DropReason, WcOpcode, WcStatus};
+use dgiwarp::{AsyncEvent, Config, DropReason, RecordCompletions, WcOpcode, WcStatus};
 
 /// A source of Write-Records that decides itself which segments it sends.
 struct Source<'a> {
@@ -140,10 +140,19 @@ fn a_full_ring_places_and_does_not_record() {
     write(2);
     let first = target.wait();
     target.wait();
-    write(3);
-    wait_until(SOON, "the third is counted", || {
-        target.qp.counters().dropped(DropReason::RecordDropped) == 1
-    });
+    let events = target.pd.rnic().async_events();
+    assert_eq!(events.next_event(false), None);
+    for count in 1..=2 {
+        write(3);
+        wait_until(SOON, "it is counted", || {
+            target.qp.counters().dropped(DropReason::RecordDropped) == count
+        });
+    }
+    let full = AsyncEvent::RecordRingFull {
+        qpn: target.qp.qpn().into(),
+    };
+    assert_eq!(events.next_event(false), Some(full));
+    assert_eq!(events.next_event(false), None, "told once");
     assert_eq!(target.memory.to_vec(30, 10), [3; 10], "placed all the same");
     assert_eq!(target.cq.poll_one(), Ok(None));
     assert!(target.qp.release_record(first.record()));
@@ -152,6 +161,80 @@ fn a_full_ring_places_and_does_not_record() {
     let record = target.qp.record(wc.record()).unwrap();
     assert_eq!(record.remote_addr, target.mr.addr() + 40);
     assert_eq!(target.qp.counters().dropped_in_all(), 0);
+    assert_eq!(events.next_event(false), None);
+    write(5);
+    wait_until(SOON, "it is counted", || {
+        target.qp.counters().dropped(DropReason::RecordDropped) == 3
+    });
+    assert_eq!(events.next_event(false), Some(full), "full once more");
+}
+
+#[test]
+fn segments_complete_one_by_one_where_that_is_asked_for() {
+    let target = Node::with(4096, Config::default(), |attr| {
+        attr.record_slots = 4;
+        attr.record_completions = RecordCompletions::PerSegment;
+        attr.segment_slots = 3;
+    });
+    let source = Source::new(&target);
+    for offset in [200, 0, 400] {
+        source.send(1, 500, offset, &[7; 100]);
+    }
+    for offset in [200, 0, 400] {
+        let wc = target.wait();
+        assert_eq!(
+            (wc.opcode, wc.offset),
+            (WcOpcode::WriteRecordSegment, offset)
+        );
+        assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, 100));
+        assert_eq!(wc.source, Some(source.address()));
+        // The record is open and grows.
+        let valid = target
+            .qp
+            .with_record(wc.record(), |record| {
+                assert_eq!((record.length(), record.source()), (500, wc.source));
+                record.ranges().to_vec()
+            })
+            .expect("it is there");
+        assert!(valid.contains(&(offset, offset + 100)), "{valid:?}");
+        assert!(!target.qp.release_record(wc.record()), "it is open");
+    }
+    // More than slots are set aside for, and the octets are valid all the same.
+    for offset in [100, 300] {
+        source.send(1, 500, offset, &[8; 100]);
+    }
+    for number in 2..=3 {
+        source.send(number, 10, 0, &[9; 10]);
+    }
+    wait_until(SOON, "all arrive", || {
+        target.qp.counters().segments_received == 7
+    });
+    assert_eq!(
+        target.qp.counters().dropped(DropReason::SegmentUnreported),
+        1
+    );
+    assert_eq!(target.qp.counters().dropped_in_all(), 0);
+    let segment = WcOpcode::WriteRecordSegment;
+    let record = WcOpcode::WriteRecord;
+    for (opcode, offset, octets) in [
+        (segment, 100, 100),
+        (segment, 300, 100),
+        (record, 0, 500),
+        (segment, 0, 10),
+        (record, 0, 10),
+        (record, 0, 10),
+    ] {
+        let wc = target.wait();
+        assert_eq!(
+            (wc.opcode, wc.offset, wc.byte_len),
+            (opcode, offset, octets)
+        );
+        assert_eq!(
+            target.qp.with_record(wc.record(), |record| record.valid()),
+            Some(if octets == 10 { 10 } else { 500 })
+        );
+    }
+    assert_eq!(target.cq.poll_one(), Ok(None));
 }
 
 #[test]

@@ -309,7 +309,7 @@ fn all_transports_share_it() {
     let [client, server] = [0; 2].map(|_| pool.pd.create_rc_qp(&attr).unwrap());
     let mpa = MpaConfig::default();
     let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = listener.local_addr();
     thread::scope(|scope| {
         scope.spawn(|| {
             let request = listener.accept(SOON).unwrap().expect("a request");

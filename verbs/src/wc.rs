@@ -39,7 +39,7 @@ fn opcode(opcode: WcOpcode) -> Option<c_uint> {
         WcOpcode::LocalInvalidate => Some(IBV_WC_LOCAL_INV),
         WcOpcode::Recv => Some(IBV_WC_RECV),
         WcOpcode::RecvRdmaWithImmediate => Some(IBV_WC_RECV_RDMA_WITH_IMM),
-        WcOpcode::WriteRecord => None,
+        WcOpcode::WriteRecord | WcOpcode::WriteRecordSegment => None,
         _ => None,
     }
 }

@@ -103,7 +103,7 @@ fn we_connect(vm: &Vm, mpa: &MpaConfig, port: u16, len: u32) {
 fn siw_connects(vm: &Vm, mpa: &MpaConfig, len: u32) {
     eprintln!("siw connects, {len} bytes: {mpa:?}");
     let listener = listen(vm, mpa, 0);
-    let port = listener.local_addr().unwrap().port();
+    let port = listener.local_addr().port();
     let client = vm
         .spawn(&format!("siw-echo client {HOST_IP} {port} {len}"), LIMIT)
         .unwrap();

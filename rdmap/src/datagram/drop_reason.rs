@@ -72,10 +72,18 @@ reasons! {
     NoSourceSlot = "no-source-slot",
     /// A validity map would need a 65th range.
     MapFull = "map-full",
+    /// A Read Request without a valid cookie asked for more than three times its size.
+    UnvalidatedRead = "unvalidated-read",
+    /// Too many requests of one requester.
+    ReadQueueFull = "read-queue-full",
+    /// A cookie or a Terminate that answers nothing outstanding.
+    Unsolicited = "unsolicited",
     /// A UC Write was given up incomplete; counted per message, its octets are placed.
     IncompleteWrite = "incomplete-write",
     /// Placed but not recorded; counted per segment.
     RecordDropped = "record-dropped",
+    /// Placed and in the map, but no slot was free to report the segment; counted per segment.
+    SegmentUnreported = "segment-unreported",
 }
 
 impl DropReason {

@@ -5,7 +5,8 @@
 //! - [`segment`] parses received segments and emits outgoing ones (§1 to §3);
 //! - [`Numbers`] counts the messages to each peer (§3);
 //! - [`Receiver`] decides what happens to each received segment: late ones are dropped (§4), Write-Records
-//!   placed and recorded (§5), UC Writes placed (§5.2), Sends matched with receives (§7). It reaches memory and queues through [`Upper`].
+//!   placed and recorded (§5), UC Writes placed (§5.2), Sends matched with receives (§7). It reaches memory and queues through [`Upper`];
+//! - [`read`]: RDMA Read, with cookies and Terminates (§6, §7.1, §7.2).
 //!
 //! Order of calls on a [`Receiver`]: `handle_segment(now, …)` for each segment whose CRC is right;
 //! `handle_timeout(now, …)` at or after `poll_timeout()`; `release` for every record delivered. Spurious
@@ -15,8 +16,10 @@ mod assembly;
 mod drop_reason;
 mod numbers;
 mod open_writes;
+pub mod read;
 mod receiver;
 mod records;
+mod secret;
 pub mod segment;
 mod source;
 
@@ -24,6 +27,7 @@ pub use drop_reason::DropReason;
 pub use numbers::Numbers;
 pub use receiver::{Delivery, Origin, PlaceFailed, Receiver, ReceiverConfig, TakeError, Upper};
 pub use records::{Record, RecordHandle};
+pub use secret::{Cookie, Secret};
 
 #[cfg(test)]
 mod specification_tests;

@@ -26,6 +26,8 @@ pub struct ReceiverConfig {
     pub qkey: u32,
     /// Slots of the record ring; 0 turns the reception of Write-Records off.
     pub record_slots: usize,
+    /// Whether each placed segment of a Write-Record is reported, and not only its record.
+    pub segment_completions: bool,
     /// How many numbers a Write-Record may be behind the source's highest before it is closed, 1 to 1023.
     pub reorder_window: u32,
     /// A record is closed when nothing was placed for this long.
@@ -43,6 +45,7 @@ impl Default for ReceiverConfig {
         Self {
             qkey: 0,
             record_slots: 0,
+            segment_completions: false,
             reorder_window: 64,
             record_timeout: Duration::from_millis(200),
             reassembly_timeout: Duration::from_millis(200),
@@ -68,6 +71,8 @@ pub struct Receiver<K, R> {
     service: Service<K>,
     sources: SourceTable<K>,
     records: Records<K>,
+    /// That no slot was free was told, and none became free since.
+    told_of_full_ring: bool,
     writes: OpenWrites,
     assemblies: Assemblies<R>,
     /// No timer expires before this. It may be early, never late.
@@ -80,6 +85,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     pub fn new(config: ReceiverConfig) -> Self {
         Self {
             service: Service::Datagram,
+            told_of_full_ring: false,
             writes: OpenWrites::default(),
             sources: SourceTable::new(config.max_sources),
             records: Records::new(config.record_slots),
@@ -124,9 +130,23 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         bytes: &[u8],
         upper: &mut U,
     ) -> Result<(), DropReason> {
-        let origin = origin.into();
+        self.handle_parsed(now, origin.into(), segment::parse(bytes)?, upper)
+    }
+
+    /// The same for a segment that the caller parsed. What belongs to Reads is the
+    /// [`Requester`](super::Requester)'s and the [`Responder`](super::Responder)'s, not taken here.
+    ///
+    /// # Errors
+    /// As [`handle_segment`](Self::handle_segment).
+    #[inline]
+    pub fn handle_parsed<U: Upper<K, Receive = R>>(
+        &mut self,
+        now: Instant,
+        origin: Origin<K>,
+        parsed: Parsed<'_>,
+        upper: &mut U,
+    ) -> Result<(), DropReason> {
         let from = origin.peer;
-        let parsed = segment::parse(bytes)?;
         if let Service::Connected(peer) = self.service
             && peer != Some(from)
         {
@@ -165,6 +185,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                 extension,
                 payload,
             } => self.handle_segmented_send(now, from, qkey, &extension, payload, upper),
+            Parsed::Read(_) => Err(DropReason::UnexpectedOpcode),
         }
     }
 
@@ -289,7 +310,9 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
 
     /// Gives the slot of a delivered record back. Returns whether the handle named one.
     pub fn release(&mut self, handle: RecordHandle) -> bool {
-        self.records.release(handle)
+        let released = self.records.release(handle);
+        self.told_of_full_ring &= !released;
+        released
     }
 }
 

@@ -142,11 +142,6 @@ impl<K: Copy> Records<K> {
         Some((slot, RecordHandle::new(slot, entry.generation)))
     }
 
-    /// Gives back a slot that [`open_closed`](Self::open_closed) took in vain.
-    pub(super) fn abandon(&mut self, handle: RecordHandle) {
-        self.release(handle);
-    }
-
     fn take_slot(
         &mut self,
         now: Instant,
@@ -200,6 +195,10 @@ impl<K: Copy> Records<K> {
 
     pub(super) fn record(&self, slot: usize) -> &Record<K> {
         &self.slots[slot].record
+    }
+
+    pub(super) fn handle(&self, slot: usize) -> RecordHandle {
+        RecordHandle::new(slot, self.slots[slot].generation)
     }
 
     pub(super) fn touch(&mut self, now: Instant, slot: usize) {

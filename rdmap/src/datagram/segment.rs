@@ -6,6 +6,7 @@ use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, 
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, Segment, TaggedOffset};
 
 use super::DropReason;
+use super::read::segment::{self as read, ReadSegment};
 use crate::wire::{ControlError, Extension, Flags, Opcode, extension};
 
 /// Longest Write-Record in octets.
@@ -15,8 +16,12 @@ pub const MAX_SEND: u32 = 1 << 24;
 /// Longest header that a segment has before its payload, without a cookie.
 pub const MAX_HEADER: usize = untagged::LEN + extension::LEN;
 
-/// The format of plain segments; the only one this version implements.
-const FORMAT_SEGMENT: u8 = 0;
+/// The format of plain segments.
+pub(super) const FORMAT_SEGMENT: u8 = 0;
+/// The format of segments with a cookie after header and extension.
+pub(super) const FORMAT_COOKIE: u8 = 1;
+/// The format of cookie exchanges.
+pub(super) const FORMAT_EXCHANGE: u8 = 2;
 
 /// A received segment that passed the checks of §1 to §3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +57,12 @@ pub enum Parsed<'a> {
         /// The part.
         payload: &'a [u8],
     },
+    /// What Reads and their errors are made of.
+    Read(ReadSegment<'a>),
 }
 
-/// Parses a segment: a datagram without its CRC, which was checked before.
+/// Parses a segment: a datagram without its CRC, which was checked before. A cookie is skipped, but for Read Requests:
+/// [`cookie_of`](super::read::segment::cookie_of) has it for those who want to verify it.
 ///
 /// # Errors
 /// The reason to drop it. Nothing was looked at beyond the headers.
@@ -64,27 +72,31 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, DropReason> {
         return Err(DropReason::Malformed);
     };
     let control = Control::parse(first);
-    if control.format != FORMAT_SEGMENT {
+    if control.format > FORMAT_EXCHANGE {
         return Err(DropReason::UnknownFormat);
     }
     if control.version != control::DV {
         return Err(DropReason::BadVersion);
     }
+    if control.format == FORMAT_EXCHANGE {
+        return ReadSegment::parse_exchange(bytes).map(Parsed::Read);
+    }
     let opcode = Opcode::parse(ulp).map_err(|error| match error {
         ControlError::Version(_) => DropReason::BadVersion,
         ControlError::Opcode(_) => DropReason::UnexpectedOpcode,
     })?;
+    let cookie = control.format == FORMAT_COOKIE;
     match opcode {
-        Opcode::WriteRecord => parse_write_record(bytes),
-        Opcode::Send => parse_send(bytes, false),
-        Opcode::SendSolicited => parse_send(bytes, true),
-        Opcode::SegmentedSend => parse_segmented_send(bytes),
+        Opcode::WriteRecord => parse_write_record(bytes, cookie),
+        Opcode::Send => parse_send(bytes, cookie, false),
+        Opcode::SendSolicited => parse_send(bytes, cookie, true),
+        Opcode::SegmentedSend => parse_segmented_send(bytes, cookie),
+        Opcode::ReadResponse => read::parse_response(bytes, cookie).map(Parsed::Read),
+        Opcode::ReadRequest => read::parse_request(bytes, cookie).map(Parsed::Read),
+        Opcode::Terminate => read::parse_terminate(bytes, cookie).map(Parsed::Read),
         Opcode::Write
-        | Opcode::ReadRequest
-        | Opcode::ReadResponse
         | Opcode::SendInvalidate
         | Opcode::SendSolicitedInvalidate
-        | Opcode::Terminate
         | Opcode::Immediate
         | Opcode::ImmediateSolicited
         | Opcode::AtomicRequest
@@ -93,9 +105,10 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, DropReason> {
 }
 
 #[inline]
-fn parse_write_record(bytes: &[u8]) -> Result<Parsed<'_>, DropReason> {
+fn parse_write_record(bytes: &[u8], cookie: bool) -> Result<Parsed<'_>, DropReason> {
     let (header, rest) = TaggedHeader::parse(bytes).map_err(|_| DropReason::Malformed)?;
-    let (extension, payload) = Extension::parse(rest).map_err(|_| DropReason::Malformed)?;
+    let (extension, rest) = Extension::parse(rest).map_err(|_| DropReason::Malformed)?;
+    let (_, payload) = read::parse_cookie(rest, cookie)?;
     check_extension(&extension, header.control, payload.len(), MAX_WRITE_RECORD)?;
     if !header.control.tagged {
         return Err(DropReason::Malformed);
@@ -124,8 +137,9 @@ fn parse_untagged(bytes: &[u8]) -> Result<(UntaggedHeader, &[u8]), DropReason> {
 }
 
 #[inline]
-fn parse_send(bytes: &[u8], solicited: bool) -> Result<Parsed<'_>, DropReason> {
-    let (header, payload) = parse_untagged(bytes)?;
+fn parse_send(bytes: &[u8], cookie: bool, solicited: bool) -> Result<Parsed<'_>, DropReason> {
+    let (header, rest) = parse_untagged(bytes)?;
+    let (_, payload) = read::parse_cookie(rest, cookie)?;
     if !header.control.last || header.message_offset.get() != 0 {
         return Err(DropReason::Malformed);
     }
@@ -136,9 +150,10 @@ fn parse_send(bytes: &[u8], solicited: bool) -> Result<Parsed<'_>, DropReason> {
     })
 }
 
-fn parse_segmented_send(bytes: &[u8]) -> Result<Parsed<'_>, DropReason> {
+fn parse_segmented_send(bytes: &[u8], cookie: bool) -> Result<Parsed<'_>, DropReason> {
     let (header, rest) = parse_untagged(bytes)?;
-    let (extension, payload) = Extension::parse(rest).map_err(|_| DropReason::Malformed)?;
+    let (extension, rest) = Extension::parse(rest).map_err(|_| DropReason::Malformed)?;
+    let (_, payload) = read::parse_cookie(rest, cookie)?;
     check_extension(&extension, header.control, payload.len(), MAX_SEND)?;
     let agrees = header.msn.get() == extension.number
         && header.message_offset.get() == extension.offset

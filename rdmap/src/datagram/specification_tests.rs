@@ -1,5 +1,7 @@
 //! Checks the code against `rfc-notes/datagram-mapping.md`: its examples byte for byte, its table of drop reasons.
 
+mod reads;
+
 use std::collections::HashMap;
 
 use dgiwarp_codec::crc;
@@ -85,6 +87,16 @@ fn examples() -> Vec<Example> {
 
 /// What our encoder makes of an example's fields.
 fn encode(example: &Example) -> Vec<u8> {
+    let mut datagram = match reads::encode(example) {
+        Some(segment) => segment,
+        None => encode_message(example),
+    };
+    let crc = crc::to_wire(crc::crc32c(&datagram));
+    datagram.extend_from_slice(&crc);
+    datagram
+}
+
+fn encode_message(example: &Example) -> Vec<u8> {
     let payload = example.payload();
     let (template, offset, length) = match example.fields["opcode"].as_str() {
         "send" => {
@@ -125,8 +137,6 @@ fn encode(example: &Example) -> Vec<u8> {
     assert_eq!(header, template.header_len());
     datagram.truncate(header);
     datagram.extend_from_slice(&payload);
-    let crc = crc::to_wire(crc::crc32c(&datagram));
-    datagram.extend_from_slice(&crc);
     datagram
 }
 
@@ -184,6 +194,10 @@ fn examples_of_the_specification_are_what_we_parse() {
                 );
                 assert_eq!(extension, example.extension());
                 ("write-record", payload)
+            }
+            Parsed::Read(parsed) => {
+                assert_eq!(reads::emit(&parsed, &example), segment, "{}", example.name);
+                continue;
             }
         };
         assert_eq!(opcode, example.fields["opcode"]);

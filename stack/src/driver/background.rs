@@ -19,6 +19,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use parking_lot::Mutex;
 
 use super::clock;
+use super::cm::Cm;
 use super::cq::{By, CqShared};
 use crate::Error;
 use crate::events::Events;
@@ -27,6 +28,8 @@ use crate::events::Events;
 const WAKE: u64 = u64::MAX;
 /// Event of a socket that can take more.
 const WRITABLE: u64 = u64::MAX - 1;
+/// Event of a connection on its way up.
+const CONNECTIONS: u64 = u64::MAX - 2;
 /// How often queues that are polled are looked at, at first and after a while.
 const TICK: Duration = Duration::from_millis(1);
 const SLOW_TICK: Duration = Duration::from_millis(4);
@@ -43,6 +46,7 @@ pub(crate) struct Background {
     epoll: Epoll,
     wake: EventFd,
     queues: Mutex<Vec<Weak<CqShared>>>,
+    connections: Mutex<Vec<Weak<Cm>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
     next_id: AtomicU64,
@@ -76,6 +80,7 @@ impl Background {
             epoll,
             wake,
             queues: Mutex::new(Vec::new()),
+            connections: Mutex::new(Vec::new()),
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
             next_id: AtomicU64::new(0),
@@ -124,6 +129,25 @@ impl Background {
         }
         drop(queues);
         self.start();
+    }
+
+    /// Looks after connections on their way up from now on.
+    pub(crate) fn serve_connections(self: &Arc<Self>, cm: &Arc<Cm>) -> Result<(), Error> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, CONNECTIONS);
+        self.epoll
+            .add(cm.work_fd(), event)
+            .map_err(|errno| Error::system("cannot watch connections")(errno.into()))?;
+        let mut connections = self.connections.lock();
+        connections.retain(|it| it.strong_count() > 0);
+        connections.push(Arc::downgrade(cm));
+        drop(connections);
+        self.start();
+        Ok(())
+    }
+
+    fn live_connections(&self) -> Vec<Arc<Cm>> {
+        let connections = self.connections.lock();
+        connections.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn start(self: &Arc<Self>) {
@@ -236,6 +260,7 @@ impl Background {
                         let _ = self.wake.read();
                     }
                     WRITABLE => writable = true,
+                    CONNECTIONS => {}
                     id => {
                         tick = false;
                         if let Some(cq) = queues.iter().find(|cq| cq.id() == id) {
@@ -243,6 +268,9 @@ impl Background {
                         }
                     }
                 }
+            }
+            for cm in self.live_connections() {
+                cm.progress();
             }
             for cq in &queues {
                 if writable || cq.has_unsent() {
@@ -277,7 +305,14 @@ impl Background {
         // Published before the deadlines are read: whoever sets an earlier one afterwards sees it and wakes us.
         self.next_look.store(by_tick, Ordering::SeqCst);
         let by_timer = queues.iter().map(|cq| cq.deadline()).min();
-        let next = by_tick.min(by_timer.unwrap_or(u64::MAX));
+        let connections = self.live_connections();
+        let by_connection = connections
+            .iter()
+            .map(|cm| clock::to_nanos(cm.poll_timeout()))
+            .min();
+        let next = by_tick
+            .min(by_timer.unwrap_or(u64::MAX))
+            .min(by_connection.unwrap_or(u64::MAX));
         self.next_look.store(next, Ordering::SeqCst);
         if next == u64::MAX {
             return EpollTimeout::NONE;

@@ -203,16 +203,17 @@ impl CqShared {
 
     // Completions.
 
-    pub(crate) fn reserve(&self, slots: usize) {
-        self.ring.lock().reserve(slots);
+    pub(crate) fn reserve(&self, records: usize, segments: usize) {
+        self.ring.lock().reserve(records, segments);
     }
 
-    pub(crate) fn unreserve(&self, slots: usize) {
-        self.ring.lock().unreserve(slots);
+    pub(crate) fn unreserve(&self, records: usize, segments: usize) {
+        self.ring.lock().unreserve(records, segments);
     }
 
+    /// Adds a completion. Returns whether it had a place.
     #[inline]
-    pub(crate) fn push(&self, wc: Wc) {
+    pub(crate) fn push(&self, wc: Wc) -> bool {
         let mut ring = self.ring.lock();
         let pushed = ring.push(wc);
         self.filled.store(true, Ordering::SeqCst);
@@ -228,10 +229,12 @@ impl CqShared {
                 let event = AsyncEvent::CqOverrun { cq: self.id };
                 self.background.events().raise(event);
             }
+            Pushed::NoSlot => return false,
         }
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             let _ = self.wake.write(1);
         }
+        true
     }
 
     pub(crate) fn arm(&self, solicited_only: bool) {

@@ -12,6 +12,7 @@
 
 pub(crate) mod background;
 pub(crate) mod clock;
+pub(crate) mod cm;
 pub(crate) mod cq;
 pub(crate) mod fault;
 pub(crate) mod groups;
@@ -26,6 +27,7 @@ pub(crate) mod serialized;
 #[cfg(test)]
 mod serialized_tests;
 pub(crate) mod staging;
+pub(crate) mod startups;
 pub(crate) mod tcp;
 pub(crate) mod ud;
 pub(crate) mod udp_socket;

@@ -139,6 +139,10 @@ impl<W> CompletionSink for Completions<'_, W> {
         self.recv_cq.push(wc);
     }
 
+    fn segment(&mut self, wc: Wc) -> bool {
+        self.recv_cq.push(wc)
+    }
+
     #[inline]
     fn retired(&mut self) {
         self.posting.retire();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use dgiwarp_llp_tcp_mpa::{Connection, TcpEnd};
 use nix::poll::PollFlags;
 
+use super::cm::{CmQueue, Happened};
 use super::cq::{CqShared, MemberId};
 use super::member::Qp;
 use super::posting::{Completions, Posting};
@@ -19,7 +20,7 @@ use super::{clock, tcp};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
 use crate::engine::rc::{RcConfig, RcEnd, RcEngine, RcSendWqe};
-use crate::{Error, PostError, QpCounters};
+use crate::{ConnectError, Error, PostError, QpCounters};
 
 /// How long closing waits for the network to take what was posted.
 const FLUSH_FOR: Duration = Duration::from_secs(1);
@@ -41,6 +42,10 @@ struct Link {
 #[derive(Debug, Default)]
 pub(crate) struct RcInner {
     link: Option<Link>,
+    /// Where the connection's end is told, and under which number.
+    listener: Option<(Arc<CmQueue>, u64)>,
+    /// The QP is being destroyed.
+    closed: bool,
 }
 
 /// What the startup leaves to do.
@@ -65,6 +70,8 @@ pub(crate) struct RcShared {
     /// Something posted could not be sent yet.
     unsent: AtomicBool,
     connected: AtomicBool,
+    /// A connection is there, or on its way.
+    claimed: AtomicBool,
 }
 
 impl RcShared {
@@ -85,6 +92,7 @@ impl RcShared {
             member: OnceLock::new(),
             unsent: AtomicBool::new(false),
             connected: AtomicBool::new(false),
+            claimed: AtomicBool::new(false),
         })
     }
 
@@ -107,6 +115,27 @@ impl RcShared {
         }
     }
 
+    /// Claims the QP for a connection. Returns whether it was free.
+    pub(crate) fn claim(&self) -> bool {
+        !self.claimed.swap(true, Ordering::AcqRel)
+    }
+
+    /// There will be no connection: the QP may be claimed again.
+    pub(crate) fn unclaim(&self) {
+        self.claimed.store(false, Ordering::Release);
+    }
+
+    /// Tells of the connection's end there.
+    pub(crate) fn tell_end(&self, queue: &Arc<CmQueue>, context: u64) {
+        self.run(|inner| {
+            let ended = inner.link.as_ref().filter(|link| link.ended);
+            match ended.and_then(|link| link.engine.end()) {
+                Some(end) => queue.push(Happened::Disconnected { context, end }),
+                None => inner.listener = Some((Arc::clone(queue), context)),
+            }
+        });
+    }
+
     /// Takes over a connection whose startup is over, and lets the completion queue
     /// receive for it.
     pub(crate) fn link(
@@ -115,10 +144,14 @@ impl RcShared {
         mpa: Connection,
         stream: TcpStream,
         startup: Startup<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ConnectError> {
         let member = self.recv_cq.attach(&Qp::Rc(Arc::clone(self)));
         let _ = self.member.set(member);
-        self.run(|inner| {
+        let watched = self.run(|inner| {
+            if inner.closed {
+                self.recv_cq.detach(member);
+                return None;
+            }
             let mut engine = RcEngine::new(config, mpa);
             if startup.send_rtr {
                 engine.send_rtr(clock::now());
@@ -137,9 +170,11 @@ impl RcShared {
                 deadline: None,
             });
             self.connected.store(true, Ordering::Release);
-            watched
-        })
-        .map_err(Error::system("cannot watch a socket"))
+            Some(watched)
+        });
+        watched
+            .ok_or(ConnectError::State)?
+            .map_err(|source| ConnectError::Device(Error::system("cannot watch a socket")(source)))
     }
 
     /// Whether a connection was ever taken over.
@@ -170,8 +205,8 @@ impl RcShared {
         };
         self.posting.empty(|wqe| link.engine.accept(wqe));
         self.transmit(link);
-        self.see_end(link);
         self.note_deadline(link);
+        self.see_end(inner);
     }
 
     fn note_deadline(&self, link: &mut Link) {
@@ -222,14 +257,20 @@ impl RcShared {
     }
 
     /// Once a connection is over its socket is not looked at any more: it would be readable for ever.
-    fn see_end(&self, link: &mut Link) {
-        if link.ended || link.engine.end().is_none() {
+    fn see_end(&self, inner: &mut RcInner) {
+        let Some(link) = &mut inner.link else {
             return;
-        }
+        };
+        let Some(end) = link.engine.end().filter(|_| !link.ended) else {
+            return;
+        };
         link.ended = true;
         self.recv_cq.unwatch(link.stream.as_fd());
         // The peer may have closed as well, so that there is nothing to shut down.
         let _ = link.stream.shutdown(Shutdown::Write);
+        if let Some((queue, context)) = inner.listener.take() {
+            queue.push(Happened::Disconnected { context, end });
+        }
     }
 
     fn remember_unsent(&self) {
@@ -323,12 +364,17 @@ impl RcShared {
                 return;
             };
             link.engine.close(self.tables(), &mut self.completions());
-            self.see_end(link);
+            self.see_end(inner);
         });
     }
 
     /// Takes the QP out of service: disconnects, and gives the peer a bounded time to close its half too.
     pub(crate) fn close(&self) {
+        // Whoever destroys the QP need not be told.
+        self.run(|inner| {
+            inner.closed = true;
+            inner.listener = None;
+        });
         self.disconnect();
         self.linger();
         if let Some(member) = self.member.get() {

@@ -1,11 +1,11 @@
 //! TCP sockets, and the MPA startup on them.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
-use dgiwarp_llp_tcp_mpa::{Connection, Event, TcpEnd};
+use dgiwarp_llp_tcp_mpa::Connection;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -13,14 +13,17 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::clock;
 
 /// Connections that wait to be accepted.
-const BACKLOG: i32 = 128;
-/// Longest startup frame.
-const FRAME: usize = 532;
+const BACKLOG: i32 = 1024;
 
-/// Opens a TCP connection.
-pub(crate) fn connect(to: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+/// Begins to open a TCP connection; the socket is writable once it is open or has failed.
+pub(crate) fn begin_connect(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
-    socket.connect_timeout(&to.into(), timeout)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&to.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
     prepare(socket.into())
 }
 
@@ -35,21 +38,15 @@ pub(crate) fn listen(on: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Accepts a connection, waiting until `deadline`.
-pub(crate) fn accept(
-    listener: &TcpListener,
-    deadline: Instant,
-) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+/// Accepts a connection, if one waits.
+pub(crate) fn try_accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     loop {
         match listener.accept() {
             Ok((stream, peer)) => return Ok(Some((prepare(stream)?, peer))),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !wait(listener.as_fd(), PollFlags::POLLIN, Some(deadline)) {
-                    return Ok(None);
-                }
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             // The connection that was there is gone already.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
@@ -66,61 +63,6 @@ fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
 pub(crate) fn emss(stream: &TcpStream) -> io::Result<u16> {
     let emss = getsockopt(stream, sockopt::TcpMaxSeg)?;
     Ok(u16::try_from(emss).unwrap_or(u16::MAX))
-}
-
-/// What the startup came to.
-#[derive(Debug)]
-pub(crate) struct Started {
-    /// Request, establishment, rejection or failure.
-    pub(crate) event: Event,
-    /// What arrived behind the last startup frame.
-    pub(crate) rest: Vec<u8>,
-}
-
-/// Drives an MPA startup until there is an event.
-///
-/// # Errors
-/// What TCP says, but not its end: that is an event.
-pub(crate) fn start(stream: &TcpStream, mpa: &mut Connection) -> io::Result<Started> {
-    let mut stream = stream;
-    let mut buffer = [0; FRAME];
-    loop {
-        if let Some(event) = mpa.poll_event() {
-            return Ok(Started {
-                event,
-                rest: Vec::new(),
-            });
-        }
-        transmit_all(stream, mpa)?;
-        let mut rest = match stream.read(&mut buffer) {
-            Ok(0) => {
-                mpa.handle_end(clock::now(), TcpEnd::Fin);
-                continue;
-            }
-            Ok(len) => &buffer[..len],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !wait(stream.as_fd(), PollFlags::POLLIN, mpa.poll_timeout()) {
-                    mpa.handle_timeout(clock::now());
-                }
-                continue;
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                mpa.handle_end(clock::now(), TcpEnd::Lost);
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        while !rest.is_empty() {
-            // No ULPDU comes before the event that begins full operation.
-            let _ = mpa.handle_input(clock::now(), &mut rest);
-            if let Some(event) = mpa.poll_event() {
-                return Ok(Started {
-                    event,
-                    rest: rest.to_vec(),
-                });
-            }
-        }
-    }
 }
 
 /// Writes a startup frame. It is short, so TCP takes it at once; a peer that does not read does not hold us up.

@@ -10,6 +10,8 @@ pub(crate) trait CompletionSink {
     fn sent(&mut self, wc: Wc);
     /// Completion of something received.
     fn received(&mut self, wc: Wc);
+    /// Report of a segment of a record. Returns whether there was room for it.
+    fn segment(&mut self, wc: Wc) -> bool;
     /// A posted send left the queue, with or without a completion.
     fn retired(&mut self);
     /// Something that no completion tells.
@@ -25,6 +27,8 @@ pub(crate) enum Pushed {
     Tell,
     /// The ring overran with this one.
     Overrun,
+    /// No slot for segments of records is free; nothing was added.
+    NoSlot,
 }
 
 /// What a program waits for on a completion channel (`ibv_req_notify_cq(3)`).
@@ -43,6 +47,9 @@ pub(crate) struct CqRing {
     /// Slots beyond `depth` that belong to the record rings of QPs: their completions are never lost.
     reserved: usize,
     records: usize,
+    /// Slots beyond these for segments of records. QPs share them.
+    segment_slots: usize,
+    segments: usize,
     overrun: bool,
     armed: Armed,
 }
@@ -54,20 +61,25 @@ impl CqRing {
             depth,
             reserved: 0,
             records: 0,
+            segment_slots: 0,
+            segments: 0,
             overrun: false,
             armed: Armed::No,
         }
     }
 
-    /// Sets slots aside for records.
-    pub(crate) fn reserve(&mut self, slots: usize) {
-        self.reserved += slots;
-        self.entries.reserve(self.depth + self.reserved);
+    /// Sets slots aside for records, and for their segments.
+    pub(crate) fn reserve(&mut self, records: usize, segments: usize) {
+        self.reserved += records;
+        self.segment_slots += segments;
+        let room = self.depth + self.reserved + self.segment_slots;
+        self.entries.reserve(room - self.entries.len().min(room));
     }
 
     /// Gives slots back, when a QP goes.
-    pub(crate) fn unreserve(&mut self, slots: usize) {
-        self.reserved = self.reserved.saturating_sub(slots);
+    pub(crate) fn unreserve(&mut self, records: usize, segments: usize) {
+        self.reserved = self.reserved.saturating_sub(records);
+        self.segment_slots = self.segment_slots.saturating_sub(segments);
     }
 
     /// Adds a completion.
@@ -76,10 +88,14 @@ impl CqRing {
     /// size it as `ibv_create_cq(3)` asks.
     #[inline]
     pub(crate) fn push(&mut self, wc: Wc) -> Pushed {
-        let is_record = matches!(wc.opcode, crate::WcOpcode::WriteRecord);
-        if is_record {
+        if matches!(wc.opcode, crate::WcOpcode::WriteRecord) {
             self.records += 1;
-        } else if self.entries.len() - self.records >= self.depth {
+        } else if matches!(wc.opcode, crate::WcOpcode::WriteRecordSegment) {
+            if self.segments >= self.segment_slots {
+                return Pushed::NoSlot;
+            }
+            self.segments += 1;
+        } else if self.entries.len() - self.records - self.segments >= self.depth {
             let first = !std::mem::replace(&mut self.overrun, true);
             return if first {
                 Pushed::Overrun
@@ -110,6 +126,8 @@ impl CqRing {
             };
             if matches!(wc.opcode, crate::WcOpcode::WriteRecord) {
                 self.records -= 1;
+            } else if matches!(wc.opcode, crate::WcOpcode::WriteRecordSegment) {
+                self.segments -= 1;
             }
             *slot = wc;
             count += 1;
@@ -154,7 +172,7 @@ mod tests {
     #[test]
     fn records_have_slots_of_their_own() {
         let mut ring = CqRing::new(1);
-        ring.reserve(2);
+        ring.reserve(2, 0);
         ring.push(recv(1, false));
         ring.push(Wc::new(2, WcOpcode::WriteRecord, 1));
         ring.push(Wc::new(3, WcOpcode::WriteRecord, 1));
@@ -165,6 +183,26 @@ mod tests {
         let mut out = [recv(0, false); 8];
         assert_eq!(ring.poll(&mut out), 3);
         assert_eq!(out.map(|wc| wc.wr_id)[..3], [1, 2, 3]);
+    }
+
+    #[test]
+    fn segments_have_slots_of_their_own_and_no_more() {
+        let mut ring = CqRing::new(1);
+        let segment = |wr_id| Wc::new(wr_id, WcOpcode::WriteRecordSegment, 1);
+        assert_eq!(ring.push(segment(0)), Pushed::NoSlot);
+        ring.reserve(1, 2);
+        for wr_id in [1, 2] {
+            assert_eq!(ring.push(segment(wr_id)), Pushed::Quiet);
+        }
+        assert_eq!(ring.push(segment(3)), Pushed::NoSlot);
+        ring.push(recv(4, false));
+        ring.push(Wc::new(5, WcOpcode::WriteRecord, 1));
+        let mut out = [recv(0, false); 2];
+        assert_eq!(ring.poll(&mut out), 2);
+        assert_eq!(ring.push(segment(6)), Pushed::Quiet);
+        assert!(!ring.is_overrun());
+        ring.unreserve(1, 2);
+        assert_eq!(ring.push(segment(7)), Pushed::NoSlot);
     }
 
     #[test]

@@ -205,6 +205,9 @@ mod tests {
     impl CompletionSink for Raised {
         fn sent(&mut self, _: Wc) {}
         fn received(&mut self, _: Wc) {}
+        fn segment(&mut self, _: Wc) -> bool {
+            false
+        }
         fn retired(&mut self) {}
         fn event(&mut self, event: AsyncEvent) {
             self.0.push(event);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use xtask::workspace;
 
-/// Folders that hold no sources of ours.
+/// What holds no sources of ours. In a second work tree `.git` is a file.
 const NOT_OURS: [&str; 4] = ["target", ".git", "dist", "proptest-regressions"];
 
 /// One text file.
@@ -65,7 +65,10 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
         let entry = entry.unwrap();
         let (path, kind) = (entry.path(), entry.file_type().unwrap());
         let name = entry.file_name();
-        if kind.is_dir() && !NOT_OURS.iter().any(|skipped| name == *skipped) {
+        if NOT_OURS.iter().any(|skipped| name == *skipped) {
+            continue;
+        }
+        if kind.is_dir() {
             collect(&path, found);
         } else if kind.is_file() {
             found.push(path);

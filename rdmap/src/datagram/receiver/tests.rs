@@ -1,3 +1,4 @@
+mod reports;
 mod uc;
 
 use super::*;
@@ -20,6 +21,11 @@ struct Vecs {
     received: Vec<Vec<u8>>,
     completions: Vec<(u32, Delivery<char>)>,
     records: Vec<(RecordHandle, Record<char>)>,
+    /// Segments that were reported: handle, offset and length.
+    segments: Vec<(RecordHandle, u32, u32)>,
+    /// How many more may be.
+    segment_room: usize,
+    rings_full: usize,
     counted: Vec<DropReason>,
 }
 
@@ -31,6 +37,9 @@ impl Vecs {
             received: receives.iter().map(|&length| vec![0; length]).collect(),
             completions: Vec::new(),
             records: Vec::new(),
+            segments: Vec::new(),
+            segment_room: usize::MAX,
+            rings_full: 0,
             counted: Vec::new(),
         }
     }
@@ -112,6 +121,25 @@ impl Upper<char> for Vecs {
 
     fn deliver_record(&mut self, handle: RecordHandle, record: &Record<char>) {
         self.records.push((handle, record.clone()));
+    }
+
+    fn deliver_segment(
+        &mut self,
+        handle: RecordHandle,
+        record: &Record<char>,
+        offset: u32,
+        length: u32,
+    ) -> bool {
+        assert!(record.map.contains(offset, offset + length));
+        let has_room = self.segments.len() < self.segment_room;
+        if has_room {
+            self.segments.push((handle, offset, length));
+        }
+        has_room
+    }
+
+    fn record_ring_full(&mut self) {
+        self.rings_full += 1;
     }
 
     fn count(&mut self, reason: DropReason) {
@@ -285,7 +313,7 @@ fn every_check_before_placement_names_its_reason() {
         bytes
     };
     let cases = [
-        (with(0, 0xc5), DropReason::UnknownFormat),
+        (with(0, 0xd1), DropReason::UnknownFormat),
         (with(0, 0xc2), DropReason::BadVersion),
         (with(0, 0x81), DropReason::Malformed), // L clear on the last segment
         (with(0, 0x41), DropReason::Malformed), // T clear

@@ -85,21 +85,24 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         if open.map.contains(start, end) {
             return Err(DropReason::Duplicate);
         }
+        if !open.map.has_room(start, end) {
+            return Err(DropReason::MapFull);
+        }
+        if open.map.contains(0, start) && open.map.contains(end, open.length) {
+            let placed = self.place_last(origin, write, upper);
+            // A segment that may not be placed is no part of the message. One that finds no receive ends it.
+            if matches!(placed, Ok(()) | Err(DropReason::NoReceive)) {
+                self.close_write(position);
+            }
+            return placed;
+        }
+        upper.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
         open.map
             .insert(start, end)
             .map_err(|_| DropReason::MapFull)?;
-        if open.map.octets() == open.length {
-            self.close_write(position);
-            return self.place_last(origin, write, upper);
-        }
         open.last_placed = now;
         self.sources.touch(now, open.owner);
-        let placed = upper.place_write(origin, write.stag, write.tagged_offset, write.payload);
-        if placed.is_err() {
-            // The region is gone or has other rights by now, so the rest cannot be placed either.
-            self.close_write(position);
-        }
-        placed
+        Ok(())
     }
 
     /// Places what completes a message, and completes the receive that it asks for. The receive is taken first: without

@@ -116,6 +116,18 @@ pub trait Upper<K> {
     /// Completes a record.
     fn deliver_record(&mut self, handle: RecordHandle, record: &Record<K>);
 
+    /// Reports `length` octets of a record, from `offset` on, that became valid. Returns whether there was room for the report.
+    fn deliver_segment(
+        &mut self,
+        handle: RecordHandle,
+        record: &Record<K>,
+        offset: u32,
+        length: u32,
+    ) -> bool;
+
+    /// Tells that a message found no slot for its record. Not told again before a slot was released.
+    fn record_ring_full(&mut self);
+
     /// Counts what was not the fault of the segment at hand.
     fn count(&mut self, reason: DropReason);
 }

@@ -82,7 +82,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             return self.place_whole((now, origin), source, fields, write, upper);
         }
         let Some(slot) = self.records.open(now, source, extension.number, fields) else {
-            return Self::place_unrecorded(origin, write, upper);
+            return self.place_unrecorded(origin, write, upper);
         };
         self.sources.get_mut(source).open_records += 1;
         self.wake_by(now + self.config.record_timeout);
@@ -101,11 +101,11 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         let extension = &write.extension;
         let number = extension.number;
         let Some((slot, handle)) = self.records.open_closed(now, source, number, fields) else {
-            return Self::place_unrecorded(origin, write, upper);
+            return self.place_unrecorded(origin, write, upper);
         };
         let placed = upper.place_write(origin, write.stag, write.tagged_offset, write.payload);
         if let Err(reason) = placed {
-            self.records.abandon(handle);
+            self.records.release(handle);
             return Err(reason);
         }
         let record = self.records.record_mut(slot);
@@ -116,18 +116,43 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         record.immediate = extension.immediate();
         record.solicited = extension.flags.contains(Flags::SOLICITED);
         self.sources.get_mut(source).close(number);
+        self.report_segment(slot, write, upper);
         upper.deliver_record(handle, self.records.record(slot));
         Ok(())
     }
 
+    /// Reports a segment that was placed, where that is asked for. The map has it in any case.
+    #[inline]
+    fn report_segment<U: Upper<K, Receive = R>>(
+        &self,
+        slot: usize,
+        write: &WriteSegment<'_>,
+        upper: &mut U,
+    ) {
+        if !self.config.segment_completions {
+            return;
+        }
+        let length = u32::try_from(write.payload.len()).unwrap_or(0);
+        let handle = self.records.handle(slot);
+        let record = self.records.record(slot);
+        if !upper.deliver_segment(handle, record, write.extension.offset, length) {
+            upper.count(DropReason::SegmentUnreported);
+        }
+    }
+
     /// The ring is full: the octets are placed, the record is lost.
     fn place_unrecorded<U: Upper<K, Receive = R>>(
+        &mut self,
         origin: Origin<K>,
         write: &WriteSegment<'_>,
         upper: &mut U,
     ) -> Result<(), DropReason> {
         upper.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
         upper.count(DropReason::RecordDropped);
+        if !self.told_of_full_ring {
+            self.told_of_full_ring = true;
+            upper.record_ring_full();
+        }
         Ok(())
     }
 
@@ -160,6 +185,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         let complete = record.map.octets() == record.length;
         self.records.touch(now, slot);
         self.sources.touch(now, source);
+        self.report_segment(slot, write, upper);
         if complete {
             self.close_record(slot, upper);
         }

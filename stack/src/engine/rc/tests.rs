@@ -37,6 +37,11 @@ impl CompletionSink for Completed {
         self.received.push(wc);
     }
 
+    fn segment(&mut self, wc: Wc) -> bool {
+        self.received.push(wc);
+        true
+    }
+
     fn retired(&mut self) {
         self.retired += 1;
     }

@@ -42,6 +42,8 @@ pub(crate) struct UdConfig {
     pub(crate) grh: bool,
     pub(crate) max_recv_wr: usize,
     pub(crate) record_slots: usize,
+    /// Whether each segment of a record is reported.
+    pub(crate) segment_completions: bool,
     pub(crate) record_timeout: Duration,
     /// Random: epoch, first message number, first MSN.
     pub(crate) seed: [u32; 3],
@@ -70,6 +72,7 @@ impl UdEngine {
         let receiver = make(ReceiverConfig {
             qkey: config.qkey,
             record_slots: config.record_slots,
+            segment_completions: config.segment_completions,
             record_timeout: config.record_timeout,
             max_assemblies: (config.max_recv_wr / 2).clamp(1, 16),
             ..ReceiverConfig::default()

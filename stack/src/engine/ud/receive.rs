@@ -16,7 +16,7 @@ use crate::engine::cq::CompletionSink;
 use crate::engine::mr::{MrTable, Use};
 use crate::engine::queue::{RecvWqe, Tables};
 use crate::engine::sges::scatter;
-use crate::{QpCounters, Wc, WcOpcode, WcStatus};
+use crate::{AsyncEvent, QpCounters, Wc, WcOpcode, WcStatus};
 
 /// What one receive call brought.
 #[derive(Debug, Clone, Copy)]
@@ -219,6 +219,32 @@ impl<C: CompletionSink> Upper<Peer> for UdUpper<'_, C> {
                 self.config.qpn.into(),
             )
         });
+    }
+
+    fn deliver_segment(
+        &mut self,
+        handle: RecordHandle,
+        record: &Record<Peer>,
+        offset: u32,
+        length: u32,
+    ) -> bool {
+        self.completions.segment(Wc {
+            byte_len: length,
+            offset,
+            immediate: record.immediate,
+            source: record.source.socket_addr(),
+            destination: self.to,
+            ..Wc::new(
+                handle.to_u64(),
+                WcOpcode::WriteRecordSegment,
+                self.config.qpn.into(),
+            )
+        })
+    }
+
+    fn record_ring_full(&mut self) {
+        let qpn = self.config.qpn.into();
+        self.completions.event(AsyncEvent::RecordRingFull { qpn });
     }
 
     fn count(&mut self, reason: DropReason) {

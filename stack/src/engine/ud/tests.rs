@@ -32,6 +32,11 @@ impl CompletionSink for Wcs {
         self.received.push(wc);
     }
 
+    fn segment(&mut self, wc: Wc) -> bool {
+        self.received.push(wc);
+        true
+    }
+
     fn retired(&mut self) {
         self.retired += 1;
     }
@@ -131,6 +136,7 @@ impl End {
                 grh: false,
                 max_recv_wr: 64,
                 record_slots: 64,
+                segment_completions: false,
                 record_timeout: Duration::from_millis(200),
                 seed: [3, u32::MAX - 1, u32::MAX],
                 group_key: [0; 4],

@@ -1,0 +1,20 @@
+//! RDMA Read over datagrams (§6, §7.1, §7.2), both roles, sans I/O.
+//!
+//! - [`segment`]: the segments that only Reads and their errors have;
+//! - [`Requester`]: cuts posted Reads into paced chunks, asks again for what is missing, and ends each by its deadline;
+//! - [`Responder`]: takes requests within bounds, says whose turn it is to be answered, and answers cookie requests and errors.
+//!
+//! Order of calls on a [`Requester`]: `submit` for each Read posted; `poll_transmit(now)` until `None`; `handle_response`,
+//! `handle_answer` and `handle_terminate` for what arrives; `handle_timeout(now, …)` at or after `poll_timeout()`. On a [`Responder`]:
+//! `handle_request` and `handle_exchange` for what arrives; then `turn` and `commit` or `refuse` until there is none, and `reply`
+//! and `replied` likewise. Spurious calls do no harm.
+
+mod requester;
+mod responder;
+pub mod segment;
+mod targets;
+#[cfg(test)]
+mod tests;
+
+pub use requester::{Limits, Outgoing, ReadEnd, ReadSink, ReadWork, Requester, RequesterConfig};
+pub use responder::{Pending, Reply, Responder, ResponderConfig, cause_of};

@@ -1,0 +1,397 @@
+//! The requesting half of RDMA Read (§7.1).
+
+mod chunk;
+mod inbound;
+mod outbound;
+mod timers;
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use dgiwarp_ddp::{Msn, RangeMap, STag, TaggedOffset};
+use rustc_hash::FxHashMap;
+use slab::Slab;
+
+use super::segment::Short;
+use super::targets::{TargetId, Targets};
+use crate::datagram::{PlaceFailed, Secret};
+use crate::wire::Cause;
+use chunk::Chunks;
+pub(super) use outbound::AMPLIFICATION;
+
+/// Settings of a [`Requester`].
+#[derive(Debug, Clone, Copy)]
+pub struct RequesterConfig {
+    /// Our epoch.
+    pub epoch: u32,
+    /// Where sink STags and nonces come from.
+    pub secret: Secret,
+    /// The first MSN of queue 1, a random number.
+    pub msn: u32,
+}
+
+/// How much may be in flight: asked for and not arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Octets.
+    pub octets: u32,
+    /// Datagrams.
+    pub datagrams: u32,
+}
+
+impl Limits {
+    /// Most octets in flight whatever the receive buffer.
+    const MAX_OCTETS: usize = 256 << 10;
+
+    /// What §8 allows with this granted receive buffer, in octets.
+    #[must_use]
+    pub fn of_receive_buffer(granted: usize) -> Self {
+        let octets = (granted / 4).clamp(1, Self::MAX_OCTETS);
+        Self {
+            octets: u32::try_from(octets).unwrap_or(u32::MAX),
+            datagrams: u32::try_from((granted / 1024).max(1)).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Octets of a chunk: a quarter of the window, in whole segments where it has room for one.
+    fn chunk(self, segment: u32) -> u32 {
+        let quarter = (self.octets / 4).max(1);
+        if quarter > segment {
+            quarter - quarter % segment
+        } else {
+            quarter
+        }
+    }
+}
+
+/// A Read to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadWork<K, V> {
+    /// Whom to read from.
+    pub peer: K,
+    /// Which address of ours the requests leave from.
+    pub via: V,
+    /// The buffer that is read.
+    pub source_stag: STag,
+    /// Where in it.
+    pub source_offset: TaggedOffset,
+    /// Octets, 0 to 2^30.
+    pub length: u32,
+    /// Octets of payload that a response segment from there probably has, at least 1.
+    pub segment: u32,
+    /// When it ends at the latest.
+    pub deadline: Instant,
+}
+
+/// How a Read ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadEnd {
+    /// Every octet is there.
+    Complete,
+    /// The deadline came; the errno is what the network reported of the peer, if it did.
+    TimedOut(Option<i32>),
+    /// The peer refused it.
+    Refused(Cause),
+    /// The memory that it was to go to is not registered any more.
+    LocalProtection,
+    /// It was given up on our side.
+    Flushed,
+}
+
+/// The requester's way to memory and completions. `R` is what the caller keeps of a Read.
+pub trait ReadSink<R> {
+    /// Places octets at `offset` of a Read's message.
+    ///
+    /// # Errors
+    /// [`PlaceFailed`]: the memory is not there any more.
+    fn place_read(&mut self, read: &R, offset: u32, payload: &[u8]) -> Result<(), PlaceFailed>;
+
+    /// Completes a Read. `map` tells which octets are valid; what the caller leaves there is used again.
+    fn finish(&mut self, read: R, end: ReadEnd, map: &mut RangeMap);
+}
+
+/// A segment to be sent, without its CRC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outgoing<K, V> {
+    /// To whom.
+    pub peer: K,
+    /// From which address of ours.
+    pub via: V,
+    /// Its octets.
+    pub segment: Short,
+}
+
+/// What the requester counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Counts {
+    pub(super) requests: u64,
+    pub(super) repeats: u64,
+    pub(super) timed_out: u64,
+}
+
+/// Names a Read; goes stale when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReadKey {
+    slot: usize,
+    sink_stag: u32,
+}
+
+/// An outstanding Read.
+#[derive(Debug)]
+struct Read<R> {
+    token: R,
+    target: TargetId,
+    sink_stag: u32,
+    source_stag: STag,
+    source_offset: TaggedOffset,
+    length: u32,
+    segment: u32,
+    deadline: Instant,
+    map: RangeMap,
+    chunks: Chunks,
+    /// Octets before this were asked for.
+    next: u32,
+    asked_all: bool,
+    /// Whether it stands among those of its target that have octets to ask for.
+    is_ready: bool,
+    /// Whether it waits for the target's cookie: all of it, or chunks to be repeated.
+    waits: bool,
+    last_arrival: Option<Instant>,
+}
+
+/// The requesting half of a datagram QP's Reads. `K` is the address of a peer, `V` an address of ours, `R` what the
+/// caller keeps of a Read.
+#[derive(Debug)]
+pub struct Requester<K, V, R> {
+    config: RequesterConfig,
+    limits: Limits,
+    reads: Slab<Read<R>>,
+    by_stag: FxHashMap<u32, usize>,
+    targets: Targets<K, V>,
+    /// Targets that may be asked for octets, in turn.
+    round: VecDeque<TargetId>,
+    /// Chunks to be asked for again: the Read and the chunk's start.
+    repeats: VecDeque<(ReadKey, u32)>,
+    /// Requests that belong together with one that was handed out.
+    queued: VecDeque<Outgoing<K, V>>,
+    /// Whether a cookie is to be asked for.
+    exchange_wanted: bool,
+    octets_in_flight: u32,
+    datagrams_in_flight: u32,
+    msn: Msn,
+    drawn: u64,
+    /// Counts requests, to tell which was sent later.
+    serial: u64,
+    maps: Vec<RangeMap>,
+    /// No timer expires before this. It may be early, never late.
+    timeout: Option<Instant>,
+    counts: Counts,
+}
+
+impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
+    /// A requester without Reads.
+    #[must_use]
+    pub fn new(config: RequesterConfig, limits: Limits) -> Self {
+        Self {
+            limits,
+            reads: Slab::new(),
+            by_stag: FxHashMap::default(),
+            targets: Targets::new(),
+            round: VecDeque::new(),
+            repeats: VecDeque::new(),
+            queued: VecDeque::new(),
+            exchange_wanted: false,
+            octets_in_flight: 0,
+            datagrams_in_flight: 0,
+            msn: Msn::new(config.msn),
+            drawn: 0,
+            serial: 0,
+            maps: Vec::new(),
+            timeout: None,
+            counts: Counts::default(),
+            config,
+        }
+    }
+
+    /// Takes over a Read.
+    pub fn submit(&mut self, now: Instant, work: ReadWork<K, V>, token: R) {
+        let target = self.targets.find_or_add(work.peer, work.via);
+        self.targets.get_mut(target).reads += 1;
+        let sink_stag = self.draw_stag();
+        let slot = self.reads.insert(Read {
+            token,
+            target,
+            sink_stag,
+            source_stag: work.source_stag,
+            source_offset: work.source_offset,
+            length: work.length,
+            segment: work.segment.max(1),
+            deadline: work.deadline,
+            map: self.maps.pop().unwrap_or_default(),
+            chunks: Chunks::new(),
+            next: 0,
+            asked_all: false,
+            is_ready: false,
+            waits: false,
+            last_arrival: None,
+        });
+        self.by_stag.insert(sink_stag, slot);
+        self.wake_by(work.deadline);
+        let needs_cookie = work.length > outbound::SMALL;
+        if needs_cookie && self.targets.get(target).cookie.is_none() {
+            self.reads[slot].waits = true;
+            self.want_cookie(now, target);
+        } else {
+            self.make_ready(ReadKey { slot, sink_stag });
+        }
+    }
+
+    /// A sink STag that names no outstanding Read.
+    fn draw_stag(&mut self) -> u32 {
+        loop {
+            self.drawn += 1;
+            let stag = self.config.secret.sink_stag(self.drawn);
+            if !self.by_stag.contains_key(&stag) {
+                return stag;
+            }
+        }
+    }
+
+    fn read(&self, key: ReadKey) -> Option<&Read<R>> {
+        let read = self.reads.get(key.slot)?;
+        (read.sink_stag == key.sink_stag).then_some(read)
+    }
+
+    fn read_mut(&mut self, key: ReadKey) -> Option<&mut Read<R>> {
+        let read = self.reads.get_mut(key.slot)?;
+        (read.sink_stag == key.sink_stag).then_some(read)
+    }
+
+    /// The Read that a sink STag names, if it is one to this peer.
+    fn find(&self, from: K, stag: STag) -> Option<ReadKey> {
+        let slot = *self.by_stag.get(&stag.get())?;
+        let read = self.reads.get(slot)?;
+        (self.targets.get(read.target).peer == from).then_some(ReadKey {
+            slot,
+            sink_stag: stag.get(),
+        })
+    }
+
+    /// Puts a Read among those that have octets to ask for.
+    fn make_ready(&mut self, key: ReadKey) {
+        let Some(read) = self.read_mut(key) else {
+            return;
+        };
+        if read.is_ready || read.asked_all {
+            return;
+        }
+        read.is_ready = true;
+        let target = read.target;
+        self.targets.get_mut(target).ready.push_back(key);
+        self.enter_round(target);
+    }
+
+    fn enter_round(&mut self, id: TargetId) {
+        let target = self.targets.get_mut(id);
+        if !target.in_round && !target.ready.is_empty() {
+            target.in_round = true;
+            self.round.push_back(id);
+        }
+    }
+
+    fn want_cookie(&mut self, now: Instant, target: TargetId) {
+        let target = self.targets.get_mut(target);
+        target.want_cookie(now);
+        self.exchange_wanted |= target.exchange.as_ref().is_some_and(|it| it.wanted);
+    }
+
+    /// Ends a Read.
+    fn finish(&mut self, key: ReadKey, end: ReadEnd, sink: &mut impl ReadSink<R>) {
+        if self.read(key).is_none() {
+            return;
+        }
+        let mut read = self.reads.remove(key.slot);
+        self.by_stag.remove(&read.sink_stag);
+        for chunk in &read.chunks {
+            self.octets_in_flight -= chunk.missing;
+            self.datagrams_in_flight -= chunk.datagrams;
+        }
+        let open: u32 = read.chunks.iter().map(|chunk| chunk.requests).sum();
+        let target = self.targets.get_mut(read.target);
+        target.open -= open;
+        target.reads -= 1;
+        if target.reads == 0 {
+            target.exchange = None;
+        }
+        self.enter_round(read.target);
+        if matches!(end, ReadEnd::TimedOut(_)) {
+            self.counts.timed_out += 1;
+        }
+        sink.finish(read.token, end, &mut read.map);
+        read.map.clear();
+        self.maps.push(read.map);
+    }
+
+    /// Ends all Reads with [`ReadEnd::Flushed`], for a QP that is torn down.
+    pub fn flush(&mut self, sink: &mut impl ReadSink<R>) {
+        for slot in 0..self.reads.capacity() {
+            if let Some(read) = self.reads.get(slot) {
+                let sink_stag = read.sink_stag;
+                self.finish(ReadKey { slot, sink_stag }, ReadEnd::Flushed, sink);
+            }
+        }
+        self.repeats.clear();
+    }
+
+    /// Takes note of an error that the network reported of a peer; it shows when a Read from there times out.
+    pub fn note_error(&mut self, peer: K, errno: i32) {
+        for (_, target) in self.targets.iter_mut() {
+            if target.peer == peer {
+                target.errno = Some(errno);
+            }
+        }
+    }
+
+    /// Whether no Read is outstanding.
+    #[must_use]
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.reads.is_empty()
+    }
+
+    /// Requests sent so far, those that asked again, and Reads that timed out.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64, u64) {
+        let Counts {
+            requests,
+            repeats,
+            timed_out,
+        } = self.counts;
+        (requests, repeats, timed_out)
+    }
+
+    /// Octets that were asked for and have not arrived.
+    #[must_use]
+    pub fn octets_in_flight(&self) -> u32 {
+        self.octets_in_flight
+    }
+
+    fn wake_by(&mut self, at: Instant) {
+        self.timeout = Some(self.timeout.map_or(at, |timeout| timeout.min(at)));
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) should next be called.
+    #[must_use]
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timeout
+    }
+}
+
+/// The time after which a chunk is asked for again grows up to this factor, as a power of two.
+const MAX_BACK_OFF: u32 = 3;
+
+fn back_off(patience: Duration, fruitless: u32) -> Duration {
+    patience * (1 << fruitless.min(MAX_BACK_OFF))
+}

@@ -1,0 +1,141 @@
+//! Chunks: what one Read Request asks for at first, and what is missing of it.
+
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use dgiwarp_ddp::{MAX_RANGES, RangeMap};
+
+/// Chunks of one Read that are asked for and not complete.
+pub(super) const MAX_CHUNKS: usize = 16;
+/// Requests that ask again for one chunk. More missing ranges are asked for together with what lies between.
+pub(super) const MAX_GAPS: usize = 4;
+/// A chunk is asked for again when this many that were asked for later are complete.
+const OVERTAKEN: u32 = 2;
+
+/// A range of a Read's message that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub(super) start: u32,
+    pub(super) end: u32,
+    /// When it was last asked for.
+    pub(super) asked_at: Instant,
+    /// Which request that was, counting all.
+    pub(super) serial: u64,
+    /// Octets that have not arrived.
+    pub(super) missing: u32,
+    /// Datagrams that these are.
+    pub(super) datagrams: u32,
+    /// Requests that ask for them.
+    pub(super) requests: u32,
+    /// Whether it was asked for more than once: its response time is not certain then.
+    pub(super) repeated: bool,
+    /// Times that it was asked for without anything arriving since.
+    pub(super) fruitless: u32,
+    /// Chunks asked for later that are complete.
+    pub(super) overtaken: u32,
+    /// Whether it is to be asked for again and was not yet; no timer runs meanwhile.
+    pub(super) to_repeat: bool,
+}
+
+/// The chunks of a Read, in order of their starts.
+pub(super) type Chunks = ArrayVec<Chunk, MAX_CHUNKS>;
+
+impl Chunk {
+    /// Takes note of octets that arrived. Returns by how many datagrams less are in flight.
+    pub(super) fn arrived(&mut self, octets: u32, segment: u32) -> u32 {
+        self.missing -= octets;
+        self.fruitless = 0;
+        let left = self.missing.div_ceil(segment);
+        let fewer = self.datagrams.saturating_sub(left);
+        self.datagrams -= fewer;
+        fewer
+    }
+
+    /// Takes note of the completion of a chunk whose request was `serial`. Returns whether this one is to be asked for again.
+    pub(super) fn overtaken_by(&mut self, serial: u64) -> bool {
+        if self.serial > serial || self.to_repeat {
+            return false;
+        }
+        self.overtaken += 1;
+        self.overtaken >= OVERTAKEN
+    }
+}
+
+/// The missing ranges of `start..end`, at most `max`: the closest ones melt together.
+pub(super) fn gaps(
+    map: &RangeMap,
+    start: u32,
+    end: u32,
+    max: usize,
+) -> ArrayVec<(u32, u32), { MAX_RANGES + 1 }> {
+    let mut gaps = ArrayVec::new();
+    let mut at = start;
+    let first = map.ranges().partition_point(|range| range.1 <= start);
+    for range in map.ranges().iter().skip(first) {
+        if range.0 >= end {
+            break;
+        }
+        if range.0 > at {
+            gaps.push((at, range.0));
+        }
+        at = range.1;
+    }
+    if at < end {
+        gaps.push((at, end));
+    }
+    while gaps.len() > max.max(1) {
+        let closest = (1..gaps.len())
+            .min_by_key(|&later| gaps[later].0 - gaps[later - 1].1)
+            .unwrap_or(1);
+        let (_, end) = gaps.remove(closest);
+        gaps[closest - 1].1 = end;
+    }
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_closest_gaps_melt() {
+        let mut map = RangeMap::new();
+        for (start, end) in [(10, 20), (25, 26), (40, 100)] {
+            map.insert(start, end).unwrap();
+        }
+        assert_eq!(
+            gaps(&map, 0, 110, 9)[..],
+            [(0, 10), (20, 25), (26, 40), (100, 110)]
+        );
+        assert_eq!(gaps(&map, 0, 110, 3)[..], [(0, 10), (20, 40), (100, 110)]);
+        assert_eq!(gaps(&map, 0, 110, 1)[..], [(0, 110)]);
+        assert_eq!(gaps(&map, 12, 18, 4)[..], []);
+        assert_eq!(gaps(&map, 15, 30, 4)[..], [(20, 25), (26, 30)]);
+    }
+
+    proptest! {
+        /// Gaps cover exactly what is missing, or more if they melt, and are disjoint.
+        #[test]
+        fn gaps_cover_what_is_missing(
+            spans in proptest::collection::vec((0u32..300, 1u32..20), 0..40),
+            start in 0u32..200,
+            length in 0u32..200,
+            max in 1usize..80,
+        ) {
+            let mut map = RangeMap::new();
+            for (at, length) in spans {
+                let _ = map.insert(at, at + length);
+            }
+            let found = gaps(&map, start, start + length, max);
+            prop_assert!(found.len() <= max);
+            prop_assert!(found.windows(2).all(|pair| pair[0].1 < pair[1].0));
+            let exact = gaps(&map, start, start + length, usize::MAX);
+            for at in start..start + length {
+                let inside = |gaps: &[(u32, u32)]| gaps.iter().any(|gap| (gap.0..gap.1).contains(&at));
+                prop_assert_eq!(inside(&exact), !map.contains(at, at + 1));
+                prop_assert!(inside(&found) || map.contains(at, at + 1));
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What a requester receives: responses, cookies, errors.
+
+use std::hash::Hash;
+use std::time::Instant;
+
+use dgiwarp_ddp::{STag, TaggedOffset};
+
+use super::{ReadEnd, ReadKey, ReadSink, Requester};
+use crate::datagram::DropReason;
+use crate::datagram::read::segment::{About, CookieExchange, TerminateReport};
+
+impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
+    /// Handles a Read Response segment.
+    ///
+    /// # Errors
+    /// The reason for which it was dropped. Nothing of it was placed then.
+    pub fn handle_response(
+        &mut self,
+        now: Instant,
+        from: K,
+        (stag, tagged_offset): (STag, TaggedOffset),
+        payload: &[u8],
+        sink: &mut impl ReadSink<R>,
+    ) -> Result<(), DropReason> {
+        // A Read that ended took its STag with it: a late response stops here.
+        let key = self.find(from, stag).ok_or(DropReason::BadStag)?;
+        let read = &mut self.reads[key.slot];
+        let range = u32::try_from(tagged_offset.get()).ok().and_then(|start| {
+            let length = u32::try_from(payload.len()).ok()?;
+            Some((start, start.checked_add(length)?))
+        });
+        let Some((start, end)) = range.filter(|(_, end)| *end <= read.length) else {
+            return Err(DropReason::OutOfBounds);
+        };
+        if payload.is_empty() {
+            if read.length > 0 {
+                return Err(DropReason::Malformed);
+            }
+            self.finish(key, ReadEnd::Complete, sink);
+            return Ok(());
+        }
+        if read.map.contains(start, end) {
+            return Err(DropReason::Duplicate);
+        }
+        // RFC 5040 §5.2.2: only into the range that its own request named.
+        let position = read
+            .chunks
+            .iter()
+            .position(|chunk| chunk.start <= start && end <= chunk.end)
+            .ok_or(DropReason::OutOfBounds)?;
+        if !read.map.has_room(start, end) {
+            return Err(DropReason::MapFull);
+        }
+        if sink.place_read(&read.token, start, payload).is_err() {
+            self.finish(key, ReadEnd::LocalProtection, sink);
+            return Ok(());
+        }
+        let before = read.map.octets();
+        read.map
+            .insert(start, end)
+            .map_err(|_| DropReason::MapFull)?;
+        let octets = read.map.octets() - before;
+        read.last_arrival = Some(now);
+        let is_whole = read.map.octets() == read.length;
+        let chunk = &mut read.chunks[position];
+        self.datagrams_in_flight -= chunk.arrived(octets, read.segment);
+        self.octets_in_flight -= octets;
+        let is_chunk_whole = chunk.missing == 0;
+        let target = self.targets.get_mut(read.target);
+        target.errno = None;
+        if is_chunk_whole {
+            self.complete_chunk(now, key, position);
+        }
+        if is_whole {
+            self.finish(key, ReadEnd::Complete, sink);
+        }
+        Ok(())
+    }
+
+    fn complete_chunk(&mut self, now: Instant, key: ReadKey, position: usize) {
+        let Some(read) = self.reads.get_mut(key.slot) else {
+            return;
+        };
+        let chunk = read.chunks.remove(position);
+        for earlier in &mut read.chunks {
+            if earlier.overtaken_by(chunk.serial) {
+                earlier.to_repeat = true;
+                self.repeats.push_back((key, earlier.start));
+            }
+        }
+        let id = read.target;
+        let target = self.targets.get_mut(id);
+        target.open -= chunk.requests;
+        // Karn's rule: of a chunk that was asked for twice nobody knows which request was answered.
+        if !chunk.repeated {
+            target.sample(now.saturating_duration_since(chunk.asked_at));
+        }
+        self.enter_round(id);
+        self.make_ready(key);
+    }
+
+    /// Handles the answer to a cookie request.
+    ///
+    /// # Errors
+    /// [`DropReason::Unsolicited`] where nothing was asked, or too long ago.
+    pub fn handle_answer(
+        &mut self,
+        now: Instant,
+        from: K,
+        answer: &CookieExchange,
+    ) -> Result<(), DropReason> {
+        if answer.epoch != self.config.epoch {
+            return Err(DropReason::Unsolicited);
+        }
+        let taken = self.targets.iter_mut().find_map(|(id, target)| {
+            let taken = target.peer == from && target.take_answer(now, answer.nonce, answer.cookie);
+            taken.then_some(id)
+        });
+        let id = taken.ok_or(DropReason::Unsolicited)?;
+        for slot in 0..self.reads.capacity() {
+            let Some(read) = self.reads.get_mut(slot) else {
+                continue;
+            };
+            if read.target != id || !read.waits {
+                continue;
+            }
+            read.waits = false;
+            let sink_stag = read.sink_stag;
+            let key = ReadKey { slot, sink_stag };
+            for chunk in read.chunks.iter_mut().filter(|chunk| chunk.to_repeat) {
+                chunk.fruitless = 0;
+                self.repeats.push_back((key, chunk.start));
+            }
+            self.make_ready(key);
+        }
+        Ok(())
+    }
+
+    /// Handles a Terminate about one of our Read Requests: that Read ends.
+    ///
+    /// # Errors
+    /// [`DropReason::Unsolicited`] where it names no outstanding Read from that peer.
+    pub fn handle_terminate(
+        &mut self,
+        from: K,
+        report: &TerminateReport,
+        sink: &mut impl ReadSink<R>,
+    ) -> Result<(), DropReason> {
+        let About::Request(request) = &report.about else {
+            return Err(DropReason::Unsolicited);
+        };
+        let key = self
+            .find(from, request.sink_stag)
+            .ok_or(DropReason::Unsolicited)?;
+        self.finish(key, ReadEnd::Refused(report.cause), sink);
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! What a requester sends: cookie requests, chunks asked for again, chunks asked for the first time.
+
+use std::hash::Hash;
+use std::time::Instant;
+
+use dgiwarp_ddp::wire::untagged;
+use dgiwarp_ddp::{TaggedOffset, wire::tagged};
+
+use super::chunk::{Chunk, MAX_GAPS, gaps};
+use super::{Outgoing, Read, ReadKey, Requester, back_off};
+use crate::datagram::Cookie;
+use crate::datagram::read::segment::{CookieExchange, ExchangeKind, emit_request};
+use crate::datagram::read::targets::{MAX_OPEN, TargetId};
+use crate::wire::{ReadRequest, read_request};
+
+/// Octets that a target sends at most for each octet of a request without a valid cookie (§6).
+pub(crate) const AMPLIFICATION: usize = 3;
+const CRC: usize = 4;
+/// Longest Read that a target answers without a cookie: its one response segment is no longer than that.
+pub(super) const SMALL: u32 = {
+    let response = AMPLIFICATION * (untagged::LEN + read_request::LEN + CRC);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "three times a request is some hundred octets"
+    )]
+    let payload = (response - tagged::LEN - CRC) as u32;
+    payload
+};
+
+impl<R> Read<R> {
+    /// The request for a range of the message. The sink offset is the offset in the message.
+    fn request(&self, start: u32, end: u32) -> Option<ReadRequest> {
+        ReadRequest {
+            sink_stag: dgiwarp_ddp::STag::new(self.sink_stag),
+            sink_offset: TaggedOffset::new(0),
+            size: self.length,
+            source_stag: self.source_stag,
+            source_offset: self.source_offset,
+        }
+        .after(start)
+        .map(|request| ReadRequest {
+            size: end - start,
+            ..request
+        })
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
+    /// Whether [`poll_transmit`](Self::poll_transmit) may have something.
+    #[must_use]
+    #[inline]
+    pub fn has_transmit(&self) -> bool {
+        let open = self.octets_in_flight < self.limits.octets
+            && self.datagrams_in_flight < self.limits.datagrams;
+        !self.queued.is_empty()
+            || self.exchange_wanted
+            || !self.repeats.is_empty()
+            || (open && !self.round.is_empty())
+    }
+
+    /// The next segment to be sent. It counts as sent now.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
+        self.queued
+            .pop_front()
+            .or_else(|| self.next_exchange(now))
+            .or_else(|| self.next_repeat(now))
+            .or_else(|| self.next_chunk(now))
+    }
+
+    fn next_exchange(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
+        if !self.exchange_wanted {
+            return None;
+        }
+        let wanted = self.targets.iter_mut().find_map(|(id, target)| {
+            let wanted = target.exchange.as_ref().is_some_and(|it| it.wanted);
+            wanted.then_some(id)
+        });
+        let Some(id) = wanted else {
+            self.exchange_wanted = false;
+            return None;
+        };
+        self.drawn += 1;
+        let nonce = self.config.secret.nonce(self.drawn);
+        let target = self.targets.get_mut(id);
+        let exchange = target.exchange.as_mut()?;
+        exchange.sent(now, nonce);
+        let due = exchange.due;
+        let exchange = CookieExchange {
+            kind: ExchangeKind::Request,
+            epoch: self.config.epoch,
+            nonce,
+            cookie: Cookie::new(0),
+        };
+        let outgoing = Outgoing {
+            peer: target.peer,
+            via: target.via,
+            segment: exchange.emit(),
+        };
+        self.wake_by(due);
+        Some(outgoing)
+    }
+
+    fn next_repeat(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
+        while let Some((key, start)) = self.repeats.pop_front() {
+            if self.repeat(now, key, start).is_some() {
+                return self.queued.pop_front();
+            }
+        }
+        None
+    }
+
+    /// Asks for the missing ranges of a chunk again. `None` where there is nothing to ask for now.
+    fn repeat(&mut self, now: Instant, key: ReadKey, start: u32) -> Option<()> {
+        let read = self.read(key)?;
+        let position = read
+            .chunks
+            .iter()
+            .position(|it| it.start == start && it.to_repeat)?;
+        let id = read.target;
+        if read.length > SMALL && self.targets.get(id).cookie.is_none() {
+            self.read_mut(key)?.waits = true;
+            self.want_cookie(now, id);
+            return None;
+        }
+        self.serial += 1;
+        let serial = self.serial;
+        let read = self.read(key)?;
+        let chunk = read.chunks[position];
+        let target = self.targets.get(id);
+        let others = target.open - chunk.requests;
+        let max = if others as usize + MAX_GAPS > MAX_OPEN as usize {
+            1
+        } else {
+            MAX_GAPS
+        };
+        let mut missing = gaps(&read.map, chunk.start, chunk.end, max);
+        if chunk.start == chunk.end {
+            missing.push((chunk.start, chunk.end));
+        }
+        let requests = u32::try_from(missing.len()).unwrap_or(1);
+        for (from, to) in missing {
+            self.ask(key, from, to);
+        }
+        self.counts.repeats += u64::from(requests);
+        let target = self.targets.get_mut(id);
+        target.open = others + requests;
+        let due = now + back_off(target.patience(), chunk.fruitless);
+        let chunk = &mut self.read_mut(key)?.chunks[position];
+        chunk.asked_at = now;
+        chunk.serial = serial;
+        chunk.requests = requests;
+        chunk.repeated = true;
+        chunk.overtaken = 0;
+        chunk.to_repeat = false;
+        self.wake_by(due);
+        Some(())
+    }
+
+    /// Queues the request for a range.
+    fn ask(&mut self, key: ReadKey, start: u32, end: u32) {
+        let msn = self.msn;
+        let epoch = self.config.epoch;
+        let Some(read) = self.read(key) else {
+            return;
+        };
+        let target = self.targets.get(read.target);
+        let Some(request) = read.request(start, end) else {
+            return;
+        };
+        let outgoing = Outgoing {
+            peer: target.peer,
+            via: target.via,
+            segment: emit_request(&request, epoch, target.cookie, msn),
+        };
+        self.msn = msn.next();
+        self.counts.requests += 1;
+        self.queued.push_back(outgoing);
+    }
+
+    fn next_chunk(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
+        while let Some(&id) = self.round.front() {
+            let target = self.targets.get_mut(id);
+            let Some(&key) = target.ready.front() else {
+                self.leave_round(id);
+                continue;
+            };
+            if target.open >= MAX_OPEN {
+                self.leave_round(id);
+                continue;
+            }
+            if !self.can_ask(now, id, key) {
+                self.unready(id, key);
+                continue;
+            }
+            if !self.has_window(key) {
+                return None;
+            }
+            self.ask_next(now, id, key);
+            return self.queued.pop_front();
+        }
+        None
+    }
+
+    fn leave_round(&mut self, id: TargetId) {
+        self.round.pop_front();
+        self.targets.get_mut(id).in_round = false;
+    }
+
+    /// Takes a Read, the first of its target, out of those that have octets to ask for.
+    fn unready(&mut self, id: TargetId, key: ReadKey) {
+        self.targets.get_mut(id).ready.pop_front();
+        if let Some(read) = self.read_mut(key) {
+            read.is_ready = false;
+        }
+    }
+
+    /// Whether the next octets of a Read may be asked for, but for the window.
+    fn can_ask(&mut self, now: Instant, id: TargetId, key: ReadKey) -> bool {
+        let needs_cookie = self.targets.get(id).cookie.is_none();
+        let Some(read) = self.read_mut(key) else {
+            return false;
+        };
+        if needs_cookie && read.length > SMALL {
+            read.waits = true;
+            self.want_cookie(now, id);
+            return false;
+        }
+        !read.asked_all && !read.chunks.is_full()
+    }
+
+    /// Octets and datagrams of the next chunk of a Read.
+    fn next_size(&self, read: &Read<R>) -> (u32, u32) {
+        let octets = (read.length - read.next).min(self.limits.chunk(read.segment));
+        (octets, octets.div_ceil(read.segment).max(1))
+    }
+
+    fn has_window(&self, key: ReadKey) -> bool {
+        let Some(read) = self.read(key) else {
+            return false;
+        };
+        let (octets, datagrams) = self.next_size(read);
+        // One chunk may always be asked for, however small the window is.
+        self.datagrams_in_flight == 0
+            || (self.octets_in_flight + octets <= self.limits.octets
+                && self.datagrams_in_flight + datagrams <= self.limits.datagrams)
+    }
+
+    /// Asks for the next chunk of the first Read of the first target, and moves both to the end of their rounds.
+    fn ask_next(&mut self, now: Instant, id: TargetId, key: ReadKey) {
+        self.unready(id, key);
+        self.leave_round(id);
+        let Some(read) = self.read(key) else {
+            return;
+        };
+        let (octets, datagrams) = self.next_size(read);
+        let (start, end) = (read.next, read.next + octets);
+        self.ask(key, start, end);
+        self.serial += 1;
+        let serial = self.serial;
+        let target = self.targets.get_mut(id);
+        target.open += 1;
+        let due = now + target.patience();
+        self.octets_in_flight += octets;
+        self.datagrams_in_flight += datagrams;
+        if let Some(read) = self.read_mut(key) {
+            read.next = end;
+            read.asked_all = end == read.length;
+            read.chunks.push(Chunk {
+                start,
+                end,
+                asked_at: now,
+                serial,
+                missing: octets,
+                datagrams,
+                requests: 1,
+                repeated: false,
+                fruitless: 0,
+                overtaken: 0,
+                to_repeat: false,
+            });
+        }
+        self.wake_by(due);
+        self.make_ready(key);
+        self.enter_round(id);
+    }
+}

@@ -1,0 +1,85 @@
+//! How many Terminates go to whom.
+
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use dgiwarp_ddp::Msn;
+use rustc_hash::FxHashMap;
+
+/// Terminates to one peer within [`PERIOD`].
+const MAX_REPORTS: u32 = 10;
+const PERIOD: Duration = Duration::from_secs(1);
+/// Peers that are counted for. With the table full, new ones are not told.
+const MAX_PEERS: usize = 1024;
+
+/// Counts the Terminates of the last second.
+#[derive(Debug)]
+pub(super) struct Reports<K> {
+    counted: FxHashMap<K, (Instant, u32)>,
+    msn: Msn,
+}
+
+impl<K: Copy + Eq + Hash> Reports<K> {
+    pub(super) fn new(msn: u32) -> Self {
+        Self {
+            counted: FxHashMap::default(),
+            msn: Msn::new(msn),
+        }
+    }
+
+    /// The MSN of the next Terminate.
+    pub(super) fn msn(&self) -> Msn {
+        self.msn
+    }
+
+    /// Takes note that a Terminate was queued.
+    pub(super) fn sent(&mut self) {
+        self.msn = self.msn.next();
+    }
+
+    /// Whether another Terminate may go to a peer now; if so, it is counted.
+    pub(super) fn may_report(&mut self, now: Instant, peer: K) -> bool {
+        if self.counted.len() >= MAX_PEERS && !self.counted.contains_key(&peer) {
+            self.counted
+                .retain(|_, (since, _)| now.saturating_duration_since(*since) < PERIOD);
+            if self.counted.len() >= MAX_PEERS {
+                return false;
+            }
+        }
+        let (since, count) = self.counted.entry(peer).or_insert((now, 0));
+        if now.saturating_duration_since(*since) >= PERIOD {
+            *since = now;
+            *count = 0;
+        }
+        *count += 1;
+        *count <= MAX_REPORTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "any instant serves as the origin"
+    )]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn ten_a_second_and_a_bounded_number_of_peers() {
+        let now = origin();
+        let mut reports = Reports::new(7);
+        let told = (0..100).filter(|_| reports.may_report(now, 0)).count();
+        assert_eq!(told, 10);
+        assert!(!reports.may_report(now + PERIOD / 2, 0));
+        assert!(reports.may_report(now + PERIOD, 0));
+        let told = (1..5000)
+            .filter(|&peer| reports.may_report(now, peer))
+            .count();
+        assert_eq!(told, MAX_PEERS - 1);
+        assert!(reports.may_report(now + PERIOD * 2, 4999));
+    }
+}

@@ -1,0 +1,193 @@
+//! What a requester remembers of those it reads from: their cookies, how fast they answer, what waits for its turn.
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use rustc_hash::FxHashMap;
+use slab::Slab;
+
+use super::requester::ReadKey;
+use crate::datagram::Cookie;
+
+/// Targets remembered beyond those that are read from now.
+const MAX_IDLE: usize = 1024;
+/// Entries looked at for one to forget: a new target must not cost more than a request does.
+const LOOKS: usize = 8;
+/// Requests that one target queues for one requester (§7.1).
+pub(super) const MAX_OPEN: u32 = 16;
+/// Shortest time to wait for a response.
+const MIN_RESPONSE_TIME: Duration = Duration::from_millis(20);
+/// First repeat of a cookie request.
+const FIRST_REPEAT: Duration = Duration::from_millis(20);
+/// An answer counts for a nonce that was sent this long ago at most, so requests are no further apart.
+const NONCE_LIFETIME: Duration = Duration::from_secs(1);
+/// Cookie requests sent within that time.
+const MAX_NONCES: usize = 8;
+
+/// Index of a target in its table.
+pub(super) type TargetId = usize;
+
+/// A cookie was asked for and has not come.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    sent: ArrayVec<(u64, Instant), MAX_NONCES>,
+    repeat_after: Duration,
+    /// When to ask next.
+    pub(super) due: Instant,
+    /// Whether that time has come.
+    pub(super) wanted: bool,
+}
+
+/// A peer that is or was read from, over one of our addresses.
+#[derive(Debug)]
+pub(super) struct Target<K, V> {
+    pub(super) peer: K,
+    pub(super) via: V,
+    pub(super) cookie: Option<Cookie>,
+    pub(super) exchange: Option<Exchange>,
+    /// Outstanding Reads.
+    pub(super) reads: u32,
+    /// Requests sent whose responses are not all there.
+    pub(super) open: u32,
+    /// Reads that have octets to ask for, each once.
+    pub(super) ready: VecDeque<ReadKey>,
+    /// Whether the target stands in the round of those that may be asked.
+    pub(super) in_round: bool,
+    /// What the network last reported of it, since it last answered.
+    pub(super) errno: Option<i32>,
+    smoothed: Option<Duration>,
+}
+
+impl<K, V> Target<K, V> {
+    /// How long to wait for a response before asking again (in the manner of RFC 6298, without its variance).
+    pub(super) fn patience(&self) -> Duration {
+        self.smoothed
+            .map_or(MIN_RESPONSE_TIME, |smoothed| smoothed * 3)
+            .max(MIN_RESPONSE_TIME)
+    }
+
+    /// Takes note of a response time that belongs to one request without doubt.
+    pub(super) fn sample(&mut self, took: Duration) {
+        self.smoothed = Some(match self.smoothed {
+            None => took,
+            Some(smoothed) => (smoothed * 7 + took) / 8,
+        });
+    }
+
+    /// Asks for a cookie, if there is none and none is asked for.
+    pub(super) fn want_cookie(&mut self, now: Instant) {
+        if self.cookie.is_none() && self.exchange.is_none() {
+            self.exchange = Some(Exchange {
+                sent: ArrayVec::new(),
+                repeat_after: FIRST_REPEAT,
+                due: now,
+                wanted: true,
+            });
+        }
+    }
+
+    /// Takes the cookie of an answer to a nonce that was sent less than a second ago.
+    pub(super) fn take_answer(&mut self, now: Instant, nonce: u64, cookie: Cookie) -> bool {
+        let Some(exchange) = &self.exchange else {
+            return false;
+        };
+        let sent = exchange.sent.iter().find(|(sent, _)| *sent == nonce);
+        let Some(took) = sent.map(|(_, at)| now.saturating_duration_since(*at)) else {
+            return false;
+        };
+        if took > NONCE_LIFETIME {
+            return false;
+        }
+        // Each request has a nonce of its own, so the time is certain even for a repeated one.
+        self.sample(took);
+        self.cookie = Some(cookie);
+        self.exchange = None;
+        self.errno = None;
+        true
+    }
+}
+
+impl Exchange {
+    /// Takes note that a request leaves now.
+    pub(super) fn sent(&mut self, now: Instant, nonce: u64) {
+        if self.sent.is_full() {
+            self.sent.remove(0);
+        }
+        self.sent.push((nonce, now));
+        self.due = now + self.repeat_after;
+        self.repeat_after = (self.repeat_after * 2).min(NONCE_LIFETIME);
+        self.wanted = false;
+    }
+}
+
+/// All targets, bounded by the outstanding Reads and [`MAX_IDLE`].
+#[derive(Debug)]
+pub(super) struct Targets<K, V> {
+    entries: Slab<Target<K, V>>,
+    index: FxHashMap<(K, V), TargetId>,
+    hand: usize,
+}
+
+impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash> Targets<K, V> {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: Slab::new(),
+            index: FxHashMap::default(),
+            hand: 0,
+        }
+    }
+
+    pub(super) fn get(&self, id: TargetId) -> &Target<K, V> {
+        &self.entries[id]
+    }
+
+    pub(super) fn get_mut(&mut self, id: TargetId) -> &mut Target<K, V> {
+        &mut self.entries[id]
+    }
+
+    /// All of them; the order is that of their places.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (TargetId, &mut Target<K, V>)> {
+        self.entries.iter_mut()
+    }
+
+    /// The target at `peer` over our address `via`, made if it is new.
+    pub(super) fn find_or_add(&mut self, peer: K, via: V) -> TargetId {
+        if let Some(id) = self.index.get(&(peer, via)) {
+            return *id;
+        }
+        if self.entries.len() >= MAX_IDLE {
+            self.forget_one();
+        }
+        let id = self.entries.insert(Target {
+            peer,
+            via,
+            cookie: None,
+            exchange: None,
+            reads: 0,
+            open: 0,
+            ready: VecDeque::new(),
+            in_round: false,
+            errno: None,
+            smoothed: None,
+        });
+        self.index.insert((peer, via), id);
+        id
+    }
+
+    fn forget_one(&mut self) {
+        for _ in 0..LOOKS {
+            self.hand = (self.hand + 1) % self.entries.capacity().max(1);
+            let idle = self
+                .entries
+                .get(self.hand)
+                .is_some_and(|it| it.reads == 0 && !it.in_round);
+            if idle {
+                let gone = self.entries.remove(self.hand);
+                self.index.remove(&(gone.peer, gone.via));
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The examples that belong to Reads.
+
+use dgiwarp_ddp::{Msn, STag, TaggedOffset};
+
+use super::Example;
+use crate::datagram::Cookie;
+use crate::datagram::read::segment::{
+    self, About, CookieExchange, ExchangeKind, ReadSegment, TerminateReport,
+};
+use crate::wire::{Cause, Extension, ReadRequest};
+
+fn request(example: &Example) -> ReadRequest {
+    ReadRequest {
+        sink_stag: STag::new(example.word("sink-stag")),
+        sink_offset: TaggedOffset::new(example.number("sink-to")),
+        size: example.word("size"),
+        source_stag: STag::new(example.word("source-stag")),
+        source_offset: TaggedOffset::new(example.number("source-to")),
+    }
+}
+
+fn msn(example: &Example) -> Msn {
+    Msn::new(example.word("msn"))
+}
+
+/// The segment that an example's fields describe, if it belongs to Reads.
+pub(super) fn encode(example: &Example) -> Option<Vec<u8>> {
+    let parsed = match example.fields["opcode"].as_str() {
+        "read-request" => ReadSegment::Request {
+            epoch: example.word("epoch"),
+            cookie: (example.fields["cookie"] != "none")
+                .then(|| Cookie::new(example.number("cookie"))),
+            request: request(example),
+        },
+        "read-response" => {
+            let payload = example.payload();
+            let stag = STag::new(example.word("sink-stag"));
+            let to = TaggedOffset::new(example.number("sink-to"));
+            let last = example.number("last") == 1;
+            let header = segment::emit_response_header(stag, to, last);
+            return Some([&header[..], &payload].concat());
+        }
+        "cookie" => ReadSegment::Exchange(CookieExchange {
+            kind: match example.number("type") {
+                1 => ExchangeKind::Request,
+                2 => ExchangeKind::Answer,
+                other => panic!("type {other} in the specification"),
+            },
+            epoch: example.word("epoch"),
+            nonce: example.number("nonce"),
+            cookie: Cookie::new(example.number("cookie")),
+        }),
+        "terminate" => {
+            let [_, layer, error_type, code] = example.word("cause").to_be_bytes();
+            let about = match example.fields["about"].as_str() {
+                "request" => About::Request(request(example)),
+                "message" => About::Message(Extension {
+                    epoch: example.word("message-epoch"),
+                    ..example.extension()
+                }),
+                other => panic!("{other} in the specification"),
+            };
+            ReadSegment::Terminate(TerminateReport {
+                cause: Cause {
+                    layer,
+                    error_type,
+                    code,
+                },
+                about,
+            })
+        }
+        _ => return None,
+    };
+    Some(emit(&parsed, example))
+}
+
+/// Emits what was parsed. What a receiver ignores is the example's.
+pub(super) fn emit(parsed: &ReadSegment<'_>, example: &Example) -> Vec<u8> {
+    match parsed {
+        ReadSegment::Request {
+            epoch,
+            cookie,
+            request,
+        } => segment::emit_request(request, *epoch, *cookie, msn(example)).to_vec(),
+        ReadSegment::Response {
+            stag,
+            tagged_offset,
+            last,
+            payload,
+        } => {
+            let header = segment::emit_response_header(*stag, *tagged_offset, *last);
+            [&header[..], payload].concat()
+        }
+        ReadSegment::Terminate(report) => {
+            segment::emit_terminate(report, example.word("epoch"), msn(example)).to_vec()
+        }
+        ReadSegment::Exchange(exchange) => exchange.emit().to_vec(),
+    }
+}

@@ -1,0 +1,205 @@
+//! Connections without waiting: any number at a time, told of by events.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::driver::clock;
+use crate::driver::cm::{Cm, Happened};
+use crate::driver::startups::ListenerId;
+use crate::driver::tcp;
+use crate::{
+    ConnectError, Error, Established, MpaConfig, Negotiation, RcEnd, RcQp, RcRequest, ReadDepths,
+    Rejection, Rnic,
+};
+
+/// Listens, connects, and tells what happened (`rdma_create_event_channel(3)`). The background thread of its device makes progress; no call
+/// here waits, but [`next_event`](Self::next_event) on request. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct ConnectionChannel {
+    cm: Arc<Cm>,
+    rnic: Rnic,
+}
+
+/// What happened to a connection (`rdma_get_cm_event(3)`). `context` is the number that the program gave the listener or connection.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectionEvent {
+    /// A peer asks a listener for a connection.
+    Request {
+        /// The listener's.
+        context: u64,
+        /// To be accepted, rejected or dropped.
+        request: RcRequest,
+    },
+    /// A QP is connected.
+    Established {
+        /// The connection's.
+        context: u64,
+        /// What was agreed.
+        established: Established,
+    },
+    /// The peer said no; the QP may be connected again.
+    Rejected {
+        /// The connection's.
+        context: u64,
+        /// What the peer said.
+        rejection: Rejection,
+    },
+    /// There will be no connection: a QP could not be connected and may be tried again, or a peer connected to a listener without
+    /// a proper request.
+    Failed {
+        /// The connection's, or the listener's.
+        context: u64,
+        /// The other end.
+        peer: SocketAddr,
+        /// Why.
+        error: ConnectError,
+    },
+    /// A connection is over; everything posted has completed.
+    Disconnected {
+        /// The connection's.
+        context: u64,
+        /// Why.
+        end: RcEnd,
+    },
+}
+
+/// A listening TCP port of a [`ConnectionChannel`]. Dropping it closes the port and ends what came through it and was not yet told.
+#[derive(Debug)]
+pub struct ChannelListener {
+    cm: Arc<Cm>,
+    id: ListenerId,
+    local: SocketAddr,
+}
+
+impl ConnectionChannel {
+    pub(crate) fn new(rnic: &Rnic) -> Result<Self, Error> {
+        let cm = Cm::new()?;
+        rnic.shared.background.serve_connections(&cm)?;
+        Ok(Self {
+            cm,
+            rnic: rnic.clone(),
+        })
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn rnic(&self) -> &Rnic {
+        &self.rnic
+    }
+
+    /// Listens on an address and TCP port, port 0 for one of the system's choice. `mpa` is what this end wants of every connection. At most 256
+    /// startups are on their way at a time; further peers wait.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where the port is taken or the address is not one of this host's.
+    pub fn listen(
+        &self,
+        address: SocketAddr,
+        mpa: MpaConfig,
+        context: u64,
+    ) -> Result<ChannelListener, Error> {
+        let bind = |source| Error::Bind { address, source };
+        let listener = tcp::listen(address).map_err(bind)?;
+        let local = listener.local_addr().map_err(bind)?;
+        let id = self.cm.listen(listener, mpa, context)?;
+        Ok(ChannelListener {
+            cm: Arc::clone(&self.cm),
+            id,
+            local,
+        })
+    }
+
+    /// Begins to connect a QP, as MPA Initiator. What comes of it is an event within [`MpaConfig::startup_timeout`]. A peer that closes upon an
+    /// enhanced request may know revision 1 only: [`MpaConfig::fall_back`] gives what to try next.
+    ///
+    /// # Errors
+    /// [`ConnectError::State`] if the QP has or had a connection or one is on its way, [`ConnectError::Tcp`] where TCP says no at once.
+    pub fn connect(
+        &self,
+        qp: &RcQp,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<(), ConnectError> {
+        qp.begin_connect(&self.cm, to, mpa, private_data, context)?;
+        // Whatever the deadline, the background thread may sleep longer.
+        self.rnic.shared.background.wake();
+        Ok(())
+    }
+
+    /// Accepts a request on a QP, whose end will be an event with `context`.
+    ///
+    /// # Errors
+    /// As [`RcRequest::accept`].
+    pub fn accept(
+        &self,
+        request: RcRequest,
+        qp: &RcQp,
+        depths: ReadDepths,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<Negotiation, ConnectError> {
+        let negotiation = request.accept(qp, depths, private_data)?;
+        self.cm.watch(&qp.shared, context);
+        Ok(negotiation)
+    }
+
+    /// What happened first and was not taken yet. Waits at most `timeout` for it.
+    #[must_use]
+    pub fn next_event(&self, timeout: Duration) -> Option<ConnectionEvent> {
+        let happened = self.cm.wait(clock::now().checked_add(timeout))?;
+        Some(match happened {
+            Happened::Request { context, asked } => ConnectionEvent::Request {
+                context,
+                request: RcRequest { asked },
+            },
+            Happened::Established {
+                context,
+                established,
+            } => ConnectionEvent::Established {
+                context,
+                established,
+            },
+            Happened::Rejected { context, rejection } => {
+                ConnectionEvent::Rejected { context, rejection }
+            }
+            Happened::Failed {
+                context,
+                peer,
+                error,
+            } => ConnectionEvent::Failed {
+                context,
+                peer,
+                error,
+            },
+            Happened::Disconnected { context, end } => {
+                ConnectionEvent::Disconnected { context, end }
+            }
+        })
+    }
+}
+
+/// Readable while [`ConnectionChannel::next_event`] has one.
+impl AsFd for ConnectionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.cm.event_fd()
+    }
+}
+
+impl ChannelListener {
+    /// The address and port that it listens on.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl Drop for ChannelListener {
+    fn drop(&mut self) {
+        self.cm.unlisten(self.id);
+    }
+}

@@ -1,0 +1,320 @@
+//! Connection management: what becomes of connections, told in one place.
+//!
+//! A [`Cm`] has its connections on their way up, links those that are up to their QPs, and queues what a program should know. Whoever
+//! waits makes it go on, or, where it was given to the background thread, that.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use dgiwarp_llp_tcp_mpa::{Connection, Established, Event, Rejection, Request};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use super::clock;
+use super::rc::{RcShared, Startup};
+use super::startups::{Failure, ListenerId, Outcome, Over, Startups};
+use crate::engine::mr::PdId;
+use crate::engine::rc::{RcConfig, RcEnd};
+use crate::{ConnectError, Error, MpaConfig};
+
+/// A request that waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) stream: TcpStream,
+    pub(crate) peer: SocketAddr,
+    pub(crate) connection: Box<Connection>,
+    pub(crate) request: Request,
+}
+
+/// What happened to a connection. `context` is the number that the program gave the listener or the connection.
+#[derive(Debug)]
+pub(crate) enum Happened {
+    Request {
+        context: u64,
+        asked: Asked,
+    },
+    Established {
+        context: u64,
+        established: Established,
+    },
+    Rejected {
+        context: u64,
+        rejection: Rejection,
+    },
+    Failed {
+        context: u64,
+        peer: SocketAddr,
+        error: ConnectError,
+    },
+    Disconnected {
+        context: u64,
+        end: RcEnd,
+    },
+}
+
+/// A QP that is to be connected.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) qp: Arc<RcShared>,
+    pub(crate) qpn: u32,
+    pub(crate) pd: PdId,
+    pub(crate) context: u64,
+}
+
+/// Connections, and what happened to them.
+#[derive(Debug)]
+pub(crate) struct Cm {
+    startups: Startups,
+    callers: Mutex<Callers>,
+    queue: Arc<CmQueue>,
+}
+
+#[derive(Debug, Default)]
+struct Callers {
+    next: u64,
+    waiting: FxHashMap<u64, Caller>,
+}
+
+/// What happened and was not taken yet.
+#[derive(Debug)]
+pub(crate) struct CmQueue {
+    happened: Mutex<VecDeque<Happened>>,
+    readable: EventFd,
+}
+
+impl CmQueue {
+    pub(crate) fn push(&self, happened: Happened) {
+        self.happened.lock().push_back(happened);
+        let _ = self.readable.write(1);
+    }
+
+    fn take(&self) -> Option<Happened> {
+        let mut happened = self.happened.lock();
+        let first = happened.pop_front()?;
+        if happened.is_empty() {
+            let _ = self.readable.read();
+        }
+        Some(first)
+    }
+}
+
+impl Cm {
+    pub(crate) fn new() -> Result<Arc<Self>, Error> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let readable = EventFd::from_flags(flags)
+            .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
+        Ok(Arc::new(Self {
+            startups: Startups::new()?,
+            callers: Mutex::default(),
+            queue: Arc::new(CmQueue {
+                happened: Mutex::default(),
+                readable,
+            }),
+        }))
+    }
+
+    /// Readable when [`progress`](Self::progress) has something to do.
+    pub(crate) fn work_fd(&self) -> BorrowedFd<'_> {
+        self.startups.fd()
+    }
+
+    /// Readable while [`take`](Self::take) has something to give.
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.queue.readable.as_fd()
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.startups.poll_timeout()
+    }
+
+    /// Begins to connect a QP that was claimed for it.
+    pub(crate) fn connect(
+        &self,
+        caller: Caller,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+    ) -> Result<(), ConnectError> {
+        let mut callers = self.callers.lock();
+        let id = callers.next;
+        callers.next += 1;
+        // Under the lock, so that its outcome finds the caller.
+        self.startups
+            .connect(to, mpa.clone(), private_data, id)
+            .inspect_err(|_| caller.qp.unclaim())?;
+        callers.waiting.insert(id, caller);
+        Ok(())
+    }
+
+    pub(crate) fn listen(
+        &self,
+        listener: TcpListener,
+        mpa: MpaConfig,
+        context: u64,
+    ) -> Result<ListenerId, Error> {
+        self.startups
+            .listen(listener, mpa, context)
+            .map_err(Error::system("cannot watch a socket"))
+    }
+
+    pub(crate) fn unlisten(&self, listener: ListenerId) {
+        self.startups.unlisten(listener);
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn progress(&self) {
+        self.startups.progress();
+        while let Some(over) = self.startups.take() {
+            if over.inbound {
+                self.queue.push(arrived(over));
+            } else {
+                self.called(over);
+            }
+        }
+    }
+
+    /// Tells of the end of a connection that a request led to.
+    pub(crate) fn watch(&self, qp: &RcShared, context: u64) {
+        qp.tell_end(&self.queue, context);
+    }
+
+    /// An attempt to connect is over.
+    fn called(&self, over: Over) {
+        let Some(caller) = self.callers.lock().waiting.remove(&over.context) else {
+            return;
+        };
+        let (context, peer) = (caller.context, over.peer);
+        let happened = match link(&caller, peer, over.outcome) {
+            Ok(Ok(established)) => {
+                self.queue.push(Happened::Established {
+                    context,
+                    established,
+                });
+                // Only now, so that the end is told behind the beginning.
+                caller.qp.tell_end(&self.queue, context);
+                return;
+            }
+            Ok(Err(rejection)) => Happened::Rejected { context, rejection },
+            Err(error) => Happened::Failed {
+                context,
+                peer,
+                error,
+            },
+        };
+        caller.qp.unclaim();
+        self.queue.push(happened);
+    }
+
+    /// What happened first and was not taken yet.
+    pub(crate) fn take(&self) -> Option<Happened> {
+        self.queue.take()
+    }
+
+    /// Waits for something to happen, going on with everything meanwhile. `None` at `deadline`.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<Happened> {
+        loop {
+            if let Some(happened) = self.take() {
+                return Some(happened);
+            }
+            self.progress();
+            if let Some(happened) = self.take() {
+                return Some(happened);
+            }
+            let now = clock::now();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return None;
+            }
+            let next = deadline.into_iter().chain(self.poll_timeout()).min();
+            let timeout = next.map_or(PollTimeout::NONE, |next| {
+                let millis = next
+                    .saturating_duration_since(now)
+                    .as_micros()
+                    .div_ceil(1000);
+                PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+            });
+            let mut fds = [
+                PollFd::new(self.work_fd(), PollFlags::POLLIN),
+                PollFd::new(self.event_fd(), PollFlags::POLLIN),
+            ];
+            let _ = poll(&mut fds, timeout);
+        }
+    }
+}
+
+/// Links a QP with the connection that is up.
+fn link(
+    caller: &Caller,
+    peer: SocketAddr,
+    outcome: Outcome,
+) -> Result<Result<Established, Rejection>, ConnectError> {
+    let (event, connection, stream, rest) = match outcome {
+        Outcome::Mpa {
+            event,
+            connection,
+            stream,
+            rest,
+        } => (event, connection, stream, rest),
+        Outcome::Failed(failure) => return Err(failure.into()),
+    };
+    match event {
+        Event::Established(established) => {
+            let startup = Startup {
+                send_rtr: established.send_rtr.is_some(),
+                rest: &rest,
+            };
+            let config = RcConfig {
+                qpn: caller.qpn,
+                pd: caller.pd,
+                peer,
+            };
+            caller.qp.link(config, *connection, stream, startup)?;
+            Ok(Ok(established))
+        }
+        Event::Rejected(rejection) => Ok(Err(rejection)),
+        Event::Request(_) | Event::Failed(_) | Event::PeerClosed => {
+            unreachable!("not outcomes of an Initiator's startup")
+        }
+    }
+}
+
+/// A startup of a listener is over: somebody asks, or failed to.
+fn arrived(over: Over) -> Happened {
+    let (context, peer) = (over.context, over.peer);
+    match over.outcome {
+        Outcome::Mpa {
+            event: Event::Request(request),
+            connection,
+            stream,
+            ..
+        } => Happened::Request {
+            context,
+            asked: Asked {
+                stream,
+                peer,
+                connection,
+                request,
+            },
+        },
+        Outcome::Mpa { .. } => unreachable!("not an outcome of a Responder before its answer"),
+        Outcome::Failed(failure) => Happened::Failed {
+            context,
+            peer,
+            error: failure.into(),
+        },
+    }
+}
+
+impl From<Failure> for ConnectError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Tcp(error) => Self::Tcp(error),
+            Failure::Mpa(error) => Self::Mpa(error),
+            Failure::Config(error) => Self::Config(error),
+        }
+    }
+}

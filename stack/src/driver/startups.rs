@@ -1,0 +1,489 @@
+//! Connections on their way up: TCP's handshake and the MPA startup, any number at a time.
+//!
+//! Nothing here waits. Whoever comes along calls [`Startups::progress`] when [`Startups::fd`] is readable or [`Startups::poll_timeout`] is
+//! reached, and takes what came of it with [`Startups::take`]: the program that waits for it, or the background thread.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Event, RtrSet, TcpEnd};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use parking_lot::Mutex;
+use slab::Slab;
+
+use super::{clock, tcp};
+use crate::{Error, MpaConfig};
+
+/// The RTR indication that this end can send, and receive without a trace.
+const RTR: RtrSet = RtrSet {
+    write: true,
+    ..RtrSet::NONE
+};
+/// Startups that a listener has at a time; those beyond wait in its backlog, so that strangers cannot use up the descriptors.
+const MAX_HALF_OPEN: usize = 256;
+/// Connections that a listener takes before others get their turn.
+const ACCEPTS: usize = 64;
+/// Sockets found by one look.
+const EVENTS: usize = 64;
+/// Longest startup frame.
+const FRAME: usize = 532;
+/// How long a listener rests when there is no descriptor for another connection.
+const REST: Duration = Duration::from_millis(100);
+
+/// What a startup came to.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Request, establishment or rejection.
+    Mpa {
+        /// Which.
+        event: Event,
+        /// The connection, for what comes next.
+        connection: Box<Connection>,
+        /// Its TCP connection.
+        stream: TcpStream,
+        /// What arrived behind the last startup frame.
+        rest: Vec<u8>,
+    },
+    /// TCP or MPA failed.
+    Failed(Failure),
+}
+
+/// Why a startup failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// TCP could not connect, or was lost.
+    Tcp(io::Error),
+    /// MPA failed.
+    Mpa(dgiwarp_llp_tcp_mpa::Error),
+    /// Our own request cannot be said.
+    Config(ConfigError),
+}
+
+/// A startup that is over.
+#[derive(Debug)]
+pub(crate) struct Over {
+    /// The number that its maker gave it, or its listener.
+    pub(crate) context: u64,
+    /// The other end.
+    pub(crate) peer: SocketAddr,
+    /// Whether it came through a listener.
+    pub(crate) inbound: bool,
+    pub(crate) outcome: Outcome,
+}
+
+/// Connections on their way up, and the listeners that some come from.
+#[derive(Debug)]
+pub(crate) struct Startups {
+    epoll: Epoll,
+    table: Mutex<Table>,
+    over: Mutex<VecDeque<Over>>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: Slab<Entry>,
+    deadlines: BTreeSet<(Instant, usize)>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Listener(Listener),
+    Startup(Startup),
+}
+
+#[derive(Debug)]
+struct Listener {
+    listener: TcpListener,
+    mpa: MpaConfig,
+    context: u64,
+    half_open: usize,
+    /// No more are taken until some are over.
+    full: bool,
+}
+
+#[derive(Debug)]
+struct Startup {
+    stream: TcpStream,
+    peer: SocketAddr,
+    context: u64,
+    deadline: Instant,
+    stage: Stage,
+    /// The listener that it came from.
+    listener: Option<usize>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// TCP connects; then this is what to ask for.
+    Connecting(MpaConfig, Vec<u8>),
+    /// The frames are exchanged.
+    Exchanging(Box<Connection>),
+}
+
+/// Names a listener among [`Startups`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ListenerId(usize);
+
+impl Startups {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        Ok(Self {
+            epoll,
+            table: Mutex::default(),
+            over: Mutex::default(),
+        })
+    }
+
+    /// Readable when [`progress`](Self::progress) has something to do.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// When [`progress`](Self::progress) should be called even if nothing arrives.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let table = self.table.lock();
+        table.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Begins to connect. The outcome carries `context`.
+    pub(crate) fn connect(
+        &self,
+        to: SocketAddr,
+        mpa: MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> io::Result<()> {
+        let stream = tcp::begin_connect(to)?;
+        let deadline = clock::now() + mpa.startup_timeout;
+        self.add(Startup {
+            stream,
+            peer: to,
+            context,
+            deadline,
+            stage: Stage::Connecting(mpa, private_data.to_vec()),
+            listener: None,
+        })
+    }
+
+    /// Takes connections from a listening socket from now on. Outcomes carry `context`.
+    pub(crate) fn listen(
+        &self,
+        listener: TcpListener,
+        mpa: MpaConfig,
+        context: u64,
+    ) -> io::Result<ListenerId> {
+        let mut table = self.table.lock();
+        let entry = table.entries.vacant_entry();
+        let key = entry.key();
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
+        self.epoll.add(&listener, event)?;
+        entry.insert(Entry::Listener(Listener {
+            listener,
+            mpa,
+            context,
+            half_open: 0,
+            full: false,
+        }));
+        Ok(ListenerId(key))
+    }
+
+    /// Closes a listening socket, and the startups that came through it.
+    pub(crate) fn unlisten(&self, id: ListenerId) {
+        let mut table = self.table.lock();
+        let theirs: Vec<usize> = table
+            .entries
+            .iter()
+            .filter(|(_, entry)| matches!(entry, Entry::Startup(it) if it.listener == Some(id.0)))
+            .map(|(key, _)| key)
+            .collect();
+        for key in theirs {
+            self.remove(&mut table, key);
+        }
+        table.deadlines.retain(|(_, key)| *key != id.0);
+        if let Entry::Listener(gone) = table.entries.remove(id.0) {
+            let _ = self.epoll.delete(&gone.listener);
+        }
+    }
+
+    /// The oldest startup that is over.
+    pub(crate) fn take(&self) -> Option<Over> {
+        self.over.lock().pop_front()
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn progress(&self) {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let ready = self
+            .epoll
+            .wait(&mut events, EpollTimeout::ZERO)
+            .unwrap_or(0);
+        let mut table = self.table.lock();
+        for event in &events[..ready] {
+            let Ok(key) = usize::try_from(event.data()) else {
+                continue;
+            };
+            match table.entries.get(key) {
+                Some(Entry::Listener(_)) => self.accept(&mut table, key),
+                Some(Entry::Startup(_)) => self.drive(&mut table, key),
+                // Gone since the look.
+                None => {}
+            }
+        }
+        let now = clock::now();
+        while let Some((deadline, key)) = table.deadlines.first().copied()
+            && deadline <= now
+        {
+            table.deadlines.remove(&(deadline, key));
+            self.expire(&mut table, key, now);
+        }
+    }
+
+    fn add(&self, startup: Startup) -> io::Result<()> {
+        self.add_locked(&mut self.table.lock(), startup)
+    }
+
+    fn add_locked(&self, table: &mut Table, startup: Startup) -> io::Result<()> {
+        let entry = table.entries.vacant_entry();
+        let key = entry.key();
+        let flags = match startup.stage {
+            Stage::Connecting(..) => EpollFlags::EPOLLOUT,
+            Stage::Exchanging(_) => EpollFlags::EPOLLIN,
+        };
+        self.epoll
+            .add(&startup.stream, EpollEvent::new(flags, token(key)))?;
+        let deadline = startup.deadline;
+        entry.insert(Entry::Startup(startup));
+        table.deadlines.insert((deadline, key));
+        Ok(())
+    }
+
+    /// Takes a startup out, and lets its listener go on if it was full.
+    fn remove(&self, table: &mut Table, key: usize) -> Option<Startup> {
+        let Entry::Startup(startup) = table.entries.try_remove(key)? else {
+            unreachable!("listeners are not removed here");
+        };
+        table.deadlines.remove(&(startup.deadline, key));
+        let _ = self.epoll.delete(&startup.stream);
+        if let Some(from) = startup.listener
+            && let Some(Entry::Listener(listener)) = table.entries.get_mut(from)
+        {
+            listener.half_open -= 1;
+            self.go_on(listener, from);
+        }
+        Some(startup)
+    }
+
+    fn go_on(&self, listener: &mut Listener, key: usize) {
+        if listener.full {
+            listener.full = false;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
+            let _ = self.epoll.add(&listener.listener, event);
+        }
+    }
+
+    fn accept(&self, table: &mut Table, key: usize) {
+        for _ in 0..ACCEPTS {
+            let Some(Entry::Listener(listener)) = table.entries.get_mut(key) else {
+                return;
+            };
+            if listener.half_open >= MAX_HALF_OPEN {
+                listener.full = true;
+                let _ = self.epoll.delete(&listener.listener);
+                return;
+            }
+            let (stream, peer) = match tcp::try_accept(&listener.listener) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
+                Err(_) => {
+                    // No descriptor is left, or no memory. It would stay readable: it rests instead.
+                    listener.full = true;
+                    let _ = self.epoll.delete(&listener.listener);
+                    table.deadlines.insert((clock::now() + REST, key));
+                    return;
+                }
+            };
+            let Ok(emss) = tcp::emss(&stream) else {
+                continue;
+            };
+            let config = MpaConfig {
+                emss,
+                rtr: RTR,
+                ..listener.mpa.clone()
+            };
+            listener.half_open += 1;
+            let now = clock::now();
+            let startup = Startup {
+                stream,
+                peer,
+                context: listener.context,
+                deadline: now + config.startup_timeout,
+                stage: Stage::Exchanging(Box::new(Connection::responder(now, config))),
+                listener: Some(key),
+            };
+            if self.add_locked(table, startup).is_err()
+                && let Some(Entry::Listener(listener)) = table.entries.get_mut(key)
+            {
+                listener.half_open -= 1;
+            }
+        }
+    }
+
+    /// A startup's socket is ready.
+    fn drive(&self, table: &mut Table, key: usize) {
+        let Some(Entry::Startup(startup)) = table.entries.get_mut(key) else {
+            return;
+        };
+        match startup.step() {
+            Step::Wait => {}
+            Step::Connected => {
+                let mut event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
+                let _ = self.epoll.modify(&startup.stream, &mut event);
+            }
+            Step::Event(event, rest) => self.end(table, key, Ok((event, rest))),
+            Step::Failed(failure) => self.end(table, key, Err(failure)),
+        }
+    }
+
+    fn expire(&self, table: &mut Table, key: usize, now: Instant) {
+        let startup = match table.entries.get_mut(key) {
+            Some(Entry::Startup(startup)) => startup,
+            Some(Entry::Listener(listener)) => return self.go_on(listener, key),
+            None => return,
+        };
+        let failure = match &mut startup.stage {
+            Stage::Connecting(..) => Failure::Tcp(io::ErrorKind::TimedOut.into()),
+            Stage::Exchanging(connection) => {
+                connection.handle_timeout(now);
+                match connection.poll_event() {
+                    Some(Event::Failed(error)) => Failure::Mpa(error),
+                    Some(_) | None => Failure::Tcp(io::ErrorKind::TimedOut.into()),
+                }
+            }
+        };
+        self.end(table, key, Err(failure));
+    }
+
+    fn end(&self, table: &mut Table, key: usize, end: Result<(Event, Vec<u8>), Failure>) {
+        let Some(startup) = self.remove(table, key) else {
+            return;
+        };
+        let (context, peer) = (startup.context, startup.peer);
+        let inbound = startup.listener.is_some();
+        let outcome = match (end, startup.stage) {
+            (Ok((Event::Failed(error), _)), _) => Outcome::Failed(Failure::Mpa(error)),
+            (Ok((event, rest)), Stage::Exchanging(connection)) => Outcome::Mpa {
+                event,
+                connection,
+                stream: startup.stream,
+                rest,
+            },
+            (Ok(_), Stage::Connecting(..)) => unreachable!("events come from the exchange"),
+            (Err(failure), _) => Outcome::Failed(failure),
+        };
+        self.over.lock().push_back(Over {
+            context,
+            peer,
+            inbound,
+            outcome,
+        });
+    }
+}
+
+fn token(key: usize) -> u64 {
+    u64::try_from(key).expect("a key is an index into memory")
+}
+
+/// How far one step of a startup came.
+enum Step {
+    /// The socket has no more for now.
+    Wait,
+    /// TCP is connected and our Request on its way.
+    Connected,
+    /// The startup is over, with what arrived behind its last frame.
+    Event(Event, Vec<u8>),
+    Failed(Failure),
+}
+
+impl Startup {
+    fn step(&mut self) -> Step {
+        match &mut self.stage {
+            Stage::Connecting(mpa, private_data) => {
+                match request(&self.stream, mpa, private_data) {
+                    Ok(connection) => {
+                        self.stage = Stage::Exchanging(Box::new(connection));
+                        Step::Connected
+                    }
+                    Err(failure) => Step::Failed(failure),
+                }
+            }
+            Stage::Exchanging(connection) => exchange(&self.stream, connection),
+        }
+    }
+}
+
+/// TCP has connected, or failed to: sends the Request.
+fn request(
+    stream: &TcpStream,
+    mpa: &MpaConfig,
+    private_data: &[u8],
+) -> Result<Connection, Failure> {
+    if let Some(error) = stream.take_error().map_err(Failure::Tcp)? {
+        return Err(Failure::Tcp(error));
+    }
+    let config = MpaConfig {
+        emss: tcp::emss(stream).map_err(Failure::Tcp)?,
+        rtr: RTR,
+        ..mpa.clone()
+    };
+    let mut connection =
+        Connection::initiator(clock::now(), config, private_data).map_err(Failure::Config)?;
+    tcp::transmit_all(stream, &mut connection).map_err(Failure::Tcp)?;
+    Ok(connection)
+}
+
+/// Reads what the peer sent.
+fn exchange(mut stream: &TcpStream, mpa: &mut Connection) -> Step {
+    let mut buffer = [0; FRAME];
+    loop {
+        let now = clock::now();
+        let mut rest = match stream.read(&mut buffer) {
+            Ok(0) => {
+                mpa.handle_end(now, TcpEnd::Fin);
+                &buffer[..0]
+            }
+            Ok(len) => &buffer[..len],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Wait,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                mpa.handle_end(now, TcpEnd::Lost);
+                &buffer[..0]
+            }
+            Err(error) => return Step::Failed(Failure::Tcp(error)),
+        };
+        loop {
+            if let Some(event) = mpa.poll_event() {
+                return behind(mpa, now, event, rest);
+            }
+            if rest.is_empty() {
+                break;
+            }
+            // No ULPDU comes before the event that begins full operation.
+            let _ = mpa.handle_input(now, &mut rest);
+        }
+    }
+}
+
+/// The startup's event, and what arrived behind its last frame.
+fn behind(mpa: &mut Connection, now: Instant, event: Event, mut rest: &[u8]) -> Step {
+    if matches!(event, Event::Request(_)) && !rest.is_empty() {
+        // Nothing may follow a Request before its answer; MPA says so.
+        let _ = mpa.handle_input(now, &mut rest);
+        let event = mpa.poll_event().unwrap_or(event);
+        return Step::Event(event, Vec::new());
+    }
+    Step::Event(event, rest.to_vec())
+}

@@ -1,0 +1,127 @@
+//! Records of Write-Records, as programs see them.
+
+use std::net::SocketAddr;
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_rdmap::datagram::Record;
+
+/// What of the records of a queue pair makes completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RecordCompletions {
+    /// Each record, once it is closed: [`WcOpcode::WriteRecord`](crate::WcOpcode::WriteRecord).
+    #[default]
+    PerMessage,
+    /// That, and before it each segment that was placed: [`WcOpcode::WriteRecordSegment`](crate::WcOpcode::WriteRecordSegment). A segment that finds no
+    /// slot is counted ([`DropReason::SegmentUnreported`](crate::DropReason::SegmentUnreported)); its octets are in the record's map all the same.
+    PerSegment,
+}
+
+/// A record where it lies, for as long as a call of `with_record` lasts.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordRef<'a>(&'a Record<Peer>);
+
+impl<'a> RecordRef<'a> {
+    pub(crate) fn new(record: &'a Record<Peer>) -> Self {
+        Self(record)
+    }
+
+    /// Who wrote.
+    #[must_use]
+    pub fn source(&self) -> Option<SocketAddr> {
+        self.0.source.socket_addr()
+    }
+
+    /// The rkey written to.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.0.stag.get()
+    }
+
+    /// Where the message starts, in the region's address space.
+    #[must_use]
+    pub fn remote_addr(&self) -> u64 {
+        self.0.base.get()
+    }
+
+    /// Octets of the whole message.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.0.length
+    }
+
+    /// Octets that are valid.
+    #[must_use]
+    pub fn valid(&self) -> u32 {
+        self.0.map.octets()
+    }
+
+    /// The immediate, if one came.
+    #[must_use]
+    pub fn immediate(&self) -> Option<u32> {
+        self.0.immediate
+    }
+
+    /// The valid octets, as [`RecordView::ranges`].
+    #[must_use]
+    pub fn ranges(&self) -> &'a [(u32, u32)] {
+        self.0.map.ranges()
+    }
+
+    /// A copy of it.
+    #[must_use]
+    pub fn to_view(&self) -> RecordView {
+        RecordView {
+            source: self.source(),
+            rkey: self.rkey(),
+            remote_addr: self.remote_addr(),
+            length: self.length(),
+            valid: self.valid(),
+            immediate: self.immediate(),
+            ranges: self.ranges().to_vec(),
+        }
+    }
+}
+
+/// A record as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordView {
+    /// Who wrote.
+    pub source: Option<SocketAddr>,
+    /// The rkey written to.
+    pub rkey: u32,
+    /// Where the message starts, in the region's address space.
+    pub remote_addr: u64,
+    /// Octets of the whole message.
+    pub length: u32,
+    /// Octets that are valid.
+    pub valid: u32,
+    /// The immediate, if one came.
+    pub immediate: Option<u32>,
+    /// The valid octets as ranges `(start, end)` relative to `remote_addr`, ascending, `end` excluded.
+    pub ranges: Vec<(u32, u32)>,
+}
+
+impl RecordView {
+    /// The validity map as a bitmap: bit i % 8 of octet i / 8 is set if all of the octets i × `granule` to
+    /// (i + 1) × `granule` of the message are valid.
+    ///
+    /// # Panics
+    /// If `granule` is 0.
+    #[must_use]
+    pub fn bitmap(&self, granule: u32) -> Vec<u8> {
+        let bits = self.length.div_ceil(granule);
+        let mut bitmap = vec![0; bits.div_ceil(8) as usize];
+        for &(start, end) in &self.ranges {
+            let first = start.div_ceil(granule);
+            let after = if end == self.length {
+                bits
+            } else {
+                end / granule
+            };
+            for bit in first..after {
+                bitmap[(bit / 8) as usize] |= 1 << (bit % 8);
+            }
+        }
+        bitmap
+    }
+}

@@ -1,0 +1,291 @@
+//! Many connections at a time, told of by events.
+
+#![expect(clippy::unwrap_used, reason = "what the system refuses fails the test")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use dgiwarp::{
+    Config, ConnectError, ConnectionChannel, ConnectionEvent, Cq, MpaConfig, MpaRevision, Pd,
+    RcEnd, RcQp, RcQpAttr, ReadDepths, RecvWr, Rnic, WcStatus,
+};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+const SOON: Duration = Duration::from_secs(20);
+const DEPTHS: ReadDepths = ReadDepths { ird: 4, ord: 4 };
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A device with a channel.
+struct Side {
+    channel: ConnectionChannel,
+    cq: Cq,
+    pd: Pd,
+}
+
+impl Side {
+    fn new() -> Self {
+        let rnic = Rnic::open(Config::default()).unwrap();
+        Self {
+            channel: rnic.create_connection_channel().unwrap(),
+            cq: rnic.create_cq(16_384).unwrap(),
+            pd: rnic.alloc_pd(),
+        }
+    }
+
+    fn qp(&self) -> RcQp {
+        let attr = RcQpAttr {
+            max_send_wr: 4,
+            max_recv_wr: 4,
+            ..RcQpAttr::new(&self.cq, &self.cq)
+        };
+        self.pd.create_rc_qp(&attr).unwrap()
+    }
+
+    #[track_caller]
+    fn next(&self) -> ConnectionEvent {
+        self.channel.next_event(SOON).expect("an event")
+    }
+
+    fn has_event(&self) -> bool {
+        let mut fds = [PollFd::new(self.channel.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+    }
+}
+
+fn raise_descriptor_limit() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+}
+
+/// A thousand connections come up together, and every end is told to both sides once.
+#[test]
+fn a_thousand_connections_at_once() {
+    const COUNT: u64 = 1000;
+    raise_descriptor_limit();
+    let (client, server) = (Side::new(), Side::new());
+    let listener = server.channel.listen(ANY, MpaConfig::default(), 7).unwrap();
+    let qps: Vec<RcQp> = (0..COUNT)
+        .map(|context| {
+            let qp = client.qp();
+            let data = context.to_be_bytes();
+            let to = listener.local_addr();
+            client
+                .channel
+                .connect(&qp, to, &MpaConfig::default(), &data, context)
+                .unwrap();
+            qp
+        })
+        .collect();
+    let mut accepted = Vec::new();
+    for _ in 0..COUNT {
+        let ConnectionEvent::Request { context, request } = server.next() else {
+            panic!("not a request");
+        };
+        assert_eq!(context, 7);
+        let data = request.request().private_data.clone();
+        let number = u64::from_be_bytes(data.as_slice().try_into().unwrap());
+        let qp = server.qp();
+        qp.post_recv(&[RecvWr {
+            wr_id: number,
+            sges: &[],
+        }])
+        .unwrap();
+        server
+            .channel
+            .accept(request, &qp, DEPTHS, &data, number)
+            .unwrap();
+        accepted.push(qp);
+    }
+    let mut seen = vec![false; qps.len()];
+    for _ in 0..COUNT {
+        let ConnectionEvent::Established {
+            context,
+            established,
+        } = client.next()
+        else {
+            panic!("not established");
+        };
+        assert_eq!(established.private_data, context.to_be_bytes());
+        let seen = &mut seen[usize::try_from(context).unwrap()];
+        assert!(!std::mem::replace(seen, true), "told twice");
+    }
+    assert!(!client.has_event() && !server.has_event());
+    for qp in &qps {
+        qp.disconnect();
+    }
+    for (side, expected) in [(&client, RcEnd::Closed), (&server, RcEnd::PeerClosed)] {
+        let mut ended = vec![false; qps.len()];
+        for _ in 0..COUNT {
+            let ConnectionEvent::Disconnected { context, end } = side.next() else {
+                panic!("not an end");
+            };
+            assert_eq!(end, expected);
+            let ended = &mut ended[usize::try_from(context).unwrap()];
+            assert!(!std::mem::replace(ended, true), "told twice");
+        }
+        assert!(!side.has_event());
+    }
+    let mut flushed = 0;
+    while let Some(wc) = server.cq.poll_one().unwrap() {
+        assert_eq!(wc.status, WcStatus::Flushed);
+        flushed += 1;
+    }
+    assert_eq!(flushed, COUNT);
+}
+
+/// Strangers that say nothing use up the places of a listener for as long as a startup may take, and hold up nobody longer.
+#[test]
+fn silent_strangers_are_shown_out() {
+    raise_descriptor_limit();
+    let (client, server) = (Side::new(), Side::new());
+    let impatient = MpaConfig {
+        startup_timeout: Duration::from_millis(300),
+        ..MpaConfig::default()
+    };
+    let listener = server.channel.listen(ANY, impatient, 1).unwrap();
+    let to = listener.local_addr();
+    let strangers: Vec<_> = (0..300).map(|_| TcpStream::connect(to).unwrap()).collect();
+    let qp = client.qp();
+    client
+        .channel
+        .connect(&qp, to, &MpaConfig::default(), b"", 2)
+        .unwrap();
+    let mut shown_out = 0;
+    loop {
+        match server.next() {
+            ConnectionEvent::Failed { context, error, .. } => {
+                assert_eq!(context, 1);
+                assert!(matches!(error, ConnectError::Mpa(_)), "{error}");
+                shown_out += 1;
+            }
+            ConnectionEvent::Request { request, .. } => {
+                let qp = server.qp();
+                request.accept(&qp, DEPTHS, b"").unwrap();
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(
+        (44..=300).contains(&shown_out),
+        "256 places for 301 peers: {shown_out} left before the last came in"
+    );
+    assert!(matches!(
+        client.next(),
+        ConnectionEvent::Established { context: 2, .. }
+    ));
+    drop(strangers);
+}
+
+#[test]
+fn nobody_there_and_rejections_are_told_and_the_queue_pair_stays_usable() {
+    let (client, server) = (Side::new(), Side::new());
+    let qp = client.qp();
+    let nobody = {
+        let listener = TcpListener::bind(ANY).unwrap();
+        listener.local_addr().unwrap()
+    };
+    let mpa = MpaConfig::default();
+    match client.channel.connect(&qp, nobody, &mpa, b"", 1) {
+        Err(ConnectError::Tcp(_)) => {}
+        Err(error) => panic!("{error}"),
+        Ok(()) => {
+            let failed = client.next();
+            assert!(
+                matches!(failed, ConnectionEvent::Failed { context: 1, peer, error: ConnectError::Tcp(_) } if peer == nobody)
+            );
+        }
+    }
+    let listener = server.channel.listen(ANY, mpa.clone(), 0).unwrap();
+    let to = listener.local_addr();
+    client.channel.connect(&qp, to, &mpa, b"", 2).unwrap();
+    let again = client.channel.connect(&qp, to, &mpa, b"", 3);
+    assert!(matches!(again, Err(ConnectError::State)), "on its way");
+    let ConnectionEvent::Request { request, .. } = server.next() else {
+        panic!("not a request");
+    };
+    request.reject(b"no").unwrap();
+    let ConnectionEvent::Rejected { context, rejection } = client.next() else {
+        panic!("not rejected");
+    };
+    assert_eq!((context, &rejection.private_data[..]), (2, &b"no"[..]));
+    client.channel.connect(&qp, to, &mpa, b"", 4).unwrap();
+    assert!(matches!(server.next(), ConnectionEvent::Request { .. }));
+    // Dropped without an answer.
+    let failed = client.next();
+    assert!(
+        matches!(
+            failed,
+            ConnectionEvent::Failed {
+                context: 4,
+                error: ConnectError::Mpa(_),
+                ..
+            }
+        ),
+        "{failed:?}"
+    );
+}
+
+#[test]
+fn a_queue_pair_may_go_before_its_connection_comes() {
+    let (client, server) = (Side::new(), Side::new());
+    let mpa = MpaConfig::default();
+    let listener = server.channel.listen(ANY, mpa.clone(), 0).unwrap();
+    let qp = client.qp();
+    let to = listener.local_addr();
+    client.channel.connect(&qp, to, &mpa, b"", 9).unwrap();
+    let ConnectionEvent::Request { request, .. } = server.next() else {
+        panic!("not a request");
+    };
+    drop(qp);
+    let own = server.qp();
+    server
+        .channel
+        .accept(request, &own, DEPTHS, b"", 5)
+        .unwrap();
+    let failed = client.next();
+    assert!(
+        matches!(
+            failed,
+            ConnectionEvent::Failed {
+                context: 9,
+                error: ConnectError::State,
+                ..
+            }
+        ),
+        "{failed:?}"
+    );
+    assert!(matches!(
+        server.next(),
+        ConnectionEvent::Disconnected { context: 5, .. }
+    ));
+}
+
+/// A Responder that knows revision 1 only closes upon an enhanced Request (RFC 6581 §10).
+#[test]
+fn an_old_peer_is_asked_again_in_revision_1() {
+    let old = TcpListener::bind(ANY).unwrap();
+    let to = old.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut frame = [0; 20];
+            let (mut stream, _) = old.accept().unwrap();
+            stream.read_exact(&mut frame).unwrap();
+            assert_eq!(frame[17], 2, "revision");
+            drop(stream);
+            let (mut stream, _) = old.accept().unwrap();
+            stream.read_exact(&mut frame).unwrap();
+            assert_eq!(&frame[..16], b"MPA ID Req Frame");
+            assert_eq!(frame[17], 1, "revision");
+            stream.write_all(b"MPA ID Rep Frame\x40\x01\0\0").unwrap();
+            let _ = stream.read(&mut frame);
+        });
+        let side = Side::new();
+        let qp = side.qp();
+        let established = qp.connect(to, &MpaConfig::default(), b"").unwrap();
+        assert_eq!(established.negotiation.revision, MpaRevision::One);
+    });
+}
