@@ -171,6 +171,8 @@ pub struct Wc {
     pub destination: Option<IpAddr>,
     /// Whether the sender asked for a solicited event.
     pub solicited: bool,
+    /// Whether the receive's buffers begin with 40 octets for a GRH.
+    pub grh: bool,
     /// More about an error, where there is more.
     pub vendor_error: u32,
 }
@@ -196,6 +198,7 @@ impl Wc {
             source: None,
             destination: None,
             solicited: false,
+            grh: false,
             vendor_error: 0,
         }
     }

@@ -3,6 +3,7 @@
 use crate::abi::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
+use crate::context::Context;
 use crate::ffi::{Facade, Object, errno_value, load, minus_one, pointer, store};
 use crate::gid::{GidTable, from_gid, to_gid};
 use crate::memory::{Pd, domain};
@@ -72,6 +73,17 @@ fn resolve(attr: &ibv_ah_attr, gids: &GidTable) -> Result<Destination, Errno> {
     })
 }
 
+/// The path that the attributes of an address handle mean.
+pub(crate) fn handle(
+    context: &Context,
+    domain: &Pd,
+    attr: &ibv_ah_attr,
+) -> Result<AddressHandle, Errno> {
+    let to = context.with_gids(|gids| resolve(attr, gids))?;
+    let handle = domain.pd.create_ah_from(to.address, to.scope, to.source);
+    handle.map_err(|error| errno::of_create(&error))
+}
+
 pub(crate) unsafe extern "C" fn ibv_create_ah(
     pd: *mut ibv_pd,
     attr: *mut ibv_ah_attr,
@@ -85,9 +97,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
         let state = unsafe { context::state(context) }?;
         // SAFETY: the program passes valid attributes.
         let attr = unsafe { load(attr) }?;
-        let to = state.with_gids(|gids| resolve(&attr, gids))?;
-        let handle = domain.pd.create_ah_from(to.address, to.scope, to.source);
-        let handle = handle.map_err(|error| errno::of_create(&error))?;
+        let handle = handle(state, &domain, &attr)?;
         Ok(Object::create(
             ibv_ah {
                 context,

@@ -136,6 +136,7 @@ fn operations() -> ibv_context_ops {
     operations.req_notify_cq = Some(cq::req_notify_cq);
     operations.post_send = Some(post::post_send);
     operations.post_recv = Some(post::post_recv);
+    operations.post_srq_recv = Some(post::post_srq_recv);
     operations
 }
 

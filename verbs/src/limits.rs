@@ -20,6 +20,8 @@ pub(crate) const MAX_INLINE: u32 = 256;
 pub(crate) const MAX_CQ: c_int = 65_536;
 /// Entries of one completion queue.
 pub(crate) const MAX_CQE: c_int = 1 << 20;
+/// Shared receive queues in one context.
+pub(crate) const MAX_SRQ: c_int = 65_536;
 /// Memory regions in one context.
 pub(crate) const MAX_MR: c_int = 1 << 20;
 /// Protection domains in one context.

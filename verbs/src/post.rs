@@ -2,23 +2,28 @@
 //! context's table.
 
 use crate::abi::{
-    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_qp, ibv_recv_wr,
+    ibv_send_wr, ibv_sge, ibv_srq,
 };
 use crate::ah::Ah;
 use crate::errno;
 use crate::ffi::{Object, entry};
 use crate::inline::SLOT as MAX_INLINE;
-use crate::qp::Qp;
+use crate::qp::{Qp, Transport};
 use crate::qp_state::QpState;
-use dgiwarp::{Destination, MAX_SGE, Operation, RecvWr, SendWr, Sge};
+use crate::srq::Srq;
+use dgiwarp::{
+    Destination, MAX_SGE, Operation, RecvWr, SendWr, Sge, UcOperation, UcQp, UcSendWr, UdQp,
+};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::slice;
+use std::sync::Arc;
 
-/// `IBV_SEND_FENCE`: nothing on a datagram queue pair has to be waited for.
+/// `IBV_SEND_FENCE`: nothing on an unreliable queue pair has to be waited for.
 const IBV_SEND_FENCE: u32 = 1;
-/// Every flag that a datagram send may carry.
+/// Every flag that a send may carry.
 const FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 /// In a work request: use the Q_Key of the queue pair instead.
 const OWN_QKEY: u32 = 1 << 31;
@@ -110,6 +115,32 @@ pub(crate) unsafe extern "C" fn post_recv(
     })
 }
 
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    entry(libc::EIO, || {
+        // SAFETY: the program passes a live shared receive queue.
+        let srq = unsafe { Object::<Arc<Srq>>::state(srq) };
+        // SAFETY: and a chain of valid work requests.
+        unsafe { post_chain(wr, bad, |wr| wr.next, |wr| post_one_shared(srq?, wr)) }
+    })
+}
+
+fn post_one_shared(srq: &Srq, wr: &ibv_recv_wr) -> Result<(), Errno> {
+    // SAFETY: part of a valid work request.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    let elements = Elements::of(list);
+    let request = RecvWr {
+        wr_id: wr.wr_id,
+        sges: elements.as_slice(),
+    };
+    srq.srq
+        .post_recv(&[request])
+        .map_err(|failure| errno::of_post(failure.source))
+}
+
 fn post_one_recv(qp: &Qp, wr: &ibv_recv_wr) -> Result<(), Errno> {
     if qp.state() == QpState::Reset {
         return Err(Errno::EINVAL);
@@ -122,7 +153,7 @@ fn post_one_recv(qp: &Qp, wr: &ibv_recv_wr) -> Result<(), Errno> {
         sges: elements.as_slice(),
     };
     qp.qp
-        .post_recv(&[request])
+        .post_recv(request)
         .map_err(|failure| errno::of_post(failure.source))?;
     if qp.state() == QpState::Error {
         qp.qp.flush();
@@ -147,42 +178,120 @@ fn post_one_send(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
     if !matches!(qp.state(), QpState::ReadyToSend | QpState::Error) || wr.send_flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
-    // The program reads and writes immediate data in network order.
-    let immediate = match wr.opcode {
-        IBV_WR_SEND => None,
-        IBV_WR_SEND_WITH_IMM => Some(u32::from_be(wr.imm_data)),
-        _ => return Err(Errno::EINVAL),
-    };
-    // SAFETY: part of a valid work request.
-    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
-    let destination = destination(qp, wr)?;
-    let post = |sges: &[Sge]| {
-        let request = SendWr {
-            wr_id: wr.wr_id,
-            operation: Operation::Send { immediate },
-            destination,
-            sges,
-            signaled: qp.signal_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
-            solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
-        };
-        qp.qp
-            .post_send(&[request])
-            .map_err(|failure| errno::of_post(failure.source))
-    };
-    if wr.send_flags & IBV_SEND_INLINE == 0 {
-        post(Elements::of(list).as_slice())?;
-    } else {
-        // SAFETY: the elements of a valid inline work request point to readable memory.
-        let data = unsafe { gathered(list) }?;
-        qp.inline
-            .post(&qp.pd, qp.cap.max_send_wr, data.as_slice(), |sge| {
-                post(&[sge])
+    match &qp.qp {
+        Transport::Ud(ud) => {
+            let (operation, to) = (datagram(wr)?, destination(qp, wr)?);
+            post_gathered(qp, wr, |sges| {
+                post_datagram(qp, ud, wr, (operation, to), sges)
             })?;
+        }
+        Transport::Uc(uc) => {
+            let operation = connected(wr)?;
+            post_gathered(qp, wr, |sges| post_connected(qp, uc, wr, operation, sges))?;
+        }
     }
     if qp.state() == QpState::Error {
         qp.qp.flush();
     }
     Ok(())
+}
+
+/// Posts with the payload's elements, or with a copy of it where it is inline.
+fn post_gathered(
+    qp: &Qp,
+    wr: &ibv_send_wr,
+    post: impl FnOnce(&[Sge]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    // SAFETY: part of a valid work request.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    if wr.send_flags & IBV_SEND_INLINE == 0 {
+        return post(Elements::of(list).as_slice());
+    }
+    // SAFETY: the elements of a valid inline work request point to readable memory.
+    let data = unsafe { gathered(list) }?;
+    qp.inline
+        .post(&qp.pd, qp.cap.max_send_wr, data.as_slice(), |sge| {
+            post(&[sge])
+        })
+}
+
+/// The immediate of a work request, which programs write in network order.
+fn immediate(wr: &ibv_send_wr) -> Option<u32> {
+    Some(u32::from_be(wr.imm_data))
+}
+
+fn is_signaled(qp: &Qp, wr: &ibv_send_wr) -> bool {
+    qp.signal_all || wr.send_flags & IBV_SEND_SIGNALED != 0
+}
+
+/// What a work request does on a datagram queue pair.
+fn datagram(wr: &ibv_send_wr) -> Result<Operation, Errno> {
+    match wr.opcode {
+        IBV_WR_SEND => Ok(Operation::Send { immediate: None }),
+        IBV_WR_SEND_WITH_IMM => Ok(Operation::Send {
+            immediate: immediate(wr),
+        }),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn post_datagram(
+    qp: &Qp,
+    ud: &UdQp,
+    wr: &ibv_send_wr,
+    (operation, destination): (Operation, Destination),
+    sges: &[Sge],
+) -> Result<(), Errno> {
+    let request = SendWr {
+        wr_id: wr.wr_id,
+        operation,
+        destination,
+        sges,
+        signaled: is_signaled(qp, wr),
+        solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
+    };
+    ud.post_send(&[request])
+        .map_err(|failure| errno::of_post(failure.source))
+}
+
+/// What a work request does on an unreliable connected queue pair.
+fn connected(wr: &ibv_send_wr) -> Result<UcOperation, Errno> {
+    let write = |immediate| {
+        // SAFETY: writes fill this member, and all members are plain data.
+        let rdma = unsafe { wr.wr.rdma };
+        UcOperation::Write {
+            rkey: rdma.rkey,
+            remote_addr: rdma.remote_addr,
+            immediate,
+        }
+    };
+    match wr.opcode {
+        IBV_WR_SEND => Ok(UcOperation::Send { immediate: None }),
+        IBV_WR_SEND_WITH_IMM => Ok(UcOperation::Send {
+            immediate: immediate(wr),
+        }),
+        IBV_WR_RDMA_WRITE => Ok(write(None)),
+        IBV_WR_RDMA_WRITE_WITH_IMM => Ok(write(immediate(wr))),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn post_connected(
+    qp: &Qp,
+    uc: &UcQp,
+    wr: &ibv_send_wr,
+    operation: UcOperation,
+    sges: &[Sge],
+) -> Result<(), Errno> {
+    let request = UcSendWr {
+        wr_id: wr.wr_id,
+        operation,
+        sges,
+        signaled: is_signaled(qp, wr),
+        solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
+    };
+    uc.post_send(&[request])
+        .map_err(|failure| errno::of_post(failure.source))
 }
 
 /// Where a datagram goes.

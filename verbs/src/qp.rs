@@ -1,23 +1,63 @@
 //! Queue pairs: making, changing, asking, destroying. Posting is in [`crate::post`].
 
-use crate::abi::{IBV_QPT_UD, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use crate::abi::{
+    IBV_QP_DEST_QPN, IBV_QPT_UC, IBV_QPT_UD, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_init_attr,
+};
+use crate::context::Context;
 use crate::cq::{Cq, queue};
 use crate::ffi::{Facade, Object, errno_value, load, pointer, store};
 use crate::inline::InlineRing;
 use crate::memory::{Pd, domain};
-use crate::qp_state::{Attributes, QpState};
-use crate::{errno, limits};
-use dgiwarp::UdQpAttr;
+use crate::qp_state::{Attributes, QpState, Service};
+use crate::srq::{self, Srq};
+use crate::{ah, context, errno, limits};
+use dgiwarp::{PostFailure, RecvWr, UcQp, UcQpAttr, UdQp, UdQpAttr};
 use nix::errno::Errno;
 use std::ffi::c_int;
-use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A datagram queue pair.
+/// The stack's queue pair.
+pub(crate) enum Transport {
+    Ud(UdQp),
+    Uc(UcQp),
+}
+
+impl Transport {
+    fn qpn(&self) -> u32 {
+        match self {
+            Self::Ud(qp) => qp.qpn().into(),
+            Self::Uc(qp) => qp.qpn().into(),
+        }
+    }
+
+    fn service(&self) -> Service {
+        match self {
+            Self::Ud(_) => Service::UnreliableDatagram,
+            Self::Uc(_) => Service::UnreliableConnected,
+        }
+    }
+
+    pub(crate) fn post_recv(&self, wr: RecvWr<'_>) -> Result<(), PostFailure> {
+        match self {
+            Self::Ud(qp) => qp.post_recv(&[wr]),
+            Self::Uc(qp) => qp.post_recv(&[wr]),
+        }
+    }
+
+    pub(crate) fn flush(&self) {
+        match self {
+            Self::Ud(qp) => qp.flush(),
+            Self::Uc(qp) => qp.flush(),
+        }
+    }
+}
+
+/// A queue pair.
 pub(crate) struct Qp {
     // Before what it uses: dropping it ends every send and receive.
-    pub(crate) qp: dgiwarp::UdQp,
+    pub(crate) qp: Transport,
     pub(crate) inline: InlineRing,
     attributes: Mutex<Attributes>,
     /// `attributes.state`, for posting, which takes no lock.
@@ -28,6 +68,7 @@ pub(crate) struct Qp {
     pub(crate) pd: Arc<Pd>,
     _send_cq: Arc<Cq>,
     _recv_cq: Arc<Cq>,
+    _srq: Option<Arc<Srq>>,
 }
 
 impl Facade for Qp {
@@ -51,14 +92,22 @@ impl Qp {
     }
 
     /// `ibv_modify_qp`, all of it or nothing.
-    fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<QpState, Errno> {
+    fn modify(&self, context: &Context, attr: &ibv_qp_attr, mask: c_int) -> Result<QpState, Errno> {
         let mut attributes = self.lock();
-        let after = attributes.modified(attr, mask)?;
+        let after = attributes.modified(self.qp.service(), attr, mask)?;
         // The stack has no way yet to forget what was posted without completing it.
         if after.state == QpState::Reset && attributes.state != QpState::Reset {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.qp.set_qkey(after.qkey);
+        match &self.qp {
+            Transport::Ud(qp) => qp.set_qkey(after.qkey),
+            Transport::Uc(qp) if mask & IBV_QP_DEST_QPN != 0 => {
+                let ah = ah::handle(context, &self.pd, &after.av)?;
+                let qpn = u16::try_from(after.dest_qpn).map_err(|_| Errno::EINVAL)?;
+                qp.connect(&ah, qpn).map_err(|_| Errno::EINVAL)?;
+            }
+            Transport::Uc(_) => {}
+        }
         *attributes = after;
         self.state.store(after.state.code(), Ordering::Release);
         if after.state == QpState::Error {
@@ -92,24 +141,48 @@ fn granted(asked: ibv_qp_cap) -> Result<ibv_qp_cap, Errno> {
 /// # Safety
 /// The pointers in `init` are live objects or NULL.
 unsafe fn create(domain: Arc<Pd>, init: &ibv_qp_init_attr) -> Result<Qp, Errno> {
-    if init.qp_type != IBV_QPT_UD || !init.srq.is_null() {
+    if !matches!(init.qp_type, IBV_QPT_UD | IBV_QPT_UC) {
         return Err(Errno::EOPNOTSUPP);
     }
-    let cap = granted(init.cap)?;
+    let mut cap = granted(init.cap)?;
     // SAFETY: the caller's contract.
     let send_cq = unsafe { queue(init.send_cq) }?;
     // SAFETY: the caller's contract.
     let recv_cq = unsafe { queue(init.recv_cq) }?;
+    // SAFETY: the caller's contract.
+    let shared = unsafe { srq::shared(init.srq) }?;
+    if shared.is_some() {
+        // ibv_create_qp(3): the sizes of the receive queue are the shared one's.
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
     let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
-    let qp = domain.pd.create_ud_qp(&UdQpAttr {
-        max_send_wr: count(cap.max_send_wr)?,
-        max_recv_wr: count(cap.max_recv_wr)?,
-        max_sge: count(cap.max_send_sge.max(cap.max_recv_sge))?,
-        grh: true,
-        ..UdQpAttr::new(&send_cq.cq, &recv_cq.cq)
-    });
+    let max_send_wr = count(cap.max_send_wr)?;
+    let max_recv_wr = count(cap.max_recv_wr.max(1))?;
+    let max_sge = count(cap.max_send_sge.max(cap.max_recv_sge))?;
+    let stack_srq = shared.as_ref().map(|shared| &shared.srq);
+    let (cqs, pd) = ((&send_cq.cq, &recv_cq.cq), &domain.pd);
+    let made = if init.qp_type == IBV_QPT_UD {
+        let attr = UdQpAttr {
+            max_send_wr,
+            max_recv_wr,
+            max_sge,
+            grh: true,
+            srq: stack_srq,
+            ..UdQpAttr::new(cqs.0, cqs.1)
+        };
+        pd.create_ud_qp(&attr).map(Transport::Ud)
+    } else {
+        let attr = UcQpAttr {
+            max_send_wr,
+            max_recv_wr,
+            max_sge,
+            srq: stack_srq,
+            ..UcQpAttr::new(cqs.0, cqs.1)
+        };
+        pd.create_uc_qp(&attr).map(Transport::Uc)
+    };
     Ok(Qp {
-        qp: qp.map_err(|error| errno::of_create(&error))?,
+        qp: made.map_err(|error| errno::of_create(&error))?,
         inline: InlineRing::default(),
         attributes: Mutex::new(Attributes::RESET),
         state: AtomicU32::new(QpState::Reset.code()),
@@ -118,6 +191,7 @@ unsafe fn create(domain: Arc<Pd>, init: &ibv_qp_init_attr) -> Result<Qp, Errno> 
         pd: domain,
         _send_cq: send_cq,
         _recv_cq: recv_cq,
+        _srq: shared,
     })
 }
 
@@ -142,11 +216,11 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
             pd,
             send_cq: attr.send_cq,
             recv_cq: attr.recv_cq,
-            srq: ptr::null_mut(),
-            handle: u32::from(qp.qp.qpn()),
-            qp_num: u32::from(qp.qp.qpn()),
+            srq: attr.srq,
+            handle: qp.qp.qpn(),
+            qp_num: qp.qp.qpn(),
             state: QpState::Reset.code(),
-            qp_type: IBV_QPT_UD,
+            qp_type: attr.qp_type,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             cond: libc::PTHREAD_COND_INITIALIZER,
             events_completed: 0,
@@ -170,7 +244,11 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let state = unsafe { Object::<Qp>::state(qp) }?;
         // SAFETY: and attributes.
         let attr = unsafe { load(attr) }?;
-        let after = state.modify(&attr, mask)?;
+        // SAFETY: a live queue pair; this field never changes.
+        let context = unsafe { (*qp).context };
+        // SAFETY: the context outlives its queue pairs.
+        let context = unsafe { context::state(context) }?;
+        let after = state.modify(context, &attr, mask)?;
         // SAFETY: a live queue pair; programs read this field, and only this function writes it.
         unsafe { (*qp).state = after.code() };
         Ok(())
@@ -192,6 +270,11 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             cur_qp_state: now.state.code(),
             qkey: now.qkey,
             sq_psn: now.sq_psn,
+            rq_psn: now.rq_psn,
+            dest_qp_num: now.dest_qpn,
+            path_mtu: now.path_mtu,
+            qp_access_flags: now.access_flags,
+            ah_attr: now.av,
             cap: state.cap,
             pkey_index: now.pkey_index,
             port_num: now.port,

@@ -1,8 +1,10 @@
-//! The states of an unreliable datagram queue pair, and which attributes each transition needs and takes
-//! (`ibv_modify_qp(3)`; the table is the InfiniBand specification's, volume 1, table 91).
+//! The states of a queue pair, and which attributes each transition needs and takes (`ibv_modify_qp(3)`; the tables are
+//! the InfiniBand specification's, volume 1, table 91).
 
 use crate::abi::{
-    IBV_QP_CUR_STATE, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_SQ_PSN, IBV_QP_STATE,
+    IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
+    IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
+    IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, ibv_ah_attr, ibv_gid, ibv_global_route,
     ibv_qp_attr,
 };
 use nix::errno::Errno;
@@ -52,7 +54,14 @@ impl QpState {
     }
 }
 
-/// What a program can change and query of a datagram queue pair.
+/// Which table of transitions holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    UnreliableDatagram,
+    UnreliableConnected,
+}
+
+/// What a program can change and query of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) state: QpState,
@@ -60,7 +69,30 @@ pub(crate) struct Attributes {
     pub(crate) sq_psn: u32,
     pub(crate) port: u8,
     pub(crate) pkey_index: u16,
+    pub(crate) rq_psn: u32,
+    pub(crate) dest_qpn: u32,
+    pub(crate) path_mtu: c_uint,
+    pub(crate) access_flags: c_uint,
+    /// Where the peer is.
+    pub(crate) av: ibv_ah_attr,
 }
+
+/// The address of a queue pair without a peer.
+const NOWHERE: ibv_ah_attr = ibv_ah_attr {
+    grh: ibv_global_route {
+        dgid: ibv_gid { raw: [0; 16] },
+        flow_label: 0,
+        sgid_index: 0,
+        hop_limit: 0,
+        traffic_class: 0,
+    },
+    dlid: 0,
+    sl: 0,
+    src_path_bits: 0,
+    static_rate: 0,
+    is_global: 0,
+    port_num: 0,
+};
 
 impl Attributes {
     /// A new or reset queue pair.
@@ -70,10 +102,20 @@ impl Attributes {
         sq_psn: 0,
         port: 0,
         pkey_index: 0,
+        rq_psn: 0,
+        dest_qpn: 0,
+        path_mtu: 0,
+        access_flags: 0,
+        av: NOWHERE,
     };
 
     /// The attributes after `ibv_modify_qp`, or `EINVAL` with nothing changed.
-    pub(crate) fn modified(self, attr: &ibv_qp_attr, mask: c_int) -> Result<Self, Errno> {
+    pub(crate) fn modified(
+        self,
+        service: Service,
+        attr: &ibv_qp_attr,
+        mask: c_int,
+    ) -> Result<Self, Errno> {
         let has = |flag: c_int| mask & flag != 0;
         let current = if has(IBV_QP_CUR_STATE) {
             QpState::from_code(attr.cur_qp_state)?
@@ -85,7 +127,7 @@ impl Attributes {
         } else {
             self.state
         };
-        let (required, optional) = transition(current, next).ok_or(Errno::EINVAL)?;
+        let (required, optional) = transition(service, current, next).ok_or(Errno::EINVAL)?;
         let given = mask & !IBV_QP_STATE;
         if current != self.state
             || given & required != required
@@ -99,6 +141,13 @@ impl Attributes {
             self
         };
         after.state = next;
+        after.take(attr, mask)?;
+        Ok(after)
+    }
+
+    fn take(&mut self, attr: &ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
+        let after = self;
+        let has = |flag: c_int| mask & flag != 0;
         if has(IBV_QP_PORT) {
             after.port = (attr.port_num == 1).then_some(1).ok_or(Errno::EINVAL)?;
         }
@@ -111,27 +160,76 @@ impl Attributes {
         if has(IBV_QP_SQ_PSN) {
             after.sq_psn = attr.sq_psn & 0x00ff_ffff;
         }
-        Ok(after)
+        if has(IBV_QP_RQ_PSN) {
+            after.rq_psn = attr.rq_psn & 0x00ff_ffff;
+        }
+        if has(IBV_QP_DEST_QPN) {
+            after.dest_qpn = attr.dest_qp_num & 0x00ff_ffff;
+        }
+        if has(IBV_QP_PATH_MTU) {
+            // enum ibv_mtu: 256 to 4096. It is only reported: segments follow the path.
+            after.path_mtu = (1..=5)
+                .contains(&attr.path_mtu)
+                .then_some(attr.path_mtu)
+                .ok_or(Errno::EINVAL)?;
+        }
+        if has(IBV_QP_AV) {
+            after.av = attr.ah_attr;
+        }
+        if has(IBV_QP_ACCESS_FLAGS) {
+            after.access_flags = attr.qp_access_flags;
+        }
+        Ok(())
     }
 }
 
 /// Attributes that a transition requires and those that it also takes; `None` if there is no such transition.
-fn transition(from: QpState, to: QpState) -> Option<(c_int, c_int)> {
-    const ADDRESSING: c_int = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+fn transition(service: Service, from: QpState, to: QpState) -> Option<(c_int, c_int)> {
     match (from, to) {
         (_, QpState::Reset | QpState::Error) => Some((0, IBV_QP_CUR_STATE)),
-        (QpState::Reset, QpState::Init) => Some((ADDRESSING, 0)),
-        (QpState::Init, QpState::Init) => Some((0, ADDRESSING)),
-        (QpState::Init, QpState::ReadyToReceive) => Some((0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY)),
-        (QpState::ReadyToReceive, QpState::ReadyToSend) => {
-            Some((IBV_QP_SQ_PSN, IBV_QP_CUR_STATE | IBV_QP_QKEY))
-        }
-        (QpState::ReadyToSend, QpState::ReadyToSend) => Some((0, IBV_QP_CUR_STATE | IBV_QP_QKEY)),
         (QpState::Reset, QpState::ReadyToReceive | QpState::ReadyToSend)
         | (QpState::Init, QpState::ReadyToSend)
         | (QpState::ReadyToReceive, QpState::Init | QpState::ReadyToReceive)
         | (QpState::ReadyToSend, QpState::Init | QpState::ReadyToReceive)
         | (QpState::Error, QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend) => None,
+        (QpState::Reset | QpState::Init, QpState::Init)
+        | (QpState::Init, QpState::ReadyToReceive)
+        | (QpState::ReadyToReceive | QpState::ReadyToSend, QpState::ReadyToSend) => {
+            Some(match service {
+                Service::UnreliableDatagram => datagram_step(from, to),
+                Service::UnreliableConnected => connected_step(from, to),
+            })
+        }
+    }
+}
+
+/// Of the steps that every kind of queue pair has.
+fn datagram_step(from: QpState, to: QpState) -> (c_int, c_int) {
+    const ADDRESSING: c_int = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+    match (from, to) {
+        (QpState::Reset, _) => (ADDRESSING, 0),
+        (QpState::Init, QpState::ReadyToReceive) => (0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
+        (QpState::Init, _) => (0, ADDRESSING),
+        (QpState::ReadyToReceive, _) => (IBV_QP_SQ_PSN, IBV_QP_CUR_STATE | IBV_QP_QKEY),
+        (QpState::ReadyToSend | QpState::Error, _) => (0, IBV_QP_CUR_STATE | IBV_QP_QKEY),
+    }
+}
+
+/// Of the same steps. Paths to change to are taken and never changed to: there is one port.
+fn connected_step(from: QpState, to: QpState) -> (c_int, c_int) {
+    const START: c_int = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    const PEER: c_int = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    const RUNNING: c_int =
+        IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
+    match (from, to) {
+        (QpState::Reset, _) => (START, 0),
+        (QpState::Init, QpState::ReadyToReceive) => (
+            PEER,
+            IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
+        ),
+        (QpState::Init, _) => (0, START),
+        (QpState::ReadyToReceive, _) => (IBV_QP_SQ_PSN, RUNNING),
+        (QpState::ReadyToSend | QpState::Error, _) => (0, RUNNING),
     }
 }
 
@@ -149,17 +247,22 @@ mod tests {
         }
     }
 
+    const UD: Service = Service::UnreliableDatagram;
     const TO_INIT: c_int = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 
     fn ready() -> Attributes {
         let init = Attributes::RESET
-            .modified(&attr(QpState::Init), TO_INIT)
+            .modified(UD, &attr(QpState::Init), TO_INIT)
             .unwrap();
         let rtr = init
-            .modified(&attr(QpState::ReadyToReceive), IBV_QP_STATE)
+            .modified(UD, &attr(QpState::ReadyToReceive), IBV_QP_STATE)
             .unwrap();
-        rtr.modified(&attr(QpState::ReadyToSend), IBV_QP_STATE | IBV_QP_SQ_PSN)
-            .unwrap()
+        rtr.modified(
+            UD,
+            &attr(QpState::ReadyToSend),
+            IBV_QP_STATE | IBV_QP_SQ_PSN,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -169,12 +272,12 @@ mod tests {
             qkey: 0x1111_1111,
             sq_psn: 7,
             port: 1,
-            pkey_index: 0,
+            ..Attributes::RESET
         };
         assert_eq!(ready(), expected);
         assert_eq!(
             ready()
-                .modified(&attr(QpState::Reset), IBV_QP_STATE)
+                .modified(UD, &attr(QpState::Reset), IBV_QP_STATE)
                 .unwrap(),
             Attributes::RESET
         );
@@ -184,15 +287,19 @@ mod tests {
     fn steps_cannot_be_left_out() {
         for state in [QpState::ReadyToReceive, QpState::ReadyToSend] {
             assert_eq!(
-                Attributes::RESET.modified(&attr(state), IBV_QP_STATE),
+                Attributes::RESET.modified(UD, &attr(state), IBV_QP_STATE),
                 Err(Errno::EINVAL)
             );
         }
         let error = ready()
-            .modified(&attr(QpState::Error), IBV_QP_STATE)
+            .modified(UD, &attr(QpState::Error), IBV_QP_STATE)
             .unwrap();
         assert_eq!(
-            error.modified(&attr(QpState::ReadyToSend), IBV_QP_STATE | IBV_QP_SQ_PSN),
+            error.modified(
+                UD,
+                &attr(QpState::ReadyToSend),
+                IBV_QP_STATE | IBV_QP_SQ_PSN
+            ),
             Err(Errno::EINVAL)
         );
     }
@@ -201,13 +308,13 @@ mod tests {
     fn required_attributes_must_be_there_and_others_must_not() {
         for missing in [IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY] {
             assert_eq!(
-                Attributes::RESET.modified(&attr(QpState::Init), TO_INIT & !missing),
+                Attributes::RESET.modified(UD, &attr(QpState::Init), TO_INIT & !missing),
                 Err(Errno::EINVAL)
             );
         }
         let mask = TO_INIT | IBV_QP_SQ_PSN;
         assert_eq!(
-            Attributes::RESET.modified(&attr(QpState::Init), mask),
+            Attributes::RESET.modified(UD, &attr(QpState::Init), mask),
             Err(Errno::EINVAL)
         );
     }
@@ -217,15 +324,41 @@ mod tests {
         let mut wrong = attr(QpState::ReadyToSend);
         wrong.cur_qp_state = QpState::Init.code();
         assert_eq!(
-            ready().modified(&wrong, IBV_QP_STATE | IBV_QP_CUR_STATE),
+            ready().modified(UD, &wrong, IBV_QP_STATE | IBV_QP_CUR_STATE),
             Err(Errno::EINVAL)
         );
         let mut wrong = attr(QpState::Init);
         wrong.port_num = 2;
         assert_eq!(
-            Attributes::RESET.modified(&wrong, TO_INIT),
+            Attributes::RESET.modified(UD, &wrong, TO_INIT),
             Err(Errno::EINVAL)
         );
         assert_eq!(QpState::from_code(SQD), Err(Errno::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_connected_queue_pair_needs_its_peer_to_receive() {
+        const UC: Service = Service::UnreliableConnected;
+        const PEER: c_int =
+            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        let attr = |state: QpState| ibv_qp_attr {
+            dest_qp_num: 4711,
+            rq_psn: 9,
+            path_mtu: 3,
+            ..attr(state)
+        };
+        let start = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        let init = Attributes::RESET
+            .modified(UC, &attr(QpState::Init), start)
+            .unwrap();
+        let rtr = attr(QpState::ReadyToReceive);
+        for missing in [IBV_QP_AV, IBV_QP_PATH_MTU, IBV_QP_DEST_QPN, IBV_QP_RQ_PSN] {
+            let refused = init.modified(UC, &rtr, PEER & !missing);
+            assert_eq!(refused, Err(Errno::EINVAL));
+        }
+        let ready = init.modified(UC, &rtr, PEER).unwrap();
+        assert_eq!((ready.dest_qpn, ready.rq_psn, ready.path_mtu), (4711, 9, 3));
+        let with_qkey = Attributes::RESET.modified(UC, &attr(QpState::Init), TO_INIT);
+        assert_eq!(with_qkey, Err(Errno::EINVAL));
     }
 }

@@ -51,14 +51,10 @@ pub UNSUPPORTED;
     }
     "IBVERBS_1.1" {
         "ibv_attach_mcast" => errno_value;
-        "ibv_destroy_srq" => errno_value;
         "ibv_detach_mcast" => errno_value;
-        "ibv_modify_srq" => errno_value;
-        "ibv_query_srq" => errno_value;
         "ibv_resize_cq" => errno_value;
         "ibv_rereg_mr" => minus_one;
         "ibv_resolve_eth_l2_from_gid" => minus_one;
-        "ibv_create_srq" => null;
         "ibv_copy_ah_attr_from_kern" => nothing;
     }
     "IBVERBS_1.6" {

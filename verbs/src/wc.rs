@@ -58,9 +58,9 @@ fn source_lid(source: SocketAddr) -> u16 {
 
 /// A completion as C programs see it.
 pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
-    let received = wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success;
+    let grh = wc.grh && wc.status == WcStatus::Success;
     let mut flags = 0;
-    if received {
+    if grh {
         flags |= IBV_WC_GRH;
     }
     if wc.immediate.is_some() {
@@ -69,13 +69,12 @@ pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
     if wc.invalidated.is_some() {
         flags |= IBV_WC_WITH_INV;
     }
-    let grh = if received { 40 } else { 0 };
     Some(ibv_wc {
         wr_id: wc.wr_id,
         status: status(wc.status),
         opcode: opcode(wc.opcode)?,
         vendor_err: wc.vendor_error,
-        byte_len: wc.byte_len.saturating_add(grh),
+        byte_len: wc.byte_len.saturating_add(if grh { 40 } else { 0 }),
         // The program reads an immediate in network order; an STag shares the field and is in that of the machine.
         imm_data: match (wc.immediate, wc.invalidated) {
             (Some(immediate), _) => immediate.to_be(),

@@ -210,6 +210,34 @@ fn ibv_ud_pingpong_on_this_host() {
     }
 }
 
+/// Messages of more than one datagram, too.
+#[test]
+fn ibv_uc_pingpong_on_this_host() {
+    if have("ibv_uc_pingpong", "ibv_uc_pingpong", "ibverbs-utils") {
+        let uc = Pingpong {
+            program: "ibv_uc_pingpong",
+            ..Pingpong::HERE
+        };
+        uc.run_all(&[1, 4096, 100_000], &[&["-g", "0"]]);
+        if lids("ibv_uc_pingpong_lid") {
+            uc.run_all(&[4096], &[&[]]);
+        }
+    }
+}
+
+#[test]
+fn ibv_uc_pingpong_between_two_hosts() {
+    if namespaces("ibv_uc_pingpong_veth") {
+        let apart = Pingpong {
+            program: "ibv_uc_pingpong",
+            around: &UNSHARE,
+            prepare: CABLE,
+            host: "10.77.1.1",
+        };
+        apart.run_all(&[64, 20_000], &[&["-g", "0"], &["-g", "1"]]);
+    }
+}
+
 #[test]
 fn ibv_ud_pingpong_on_this_host_with_lids() {
     if have("ibv_ud_pingpong_lid", "ibv_ud_pingpong", "ibverbs-utils")

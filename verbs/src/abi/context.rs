@@ -2,7 +2,8 @@
 
 use super::{
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex, ibv_port_attr, ibv_qp,
-    ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_wc, layouts,
+    ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc,
+    layouts,
 };
 use std::ffi::{c_int, c_void};
 
@@ -33,8 +34,9 @@ pub struct ibv_context_ops {
     pub _compat_modify_srq: Unset,
     pub _compat_query_srq: Unset,
     pub _compat_destroy_srq: Unset,
-    pub post_srq_recv:
-        Option<unsafe extern "C" fn(*mut c_void, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    pub post_srq_recv: Option<
+        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    >,
     pub _compat_create_qp: Unset,
     pub _compat_query_qp: Unset,
     pub _compat_modify_qp: Unset,

@@ -31,7 +31,7 @@ pub const IBV_ACCESS_HUGETLB: c_uint = 1 << 7;
 /// Bits 20 to 29: hints that a provider may ignore, so they are accepted whatever they are.
 pub const IBV_ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ibv_global_route {
     pub dgid: ibv_gid,
@@ -52,7 +52,7 @@ pub struct ibv_grh {
     pub dgid: ibv_gid,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ibv_ah_attr {
     pub grh: ibv_global_route,
@@ -118,6 +118,24 @@ pub struct ibv_srq {
     pub events_completed: u32,
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ibv_srq_attr {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub srq_limit: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_srq_init_attr {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
+}
+
+pub const IBV_SRQ_MAX_WR: c_int = 1;
+pub const IBV_SRQ_LIMIT: c_int = 1 << 1;
+
 #[repr(C)]
 pub struct ibv_qp {
     pub context: *mut ibv_context,
@@ -173,6 +191,8 @@ layouts! {
         parent_domain @ 48,
     }
     struct ibv_srq = 128 { context @ 0, srq_context @ 8, pd @ 16, handle @ 24, mutex @ 32, cond @ 72, events_completed @ 120 }
+    struct ibv_srq_attr = 12 { max_wr @ 0, max_sge @ 4, srq_limit @ 8 }
+    struct ibv_srq_init_attr = 24 { srq_context @ 0, attr @ 8 }
     struct ibv_qp = 160 {
         context @ 0, qp_context @ 8, pd @ 16, send_cq @ 24, recv_cq @ 32, srq @ 40, handle @ 48, qp_num @ 52,
         state @ 56, qp_type @ 60, mutex @ 64, cond @ 104, events_completed @ 152,

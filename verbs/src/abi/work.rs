@@ -62,10 +62,17 @@ pub const IBV_QPT_UD: c_uint = 4;
 pub const IBV_QP_STATE: c_int = 1;
 pub const IBV_QP_CUR_STATE: c_int = 1 << 1;
 pub const IBV_QP_EN_SQD_ASYNC_NOTIFY: c_int = 1 << 2;
+pub const IBV_QP_ACCESS_FLAGS: c_int = 1 << 3;
 pub const IBV_QP_PKEY_INDEX: c_int = 1 << 4;
 pub const IBV_QP_PORT: c_int = 1 << 5;
 pub const IBV_QP_QKEY: c_int = 1 << 6;
+pub const IBV_QP_AV: c_int = 1 << 7;
+pub const IBV_QP_PATH_MTU: c_int = 1 << 8;
+pub const IBV_QP_RQ_PSN: c_int = 1 << 12;
+pub const IBV_QP_ALT_PATH: c_int = 1 << 14;
 pub const IBV_QP_SQ_PSN: c_int = 1 << 16;
+pub const IBV_QP_PATH_MIG_STATE: c_int = 1 << 18;
+pub const IBV_QP_DEST_QPN: c_int = 1 << 20;
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]

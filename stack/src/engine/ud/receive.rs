@@ -182,6 +182,7 @@ impl<C: CompletionSink> Upper<Peer> for UdUpper<'_, C> {
             source: delivery.source.socket_addr(),
             destination: self.to,
             solicited: delivery.solicited,
+            grh: self.config.grh,
             ..Wc::new(receive.wr_id, opcode, self.config.qpn.into())
         };
         if self.config.grh
