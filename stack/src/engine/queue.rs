@@ -184,6 +184,17 @@ impl RecvQueue {
         self.posted.lock().receives.push_front(wqe);
     }
 
+    /// The requests in the queue, from the head.
+    #[cfg(test)]
+    pub(crate) fn wr_ids(&self) -> Vec<u64> {
+        self.posted
+            .lock()
+            .receives
+            .iter()
+            .map(|wqe| wqe.wr_id)
+            .collect()
+    }
+
     /// Empties the queue, for a QP that flushes. Receives that QPs share belong to none of them and stay.
     pub(crate) fn drain(&self) -> Vec<RecvWqe> {
         if self.is_shared() {

@@ -257,4 +257,6 @@ impl UdEngine {
 }
 
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
