@@ -86,7 +86,7 @@ impl Message {
 }
 
 /// The part of a message that a datagram carries.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) message: MessageId,
     pub(super) offset: u32,

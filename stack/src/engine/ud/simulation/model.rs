@@ -27,6 +27,8 @@ pub(super) struct Limits {
     pub(super) receives: usize,
     /// Octets before each received message.
     pub(super) headroom: u32,
+    /// Reports of segments that one look takes; `None` where none are asked for.
+    pub(super) reports: Option<usize>,
 }
 
 /// A region that peers may name.
@@ -57,6 +59,7 @@ pub(super) enum Expected {
         message: MessageId,
         ranges: Vec<(u32, u32)>,
     },
+    Segment(Piece),
 }
 
 /// The memory of a QP.
@@ -97,6 +100,9 @@ pub(super) struct Model {
     sends: Vec<Open>,
     posted: VecDeque<Receive>,
     pub(super) expected: Vec<Expected>,
+    /// Whether the application was told that no record slot is free, and times that it must be told now.
+    told_of_full_ring: bool,
+    pub(super) ring_full: usize,
     pub(super) dropped: [u64; DropReason::ALL.len()],
     pub(super) segments: u64,
     pub(super) octets: u64,
@@ -116,6 +122,8 @@ impl Model {
             sends: Vec::new(),
             posted: VecDeque::new(),
             expected: Vec::new(),
+            told_of_full_ring: false,
+            ring_full: 0,
             dropped: [0; DropReason::ALL.len()],
             segments: 0,
             octets: 0,
@@ -208,27 +216,24 @@ impl Model {
         let (source, number) = self.source_of(message)?;
         self.advance(source, number);
         let is_it = |open: &Open| open.source == source && open.number == number;
-        let position = match self.sends.iter().position(is_it) {
-            Some(position) => position,
-            None => {
-                let of_source = self.sends.iter().filter(|open| open.source == source);
-                if of_source.count() >= ASSEMBLIES_PER_SOURCE
-                    || self.sends.len() >= (self.limits.receives / 2).clamp(1, 16)
-                {
-                    return Err(DropReason::ReassemblyFull);
-                }
-                let receive = self.take(message.length)?;
-                self.sends.push(Open {
-                    source,
-                    number,
-                    message: piece.message,
-                    ranges: Vec::new(),
-                    since: now,
-                    receive: Some(receive),
-                });
-                self.sends.len() - 1
+        let mut position = self.sends.iter().position(is_it);
+        if position.is_none() {
+            let whole = piece.length == message.length;
+            if !whole {
+                self.make_room(source, number)?;
             }
-        };
+            let receive = self.take(message.length)?;
+            self.sends.push(Open {
+                source,
+                number,
+                message: piece.message,
+                ranges: Vec::new(),
+                since: now,
+                receive: Some(receive),
+            });
+            position = Some(self.sends.len() - 1);
+        }
+        let position = position.expect("it is open now");
         let open = &mut self.sends[position];
         add(&mut open.ranges, piece)?;
         let receive = open.receive.expect("an open Send has a receive");
@@ -243,6 +248,43 @@ impl Model {
             });
         }
         Ok(())
+    }
+
+    /// §7 step 2: room for another incomplete Send, if need be that of the oldest of the same source.
+    fn make_room(&mut self, key: SourceKey, number: u32) -> Handled {
+        let is_full = |sends: &[Open], receives: usize| {
+            let of_source = sends.iter().filter(|open| open.source == key);
+            of_source.count() >= ASSEMBLIES_PER_SOURCE || sends.len() >= (receives / 2).clamp(1, 16)
+        };
+        if !is_full(&self.sends, self.limits.receives) {
+            return Ok(());
+        }
+        let highest = self.sources[&key].highest;
+        let mut of_source: Vec<_> = self
+            .sends
+            .iter()
+            .filter(|open| open.source == key)
+            .collect();
+        of_source.sort_by_key(|open| highest.wrapping_sub(open.number));
+        let oldest = of_source.last().map(|open| open.number);
+        let Some(oldest) = oldest.filter(|oldest| behind(*oldest, number).is_none()) else {
+            return Err(DropReason::ReassemblyFull);
+        };
+        let is_oldest = |open: &Open| open.source == key && open.number == oldest;
+        self.give_up(self.sends.iter().position(is_oldest).expect("it is there"));
+        self.count(DropReason::ReassemblySuperseded);
+        if is_full(&self.sends, self.limits.receives) {
+            return Err(DropReason::ReassemblyFull);
+        }
+        Ok(())
+    }
+
+    /// Closes an incomplete Send; its receive goes back to the head of the queue.
+    fn give_up(&mut self, position: usize) {
+        let open = self.sends.swap_remove(position);
+        self.close(open.source, open.number);
+        self.posted
+            .push_front(open.receive.expect("an open Send has a receive"));
     }
 
     /// §4: the source of a message, unless the message is late.
@@ -333,10 +375,17 @@ impl Model {
                 add(&mut open.ranges, piece)?;
                 open.since = now;
             }
-            None => self.count(DropReason::RecordDropped),
+            None => {
+                self.count(DropReason::RecordDropped);
+                self.ring_full += usize::from(!self.told_of_full_ring);
+                self.told_of_full_ring = true;
+            }
         }
         let at = start + piece.offset as usize;
         memory.target.expect(at, octets(message, piece));
+        if position.is_some() {
+            self.report(piece);
+        }
         let complete = position.is_some_and(|position| {
             whole || octets_in(&self.records[position].ranges) == message.length
         });
@@ -344,6 +393,19 @@ impl Model {
             self.close_records(is_it);
         }
         Ok(())
+    }
+
+    /// §5: each placed segment is reported where that is asked for, as long as there is room.
+    fn report(&mut self, piece: Piece) {
+        let Some(room) = self.limits.reports else {
+            return;
+        };
+        let is_report = |one: &&Expected| matches!(one, Expected::Segment(_));
+        if self.expected.iter().filter(is_report).count() < room {
+            self.expected.push(Expected::Segment(piece));
+        } else {
+            self.count(DropReason::SegmentUnreported);
+        }
     }
 
     /// §5, steps 3 to 7. Returns where in the region the message starts.
@@ -372,6 +434,7 @@ impl Model {
     /// The application releases a record.
     pub(super) fn release(&mut self) {
         self.held -= 1;
+        self.told_of_full_ring = false;
     }
 
     /// The application wants all records now.
@@ -397,10 +460,7 @@ impl Model {
         let mut returned = 0;
         let is_over = |open: &Open| open.since + REASSEMBLY_TIMEOUT <= now;
         while let Some(position) = self.sends.iter().position(is_over) {
-            let open = self.sends.swap_remove(position);
-            self.close(open.source, open.number);
-            self.posted
-                .push_front(open.receive.expect("an open Send has a receive"));
+            self.give_up(position);
             self.count(DropReason::ReassemblyTimeout);
             returned += 1;
         }

@@ -9,7 +9,7 @@ use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 use dgiwarp_sim::{Address, Rng};
 use rand::RngExt as _;
 
-use super::ledger::{Kind, Ledger, MessageId, Offer, Outcome, SentAs, socket_addr};
+use super::ledger::{Kind, Ledger, MessageId, Offer, Outcome, Piece, SentAs, socket_addr};
 use super::memory::{Memory, source};
 use super::model::{Expected, Limits, Model, Placement, Receive, Region};
 use super::outgoing::{Outgoing, Refusals};
@@ -30,6 +30,11 @@ pub(super) struct Completed {
     pub(super) sent: Vec<Wc>,
     pub(super) received: Vec<Wc>,
     pub(super) retired: usize,
+    segments: Vec<Wc>,
+    /// Most of these.
+    room: usize,
+    /// Times that the application was told of a full ring of records.
+    ring_full: usize,
 }
 
 impl CompletionSink for Completed {
@@ -41,16 +46,24 @@ impl CompletionSink for Completed {
         self.received.push(wc);
     }
 
+    fn segment(&mut self, wc: Wc) -> bool {
+        let fits = self.segments.len() < self.room;
+        if fits {
+            self.received.push(wc);
+            self.segments.push(wc);
+        }
+        fits
+    }
+
     fn retired(&mut self) {
         self.retired += 1;
     }
 
     fn event(&mut self, event: AsyncEvent) {
-        // A program hears of lost records from the counters too, which are compared.
-        assert!(
-            matches!(event, AsyncEvent::RecordRingFull { .. }),
-            "{event:?} for nothing that a simulation does"
-        );
+        match event {
+            AsyncEvent::RecordRingFull { .. } => self.ring_full += 1,
+            other => panic!("{other:?} for nothing that a simulation does"),
+        }
     }
 }
 
@@ -111,7 +124,10 @@ impl Qp {
         let (engine, model, outgoing) = live(address, &plan, pd, rng);
         let mut qp = Self {
             recv_queue: RecvQueue::new(slots.len(), 4),
-            completed: Completed::default(),
+            completed: Completed {
+                room: plan.reports.unwrap_or_default(),
+                ..Completed::default()
+            },
             receive_lkey: receive_keys.lkey,
             source_lkey: source_keys.lkey,
             read_only: source_keys.rkey,
@@ -202,6 +218,7 @@ impl Qp {
         let arrival = Arrival {
             from: Peer::ip(socket_addr(from)),
             to: Some(socket_addr(self.address).ip()),
+            to_group: false,
             octets: train.octets,
             stride: train.stride,
         };
@@ -264,6 +281,10 @@ impl Qp {
         for wc in &received {
             let position = match wc.opcode {
                 WcOpcode::WriteRecord => self.find_record(wc, &expected, &ledger.borrow()),
+                // So do reports, each before its record.
+                WcOpcode::WriteRecordSegment => expected
+                    .iter()
+                    .position(|one| matches!(one, Expected::Segment(_))),
                 // Receives complete in order.
                 _ => expected
                     .iter()
@@ -279,6 +300,7 @@ impl Qp {
                 Expected::Record { message, .. } => {
                     self.check_record(wc, message, &mut ledger.borrow_mut());
                 }
+                Expected::Segment(piece) => self.check_report(wc, piece, &ledger.borrow()),
             }
         }
         assert!(
@@ -286,6 +308,9 @@ impl Qp {
             "{:?}: {expected:?} did not complete",
             self.address
         );
+        self.completed.segments.clear();
+        let told = std::mem::take(&mut self.completed.ring_full);
+        assert_eq!(told, std::mem::take(&mut self.model.ring_full));
         self.compare_counters();
         let posted = self.recv_queue.wr_ids();
         assert!(
@@ -322,7 +347,7 @@ impl Qp {
     fn find_record(&self, wc: &Wc, expected: &[Expected], ledger: &Ledger) -> Option<usize> {
         let record = self.engine.record(RecordHandle::from_u64(wc.wr_id))?;
         expected.iter().position(|one| match one {
-            Expected::Receive { .. } => false,
+            Expected::Receive { .. } | Expected::Segment(_) => false,
             Expected::Record { message, ranges } => {
                 let message = &ledger.messages[*message];
                 let is = (record.stag.get(), record.base.get(), record.length);
@@ -405,6 +430,22 @@ impl Qp {
         ledger.messages[id].outcome = Some(outcome);
         ledger.messages[id].ended_in = self.life;
         self.follow_ups.push(FollowUp::Release(handle));
+    }
+
+    fn check_report(&self, wc: &Wc, piece: Piece, ledger: &Ledger) {
+        let handle = RecordHandle::from_u64(wc.wr_id);
+        let record = self.engine.record(handle).expect("its record is there");
+        let message = &ledger.messages[piece.message];
+        assert_eq!(record.base.get(), message.target.base);
+        let expected = Wc {
+            byte_len: piece.length,
+            offset: piece.offset,
+            immediate: message.immediate,
+            source: Some(socket_addr(message.from)),
+            destination: wc.destination,
+            ..Wc::new(wc.wr_id, wc.opcode, self.address.port.into())
+        };
+        assert_eq!(*wc, expected, "a segment of message {}", piece.message);
     }
 
     /// Compares the completions of what was posted, after a transmission.
@@ -507,7 +548,7 @@ impl Qp {
 pub(super) struct Train<'a> {
     pub(super) octets: &'a [u8],
     pub(super) stride: usize,
-    pub(super) known: &'a [(super::ledger::Piece, bool, usize)],
+    pub(super) known: &'a [(Piece, bool, usize)],
 }
 
 /// A new life of a QP.
@@ -527,6 +568,7 @@ fn live(address: Address, plan: &QpPlan, pd: PdId, rng: &mut Rng) -> (UdEngine, 
         grh: plan.grh,
         max_recv_wr: plan.receives.len(),
         record_slots: plan.record_slots,
+        segment_completions: plan.reports.is_some(),
         record_timeout: plan.record_timeout,
         seed: [epoch, number, msn],
     });
@@ -535,6 +577,7 @@ fn live(address: Address, plan: &QpPlan, pd: PdId, rng: &mut Rng) -> (UdEngine, 
         record_timeout: plan.record_timeout,
         receives: plan.receives.len(),
         headroom: if plan.grh { GRH } else { 0 },
+        reports: plan.reports,
     };
     (engine, Model::new(limits), Outgoing::new(epoch))
 }

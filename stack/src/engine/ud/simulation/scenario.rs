@@ -36,6 +36,8 @@ pub(super) struct QpPlan {
     pub(super) iova: u64,
     pub(super) record_slots: usize,
     pub(super) record_timeout: Duration,
+    /// Whether each segment of a record is reported, and how many reports one look takes.
+    pub(super) reports: Option<usize>,
     /// Length of each receive.
     pub(super) receives: Vec<u32>,
     /// After which a receive is posted (again), at most.
@@ -303,6 +305,7 @@ fn qp(rng: &mut Rng, style: Style) -> QpPlan {
             0 => rng.random_range(1..50),
             _ => 200,
         }),
+        reports: rng.random_bool(0.3).then(|| rng.random_range(0..100)),
         receives,
         post_delay: micros(rng, if slow { 100_000 } else { 10 }),
         release_delay: micros(rng, if slow { 500_000 } else { 10 }),

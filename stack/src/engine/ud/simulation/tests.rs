@@ -103,6 +103,7 @@ fn more_harsh_networks() {
         DropReason::ReceiveTooShort,
         DropReason::ReassemblyFull,
         DropReason::ReassemblyTimeout,
+        DropReason::ReassemblySuperseded,
         DropReason::WriteRecordOff,
         DropReason::BadStag,
         DropReason::NoAccess,
@@ -111,6 +112,7 @@ fn more_harsh_networks() {
         DropReason::Duplicate,
         DropReason::MapFull,
         DropReason::RecordDropped,
+        DropReason::SegmentUnreported,
     ] {
         let times = statistics.dropped(reason);
         assert!(times > 100, "{reason} happens only {times} times");
