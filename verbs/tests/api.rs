@@ -56,3 +56,28 @@ fn datagram_queue_pairs_do_what_the_man_pages_say() {
     );
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
 }
+
+#[test]
+fn connected_datagrams_and_shared_receive_queues_do_too() {
+    let directory = scratch("uc");
+    let source = include_str!("c/uc.c");
+    let Some(program) = compile("uc", &directory, source, &["-Wall", "-libverbs"]) else {
+        return;
+    };
+    let mut gids = GidTable::new();
+    gids.update(host_gids().unwrap());
+    for (index, gid) in gids.iter() {
+        let mut command = Command::new("timeout");
+        command.args(["30", RUN]).arg(&program);
+        let output = succeed(command.arg(index.to_string()));
+        assert_eq!(
+            (
+                &*String::from_utf8_lossy(&output.stdout),
+                &*String::from_utf8_lossy(&output.stderr)
+            ),
+            ("ok\n", ""),
+            "{}",
+            gid.address
+        );
+    }
+}
