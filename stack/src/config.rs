@@ -1,6 +1,7 @@
 //! Settings of a device, each with an environment variable for programs that are not recompiled.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::Fault;
@@ -91,6 +92,18 @@ pub const KNOBS: &[Knob] = &[
             fault.map_or_else(String::new, ToString::to_string)
         },
     },
+    Knob {
+        name: "DGIWARP_PCAP",
+        help: "directory for a capture file (pcapng) of each datagram queue pair; empty for none",
+        set: |config, text| {
+            config.pcap = (!text.is_empty()).then(|| PathBuf::from(text));
+            Some(())
+        },
+        show: |config| {
+            let directory = config.pcap.as_ref();
+            directory.map_or_else(String::new, |path| path.display().to_string())
+        },
+    },
 ];
 
 /// Settings of a device.
@@ -111,6 +124,9 @@ pub struct Config {
     pub read_timeout: Duration,
     /// Faults made in received datagrams, to try programs on a bad network. Default none.
     pub fault: Option<Fault>,
+    /// Directory for a capture file (pcapng) of each datagram queue pair, `qp-<pid>-<qpn>.pcapng`, with every datagram sent and
+    /// received; those that were dropped have a comment that says why. Default none.
+    pub pcap: Option<PathBuf>,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
     /// epochs can be guessed with it.
     pub seed: Option<u64>,
@@ -125,6 +141,7 @@ impl Default for Config {
             record_timeout: Duration::from_millis(200),
             read_timeout: Duration::from_secs(2),
             fault: None,
+            pcap: None,
             seed: None,
         }
     }

@@ -133,7 +133,7 @@ impl UdQp {
             send_cq: Arc::clone(&attr.send_cq.shared),
             recv_cq: Arc::clone(&attr.recv_cq.shared),
             mrs: Arc::clone(&rnic.mrs),
-            instruments: Instruments::new(&rnic.config, rnic.next_datagram_qp()),
+            instruments: Instruments::new(&rnic.config, local, rnic.next_datagram_qp()),
         })?;
         let segment_slots = match attr.record_completions {
             RecordCompletions::PerMessage => 0,

@@ -1,7 +1,7 @@
 //! The only place of this crate that reads the clock.
 
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -10,6 +10,14 @@ use nix::time::{ClockId, clock_gettime};
 #[expect(clippy::disallowed_methods, reason = "the driver owns real time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// Time since the epoch, as the host's clock has it; for the eyes of people only.
+#[expect(clippy::disallowed_methods, reason = "the driver owns real time")]
+pub(crate) fn since_epoch() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 /// An instant as nanoseconds since the first use, for atomics; `u64::MAX` stands for never.

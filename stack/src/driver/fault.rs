@@ -66,7 +66,16 @@ pub(super) trait Deliver {
     fn deliver(&mut self, arrival: Arrival<'_>);
 
     /// A datagram is lost.
-    fn lose(&mut self, arrival: Arrival<'_>);
+    fn lose(&mut self, arrival: Arrival<'_>, loss: Loss);
+}
+
+/// Why a datagram is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// As asked for.
+    Drop,
+    /// Too much is waiting.
+    Overflow,
 }
 
 /// The faults of one queue pair.
@@ -114,12 +123,7 @@ impl Faults {
     pub(super) fn take(&mut self, now: Instant, arrival: Arrival<'_>, to: &mut impl Deliver) {
         // What is due is ahead of what comes.
         self.handle_timeout(now, to);
-        for datagram in arrival.octets.chunks(arrival.stride.max(1)) {
-            let one = Arrival {
-                octets: datagram,
-                stride: datagram.len(),
-                ..arrival
-            };
+        for one in arrival.each() {
             self.take_one(now, one, to);
         }
     }
@@ -128,7 +132,7 @@ impl Faults {
         let decision = self.decide();
         if decision.drop {
             self.counts.dropped += 1;
-            to.lose(arrival);
+            to.lose(arrival, Loss::Drop);
             return;
         }
         let copy = decision.corrupt.then(|| {
@@ -148,7 +152,7 @@ impl Faults {
             || self.delayed_octets + arrival.octets.len() > MAX_DELAYED_OCTETS
         {
             self.counts.overflowed += 1;
-            to.lose(arrival);
+            to.lose(arrival, Loss::Overflow);
         } else {
             self.counts.delayed += 1;
             self.delayed_octets += arrival.octets.len();

@@ -1,8 +1,13 @@
-//! What stands between the sockets of a queue pair and its engine when somebody asked for it: faults made on purpose.
+//! What stands between the sockets of a queue pair and its engine when somebody asked for it: faults made on purpose, and a
+//! capture file.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::fault::{Deliver, FaultCounts, Faults};
+use dgiwarp_rdmap::datagram::DropReason;
+
+use super::fault::{Deliver, FaultCounts, Faults, Loss};
+use super::tap::{Fate, Tap};
 use crate::Config;
 use crate::engine::ud::Arrival;
 
@@ -10,28 +15,38 @@ use crate::engine::ud::Arrival;
 #[derive(Debug)]
 pub(crate) struct Instruments {
     faults: Option<Faults>,
+    tap: Option<Tap>,
 }
 
 impl Instruments {
-    /// What the settings ask for; the queue pair was made after `order` others.
-    pub(crate) fn new(config: &Config, order: u64) -> Option<Box<Self>> {
-        let faults = config.fault.as_ref()?;
-        Some(Box::new(Self {
-            faults: Some(Faults::new(faults, order)),
-        }))
+    /// What the settings ask for; the queue pair is bound to `local` and was made after `order` others.
+    pub(crate) fn new(config: &Config, local: SocketAddr, order: u64) -> Option<Box<Self>> {
+        let this = Self {
+            faults: config.fault.map(|fault| Faults::new(&fault, order)),
+            tap: config
+                .pcap
+                .as_ref()
+                .and_then(|path| Tap::open(path, local, config.group_port)),
+        };
+        (this.faults.is_some() || this.tap.is_some()).then(|| Box::new(this))
     }
 
-    /// Takes what one receive call brought and gives `engine` what arrives because of it.
+    /// Takes what one receive call brought and gives `engine` what arrives because of it, one datagram at a time; it tells why
+    /// it dropped one.
     pub(super) fn take(
         &mut self,
         now: Instant,
         arrival: Arrival<'_>,
-        engine: impl FnMut(Arrival<'_>),
+        engine: impl FnMut(Arrival<'_>) -> Option<DropReason>,
     ) {
-        let mut to = Engine { handle: engine };
-        match &mut self.faults {
+        let Self { faults, tap } = self;
+        let mut to = Engine {
+            handle: engine,
+            tap: tap.as_mut(),
+        };
+        match faults {
             Some(faults) => faults.take(now, arrival, &mut to),
-            None => to.deliver(arrival),
+            None => arrival.each().for_each(|one| to.deliver(one)),
         }
     }
 
@@ -41,9 +56,29 @@ impl Instruments {
     }
 
     /// Gives `engine` what waited long enough.
-    pub(super) fn handle_timeout(&mut self, now: Instant, engine: impl FnMut(Arrival<'_>)) {
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        engine: impl FnMut(Arrival<'_>) -> Option<DropReason>,
+    ) {
         if let Some(faults) = &mut self.faults {
-            faults.handle_timeout(now, &mut Engine { handle: engine });
+            let mut to = Engine {
+                handle: engine,
+                tap: self.tap.as_mut(),
+            };
+            faults.handle_timeout(now, &mut to);
+        }
+    }
+
+    /// The capture file, if there is one.
+    pub(super) fn tap(&mut self) -> Option<&mut Tap> {
+        self.tap.as_mut()
+    }
+
+    /// Tells what could not be told while registered memory was held.
+    pub(super) fn settle(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            tap.settle();
         }
     }
 
@@ -54,15 +89,23 @@ impl Instruments {
     }
 }
 
-/// Where what arrives goes.
-struct Engine<F> {
+/// Where what arrives goes, and who writes it down.
+struct Engine<'a, F> {
     handle: F,
+    tap: Option<&'a mut Tap>,
 }
 
-impl<F: FnMut(Arrival<'_>)> Deliver for Engine<F> {
+impl<F: FnMut(Arrival<'_>) -> Option<DropReason>> Deliver for Engine<'_, F> {
     fn deliver(&mut self, arrival: Arrival<'_>) {
-        (self.handle)(arrival);
+        let dropped = (self.handle)(arrival);
+        if let Some(tap) = &mut self.tap {
+            tap.received(arrival, dropped.map_or(Fate::Used, Fate::Dropped));
+        }
     }
 
-    fn lose(&mut self, _arrival: Arrival<'_>) {}
+    fn lose(&mut self, arrival: Arrival<'_>, loss: Loss) {
+        if let Some(tap) = &mut self.tap {
+            tap.received(arrival, Fate::Lost(loss));
+        }
+    }
 }

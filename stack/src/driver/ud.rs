@@ -19,6 +19,7 @@ use super::member::Qp;
 use super::notices::Notices;
 use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
+use super::tap::Tap;
 use super::udp_socket::{Leave, ReceiveBuffer, UdpSocket, can_send_trains};
 pub(crate) use super::udp_sockets::UdpSockets;
 use super::udp_sockets::{Advice, SocketIndex};
@@ -170,6 +171,7 @@ impl UdShared {
             now,
             connect: None,
             notices: &mut notices,
+            tap: inner.instruments.as_mut().and_then(|it| it.tap()),
         };
         let mut completions = self.completions();
         let sent = inner
@@ -180,6 +182,9 @@ impl UdShared {
         }
         if !notices.is_empty() {
             self.report(inner, &notices);
+        }
+        if let Some(instruments) = &mut inner.instruments {
+            instruments.settle();
         }
         self.blocked
             .store(sent == Transmitted::Blocked, Ordering::Release);
@@ -318,10 +323,12 @@ impl UdShared {
             ..
         } = inner;
         let mut handle = |now, arrival: Arrival<'_>| {
-            engine.handle_input(now, arrival, self.tables(), &mut self.completions());
+            engine.handle_input(now, arrival, self.tables(), &mut self.completions())
         };
         match instruments {
-            None => handle(now, arrival),
+            None => {
+                handle(now, arrival);
+            }
             Some(instruments) => {
                 // What waits does so to the microsecond.
                 let now = clock::now();
@@ -349,7 +356,7 @@ impl UdShared {
                 } = inner;
                 if let Some(instruments) = instruments {
                     instruments.handle_timeout(now, |arrival| {
-                        engine.handle_input(now, arrival, self.tables(), &mut self.completions());
+                        engine.handle_input(now, arrival, self.tables(), &mut self.completions())
                     });
                 }
                 engine.handle_timeout(now, self.tables(), &mut self.completions());
@@ -505,6 +512,7 @@ struct SocketSink<'a> {
     connect: Option<(SocketIndex, Peer, IpAddr)>,
     /// What the network said of earlier trains.
     notices: &'a mut Notices,
+    tap: Option<&'a mut Tap>,
 }
 
 impl TransmitSink for SocketSink<'_> {
@@ -547,6 +555,12 @@ impl TransmitSink for SocketSink<'_> {
             Ok(_) => SendOutcome::Sent,
             Err(error) => self.judge(&error, ah, train),
         };
+        if let Some(tap) = &mut self.tap
+            && outcome == SendOutcome::Sent
+        {
+            let local = ah.source().unwrap_or_else(|| ah.route_source());
+            tap.sent(local, peer, pieces, train);
+        }
         if unconnected
             && !ah.is_group()
             && outcome == SendOutcome::Sent

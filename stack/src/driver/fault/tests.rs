@@ -22,7 +22,7 @@ impl Deliver for Log {
         self.delivered.push(arrival.octets.to_vec());
     }
 
-    fn lose(&mut self, _arrival: Arrival<'_>) {
+    fn lose(&mut self, _arrival: Arrival<'_>, _loss: Loss) {
         self.lost += 1;
     }
 }

@@ -121,7 +121,7 @@ impl UdEngine {
             .transmit(context, budget, sink, completions, &mut self.counters)
     }
 
-    /// Handles what one receive call brought: one datagram, or a train of equal ones.
+    /// Handles what one receive call brought: one datagram, or a train of equal ones. Returns why the last one that was dropped was.
     #[inline]
     pub(crate) fn handle_input(
         &mut self,
@@ -129,7 +129,7 @@ impl UdEngine {
         arrival: Arrival<'_>,
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
-    ) {
+    ) -> Option<DropReason> {
         receive::handle_input(
             &mut self.receiver,
             &mut self.counters,
@@ -137,7 +137,7 @@ impl UdEngine {
             (now, arrival),
             tables,
             completions,
-        );
+        )
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.

@@ -33,6 +33,20 @@ pub(crate) struct Arrival<'a> {
     pub(crate) stride: usize,
 }
 
+impl<'a> Arrival<'a> {
+    /// The datagrams, each as if it had come alone.
+    pub(crate) fn each(self) -> impl Iterator<Item = Self> + 'a {
+        self.octets
+            .chunks(self.stride.max(1))
+            .map(move |octets| Self {
+                octets,
+                stride: octets.len(),
+                ..self
+            })
+    }
+}
+
+/// Handles what one receive call brought. Returns why the last datagram that was dropped was.
 #[inline]
 pub(super) fn handle_input<C: CompletionSink>(
     receiver: &mut Receiver<Peer, RecvWqe>,
@@ -41,7 +55,8 @@ pub(super) fn handle_input<C: CompletionSink>(
     (now, arrival): (Instant, Arrival<'_>),
     tables: Tables<'_>,
     completions: &mut C,
-) {
+) -> Option<DropReason> {
+    let mut last = None;
     let mut upper = UdUpper::new(config, arrival.to, tables, completions, counters);
     let origin = Origin {
         peer: arrival.from,
@@ -61,8 +76,10 @@ pub(super) fn handle_input<C: CompletionSink>(
             });
         if let Err(reason) = handled {
             upper.counters.count_drop(reason);
+            last = Some(reason);
         }
     }
+    last
 }
 
 /// The completion of a receive that will not happen.
