@@ -364,6 +364,7 @@ impl Qp {
             byte_len: octets,
             immediate: message.immediate,
             solicited: message.solicited,
+            grh: self.plan.grh && wc.opcode == WcOpcode::Recv,
             source: Some(socket_addr(message.from)),
             destination: wc.destination,
             ..Wc::new(wc.wr_id, wc.opcode, self.address.port.into())
