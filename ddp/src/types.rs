@@ -76,12 +76,14 @@ impl TaggedOffset {
 }
 
 impl QueueNumber {
-    /// Sends (RFC 5040 §5.1).
+    /// Sends (RFC 5040 §5.3).
     pub const SEND: Self = Self(0);
-    /// RDMA Read Requests (RFC 5040 §5.1).
+    /// RDMA Read Requests (RFC 5040 §5.2.1).
     pub const READ_REQUEST: Self = Self(1);
-    /// Terminate (RFC 5040 §5.1).
+    /// Terminate (RFC 5040 §5.4).
     pub const TERMINATE: Self = Self(2);
+    /// Atomic Responses (RFC 7306 §5.2).
+    pub const ATOMIC_RESPONSE: Self = Self(3);
 }
 
 impl Msn {

@@ -14,5 +14,7 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 2;
         /// A peer may use atomic operations (RFC 7306).
         const REMOTE_ATOMIC = 1 << 3;
+        /// A connected peer may invalidate the STag, with a Send with Invalidate (RFC 5040 §5.3).
+        const REMOTE_INVALIDATE = 1 << 4;
     }
 }

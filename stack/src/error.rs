@@ -124,6 +124,9 @@ pub enum PostError {
     /// The destination's address and the QP's socket are not of one kind.
     #[error("the destination cannot be reached from this QP's address")]
     AddressFamily,
+    /// The parts of the work request do not fit its operation: inline data with a Read, an atomic of other than 8 octets.
+    #[error("the parts of the work request do not fit its operation")]
+    Malformed,
     /// The QP is being destroyed.
     #[error("the queue pair is not able to send")]
     State,

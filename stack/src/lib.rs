@@ -75,6 +75,7 @@ pub use dgiwarp_llp_tcp_mpa::{
 };
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
+pub use dgiwarp_rdmap::wire::AtomicOperation;
 pub use engine::rc::RcEnd;
 pub use engine::ud::{ErrorEntry, ErrorReason};
 pub use error::{CqError, Error, PostError, PostFailure};
@@ -82,7 +83,9 @@ pub use events::{AsyncEvent, AsyncEvents};
 pub use fault::{Fault, FaultError};
 pub use groups::{GroupInterface, IPV6_ALL_HOSTS};
 pub use pd::{Mr, MrOptions, Pd};
-pub use rc_qp::{ConnectError, RcListener, RcQp, RcQpAttr, RcRequest, RcSendWr};
+pub use rc_qp::{
+    ConnectError, MAX_INLINE_DATA, RcListener, RcOperation, RcQp, RcQpAttr, RcRequest, RcSendWr,
+};
 pub use record::{RecordCompletions, RecordRef, RecordView};
 pub use rnic::Rnic;
 pub use srq::{Srq, SrqAttr};

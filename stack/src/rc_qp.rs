@@ -9,14 +9,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_llp_tcp_mpa::{ConfigError, Error as MpaError, Event};
+use dgiwarp_rdmap::wire::AtomicOperation;
 
 use crate::driver::clock;
 use crate::driver::cm::{Asked, Caller, Cm, Happened};
 use crate::driver::rc::{RcShared, Startup};
 use crate::driver::tcp;
 use crate::engine::queue::{RecvQueue, copy_sges, total_length};
-use crate::engine::rc::{RcConfig, RcEnd, RcSendWqe};
+use crate::engine::rc::{RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
 use crate::{
     Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Negotiation, Pd, PostError,
     PostFailure, QpCounters, ReadDepths, RecvWr, Rejection, Sge, Srq,
@@ -58,18 +60,93 @@ impl<'a> RcQpAttr<'a> {
     }
 }
 
-/// A Send of a connected QP.
+/// What a send work request of a connected QP does. Keys and addresses are the peer's, except for `LocalInvalidate`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RcOperation {
+    /// Send to the peer's receive queue (RFC 5040 §5.3).
+    Send {
+        /// A key of the peer's that it has to invalidate before it delivers the message. The peer must have registered that with
+        /// [`Access::REMOTE_INVALIDATE`](crate::Access::REMOTE_INVALIDATE), else the connection ends.
+        invalidate: Option<u32>,
+    },
+    /// Write to the peer's memory (RFC 5040 §5.1).
+    Write {
+        /// The remote key of the target region.
+        rkey: u32,
+        /// The target address in that region's address space.
+        remote_addr: u64,
+        /// 32 bits that come after the octets and take a receive of the peer's (RFC 7306 §6).
+        immediate: Option<u32>,
+    },
+    /// Read the peer's memory into ours (RFC 5040 §5.2).
+    Read {
+        /// The remote key of the source region.
+        rkey: u32,
+        /// The source address in that region's address space.
+        remote_addr: u64,
+    },
+    /// Change eight octets of the peer's memory and get what they held, in our byte order (RFC 7306 §5). The local memory is eight octets.
+    Atomic {
+        /// The remote key of the region.
+        rkey: u32,
+        /// The address in that region's address space, a multiple of 8.
+        remote_addr: u64,
+        /// What is done.
+        operation: AtomicOperation,
+    },
+    /// Take a key of ours from the peers.
+    LocalInvalidate {
+        /// The remote key of a region of ours.
+        rkey: u32,
+    },
+}
+
+/// A send work request of a connected QP (`ibv_send_wr`).
 #[derive(Debug, Clone, Copy)]
 pub struct RcSendWr<'a> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// The payload, gathered in this order. It must stay unchanged until the completion.
+    /// What to do.
+    pub operation: RcOperation,
+    /// Local memory in this order: what is sent, which must stay unchanged until the completion, or where the answer goes.
     pub sges: &'a [Sge],
+    /// Octets to send instead, at most [`MAX_INLINE_DATA`], which are copied now. Only for Send and Write, and with empty `sges`.
+    pub inline: &'a [u8],
     /// Whether success makes a completion; errors always do.
     pub signaled: bool,
     /// Whether the receiver raises a solicited event.
     pub solicited: bool,
+    /// Whether this waits until the Reads and atomics posted before are complete.
+    pub fence: bool,
 }
+
+impl<'a> RcSendWr<'a> {
+    /// A work request with a completion, neither solicited nor fenced.
+    #[must_use]
+    pub const fn new(wr_id: u64, operation: RcOperation, sges: &'a [Sge]) -> Self {
+        Self {
+            wr_id,
+            operation,
+            sges,
+            inline: &[],
+            signaled: true,
+            solicited: false,
+            fence: false,
+        }
+    }
+
+    /// A Send with a completion.
+    #[must_use]
+    pub const fn send(wr_id: u64, sges: &'a [Sge]) -> Self {
+        Self::new(wr_id, RcOperation::Send { invalidate: None }, sges)
+    }
+}
+
+/// Most octets of a work request's inline data.
+pub const MAX_INLINE_DATA: usize = crate::engine::rc::MAX_INLINE;
+
+/// Octets that an atomic operation works on.
+const OPERAND: u32 = 8;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -212,8 +289,8 @@ impl RcQp {
         cm.connect(caller, to, mpa, private_data)
     }
 
-    /// Posts Sends, in order, and hands as much of them to TCP as it takes now (`ibv_post_send(3)`). Never blocks. Those of the side
-    /// that accepted leave once the other side has sent something.
+    /// Posts send work requests, in order, and hands as much of them to TCP as it takes now (`ibv_post_send(3)`). Never blocks. Those of the
+    /// side that accepted leave once the other side has sent something. They complete in this order.
     ///
     /// # Errors
     /// [`PostFailure`] tells how many were accepted, and why the next one was not.
@@ -224,14 +301,32 @@ impl RcQp {
     }
 
     fn wqe(&self, wr: &RcSendWr<'_>) -> Result<RcSendWqe, PostError> {
-        let sges = copy_sges(wr.sges, self.max_sge)?;
-        let length = total_length(&sges)?;
+        let sends = matches!(
+            wr.operation,
+            RcOperation::Send { .. } | RcOperation::Write { .. }
+        );
+        let (data, length) = if wr.inline.is_empty() {
+            let sges = copy_sges(wr.sges, self.max_sge)?;
+            let length = total_length(&sges)?;
+            (RcData::Sges(sges), length)
+        } else if sends && wr.sges.is_empty() {
+            let octets = wr.inline.try_into().map_err(|_| PostError::TooLong)?;
+            let length = u32::try_from(wr.inline.len()).map_err(|_| PostError::TooLong)?;
+            (RcData::Inline(octets), length)
+        } else {
+            return Err(PostError::Malformed);
+        };
+        if matches!(wr.operation, RcOperation::Atomic { .. }) && length != OPERAND {
+            return Err(PostError::Malformed);
+        }
         Ok(RcSendWqe {
             wr_id: wr.wr_id,
-            sges,
+            work: work(wr.operation),
+            data,
             length,
             signaled: wr.signaled,
             solicited: wr.solicited,
+            fence: wr.fence,
         })
     }
 
@@ -264,6 +359,39 @@ impl RcQp {
     #[must_use]
     pub fn counters(&self) -> QpCounters {
         self.shared.counters()
+    }
+}
+
+fn work(operation: RcOperation) -> RcWork {
+    match operation {
+        RcOperation::Send { invalidate } => RcWork::Send {
+            invalidate: invalidate.map(STag::new),
+        },
+        RcOperation::Write {
+            rkey,
+            remote_addr,
+            immediate,
+        } => RcWork::Write {
+            stag: STag::new(rkey),
+            start: TaggedOffset::new(remote_addr),
+            immediate,
+        },
+        RcOperation::Read { rkey, remote_addr } => RcWork::Read {
+            stag: STag::new(rkey),
+            start: TaggedOffset::new(remote_addr),
+        },
+        RcOperation::Atomic {
+            rkey,
+            remote_addr,
+            operation,
+        } => RcWork::Atomic {
+            stag: STag::new(rkey),
+            start: TaggedOffset::new(remote_addr),
+            operation,
+        },
+        RcOperation::LocalInvalidate { rkey } => RcWork::LocalInvalidate {
+            stag: STag::new(rkey),
+        },
     }
 }
 

@@ -48,13 +48,7 @@ impl End {
     fn post_send(&self, wr_id: u64, octets: &[u8]) {
         self.memory.write(0, octets);
         let sges = [self.mr.sge(..octets.len())];
-        let wr = RcSendWr {
-            wr_id,
-            sges: &sges,
-            signaled: true,
-            solicited: false,
-        };
-        self.qp.post_send(&[wr]).unwrap();
+        self.qp.post_send(&[RcSendWr::send(wr_id, &sges)]).unwrap();
     }
 
     #[track_caller]

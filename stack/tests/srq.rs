@@ -319,10 +319,8 @@ fn all_transports_share_it() {
         client.connect(address, &mpa, &[]).unwrap();
     });
     let wr = RcSendWr {
-        wr_id: 0,
-        sges: &[],
         signaled: false,
-        solicited: false,
+        ..RcSendWr::send(0, &[])
     };
     client.post_send(&[wr]).unwrap();
     let wc = wait(&cq);

@@ -49,13 +49,7 @@ impl End {
         let (buffer, mr) = &self.outgoing;
         buffer.write(0, octets);
         let sges = [mr.sge(..octets.len())];
-        let wr = RcSendWr {
-            wr_id,
-            sges: &sges,
-            signaled: true,
-            solicited: false,
-        };
-        self.qp.post_send(&[wr]).unwrap();
+        self.qp.post_send(&[RcSendWr::send(wr_id, &sges)]).unwrap();
     }
 
     #[track_caller]

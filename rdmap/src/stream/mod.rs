@@ -1,19 +1,33 @@
-//! RDMAP over a reliable, ordered lower layer: one stream of RFC 5040 on one of RFC 5041.
+//! RDMAP over a reliable, ordered lower layer: one stream of RFC 5040 and RFC 7306 on one of RFC 5041.
 //!
-//! [`Outbound`] numbers messages and makes the headers of their segments; [`Inbound`] checks
-//! each arriving segment, places it, and delivers messages. Both are plain state: the ULPDUs go
-//! through MPA, the memory and queues are reached through [`Upper`].
+//! A [`Stream`] is one end of it, plain state without I/O. ULPDUs that MPA delivers go into [`Stream::handle_ulpdu`], which checks each
+//! segment, places it, and delivers messages; memory, receive queue and completions are reached through [`Upper`]. What leaves is
+//! made by the caller in this order:
 //!
-//! So far a stream carries Sends in both directions, receives RDMA Writes and Terminates, and
-//! refuses every other operation of the peer by name.
+//! 1. [`Stream::take_terminate`]: once there is one, nothing else may leave any more;
+//! 2. a message that has begun goes on until its last segment: segments of two messages are never mixed;
+//! 3. [`Stream::next_response`], for the peer's Read Requests and atomic requests, in their order;
+//! 4. the next work request: [`Stream::send`], [`Stream::write`], [`Stream::immediate`], [`Stream::read`], [`Stream::atomic`].
+//!
+//! Requests take credit (ORD), which their responses give back; a fence is to wait until [`Stream::outstanding`] is zero.
 
+mod control_queue;
 mod error;
-mod inbound;
-mod outbound;
+mod message;
+mod requester;
+mod responder;
+mod sends;
+mod state;
+mod terminate;
+mod upper;
 
-pub use error::{StreamError, TerminateCause};
-pub use inbound::{Delivered, Inbound, Upper};
-pub use outbound::{Outbound, SendMessage};
+pub use error::StreamError;
+pub use message::{Header, Message, SendKind};
+pub use requester::ReadSource;
+pub use responder::Response;
+pub use state::{Depths, Stream};
+pub use terminate::TerminateMessage;
+pub use upper::{Delivered, SourceUse, Upper};
 
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use dgiwarp_ddp::STag;
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_llp_udp::Peer;
@@ -127,6 +128,15 @@ struct Random {
     retired: VecDeque<u32>,
 }
 
+impl Random {
+    fn retire(&mut self, key: u32) {
+        if self.retired.len() == QUARANTINE {
+            self.retired.pop_front();
+        }
+        self.retired.push_back(key);
+    }
+}
+
 /// All registrations of a device.
 #[derive(Debug)]
 pub(crate) struct MrTable {
@@ -215,42 +225,62 @@ impl MrTable {
         }
         let mut random = self.random.lock();
         for key in [keys.lkey, keys.rkey] {
-            if random.retired.len() == QUARANTINE {
-                random.retired.pop_front();
-            }
-            random.retired.push_back(key);
+            random.retire(key);
         }
     }
 
-    /// The region that a connected peer names, with the checks of RFC 5041 §7.1 and the right to write.
+    /// The region that a connected peer names, with the checks of RFC 5041 §7.1 and the right that the operation needs. A connection has
+    /// neither a datagram peer's address nor a cookie, so regions restricted to these are closed to it.
     #[inline]
-    pub(crate) fn remote_write(&self, pd: PdId, span: TaggedSpan) -> Result<Use, TaggedError> {
-        let found = self.remote.read().get(&span.stag.get()).cloned();
-        let registration = found.ok_or(TaggedError::InvalidStag)?;
-        Self::check_remote_write(&registration, pd, span)?;
-        Ok(registration)
-    }
-
-    /// The checks of a write by a connected peer into a region that was found before. A connection has neither a
-    /// datagram peer's address nor a cookie, so regions restricted to these are closed to it.
-    #[inline]
-    pub(crate) fn check_remote_write(
-        registration: &Registration,
+    pub(crate) fn remote(
+        &self,
         pd: PdId,
         span: TaggedSpan,
-    ) -> Result<(), TaggedError> {
+        right: Access,
+    ) -> Result<Use, TaggedError> {
+        let found = self.remote.read().get(&span.stag.get()).cloned();
+        let registration = found.ok_or(TaggedError::InvalidStag)?;
         if registration.pd != pd {
             return Err(TaggedError::NotAssociated);
         }
-        let allowed = registration.access.contains(Access::REMOTE_WRITE)
-            && !registration.restrictions.ask_for_datagrams();
+        let allowed =
+            registration.access.contains(right) && !registration.restrictions.ask_for_datagrams();
         if !allowed {
             return Err(TaggedError::Access);
         }
-        registration
-            .offset(span.start.get(), span.length)
-            .map(|_| ())
-            .ok_or(TaggedError::BaseOrBounds)
+        match registration.offset(span.start.get(), span.length) {
+            Some(_) => Ok(registration),
+            None if span.start.checked_add(span.length.into()).is_none() => Err(TaggedError::Wrap),
+            None => Err(TaggedError::BaseOrBounds),
+        }
+    }
+
+    /// Takes an STag from the peers, as a peer with the right to do so asks, or (without `by_peer`) the program itself. When this returns,
+    /// no peer reads or writes there any more.
+    pub(crate) fn invalidate(
+        &self,
+        pd: PdId,
+        stag: STag,
+        by_peer: bool,
+    ) -> Result<(), TaggedError> {
+        let mut remote = self.remote.write();
+        let found = remote.get(&stag.get()).ok_or(TaggedError::InvalidStag)?;
+        if found.pd != pd {
+            return Err(TaggedError::NotAssociated);
+        }
+        if by_peer && !found.access.contains(Access::REMOTE_INVALIDATE) {
+            return Err(TaggedError::Access);
+        }
+        let Some(registration) = remote.remove(&stag.get()) else {
+            return Err(TaggedError::InvalidStag);
+        };
+        drop(remote);
+        self.random.lock().retire(stag.get());
+        // The table of local keys holds it, and so do we.
+        while Arc::strong_count(&registration) > 2 {
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     /// The region that a Write-Record names, with the checks of §5 steps 3 to 7 of the datagram mapping.
@@ -303,7 +333,7 @@ impl MrTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dgiwarp_ddp::{STag, TaggedOffset};
+    use dgiwarp_ddp::TaggedOffset;
     use dgiwarp_memory::Buffer;
     use rand::SeedableRng;
     use std::collections::HashSet;
@@ -330,23 +360,18 @@ mod tests {
         let keys = table.register(region.clone(), 1000, Access::REMOTE_WRITE, PD);
         let check = |stag, start, length, pd| {
             table
-                .remote_write(pd, span(stag, start, length))
+                .remote(pd, span(stag, start, length), Access::REMOTE_WRITE)
                 .map(|_| ())
         };
         assert_eq!(check(keys.rkey, 1000, 100, PD), Ok(()));
         assert_eq!(check(keys.rkey, 1100, 0, PD), Ok(()));
-        for (start, length) in [
-            (999, 1),
-            (1000, 101),
-            (1100, 1),
-            (u64::MAX, 2),
-            (0, u32::MAX),
-        ] {
+        for (start, length) in [(999, 1), (1000, 101), (1100, 1), (0, u32::MAX)] {
             assert_eq!(
                 check(keys.rkey, start, length, PD),
                 Err(TaggedError::BaseOrBounds)
             );
         }
+        assert_eq!(check(keys.rkey, u64::MAX, 2, PD), Err(TaggedError::Wrap));
         assert_eq!(check(keys.lkey, 1000, 1, PD), Err(TaggedError::InvalidStag));
         assert_eq!(
             check(keys.rkey, 1000, 1, PdId(2)),
@@ -390,7 +415,7 @@ mod tests {
         assert_eq!(try_from(peer, true, true, 9), Err(DropReason::NotWellKnown));
         assert_eq!(try_from(peer, false, true, 9), Err(DropReason::OutOfBounds));
         assert_eq!(try_from(peer, false, true, 8), Ok(()));
-        let connected = table.remote_write(PD, span(keys.rkey, 0, 8));
+        let connected = table.remote(PD, span(keys.rkey, 0, 8), Access::REMOTE_WRITE);
         assert_eq!(connected.map(|_| ()), Err(TaggedError::Access));
     }
 
@@ -427,6 +452,27 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_invalidates_only_what_it_may_and_nothing_lands_there_afterwards() {
+        let table = table();
+        let region = Buffer::zeroed(8).unwrap().region();
+        let all = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
+        let keys = table.register(region.clone(), 0, all, PD);
+        let stag = STag::new(keys.rkey);
+        let invalidate = |pd, stag| table.invalidate(pd, stag, true);
+        assert_eq!(invalidate(PdId(2), stag), Err(TaggedError::NotAssociated));
+        assert_eq!(invalidate(PD, stag), Ok(()));
+        assert_eq!(invalidate(PD, stag), Err(TaggedError::InvalidStag));
+        let gone = table.remote(PD, span(keys.rkey, 0, 8), Access::REMOTE_WRITE);
+        assert_eq!(gone.map(|_| ()), Err(TaggedError::InvalidStag));
+        table.deregister(keys);
+
+        let keys = table.register(region, 0, Access::REMOTE_WRITE, PD);
+        let stag = STag::new(keys.rkey);
+        assert_eq!(invalidate(PD, stag), Err(TaggedError::Access));
+        assert_eq!(table.invalidate(PD, stag, false), Ok(()));
+    }
+
+    #[test]
     fn keys_are_unlike_and_not_reused_soon() {
         let table = table();
         let region = Buffer::zeroed(1).unwrap().region();
@@ -435,7 +481,7 @@ mod tests {
             let keys = table.register(region.clone(), 0, Access::REMOTE_WRITE, PD);
             assert!(seen.insert(keys.lkey) && seen.insert(keys.rkey));
             table.deregister(keys);
-            let gone = table.remote_write(PD, span(keys.rkey, 0, 0));
+            let gone = table.remote(PD, span(keys.rkey, 0, 0), Access::REMOTE_WRITE);
             assert_eq!(gone.map(|_| ()), Err(TaggedError::InvalidStag));
         }
     }
@@ -451,7 +497,9 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        if let Ok(held) = table.remote_write(PD, span(keys.rkey, 0, 64)) {
+                        if let Ok(held) =
+                            table.remote(PD, span(keys.rkey, 0, 64), Access::REMOTE_WRITE)
+                        {
                             held.slice(0, 64).unwrap().place(&[1; 64]);
                         }
                     }

@@ -6,7 +6,7 @@ use dgiwarp_memory::RegionSlice;
 use dgiwarp_rdmap::datagram::PlaceFailed;
 
 use super::mr::{LocalProtection, MrTable, PdId, Use};
-use super::queue::{RecvWqe, SgeList};
+use super::queue::SgeList;
 use crate::{MAX_SGE, Sge};
 
 /// The registered memory of a message, held while segments of it are built and sent.
@@ -109,17 +109,17 @@ impl Part<'_> {
     }
 }
 
-/// Places octets at `offset` of a receive's buffers.
+/// Places octets at `offset` of the buffers of a receive, a Read or an atomic operation.
 pub(super) fn scatter(
     mrs: &MrTable,
     pd: PdId,
-    wqe: &RecvWqe,
+    sges: &[Sge],
     offset: u32,
     octets: &[u8],
 ) -> Result<(), PlaceFailed> {
     let mut skip = offset;
     let mut rest = octets;
-    for sge in &wqe.sges {
+    for sge in sges {
         if rest.is_empty() {
             return Ok(());
         }

@@ -5,26 +5,29 @@ use dgiwarp_memory::{Access, Buffer};
 use rand::SeedableRng;
 use rand_chacha::ChaCha20Rng;
 
-use super::*;
-use crate::engine::mr::Keys;
-use crate::engine::queue::{RecvQueue, copy_sges};
-use crate::{AsyncEvent, RecvWr};
+use std::time::Duration;
 
-const PD: PdId = PdId(1);
+use super::transmit::WINDOW;
+use super::*;
+use crate::engine::mr::{Keys, MrTable};
+use crate::engine::queue::{RecvQueue, copy_sges};
+use crate::{AsyncEvent, RecvWr, Wc};
+
+pub(super) const PD: PdId = PdId(1);
 
 #[expect(
     clippy::disallowed_methods,
     reason = "an instant cannot be made otherwise"
 )]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 
 #[derive(Default)]
-struct Completed {
-    sent: Vec<Wc>,
-    received: Vec<Wc>,
-    retired: usize,
+pub(super) struct Completed {
+    pub(super) sent: Vec<Wc>,
+    pub(super) received: Vec<Wc>,
+    pub(super) retired: usize,
     events: Vec<AsyncEvent>,
 }
 
@@ -52,13 +55,13 @@ impl CompletionSink for Completed {
 }
 
 /// One end, with 16 KiB of registered memory.
-struct End {
-    engine: RcEngine,
-    mrs: MrTable,
-    keys: Keys,
-    memory: Buffer,
+pub(super) struct End {
+    pub(super) engine: RcEngine,
+    pub(super) mrs: MrTable,
+    pub(super) keys: Keys,
+    pub(super) memory: Buffer,
     receives: RecvQueue,
-    completed: Completed,
+    pub(super) completed: Completed,
 }
 
 impl End {
@@ -81,7 +84,7 @@ impl End {
         }
     }
 
-    fn sge(&self, addr: u64, length: u32) -> crate::Sge {
+    pub(super) fn sge(&self, addr: u64, length: u32) -> crate::Sge {
         crate::Sge {
             addr,
             length,
@@ -90,17 +93,23 @@ impl End {
     }
 
     fn post_send(&mut self, wr_id: u64, sges: &[crate::Sge]) {
+        self.post(wr_id, RcWork::Send { invalidate: None }, sges, false);
+    }
+
+    pub(super) fn post(&mut self, wr_id: u64, work: RcWork, sges: &[crate::Sge], fence: bool) {
         self.engine.accept(RcSendWqe {
             wr_id,
-            sges: copy_sges(sges, 4).unwrap(),
+            work,
+            data: RcData::Sges(copy_sges(sges, 4).unwrap()),
             length: sges.iter().map(|sge| sge.length).sum(),
             signaled: true,
             solicited: wr_id == 9,
+            fence,
         });
         self.work(|_, _, _| ());
     }
 
-    fn post_recv(&mut self, wr_id: u64, addr: u64, length: u32) {
+    pub(super) fn post_recv(&mut self, wr_id: u64, addr: u64, length: u32) {
         let sges = [
             self.sge(addr, length / 2),
             self.sge(addr + u64::from(length / 2), length - length / 2),
@@ -108,7 +117,7 @@ impl End {
         self.receives.post(&RecvWr { wr_id, sges: &sges }).unwrap();
     }
 
-    fn work(&mut self, first: impl FnOnce(&mut RcEngine, Tables<'_>, &mut Completed)) {
+    pub(super) fn work(&mut self, first: impl FnOnce(&mut RcEngine, Tables<'_>, &mut Completed)) {
         let tables = Tables {
             mrs: &self.mrs,
             recv_queue: &self.receives,
@@ -118,7 +127,7 @@ impl End {
     }
 
     /// Moves what waits here to `other`, in pieces of `piece` octets, until nothing is left.
-    fn carry_to(&mut self, other: &mut Self, piece: usize) {
+    pub(super) fn carry_to(&mut self, other: &mut Self, piece: usize) {
         loop {
             let octets = self.engine.poll_transmit(now()).to_vec();
             if octets.is_empty() {
@@ -137,13 +146,22 @@ impl End {
 }
 
 /// Both ends of a connection: the Initiator first.
-fn pair() -> (End, End) {
+pub(super) fn pair() -> (End, End) {
+    pair_with(1)
+}
+
+/// The same with so many Reads at a time.
+pub(super) fn pair_with(depth: u16) -> (End, End) {
     let mut client = Connection::initiator(now(), Config::default(), b"").unwrap();
     let mut server = Connection::responder(now(), Config::default());
     let request = client.poll_transmit(now()).to_vec();
     client.transmitted(request.len());
     server.handle_input(now(), &mut &request[..]);
-    server.accept(ReadDepths { ird: 1, ord: 1 }, b"").unwrap();
+    let depths = ReadDepths {
+        ird: depth,
+        ord: depth,
+    };
+    server.accept(depths, b"").unwrap();
     let reply = server.poll_transmit(now()).to_vec();
     server.transmitted(reply.len());
     client.handle_input(now(), &mut &reply[..]);

@@ -123,7 +123,7 @@ impl<'a, C: CompletionSink> UdUpper<'a, C> {
     /// Places octets at `offset` of a receive's buffers.
     fn scatter(&self, wqe: &RecvWqe, offset: u32, octets: &[u8]) -> Result<(), PlaceFailed> {
         let pd = self.tables.recv_queue.pd(self.config.pd);
-        scatter(self.tables.mrs, pd, wqe, offset, octets)
+        scatter(self.tables.mrs, pd, &wqe.sges, offset, octets)
     }
 }
 

@@ -1,0 +1,163 @@
+//! Messages that leave: headers and where they are cut.
+
+use arrayvec::ArrayVec;
+use dgiwarp_ddp::wire::control::DV;
+use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, untagged};
+use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, Segment, Segmenter, TaggedOffset};
+
+use crate::wire::Opcode;
+
+/// A DDP header, tagged or untagged.
+pub type Header = ArrayVec<u8, { untagged::LEN }>;
+
+/// What a Send asks of the receiver beside taking it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SendKind {
+    /// Raise a solicited event.
+    pub solicited: bool,
+    /// Invalidate this STag of the receiver's.
+    pub invalidate: Option<STag>,
+}
+
+impl SendKind {
+    pub(super) const fn opcode(self) -> Opcode {
+        match (self.solicited, self.invalidate.is_some()) {
+            (false, false) => Opcode::Send,
+            (true, false) => Opcode::SendSolicited,
+            (false, true) => Opcode::SendInvalidate,
+            (true, true) => Opcode::SendSolicitedInvalidate,
+        }
+    }
+}
+
+/// A Send or RDMA Write on its way: which of its segments have left.
+#[derive(Debug)]
+pub struct Message {
+    target: Target,
+    segmenter: Segmenter,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    Untagged { opcode: Opcode, word: u32, msn: Msn },
+    Tagged { stag: STag, start: TaggedOffset },
+}
+
+impl Message {
+    pub(super) fn untagged(opcode: Opcode, word: u32, msn: Msn, length: u32) -> Self {
+        Self {
+            target: Target::Untagged { opcode, word, msn },
+            segmenter: Segmenter::new(length),
+        }
+    }
+
+    pub(super) fn write(stag: STag, start: TaggedOffset, length: u32) -> Self {
+        Self {
+            target: Target::Tagged { stag, start },
+            segmenter: Segmenter::new(length),
+        }
+    }
+
+    /// The header of the next segment and the part of the message that follows it, together at most `mulpdu`
+    /// octets. `None` after the last.
+    ///
+    /// # Panics
+    /// If `mulpdu` has no room for a header and an octet; MPA never offers less than 128.
+    pub fn next_segment(&mut self, mulpdu: u16) -> Option<(Header, Segment)> {
+        let header_len = match self.target {
+            Target::Untagged { .. } => 18,
+            Target::Tagged { .. } => 14,
+        };
+        let segment = self
+            .segmenter
+            .peek(u32::from(mulpdu).saturating_sub(header_len))?;
+        self.segmenter.advance(segment);
+        let header = match self.target {
+            Target::Untagged { opcode, word, msn } => untagged_header(
+                opcode,
+                word,
+                (queue(opcode), msn, segment.offset),
+                segment.last,
+            ),
+            Target::Tagged { stag, start } => {
+                // Where this would wrap, an earlier segment was outside of the peer's buffer.
+                let offset = TaggedOffset::new(start.get().wrapping_add(segment.offset.into()));
+                tagged_header(Opcode::Write, stag, offset, segment.last)
+            }
+        };
+        Some((header, segment))
+    }
+
+    /// Whether every segment has left.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        self.segmenter.is_done()
+    }
+}
+
+/// The queue of an untagged message (RFC 5040 §5.2.1, §5.3, §5.4, RFC 7306 §5.2).
+fn queue(opcode: Opcode) -> QueueNumber {
+    match opcode {
+        Opcode::ReadRequest | Opcode::AtomicRequest => QueueNumber::READ_REQUEST,
+        Opcode::Terminate => QueueNumber::TERMINATE,
+        Opcode::AtomicResponse => QueueNumber::ATOMIC_RESPONSE,
+        Opcode::Send
+        | Opcode::SendInvalidate
+        | Opcode::SendSolicited
+        | Opcode::SendSolicitedInvalidate
+        | Opcode::Immediate
+        | Opcode::ImmediateSolicited
+        | Opcode::Write
+        | Opcode::ReadResponse
+        | Opcode::WriteRecord
+        | Opcode::SegmentedSend => QueueNumber::SEND,
+    }
+}
+
+const fn control(tagged: bool, last: bool) -> Control {
+    // RFC 5041 §4.1: reserved bits are zero.
+    Control {
+        tagged,
+        last,
+        format: 0,
+        version: DV,
+    }
+}
+
+pub(super) fn tagged_header(
+    opcode: Opcode,
+    stag: STag,
+    tagged_offset: TaggedOffset,
+    last: bool,
+) -> Header {
+    let header = TaggedHeader {
+        control: control(true, last),
+        rsvd_ulp: opcode.emit(),
+        stag,
+        tagged_offset,
+    };
+    header.emit().into_iter().collect()
+}
+
+fn untagged_header(
+    opcode: Opcode,
+    word: u32,
+    (queue_number, msn, offset): (QueueNumber, Msn, u32),
+    last: bool,
+) -> Header {
+    let header = UntaggedHeader {
+        control: control(false, last),
+        rsvd_ulp: opcode.emit(),
+        rsvd_ulp_word: word,
+        queue_number,
+        msn,
+        message_offset: MessageOffset::new(offset),
+    };
+    header.emit().into()
+}
+
+/// A message of one untagged segment with nothing but RDMAP's own octets.
+pub(super) fn short<const LEN: usize>(opcode: Opcode, msn: Msn, body: &[u8]) -> ArrayVec<u8, LEN> {
+    let header = untagged_header(opcode, 0, (queue(opcode), msn, 0), true);
+    header.into_iter().chain(body.iter().copied()).collect()
+}

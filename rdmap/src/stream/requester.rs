@@ -1,0 +1,202 @@
+//! Reads and atomic operations of ours that the peer has not answered.
+
+use std::collections::VecDeque;
+
+use dgiwarp_ddp::error::{TaggedError, UntaggedError};
+use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
+use dgiwarp_ddp::{Msn, QueueNumber, STag, TaggedOffset};
+
+use super::{StreamError, Upper};
+use crate::wire::{AtomicOperation, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate};
+
+/// What a Read reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadSource {
+    /// The peer's buffer.
+    pub stag: STag,
+    /// Where in it.
+    pub start: TaggedOffset,
+    /// Octets.
+    pub length: u32,
+}
+
+/// The requests that await responses. `Q` names the work request behind one.
+#[derive(Debug)]
+pub(super) struct Requester<Q> {
+    /// Requests that may be outstanding: ORD, which Reads and atomics share (RFC 7306 §5.2).
+    limit: usize,
+    /// MSN of the next request on queue 1.
+    msn: Msn,
+    reads: VecDeque<Read<Q>>,
+    atomics: VecDeque<Atomic<Q>>,
+}
+
+/// A Read. Its sink STag is made for it alone: it is no key of the memory that is read into, and dead afterwards.
+#[derive(Debug)]
+struct Read<Q> {
+    msn: Msn,
+    sink: STag,
+    length: u32,
+    placed: u32,
+    request: Q,
+}
+
+#[derive(Debug)]
+struct Atomic<Q> {
+    msn: Msn,
+    request: Q,
+}
+
+impl<Q: Copy> Requester<Q> {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            msn: Msn::FIRST,
+            reads: VecDeque::with_capacity(limit.min(64)),
+            atomics: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn outstanding(&self) -> usize {
+        self.reads.len() + self.atomics.len()
+    }
+
+    pub(super) const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Takes credit and a message number. RFC 5040 §6.1: outstanding requests never exceed the limit.
+    fn begin(&mut self) -> Option<Msn> {
+        if self.outstanding() >= self.limit {
+            return None;
+        }
+        let msn = self.msn;
+        self.msn = msn.next();
+        Some(msn)
+    }
+
+    pub(super) fn read(&mut self, source: ReadSource, request: Q) -> Option<(Msn, ReadRequest)> {
+        let msn = self.begin()?;
+        let sink = STag::new(msn.get());
+        self.reads.push_back(Read {
+            msn,
+            sink,
+            length: source.length,
+            placed: 0,
+            request,
+        });
+        let header = ReadRequest {
+            sink_stag: sink,
+            sink_offset: TaggedOffset::new(0),
+            size: source.length,
+            source_stag: source.stag,
+            source_offset: source.start,
+        };
+        Some((msn, header))
+    }
+
+    pub(super) fn atomic(
+        &mut self,
+        operation: AtomicOperation,
+        (stag, tagged_offset): (STag, TaggedOffset),
+        request: Q,
+    ) -> Option<(Msn, AtomicRequest)> {
+        let msn = self.begin()?;
+        self.atomics.push_back(Atomic { msn, request });
+        let header = AtomicRequest {
+            operation,
+            identifier: msn.get(),
+            stag,
+            tagged_offset,
+        };
+        Some((msn, header))
+    }
+
+    /// A segment of a Read Response. RFC 5040 §5.2.2 leaves it open whether STag, TO and length are compared with the request; here
+    /// they always are, so that a response reaches no octet but those that its own request asked for.
+    pub(super) fn handle_read_response<U: Upper<Request = Q>>(
+        &mut self,
+        header: &TaggedHeader,
+        payload: &[u8],
+        upper: &mut U,
+    ) -> Result<(), StreamError> {
+        let Some(read) = self.reads.front_mut() else {
+            return Err(TaggedError::InvalidStag.into());
+        };
+        // RFC 5041 §5.2: STag and TO of a zero-length segment are not checked.
+        if !payload.is_empty() {
+            if header.stag != read.sink {
+                return Err(TaggedError::InvalidStag.into());
+            }
+            let end = u32::try_from(payload.len())
+                .ok()
+                .and_then(|length| read.placed.checked_add(length))
+                .filter(|end| *end <= read.length);
+            let (Some(end), true) = (end, header.tagged_offset.get() == read.placed.into()) else {
+                return Err(TaggedError::BaseOrBounds.into());
+            };
+            upper
+                .place_response(read.request, read.placed, payload)
+                .map_err(|_| StreamError::LocalProtection)?;
+            read.placed = end;
+        }
+        if header.control.last {
+            if read.placed != read.length {
+                return Err(StreamError::Length {
+                    opcode: Opcode::ReadResponse,
+                    length: read.placed,
+                });
+            }
+            let request = read.request;
+            self.reads.pop_front();
+            upper.complete_read(request);
+        }
+        Ok(())
+    }
+
+    /// An Atomic Response.
+    pub(super) fn handle_atomic_response<U: Upper<Request = Q>>(
+        &mut self,
+        response: AtomicResponse,
+        upper: &mut U,
+    ) -> Result<(), StreamError> {
+        let Some(atomic) = self.atomics.front() else {
+            return Err(UntaggedError::NoBuffer.into());
+        };
+        let expected = atomic.msn.get();
+        if response.identifier != expected {
+            return Err(StreamError::AtomicIdentifier {
+                found: response.identifier,
+                expected,
+            });
+        }
+        let request = atomic.request;
+        self.atomics.pop_front();
+        upper
+            .complete_atomic(request, response.original)
+            .map_err(|_| StreamError::LocalProtection)
+    }
+
+    /// The work request that a Terminate of the peer blames: by the Read Request in it, or by queue and MSN of the DDP header.
+    pub(super) fn blamed(&self, terminate: &Terminate<'_>) -> Option<Q> {
+        let read = terminate.read_request.and_then(|blamed| {
+            let read = self.reads.iter().find(|read| read.sink == blamed.sink_stag);
+            read.map(|read| read.request)
+        });
+        read.or_else(|| {
+            let header = terminate.ddp_header?;
+            if Control::parse(*header.first()?).tagged {
+                return None;
+            }
+            let (header, _) = UntaggedHeader::parse(header).ok()?;
+            if header.queue_number != QueueNumber::READ_REQUEST {
+                return None;
+            }
+            let reads = self.reads.iter().map(|read| (read.msn, read.request));
+            let atomics = self.atomics.iter().map(|it| (it.msn, it.request));
+            reads
+                .chain(atomics)
+                .find_map(|(msn, request)| (msn == header.msn).then_some(request))
+        })
+    }
+}

@@ -1,0 +1,250 @@
+//! Read Requests and atomic requests of the peer that we have not answered.
+
+use std::collections::VecDeque;
+
+use dgiwarp_ddp::error::UntaggedError;
+use dgiwarp_ddp::placement::TaggedSpan;
+use dgiwarp_ddp::wire::{UntaggedHeader, tagged, untagged};
+use dgiwarp_ddp::{Msn, TaggedOffset};
+
+use super::message::{Header, tagged_header};
+use super::{SourceUse, StreamError, Upper};
+use crate::wire::atomic::OPERAND_LEN;
+use crate::wire::{AtomicRequest, AtomicResponse, Opcode, ReadRequest};
+
+/// What is due next in answer to the peer's requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Response {
+    /// A segment of a Read Response: this header, then the octets of `source`, copied now.
+    ReadSegment {
+        /// The DDP header.
+        header: Header,
+        /// Our buffer. Empty for a Read of nothing, and then not to be looked at.
+        source: TaggedSpan,
+    },
+    /// An atomic operation to be done now, and answered with [`Stream::atomic_done`](super::Stream::atomic_done).
+    Atomic(AtomicRequest),
+}
+
+/// Requests in the order in which they were delivered.
+#[derive(Debug)]
+pub(super) struct Responder {
+    /// Requests that may wait: IRD, which Reads and atomics share.
+    limit: usize,
+    queue: VecDeque<Asked>,
+    /// MSN of the next Atomic Response.
+    msn: Msn,
+}
+
+/// A request that waits, with what a Terminate about it has to carry.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    operation: Operation,
+    pub(super) header: [u8; untagged::LEN],
+    pub(super) segment_length: u16,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Read {
+        request: ReadRequest,
+        /// Octets that have left.
+        sent: u32,
+        /// A segment has left, so that the message must go on before another one.
+        begun: bool,
+    },
+    Atomic(AtomicRequest),
+}
+
+impl Asked {
+    /// The Read Request that a Terminate carries, updated to where the response is (RFC 5040 §4.8).
+    pub(super) fn read_request(&self) -> Option<ReadRequest> {
+        match self.operation {
+            Operation::Read { request, sent, .. } => request.after(sent),
+            // RFC 7306 §8.1: of an atomic request the header is not sent back.
+            Operation::Atomic(_) => None,
+        }
+    }
+}
+
+impl Responder {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            queue: VecDeque::new(),
+            msn: Msn::FIRST,
+        }
+    }
+
+    /// RFC 5040 §5.2.2: the queue holds what was negotiated; beyond that there is no buffer for a request.
+    fn admit(&mut self, operation: Operation, segment: &Segment<'_>) -> Result<(), StreamError> {
+        if self.queue.len() >= self.limit {
+            return Err(UntaggedError::NoBuffer.into());
+        }
+        self.queue.push_back(Asked {
+            operation,
+            header: segment.header.emit(),
+            segment_length: segment.length,
+        });
+        Ok(())
+    }
+
+    pub(super) fn handle_read<U: Upper>(
+        &mut self,
+        request: ReadRequest,
+        segment: &Segment<'_>,
+        upper: &U,
+    ) -> Result<(), StreamError> {
+        let operation = Operation::Read {
+            request,
+            sent: 0,
+            begun: false,
+        };
+        self.admit(operation, segment)?;
+        // RFC 5040 §5.2.1: with size zero the source is not validated.
+        if request.size == 0 {
+            return Ok(());
+        }
+        upper
+            .check_source(source(&request, request.size), SourceUse::Read)
+            .map_err(StreamError::Source)
+    }
+
+    pub(super) fn handle_atomic<U: Upper>(
+        &mut self,
+        request: AtomicRequest,
+        segment: &Segment<'_>,
+        upper: &U,
+    ) -> Result<(), StreamError> {
+        self.admit(Operation::Atomic(request), segment)?;
+        upper
+            .check_source(operand(&request), SourceUse::Atomic)
+            .map_err(StreamError::Source)?;
+        if !request
+            .tagged_offset
+            .get()
+            .is_multiple_of(OPERAND_LEN.into())
+        {
+            return Err(StreamError::Misaligned(request.tagged_offset));
+        }
+        Ok(())
+    }
+
+    /// Whether a message has begun and not ended.
+    pub(super) fn is_amid(&self) -> bool {
+        matches!(
+            self.queue.front(),
+            Some(Asked {
+                operation: Operation::Read { begun: true, .. },
+                ..
+            })
+        )
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The request that is being answered.
+    pub(super) fn head(&self) -> Option<&Asked> {
+        self.queue.front()
+    }
+
+    /// The request that was admitted last.
+    pub(super) fn latest(&self) -> Option<&Asked> {
+        self.queue.back()
+    }
+
+    /// What is due next, without taking it.
+    pub(super) fn peek(&self, mulpdu: u16) -> Option<Response> {
+        match self.queue.front()?.operation {
+            Operation::Read { request, sent, .. } => {
+                let left = request.size - sent;
+                let room = u32::from(mulpdu).saturating_sub(TAGGED_LEN);
+                let length = left.min(room);
+                // RFC 5040 §5.2.2: STag and TO are those that the request named as sink. They are the requester's affair, so
+                // they may even wrap.
+                let offset = request.sink_offset.get().wrapping_add(sent.into());
+                let header = tagged_header(
+                    Opcode::ReadResponse,
+                    request.sink_stag,
+                    TaggedOffset::new(offset),
+                    length == left,
+                );
+                let rest = request.after(sent).unwrap_or(request);
+                Some(Response::ReadSegment {
+                    header,
+                    source: source(&rest, length),
+                })
+            }
+            Operation::Atomic(request) => Some(Response::Atomic(request)),
+        }
+    }
+
+    /// The Read segment that [`peek`](Self::peek) gave, of `length` octets, leaves.
+    pub(super) fn sent(&mut self, length: u32) {
+        let Some(Asked {
+            operation:
+                Operation::Read {
+                    request,
+                    sent,
+                    begun,
+                },
+            ..
+        }) = self.queue.front_mut()
+        else {
+            return;
+        };
+        *sent += length;
+        *begun = true;
+        if *sent >= request.size {
+            self.queue.pop_front();
+        }
+    }
+
+    /// The atomic operation that [`peek`](Self::peek) gave was done.
+    pub(super) fn atomic_done(&mut self, original: u64) -> Option<(Msn, AtomicResponse)> {
+        let Operation::Atomic(request) = self.queue.front()?.operation else {
+            return None;
+        };
+        self.queue.pop_front();
+        let msn = self.msn;
+        self.msn = msn.next();
+        let response = AtomicResponse {
+            identifier: request.identifier,
+            original,
+        };
+        Some((msn, response))
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+    }
+}
+
+/// Octets of a tagged header.
+const TAGGED_LEN: u32 = 14;
+const _: () = assert!(tagged::LEN == 14);
+
+/// The segment that ended a request.
+pub(super) struct Segment<'a> {
+    pub(super) header: &'a UntaggedHeader,
+    /// Octets of the whole segment.
+    pub(super) length: u16,
+}
+
+fn source(request: &ReadRequest, length: u32) -> TaggedSpan {
+    TaggedSpan {
+        stag: request.source_stag,
+        start: request.source_offset,
+        length,
+    }
+}
+
+fn operand(request: &AtomicRequest) -> TaggedSpan {
+    TaggedSpan {
+        stag: request.stag,
+        start: request.tagged_offset,
+        length: OPERAND_LEN,
+    }
+}

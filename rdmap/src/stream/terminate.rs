@@ -1,0 +1,66 @@
+//! The Terminate that ends a stream: what it says about which segment.
+
+use arrayvec::ArrayVec;
+use dgiwarp_ddp::Msn;
+use dgiwarp_ddp::wire::{Control, tagged, untagged};
+
+use super::StreamError;
+use super::message::short;
+use crate::wire::{Cause, Opcode, ReadRequest, Terminate, terminate};
+
+/// Octets of the longest ULPDU with a Terminate.
+const MAX_LEN: usize = untagged::LEN + terminate::MAX_LEN;
+
+/// A ULPDU that holds a Terminate.
+pub type TerminateMessage = ArrayVec<u8, MAX_LEN>;
+
+/// The segment that an error was found on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Offender<'a> {
+    /// The segment from its first octet, at least all of its DDP header if it has one.
+    pub(super) octets: &'a [u8],
+    /// How long it was.
+    pub(super) length: u16,
+    /// The Read Request that it ends.
+    pub(super) read_request: Option<ReadRequest>,
+}
+
+/// The Terminate for an error, or none for one that is not told.
+pub(super) fn message(
+    error: StreamError,
+    offender: Option<Offender<'_>>,
+) -> Option<TerminateMessage> {
+    let cause = error.cause()?;
+    let offender = offender.filter(|_| tells_of_segment(cause));
+    let ddp_header = offender.and_then(|it| ddp_header(it.octets));
+    let terminate = Terminate {
+        cause,
+        // RFC 5040 §4.8 figure 10 gives length and header together, "if possible".
+        segment_length: ddp_header.and(offender).map(|it| it.length),
+        ddp_header,
+        // RFC 5040 §4.8 figure 10: only remote protection errors bring the request back.
+        read_request: offender
+            .and_then(|it| it.read_request)
+            .filter(|_| cause.is_protection()),
+    };
+    // RFC 5040 §5.4: queue 2, a single one, the first and last message of its queue.
+    Some(short(Opcode::Terminate, Msn::FIRST, &terminate.emit()))
+}
+
+/// RFC 5040 §4.8 figure 10: neither a local error nor one of the lower layer is about a segment.
+const fn tells_of_segment(cause: Cause) -> bool {
+    match cause.layer {
+        0 => cause.error_type != 0,
+        layer => layer == 1,
+    }
+}
+
+/// The DDP header of a segment, if it is all there.
+fn ddp_header(segment: &[u8]) -> Option<&[u8]> {
+    let len = if Control::parse(*segment.first()?).tagged {
+        tagged::LEN
+    } else {
+        untagged::LEN
+    };
+    segment.get(..len)
+}

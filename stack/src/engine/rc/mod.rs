@@ -1,0 +1,309 @@
+//! A connected QP, sans I/O: RDMAP over DDP over MPA, on the octets of one TCP connection.
+//!
+//! Order of calls: `accept` for each work request posted; `handle_input(now, …)` for what TCP brought and `handle_end(now, …)` for its
+//! end; after each of these `make_fpdus(…)`, then `poll_transmit(now)` and `transmitted(…)` for the octets until there are none.
+//! `end()` tells when and why the connection is over; everything posted has completed then, and what is left to transmit, a Terminate at
+//! its end, is for the peer.
+//!
+//! Posted work requests wait until MPA lets them go: a Responder has to receive an FPDU first (RFC 5044 §7.1.2 rule 4).
+
+mod end;
+mod nudge;
+mod transmit;
+mod upper;
+mod wqe;
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use dgiwarp_llp_tcp_mpa::{Connection, Event, Role, TcpEnd};
+use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
+
+use super::cq::CompletionSink;
+use super::mr::PdId;
+use super::queue::{RecvWqe, Tables};
+use crate::{QpCounters, WcStatus};
+use nudge::Nudge;
+use transmit::Sending;
+use upper::{RcUpper, failed_receive};
+use wqe::SendQueue;
+
+pub use end::RcEnd;
+pub(crate) use wqe::{MAX_INLINE, RcData, RcSendWqe, RcWork};
+
+type RcStream = Stream<RecvWqe, u64>;
+
+/// Settings of a connected QP's engine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RcConfig {
+    pub(crate) qpn: u32,
+    pub(crate) pd: PdId,
+    /// The other end, for completions.
+    pub(crate) peer: SocketAddr,
+}
+
+/// The engine of one connected QP.
+#[derive(Debug)]
+pub(crate) struct RcEngine {
+    config: RcConfig,
+    /// In full operation from the beginning: the startup comes before there is an engine.
+    mpa: Connection,
+    stream: RcStream,
+    sends: SendQueue,
+    /// The message of which some segments have left.
+    sending: Option<Sending>,
+    /// Whether it is the turn of an answer, if both an answer and a work request may begin.
+    answer_next: bool,
+    /// Octets of all FPDUs that were made.
+    made: u64,
+    /// Octets of them that TCP has taken.
+    taken: u64,
+    end: Option<RcEnd>,
+    nudge: Nudge,
+    counters: QpCounters,
+}
+
+impl RcEngine {
+    /// An engine on a connection whose startup is over.
+    pub(crate) fn new(config: RcConfig, mpa: Connection) -> Self {
+        let negotiation = mpa.negotiation();
+        let is_initiator = negotiation.is_some_and(|it| it.role == Role::Initiator);
+        let depths = negotiation.map_or(Depths { ird: 0, ord: 0 }, |it| Depths {
+            ird: it.depths.ird,
+            ord: it.depths.ord,
+        });
+        Self {
+            config,
+            nudge: if is_initiator {
+                Nudge::Idle
+            } else {
+                Nudge::Done
+            },
+            mpa,
+            stream: Stream::new(depths),
+            sends: SendQueue::default(),
+            sending: None,
+            answer_next: false,
+            made: 0,
+            taken: 0,
+            end: None,
+            counters: QpCounters::default(),
+        }
+    }
+
+    /// Sends the RTR indication that this end does: a zero-length RDMA Write. It comes before everything else (RFC 6581 §5).
+    pub(crate) fn send_rtr(&mut self, now: Instant) {
+        self.send_empty_write(now);
+    }
+
+    fn send_empty_write(&mut self, now: Instant) {
+        // Otherwise nothing can be sent any more.
+        if self.mpa.may_send() {
+            self.put(now, &RcStream::rtr_write(), &[]);
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.nudge.deadline().filter(|_| self.end.is_none())
+    }
+
+    /// Nudges a peer that was silent for too long.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.end.is_some() || !self.nudge.is_due(now) {
+            return;
+        }
+        // While TCP does not take what there is, one octet more would not help; and a message must not be interrupted.
+        let amid = self.sending.is_some() || self.stream.is_amid_response();
+        let nudges = !amid && self.mpa.poll_transmit(now).is_empty();
+        if nudges {
+            self.send_empty_write(now);
+        }
+        self.nudge.advance(now, nudges);
+    }
+
+    /// Takes over a posted work request. After the end it completes with the next `make_fpdus`.
+    #[inline]
+    pub(crate) fn accept(&mut self, wqe: RcSendWqe) {
+        self.sends.push(wqe);
+    }
+
+    /// Handles octets that TCP brought.
+    pub(crate) fn handle_input(
+        &mut self,
+        now: Instant,
+        octets: &[u8],
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        if !octets.is_empty() {
+            self.nudge = Nudge::Done;
+        }
+        let mut rest = octets;
+        while !rest.is_empty() && self.end.is_none() {
+            let mut failed = None;
+            if let Some(ulpdu) = self.mpa.handle_input(now, &mut rest) {
+                self.counters.count_received(ulpdu.len());
+                let mut upper = RcUpper {
+                    config: self.config,
+                    tables,
+                    completions,
+                    sends: &mut self.sends,
+                    failed: None,
+                };
+                let result = self.stream.handle_ulpdu(ulpdu, &mut upper);
+                failed = result.err().map(|error| (error, upper.failed));
+            }
+            match failed {
+                Some((StreamError::LocalProtection, request)) => {
+                    self.finish(RcEnd::LocalProtection, request, tables, completions);
+                }
+                Some((StreamError::Terminated(cause), _)) => {
+                    let end = RcEnd::Stream(StreamError::Terminated(cause));
+                    let blamed = self.stream.blamed().or_else(|| self.sends.oldest_begun());
+                    self.finish(end, blamed, tables, completions);
+                }
+                Some((error, _)) => self.finish(RcEnd::Stream(error), None, tables, completions),
+                None => {}
+            }
+            self.handle_events(tables, completions);
+        }
+        self.complete_sends(completions);
+    }
+
+    /// TCP has ended.
+    pub(crate) fn handle_end(
+        &mut self,
+        now: Instant,
+        end: TcpEnd,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.mpa.handle_end(now, end);
+        self.handle_events(tables, completions);
+    }
+
+    fn handle_events(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        while let Some(event) = self.mpa.poll_event() {
+            match event {
+                Event::PeerClosed => self.finish(RcEnd::PeerClosed, None, tables, completions),
+                Event::Failed(error) => {
+                    // RFC 5044 §8: what leaves TCP open is told to the peer.
+                    if !error.closes_tcp() {
+                        self.stream.fail(StreamError::Llp(error.code().get()));
+                    }
+                    let blamed = self.sends.oldest_begun();
+                    self.finish(RcEnd::Mpa(error), blamed, tables, completions);
+                }
+                // These belong to the startup, which is over.
+                Event::Request(_) | Event::Established(_) | Event::Rejected(_) => {}
+            }
+        }
+    }
+
+    /// The octets to hand to TCP next; empty if there are none.
+    #[inline]
+    pub(crate) fn poll_transmit(&self, now: Instant) -> &[u8] {
+        self.mpa.poll_transmit(now)
+    }
+
+    /// TCP took the first `len` of these. Sends and Writes that it has in full are complete: completion is local, as RFC 5040 §5.5 has
+    /// it in rule 14.
+    pub(crate) fn transmitted(
+        &mut self,
+        now: Instant,
+        len: usize,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.nudge.sent(now);
+        self.mpa.transmitted(len);
+        self.taken += len as u64;
+        self.complete_sends(completions);
+    }
+
+    /// Whether something is on its way that TCP could take: octets, or work requests that may become some.
+    pub(crate) fn has_unsent(&self, now: Instant) -> bool {
+        !self.mpa.poll_transmit(now).is_empty() || (self.end.is_none() && self.can_make())
+    }
+
+    /// Ends the connection from our side. What waits for credit or TCP is flushed: transmit first.
+    pub(crate) fn close(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        self.finish(RcEnd::Closed, None, tables, completions);
+    }
+
+    /// Why the connection is over, if it is.
+    pub(crate) fn end(&self) -> Option<RcEnd> {
+        self.end
+    }
+
+    pub(crate) fn counters(&self) -> QpCounters {
+        self.counters.clone()
+    }
+
+    fn complete_sends(&mut self, completions: &mut impl CompletionSink) {
+        while let Some(wqe) = self.sends.pop_complete(self.taken) {
+            wqe.complete(self.config.qpn, WcStatus::Success, completions);
+        }
+    }
+
+    /// The connection is over: the peer is told if it has to be, and all that was posted ends in order, as in the error state of a QP. The
+    /// work request that is the reason, `blamed`, tells it; the others are `Flushed`.
+    fn finish(
+        &mut self,
+        end: RcEnd,
+        blamed: Option<u64>,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        if self.end.is_some() {
+            return;
+        }
+        self.end = Some(end);
+        match end {
+            // RFC 5040 §7.1 rule 1: the peer is told of local errors too, without headers.
+            RcEnd::LocalProtection | RcEnd::NoReads => {
+                self.stream.fail(StreamError::LocalProtection);
+            }
+            RcEnd::PeerClosed | RcEnd::Closed | RcEnd::Mpa(_) | RcEnd::Stream(_) => {}
+        }
+        // RFC 5040 §6.2.1: not always is it possible to send it.
+        if let Some(terminate) = self.stream.take_terminate() {
+            let nothing: &[u8] = &[];
+            let _ = self.mpa.send_ulpdu(&terminate, nothing);
+        }
+        self.complete_sends(completions);
+        self.flush_sends(blamed.map(|number| (number, end::blame(end))), completions);
+        for wqe in self
+            .stream
+            .abandon()
+            .into_iter()
+            .chain(tables.recv_queue.drain())
+        {
+            completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
+        }
+    }
+
+    fn flush_sends(
+        &mut self,
+        blamed: Option<(u64, WcStatus)>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.sending = None;
+        loop {
+            let number = self.sends.first();
+            let Some(wqe) = self.sends.pop() else {
+                return;
+            };
+            let status = match blamed {
+                Some((blamed, status)) if blamed == number => status,
+                Some(_) | None => WcStatus::Flushed,
+            };
+            wqe.complete(self.config.qpn, status, completions);
+        }
+    }
+}
+
+#[cfg(test)]
+mod operation_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! Work requests of a connected QP, and the queue of those that have not completed.
+
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+use dgiwarp_ddp::{STag, TaggedOffset};
+use dgiwarp_rdmap::wire::AtomicOperation;
+
+use crate::engine::cq::CompletionSink;
+use crate::engine::queue::SgeList;
+use crate::{Sge, Wc, WcOpcode, WcStatus};
+
+/// Most octets of inline data.
+pub(crate) const MAX_INLINE: usize = 256;
+
+/// What a posted work request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RcWork {
+    Send {
+        invalidate: Option<STag>,
+    },
+    Write {
+        stag: STag,
+        start: TaggedOffset,
+        immediate: Option<u32>,
+    },
+    Read {
+        stag: STag,
+        start: TaggedOffset,
+    },
+    Atomic {
+        stag: STag,
+        start: TaggedOffset,
+        operation: AtomicOperation,
+    },
+    LocalInvalidate {
+        stag: STag,
+    },
+}
+
+/// The local memory of a work request.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation for each message"
+)]
+pub(crate) enum RcData {
+    /// Registered.
+    Sges(SgeList),
+    /// Copied when it was posted.
+    Inline(ArrayVec<u8, MAX_INLINE>),
+}
+
+impl RcData {
+    /// Where what comes back goes.
+    pub(super) fn sink(&self) -> &[Sge] {
+        match self {
+            Self::Sges(sges) => sges,
+            Self::Inline(_) => &[],
+        }
+    }
+}
+
+/// A posted work request.
+#[derive(Debug)]
+pub(crate) struct RcSendWqe {
+    pub(crate) wr_id: u64,
+    pub(crate) work: RcWork,
+    pub(crate) data: RcData,
+    pub(crate) length: u32,
+    pub(crate) signaled: bool,
+    pub(crate) solicited: bool,
+    /// Waits for the Reads and atomics before it.
+    pub(crate) fence: bool,
+}
+
+impl RcSendWqe {
+    /// Completes it.
+    pub(super) fn complete(
+        &self,
+        qpn: u32,
+        status: WcStatus,
+        completions: &mut impl CompletionSink,
+    ) {
+        if self.signaled || status != WcStatus::Success {
+            completions.sent(Wc {
+                status,
+                byte_len: self.length,
+                ..Wc::new(self.wr_id, self.opcode(), qpn)
+            });
+        }
+        completions.retired();
+    }
+
+    fn opcode(&self) -> WcOpcode {
+        match self.work {
+            RcWork::Send { .. } => WcOpcode::Send,
+            RcWork::Write { .. } => WcOpcode::RdmaWrite,
+            RcWork::Read { .. } => WcOpcode::RdmaRead,
+            RcWork::Atomic {
+                operation: AtomicOperation::FetchAdd { .. },
+                ..
+            } => WcOpcode::FetchAdd,
+            RcWork::Atomic {
+                operation: AtomicOperation::CompareSwap { .. },
+                ..
+            } => WcOpcode::CompareSwap,
+            RcWork::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
+        }
+    }
+}
+
+/// How far a work request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Posted,
+    /// Some of it has become FPDUs, or a request of the peer.
+    Begun,
+    /// All of it has; it is complete when TCP has taken so many octets.
+    Framed(u64),
+    Done,
+}
+
+/// Work requests in the order in which they were posted, which is that of their completions (RFC 5040 §5.5 rule 15).
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    entries: VecDeque<(RcSendWqe, Progress)>,
+    /// Number of the first of them. Work requests are numbered from zero as they are posted.
+    first: u64,
+    /// Number of the next one to begin.
+    next: u64,
+}
+
+impl SendQueue {
+    pub(super) fn push(&mut self, wqe: RcSendWqe) {
+        self.entries.push_back((wqe, Progress::Posted));
+    }
+
+    fn entry(&mut self, number: u64) -> Option<&mut (RcSendWqe, Progress)> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.entries.get_mut(index)
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<&RcSendWqe> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.entries.get(index).map(|(wqe, _)| wqe)
+    }
+
+    /// The next one to begin, and its number.
+    pub(super) fn next(&self) -> Option<(u64, &RcSendWqe)> {
+        self.get(self.next).map(|wqe| (self.next, wqe))
+    }
+
+    fn progress(&mut self, number: u64, progress: Progress) {
+        if let Some((_, now)) = self.entry(number) {
+            *now = progress;
+        }
+    }
+
+    /// The next one has begun.
+    pub(super) fn begin(&mut self) {
+        self.progress(self.next, Progress::Begun);
+        self.next += 1;
+    }
+
+    /// All of a Send or Write is among the first `octets` octets for TCP.
+    pub(super) fn framed(&mut self, number: u64, octets: u64) {
+        self.progress(number, Progress::Framed(octets));
+    }
+
+    pub(super) fn done(&mut self, number: u64) {
+        self.progress(number, Progress::Done);
+    }
+
+    /// Takes the first one if it is complete: it is done, or TCP has `taken` all of it (RFC 5040 §5.5 rule 14).
+    #[inline]
+    pub(super) fn pop_complete(&mut self, taken: u64) -> Option<RcSendWqe> {
+        let complete = match self.entries.front()?.1 {
+            Progress::Posted | Progress::Begun => false,
+            Progress::Framed(octets) => octets <= taken,
+            Progress::Done => true,
+        };
+        if complete { self.pop() } else { None }
+    }
+
+    /// Takes the first one, complete or not.
+    pub(super) fn pop(&mut self) -> Option<RcSendWqe> {
+        let (wqe, _) = self.entries.pop_front()?;
+        self.first += 1;
+        self.next = self.next.max(self.first);
+        Some(wqe)
+    }
+
+    /// Number of the first one, if it has begun: what an error that names none is about.
+    pub(super) fn oldest_begun(&self) -> Option<u64> {
+        (self.next > self.first).then_some(self.first)
+    }
+
+    /// Number of the first one.
+    pub(super) const fn first(&self) -> u64 {
+        self.first
+    }
+}
