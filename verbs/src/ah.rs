@@ -58,11 +58,8 @@ fn resolve(attr: &ibv_ah_attr, gids: &GidTable) -> Result<Destination, Errno> {
     if address.is_unspecified() {
         return Err(Errno::EINVAL);
     }
-    if address.is_multicast() {
-        return Err(Errno::EOPNOTSUPP);
-    }
     let scope = match address {
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => source.ifindex,
+        IpAddr::V6(v6) if v6.is_unicast_link_local() || v6.is_multicast() => source.ifindex,
         IpAddr::V4(_) | IpAddr::V6(_) => 0,
     };
     let source = Some(source.address).filter(|source| source.is_ipv4() == address.is_ipv4());
@@ -293,9 +290,13 @@ mod tests {
         for attr in [no_lid, no_port, global("::", 0), global("192.0.2.3", 3)] {
             assert_eq!(resolve(&attr, &table()), Err(Errno::EINVAL));
         }
+    }
+
+    #[test]
+    fn a_group_is_reached_through_the_interface_of_the_source() {
         assert_eq!(
-            resolve(&global("224.0.0.1", 0), &table()),
-            Err(Errno::EOPNOTSUPP)
+            resolve(&global("239.1.2.3", 0), &table()),
+            destination("239.1.2.3", 0, Some("192.0.2.2"))
         );
     }
 

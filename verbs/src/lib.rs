@@ -30,6 +30,7 @@ pub mod gid;
 mod inline;
 mod knobs;
 mod limits;
+mod mcast;
 mod memory;
 mod names;
 pub mod persona;
@@ -57,6 +58,8 @@ pub EXPORTS;
     "IBVERBS_1.1" {
         "ibv_ack_async_event" => async_event::ibv_ack_async_event;
         "ibv_ack_cq_events" => cq::ibv_ack_cq_events;
+        "ibv_attach_mcast" => mcast::ibv_attach_mcast;
+        "ibv_detach_mcast" => mcast::ibv_detach_mcast;
         "ibv_alloc_pd" => memory::ibv_alloc_pd;
         "ibv_close_device" => context::ibv_close_device;
         "ibv_create_ah" => ah::ibv_create_ah;

@@ -22,6 +22,8 @@ pub(crate) const MAX_CQ: c_int = 65_536;
 pub(crate) const MAX_CQE: c_int = 1 << 20;
 /// Shared receive queues in one context.
 pub(crate) const MAX_SRQ: c_int = 65_536;
+/// Multicast groups of one queue pair.
+pub(crate) const MAX_MCAST_GROUPS: c_int = 64;
 /// Memory regions in one context.
 pub(crate) const MAX_MR: c_int = 1 << 20;
 /// Protection domains in one context.

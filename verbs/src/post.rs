@@ -25,6 +25,8 @@ use std::sync::Arc;
 const IBV_SEND_FENCE: u32 = 1;
 /// Every flag that a send may carry.
 const FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+/// Names all members of a multicast group.
+const MULTICAST_QPN: u32 = 0x00ff_ffff;
 /// In a work request: use the Q_Key of the queue pair instead.
 const OWN_QKEY: u32 = 1 << 31;
 
@@ -300,7 +302,11 @@ fn destination(qp: &Qp, wr: &ibv_send_wr) -> Result<Destination, Errno> {
     let ud = unsafe { wr.wr.ud };
     // SAFETY: the program passes a live address handle.
     let ah = unsafe { Object::<Ah>::state(ud.ah) }?;
-    let qpn = u16::try_from(ud.remote_qpn).map_err(|_| Errno::EINVAL)?;
+    let qpn = match u16::try_from(ud.remote_qpn) {
+        Ok(qpn) => qpn,
+        Err(_) if ah.handle.is_group() && ud.remote_qpn == MULTICAST_QPN => 0,
+        Err(_) => return Err(Errno::EINVAL),
+    };
     let qkey = if ud.remote_qkey & OWN_QKEY == 0 {
         ud.remote_qkey
     } else {

@@ -220,6 +220,36 @@ int main(int argc, char **argv)
 	wait_wc(cq_b, &wc);
 	CHECK(wc.opcode == IBV_WC_SEND && ibv_destroy_ah(back) == 0);
 
+	/* To a group: whoever attached gets it, the sender too, until it detaches. Loopback has no route for IPv6 groups. */
+	static const unsigned char v4[12] = { [10] = 0xff, [11] = 0xff };
+	union ibv_gid group = { .raw = { [10] = 0xff, [11] = 0xff, [12] = 239, [13] = 77, [14] = 1, [15] = 9 } };
+	CHECK(ibv_attach_mcast(a, &gid, 0) == EINVAL);
+	if (index >= 0 && memcmp(gid.raw, v4, 12) == 0) {
+		struct ibv_ah_attr to_group = { .port_num = 1, .is_global = 1,
+						.grh = { .dgid = group, .sgid_index = index, .hop_limit = 1 } };
+		struct ibv_ah *all = ibv_create_ah(pd, &to_group);
+		CHECK(all && ibv_detach_mcast(a, &group, 0) == EINVAL);
+		CHECK(ibv_attach_mcast(a, &group, 0) == 0 && ibv_attach_mcast(b, &group, 0) == 0);
+		for (int members = 2; members > 0; members--) {
+			post_recv(a, 21, memory + 65536, ROOM);
+			post_recv(b, 22, memory + 2 * 65536, ROOM);
+			send_one(b, all, 0xffffff, 20, memory, 300, IBV_WR_SEND, 0, 1);
+			wait_wc(cq_a, &wc);
+			CHECK(wc.wr_id == 21 && wc.byte_len == 340 && wc.src_qp == b->qp_num);
+			if (members == 1)
+				break;
+			wait_wc(cq_b, &wc);
+			CHECK(wc.wr_id == 22 && wc.byte_len == 340 && wc.src_qp == b->qp_num);
+			CHECK(memcmp(memory, memory + 2 * 65536 + 40, 300) == 0);
+			CHECK(ibv_detach_mcast(b, &group, 0) == 0);
+		}
+		CHECK(ibv_detach_mcast(a, &group, 0) == 0 && ibv_destroy_ah(all) == 0);
+		/* The receive that found nothing takes the next message. */
+		send_one(a, ah, b->qp_num, 23, memory, 1, IBV_WR_SEND, 0, 1);
+		wait_wc(cq_b, &wc);
+		CHECK(wc.wr_id == 22 && wc.byte_len == 41);
+	}
+
 	/* Inline data may be overwritten at once, and needs no key. */
 	struct ibv_qp_attr now;
 	struct ibv_qp_init_attr init;
