@@ -27,6 +27,8 @@ use crate::{AsyncEvent, CqError, Error, Wc};
 const BURST: usize = 8;
 /// An empty poll in this many looks at all sockets.
 const LOOK_EVERY: u32 = 8;
+/// A poll in this many whose hot sockets had something looks at all sockets too: what is hot may never be empty.
+const LOOK_WHEN_BUSY: u32 = 32;
 /// A poll that found completions in this many receives too.
 const RECEIVE_EVERY: u32 = 16;
 /// Sockets found by one look.
@@ -68,6 +70,7 @@ struct Poller {
     hot: HotSet,
     buffer: ReceiveBuffer,
     empty_polls: u32,
+    busy_polls: u32,
     first: usize,
 }
 
@@ -119,6 +122,7 @@ impl CqShared {
                 hot: HotSet::default(),
                 buffer: ReceiveBuffer::new(),
                 empty_polls: 0,
+                busy_polls: 0,
                 first: 0,
             }),
             polls_with_completions: AtomicU32::new(0),
@@ -336,6 +340,12 @@ impl CqShared {
         let mut got = self.receive_hot(&mut poller);
         if got {
             poller.empty_polls = 0;
+            poller.busy_polls += 1;
+            if poller.busy_polls >= LOOK_WHEN_BUSY {
+                poller.busy_polls = 0;
+                self.look(&mut poller);
+                self.run_timers();
+            }
         } else {
             poller.empty_polls += 1;
             let look = poller.empty_polls % LOOK_EVERY == 0
@@ -411,6 +421,12 @@ impl CqShared {
             .wait(&mut events, EpollTimeout::ZERO)
             .unwrap_or(0);
         let mut got = false;
+        // Where more sockets have data than can be hot, those that are would get more than the others: all take turns then.
+        let crowded = ready > HotSet::SIZE;
+        if crowded {
+            self.unpark_locked(poller);
+            poller.hot.clear();
+        }
         for event in &events[..ready] {
             let (member, socket) = MemberId::from_token(event.data());
             let Some(qp) = self.member(member) else {
@@ -422,6 +438,9 @@ impl CqShared {
             }
             if self.receive_burst(&qp, socket, &mut poller.buffer) {
                 got = true;
+                if crowded {
+                    continue;
+                }
                 if let Some(gone) = poller.hot.promote(member, qp, socket) {
                     self.put_back(&gone);
                 }

@@ -7,8 +7,6 @@ use super::cq::MemberId;
 use super::member::Qp;
 use super::udp_sockets::SocketIndex;
 
-/// Sockets tried on every poll.
-const SIZE: usize = 4;
 /// A socket that was empty this often, while another was not, is no longer hot.
 const PATIENCE: u32 = 32;
 
@@ -34,6 +32,9 @@ pub(super) struct HotSet {
 }
 
 impl HotSet {
+    /// Sockets tried on every poll.
+    pub(super) const SIZE: usize = 4;
+
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -49,8 +50,8 @@ impl HotSet {
             return None;
         }
         let mut parked = None;
-        if self.entries.len() == SIZE
-            && let Some(coldest) = (0..SIZE).max_by_key(|&i| self.entries[i].misses)
+        if self.entries.len() == Self::SIZE
+            && let Some(coldest) = (0..Self::SIZE).max_by_key(|&i| self.entries[i].misses)
         {
             parked = Some(self.entries.swap_remove(coldest)).filter(|hot| hot.parked);
         }
@@ -103,6 +104,11 @@ impl HotSet {
         }
         let another_is_warmer = self.entries.iter().any(|other| other.misses < misses / 2);
         another_is_warmer.then(|| self.entries.swap_remove(position))
+    }
+
+    /// Forgets all sockets. None may be parked.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
     }
 
     /// Forgets the sockets of a QP.
