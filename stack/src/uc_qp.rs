@@ -39,6 +39,8 @@ pub struct UcQpAttr<'a> {
     pub record_completions: RecordCompletions,
     /// Slots for segments of records, as [`UdQpAttr::segment_slots`].
     pub segment_slots: usize,
+    /// Octets that may leave per second, as [`UdQpAttr::max_rate`].
+    pub max_rate: u64,
 }
 
 impl<'a> UcQpAttr<'a> {
@@ -56,6 +58,7 @@ impl<'a> UcQpAttr<'a> {
             record_slots: 0,
             record_completions: RecordCompletions::PerMessage,
             segment_slots: 1024,
+            max_rate: 0,
         }
     }
 }
@@ -146,6 +149,7 @@ impl UcQp {
             record_slots: attr.record_slots,
             record_completions: attr.record_completions,
             segment_slots: attr.segment_slots,
+            max_rate: attr.max_rate,
             ..UdQpAttr::new(attr.send_cq, attr.recv_cq)
         };
         Ok(Self {
@@ -290,6 +294,11 @@ impl UcQp {
     /// Ends everything posted with a completion of status `Flushed`, as the error state of a queue pair does.
     pub fn flush(&self) {
         self.qp.flush();
+    }
+
+    /// Changes how many octets may leave per second, as [`UcQpAttr::max_rate`] has it.
+    pub fn set_max_rate(&self, octets_per_second: u64) {
+        self.qp.set_max_rate(octets_per_second);
     }
 
     /// The oldest entry of the error queue, as [`UdQp::poll_error`].

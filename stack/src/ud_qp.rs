@@ -48,6 +48,9 @@ pub struct UdQpAttr<'a> {
     /// Slots of the completion queue set aside for segments of records, 1 to 65,536, where [`PerSegment`](RecordCompletions::PerSegment) asks for their
     /// completions; QPs of one completion queue share them. Default 1024.
     pub segment_slots: usize,
+    /// Octets that may leave per second, headers included; 0, the default, is no limit. Sends and Write-Records have no feedback: one that is longer than
+    /// the receiver's buffer arrives whole only if the sender keeps to a rate that the receiver keeps up with.
+    pub max_rate: u64,
     /// Whether receives begin with 40 octets for a GRH. Default no.
     pub grh: bool,
 }
@@ -68,6 +71,7 @@ impl<'a> UdQpAttr<'a> {
             record_slots: 0,
             record_completions: RecordCompletions::PerMessage,
             segment_slots: 1024,
+            max_rate: 0,
             grh: false,
         }
     }
@@ -120,6 +124,7 @@ impl UdQp {
             grh: attr.grh,
             max_recv_wr: recv_queue.capacity(),
             record_slots: attr.record_slots,
+            max_rate: attr.max_rate,
             segment_completions: attr.record_completions == RecordCompletions::PerSegment,
             record_timeout: rnic.config.record_timeout,
             seed: rnic.draw(),
@@ -315,6 +320,11 @@ impl UdQp {
     /// Changes the Q_Key for what arrives from now on.
     pub fn set_qkey(&self, qkey: u32) {
         self.shared.run(|inner| inner.engine.set_qkey(qkey));
+    }
+
+    /// Changes how many octets may leave per second, as [`UdQpAttr::max_rate`] has it.
+    pub fn set_max_rate(&self, octets_per_second: u64) {
+        self.shared.set_max_rate(octets_per_second);
     }
 
     /// The oldest entry of the error queue: what peers and the network reported of messages sent earlier. The queue keeps 256 entries. When it

@@ -163,7 +163,11 @@ impl UdShared {
         if !inner.engine.has_unsent() {
             return;
         }
-        let now = clock::coarse();
+        let now = if inner.engine.is_paced() {
+            clock::now()
+        } else {
+            clock::coarse()
+        };
         let mut notices = Notices::default();
         let mut sink = SocketSink {
             qp: self,
@@ -191,6 +195,11 @@ impl UdShared {
         match sent {
             Transmitted::All => self.unsent.store(false, Ordering::Release),
             Transmitted::Budget => self.remember_unsent(),
+            // A timer goes on with it.
+            Transmitted::Paused(_) => {
+                self.unsent.store(false, Ordering::Release);
+                self.note_deadline(inner);
+            }
             Transmitted::Blocked => {
                 self.remember_unsent();
                 self.send_cq
@@ -198,6 +207,14 @@ impl UdShared {
                     .watch_writable(inner.sockets.main().as_fd());
             }
         }
+    }
+
+    /// Changes the rate; what waited for the old one may leave.
+    pub(crate) fn set_max_rate(&self, octets_per_second: u64) {
+        self.run(|inner| {
+            inner.engine.set_max_rate(octets_per_second);
+            self.work(inner);
+        });
     }
 
     fn remember_unsent(&self) {
@@ -360,6 +377,9 @@ impl UdShared {
                     });
                 }
                 engine.handle_timeout(now, self.tables(), &mut self.completions());
+                if engine.paused_until().is_some_and(|until| until <= now) {
+                    self.work(inner);
+                }
                 inner.deadline = inner.poll_timeout();
                 inner.deadline
             },
@@ -473,6 +493,10 @@ impl UdShared {
         }) && clock::now() < deadline
         {
             self.run(|inner| {
+                if inner.engine.paused_until().is_some() {
+                    let _ = poll(&mut [], PollTimeout::from(1u8));
+                    return;
+                }
                 let mut fds = [PollFd::new(
                     inner.sockets.main().as_fd(),
                     PollFlags::POLLOUT,

@@ -8,6 +8,7 @@
 mod epochs;
 mod errors;
 mod grh;
+mod pace;
 mod receive;
 mod send;
 
@@ -26,6 +27,7 @@ use crate::{AsyncEvent, QpCounters};
 use epochs::Epochs;
 use errors::ErrorQueue;
 pub use errors::{ErrorEntry, ErrorReason};
+use pace::Pace;
 pub(crate) use receive::Arrival;
 use send::SendQueue;
 pub(crate) use send::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
@@ -45,6 +47,8 @@ pub(crate) struct UdConfig {
     /// Whether each segment of a record is reported.
     pub(crate) segment_completions: bool,
     pub(crate) record_timeout: Duration,
+    /// Octets of datagrams that may leave per second; 0 is no limit.
+    pub(crate) max_rate: u64,
     /// Random: epoch, first message number, first MSN.
     pub(crate) seed: [u32; 3],
     /// Random: what the epochs of groups are made from.
@@ -59,6 +63,8 @@ pub(crate) struct UdEngine {
     receiver: Receiver<Peer, RecvWqe>,
     counters: QpCounters,
     errors: ErrorQueue,
+    /// The rate made sending pause; it goes on at this time.
+    paused_until: Option<Instant>,
 }
 
 impl UdEngine {
@@ -77,12 +83,12 @@ impl UdEngine {
             max_assemblies: (config.max_recv_wr / 2).clamp(1, 16),
             ..ReceiverConfig::default()
         });
+        let epochs = Epochs::new(epoch, config.group_key);
+        let mut send = SendQueue::new(epochs, Numbers::new(number), msn);
+        send.pace = Pace::new(config.max_rate);
         Self {
-            send: SendQueue::new(
-                Epochs::new(epoch, config.group_key),
-                Numbers::new(number),
-                msn,
-            ),
+            send,
+            paused_until: None,
             receiver,
             counters: QpCounters::default(),
             errors: ErrorQueue::default(),
@@ -101,7 +107,7 @@ impl UdEngine {
         self.send.push(wqe);
     }
 
-    /// Hands queued messages to the network until none is left, the network is full, or `budget` trains went out.
+    /// Hands queued messages to the network until none is left, the network is full, the rate makes a pause, or `budget` trains went out.
     #[inline]
     pub(crate) fn transmit(
         &mut self,
@@ -117,8 +123,14 @@ impl UdEngine {
             pd: self.config.pd,
             qpn: self.config.qpn.into(),
         };
-        self.send
-            .transmit(context, budget, sink, completions, &mut self.counters)
+        let sent = self
+            .send
+            .transmit(context, budget, sink, completions, &mut self.counters);
+        self.paused_until = match sent {
+            Transmitted::Paused(until) => Some(until),
+            Transmitted::All | Transmitted::Blocked | Transmitted::Budget => None,
+        };
+        sent
     }
 
     /// Handles what one receive call brought: one datagram, or a train of equal ones. Returns why the last one that was dropped was.
@@ -142,7 +154,31 @@ impl UdEngine {
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.receiver.poll_timeout()
+        let paused = if self.send.is_empty() {
+            None
+        } else {
+            self.paused_until
+        };
+        match (self.receiver.poll_timeout(), paused) {
+            (Some(timeout), Some(until)) => Some(timeout.min(until)),
+            (timeout, until) => timeout.or(until),
+        }
+    }
+
+    /// When sending goes on, where the rate made it pause.
+    pub(crate) fn paused_until(&self) -> Option<Instant> {
+        self.paused_until
+    }
+
+    /// Whether it keeps to a rate, so that [`transmit`](Self::transmit) needs to know the time well.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.send.pace.is_limited()
+    }
+
+    /// Changes the rate; 0 is no limit.
+    pub(crate) fn set_max_rate(&mut self, octets_per_second: u64) {
+        self.send.pace = Pace::new(octets_per_second);
+        self.paused_until = None;
     }
 
     /// Closes records and gives up incomplete Sends whose time is over.

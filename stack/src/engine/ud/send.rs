@@ -14,6 +14,7 @@ use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, T
 use dgiwarp_rdmap::wire::{Extension, Flags};
 
 use super::epochs::Epochs;
+use super::pace::Pace;
 use crate::engine::cq::CompletionSink;
 use crate::engine::mr::{LocalProtection, MrTable, PdId};
 use crate::engine::queue::SgeList;
@@ -88,6 +89,8 @@ pub(crate) enum Transmitted {
     Blocked,
     /// The budget is used up.
     Budget,
+    /// The rate allows no more before this time.
+    Paused(Instant),
 }
 
 /// What a QP shares with others or knows of itself.
@@ -108,6 +111,7 @@ pub(crate) struct SendQueue {
     epochs: Epochs,
     numbers: Numbers<Peer>,
     msn: Msn,
+    pub(super) pace: Pace,
 }
 
 /// What a train holds: how many messages end in it, and how far the next one is.
@@ -126,6 +130,7 @@ impl SendQueue {
             epochs,
             numbers,
             msn: Msn::new(msn),
+            pace: Pace::new(0),
         }
     }
 
@@ -149,6 +154,9 @@ impl SendQueue {
             let Some(head) = self.posted.front() else {
                 return Transmitted::All;
             };
+            if let Some(ready) = self.pace.ready_at(context.now) {
+                return Transmitted::Paused(ready);
+            }
             let limit = head.ah.limit(context.now);
             let longest = head.length.min(limit.payload(MAX_HEADER + digest::LEN));
             let sent = if longest >= GATHER_FROM {
@@ -162,6 +170,7 @@ impl SendQueue {
                 }
                 Ok((loaded, SendOutcome::Sent)) => {
                     counters.count_sent(loaded.train.len(), loaded.payload);
+                    self.pace.spend(context.now, loaded.train.octets());
                     for _ in 0..loaded.finished {
                         self.complete_first(context.qpn, WcStatus::Success, 0, completions);
                     }

@@ -138,6 +138,7 @@ impl End {
                 record_slots: 64,
                 segment_completions: false,
                 record_timeout: Duration::from_millis(200),
+                max_rate: 0,
                 seed: [3, u32::MAX - 1, u32::MAX],
                 group_key: [0; 4],
             }),

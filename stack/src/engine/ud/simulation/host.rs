@@ -306,6 +306,9 @@ impl Host {
             }
             Transmitted::Blocked => self.at(now + FULL_FOR, Action::Transmit(position)),
             Transmitted::Budget => self.at(now, Action::Transmit(position)),
+            Transmitted::Paused(until) => {
+                self.at(until - self.origin, Action::Transmit(position));
+            }
         }
     }
 

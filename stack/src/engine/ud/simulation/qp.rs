@@ -571,6 +571,7 @@ fn live(address: Address, plan: &QpPlan, pd: PdId, rng: &mut Rng) -> (UdEngine, 
         record_slots: plan.record_slots,
         segment_completions: plan.reports.is_some(),
         record_timeout: plan.record_timeout,
+        max_rate: 0,
         seed: [epoch, number, msn],
         group_key: rng.random(),
     });
