@@ -112,8 +112,11 @@ impl<W> Posting<W> {
             take(None);
             serialized.ring(&work);
         }
-        self.outstanding
-            .fetch_sub(admitted - accepted, Ordering::AcqRel);
+        // Seldom: an atomic operation costs as much as a copy of the message.
+        if accepted < admitted {
+            self.outstanding
+                .fetch_sub(admitted - accepted, Ordering::AcqRel);
+        }
         if result.is_ok() && accepted < wanted {
             result = Err(PostError::QueueFull);
         }

@@ -9,19 +9,27 @@ use super::mr::{LocalProtection, MrTable, PdId, Use};
 use super::queue::SgeList;
 use crate::{MAX_SGE, Sge};
 
-/// The registered memory of a message, held while segments of it are built and sent.
-#[derive(Debug)]
+/// The registered memory of a message, held while segments of it are built and sent. It is large: filled where it
+/// stands, and not moved.
+#[derive(Debug, Default)]
 pub(super) struct Gathered {
     parts: ArrayVec<(Use, u64, u32), MAX_SGE>,
 }
 
 impl Gathered {
-    pub(super) fn of(mrs: &MrTable, pd: PdId, sges: &SgeList) -> Result<Self, LocalProtection> {
-        let mut parts = ArrayVec::new();
+    /// Holds the memory of these elements, too.
+    #[inline]
+    pub(super) fn hold(
+        &mut self,
+        mrs: &MrTable,
+        pd: PdId,
+        sges: &SgeList,
+    ) -> Result<(), LocalProtection> {
         for sge in sges.iter().filter(|sge| sge.length > 0) {
-            parts.push((mrs.local(pd, *sge, false)?, sge.addr, sge.length));
+            let registration = mrs.local(pd, *sge, false)?;
+            self.parts.push((registration, sge.addr, sge.length));
         }
-        Ok(Self { parts })
+        Ok(())
     }
 
     /// Calls `each` with the parts of `length` octets at `offset` of the message.

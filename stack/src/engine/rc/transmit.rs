@@ -185,8 +185,10 @@ impl RcEngine {
             RcData::Sges(sges) => {
                 // Room is made before memory is held: nothing may be allocated while it is.
                 reserve(&mut self.mpa, length);
-                Gathered::of(tables.mrs, self.config.pd, sges)
-                    .map(|gathered| frame(&mut message, &gathered, &mut self.mpa, now))
+                let mut gathered = Gathered::default();
+                gathered
+                    .hold(tables.mrs, self.config.pd, sges)
+                    .map(|()| frame(&mut message, &gathered, &mut self.mpa, now))
             }
         };
         let octets = (self.mpa.poll_transmit(now).len() - before) as u64;

@@ -238,8 +238,9 @@ impl SendQueue {
             let wqe = &self.posted[finished];
             let mut segmenter = next.unwrap_or_else(|| Segmenter::new(wqe.length));
             let header = template.header_len();
-            let source = match Gathered::of(context.mrs, context.pd, &wqe.sges) {
-                Ok(source) => source,
+            let mut source = Gathered::default();
+            match source.hold(context.mrs, context.pd, &wqe.sges) {
+                Ok(()) => {}
                 // The error belongs to this message alone; those before it go out first.
                 Err(LocalProtection) if finished > 0 => {
                     return Ok(Loaded {
@@ -320,7 +321,8 @@ impl SendQueue {
             .first
             .clone()
             .unwrap_or_else(|| Segmenter::new(wqe.length));
-        let source = Gathered::of(context.mrs, context.pd, &wqe.sges)?;
+        let mut source = Gathered::default();
+        source.hold(context.mrs, context.pd, &wqe.sges)?;
         let mut train = Train::new();
         let mut payload = 0;
         let mut headers = [[0; MAX_HEADER]; MAX_GATHERED];

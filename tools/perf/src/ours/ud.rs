@@ -292,18 +292,22 @@ impl Ud {
     }
 
     /// Posts one send work request; false if the queue is full.
-    fn post(&self, operation: Operation, slot: usize, length: usize) -> Result<bool> {
+    fn post(&mut self, operation: Operation, slot: usize, length: usize) -> Result<bool> {
         let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
         let start = slot * self.stride;
+        let sges = [memory.region.sge(start..start + length)];
         let request = SendWr {
             wr_id: 0,
             operation,
-            destination: self.peer.clone().ok_or_else(too_early)?,
-            sges: &[memory.region.sge(start..start + length)],
+            // Lent: a clone and its end cost an atomic operation each.
+            destination: self.peer.take().ok_or_else(too_early)?,
+            sges: &sges,
             signaled: false,
             solicited: false,
         };
-        match self.qp.post_send(&[request]) {
+        let posted = self.qp.post_send(std::slice::from_ref(&request));
+        self.peer = Some(request.destination);
+        match posted {
             Ok(()) => Ok(true),
             Err(failure) if failure.source == PostError::QueueFull => Ok(false),
             Err(error) => Err(stack("post a send")(error)),

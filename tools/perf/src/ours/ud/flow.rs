@@ -98,7 +98,7 @@ fn marked(position: u64) -> Arrival {
 
 impl Ud {
     /// Sends a short message with a position: a credit or a mark.
-    fn post_position(&self, position: u64) -> Result<bool> {
+    fn post_position(&mut self, position: u64) -> Result<bool> {
         let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
         let stamp = (self.round << POSITION_BITS) | position;
         memory
