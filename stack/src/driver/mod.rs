@@ -37,6 +37,7 @@ pub(crate) mod udp_socket;
 mod udp_sockets;
 mod watch;
 mod way;
+mod way_down;
 
 /// What [`serialized`] is made of.
 mod sync {

@@ -16,25 +16,23 @@ use super::member::Qp;
 use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
 use super::udp_socket::ReceiveBuffer;
+use super::way_down::{FLUSH_FOR, LINGER_FOR, WayDown};
 use super::{clock, tcp};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
 use crate::engine::rc::{RcConfig, RcEnd, RcEngine, RcSendWqe};
 use crate::{ConnectError, Error, PostError, QpCounters};
 
-/// How long closing waits for the network to take what was posted.
-const FLUSH_FOR: Duration = Duration::from_secs(1);
-/// How long closing waits for the peer's end of the stream afterwards: closing with unread octets resets the connection,
-/// and what the peer has not read yet is lost.
-const LINGER_FOR: Duration = Duration::from_secs(2);
+/// Octets for TCP in one go, before other QPs get their turn.
+const TURN: usize = 1 << 20;
 
 /// A connection in full operation.
 #[derive(Debug)]
 struct Link {
     engine: RcEngine,
     stream: TcpStream,
-    /// Its end was seen and the socket is not watched any more.
-    ended: bool,
+    way_down: WayDown,
+    /// The next timer that the completion queue knows of.
     deadline: Option<Instant>,
 }
 
@@ -69,6 +67,8 @@ pub(crate) struct RcShared {
     member: OnceLock<MemberId>,
     /// Something posted could not be sent yet.
     unsent: AtomicBool,
+    /// TCP took no more; else other QPs had their turn.
+    blocked: AtomicBool,
     connected: AtomicBool,
     /// A connection is there, or on its way.
     claimed: AtomicBool,
@@ -91,6 +91,7 @@ impl RcShared {
             mrs,
             member: OnceLock::new(),
             unsent: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
             connected: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
         })
@@ -128,7 +129,7 @@ impl RcShared {
     /// Tells of the connection's end there.
     pub(crate) fn tell_end(&self, queue: &Arc<CmQueue>, context: u64) {
         self.run(|inner| {
-            let ended = inner.link.as_ref().filter(|link| link.ended);
+            let ended = inner.link.as_ref().filter(|link| link.way_down.has_begun());
             match ended.and_then(|link| link.engine.end()) {
                 Some(end) => queue.push(Happened::Disconnected { context, end }),
                 None => inner.listener = Some((Arc::clone(queue), context)),
@@ -166,7 +167,7 @@ impl RcShared {
             inner.link = Some(Link {
                 engine,
                 stream,
-                ended: false,
+                way_down: WayDown::default(),
                 deadline: None,
             });
             self.connected.store(true, Ordering::Release);
@@ -205,12 +206,17 @@ impl RcShared {
         };
         self.posting.empty(|wqe| link.engine.accept(wqe));
         self.transmit(link);
-        self.note_deadline(link);
-        self.see_end(inner);
+        self.wind_down(inner);
+        if let Some(link) = &mut inner.link {
+            self.note_deadline(link);
+        }
     }
 
     fn note_deadline(&self, link: &mut Link) {
-        let deadline = link.engine.poll_timeout();
+        let deadline = match link.way_down.deadline() {
+            None => link.engine.poll_timeout(),
+            until => until,
+        };
         if deadline != link.deadline {
             link.deadline = deadline;
             self.recv_cq.note_deadline(deadline);
@@ -230,17 +236,27 @@ impl RcShared {
 
     fn transmit(&self, link: &mut Link) {
         let mut completions = self.completions();
+        let mut taken = 0;
         loop {
             let now = clock::now();
             link.engine.make_fpdus(now, self.tables(), &mut completions);
             let octets = link.engine.poll_transmit(now);
-            if octets.is_empty() || link.engine.end().is_some() {
+            if octets.is_empty() || !link.way_down.may_send() {
                 self.unsent.store(false, Ordering::Release);
                 return;
             }
+            if taken >= TURN {
+                self.blocked.store(false, Ordering::Release);
+                self.remember_unsent();
+                return;
+            }
             match link.stream.write(octets) {
-                Ok(len) => link.engine.transmitted(now, len, &mut completions),
+                Ok(len) => {
+                    taken += len;
+                    link.engine.transmitted(now, len, &mut completions);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked.store(true, Ordering::Release);
                     self.remember_unsent();
                     self.send_cq
                         .background()
@@ -249,6 +265,7 @@ impl RcShared {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
+                    link.way_down.lost();
                     link.engine
                         .handle_end(now, TcpEnd::Lost, self.tables(), &mut completions);
                 }
@@ -256,20 +273,28 @@ impl RcShared {
         }
     }
 
-    /// Once a connection is over its socket is not looked at any more: it would be readable for ever.
-    fn see_end(&self, inner: &mut RcInner) {
+    /// Once the engine is over, goes on with closing the connection.
+    fn wind_down(&self, inner: &mut RcInner) {
         let Some(link) = &mut inner.link else {
             return;
         };
-        let Some(end) = link.engine.end().filter(|_| !link.ended) else {
+        let Some(end) = link.engine.end() else {
             return;
         };
-        link.ended = true;
-        self.recv_cq.unwatch(link.stream.as_fd());
-        // The peer may have closed as well, so that there is nothing to shut down.
-        let _ = link.stream.shutdown(Shutdown::Write);
-        if let Some((queue, context)) = inner.listener.take() {
+        if !link.way_down.has_begun()
+            && let Some((queue, context)) = inner.listener.take()
+        {
             queue.push(Happened::Disconnected { context, end });
+        }
+        let now = clock::now();
+        let flushed = link.engine.poll_transmit(now).is_empty();
+        let step = link.way_down.advance(now, flushed);
+        if step.shut_down {
+            // The peer may have closed as well, so that there is nothing to shut down.
+            let _ = link.stream.shutdown(Shutdown::Write);
+        }
+        if step.unwatch {
+            self.recv_cq.unwatch(link.stream.as_fd());
         }
     }
 
@@ -281,11 +306,12 @@ impl RcShared {
         }
     }
 
-    /// Goes on with what could not be sent. If something is left, a full socket is why.
+    /// Goes on with what could not be sent. If something is left, returns whether a full socket is why.
     pub(crate) fn flush_unsent(&self) -> Option<bool> {
         self.serialized
             .try_run(|inner| self.work(inner), |inner| self.work(inner));
-        self.unsent.load(Ordering::Acquire).then_some(true)
+        let unsent = self.unsent.load(Ordering::Acquire);
+        unsent.then(|| self.blocked.load(Ordering::Acquire))
     }
 
     /// Receives once. `None` if another thread is at work; else whether something came.
@@ -308,26 +334,26 @@ impl RcShared {
     }
 
     fn receive_locked(&self, link: &mut Link, buffer: &mut ReceiveBuffer) -> bool {
-        if link.ended {
+        if link.way_down.peer_is_done() {
             return false;
         }
         let received = link.stream.read(buffer.room());
         let now = clock::now();
         let (tables, mut completions) = (self.tables(), self.completions());
+        let engine = &mut link.engine;
         match received {
-            Ok(0) => link
-                .engine
-                .handle_end(now, TcpEnd::Fin, tables, &mut completions),
-            Ok(len) => {
-                let octets = buffer.octets(len);
-                link.engine
-                    .handle_input(now, octets, tables, &mut completions);
+            Ok(0) => {
+                link.way_down.peer_closed();
+                engine.handle_end(now, TcpEnd::Fin, tables, &mut completions);
             }
+            // After the engine's end the octets are nobody's.
+            Ok(len) => engine.handle_input(now, buffer.octets(len), tables, &mut completions),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => link
-                .engine
-                .handle_end(now, TcpEnd::Lost, tables, &mut completions),
+            Err(_) => {
+                link.way_down.lost();
+                engine.handle_end(now, TcpEnd::Lost, tables, &mut completions);
+            }
         }
         true
     }
@@ -364,7 +390,7 @@ impl RcShared {
                 return;
             };
             link.engine.close(self.tables(), &mut self.completions());
-            self.see_end(inner);
+            self.wind_down(inner);
         });
     }
 
@@ -387,33 +413,41 @@ impl RcShared {
             self.work(inner);
             let link = inner.link.as_ref();
             link.is_some_and(|link| {
-                link.engine.end().is_none() && link.engine.has_unsent(clock::now())
+                link.way_down.may_send() && link.engine.has_unsent(clock::now())
             })
         })
     }
 
-    /// Reads to the peer's end of the stream, so that closing does not reset the connection.
+    /// Waits until the connection is closed on both sides, or has had its time for that.
     fn linger(&self) {
-        let deadline = clock::now() + LINGER_FOR;
         self.run(|inner| {
-            let Some(link) = inner.link.take() else {
+            let Some(mut link) = inner.link.take() else {
                 return;
             };
-            let mut stream = link.stream;
-            let mut scratch = [0; 4096];
-            loop {
-                match stream.read(&mut scratch) {
-                    Ok(0) => return,
-                    Ok(_) if clock::now() < deadline => {}
-                    Ok(_) => return,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        if !tcp::wait(stream.as_fd(), PollFlags::POLLIN, Some(deadline)) {
-                            return;
-                        }
-                    }
-                    Err(_) => return,
+            if link.way_down.peer_is_done() {
+                return;
+            }
+            // The background thread must not find it in the meantime.
+            self.recv_cq.unwatch(link.stream.as_fd());
+            read_to_end(&mut link.stream, clock::now() + LINGER_FOR);
+        });
+    }
+}
+
+/// Reads to the peer's end of the stream, so that closing does not reset the connection.
+fn read_to_end(stream: &mut TcpStream, deadline: Instant) {
+    let mut scratch = [0; 4096];
+    loop {
+        match stream.read(&mut scratch) {
+            Ok(0) => return,
+            Ok(_) if clock::now() < deadline => {}
+            Ok(_) => return,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if !tcp::wait(stream.as_fd(), PollFlags::POLLIN, Some(deadline)) {
+                    return;
                 }
             }
-        });
+            Err(_) => return,
+        }
     }
 }
