@@ -170,11 +170,12 @@ fn until_whole(
     mut send: impl FnMut() + Send,
     is_whole: impl Fn(Wc) -> bool + Sync,
 ) {
+    let within = SOON / 2 + 3 * Duration::from_secs(length as u64) / u32::try_from(RATE).unwrap();
     for attempt in 1.. {
         assert!(attempt <= 5, "{length} octets never arrive");
         let whole = thread::scope(|scope| {
             // Whoever receives is there before the first octet.
-            let poller = scope.spawn(|| receiver.cq.wait(Duration::from_secs(5)).unwrap());
+            let poller = scope.spawn(|| receiver.cq.wait(within).unwrap());
             send();
             poller.join().unwrap().is_some_and(&is_whole)
         });

@@ -176,6 +176,28 @@ fn sends_go_both_ways_with_and_without_immediate() {
 }
 
 #[test]
+fn peers_meet_over_ipv6() {
+    let on_v6 = || {
+        let v6 = |attr: &mut UcQpAttr<'_>| attr.bind = Some((Ipv6Addr::LOCALHOST, 0).into());
+        End::with(100_000, Config::default(), v6)
+    };
+    let (a, b) = (on_v6(), on_v6());
+    for (end, other) in [(&a, &b), (&b, &a)] {
+        let ah = end.pd.create_ah(Ipv6Addr::LOCALHOST.into()).unwrap();
+        end.qp.connect(&ah, other.qp.qpn()).unwrap();
+    }
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        from.memory.write(0, &pattern(100_000));
+        to.memory.write(0, &[0; 100_000]);
+        to.post_recv(1, 0);
+        from.send(to.write_here(0, Some(5)), 100_000);
+        let wc = to.wait();
+        assert_eq!(wc.source, Some((Ipv6Addr::LOCALHOST, from.qp.qpn()).into()));
+        assert_eq!(to.memory.to_vec(0, 100_000), pattern(100_000));
+    }
+}
+
+#[test]
 fn a_write_with_immediate_completes_a_receive() {
     let (a, b) = End::pair(1 << 20);
     for length in [0, 1, 1001, 64_900, 65_001, 300_001] {

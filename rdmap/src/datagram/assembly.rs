@@ -63,6 +63,8 @@ impl<R> Assemblies<R> {
             receive,
             map,
         });
+        // Room for the maps to come back to: memory may be held then, and nothing may be allocated.
+        self.maps.reserve(self.active.len());
         self.active.len() - 1
     }
 

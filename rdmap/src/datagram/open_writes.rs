@@ -75,6 +75,8 @@ impl OpenWrites {
             last_placed: now,
             map,
         });
+        // Room for the maps to come back to: memory may be held then, and nothing may be allocated.
+        self.maps.reserve(self.active.len());
         self.latest = self.active.len() - 1;
         self.latest
     }

@@ -246,6 +246,38 @@ fn a_write_that_contradicts_itself_is_malformed() {
     assert_eq!(handle(&other[1]), Err(DropReason::Malformed));
 }
 
+/// A segment that may not be placed is no part of the message, also if it would be the last one.
+#[test]
+fn a_refused_segment_leaves_the_message_open() {
+    let mut upper = Vecs::new(1000, &[0]);
+    let mut receiver = connected();
+    let now = origin();
+    let refused = Origin {
+        to_group: true,
+        ..Origin::from('p')
+    };
+    for segment in write(1, 1000, 600, true) {
+        let handled = receiver.handle_segment(now, refused, &segment, &mut upper);
+        assert_eq!(handled, Err(DropReason::NotWellKnown));
+        let handled = receiver.handle_segment(now, 'p', &segment, &mut upper);
+        assert_eq!(handled, Ok(()));
+    }
+    assert_eq!(upper.region, expected(1000));
+    assert_eq!((upper.completions.len(), upper.posted.len()), (1, 0));
+    let first = write(2, 1000, 600, true).remove(0);
+    receiver
+        .handle_segment(now, 'p', &first, &mut upper)
+        .unwrap();
+    upper.posted.push_back((0, 0));
+    let last = write(2, 1000, 600, true).remove(1);
+    let handled = receiver.handle_segment(now, refused, &last, &mut upper);
+    assert_eq!(handled, Err(DropReason::NotWellKnown));
+    assert_eq!(upper.posted.len(), 1, "its receive goes back");
+    let handled = receiver.handle_segment(now, 'p', &last, &mut upper);
+    assert_eq!(handled, Ok(()));
+    assert_eq!((upper.completions.len(), upper.posted.len()), (2, 0));
+}
+
 #[test]
 fn a_restarted_peer_is_heard_at_once() {
     let mut upper = Vecs::new(10, &[]);
@@ -269,6 +301,41 @@ fn a_restarted_peer_is_heard_at_once() {
 }
 
 proptest! {
+    /// No octets of the peer make the receiver panic, write outside the region, or hold more Writes than it may.
+    #[test]
+    fn arbitrary_octets_of_the_peer_are_harmless(
+        datagrams in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 38..120), 0..200),
+    ) {
+        let now = origin();
+        let mut upper = Vecs::new(64, &[64, 64]);
+        let mut receiver = connected();
+        for mut bytes in datagrams {
+            // Enough right bits that most reach the deeper checks: few numbers and epochs, lengths that fit.
+            bytes[0] = 0x81 | (bytes[0] & 0x40);
+            bytes[1] = 0x4c;
+            bytes[2..6].copy_from_slice(&STAG.get().to_be_bytes());
+            let offset = bytes[33] % 64;
+            bytes[6..14].copy_from_slice(&(BASE + u64::from(offset)).to_be_bytes());
+            bytes[14] = 0x04 | (bytes[14] & 0x03);
+            bytes[18..21].fill(0);
+            bytes[21] %= 2;
+            bytes[22..25].fill(0);
+            bytes[26..30].copy_from_slice(&64u32.to_be_bytes());
+            bytes[30..34].copy_from_slice(&u32::from(offset).to_be_bytes());
+            bytes.truncate(38 + usize::from(64 - offset).min(bytes.len() - 38));
+            if bytes.len() < 38 + usize::from(64 - offset) {
+                bytes[0] &= !0x40;
+            } else {
+                bytes[0] |= 0x40;
+            }
+            let _ = receiver.handle_segment(now, 'p', &bytes, &mut upper);
+            prop_assert!(receiver.writes.last_placed().count() <= MAX_OPEN_WRITES);
+        }
+        receiver.handle_timeout(now + Duration::from_secs(1), &mut upper);
+        prop_assert_eq!(receiver.writes.last_placed().count(), 0);
+        prop_assert_eq!(receiver.poll_timeout(), None);
+    }
+
     /// However the segments of a few Writes arrive, each completes once, when its octets are all in memory.
     #[test]
     fn a_write_completes_once_and_whole(
