@@ -28,6 +28,10 @@ pub(crate) enum Op {
     Send,
     /// RDMA Write-Record: a one-sided write that leaves a validity map at the target.
     WriteRecord,
+    /// Send to all receivers of a network.
+    Broadcast,
+    /// Send to the members of a multicast group.
+    Multicast,
     /// The best socket code for the path.
     Raw,
     /// Trains of MTU-sized datagrams, one system call each (GSO and GRO).
@@ -50,6 +54,8 @@ pub(crate) enum Mode {
     Rate,
     /// Goodput in one direction while the receiver drops datagrams (`--loss`).
     Loss,
+    /// Goodput of one sender to several receivers, summed over them (`--receivers`).
+    Fanout,
 }
 
 /// One kind of measurement this program knows.
@@ -81,6 +87,30 @@ pub(crate) const CATALOG: &[Entry] = &[
         op: Op::WriteRecord,
         modes: ALL_MODES,
         summary: "datagram iWARP RDMA Write-Record with validity maps",
+    },
+    Entry {
+        transport: Transport::Ud,
+        op: Op::Multicast,
+        modes: &[Mode::Fanout],
+        summary: "datagram iWARP Send to a multicast group, each receiver a process of its own",
+    },
+    Entry {
+        transport: Transport::Ud,
+        op: Op::Broadcast,
+        modes: &[Mode::Fanout],
+        summary: "the same to a broadcast address",
+    },
+    Entry {
+        transport: Transport::Udp,
+        op: Op::Multicast,
+        modes: &[Mode::Fanout],
+        summary: "UDP sockets of a multicast group, the best code for the path",
+    },
+    Entry {
+        transport: Transport::Udp,
+        op: Op::Broadcast,
+        modes: &[Mode::Fanout],
+        summary: "the same at a broadcast address",
     },
     Entry {
         transport: Transport::Udp,
@@ -137,6 +167,7 @@ impl Subject {
             (Transport::Ud, Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Loss) => {
                 Some(Self::new(Transport::Udp, Op::Raw))
             }
+            (Transport::Ud, Mode::Fanout) => Some(Self::new(Transport::Udp, self.op)),
             (Transport::Ud, Mode::Rate) => Some(Self::new(Transport::Udp, Op::RawSingle)),
             (Transport::Udp | Transport::Tcp, _) => None,
         }
@@ -166,6 +197,8 @@ impl Op {
         match self {
             Self::Send => "send",
             Self::WriteRecord => "write-record",
+            Self::Broadcast => "broadcast",
+            Self::Multicast => "multicast",
             Self::Raw => "raw",
             Self::RawTrain => "raw-train",
             Self::RawSingle => "raw-single",
@@ -182,6 +215,7 @@ impl Mode {
             Self::Bibw => "bibw",
             Self::Rate => "rate",
             Self::Loss => "loss",
+            Self::Fanout => "fanout",
         }
     }
 
@@ -195,6 +229,7 @@ impl Mode {
             Self::Loss => {
                 "goodput, valid share and holes while the receiver drops datagrams (--loss)"
             }
+            Self::Fanout => "goodput to 1, 2, 3 receivers at once, summed (--receivers)",
         }
     }
 }
@@ -213,7 +248,7 @@ pub(crate) fn list() -> String {
         ));
     }
     text.push('\n');
-    for mode in ALL_MODES {
+    for mode in ALL_MODES.iter().chain(&[Mode::Fanout]) {
         text.push_str(&format!("{:<6} {}\n", mode.name(), mode.summary()));
     }
     text
@@ -246,7 +281,7 @@ mod tests {
             text.lines()
                 .filter(|line| line.starts_with("ud ") || line.starts_with("udp "))
                 .count(),
-            5
+            9
         );
     }
 }

@@ -1,6 +1,6 @@
 //! The command line. Usage errors end with status 2, as clap does it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ Examples:
       The same within 30 seconds, as JSON on standard output.
   dgiwarp-perf --loss 0,0.001,0.01,0.05 --size 4K,64K,1M
       What is left of messages when the receiver drops that share of the datagrams.
+  dgiwarp-perf --op multicast --receivers 3
+      Goodput to one, two and three processes of this machine at once.
   dgiwarp-perf server            (on one machine)
   dgiwarp-perf client HOST --transport ud --op write-record --mode bw --size 64K,1M
       Two machines: Write-Record goodput beside raw UDP, for two message sizes.
@@ -117,6 +119,13 @@ pub(crate) struct RunArgs {
     /// Largest MTU assumed of the path, 576 to 65536 [default: the path's own; 1500 for --loss]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_536))]
     pub(crate) mtu: Option<u32>,
+    /// Receivers of broadcast and multicast, each a process on this machine: rows for 1, 2, … so many
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub(crate) receivers: u32,
+    /// Address to send to with --op broadcast or multicast [default: 127.255.255.255, 239.255.18.14]
+    #[arg(long, value_name = "ADDR", requires = "op")]
+    pub(crate) group: Option<Ipv4Addr>,
     /// CPUs of client and server, or none [default: the first two allowed ones]
     #[arg(long, value_name = "A,B|none", value_parser = parse_pin)]
     pub(crate) pin: Option<PinPair>,

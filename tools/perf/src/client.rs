@@ -16,12 +16,19 @@ use crate::interrupt::Interrupt;
 /// How long resolving the name and connecting may take, each.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection to a server, and the endpoints open on both sides.
+/// Connections to one server, or several for what is sent to a group, and the endpoints open on all sides.
 #[derive(Debug)]
 pub(crate) struct Session {
-    control: Control,
+    servers: Vec<Server>,
     interrupt: Interrupt,
     members: Vec<Member>,
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+struct Server {
+    control: Control,
+    /// Endpoints open there.
     opened: usize,
 }
 
@@ -29,8 +36,8 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct Member {
     endpoint: Endpoint,
-    /// The server's number for it.
-    remote: usize,
+    /// The number for it of each server that takes part.
+    remotes: Vec<usize>,
 }
 
 /// Why an endpoint was not opened.
@@ -51,8 +58,10 @@ pub(crate) struct Round {
     pub(crate) messages: u64,
     /// What this side received (both-direction streams).
     pub(crate) here: RoundReport,
-    /// What the server received (streams).
+    /// What the server received (streams), or all servers together.
     pub(crate) there: RoundReport,
+    /// Bytes that each server received.
+    pub(crate) received: Vec<u64>,
     /// From the first message to the last answer, seen from this side, in nanoseconds.
     pub(crate) wall_ns: u64,
 }
@@ -66,20 +75,29 @@ impl Session {
         interrupt: Interrupt,
     ) -> Result<(Self, Placement)> {
         let mut session = Self {
-            control: Control::new(connect(host, port)?)?,
+            servers: Vec::new(),
             interrupt,
             members: Vec::new(),
-            opened: 0,
         };
+        let placement = session.join(host, port, pin)?;
+        Ok((session, placement))
+    }
+
+    /// Connects to one more server.
+    pub(crate) fn join(&mut self, host: &str, port: u16, pin: Pin) -> Result<Placement> {
+        let mut control = Control::new(connect(host, port)?)?;
         let hello = Request::Hello {
             protocol: PROTOCOL,
             pin,
         };
-        match session.control.call(&hello, &session.interrupt)? {
+        match control.call(&hello, &self.interrupt)? {
             Reply::Hello {
                 protocol: PROTOCOL,
                 placement,
-            } => Ok((session, placement)),
+            } => {
+                self.servers.push(Server { control, opened: 0 });
+                Ok(placement)
+            }
             Reply::Hello { protocol, .. } => Err(PerfError::Protocol(format!(
                 "the server speaks version {protocol}, this client {PROTOCOL}"
             ))),
@@ -87,42 +105,110 @@ impl Session {
         }
     }
 
+    /// Servers connected to.
+    pub(crate) const fn servers(&self) -> usize {
+        self.servers.len()
+    }
+
     /// Fails if the user asked to stop.
     pub(crate) fn check_interrupt(&self) -> Result<()> {
         self.interrupt.check()
     }
 
-    /// Closes the endpoints of the previous group on both sides.
+    /// Closes the endpoints of the previous group on all sides.
     pub(crate) fn close_all(&mut self) -> Result<()> {
         self.members.clear();
-        self.opened = 0;
-        self.expect_ready(&Request::CloseAll)
+        for server in &mut self.servers {
+            server.opened = 0;
+            server.expect_ready(&Request::CloseAll, &self.interrupt)?;
+        }
+        Ok(())
     }
 
-    /// Opens and connects an endpoint on both sides.
-    pub(crate) fn open(&mut self, spec: &EndpointSpec, window: Option<u64>) -> Result<Opened> {
-        let theirs = self.open_remote(spec)?;
-        let remote = self.opened - 1;
-        let local = self.control.local_ip()?;
-        let (mut endpoint, ours) = Endpoint::open(spec, local, Side::Client)?;
-        endpoint.connect(self.control.peer_ip()?, &theirs)?;
+    /// Opens and connects an endpoint here and on the first `receivers` servers.
+    pub(crate) fn open(
+        &mut self,
+        spec: &EndpointSpec,
+        receivers: usize,
+        window: Option<u64>,
+    ) -> Result<Opened> {
+        let servers = self.servers.get_mut(..receivers).unwrap_or(&mut []);
+        let mut remotes = Vec::new();
+        let mut offers = Vec::new();
+        for server in &mut *servers {
+            offers.push(server.open(spec, &self.interrupt)?);
+            remotes.push(server.opened - 1);
+        }
+        let Some(Server { control, .. }) = servers.first() else {
+            return Err(PerfError::Protocol("no server".to_owned()));
+        };
+        let (mut endpoint, ours) = Endpoint::open(spec, control.local_ip()?, Side::Client)?;
+        for (server, theirs) in servers.iter().zip(&offers) {
+            endpoint.connect(server.control.peer_ip()?, theirs)?;
+        }
         let geometry = endpoint.choose_geometry(window)?;
         if spec.mode == Mode::Lat && !endpoint.can_ping(&geometry) {
             return Ok(Opened::TooLargeToPing(endpoint.granted()));
         }
-        self.expect_ready(&Request::Connect {
+        let connect = Request::Connect {
             offer: ours,
             geometry,
-        })?;
+        };
+        for server in servers {
+            server.expect_ready(&connect, &self.interrupt)?;
+        }
         endpoint.configure(&geometry)?;
-        self.members.push(Member { endpoint, remote });
+        self.members.push(Member { endpoint, remotes });
         Ok(Opened::Ready(self.members.len() - 1))
     }
 
-    fn open_remote(&mut self, spec: &EndpointSpec) -> Result<Offer> {
-        let reply = self
-            .control
-            .call(&Request::Open(spec.clone()), &self.interrupt)?;
+    /// Runs one round of a member.
+    pub(crate) fn round(&mut self, member: usize, mode: Mode, messages: u64) -> Result<Round> {
+        let Some(Member { endpoint, remotes }) = self.members.get_mut(member) else {
+            return Err(PerfError::Protocol("no such endpoint".to_owned()));
+        };
+        endpoint.start_round()?;
+        for (server, &endpoint) in self.servers.iter_mut().zip(&*remotes) {
+            let request = Request::Round { endpoint, messages };
+            server.expect_ready(&request, &self.interrupt)?;
+        }
+        let control = match self.servers.first_mut() {
+            Some(server) => &mut server.control,
+            None => return Err(PerfError::Protocol("no server".to_owned())),
+        };
+        let mut round = Round {
+            messages,
+            ..Round::default()
+        };
+        let start = clock::now();
+        if mode == Mode::Lat {
+            let outcome = endpoint.ping(messages, control, &self.interrupt)?;
+            round.samples = outcome.samples;
+            round.messages = outcome.sent;
+        } else {
+            round.here = endpoint.round(messages, control, &self.interrupt)?;
+        }
+        round.wall_ns = clock::nanoseconds(start, clock::now());
+        for server in self.servers.iter_mut().take(remotes.len()) {
+            match server.control.call(&Request::Stop, &self.interrupt)? {
+                Reply::Report(report) if round.received.is_empty() => {
+                    round.received.push(report.received_bytes);
+                    round.there = report;
+                }
+                Reply::Report(report) => {
+                    round.received.push(report.received_bytes);
+                    round.there.add(&report);
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(round)
+    }
+}
+
+impl Server {
+    fn open(&mut self, spec: &EndpointSpec, interrupt: &Interrupt) -> Result<Offer> {
+        let reply = self.control.call(&Request::Open(spec.clone()), interrupt)?;
         self.opened += 1;
         match reply {
             Reply::Opened(offer) => Ok(offer),
@@ -130,42 +216,8 @@ impl Session {
         }
     }
 
-    /// Runs one round of a member.
-    pub(crate) fn round(&mut self, member: usize, mode: Mode, messages: u64) -> Result<Round> {
-        let Some(Member { endpoint, remote }) = self.members.get_mut(member) else {
-            return Err(PerfError::Protocol("no such endpoint".to_owned()));
-        };
-        endpoint.start_round()?;
-        let request = Request::Round {
-            endpoint: *remote,
-            messages,
-        };
-        match self.control.call(&request, &self.interrupt)? {
-            Reply::Ready => {}
-            other => return Err(unexpected(&other)),
-        }
-        let mut round = Round {
-            messages,
-            ..Round::default()
-        };
-        let start = clock::now();
-        if mode == Mode::Lat {
-            let outcome = endpoint.ping(messages, &mut self.control, &self.interrupt)?;
-            round.samples = outcome.samples;
-            round.messages = outcome.sent;
-        } else {
-            round.here = endpoint.round(messages, &mut self.control, &self.interrupt)?;
-        }
-        round.wall_ns = clock::nanoseconds(start, clock::now());
-        match self.control.call(&Request::Stop, &self.interrupt)? {
-            Reply::Report(report) => round.there = report,
-            other => return Err(unexpected(&other)),
-        }
-        Ok(round)
-    }
-
-    fn expect_ready(&mut self, request: &Request) -> Result<()> {
-        match self.control.call(request, &self.interrupt)? {
+    fn expect_ready(&mut self, request: &Request, interrupt: &Interrupt) -> Result<()> {
+        match self.control.call(request, interrupt)? {
             Reply::Ready => Ok(()),
             other => Err(unexpected(&other)),
         }

@@ -3,7 +3,7 @@
 //! the data sockets and queue pairs have ports of their own, told here.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::interrupt::Interrupt;
 use crate::measure::Geometry;
 
 /// Version of this protocol; both sides must have the same.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// How long the peer may take to answer before it counts as failed.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
@@ -106,6 +106,17 @@ pub(crate) struct EndpointSpec {
     pub(crate) loss: f64,
     /// Seed of what is dropped.
     pub(crate) seed: u64,
+    /// Where the receivers are members, if there may be several.
+    pub(crate) group: Option<GroupSpec>,
+}
+
+/// A group as all sides need to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GroupSpec {
+    /// The broadcast or multicast address.
+    pub(crate) address: Ipv4Addr,
+    /// The port of all members.
+    pub(crate) port: u16,
 }
 
 /// One side's half of an endpoint, as the other needs it.
@@ -153,6 +164,17 @@ pub(crate) struct RoundReport {
     pub(crate) datagrams: Datagrams,
     /// User and system CPU time of this side, in nanoseconds.
     pub(crate) cpu_ns: u64,
+}
+
+impl RoundReport {
+    /// What another receiver of the same round received, added.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.received_bytes += other.received_bytes;
+        self.first_bytes += other.first_bytes;
+        self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
+        self.complete += other.complete;
+        self.cpu_ns += other.cpu_ns;
+    }
 }
 
 /// Datagrams of a round in which some are dropped on purpose, as one side counted them.

@@ -11,6 +11,7 @@ use crate::measure::bandwidth::{self, Task};
 use crate::measure::latency::{self, PingOutcome};
 use crate::measure::{Flow, Geometry, Watch};
 use crate::ours::ud::Ud;
+use crate::raw::group::Group;
 use crate::raw::tcp::Tcp;
 use crate::raw::udp::Udp;
 
@@ -20,6 +21,7 @@ pub(crate) const MAX_SIZE: u64 = 1 << 30;
 #[derive(Debug)]
 enum Kind {
     Udp(Box<Udp>),
+    Group(Box<Group>),
     Tcp(Tcp),
     Ud(Box<Ud>),
 }
@@ -44,6 +46,10 @@ macro_rules! each {
                 let $endpoint = &mut **$endpoint;
                 $body
             }
+            Kind::Group($endpoint) => {
+                let $endpoint = &mut **$endpoint;
+                $body
+            }
             Kind::Tcp($endpoint) => $body,
             Kind::Ud($endpoint) => {
                 let $endpoint = &mut **$endpoint;
@@ -64,6 +70,9 @@ impl Endpoint {
                 spec.mode.name()
             )));
         }
+        if (spec.mode == Mode::Fanout) != spec.group.is_some() {
+            return Err(PerfError::Protocol(format!("impossible {spec:?}")));
+        }
         if !(1..=MAX_SIZE).contains(&spec.size) {
             return Err(PerfError::Usage(format!(
                 "a size of {} bytes is outside of 1 to {MAX_SIZE}",
@@ -71,6 +80,10 @@ impl Endpoint {
             )));
         }
         let (kind, offer) = match spec.subject.transport {
+            Transport::Udp if spec.group.is_some() => {
+                let (group, offer) = Group::open(spec, local, side)?;
+                (Kind::Group(Box::new(group)), offer)
+            }
             Transport::Udp => {
                 let (udp, offer) = Udp::open(spec, local, side)?;
                 (Kind::Udp(Box::new(udp)), offer)
@@ -96,12 +109,13 @@ impl Endpoint {
         Ok((endpoint, offer))
     }
 
-    /// Connects to the peer's half.
+    /// Connects to the peer's half; the sender to a group, to each receiver's.
     pub(crate) fn connect(&mut self, peer: IpAddr, offer: &Offer) -> Result<()> {
         // Both directions must fit into the smaller of the two receive buffers.
         self.granted = self.granted.min(offer.receive_buffer);
         match &mut self.kind {
             Kind::Udp(udp) => udp.connect(peer, offer),
+            Kind::Group(group) => group.connect(peer, offer),
             Kind::Tcp(tcp) => tcp.connect(peer, offer),
             Kind::Ud(ud) => ud.connect(peer, offer),
         }
@@ -111,6 +125,7 @@ impl Endpoint {
     pub(crate) fn choose_geometry(&self, window: Option<u64>) -> Result<Geometry> {
         match &self.kind {
             Kind::Udp(udp) => udp.geometry(self.granted, window),
+            Kind::Group(group) => group.geometry(self.granted, window),
             Kind::Tcp(tcp) => Ok(tcp.geometry()),
             Kind::Ud(ud) => ud.geometry(self.granted, window),
         }
@@ -183,12 +198,12 @@ impl Endpoint {
                 receive: bytes,
                 marks,
             },
-            (Mode::Bw | Mode::Rate | Mode::Loss, Side::Client) => Task {
+            (Mode::Bw | Mode::Rate | Mode::Loss | Mode::Fanout, Side::Client) => Task {
                 send: bytes,
                 receive: 0,
                 marks,
             },
-            (Mode::Bw | Mode::Rate | Mode::Loss, Side::Server) => Task {
+            (Mode::Bw | Mode::Rate | Mode::Loss | Mode::Fanout, Side::Server) => Task {
                 send: 0,
                 receive: bytes,
                 marks,

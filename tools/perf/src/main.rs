@@ -20,6 +20,7 @@ mod host;
 mod interrupt;
 mod loss;
 mod measure;
+mod members;
 mod ours;
 mod pattern;
 mod plan;

@@ -1,5 +1,6 @@
 //! What a run measures: groups of rows that take turns, and how long that takes.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::catalog::{CATALOG, Mode, Op, Subject, Transport};
@@ -16,6 +17,8 @@ pub(crate) struct Group {
     pub(crate) size: u64,
     /// The share of datagrams that is dropped on purpose; none but in loss mode.
     pub(crate) loss: Option<f64>,
+    /// To whom one sender sends at once; none but in fan-out mode.
+    pub(crate) fanout: Option<Fanout>,
     /// The rows, baselines first.
     pub(crate) subjects: Vec<Subject>,
     /// Rounds per row.
@@ -24,6 +27,15 @@ pub(crate) struct Group {
     pub(crate) round_time: Duration,
     /// Messages over all rounds, if given.
     pub(crate) iters: Option<u64>,
+}
+
+/// A group address, and how many receive there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fanout {
+    /// The broadcast or multicast address.
+    pub(crate) address: Ipv4Addr,
+    /// Receivers, each in a process of its own.
+    pub(crate) receivers: u32,
 }
 
 /// The number of paired rounds that a latency ratio needs at least.
@@ -42,6 +54,8 @@ const UDP_SINGLE: Subject = Subject::new(Transport::Udp, Op::RawSingle);
 const TCP_RAW: Subject = Subject::new(Transport::Tcp, Op::Raw);
 const UD_SEND: Subject = Subject::new(Transport::Ud, Op::Send);
 const UD_WRITE_RECORD: Subject = Subject::new(Transport::Ud, Op::WriteRecord);
+const UD_MULTICAST: Subject = Subject::new(Transport::Ud, Op::Multicast);
+const UDP_MULTICAST: Subject = Subject::new(Transport::Udp, Op::Multicast);
 
 /// 1 B to 1 MiB in factors of 4.
 const SWEEP_SIZES: &[u64] = &[
@@ -70,6 +84,16 @@ const SWEEP_LOSS_SIZES: &[u64] = &[1 << 10, 1 << 14, 1 << 16, 1 << 20];
 const SWEEP_LOSSES: &[f64] = &[0.001, 0.01, 0.05];
 const QUICK_LOSS_SIZES: &[u64] = &[1 << 16];
 const QUICK_LOSSES: &[f64] = &[0.01];
+
+/// Message sizes of runs with several receivers.
+const FANOUT_SIZES: &[u64] = &[64, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20];
+/// And those in the sweeps.
+const SWEEP_FANOUT_SIZES: &[u64] = &[1 << 10, 1 << 14, 1 << 16, 1 << 20];
+const QUICK_FANOUT_SIZES: &[u64] = &[1 << 16];
+/// Where the groups of `--op broadcast` and `multicast` are, unless told: on the loopback interface, and
+/// within the range for local use.
+const BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
+const MULTICAST: Ipv4Addr = Ipv4Addr::new(239, 255, 18, 14);
 
 /// A mode, a message size, and the rows to compare.
 type Wanted = (Mode, u64, Vec<Subject>);
@@ -112,8 +136,13 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
     };
     let chosen = args.transport.is_some() || args.op.is_some();
     let wanted = match only {
-        Some(mode) if chosen || mode == Mode::Loss => selection(args, &[mode])?,
-        None if chosen => selection(args, &[Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate])?,
+        Some(mode) if chosen || matches!(mode, Mode::Loss | Mode::Fanout) => {
+            selection(args, &[mode])?
+        }
+        None if chosen => selection(
+            args,
+            &[Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate, Mode::Fanout],
+        )?,
         Some(_) | None => sweep(args),
     };
     let sweeping = !chosen && only.is_none();
@@ -125,14 +154,57 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
                 loss: Some(loss),
                 ..group(args, mode, size, subjects.clone())
             }));
+        } else if mode == Mode::Fanout {
+            // What is compared shares an address.
+            for op in [Op::Multicast, Op::Broadcast] {
+                let of_op = subjects.iter().filter(|subject| subject.op == op);
+                groups.extend(fanouts(args, size, &of_op.copied().collect::<Vec<_>>())?);
+            }
         } else {
             groups.push(group(args, mode, size, subjects));
         }
     }
-    // The rows of one loss stand together, as those of one mode do.
+    // The rows of one loss stand together, as those of one mode do. Those with more processes come last.
     groups.sort_by(|one, other| {
-        f64::total_cmp(&one.loss.unwrap_or(-1.0), &other.loss.unwrap_or(-1.0))
+        let receivers = |group: &Group| group.fanout.map_or(0, |fanout| fanout.receivers);
+        let losses = f64::total_cmp(&one.loss.unwrap_or(-1.0), &other.loss.unwrap_or(-1.0));
+        receivers(one).cmp(&receivers(other)).then(losses)
     });
+    Ok(groups)
+}
+
+/// The same rows for one receiver, two, and so on.
+fn fanouts(args: &RunArgs, size: u64, subjects: &[Subject]) -> Result<Vec<Group>> {
+    let Some(first) = subjects.first() else {
+        return Ok(Vec::new());
+    };
+    let multicast = first.op == Op::Multicast;
+    let default = if multicast { MULTICAST } else { BROADCAST };
+    let address = args.group.unwrap_or(default);
+    if address.is_multicast() != multicast {
+        return Err(PerfError::Usage(format!(
+            "{address} is not an address for {}",
+            first.op.name()
+        )));
+    }
+    let fanouts = (1..=args.receivers).map(|receivers| Fanout { address, receivers });
+    Ok(fanouts
+        .map(|fanout| Group {
+            fanout: Some(fanout),
+            ..group(args, Mode::Fanout, size, subjects.to_vec())
+        })
+        .collect())
+}
+
+/// Without the groups whose receivers must be processes of this machine.
+pub(crate) fn without_fanout(mut groups: Vec<Group>) -> Result<Vec<Group>> {
+    groups.retain(|group| group.fanout.is_none());
+    if groups.is_empty() {
+        return Err(PerfError::Usage(
+            "broadcast and multicast are measured on one machine, without a server elsewhere"
+                .to_owned(),
+        ));
+    }
     Ok(groups)
 }
 
@@ -150,6 +222,8 @@ fn group(args: &RunArgs, mode: Mode, size: u64, subjects: Vec<Subject>) -> Group
     let (rounds, milliseconds) = match (mode, args.quick) {
         (Mode::Lat, true) => (MIN_LATENCY_ROUNDS, 9),
         (Mode::Lat, false) => (31, 30),
+        (Mode::Fanout, true) => (5, 15),
+        (Mode::Fanout, false) => (9, 40),
         (Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss, true) => (9, 15),
         (Mode::Loss, false) => (9, 60),
         (Mode::Bw | Mode::Bibw | Mode::Rate, false) => (15, 60),
@@ -163,6 +237,7 @@ fn group(args: &RunArgs, mode: Mode, size: u64, subjects: Vec<Subject>) -> Group
         mode,
         size,
         loss: None,
+        fanout: None,
         subjects,
         rounds,
         round_time: Duration::from_millis(milliseconds),
@@ -208,6 +283,15 @@ fn sweep(args: &RunArgs) -> Vec<Wanted> {
     for &size in loss_sizes {
         wanted.push((Mode::Loss, size, vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD]));
     }
+    let fanout_sizes = if args.quick {
+        QUICK_FANOUT_SIZES
+    } else {
+        SWEEP_FANOUT_SIZES
+    };
+    let fanout_sizes = args.size.as_ref().map_or(fanout_sizes, |sizes| &sizes.0);
+    for &size in fanout_sizes {
+        wanted.push((Mode::Fanout, size, vec![UDP_MULTICAST, UD_MULTICAST]));
+    }
     wanted.retain(|(mode, ..)| args.mode.is_none_or(|only| only == *mode));
     wanted
 }
@@ -241,6 +325,8 @@ fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
             &[RATE_SIZE]
         } else if mode == Mode::Loss {
             LOSS_SIZES
+        } else if mode == Mode::Fanout {
+            FANOUT_SIZES
         } else if args.quick {
             QUICK_SIZES
         } else {
@@ -321,6 +407,29 @@ mod tests {
         assert_eq!(groups[0].subjects, [UDP_SINGLE]);
         let nothing = super::groups(&args("--transport tcp --op send"));
         assert!(matches!(nothing, Err(PerfError::Usage(_))));
+    }
+
+    #[test]
+    fn there_are_rows_for_each_number_of_receivers() {
+        let groups = groups(&args("--op multicast --receivers 2 --size 1K,64K")).unwrap();
+        let rows: Vec<_> = groups
+            .iter()
+            .map(|group| (group.fanout.unwrap().receivers, group.size))
+            .collect();
+        assert_eq!(rows, [(1, 1024), (1, 65_536), (2, 1024), (2, 65_536)]);
+        assert_eq!(groups[0].subjects, [UDP_MULTICAST, UD_MULTICAST]);
+        assert!(without_fanout(groups).is_err());
+        for wrong in [
+            "--op multicast --group 127.255.255.255",
+            "--op broadcast --group 239.1.1.1",
+        ] {
+            let refused = super::groups(&args(wrong));
+            assert!(matches!(refused, Err(PerfError::Usage(_))), "{wrong}");
+        }
+        let swept = super::groups(&args("")).unwrap();
+        let last = swept.last().unwrap();
+        assert_eq!(last.fanout.unwrap().receivers, 3, "after all others");
+        assert!(without_fanout(swept).is_ok());
     }
 
     #[test]

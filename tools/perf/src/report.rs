@@ -54,6 +54,10 @@ pub(crate) struct Row {
     pub(crate) complete_fraction: Option<f64>,
     /// Gaps in validity maps per message sent. A message of which nothing arrived has no map.
     pub(crate) holes_per_message: Option<f64>,
+    /// Receivers of one sender, in fan-out mode; goodput, rate and loss are sums and means over them.
+    pub(crate) receivers: Option<u32>,
+    /// The share of payload that each of them missed.
+    pub(crate) receiver_loss: Option<Vec<f64>>,
     /// The raw row this one is compared with.
     pub(crate) baseline: Option<String>,
     /// Median of the baseline's rounds, in the mode's unit.
@@ -93,6 +97,8 @@ impl Row {
             segments_valid: None,
             complete_fraction: None,
             holes_per_message: None,
+            receivers: None,
+            receiver_loss: None,
             baseline: None,
             baseline_value: None,
             ratio: None,

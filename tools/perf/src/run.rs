@@ -1,12 +1,13 @@
 //! Executes a plan: rounds in turns, repetition when the machine drifted, rows as results.
 
+use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Instant;
 
 use crate::catalog::{Mode, Op, Subject, Transport};
 use crate::client::{Opened, Round, Session};
 use crate::clock;
-use crate::control::EndpointSpec;
-use crate::error::Result;
+use crate::control::{EndpointSpec, GroupSpec};
+use crate::error::{IoContext, Result};
 use crate::host::Wait;
 use crate::loss::DEFAULT_MTU;
 use crate::pattern;
@@ -81,7 +82,9 @@ fn measure(
 ) -> Result<()> {
     session.close_all()?;
     let mut too_large = None;
+    let receivers = group.fanout.map_or(1, |fanout| fanout.receivers);
     for &subject in &group.subjects {
+        let address = group.fanout.map(|fanout| fanout.address);
         let spec = EndpointSpec {
             subject,
             mode: group.mode,
@@ -96,8 +99,10 @@ fn measure(
             }),
             loss: group.loss.unwrap_or(0.0),
             seed: settings.seed,
+            group: address.map(free_group).transpose()?,
         };
-        match session.open(&spec, settings.window)? {
+        let servers = usize::try_from(receivers).unwrap_or(usize::MAX);
+        match session.open(&spec, servers, settings.window)? {
             Opened::Ready(member) => series.push(Series {
                 subject,
                 member,
@@ -120,6 +125,13 @@ fn measure(
         one.messages = next_messages(group, &warm_up);
     }
     repeat_while_drifting(session, group, settings, series, notes)
+}
+
+/// A port for a group that nobody else uses: rows that take turns must not hear each other.
+fn free_group(address: Ipv4Addr) -> Result<GroupSpec> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).during("find a free port")?;
+    let port = socket.local_addr().during("find a free port")?.port();
+    Ok(GroupSpec { address, port })
 }
 
 fn repeat_while_drifting(
@@ -199,7 +211,9 @@ fn first_guess(group: &Group) -> u64 {
     let guess = match group.mode {
         Mode::Lat if group.size > 1 << 16 => 20,
         Mode::Lat => 100,
-        Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss => ((4 << 20) / group.size).clamp(8, 2000),
+        Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss | Mode::Fanout => {
+            ((4 << 20) / group.size).clamp(8, 2000)
+        }
     };
     group
         .messages(0)
@@ -244,7 +258,7 @@ fn value(group: &Group, round: &Round) -> Option<f64> {
             samples.sort_unstable();
             stats::percentile(&samples, 0.5).map(stats::microseconds)
         }
-        Mode::Bw | Mode::Bibw | Mode::Loss => Some(bytes_per_ns(round)? * 8.0),
+        Mode::Bw | Mode::Bibw | Mode::Loss | Mode::Fanout => Some(bytes_per_ns(round)? * 8.0),
         Mode::Rate => Some(bytes_per_ns(round)? * 1000.0 / float(group.size)),
     }
 }
@@ -281,6 +295,10 @@ fn row(group: &Group, one: &Series, all: &[Series]) -> Row {
     match group.mode {
         Mode::Lat => fill_latency(&mut row, one),
         Mode::Bw | Mode::Bibw | Mode::Rate => fill_stream(&mut row, group, one),
+        Mode::Fanout => {
+            fill_stream(&mut row, group, one);
+            fill_fanout(&mut row, group, one);
+        }
         Mode::Loss => {
             fill_stream(&mut row, group, one);
             fill_loss(&mut row, group, one);
@@ -324,7 +342,8 @@ fn fill_stream(row: &mut Row, group: &Group, one: &Series) {
     }
     let directions = if group.mode == Mode::Bibw { 2 } else { 1 };
     row.iters *= directions;
-    let sent = float(row.iters) * float(group.size);
+    let receivers = group.fanout.map_or(1, |fanout| fanout.receivers);
+    let sent = float(row.iters) * float(group.size) * f64::from(receivers);
     let reports = || {
         one.rounds
             .iter()
@@ -340,6 +359,20 @@ fn fill_stream(row: &mut Row, group: &Group, one: &Series) {
         let cpu_ns = float(reports().map(|report| report.cpu_ns).sum());
         row.cpu_s_per_gib = Some(cpu_ns / 1e9 / (received / float(1 << 30)));
     }
+}
+
+/// What each receiver missed: one lost datagram is lost to one, or to all.
+fn fill_fanout(row: &mut Row, group: &Group, one: &Series) {
+    let receivers = group.fanout.map_or(1, |fanout| fanout.receivers);
+    row.receivers = Some(receivers);
+    let sent = float(row.iters) * float(group.size);
+    let of_receiver = |index: usize| {
+        let received = one.rounds.iter().map(|round| round.received.get(index));
+        let received = float(received.map(|bytes| bytes.copied().unwrap_or(0)).sum());
+        (1.0 - received / sent.max(1.0)).max(0.0)
+    };
+    let count = usize::try_from(receivers).unwrap_or(0);
+    row.receiver_loss = Some((0..count).map(of_receiver).collect());
 }
 
 /// What is left of the messages, and what the datagrams' own counts say about it.
@@ -396,6 +429,7 @@ mod tests {
             mode: Mode::Lat,
             size: 64,
             loss: None,
+            fanout: None,
             subjects: Vec::new(),
             rounds: 2,
             round_time: Duration::from_millis(10),

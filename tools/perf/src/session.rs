@@ -13,6 +13,7 @@ use crate::clock::{self, seconds};
 use crate::error::{IoContext, PerfError, Result};
 use crate::host::{Host, Pin, Placement, Side, Wait, allowed_cpus, choose_wait};
 use crate::interrupt::Interrupt;
+use crate::pattern;
 use crate::plan::{self, Group};
 use crate::progress::Progress;
 use crate::report::{Report, html, json, table};
@@ -23,7 +24,7 @@ const DEFAULT_HTML: &str = "dgiwarp-perf-report.html";
 
 /// Measures against the server on another machine.
 pub(crate) fn remote(args: &ClientArgs) -> Result<()> {
-    let groups = plan::groups(&args.run)?;
+    let groups = plan::without_fanout(plan::groups(&args.run)?)?;
     let interrupt = Interrupt::install()?;
     measure(&args.run, &args.host, args.port, &groups, interrupt, None)
 }
@@ -154,6 +155,24 @@ fn announce(groups: &[Group], wait: Wait, report: &mut Report) {
     }
 }
 
+/// Several receivers sleep while they wait unless each has a CPU; then all rows that are compared with theirs do.
+fn wait_of_all(groups: &[Group], group: &Group, wait: Wait, report: &mut Report) -> Wait {
+    if group.fanout.is_none() || wait == Wait::Block {
+        return wait;
+    }
+    let receivers = groups.iter().filter_map(|group| group.fanout);
+    let most = receivers.map(|fanout| fanout.receivers).max().unwrap_or(1);
+    let (sides, cores) = (u64::from(most) + 1, report.host.cores);
+    if sides <= pattern::widen(cores) {
+        return wait;
+    }
+    let text = format!("fanout: {sides} processes on {cores} CPUs, so all sleep while they wait");
+    if !report.notes.contains(&text) {
+        note(report, text);
+    }
+    Wait::Block
+}
+
 fn note(report: &mut Report, text: String) {
     eprintln!("dgiwarp-perf: note: {text}");
     report.notes.push(text);
@@ -172,7 +191,15 @@ fn execute(
     let mut rest = plan::duration(groups);
     let deadline = clock::now() + args.time_limit();
     let bounded = args.iters.is_none() && args.rounds.is_none();
+    let mut servers = Vec::new();
     for group in groups {
+        let receivers = group.fanout.map_or(1, |fanout| fanout.receivers);
+        let wait = wait_of_all(groups, group, settings.wait, report);
+        while pattern::widen(session.servers()) < u64::from(receivers) {
+            let (server, port) = OwnServer::start()?;
+            session.join("127.0.0.1", port, Pin::None)?;
+            servers.push(server);
+        }
         let what = format!("{} {}", group.mode.name(), crate::report::size(group.size));
         progress.show(&what);
         // Each group gets its share of the time that is left.
@@ -180,6 +207,7 @@ fn execute(
         let share = seconds(group.duration()) / seconds(rest).max(1e-9);
         rest = rest.saturating_sub(group.duration());
         let settings = Settings {
+            wait,
             deadline: bounded.then(|| clock::now() + left.mul_f64(share.min(1.0))),
             ..*settings
         };

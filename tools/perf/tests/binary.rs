@@ -245,6 +245,39 @@ fn a_server_takes_one_client_after_another() {
     }
 }
 
+#[test]
+fn a_group_has_a_row_for_each_number_of_receivers() {
+    let _turn = turn();
+    for op in ["multicast", "broadcast"] {
+        let arguments =
+            format!("--op {op} --receivers 2 --size 5,1K,100000 --iters 300 --check --json -");
+        let output = perf(&arguments)
+            .current_dir(scratch("group"))
+            .output()
+            .expect("the program starts");
+        assert!(output.status.success(), "{op}: {}", stderr(&output));
+        let rows = rows(&output.stdout);
+        rows.iter().for_each(check_row);
+        let told: Vec<_> = rows
+            .iter()
+            .map(|row| (row["transport"].as_str(), row["receivers"].as_u64()))
+            .collect();
+        let (udp, ud) = (Some("udp"), Some("ud"));
+        let expected = [Some(1), Some(2)]
+            .map(|receivers| [(udp, receivers), (ud, receivers)].repeat(3))
+            .concat();
+        assert_eq!(told, expected);
+        for row in &rows {
+            let losses = row["receiver_loss"].as_array().expect("a list");
+            assert_eq!(row["receivers"].as_u64(), u64::try_from(losses.len()).ok());
+            // Each got its own copy, most of it even where the machine is busy.
+            for loss in losses {
+                assert!(loss.as_f64().is_some_and(|loss| loss < 0.5), "{row}");
+            }
+        }
+    }
+}
+
 /// One row of a run with loss, and what its own counts must satisfy.
 fn check_loss_row(row: &Value, rate: f64) {
     let segments = number(row, "segments");
@@ -345,6 +378,10 @@ fn usage_errors_have_status_2_and_help_has_examples() {
         "--mtu 100",
         "--loss 0.1 --mode lat",
         "--loss 0.1 --transport tcp",
+        "--op multicast --group 127.0.0.1",
+        "--op broadcast --receivers 0",
+        "--group 239.1.2.3",
+        "client 127.0.0.1 --op multicast",
     ] {
         let output = run(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong}");
@@ -367,7 +404,14 @@ fn usage_errors_have_status_2_and_help_has_examples() {
     let list = run("--list");
     assert!(list.status.success());
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
-    for word in ["write-record", "raw-single", "bibw", "rate", "loss"] {
+    for word in [
+        "write-record",
+        "raw-single",
+        "bibw",
+        "rate",
+        "loss",
+        "multicast",
+    ] {
         assert!(list.contains(word), "{word}");
     }
 }

@@ -10,8 +10,8 @@ mod ping;
 use std::net::{IpAddr, SocketAddr};
 
 use dgiwarp::{
-    Access, Buffer, Config, Cq, Destination, Fault, Mr, Operation, Pd, PostError, RecvWr, Rnic,
-    SendWr, UdQp, UdQpAttr, Wc, WcStatus,
+    Access, Buffer, Config, Cq, Destination, Fault, GroupInterface, Mr, Operation, Pd, PostError,
+    RecvWr, Rnic, SendWr, UdQp, UdQpAttr, Wc, WcStatus,
 };
 
 use crate::catalog::{Mode, Op};
@@ -19,6 +19,7 @@ use crate::control::{EndpointSpec, Offer, RemoteRegion};
 use crate::error::{PerfError, Result};
 use crate::host::{Side, Wait};
 use crate::measure::{BLOCK_SLICE, Geometry};
+use crate::members::Members;
 use crate::pattern::{self, narrow, widen};
 
 /// Messages in flight, at most.
@@ -58,6 +59,9 @@ pub(crate) struct Ud {
     check: bool,
     size: usize,
     peer: Option<Destination>,
+    /// The address of the group, and who receives there, where this side sends to one.
+    group: Option<IpAddr>,
+    members: Members,
     target: Option<RemoteRegion>,
     /// Where the peer's Write-Records go.
     exposed: Option<Memory>,
@@ -119,6 +123,9 @@ impl Ud {
         let mut config = Config::default();
         config.receive_buffer = spec.receive_buffer;
         config.max_mtu = spec.mtu;
+        if let Some(group) = spec.group {
+            config.group_port = group.port;
+        }
         if spec.loss > 0.0 && side == Side::Server {
             config.fault = Some(Fault {
                 drop: spec.loss,
@@ -142,6 +149,13 @@ impl Ud {
         let qp = pd
             .create_ud_qp(&attributes)
             .map_err(stack("create a queue pair"))?;
+        let group = spec.group.map(|group| IpAddr::V4(group.address));
+        if let Some(group) = group
+            && side == Side::Server
+        {
+            qp.attach_group(group, Some(GroupInterface::Address(local)))
+                .map_err(stack("attach to a group"))?;
+        }
         let granted = qp
             .receive_buffer()
             .map_err(stack("read the receive buffer's size"))?;
@@ -177,6 +191,8 @@ impl Ud {
             check: spec.check,
             size: narrow(spec.size),
             peer: None,
+            group: group.filter(|_| side == Side::Client),
+            members: Members::default(),
             target: None,
             exposed,
             outgoing: None,
@@ -204,10 +220,15 @@ impl Ud {
         let &[qpn] = offer.ports.as_slice() else {
             return Err(PerfError::Protocol("a queue pair has one port".to_owned()));
         };
-        let ah = self
-            .pd
-            .create_ah(peer)
-            .map_err(stack("create an address handle"))?;
+        let ah = match self.group {
+            None => self.pd.create_ah(peer),
+            Some(group) => {
+                self.members.add(qpn);
+                let local = self.qp.local_addr().ip();
+                self.pd.create_ah_from(group, 0, Some(local))
+            }
+        };
+        let ah = ah.map_err(stack("create an address handle"))?;
         self.peer = Some(Destination { ah, qpn, qkey: 0 });
         self.target = offer.region;
         Ok(())
@@ -265,7 +286,7 @@ impl Ud {
         let (count, stride) = match (self.op, self.mode) {
             (Op::WriteRecord, _) => (CREDIT_RECEIVES, narrow(ALIGN)),
             (_, Mode::Lat) => (PING_RECEIVES, self.stride),
-            (_, Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss) => (
+            (_, Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss | Mode::Fanout) => (
                 2 * self.slots + CREDIT_RECEIVES.min(self.slots),
                 self.stride,
             ),

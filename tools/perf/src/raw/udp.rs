@@ -32,7 +32,7 @@ const MAX_TRAIN_SEGMENTS: u64 = 64;
 /// And at most this many bytes.
 const MAX_TRAIN_BYTES: u64 = 65_000;
 /// A receive call can return a whole train.
-const RECEIVE_BUFFER: usize = 64 * 1024;
+pub(super) const RECEIVE_BUFFER: usize = 64 * 1024;
 
 /// One side of a raw UDP endpoint.
 #[derive(Debug)]
@@ -344,14 +344,18 @@ fn marked(mark: Mark) -> Arrival {
 }
 
 /// Datagram payload and bytes per call for messages of `size` bytes.
-fn cut(op: Op, mode: Mode, mtu_payload: u64, granted: u64, size: u64) -> (u64, u64) {
+pub(super) fn cut(op: Op, mode: Mode, mtu_payload: u64, granted: u64, size: u64) -> (u64, u64) {
     let ethernet = mtu_payload.min(ETHERNET_MTU - path_mtu::HEADERS_IPV4);
     let whole = mtu_payload >= LARGE_DATAGRAM;
     let (segment, per_call) = match op {
         Op::RawSingle => (ethernet, 1),
-        Op::Raw if whole && (mode == Mode::Lat || granted >= ROOMY_BUFFER) => (LARGE_DATAGRAM, 1),
-        Op::Raw if whole => (ethernet, train(ethernet)),
-        Op::Raw => (mtu_payload, train(mtu_payload)),
+        Op::Raw | Op::Broadcast | Op::Multicast
+            if whole && (mode == Mode::Lat || granted >= ROOMY_BUFFER) =>
+        {
+            (LARGE_DATAGRAM, 1)
+        }
+        Op::Raw | Op::Broadcast | Op::Multicast if whole => (ethernet, train(ethernet)),
+        Op::Raw | Op::Broadcast | Op::Multicast => (mtu_payload, train(mtu_payload)),
         Op::RawTrain | Op::Send | Op::WriteRecord => (ethernet, train(ethernet)),
     };
     (segment.min(size), (segment * per_call).min(size))
@@ -362,7 +366,7 @@ fn train(segment: u64) -> u64 {
     (MAX_TRAIN_BYTES / segment).clamp(1, MAX_TRAIN_SEGMENTS)
 }
 
-fn socket(local: IpAddr, buffer: usize) -> Result<UdpSocket> {
+pub(super) fn socket(local: IpAddr, buffer: usize) -> Result<UdpSocket> {
     let socket = UdpSocket::bind(SocketAddr::new(local, 0)).during("bind a UDP socket")?;
     // Loopback charges a datagram to the sender until it is read: both buffers matter.
     setsockopt(&socket, sockopt::RcvBuf, &buffer).during("set the receive buffer")?;
@@ -373,12 +377,16 @@ fn socket(local: IpAddr, buffer: usize) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-fn port(socket: &UdpSocket) -> Result<u16> {
+pub(super) fn port(socket: &UdpSocket) -> Result<u16> {
     Ok(socket.local_addr().during("read a local port")?.port())
 }
 
 /// Receives into `buffer`; none if nothing is there.
-fn receive(socket: &UdpSocket, buffer: &mut [u8], flags: MsgFlags) -> Result<Option<usize>> {
+pub(super) fn receive(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+    flags: MsgFlags,
+) -> Result<Option<usize>> {
     match recv(socket.as_raw_fd(), buffer, flags) {
         Ok(length) => Ok(Some(length)),
         // ECONNREFUSED reports an earlier datagram; the control connection knows whether the
@@ -389,7 +397,7 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8], flags: MsgFlags) -> Result<Opt
 }
 
 /// Sends one datagram or train; false if there is no room now.
-fn transmit(socket: &UdpSocket, chunk: &[u8], flags: MsgFlags) -> Result<bool> {
+pub(super) fn transmit(socket: &UdpSocket, chunk: &[u8], flags: MsgFlags) -> Result<bool> {
     match send(socket.as_raw_fd(), chunk, flags) {
         Ok(_) => Ok(true),
         Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => Ok(false),

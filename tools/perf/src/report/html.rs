@@ -66,20 +66,33 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
                 row.gbps.map(|gbps| gbps / 8.0)
             }),
             Mode::Rate => ("Million messages per second", |row| row.mmsg_s),
-            Mode::Loss => continue,
+            Mode::Loss | Mode::Fanout => continue,
         };
         let of_mode = || rows.iter().filter(|row| row.mode == mode);
         let name = |row: &Row| row.subject().to_string();
         plots.extend(plot(of_mode(), title, Axis::Logarithmic, name, figure));
         let ratio = match mode {
             Mode::Lat => "Latency ratio to raw (lower is better)",
-            Mode::Bw | Mode::Bibw | Mode::Loss => "Goodput ratio to raw (higher is better)",
+            Mode::Bw | Mode::Bibw | Mode::Loss | Mode::Fanout => {
+                "Goodput ratio to raw (higher is better)"
+            }
             Mode::Rate => "Rate ratio to raw (higher is better)",
         };
         plots.extend(plot(of_mode(), ratio, Axis::Linear, name, |row| row.ratio));
     }
     plots.extend(loss_plots(rows));
+    plots.extend(fanout_plots(rows));
     plots
+}
+
+/// Goodput over the message size, a line for each operation and number of receivers.
+fn fanout_plots(rows: &[Row]) -> Option<Plot> {
+    let of_mode = rows.iter().filter(|row| row.mode == Mode::Fanout);
+    let name = |row: &Row| format!("{} to {}", row.subject(), row.receivers.unwrap_or(0));
+    let title = "Goodput to several receivers, summed, GB/s";
+    plot(of_mode, title, Axis::Logarithmic, name, |row| {
+        row.gbps.map(|gbps| gbps / 8.0)
+    })
 }
 
 /// One plot per operation and figure, with a line for each share of dropped datagrams.
@@ -163,6 +176,7 @@ fn table(rows: &[Row]) -> String {
         "GB/s",
         "Mmsg/s",
         "loss",
+        "receivers",
         "valid",
         "holes",
         "drop rate",
@@ -196,6 +210,8 @@ fn table_row(row: &Row) -> String {
         number(row.gbps.map(|gbps| gbps / 8.0), 3),
         number(row.mmsg_s, 3),
         number(row.loss, 6),
+        row.receivers
+            .map_or_else(String::new, |count| count.to_string()),
         number(row.valid_fraction, 6),
         row.holes
             .map_or_else(String::new, |holes| holes.to_string()),

@@ -10,6 +10,7 @@ pub(crate) fn heading(mode: Mode, loss: Option<f64>) -> String {
         Mode::Bw => "Goodput in one direction".to_owned(),
         Mode::Bibw => "Goodput in both directions at once".to_owned(),
         Mode::Rate => "Message rate".to_owned(),
+        Mode::Fanout => "Goodput of one sender to several receivers, summed".to_owned(),
         Mode::Loss => format!(
             "Goodput while the receiver drops {} of the datagrams",
             share(loss.unwrap_or(0.0), 3)
@@ -19,11 +20,12 @@ pub(crate) fn heading(mode: Mode, loss: Option<f64>) -> String {
         Mode::Lat => ["min", "p50", "p99", "p99.9"],
         Mode::Bw | Mode::Bibw | Mode::Rate => ["GB/s", "Mmsg/s", "valid", "CPUs/GiB"],
         Mode::Loss => ["GB/s", "valid", "whole", "holes/msg"],
+        Mode::Fanout => ["receivers", "GB/s", "GB/s each", "CPUs/GiB"],
     };
-    let lost = if mode == Mode::Loss {
-        "dropped"
-    } else {
-        "loss"
+    let lost = match mode {
+        Mode::Loss => "dropped",
+        Mode::Fanout => "worst",
+        Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Rate => "loss",
     };
     format!(
         "\n{title}\n{:<4} {:<12} {:>6} {a:>9} {b:>9} {c:>9} {d:>9} {lost:>8}  {}",
@@ -48,6 +50,18 @@ pub(crate) fn line(row: &Row) -> String {
             number(row.valid_fraction, 4),
             number(row.cpu_s_per_gib, 2),
         ],
+        Mode::Fanout => [
+            row.receivers
+                .map_or_else(String::new, |count| count.to_string()),
+            number(gigabytes, 3),
+            number(
+                gigabytes
+                    .zip(row.receivers)
+                    .map(|(sum, count)| sum / f64::from(count)),
+                3,
+            ),
+            number(row.cpu_s_per_gib, 2),
+        ],
         Mode::Loss => [
             number(gigabytes, 3),
             number(row.valid_fraction, 5),
@@ -57,6 +71,11 @@ pub(crate) fn line(row: &Row) -> String {
     };
     let lost = match row.mode {
         Mode::Loss => row.dropped_fraction().map(|dropped| share(dropped, 3)),
+        // That of the receiver that missed most.
+        Mode::Fanout => {
+            let losses = row.receiver_loss.iter().flatten().copied();
+            losses.reduce(f64::max).map(|loss| share(loss, 2))
+        }
         Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Rate => row.loss.map(|loss| share(loss, 2)),
     };
     let text = format!(

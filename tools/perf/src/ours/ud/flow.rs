@@ -18,6 +18,7 @@ impl Flow for Ud {
     fn start_round(&mut self, round: u16) -> Result<()> {
         self.round = u64::from(round);
         self.highest = 0;
+        self.members.restart();
         // Answers to earlier rounds; their receives are posted again.
         while let Some(wc) = self.completion(false)? {
             match wc.opcode {
@@ -129,6 +130,11 @@ impl Ud {
             return Ok(Arrival::Other);
         }
         match Mark::from_position(stamp & POSITION_MASK) {
+            None if self.group.is_some() => {
+                let from = wc.source.map_or(0, |source| source.port());
+                let reached = self.members.credit(from, stamp & POSITION_MASK);
+                Ok(reached.map_or(Arrival::Other, Arrival::Credit))
+            }
             None => Ok(Arrival::Credit(stamp & POSITION_MASK)),
             Some(mark) if mark.last => {
                 // Everything was sent before: what is still open stays as it is.

@@ -1,0 +1,243 @@
+//! Raw UDP to a group: a sender, and receivers that are members of a broadcast or multicast address.
+//!
+//! The sender's `tx` is connected to the group. A receiver takes the payload from `rx`, which is bound to the group's address
+//! and shares its port with the other receivers, and answers with credits from its `tx` to the sender's `rx`.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};
+
+use nix::sys::socket::{MsgFlags, getsockopt, setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::catalog::{Mode, Op};
+use crate::control::{EndpointSpec, GroupSpec, Offer};
+use crate::error::{IoContext, PerfError, Result};
+use crate::host::{Side, Wait};
+use crate::measure::{Arrival, BLOCK_SLICE, Flow, Geometry, PingPong, Want, Watch};
+use crate::members::Members;
+use crate::pattern::{self, POSITION_BITS, POSITION_MASK, narrow, widen};
+use crate::raw::path_mtu;
+use crate::raw::udp::{RECEIVE_BUFFER, cut, port, receive, socket, transmit};
+
+/// One side of a raw group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    tx: UdpSocket,
+    rx: UdpSocket,
+    side: Side,
+    op: Op,
+    check: bool,
+    flags: MsgFlags,
+    size: usize,
+    segment: usize,
+    /// Length of a chunk, and with `check` its expected contents.
+    pattern: Vec<u8>,
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+    round: u64,
+    members: Members,
+    address: GroupSpec,
+    /// Largest MTU to assume of the path; 0 takes its own.
+    mtu: u32,
+}
+
+impl Group {
+    /// Opens this side's sockets on `local`; the receivers' are members on its interface.
+    pub(crate) fn open(spec: &EndpointSpec, local: IpAddr, side: Side) -> Result<(Self, Offer)> {
+        let address = spec.group.ok_or_else(no_group)?;
+        let tx = socket(local, spec.receive_buffer)?;
+        let rx = match side {
+            Side::Client => socket(local, spec.receive_buffer)?,
+            Side::Server => member(address, local, spec.receive_buffer)?,
+        };
+        let offer = Offer {
+            ports: vec![port(&tx)?, port(&rx)?],
+            receive_buffer: widen(
+                getsockopt(&rx, sockopt::RcvBuf).during("read the receive buffer's size")?,
+            ),
+            ..Offer::default()
+        };
+        let flags = if spec.wait == Wait::Block {
+            MsgFlags::empty()
+        } else {
+            MsgFlags::MSG_DONTWAIT
+        };
+        let group = Self {
+            tx,
+            rx,
+            side,
+            op: spec.subject.op,
+            check: spec.check,
+            flags,
+            size: narrow(spec.size),
+            segment: 0,
+            pattern: Vec::new(),
+            outgoing: Vec::new(),
+            incoming: vec![0; RECEIVE_BUFFER],
+            round: 0,
+            members: Members::default(),
+            address,
+            mtu: spec.mtu,
+        };
+        Ok((group, offer))
+    }
+
+    /// A receiver learns where the sender is; the sender learns of one more receiver.
+    pub(crate) fn connect(&mut self, peer: IpAddr, offer: &Offer) -> Result<()> {
+        let &[peer_tx, peer_rx] = offer.ports.as_slice() else {
+            return Err(PerfError::Protocol("raw UDP needs two ports".to_owned()));
+        };
+        let to = match self.side {
+            Side::Server => SocketAddr::new(peer, peer_rx),
+            Side::Client => {
+                self.members.add(peer_tx);
+                self.tx
+                    .set_broadcast(true)
+                    .during("allow broadcast on a socket")?;
+                SocketAddrV4::new(self.address.address, self.address.port).into()
+            }
+        };
+        self.tx.connect(to).during("connect a UDP socket")
+    }
+
+    /// Cuts messages for the path to the group.
+    pub(crate) fn geometry(&self, granted: u64, window: Option<u64>) -> Result<Geometry> {
+        let mtu_payload = path_mtu::datagram_payload(&self.tx, self.mtu)?;
+        let size = widen(self.size);
+        let (segment, chunk) = cut(self.op, Mode::Fanout, mtu_payload, granted, size);
+        Ok(Geometry::datagram(size, chunk, segment, granted, window))
+    }
+
+    /// Prepares buffers and socket options for the agreed sizes.
+    pub(crate) fn configure(&mut self, geometry: &Geometry) -> Result<()> {
+        self.segment = narrow(geometry.segment);
+        self.pattern = pattern::fill(narrow(geometry.chunk));
+        self.outgoing = self.pattern.clone();
+        if geometry.chunk > geometry.segment {
+            let segment = i32::try_from(geometry.segment).unwrap_or(i32::MAX);
+            match self.side {
+                Side::Client => setsockopt(&self.tx, sockopt::UdpGsoSegment, &segment)
+                    .during("set the GSO segment size")?,
+                Side::Server => {
+                    setsockopt(&self.rx, sockopt::UdpGroSegment, &true).during("switch GRO on")?
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_data(&mut self, flags: MsgFlags) -> Result<Arrival> {
+        let Some(length) = receive(&self.rx, &mut self.incoming, flags)? else {
+            return Ok(Arrival::Nothing);
+        };
+        let run = self.incoming.get(..length).unwrap_or(&[]);
+        let end = pattern::end_stamp(run, self.segment);
+        if end.is_some_and(|end| end >> POSITION_BITS != self.round) {
+            return Ok(Arrival::Other);
+        }
+        if self.check {
+            pattern::verify(run, self.segment, &self.pattern, POSITION_MASK)?;
+        }
+        Ok(Arrival::Data {
+            bytes: widen(length),
+            end: end.map(|end| end & POSITION_MASK),
+            record: None,
+        })
+    }
+
+    /// A credit is a stamp and the number of the receiver.
+    fn poll_credit(&mut self, flags: MsgFlags) -> Result<Arrival> {
+        let Some(length) = receive(&self.rx, &mut self.incoming, flags)? else {
+            return Ok(Arrival::Nothing);
+        };
+        let credit = self.incoming.get(..length).and_then(|credit| {
+            let (stamp, from) = credit.split_at_checked(pattern::STAMP)?;
+            let stamp = u64::from_le_bytes(stamp.try_into().ok()?);
+            Some((stamp, u16::from_le_bytes(from.try_into().ok()?)))
+        });
+        let Some((stamp, from)) = credit.filter(|(stamp, _)| stamp >> POSITION_BITS == self.round)
+        else {
+            return Ok(Arrival::Other);
+        };
+        let reached = self.members.credit(from, stamp & POSITION_MASK);
+        Ok(reached.map_or(Arrival::Other, Arrival::Credit))
+    }
+}
+
+impl Flow for Group {
+    fn start_round(&mut self, round: u16) -> Result<()> {
+        self.round = u64::from(round);
+        self.members.restart();
+        while receive(&self.rx, &mut self.incoming, MsgFlags::MSG_DONTWAIT)?.is_some() {}
+        Ok(())
+    }
+
+    fn transmit(&mut self, position: u64, length: u64) -> Result<u64> {
+        let chunk = self.outgoing.get_mut(..narrow(length)).unwrap_or(&mut []);
+        let first = (self.round << POSITION_BITS) | position;
+        pattern::stamp(chunk, self.segment, first);
+        let taken = transmit(&self.tx, chunk, self.flags)?;
+        Ok(if taken { length } else { 0 })
+    }
+
+    fn poll(&mut self, want: Want, may_wait: bool) -> Result<Arrival> {
+        let flags = if may_wait {
+            self.flags
+        } else {
+            MsgFlags::MSG_DONTWAIT
+        };
+        match want {
+            Want::Data => self.poll_data(flags),
+            Want::Credit => self.poll_credit(flags),
+            Want::Both => Err(no_group()),
+        }
+    }
+
+    fn credit(&mut self, position: u64) -> Result<()> {
+        let stamp = (self.round << POSITION_BITS) | position;
+        let mut credit = [0; pattern::STAMP + 2];
+        let (head, from) = credit.split_at_mut(pattern::STAMP);
+        head.copy_from_slice(&stamp.to_le_bytes());
+        from.copy_from_slice(&port(&self.tx)?.to_le_bytes());
+        // A credit the kernel has no room for is lost; the next one covers it.
+        transmit(&self.tx, &credit, self.flags).map(|_| ())
+    }
+}
+
+/// A group is not asked for ping-pong: the catalogue has no such rows.
+impl PingPong for Group {
+    const LOSES: bool = true;
+
+    fn send(&mut self, _sequence: u64, _watch: &mut Watch<'_>) -> Result<()> {
+        Err(no_group())
+    }
+
+    fn try_receive(&mut self) -> Result<Option<u64>> {
+        Err(no_group())
+    }
+}
+
+/// A socket that is a member of the group on the interface of `local`.
+fn member(group: GroupSpec, local: IpAddr, buffer: usize) -> Result<UdpSocket> {
+    let IpAddr::V4(local) = local else {
+        return Err(PerfError::Usage(
+            "broadcast and multicast are measured over IPv4".to_owned(),
+        ));
+    };
+    let join = || -> std::io::Result<UdpSocket> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_recv_buffer_size(buffer)?;
+        socket.set_multicast_all_v4(false)?;
+        socket.bind(&SocketAddrV4::new(group.address, group.port).into())?;
+        if group.address.is_multicast() {
+            socket.join_multicast_v4(&group.address, &local)?;
+        }
+        socket.set_read_timeout(Some(BLOCK_SLICE))?;
+        Ok(socket.into())
+    };
+    join().during("join a group")
+}
+
+fn no_group() -> PerfError {
+    PerfError::Protocol("a group carries a stream from one sender".to_owned())
+}
