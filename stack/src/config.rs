@@ -104,6 +104,27 @@ pub const KNOBS: &[Knob] = &[
             directory.map_or_else(String::new, |path| path.display().to_string())
         },
     },
+    Knob {
+        name: "DGIWARP_STATS",
+        help: "file for what was counted, as lines of JSON, or - for standard error; empty for none",
+        set: |config, text| {
+            config.stats = (!text.is_empty()).then(|| PathBuf::from(text));
+            Some(())
+        },
+        show: |config| {
+            let file = config.stats.as_ref();
+            file.map_or_else(String::new, |path| path.display().to_string())
+        },
+    },
+    Knob {
+        name: "DGIWARP_SEND_COPY",
+        help: "1 copies all that is sent, for programs that change buffers before their work requests complete; 0 or 1",
+        set: |config, text| {
+            config.send_copy = number(text, 0, 1)? == 1;
+            Some(())
+        },
+        show: |config| u8::from(config.send_copy).to_string(),
+    },
 ];
 
 /// Settings of a device.
@@ -127,6 +148,12 @@ pub struct Config {
     /// Directory for a capture file (pcapng) of each datagram queue pair, `qp-<pid>-<qpn>.pcapng`, with every datagram sent and
     /// received; those that were dropped have a comment that says why. Default none.
     pub pcap: Option<PathBuf>,
+    /// File for what was counted, or `-` for standard error: a line of JSON is written to its end for each queue pair that ends, and when the
+    /// device is closed one with the sums. Default none.
+    pub stats: Option<PathBuf>,
+    /// Copies all that is sent, so that the CRC is right even if the program changes a buffer before its work request
+    /// completed. Else large segments of datagrams leave from where they lie. Default no.
+    pub send_copy: bool,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
     /// epochs can be guessed with it.
     pub seed: Option<u64>,
@@ -142,6 +169,8 @@ impl Default for Config {
             read_timeout: Duration::from_secs(2),
             fault: None,
             pcap: None,
+            stats: None,
+            send_copy: false,
             seed: None,
         }
     }

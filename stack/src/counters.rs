@@ -1,60 +1,87 @@
 //! What a QP counts.
 
+use std::fmt;
+
 use dgiwarp_rdmap::datagram::DropReason;
 
 use crate::driver::fault::FaultCounts;
 
-/// Counters of a QP since it was made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QpCounters {
-    /// Segments handed to the network.
-    pub segments_sent: u64,
-    /// Octets of payload in them.
-    pub octets_sent: u64,
-    /// Segments received and used.
-    pub segments_received: u64,
-    /// Octets of them, headers included.
-    pub octets_received: u64,
-    /// Trains cut anew because the path takes less than before.
-    pub resized: u64,
-    /// Messages that the network refused.
-    pub send_errors: u64,
-    /// Entries that found the error queue full.
-    pub errors_lost: u64,
-    /// Datagrams lost on purpose ([`Fault`](crate::Fault)).
-    pub fault_dropped: u64,
-    /// Datagrams that arrived twice on purpose.
-    pub fault_duplicated: u64,
-    /// Datagrams set aside on purpose, to be overtaken.
-    pub fault_reordered: u64,
-    /// Datagrams of which a bit was flipped on purpose; the CRC finds them, so they are dropped as bad-crc too.
-    pub fault_corrupted: u64,
-    /// Datagrams delayed on purpose.
-    pub fault_delayed: u64,
-    /// Datagrams lost because too many were delayed.
-    pub fault_overflowed: u64,
-    dropped: [u64; DropReason::ALL.len()],
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of a queue pair since it was made, or the sums of a device's ([`Rnic::counters`](crate::Rnic::counters)).
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct QpCounters {
+            $($(#[$doc])* pub $name: u64,)*
+            dropped: [u64; DropReason::ALL.len()],
+        }
+
+        impl Default for QpCounters {
+            fn default() -> Self {
+                Self {
+                    $($name: 0,)*
+                    dropped: [0; DropReason::ALL.len()],
+                }
+            }
+        }
+
+        impl QpCounters {
+            /// All counters but those of drops, with their names.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+
+            /// Adds the counters of another queue pair.
+            pub(crate) fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+                for (sum, count) in self.dropped.iter_mut().zip(other.dropped) {
+                    *sum += count;
+                }
+            }
+        }
+    };
 }
 
-impl Default for QpCounters {
-    fn default() -> Self {
-        Self {
-            segments_sent: 0,
-            octets_sent: 0,
-            segments_received: 0,
-            octets_received: 0,
-            resized: 0,
-            send_errors: 0,
-            errors_lost: 0,
-            fault_dropped: 0,
-            fault_duplicated: 0,
-            fault_reordered: 0,
-            fault_corrupted: 0,
-            fault_delayed: 0,
-            fault_overflowed: 0,
-            dropped: [0; DropReason::ALL.len()],
+counters! {
+    /// Segments handed to the network.
+    segments_sent,
+    /// Octets of payload in them.
+    octets_sent,
+    /// Segments received and used.
+    segments_received,
+    /// Octets of them, headers included.
+    octets_received,
+    /// Trains cut anew because the path takes less than before.
+    resized,
+    /// Messages that the network refused.
+    send_errors,
+    /// Entries that found the error queue full.
+    errors_lost,
+    /// Datagrams lost on purpose ([`Fault`](crate::Fault)).
+    fault_dropped,
+    /// Datagrams that arrived twice on purpose.
+    fault_duplicated,
+    /// Datagrams set aside on purpose, to be overtaken.
+    fault_reordered,
+    /// Datagrams of which a bit was flipped on purpose; the CRC finds them, so they are dropped as bad-crc too.
+    fault_corrupted,
+    /// Datagrams delayed on purpose.
+    fault_delayed,
+    /// Datagrams lost because too many were delayed.
+    fault_overflowed,
+}
+
+/// What is not zero, in one line: `segments_sent 10, octets_sent 640, bad-crc 1`.
+impl fmt::Display for QpCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let drops = DropReason::ALL.iter();
+        let drops = drops.map(|reason| (reason.name(), self.dropped(*reason)));
+        let mut any = false;
+        for (name, count) in self.iter().chain(drops).filter(|(_, count)| *count > 0) {
+            write!(f, "{}{name} {count}", if any { ", " } else { "" })?;
+            any = true;
         }
+        if any { Ok(()) } else { f.write_str("nothing") }
     }
 }
 
@@ -115,5 +142,28 @@ impl QpCounters {
 
     pub(crate) fn count_send_error(&mut self) {
         self.send_errors += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_add_up_and_are_shown() {
+        let mut sum = QpCounters::default();
+        assert_eq!(sum.to_string(), "nothing");
+        let mut one = QpCounters::default();
+        one.count_sent(2, 100);
+        one.count_drop(DropReason::BadCrc);
+        sum.add(&one);
+        sum.add(&one);
+        assert_eq!((sum.segments_sent, sum.octets_sent), (4, 200));
+        assert_eq!(sum.dropped(DropReason::BadCrc), 2);
+        assert_eq!(
+            sum.to_string(),
+            "segments_sent 4, octets_sent 200, bad-crc 2"
+        );
+        assert_eq!(sum.iter().next(), Some(("segments_sent", 4)));
     }
 }

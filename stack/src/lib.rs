@@ -60,6 +60,7 @@ mod rc_qp;
 mod record;
 mod rnic;
 mod srq;
+mod statistics;
 mod uc_qp;
 mod ud_qp;
 mod wr;
@@ -87,7 +88,7 @@ pub use rc_qp::{
     ConnectError, MAX_INLINE_DATA, RcListener, RcOperation, RcQp, RcQpAttr, RcRequest, RcSendWr,
 };
 pub use record::{RecordCompletions, RecordRef, RecordView};
-pub use rnic::Rnic;
+pub use rnic::{Rnic, WeakRnic};
 pub use srq::{Srq, SrqAttr};
 pub use uc_qp::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
 pub use ud_qp::{UdQp, UdQpAttr};

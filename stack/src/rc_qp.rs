@@ -19,6 +19,7 @@ use crate::driver::rc::{RcShared, Startup};
 use crate::driver::tcp;
 use crate::engine::queue::{RecvQueue, copy_sges, total_length};
 use crate::engine::rc::{RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
+use crate::statistics::{Counts as _, Entry};
 use crate::{
     Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Negotiation, Pd, PostError,
     PostFailure, QpCounters, ReadDepths, RecvWr, Rejection, Sge, Srq,
@@ -180,6 +181,7 @@ pub struct RcQp {
     pd: Pd,
     qpn: u32,
     max_sge: usize,
+    entry: Entry,
 }
 
 impl RcQp {
@@ -209,10 +211,13 @@ impl RcQp {
                 None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
             },
         );
+        let qpn = rnic.next_rc_qpn();
+        let entry = rnic.statistics.begin("rc", qpn, &shared);
         Ok(Self {
             shared,
             pd: pd.clone(),
-            qpn: rnic.next_rc_qpn(),
+            qpn,
+            entry,
             max_sge: attr.max_sge,
         })
     }
@@ -398,6 +403,8 @@ fn work(operation: RcOperation) -> RcWork {
 impl Drop for RcQp {
     fn drop(&mut self) {
         self.shared.close();
+        let statistics = &self.pd.rnic.shared.statistics;
+        statistics.end(&self.entry, &self.counters());
     }
 }
 

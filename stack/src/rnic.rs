@@ -1,7 +1,7 @@
 //! The device.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
@@ -13,13 +13,27 @@ use crate::driver::clock;
 use crate::driver::cq::CqShared;
 use crate::engine::mr::{MrTable, PdId};
 use crate::events::Events;
-use crate::{AsyncEvents, CompChannel, Config, ConnectionChannel, Cq, Error, Pd};
+use crate::statistics::Statistics;
+use crate::{AsyncEvents, CompChannel, Config, ConnectionChannel, Cq, Error, Pd, QpCounters};
 
 /// Most completions that a queue may be made for.
 const MAX_CQE: usize = 1 << 22;
 
 /// QPNs below are UDP ports.
 const FIRST_RC_QPN: u32 = 1 << 16;
+
+/// A handle of an [`Rnic`] that does not keep it open.
+#[derive(Debug, Clone)]
+pub struct WeakRnic(Weak<RnicShared>);
+
+impl WeakRnic {
+    /// The device, if it is still open.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Rnic> {
+        let shared = self.0.upgrade()?;
+        Some(Rnic { shared })
+    }
+}
 
 /// A software RNIC. Cloning shares it; it lives until the last object made from it is gone.
 #[derive(Debug, Clone)]
@@ -33,6 +47,7 @@ pub(crate) struct RnicShared {
     pub(crate) mrs: Arc<MrTable>,
     pub(crate) background: Arc<Background>,
     events: Arc<Events>,
+    pub(crate) statistics: Statistics,
     /// What the kernel grants each socket, once it was asked.
     pub(crate) receive_buffer: OnceLock<usize>,
     random: Mutex<ChaCha20Rng>,
@@ -64,6 +79,7 @@ impl RnicShared {
 impl Drop for RnicShared {
     fn drop(&mut self) {
         self.background.stop();
+        self.statistics.write_all();
     }
 }
 
@@ -84,6 +100,7 @@ impl Rnic {
             mrs: Arc::new(MrTable::new(keys)),
             background: Background::new(config.max_mtu, Arc::clone(&events))?,
             events,
+            statistics: Statistics::new(config.stats.clone()),
             receive_buffer: OnceLock::new(),
             random: Mutex::new(random),
             next_pd: AtomicU32::new(1),
@@ -100,6 +117,23 @@ impl Rnic {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.config
+    }
+
+    /// What all queue pairs of the device counted, those that are gone included.
+    #[must_use]
+    pub fn counters(&self) -> QpCounters {
+        self.shared.statistics.sum().1
+    }
+
+    /// Writes what [`Config::stats`] asks for now: for programs that end without closing the device.
+    pub fn write_statistics(&self) {
+        self.shared.statistics.write_all();
+    }
+
+    /// A handle that does not keep the device open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakRnic {
+        WeakRnic(Arc::downgrade(&self.shared))
     }
 
     /// The device's asynchronous events (`ibv_get_async_event(3)`).

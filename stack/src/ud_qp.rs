@@ -11,6 +11,7 @@ use crate::driver::ud::{Parts, UdShared, UdpSockets, bind};
 use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
 use crate::engine::ud::{SendWqe, UdConfig, UdEngine, check_length};
 use crate::error::PostFailure;
+use crate::statistics::Entry;
 use crate::{
     AddressHandle, AsyncEvent, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError,
     QpCounters, RecordCompletions, RecordRef, RecordView, RecvWr, SendWr, Sge, Srq,
@@ -88,6 +89,7 @@ pub struct UdQp {
     record_slots: usize,
     segment_slots: usize,
     recv_cq: Cq,
+    entry: Entry,
 }
 
 impl UdQp {
@@ -126,6 +128,7 @@ impl UdQp {
             record_slots: attr.record_slots,
             max_rate: attr.max_rate,
             segment_completions: attr.record_completions == RecordCompletions::PerSegment,
+            send_copy: rnic.config.send_copy,
             record_timeout: rnic.config.record_timeout,
             seed: rnic.draw(),
             group_key: rnic.draw(),
@@ -146,6 +149,9 @@ impl UdQp {
         };
         let recv_cq = &attr.recv_cq.shared;
         recv_cq.reserve(attr.record_slots, segment_slots);
+        let kind = if connected { "uc" } else { "ud" };
+        let statistics = &pd.rnic.shared.statistics;
+        let entry = statistics.begin(kind, local.port().into(), &shared);
         Ok(Self {
             shared,
             pd: pd.clone(),
@@ -154,6 +160,7 @@ impl UdQp {
             record_slots: attr.record_slots,
             segment_slots,
             recv_cq: attr.recv_cq.clone(),
+            entry,
         })
     }
 
@@ -344,6 +351,8 @@ impl UdQp {
 impl Drop for UdQp {
     fn drop(&mut self) {
         self.shared.close();
+        let statistics = &self.pd.rnic.shared.statistics;
+        statistics.end(&self.entry, &self.counters());
         let qpn = u32::from(self.qpn());
         self.pd.rnic.shared.background.events().forget(|event| {
             matches!(event, AsyncEvent::ErrorQueue { qpn: of } | AsyncEvent::RecordRingFull { qpn: of } if of == qpn)

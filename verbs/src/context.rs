@@ -9,7 +9,7 @@ use crate::async_event::AsyncQueue;
 use crate::device::{device, expect_device};
 use crate::ffi::{Facade, Object, errno_value, is_fatal, minus_one, pointer, store};
 use crate::gid::{Gid, GidTable, host_gids};
-use crate::{cq, errno, facts, knobs, post};
+use crate::{at_exit, cq, errno, facts, knobs, log, post};
 use dgiwarp::Rnic;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
@@ -40,7 +40,9 @@ impl Context {
             return Err(Errno::EIO);
         }
         refresh_gids()?;
+        log::install();
         let rnic = Rnic::open(knobs::config()).map_err(|error| errno::of_create(&error))?;
+        at_exit::remember(&rnic);
         Ok(Self {
             rnic,
             async_events: AsyncQueue::open()?,

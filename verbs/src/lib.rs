@@ -18,6 +18,7 @@
 pub mod abi;
 mod ah;
 mod async_event;
+mod at_exit;
 mod context;
 mod cq;
 pub mod describe;
@@ -30,6 +31,7 @@ pub mod gid;
 mod inline;
 mod knobs;
 mod limits;
+mod log;
 mod mcast;
 mod memory;
 mod names;

@@ -102,3 +102,38 @@ fn a_script_runs_with_its_interpreter() {
             .contains("libibverbs.so.1")
     );
 }
+
+#[test]
+fn the_end_of_the_process_writes_statistics_and_the_log_says_what_fails() {
+    const LEAVES_IT_OPEN: &str = "
+        #include <infiniband/verbs.h>
+        int main(void) {
+            struct ibv_device **list = ibv_get_device_list(0);
+            return list && ibv_open_device(list[0]) ? 0 : 1;
+        }";
+    let directory = scratch("statistics");
+    let Some(program) = compile("leaves_it_open", &directory, LEAVES_IT_OPEN, &["-libverbs"])
+    else {
+        return;
+    };
+    let says = |file: &str, level: &str| {
+        let mut command = Command::new(RUN);
+        command.arg(&program);
+        command.env("DGIWARP_STATS", file).env("DGIWARP_LOG", level);
+        String::from_utf8(succeed(&mut command).stderr).unwrap()
+    };
+    let text = says("-", "warn");
+    assert!(text.starts_with("{\"queue_pairs\":0,\"pid\":"), "{text}");
+    assert_eq!(text.lines().count(), 1);
+    let text = says("/nonexistent/file", "warn");
+    assert!(
+        text.contains("WARN") && text.contains("cannot write statistics"),
+        "{text}"
+    );
+    assert_eq!(says("/nonexistent/file", "off"), "");
+    let text = says("", "loud");
+    assert!(
+        text.contains("DGIWARP_LOG=loud is not understood"),
+        "{text}"
+    );
+}

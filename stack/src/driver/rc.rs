@@ -21,6 +21,7 @@ use super::{clock, tcp};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
 use crate::engine::rc::{RcConfig, RcEnd, RcEngine, RcSendWqe};
+use crate::statistics::Counts;
 use crate::{ConnectError, Error, PostError, QpCounters};
 
 /// Octets for TCP in one go, before other QPs get their turn.
@@ -72,6 +73,13 @@ pub(crate) struct RcShared {
     connected: AtomicBool,
     /// A connection is there, or on its way.
     claimed: AtomicBool,
+}
+
+impl Counts for RcShared {
+    fn counters(&self) -> QpCounters {
+        self.run(|inner| inner.link.as_ref().map(|link| link.engine.counters()))
+            .unwrap_or_default()
+    }
 }
 
 impl RcShared {
@@ -366,11 +374,6 @@ impl RcShared {
     /// Our address and port, once connected.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.run(|inner| inner.link.as_ref()?.stream.local_addr().ok())
-    }
-
-    pub(crate) fn counters(&self) -> QpCounters {
-        self.run(|inner| inner.link.as_ref().map(|link| link.engine.counters()))
-            .unwrap_or_default()
     }
 
     /// Ends the connection gracefully: what was posted gets a bounded time to leave, then our half of TCP is closed. Everything still

@@ -28,6 +28,7 @@ use super::{clock, route, staging};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
 use crate::engine::ud::{Arrival, SendOutcome, SendWqe, TransmitSink, Transmitted, UdEngine};
+use crate::statistics::Counts;
 use crate::{AddressHandle, Config, Error, ErrorEntry, ErrorReason, PostError, QpCounters};
 
 /// Trains that one turn sends before others get theirs.
@@ -524,6 +525,12 @@ impl UdShared {
 
     pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
         self.run(|inner| inner.sockets.main().granted_receive_buffer())
+    }
+}
+
+impl Counts for UdShared {
+    fn counters(&self) -> QpCounters {
+        self.run(|inner| inner.counters())
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct UdConfig {
     pub(crate) grh: bool,
     pub(crate) max_recv_wr: usize,
     pub(crate) record_slots: usize,
+    /// Whether all that is sent is copied.
+    pub(crate) send_copy: bool,
     /// Whether each segment of a record is reported.
     pub(crate) segment_completions: bool,
     pub(crate) record_timeout: Duration,
@@ -122,6 +124,7 @@ impl UdEngine {
             mrs,
             pd: self.config.pd,
             qpn: self.config.qpn.into(),
+            copy: self.config.send_copy,
         };
         let sent = self
             .send

@@ -100,6 +100,8 @@ pub(super) struct Context<'a> {
     pub(super) mrs: &'a MrTable,
     pub(super) pd: PdId,
     pub(super) qpn: u32,
+    /// Whether large segments are copied like small ones.
+    pub(super) copy: bool,
 }
 
 /// Posted sends, and how far the first one is.
@@ -159,7 +161,7 @@ impl SendQueue {
             }
             let limit = head.ah.limit(context.now);
             let longest = head.length.min(limit.payload(MAX_HEADER + digest::LEN));
-            let sent = if longest >= GATHER_FROM {
+            let sent = if longest >= GATHER_FROM && !context.copy {
                 self.send_gathered(context, limit.get(), sink)
             } else {
                 self.send_staged(context, limit.get(), sink)

@@ -137,6 +137,7 @@ impl End {
                 max_recv_wr: 64,
                 record_slots: 64,
                 segment_completions: false,
+                send_copy: false,
                 record_timeout: Duration::from_millis(200),
                 max_rate: 0,
                 seed: [3, u32::MAX - 1, u32::MAX],

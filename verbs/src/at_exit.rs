@@ -1,0 +1,41 @@
+//! The end of the process: statistics of devices that the program did not close.
+
+use std::process;
+use std::sync::{Mutex, Once, PoisonError};
+
+use dgiwarp::{Rnic, WeakRnic};
+
+/// Devices that are or were open, and the process that opened them.
+static OPEN: Mutex<Vec<(u32, WeakRnic)>> = Mutex::new(Vec::new());
+
+/// Remembers a device that was opened, if it has something to say at the end.
+pub(crate) fn remember(rnic: &Rnic) {
+    if rnic.config().stats.is_none() {
+        return;
+    }
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|(_, rnic)| rnic.upgrade().is_some());
+    open.push((process::id(), rnic.downgrade()));
+    drop(open);
+    static REGISTER: Once = Once::new();
+    REGISTER.call_once(|| {
+        // SAFETY: the function is of this library, and the C library forgets it should the library be unloaded.
+        unsafe { libc::atexit(at_exit) };
+    });
+}
+
+extern "C" fn at_exit() {
+    let _ = std::panic::catch_unwind(|| {
+        let Ok(mut open) = OPEN.try_lock() else {
+            return;
+        };
+        for (opener, rnic) in open.drain(..) {
+            // In a forked child, threads that are not there any more may have held locks.
+            if opener == process::id()
+                && let Some(rnic) = rnic.upgrade()
+            {
+                rnic.write_statistics();
+            }
+        }
+    });
+}
