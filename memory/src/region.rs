@@ -90,6 +90,18 @@ impl Region {
         self.len == 0
     }
 
+    /// A region of `len` bytes at `offset` of this one, to be registered by itself. It keeps the same memory mapped.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] if they are not all inside the region.
+    pub fn part(&self, offset: usize, len: usize) -> Result<Self, OutOfBounds> {
+        Ok(Self {
+            ptr: self.slice(offset, len)?.ptr,
+            len,
+            _mapping: self._mapping.clone(),
+        })
+    }
+
     /// `len` bytes at `offset`.
     ///
     /// # Errors

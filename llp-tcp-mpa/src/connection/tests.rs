@@ -4,6 +4,7 @@
 use super::*;
 use crate::startup::{Enhanced, ReadDepth, Revision, Rtr, RtrSet};
 use core::time::Duration;
+use proptest::prelude::*;
 use std::sync::LazyLock;
 
 /// Where the time of all scenarios starts.
@@ -497,4 +498,35 @@ fn ulpdus_up_to_the_mulpdu() {
     client.set_emss(8948);
     client.send_ulpdu(b"", &long).unwrap();
     assert_eq!(pass(&mut client, &mut server).len(), 2);
+}
+
+proptest! {
+    /// Whatever a peer sends, before, in and after its startup frame: every call returns and takes octets, what is delivered came from the
+    /// peer, and after an error nothing is.
+    #[test]
+    fn any_octets_return(
+        good_start: bool,
+        octets in proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..600),
+        cuts in proptest::collection::vec(1usize..100, 0..20),
+    ) {
+        let mut server = if good_start {
+            established(Config::default(), Config::default(), depths(1, 1)).2
+        } else {
+            Connection::responder(*START, Config::default())
+        };
+        let mut rest = &octets[..];
+        let mut failed = false;
+        for cut in cuts.into_iter().chain([usize::MAX]) {
+            let (now, later) = rest.split_at(cut.min(rest.len()));
+            for ulpdu in input(&mut server, now) {
+                prop_assert!(!failed && ulpdu.len() <= octets.len());
+            }
+            while let Some(event) = server.poll_event() {
+                failed |= matches!(event, Event::Failed(_));
+            }
+            rest = later;
+        }
+        server.handle_end(*START, TcpEnd::Lost);
+        server.handle_timeout(*START + Duration::from_secs(100));
+    }
 }

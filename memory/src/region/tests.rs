@@ -22,6 +22,29 @@ fn a_slice_never_reaches_outside_its_region() {
     assert!(inner.subslice(8, 9).is_err());
 }
 
+#[test]
+fn a_part_is_a_region_by_itself() {
+    let buffer = Buffer::zeroed(64).unwrap();
+    let part = buffer.region().part(16, 8).unwrap();
+    assert_eq!(
+        (part.len(), part.address()),
+        (8, buffer.region().address() + 16)
+    );
+    part.slice(0, 8).unwrap().place(&[7; 8]);
+    assert!(part.slice(0, 9).is_err() && part.part(1, 8).is_err());
+    assert!(buffer.region().part(64, 1).is_err());
+    let expected: Vec<u8> = (0..64)
+        .map(|i| if (16..24).contains(&i) { 7 } else { 0 })
+        .collect();
+    assert_eq!(buffer.to_vec(0, 64), expected);
+    drop(buffer);
+    assert_eq!(
+        part.slice(7, 1).unwrap().load(),
+        7,
+        "the part keeps its memory"
+    );
+}
+
 /// Programs wait for the last byte of what a peer writes. A second thread waits for it and then
 /// looks at all others, at every alignment and at lengths around the copy routines' thresholds.
 #[test]

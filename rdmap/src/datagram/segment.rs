@@ -310,3 +310,6 @@ fn put(out: &mut [u8], start: usize, bytes: &[u8]) -> usize {
         .copy_from_slice(bytes);
     end
 }
+
+#[cfg(test)]
+mod tests;

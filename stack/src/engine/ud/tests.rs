@@ -11,6 +11,8 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha20Rng;
 use std::collections::VecDeque;
 
+mod hostile;
+
 const PD: PdId = PdId(7);
 const QKEY: u32 = 0x1111_1111;
 const MEMORY: usize = 1 << 20;

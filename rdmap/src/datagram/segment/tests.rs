@@ -1,0 +1,134 @@
+use super::*;
+use proptest::prelude::*;
+
+const PAYLOAD: u32 = 40;
+
+fn any_extension() -> impl Strategy<Value = Extension> {
+    let length = prop_oneof![Just(PAYLOAD), PAYLOAD..MAX_SEND];
+    let numbers = (any::<u32>(), any::<u32>(), length);
+    (numbers, any::<Option<u32>>(), any::<bool>()).prop_map(
+        |((epoch, number, length), immediate, solicited)| Extension {
+            flags: Flags::empty()
+                .with(Flags::IMMEDIATE, immediate.is_some())
+                .with(Flags::SOLICITED, solicited),
+            epoch,
+            number,
+            length,
+            offset: 0,
+            immediate: immediate.unwrap_or(0),
+        },
+    )
+}
+
+fn any_template() -> impl Strategy<Value = Template> {
+    prop_oneof![
+        (any::<u32>(), any::<u32>(), any::<bool>()).prop_map(|(qkey, msn, solicited)| {
+            Template::Send {
+                qkey,
+                msn: Msn::new(msn),
+                solicited,
+            }
+        }),
+        (any::<u32>(), any_extension())
+            .prop_map(|(qkey, extension)| Template::SegmentedSend { qkey, extension }),
+        (any::<u32>(), any::<u64>(), any_extension()).prop_map(|(stag, base, extension)| {
+            let highest = u64::MAX - u64::from(extension.length);
+            Template::WriteRecord {
+                stag: STag::new(stag),
+                base: TaggedOffset::new(base.min(highest)),
+                extension,
+            }
+        }),
+    ]
+}
+
+/// The segment of a message at `offset`, or near it.
+fn cut(template: &Template, offset: u32) -> Segment {
+    let length = match template {
+        Template::Send { .. } => PAYLOAD,
+        Template::SegmentedSend { extension, .. } | Template::WriteRecord { extension, .. } => {
+            extension.length
+        }
+    };
+    let offset = offset % (length - PAYLOAD + 1);
+    Segment {
+        offset,
+        length: PAYLOAD,
+        last: offset + PAYLOAD == length,
+    }
+}
+
+fn expected<'a>(template: &Template, segment: Segment, payload: &'a [u8]) -> Parsed<'a> {
+    match *template {
+        Template::Send {
+            qkey, solicited, ..
+        } => Parsed::Send {
+            qkey,
+            solicited,
+            payload,
+        },
+        Template::SegmentedSend { qkey, extension } => Parsed::SegmentedSend {
+            qkey,
+            extension: at(extension, segment),
+            payload,
+        },
+        Template::WriteRecord {
+            stag,
+            base,
+            extension,
+        } => Parsed::WriteRecord {
+            stag,
+            tagged_offset: base.checked_add(segment.offset.into()).unwrap(),
+            base,
+            extension: at(extension, segment),
+            payload,
+        },
+    }
+}
+
+proptest! {
+    /// What is emitted is parsed as it was meant, and a cookie changes nothing about it.
+    #[test]
+    fn parse_of_emit_is_identity(
+        template in any_template(),
+        offset: u32,
+        payload in proptest::collection::vec(any::<u8>(), PAYLOAD as usize),
+        cookie: [u8; 8],
+    ) {
+        let segment = cut(&template, offset);
+        let mut octets = vec![0; MAX_HEADER];
+        let header = template.emit(segment, &mut octets);
+        prop_assert_eq!(header, template.header_len());
+        octets.truncate(header);
+        octets.extend_from_slice(&payload);
+        let parsed = parse(&octets);
+        prop_assert_eq!(parsed, Ok(expected(&template, segment, &payload)));
+        let mut with_cookie = [&octets[..header], &cookie, &payload].concat();
+        with_cookie[0] |= FORMAT_COOKIE << 2;
+        let parsed = parse(&with_cookie);
+        prop_assert_eq!(parsed, Ok(expected(&template, segment, &payload)));
+    }
+
+    /// Any octets return, and what comes back lies where the segment's headers may place it.
+    #[test]
+    fn any_octets_return(
+        first: u8,
+        opcode in prop_oneof![Just(0x4c_u8), Just(0x4d), Just(0x43), any::<u8>()],
+        rest in proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..100),
+    ) {
+        let _ = parse(&rest);
+        let octets = [&[first, opcode], &rest[..]].concat();
+        let (extension, payload) = match parse(&octets) {
+            Ok(Parsed::SegmentedSend { extension, payload, .. }) => (extension, payload),
+            Ok(Parsed::WriteRecord { tagged_offset, base, extension, payload, .. }) => {
+                prop_assert_eq!(base.checked_add(extension.offset.into()), Some(tagged_offset));
+                prop_assert!(base.checked_add(extension.length.into()).is_some());
+                (extension, payload)
+            }
+            Ok(Parsed::Send { .. } | Parsed::Read(_)) | Err(_) => return Ok(()),
+        };
+        let end = u64::from(extension.offset) + payload.len() as u64;
+        prop_assert!(end <= u64::from(extension.length));
+        prop_assert_eq!(first & 0x40 != 0, end == u64::from(extension.length));
+    }
+}
