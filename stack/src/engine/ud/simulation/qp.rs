@@ -572,7 +572,7 @@ fn live(address: Address, plan: &QpPlan, pd: PdId, rng: &mut Rng) -> (UdEngine, 
         segment_completions: plan.reports.is_some(),
         send_copy: false,
         record_timeout: plan.record_timeout,
-        max_rate: 0,
+        max_rate: plan.max_rate,
         seed: [epoch, number, msn],
         group_key: rng.random(),
     });

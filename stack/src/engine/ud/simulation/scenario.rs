@@ -38,6 +38,8 @@ pub(super) struct QpPlan {
     pub(super) record_timeout: Duration,
     /// Whether each segment of a record is reported, and how many reports one look takes.
     pub(super) reports: Option<usize>,
+    /// Octets that it sends per second at most; 0 is no limit.
+    pub(super) max_rate: u64,
     /// Length of each receive.
     pub(super) receives: Vec<u32>,
     /// After which a receive is posted (again), at most.
@@ -305,6 +307,10 @@ fn qp(rng: &mut Rng, style: Style) -> QpPlan {
             0 => rng.random_range(1..50),
             _ => 200,
         }),
+        max_rate: match rng.random_range(0..5) {
+            0 if !orderly => rng.random_range(2_000_000..200_000_000),
+            _ => 0,
+        },
         reports: rng.random_bool(0.3).then(|| rng.random_range(0..100)),
         receives,
         post_delay: micros(rng, if slow { 100_000 } else { 10 }),

@@ -66,6 +66,7 @@ impl Victim {
                 record_slots,
                 segment_completions: record_slots > 4,
                 record_timeout: Duration::from_millis(200),
+                max_rate: 0,
                 seed: [3, 4, 5],
                 group_key: [0; 4],
             }),
