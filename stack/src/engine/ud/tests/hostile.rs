@@ -67,6 +67,7 @@ impl Victim {
                 segment_completions: record_slots > 4,
                 record_timeout: Duration::from_millis(200),
                 max_rate: 0,
+                send_copy: false,
                 seed: [3, 4, 5],
                 group_key: [0; 4],
             }),
