@@ -69,6 +69,14 @@ counters! {
     fault_delayed,
     /// Datagrams lost because too many were delayed.
     fault_overflowed,
+    /// Read Requests sent, those that asked again included.
+    read_requests_sent,
+    /// Read Requests that asked for missing octets again.
+    read_repeats,
+    /// Segments sent that answer Read Requests.
+    read_responses_sent,
+    /// Reads whose time was over before they were complete.
+    reads_timed_out,
 }
 
 /// What is not zero, in one line: `segments_sent 10, octets_sent 640, bad-crc 1`.

@@ -57,6 +57,7 @@ mod fault;
 mod groups;
 mod pd;
 mod rc_qp;
+mod read_map;
 mod record;
 mod rnic;
 mod srq;
@@ -87,6 +88,7 @@ pub use pd::{Mr, MrOptions, Pd};
 pub use rc_qp::{
     ConnectError, MAX_INLINE_DATA, RcListener, RcOperation, RcQp, RcQpAttr, RcRequest, RcSendWr,
 };
+pub use read_map::ReadMap;
 pub use record::{RecordCompletions, RecordRef, RecordView};
 pub use rnic::{Rnic, WeakRnic};
 pub use srq::{Srq, SrqAttr};

@@ -109,19 +109,20 @@ impl RecordView {
     /// If `granule` is 0.
     #[must_use]
     pub fn bitmap(&self, granule: u32) -> Vec<u8> {
-        let bits = self.length.div_ceil(granule);
-        let mut bitmap = vec![0; bits.div_ceil(8) as usize];
-        for &(start, end) in &self.ranges {
-            let first = start.div_ceil(granule);
-            let after = if end == self.length {
-                bits
-            } else {
-                end / granule
-            };
-            for bit in first..after {
-                bitmap[(bit / 8) as usize] |= 1 << (bit % 8);
-            }
-        }
-        bitmap
+        bitmap(self.length, &self.ranges, granule)
     }
+}
+
+/// A bit for each whole `granule` of a message that is valid.
+pub(crate) fn bitmap(length: u32, ranges: &[(u32, u32)], granule: u32) -> Vec<u8> {
+    let bits = length.div_ceil(granule);
+    let mut bitmap = vec![0; bits.div_ceil(8) as usize];
+    for &(start, end) in ranges {
+        let first = start.div_ceil(granule);
+        let after = if end == length { bits } else { end / granule };
+        for bit in first..after {
+            bitmap[(bit / 8) as usize] |= 1 << (bit % 8);
+        }
+    }
+    bitmap
 }

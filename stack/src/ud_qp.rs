@@ -14,7 +14,7 @@ use crate::error::PostFailure;
 use crate::statistics::Entry;
 use crate::{
     AddressHandle, AsyncEvent, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError,
-    QpCounters, RecordCompletions, RecordRef, RecordView, RecvWr, SendWr, Sge, Srq,
+    QpCounters, ReadMap, RecordCompletions, RecordRef, RecordView, RecvWr, SendWr, Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -118,6 +118,10 @@ impl UdQp {
             .main()
             .local_addr()
             .map_err(Error::system("cannot read a socket's address"))?;
+        let receive_buffer = sockets
+            .main()
+            .granted_receive_buffer()
+            .map_err(Error::system("cannot read a socket's receive buffer"))?;
         let engine = UdEngine::new(UdConfig {
             qpn: local.port(),
             pd: pd.id,
@@ -130,8 +134,11 @@ impl UdQp {
             segment_completions: attr.record_completions == RecordCompletions::PerSegment,
             send_copy: rnic.config.send_copy,
             record_timeout: rnic.config.record_timeout,
+            receive_buffer,
+            read_timeout: rnic.config.read_timeout,
             seed: rnic.draw(),
             group_key: rnic.draw(),
+            secret: rnic.draw(),
         });
         let shared = UdShared::start(Parts {
             engine,
@@ -307,6 +314,18 @@ impl UdQp {
                 .engine
                 .complete_now(self.shared.tables(), &mut self.shared.completions());
         });
+    }
+
+    /// What is valid of a posted Read that failed, once; of several with this number the latest. The latest 256 failures are kept.
+    #[must_use]
+    pub fn take_read_map(&self, wr_id: u64) -> Option<ReadMap> {
+        let failed = self
+            .shared
+            .run(|inner| inner.engine.take_failed_read(wr_id))?;
+        Some(ReadMap {
+            length: failed.length,
+            ranges: failed.map.ranges().to_vec(),
+        })
     }
 
     /// Ends everything posted with a completion of status `Flushed`, as the error state of a queue pair does.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use crate::AddressHandle;
 
@@ -46,6 +47,17 @@ pub enum Operation {
         remote_addr: u64,
         /// 32 bits that come with the record.
         immediate: Option<u32>,
+    },
+    /// RDMA Read: fill the scatter/gather elements, which need local write access, from the destination's memory. Up to 2^30 octets. Reads complete
+    /// in the order in which they finish, at the latest when their time is over: then in error, with the octets that came in place, counted in
+    /// [`Wc::byte_len`] and listed by [`UdQp::take_read_map`](crate::UdQp::take_read_map).
+    Read {
+        /// The remote key of the source region.
+        rkey: u32,
+        /// The source address in that region's address space.
+        remote_addr: u64,
+        /// The time it may take; `None` takes [`Config::read_timeout`](crate::Config::read_timeout).
+        timeout: Option<Duration>,
     },
 }
 
@@ -127,6 +139,9 @@ pub enum WcStatus {
     RnrRetryExceeded,
     /// The connection was lost.
     RetryExceeded,
+    /// A Read's time was over before all octets had come; `vendor_error` is what the network reported of the peer meanwhile (`ECONNREFUSED` where
+    /// no QP has that number), or 0.
+    ResponseTimeout,
 }
 
 impl fmt::Display for WcStatus {
@@ -142,6 +157,7 @@ impl fmt::Display for WcStatus {
             Self::RemoteInvalidRequest => "remote invalid request error",
             Self::RnrRetryExceeded => "no receive was posted at the peer",
             Self::RetryExceeded => "the connection was lost",
+            Self::ResponseTimeout => "response timeout error",
         })
     }
 }

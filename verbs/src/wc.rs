@@ -22,6 +22,7 @@ fn status(status: WcStatus) -> c_uint {
         WcStatus::RemoteOperation => 11,
         WcStatus::RetryExceeded => 12,
         WcStatus::RnrRetryExceeded => 13,
+        WcStatus::ResponseTimeout => 20,
         WcStatus::General => 21,
         // The stack may learn new ways to fail before this table does; the program then sees a general error.
         _ => 21,

@@ -61,6 +61,14 @@ pub enum Parsed<'a> {
     Read(ReadSegment<'a>),
 }
 
+/// Whether a datagram's first octet says that it carries a cookie.
+#[must_use]
+#[inline]
+pub fn has_cookie(datagram: &[u8]) -> bool {
+    let first = datagram.first();
+    first.is_some_and(|first| Control::parse(*first).format == FORMAT_COOKIE)
+}
+
 /// Parses a segment: a datagram without its CRC, which was checked before. A cookie is skipped, but for Read Requests:
 /// [`cookie_of`](super::read::segment::cookie_of) has it for those who want to verify it.
 ///

@@ -7,9 +7,11 @@
 //! - [`instruments`], [`fault`], [`tap`] ([`pcapng`], [`ip`]): what stands between sockets and engine when somebody asked for it;
 //! - [`posting`]: work requests on their way from posting threads to an engine;
 //! - [`member`]: a QP of either transport, as a completion queue sees it;
+//! - [`answers`]: paths back to those who read from us;
 //! - [`cq`]: a completion queue, and receiving on behalf of who polls it;
 //! - [`background`]: the thread that makes progress while nobody polls, and [`watch`], how it learns where it need not.
 
+mod answers;
 pub(crate) mod background;
 pub(crate) mod clock;
 pub(crate) mod cm;

@@ -12,6 +12,7 @@ use dgiwarp_memory::socket::Piece;
 use dgiwarp_rdmap::datagram::DropReason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::answers::Answers;
 use super::cq::{CqShared, MemberId};
 use super::groups::{GroupError, Membership};
 use super::instruments::Instruments;
@@ -41,6 +42,7 @@ const FLUSH_FOR: Duration = Duration::from_secs(1);
 pub(crate) struct UdInner {
     pub(crate) engine: UdEngine,
     pub(crate) sockets: UdpSockets,
+    answers: Answers,
     /// What stands between them, if somebody asked for it.
     instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
@@ -100,6 +102,7 @@ impl UdShared {
             serialized: Serialized::new(UdInner {
                 engine: parts.engine,
                 sockets: parts.sockets,
+                answers: Answers::default(),
                 instruments: parts.instruments,
                 deadline: None,
             }),
@@ -164,7 +167,8 @@ impl UdShared {
         if !inner.engine.has_unsent() {
             return;
         }
-        let now = if inner.engine.is_paced() {
+        // A rate is kept, and a Read's time begins, to the microsecond.
+        let now = if inner.engine.is_paced() || inner.engine.has_answers() {
             clock::now()
         } else {
             clock::coarse()
@@ -173,6 +177,7 @@ impl UdShared {
         let mut sink = SocketSink {
             qp: self,
             sockets: &mut inner.sockets,
+            answers: &mut inner.answers,
             now,
             connect: None,
             notices: &mut notices,
@@ -193,6 +198,9 @@ impl UdShared {
         }
         self.blocked
             .store(sent == Transmitted::Blocked, Ordering::Release);
+        if inner.engine.has_reads() {
+            self.note_deadline(inner);
+        }
         match sent {
             Transmitted::All => self.unsent.store(false, Ordering::Release),
             Transmitted::Budget => self.remember_unsent(),
@@ -322,6 +330,9 @@ impl UdShared {
             return true;
         }
         self.take_in(inner, now, arrival);
+        if inner.engine.has_answers() {
+            self.transmit(inner);
+        }
         self.note_deadline(inner);
         if let Advice::Connect(place) = inner.sockets.note(now, index, received.from)
             && let Some(local) = received.to
@@ -378,7 +389,8 @@ impl UdShared {
                     });
                 }
                 engine.handle_timeout(now, self.tables(), &mut self.completions());
-                if engine.paused_until().is_some_and(|until| until <= now) {
+                let goes_on = engine.paused_until().is_some_and(|until| until <= now);
+                if goes_on || engine.has_answers() {
                     self.work(inner);
                 }
                 inner.deadline = inner.poll_timeout();
@@ -444,6 +456,9 @@ impl UdShared {
         if !matches!(watched, Some(Ok(()))) {
             inner.sockets.close(index);
         }
+        if inner.engine.has_answers() {
+            self.remember_unsent();
+        }
     }
 
     /// Receives from a group through `socket` from now on.
@@ -488,6 +503,11 @@ impl UdShared {
     /// Takes the QP out of service. Sends that the network has not taken yet get a bounded time.
     pub(crate) fn close(&self) {
         let deadline = clock::now() + FLUSH_FOR;
+        self.run(|inner| {
+            inner
+                .engine
+                .close_reads(self.tables(), &mut self.completions());
+        });
         while self.run(|inner| {
             self.work(inner);
             inner.engine.has_unsent()
@@ -538,6 +558,7 @@ impl Counts for UdShared {
 struct SocketSink<'a> {
     qp: &'a UdShared,
     sockets: &'a mut UdpSockets,
+    answers: &'a mut Answers,
     now: Instant,
     /// A peer that became busy with this train.
     connect: Option<(SocketIndex, Peer, IpAddr)>,
@@ -563,7 +584,7 @@ impl TransmitSink for SocketSink<'_> {
         pieces: &[Piece<'_>],
         train: &Train,
     ) -> SendOutcome {
-        let (socket, to) = self.sockets.sender(self.now, peer);
+        let (socket, to) = self.sockets.sender(self.now, peer, ah.source());
         let unconnected = to.is_some();
         let leave = if unconnected {
             ah.leave()
@@ -601,6 +622,51 @@ impl TransmitSink for SocketSink<'_> {
             self.connect = Some((index, peer, local));
         }
         outcome
+    }
+
+    fn send_short(
+        &mut self,
+        peer: Peer,
+        from: Option<IpAddr>,
+        octets: &[u8],
+        train: &Train,
+    ) -> SendOutcome {
+        let (socket, to) = self.sockets.sender(self.now, peer, from);
+        let leave = if to.is_some() { from } else { None };
+        let mut way = Way {
+            socket,
+            to,
+            leave: leave.into(),
+            notices: self.notices,
+        };
+        let pieces = [Piece::Bytes(octets)];
+        let mut result = if train.len() == 1 || can_send_trains() {
+            way.send(&pieces, train.segment_size())
+        } else {
+            way.send_singly(&pieces, train)
+        };
+        if let Err(error) = &result
+            && train.len() > 1
+            && matches!(
+                error.raw_os_error(),
+                Some(nix::libc::EINVAL | nix::libc::EIO | nix::libc::EMSGSIZE)
+            )
+        {
+            // A device that cannot cut trains.
+            result = way.send_singly(&pieces, train);
+        }
+        match result.map_err(|error| error.raw_os_error().unwrap_or(nix::libc::EIO)) {
+            Ok(_) | Err(nix::libc::ENOBUFS | nix::libc::ECONNREFUSED) => SendOutcome::Sent,
+            Err(nix::libc::EAGAIN) => SendOutcome::WouldBlock,
+            Err(errno) => SendOutcome::Failed(errno),
+        }
+    }
+
+    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<AddressHandle> {
+        let main = self.sockets.main();
+        let granted = || main.granted_receive_buffer().unwrap_or(0);
+        self.answers
+            .path(peer, from, |mtu| self.qp.mtu(mtu), granted)
     }
 }
 

@@ -255,6 +255,12 @@ impl UdpSocket {
         Ok(sibling)
     }
 
+    /// On a connected socket, the address of ours that it uses.
+    #[inline]
+    pub(crate) fn connected_from(&self) -> Option<IpAddr> {
+        self.connected
+    }
+
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket
             .local_addr()?

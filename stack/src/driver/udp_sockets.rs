@@ -103,13 +103,22 @@ impl UdpSockets {
         }
     }
 
-    /// The socket to send to a peer with, and the address to name: none on a connected socket.
+    /// The socket to send to a peer with, and the address to name: none on a connected socket. One that is connected from
+    /// another address of ours than `from`, if that is named, does not serve.
     #[inline]
-    pub(crate) fn sender(&mut self, now: Instant, peer: Peer) -> (&UdpSocket, Option<SocketAddr>) {
+    pub(crate) fn sender(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        from: Option<IpAddr>,
+    ) -> (&UdpSocket, Option<SocketAddr>) {
+        let suits = |it: &Sibling| {
+            it.peer == peer && from.is_none_or(|from| it.socket.connected_from() == Some(from))
+        };
         let place = self
             .siblings
             .iter()
-            .position(|it| it.as_ref().is_some_and(|it| it.peer == peer));
+            .position(|it| it.as_ref().is_some_and(suits));
         if let Some(sibling) = place.and_then(|place| self.siblings[place].as_mut()) {
             sibling.last_used = now;
             return (&sibling.socket, None);

@@ -318,6 +318,28 @@ impl MrTable {
             .ok_or(DropReason::OutOfBounds)
     }
 
+    /// The region that a Read Request on a datagram names, with the checks of §7.1 of the datagram mapping.
+    pub(crate) fn remote_read(
+        &self,
+        pd: PdId,
+        origin: Origin<Peer>,
+        span: TaggedSpan,
+    ) -> Result<Use, DropReason> {
+        let found = self.remote.read().get(&span.stag.get()).cloned();
+        let registration = found.ok_or(DropReason::BadStag)?;
+        if registration.pd != pd {
+            return Err(DropReason::BadPd);
+        }
+        if !registration.access.contains(Access::REMOTE_READ) {
+            return Err(DropReason::NoAccess);
+        }
+        registration.restrictions.check(origin)?;
+        if registration.offset(span.start.get(), span.length).is_none() {
+            return Err(DropReason::OutOfBounds);
+        }
+        Ok(registration)
+    }
+
     /// The region of a scatter/gather element.
     #[inline]
     pub(crate) fn local(&self, pd: PdId, sge: Sge, write: bool) -> Result<Use, LocalProtection> {

@@ -141,6 +141,8 @@ pub(super) struct ReadKey {
 #[derive(Debug)]
 struct Read<R> {
     token: R,
+    /// Which Read it is, counting all.
+    posted: u64,
     target: TargetId,
     sink_stag: u32,
     source_stag: STag,
@@ -181,6 +183,7 @@ pub struct Requester<K, V, R> {
     datagrams_in_flight: u32,
     msn: Msn,
     drawn: u64,
+    submitted: u64,
     /// Counts requests, to tell which was sent later.
     serial: u64,
     maps: Vec<RangeMap>,
@@ -206,6 +209,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             datagrams_in_flight: 0,
             msn: Msn::new(config.msn),
             drawn: 0,
+            submitted: 0,
             serial: 0,
             maps: Vec::new(),
             timeout: None,
@@ -219,8 +223,10 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         let target = self.targets.find_or_add(work.peer, work.via);
         self.targets.get_mut(target).reads += 1;
         let sink_stag = self.draw_stag();
+        self.submitted += 1;
         let slot = self.reads.insert(Read {
             token,
+            posted: self.submitted,
             target,
             sink_stag,
             source_stag: work.source_stag,
@@ -333,15 +339,19 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         self.maps.push(read.map);
     }
 
-    /// Ends all Reads with [`ReadEnd::Flushed`], for a QP that is torn down.
+    /// Ends all Reads with [`ReadEnd::Flushed`], in the order in which they were submitted, for a QP that is torn down.
     pub fn flush(&mut self, sink: &mut impl ReadSink<R>) {
-        for slot in 0..self.reads.capacity() {
-            if let Some(read) = self.reads.get(slot) {
-                let sink_stag = read.sink_stag;
-                self.finish(ReadKey { slot, sink_stag }, ReadEnd::Flushed, sink);
-            }
+        let mut order: Vec<_> = self
+            .reads
+            .iter()
+            .map(|(slot, read)| (read.posted, slot, read.sink_stag))
+            .collect();
+        order.sort_unstable();
+        for (_, slot, sink_stag) in order {
+            self.finish(ReadKey { slot, sink_stag }, ReadEnd::Flushed, sink);
         }
         self.repeats.clear();
+        self.queued.clear();
     }
 
     /// Takes note of an error that the network reported of a peer; it shows when a Read from there times out.

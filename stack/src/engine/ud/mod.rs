@@ -9,12 +9,14 @@ mod epochs;
 mod errors;
 mod grh;
 mod pace;
+mod reads;
 mod receive;
 mod send;
 
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::Peer;
+use dgiwarp_rdmap::datagram::read::segment::{About, ReadSegment};
 use dgiwarp_rdmap::datagram::{
     DropReason, Numbers, Receiver, ReceiverConfig, Record, RecordHandle,
 };
@@ -22,12 +24,14 @@ use dgiwarp_rdmap::datagram::{
 use super::cq::CompletionSink;
 use super::mr::{MrTable, PdId};
 use super::queue::{RecvWqe, Tables};
-use crate::{AsyncEvent, QpCounters};
+use crate::{AsyncEvent, Operation, QpCounters};
 
 use epochs::Epochs;
 use errors::ErrorQueue;
 pub use errors::{ErrorEntry, ErrorReason};
 use pace::Pace;
+pub(crate) use reads::FailedRead;
+use reads::{Reads, Turn};
 pub(crate) use receive::Arrival;
 use send::SendQueue;
 pub(crate) use send::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
@@ -51,10 +55,24 @@ pub(crate) struct UdConfig {
     pub(crate) record_timeout: Duration,
     /// Octets of datagrams that may leave per second; 0 is no limit.
     pub(crate) max_rate: u64,
+    /// The receive buffer that the socket was granted, in octets.
+    pub(crate) receive_buffer: usize,
+    /// When a Read that names no time ends at the latest, from its posting.
+    pub(crate) read_timeout: Duration,
     /// Random: epoch, first message number, first MSN.
     pub(crate) seed: [u32; 3],
     /// Random: what the epochs of groups are made from.
     pub(crate) group_key: [u32; 4],
+    /// Random: what cookies, sink STags and nonces are made with.
+    pub(crate) secret: [u32; 4],
+}
+
+impl UdConfig {
+    /// Whether the QP takes a segment of Reads. UC has no Reads, but its peer may report errors.
+    fn takes(&self, segment: &ReadSegment<'_>) -> bool {
+        !self.connected
+            || matches!(segment, ReadSegment::Terminate(report) if matches!(report.about, About::Message(_)))
+    }
 }
 
 /// The engine of one datagram QP.
@@ -63,6 +81,7 @@ pub(crate) struct UdEngine {
     config: UdConfig,
     send: SendQueue,
     receiver: Receiver<Peer, RecvWqe>,
+    reads: Reads,
     counters: QpCounters,
     errors: ErrorQueue,
     /// The rate made sending pause; it goes on at this time.
@@ -92,6 +111,7 @@ impl UdEngine {
             send,
             paused_until: None,
             receiver,
+            reads: Reads::new(&config),
             counters: QpCounters::default(),
             errors: ErrorQueue::default(),
             config,
@@ -106,7 +126,10 @@ impl UdEngine {
     /// Takes over a posted work request.
     #[inline]
     pub(crate) fn accept(&mut self, wqe: SendWqe) {
-        self.send.push(wqe);
+        match wqe.operation {
+            Operation::Send { .. } | Operation::WriteRecord { .. } => self.send.push(wqe),
+            Operation::Read { .. } => self.reads.accept(wqe),
+        }
     }
 
     /// Hands queued messages to the network until none is left, the network is full, the rate makes a pause, or `budget` trains went out.
@@ -126,14 +149,53 @@ impl UdEngine {
             qpn: self.config.qpn.into(),
             copy: self.config.send_copy,
         };
-        let sent = self
-            .send
-            .transmit(context, budget, sink, completions, &mut self.counters);
+        let sent = if self.reads.has_transmit() {
+            self.transmit_in_turn(context, budget, sink, completions)
+        } else {
+            self.send
+                .transmit(context, budget, sink, completions, &mut self.counters)
+        };
         self.paused_until = match sent {
             Transmitted::Paused(until) => Some(until),
             Transmitted::All | Transmitted::Blocked | Transmitted::Budget => None,
         };
         sent
+    }
+
+    /// Posted messages and what Reads send take turns, so that neither starves. The rate is that of posted messages.
+    fn transmit_in_turn(
+        &mut self,
+        context: send::Context<'_>,
+        budget: usize,
+        sink: &mut impl TransmitSink,
+        completions: &mut impl CompletionSink,
+    ) -> Transmitted {
+        let counters = &mut self.counters;
+        for turn in 0..budget {
+            let of_reads = self
+                .reads
+                .transmit(context, self.config, sink, completions, counters);
+            if of_reads == Turn::Blocked {
+                return Transmitted::Blocked;
+            }
+            let share = if of_reads == Turn::Idle {
+                budget - turn
+            } else {
+                1
+            };
+            let sent = self
+                .send
+                .transmit(context, share, sink, completions, counters);
+            match (of_reads, sent) {
+                (Turn::Idle, sent) | (_, sent @ Transmitted::Blocked) => return sent,
+                (_, Transmitted::All | Transmitted::Budget | Transmitted::Paused(_)) => {}
+            }
+        }
+        if self.has_unsent() {
+            Transmitted::Budget
+        } else {
+            Transmitted::All
+        }
     }
 
     /// Handles what one receive call brought: one datagram, or a train of equal ones. Returns why the last one that was dropped was.
@@ -145,14 +207,14 @@ impl UdEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) -> Option<DropReason> {
-        receive::handle_input(
-            &mut self.receiver,
-            &mut self.counters,
-            self.config,
-            (now, arrival),
-            tables,
-            completions,
-        )
+        let intake = receive::Intake {
+            receiver: &mut self.receiver,
+            reads: &mut self.reads,
+            errors: &mut self.errors,
+            counters: &mut self.counters,
+            config: self.config,
+        };
+        receive::handle_input(intake, (now, arrival), tables, completions)
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
@@ -162,10 +224,12 @@ impl UdEngine {
         } else {
             self.paused_until
         };
-        match (self.receiver.poll_timeout(), paused) {
-            (Some(timeout), Some(until)) => Some(timeout.min(until)),
-            (timeout, until) => timeout.or(until),
-        }
+        let timers = [
+            self.receiver.poll_timeout(),
+            self.reads.poll_timeout(),
+            paused,
+        ];
+        timers.into_iter().flatten().min()
     }
 
     /// When sending goes on, where the rate made it pause.
@@ -194,6 +258,8 @@ impl UdEngine {
         self.with_upper(tables, completions, |receiver, upper| {
             receiver.handle_timeout(now, upper);
         });
+        self.reads
+            .handle_timeout(now, self.config, tables.mrs, completions);
     }
 
     /// Closes all open records now.
@@ -222,6 +288,7 @@ impl UdEngine {
     pub(crate) fn flush(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         self.abandon_sends(tables, completions);
         self.send.flush(self.config.qpn.into(), completions);
+        self.reads.flush(self.config, tables.mrs, completions);
         for wqe in tables.recv_queue.drain() {
             completions.received(receive::flushed(&wqe, self.config.qpn));
         }
@@ -257,12 +324,38 @@ impl UdEngine {
     }
 
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.send.is_empty()
+        !self.send.is_empty() || self.reads.has_transmit()
+    }
+
+    /// Whether something received, or a timer, has made something to send.
+    #[inline]
+    pub(crate) fn has_answers(&self) -> bool {
+        self.reads.has_transmit()
+    }
+
+    /// Whether a posted Read has not completed, so that time matters.
+    pub(crate) fn has_reads(&self) -> bool {
+        self.reads.is_waiting()
+    }
+
+    /// Ends posted Reads with `Flushed` and answers no more requests, for a QP that goes.
+    pub(crate) fn close_reads(
+        &mut self,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.reads.close(self.config, tables.mrs, completions);
+    }
+
+    /// What is valid of a Read that failed; the latest with this number, once.
+    pub(crate) fn take_failed_read(&mut self, wr_id: u64) -> Option<FailedRead> {
+        self.reads.take_failure(wr_id)
     }
 
     pub(crate) fn counters(&self) -> QpCounters {
         let mut counters = self.counters.clone();
         counters.errors_lost = self.errors.lost();
+        self.reads.count_into(&mut counters);
         counters
     }
 
@@ -272,6 +365,9 @@ impl UdEngine {
         entry: ErrorEntry,
         completions: &mut impl CompletionSink,
     ) {
+        if let ErrorReason::Network { errno } = entry.reason {
+            self.reads.note_error(Peer::ip(entry.peer), errno);
+        }
         if self.errors.push(entry) {
             completions.event(AsyncEvent::ErrorQueue {
                 qpn: self.config.qpn.into(),

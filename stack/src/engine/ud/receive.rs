@@ -6,12 +6,16 @@ use std::time::Instant;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_llp_udp::{Peer, digest};
+use dgiwarp_rdmap::datagram::read::segment::ReadSegment;
+use dgiwarp_rdmap::datagram::segment::{self, Parsed};
 use dgiwarp_rdmap::datagram::{
     Delivery, DropReason, Origin, PlaceFailed, Receiver, Record, RecordHandle, TakeError, Upper,
 };
 
 use super::UdConfig;
+use super::errors::ErrorQueue;
 use super::grh::{self, GRH_LEN};
+use super::reads::Reads;
 use crate::engine::cq::CompletionSink;
 use crate::engine::mr::{MrTable, Use};
 use crate::engine::queue::{RecvWqe, Tables};
@@ -46,37 +50,67 @@ impl<'a> Arrival<'a> {
     }
 }
 
+/// The parts of an engine that take what arrives.
+pub(super) struct Intake<'a> {
+    pub(super) receiver: &'a mut Receiver<Peer, RecvWqe>,
+    pub(super) reads: &'a mut Reads,
+    pub(super) errors: &'a mut ErrorQueue,
+    pub(super) counters: &'a mut QpCounters,
+    pub(super) config: UdConfig,
+}
+
 /// Handles what one receive call brought. Returns why the last datagram that was dropped was.
 #[inline]
 pub(super) fn handle_input<C: CompletionSink>(
-    receiver: &mut Receiver<Peer, RecvWqe>,
-    counters: &mut QpCounters,
-    config: UdConfig,
+    intake: Intake<'_>,
     (now, arrival): (Instant, Arrival<'_>),
     tables: Tables<'_>,
     completions: &mut C,
 ) -> Option<DropReason> {
+    let Intake {
+        receiver,
+        reads,
+        errors,
+        counters,
+        config,
+    } = intake;
     let mut last = None;
     let mut upper = UdUpper::new(config, arrival.to, tables, completions, counters);
-    let origin = Origin {
+    let mut origin = Origin {
         peer: arrival.from,
         to_group: arrival.to_group,
         cookie_valid: false,
     };
     for datagram in arrival.octets.chunks(arrival.stride.max(1)) {
+        let has_cookie = segment::has_cookie(datagram);
         let handled = digest::check(datagram)
             .map_err(|error| match error {
                 digest::DigestError::TooShort(_) => DropReason::Malformed,
                 digest::DigestError::Mismatch { .. } => DropReason::BadCrc,
             })
-            .and_then(|segment| {
-                receiver.handle_segment(now, origin, segment, &mut upper)?;
-                upper.counters.count_received(segment.len());
+            .and_then(|octets| {
+                match segment::parse(octets)? {
+                    Parsed::Read(part) if config.takes(&part) => {
+                        let arrived = (now, &arrival, datagram.len());
+                        upper.handle_read(arrived, part, reads, errors)?;
+                    }
+                    parsed => {
+                        origin.cookie_valid =
+                            has_cookie && reads.is_cookie_valid(arrival.from, octets);
+                        receiver.handle_parsed(now, origin, parsed, &mut upper)?;
+                    }
+                }
+                upper.counters.count_received(octets.len());
                 Ok(())
             });
         if let Err(reason) = handled {
             upper.counters.count_drop(reason);
             last = Some(reason);
+            // A peer that proved where it is may learn why: by its cookie, or because it is the one of a UC QP.
+            let proven = config.connected && reason != DropReason::WrongPeer;
+            if (has_cookie && origin.cookie_valid) || proven {
+                reads.report((now, &arrival), datagram, reason);
+            }
         }
     }
     last
@@ -114,6 +148,28 @@ impl<'a, C: CompletionSink> UdUpper<'a, C> {
             counters,
             held: None,
         }
+    }
+
+    /// Hands a segment to the Reads.
+    fn handle_read(
+        &mut self,
+        arrived: (Instant, &Arrival<'_>, usize),
+        part: ReadSegment<'_>,
+        reads: &mut Reads,
+        errors: &mut ErrorQueue,
+    ) -> Result<(), DropReason> {
+        // Reads may allocate, free and hold other memory.
+        self.held = None;
+        let (config, mrs) = (self.config, self.tables.mrs);
+        let entry = reads.handle(arrived, part, config, mrs, self.completions)?;
+        if let Some(entry) = entry
+            && errors.push(entry)
+        {
+            self.completions.event(AsyncEvent::ErrorQueue {
+                qpn: config.qpn.into(),
+            });
+        }
+        Ok(())
     }
 
     fn grh_len(&self) -> u32 {

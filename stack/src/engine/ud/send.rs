@@ -1,6 +1,7 @@
 //! The sending half: work requests become trains of datagrams.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
@@ -26,7 +27,7 @@ use crate::{AddressHandle, MAX_SGE, Operation, QpCounters, Wc, WcOpcode, WcStatu
 const GATHER_FROM: u32 = 8192;
 
 /// Room for one train.
-const STAGING: usize = MAX_TRAIN_OCTETS + 536;
+pub(super) const STAGING: usize = MAX_TRAIN_OCTETS + 536;
 
 /// Segments of one gathered train: each takes a header, its octets in up to `MAX_SGE` parts, and a CRC.
 const MAX_GATHERED: usize = 8;
@@ -78,6 +79,19 @@ pub(crate) trait TransmitSink {
         pieces: &[Piece<'_>],
         train: &Train,
     ) -> SendOutcome;
+
+    /// Sends `octets`, one datagram of at most 512 octets or several equal ones, to a peer that no path is known of, from an
+    /// address of ours.
+    fn send_short(
+        &mut self,
+        peer: Peer,
+        from: Option<IpAddr>,
+        octets: &[u8],
+        train: &Train,
+    ) -> SendOutcome;
+
+    /// The path back to a peer that asked something of an address of ours. `None` where there is none.
+    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<AddressHandle>;
 }
 
 /// How [`SendQueue::transmit`] ended.
@@ -387,6 +401,7 @@ impl SendQueue {
             let opcode = match wqe.operation {
                 Operation::Send { .. } => WcOpcode::Send,
                 Operation::WriteRecord { .. } => WcOpcode::RdmaWrite,
+                Operation::Read { .. } => WcOpcode::RdmaRead,
             };
             completions.sent(Wc {
                 status,
@@ -409,7 +424,7 @@ impl SendQueue {
 pub(crate) fn check_length(operation: Operation, length: u32) -> bool {
     match operation {
         Operation::Send { .. } => length <= MAX_SEND,
-        Operation::WriteRecord { remote_addr, .. } => {
+        Operation::WriteRecord { remote_addr, .. } | Operation::Read { remote_addr, .. } => {
             length <= MAX_WRITE_RECORD && remote_addr.checked_add(length.into()).is_some()
         }
     }
@@ -472,6 +487,7 @@ fn make_template(
             base: TaggedOffset::new(remote_addr),
             extension: extension(immediate),
         },
+        Operation::Read { .. } => unreachable!("the engine gives Reads to the requester"),
     }
 }
 

@@ -106,6 +106,27 @@ impl TransmitSink for Network {
         }
         SendOutcome::Sent
     }
+
+    fn send_short(
+        &mut self,
+        _peer: Peer,
+        _from: Option<std::net::IpAddr>,
+        octets: &[u8],
+        train: &Train,
+    ) -> SendOutcome {
+        self.calls += 1;
+        for datagram in octets.chunks(train.datagram()) {
+            assert!(datagram.len() <= 512);
+            self.datagrams.push(datagram.to_vec());
+        }
+        SendOutcome::Sent
+    }
+
+    fn path(&mut self, _peer: Peer, from: Option<std::net::IpAddr>) -> Option<AddressHandle> {
+        let address = std::net::Ipv4Addr::LOCALHOST.into();
+        let path = Path::new(PathKind::Network, false, 1500);
+        Some(AddressHandle::new(address, 0, from, address, path))
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests have a clock")]
@@ -142,8 +163,11 @@ impl End {
                 send_copy: false,
                 record_timeout: Duration::from_millis(200),
                 max_rate: 0,
+                receive_buffer: 1 << 20,
+                read_timeout: Duration::from_secs(2),
                 seed: [3, u32::MAX - 1, u32::MAX],
                 group_key: [0; 4],
+                secret: [1, 2, 3, 4],
             }),
             mrs,
             recv_queue: RecvQueue::new(64, 16),

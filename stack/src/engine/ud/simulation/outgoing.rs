@@ -434,4 +434,18 @@ impl TransmitSink for Socket<'_> {
         octets.chunks(size).for_each(&mut each);
         SendOutcome::Sent
     }
+
+    fn send_short(
+        &mut self,
+        _peer: Peer,
+        _from: Option<std::net::IpAddr>,
+        _octets: &[u8],
+        _train: &Train,
+    ) -> SendOutcome {
+        unreachable!("no scenario reads");
+    }
+
+    fn path(&mut self, _peer: Peer, _from: Option<std::net::IpAddr>) -> Option<AddressHandle> {
+        unreachable!("no scenario reads");
+    }
 }

@@ -573,7 +573,10 @@ fn live(address: Address, plan: &QpPlan, pd: PdId, rng: &mut Rng) -> (UdEngine, 
         send_copy: false,
         record_timeout: plan.record_timeout,
         max_rate: plan.max_rate,
+        receive_buffer: 1 << 20,
+        read_timeout: Duration::from_secs(2),
         seed: [epoch, number, msn],
+        secret: [epoch, number, msn, 1],
         group_key: rng.random(),
     });
     let limits = Limits {

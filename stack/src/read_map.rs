@@ -1,0 +1,42 @@
+//! What is valid of a failed Read.
+
+/// Which octets of a Read that failed are in place. It may have been refused, run out of time, or been flushed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadMap {
+    /// Octets of the whole message.
+    pub length: u32,
+    /// The valid octets as ranges `(start, end)` relative to the start of the message, ascending, `end` excluded.
+    pub ranges: Vec<(u32, u32)>,
+}
+
+impl ReadMap {
+    /// Number of valid octets.
+    #[must_use]
+    pub fn valid(&self) -> u32 {
+        self.ranges.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// The validity map as a bitmap, as [`RecordView::bitmap`](crate::RecordView::bitmap).
+    ///
+    /// # Panics
+    /// If `granule` is 0.
+    #[must_use]
+    pub fn bitmap(&self, granule: u32) -> Vec<u8> {
+        crate::record::bitmap(self.length, &self.ranges, granule)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bit_stands_for_a_whole_granule() {
+        let map = ReadMap {
+            length: 1000,
+            ranges: vec![(0, 250), (300, 1000)],
+        };
+        assert_eq!(map.valid(), 950);
+        assert_eq!(map.bitmap(100), [0b1111_1011, 0b11]);
+    }
+}
