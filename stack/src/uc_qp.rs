@@ -131,7 +131,41 @@ struct Connected {
 
 /// A UC queue pair. Its QPN is the UDP port of its socket; it sends to its peer, takes messages from its peer, and drops all others'
 /// (`wrong-peer`). As on InfiniBand nothing is acknowledged: the address and port are all that tells the peer from others, beside the
-/// keys of memory. Dropping it destroys it, as with a [`UdQp`].
+/// keys of memory. It has no RDMA Read. Dropping it destroys it, as with a [`UdQp`].
+///
+/// ```
+/// use dgiwarp::{Access, Buffer, Config, RecvWr, Rnic, UcOperation, UcQpAttr, UcSendWr, WcOpcode};
+///
+/// let rnic = Rnic::open(Config::default())?;
+/// let pd = rnic.alloc_pd();
+/// let cq = rnic.create_cq(64)?;
+/// let source = pd.create_uc_qp(&UcQpAttr::new(&cq, &cq))?;
+/// let target = pd.create_uc_qp(&UcQpAttr::new(&cq, &cq))?;
+/// // Each needs the other's address and QPN, exchanged by whatever means.
+/// let here = pd.create_ah("127.0.0.1".parse()?)?;
+/// source.connect(&here, target.qpn())?;
+/// target.connect(&here, source.qpn())?;
+///
+/// let memory = Buffer::zeroed(4096)?;
+/// let mr = pd.register(memory.region(), Access::REMOTE_WRITE)?;
+/// target.post_recv(&[RecvWr { wr_id: 7, sges: &[] }])?;
+/// let message = Buffer::zeroed(1000)?;
+/// message.write(0, &[7; 1000]);
+/// let local = pd.register(message.region(), Access::empty())?;
+/// source.post_send(&[UcSendWr {
+///     wr_id: 1,
+///     operation: UcOperation::Write { rkey: mr.rkey(), remote_addr: mr.addr(), immediate: Some(5) },
+///     sges: &[local.sge(..)],
+///     signaled: false,
+///     solicited: false,
+/// }])?;
+///
+/// let wc = cq.wait(std::time::Duration::from_secs(5))?.expect("all octets arrived");
+/// assert_eq!((wc.opcode, wc.wr_id), (WcOpcode::RecvRdmaWithImmediate, 7));
+/// assert_eq!((wc.byte_len, wc.immediate), (1000, Some(5)));
+/// assert_eq!(memory.to_vec(0, 1000), [7; 1000]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct UcQp {
     qp: UdQp,

@@ -407,6 +407,72 @@ fn a_restarted_peer_goes_on() {
     assert_eq!(target.qp.counters().dropped_in_all(), 0);
 }
 
+/// On a bad network a Write with immediate is reported if all of it is in memory, and else counted; each exactly once.
+#[test]
+fn a_bad_network_makes_no_write_half_reported() {
+    const MESSAGES: u32 = 500;
+    const LENGTH: usize = 20_000;
+    const SLOT: usize = 32_768;
+    let mut config = Config::default();
+    config.max_mtu = 1500;
+    config.record_timeout = Duration::from_millis(100);
+    let source = End::with(LENGTH, config.clone(), |_| ());
+    let fault = "drop=0.02,dup=0.05,reorder=0.1,corrupt=0.01,delay=2ms,seed=77";
+    config.fault = Some(fault.parse().unwrap());
+    let target = End::with(MESSAGES as usize * SLOT, config, |attr| {
+        attr.max_recv_wr = MESSAGES as usize;
+    });
+    source.connect(target.qp.qpn());
+    target.connect(source.qp.qpn());
+    let content = |number: u32| -> Vec<u8> {
+        let salt = number.to_le_bytes()[0] | 1;
+        pattern(LENGTH)
+            .into_iter()
+            .map(|octet| octet ^ salt)
+            .collect()
+    };
+    let mut completed = std::collections::BTreeSet::new();
+    let mut take = |wc: Wc| {
+        assert_eq!(
+            (wc.opcode, wc.byte_len as usize),
+            (WcOpcode::RecvRdmaWithImmediate, LENGTH)
+        );
+        assert_eq!(wc.wr_id, completed.len() as u64, "receives in order");
+        let number = wc.immediate.unwrap();
+        let octets = target.memory.to_vec(number as usize * SLOT, LENGTH);
+        assert!(octets == content(number), "all of {number} is there");
+        assert!(completed.insert(number), "{number} comes once");
+    };
+    for number in 0..MESSAGES {
+        target.post_recv(number.into(), 0);
+        source.memory.write(0, &content(number));
+        source.send(
+            target.write_here(u64::from(number) * SLOT as u64, Some(number)),
+            LENGTH,
+        );
+        while let Some(wc) = target.cq.poll_one().unwrap() {
+            take(wc);
+        }
+    }
+    // Longer than a message may be silent.
+    while let Some(wc) = target.cq.wait(Duration::from_millis(400)).unwrap() {
+        take(wc);
+    }
+    let counters = target.qp.counters();
+    let incomplete = counters.dropped(DropReason::IncompleteWrite);
+    assert_eq!(
+        completed.len() as u64 + incomplete,
+        u64::from(MESSAGES),
+        "{counters:?}"
+    );
+    // Both happen: of 15 segments, some are lost in two of five messages.
+    assert!((100..400).contains(&completed.len()), "{}", completed.len());
+    for reason in [DropReason::BadCrc, DropReason::Duplicate, DropReason::Late] {
+        assert!(counters.dropped(reason) > 0, "{reason} is counted");
+    }
+    assert_eq!(counters.dropped(DropReason::NoReceive), 0);
+}
+
 #[test]
 fn many_writes_under_a_window_all_complete() {
     const WINDOW: u64 = 8;
