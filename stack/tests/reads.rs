@@ -8,10 +8,10 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use common::node::{Node, SOON};
-use common::{Process, crc32c, now, role, sleep};
+use common::{Process, crc32c, now, role, sleep, wait_until};
 use dgiwarp::{
-    Access, Buffer, Config, Destination, DropReason, Operation, Pd, Region, Sge, Wc, WcOpcode,
-    WcStatus,
+    Access, Buffer, Config, Destination, DropReason, ErrorEntry, ErrorReason, Operation, Pd,
+    Region, Sge, Wc, WcOpcode, WcStatus,
 };
 
 /// What stands at an offset of a source.
@@ -498,4 +498,134 @@ fn a_process_that_sleeps_is_read_from() {
         timed_out += usize::from(wc.status == WcStatus::ResponseTimeout);
     }
     assert!(timed_out > 0 && now() - started >= millis(200));
+}
+
+/// A hand that asks for a cookie of its epoch, 0xe.
+fn cookie_for(hand: &Hand, to: SocketAddr) -> Vec<u8> {
+    let mut exchange = vec![0x49, 1, 0, 0, 0, 0, 0, 0xe];
+    exchange.extend(b"8 octets");
+    exchange.extend([0; 16]);
+    hand.send(to, exchange);
+    hand.receive().0[16..24].to_vec()
+}
+
+#[test]
+fn a_peer_with_a_cookie_learns_why_its_write_record_was_dropped() {
+    let target = Node::with(64, Config::default(), |attr| attr.record_slots = 4);
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, target.qp.qpn()));
+    let hand = Hand::new();
+    let cookie = cookie_for(&hand, to);
+    let write = |number: u32, cookie: Option<&[u8]>| {
+        let mut segment = vec![if cookie.is_some() { 0xc5 } else { 0xc1 }, 0x4c];
+        segment.extend([1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let mut extension = vec![0; 4];
+        for word in [0xe, number, 9, 0, 0] {
+            extension.extend(word.to_be_bytes());
+        }
+        segment.extend(&extension);
+        segment.extend(cookie.unwrap_or_default());
+        segment.extend([7; 9]);
+        hand.send(to, segment);
+        extension
+    };
+    write(1, None);
+    write(2, Some(b"made up."));
+    let extension = write(3, Some(&cookie));
+    let (terminate, _) = hand.receive();
+    assert_eq!(terminate[..2], [0x41, 0x47]);
+    assert_eq!(terminate[6..10], [0, 0, 0, 2], "queue 2");
+    assert_eq!(terminate[18..22], [0x01, 0x00, 0x40, 0], "invalid STag");
+    assert_eq!(terminate[22..], extension);
+    assert_eq!(target.qp.counters().dropped(DropReason::BadStag), 3);
+    // A Terminate is never answered, whatever it says.
+    let mut stray = terminate.clone();
+    stray[0] = 0x45;
+    stray.splice(18..18, cookie.iter().copied());
+    hand.send(to, stray);
+    let sent = target.qp.counters().segments_sent;
+    sleep(millis(50));
+    assert_eq!(target.qp.counters().segments_sent, sent);
+    assert_eq!(target.qp.counters().dropped(DropReason::Unsolicited), 1);
+}
+
+#[test]
+fn a_terminate_about_a_message_becomes_an_entry_of_the_error_queue() {
+    let source = Node::new(64);
+    let hand = Hand::new();
+    let to = source.to_port(Ipv4Addr::LOCALHOST.into(), hand.port());
+    let write = Operation::WriteRecord {
+        rkey: 1,
+        remote_addr: 2,
+        immediate: None,
+    };
+    post(&source, 1, write, &to, &[source.mr.sge(..9)]);
+    let (segment, from) = hand.receive();
+    let mut terminate = vec![0x41, 0x47];
+    for word in [0xf, 2, 3, 0u32] {
+        terminate.extend(word.to_be_bytes());
+    }
+    terminate.extend([0x01, 0x02, 0x40, 0]);
+    terminate.extend(&segment[14..38]);
+    // Of another epoch it tells nothing.
+    let mut other = terminate.clone();
+    other[26] ^= 1;
+    hand.send(from, other);
+    hand.send(from, terminate);
+    let number = u32::from_be_bytes(segment[22..26].try_into().unwrap());
+    let mut entry = None;
+    wait_until(SOON, "an entry", || {
+        entry = source.qp.poll_error();
+        entry.is_some()
+    });
+    let expected = ErrorEntry {
+        peer: (Ipv4Addr::LOCALHOST, hand.port()).into(),
+        message: Some(number),
+        reason: ErrorReason::Terminate {
+            layer: 0,
+            error_type: 1,
+            code: 2,
+        },
+    };
+    assert_eq!(entry, Some(expected));
+    assert_eq!(source.qp.poll_error(), None);
+    assert_eq!(source.qp.counters().dropped(DropReason::Unsolicited), 1);
+}
+
+/// Replies leave from the address that was asked, whichever the kernel would choose.
+#[test]
+fn a_target_is_read_at_every_address_that_it_has() {
+    let (reader, target, source, _) = pair(300_000, 300_000);
+    for (wr_id, address) in ["127.0.0.2", "127.0.0.1", "127.0.0.3", "::1"]
+        .into_iter()
+        .enumerate()
+    {
+        let to = reader.to_port(address.parse().unwrap(), target.qp.qpn());
+        for length in [100, 300_000] {
+            let sges = [reader.mr.sge(..length)];
+            post(&reader, wr_id as u64, source.read(0), &to, &sges);
+            check(&reader.wait(), wr_id as u64, WcStatus::Success, length);
+        }
+    }
+    assert_eq!(reader.qp.counters().dropped(DropReason::BadStag), 0);
+}
+
+/// With loss, duplication and reordering in both directions every Read is complete in the end.
+#[test]
+fn a_bad_path_only_costs_time() {
+    let mut config = Config::default();
+    config.fault = Some("drop=0.1,dup=0.05,reorder=0.1,seed=7".parse().unwrap());
+    config.max_mtu = 1500;
+    let reader = Node::with(1 << 20, config.clone(), |_| ());
+    let target = Node::with(64, config, |_| ());
+    let source = Source::new(&target.pd, 1 << 20);
+    let to = reader.to(&target.qp);
+    for (wr_id, length) in [(0, 50), (1, 1 << 20), (2, 77_777), (3, 0)] {
+        let operation = read(source.mr.rkey(), source.mr.addr(), Some(SOON * 3));
+        let sges = [reader.mr.sge(..length)];
+        post(&reader, wr_id, operation, &to, &sges);
+        let wc = reader.cq.wait(SOON * 3).unwrap().unwrap();
+        check(&wc, wr_id, WcStatus::Success, length);
+        assert_eq!(reader.memory.to_vec(0, length), pattern(0, length));
+    }
+    assert!(reader.qp.counters().read_repeats > 0);
 }
