@@ -55,6 +55,8 @@ const TCP_RAW: Subject = Subject::new(Transport::Tcp, Op::Raw);
 const UD_SEND: Subject = Subject::new(Transport::Ud, Op::Send);
 const UD_WRITE_RECORD: Subject = Subject::new(Transport::Ud, Op::WriteRecord);
 const UD_MULTICAST: Subject = Subject::new(Transport::Ud, Op::Multicast);
+const UD_BROADCAST: Subject = Subject::new(Transport::Ud, Op::Broadcast);
+const UDP_BROADCAST: Subject = Subject::new(Transport::Udp, Op::Broadcast);
 const UDP_MULTICAST: Subject = Subject::new(Transport::Udp, Op::Multicast);
 
 /// 1 B to 1 MiB in factors of 4.
@@ -90,6 +92,8 @@ const FANOUT_SIZES: &[u64] = &[64, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 
 /// And those in the sweeps.
 const SWEEP_FANOUT_SIZES: &[u64] = &[1 << 10, 1 << 14, 1 << 16, 1 << 20];
 const QUICK_FANOUT_SIZES: &[u64] = &[1 << 16];
+/// The size at which a sweep has broadcast beside multicast.
+const BROADCAST_SIZE: u64 = 1 << 16;
 /// Where the groups of `--op broadcast` and `multicast` are, unless told: on the loopback interface, and
 /// within the range for local use.
 const BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
@@ -290,7 +294,12 @@ fn sweep(args: &RunArgs) -> Vec<Wanted> {
     };
     let fanout_sizes = args.size.as_ref().map_or(fanout_sizes, |sizes| &sizes.0);
     for &size in fanout_sizes {
-        wanted.push((Mode::Fanout, size, vec![UDP_MULTICAST, UD_MULTICAST]));
+        let mut subjects = vec![UDP_MULTICAST, UD_MULTICAST];
+        // To the network it is all the same.
+        if size == BROADCAST_SIZE && !args.quick {
+            subjects.extend([UDP_BROADCAST, UD_BROADCAST]);
+        }
+        wanted.push((Mode::Fanout, size, subjects));
     }
     wanted.retain(|(mode, ..)| args.mode.is_none_or(|only| only == *mode));
     wanted
