@@ -52,6 +52,13 @@ const RUN_ORDINARY: &str =
 const RUN_ROUTED: &str = "ip link set lo up; ip -6 route add local ff00::/8 dev lo; \
     exec unshare --user \"$PROGRAM\" \"$TEST\" --exact --nocapture";
 
+/// On the loopback interface of a namespace of its own.
+const ON_INDEX_1: Place = Place {
+    interface: Some(GroupInterface::Index(1)),
+    scope_id: 1,
+    source: None,
+};
+
 #[test]
 fn an_ordinary_user_with_nothing_but_loopback() {
     if !inside("an_ordinary_user_with_nothing_but_loopback", RUN_ORDINARY) {
@@ -62,12 +69,7 @@ fn an_ordinary_user_with_nothing_but_loopback() {
         assert_eq!(source, LOOPBACK);
     }
     // An interface says enough, too: the source follows.
-    let by_index = Place {
-        interface: Some(GroupInterface::Index(1)),
-        scope_id: 1,
-        source: None,
-    };
-    let source = by_index.each_member_receives_and_replies(multicast(2), 1, 0);
+    let source = ON_INDEX_1.each_member_receives_and_replies(multicast(2), 1, 0);
     assert_eq!(source, LOOPBACK);
     // Without either there is no route, and none at all for IPv6.
     let node = node(0);
@@ -202,6 +204,9 @@ fn members_of_two_hosts() {
         let place = cable();
         told.recv_timeout(SOON).unwrap();
         let member = &place.members(1, 0, group)[0];
+        // The same group on another interface is another group.
+        let elsewhere = &ON_INDEX_1.members(1, 0, group)[0];
+        elsewhere.post_recv(1, 0..60_000);
         let sender = node(0);
         let to = place.to(&sender, group);
         let headers = if group.is_ipv4() { 28 } else { 48 };
@@ -219,6 +224,7 @@ fn members_of_two_hosts() {
             assert_eq!(success(&sender).byte_len, 10);
         }
         go_on.send(()).unwrap();
+        nothing_came(elsewhere);
     }
     other.join().unwrap();
 }
