@@ -12,8 +12,9 @@ use std::time::Duration;
 use common::node::SOON;
 use common::{crc32c, now, sleep, wait_until};
 use dgiwarp::{
-    Access, Buffer, Config, Cq, DropReason, Mr, Pd, PostError, PostFailure, RecvWr, Rnic,
-    UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr, Wc, WcOpcode, WcStatus,
+    Access, AsyncEvent, Buffer, Config, Cq, DropReason, ErrorReason, Mr, Pd, PostError,
+    PostFailure, RecvWr, Rnic, UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr, Wc, WcOpcode,
+    WcStatus,
 };
 
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -313,6 +314,92 @@ fn the_peer_has_a_socket_of_its_own() {
             .any(|line| line.contains(&local) && line.contains(&remote))
     };
     assert!(ends(&a, &b) && ends(&b, &a), "{sockets}");
+}
+
+/// An established peer is told why its segment was dropped.
+#[test]
+fn a_refused_write_becomes_an_entry_of_the_error_queue() {
+    let (a, b) = End::pair(4096);
+    let events = a.pd.rnic().async_events();
+    let refused = UcOperation::Write {
+        rkey: b.mr.rkey() ^ 1,
+        remote_addr: b.mr.addr(),
+        immediate: None,
+    };
+    a.send(refused, 100);
+    b.drops(DropReason::BadStag, 1);
+    let mut entry = None;
+    wait_until(SOON, "it is told", || {
+        assert_eq!(a.cq.poll_one(), Ok(None));
+        entry = a.qp.poll_error();
+        entry.is_some()
+    });
+    let entry = entry.unwrap();
+    assert_eq!(entry.peer, (HOST, b.qp.qpn()).into());
+    assert!(entry.message.is_some());
+    let ErrorReason::Terminate {
+        layer,
+        error_type,
+        code,
+    } = entry.reason
+    else {
+        panic!("{entry:?}");
+    };
+    // RFC 5040 §4.8: RDMAP, remote protection error, invalid STag.
+    assert_eq!((layer, error_type, code), (0, 1, 0));
+    let qpn = a.qp.qpn().into();
+    assert_eq!(
+        events.next_event(false),
+        Some(AsyncEvent::ErrorQueue { qpn })
+    );
+    // Both go on.
+    b.post_recv(1, 100);
+    a.send(SEND, 10);
+    assert_eq!(b.wait().byte_len, 10);
+}
+
+/// A UC QP has no Reads, and hears of errors from its peer only.
+#[test]
+fn reads_and_strangers_reports_are_dropped() {
+    let target = End::new(4096);
+    let (peer, stranger) = (Stranger::new(&target), Stranger::new(&target));
+    target.connect(peer.port());
+    // Untagged headers: control, opcode, epoch, queue, MSN, MO; then the body.
+    let untagged = |opcode: u8, queue: u32, body: &[u8]| {
+        let mut datagram = vec![0x41, opcode];
+        for word in [0x0bad_cafe, queue, 1, 0] {
+            datagram.extend(u32::to_be_bytes(word));
+        }
+        datagram.extend(body);
+        datagram.extend(crc32c(&datagram).to_le_bytes());
+        datagram
+    };
+    let mut read = vec![];
+    for word in [1, 0, 0, 16, target.mr.rkey()] {
+        read.extend(u32::to_be_bytes(word));
+    }
+    read.extend(target.mr.addr().to_be_bytes());
+    let read = untagged(0x41, 1, &read);
+    let mut report = vec![0x01, 0x00, 0x40, 0x00, 0, 0, 0, 0];
+    for word in [0xa1b2_c3d4, 5, 100, 0, 0] {
+        report.extend(u32::to_be_bytes(word));
+    }
+    let report = untagged(0x47, 2, &report);
+    for (from, datagram, reason, count) in [
+        (&stranger, &read, DropReason::WrongPeer, 1),
+        (&stranger, &report, DropReason::WrongPeer, 2),
+        (&peer, &read, DropReason::UnexpectedOpcode, 1),
+        (&peer, &report, DropReason::Unsolicited, 1),
+    ] {
+        from.socket.send_to(datagram, from.to).unwrap();
+        target.drops(reason, count);
+    }
+    assert_eq!(target.qp.poll_error(), None);
+    let mut answer = [0; 100];
+    for socket in [&peer.socket, &stranger.socket] {
+        socket.set_nonblocking(true).unwrap();
+        assert!(socket.recv(&mut answer).is_err(), "nothing comes back");
+    }
 }
 
 #[test]

@@ -113,6 +113,16 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         connects
     }
 
+    /// Whether the QP takes segments from `peer` at all (§5.2).
+    #[must_use]
+    #[inline]
+    pub fn hears(&self, peer: K) -> bool {
+        match self.service {
+            Service::Datagram => true,
+            Service::Connected(sole) => sole == Some(peer),
+        }
+    }
+
     /// Changes the Q_Key for segments from now on.
     pub fn set_qkey(&mut self, qkey: u32) {
         self.config.qkey = qkey;
@@ -147,9 +157,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         upper: &mut U,
     ) -> Result<(), DropReason> {
         let from = origin.peer;
-        if let Service::Connected(peer) = self.service
-            && peer != Some(from)
-        {
+        if !self.hears(from) {
             return Err(DropReason::WrongPeer);
         }
         match parsed {

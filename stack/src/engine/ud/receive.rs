@@ -91,6 +91,9 @@ pub(super) fn handle_input<C: CompletionSink>(
             .and_then(|octets| {
                 match segment::parse(octets)? {
                     Parsed::Read(part) if config.takes(&part) => {
+                        if !receiver.hears(arrival.from) {
+                            return Err(DropReason::WrongPeer);
+                        }
                         let arrived = (now, &arrival, datagram.len());
                         upper.handle_read(arrived, part, reads, errors)?;
                     }
