@@ -28,6 +28,8 @@ pub(crate) enum Op {
     Send,
     /// RDMA Write-Record: a one-sided write that leaves a validity map at the target.
     WriteRecord,
+    /// RDMA Read: the client fetches from the server's memory.
+    Read,
     /// Send to all receivers of a network.
     Broadcast,
     /// Send to the members of a multicast group.
@@ -87,6 +89,13 @@ pub(crate) const CATALOG: &[Entry] = &[
         op: Op::WriteRecord,
         modes: ALL_MODES,
         summary: "datagram iWARP RDMA Write-Record with validity maps",
+    },
+    Entry {
+        transport: Transport::Ud,
+        op: Op::Read,
+        modes: &[Mode::Lat, Mode::Bw, Mode::Loss],
+        summary: "datagram iWARP RDMA Read, from server to client; latency is half of the time \
+                  from post to completion",
     },
     Entry {
         transport: Transport::Ud,
@@ -197,6 +206,7 @@ impl Op {
         match self {
             Self::Send => "send",
             Self::WriteRecord => "write-record",
+            Self::Read => "read",
             Self::Broadcast => "broadcast",
             Self::Multicast => "multicast",
             Self::Raw => "raw",
@@ -281,7 +291,7 @@ mod tests {
             text.lines()
                 .filter(|line| line.starts_with("ud ") || line.starts_with("udp "))
                 .count(),
-            9
+            10
         );
     }
 }

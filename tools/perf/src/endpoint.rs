@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::catalog::{Mode, Transport};
+use crate::catalog::{Mode, Op, Transport};
 use crate::control::{Control, EndpointSpec, Offer, RoundReport};
 use crate::error::{PerfError, Result};
 use crate::host::{Side, Wait};
@@ -10,6 +10,7 @@ use crate::interrupt::Interrupt;
 use crate::measure::bandwidth::{self, Task};
 use crate::measure::latency::{self, PingOutcome};
 use crate::measure::{Flow, Geometry, Watch};
+use crate::ours::read::Reads;
 use crate::ours::ud::Ud;
 use crate::raw::group::Group;
 use crate::raw::tcp::Tcp;
@@ -24,6 +25,7 @@ enum Kind {
     Group(Box<Group>),
     Tcp(Tcp),
     Ud(Box<Ud>),
+    Reads(Box<Reads>),
 }
 
 /// One side of something to measure.
@@ -52,6 +54,10 @@ macro_rules! each {
             }
             Kind::Tcp($endpoint) => $body,
             Kind::Ud($endpoint) => {
+                let $endpoint = &mut **$endpoint;
+                $body
+            }
+            Kind::Reads($endpoint) => {
                 let $endpoint = &mut **$endpoint;
                 $body
             }
@@ -92,6 +98,10 @@ impl Endpoint {
                 let (tcp, offer) = Tcp::open(spec, local, side)?;
                 (Kind::Tcp(tcp), offer)
             }
+            Transport::Ud if spec.subject.op == Op::Read => {
+                let (reads, offer) = Reads::open(spec, local, side)?;
+                (Kind::Reads(Box::new(reads)), offer)
+            }
             Transport::Ud => {
                 let (ud, offer) = Ud::open(spec, local, side)?;
                 (Kind::Ud(Box::new(ud)), offer)
@@ -118,6 +128,7 @@ impl Endpoint {
             Kind::Group(group) => group.connect(peer, offer),
             Kind::Tcp(tcp) => tcp.connect(peer, offer),
             Kind::Ud(ud) => ud.connect(peer, offer),
+            Kind::Reads(reads) => reads.connect(peer, offer),
         }
     }
 
@@ -128,6 +139,7 @@ impl Endpoint {
             Kind::Group(group) => group.geometry(self.granted, window),
             Kind::Tcp(tcp) => Ok(tcp.geometry()),
             Kind::Ud(ud) => ud.geometry(self.granted, window),
+            Kind::Reads(reads) => Ok(reads.geometry(window)),
         }
     }
 
@@ -186,13 +198,20 @@ impl Endpoint {
         let blocking = self.spec.wait == Wait::Block;
         let mut watch = Watch::new(control, interrupt, self.side, transport);
         let bytes = messages.saturating_mul(geometry.size);
-        let marks = self.spec.mode == Mode::Loss;
+        let reads = self.spec.subject.op == Op::Read;
+        let marks = self.spec.mode == Mode::Loss && !reads;
         let task = match (self.spec.mode, self.side) {
             (Mode::Lat, _) => {
                 each!(&mut self.kind, endpoint =>
                     latency::pong(endpoint, blocking, &mut watch))?;
                 return Ok(RoundReport::default());
             }
+            // Who reads asks and receives; the server answers until the client is done.
+            (_, Side::Client) if reads => Task {
+                send: bytes,
+                receive: bytes,
+                marks,
+            },
             (Mode::Bibw, _) => Task {
                 send: bytes,
                 receive: bytes,

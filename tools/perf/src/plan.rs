@@ -54,6 +54,7 @@ const UDP_SINGLE: Subject = Subject::new(Transport::Udp, Op::RawSingle);
 const TCP_RAW: Subject = Subject::new(Transport::Tcp, Op::Raw);
 const UD_SEND: Subject = Subject::new(Transport::Ud, Op::Send);
 const UD_WRITE_RECORD: Subject = Subject::new(Transport::Ud, Op::WriteRecord);
+const UD_READ: Subject = Subject::new(Transport::Ud, Op::Read);
 const UD_MULTICAST: Subject = Subject::new(Transport::Ud, Op::Multicast);
 const UD_BROADCAST: Subject = Subject::new(Transport::Ud, Op::Broadcast);
 const UDP_BROADCAST: Subject = Subject::new(Transport::Udp, Op::Broadcast);
@@ -258,11 +259,11 @@ fn sweep(args: &RunArgs) -> Vec<Wanted> {
         wanted.push((
             Mode::Lat,
             size,
-            vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD, TCP_RAW],
+            vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD, UD_READ, TCP_RAW],
         ));
     }
     for &size in sizes {
-        let mut subjects = vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD, TCP_RAW];
+        let mut subjects = vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD, UD_READ, TCP_RAW];
         if size >= LARGE {
             subjects.extend([UDP_TRAIN, UDP_SINGLE]);
         }
@@ -285,7 +286,8 @@ fn sweep(args: &RunArgs) -> Vec<Wanted> {
     };
     let loss_sizes = args.size.as_ref().map_or(loss_sizes, |sizes| &sizes.0);
     for &size in loss_sizes {
-        wanted.push((Mode::Loss, size, vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD]));
+        let subjects = vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD, UD_READ];
+        wanted.push((Mode::Loss, size, subjects));
     }
     let fanout_sizes = if args.quick {
         QUICK_FANOUT_SIZES

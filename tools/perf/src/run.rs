@@ -383,21 +383,26 @@ fn fill_loss(row: &mut Row, group: &Group, one: &Series) {
     let mut refused = 0;
     let mut complete = 0;
     for round in &one.rounds {
-        let (here, there) = (&round.here.datagrams, &round.there.datagrams);
-        let marks_lost = here.marks.saturating_sub(there.marks);
-        sent += here.sent.saturating_sub(here.marks);
-        dropped += there.dropped.saturating_sub(marks_lost);
-        refused += there.refused;
-        valid += there.valid;
-        complete += round.there.complete;
+        // Data comes to the server, but for Reads.
+        let (source, sink) = match one.subject.op {
+            Op::Read => (&round.there, &round.here),
+            _ => (&round.here, &round.there),
+        };
+        let (from, to) = (&source.datagrams, &sink.datagrams);
+        let marks_lost = from.marks.saturating_sub(to.marks);
+        sent += from.sent.saturating_sub(from.marks);
+        dropped += to.dropped.saturating_sub(marks_lost);
+        refused += to.refused;
+        valid += to.valid;
+        complete += sink.complete;
     }
     row.loss_rate = group.loss;
     row.valid_fraction = row.loss.map(|loss| 1.0 - loss);
     row.segments = Some(sent);
     row.segments_dropped = Some(dropped);
     row.segments_refused = Some(refused);
-    // A Send arrives whole or not at all: which of its segments came is not told.
-    if one.subject.op != Op::Send {
+    // A Send arrives whole or not at all: which of its segments came is not told. A Read asks again.
+    if !matches!(one.subject.op, Op::Send | Op::Read) {
         row.segments_valid = Some(valid);
     }
     // A raw datagram is all there is.

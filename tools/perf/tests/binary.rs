@@ -191,6 +191,9 @@ fn a_quick_run_writes_one_json_document_and_nothing_else() {
         assert_eq!(find("ud", op, "bw", 1 << 20)["baseline"], "udp raw");
         assert_eq!(find("ud", op, "rate", 64)["baseline"], "udp raw-single");
     }
+    for (mode, size) in [("lat", 64), ("bw", 1 << 20), ("loss", 65_536)] {
+        assert_eq!(find("ud", "read", mode, size)["baseline"], "udp raw");
+    }
     let record = find("ud", "write-record", "bw", 1 << 20);
     assert!(number(record, "valid_fraction") > 0.0, "{record}");
     find("tcp", "raw", "lat", 64);
@@ -315,10 +318,15 @@ fn what_is_valid_is_what_was_not_dropped() {
         rows(&output.stdout)
     };
     let rows = run(7);
-    assert_eq!(rows.len(), 2 * 2 * 3, "{rows:?}");
+    assert_eq!(rows.len(), 2 * 2 * 4, "{rows:?}");
     for row in &rows {
         check_row(row);
         check_loss_row(row, row["loss_rate"].as_f64().expect("a share"));
+        if row["op"] == "read" {
+            // What is lost is asked for again.
+            assert_eq!(row["valid_fraction"], 1.0, "{row}");
+            assert_eq!(row["complete_fraction"], 1.0, "{row}");
+        }
         if row["op"] == "write-record" {
             // Messages with holes are not whole, and the others are.
             let whole = number(row, "complete_fraction");

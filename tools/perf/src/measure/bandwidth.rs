@@ -261,7 +261,7 @@ impl Receiver {
     }
 
     fn data(&mut self, bytes: u64, end: Option<u64>) {
-        if bytes == 0 {
+        if bytes == 0 && self.marks {
             self.report.datagrams.marks += 1;
             self.seen = self.seen.max(end.unwrap_or(0));
             self.ended |= self.seen >= self.expected && end == Some(self.seen);
@@ -279,7 +279,8 @@ impl Receiver {
 
     fn message(&mut self, bytes: u64, record: Option<RecordShape>) {
         let holes = record.map_or(0, |record| record.holes);
-        self.report.complete += u64::from(bytes > 0 && holes == 0);
+        let mark = bytes == 0 && self.marks;
+        self.report.complete += u64::from(!mark && holes == 0);
         if let Some(record) = record {
             self.report.records += 1;
             self.report.holes += holes;

@@ -7,6 +7,8 @@
 mod flow;
 mod ping;
 
+pub(super) use flow::holes;
+
 use std::net::{IpAddr, SocketAddr};
 
 use dgiwarp::{
@@ -41,9 +43,9 @@ const ALIGN: u64 = 64;
 
 /// Memory and its registration.
 #[derive(Debug)]
-struct Memory {
-    buffer: Buffer,
-    region: Mr,
+pub(super) struct Memory {
+    pub(super) buffer: Buffer,
+    pub(super) region: Mr,
 }
 
 /// One side of a datagram iWARP endpoint.
@@ -100,7 +102,7 @@ struct Counted {
 }
 
 /// What the queue pair's own words mean here.
-fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> PerfError {
+pub(super) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> PerfError {
     move |error| PerfError::Stack {
         what,
         reason: error.to_string(),
@@ -108,12 +110,21 @@ fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> PerfErro
 }
 
 impl Memory {
-    fn new(pd: &Pd, length: usize, access: Access) -> Result<Self> {
+    pub(super) fn new(pd: &Pd, length: usize, access: Access) -> Result<Self> {
         let buffer = Buffer::zeroed(length).map_err(stack("allocate memory"))?;
         let region = pd
             .register(buffer.region(), access)
             .map_err(stack("register memory"))?;
         Ok(Self { buffer, region })
+    }
+
+    /// The region as the peer must know it.
+    pub(super) fn remote(&self) -> RemoteRegion {
+        RemoteRegion {
+            stag: self.region.rkey(),
+            base: self.region.addr(),
+            length: widen(self.buffer.len()),
+        }
     }
 }
 
@@ -173,11 +184,7 @@ impl Ud {
         let offer = Offer {
             ports: vec![qp.qpn()],
             receive_buffer: granted,
-            region: exposed.as_ref().map(|memory| RemoteRegion {
-                stag: memory.region.rkey(),
-                base: memory.region.addr(),
-                length: widen(memory.buffer.len()),
-            }),
+            region: exposed.as_ref().map(Memory::remote),
             qkey: None,
         };
         let ud = Self {
@@ -373,10 +380,10 @@ impl Ud {
 }
 
 /// Distance of messages of this length.
-fn stride(length: u64) -> u64 {
+pub(super) fn stride(length: u64) -> u64 {
     length.next_multiple_of(ALIGN)
 }
 
-fn too_early() -> PerfError {
+pub(super) fn too_early() -> PerfError {
     PerfError::Protocol("a message before both sides are connected".to_owned())
 }

@@ -236,7 +236,7 @@ fn extend(low: u64, expected: u64) -> u64 {
 }
 
 /// Gaps before, between and behind valid ranges (start and end) of a message.
-fn holes(ranges: &[(u32, u32)], length: u32) -> u64 {
+pub(in crate::ours) fn holes(ranges: &[(u32, u32)], length: u32) -> u64 {
     let mut reached = 0;
     let mut holes = 0;
     for &(start, end) in ranges {
