@@ -77,6 +77,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Process, Name::Debian],
     },
     Package {
+        name: "tshark",
+        proof: Proof::Program("tshark"),
+        groups: &[Name::Process, Name::Interop],
+    },
+    Package {
         name: "xz-utils",
         proof: Proof::Program("xz"),
         groups: &[Name::Interop],

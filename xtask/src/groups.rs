@@ -85,6 +85,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("xtask", "tidy", Name::Unit),
     ("dgiwarp-verbs", "debian", Name::Debian),
     ("dgiwarp-conform", "siw", Name::Interop),
+    ("dgiwarp-conform", "tshark", Name::Interop),
 ];
 
 /// Packages whose integration tests are unit tests too, because the package does no I/O.

@@ -269,7 +269,9 @@ impl RcEngine {
         // RFC 5040 §6.2.1: not always is it possible to send it.
         if let Some(terminate) = self.stream.take_terminate() {
             let nothing: &[u8] = &[];
-            let _ = self.mpa.send_ulpdu(&terminate, nothing);
+            if self.mpa.send_ulpdu(&terminate, nothing).is_ok() {
+                self.counters.count_sent(1, terminate.len() as u64);
+            }
         }
         self.complete_sends(completions);
         self.flush_sends(blamed.map(|number| (number, end::blame(end))), completions);
