@@ -4,12 +4,11 @@
 
 mod common;
 
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use common::node::{Node, SEND, SOON};
-use common::{Process, given, now, role};
+use common::{Process, given, now, overruns, role};
 use dgiwarp::{Config, Destination, DropReason, Operation, Rnic, SendWr, WcOpcode, WcStatus};
 
 /// Queue pairs on one completion queue.
@@ -191,26 +190,6 @@ fn senders_of_long_messages_get_alike() {
         .map(|node| node.qp.counters().octets_sent >> 16)
         .collect();
     assert_fair("senders", &sent);
-}
-
-/// Datagrams that found a socket full, as the kernel counts them.
-fn overruns(port: u16) -> u64 {
-    let of = |table: &str| {
-        let table = fs::read_to_string(table).unwrap_or_default();
-        let mine = table.lines().skip(1).filter(|line| {
-            let local = line.split_ascii_whitespace().nth(1).unwrap();
-            local.ends_with(&format!(":{port:04X}"))
-        });
-        mine.map(|line| {
-            line.split_ascii_whitespace()
-                .last()
-                .unwrap()
-                .parse::<u64>()
-                .unwrap()
-        })
-        .sum::<u64>()
-    };
-    of("/proc/net/udp") + of("/proc/net/udp6")
 }
 
 /// Octets of a message.

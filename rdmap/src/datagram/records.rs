@@ -80,6 +80,9 @@ pub(super) struct Records<K> {
     maps: Vec<RangeMap>,
     free: Vec<usize>,
     open: Vec<usize>,
+    /// Most messages that are begun and incomplete: the rest of the slots is for those that come whole, so that who begins
+    /// messages and never ends them does not keep others from being recorded.
+    max_open: usize,
     index: FxHashMap<(SourceId, u32), usize>,
     /// Segments come in runs of one message: the last open slot used.
     latest: usize,
@@ -92,6 +95,7 @@ impl<K: Copy> Records<K> {
             maps: (0..capacity).map(|_| RangeMap::new()).collect(),
             free: Vec::with_capacity(capacity),
             open: Vec::with_capacity(capacity),
+            max_open: capacity - capacity / 4,
             index: FxHashMap::with_capacity_and_hasher(capacity, rustc_hash::FxBuildHasher),
             latest: 0,
         }
@@ -112,7 +116,8 @@ impl<K: Copy> Records<K> {
         Some(slot)
     }
 
-    /// Takes a slot for a new message. `None` where the ring is full.
+    /// Takes a slot for a new message that is not whole with its first segment. `None` where the ring is full, or three
+    /// quarters of it are taken by others of its kind.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -120,6 +125,9 @@ impl<K: Copy> Records<K> {
         number: u32,
         fields: Fields<K>,
     ) -> Option<usize> {
+        if self.open.len() >= self.max_open {
+            return None;
+        }
         let slot = self.take_slot(now, owner, number, fields)?;
         self.slots[slot].state = State::Open;
         self.open.push(slot);

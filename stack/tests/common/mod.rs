@@ -52,6 +52,33 @@ pub(crate) fn crc32c(octets: &[u8]) -> u32 {
     !crc
 }
 
+/// Datagrams that found a socket full, as the kernel counts them.
+pub(crate) fn overruns(port: u16) -> u64 {
+    let of = |table: &str| {
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        let mine = table.lines().skip(1).filter(|line| {
+            let local = line.split_ascii_whitespace().nth(1).unwrap();
+            local.ends_with(&format!(":{port:04X}"))
+        });
+        mine.map(|line| {
+            line.split_ascii_whitespace()
+                .last()
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        })
+        .sum::<u64>()
+    };
+    of("/proc/net/udp") + of("/proc/net/udp6")
+}
+
+/// Resident memory of this process, in octets.
+pub(crate) fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
 /// Says on standard error, and in the file named by `DGIWARP_TEST_SKIPS`, that a test could not run.
 pub(crate) fn skip(name: &str, reason: &str) {
     eprintln!("SKIP {name}: {reason}");

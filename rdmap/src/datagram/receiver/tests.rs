@@ -279,6 +279,29 @@ fn a_record_is_closed_when_its_source_is_too_far_ahead() {
     );
 }
 
+/// Whoever begins messages and never ends them leaves room for the records of messages that come whole.
+#[test]
+fn open_records_leave_a_quarter_of_the_ring() {
+    let mut upper = Vecs::new(1000, &[]);
+    let mut receiver = receiver(8);
+    let now = origin();
+    for number in 0..8 {
+        let begun = write_record(number, 500, 250);
+        receiver
+            .handle_segment(now, 'a', &begun[0], &mut upper)
+            .unwrap();
+    }
+    assert_eq!(upper.counted, [DropReason::RecordDropped; 2]);
+    for number in 8..10 {
+        let whole = write_record(number, 10, 10);
+        receiver
+            .handle_segment(now, 'b', &whole[0], &mut upper)
+            .unwrap();
+    }
+    assert_eq!(upper.records.len(), 2);
+    assert_eq!(upper.counted.len(), 2);
+}
+
 #[test]
 fn a_full_ring_places_and_drops_the_record_only() {
     let mut upper = Vecs::new(1000, &[]);

@@ -358,7 +358,9 @@ impl Model {
         let is_it = |open: &Open| open.source == source && open.number == number;
         let whole = piece.length == message.length;
         let mut position = self.records.iter().position(is_it);
-        if position.is_none() && self.records.len() + self.held < self.limits.record_slots {
+        let slots = self.limits.record_slots;
+        let may_begin = whole || self.records.len() < slots - slots / 4;
+        if position.is_none() && may_begin && self.records.len() + self.held < slots {
             self.records.push(Open {
                 source,
                 number,
