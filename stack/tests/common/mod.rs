@@ -7,6 +7,7 @@
 )]
 
 pub(crate) mod node;
+pub(crate) mod resources;
 
 use std::env;
 use std::fs::OpenOptions;
@@ -126,7 +127,8 @@ impl Process {
         variables: &[(&str, String)],
     ) -> Self {
         let mut child = command
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .args([test, "--exact", "--include-ignored", "--nocapture"])
+            .arg("--test-threads=1")
             .env(ROLE, role)
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
