@@ -18,7 +18,7 @@ use crate::stats;
 /// How often a group whose baseline drifted is measured again.
 const MAX_REPEATS: u32 = 2;
 
-/// Rounds that every group gets, however late it is.
+/// Rounds that every group gets if it is late itself; if the whole run is, it gets one.
 const MIN_ROUNDS: u32 = 3;
 
 /// Settings that hold for every group.
@@ -39,6 +39,8 @@ pub(crate) struct Settings {
     /// The group's share of the time limit ends here: nothing is repeated that would end later,
     /// and no round begins later but the first few.
     pub(crate) deadline: Option<Instant>,
+    /// Less time is left than the rest of the run was planned to take.
+    pub(crate) behind: bool,
 }
 
 /// What a group gave: rows, and the error that ended it early.
@@ -192,7 +194,8 @@ fn interleave(
         let late = settings
             .deadline
             .is_some_and(|deadline| clock::now() > deadline);
-        if late && number >= MIN_ROUNDS {
+        let least = if settings.behind { 1 } else { MIN_ROUNDS };
+        if late && number >= least {
             break;
         }
         for one in series.iter_mut() {

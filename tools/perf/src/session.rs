@@ -114,6 +114,7 @@ fn measure(
         mtu: args.mtu,
         seed: args.seed,
         deadline: None,
+        behind: false,
     };
     let outcome = execute(&mut session, groups, &settings, args, &mut report);
     match outcome {
@@ -205,10 +206,12 @@ fn execute(
         // Each group gets its share of the time that is left.
         let left = deadline.saturating_duration_since(clock::now());
         let share = seconds(group.duration()) / seconds(rest).max(1e-9);
+        let behind = left < rest;
         rest = rest.saturating_sub(group.duration());
         let settings = Settings {
             wait,
             deadline: bounded.then(|| clock::now() + left.mul_f64(share.min(1.0))),
+            behind,
             ..*settings
         };
         let outcome = run::group(session, group, &settings);
