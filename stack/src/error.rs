@@ -127,6 +127,9 @@ pub enum PostError {
     /// The parts of the work request do not fit its operation: inline data with a Read, an atomic of other than 8 octets.
     #[error("the parts of the work request do not fit its operation")]
     Malformed,
+    /// A group cannot be read from.
+    #[error("a group cannot be read from")]
+    Group,
     /// The QP is being destroyed.
     #[error("the queue pair is not able to send")]
     State,

@@ -221,6 +221,9 @@ impl UdQp {
     #[inline]
     fn wqe(&self, wr: &SendWr<'_>) -> Result<SendWqe, PostError> {
         let (sges, length) = self.gather(wr.operation, wr.sges)?;
+        if matches!(wr.operation, Operation::Read { .. }) && wr.destination.ah.is_group() {
+            return Err(PostError::Group);
+        }
         Ok(SendWqe {
             wr_id: wr.wr_id,
             operation: wr.operation,

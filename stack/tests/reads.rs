@@ -11,7 +11,7 @@ use common::node::{Node, SOON};
 use common::{Process, crc32c, now, role, sleep, wait_until};
 use dgiwarp::{
     Access, Buffer, Config, Destination, DropReason, ErrorEntry, ErrorReason, Operation, Pd,
-    Region, Sge, Wc, WcOpcode, WcStatus,
+    PostError, Region, Rnic, Sge, UcOperation, UcQpAttr, UcSendWr, Wc, WcOpcode, WcStatus,
 };
 
 /// What stands at an offset of a source.
@@ -589,6 +589,54 @@ fn a_terminate_about_a_message_becomes_an_entry_of_the_error_queue() {
     assert_eq!(entry, Some(expected));
     assert_eq!(source.qp.poll_error(), None);
     assert_eq!(source.qp.counters().dropped(DropReason::Unsolicited), 1);
+}
+
+/// The peer of a UC queue pair is known, and needs no cookie to be told.
+#[test]
+fn a_uc_queue_pair_learns_why_its_write_was_dropped() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let pd = rnic.alloc_pd();
+    let cq = rnic.create_cq(64).unwrap();
+    let ends = [(); 2].map(|()| pd.create_uc_qp(&UcQpAttr::new(&cq, &cq)).unwrap());
+    let ah = pd.create_ah(Ipv4Addr::LOCALHOST.into()).unwrap();
+    ends[0].connect(&ah, ends[1].qpn()).unwrap();
+    ends[1].connect(&ah, ends[0].qpn()).unwrap();
+    let memory = Buffer::zeroed(100).unwrap();
+    let mr = pd.register(memory.region(), Access::empty()).unwrap();
+    let operation = UcOperation::Write {
+        rkey: mr.rkey(),
+        remote_addr: mr.addr(),
+        immediate: None,
+    };
+    let sges = [mr.sge(..)];
+    let write = UcSendWr {
+        wr_id: 1,
+        operation,
+        sges: &sges,
+        signaled: false,
+        solicited: false,
+    };
+    ends[0].post_send(&[write]).unwrap();
+    let mut entry = None;
+    wait_until(SOON, "an entry", || {
+        entry = ends[0].poll_error();
+        entry.is_some()
+    });
+    let expected = ErrorReason::Terminate {
+        layer: 0,
+        error_type: 1,
+        code: 2,
+    };
+    assert_eq!(entry.map(|entry| entry.reason), Some(expected));
+    assert_eq!(ends[1].counters().dropped(DropReason::NoAccess), 1);
+}
+
+#[test]
+fn a_group_cannot_be_read_from() {
+    let reader = Node::new(64);
+    let to = reader.to_port("239.1.2.3".parse().unwrap(), 5);
+    let refused = reader.post(1, read(1, 2, None), &to, &[reader.mr.sge(..1)]);
+    assert_eq!(refused.unwrap_err().source, PostError::Group);
 }
 
 /// Replies leave from the address that was asked, whichever the kernel would choose.

@@ -17,6 +17,7 @@ pub(crate) fn of_post(error: PostError) -> Errno {
         | PostError::TooLong
         | PostError::SharedReceiveQueue
         | PostError::AddressFamily
+        | PostError::Group
         | PostError::State => Errno::EINVAL,
         // The stack may learn new reasons before this table does.
         _ => Errno::EINVAL,

@@ -58,6 +58,8 @@ pub(super) struct Reads {
     failures: VecDeque<FailedRead>,
     responses_sent: u64,
     closed: bool,
+    /// Something happened that may have made something to send. A QP without Reads looks at nothing else.
+    stirred: bool,
 }
 
 /// What completions of Reads need beside the Reads themselves.
@@ -93,17 +95,23 @@ impl Reads {
             failures: VecDeque::new(),
             responses_sent: 0,
             closed: false,
+            stirred: false,
         }
     }
 
     /// Takes over a posted Read.
     pub(super) fn accept(&mut self, wqe: SendWqe) {
+        self.stirred = true;
         self.fresh.push_back(wqe);
     }
 
     /// Whether there may be something to send.
     #[inline]
     pub(super) fn has_transmit(&self) -> bool {
+        self.stirred && self.finds_transmit()
+    }
+
+    fn finds_transmit(&self) -> bool {
         self.requester.has_transmit()
             || self.responder.has_turn()
             || self.responder.reply().is_some()
@@ -128,6 +136,7 @@ impl Reads {
         mrs: &MrTable,
         completions: &mut C,
     ) {
+        self.stirred = true;
         let (requester, _, mut finisher) = self.split(config, mrs, completions);
         requester.handle_timeout(now, &mut finisher);
     }
@@ -224,6 +233,7 @@ impl Reads {
         if arrival.to_group || self.closed {
             return Err(DropReason::NotWellKnown);
         }
+        self.stirred = true;
         let place = (from, arrival.to);
         let (requester, responder, mut finisher) = self.split(config, mrs, completions);
         match segment {
@@ -291,6 +301,7 @@ impl Reads {
         {
             let to = (arrival.from, arrival.to);
             let about = About::Message(extension);
+            self.stirred = true;
             self.responder.report(now, to, datagram.len(), cause, about);
         }
     }

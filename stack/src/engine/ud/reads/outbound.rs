@@ -102,7 +102,10 @@ impl Reads {
             return Turn::Blocked;
         }
         match self.respond(context, sink, counters) {
-            Turn::Idle => short,
+            Turn::Idle => {
+                self.stirred = short == Turn::Sent;
+                short
+            }
             turn @ (Turn::Sent | Turn::Blocked) => turn,
         }
     }
