@@ -309,7 +309,12 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     fn want_cookie(&mut self, now: Instant, target: TargetId) {
         let target = self.targets.get_mut(target);
         target.want_cookie(now);
-        self.exchange_wanted |= target.exchange.as_ref().is_some_and(|it| it.wanted);
+        let Some(exchange) = &target.exchange else {
+            return;
+        };
+        self.exchange_wanted |= exchange.wanted;
+        let due = exchange.due;
+        self.wake_by(due);
     }
 
     /// Ends a Read.
@@ -328,7 +333,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         target.open -= open;
         target.reads -= 1;
         if target.reads == 0 {
-            target.exchange = None;
+            target.rest();
         }
         self.enter_round(read.target);
         if matches!(end, ReadEnd::TimedOut(_)) {

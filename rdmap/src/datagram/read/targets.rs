@@ -76,15 +76,26 @@ impl<K, V> Target<K, V> {
         });
     }
 
-    /// Asks for a cookie, if there is none and none is asked for.
+    /// Asks for a cookie, if there is none and none was asked for a moment ago.
     pub(super) fn want_cookie(&mut self, now: Instant) {
-        if self.cookie.is_none() && self.exchange.is_none() {
-            self.exchange = Some(Exchange {
-                sent: ArrayVec::new(),
-                repeat_after: FIRST_REPEAT,
-                due: now,
-                wanted: true,
-            });
+        if self.cookie.is_some() {
+            return;
+        }
+        let exchange = self.exchange.get_or_insert_with(|| Exchange {
+            sent: ArrayVec::new(),
+            repeat_after: FIRST_REPEAT,
+            due: now,
+            wanted: true,
+        });
+        exchange.due = exchange.due.min(now + FIRST_REPEAT);
+        exchange.wanted |= exchange.due <= now;
+    }
+
+    /// Takes note that the last Read from there ended. A cookie that was asked for is still welcome, and is not asked for again.
+    pub(super) fn rest(&mut self) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.wanted = false;
+            exchange.repeat_after = FIRST_REPEAT;
         }
     }
 

@@ -407,6 +407,25 @@ fn a_restarted_target_gets_a_new_cookie_request() {
 }
 
 #[test]
+fn a_cookie_that_comes_late_is_kept() {
+    let mut pair = Pair::new(4 << 20, Vec::new());
+    pair.delay = millis(30);
+    pair.read(0, 5000, millis(40));
+    pair.run(millis(40));
+    assert_eq!(pair.sink.ended[0].1, ReadEnd::TimedOut(None));
+    for _ in 0..100 {
+        pair.step();
+    }
+    // The first of two answers was taken.
+    assert_eq!(pair.drops, [DropReason::Unsolicited]);
+    let sent = pair.sent;
+    pair.read(0, 500, millis(1000));
+    pair.run(millis(1000));
+    assert_eq!(pair.sink.ended[1].1, ReadEnd::Complete);
+    assert_eq!(pair.sent - sent, 2, "one request, one response");
+}
+
+#[test]
 fn a_long_path_is_not_asked_again_and_again() {
     let mut pair = Pair::new(4 << 20, Vec::new());
     pair.delay = millis(100);

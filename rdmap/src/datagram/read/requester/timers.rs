@@ -35,6 +35,9 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             let Some(exchange) = target.exchange.as_mut() else {
                 continue;
             };
+            if target.reads == 0 {
+                continue;
+            }
             if exchange.due <= now {
                 exchange.wanted = true;
                 self.exchange_wanted = true;
