@@ -166,10 +166,12 @@ copy_programs() { # TREE
         [ -e "$t/usr/bin/$b" ] || die "no program $b in the packages"
     done
     ln -sf dash "$t/usr/bin/sh"
-    # our own end for contents that can be checked
-    cp "$HERE/guest/siw-echo.c" "$SYS/tmp/"
-    in_sys gcc -O1 -Wall -Werror -o /initramfs.d/usr/bin/siw-echo /tmp/siw-echo.c -lrdmacm -libverbs
-    bins+=(/initramfs.d/usr/bin/siw-echo)
+    # our own ends for contents that can be checked
+    for b in siw-echo siw-ops; do
+        cp "$HERE/guest/$b.c" "$SYS/tmp/"
+        in_sys gcc -O1 -Wall -Werror -o "/initramfs.d/usr/bin/$b" "/tmp/$b.c" -lrdmacm -libverbs
+        bins+=("/initramfs.d/usr/bin/$b")
+    done
     for b in modprobe insmod rmmod lsmod modinfo; do
         ln -sf ../bin/kmod "$t/usr/sbin/$b"
         rm -f "$t/usr/bin/$b"

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what the VM cannot do fails the test")]
 
+mod operations;
 mod ours;
 
 use core::time::Duration;
@@ -206,4 +207,5 @@ fn siw() {
         siw_connects(&vm, mpa, 16);
         siw_connects(&vm, mpa, 5001);
     }
+    operations::all(&vm);
 }
