@@ -23,7 +23,7 @@ use super::serialized::Serialized;
 use super::tap::Tap;
 use super::udp_socket::{Leave, ReceiveBuffer, UdpSocket, can_send_trains};
 pub(crate) use super::udp_sockets::UdpSockets;
-use super::udp_sockets::{Advice, SocketIndex};
+use super::udp_sockets::{Advice, RETIRED, SocketIndex};
 use super::way::Way;
 use super::{clock, route, staging};
 use crate::engine::mr::MrTable;
@@ -34,6 +34,8 @@ use crate::{AddressHandle, Config, Error, ErrorEntry, ErrorReason, PostError, Qp
 
 /// Trains that one turn sends before others get theirs.
 const SEND_BUDGET: usize = 32;
+/// Receives of a socket that leaves its place: more than its buffer holds.
+const MAX_DRAIN: usize = 1 << 16;
 /// How long destruction waits for the network to take what was posted.
 const FLUSH_FOR: Duration = Duration::from_secs(1);
 
@@ -426,25 +428,7 @@ impl UdShared {
             return;
         };
         if inner.sockets.get(index).is_some() {
-            let mut buffer = ReceiveBuffer::new();
-            while let Some(Ok(received)) = inner
-                .sockets
-                .get_mut(index)
-                .map(|socket| socket.receive(&mut buffer))
-            {
-                let arrival = Arrival {
-                    from: received.from,
-                    to: received.to,
-                    to_group: false,
-                    octets: buffer.octets(received.len),
-                    stride: received.stride,
-                };
-                self.take_in(inner, now, arrival);
-            }
-            if let Some(socket) = inner.sockets.get(index) {
-                self.recv_cq.unwatch(socket.as_fd());
-            }
-            inner.sockets.close(index);
+            self.retire(inner, now, member, index);
         }
         if inner.sockets.connect(now, index, peer, local).is_err() {
             return;
@@ -458,6 +442,47 @@ impl UdShared {
         }
         if inner.engine.has_answers() {
             self.remember_unsent();
+        }
+    }
+
+    /// Makes room at a place whose socket was idle. What arrives there at this very moment must not be lost, so the socket stays
+    /// for a while, without a peer.
+    fn retire(&self, inner: &mut UdInner, now: Instant, member: MemberId, index: SocketIndex) {
+        for leaving in [RETIRED, index] {
+            self.drain(inner, now, leaving);
+            if let Some(socket) = inner.sockets.get(leaving) {
+                self.recv_cq.unwatch(socket.as_fd());
+            }
+        }
+        inner.sockets.retire(now, index);
+        if let Some(socket) = inner.sockets.get(RETIRED) {
+            let _ = self.recv_cq.watch(member, RETIRED, socket.as_fd());
+        }
+        self.drain(inner, now, RETIRED);
+    }
+
+    /// Receives what a socket holds.
+    fn drain(&self, inner: &mut UdInner, now: Instant, index: SocketIndex) {
+        let mut buffer = ReceiveBuffer::new();
+        for _ in 0..MAX_DRAIN {
+            let received = match inner.sockets.get_mut(index) {
+                Some(socket) => socket.receive(&mut buffer),
+                None => return,
+            };
+            match received {
+                Ok(received) => {
+                    let arrival = Arrival {
+                        from: received.from,
+                        to: received.to,
+                        to_group: false,
+                        octets: buffer.octets(received.len),
+                        stride: received.stride,
+                    };
+                    self.take_in(inner, now, arrival);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.read_notices_locked(inner, index),
+            }
         }
     }
 

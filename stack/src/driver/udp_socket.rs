@@ -255,6 +255,18 @@ impl UdpSocket {
         Ok(sibling)
     }
 
+    /// Gives up the peer of a connected socket, without letting in anybody else's datagrams: it is connected to a port of the
+    /// peer's host that sends none.
+    pub(crate) fn forsake(&mut self, peer: Peer) -> io::Result<()> {
+        /// Discard and tcpmux: no queue pair has them.
+        const SILENT: [u16; 2] = [9, 1];
+        let mut address = peer.socket_addr().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let silent = SILENT.into_iter().find(|port| *port != address.port());
+        address.set_port(silent.unwrap_or_default());
+        self.origin = Origin::Named;
+        self.socket.connect(&address.into())
+    }
+
     /// On a connected socket, the address of ours that it uses.
     #[inline]
     pub(crate) fn connected_from(&self) -> Option<IpAddr> {

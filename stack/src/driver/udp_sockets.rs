@@ -22,8 +22,15 @@ const BUSY_AFTER: u32 = 16;
 /// A connected socket that was not used for this long may go to another peer.
 const IDLE_AFTER: Duration = Duration::from_millis(100);
 
+/// A connected socket whose place was given away is kept for at least this long: far longer than a datagram takes from its
+/// look-up of a socket to the socket's queue.
+const RETIRED_FOR: Duration = Duration::from_millis(20);
+
 /// Which socket of a QP: 0 is the one that its QPN names.
 pub(crate) type SocketIndex = u8;
+
+/// The socket that was connected to a peer until lately.
+pub(crate) const RETIRED: SocketIndex = 5;
 
 #[derive(Debug)]
 struct Sibling {
@@ -37,6 +44,8 @@ struct Sibling {
 pub(crate) struct UdpSockets {
     main: UdpSocket,
     siblings: [Option<Sibling>; MAX_SIBLINGS],
+    /// No peer's any more: what was under way to it may still arrive there.
+    retired: Option<(UdpSocket, Instant)>,
     candidates: [Option<(Peer, u32)>; CANDIDATES],
     hand: usize,
     receive_buffer: usize,
@@ -61,6 +70,7 @@ impl UdpSockets {
         Ok(Self {
             main: UdpSocket::bind(address, receive_buffer)?,
             siblings: [const { None }; MAX_SIBLINGS],
+            retired: None,
             candidates: [None; CANDIDATES],
             hand: 0,
             receive_buffer,
@@ -87,6 +97,7 @@ impl UdpSockets {
             None => Some(&self.main),
             Some(place) => match self.siblings.get(place) {
                 Some(sibling) => sibling.as_ref().map(|it| &it.socket),
+                None if index == RETIRED => self.retired.as_ref().map(|(socket, _)| socket),
                 None => self.members.get(index),
             },
         }
@@ -98,6 +109,7 @@ impl UdpSockets {
             None => Some(&mut self.main),
             Some(place) => match self.siblings.get_mut(place) {
                 Some(sibling) => sibling.as_mut().map(|it| &mut it.socket),
+                None if index == RETIRED => self.retired.as_mut().map(|(socket, _)| socket),
                 None => self.members.get_mut(index),
             },
         }
@@ -147,9 +159,14 @@ impl UdpSockets {
             .ip_addr()
             .is_some_and(|ip| !ip.is_multicast() && !ip.is_unspecified());
         let present = self.siblings.iter().flatten().any(|it| it.peer == peer);
+        let since = |at| now.saturating_duration_since(at);
+        let settled = self
+            .retired
+            .as_ref()
+            .is_none_or(|(_, at)| since(*at) >= RETIRED_FOR);
         let place = self.siblings.iter().position(|it| {
             it.as_ref()
-                .is_none_or(|it| now.saturating_duration_since(it.last_used) >= IDLE_AFTER)
+                .is_none_or(|it| settled && since(it.last_used) >= IDLE_AFTER)
         });
         match place.and_then(|place| u8::try_from(place + 1).ok()) {
             Some(index) if usable && !present => Advice::Connect(index),
@@ -209,6 +226,19 @@ impl UdpSockets {
         all.try_for_each(|socket| socket.share_port(share))
     }
 
+    /// Takes the socket at a place from its peer, so that another may have the place. Nothing new arrives there; what the kernel
+    /// had begun to deliver still may, so it is kept as [`RETIRED`]. The one that was kept until now is closed.
+    pub(crate) fn retire(&mut self, now: Instant, index: SocketIndex) {
+        let place = self.siblings.get_mut(usize::from(index).saturating_sub(1));
+        if let Some(Sibling {
+            mut socket, peer, ..
+        }) = place.and_then(Option::take)
+        {
+            // Where it fails there is no way to the peer any more.
+            self.retired = socket.forsake(peer).is_ok().then_some((socket, now));
+        }
+    }
+
     /// Closes the socket at a place, so that another may take it.
     pub(crate) fn close(&mut self, index: SocketIndex) {
         if let Some(place) = self.siblings.get_mut(usize::from(index).saturating_sub(1)) {
@@ -218,7 +248,9 @@ impl UdpSockets {
 
     /// Sockets in use beside the main one.
     pub(crate) fn siblings(&self) -> impl Iterator<Item = &UdpSocket> {
-        self.siblings.iter().flatten().map(|it| &it.socket)
+        let retired = self.retired.iter().map(|(socket, _)| socket);
+        let siblings = self.siblings.iter().flatten();
+        siblings.map(|it| &it.socket).chain(retired)
     }
 }
 
@@ -229,6 +261,7 @@ mod tests {
     use crate::driver::udp_socket::ReceiveBuffer;
     use dgiwarp_memory::socket::Piece;
     use std::net::UdpSocket as StdSocket;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     fn peer(socket: &StdSocket) -> Peer {
         Peer::ip(socket.local_addr().unwrap())
@@ -338,5 +371,57 @@ mod tests {
         busy.send_to(b"again", (local, port)).unwrap();
         let received = sockets.get_mut(0).unwrap().receive(&mut buffer).unwrap();
         assert_eq!(buffer.octets(received.len), b"again");
+    }
+
+    /// A peer sends all the time while sockets are connected to it and given to another.
+    #[test]
+    fn a_socket_changes_hands_and_nothing_is_lost() {
+        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 1 << 20).unwrap();
+        let port = sockets.main().local_addr().unwrap().port();
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let busy = StdSocket::bind("127.0.0.1:0").unwrap();
+        let from = peer(&busy);
+        let (taken, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (sent, received) = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let mut sent = 0_u64;
+                while !over.load(Ordering::Relaxed) {
+                    // No more than fit.
+                    if sent - taken.load(Ordering::Relaxed) < 64 {
+                        busy.send_to(&sent.to_be_bytes(), (local, port)).unwrap();
+                        sent += 1;
+                    }
+                }
+                sent
+            });
+            let mut buffer = ReceiveBuffer::new();
+            let mut received = 0;
+            let mut drain = |sockets: &mut UdpSockets, index| {
+                while let Some(Ok(came)) = sockets.get_mut(index).map(|it| it.receive(&mut buffer))
+                {
+                    received += u64::try_from(came.len.div_ceil(8)).unwrap();
+                    taken.store(received, Ordering::Relaxed);
+                }
+            };
+            for round in 0..4000 {
+                if sockets.get(1).is_some() {
+                    drain(&mut sockets, RETIRED);
+                    sockets.retire(clock::now(), 1);
+                    drain(&mut sockets, RETIRED);
+                }
+                sockets.connect(clock::now(), 1, from, local).unwrap();
+                for _ in 0..round % 7 {
+                    drain(&mut sockets, 0);
+                    drain(&mut sockets, 1);
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+            let sent = sender.join().unwrap();
+            for index in [0, 1, RETIRED] {
+                drain(&mut sockets, index);
+            }
+            (sent, received)
+        });
+        assert_eq!(received, sent);
     }
 }
