@@ -190,7 +190,8 @@ fn connected_to(port: u16) -> BTreeSet<u16> {
         let mut words = line.split_ascii_whitespace().skip(1).map(port_of);
         (words.next().unwrap(), words.next().unwrap())
     });
-    let connected = sockets.filter(|(local, remote)| *local == port && *remote != 0);
+    // A socket that changed hands is kept for a while, connected to the discard port.
+    let connected = sockets.filter(|(local, remote)| *local == port && ![0, 9].contains(remote));
     connected.map(|(_, remote)| remote).collect()
 }
 
