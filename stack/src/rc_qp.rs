@@ -173,7 +173,47 @@ pub enum ConnectError {
     Device(Error),
 }
 
-/// A connected queue pair. Dropping it closes the connection: sends that TCP has not taken get up to a second, the peer up to two for
+/// A connected queue pair.
+///
+/// ```
+/// use std::time::Duration;
+/// use dgiwarp::{
+///     Access, Buffer, Config, MpaConfig, RcListener, RcOperation, RcQpAttr, RcSendWr, ReadDepths, Rnic, WcOpcode,
+/// };
+///
+/// let rnic = Rnic::open(Config::default())?;
+/// let pd = rnic.alloc_pd();
+/// let cq = rnic.create_cq(64)?;
+/// let mpa = MpaConfig::default();
+///
+/// // One side lets its peer read 4096 octets, and serves that without doing anything.
+/// let served = Buffer::zeroed(4096)?;
+/// served.write(0, b"to be read");
+/// let source = pd.register(served.region(), Access::REMOTE_READ)?;
+/// let server = pd.create_rc_qp(&RcQpAttr::new(&cq, &cq))?;
+/// let listener = RcListener::bind("127.0.0.1:0".parse()?, mpa.clone())?;
+/// let address = listener.local_addr();
+/// let accepting = std::thread::spawn(move || -> Result<_, dgiwarp::ConnectError> {
+///     let request = listener.accept(Duration::from_secs(5))?.expect("a peer connects");
+///     request.accept(&server, ReadDepths { ird: 4, ord: 4 }, b"")?;
+///     Ok(server)
+/// });
+///
+/// // The other side connects and reads.
+/// let client = pd.create_rc_qp(&RcQpAttr::new(&cq, &cq))?;
+/// client.connect(address, &mpa, b"")?;
+/// let memory = Buffer::zeroed(10)?;
+/// let sink = pd.register(memory.region(), Access::LOCAL_WRITE)?;
+/// let read = RcOperation::Read { rkey: source.rkey(), remote_addr: source.addr() };
+/// client.post_send(&[RcSendWr::new(1, read, &[sink.sge(..)])])?;
+/// let wc = cq.wait(Duration::from_secs(5))?.expect("the Read completes");
+/// assert_eq!(wc.opcode, WcOpcode::RdmaRead);
+/// assert_eq!(memory.to_vec(0, 10), b"to be read");
+/// # drop((client, accepting.join().unwrap()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Dropping it closes the connection: sends that TCP has not taken get up to a second, the peer up to two for
 /// closing its half.
 #[derive(Debug)]
 pub struct RcQp {

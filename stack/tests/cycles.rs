@@ -6,7 +6,16 @@ mod common;
 
 use common::node::{Node, SEND};
 use common::resources::compare;
-use dgiwarp::{Config, Rnic, WcOpcode, WcStatus};
+use std::net::Ipv4Addr;
+use std::thread;
+use std::time::Duration;
+
+use dgiwarp::{
+    Access, Buffer, Config, MpaConfig, RcListener, RcOperation, RcQpAttr, RcSendWr, ReadDepths,
+    RecvWr, Rnic, WcOpcode, WcStatus,
+};
+
+const SOON: Duration = Duration::from_secs(10);
 
 /// Cycles until the first look, and until the last.
 const CYCLES: [u32; 2] = [1_000, 10_000];
@@ -54,6 +63,77 @@ fn ten_thousand_queue_pairs_leave_nothing() {
     let rnic = Rnic::open(Config::default()).unwrap();
     compare("ten_thousand_queue_pairs_leave_nothing", CYCLES, |number| {
         cycle(&rnic, number);
+    });
+}
+
+/// Makes two queue pairs, connects them, writes, reads and sends, and drops all of it: every other time without a word, else after one side has
+/// disconnected, and now and then after a refusal.
+fn connection_cycle(rnic: &Rnic, number: u32) {
+    let pd = rnic.alloc_pd();
+    let cq = rnic.create_cq(64).unwrap();
+    let memory = Buffer::zeroed(8192).unwrap();
+    let mr = pd.register(memory.region(), Access::all()).unwrap();
+    let [client, server] = [0; 2].map(|_| pd.create_rc_qp(&RcQpAttr::new(&cq, &cq)).unwrap());
+    let mpa = MpaConfig::default();
+    let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
+    let to = listener.local_addr();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let request = listener.accept(SOON).unwrap().expect("a request");
+            let depths = ReadDepths { ird: 1, ord: 1 };
+            request.accept(&server, depths, b"").unwrap();
+        });
+        client.connect(to, &mpa, b"").unwrap();
+    });
+    server
+        .post_recv(&[RecvWr {
+            wr_id: 0,
+            sges: &[],
+        }])
+        .unwrap();
+    memory.write(0, &number.to_le_bytes());
+    let (rkey, remote_addr) = (mr.rkey(), mr.addr() + 4096);
+    let write = RcOperation::Write {
+        rkey,
+        remote_addr,
+        immediate: None,
+    };
+    let read = RcOperation::Read { rkey, remote_addr };
+    client
+        .post_send(&[
+            RcSendWr::new(1, write, &[mr.sge(..3000)]),
+            RcSendWr::new(2, read, &[mr.sge(1000..4000)]),
+            RcSendWr::send(3, &[]),
+        ])
+        .unwrap();
+    for _ in 0..4 {
+        let wc = cq.wait(SOON).unwrap().expect("a completion");
+        assert_eq!(wc.status, WcStatus::Success);
+    }
+    assert_eq!(memory.to_vec(1000, 4), number.to_le_bytes());
+    match number % 4 {
+        0 => server.disconnect(),
+        1 => {
+            let nowhere = RcOperation::Read {
+                rkey: !rkey,
+                remote_addr,
+            };
+            let sges = [mr.sge(..8)];
+            let refused = RcSendWr::new(4, nowhere, &sges);
+            client.post_send(&[refused]).unwrap();
+            let wc = cq.wait(SOON).unwrap().expect("a completion");
+            assert_ne!(wc.status, WcStatus::Success);
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn thousands_of_connections_leave_nothing() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let cycles = [200, 1_000];
+    compare("thousands_of_connections_leave_nothing", cycles, |number| {
+        connection_cycle(&rnic, number);
     });
 }
 
