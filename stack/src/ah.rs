@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Instant;
 
 use dgiwarp_llp_udp::{Path, SegmentLimit};
+use dgiwarp_rdmap::datagram::Cookie;
 use parking_lot::Mutex;
 
 use crate::driver::udp_socket::Leave;
@@ -25,6 +26,8 @@ struct Inner {
     limit: AtomicU16,
     /// The device under this path cannot cut trains.
     singly: AtomicBool,
+    /// What a queue pair proves to its peer with that it receives at the address it sends from.
+    cookie: Option<Cookie>,
     /// Set where the destination is a group.
     group: Option<GroupWay>,
 }
@@ -54,18 +57,31 @@ impl AddressHandle {
             path: Mutex::new(path),
             limit: AtomicU16::new(0),
             singly: AtomicBool::new(false),
+            cookie: None,
             group: None,
         }))
     }
 
     /// The handle made into one of a group.
     pub(crate) fn of_group(self) -> Self {
-        self.with_group(Some(GroupWay {
-            hop_limit: GROUP_HOP_LIMIT,
-        }))
+        self.changed(
+            None,
+            Some(GroupWay {
+                hop_limit: GROUP_HOP_LIMIT,
+            }),
+        )
     }
 
-    fn with_group(&self, group: Option<GroupWay>) -> Self {
+    /// The handle with which Write-Records carry this cookie.
+    pub(crate) fn with_cookie(&self, cookie: Cookie) -> Self {
+        self.changed(Some(cookie), self.0.group)
+    }
+
+    pub(crate) fn cookie(&self) -> Option<Cookie> {
+        self.0.cookie
+    }
+
+    fn changed(&self, cookie: Option<Cookie>, group: Option<GroupWay>) -> Self {
         let inner = &self.0;
         Self(Arc::new(Inner {
             destination: inner.destination,
@@ -75,6 +91,7 @@ impl AddressHandle {
             path: Mutex::new(*inner.path.lock()),
             limit: AtomicU16::new(0),
             singly: AtomicBool::new(inner.singly.load(Ordering::Relaxed)),
+            cookie,
             group,
         }))
     }
@@ -91,7 +108,7 @@ impl AddressHandle {
     /// network. 0 keeps them on this host. No effect on the handle of a single host.
     #[must_use]
     pub fn with_hop_limit(&self, hop_limit: u8) -> Self {
-        self.with_group(self.0.group.map(|_| GroupWay { hop_limit }))
+        self.changed(self.0.cookie, self.0.group.map(|_| GroupWay { hop_limit }))
     }
 
     /// How messages leave over a socket that is not connected.

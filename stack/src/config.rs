@@ -257,6 +257,7 @@ mod tests {
         let (config, warnings) = from(&[
             ("DGIWARP_RCVBUF", "212992"),
             ("DGIWARP_MTU", "1500"),
+            ("DGIWARP_GROUP_PORT", "4711"),
             ("DGIWARP_RECORD_TIMEOUT_MS", "50"),
             ("DGIWARP_READ_TIMEOUT_MS", "300"),
             ("DGIWARP_FAULT", "drop=0.5,seed=9"),
@@ -266,6 +267,7 @@ mod tests {
         assert!(warnings.is_empty(), "{warnings:?}");
         assert_eq!(config.receive_buffer, 212_992);
         assert_eq!(config.max_mtu, 1500);
+        assert_eq!(config.group_port, 4711);
         assert_eq!(config.record_timeout, Duration::from_millis(50));
         assert_eq!(config.read_timeout, Duration::from_millis(300));
         let fault = config.fault.unwrap();

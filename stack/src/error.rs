@@ -55,6 +55,12 @@ pub enum Error {
         /// The group.
         group: IpAddr,
     },
+    /// A peer did not give its cookie in time.
+    #[error("no cookie from {peer} in time")]
+    NoCookie {
+        /// The peer.
+        peer: SocketAddr,
+    },
     /// A size is outside the limits of the device.
     #[error("{what} of {value} is not between {min} and {max}")]
     Limit {
@@ -100,6 +106,7 @@ impl Error {
             | Self::Route { source, .. }
             | Self::System { source, .. } => source.raw_os_error().unwrap_or(5),
             Self::StagTaken { .. } | Self::Attached { .. } => 98,
+            Self::NoCookie { .. } => 110,
             Self::Limit { .. } | Self::NotAGroup { .. } | Self::NotAttached { .. } => 22,
         }
     }

@@ -33,6 +33,37 @@ impl UdQp {
     /// need one. IPv6 groups on the loopback interface need a route that only an administrator can add, `ip -6 route add
     /// local ff00::/8 dev lo`: without it sending fails with [`Error::Route`].
     ///
+    /// ```
+    /// use dgiwarp::{Access, Buffer, Config, Destination, GroupInterface, Operation, RecvWr, Rnic, SendWr, UdQpAttr};
+    /// use std::net::{IpAddr, Ipv4Addr};
+    ///
+    /// let rnic = Rnic::open(Config::default())?;
+    /// let pd = rnic.alloc_pd();
+    /// let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    /// let group: IpAddr = "239.192.18.14".parse()?;
+    ///
+    /// let cq = rnic.create_cq(16)?;
+    /// let member = pd.create_ud_qp(&UdQpAttr::new(&cq, &cq))?;
+    /// member.attach_group(group, Some(GroupInterface::Address(loopback)))?;
+    /// let memory = Buffer::zeroed(100)?;
+    /// let mr = pd.register(memory.region(), Access::LOCAL_WRITE)?;
+    /// member.post_recv(&[RecvWr { wr_id: 1, sges: &[mr.sge(..)] }])?;
+    ///
+    /// let sender = pd.create_ud_qp(&UdQpAttr::new(&cq, &cq))?;
+    /// let ah = pd.create_ah_from(group, 0, Some(loopback))?;
+    /// sender.post_send(&[SendWr {
+    ///     wr_id: 2,
+    ///     operation: Operation::Send { immediate: None },
+    ///     destination: Destination { ah, qpn: 0, qkey: 0 },
+    ///     sges: &[mr.sge(..10)],
+    ///     signaled: false,
+    ///     solicited: false,
+    /// }])?;
+    /// let wc = cq.wait(std::time::Duration::from_secs(5))?.expect("a message");
+    /// assert_eq!((wc.byte_len, wc.destination), (10, Some(group)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NotAGroup`], [`Error::Attached`], [`Error::Limit`] for more groups than 64, and [`Error::System`]: `ENODEV` where
     /// no route or interface leads there, `EINVAL` where an interface is needed.

@@ -56,6 +56,7 @@ mod events;
 mod fault;
 mod groups;
 mod pd;
+mod proof;
 mod rc_qp;
 mod read_map;
 mod record;

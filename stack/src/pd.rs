@@ -31,7 +31,7 @@ pub struct MrOptions {
     /// `wrong-peer`. Default: of every peer that knows the STag.
     pub only_from: Option<SocketAddr>,
     /// Takes only datagrams that carry their sender's valid cookie, which proves that the sender receives at the address it
-    /// sends from; others are dropped and counted as `bad-cookie`. Default no.
+    /// sends from ([`UdQp::prove_address`](crate::UdQp::prove_address)); others are dropped and counted as `bad-cookie`. Default no.
     pub cookie: bool,
     /// The STag to use instead of a random one. Only regions with such an STag can be written by what is sent to a
     /// group, because all members must then use the same. It is as good as public: whoever reaches the queue pair may write

@@ -5,16 +5,16 @@
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, Segment, TaggedOffset};
 
-use super::DropReason;
 use super::read::segment::{self as read, ReadSegment};
+use super::{Cookie, DropReason};
 use crate::wire::{ControlError, Extension, Flags, Opcode, extension};
 
 /// Longest Write-Record in octets.
 pub const MAX_WRITE_RECORD: u32 = 1 << 30;
 /// Longest Send in octets.
 pub const MAX_SEND: u32 = 1 << 24;
-/// Longest header that a segment has before its payload, without a cookie.
-pub const MAX_HEADER: usize = untagged::LEN + extension::LEN;
+/// Most octets that a segment has before its payload.
+pub const MAX_HEADER: usize = untagged::LEN + extension::LEN + Cookie::LEN;
 
 /// The format of plain segments.
 pub(super) const FORMAT_SEGMENT: u8 = 0;
@@ -281,6 +281,59 @@ impl Template {
                 put(out, end, &at(extension, segment).emit())
             }
         }
+    }
+}
+
+/// What stands before the payload of an outgoing message's segments: headers, and the peer's cookie where one is carried (§1, format 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefix {
+    template: Template,
+    cookie: Option<Cookie>,
+}
+
+impl Prefix {
+    /// Of a message with these headers.
+    #[must_use]
+    pub const fn new(template: Template, cookie: Option<Cookie>) -> Self {
+        Self { template, cookie }
+    }
+
+    /// The headers.
+    #[must_use]
+    pub const fn template(&self) -> &Template {
+        &self.template
+    }
+
+    /// Octets in each segment.
+    #[must_use]
+    #[inline]
+    pub const fn length(&self) -> usize {
+        let cookie = if self.cookie.is_some() {
+            Cookie::LEN
+        } else {
+            0
+        };
+        self.template.header_len() + cookie
+    }
+
+    /// Writes what stands before `segment` to the front of `out` and returns its length.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`length`](Self::length).
+    #[inline]
+    pub fn emit(&self, segment: Segment, out: &mut [u8]) -> usize {
+        let end = self.template.emit(segment, out);
+        let Some(cookie) = self.cookie else {
+            return end;
+        };
+        if let Some(first) = out.first_mut() {
+            let control = Control {
+                format: FORMAT_COOKIE,
+                ..Control::parse(*first)
+            };
+            *first = control.emit();
+        }
+        put(out, end, &cookie.get().to_be_bytes())
     }
 }
 

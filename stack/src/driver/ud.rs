@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::{Peer, Train};
 use dgiwarp_memory::socket::Piece;
-use dgiwarp_rdmap::datagram::DropReason;
+use dgiwarp_rdmap::datagram::{Cookie, DropReason};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::answers::Answers;
-use super::cq::{CqShared, MemberId};
+use super::cq::{By, CqShared, MemberId};
 use super::groups::{GroupError, Membership};
 use super::instruments::Instruments;
 use super::member::Qp;
@@ -36,6 +36,8 @@ use crate::{AddressHandle, Config, Error, ErrorEntry, ErrorReason, PostError, Qp
 const SEND_BUDGET: usize = 32;
 /// Receives of a socket that leaves its place: more than its buffer holds.
 const MAX_DRAIN: usize = 1 << 16;
+/// How soon, in milliseconds, who waits for a cookie looks whether another thread received it.
+const LOOK_AGAIN: u8 = 2;
 /// How long destruction waits for the network to take what was posted.
 const FLUSH_FOR: Duration = Duration::from_secs(1);
 
@@ -483,6 +485,35 @@ impl UdShared {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => self.read_notices_locked(inner, index),
             }
+        }
+    }
+
+    /// Gets a new cookie of a peer that is reached from our address `via`, unless it takes longer than until `deadline`.
+    pub(crate) fn fetch_cookie(
+        &self,
+        peer: Peer,
+        via: Option<IpAddr>,
+        deadline: Instant,
+    ) -> Option<Cookie> {
+        self.run(|inner| {
+            inner
+                .engine
+                .cookies()
+                .ask_for_cookie(clock::now(), peer, via);
+            self.work(inner);
+            self.note_deadline(inner);
+        });
+        loop {
+            self.recv_cq.progress(By::Poller);
+            let found = self.run(|inner| inner.engine.cookies().cookie(peer, via));
+            let left = deadline.saturating_duration_since(clock::now());
+            if found.is_some() || left.is_zero() {
+                self.run(|inner| inner.engine.cookies().stop_asking(peer, via));
+                return found;
+            }
+            // Another thread may receive the answer, so this one looks again soon.
+            let mut fds = [PollFd::new(self.recv_cq.sockets_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, PollTimeout::from(LOOK_AGAIN));
         }
     }
 

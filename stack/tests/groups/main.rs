@@ -436,6 +436,7 @@ fn regions_may_be_restricted() {
     let counters = target.qp.counters();
     assert_eq!(counters.dropped(DropReason::WrongPeer), 1);
     assert_eq!(counters.dropped(DropReason::BadCookie), 1);
+    prove(&target, &friend, &stranger, &with_cookie);
     let chosen = register(MrOptions {
         well_known: Some(WELL_KNOWN),
         ..open
@@ -449,6 +450,46 @@ fn regions_may_be_restricted() {
         },
     );
     assert!(matches!(again, Err(Error::StagTaken { stag: WELL_KNOWN })));
+}
+
+/// What proves its sender's address is taken, and no other queue pair can use the proof.
+fn prove(target: &Node, friend: &Node, stranger: &Node, mr: &Mr) {
+    let proven = friend
+        .qp
+        .prove_address(&friend.to(&target.qp), SOON)
+        .unwrap();
+    let write = |sender: &Node, length: usize| {
+        sender.memory.write(0, &vec![0x77; length]);
+        let operation = write_record(mr.rkey(), mr.addr());
+        let sges = [sender.mr.sge(0..length)];
+        sender.post(1, operation, &proven, &sges).unwrap();
+        success(sender);
+    };
+    // Staged, and gathered in several segments.
+    for length in [0, 1, 5000, 60_000] {
+        target.memory.write(0, &[0; 60_000]);
+        write(friend, length);
+        let wc = success(target);
+        assert_eq!(wc.byte_len as usize, length);
+        assert_eq!(target.memory.to_vec(0, length), vec![0x77; length]);
+        target.qp.release_record(wc.record());
+    }
+    let dropped = || target.qp.counters().dropped(DropReason::BadCookie);
+    let before = dropped();
+    write(stranger, 10);
+    nothing_came(target);
+    assert_eq!(dropped(), before + 1);
+    // What is sent with a proof may also be a Send, which needs none.
+    target.post_recv(1, 0..100);
+    friend.send(2, &proven, 0..10);
+    success(friend);
+    assert_eq!(success(target).byte_len, 10);
+    // Nobody is there, and a group proves nothing to anybody.
+    let nobody = friend.to_port(LOOPBACK, 9);
+    for to in [nobody, to_group(friend, multicast(12))] {
+        let refused = friend.qp.prove_address(&to, Duration::from_millis(100));
+        assert!(matches!(refused, Err(Error::NoCookie { .. })));
+    }
 }
 
 #[test]

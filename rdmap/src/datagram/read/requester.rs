@@ -15,7 +15,7 @@ use slab::Slab;
 
 use super::segment::Short;
 use super::targets::{TargetId, Targets};
-use crate::datagram::{PlaceFailed, Secret};
+use crate::datagram::{Cookie, PlaceFailed, Secret};
 use crate::wire::Cause;
 use chunk::Chunks;
 pub(super) use outbound::AMPLIFICATION;
@@ -250,6 +250,29 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             self.want_cookie(now, target);
         } else {
             self.make_ready(ReadKey { slot, sink_stag });
+        }
+    }
+
+    /// Asks a target for a new cookie, until it comes or [`stop_asking`](Self::stop_asking).
+    pub fn ask_for_cookie(&mut self, now: Instant, peer: K, via: V) {
+        let id = self.targets.find_or_add(peer, via);
+        self.targets.get_mut(id).cookie = None;
+        self.want_cookie(now, id);
+    }
+
+    /// The cookie of a target, if it is known.
+    #[must_use]
+    pub fn cookie(&mut self, peer: K, via: V) -> Option<Cookie> {
+        let id = self.targets.find_or_add(peer, via);
+        self.targets.get(id).cookie
+    }
+
+    /// Ends the requests for a cookie that no Read needs.
+    pub fn stop_asking(&mut self, peer: K, via: V) {
+        let id = self.targets.find_or_add(peer, via);
+        let target = self.targets.get_mut(id);
+        if target.reads == 0 {
+            target.exchange = None;
         }
     }
 

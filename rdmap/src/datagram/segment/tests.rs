@@ -107,6 +107,11 @@ proptest! {
         with_cookie[0] |= FORMAT_COOKIE << 2;
         let parsed = parse(&with_cookie);
         prop_assert_eq!(parsed, Ok(expected(&template, segment, &payload)));
+        let prefix = Prefix::new(template, Some(Cookie::new(u64::from_be_bytes(cookie))));
+        let mut octets = vec![0; MAX_HEADER];
+        let length = prefix.emit(segment, &mut octets);
+        prop_assert_eq!(length, prefix.length());
+        prop_assert_eq!(&octets[..length], &with_cookie[..length]);
     }
 
     /// Any octets return, and what comes back lies where the segment's headers may place it.

@@ -132,6 +132,11 @@ impl UdEngine {
         }
     }
 
+    /// Who asks for peers' cookies.
+    pub(crate) fn cookies(&mut self) -> &mut reads::PostedReads {
+        self.reads.cookies()
+    }
+
     /// Hands queued messages to the network until none is left, the network is full, the rate makes a pause, or `budget` trains went out.
     #[inline]
     pub(crate) fn transmit(

@@ -31,10 +31,10 @@ pub(super) use outbound::Turn;
 const MAX_FAILURES: usize = 256;
 
 /// The address of ours that something came to, or shall leave from.
-type Via = Option<IpAddr>;
+pub(crate) type Via = Option<IpAddr>;
 
 /// Reads that were posted here.
-type PostedReads = Requester<Peer, Via, SendWqe>;
+pub(crate) type PostedReads = Requester<Peer, Via, SendWqe>;
 
 /// What a failed Read left.
 #[derive(Debug)]
@@ -97,6 +97,11 @@ impl Reads {
             closed: false,
             stirred: false,
         }
+    }
+
+    /// What other than Reads needs: cookies.
+    pub(super) fn cookies(&mut self) -> &mut PostedReads {
+        &mut self.requester
     }
 
     /// Takes over a posted Read.

@@ -10,8 +10,8 @@ use dgiwarp_ddp::{Msn, STag, Segment, Segmenter, TaggedOffset};
 use dgiwarp_llp_udp::{MAX_TRAIN_OCTETS, Peer, Train, digest};
 use dgiwarp_memory::RegionSlice;
 use dgiwarp_memory::socket::{MAX_PIECES, Piece};
-use dgiwarp_rdmap::datagram::Numbers;
-use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Template};
+use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Prefix, Template};
+use dgiwarp_rdmap::datagram::{Cookie, Numbers};
 use dgiwarp_rdmap::wire::{Extension, Flags};
 
 use super::epochs::Epochs;
@@ -47,7 +47,7 @@ pub(crate) struct SendWqe {
     /// A Write-Record that makes no record: a UC Write.
     pub(crate) unrecorded: bool,
     /// Made when the first train is built, so that numbers follow the order of sending.
-    pub(crate) template: Option<Template>,
+    pub(crate) template: Option<Prefix>,
 }
 
 /// What became of a train.
@@ -253,7 +253,7 @@ impl SendQueue {
             };
             let wqe = &self.posted[finished];
             let mut segmenter = next.unwrap_or_else(|| Segmenter::new(wqe.length));
-            let header = template.header_len();
+            let header = template.length();
             let mut source = Gathered::default();
             match source.hold(context.mrs, context.pd, &wqe.sges) {
                 Ok(()) => {}
@@ -290,7 +290,7 @@ impl SendQueue {
     }
 
     /// The headers of the message at `index` and the payload of its segments, if it may join the train.
-    fn prepare(&mut self, index: usize, limit: u16, train: &Train) -> Option<(Template, u32)> {
+    fn prepare(&mut self, index: usize, limit: u16, train: &Train) -> Option<(Prefix, u32)> {
         if let Some(wqe) = self.posted.get(index)
             && index > 0
         {
@@ -310,11 +310,12 @@ impl SendQueue {
             Some(_) | None => {
                 let template =
                     make_template(wqe, limit, self.epochs, &mut self.numbers, &mut self.msn);
+                let template = Prefix::new(template, cookie_of(wqe));
                 wqe.template = Some(template);
                 template
             }
         };
-        let headers = template.header_len() + digest::LEN;
+        let headers = template.length() + digest::LEN;
         Some((
             template,
             u32::from(limit).saturating_sub(u32::try_from(headers).ok()?),
@@ -344,7 +345,7 @@ impl SendQueue {
         let mut headers = [[0; MAX_HEADER]; MAX_GATHERED];
         let mut trailers = [[0; digest::LEN]; MAX_GATHERED];
         let mut parts: ArrayVec<(usize, RegionSlice<'_>), MAX_PIECES> = ArrayVec::new();
-        let header_len = template.header_len();
+        let header_len = template.length();
         while let Some(segment) = segmenter.peek(limit_payload) {
             let length = header_len + segment.length as usize + digest::LEN;
             let index = train.len();
@@ -432,12 +433,20 @@ pub(crate) fn check_length(operation: Operation, length: u32) -> bool {
 
 /// Whether a message can still go as it was meant to: the path may take less than it did, and a plain Send has one
 /// segment.
-fn fits(template: &Template, length: u32, limit: u16) -> bool {
-    match template {
+fn fits(template: &Prefix, length: u32, limit: u16) -> bool {
+    match template.template() {
         Template::Send { .. } => {
-            template.header_len() + length as usize + digest::LEN <= usize::from(limit)
+            template.length() + length as usize + digest::LEN <= usize::from(limit)
         }
         Template::SegmentedSend { .. } | Template::WriteRecord { .. } => true,
+    }
+}
+
+/// The cookie that each segment of a message carries: only memory may ask for it.
+fn cookie_of(wqe: &SendWqe) -> Option<Cookie> {
+    match wqe.operation {
+        Operation::WriteRecord { .. } => wqe.ah.cookie(),
+        Operation::Send { .. } | Operation::Read { .. } => None,
     }
 }
 
@@ -469,7 +478,7 @@ fn make_template(
                 msn: *msn,
                 solicited: wqe.solicited,
             };
-            if immediate.is_none() && fits(&plain, wqe.length, limit) {
+            if immediate.is_none() && fits(&Prefix::new(plain, None), wqe.length, limit) {
                 *msn = msn.next();
                 return plain;
             }
@@ -493,7 +502,7 @@ fn make_template(
 
 /// Writes one datagram: header, payload, CRC. Each octet of payload is loaded once; the CRC is that of the copy.
 #[inline]
-fn stage(template: &Template, segment: Segment, source: &Gathered, datagram: &mut [u8]) {
+fn stage(template: &Prefix, segment: Segment, source: &Gathered, datagram: &mut [u8]) {
     let header = template.emit(segment, datagram);
     let end = datagram.len() - digest::LEN;
     source.copy(segment.offset, &mut datagram[header..end]);
