@@ -79,7 +79,7 @@ impl<'a> UdQpAttr<'a> {
 }
 
 /// A datagram queue pair. Its QPN is the UDP port of its socket. Dropping it destroys it: sends that the network
-/// has not taken yet get up to a second, and posted receives end without a completion.
+/// has not taken yet get up to a second, Reads end with `Flushed`, and posted receives end without a completion.
 #[derive(Debug)]
 pub struct UdQp {
     pub(crate) shared: Arc<UdShared>,

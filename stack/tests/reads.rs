@@ -11,7 +11,8 @@ use common::node::{Node, SOON};
 use common::{Process, crc32c, now, role, sleep, wait_until};
 use dgiwarp::{
     Access, Buffer, Config, Destination, DropReason, ErrorEntry, ErrorReason, Operation, Pd,
-    PostError, Region, Rnic, Sge, UcOperation, UcQpAttr, UcSendWr, Wc, WcOpcode, WcStatus,
+    PostError, Region, Rnic, SendWr, Sge, UcOperation, UcQpAttr, UcSendWr, UdQpAttr, Wc, WcOpcode,
+    WcStatus,
 };
 
 /// What stands at an offset of a source.
@@ -220,6 +221,42 @@ fn what_may_not_be_read_ends_at_once() {
     // The queue pairs go on.
     post(&reader, 9, source.read(0), &to, &[reader.mr.sge(..)]);
     check(&reader.wait(), 9, WcStatus::Success, 10_000);
+}
+
+/// Completions of Reads go to the queue of sends, which need not be that of receives: whoever waits there is told.
+#[test]
+fn reads_complete_on_the_queue_of_sends() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let pd = rnic.alloc_pd();
+    let [sends, receives] = [(); 2].map(|()| rnic.create_cq(64).unwrap());
+    let reader = pd.create_ud_qp(&UdQpAttr::new(&sends, &receives)).unwrap();
+    let target = Node::new(64);
+    let source = Source::new(&target.pd, 100_000);
+    let memory = Buffer::zeroed(100_000).unwrap();
+    let sink = pd.register(memory.region(), Access::LOCAL_WRITE).unwrap();
+    let to = Destination {
+        ah: pd.create_ah(Ipv4Addr::LOCALHOST.into()).unwrap(),
+        qpn: target.qp.qpn(),
+        qkey: 0,
+    };
+    for wr_id in 0..20 {
+        let wr = SendWr {
+            wr_id,
+            operation: source.read(0),
+            destination: to.clone(),
+            sges: &[sink.sge(..)],
+            signaled: wr_id == 19,
+            solicited: false,
+        };
+        reader.post_send(&[wr]).unwrap();
+        if wr_id == 19 {
+            let wc = sends.wait(SOON).unwrap().unwrap();
+            check(&wc, 19, WcStatus::Success, 100_000);
+        }
+    }
+    // Those that were not signaled made no completion.
+    assert_eq!(sends.poll(&mut [Wc::default()]).unwrap(), 0);
+    assert_eq!(receives.poll(&mut [Wc::default()]).unwrap(), 0);
 }
 
 #[test]

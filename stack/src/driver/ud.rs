@@ -711,6 +711,15 @@ impl TransmitSink for SocketSink<'_> {
             // A device that cannot cut trains.
             result = way.send_singly(&pieces, train);
         }
+        let connected_from = socket.connected_from();
+        if result.is_ok() && self.tap.is_some() {
+            let local = from
+                .or(connected_from)
+                .or_else(|| self.path(peer, None).map(|path| path.route_source()));
+            if let (Some(tap), Some(local)) = (&mut self.tap, local) {
+                tap.sent(local, peer, &pieces, train);
+            }
+        }
         match result.map_err(|error| error.raw_os_error().unwrap_or(nix::libc::EIO)) {
             Ok(_) | Err(nix::libc::ENOBUFS | nix::libc::ECONNREFUSED) => SendOutcome::Sent,
             Err(nix::libc::EAGAIN) => SendOutcome::WouldBlock,
