@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use dgiwarp::{Config, Destination, Operation, WcOpcode};
+use dgiwarp::{Access, Config, Destination, Operation, WcOpcode};
 
 use super::common::node::{Node, SEND};
 use super::common::{Process, given};
@@ -77,6 +77,14 @@ impl Remote {
         }
     }
 
+    pub(crate) fn read(&self, timeout: Duration) -> Operation {
+        Operation::Read {
+            rkey: self.rkey,
+            remote_addr: self.remote_addr,
+            timeout: Some(timeout),
+        }
+    }
+
     /// Tells the peer to do something with `length` octets at the start of this node's memory. Where there is no route, the
     /// message does not even leave.
     pub(crate) fn order(&self, node: &Node, task: Task, length: usize) {
@@ -115,12 +123,9 @@ pub(crate) fn run() {
     for slot in 0..u64::try_from(RECEIVES).unwrap() {
         node.post_recv(slot, room(slot));
     }
-    println!(
-        "peer {} {} {}",
-        node.qp.qpn(),
-        node.mr.rkey(),
-        node.mr.addr()
-    );
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let open = node.pd.register(node.memory.region(), access).unwrap();
+    println!("peer {} {} {}", node.qp.qpn(), open.rkey(), open.addr());
     loop {
         let Some(wc) = node.cq.wait(Duration::from_secs(60)).unwrap() else {
             return;

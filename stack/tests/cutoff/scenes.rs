@@ -17,6 +17,8 @@ use super::stage::Stage;
 const SILENCE: Duration = Duration::from_millis(200);
 /// How long a QP that is destroyed tries to send what was posted.
 const FLUSH: Duration = Duration::from_secs(1);
+/// How long a Read may take.
+const DEADLINE: Duration = Duration::from_millis(400);
 /// How long a wait is to take that waits in vain.
 const WAIT: Duration = Duration::from_millis(300);
 /// The longest Send.
@@ -33,6 +35,12 @@ pub(crate) fn play(stage: &mut Stage) {
     scene(stage, "an incomplete Send", incomplete_send);
     scene(stage, "waits in vain", waits);
     scene(stage, "Sends and Write-Records", sends);
+    for (what, sleeper) in [
+        ("a Read, with a thread in Cq::wait", Sleeper::Wait),
+        ("a Read, with a thread at a channel", Sleeper::Channel),
+    ] {
+        scene(stage, what, |stage| read(stage, sleeper));
+    }
     scene(stage, "destruction", destruction);
 }
 
@@ -159,6 +167,52 @@ fn incomplete_send(stage: &mut Stage) -> Option<Vec<Span>> {
     Some(vec![given_up, works])
 }
 
+/// A long Read whose target is lost ends at its deadline, with what came; so does one that is posted afterwards, with nothing.
+fn read(stage: &mut Stage, sleeper: Sleeper) -> Option<Vec<Span>> {
+    let rnic = Rnic::open(config()).unwrap();
+    let channel = rnic.create_comp_channel().unwrap();
+    let cq = match sleeper {
+        Sleeper::Channel => rnic.create_cq_on(64, &channel),
+        Sleeper::Wait => rnic.create_cq(64),
+    };
+    let node = Node::on(rnic, cq.unwrap(), MEMORY, |_| ());
+    let to = stage.remote.way(&node);
+    stage.acquaint(&node);
+    let read = stage.remote.read(DEADLINE);
+    let run = |wr_id, lose: &mut dyn FnMut()| {
+        Span::of(DEADLINE, || {
+            node.post(wr_id, read, &to, &[node.mr.sge(..)]).unwrap();
+            lose();
+            let wc = match sleeper {
+                Sleeper::Wait => node.wait(),
+                Sleeper::Channel => {
+                    node.cq.request_notification(false);
+                    assert_eq!(wait_at(&channel, SOON).0, Some(node.cq.id()));
+                    node.cq.poll_one().unwrap().expect("the event told of it")
+                }
+            };
+            assert_eq!((wc.wr_id, wc.opcode), (wr_id, WcOpcode::RdmaRead));
+            wc
+        })
+    };
+    let (begun, wc) = run(9, &mut || {
+        // The background thread reads meanwhile.
+        sleep(Duration::from_millis(20));
+        stage.cut();
+    });
+    let whole = u32::try_from(MEMORY).unwrap();
+    if wc.status == WcStatus::Success || wc.byte_len == 0 {
+        return None;
+    }
+    assert_eq!(wc.status, WcStatus::ResponseTimeout);
+    let map = node.qp.take_read_map(9).expect("it failed");
+    let valid: u32 = map.ranges.iter().map(|(start, end)| end - start).sum();
+    assert_eq!((map.length, valid), (whole, wc.byte_len));
+    let (unbegun, wc) = run(10, &mut || ());
+    assert_eq!((wc.status, wc.byte_len), (WcStatus::ResponseTimeout, 0));
+    Some(vec![begun, unbegun])
+}
+
 /// Nobody answers any more: waits last as long as they are asked to.
 fn waits(stage: &mut Stage) -> Option<Vec<Span>> {
     let rnic = Rnic::open(config()).unwrap();
@@ -235,6 +289,8 @@ fn destruction(stage: &mut Stage) -> Option<Vec<Span>> {
         node.post(wr_id, stage.remote.write(), &to, &[node.mr.sge(..)])
             .unwrap();
     }
+    node.post(0, stage.remote.read(SOON), &to, &[node.mr.sge(..)])
+        .unwrap();
     stage.cut();
     let Node {
         qp,
