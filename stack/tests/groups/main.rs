@@ -278,6 +278,34 @@ fn only_attached_groups_are_received_and_detaching_ends_it() {
     }
 }
 
+/// A socket that is polled all the time is treated in a special way; whoever takes its place must not be.
+#[test]
+fn a_busy_membership_can_be_replaced() {
+    let (busy, next) = (multicast(13), multicast(14));
+    let members = members(1, 11, busy);
+    let member = &members[0];
+    let sender = node(11);
+    let to = to_group(&sender, busy);
+    for _ in 0..300 {
+        member.post_recv(1, 0..100);
+        sender.send(1, &to, 0..10);
+        success(&sender);
+        let deadline = common::now() + SOON;
+        while member.cq.poll_one().unwrap().is_none() {
+            assert!(common::now() < deadline);
+        }
+    }
+    member.qp.detach_group(busy, ON_LOOPBACK).unwrap();
+    member.qp.attach_group(next, ON_LOOPBACK).unwrap();
+    for _ in 0..3 {
+        member.post_recv(2, 0..100);
+        sender.send(2, &to_group(&sender, next), 0..10);
+        success(&sender);
+        // Asleep this time.
+        assert_eq!(success(member).destination, Some(next));
+    }
+}
+
 #[test]
 fn another_qkey_is_dropped_and_counted() {
     let group = multicast(5);

@@ -192,6 +192,8 @@ fn members_of_two_hosts() {
         set_up(2);
         wait_until(SOON, "the cable", is_connected);
         other_host(&tell, &wait);
+        // The cable ends with this thread.
+        wait.recv_timeout(SOON).unwrap();
     });
     let thread = is.recv_timeout(SOON).unwrap();
     ip(&format!(
@@ -226,7 +228,28 @@ fn members_of_two_hosts() {
         go_on.send(()).unwrap();
         nothing_came(elsewhere);
     }
+    a_smaller_interface_is_followed();
+    go_on.send(()).unwrap();
     other.join().unwrap();
+}
+
+/// What is sent to a group follows the MTU of its interface, also when that becomes smaller.
+fn a_smaller_interface_is_followed() {
+    for (group, mtu, headers) in [(groups()[0], 1300, 28), (groups()[3], 1280, 48)] {
+        let member = &cable().members(1, 0, group)[0];
+        let sender = node(0);
+        let to = cable().to(&sender, group);
+        ip(&format!("link set cable mtu {mtu}"));
+        member.post_recv(1, 0..60_000);
+        sender.memory.write(0, &[0x3c; 50_000]);
+        sender.send(2, &to, 0..50_000);
+        success(&sender);
+        assert_eq!(success(member).byte_len, 50_000);
+        assert_eq!(member.memory.to_vec(0, 50_000), [0x3c; 50_000]);
+        assert_eq!(to.ah.datagram_limit(), mtu - headers);
+        assert!(sender.qp.counters().resized > 0);
+        ip("link set cable mtu 1500");
+    }
 }
 
 /// A router passes on what may go further than to the next host, and the network of the sender alone is the default.
