@@ -11,7 +11,8 @@ use dgiwarp_rdmap::datagram::RecordHandle;
 use dgiwarp_sim::{Address, Datagram, LinkConfig, Network, Node, NodeId, Rng};
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::ledger::{Flaw, Kind, Ledger, Piece, Target, socket_addr};
+use super::ledger::{Flaw, Kind, Ledger, Message, Offer, Piece, Target, socket_addr};
+use super::memory::source;
 use super::outgoing::Socket;
 use super::qp::{FollowUp, Qp, Train, split};
 use super::scenario::{Event, HostPlan, Scenario};
@@ -24,6 +25,8 @@ use crate::{AddressHandle, Operation};
 const FULL_FOR: Duration = Duration::from_micros(50);
 /// Most octets of one receive call, as with UDP_GRO.
 const MOST_OCTETS: usize = 65_535;
+/// Reads of more octets than this lie in the region in part when they end behind it.
+const FEW: u32 = 1 << 16;
 /// UDP and IPv4 headers.
 const IP_HEADERS: usize = 28;
 
@@ -224,48 +227,39 @@ impl Host {
         let mut message = ledger.messages[id].clone();
         let to = message.to;
         let offer = ledger.offers.get_mut(&to).expect("every QP has an offer");
-        if message.kind == Kind::Write {
-            let region = offer.iova + offer.octets;
-            message.target = Target {
-                stag: match message.flaw {
-                    Flaw::Key => !offer.stag,
-                    Flaw::Access => offer.read_only,
-                    Flaw::None | Flaw::LocalKey | Flaw::Bounds => offer.stag,
-                },
-                base: match message.flaw {
-                    Flaw::Bounds => region - u64::from(message.length) + 1,
-                    Flaw::None | Flaw::LocalKey | Flaw::Key | Flaw::Access => {
-                        offer.allocate(message.length)
-                    }
-                },
-            };
+        message.target = target(id, &message, offer);
+        let reads = message.kind == Kind::Read && message.length > 0;
+        if reads && message.flaw == Flaw::Bounds {
+            // What lies inside the region is read all the same.
+            let end = source().octets.len();
+            message.start = usize::try_from(message.target.base).unwrap().min(end);
         }
-        let qkey = if message.flaw == Flaw::Key {
-            !offer.qkey
-        } else {
-            offer.qkey
+        let qkey = match message.flaw {
+            Flaw::Key => !offer.qkey,
+            Flaw::None | Flaw::LocalKey | Flaw::Bounds | Flaw::Access => offer.qkey,
         };
         ledger.messages[id] = message.clone();
         drop(ledger);
         let position = Scenario::position(message.from);
         let qp = &mut self.qps[position];
-        let lkey = match message.flaw {
-            Flaw::LocalKey => !qp.source_lkey,
-            Flaw::None | Flaw::Key | Flaw::Bounds | Flaw::Access => qp.source_lkey,
+        let refused = message.flaw == Flaw::LocalKey && message.length > 0;
+        let (start, lkey) = if message.kind == Kind::Read {
+            let (sink, lkey) = qp.allocate_sink(message.length);
+            qp.post_read(id, sink, now + message.timeout, refused);
+            (sink, lkey)
+        } else {
+            qp.outgoing.post(id, qkey);
+            (message.start, qp.source_lkey)
         };
-        let sges = split(message.start as u64, message.length, lkey, &mut self.rng);
-        let immediate = message.immediate;
-        qp.outgoing.post(id, qkey);
+        let lkey = if message.flaw == Flaw::LocalKey {
+            !lkey
+        } else {
+            lkey
+        };
+        let sges = split(start as u64, message.length, lkey, &mut self.rng);
         qp.engine.accept(SendWqe {
             wr_id: id as u64,
-            operation: match message.kind {
-                Kind::Send => Operation::Send { immediate },
-                Kind::Write => Operation::WriteRecord {
-                    rkey: message.target.stag,
-                    remote_addr: message.target.base,
-                    immediate,
-                },
-            },
+            operation: operation(&message),
             ah: self.paths[to.node.0].clone(),
             peer: Peer::ip(socket_addr(to)),
             qkey,
@@ -281,6 +275,7 @@ impl Host {
 
     fn transmit(&mut self, now: Duration, position: usize, network: &mut Network) {
         let qp = &mut self.qps[position];
+        let reads = qp.posted_reads();
         let mut socket = Socket {
             origin: self.origin,
             now,
@@ -290,6 +285,8 @@ impl Host {
             refusals: qp.refusals(),
             ledger: &self.ledger,
             outgoing: &mut qp.outgoing,
+            reads: &reads,
+            paths: &self.paths,
             scratch: &mut self.staging,
         };
         let transmitted = qp.engine.transmit(
@@ -299,6 +296,7 @@ impl Host {
             &mut socket,
             &mut qp.completed,
         );
+        qp.compare_reads(&mut self.ledger.borrow_mut());
         qp.compare_sent(&self.ledger.borrow());
         match transmitted {
             Transmitted::All => {
@@ -309,6 +307,13 @@ impl Host {
             Transmitted::Paused(until) => {
                 self.at(until - self.origin, Action::Transmit(position));
             }
+        }
+    }
+
+    /// Sends what something received, or a timer, made to send.
+    fn answer(&mut self, now: Duration, position: usize, network: &mut Network) {
+        if self.qps[position].engine.has_answers() {
+            self.transmit(now, position, network);
         }
     }
 
@@ -342,6 +347,7 @@ impl Host {
             let at = (self.origin, now);
             self.qps[position].arrive(at, from, &train, &self.mrs, &self.ledger);
             self.follow_up(now, position);
+            self.answer(now, position, network);
         }
     }
 
@@ -380,6 +386,63 @@ impl Host {
         let agenda = self.agenda.peek().map(|Reverse(due)| due.at);
         let timers = self.qps.iter().filter_map(|qp| self.timer(qp)).min();
         self.wake = [agenda, timers, self.poll_at].into_iter().flatten().min();
+    }
+}
+
+/// Where a message goes, or comes from.
+fn target(id: usize, message: &Message, offer: &mut Offer) -> Target {
+    let behind = |octets: u64| octets - u64::from(message.length) + 1;
+    match (message.kind, message.flaw) {
+        (Kind::Send, _) => Target::default(),
+        (Kind::Write, Flaw::Bounds) => Target {
+            stag: offer.stag,
+            base: offer.iova + behind(offer.octets),
+        },
+        (Kind::Write, flaw) => Target {
+            stag: match flaw {
+                Flaw::Key => !offer.stag,
+                Flaw::Access => offer.read_only,
+                Flaw::None | Flaw::LocalKey | Flaw::Bounds => offer.stag,
+            },
+            base: offer.allocate(message.length),
+        },
+        (Kind::Read, flaw) => Target {
+            stag: match flaw {
+                Flaw::Key => !offer.read_only,
+                Flaw::Access => offer.stag,
+                Flaw::None | Flaw::LocalKey | Flaw::Bounds => offer.read_only,
+            },
+            base: match flaw {
+                // Each its own address, by which requests are told apart.
+                Flaw::Bounds if message.length < FEW => {
+                    (source().octets.len() + id * FEW as usize) as u64
+                }
+                Flaw::Bounds => behind(source().octets.len() as u64),
+                Flaw::Access => offer.iova + message.start as u64,
+                Flaw::None | Flaw::LocalKey | Flaw::Key => message.start as u64,
+            },
+        },
+    }
+}
+
+fn operation(message: &Message) -> Operation {
+    let Target {
+        stag: rkey,
+        base: remote_addr,
+    } = message.target;
+    let immediate = message.immediate;
+    match message.kind {
+        Kind::Send => Operation::Send { immediate },
+        Kind::Write => Operation::WriteRecord {
+            rkey,
+            remote_addr,
+            immediate,
+        },
+        Kind::Read => Operation::Read {
+            rkey,
+            remote_addr,
+            timeout: Some(message.timeout),
+        },
     }
 }
 
@@ -423,6 +486,7 @@ impl Node for Host {
                 let at = (self.origin, now);
                 self.qps[position].expire(at, &self.mrs, &self.ledger);
                 self.follow_up(now, position);
+                self.answer(now, position, network);
             }
         }
         self.next_wake();

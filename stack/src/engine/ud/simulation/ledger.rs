@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use dgiwarp_ddp::RangeMap;
 use dgiwarp_sim::{Address, DatagramId};
 
 use super::memory::source;
+use super::reads::{End, Talk};
 
 /// Position of a message in the ledger.
 pub(super) type MessageId = usize;
@@ -16,19 +18,21 @@ pub(super) type MessageId = usize;
 pub(super) enum Kind {
     Send,
     Write,
+    /// From the target's source memory.
+    Read,
 }
 
 /// A mistake of an application. The message must be refused, at the sender or at the target, and nothing else be harmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
     None,
-    /// The sender's own memory is not registered.
+    /// The poster's own memory is not registered.
     LocalKey,
-    /// Of a Send: another Q_Key. Of a Write-Record: an STag that nobody has.
+    /// Of a Send: another Q_Key. Else: an STag that nobody has.
     Key,
-    /// Of a Write-Record: it ends behind the region.
+    /// Of a Write-Record or Read: it ends behind the region.
     Bounds,
-    /// Of a Write-Record: the region gives peers no right to write.
+    /// Of a Write-Record or Read: the region gives peers no right to it.
     Access,
 }
 
@@ -45,6 +49,8 @@ pub(super) struct Message {
     pub(super) immediate: Option<u32>,
     pub(super) solicited: bool,
     pub(super) signaled: bool,
+    /// Of a Read.
+    pub(super) timeout: Duration,
     /// Known when it was posted.
     pub(super) target: Target,
     /// Known when its first datagram left.
@@ -54,7 +60,7 @@ pub(super) struct Message {
     pub(super) ended_in: u32,
 }
 
-/// Where a Write-Record goes.
+/// Where a Write-Record goes, or a Read comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) stag: u32,
@@ -76,9 +82,17 @@ pub(super) enum Outcome {
     /// So many times: a plain Send has no number, so each copy that the network makes is delivered (§2).
     Delivered(u32),
     Recorded(RangeMap),
+    /// A Read ended so, with these octets valid.
+    Read(End, Vec<(u32, u32)>),
 }
 
 impl Message {
+    /// Some of its octets.
+    pub(super) fn part(&self, offset: usize, length: usize) -> &'static [u8] {
+        let start = self.start + offset;
+        &source().octets[start..start + length]
+    }
+
     /// Its octets.
     pub(super) fn octets(&self) -> &'static [u8] {
         &source().octets[self.start..self.start + self.length as usize]
@@ -91,8 +105,33 @@ pub(super) struct Piece {
     pub(super) message: MessageId,
     pub(super) offset: u32,
     pub(super) length: u32,
-    /// The datagram is a plain Send.
-    pub(super) plain: bool,
+    pub(super) role: Role,
+}
+
+/// What a datagram is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A plain Send.
+    Plain,
+    /// A segment with an extension.
+    Numbered,
+    /// A Read Response.
+    Response,
+    /// A Terminate about a Read.
+    Terminate,
+    /// A Read Request or a cookie request, of no message.
+    Asking { cookie: bool },
+    /// A cookie.
+    Answer,
+    /// An answer to a QP that is closed.
+    Stray,
+}
+
+impl Role {
+    /// Whether it carries octets of a message.
+    pub(super) fn is_of_message(self) -> bool {
+        matches!(self, Self::Plain | Self::Numbered | Self::Response)
+    }
 }
 
 /// What a QP tells the others out of band, so that they can send to it.
@@ -100,7 +139,7 @@ pub(super) struct Piece {
 pub(super) struct Offer {
     pub(super) qkey: u32,
     pub(super) stag: u32,
-    /// An STag without the right to write.
+    /// An STag of the source memory, without the right to write.
     pub(super) read_only: u32,
     /// First address of the region and its length.
     pub(super) iova: u64,
@@ -128,6 +167,7 @@ pub(super) struct Ledger {
     pub(super) messages: Vec<Message>,
     pieces: Vec<Piece>,
     pub(super) offers: HashMap<Address, Offer>,
+    pub(super) talk: Talk,
     /// Trains that exceeded an MTU.
     pub(super) too_big: u64,
 }

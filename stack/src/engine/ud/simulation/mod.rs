@@ -15,6 +15,7 @@ mod memory;
 mod model;
 mod outgoing;
 mod qp;
+mod reads;
 mod scenario;
 mod statistics;
 mod tests;

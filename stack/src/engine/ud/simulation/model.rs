@@ -9,8 +9,9 @@ use std::time::Duration;
 use dgiwarp_rdmap::datagram::DropReason;
 use dgiwarp_sim::Address;
 
-use super::ledger::{Kind, Ledger, Message, MessageId, Piece, SentAs};
+use super::ledger::{Flaw, Kind, Ledger, Message, MessageId, Piece, Role, SentAs};
 use super::memory::Memory;
+use super::reads::Reader;
 
 const CLOSED_WINDOW: u32 = 1024;
 const REORDER_WINDOW: u32 = 64;
@@ -66,6 +67,7 @@ pub(super) enum Expected {
 pub(super) struct Placement<'a> {
     pub(super) target: &'a mut Memory,
     pub(super) receives: &'a mut Memory,
+    pub(super) sinks: &'a mut Memory,
 }
 
 type SourceKey = (Address, u32);
@@ -106,6 +108,9 @@ pub(super) struct Model {
     pub(super) dropped: [u64; DropReason::ALL.len()],
     pub(super) segments: u64,
     pub(super) octets: u64,
+    pub(super) reader: Reader,
+    /// Requests for responses and cookies that arrived, and cookies: what is made of them is not foretold.
+    pub(super) unforetold: u64,
 }
 
 /// What became of a segment.
@@ -127,6 +132,8 @@ impl Model {
             dropped: [0; DropReason::ALL.len()],
             segments: 0,
             octets: 0,
+            reader: Reader::default(),
+            unforetold: 0,
         }
     }
 
@@ -138,14 +145,23 @@ impl Model {
         ledger: &Ledger,
         memory: &mut Placement<'_>,
     ) {
-        let message = &ledger.messages[piece.message];
         let handled = if corrupted {
             Err(DropReason::BadCrc)
         } else {
-            match message.kind {
-                Kind::Send if piece.plain => self.plain_send(piece, message, memory),
-                Kind::Send => self.segmented_send(now, piece, ledger, memory),
-                Kind::Write => self.write_record(now, piece, ledger, memory),
+            match piece.role {
+                Role::Plain => self.plain_send(piece, &ledger.messages[piece.message], memory),
+                Role::Numbered => match ledger.messages[piece.message].kind {
+                    Kind::Send => self.segmented_send(now, piece, ledger, memory),
+                    Kind::Write => self.write_record(now, piece, ledger, memory),
+                    Kind::Read => unreachable!("no Read has an extension"),
+                },
+                Role::Response => self.reader.respond(piece, ledger, memory.sinks),
+                Role::Terminate => self.reader.terminate(piece.message),
+                Role::Stray => Err(DropReason::BadStag),
+                Role::Asking { .. } | Role::Answer => {
+                    self.unforetold += 1;
+                    return;
+                }
             }
         };
         match handled {
@@ -168,7 +184,7 @@ impl Model {
         message: &Message,
         memory: &mut Placement<'_>,
     ) -> Handled {
-        if message.flaw == super::ledger::Flaw::Key {
+        if message.flaw == Flaw::Key {
             return Err(DropReason::BadQkey);
         }
         let receive = self.take(message.length)?;
@@ -210,7 +226,7 @@ impl Model {
         memory: &mut Placement<'_>,
     ) -> Handled {
         let message = &ledger.messages[piece.message];
-        if message.flaw == super::ledger::Flaw::Key {
+        if message.flaw == Flaw::Key {
             return Err(DropReason::BadQkey);
         }
         let (source, number) = self.source_of(message)?;
@@ -452,12 +468,14 @@ impl Model {
             .sends
             .iter()
             .map(|open| open.since + REASSEMBLY_TIMEOUT);
-        records.chain(sends).min()
+        let reads = self.reader.next_deadline();
+        records.chain(sends).chain(reads).min()
     }
 
     /// The engine's timers ran. Returns the receives that went back to the queue.
     pub(super) fn expire(&mut self, now: Duration) -> usize {
         let record_timeout = self.limits.record_timeout;
+        self.reader.expire(now);
         self.close_records(|open| open.since + record_timeout <= now);
         let mut returned = 0;
         let is_over = |open: &Open| open.since + REASSEMBLY_TIMEOUT <= now;
@@ -496,7 +514,7 @@ impl Model {
 
     /// Whether nothing is open.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.records.is_empty() && self.sends.is_empty()
+        self.records.is_empty() && self.sends.is_empty() && self.next_expiry().is_none()
     }
 }
 
@@ -510,12 +528,12 @@ fn octets(message: &Message, piece: Piece) -> &'static [u8] {
     &message.octets()[piece.offset as usize..(piece.offset + piece.length) as usize]
 }
 
-fn octets_in(ranges: &[(u32, u32)]) -> u32 {
+pub(super) fn octets_in(ranges: &[(u32, u32)]) -> u32 {
     ranges.iter().map(|(start, end)| end - start).sum()
 }
 
 /// §4 last rule and §5 step 9: adds a segment's octets, unless they are all there or need a 65th range.
-fn add(ranges: &mut Vec<(u32, u32)>, piece: Piece) -> Handled {
+pub(super) fn add(ranges: &mut Vec<(u32, u32)>, piece: Piece) -> Handled {
     let (mut start, mut end) = (piece.offset, piece.offset + piece.length);
     if start == end {
         return Ok(());

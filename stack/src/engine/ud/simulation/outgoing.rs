@@ -1,7 +1,8 @@
 //! What leaves a QP: each datagram is checked against the message whose turn it is, and given to the network.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::{Peer, Train};
@@ -9,13 +10,18 @@ use dgiwarp_memory::socket::Piece as Octets;
 use dgiwarp_sim::{Address, Network, Rng};
 use rand::RngExt as _;
 
-use super::ledger::{self, Flaw, Kind, Ledger, Message, MessageId, Piece, SentAs, socket_addr};
+use super::ledger::{
+    self, Flaw, Kind, Ledger, Message, MessageId, Piece, Role, SentAs, socket_addr,
+};
+use super::reads;
 use crate::engine::ud::{SendOutcome, TransmitSink};
 use crate::{AddressHandle, WcStatus};
 
 /// UDP and IPv4 headers, which an MTU of a route counts and one of a link here does not.
 const IP_HEADERS: usize = 28;
 const ENETUNREACH: i32 = 101;
+/// Datagrams, so messages.
+const MOST_OF_A_TRAIN: u32 = 64;
 const CRC: usize = 4;
 
 /// How often a socket does not take what it is given.
@@ -41,6 +47,7 @@ pub(super) struct Outgoing {
     /// Messages that the network refused.
     refused: Vec<MessageId>,
     last_number: HashMap<Address, u32>,
+    used_numbers: HashSet<(Address, u32)>,
     last_msn: Option<u32>,
     /// Messages that may have taken a number and never left.
     skipped: u32,
@@ -57,6 +64,7 @@ impl Outgoing {
             left: None,
             refused: Vec::new(),
             last_number: HashMap::new(),
+            used_numbers: HashSet::new(),
             last_msn: None,
             skipped: 0,
             segments: 0,
@@ -159,7 +167,10 @@ impl Outgoing {
             message: id,
             offset,
             length,
-            plain: sent_as == SentAs::Plain,
+            role: match sent_as {
+                SentAs::Plain => Role::Plain,
+                SentAs::Numbered { .. } => Role::Numbered,
+            },
         }
     }
 
@@ -230,10 +241,15 @@ impl Outgoing {
             }
             SentAs::Numbered { number, .. } => (self.last_number.insert(to, number), number),
         };
+        if matches!(sent_as, SentAs::Numbered { .. }) {
+            assert!(self.used_numbers.insert((to, next)), "{next} is used once");
+        }
         if let Some(last) = last {
             let step = next.wrapping_sub(last);
             let most = 1 + self.skipped;
-            assert!((1..=most).contains(&step), "{next} after {last}");
+            // A message that is cut anew takes its number after those that were to leave in the same train.
+            let late = self.skipped > 0 && last.wrapping_sub(next) < MOST_OF_A_TRAIN;
+            assert!((1..=most).contains(&step) || late, "{next} after {last}");
         }
     }
 }
@@ -356,31 +372,71 @@ pub(super) struct Socket<'a> {
     pub(super) refusals: Refusals,
     pub(super) ledger: &'a RefCell<Ledger>,
     pub(super) outgoing: &'a mut Outgoing,
+    /// Reads that were posted, and whether each has not ended.
+    pub(super) reads: &'a [(MessageId, bool)],
+    /// To each host, by its position.
+    pub(super) paths: &'a [AddressHandle],
     pub(super) scratch: &'a mut Vec<u8>,
 }
 
 impl Socket<'_> {
-    /// What a socket says instead of taking a train, if it does not take it.
-    fn refuses(&mut self, to: Address, ah: &AddressHandle, train: &Train) -> Option<SendOutcome> {
+    /// What a socket says instead of taking datagrams, whatever they are, if it does not take them.
+    fn fails(&mut self) -> Option<SendOutcome> {
         if self.refusals.full > 0.0 && self.rng.random_bool(self.refusals.full) {
             return Some(SendOutcome::WouldBlock);
         }
         if self.refusals.unreachable > 0.0 && self.rng.random_bool(self.refusals.unreachable) {
-            let id = self.outgoing.current(&self.ledger.borrow());
-            self.outgoing.refused.push(id);
-            self.outgoing.skipped += 1;
-            self.outgoing.finish_current();
             return Some(SendOutcome::Failed(ENETUNREACH));
         }
+        None
+    }
+
+    fn is_too_big(&self, to: Address, ah: &AddressHandle, train: &Train) -> bool {
         let link = self.network.link(self.from.node, to.node);
-        let too_big = link.check(train.datagram()).err()?;
+        let Err(too_big) = link.check(train.datagram()) else {
+            return false;
+        };
         let size = u16::try_from(train.datagram()).unwrap();
         let route = u32::try_from(too_big.mtu + IP_HEADERS).unwrap();
         let smaller = ah.handle_too_big(self.origin + self.now, size, route);
         assert!(smaller, "every link takes the smallest datagrams");
+        self.ledger.borrow_mut().too_big += 1;
+        true
+    }
+
+    /// Checks datagrams of Reads and gives them to the network.
+    fn send_of_reads(&mut self, to: Address, octets: &[u8], size: usize) {
+        let known = reads::Known {
+            posted: self.reads,
+            may_wait: self.refusals.full > 0.0,
+        };
+        let mut ledger = self.ledger.borrow_mut();
+        for datagram in octets.chunks(size) {
+            let from = (self.from, self.outgoing.epoch);
+            let piece = reads::check(datagram, from, to, known, &mut ledger);
+            self.outgoing.segments += 1;
+            let id = self.network.send(self.now, self.from, to, datagram);
+            ledger.note(id.expect("every link takes it"), piece);
+        }
+    }
+
+    /// What a socket says instead of taking a train of posted messages, if it does not take it.
+    fn refuses(&mut self, to: Address, ah: &AddressHandle, train: &Train) -> Option<SendOutcome> {
+        let failed = self.fails();
+        if matches!(failed, Some(SendOutcome::Failed(_))) {
+            let id = self.outgoing.current(&self.ledger.borrow());
+            self.outgoing.refused.push(id);
+            self.outgoing.skipped += 1;
+            self.outgoing.finish_current();
+        }
+        if failed.is_some() {
+            return failed;
+        }
+        if !self.is_too_big(to, ah, train) {
+            return None;
+        }
         // A plain Send that is cut anew after all gives its number up.
         self.outgoing.skipped += 1;
-        self.ledger.borrow_mut().too_big += 1;
         Some(SendOutcome::TooBig)
     }
 }
@@ -403,6 +459,18 @@ impl TransmitSink for Socket<'_> {
     ) -> SendOutcome {
         let to = ledger::address(peer.socket_addr().unwrap());
         assert_eq!(ah.destination(), socket_addr(to).ip());
+        if let [Octets::Bytes(octets)] = pieces
+            && reads::is_of_reads(octets)
+        {
+            if let Some(outcome) = self.fails() {
+                return outcome;
+            }
+            if self.is_too_big(to, ah, train) {
+                return SendOutcome::TooBig;
+            }
+            self.send_of_reads(to, octets, train.datagram());
+            return SendOutcome::Sent;
+        }
         if let Some(outcome) = self.refuses(to, ah, train) {
             return outcome;
         }
@@ -437,15 +505,25 @@ impl TransmitSink for Socket<'_> {
 
     fn send_short(
         &mut self,
-        _peer: Peer,
-        _from: Option<std::net::IpAddr>,
-        _octets: &[u8],
-        _train: &Train,
+        peer: Peer,
+        from: Option<IpAddr>,
+        octets: &[u8],
+        train: &Train,
     ) -> SendOutcome {
-        unreachable!("no scenario reads");
+        // Answers leave from the address that was asked.
+        assert!(from.is_none_or(|from| from == socket_addr(self.from).ip()));
+        assert!(train.datagram() <= 512 && octets.len() == train.octets());
+        if let Some(outcome) = self.fails() {
+            return outcome;
+        }
+        let to = ledger::address(peer.socket_addr().unwrap());
+        self.send_of_reads(to, octets, train.datagram());
+        SendOutcome::Sent
     }
 
-    fn path(&mut self, _peer: Peer, _from: Option<std::net::IpAddr>) -> Option<AddressHandle> {
-        unreachable!("no scenario reads");
+    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<AddressHandle> {
+        assert!(from.is_none_or(|from| from == socket_addr(self.from).ip()));
+        let to = ledger::address(peer.socket_addr().unwrap());
+        Some(self.paths[to.node.0].clone())
     }
 }

@@ -13,6 +13,8 @@ use super::outgoing::Refusals;
 const LONGEST: u32 = 1 << 20;
 /// Smallest datagrams that every path takes (§8: never below 512 octets).
 const SMALLEST_MTU: usize = 512;
+/// The time that a Read has which must complete.
+pub(super) const FAR: Duration = Duration::from_secs(600);
 /// First port: a QPN.
 const PORT: u16 = 1000;
 
@@ -25,6 +27,14 @@ pub(super) enum Style {
     Lossy,
     /// The same, and hosts that are slow, post late, release late, make mistakes and restart.
     Harsh,
+    /// The same, with many short messages, some of which come when hundreds of newer ones have.
+    Chatty,
+}
+
+impl Style {
+    fn is_harsh(self) -> bool {
+        matches!(self, Self::Harsh | Self::Chatty)
+    }
 }
 
 /// A QP.
@@ -40,6 +50,8 @@ pub(super) struct QpPlan {
     pub(super) reports: Option<usize>,
     /// Octets that it sends per second at most; 0 is no limit.
     pub(super) max_rate: u64,
+    /// As the socket was granted one: it bounds what Reads ask for at once.
+    pub(super) receive_buffer: usize,
     /// Length of each receive.
     pub(super) receives: Vec<u32>,
     /// After which a receive is posted (again), at most.
@@ -152,10 +164,16 @@ impl Scenario {
             .into_iter()
             .filter(|to| to.node != from.node)
             .collect();
-        let count = rng.random_range(10..=100);
+        let chatty = self.style == Style::Chatty;
+        let count = rng.random_range(if chatty { 300..=1500 } else { 10..=100 });
+        let only = others[rng.random_range(0..others.len())];
         let mut at = micros(rng, 20_000);
         for _ in 0..count {
-            let to = others[rng.random_range(0..others.len())];
+            let to = if chatty {
+                only
+            } else {
+                others[rng.random_range(0..others.len())]
+            };
             let message = self.message(from, to, rng);
             at += self.pause(&message, rng);
             self.events.push((at, Event::Post(self.messages.len())));
@@ -173,19 +191,20 @@ impl Scenario {
                 let length = payload * rng.random_range(1..=15) + rng.random_range(0..=1);
                 u32::try_from(length).unwrap().min(LONGEST)
             }
+            _ if self.style == Style::Chatty => log_uniform(rng, 11),
             _ => log_uniform(rng, 20),
         };
-        let kind = if rng.random_bool(0.5) {
-            Kind::Send
-        } else {
-            Kind::Write
+        let kind = match rng.random_range(0..10) {
+            0..4 => Kind::Send,
+            4..8 => Kind::Write,
+            _ => Kind::Read,
         };
-        let flawed = self.style == Style::Harsh && rng.random_bool(0.05);
+        let flawed = self.style.is_harsh() && rng.random_bool(0.05);
         let flaw = match (flawed.then(|| rng.random_range(0..4)), kind) {
             (None, _) => Flaw::None,
             (Some(0), _) => Flaw::LocalKey,
-            (Some(2), Kind::Write) => Flaw::Bounds,
-            (Some(3), Kind::Write) => Flaw::Access,
+            (Some(2), Kind::Write | Kind::Read) => Flaw::Bounds,
+            (Some(3), Kind::Write | Kind::Read) => Flaw::Access,
             (Some(_), _) => Flaw::Key,
         };
         Message {
@@ -197,7 +216,12 @@ impl Scenario {
             length,
             immediate: rng.random_bool(0.4).then(|| rng.random()),
             solicited: rng.random_bool(0.2),
-            signaled: rng.random_bool(0.7),
+            signaled: kind == Kind::Read || rng.random_bool(0.7),
+            timeout: if rng.random_bool(0.3) {
+                Duration::from_millis(rng.random_range(1..300))
+            } else {
+                FAR
+            },
             target: Target::default(),
             sent_as: None,
             outcome: None,
@@ -211,8 +235,11 @@ impl Scenario {
             // An incomplete Send is over before the next, and no two share a receiver's limits. Time costs nothing here.
             return match message.kind {
                 Kind::Send => Duration::from_millis(rng.random_range(450..500)),
-                Kind::Write => micros(rng, 2_000),
+                Kind::Write | Kind::Read => micros(rng, 2_000),
             };
+        }
+        if self.style == Style::Chatty {
+            return micros(rng, 200);
         }
         let rate = self.link(message.from.node, message.to.node).rate;
         let nanos = u64::from(message.length) * 1_000_000_000 / rate.unwrap_or(1_000_000_000);
@@ -246,7 +273,7 @@ impl Scenario {
             let address = addresses[rng.random_range(0..addresses.len())];
             self.events.push((at(rng), Event::CompleteNow(address)));
         }
-        if self.style == Style::Harsh {
+        if self.style.is_harsh() {
             for _ in 0..rng.random_range(0..4) {
                 let address = addresses[rng.random_range(0..addresses.len())];
                 self.events.push((at(rng), Event::Restart(address)));
@@ -256,7 +283,7 @@ impl Scenario {
 }
 
 fn host(rng: &mut Rng, style: Style) -> HostPlan {
-    let harsh = style == Style::Harsh;
+    let harsh = style.is_harsh();
     let slow = harsh && rng.random_bool(0.2);
     HostPlan {
         qps: (0..rng.random_range(1..=2))
@@ -274,7 +301,7 @@ fn host(rng: &mut Rng, style: Style) -> HostPlan {
 
 fn qp(rng: &mut Rng, style: Style) -> QpPlan {
     let orderly = style == Style::Orderly;
-    let harsh = style == Style::Harsh;
+    let harsh = style.is_harsh();
     let grh = rng.random_bool(0.5);
     let roomy = LONGEST + 40;
     let receives = if orderly {
@@ -311,6 +338,7 @@ fn qp(rng: &mut Rng, style: Style) -> QpPlan {
             0 if !orderly => rng.random_range(2_000_000..200_000_000),
             _ => 0,
         },
+        receive_buffer: 1 << rng.random_range(16..24),
         reports: rng.random_bool(0.3).then(|| rng.random_range(0..100)),
         receives,
         post_delay: micros(rng, if slow { 100_000 } else { 10 }),
@@ -352,7 +380,7 @@ fn link(rng: &mut Rng, style: Style) -> LinkConfig {
     let orderly = style == Style::Orderly;
     let speed = 1_000_000 << rng.random_range(if orderly { 8..10 } else { 2..10 });
     let held_up = match (style, rng.random_range(0..10)) {
-        (Style::Harsh, 0) => 600_000,
+        (Style::Chatty, 0..5) | (Style::Harsh, 0) => 600_000,
         (_, 1..4) => 20_000,
         _ => 500,
     };

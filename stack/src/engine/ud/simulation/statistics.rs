@@ -6,6 +6,7 @@ use dgiwarp_rdmap::datagram::DropReason;
 use dgiwarp_sim::Fate;
 
 use super::ledger::{Kind, Outcome};
+use super::reads::End;
 use super::verdict::Run;
 
 /// Messages of this many segments count as long.
@@ -24,6 +25,8 @@ pub(super) struct Statistics {
     pub(super) delivered: u64,
     pub(super) whole_records: u64,
     pub(super) partial_records: u64,
+    pub(super) whole_reads: u64,
+    pub(super) failed_reads: u64,
     pub(super) dropped: [u64; DropReason::ALL.len()],
 }
 
@@ -37,7 +40,11 @@ impl Statistics {
         let ledger = run.ledger();
         self.too_big += ledger.too_big;
         let mut segments = vec![0; ledger.messages.len()];
-        for piece in ledger.pieces() {
+        for piece in ledger
+            .pieces()
+            .iter()
+            .filter(|piece| piece.role.is_of_message())
+        {
             segments[piece.message] += 1;
         }
         for (message, segments) in ledger.messages.iter().zip(segments) {
@@ -45,6 +52,10 @@ impl Statistics {
             self.long_messages += u64::from(segments >= LONG);
             match &message.outcome {
                 None => {}
+                Some(Outcome::Read(end, _)) => {
+                    self.whole_reads += u64::from(*end == End::Complete);
+                    self.failed_reads += u64::from(*end != End::Complete);
+                }
                 Some(Outcome::Delivered(times)) => self.delivered += u64::from(*times),
                 Some(Outcome::Recorded(map)) => {
                     debug_assert_eq!(message.kind, Kind::Write);
@@ -86,13 +97,15 @@ impl fmt::Display for Statistics {
             delivered,
             whole_records,
             partial_records,
+            whole_reads,
+            failed_reads,
             dropped: _,
         } = self;
         write!(
             f,
             "{runs} runs, {messages} messages ({long_messages} of {LONG} segments or more), {segments} segments, {lost} lost, \
              {corrupted} corrupted, {too_big} trains too big, {delivered} Sends delivered, {whole_records} whole and \
-             {partial_records} partial records; dropped:"
+             {partial_records} partial records, {whole_reads} Reads complete and {failed_reads} not; dropped:"
         )?;
         for reason in DropReason::ALL {
             if self.dropped(*reason) > 0 {

@@ -9,11 +9,14 @@ use dgiwarp_rdmap::datagram::DropReason;
 use dgiwarp_sim::{Log, NodeId, Simulation};
 
 use super::host::Host;
-use super::ledger::{Kind, Ledger, MessageId, Outcome};
-use super::scenario::{Scenario, Style};
+use super::ledger::{Flaw, Kind, Ledger, MessageId, Outcome};
+use super::reads::End;
+use super::scenario::{FAR, Scenario, Style};
 
-/// After the last arrival and the last posting: the longest timer, the latest a host runs it, and a held-up poll.
-const REST: Duration = Duration::from_millis(200 + 3 + 20);
+/// After the last thing sent, arrived or posted: the longest timer, the latest a host runs it, and a held-up poll.
+const REST: Duration = Duration::from_millis(300 + 3 + 20);
+/// A Read that ended early leaves a timer behind, which runs once in vain: at most eight times the patience with a slow peer.
+const IN_VAIN: Duration = Duration::from_secs(60);
 /// No scenario lasts longer.
 const LIMIT: Duration = Duration::from_secs(3600);
 
@@ -68,10 +71,16 @@ impl Run {
             .arrivals()
             .last()
             .map_or(Duration::ZERO, |arrival| arrival.at);
+        let sent = self
+            .log()
+            .sent()
+            .last()
+            .map_or(Duration::ZERO, |sent| sent.at);
+        let last = last.max(sent);
         let posted = scenario.events.last().map_or(Duration::ZERO, |(at, _)| *at);
         let delays = scenario.hosts.iter().flat_map(|host| &host.qps);
         let delay = delays.map(|qp| qp.post_delay.max(qp.release_delay)).max();
-        let rest = REST + delay.unwrap_or_default();
+        let rest = REST + IN_VAIN + delay.unwrap_or_default();
         let now = self.simulation.now();
         assert!(
             now <= last.max(posted) + rest,
@@ -102,6 +111,9 @@ impl Run {
             .filter(|arrival| !arrival.corrupted)
         {
             let piece = ledger.piece(arrival.datagram);
+            if !piece.role.is_of_message() {
+                continue;
+            }
             let entry = &mut passed[piece.message];
             entry.any = true;
             entry.intact += 1;
@@ -138,6 +150,16 @@ fn check_message(id: MessageId, ledger: &Ledger, passed: &Passed, style: Style) 
                 "message {id} was delivered, and not all arrived"
             );
         }
+        Some(Outcome::Read(end, ranges)) => {
+            let arrived = |&(start, end): &(u32, u32)| passed.map.contains(start, end);
+            assert!(passed.overflowed || ranges.iter().all(arrived));
+            let far = message.timeout >= FAR && !matches!(end, End::Flushed);
+            let flawless = message.flaw == Flaw::None || message.length == 0;
+            assert!(
+                *end == End::Complete || !far || !flawless,
+                "message {id}, a Read with time, ended {end:?}"
+            );
+        }
         Some(Outcome::Recorded(map)) => {
             let arrived = |&(start, end): &(u32, u32)| passed.map.contains(start, end);
             assert!(
@@ -150,6 +172,7 @@ fn check_message(id: MessageId, ledger: &Ledger, passed: &Passed, style: Style) 
         return;
     }
     match (message.kind, &message.outcome) {
+        (Kind::Read, outcome) => assert!(outcome.is_some(), "message {id}, a Read, ended"),
         (Kind::Send, outcome) => {
             let delivered = outcome.is_some();
             assert_eq!(
