@@ -77,6 +77,15 @@ pub const KNOBS: &[Knob] = &[
         show: |config| config.read_timeout.as_millis().to_string(),
     },
     Knob {
+        name: "DGIWARP_MAX_RATE",
+        help: "octets per second that each datagram queue pair sends at most, up to 1000000000000; 0 is no limit",
+        set: |config, text| {
+            config.max_rate = u64::try_from(number(text, 0, 1_000_000_000_000)?).ok()?;
+            Some(())
+        },
+        show: |config| config.max_rate.to_string(),
+    },
+    Knob {
         name: "DGIWARP_FAULT",
         help: "faults made in received datagrams, such as drop=0.01,dup=0.01,reorder=0.05,corrupt=0.001,delay=5ms,seed=1; \
                empty for none",
@@ -143,6 +152,8 @@ pub struct Config {
     /// An RDMA Read over datagrams that is not complete after this long ends in error, unless its work request says otherwise.
     /// Default 2 s.
     pub read_timeout: Duration,
+    /// Octets per second that each datagram queue pair sends at most, unless its attributes say otherwise; 0, the default, is no limit.
+    pub max_rate: u64,
     /// Faults made in received datagrams, to try programs on a bad network. Default none.
     pub fault: Option<Fault>,
     /// Directory for a capture file (pcapng) of each datagram queue pair, `qp-<pid>-<qpn>.pcapng`, with every datagram sent and
@@ -167,6 +178,7 @@ impl Default for Config {
             group_port: 18_514,
             record_timeout: Duration::from_millis(200),
             read_timeout: Duration::from_secs(2),
+            max_rate: 0,
             fault: None,
             pcap: None,
             stats: None,
@@ -260,6 +272,7 @@ mod tests {
             ("DGIWARP_GROUP_PORT", "4711"),
             ("DGIWARP_RECORD_TIMEOUT_MS", "50"),
             ("DGIWARP_READ_TIMEOUT_MS", "300"),
+            ("DGIWARP_MAX_RATE", "125000000"),
             ("DGIWARP_FAULT", "drop=0.5,seed=9"),
             ("DGIWARP_PERSONA", "iwarp"),
             ("HOME", "/"),
@@ -268,6 +281,7 @@ mod tests {
         assert_eq!(config.receive_buffer, 212_992);
         assert_eq!(config.max_mtu, 1500);
         assert_eq!(config.group_port, 4711);
+        assert_eq!(config.max_rate, 125_000_000);
         assert_eq!(config.record_timeout, Duration::from_millis(50));
         assert_eq!(config.read_timeout, Duration::from_millis(300));
         let fault = config.fault.unwrap();

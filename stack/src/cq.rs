@@ -170,7 +170,8 @@ impl AsFd for CompChannel {
 }
 
 impl Wc {
-    /// The record that a completion with opcode [`WcOpcode::WriteRecord`](crate::WcOpcode::WriteRecord) tells of.
+    /// The record that a completion with opcode [`WcOpcode::WriteRecord`](crate::WcOpcode::WriteRecord) or
+    /// [`WriteRecordSegment`](crate::WcOpcode::WriteRecordSegment) tells of.
     #[must_use]
     pub fn record(&self) -> RecordHandle {
         RecordHandle::from_u64(self.wr_id)

@@ -330,7 +330,7 @@ impl UcQp {
         self.qp.flush();
     }
 
-    /// Changes how many octets may leave per second, as [`UcQpAttr::max_rate`] has it.
+    /// Changes how many octets may leave per second; 0 is no limit.
     pub fn set_max_rate(&self, octets_per_second: u64) {
         self.qp.set_max_rate(octets_per_second);
     }

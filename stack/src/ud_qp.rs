@@ -49,8 +49,9 @@ pub struct UdQpAttr<'a> {
     /// Slots of the completion queue set aside for segments of records, 1 to 65,536, where [`PerSegment`](RecordCompletions::PerSegment) asks for their
     /// completions; QPs of one completion queue share them. Default 1024.
     pub segment_slots: usize,
-    /// Octets that may leave per second, headers included; 0, the default, is no limit. Sends and Write-Records have no feedback: one that is longer than
-    /// the receiver's buffer arrives whole only if the sender keeps to a rate that the receiver keeps up with.
+    /// Octets that may leave per second, headers included; 0, the default, is what [`Config::max_rate`](crate::Config::max_rate) says. Sends and Write-Records
+    /// have no feedback: one that is longer than the receiver's buffer arrives whole only if the sender keeps to a rate that the receiver keeps
+    /// up with. A receiver gives a Send 200 ms from its first segment on, so a rate of less than five times its length per second loses it.
     pub max_rate: u64,
     /// Whether receives begin with 40 octets for a GRH. Default no.
     pub grh: bool,
@@ -130,7 +131,10 @@ impl UdQp {
             grh: attr.grh,
             max_recv_wr: recv_queue.capacity(),
             record_slots: attr.record_slots,
-            max_rate: attr.max_rate,
+            max_rate: match attr.max_rate {
+                0 => rnic.config.max_rate,
+                rate => rate,
+            },
             segment_completions: attr.record_completions == RecordCompletions::PerSegment,
             send_copy: rnic.config.send_copy,
             record_timeout: rnic.config.record_timeout,
@@ -351,7 +355,7 @@ impl UdQp {
         self.shared.run(|inner| inner.engine.set_qkey(qkey));
     }
 
-    /// Changes how many octets may leave per second, as [`UdQpAttr::max_rate`] has it.
+    /// Changes how many octets may leave per second; 0 is no limit. See [`UdQpAttr::max_rate`].
     pub fn set_max_rate(&self, octets_per_second: u64) {
         self.shared.set_max_rate(octets_per_second);
     }

@@ -297,9 +297,9 @@ fn soak_a_write_record_of_a_gibibyte_arrives() {
 #[test]
 fn a_rate_is_kept_while_nobody_polls() {
     const MESSAGES: u64 = 20;
-    let slow = Node::with(1 << 20, Config::default(), |attr| {
-        attr.max_rate = 50_000_000;
-    });
+    let mut config = Config::default();
+    config.max_rate = 50_000_000;
+    let slow = Node::with(1 << 20, config, |_| ());
     let nobody = slow.to_port(Ipv4Addr::LOCALHOST.into(), 9);
     let began = now();
     for wr_id in 0..MESSAGES {
