@@ -144,7 +144,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     }
 
     /// The same for a segment that the caller parsed. What belongs to Reads is the
-    /// [`Requester`](super::Requester)'s and the [`Responder`](super::Responder)'s, not taken here.
+    /// [`Requester`](super::read::Requester)'s and the [`Responder`](super::read::Responder)'s, not taken here.
     ///
     /// # Errors
     /// As [`handle_segment`](Self::handle_segment).
