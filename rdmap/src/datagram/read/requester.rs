@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use super::segment::Short;
-use super::targets::{TargetId, Targets};
+use super::targets::{MAX_OPEN, TargetId, Targets};
 use crate::datagram::{Cookie, PlaceFailed, Secret};
 use crate::wire::Cause;
 use chunk::Chunks;
@@ -181,6 +181,8 @@ pub struct Requester<K, V, R> {
     exchange_wanted: bool,
     octets_in_flight: u32,
     datagrams_in_flight: u32,
+    /// The window had no room; it opens when half of it has. Requests then leave several at a time, which wakes the target less often.
+    is_full: bool,
     msn: Msn,
     drawn: u64,
     submitted: u64,
@@ -207,6 +209,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             exchange_wanted: false,
             octets_in_flight: 0,
             datagrams_in_flight: 0,
+            is_full: false,
             msn: Msn::new(config.msn),
             drawn: 0,
             submitted: 0,
@@ -323,7 +326,8 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
 
     fn enter_round(&mut self, id: TargetId) {
         let target = self.targets.get_mut(id);
-        if !target.in_round && !target.ready.is_empty() {
+        target.is_full &= target.open > MAX_OPEN / 2;
+        if !target.in_round && !target.is_full && !target.ready.is_empty() {
             target.in_round = true;
             self.round.push_back(id);
         }

@@ -51,6 +51,8 @@ pub(super) struct Target<K, V> {
     pub(super) reads: u32,
     /// Requests sent whose responses are not all there.
     pub(super) open: u32,
+    /// There were as many as may be; the next go out when half of them are done.
+    pub(super) is_full: bool,
     /// Reads that have octets to ask for, each once.
     pub(super) ready: VecDeque<ReadKey>,
     /// Whether the target stands in the round of those that may be asked.
@@ -178,6 +180,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash> Targets<K, V> {
             exchange: None,
             reads: 0,
             open: 0,
+            is_full: false,
             ready: VecDeque::new(),
             in_round: false,
             errno: None,

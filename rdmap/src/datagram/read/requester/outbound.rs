@@ -50,12 +50,10 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     #[must_use]
     #[inline]
     pub fn has_transmit(&self) -> bool {
-        let open = self.octets_in_flight < self.limits.octets
-            && self.datagrams_in_flight < self.limits.datagrams;
         !self.queued.is_empty()
             || self.exchange_wanted
             || !self.repeats.is_empty()
-            || (open && !self.round.is_empty())
+            || (self.is_open() && !self.round.is_empty())
     }
 
     /// The next segment to be sent. It counts as sent now.
@@ -65,6 +63,13 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             .or_else(|| self.next_exchange(now))
             .or_else(|| self.next_repeat(now))
             .or_else(|| self.next_chunk(now))
+    }
+
+    /// Whether there may be room in the window.
+    fn is_open(&self) -> bool {
+        !self.is_full
+            || (self.octets_in_flight <= self.limits.octets / 2
+                && self.datagrams_in_flight <= self.limits.datagrams / 2)
     }
 
     fn next_exchange(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
@@ -178,6 +183,10 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     }
 
     fn next_chunk(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
+        if !self.is_open() {
+            return None;
+        }
+        self.is_full = false;
         while let Some(&id) = self.round.front() {
             let target = self.targets.get_mut(id);
             let Some(&key) = target.ready.front() else {
@@ -185,6 +194,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
                 continue;
             };
             if target.open >= MAX_OPEN {
+                target.is_full = true;
                 self.leave_round(id);
                 continue;
             }
@@ -193,6 +203,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
                 continue;
             }
             if !self.has_window(key) {
+                self.is_full = true;
                 return None;
             }
             self.ask_next(now, id, key);
