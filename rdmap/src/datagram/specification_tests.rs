@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use dgiwarp_codec::crc;
 use dgiwarp_ddp::{Msn, STag, Segment, TaggedOffset};
 
+use super::Cookie;
 use super::DropReason;
-use super::segment::{self, MAX_HEADER, Parsed, Template};
+use super::segment::{self, MAX_HEADER, Parsed, Prefix, Template};
 use crate::wire::{Extension, Flags};
 
 const SPECIFICATION: &str = include_str!("../../../rfc-notes/datagram-mapping.md");
@@ -133,8 +134,11 @@ fn encode_message(example: &Example) -> Vec<u8> {
         last: offset as usize + payload.len() == length,
     };
     let mut datagram = vec![0; MAX_HEADER];
-    let header = template.emit(segment, &mut datagram);
-    assert_eq!(header, template.header_len());
+    let cookie = example.fields.get("cookie");
+    let cookie = cookie.map(|_| Cookie::new(example.number("cookie")));
+    let prefix = Prefix::new(template, cookie);
+    let header = prefix.emit(segment, &mut datagram);
+    assert_eq!(header, prefix.length());
     datagram.truncate(header);
     datagram.extend_from_slice(&payload);
     datagram
