@@ -34,6 +34,8 @@ use crate::{AddressHandle, Config, Error, ErrorEntry, ErrorReason, PostError, Qp
 
 /// Trains that one turn sends before others get theirs.
 const SEND_BUDGET: usize = 32;
+/// The same where some of them answer Read Requests: who asks for much must not keep those waiting whose datagrams came behind.
+const ANSWER_BUDGET: usize = 2;
 /// Receives of a socket that leaves its place: more than its buffer holds.
 const MAX_DRAIN: usize = 1 << 16;
 /// How soon, in milliseconds, who waits for a cookie looks whether another thread received it.
@@ -164,10 +166,15 @@ impl UdShared {
 
     fn work(&self, inner: &mut UdInner) {
         self.posting.empty(|wqe| inner.engine.accept(wqe));
-        self.transmit(inner);
+        let budget = if inner.engine.has_answers() {
+            ANSWER_BUDGET
+        } else {
+            SEND_BUDGET
+        };
+        self.transmit(inner, budget);
     }
 
-    fn transmit(&self, inner: &mut UdInner) {
+    fn transmit(&self, inner: &mut UdInner, budget: usize) {
         if !inner.engine.has_unsent() {
             return;
         }
@@ -190,7 +197,7 @@ impl UdShared {
         let mut completions = self.completions();
         let sent = inner
             .engine
-            .transmit(now, SEND_BUDGET, &self.mrs, &mut sink, &mut completions);
+            .transmit(now, budget, &self.mrs, &mut sink, &mut completions);
         if let Some((index, peer, local)) = sink.connect {
             self.connect(inner, now, index, peer, local);
         }
@@ -333,9 +340,13 @@ impl UdShared {
             inner.engine.count_drop(DropReason::Malformed);
             return true;
         }
+        let behind = inner.engine.has_answers();
         self.take_in(inner, now, arrival);
-        if inner.engine.has_answers() {
-            self.transmit(inner);
+        if behind {
+            // Its turn comes with the next poll.
+            self.remember_unsent();
+        } else if inner.engine.has_answers() {
+            self.transmit(inner, ANSWER_BUDGET);
         }
         self.note_deadline(inner);
         if let Advice::Connect(place) = inner.sockets.note(now, index, received.from)

@@ -73,6 +73,22 @@ pub(crate) fn overruns(port: u16) -> u64 {
     of("/proc/net/udp") + of("/proc/net/udp6")
 }
 
+/// Octets that lie in the sockets of a port and were not received yet, the kernel's overhead included.
+pub(crate) fn waiting(port: u16) -> u64 {
+    let of = |table: &str| {
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        let mine = table.lines().skip(1).filter_map(|line| {
+            let words: Vec<_> = line.split_ascii_whitespace().collect();
+            let (_, received) = words[4].split_once(':').unwrap();
+            words[1]
+                .ends_with(&format!(":{port:04X}"))
+                .then(|| u64::from_str_radix(received, 16).unwrap())
+        });
+        mine.sum::<u64>()
+    };
+    of("/proc/net/udp") + of("/proc/net/udp6")
+}
+
 /// Resident memory of this process, in octets.
 pub(crate) fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use super::common::{given, now};
 use super::control;
-use super::wire::{Place, plain_send, seal, segmented_send, write_record};
+use super::wire::{
+    Place, Request, cookie_of, cookie_request, plain_send, read_request, seal, segmented_send,
+    write_record,
+};
 
 /// What the attacker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,18 +31,24 @@ pub(crate) enum Attack {
     PartialSends,
     /// Each datagram from a sender that just restarted.
     ManyEpochs,
+    /// Read Requests and requests for cookies, from an address that proved nothing.
+    Reads,
+    /// Read Requests with the right cookie, each for much more than itself.
+    ReadsWithCookie,
     /// Nothing bad: Sends to another queue pair. What an attack costs is compared with this.
     WellBehaved,
 }
 
 impl Attack {
-    pub(crate) const HOSTILE: [Self; 9] = [
+    pub(crate) const HOSTILE: [Self; 11] = [
         Self::Noise,
         Self::SealedNoise,
         Self::Replay,
         Self::OtherSources,
         Self::HugeRecords,
         Self::RecordEach,
+        Self::Reads,
+        Self::ReadsWithCookie,
         Self::PartialSends,
         Self::ManyEpochs,
         Self::IncompleteRecordEach,
@@ -66,12 +75,18 @@ const SOCKETS: usize = 3;
 const BATCH: u64 = 32;
 /// The longest record.
 const HUGE: u32 = 1 << 30;
+/// The epoch of the attacker's Read Requests.
+const EPOCH: u32 = 0x4ead;
+/// How long the answer to a request for a cookie is waited for.
+const COOKIE_WITHIN: Duration = Duration::from_millis(100);
 
 /// What the attacker knows of its target.
 struct Knowledge {
     rkey: u32,
     base: u64,
     qkey: u32,
+    /// Of each socket, if it asked for one.
+    cookies: [Option<u64>; SOCKETS],
 }
 
 /// xorshift: fast, and the same in every run.
@@ -157,8 +172,48 @@ fn make(attack: Attack, known: &Knowledge, count: u32, random: &mut Random, out:
             segmented_send(out, known.qkey, place, &[6; 64]);
         }
         Attack::ManyEpochs => write(out, place(random.word(), 1, 16, 0), &[7; 16]),
+        Attack::Reads if random.below(4) == 0 => cookie_request(out, EPOCH, random.next()),
+        Attack::Reads => {
+            let size = [100, 1 << 20][usize::try_from(random.below(2)).unwrap()];
+            read_request(out, request(known, count, size, None));
+        }
+        Attack::ReadsWithCookie => {
+            // The one of the socket whose turn it is.
+            let cookie = known.cookies[usize::try_from(count).unwrap() % SOCKETS];
+            read_request(out, request(known, count, 1 << 22, cookie));
+        }
         Attack::WellBehaved => plain_send(out, known.qkey, &[8; 64]),
     }
+}
+
+fn request(known: &Knowledge, count: u32, size: u32, cookie: Option<u64>) -> Request {
+    Request {
+        epoch: EPOCH,
+        cookie,
+        sink: count,
+        size,
+        rkey: known.rkey,
+        remote_addr: known.base,
+    }
+}
+
+/// Asks for a cookie as a peer does. Answers to earlier requests are passed over.
+fn ask_for_cookie(socket: &UdpSocket, to: SocketAddr) -> Option<u64> {
+    let mut out = Vec::new();
+    cookie_request(&mut out, EPOCH, 1);
+    socket.send_to(&out, to).unwrap();
+    let until = now() + COOKIE_WITHIN;
+    let mut buffer = [0; 65_536];
+    while now() < until {
+        let cookie = socket
+            .recv(&mut buffer)
+            .ok()
+            .and_then(|length| cookie_of(&buffer[..length]));
+        if cookie.is_some() {
+            return cookie;
+        }
+    }
+    None
 }
 
 /// Does what it is told, until its process is ended: an attack on a port, for some time, at some rate.
@@ -167,10 +222,11 @@ pub(crate) fn run() {
         .split(' ')
         .map(|word| word.parse().unwrap())
         .collect();
-    let known = Knowledge {
+    let mut known = Knowledge {
         rkey: u32::try_from(words[0]).unwrap(),
         base: words[1],
         qkey: u32::try_from(words[2]).unwrap(),
+        cookies: [None; SOCKETS],
     };
     let sockets = [(); SOCKETS].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     sockets
@@ -185,9 +241,14 @@ pub(crate) fn run() {
         };
         let attack = Attack::from_number(*attack);
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(*port).unwrap()));
+        let (mut sent, mut octets, mut answered) = (0, 0, 0);
+        answers(&sockets);
+        if attack == Attack::ReadsWithCookie {
+            known.cookies = [0, 1, 2].map(|place| ask_for_cookie(&sockets[place], to));
+            sent += u64::try_from(SOCKETS).unwrap();
+        }
         let began = now();
         let until = began + Duration::from_millis(*millis);
-        let (mut sent, mut octets) = (0, 0);
         while now() < until {
             // No faster than told.
             let due = began.elapsed().as_micros() * u128::from(*rate) / 1_000_000;
@@ -196,16 +257,16 @@ pub(crate) fn run() {
                 continue;
             }
             for _ in 0..BATCH {
+                let socket = &sockets[usize::try_from(count).unwrap() % SOCKETS];
                 make(attack, &known, count, &mut random, &mut out);
                 count = count.wrapping_add(1);
-                let socket = &sockets[usize::try_from(sent).unwrap() % SOCKETS];
                 if socket.send_to(&out, to).is_ok() {
                     sent += 1;
                     octets += u64::try_from(out.len()).unwrap();
                 }
             }
+            answered += answers(&sockets);
         }
-        let answered = answers(&sockets);
         vec![
             sent,
             octets,

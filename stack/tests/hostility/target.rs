@@ -9,7 +9,7 @@ use dgiwarp::{
 };
 
 use super::common::node::{Node, SOON};
-use super::common::{now, overruns};
+use super::common::{now, overruns, waiting};
 use super::good::{CONTENT, CREDIT, SEND_LENGTH, SLOTS, WRITE};
 
 /// The Q_Key, which the attacker knows too.
@@ -69,7 +69,7 @@ impl Target {
         let buffer = Buffer::zeroed(1 << 30).unwrap();
         let mr = attacked
             .pd
-            .register(buffer.region(), Access::REMOTE_WRITE)
+            .register(buffer.region(), Access::REMOTE_READ | Access::REMOTE_WRITE)
             .unwrap();
         let this = Self {
             cq,
@@ -182,7 +182,9 @@ impl Target {
                 overruns: overruns(port),
             };
             match quiet_since {
-                Some((datagrams, since)) if datagrams == ledger.datagrams() => {
+                Some((datagrams, since))
+                    if datagrams == ledger.datagrams() && waiting(port) == 0 =>
+                {
                     if now() - since > SETTLED {
                         return ledger;
                     }

@@ -87,3 +87,50 @@ pub(crate) fn plain_send(out: &mut Vec<u8>, qkey: u32, payload: &[u8]) {
     out.extend(payload);
     seal(out);
 }
+
+/// What a Read Request asks for, and with which cookie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) epoch: u32,
+    pub(crate) cookie: Option<u64>,
+    /// Where the octets shall go: names the request.
+    pub(crate) sink: u32,
+    pub(crate) size: u32,
+    pub(crate) rkey: u32,
+    pub(crate) remote_addr: u64,
+}
+
+/// A Read Request.
+pub(crate) fn read_request(out: &mut Vec<u8>, request: Request) {
+    out.clear();
+    out.extend([if request.cookie.is_some() { 0x45 } else { 0x41 }, 0x41]);
+    for word in [request.epoch, 1, request.sink, 0] {
+        out.extend(word.to_be_bytes());
+    }
+    if let Some(cookie) = request.cookie {
+        out.extend(cookie.to_be_bytes());
+    }
+    out.extend(request.sink.to_be_bytes());
+    out.extend(0_u64.to_be_bytes());
+    out.extend(request.size.to_be_bytes());
+    out.extend(request.rkey.to_be_bytes());
+    out.extend(request.remote_addr.to_be_bytes());
+    seal(out);
+}
+
+/// A request for a cookie.
+pub(crate) fn cookie_request(out: &mut Vec<u8>, epoch: u32, nonce: u64) {
+    out.clear();
+    out.extend([0x49, 1, 0, 0]);
+    out.extend(epoch.to_be_bytes());
+    out.extend(nonce.to_be_bytes());
+    out.extend([0; 16]);
+    seal(out);
+}
+
+/// The cookie of an answer to such a request.
+pub(crate) fn cookie_of(answer: &[u8]) -> Option<u64> {
+    let is_answer = answer.len() == 36 && answer.starts_with(&[0x49, 2]);
+    let cookie = answer.get(16..24).filter(|_| is_answer)?;
+    Some(u64::from_be_bytes(cookie.try_into().unwrap()))
+}
