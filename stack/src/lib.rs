@@ -74,7 +74,7 @@ pub use counters::QpCounters;
 pub use cq::{CompChannel, Cq};
 pub use dgiwarp_llp_tcp_mpa::{
     Config as MpaConfig, Established, Negotiation, ReadDepths, Rejection, Request as MpaRequest,
-    Revision as MpaRevision,
+    Revision as MpaRevision, RtrSet,
 };
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};

@@ -275,7 +275,7 @@ impl RcQp {
     }
 
     /// Connects to a listener, as MPA Initiator. [`MpaConfig::emss`] is replaced by what TCP finds, and
-    /// [`MpaConfig::rtr`] by a zero-length Write.
+    /// [`MpaConfig::rtr`] loses the zero-length Send, which is not done here.
     ///
     /// # Errors
     /// [`ConnectError`]; the queue pair may then be used for another attempt.

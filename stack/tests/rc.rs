@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dgiwarp::{
     Access, Buffer, Config, ConnectError, Cq, MpaConfig, Mr, Pd, RcEnd, RcListener, RcQp, RcQpAttr,
-    RcSendWr, ReadDepths, RecvWr, Rnic, Wc, WcOpcode, WcStatus,
+    RcSendWr, ReadDepths, RecvWr, Rnic, RtrSet, Wc, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -85,6 +85,14 @@ fn sends_of_all_sizes_both_ways() {
         peer_to_peer: true,
         ..MpaConfig::default()
     };
+    let rtr_read = MpaConfig {
+        rtr: RtrSet {
+            read: true,
+            ..RtrSet::NONE
+        },
+        depths: ReadDepths { ird: 0, ord: 0 },
+        ..peer_to_peer.clone()
+    };
     let markers = MpaConfig {
         markers: true,
         ..MpaConfig::default()
@@ -93,7 +101,7 @@ fn sends_of_all_sizes_both_ways() {
         crc: false,
         ..MpaConfig::default()
     };
-    for mpa in [MpaConfig::default(), peer_to_peer, markers, bare] {
+    for mpa in [MpaConfig::default(), peer_to_peer, rtr_read, markers, bare] {
         let (client, server) = (End::new(4 << 20), End::new(4 << 20));
         client.post_recv(1);
         server.post_recv(2);

@@ -11,7 +11,7 @@ mod ours;
 use core::time::Duration;
 use std::net::SocketAddr;
 
-use dgiwarp::{MpaConfig, RcEnd, RcListener, ReadDepths, WcStatus};
+use dgiwarp::{MpaConfig, RcEnd, RcListener, ReadDepths, RtrSet, WcStatus};
 use dgiwarp_conform::siw::{self, GUEST_IP, GuestCommand, HOST_IP, Output, Vm};
 use ours::End;
 
@@ -178,6 +178,27 @@ fn rdma_client_and_server(vm: &Vm) {
     ended_well(client);
 }
 
+/// Peer-to-peer mode with a zero-length Read as RTR indication, which siw does if told so; both ends connect.
+fn rtr_by_read() {
+    let vm = Vm::boot(&["peer_to_peer=1", "rtr_mode=2"]).unwrap();
+    let mpa = MpaConfig {
+        peer_to_peer: true,
+        rtr: RtrSet {
+            read: true,
+            ..RtrSet::NONE
+        },
+        ..MpaConfig::default()
+    };
+    we_connect(&vm, &mpa, 7500, 16);
+    siw_connects(&vm, &mpa, 16);
+    // A side that offers both; siw has only this one.
+    let mpa = MpaConfig {
+        peer_to_peer: true,
+        ..MpaConfig::default()
+    };
+    siw_connects(&vm, &mpa, 5001);
+}
+
 #[test]
 fn siw() {
     if let Some(reason) = siw::obstacle() {
@@ -208,4 +229,6 @@ fn siw() {
         siw_connects(&vm, mpa, 5001);
     }
     operations::all(&vm);
+    drop(vm);
+    rtr_by_read();
 }

@@ -67,16 +67,32 @@ impl<Q: Copy> Requester<Q> {
 
     /// Takes credit and a message number. RFC 5040 §6.1: outstanding requests never exceed the limit.
     fn begin(&mut self) -> Option<Msn> {
-        if self.outstanding() >= self.limit {
-            return None;
-        }
+        (self.outstanding() < self.limit).then(|| self.next_msn())
+    }
+
+    fn next_msn(&mut self) -> Msn {
         let msn = self.msn;
         self.msn = msn.next();
-        Some(msn)
+        msn
     }
 
     pub(super) fn read(&mut self, source: ReadSource, request: Q) -> Option<(Msn, ReadRequest)> {
         let msn = self.begin()?;
+        Some((msn, self.push_read(msn, source, request)))
+    }
+
+    /// A Read of nothing that needs no credit.
+    pub(super) fn rtr_read(&mut self, request: Q) -> (Msn, ReadRequest) {
+        let nothing = ReadSource {
+            stag: STag::new(0),
+            start: TaggedOffset::new(0),
+            length: 0,
+        };
+        let msn = self.next_msn();
+        (msn, self.push_read(msn, nothing, request))
+    }
+
+    fn push_read(&mut self, msn: Msn, source: ReadSource, request: Q) -> ReadRequest {
         let sink = STag::new(msn.get());
         self.reads.push_back(Read {
             msn,
@@ -85,14 +101,13 @@ impl<Q: Copy> Requester<Q> {
             placed: 0,
             request,
         });
-        let header = ReadRequest {
+        ReadRequest {
             sink_stag: sink,
             sink_offset: TaggedOffset::new(0),
             size: source.length,
             source_stag: source.stag,
             source_offset: source.start,
-        };
-        Some((msn, header))
+        }
     }
 
     pub(super) fn atomic(

@@ -275,6 +275,13 @@ impl<R, Q: Copy> Stream<R, Q> {
         Some(short(Opcode::ReadRequest, msn, &header.emit()))
     }
 
+    /// The whole of a Read Request of nothing, as it serves for an RTR indication (RFC 6581 §9.2): the first request of all, which needs no
+    /// credit.
+    pub fn rtr_read(&mut self, request: Q) -> ArrayVec<u8, { untagged::LEN + read_request::LEN }> {
+        let (msn, header) = self.requester.rtr_read(request);
+        short(Opcode::ReadRequest, msn, &header.emit())
+    }
+
     /// The whole of an atomic request; `None` while there is no credit.
     pub fn atomic(
         &mut self,

@@ -264,7 +264,7 @@ fn link(
     match event {
         Event::Established(established) => {
             let startup = Startup {
-                send_rtr: established.send_rtr.is_some(),
+                send_rtr: established.send_rtr,
                 rest: &rest,
             };
             let config = RcConfig {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_tcp_mpa::{Connection, TcpEnd};
+use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
 use nix::poll::PollFlags;
 
 use super::cm::{CmQueue, Happened};
@@ -50,8 +50,8 @@ pub(crate) struct RcInner {
 /// What the startup leaves to do.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Startup<'a> {
-    /// An RTR indication is due.
-    pub(crate) send_rtr: bool,
+    /// The RTR indication that is due.
+    pub(crate) send_rtr: Option<Rtr>,
     /// What arrived behind the startup frames.
     pub(crate) rest: &'a [u8],
 }
@@ -162,8 +162,8 @@ impl RcShared {
                 return None;
             }
             let mut engine = RcEngine::new(config, mpa);
-            if startup.send_rtr {
-                engine.send_rtr(clock::now());
+            if let Some(rtr) = startup.send_rtr {
+                engine.send_rtr(clock::now(), rtr);
             }
             engine.handle_input(
                 clock::now(),

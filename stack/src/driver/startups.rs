@@ -17,9 +17,10 @@ use slab::Slab;
 use super::{clock, tcp};
 use crate::{Error, MpaConfig};
 
-/// The RTR indication that this end can send, and receive without a trace.
+/// The RTR indications that this end can send, and receive without a trace. A zero-length Send would take a receive.
 const RTR: RtrSet = RtrSet {
     write: true,
+    read: true,
     ..RtrSet::NONE
 };
 /// Startups that a listener has at a time; those beyond wait in its backlog, so that strangers cannot use up the descriptors.
@@ -311,7 +312,7 @@ impl Startups {
             };
             let config = MpaConfig {
                 emss,
-                rtr: RTR,
+                rtr: listener.mpa.rtr.intersection(RTR),
                 ..listener.mpa.clone()
             };
             listener.half_open += 1;
@@ -436,7 +437,7 @@ fn request(
     }
     let config = MpaConfig {
         emss: tcp::emss(stream).map_err(Failure::Tcp)?,
-        rtr: RTR,
+        rtr: mpa.rtr.intersection(RTR),
         ..mpa.clone()
     };
     let mut connection =

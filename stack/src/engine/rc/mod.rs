@@ -16,7 +16,7 @@ mod wqe;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use dgiwarp_llp_tcp_mpa::{Connection, Event, Role, TcpEnd};
+use dgiwarp_llp_tcp_mpa::{Connection, Event, Role, Rtr, TcpEnd};
 use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
 
 use super::cq::CompletionSink;
@@ -32,6 +32,9 @@ pub use end::RcEnd;
 pub(crate) use wqe::{MAX_INLINE, RcData, RcSendWqe, RcWork};
 
 type RcStream = Stream<RecvWqe, u64>;
+
+/// Stands for the Read that is an RTR indication and no work request.
+const RTR_READ: u64 = u64::MAX;
 
 /// Settings of a connected QP's engine.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +72,11 @@ impl RcEngine {
         let negotiation = mpa.negotiation();
         let is_initiator = negotiation.is_some_and(|it| it.role == Role::Initiator);
         let depths = negotiation.map_or(Depths { ird: 0, ord: 0 }, |it| Depths {
-            ird: it.depths.ird,
+            // RFC 6581 §9.1: a Read as RTR indication has to be taken even where no others are.
+            ird: match it.rtr {
+                Some(rtr) if rtr.read => it.depths.ird.max(1),
+                Some(_) | None => it.depths.ird,
+            },
             ord: it.depths.ord,
         });
         Self {
@@ -91,9 +98,17 @@ impl RcEngine {
         }
     }
 
-    /// Sends the RTR indication that this end does: a zero-length RDMA Write. It comes before everything else (RFC 6581 §5).
-    pub(crate) fn send_rtr(&mut self, now: Instant) {
-        self.send_empty_write(now);
+    /// Sends the RTR indication that was agreed on. It comes before everything else (RFC 6581 §5).
+    pub(crate) fn send_rtr(&mut self, now: Instant, rtr: Rtr) {
+        match rtr {
+            Rtr::Write => self.send_empty_write(now),
+            Rtr::Read => {
+                let ulpdu = self.stream.rtr_read(RTR_READ);
+                self.put(now, &ulpdu, &[]);
+            }
+            // Not one that this end says it can send.
+            Rtr::Send => {}
+        }
     }
 
     fn send_empty_write(&mut self, now: Instant) {
