@@ -232,6 +232,14 @@ impl Endpoint {
             bandwidth::run(endpoint, task, &geometry, blocking, &mut watch))
     }
 
+    /// Completes the report of a round that the client has ended.
+    pub(crate) fn finish(&mut self, report: &mut RoundReport) -> Result<()> {
+        if self.spec.mode != Mode::Loss || self.spec.subject.op == Op::Read {
+            return Ok(());
+        }
+        each!(&mut self.kind, endpoint => bandwidth::finish(endpoint, report))
+    }
+
     /// Gets ready for the next round, on both sides before either starts.
     pub(crate) fn start_round(&mut self) -> Result<()> {
         self.round = self.round.wrapping_add(1);

@@ -123,8 +123,6 @@ pub(crate) enum Arrival {
 pub(crate) struct RecordShape {
     /// Gaps between, before and behind the valid ranges.
     pub(crate) holes: u64,
-    /// Segments that the valid ranges consist of.
-    pub(crate) segments: u64,
 }
 
 /// What [`Flow::poll`] is asked for.
@@ -160,6 +158,10 @@ pub(crate) trait Flow {
     fn mark(&mut self, _mark: Mark) -> Result<bool> {
         Ok(false)
     }
+
+    /// The sender ended the round: what is still incomplete stays as it is, and is shown by
+    /// [`poll`](Self::poll).
+    fn settle(&mut self) {}
 
     /// What became of this side's datagrams since the round started; zeros where it cannot tell.
     fn datagrams(&mut self) -> Datagrams {

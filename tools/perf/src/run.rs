@@ -392,7 +392,11 @@ fn fill_loss(row: &mut Row, group: &Group, one: &Series) {
             _ => (&round.here, &round.there),
         };
         let (from, to) = (&source.datagrams, &sink.datagrams);
-        let marks_lost = from.marks.saturating_sub(to.marks);
+        // A raw receiver drops no marks.
+        let marks_lost = match one.subject.transport {
+            Transport::Ud => from.marks.saturating_sub(to.marks),
+            Transport::Udp | Transport::Tcp => 0,
+        };
         sent += from.sent.saturating_sub(from.marks);
         dropped += to.dropped.saturating_sub(marks_lost);
         refused += to.refused;

@@ -158,9 +158,12 @@ impl Session {
         let endpoint = self.endpoints.get_mut(endpoint).ok_or_else(no_endpoint)?;
         endpoint.start_round()?;
         self.control.send(&Reply::Ready)?;
-        let report = endpoint.round(messages, &mut self.control, &self.interrupt)?;
+        let mut report = endpoint.round(messages, &mut self.control, &self.interrupt)?;
         match self.control.receive(SESSION_TIMEOUT, &self.interrupt)? {
-            Request::Stop => Ok(Reply::Report(report)),
+            Request::Stop => {
+                endpoint.finish(&mut report)?;
+                Ok(Reply::Report(report))
+            }
             other => Err(PerfError::Protocol(format!("{other:?} instead of stop"))),
         }
     }

@@ -21,7 +21,11 @@ use crate::measure::{Arrival, Flow, Geometry, Idle, RecordShape, Want, Watch};
 /// CPU for a while must not be sent another window too soon: its buffer is still full.
 const STALL: Duration = Duration::from_millis(100);
 
-/// A mark that is not answered is repeated after this long: it or the credit was lost.
+/// With marks, nothing counts as lost while some of them may still be answered.
+const MARKED_STALL: Duration = Duration::from_secs(1);
+
+/// A mark that is not answered is repeated after this long, and then after twice as long each time: it
+/// was lost, or the receiver has no CPU.
 const MARK_AGAIN: Duration = Duration::from_millis(2);
 
 /// After the client's stop, a stream without loss is still read until it is quiet this long.
@@ -112,7 +116,7 @@ pub(crate) fn run<F: Flow>(
                 }
                 Idle::Checked(now) => {
                     let quiet = now - *quiet_since.get_or_insert(now);
-                    if quiet > STALL {
+                    if quiet > if sender.marks { MARKED_STALL } else { STALL } {
                         sender.presume_lost();
                     } else if quiet > MARK_AGAIN && sender.marks {
                         sender.mark_again(flow, now)?;
@@ -127,12 +131,38 @@ pub(crate) fn run<F: Flow>(
     let mut report = receiver.report();
     let counted = flow.datagrams();
     report.datagrams = Datagrams {
-        marks: report.datagrams.marks + sender.marks_sent,
-        valid: report.datagrams.valid + counted.valid,
+        marks: counted.marks + sender.marks_sent,
         ..counted
     };
     report.cpu_ns = cpu_time().saturating_sub(cpu_start);
     Ok(report)
+}
+
+/// What a receiver adds to its report when the client has ended a round with marks: repeated ones may have
+/// come after the end, or what was there before it if all of them were lost.
+pub(crate) fn finish<F: Flow>(flow: &mut F, report: &mut RoundReport) -> Result<()> {
+    flow.settle();
+    loop {
+        match flow.poll(Want::Data, false)? {
+            Arrival::Data { bytes, record, .. } if bytes > 0 => {
+                report.received_bytes += bytes;
+                count_message(report, record);
+            }
+            Arrival::Data { .. } | Arrival::Credit(_) | Arrival::Other => {}
+            Arrival::Nothing => break,
+        }
+    }
+    report.datagrams = flow.datagrams();
+    Ok(())
+}
+
+/// A message that arrived, completely or with holes.
+fn count_message(report: &mut RoundReport, record: Option<RecordShape>) {
+    let holes = record.map_or(0, |record| record.holes);
+    report.complete += u64::from(holes == 0);
+    report.records += u64::from(record.is_some());
+    report.records_with_holes += u64::from(holes > 0);
+    report.holes += holes;
 }
 
 /// The sending half: what is in flight, and how much more may be.
@@ -152,6 +182,7 @@ struct Sender {
     marked: u64,
     marks_sent: u64,
     repeated: Option<Instant>,
+    patience: Duration,
 }
 
 impl Sender {
@@ -170,6 +201,7 @@ impl Sender {
             marked: 0,
             marks_sent: 0,
             repeated: None,
+            patience: MARK_AGAIN,
         }
     }
 
@@ -193,11 +225,12 @@ impl Sender {
 
     /// Repeats the latest mark, unless that was done a moment ago.
     fn mark_again(&mut self, flow: &mut impl Flow, now: Instant) -> Result<()> {
-        let lately = self.repeated.is_some_and(|last| now - last < MARK_AGAIN);
+        let lately = self.repeated.is_some_and(|last| now - last < self.patience);
         if lately || self.acknowledged == self.sent {
             return Ok(());
         }
         self.repeated = Some(now);
+        self.patience *= 2;
         self.mark(flow)
     }
 
@@ -215,6 +248,7 @@ impl Sender {
     fn credit(&mut self, position: u64) {
         let position = (position + self.written_off).min(self.sent);
         self.acknowledged = self.acknowledged.max(position);
+        (self.repeated, self.patience) = (None, MARK_AGAIN);
     }
 
     fn presume_lost(&mut self) {
@@ -262,7 +296,6 @@ impl Receiver {
 
     fn data(&mut self, bytes: u64, end: Option<u64>) {
         if bytes == 0 && self.marks {
-            self.report.datagrams.marks += 1;
             self.seen = self.seen.max(end.unwrap_or(0));
             self.ended |= self.seen >= self.expected && end == Some(self.seen);
             return;
@@ -278,14 +311,9 @@ impl Receiver {
     }
 
     fn message(&mut self, bytes: u64, record: Option<RecordShape>) {
-        let holes = record.map_or(0, |record| record.holes);
         let mark = bytes == 0 && self.marks;
-        self.report.complete += u64::from(!mark && holes == 0);
-        if let Some(record) = record {
-            self.report.records += 1;
-            self.report.holes += holes;
-            self.report.records_with_holes += u64::from(holes > 0);
-            self.report.datagrams.valid += record.segments;
+        if !mark {
+            count_message(&mut self.report, record);
         }
     }
 
@@ -372,10 +400,11 @@ mod tests {
         receiver.data(100, Some(500));
         assert_eq!((receiver.credit_due(), receiver.done()), (None, false));
         receiver.data(0, Some(500));
+        receiver.message(0, None);
         assert_eq!((receiver.credit_due(), receiver.done()), (Some(500), true));
         let report = receiver.report();
         assert_eq!((report.received_bytes, report.first_bytes), (100, 100));
-        assert_eq!(report.datagrams.marks, 2);
+        assert_eq!(report.complete, 0);
     }
 
     #[test]

@@ -364,10 +364,7 @@ impl Flow for Reads {
         Ok(Arrival::Data {
             bytes: read.valid,
             end: Some(self.ended),
-            record: Some(RecordShape {
-                holes: read.holes,
-                segments: 0,
-            }),
+            record: Some(RecordShape { holes: read.holes }),
         })
     }
 

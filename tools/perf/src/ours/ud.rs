@@ -90,6 +90,7 @@ pub(crate) struct Ud {
     highest: u64,
     /// Counters at the start of the round, and the last mark, shown when everything before it was.
     counted: Counted,
+    seen: Seen,
     ending: Option<u64>,
 }
 
@@ -99,6 +100,13 @@ struct Counted {
     sent: u64,
     dropped: u64,
     refused: u64,
+}
+
+/// What this side saw of a round's datagrams.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    marks: u64,
+    valid: u64,
 }
 
 /// What the queue pair's own words mean here.
@@ -217,6 +225,7 @@ impl Ud {
             round: 0,
             highest: 0,
             counted: Counted::default(),
+            seen: Seen::default(),
             ending: None,
         };
         Ok((ud, offer))

@@ -7,7 +7,7 @@ use crate::control::Datagrams;
 use crate::error::Result;
 use crate::loss::{self, Mark};
 use crate::measure::{Arrival, Flow, RecordShape, Want};
-use crate::ours::ud::{Counted, Ud, too_early};
+use crate::ours::ud::{Counted, Seen, Ud, too_early};
 use crate::pattern::{self, POSITION_BITS, POSITION_MASK, narrow, widen};
 
 /// An immediate is the low bits of the round and of the message number.
@@ -31,6 +31,7 @@ impl Flow for Ud {
         }
         self.ending = None;
         self.counted = self.counted();
+        self.seen = Seen::default();
         Ok(())
     }
 
@@ -84,8 +85,13 @@ impl Flow for Ud {
             sent: now.sent - self.counted.sent,
             dropped: now.dropped - self.counted.dropped,
             refused: now.refused - self.counted.refused,
-            ..Datagrams::default()
+            marks: self.seen.marks,
+            valid: self.seen.valid,
         }
+    }
+
+    fn settle(&mut self) {
+        self.qp.complete_records();
     }
 }
 
@@ -129,7 +135,9 @@ impl Ud {
         if stamp >> POSITION_BITS != self.round {
             return Ok(Arrival::Other);
         }
-        match Mark::from_position(stamp & POSITION_MASK) {
+        let mark = Mark::from_position(stamp & POSITION_MASK);
+        self.seen.marks += u64::from(mark.is_some());
+        match mark {
             None if self.group.is_some() => {
                 let from = wc.source.map_or(0, |source| source.port());
                 let reached = self.members.credit(from, stamp & POSITION_MASK);
@@ -207,16 +215,14 @@ impl Ud {
                 pattern::verify_stream(&bytes, from, &self.pattern)?;
             }
         }
+        if self.mode == Mode::Loss {
+            self.seen.valid += loss::segments_in(&record.ranges, self.segment);
+        }
         Ok(Arrival::Data {
             bytes: u64::from(wc.byte_len),
             end: Some(end),
             record: Some(RecordShape {
                 holes: holes(&record.ranges, record.length),
-                segments: if self.mode == Mode::Loss {
-                    loss::segments_in(&record.ranges, self.segment)
-                } else {
-                    0
-                },
             }),
         })
     }
