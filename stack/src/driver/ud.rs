@@ -576,7 +576,9 @@ impl UdShared {
                 .close_reads(self.tables(), &mut self.completions());
         });
         while self.run(|inner| {
-            self.work(inner);
+            // Little at a time, so that the deadline is kept.
+            self.posting.empty(|wqe| inner.engine.accept(wqe));
+            self.transmit(inner, ANSWER_BUDGET);
             inner.engine.has_unsent()
         }) && clock::now() < deadline
         {

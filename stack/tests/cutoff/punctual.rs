@@ -8,8 +8,8 @@ use super::common::{now, sleep};
 /// How late anything may be.
 pub(crate) const SLACK: Duration = Duration::from_millis(50);
 /// A thread that did nothing but sleep was this late: then the machine is to blame.
-const STALL: Duration = Duration::from_millis(10);
-const ATTEMPTS: u32 = 4;
+const STALL: Duration = Duration::from_millis(4);
+const ATTEMPTS: u32 = 6;
 
 /// When something was due, and when it came.
 #[derive(Debug, Clone, Copy)]
