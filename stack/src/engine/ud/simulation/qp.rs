@@ -107,6 +107,8 @@ pub(super) struct Qp {
     target_keys: Keys,
     read_only: u32,
     pub(super) follow_ups: Vec<FollowUp>,
+    /// The record released last: its handle names nothing, also when its slot has another.
+    released: Option<RecordHandle>,
 }
 
 impl Qp {
@@ -146,6 +148,7 @@ impl Qp {
             read_only: source_keys.rkey,
             life: 0,
             follow_ups: Vec::new(),
+            released: None,
             address,
             plan,
             pd,
@@ -220,6 +223,7 @@ impl Qp {
             "a released record is gone"
         );
         self.model.release();
+        self.released = Some(handle);
     }
 
     /// Datagrams arrived in one call: what the oracle knows of each, and their octets.
@@ -448,6 +452,8 @@ impl Qp {
 
     fn check_record(&mut self, wc: &Wc, id: MessageId, ledger: &mut Ledger) {
         let handle = RecordHandle::from_u64(wc.wr_id);
+        let stale = self.released.and_then(|handle| self.engine.record(handle));
+        assert!(stale.is_none(), "a stale handle names a record");
         let record = self.engine.record(handle).expect("it was found");
         self.check_completion(wc, record.map.octets(), id, ledger);
         let message = &ledger.messages[id];
@@ -556,6 +562,7 @@ impl Qp {
         (self.engine, self.model, self.outgoing) = live(self.address, &self.plan, self.pd, rng);
         self.know_regions();
         self.life += 1;
+        self.released = None;
     }
 
     /// Nothing may be left to do, and memory holds what it must.
