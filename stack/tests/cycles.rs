@@ -138,6 +138,14 @@ fn thousands_of_connections_leave_nothing() {
 }
 
 #[test]
+#[ignore = "the tenth of it runs every time"]
+fn soak_ten_thousand_connections_leave_nothing() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let test = "soak_ten_thousand_connections_leave_nothing";
+    compare(test, CYCLES, |number| connection_cycle(&rnic, number));
+}
+
+#[test]
 fn ten_thousand_devices_leave_nothing() {
     compare("ten_thousand_devices_leave_nothing", CYCLES, |number| {
         cycle(&Rnic::open(Config::default()).unwrap(), number);

@@ -163,11 +163,18 @@ fn read_responses_that_nobody_asked_for() {
     }
 }
 
-/// siw, 2026-06: a malformed MPA request, then a good one from the same host, again and again.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// siw, 2026-06: a malformed MPA request, then a good one from the same host, again and again. Nothing of either is left.
 #[test]
 fn malformed_requests_and_then_good_ones() {
     let target = Target::new();
-    for round in 0..100usize {
+    drop(target.accept());
+    while target.cq.poll_one().unwrap().is_some() {}
+    let before = descriptors();
+    for round in 0..1000usize {
         let mut bad = REQUEST.to_vec();
         bad[round % 20] ^= 0x81;
         let mut stream = TcpStream::connect(target.address()).unwrap();
@@ -187,6 +194,59 @@ fn malformed_requests_and_then_good_ones() {
             drop(stream);
             drop(qp);
         }
+    }
+    // Other tests of this program have sockets of their own.
+    assert!(descriptors() < before + 100);
+}
+
+/// A whole Send with this MSN.
+fn send(msn: u8, payload: &[u8]) -> Vec<u8> {
+    let mut ulpdu = vec![0; 18];
+    (ulpdu[0], ulpdu[1], ulpdu[13]) = (0x41, 0x43, msn);
+    ulpdu.extend(payload);
+    fpdu(&ulpdu)
+}
+
+/// A stream cut at any octet ends what was posted; what came whole before counts.
+#[test]
+fn a_stream_cut_at_any_octet() {
+    let target = Target::new();
+    let stream = [send(1, b"first"), send(2, b"the second, which is longer")];
+    let whole = stream.concat();
+    for cut in 0..whole.len() {
+        let (qp, mut peer) = target.accept();
+        let sges = [target.mr.sge(..100)];
+        let second = RecvWr {
+            wr_id: 1,
+            sges: &sges,
+        };
+        qp.post_recv(&[second]).unwrap();
+        peer.write_all(&whole[..cut]).unwrap();
+        drop(peer);
+        let wc = target.cq.wait(SOON).unwrap().expect("a completion");
+        let first = cut >= stream[0].len();
+        assert_eq!(wc.status == WcStatus::Success, first, "cut at {cut}");
+        let wc = target.cq.wait(SOON).unwrap().expect("a completion");
+        assert_eq!(wc.status, WcStatus::Flushed, "cut at {cut}");
+        let between = cut == 0 || cut == stream[0].len();
+        let end = qp.end().expect("the connection is over");
+        assert_eq!(end == RcEnd::PeerClosed, between, "cut at {cut}: {end}");
+    }
+}
+
+/// Whichever octet of an FPDU is wrong, nothing of it or behind it is delivered.
+#[test]
+fn nothing_is_delivered_behind_a_wrong_crc() {
+    let target = Target::new();
+    for octet in 0..send(1, b"bad").len() {
+        let (qp, mut peer) = target.accept();
+        let mut bad = send(1, b"bad");
+        bad[octet] ^= 4;
+        peer.write_all(&[bad, send(2, b"late")].concat()).unwrap();
+        drop(peer);
+        let end = target.end_of(&qp);
+        assert!(matches!(end, RcEnd::Mpa(_)), "octet {octet}: {end}");
+        assert_eq!(target.memory.to_vec(0, 100), [0; 100]);
     }
 }
 
