@@ -69,6 +69,8 @@ pub(crate) struct UdShared {
     /// The reason is a full socket.
     blocked: AtomicBool,
     closed: AtomicBool,
+    /// A thread is taking the QP out of service, and sends what it still can.
+    closing: AtomicBool,
 }
 
 /// What a QP is made of.
@@ -121,6 +123,7 @@ impl UdShared {
             unsent: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
         });
         let member = this.recv_cq.attach(&Qp::Ud(Arc::clone(&this)));
         let registered =
@@ -165,6 +168,9 @@ impl UdShared {
     }
 
     fn work(&self, inner: &mut UdInner) {
+        if self.closing.load(Ordering::Acquire) {
+            return;
+        }
         self.posting.empty(|wqe| inner.engine.accept(wqe));
         let budget = if inner.engine.has_answers() {
             ANSWER_BUDGET
@@ -238,7 +244,8 @@ impl UdShared {
     }
 
     fn remember_unsent(&self) {
-        if !self.unsent.swap(true, Ordering::AcqRel)
+        if !self.closing.load(Ordering::Acquire)
+            && !self.unsent.swap(true, Ordering::AcqRel)
             && let Some(member) = self.member.get()
         {
             self.recv_cq.add_unsent(*member);
@@ -247,6 +254,9 @@ impl UdShared {
 
     /// Goes on with what could not be sent. If something is left, returns whether a full socket is why.
     pub(crate) fn flush_unsent(&self) -> Option<bool> {
+        if self.closing.load(Ordering::Acquire) {
+            return None;
+        }
         self.serialized
             .try_run(|inner| self.work(inner), |inner| self.work(inner));
         self.unsent
@@ -570,6 +580,8 @@ impl UdShared {
     /// Takes the QP out of service. Sends that the network has not taken yet get a bounded time.
     pub(crate) fn close(&self) {
         let deadline = clock::now() + FLUSH_FOR;
+        // From now on only this thread sends: whoever else did would hold the engine while the time runs out.
+        self.closing.store(true, Ordering::Release);
         self.run(|inner| {
             inner
                 .engine

@@ -67,9 +67,18 @@ fn watched<R>(what: impl FnOnce() -> R) -> (R, Duration) {
                 stall.fetch_max(micros, Ordering::Relaxed);
             }
         });
-        let result = what();
-        over.store(true, Ordering::Relaxed);
-        result
+        // Also when it panics: the scope waits for the sleeper.
+        let _over = Over(&over);
+        what()
     });
     (result, Duration::from_micros(stall.into_inner()))
+}
+
+/// Ends the sleeper when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
