@@ -274,7 +274,8 @@ impl Background {
             }
             for cq in &queues {
                 if writable || cq.has_unsent() {
-                    at_once |= cq.flush_unsent();
+                    // A queue that is polled needs help only now and then, and this thread would take a core from its poller.
+                    at_once |= cq.flush_unsent() && cq.watch_state().is_on();
                 }
                 cq.run_timers();
             }

@@ -95,6 +95,8 @@ pub(crate) struct CqShared {
     polls_with_completions: AtomicU32,
     unsent: Mutex<Vec<MemberId>>,
     has_unsent: AtomicBool,
+    /// The last look at the sockets found something.
+    busy: AtomicBool,
     /// No timer of a member expires before this, in nanoseconds of the driver's clock.
     deadline: AtomicU64,
     watch: Watch,
@@ -128,6 +130,7 @@ impl CqShared {
             polls_with_completions: AtomicU32::new(0),
             unsent: Mutex::new(Vec::new()),
             has_unsent: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
             deadline: AtomicU64::new(u64::MAX),
             watch: Watch::new(),
             sleepers: AtomicU32::new(0),
@@ -361,6 +364,7 @@ impl CqShared {
                 got = found == Some(true);
             }
         }
+        self.busy.store(got, Ordering::Relaxed);
         drop(poller);
         if got && by == By::Poller {
             self.found_by_poller();
@@ -507,7 +511,15 @@ impl CqShared {
     pub(crate) fn add_unsent(&self, member: MemberId) {
         self.unsent.lock().push(member);
         self.has_unsent.store(true, Ordering::Release);
-        self.background.wake();
+        // Whoever polls goes on with it. Should that end, the thread's next tick sees to it.
+        if self.watch.is_on() {
+            self.background.wake();
+        }
+    }
+
+    /// Whether more arrives than is taken, as far as is known.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
     }
 
     pub(crate) fn has_unsent(&self) -> bool {

@@ -52,6 +52,8 @@ pub(crate) struct UdInner {
     /// What stands between them, if somebody asked for it.
     instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
+    /// While much arrives, answers wait until then.
+    answer_after: Option<Instant>,
 }
 
 /// A datagram QP, shared by its handle, its completion queues and the background thread.
@@ -113,6 +115,7 @@ impl UdShared {
                 answers: Answers::default(),
                 instruments: parts.instruments,
                 deadline: None,
+                answer_after: None,
             }),
             posting: Posting::new(parts.max_send_wr),
             recv_queue: parts.recv_queue,
@@ -172,12 +175,27 @@ impl UdShared {
             return;
         }
         self.posting.empty(|wqe| inner.engine.accept(wqe));
-        let budget = if inner.engine.has_answers() {
-            ANSWER_BUDGET
+        if inner.engine.has_answers() {
+            self.answer(inner);
         } else {
-            SEND_BUDGET
-        };
-        self.transmit(inner, budget);
+            self.transmit(inner, SEND_BUDGET);
+        }
+    }
+
+    /// Sends some of what others asked for, and of what was posted. While much arrives, answers get a quarter of the time: who reads without
+    /// end must not keep the others' datagrams waiting.
+    fn answer(&self, inner: &mut UdInner) {
+        let began = clock::now();
+        let is_busy = self.recv_cq.is_busy();
+        let waits = is_busy && inner.answer_after.is_some_and(|after| began < after);
+        inner.engine.let_answers_wait(waits);
+        if waits {
+            self.transmit(inner, SEND_BUDGET);
+            return;
+        }
+        self.transmit(inner, if is_busy { 1 } else { ANSWER_BUDGET });
+        let ended = clock::now();
+        inner.answer_after = Some(ended + (ended - began) * 3);
     }
 
     fn transmit(&self, inner: &mut UdInner, budget: usize) {
@@ -219,6 +237,8 @@ impl UdShared {
             self.note_deadline(inner);
         }
         match sent {
+            // Answers wait.
+            Transmitted::All if inner.engine.has_unsent() => self.remember_unsent(),
             Transmitted::All => self.unsent.store(false, Ordering::Release),
             Transmitted::Budget => self.remember_unsent(),
             // A timer goes on with it.
@@ -356,7 +376,7 @@ impl UdShared {
             // Its turn comes with the next poll.
             self.remember_unsent();
         } else if inner.engine.has_answers() {
-            self.transmit(inner, ANSWER_BUDGET);
+            self.answer(inner);
         }
         self.note_deadline(inner);
         if let Advice::Connect(place) = inner.sockets.note(now, index, received.from)
@@ -586,6 +606,7 @@ impl UdShared {
             inner
                 .engine
                 .close_reads(self.tables(), &mut self.completions());
+            inner.engine.let_answers_wait(false);
         });
         while self.run(|inner| {
             // Little at a time, so that the deadline is kept.

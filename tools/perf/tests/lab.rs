@@ -91,8 +91,8 @@ fn two_hosts_over_both_families() {
             let rows = server.rows(&format!(
                 "--transport ud --mode {mode} --size 64,20000 --iters 200 --rounds 4 --check"
             ));
-            // Raw UDP, Send and Write-Record.
-            assert_eq!(rows.len(), 6, "{rows:?}");
+            // Raw UDP, Send, Write-Record and Read.
+            assert_eq!(rows.len(), 8, "{rows:?}");
             for row in &rows {
                 assert!(row["loss"].as_f64() < Some(0.5), "{row}");
                 assert_eq!(row["baseline"].is_string(), row["transport"] == "ud");

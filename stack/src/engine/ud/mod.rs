@@ -86,6 +86,8 @@ pub(crate) struct UdEngine {
     errors: ErrorQueue,
     /// The rate made sending pause; it goes on at this time.
     paused_until: Option<Instant>,
+    /// What Reads send waits.
+    answers_wait: bool,
 }
 
 impl UdEngine {
@@ -114,6 +116,7 @@ impl UdEngine {
             reads: Reads::new(&config),
             counters: QpCounters::default(),
             errors: ErrorQueue::default(),
+            answers_wait: false,
             config,
         }
     }
@@ -154,7 +157,7 @@ impl UdEngine {
             qpn: self.config.qpn.into(),
             copy: self.config.send_copy,
         };
-        let sent = if self.reads.has_transmit() {
+        let sent = if self.reads.has_transmit() && !self.answers_wait {
             self.transmit_in_turn(context, budget, sink, completions)
         } else {
             self.send
@@ -330,6 +333,11 @@ impl UdEngine {
 
     pub(crate) fn has_unsent(&self) -> bool {
         !self.send.is_empty() || self.reads.has_transmit()
+    }
+
+    /// Whether only what was posted is transmitted, until this is called again.
+    pub(crate) fn let_answers_wait(&mut self, wait: bool) {
+        self.answers_wait = wait;
     }
 
     /// Whether something received, or a timer, has made something to send.
