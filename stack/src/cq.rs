@@ -1,7 +1,7 @@
 //! Completion queues and channels.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -69,6 +69,30 @@ impl Cq {
 }
 
 /// Tells a program of completions (`ibv_create_comp_channel(3)`). Cloning shares it.
+///
+/// Its descriptor is for poll(2), epoll(7) and what is built on them, beside other descriptors of the program. Ask for a notification, poll
+/// what came before, and only then wait:
+///
+/// ```
+/// # use dgiwarp::{Config, Cq, CompChannel, Rnic};
+/// # use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+/// # use std::os::fd::AsFd;
+/// # fn example(cq: &Cq, channel: &CompChannel) -> Result<(), Box<dyn std::error::Error>> {
+/// cq.request_notification(false);
+/// while let Some(wc) = cq.poll_one()? {
+///     println!("{wc:?}");
+/// }
+/// let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
+/// poll(&mut fds, PollTimeout::NONE)?;
+/// while let Some(id) = channel.next_event(false) {
+///     assert_eq!(id, cq.id());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An edge-triggered poller (`EPOLLET`, as mio and tokio use it) hears only when something comes that was not there: before it waits,
+/// [`is_ready`](Self::is_ready) must say no. With the feature `tokio`, `AsyncCq` does all that.
 #[derive(Debug, Clone)]
 pub struct CompChannel {
     pub(crate) shared: Arc<ChannelShared>,
@@ -141,6 +165,13 @@ impl ChannelShared {
 }
 
 impl CompChannel {
+    /// Whether the descriptor is readable now.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
     /// The [`Cq::id`] of a queue that has what it was asked to tell of. Receives what has arrived. With
     /// `block` it waits; else `None` means that there is no event now.
     #[must_use]
@@ -166,6 +197,13 @@ impl CompChannel {
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.epoll.0.as_fd()
+    }
+}
+
+/// The number of that descriptor.
+impl AsRawFd for CompChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -45,6 +45,8 @@
 #![forbid(unsafe_code)]
 
 mod ah;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod config;
 mod connections;
 mod counters;
@@ -68,6 +70,8 @@ mod ud_qp;
 mod wr;
 
 pub use ah::AddressHandle;
+#[cfg(feature = "tokio")]
+pub use asynchronous::AsyncCq;
 pub use config::{Config, KNOBS, Knob};
 pub use connections::{ChannelListener, ConnectionChannel, ConnectionEvent};
 pub use counters::QpCounters;

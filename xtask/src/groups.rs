@@ -122,6 +122,7 @@ pub const BUILD_CHECKS: &[Check] = &[
         arguments: &[
             "clippy",
             "--workspace",
+            "--all-features",
             "--all-targets",
             "--",
             "--deny",
@@ -131,7 +132,7 @@ pub const BUILD_CHECKS: &[Check] = &[
     },
     Check {
         name: "documentation",
-        arguments: &["doc", "--workspace", "--no-deps"],
+        arguments: &["doc", "--workspace", "--all-features", "--no-deps"],
         environment: Some(("RUSTDOCFLAGS", "--deny warnings")),
     },
     Check {
@@ -144,14 +145,15 @@ pub const BUILD_CHECKS: &[Check] = &[
 /// Compiles what the tests load and start besides their own binaries: libraries and programs in the test profile.
 pub const PROGRAMS_FOR_TESTS: Check = Check {
     name: "programs for the tests",
-    arguments: &["build", "--workspace"],
+    // As the tests are compiled, or what they share would be compiled twice.
+    arguments: &["build", "--workspace", "--all-features"],
     environment: None,
 };
 
 /// Runs the examples in the documentation comments.
 pub const DOCUMENTATION_TESTS: Check = Check {
     name: "documentation examples",
-    arguments: &["test", "--workspace", "--doc"],
+    arguments: &["test", "--workspace", "--all-features", "--doc"],
     environment: None,
 };
 

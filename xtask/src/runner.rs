@@ -149,7 +149,7 @@ impl Run<'_> {
     /// Compiles the tests of the chosen packages, and learns which programs they are.
     fn compile_tests(&mut self) -> Result<Tally, Box<dyn Error>> {
         let options = self.options;
-        let mut arguments = vec!["test", "--no-run"];
+        let mut arguments = vec!["test", "--no-run", "--all-features"];
         if options.packages.is_empty() {
             arguments.push("--workspace");
         }

@@ -75,6 +75,7 @@ pub fn test_programs(packages: &[String]) -> Result<Vec<TestProgram>, Box<dyn Er
     command.args([
         "test",
         "--no-run",
+        "--all-features",
         "--message-format",
         "json-render-diagnostics",
     ]);
