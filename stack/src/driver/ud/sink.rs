@@ -1,0 +1,182 @@
+//! The way of trains and short segments from the engine to the sockets.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use dgiwarp_llp_udp::{Peer, Train};
+use dgiwarp_memory::socket::Piece;
+
+use super::super::answers::Answers;
+use super::super::notices::Notices;
+use super::super::tap::Tap;
+use super::super::udp_socket::{Leave, can_send_trains};
+use super::super::udp_sockets::{Advice, SocketIndex, UdpSockets};
+use super::super::way::Way;
+use super::super::{route, staging};
+use super::UdShared;
+use crate::AddressHandle;
+use crate::engine::ud::{SendOutcome, TransmitSink};
+
+/// Hands trains to the sockets of a QP.
+pub(super) struct SocketSink<'a> {
+    pub(super) qp: &'a UdShared,
+    pub(super) sockets: &'a mut UdpSockets,
+    pub(super) answers: &'a mut Answers,
+    pub(super) now: Instant,
+    /// A peer that became busy with this train.
+    pub(super) connect: Option<(SocketIndex, Peer, IpAddr)>,
+    /// What the network said of earlier trains.
+    pub(super) notices: &'a mut Notices,
+    pub(super) tap: Option<&'a mut Tap>,
+}
+
+impl TransmitSink for SocketSink<'_> {
+    fn staging(&mut self) -> Vec<u8> {
+        staging::take()
+    }
+
+    fn give_back(&mut self, staging: Vec<u8>) {
+        staging::put_back(staging);
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        peer: Peer,
+        ah: &AddressHandle,
+        pieces: &[Piece<'_>],
+        train: &Train,
+    ) -> SendOutcome {
+        let (socket, to) = self.sockets.sender(self.now, peer, ah.source());
+        let unconnected = to.is_some();
+        let leave = if unconnected {
+            ah.leave()
+        } else {
+            Leave::default()
+        };
+        let singly = train.len() > 1 && (ah.sends_singly() || !can_send_trains());
+        let mut way = Way {
+            socket,
+            to,
+            leave,
+            notices: self.notices,
+        };
+        let result = if singly {
+            way.send_singly(pieces, train)
+        } else {
+            way.send(pieces, train.segment_size())
+        };
+        let outcome = match result {
+            Ok(_) => SendOutcome::Sent,
+            Err(error) => self.judge(&error, ah, train),
+        };
+        if let Some(tap) = &mut self.tap
+            && outcome == SendOutcome::Sent
+        {
+            let local = ah.source().unwrap_or_else(|| ah.route_source());
+            tap.sent(local, peer, pieces, train);
+        }
+        if unconnected
+            && !ah.is_group()
+            && outcome == SendOutcome::Sent
+            && let Advice::Connect(index) = self.sockets.note(self.now, 0, peer)
+        {
+            let local = ah.source().unwrap_or_else(|| ah.route_source());
+            self.connect = Some((index, peer, local));
+        }
+        outcome
+    }
+
+    fn send_short(
+        &mut self,
+        peer: Peer,
+        from: Option<IpAddr>,
+        octets: &[u8],
+        train: &Train,
+    ) -> SendOutcome {
+        let (socket, to) = self.sockets.sender(self.now, peer, from);
+        let leave = if to.is_some() { from } else { None };
+        let mut way = Way {
+            socket,
+            to,
+            leave: leave.into(),
+            notices: self.notices,
+        };
+        let pieces = [Piece::Bytes(octets)];
+        let mut result = if train.len() == 1 || can_send_trains() {
+            way.send(&pieces, train.segment_size())
+        } else {
+            way.send_singly(&pieces, train)
+        };
+        if let Err(error) = &result
+            && train.len() > 1
+            && matches!(
+                error.raw_os_error(),
+                Some(nix::libc::EINVAL | nix::libc::EIO | nix::libc::EMSGSIZE)
+            )
+        {
+            // A device that cannot cut trains.
+            result = way.send_singly(&pieces, train);
+        }
+        let connected_from = socket.connected_from();
+        if result.is_ok() && self.tap.is_some() {
+            let local = from
+                .or(connected_from)
+                .or_else(|| self.path(peer, None).map(|path| path.route_source()));
+            if let (Some(tap), Some(local)) = (&mut self.tap, local) {
+                tap.sent(local, peer, &pieces, train);
+            }
+        }
+        match result.map_err(|error| error.raw_os_error().unwrap_or(nix::libc::EIO)) {
+            Ok(_) | Err(nix::libc::ENOBUFS | nix::libc::ECONNREFUSED) => SendOutcome::Sent,
+            Err(nix::libc::EAGAIN) => SendOutcome::WouldBlock,
+            Err(errno) => SendOutcome::Failed(errno),
+        }
+    }
+
+    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<AddressHandle> {
+        let main = self.sockets.main();
+        let granted = || main.granted_receive_buffer().unwrap_or(0);
+        self.answers
+            .path(peer, from, |mtu| self.qp.mtu(mtu), granted)
+    }
+}
+
+impl SocketSink<'_> {
+    /// What an error of the network means for the train.
+    fn judge(&self, error: &io::Error, ah: &AddressHandle, train: &Train) -> SendOutcome {
+        let errno = error.raw_os_error().unwrap_or(nix::libc::EIO);
+        match errno {
+            nix::libc::EAGAIN => SendOutcome::WouldBlock,
+            // As a full queue of the device: datagrams are lost on the way all the time.
+            nix::libc::ENOBUFS | nix::libc::ECONNREFUSED => SendOutcome::Sent,
+            nix::libc::EMSGSIZE => self.too_big(ah, train, errno),
+            nix::libc::EINVAL | nix::libc::EIO if train.len() > 1 && !ah.sends_singly() => {
+                // The device cannot cut trains, or the path got smaller than the segment.
+                ah.send_singly();
+                SendOutcome::TooBig
+            }
+            nix::libc::EINVAL => self.too_big(ah, train, errno),
+            _ => SendOutcome::Failed(errno),
+        }
+    }
+
+    fn too_big(&self, ah: &AddressHandle, train: &Train, errno: i32) -> SendOutcome {
+        let Ok(route) = route::look_up_again(ah) else {
+            return SendOutcome::Failed(errno);
+        };
+        let size = u16::try_from(train.datagram()).unwrap_or(u16::MAX);
+        if ah.handle_too_big(self.now, size, self.qp.mtu(route.mtu)) {
+            SendOutcome::TooBig
+        } else {
+            SendOutcome::Failed(errno)
+        }
+    }
+}
+
+impl UdShared {
+    fn mtu(&self, of_route: u32) -> u32 {
+        self.recv_cq.background().limit_mtu(of_route)
+    }
+}
