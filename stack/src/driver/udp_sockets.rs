@@ -260,6 +260,7 @@ mod tests {
     use crate::driver::clock;
     use crate::driver::udp_socket::ReceiveBuffer;
     use dgiwarp_memory::socket::Piece;
+    use std::collections::VecDeque;
     use std::net::UdpSocket as StdSocket;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -403,11 +404,27 @@ mod tests {
                     taken.store(received, Ordering::Relaxed);
                 }
             };
+            // In place of the rule that a socket is given to another peer only when the last retired one has settled: each
+            // is kept for its time here, and drained then.
+            let mut settling = VecDeque::new();
+            let mut settle =
+                |sockets: &mut UdpSockets,
+                 before: Instant,
+                 drain: &mut dyn FnMut(&mut UdpSockets, _)| {
+                    settling.extend(sockets.retired.take());
+                    while settling
+                        .front()
+                        .is_some_and(|(_, at)| before.saturating_duration_since(*at) >= RETIRED_FOR)
+                    {
+                        sockets.retired = settling.pop_front();
+                        drain(sockets, RETIRED);
+                    }
+                    sockets.retired = None;
+                };
             for round in 0..4000 {
                 if sockets.get(1).is_some() {
-                    drain(&mut sockets, RETIRED);
                     sockets.retire(clock::now(), 1);
-                    drain(&mut sockets, RETIRED);
+                    settle(&mut sockets, clock::now(), &mut drain);
                 }
                 sockets.connect(clock::now(), 1, from, local).unwrap();
                 for _ in 0..round % 7 {
@@ -417,7 +434,8 @@ mod tests {
             }
             over.store(true, Ordering::Relaxed);
             let sent = sender.join().unwrap();
-            for index in [0, 1, RETIRED] {
+            settle(&mut sockets, clock::now() + RETIRED_FOR, &mut drain);
+            for index in [0, 1] {
                 drain(&mut sockets, index);
             }
             (sent, received)
