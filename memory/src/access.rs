@@ -16,5 +16,19 @@ bitflags::bitflags! {
         const REMOTE_ATOMIC = 1 << 3;
         /// A connected peer may invalidate the STag, with a Send with Invalidate (RFC 5040 §5.3).
         const REMOTE_INVALIDATE = 1 << 4;
+        /// Memory windows may be bound to it (`IBV_ACCESS_MW_BIND`).
+        const MW_BIND = 1 << 5;
+    }
+}
+
+impl Access {
+    /// With the rights that these bring along: who lets a peer write may write.
+    #[must_use]
+    pub fn with_implied(self) -> Self {
+        if self.contains(Self::REMOTE_WRITE) {
+            self | Self::LOCAL_WRITE
+        } else {
+            self
+        }
     }
 }

@@ -57,6 +57,7 @@ mod error;
 mod events;
 mod fault;
 mod groups;
+mod mw;
 mod pd;
 mod proof;
 mod rc_qp;
@@ -83,13 +84,15 @@ pub use dgiwarp_llp_tcp_mpa::{
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use dgiwarp_rdmap::wire::AtomicOperation;
+pub use engine::mr::BindError;
 pub use engine::rc::RcEnd;
 pub use engine::ud::{ErrorEntry, ErrorReason};
 pub use error::{CqError, Error, PostError, PostFailure};
 pub use events::{AsyncEvent, AsyncEvents};
 pub use fault::{Fault, FaultError};
 pub use groups::{GroupInterface, IPV6_ALL_HOSTS};
-pub use pd::{Mr, MrOptions, Pd};
+pub use mw::{FastMr, Mw, MwBind, MwType, next_rkey};
+pub use pd::{Mr, MrBusy, MrOptions, Pd};
 pub use rc_qp::{
     ConnectError, MAX_INLINE_DATA, RcListener, RcOperation, RcQp, RcQpAttr, RcRequest, RcSendWr,
 };

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use dgiwarp_llp_udp::{Path, PathKind, Peer};
 
 use crate::driver::{groups, route};
-use crate::engine::mr::{Keys, PdId, Terms};
+use crate::engine::mr::{Keys, PdId, Terms, WindowsBound};
 use crate::{
-    Access, AddressHandle, Error, RcQp, RcQpAttr, Region, Rnic, Sge, Srq, SrqAttr, UcQp, UcQpAttr,
-    UdQp, UdQpAttr,
+    Access, AddressHandle, Error, FastMr, Mw, MwType, RcQp, RcQpAttr, Region, Rnic, Sge, Srq,
+    SrqAttr, UcQp, UcQpAttr, UdQp, UdQpAttr,
 };
 
 /// How memory is registered, and which datagrams may use it.
@@ -106,14 +106,9 @@ impl Pd {
                 max: usize::try_from(u64::MAX - iova).unwrap_or(usize::MAX),
             });
         }
-        let access = if options.access.contains(Access::REMOTE_WRITE) {
-            options.access | Access::LOCAL_WRITE
-        } else {
-            options.access
-        };
         let terms = Terms {
             iova,
-            access,
+            access: options.access,
             pd: self.id,
             only_from: options.only_from.map(Peer::ip),
             cookie: options.cookie,
@@ -129,6 +124,18 @@ impl Pd {
             iova,
             length,
         })
+    }
+
+    /// Makes a memory window (`ibv_alloc_mw(3)`).
+    #[must_use]
+    pub fn alloc_mw(&self, kind: MwType) -> Mw {
+        Mw::alloc(self, kind)
+    }
+
+    /// Makes a region of up to `max_len` octets that work requests register, over and over.
+    #[must_use]
+    pub fn alloc_mr(&self, max_len: usize) -> FastMr {
+        FastMr::alloc(self, max_len)
     }
 
     /// Makes a datagram queue pair.
@@ -234,7 +241,18 @@ fn granted_receive_buffer(rnic: &Rnic) -> Result<usize, Error> {
     Ok(*rnic.shared.receive_buffer.get_or_init(|| granted))
 }
 
-/// Registered memory (`ibv_mr`). Dropping it deregisters: afterwards nothing reads or writes the region any more.
+/// Memory windows are bound to a region, so that it cannot be deregistered (`EBUSY` of `ibv_dereg_mr(3)`).
+#[derive(Debug, thiserror::Error)]
+#[error("{windows} memory windows are bound to the region")]
+pub struct MrBusy {
+    /// The region, still registered.
+    pub mr: Mr,
+    /// How many there are.
+    pub windows: usize,
+}
+
+/// Registered memory (`ibv_mr`). Dropping it deregisters: afterwards nothing reads or writes the region any more, not through
+/// memory windows either, which are closed.
 #[derive(Debug)]
 pub struct Mr {
     pd: Pd,
@@ -260,6 +278,18 @@ impl Mr {
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.iova
+    }
+
+    /// Deregisters the region unless memory windows are bound to it (`ibv_dereg_mr(3)`).
+    ///
+    /// # Errors
+    /// [`MrBusy`], which holds the region.
+    pub fn deregister(self) -> Result<(), MrBusy> {
+        let table = Arc::clone(&self.pd.rnic.shared.mrs);
+        match table.try_deregister(self.keys) {
+            Ok(()) => Ok(()),
+            Err(WindowsBound(windows)) => Err(MrBusy { mr: self, windows }),
+        }
     }
 
     /// Length in octets.

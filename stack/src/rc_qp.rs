@@ -17,12 +17,13 @@ use crate::driver::clock;
 use crate::driver::cm::{Asked, Caller, Cm, Happened};
 use crate::driver::rc::{RcShared, Startup};
 use crate::driver::tcp;
-use crate::engine::queue::{RecvQueue, copy_sges, total_length};
-use crate::engine::rc::{RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
+use crate::engine::mr::Bind;
+use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
+use crate::engine::rc::{MemoryWork, RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
 use crate::statistics::{Counts as _, Entry};
 use crate::{
-    Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Negotiation, Pd, PostError,
-    PostFailure, QpCounters, ReadDepths, RecvWr, Rejection, Sge, Srq,
+    Access, Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Mw, MwBind, MwType,
+    Negotiation, Pd, PostError, PostFailure, QpCounters, ReadDepths, RecvWr, Rejection, Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -61,7 +62,7 @@ impl<'a> RcQpAttr<'a> {
     }
 }
 
-/// What a send work request of a connected QP does. Keys and addresses are the peer's, except for `LocalInvalidate`.
+/// What a send work request of a connected QP does. Keys and addresses are the peer's, except for `LocalInvalidate`, `BindMw` and `RegisterMr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RcOperation {
     /// Send to the peer's receive queue (RFC 5040 §5.3).
@@ -95,10 +96,36 @@ pub enum RcOperation {
         /// What is done.
         operation: AtomicOperation,
     },
-    /// Take a key of ours from the peers.
+    /// Take a key of ours from the peers: of a region, of a window of type 2 bound on this QP, or of a fast registration, whose local key goes
+    /// with it. Anything else ends the connection, as does a fast registration with windows bound to it.
     LocalInvalidate {
-        /// The remote key of a region of ours.
+        /// The remote key.
         rkey: u32,
+    },
+    /// Open a window of type 2 to the peer (`IBV_WR_BIND_MW`). Work requests posted behind this one may tell the peer the key. A binding that cannot be
+    /// ends the connection.
+    BindMw {
+        /// The window's new key: its upper 24 bits are those of [`Mw::rkey`](crate::Mw::rkey), the others are the program's choice.
+        rkey: u32,
+        /// The local key of the region, which was registered with [`Access::MW_BIND`](crate::Access::MW_BIND).
+        lkey: u32,
+        /// The first octet, in the region's address space.
+        addr: u64,
+        /// Octets, at least one.
+        length: u64,
+        /// Any of [`Access::REMOTE_READ`](crate::Access::REMOTE_READ), [`Access::REMOTE_WRITE`](crate::Access::REMOTE_WRITE) and
+        /// [`Access::REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC); the latter two need a region with [`Access::LOCAL_WRITE`](crate::Access::LOCAL_WRITE).
+        access: Access,
+        /// Whether the peer counts addresses from the window's first octet; else it uses those of the region.
+        zero_based: bool,
+    },
+    /// Register the memory that a [`FastMr`](crate::FastMr) was given. Work requests posted behind this one may use it. A registration that cannot be ends
+    /// the connection.
+    RegisterMr {
+        /// The new key: its upper 24 bits are those of [`FastMr::rkey`](crate::FastMr::rkey), the others are the program's choice.
+        rkey: u32,
+        /// As for [`Pd::register`](crate::Pd::register).
+        access: Access,
     },
 }
 
@@ -350,6 +377,15 @@ impl RcQp {
             wr.operation,
             RcOperation::Send { .. } | RcOperation::Write { .. }
         );
+        let memory = matches!(
+            wr.operation,
+            RcOperation::LocalInvalidate { .. }
+                | RcOperation::BindMw { .. }
+                | RcOperation::RegisterMr { .. }
+        );
+        if memory && !wr.sges.is_empty() {
+            return Err(PostError::Malformed);
+        }
         let (data, length) = if wr.inline.is_empty() {
             let sges = copy_sges(wr.sges, self.max_sge)?;
             let length = total_length(&sges)?;
@@ -372,6 +408,36 @@ impl RcQp {
             signaled: wr.signaled,
             solicited: wr.solicited,
             fence: wr.fence,
+        })
+    }
+
+    /// Binds a window of type 1, in the order of the send queue, and returns its new key (`ibv_bind_mw(3)`). Work requests posted behind this may tell
+    /// the peer that key; the old one is dead when the binding's turn has come. A binding that cannot be ends the connection.
+    ///
+    /// # Errors
+    /// [`PostFailure`], as [`post_send`](Self::post_send); the window keeps its key.
+    pub fn bind_mw(&self, mw: &Mw, bind: &MwBind<'_>) -> Result<u32, PostFailure> {
+        mw.rebind(|rkey| {
+            let work = MemoryWork::BindMw(Bind {
+                kind: MwType::One,
+                rkey,
+                lkey: bind.mr.lkey(),
+                addr: bind.addr,
+                length: bind.length,
+                access: bind.access,
+                zero_based: bind.zero_based,
+            });
+            let wqe = RcSendWqe {
+                wr_id: bind.wr_id,
+                work: RcWork::Memory(work),
+                data: RcData::Sges(SgeList::new()),
+                length: 0,
+                signaled: bind.signaled,
+                solicited: false,
+                fence: false,
+            };
+            let (accepted, result) = self.shared.post(std::iter::once(Ok(wqe)));
+            result.map_err(|source| PostFailure { accepted, source })
         })
     }
 
@@ -434,9 +500,28 @@ fn work(operation: RcOperation) -> RcWork {
             start: TaggedOffset::new(remote_addr),
             operation,
         },
-        RcOperation::LocalInvalidate { rkey } => RcWork::LocalInvalidate {
+        RcOperation::LocalInvalidate { rkey } => RcWork::Memory(MemoryWork::LocalInvalidate {
             stag: STag::new(rkey),
-        },
+        }),
+        RcOperation::BindMw {
+            rkey,
+            lkey,
+            addr,
+            length,
+            access,
+            zero_based,
+        } => RcWork::Memory(MemoryWork::BindMw(Bind {
+            kind: MwType::Two,
+            rkey,
+            lkey,
+            addr,
+            length,
+            access,
+            zero_based,
+        })),
+        RcOperation::RegisterMr { rkey, access } => {
+            RcWork::Memory(MemoryWork::RegisterMr { rkey, access })
+        }
     }
 }
 

@@ -103,6 +103,10 @@ pub enum WcOpcode {
     FetchAdd,
     /// A posted invalidation of an STag of ours.
     LocalInvalidate,
+    /// The binding of a memory window.
+    BindMw,
+    /// A fast registration.
+    RegisterMr,
     /// A posted receive.
     Recv,
     /// A posted receive that a Write with immediate consumed; the octets are in the region that the peer wrote to.
@@ -125,6 +129,8 @@ pub enum WcStatus {
     /// A scatter/gather element names memory that is not registered, not with the right needed, or in
     /// another protection domain.
     LocalProtection,
+    /// A window could not be bound, a region not be registered, or a key not be invalidated.
+    MwBind,
     /// The QP was destroyed or went to the error state first.
     Flushed,
     /// The network refused the message; `vendor_error` is its errno.
@@ -150,6 +156,7 @@ impl fmt::Display for WcStatus {
             Self::Success => "success",
             Self::LocalLength => "local length error",
             Self::LocalProtection => "local protection error",
+            Self::MwBind => "memory window bind error",
             Self::Flushed => "work request flushed",
             Self::General => "general error",
             Self::RemoteOperation => "remote operation error",

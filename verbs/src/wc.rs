@@ -1,9 +1,9 @@
 //! Completions, from the stack's form to C's.
 
 use crate::abi::{
-    IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_LOCAL_INV, IBV_WC_RDMA_READ,
-    IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM,
-    IBV_WC_WITH_INV, ibv_wc,
+    IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_LOCAL_INV,
+    IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND,
+    IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc,
 };
 use crate::gid::MAX_UNICAST_LID;
 use dgiwarp::{Wc, WcOpcode, WcStatus};
@@ -17,6 +17,7 @@ fn status(status: WcStatus) -> c_uint {
         WcStatus::LocalLength => 1,
         WcStatus::LocalProtection => 4,
         WcStatus::Flushed => 5,
+        WcStatus::MwBind => 6,
         WcStatus::RemoteInvalidRequest => 9,
         WcStatus::RemoteAccess => 10,
         WcStatus::RemoteOperation => 11,
@@ -38,9 +39,10 @@ fn opcode(opcode: WcOpcode) -> Option<c_uint> {
         WcOpcode::CompareSwap => Some(IBV_WC_COMP_SWAP),
         WcOpcode::FetchAdd => Some(IBV_WC_FETCH_ADD),
         WcOpcode::LocalInvalidate => Some(IBV_WC_LOCAL_INV),
+        WcOpcode::BindMw => Some(IBV_WC_BIND_MW),
         WcOpcode::Recv => Some(IBV_WC_RECV),
         WcOpcode::RecvRdmaWithImmediate => Some(IBV_WC_RECV_RDMA_WITH_IMM),
-        WcOpcode::WriteRecord | WcOpcode::WriteRecordSegment => None,
+        WcOpcode::RegisterMr | WcOpcode::WriteRecord | WcOpcode::WriteRecordSegment => None,
         _ => None,
     }
 }

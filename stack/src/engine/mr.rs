@@ -7,28 +7,39 @@
 //! Programs deregister memory from inside `free()`. Whoever holds a [`Use`] must therefore neither
 //! allocate nor free.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+mod keys;
+mod windows;
 
-use dgiwarp_ddp::STag;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_memory::{Access, Region, RegionSlice};
 use dgiwarp_rdmap::datagram::{DropReason, Origin};
 use parking_lot::{Mutex, RwLock};
-use rand::Rng;
 use rand_chacha::ChaCha20Rng;
 use rustc_hash::FxHashMap;
 
-use crate::Sge;
+use crate::{MwType, Sge};
+use keys::Keyring;
+use windows::Windows;
 
-/// Retired STags that are not reused.
-const QUARANTINE: usize = 4096;
+pub(crate) use keys::increment;
+pub(crate) use windows::Bind;
+pub use windows::BindError;
 
 /// Names a protection domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PdId(pub(crate) u32);
+
+/// Whose stream uses an STag. A region belongs to all streams of its domain, a window of type 2 to one (RFC 5041 §8.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamId {
+    pub(crate) pd: PdId,
+    pub(crate) qpn: u32,
+}
 
 /// Which datagrams a region takes, beyond what its access says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -79,6 +90,17 @@ pub(crate) struct Terms {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StagTaken;
 
+/// What a registration came from, which says how it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A call.
+    Region,
+    /// A work request.
+    Fast,
+    /// The binding of a window.
+    Window(MwType),
+}
+
 /// A registered region.
 #[derive(Debug)]
 pub(crate) struct Registration {
@@ -88,12 +110,27 @@ pub(crate) struct Registration {
     access: Access,
     pd: PdId,
     restrictions: Restrictions,
+    /// The connected QP that alone may use it.
+    only_qp: Option<u32>,
+    kind: Kind,
+    /// Windows that are bound to it, where that is allowed.
+    windows: Option<Windows>,
 }
 
 /// A region that cannot be deregistered until this is dropped.
 pub(crate) type Use = Arc<Registration>;
 
 impl Registration {
+    #[inline]
+    fn is_associated(&self, stream: StreamId) -> bool {
+        self.pd == stream.pd && self.only_qp.is_none_or(|qpn| qpn == stream.qpn)
+    }
+
+    fn bound_windows(&self) -> usize {
+        let windows = self.windows.as_ref();
+        windows.map_or(0, |windows| windows.load(Ordering::Acquire))
+    }
+
     /// Offset of `length` octets at `addr`, if they are all inside.
     fn offset(&self, addr: u64, length: u32) -> Option<usize> {
         let offset = usize::try_from(addr.checked_sub(self.iova)?).ok()?;
@@ -122,27 +159,17 @@ pub(crate) struct Keys {
     pub(crate) rkey: u32,
 }
 
-#[derive(Debug)]
-struct Random {
-    generator: ChaCha20Rng,
-    retired: VecDeque<u32>,
-}
-
-impl Random {
-    fn retire(&mut self, key: u32) {
-        if self.retired.len() == QUARANTINE {
-            self.retired.pop_front();
-        }
-        self.retired.push_back(key);
-    }
-}
+/// Windows are bound to a region, which therefore stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WindowsBound(pub(crate) usize);
 
 /// All registrations of a device.
 #[derive(Debug)]
 pub(crate) struct MrTable {
     local: RwLock<FxHashMap<u32, Use>>,
     remote: RwLock<FxHashMap<u32, Use>>,
-    random: Mutex<Random>,
+    /// Locked before the others, where more than one is.
+    keyring: Mutex<Keyring>,
 }
 
 impl MrTable {
@@ -151,10 +178,7 @@ impl MrTable {
         Self {
             local: RwLock::default(),
             remote: RwLock::default(),
-            random: Mutex::new(Random {
-                generator,
-                retired: VecDeque::with_capacity(QUARANTINE),
-            }),
+            keyring: Mutex::new(Keyring::new(generator)),
         }
     }
 
@@ -176,45 +200,53 @@ impl MrTable {
         let registration = Arc::new(Registration {
             region,
             iova: terms.iova,
-            access: terms.access,
+            access: terms.access.with_implied(),
             pd: terms.pd,
             restrictions: Restrictions {
                 only_from: terms.only_from,
                 cookie: terms.cookie,
                 well_known: terms.well_known.is_some(),
             },
+            only_qp: None,
+            kind: Kind::Region,
+            windows: terms
+                .access
+                .contains(Access::MW_BIND)
+                .then(Windows::default),
         });
-        let mut random = self.random.lock();
+        let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
         let mut remote = self.remote.write();
         let taken = |key: u32| local.contains_key(&key) || remote.contains_key(&key);
-        // 0 and all ones are what uninitialised fields and bit patterns of programs look like.
-        let usable = |key: u32| key != 0 && key != u32::MAX && !taken(key);
-        let mut draw = || loop {
-            let key = random.generator.next_u32();
-            if usable(key) && !random.retired.contains(&key) {
-                return key;
-            }
-        };
         let rkey = match terms.well_known {
-            Some(stag) if usable(stag) => stag,
+            Some(stag) if keyring.is_usable(stag, taken) => stag,
             Some(_) => return Err(StagTaken),
-            None => draw(),
+            None => keyring.draw(taken),
         };
-        let lkey = loop {
-            let key = draw();
-            if key != rkey {
-                break key;
-            }
-        };
+        let lkey = keyring.draw(|key| key == rkey || taken(key));
         local.insert(lkey, Arc::clone(&registration));
         remote.insert(rkey, registration);
         Ok(Keys { lkey, rkey })
     }
 
-    /// Takes a registration out. When this returns, nothing reads or writes the region any more.
+    /// Takes a registration out, and first the windows that are bound to it. When this returns, nothing reads or writes the region any more.
     pub(crate) fn deregister(&self, keys: Keys) {
-        let local = self.local.write().remove(&keys.lkey);
+        while self.try_deregister(keys).is_err() {
+            self.unbind_all(keys.lkey);
+            // One of them may be on its way out in another thread.
+            std::thread::yield_now();
+        }
+    }
+
+    /// The same for a region without windows.
+    pub(crate) fn try_deregister(&self, keys: Keys) -> Result<(), WindowsBound> {
+        let mut table = self.local.write();
+        let bound = table.get(&keys.lkey).map_or(0, |it| it.bound_windows());
+        if bound > 0 {
+            return Err(WindowsBound(bound));
+        }
+        let local = table.remove(&keys.lkey);
+        drop(table);
         let remote = self.remote.write().remove(&keys.rkey);
         drop(remote);
         if let Some(registration) = local {
@@ -223,10 +255,11 @@ impl MrTable {
                 std::thread::yield_now();
             }
         }
-        let mut random = self.random.lock();
+        let mut keyring = self.keyring.lock();
         for key in [keys.lkey, keys.rkey] {
-            random.retire(key);
+            keyring.retire(key);
         }
+        Ok(())
     }
 
     /// The region that a connected peer names, with the checks of RFC 5041 §7.1 and the right that the operation needs. A connection has
@@ -234,13 +267,13 @@ impl MrTable {
     #[inline]
     pub(crate) fn remote(
         &self,
-        pd: PdId,
+        stream: StreamId,
         span: TaggedSpan,
         right: Access,
     ) -> Result<Use, TaggedError> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
         let registration = found.ok_or(TaggedError::InvalidStag)?;
-        if registration.pd != pd {
+        if !registration.is_associated(stream) {
             return Err(TaggedError::NotAssociated);
         }
         let allowed =
@@ -253,34 +286,6 @@ impl MrTable {
             None if span.start.checked_add(span.length.into()).is_none() => Err(TaggedError::Wrap),
             None => Err(TaggedError::BaseOrBounds),
         }
-    }
-
-    /// Takes an STag from the peers, as a peer with the right to do so asks, or (without `by_peer`) the program itself. When this returns,
-    /// no peer reads or writes there any more.
-    pub(crate) fn invalidate(
-        &self,
-        pd: PdId,
-        stag: STag,
-        by_peer: bool,
-    ) -> Result<(), TaggedError> {
-        let mut remote = self.remote.write();
-        let found = remote.get(&stag.get()).ok_or(TaggedError::InvalidStag)?;
-        if found.pd != pd {
-            return Err(TaggedError::NotAssociated);
-        }
-        if by_peer && !found.access.contains(Access::REMOTE_INVALIDATE) {
-            return Err(TaggedError::Access);
-        }
-        let Some(registration) = remote.remove(&stag.get()) else {
-            return Err(TaggedError::InvalidStag);
-        };
-        drop(remote);
-        self.random.lock().retire(stag.get());
-        // The table of local keys holds it, and so do we.
-        while Arc::strong_count(&registration) > 2 {
-            std::thread::yield_now();
-        }
-        Ok(())
     }
 
     /// The region that a Write-Record names, with the checks of §5 steps 3 to 7 of the datagram mapping.
@@ -305,7 +310,7 @@ impl MrTable {
         origin: Origin<Peer>,
         span: TaggedSpan,
     ) -> Result<(), DropReason> {
-        if registration.pd != pd {
+        if registration.pd != pd || registration.only_qp.is_some() {
             return Err(DropReason::BadPd);
         }
         if !registration.access.contains(Access::REMOTE_WRITE) {
@@ -327,7 +332,7 @@ impl MrTable {
     ) -> Result<Use, DropReason> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
         let registration = found.ok_or(DropReason::BadStag)?;
-        if registration.pd != pd {
+        if registration.pd != pd || registration.only_qp.is_some() {
             return Err(DropReason::BadPd);
         }
         if !registration.access.contains(Access::REMOTE_READ) {
@@ -353,185 +358,6 @@ impl MrTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use dgiwarp_ddp::TaggedOffset;
-    use dgiwarp_memory::Buffer;
-    use rand::SeedableRng;
-    use std::collections::HashSet;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    const PD: PdId = PdId(1);
-
-    fn table() -> MrTable {
-        MrTable::new(ChaCha20Rng::seed_from_u64(1))
-    }
-
-    fn span(rkey: u32, start: u64, length: u32) -> TaggedSpan {
-        TaggedSpan {
-            stag: STag::new(rkey),
-            start: TaggedOffset::new(start),
-            length,
-        }
-    }
-
-    #[test]
-    fn a_peer_gets_only_what_was_given() {
-        let table = table();
-        let region = Buffer::zeroed(100).unwrap().region();
-        let keys = table.register(region.clone(), 1000, Access::REMOTE_WRITE, PD);
-        let check = |stag, start, length, pd| {
-            table
-                .remote(pd, span(stag, start, length), Access::REMOTE_WRITE)
-                .map(|_| ())
-        };
-        assert_eq!(check(keys.rkey, 1000, 100, PD), Ok(()));
-        assert_eq!(check(keys.rkey, 1100, 0, PD), Ok(()));
-        for (start, length) in [(999, 1), (1000, 101), (1100, 1), (0, u32::MAX)] {
-            assert_eq!(
-                check(keys.rkey, start, length, PD),
-                Err(TaggedError::BaseOrBounds)
-            );
-        }
-        assert_eq!(check(keys.rkey, u64::MAX, 2, PD), Err(TaggedError::Wrap));
-        assert_eq!(check(keys.lkey, 1000, 1, PD), Err(TaggedError::InvalidStag));
-        assert_eq!(
-            check(keys.rkey, 1000, 1, PdId(2)),
-            Err(TaggedError::NotAssociated)
-        );
-        let local_only = table.register(region, 1000, Access::LOCAL_WRITE, PD);
-        assert_eq!(
-            check(local_only.rkey, 1000, 1, PD),
-            Err(TaggedError::Access)
-        );
-    }
-
-    /// §5: the first check that fails names the reason, and restrictions stand between access and bounds.
-    #[test]
-    fn restrictions_are_checked_in_the_order_of_the_specification() {
-        let table = table();
-        let peer = Peer::ip("192.0.2.1:7".parse().unwrap());
-        let terms = Terms {
-            iova: 0,
-            access: Access::REMOTE_WRITE,
-            pd: PD,
-            only_from: Some(peer),
-            cookie: true,
-            well_known: None,
-        };
-        let region = Buffer::zeroed(8).unwrap().region();
-        let keys = table.register_with(region.clone(), terms).unwrap();
-        let try_from = |peer: &str, to_group, cookie_valid, length| {
-            let origin = Origin {
-                peer: Peer::ip(peer.parse().unwrap()),
-                to_group,
-                cookie_valid,
-            };
-            let found = table.write_record(PD, origin, span(keys.rkey, 0, length));
-            found.map(|_| ())
-        };
-        let other_port = try_from("192.0.2.1:8", true, false, 9);
-        assert_eq!(other_port, Err(DropReason::WrongPeer));
-        let peer = "[::ffff:192.0.2.1]:7";
-        assert_eq!(try_from(peer, true, false, 9), Err(DropReason::BadCookie));
-        assert_eq!(try_from(peer, true, true, 9), Err(DropReason::NotWellKnown));
-        assert_eq!(try_from(peer, false, true, 9), Err(DropReason::OutOfBounds));
-        assert_eq!(try_from(peer, false, true, 8), Ok(()));
-        let connected = table.remote(PD, span(keys.rkey, 0, 8), Access::REMOTE_WRITE);
-        assert_eq!(connected.map(|_| ()), Err(TaggedError::Access));
-    }
-
-    #[test]
-    fn a_chosen_stag_is_given_once_at_a_time() {
-        let table = table();
-        let region = Buffer::zeroed(8).unwrap().region();
-        let choose = |stag| {
-            let terms = Terms {
-                iova: 0,
-                access: Access::REMOTE_WRITE,
-                pd: PD,
-                only_from: None,
-                cookie: false,
-                well_known: Some(stag),
-            };
-            table.register_with(region.clone(), terms)
-        };
-        let keys = choose(0x4711).unwrap();
-        assert_eq!(keys.rkey, 0x4711);
-        assert_ne!(keys.lkey, 0x4711);
-        for taken in [0x4711, keys.lkey, 0, u32::MAX] {
-            assert_eq!(choose(taken), Err(StagTaken), "{taken:#x}");
-        }
-        let to_group = Origin {
-            to_group: true,
-            ..Peer::ip("192.0.2.1:7".parse().unwrap()).into()
-        };
-        let found = table.write_record(PD, to_group, span(0x4711, 0, 8));
-        assert!(found.is_ok());
-        drop(found);
-        table.deregister(keys);
-        assert!(choose(0x4711).is_ok(), "may be chosen again at once");
-    }
-
-    #[test]
-    fn a_peer_invalidates_only_what_it_may_and_nothing_lands_there_afterwards() {
-        let table = table();
-        let region = Buffer::zeroed(8).unwrap().region();
-        let all = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
-        let keys = table.register(region.clone(), 0, all, PD);
-        let stag = STag::new(keys.rkey);
-        let invalidate = |pd, stag| table.invalidate(pd, stag, true);
-        assert_eq!(invalidate(PdId(2), stag), Err(TaggedError::NotAssociated));
-        assert_eq!(invalidate(PD, stag), Ok(()));
-        assert_eq!(invalidate(PD, stag), Err(TaggedError::InvalidStag));
-        let gone = table.remote(PD, span(keys.rkey, 0, 8), Access::REMOTE_WRITE);
-        assert_eq!(gone.map(|_| ()), Err(TaggedError::InvalidStag));
-        table.deregister(keys);
-
-        let keys = table.register(region, 0, Access::REMOTE_WRITE, PD);
-        let stag = STag::new(keys.rkey);
-        assert_eq!(invalidate(PD, stag), Err(TaggedError::Access));
-        assert_eq!(table.invalidate(PD, stag, false), Ok(()));
-    }
-
-    #[test]
-    fn keys_are_unlike_and_not_reused_soon() {
-        let table = table();
-        let region = Buffer::zeroed(1).unwrap().region();
-        let mut seen = HashSet::new();
-        for _ in 0..1000 {
-            let keys = table.register(region.clone(), 0, Access::REMOTE_WRITE, PD);
-            assert!(seen.insert(keys.lkey) && seen.insert(keys.rkey));
-            table.deregister(keys);
-            let gone = table.remote(PD, span(keys.rkey, 0, 0), Access::REMOTE_WRITE);
-            assert_eq!(gone.map(|_| ()), Err(TaggedError::InvalidStag));
-        }
-    }
-
-    #[test]
-    fn nothing_lands_after_deregistration() {
-        let table = table();
-        let buffer = Buffer::zeroed(64).unwrap();
-        let stop = AtomicBool::new(false);
-        for _ in 0..200 {
-            let keys = table.register(buffer.region(), 0, Access::REMOTE_WRITE, PD);
-            stop.store(false, Ordering::Relaxed);
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        if let Ok(held) =
-                            table.remote(PD, span(keys.rkey, 0, 64), Access::REMOTE_WRITE)
-                        {
-                            held.slice(0, 64).unwrap().place(&[1; 64]);
-                        }
-                    }
-                });
-                table.deregister(keys);
-                buffer.write(0, &[0; 64]);
-                std::thread::yield_now();
-                assert_eq!(buffer.to_vec(0, 64), [0; 64]);
-                stop.store(true, Ordering::Relaxed);
-            });
-        }
-    }
-}
+mod tests;
+#[cfg(test)]
+mod window_tests;

@@ -5,6 +5,7 @@ use dgiwarp_rdmap::stream::StreamError;
 use dgiwarp_rdmap::wire::Cause;
 
 use crate::WcStatus;
+use crate::engine::mr::BindError;
 
 /// Why a connection is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +26,9 @@ pub enum RcEnd {
     /// A posted work request named memory that is not registered, or not with the right it needs.
     #[error("a posted work request names memory that is not registered")]
     LocalProtection,
+    /// A window could not be bound, a region not be registered, or a key not be invalidated.
+    #[error("a work request on memory failed: {0}")]
+    Bind(BindError),
     /// A Read or atomic was posted on a connection that was agreed on without any (an ORD of zero).
     #[error("the connection allows no RDMA Reads and no atomics")]
     NoReads,
@@ -47,6 +51,7 @@ pub(super) fn blame(end: RcEnd) -> WcStatus {
         RcEnd::Stream(StreamError::Terminated(cause)) => terminated(cause),
         RcEnd::Stream(_) => WcStatus::Flushed,
         RcEnd::LocalProtection => WcStatus::LocalProtection,
+        RcEnd::Bind(_) => WcStatus::MwBind,
         RcEnd::NoReads => WcStatus::General,
     }
 }

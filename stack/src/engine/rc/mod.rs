@@ -20,7 +20,7 @@ use dgiwarp_llp_tcp_mpa::{Connection, Event, Role, Rtr, TcpEnd};
 use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
 
 use super::cq::CompletionSink;
-use super::mr::PdId;
+use super::mr::{PdId, StreamId};
 use super::queue::{RecvWqe, Tables};
 use crate::{QpCounters, WcStatus};
 use nudge::Nudge;
@@ -29,7 +29,7 @@ use upper::{RcUpper, failed_receive};
 use wqe::SendQueue;
 
 pub use end::RcEnd;
-pub(crate) use wqe::{MAX_INLINE, RcData, RcSendWqe, RcWork};
+pub(crate) use wqe::{MAX_INLINE, MemoryWork, RcData, RcSendWqe, RcWork};
 
 type RcStream = Stream<RecvWqe, u64>;
 
@@ -43,6 +43,16 @@ pub(crate) struct RcConfig {
     pub(crate) pd: PdId,
     /// The other end, for completions.
     pub(crate) peer: SocketAddr,
+}
+
+impl RcConfig {
+    /// Which STags are this QP's.
+    pub(super) const fn stream(&self) -> StreamId {
+        StreamId {
+            pd: self.pd,
+            qpn: self.qpn,
+        }
+    }
 }
 
 /// The engine of one connected QP.
@@ -276,7 +286,7 @@ impl RcEngine {
         self.end = Some(end);
         match end {
             // RFC 5040 §7.1 rule 1: the peer is told of local errors too, without headers.
-            RcEnd::LocalProtection | RcEnd::NoReads => {
+            RcEnd::LocalProtection | RcEnd::Bind(_) | RcEnd::NoReads => {
                 self.stream.fail(StreamError::LocalProtection);
             }
             RcEnd::PeerClosed | RcEnd::Closed | RcEnd::Mpa(_) | RcEnd::Stream(_) => {}
@@ -320,6 +330,8 @@ impl RcEngine {
     }
 }
 
+#[cfg(test)]
+mod memory_tests;
 #[cfg(test)]
 mod operation_tests;
 #[cfg(test)]

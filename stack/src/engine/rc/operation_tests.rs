@@ -273,12 +273,22 @@ fn a_key_is_taken_from_the_peers_by_its_owner() {
     let (mut client, mut server) = pair();
     let keys = register(&client, Access::REMOTE_READ);
     let stag = STag::new(keys.rkey);
-    client.post(1, RcWork::LocalInvalidate { stag }, &[], false);
+    client.post(
+        1,
+        RcWork::Memory(MemoryWork::LocalInvalidate { stag }),
+        &[],
+        false,
+    );
     settle(&mut client, &mut server, 100);
     let success = (1, WcOpcode::LocalInvalidate, WcStatus::Success);
     assert_eq!(outcomes(&client.completed.sent), [success]);
-    client.post(2, RcWork::LocalInvalidate { stag }, &[], false);
-    assert_eq!(client.completed.sent[1].status, WcStatus::LocalProtection);
+    client.post(
+        2,
+        RcWork::Memory(MemoryWork::LocalInvalidate { stag }),
+        &[],
+        false,
+    );
+    assert_eq!(client.completed.sent[1].status, WcStatus::MwBind);
     // RFC 5040 §7.1 rule 1: the peer is told of a local error, without headers.
     settle(&mut client, &mut server, 100);
     let told = RcEnd::Stream(StreamError::Terminated(Cause::LOCAL));

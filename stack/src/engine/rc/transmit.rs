@@ -91,7 +91,7 @@ impl RcEngine {
         };
         let outstanding = self.stream.outstanding();
         let credit = match wqe.work {
-            RcWork::Send { .. } | RcWork::Write { .. } | RcWork::LocalInvalidate { .. } => true,
+            RcWork::Send { .. } | RcWork::Write { .. } | RcWork::Memory(_) => true,
             // Without any credit ever it begins in order to fail.
             RcWork::Read { .. } | RcWork::Atomic { .. } => {
                 let limit = self.stream.request_limit();
@@ -146,9 +146,9 @@ impl RcEngine {
                 self.put(now, &ulpdu, &[]);
                 Ok(())
             }
-            RcWork::LocalInvalidate { stag } => {
-                let invalidated = tables.mrs.invalidate(self.config.pd, stag, false);
-                invalidated.map_err(|_| Stop::Ended(RcEnd::LocalProtection, Some(number)))?;
+            RcWork::Memory(work) => {
+                let done = work.carry_out(tables.mrs, self.config.stream());
+                done.map_err(|error| Stop::Ended(RcEnd::Bind(error), Some(number)))?;
                 self.sends.done(number);
                 Ok(())
             }
@@ -243,7 +243,8 @@ impl RcEngine {
             self.put(now, header, &[]);
         } else {
             reserve(&mut self.mpa, source.length);
-            let registration = upper::source(tables.mrs, self.config.pd, source, SourceUse::Read)?;
+            let registration =
+                upper::source(tables.mrs, self.config.stream(), source, SourceUse::Read)?;
             let slice = registration
                 .slice(source.start.get(), source.length)
                 .ok_or(TaggedError::BaseOrBounds)?;
@@ -268,7 +269,8 @@ impl RcEngine {
             start: request.tagged_offset,
             length: 8,
         };
-        let registration = upper::source(tables.mrs, self.config.pd, span, SourceUse::Atomic)?;
+        let registration =
+            upper::source(tables.mrs, self.config.stream(), span, SourceUse::Atomic)?;
         let slice = registration
             .slice(span.start.get(), span.length)
             .ok_or(TaggedError::BaseOrBounds)?;

@@ -9,7 +9,7 @@ use dgiwarp_rdmap::stream::{Delivered, SourceUse, StreamError, Upper};
 use super::RcConfig;
 use super::wqe::SendQueue;
 use crate::engine::cq::CompletionSink;
-use crate::engine::mr::{MrTable, PdId, Use};
+use crate::engine::mr::{MrTable, StreamId, Use};
 use crate::engine::queue::{RecvWqe, Tables};
 use crate::engine::sges::scatter;
 use crate::{Access, Wc, WcOpcode, WcStatus};
@@ -22,7 +22,7 @@ pub(super) fn failed_receive(wqe: &RecvWqe, qpn: u32, status: WcStatus) -> Wc {
 /// The region that a peer's request reads or changes.
 pub(super) fn source(
     mrs: &MrTable,
-    pd: PdId,
+    stream: StreamId,
     span: TaggedSpan,
     purpose: SourceUse,
 ) -> Result<Use, TaggedError> {
@@ -30,7 +30,7 @@ pub(super) fn source(
         SourceUse::Read => Access::REMOTE_READ,
         SourceUse::Atomic => Access::REMOTE_ATOMIC,
     };
-    mrs.remote(pd, span, right)
+    mrs.remote(stream, span, right)
 }
 
 pub(super) struct RcUpper<'a, C> {
@@ -62,7 +62,7 @@ impl<C> RcUpper<'_, C> {
 impl<C: CompletionSink> TaggedBuffers for RcUpper<'_, C> {
     fn check(&self, span: TaggedSpan) -> Result<(), TaggedError> {
         let right = Access::REMOTE_WRITE;
-        let found = self.tables.mrs.remote(self.config.pd, span, right);
+        let found = self.tables.mrs.remote(self.config.stream(), span, right);
         found.map(|_| ())
     }
 
@@ -80,7 +80,7 @@ impl<C: CompletionSink> TaggedBuffers for RcUpper<'_, C> {
             length,
         };
         let right = Access::REMOTE_WRITE;
-        let registration = self.tables.mrs.remote(self.config.pd, span, right)?;
+        let registration = self.tables.mrs.remote(self.config.stream(), span, right)?;
         registration
             .slice(start.get(), length)
             .ok_or(TaggedError::BaseOrBounds)?
@@ -113,7 +113,7 @@ impl<C: CompletionSink> Upper for RcUpper<'_, C> {
     }
 
     fn invalidate(&mut self, stag: STag) -> Result<(), TaggedError> {
-        self.tables.mrs.invalidate(self.config.pd, stag, true)
+        self.tables.mrs.invalidate(self.config.stream(), stag, true)
     }
 
     fn deliver(&mut self, receive: RecvWqe, delivered: Delivered) {
@@ -158,7 +158,7 @@ impl<C: CompletionSink> Upper for RcUpper<'_, C> {
     }
 
     fn check_source(&self, span: TaggedSpan, purpose: SourceUse) -> Result<(), TaggedError> {
-        source(self.tables.mrs, self.config.pd, span, purpose).map(|_| ())
+        source(self.tables.mrs, self.config.stream(), span, purpose).map(|_| ())
     }
 
     fn place_response(

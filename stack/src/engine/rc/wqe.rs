@@ -7,8 +7,9 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_rdmap::wire::AtomicOperation;
 
 use crate::engine::cq::CompletionSink;
+use crate::engine::mr::{Bind, BindError, MrTable, StreamId};
 use crate::engine::queue::SgeList;
-use crate::{Sge, Wc, WcOpcode, WcStatus};
+use crate::{Access, Sge, Wc, WcOpcode, WcStatus};
 
 /// Most octets of inline data.
 pub(crate) const MAX_INLINE: usize = 256;
@@ -33,9 +34,43 @@ pub(crate) enum RcWork {
         start: TaggedOffset,
         operation: AtomicOperation,
     },
+    /// What the peer does not see.
+    Memory(MemoryWork),
+}
+
+/// Work on our own keys, done when its turn comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryWork {
     LocalInvalidate {
         stag: STag,
     },
+    /// Binds a window.
+    BindMw(Bind),
+    /// Registers the memory that was given to a region for that.
+    RegisterMr {
+        rkey: u32,
+        access: Access,
+    },
+}
+
+impl MemoryWork {
+    pub(super) fn carry_out(self, mrs: &MrTable, stream: StreamId) -> Result<(), BindError> {
+        match self {
+            Self::LocalInvalidate { stag } => mrs
+                .invalidate(stream, stag, false)
+                .map_err(|_| BindError::CannotInvalidate(stag.get())),
+            Self::BindMw(bind) => mrs.bind(stream, &bind),
+            Self::RegisterMr { rkey, access } => mrs.register_fast(stream.pd, rkey, access),
+        }
+    }
+
+    const fn opcode(self) -> WcOpcode {
+        match self {
+            Self::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
+            Self::BindMw(_) => WcOpcode::BindMw,
+            Self::RegisterMr { .. } => WcOpcode::RegisterMr,
+        }
+    }
 }
 
 /// The local memory of a work request.
@@ -105,7 +140,7 @@ impl RcSendWqe {
                 operation: AtomicOperation::CompareSwap { .. },
                 ..
             } => WcOpcode::CompareSwap,
-            RcWork::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
+            RcWork::Memory(work) => work.opcode(),
         }
     }
 }

@@ -1,0 +1,187 @@
+//! Registration, restrictions and the way out of the table.
+
+use super::*;
+use dgiwarp_ddp::{STag, TaggedOffset};
+use dgiwarp_memory::Buffer;
+use rand::SeedableRng;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const PD: PdId = PdId(1);
+const STREAM: StreamId = StreamId { pd: PD, qpn: 7 };
+
+fn table() -> MrTable {
+    MrTable::new(ChaCha20Rng::seed_from_u64(1))
+}
+
+fn span(rkey: u32, start: u64, length: u32) -> TaggedSpan {
+    TaggedSpan {
+        stag: STag::new(rkey),
+        start: TaggedOffset::new(start),
+        length,
+    }
+}
+
+#[test]
+fn a_peer_gets_only_what_was_given() {
+    let table = table();
+    let region = Buffer::zeroed(100).unwrap().region();
+    let keys = table.register(region.clone(), 1000, Access::REMOTE_WRITE, PD);
+    let check = |stag, start, length, pd| {
+        table
+            .remote(
+                StreamId { pd, qpn: 7 },
+                span(stag, start, length),
+                Access::REMOTE_WRITE,
+            )
+            .map(|_| ())
+    };
+    assert_eq!(check(keys.rkey, 1000, 100, PD), Ok(()));
+    assert_eq!(check(keys.rkey, 1100, 0, PD), Ok(()));
+    for (start, length) in [(999, 1), (1000, 101), (1100, 1), (0, u32::MAX)] {
+        assert_eq!(
+            check(keys.rkey, start, length, PD),
+            Err(TaggedError::BaseOrBounds)
+        );
+    }
+    assert_eq!(check(keys.rkey, u64::MAX, 2, PD), Err(TaggedError::Wrap));
+    assert_eq!(check(keys.lkey, 1000, 1, PD), Err(TaggedError::InvalidStag));
+    assert_eq!(
+        check(keys.rkey, 1000, 1, PdId(2)),
+        Err(TaggedError::NotAssociated)
+    );
+    let local_only = table.register(region, 1000, Access::LOCAL_WRITE, PD);
+    assert_eq!(
+        check(local_only.rkey, 1000, 1, PD),
+        Err(TaggedError::Access)
+    );
+}
+
+/// §5: the first check that fails names the reason, and restrictions stand between access and bounds.
+#[test]
+fn restrictions_are_checked_in_the_order_of_the_specification() {
+    let table = table();
+    let peer = Peer::ip("192.0.2.1:7".parse().unwrap());
+    let terms = Terms {
+        iova: 0,
+        access: Access::REMOTE_WRITE,
+        pd: PD,
+        only_from: Some(peer),
+        cookie: true,
+        well_known: None,
+    };
+    let region = Buffer::zeroed(8).unwrap().region();
+    let keys = table.register_with(region.clone(), terms).unwrap();
+    let try_from = |peer: &str, to_group, cookie_valid, length| {
+        let origin = Origin {
+            peer: Peer::ip(peer.parse().unwrap()),
+            to_group,
+            cookie_valid,
+        };
+        let found = table.write_record(PD, origin, span(keys.rkey, 0, length));
+        found.map(|_| ())
+    };
+    let other_port = try_from("192.0.2.1:8", true, false, 9);
+    assert_eq!(other_port, Err(DropReason::WrongPeer));
+    let peer = "[::ffff:192.0.2.1]:7";
+    assert_eq!(try_from(peer, true, false, 9), Err(DropReason::BadCookie));
+    assert_eq!(try_from(peer, true, true, 9), Err(DropReason::NotWellKnown));
+    assert_eq!(try_from(peer, false, true, 9), Err(DropReason::OutOfBounds));
+    assert_eq!(try_from(peer, false, true, 8), Ok(()));
+    let connected = table.remote(STREAM, span(keys.rkey, 0, 8), Access::REMOTE_WRITE);
+    assert_eq!(connected.map(|_| ()), Err(TaggedError::Access));
+}
+
+#[test]
+fn a_chosen_stag_is_given_once_at_a_time() {
+    let table = table();
+    let region = Buffer::zeroed(8).unwrap().region();
+    let choose = |stag| {
+        let terms = Terms {
+            iova: 0,
+            access: Access::REMOTE_WRITE,
+            pd: PD,
+            only_from: None,
+            cookie: false,
+            well_known: Some(stag),
+        };
+        table.register_with(region.clone(), terms)
+    };
+    let keys = choose(0x4711).unwrap();
+    assert_eq!(keys.rkey, 0x4711);
+    assert_ne!(keys.lkey, 0x4711);
+    for taken in [0x4711, keys.lkey, 0, u32::MAX] {
+        assert_eq!(choose(taken), Err(StagTaken), "{taken:#x}");
+    }
+    let to_group = Origin {
+        to_group: true,
+        ..Peer::ip("192.0.2.1:7".parse().unwrap()).into()
+    };
+    let found = table.write_record(PD, to_group, span(0x4711, 0, 8));
+    assert!(found.is_ok());
+    drop(found);
+    table.deregister(keys);
+    assert!(choose(0x4711).is_ok(), "may be chosen again at once");
+}
+
+#[test]
+fn a_peer_invalidates_only_what_it_may_and_nothing_lands_there_afterwards() {
+    let table = table();
+    let region = Buffer::zeroed(8).unwrap().region();
+    let all = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
+    let keys = table.register(region.clone(), 0, all, PD);
+    let stag = STag::new(keys.rkey);
+    let invalidate = |pd, stag| table.invalidate(StreamId { pd, qpn: 7 }, stag, true);
+    assert_eq!(invalidate(PdId(2), stag), Err(TaggedError::NotAssociated));
+    assert_eq!(invalidate(PD, stag), Ok(()));
+    assert_eq!(invalidate(PD, stag), Err(TaggedError::InvalidStag));
+    let gone = table.remote(STREAM, span(keys.rkey, 0, 8), Access::REMOTE_WRITE);
+    assert_eq!(gone.map(|_| ()), Err(TaggedError::InvalidStag));
+    table.deregister(keys);
+
+    let keys = table.register(region, 0, Access::REMOTE_WRITE, PD);
+    let stag = STag::new(keys.rkey);
+    assert_eq!(invalidate(PD, stag), Err(TaggedError::Access));
+    assert_eq!(table.invalidate(STREAM, stag, false), Ok(()));
+}
+
+#[test]
+fn keys_are_unlike_and_not_reused_soon() {
+    let table = table();
+    let region = Buffer::zeroed(1).unwrap().region();
+    let mut seen = HashSet::new();
+    for _ in 0..1000 {
+        let keys = table.register(region.clone(), 0, Access::REMOTE_WRITE, PD);
+        assert!(seen.insert(keys.lkey) && seen.insert(keys.rkey));
+        table.deregister(keys);
+        let gone = table.remote(STREAM, span(keys.rkey, 0, 0), Access::REMOTE_WRITE);
+        assert_eq!(gone.map(|_| ()), Err(TaggedError::InvalidStag));
+    }
+}
+
+#[test]
+fn nothing_lands_after_deregistration() {
+    let table = table();
+    let buffer = Buffer::zeroed(64).unwrap();
+    let stop = AtomicBool::new(false);
+    for _ in 0..200 {
+        let keys = table.register(buffer.region(), 0, Access::REMOTE_WRITE, PD);
+        stop.store(false, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    if let Ok(held) =
+                        table.remote(STREAM, span(keys.rkey, 0, 64), Access::REMOTE_WRITE)
+                    {
+                        held.slice(0, 64).unwrap().place(&[1; 64]);
+                    }
+                }
+            });
+            table.deregister(keys);
+            buffer.write(0, &[0; 64]);
+            std::thread::yield_now();
+            assert_eq!(buffer.to_vec(0, 64), [0; 64]);
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

@@ -1,0 +1,204 @@
+//! Memory windows, and memory that work requests register.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dgiwarp_memory::Region;
+
+use crate::engine::mr::{Keys, increment};
+use crate::{Access, Error, Mr, Pd, Sge};
+
+/// What kind of window it is (`enum ibv_mw_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MwType {
+    /// Bound by [`RcQp::bind_mw`](crate::RcQp::bind_mw), as often as one likes, and open to all queue pairs of its protection domain.
+    One,
+    /// Bound by a posted [`RcOperation::BindMw`](crate::RcOperation::BindMw), with a key of the program's choice, and open to the peer of that queue pair alone (type 2B). It has to be
+    /// invalidated before it is bound again: by [`RcOperation::LocalInvalidate`](crate::RcOperation::LocalInvalidate), or by the peer's Send with Invalidate, which every window of
+    /// this type allows.
+    Two,
+}
+
+/// A memory window (`ibv_alloc_mw(3)`): a part of a region, with rights of its own, that is opened to peers and closed again by work
+/// requests in the order of the send queue. The region has to be registered with [`Access::MW_BIND`]. Dropping the window closes it.
+///
+/// ```
+/// use dgiwarp::{Access, Buffer, Config, MwType, RcOperation, Rnic, next_rkey};
+///
+/// let rnic = Rnic::open(Config::default())?;
+/// let pd = rnic.alloc_pd();
+/// let memory = Buffer::zeroed(4096)?;
+/// let mr = pd.register(memory.region(), Access::LOCAL_WRITE | Access::MW_BIND)?;
+/// let mw = pd.alloc_mw(MwType::Two);
+/// // Posted to a connected queue pair, this lets its peer write the second kilobyte.
+/// let bind = RcOperation::BindMw {
+///     rkey: next_rkey(mw.rkey()),
+///     lkey: mr.lkey(),
+///     addr: mr.addr() + 1024,
+///     length: 1024,
+///     access: Access::REMOTE_WRITE,
+///     zero_based: false,
+/// };
+/// # let _ = bind;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Mw {
+    pd: Pd,
+    kind: MwType,
+    rkey: AtomicU32,
+}
+
+impl Mw {
+    pub(crate) fn alloc(pd: &Pd, kind: MwType) -> Self {
+        let rkey = pd.rnic.shared.mrs.alloc_mw(pd.id, kind);
+        Self {
+            pd: pd.clone(),
+            kind,
+            rkey: AtomicU32::new(rkey),
+        }
+    }
+
+    /// Of type 1: the key of the latest binding that was posted. Of type 2: the key that it was made with; each binding may have
+    /// another one with the same upper 24 bits ([`next_rkey`]).
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.rkey.load(Ordering::Acquire)
+    }
+
+    /// Its type.
+    #[must_use]
+    pub fn kind(&self) -> MwType {
+        self.kind
+    }
+
+    /// The key of a new binding, which becomes the window's if `post` succeeds.
+    pub(crate) fn rebind<E>(&self, post: impl FnOnce(u32) -> Result<(), E>) -> Result<u32, E> {
+        let (Ok(old) | Err(old)) =
+            self.rkey
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |key| {
+                    Some(increment(key))
+                });
+        let new = increment(old);
+        post(new).inspect_err(|_| {
+            let _ = self
+                .rkey
+                .compare_exchange(new, old, Ordering::AcqRel, Ordering::Acquire);
+        })?;
+        Ok(new)
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        self.pd.rnic.shared.mrs.dealloc_mw(self.rkey());
+    }
+}
+
+/// The key with the next consumer part, the low eight bits (`ibv_inc_rkey(3)`).
+#[must_use]
+pub const fn next_rkey(rkey: u32) -> u32 {
+    increment(rkey)
+}
+
+/// What a window of type 1 is bound to (`struct ibv_mw_bind`).
+#[derive(Debug, Clone, Copy)]
+pub struct MwBind<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// The region, registered with [`Access::MW_BIND`].
+    pub mr: &'a Mr,
+    /// The first octet, in the region's address space.
+    pub addr: u64,
+    /// Octets; 0 closes the window.
+    pub length: u64,
+    /// Any of [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`] and [`Access::REMOTE_ATOMIC`]; the latter two need a region with
+    /// [`Access::LOCAL_WRITE`].
+    pub access: Access,
+    /// Whether peers count addresses from the window's first octet; else they use those of the region.
+    pub zero_based: bool,
+    /// Whether success makes a completion; errors always do.
+    pub signaled: bool,
+}
+
+impl<'a> MwBind<'a> {
+    /// All of a region, with a completion.
+    #[must_use]
+    pub fn new(wr_id: u64, mr: &'a Mr, access: Access) -> Self {
+        Self {
+            wr_id,
+            mr,
+            addr: mr.addr(),
+            length: u64::try_from(mr.len()).unwrap_or(u64::MAX),
+            access,
+            zero_based: false,
+            signaled: true,
+        }
+    }
+}
+
+/// A region that work requests register (fast registration, `ib_alloc_mr` of the kernel's verbs). It is made once, given memory with
+/// [`map`](Self::map), registered by a posted [`RcOperation::RegisterMr`](crate::RcOperation::RegisterMr) and invalidated by [`RcOperation::LocalInvalidate`](crate::RcOperation::LocalInvalidate), or a peer's Send with Invalidate if
+/// it was registered with [`Access::REMOTE_INVALIDATE`]; then it may be mapped anew. Dropping it ends it in whatever state.
+#[derive(Debug)]
+pub struct FastMr {
+    pd: Pd,
+    first: Keys,
+    max_len: usize,
+}
+
+impl FastMr {
+    pub(crate) fn alloc(pd: &Pd, max_len: usize) -> Self {
+        Self {
+            first: pd.rnic.shared.mrs.alloc_fast(pd.id),
+            pd: pd.clone(),
+            max_len,
+        }
+    }
+
+    /// The key that it was made with. Each registration may have another one with the same upper 24 bits ([`next_rkey`]).
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.first.rkey
+    }
+
+    /// The local key that belongs to a remote key of this region.
+    #[must_use]
+    pub fn lkey(&self, rkey: u32) -> u32 {
+        self.first.lkey & !0xff | rkey & 0xff
+    }
+
+    /// A scatter/gather element for octets of the region, registered with `rkey`.
+    #[must_use]
+    pub fn sge(&self, rkey: u32, addr: u64, length: u32) -> Sge {
+        Sge {
+            addr,
+            length,
+            lkey: self.lkey(rkey),
+        }
+    }
+
+    /// Most octets that it takes.
+    #[must_use]
+    pub fn max_len(&self) -> usize {
+        self.max_len
+    }
+
+    /// Gives memory to the next registration, addressed from `iova` on. One registration takes it; what is registered already stays as
+    /// it is.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if the memory is longer than [`max_len`](Self::max_len), or its last address would wrap.
+    pub fn map(&self, region: Region, iova: u64) -> Result<(), Error> {
+        let room = usize::try_from(u64::MAX - iova).unwrap_or(usize::MAX);
+        let max = self.max_len.min(room);
+        Error::check_limit("region length", region.len(), 0, max)?;
+        self.pd.rnic.shared.mrs.map(self.first.rkey, region, iova);
+        Ok(())
+    }
+}
+
+impl Drop for FastMr {
+    fn drop(&mut self) {
+        self.pd.rnic.shared.mrs.dealloc_fast(self.first.rkey);
+    }
+}
