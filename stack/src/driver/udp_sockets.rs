@@ -264,6 +264,15 @@ mod tests {
     use std::net::UdpSocket as StdSocket;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+    /// Runs something at the end of a scope, a panic's included.
+    struct OnDrop<F: Fn()>(F);
+
+    impl<F: Fn()> Drop for OnDrop<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+
     fn peer(socket: &StdSocket) -> Peer {
         Peer::ip(socket.local_addr().unwrap())
     }
@@ -395,49 +404,51 @@ mod tests {
                 }
                 sent
             });
+            // Whatever happens here, the sender must not go on for ever.
+            let ending = OnDrop(|| over.store(true, Ordering::Relaxed));
             let mut buffer = ReceiveBuffer::new();
             let mut received = 0;
-            let mut drain = |sockets: &mut UdpSockets, index| {
-                while let Some(Ok(came)) = sockets.get_mut(index).map(|it| it.receive(&mut buffer))
-                {
+            let mut drain = |socket: Option<&mut UdpSocket>| {
+                let Some(socket) = socket else { return };
+                while let Ok(came) = socket.receive(&mut buffer) {
                     received += u64::try_from(came.len.div_ceil(8)).unwrap();
                     taken.store(received, Ordering::Relaxed);
                 }
             };
-            // In place of the rule that a socket is given to another peer only when the last retired one has settled: each
-            // is kept for its time here, and drained then.
+            // The rule is that a socket changes hands only when the last retired one has settled. So that more of them do, each is kept for
+            // its time here.
             let mut settling = VecDeque::new();
-            let mut settle =
-                |sockets: &mut UdpSockets,
-                 before: Instant,
-                 drain: &mut dyn FnMut(&mut UdpSockets, _)| {
-                    settling.extend(sockets.retired.take());
-                    while settling
-                        .front()
-                        .is_some_and(|(_, at)| before.saturating_duration_since(*at) >= RETIRED_FOR)
-                    {
-                        sockets.retired = settling.pop_front();
-                        drain(sockets, RETIRED);
-                    }
-                    sockets.retired = None;
-                };
-            for round in 0..4000 {
+            for round in 0..2000 {
                 if sockets.get(1).is_some() {
                     sockets.retire(clock::now(), 1);
-                    settle(&mut sockets, clock::now(), &mut drain);
+                    settling.extend(sockets.retired.take());
                 }
+                let share = |share| {
+                    settling
+                        .iter()
+                        .try_for_each(|(it, _): &(UdpSocket, _)| it.share_port(share))
+                };
+                share(true).unwrap();
                 sockets.connect(clock::now(), 1, from, local).unwrap();
+                share(false).unwrap();
                 for _ in 0..round % 7 {
-                    drain(&mut sockets, 0);
-                    drain(&mut sockets, 1);
+                    drain(sockets.get_mut(0));
+                    drain(sockets.get_mut(1));
+                }
+                while settling
+                    .front()
+                    .is_some_and(|(_, at)| at.elapsed() >= RETIRED_FOR)
+                {
+                    drain(settling.pop_front().as_mut().map(|(it, _)| it));
                 }
             }
-            over.store(true, Ordering::Relaxed);
+            drop(ending);
             let sent = sender.join().unwrap();
-            settle(&mut sockets, clock::now() + RETIRED_FOR, &mut drain);
-            for index in [0, 1] {
-                drain(&mut sockets, index);
+            for (socket, _) in &mut settling {
+                drain(Some(socket));
             }
+            drain(sockets.get_mut(0));
+            drain(sockets.get_mut(1));
             (sent, received)
         });
         assert_eq!(received, sent);
