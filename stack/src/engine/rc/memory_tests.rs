@@ -296,3 +296,16 @@ fn memory_work_that_fails_ends_the_connection_in_order() {
     let told = RcEnd::Stream(StreamError::Terminated(Cause::LOCAL));
     assert_eq!(server.engine.end(), Some(told));
 }
+
+/// RFC 5044 §7.1.2 rule 4 makes a Responder wait; a binding has nothing that would leave.
+#[test]
+fn a_binding_needs_no_leave_to_send() {
+    let (_client, mut server) = pair();
+    let (region, key) = windowed(&server);
+    server.post(1, bind(key, region), &[], false);
+    server.post(2, send(None), &[], false);
+    server.post(3, invalidate(key), &[], false);
+    let bound = [(1, WcOpcode::BindMw, WcStatus::Success)];
+    assert_eq!(outcomes(&server.completed.sent), bound);
+    assert!(server.engine.poll_transmit(now()).is_empty());
+}

@@ -48,7 +48,11 @@ impl RcEngine {
             self.flush_sends(None, completions);
             return;
         }
-        while self.mpa.may_send() && self.mpa.poll_transmit(now).len() < WINDOW {
+        while if self.mpa.may_send() {
+            self.mpa.poll_transmit(now).len() < WINDOW
+        } else {
+            self.may_begin_memory_work()
+        } {
             match self.make_next(now, tables) {
                 Ok(()) => {}
                 Err(Stop::Idle) => break,
@@ -99,6 +103,12 @@ impl RcEngine {
             }
         };
         credit && (!wqe.fence || outstanding == 0)
+    }
+
+    /// Whether the next work request is one that nothing leaves for, so that it need not wait until something may.
+    fn may_begin_memory_work(&self) -> bool {
+        let next = self.sends.next();
+        next.is_some_and(|(_, wqe)| matches!(wqe.work, RcWork::Memory(_))) && self.may_begin()
     }
 
     fn begin(&mut self, now: Instant, tables: Tables<'_>) -> Result<(), Stop> {
