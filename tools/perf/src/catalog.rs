@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Transport {
     /// Datagram iWARP: an unreliable datagram queue pair over UDP.
     Ud,
+    /// iWARP: a connected queue pair over TCP.
+    Rc,
     /// Plain UDP sockets.
     Udp,
     /// Plain TCP sockets.
@@ -26,6 +28,10 @@ pub(crate) enum Transport {
 pub(crate) enum Op {
     /// Send into a posted receive.
     Send,
+    /// RDMA Write, noticed by looking at memory.
+    Write,
+    /// RDMA Write with immediate, which takes a posted receive.
+    WriteImm,
     /// RDMA Write-Record: a one-sided write that leaves a validity map at the target.
     WriteRecord,
     /// RDMA Read: the client fetches from the server's memory.
@@ -110,6 +116,24 @@ pub(crate) const CATALOG: &[Entry] = &[
         summary: "the same to a broadcast address",
     },
     Entry {
+        transport: Transport::Rc,
+        op: Op::Send,
+        modes: STREAM_MODES,
+        summary: "iWARP Send into posted receives",
+    },
+    Entry {
+        transport: Transport::Rc,
+        op: Op::Write,
+        modes: STREAM_MODES,
+        summary: "iWARP RDMA Write; its target polls its completion queue and looks at the last byte",
+    },
+    Entry {
+        transport: Transport::Rc,
+        op: Op::WriteImm,
+        modes: STREAM_MODES,
+        summary: "iWARP RDMA Write with immediate into posted receives",
+    },
+    Entry {
         transport: Transport::Udp,
         op: Op::Multicast,
         modes: &[Mode::Fanout],
@@ -143,8 +167,8 @@ pub(crate) const CATALOG: &[Entry] = &[
     Entry {
         transport: Transport::Tcp,
         op: Op::Raw,
-        modes: &[Mode::Lat, Mode::Bw, Mode::Bibw],
-        summary: "a TCP connection with NODELAY and large buffers",
+        modes: STREAM_MODES,
+        summary: "a TCP connection with NODELAY, one write per message",
     },
 ];
 
@@ -178,6 +202,7 @@ impl Subject {
             }
             (Transport::Ud, Mode::Fanout) => Some(Self::new(Transport::Udp, self.op)),
             (Transport::Ud, Mode::Rate) => Some(Self::new(Transport::Udp, Op::RawSingle)),
+            (Transport::Rc, _) => Some(Self::new(Transport::Tcp, Op::Raw)),
             (Transport::Udp | Transport::Tcp, _) => None,
         }
     }
@@ -194,6 +219,7 @@ impl Transport {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ud => "ud",
+            Self::Rc => "rc",
             Self::Udp => "udp",
             Self::Tcp => "tcp",
         }
@@ -205,6 +231,8 @@ impl Op {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
+            Self::Write => "write",
+            Self::WriteImm => "write-imm",
             Self::WriteRecord => "write-record",
             Self::Read => "read",
             Self::Broadcast => "broadcast",
@@ -289,9 +317,9 @@ mod tests {
         }
         assert_eq!(
             text.lines()
-                .filter(|line| line.starts_with("ud ") || line.starts_with("udp "))
+                .filter(|line| line.starts_with("ud ") || line.starts_with("rc "))
                 .count(),
-            10
+            8
         );
     }
 }

@@ -10,6 +10,7 @@ use crate::interrupt::Interrupt;
 use crate::measure::bandwidth::{self, Task};
 use crate::measure::latency::{self, PingOutcome};
 use crate::measure::{Flow, Geometry, Watch};
+use crate::ours::rc::Rc;
 use crate::ours::read::Reads;
 use crate::ours::ud::Ud;
 use crate::raw::group::Group;
@@ -26,6 +27,7 @@ enum Kind {
     Tcp(Tcp),
     Ud(Box<Ud>),
     Reads(Box<Reads>),
+    Rc(Box<Rc>),
 }
 
 /// One side of something to measure.
@@ -58,6 +60,10 @@ macro_rules! each {
                 $body
             }
             Kind::Reads($endpoint) => {
+                let $endpoint = &mut **$endpoint;
+                $body
+            }
+            Kind::Rc($endpoint) => {
                 let $endpoint = &mut **$endpoint;
                 $body
             }
@@ -102,6 +108,10 @@ impl Endpoint {
                 let (reads, offer) = Reads::open(spec, local, side)?;
                 (Kind::Reads(Box::new(reads)), offer)
             }
+            Transport::Rc => {
+                let (rc, offer) = Rc::open(spec, local, side)?;
+                (Kind::Rc(Box::new(rc)), offer)
+            }
             Transport::Ud => {
                 let (ud, offer) = Ud::open(spec, local, side)?;
                 (Kind::Ud(Box::new(ud)), offer)
@@ -129,6 +139,7 @@ impl Endpoint {
             Kind::Tcp(tcp) => tcp.connect(peer, offer),
             Kind::Ud(ud) => ud.connect(peer, offer),
             Kind::Reads(reads) => reads.connect(peer, offer),
+            Kind::Rc(rc) => rc.connect(peer, offer),
         }
     }
 
@@ -137,7 +148,8 @@ impl Endpoint {
         match &self.kind {
             Kind::Udp(udp) => udp.geometry(self.granted, window),
             Kind::Group(group) => group.geometry(self.granted, window),
-            Kind::Tcp(tcp) => Ok(tcp.geometry()),
+            Kind::Tcp(tcp) => Ok(tcp.geometry(window)),
+            Kind::Rc(rc) => Ok(rc.geometry(window)),
             Kind::Ud(ud) => ud.geometry(self.granted, window),
             Kind::Reads(reads) => Ok(reads.geometry(window)),
         }

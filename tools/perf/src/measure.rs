@@ -47,6 +47,12 @@ pub(crate) struct Geometry {
 /// A window given on the command line, or the default rule.
 pub(crate) const DEFAULT_WINDOW_CAP: u64 = 256 * 1024;
 
+/// The same over connections, for large messages: four of them, unless they are more than this.
+const CONNECTED_WINDOW_CAP: u64 = 4 << 20;
+
+/// Messages in flight over a connection, at most.
+pub(crate) const MAX_MESSAGES: u64 = 4096;
+
 impl Geometry {
     /// Cuts a message and sizes the window for a receive buffer of `granted` bytes.
     ///
@@ -68,6 +74,22 @@ impl Geometry {
             size,
             chunk,
             segment,
+            window,
+            credit_every: (window / 2).max(chunk),
+        }
+    }
+
+    /// For a connection, which loses nothing and tells what it has no room for: what is in flight need only keep both sides busy. At
+    /// least one chunk is always allowed, and never more than [`MAX_MESSAGES`].
+    pub(crate) fn connected(size: u64, chunk: u64, window: Option<u64>) -> Self {
+        let default = (4 * chunk).clamp(DEFAULT_WINDOW_CAP, CONNECTED_WINDOW_CAP);
+        let window = window
+            .unwrap_or_else(|| default.max(2 * chunk))
+            .clamp(chunk, chunk * MAX_MESSAGES);
+        Self {
+            size,
+            chunk,
+            segment: chunk,
             window,
             credit_every: (window / 2).max(chunk),
         }
@@ -138,6 +160,9 @@ pub(crate) enum Want {
 
 /// An endpoint that can carry a one-way or two-way stream of messages under a window.
 pub(crate) trait Flow {
+    /// Whether data can get lost; else a credit is waited for however long it takes.
+    const LOSES: bool;
+
     /// Forgets what earlier rounds left behind.
     fn start_round(&mut self, round: u16) -> Result<()>;
 

@@ -1,4 +1,50 @@
 //! The software RNIC's own endpoints.
 
+mod completions;
+mod memory;
+pub(crate) mod rc;
 pub(crate) mod read;
 pub(crate) mod ud;
+
+use crate::error::PerfError;
+
+/// What the stack's own words mean here.
+fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> PerfError {
+    move |error| PerfError::Stack {
+        what,
+        reason: error.to_string(),
+    }
+}
+
+fn too_early() -> PerfError {
+    PerfError::Protocol("a message before both sides are connected".to_owned())
+}
+
+/// The number whose low `bits` bits these are and that is nearest to what is expected next.
+const fn extend(low: u64, expected: u64, bits: u32) -> u64 {
+    let span = 1 << bits;
+    let candidate = (expected & !(span - 1)) | low;
+    if candidate + span / 2 < expected {
+        candidate + span
+    } else if candidate > expected + span / 2 && candidate >= span {
+        candidate - span
+    } else {
+        candidate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_extended_around_what_is_expected() {
+        const BITS: u32 = 24;
+        const SPAN: u64 = 1 << BITS;
+        assert_eq!(extend(5, 3, BITS), 5);
+        assert_eq!(extend(0, SPAN - 1, BITS), SPAN);
+        assert_eq!(extend(SPAN - 1, SPAN + 2, BITS), SPAN - 1);
+        assert_eq!(extend(7, 5 * SPAN + 9, BITS), 5 * SPAN + 7);
+        assert_eq!(extend(SPAN - 1, 0, BITS), SPAN - 1);
+    }
+}

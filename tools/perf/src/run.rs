@@ -395,7 +395,7 @@ fn fill_loss(row: &mut Row, group: &Group, one: &Series) {
         // A raw receiver drops no marks.
         let marks_lost = match one.subject.transport {
             Transport::Ud => from.marks.saturating_sub(to.marks),
-            Transport::Udp | Transport::Tcp => 0,
+            Transport::Rc | Transport::Udp | Transport::Tcp => 0,
         };
         sent += from.sent.saturating_sub(from.marks);
         dropped += to.dropped.saturating_sub(marks_lost);

@@ -31,7 +31,7 @@ const MARK_AGAIN: Duration = Duration::from_millis(2);
 /// After the client's stop, a stream without loss is still read until it is quiet this long.
 const LAST_STREAM_DATA: Duration = Duration::from_millis(200);
 
-/// In both-direction mode, a side that has sent everything waits this long for the rest.
+/// In both-direction mode, a side that has sent everything waits this long for the rest, where some may be lost.
 const LAST_DATA: Duration = Duration::from_millis(500);
 
 /// What one side has to do in a round, in bytes of the stream.
@@ -116,12 +116,12 @@ pub(crate) fn run<F: Flow>(
                 }
                 Idle::Checked(now) => {
                     let quiet = now - *quiet_since.get_or_insert(now);
-                    if quiet > if sender.marks { MARKED_STALL } else { STALL } {
+                    if F::LOSES && quiet > if sender.marks { MARKED_STALL } else { STALL } {
                         sender.presume_lost();
                     } else if quiet > MARK_AGAIN && sender.marks {
                         sender.mark_again(flow, now)?;
                     }
-                    if quiet > LAST_DATA && task.send > 0 && sender.done() {
+                    if F::LOSES && quiet > LAST_DATA && task.send > 0 && sender.done() {
                         break;
                     }
                 }

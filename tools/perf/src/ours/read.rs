@@ -17,7 +17,9 @@ use crate::host::{Side, Wait};
 use crate::measure::{
     Arrival, BLOCK_SLICE, Flow, Geometry, Idle, PingPong, RecordShape, Want, Watch,
 };
-use crate::ours::ud::{Memory, holes, stack, stride, too_early};
+use crate::ours::memory::{Memory, stride};
+use crate::ours::ud::holes;
+use crate::ours::{stack, too_early};
 use crate::pattern::{self, narrow, widen};
 
 /// Reads outstanding, at most.
@@ -336,6 +338,8 @@ impl PingPong for Reads {
 }
 
 impl Flow for Reads {
+    const LOSES: bool = true;
+
     fn start_round(&mut self, round: u16) -> Result<()> {
         self.round = u64::from(round);
         while self.take_ended(false)?.is_some() {}

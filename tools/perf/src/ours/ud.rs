@@ -12,16 +12,19 @@ pub(super) use flow::holes;
 use std::net::{IpAddr, SocketAddr};
 
 use dgiwarp::{
-    Access, Buffer, Config, Cq, Destination, Fault, GroupInterface, Mr, Operation, Pd, PostError,
-    RecvWr, Rnic, SendWr, UdQp, UdQpAttr, Wc, WcStatus,
+    Access, Config, Destination, Fault, GroupInterface, Operation, Pd, PostError, RecvWr, Rnic,
+    SendWr, UdQp, UdQpAttr, Wc, WcStatus,
 };
 
 use crate::catalog::{Mode, Op};
 use crate::control::{EndpointSpec, Offer, RemoteRegion};
 use crate::error::{PerfError, Result};
 use crate::host::{Side, Wait};
-use crate::measure::{BLOCK_SLICE, Geometry};
+use crate::measure::Geometry;
 use crate::members::Members;
+use crate::ours::completions::Completions;
+use crate::ours::memory::{ALIGN, Memory, stride};
+use crate::ours::{stack, too_early};
 use crate::pattern::{self, narrow, widen};
 
 /// Messages in flight, at most.
@@ -36,28 +39,16 @@ const SEND_SLOTS: usize = 512;
 const ROOM: u64 = 4 << 20;
 /// What a segment of a Write-Record has beside its payload: tagged header, extension, CRC.
 const WRITE_RECORD_OVERHEAD: u64 = 14 + 24 + 4;
-/// Completions taken in one call.
-const BATCH: usize = 32;
-/// Slots begin on their own cache lines, and hold a credit at least.
-const ALIGN: u64 = 64;
-
-/// Memory and its registration.
-#[derive(Debug)]
-pub(super) struct Memory {
-    pub(super) buffer: Buffer,
-    pub(super) region: Mr,
-}
 
 /// One side of a datagram iWARP endpoint.
 #[derive(Debug)]
 pub(crate) struct Ud {
     pd: Pd,
-    cq: Cq,
+    completions: Completions,
     qp: UdQp,
     _rnic: Rnic,
     op: Op,
     mode: Mode,
-    blocking: bool,
     check: bool,
     size: usize,
     peer: Option<Destination>,
@@ -79,10 +70,6 @@ pub(crate) struct Ud {
     /// Distance of two messages in `outgoing` and at the target.
     stride: usize,
     slots: usize,
-    /// Room for a batch of completions, how many of them are valid, and how many were taken.
-    completions: Vec<Wc>,
-    ready: usize,
-    taken: usize,
     /// A receive to post again once the answer is on its way.
     consumed: Option<u64>,
     round: u64,
@@ -107,33 +94,6 @@ struct Counted {
 struct Seen {
     marks: u64,
     valid: u64,
-}
-
-/// What the queue pair's own words mean here.
-pub(super) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> PerfError {
-    move |error| PerfError::Stack {
-        what,
-        reason: error.to_string(),
-    }
-}
-
-impl Memory {
-    pub(super) fn new(pd: &Pd, length: usize, access: Access) -> Result<Self> {
-        let buffer = Buffer::zeroed(length).map_err(stack("allocate memory"))?;
-        let region = pd
-            .register(buffer.region(), access)
-            .map_err(stack("register memory"))?;
-        Ok(Self { buffer, region })
-    }
-
-    /// The region as the peer must know it.
-    pub(super) fn remote(&self) -> RemoteRegion {
-        RemoteRegion {
-            stag: self.region.rkey(),
-            base: self.region.addr(),
-            length: widen(self.buffer.len()),
-        }
-    }
 }
 
 impl Ud {
@@ -197,12 +157,11 @@ impl Ud {
         };
         let ud = Self {
             pd,
-            cq,
+            completions: Completions::new(cq, spec.wait == Wait::Block),
             qp,
             _rnic: rnic,
             op: spec.subject.op,
             mode: spec.mode,
-            blocking: spec.wait == Wait::Block,
             check: spec.check,
             size: narrow(spec.size),
             peer: None,
@@ -218,9 +177,6 @@ impl Ud {
             segment: 0,
             stride: 0,
             slots: 0,
-            completions: Vec::new(),
-            ready: 0,
-            taken: 0,
             consumed: None,
             round: 0,
             highest: 0,
@@ -353,32 +309,7 @@ impl Ud {
 
     /// The next completion, if there is one; with `wait`, within [`BLOCK_SLICE`].
     fn completion(&mut self, wait: bool) -> Result<Option<Wc>> {
-        if self.taken == self.ready {
-            self.taken = 0;
-            self.ready = self
-                .cq
-                .poll(&mut self.completions)
-                .map_err(stack("poll the completion queue"))?;
-        }
-        let found = if self.taken < self.ready {
-            self.taken += 1;
-            self.completions.get(self.taken - 1).copied()
-        } else if wait && self.blocking {
-            self.cq
-                .wait(BLOCK_SLICE)
-                .map_err(stack("wait for a completion"))?
-        } else if self.completions.is_empty() {
-            // The first completion of all also makes room for the next ones.
-            let first = self
-                .cq
-                .poll_one()
-                .map_err(stack("poll the completion queue"))?;
-            self.completions.extend(first.iter().cycle().take(BATCH));
-            first
-        } else {
-            None
-        };
-        match found {
+        match self.completions.next(wait)? {
             Some(wc) if wc.status != WcStatus::Success => Err(PerfError::Stack {
                 what: "a work request",
                 reason: format!("{} (error {})", wc.status, wc.vendor_error),
@@ -386,13 +317,4 @@ impl Ud {
             other => Ok(other),
         }
     }
-}
-
-/// Distance of messages of this length.
-pub(super) fn stride(length: u64) -> u64 {
-    length.next_multiple_of(ALIGN)
-}
-
-pub(super) fn too_early() -> PerfError {
-    PerfError::Protocol("a message before both sides are connected".to_owned())
 }

@@ -164,6 +164,8 @@ impl Group {
 }
 
 impl Flow for Group {
+    const LOSES: bool = true;
+
     fn start_round(&mut self, round: u16) -> Result<()> {
         self.round = u64::from(round);
         self.members.restart();

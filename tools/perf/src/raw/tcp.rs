@@ -1,4 +1,7 @@
-//! Raw TCP: one connection with NODELAY and large buffers. Flow control is TCP's own.
+//! Raw TCP: one connection with NODELAY, whose buffers the kernel sizes. Bytes carry nothing but the pattern.
+//!
+//! A stream in one direction is answered with credits, 8-byte positions in the other direction, as those of queue pairs are. In both
+//! directions at once flow control is TCP's own.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -16,8 +19,12 @@ use crate::host::{Side, Wait};
 use crate::measure::{Arrival, BLOCK_SLICE, Flow, Geometry, Idle, PingPong, Want, Watch};
 use crate::pattern::{self, narrow, widen};
 
-/// Bytes per write and read of a stream.
-const PIECE: u64 = 256 * 1024;
+/// Bytes per write of a stream, at most; shorter messages have a write each.
+const MAX_WRITE: u64 = 4 << 20;
+/// Bytes per read of a stream.
+const MAX_READ: usize = 256 * 1024;
+/// Bytes of a credit.
+const CREDIT: usize = 8;
 /// How long the two sides have to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -27,10 +34,8 @@ pub(crate) struct Tcp {
     listener: Option<Socket>,
     stream: Option<TcpStream>,
     side: Side,
-    buffer: usize,
+    mode: Mode,
     blocking: bool,
-    /// Both directions at once: neither reads nor writes may wait for one another.
-    both_ways: bool,
     write_blocked: bool,
     check: bool,
     size: usize,
@@ -38,6 +43,8 @@ pub(crate) struct Tcp {
     incoming: Vec<u8>,
     /// Bytes received of the present message, or of the present round.
     received: u64,
+    /// The beginning of a credit.
+    credit: Vec<u8>,
     sequence: u64,
 }
 
@@ -48,23 +55,20 @@ impl Tcp {
             listener: None,
             stream: None,
             side,
-            buffer: spec.receive_buffer,
+            mode: spec.mode,
             blocking: spec.wait == Wait::Block,
-            both_ways: spec.mode == Mode::Bibw,
             write_blocked: false,
             check: spec.check,
             size: narrow(spec.size),
             pattern: Vec::new(),
             incoming: Vec::new(),
             received: 0,
+            credit: Vec::new(),
             sequence: 0,
         };
-        let mut offer = Offer {
-            receive_buffer: widen(spec.receive_buffer),
-            ..Offer::default()
-        };
+        let mut offer = Offer::default();
         if side == Side::Server {
-            let listener = tcp.socket(local)?;
+            let listener = socket(local)?;
             let any_port = SocketAddr::new(local, 0);
             listener
                 .bind(&any_port.into())
@@ -77,22 +81,6 @@ impl Tcp {
         Ok((tcp, offer))
     }
 
-    /// Buffers must be set before the handshake, which announces the window's scale.
-    fn socket(&self, address: IpAddr) -> Result<Socket> {
-        let domain = if address.is_ipv4() {
-            Domain::IPV4
-        } else {
-            Domain::IPV6
-        };
-        let socket =
-            Socket::new(domain, Type::STREAM, Some(Protocol::TCP)).during("open a TCP socket")?;
-        socket
-            .set_recv_buffer_size(self.buffer)
-            .and_then(|()| socket.set_send_buffer_size(self.buffer))
-            .during("set TCP buffers")?;
-        Ok(socket)
-    }
-
     /// Connects (client) to the peer's listener.
     pub(crate) fn connect(&mut self, peer: IpAddr, offer: &Offer) -> Result<()> {
         if self.side == Side::Server {
@@ -101,7 +89,7 @@ impl Tcp {
         let &[port] = offer.ports.as_slice() else {
             return Err(PerfError::Protocol("raw TCP needs one port".to_owned()));
         };
-        let socket = self.socket(peer)?;
+        let socket = socket(peer)?;
         socket
             .connect_timeout(&SocketAddr::new(peer, port).into(), CONNECT_TIMEOUT)
             .during("connect the TCP data connection")?;
@@ -109,15 +97,17 @@ impl Tcp {
         Ok(())
     }
 
-    /// Streams are cut for the benefit of the system calls alone.
-    pub(crate) fn geometry(&self) -> Geometry {
+    /// A message is a write, unless it is very large.
+    pub(crate) fn geometry(&self, window: Option<u64>) -> Geometry {
         let size = widen(self.size);
-        Geometry {
-            size,
-            chunk: size.min(PIECE),
-            segment: size.min(PIECE),
-            window: u64::MAX,
-            credit_every: u64::MAX,
+        let geometry = Geometry::connected(size, size.min(MAX_WRITE), window);
+        match self.mode {
+            Mode::Bw | Mode::Rate => geometry,
+            Mode::Lat | Mode::Bibw | Mode::Loss | Mode::Fanout => Geometry {
+                window: u64::MAX,
+                credit_every: u64::MAX,
+                ..geometry
+            },
         }
     }
 
@@ -127,11 +117,12 @@ impl Tcp {
             self.stream = Some(accept(&listener)?);
         }
         self.pattern = pattern::fill(narrow(geometry.chunk));
-        self.incoming = vec![0; narrow(PIECE)];
+        self.incoming = vec![0; MAX_READ];
+        let both_ways = self.mode == Mode::Bibw;
         let stream = self.stream()?;
         stream
             .set_nodelay(true)
-            .and_then(|()| stream.set_nonblocking(!self.blocking || self.both_ways))
+            .and_then(|()| stream.set_nonblocking(!self.blocking || both_ways))
             .and_then(|()| stream.set_read_timeout(Some(BLOCK_SLICE)))
             .and_then(|()| stream.set_write_timeout(Some(BLOCK_SLICE)))
             .during("set TCP options")
@@ -141,24 +132,33 @@ impl Tcp {
         self.stream.as_ref().ok_or(PerfError::PeerGone)
     }
 
-    /// Reads up to `limit` bytes; none if nothing is there.
+    /// Reads up to `limit` bytes of payload; none if nothing is there.
     fn read(&mut self, limit: usize) -> Result<Option<usize>> {
-        let mut stream = self.stream.as_ref().ok_or(PerfError::PeerGone)?;
         let limit = limit.min(self.incoming.len());
         let buffer = self.incoming.get_mut(..limit).unwrap_or(&mut []);
-        match stream.read(buffer) {
-            Ok(0) => Err(PerfError::PeerGone),
-            Ok(length) => {
-                if self.check {
-                    let run = self.incoming.get(..length).unwrap_or(&[]);
-                    pattern::verify_stream(run, self.received, &self.pattern)?;
-                }
-                self.received += widen(length);
-                Ok(Some(length))
+        let length = read(self.stream.as_ref(), buffer)?;
+        if let Some(length) = length {
+            if self.check {
+                let run = self.incoming.get(..length).unwrap_or(&[]);
+                pattern::verify_stream(run, self.received, &self.pattern)?;
             }
-            Err(error) if would_block(&error) => Ok(None),
-            Err(error) => Err(error).during("read from the TCP data connection"),
+            self.received += widen(length);
         }
+        Ok(length)
+    }
+
+    /// Reads credits: positions, the last complete one of which counts.
+    fn read_credit(&mut self) -> Result<Arrival> {
+        let Some(length) = read(self.stream.as_ref(), &mut self.incoming)? else {
+            return Ok(Arrival::Nothing);
+        };
+        self.credit.extend(self.incoming.iter().take(length));
+        let complete = self.credit.len() / CREDIT * CREDIT;
+        let rest = self.credit.split_off(complete);
+        let credits = std::mem::replace(&mut self.credit, rest);
+        Ok(credits.last_chunk().map_or(Arrival::Other, |last| {
+            Arrival::Credit(u64::from_le_bytes(*last))
+        }))
     }
 
     /// Writes the pattern from `position` on; how much was taken.
@@ -209,6 +209,8 @@ impl PingPong for Tcp {
 }
 
 impl Flow for Tcp {
+    const LOSES: bool = false;
+
     fn start_round(&mut self, _round: u16) -> Result<()> {
         self.received = 0;
         Ok(())
@@ -220,8 +222,7 @@ impl Flow for Tcp {
 
     fn poll(&mut self, want: Want, may_wait: bool) -> Result<Arrival> {
         match want {
-            // A sender has nothing to read; in blocking mode its writes wait.
-            Want::Credit => return Ok(Arrival::Nothing),
+            Want::Credit => return self.read_credit(),
             Want::Data => {}
             Want::Both if self.blocking && may_wait => {
                 let mut flags = PollFlags::POLLIN;
@@ -240,8 +241,33 @@ impl Flow for Tcp {
             }))
     }
 
-    fn credit(&mut self, _position: u64) -> Result<()> {
-        Ok(())
+    fn credit(&mut self, position: u64) -> Result<()> {
+        let mut stream = self.stream()?;
+        // Few bytes go this way: there is room for them.
+        stream
+            .write_all(&position.to_le_bytes())
+            .during("write to the TCP data connection")
+    }
+}
+
+/// A socket whose buffers grow as the kernel sees fit, as those of queue pairs do.
+fn socket(address: IpAddr) -> Result<Socket> {
+    let domain = if address.is_ipv4() {
+        Domain::IPV4
+    } else {
+        Domain::IPV6
+    };
+    Socket::new(domain, Type::STREAM, Some(Protocol::TCP)).during("open a TCP socket")
+}
+
+/// What a read found; none if nothing is there.
+fn read(stream: Option<&TcpStream>, buffer: &mut [u8]) -> Result<Option<usize>> {
+    let mut stream = stream.ok_or(PerfError::PeerGone)?;
+    match stream.read(buffer) {
+        Ok(0) => Err(PerfError::PeerGone),
+        Ok(length) => Ok(Some(length)),
+        Err(error) if would_block(&error) => Ok(None),
+        Err(error) => Err(error).during("read from the TCP data connection"),
     }
 }
 

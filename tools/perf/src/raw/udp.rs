@@ -272,6 +272,8 @@ impl PingPong for Udp {
 }
 
 impl Flow for Udp {
+    const LOSES: bool = true;
+
     fn start_round(&mut self, round: u16) -> Result<()> {
         self.round = u64::from(round);
         for socket in [&self.tx, &self.rx] {
@@ -356,7 +358,9 @@ pub(super) fn cut(op: Op, mode: Mode, mtu_payload: u64, granted: u64, size: u64)
         }
         Op::Raw | Op::Broadcast | Op::Multicast if whole => (ethernet, train(ethernet)),
         Op::Raw | Op::Broadcast | Op::Multicast => (mtu_payload, train(mtu_payload)),
-        Op::RawTrain | Op::Send | Op::WriteRecord | Op::Read => (ethernet, train(ethernet)),
+        Op::RawTrain | Op::Send | Op::Write | Op::WriteImm | Op::WriteRecord | Op::Read => {
+            (ethernet, train(ethernet))
+        }
     };
     (segment.min(size), (segment * per_call).min(size))
 }

@@ -7,7 +7,8 @@ use crate::control::Datagrams;
 use crate::error::Result;
 use crate::loss::{self, Mark};
 use crate::measure::{Arrival, Flow, RecordShape, Want};
-use crate::ours::ud::{Counted, Seen, Ud, too_early};
+use crate::ours::ud::{Counted, Seen, Ud};
+use crate::ours::{extend, too_early};
 use crate::pattern::{self, POSITION_BITS, POSITION_MASK, narrow, widen};
 
 /// An immediate is the low bits of the round and of the message number.
@@ -15,6 +16,8 @@ const NUMBER_BITS: u32 = 24;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 
 impl Flow for Ud {
+    const LOSES: bool = true;
+
     fn start_round(&mut self, round: u16) -> Result<()> {
         self.round = u64::from(round);
         self.highest = 0;
@@ -200,7 +203,7 @@ impl Ud {
         if tag >> NUMBER_BITS != self.round & 0xff {
             return Ok(Arrival::Other);
         }
-        let number = extend(tag & NUMBER_MASK, self.highest);
+        let number = extend(tag & NUMBER_MASK, self.highest, NUMBER_BITS);
         self.highest = self.highest.max(number + 1);
         let length = u64::from(record.length);
         let end = number * widen(self.chunk) + length;
@@ -228,19 +231,6 @@ impl Ud {
     }
 }
 
-/// The number whose low bits these are and that is nearest to what is expected next.
-fn extend(low: u64, expected: u64) -> u64 {
-    const SPAN: u64 = 1 << NUMBER_BITS;
-    let candidate = (expected & !NUMBER_MASK) | low;
-    if candidate + SPAN / 2 < expected {
-        candidate + SPAN
-    } else if candidate > expected + SPAN / 2 && candidate >= SPAN {
-        candidate - SPAN
-    } else {
-        candidate
-    }
-}
-
 /// Gaps before, between and behind valid ranges (start and end) of a message.
 pub(in crate::ours) fn holes(ranges: &[(u32, u32)], length: u32) -> u64 {
     let mut reached = 0;
@@ -255,16 +245,6 @@ pub(in crate::ours) fn holes(ranges: &[(u32, u32)], length: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_extended_around_what_is_expected() {
-        const SPAN: u64 = 1 << NUMBER_BITS;
-        assert_eq!(extend(5, 3), 5);
-        assert_eq!(extend(0, SPAN - 1), SPAN);
-        assert_eq!(extend(NUMBER_MASK, SPAN + 2), SPAN - 1);
-        assert_eq!(extend(7, 5 * SPAN + 9), 5 * SPAN + 7);
-        assert_eq!(extend(NUMBER_MASK, 0), NUMBER_MASK);
-    }
 
     #[test]
     fn holes_are_counted_before_between_and_behind() {

@@ -5,7 +5,8 @@ use dgiwarp::{Operation, Wc, WcOpcode};
 use crate::catalog::Op;
 use crate::error::Result;
 use crate::measure::{Idle, PingPong, Watch};
-use crate::ours::ud::{Ud, too_early};
+use crate::ours::too_early;
+use crate::ours::ud::Ud;
 use crate::pattern::{self, OFFSET_BITS, narrow};
 
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
