@@ -1,6 +1,7 @@
 //! Settings of a device, each with an environment variable for programs that are not recompiled.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,6 +56,27 @@ pub const KNOBS: &[Knob] = &[
             Some(())
         },
         show: |config| config.group_port.to_string(),
+    },
+    Knob {
+        name: "DGIWARP_PORTS",
+        help: "TCP ports of connected queue pairs that programs connect by exchanged numbers, FIRST-LAST within 256 to 65534; \
+               empty leaves them to the system",
+        set: |config, text| {
+            config.ports = match text.split_once('-') {
+                None if text.is_empty() => None,
+                None => return None,
+                Some((first, last)) => {
+                    let first = u16::try_from(number(first, 256, 65_534)?).ok()?;
+                    let last = u16::try_from(number(last, 256, 65_534)?).ok()?;
+                    (first <= last).then_some(Some(first..=last))?
+                }
+            };
+            Some(())
+        },
+        show: |config| {
+            let ports = config.ports.as_ref();
+            ports.map_or_else(String::new, |it| format!("{}-{}", it.start(), it.end()))
+        },
     },
     Knob {
         name: "DGIWARP_RECORD_TIMEOUT_MS",
@@ -147,6 +169,9 @@ pub struct Config {
     pub max_mtu: u32,
     /// UDP port of all broadcast and multicast groups. It must be the same on all hosts. Default 18514.
     pub group_port: u16,
+    /// TCP ports for QPs that are made to be [paired](crate::RcQpAttr::paired), within 256 to 65,534; `None`, the default, leaves
+    /// them to the system. One port serves 256 QPs.
+    pub ports: Option<RangeInclusive<u16>>,
     /// A record is closed when nothing was placed for this long. Default 200 ms.
     pub record_timeout: Duration,
     /// An RDMA Read over datagrams that is not complete after this long ends in error, unless its work request says otherwise.
@@ -176,6 +201,7 @@ impl Default for Config {
             receive_buffer: 4 << 20,
             max_mtu: 0,
             group_port: 18_514,
+            ports: None,
             record_timeout: Duration::from_millis(200),
             read_timeout: Duration::from_secs(2),
             max_rate: 0,

@@ -85,6 +85,7 @@ pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use dgiwarp_rdmap::wire::AtomicOperation;
 pub use engine::mr::BindError;
+pub use engine::pairing::Pairing;
 pub use engine::rc::RcEnd;
 pub use engine::ud::{ErrorEntry, ErrorReason};
 pub use error::{CqError, Error, PostError, PostFailure};

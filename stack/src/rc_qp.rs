@@ -15,6 +15,7 @@ use dgiwarp_rdmap::wire::AtomicOperation;
 
 use crate::driver::clock;
 use crate::driver::cm::{Asked, Caller, Cm, Happened};
+use crate::driver::pairing::{Pairings, Start};
 use crate::driver::rc::{RcShared, Startup};
 use crate::driver::tcp;
 use crate::engine::mr::Bind;
@@ -23,7 +24,8 @@ use crate::engine::rc::{MemoryWork, RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
 use crate::statistics::{Counts as _, Entry};
 use crate::{
     Access, Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Mw, MwBind, MwType,
-    Negotiation, Pd, PostError, PostFailure, QpCounters, ReadDepths, RecvWr, Rejection, Sge, Srq,
+    Negotiation, Pairing, Pd, PostError, PostFailure, QpCounters, ReadDepths, RecvWr, Rejection,
+    Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -45,6 +47,9 @@ pub struct RcQpAttr<'a> {
     /// A queue to take receives from instead of one of this QP's own; then `max_recv_wr` does not count, and receives are posted there.
     /// Default none.
     pub srq: Option<&'a Srq>,
+    /// Whether the QP is to be connected with [`RcQp::pair`] instead of MPA requests of the program's own. Its number then says at which TCP
+    /// port it can be reached. Default no.
+    pub paired: bool,
 }
 
 impl<'a> RcQpAttr<'a> {
@@ -58,6 +63,7 @@ impl<'a> RcQpAttr<'a> {
             max_recv_wr: 256,
             max_sge: 4,
             srq: None,
+            paired: false,
         }
     }
 }
@@ -247,6 +253,7 @@ pub struct RcQp {
     pub(crate) shared: Arc<RcShared>,
     pd: Pd,
     qpn: u32,
+    pairings: Option<Arc<Pairings>>,
     max_sge: usize,
     entry: Entry,
 }
@@ -268,6 +275,11 @@ impl RcQp {
             }
         }
         let rnic = &pd.rnic.shared;
+        let pairings = attr.paired.then(|| rnic.pairings()).transpose()?;
+        let qpn = match &pairings {
+            Some(pairings) => pairings.reserve(pd.id)?,
+            None => rnic.next_rc_qpn(),
+        };
         let shared = RcShared::new(
             Arc::clone(&attr.send_cq.shared),
             Arc::clone(&attr.recv_cq.shared),
@@ -277,13 +289,19 @@ impl RcQp {
                 Some(srq) => Arc::clone(&srq.queue),
                 None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
             },
+            qpn,
         );
-        let qpn = rnic.next_rc_qpn();
+        if let Some(pairings) = &pairings {
+            // Paired or not, it has no other way to be connected.
+            shared.claim();
+            pairings.enter(qpn, &shared);
+        }
         let entry = rnic.statistics.begin("rc", qpn, &shared);
         Ok(Self {
             shared,
             pd: pd.clone(),
             qpn,
+            pairings,
             entry,
             max_sge: attr.max_sge,
         })
@@ -359,6 +377,60 @@ impl RcQp {
             context,
         };
         cm.connect(caller, to, mpa, private_data)
+    }
+
+    /// Tells a QP that was made to be [paired](RcQpAttr::paired) of its peer, once (`ibv_modify_qp(3)` to ready-to-receive). The connection is
+    /// made in the background, whichever end is told first; nothing is reported of failed attempts.
+    ///
+    /// # Errors
+    /// [`ConnectError::State`] if the QP was not made for this or was told before.
+    pub fn pair(&self, pairing: &Pairing) -> Result<(), ConnectError> {
+        let pairings = self.pairings.as_ref().ok_or(ConnectError::State)?;
+        if pairing.is_itself(self.qpn) {
+            return Err(ConnectError::State);
+        }
+        if !pairings.pair(self.qpn, *pairing) {
+            return Err(ConnectError::State);
+        }
+        self.pd.rnic.shared.background.wake();
+        Ok(())
+    }
+
+    /// Lets work requests be posted to a paired QP (`ibv_modify_qp(3)` to ready-to-send); those before the connection is there wait for it.
+    /// `sq_psn` is the number that the peer knows as its [`Pairing::rq_psn`], `ord` the Reads and atomics outstanding at most. If
+    /// work requests wait longer than `patience`, the first ends with [`WcStatus::RetryExceeded`] and the QP is in error; `None` has them
+    /// wait for ever.
+    ///
+    /// # Errors
+    /// [`ConnectError::State`] if the QP was not made to be paired.
+    pub fn start(
+        &self,
+        sq_psn: u32,
+        ord: u16,
+        patience: Option<Duration>,
+    ) -> Result<(), ConnectError> {
+        let pairings = self.pairings.as_ref().ok_or(ConnectError::State)?;
+        let start = Start {
+            sq_psn,
+            ord,
+            patience,
+        };
+        pairings.start(self.qpn, start);
+        self.shared.open();
+        self.pd.rnic.shared.background.wake();
+        Ok(())
+    }
+
+    /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). Receives that are posted
+    /// later stay until it is called again.
+    pub fn flush(&self) {
+        self.shared.flush();
+    }
+
+    /// Whether the QP is in error: its connection is over, or did not come up in time.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.shared.is_over()
     }
 
     /// Posts send work requests, in order, and hands as much of them to TCP as it takes now (`ibv_post_send(3)`). Never blocks. Those of the
@@ -527,6 +599,9 @@ fn work(operation: RcOperation) -> RcWork {
 
 impl Drop for RcQp {
     fn drop(&mut self) {
+        if let Some(pairings) = &self.pairings {
+            pairings.forget(self.qpn);
+        }
         self.shared.close();
         let statistics = &self.pd.rnic.shared.statistics;
         statistics.end(&self.entry, &self.counters());

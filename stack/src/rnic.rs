@@ -11,6 +11,7 @@ use crate::cq::ChannelShared;
 use crate::driver::background::Background;
 use crate::driver::clock;
 use crate::driver::cq::CqShared;
+use crate::driver::pairing::Pairings;
 use crate::engine::mr::{MrTable, PdId};
 use crate::events::Events;
 use crate::statistics::Statistics;
@@ -46,6 +47,8 @@ pub(crate) struct RnicShared {
     pub(crate) config: Config,
     pub(crate) mrs: Arc<MrTable>,
     pub(crate) background: Arc<Background>,
+    /// QPs that are connected by exchanged numbers, once there are some.
+    pairings: Mutex<Option<Arc<Pairings>>>,
     events: Arc<Events>,
     pub(crate) statistics: Statistics,
     /// What the kernel grants each socket, once it was asked.
@@ -68,6 +71,18 @@ impl RnicShared {
     /// Takes the place of a datagram QP in the order of their making.
     pub(crate) fn next_datagram_qp(&self) -> u64 {
         self.datagram_qps.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Those who connect QPs by exchanged numbers.
+    pub(crate) fn pairings(&self) -> Result<Arc<Pairings>, Error> {
+        let mut pairings = self.pairings.lock();
+        if let Some(pairings) = &*pairings {
+            return Ok(Arc::clone(pairings));
+        }
+        let new = Pairings::new(self.config.ports.clone())?;
+        self.background.serve_connections(&new)?;
+        *pairings = Some(Arc::clone(&new));
+        Ok(new)
     }
 
     /// A QPN for a connected QP.
@@ -99,6 +114,7 @@ impl Rnic {
         let shared = RnicShared {
             mrs: Arc::new(MrTable::new(keys)),
             background: Background::new(config.max_mtu, Arc::clone(&events))?,
+            pairings: Mutex::new(None),
             events,
             statistics: Statistics::new(config.stats.clone()),
             receive_buffer: OnceLock::new(),

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -19,7 +19,6 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use parking_lot::Mutex;
 
 use super::clock;
-use super::cm::Cm;
 use super::cq::{By, CqShared};
 use crate::Error;
 use crate::events::Events;
@@ -40,13 +39,23 @@ const TURNS: usize = 16;
 /// Ticks without a poll and without data until a queue is watched again.
 const IDLE_TICKS: u32 = 64;
 
+/// Connections on their way up, which somebody has to move on.
+pub(crate) trait Connecting: std::fmt::Debug + Send + Sync {
+    /// Readable when [`progress`](Self::progress) has something to do.
+    fn work_fd(&self) -> BorrowedFd<'_>;
+    /// When to call it even if nothing arrives.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// Does what can be done now.
+    fn progress(&self);
+}
+
 /// The thread and what it shares with the others.
 #[derive(Debug)]
 pub(crate) struct Background {
     epoll: Epoll,
     wake: EventFd,
     queues: Mutex<Vec<Weak<CqShared>>>,
-    connections: Mutex<Vec<Weak<Cm>>>,
+    connections: Mutex<Vec<Weak<dyn Connecting>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
     next_id: AtomicU64,
@@ -132,20 +141,24 @@ impl Background {
     }
 
     /// Looks after connections on their way up from now on.
-    pub(crate) fn serve_connections(self: &Arc<Self>, cm: &Arc<Cm>) -> Result<(), Error> {
+    pub(crate) fn serve_connections<C: Connecting + 'static>(
+        self: &Arc<Self>,
+        them: &Arc<C>,
+    ) -> Result<(), Error> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, CONNECTIONS);
         self.epoll
-            .add(cm.work_fd(), event)
+            .add(them.work_fd(), event)
             .map_err(|errno| Error::system("cannot watch connections")(errno.into()))?;
         let mut connections = self.connections.lock();
         connections.retain(|it| it.strong_count() > 0);
-        connections.push(Arc::downgrade(cm));
+        let weak: Weak<C> = Arc::downgrade(them);
+        connections.push(weak);
         drop(connections);
         self.start();
         Ok(())
     }
 
-    fn live_connections(&self) -> Vec<Arc<Cm>> {
+    fn live_connections(&self) -> Vec<Arc<dyn Connecting>> {
         let connections = self.connections.lock();
         connections.iter().filter_map(Weak::upgrade).collect()
     }
@@ -269,8 +282,8 @@ impl Background {
                     }
                 }
             }
-            for cm in self.live_connections() {
-                cm.progress();
+            for connections in self.live_connections() {
+                connections.progress();
             }
             for cq in &queues {
                 if writable || cq.has_unsent() {
@@ -309,7 +322,7 @@ impl Background {
         let connections = self.live_connections();
         let by_connection = connections
             .iter()
-            .map(|cm| clock::to_nanos(cm.poll_timeout()))
+            .map(|them| clock::to_nanos(them.poll_timeout()))
             .min();
         let next = by_tick
             .min(by_timer.unwrap_or(u64::MAX))

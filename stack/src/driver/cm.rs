@@ -15,6 +15,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use super::background::Connecting;
 use super::clock;
 use super::rc::{RcShared, Startup};
 use super::startups::{Failure, ListenerId, Outcome, Over, Startups};
@@ -118,18 +119,9 @@ impl Cm {
         }))
     }
 
-    /// Readable when [`progress`](Self::progress) has something to do.
-    pub(crate) fn work_fd(&self) -> BorrowedFd<'_> {
-        self.startups.fd()
-    }
-
     /// Readable while [`take`](Self::take) has something to give.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.queue.readable.as_fd()
-    }
-
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.startups.poll_timeout()
     }
 
     /// Begins to connect a QP that was claimed for it.
@@ -164,18 +156,6 @@ impl Cm {
 
     pub(crate) fn unlisten(&self, listener: ListenerId) {
         self.startups.unlisten(listener);
-    }
-
-    /// Does what can be done now.
-    pub(crate) fn progress(&self) {
-        self.startups.progress();
-        while let Some(over) = self.startups.take() {
-            if over.inbound {
-                self.queue.push(arrived(over));
-            } else {
-                self.called(over);
-            }
-        }
     }
 
     /// Tells of the end of a connection that a request led to.
@@ -242,6 +222,27 @@ impl Cm {
                 PollFd::new(self.event_fd(), PollFlags::POLLIN),
             ];
             let _ = poll(&mut fds, timeout);
+        }
+    }
+}
+
+impl Connecting for Cm {
+    fn work_fd(&self) -> BorrowedFd<'_> {
+        self.startups.fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.startups.poll_timeout()
+    }
+
+    fn progress(&self) {
+        self.startups.progress();
+        while let Some(over) = self.startups.take() {
+            if over.inbound {
+                self.queue.push(arrived(over));
+            } else {
+                self.called(over);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 //! - [`serialized`]: one engine, many threads, no hand-off;
 //! - [`ud`]: a datagram QP's engine with its sockets;
 //! - [`rc`], [`tcp`]: a connected QP's engine with its TCP connection, and the startup on it;
+//! - [`pairing`]: connections between QPs whose programs exchanged numbers themselves;
 //! - [`instruments`], [`fault`], [`tap`] ([`pcapng`], [`ip`]): what stands between sockets and engine when somebody asked for it;
 //! - [`posting`]: work requests on their way from posting threads to an engine;
 //! - [`member`]: a QP of either transport, as a completion queue sees it;
@@ -23,6 +24,7 @@ pub(crate) mod instruments;
 mod ip;
 mod member;
 mod notices;
+pub(crate) mod pairing;
 mod pcapng;
 mod posting;
 pub(crate) mod rc;

@@ -1,5 +1,6 @@
 //! A connected QP: its engine with its TCP connection, shared by whoever posts and polls.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -20,9 +21,9 @@ use super::way_down::{FLUSH_FOR, LINGER_FOR, WayDown};
 use super::{clock, tcp};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
-use crate::engine::rc::{RcConfig, RcEnd, RcEngine, RcSendWqe};
+use crate::engine::rc::{self, RcConfig, RcEnd, RcEngine, RcSendWqe};
 use crate::statistics::Counts;
-use crate::{ConnectError, Error, PostError, QpCounters};
+use crate::{ConnectError, Error, PostError, QpCounters, WcStatus};
 
 /// Octets for TCP in one go, before other QPs get their turn.
 const TURN: usize = 1 << 20;
@@ -41,6 +42,10 @@ struct Link {
 #[derive(Debug, Default)]
 pub(crate) struct RcInner {
     link: Option<Link>,
+    /// Work requests that wait for the connection.
+    waiting: VecDeque<RcSendWqe>,
+    /// There will be none.
+    given_up: bool,
     /// Where the connection's end is told, and under which number.
     listener: Option<(Arc<CmQueue>, u64)>,
     /// The QP is being destroyed.
@@ -59,6 +64,7 @@ pub(crate) struct Startup<'a> {
 /// A connected QP, shared by its handle, its completion queues and the background thread.
 #[derive(Debug)]
 pub(crate) struct RcShared {
+    qpn: u32,
     serialized: Serialized<RcInner>,
     posting: Posting<RcSendWqe>,
     pub(crate) recv_queue: Arc<RecvQueue>,
@@ -70,7 +76,8 @@ pub(crate) struct RcShared {
     unsent: AtomicBool,
     /// TCP took no more; else other QPs had their turn.
     blocked: AtomicBool,
-    connected: AtomicBool,
+    /// Whether work requests may be posted.
+    open: AtomicBool,
     /// A connection is there, or on its way.
     claimed: AtomicBool,
 }
@@ -89,8 +96,10 @@ impl RcShared {
         mrs: Arc<MrTable>,
         max_send_wr: usize,
         recv_queue: Arc<RecvQueue>,
+        qpn: u32,
     ) -> Arc<Self> {
         Arc::new(Self {
+            qpn,
             serialized: Serialized::new(RcInner::default()),
             posting: Posting::new(max_send_wr),
             recv_queue,
@@ -100,7 +109,7 @@ impl RcShared {
             member: OnceLock::new(),
             unsent: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
-            connected: AtomicBool::new(false),
+            open: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
         })
     }
@@ -157,7 +166,7 @@ impl RcShared {
         let member = self.recv_cq.attach(&Qp::Rc(Arc::clone(self)));
         let _ = self.member.set(member);
         let watched = self.run(|inner| {
-            if inner.closed {
+            if inner.closed || inner.given_up {
                 self.recv_cq.detach(member);
                 return None;
             }
@@ -172,13 +181,17 @@ impl RcShared {
                 &mut self.completions(),
             );
             let watched = self.recv_cq.watch(member, 0, stream.as_fd());
+            for wqe in inner.waiting.drain(..) {
+                engine.accept(wqe);
+            }
             inner.link = Some(Link {
                 engine,
                 stream,
                 way_down: WayDown::default(),
                 deadline: None,
             });
-            self.connected.store(true, Ordering::Release);
+            self.open.store(true, Ordering::Release);
+            self.work(inner);
             Some(watched)
         });
         watched
@@ -186,9 +199,55 @@ impl RcShared {
             .map_err(|source| ConnectError::Device(Error::system("cannot watch a socket")(source)))
     }
 
-    /// Whether a connection was ever taken over.
-    pub(crate) fn is_connected(&self) -> bool {
-        self.connected.load(Ordering::Acquire)
+    /// Lets work requests be posted before there is a connection: they wait for it.
+    pub(crate) fn open(&self) {
+        self.open.store(true, Ordering::Release);
+    }
+
+    /// Whether work requests wait for a connection.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.run(|inner| !inner.waiting.is_empty())
+    }
+
+    /// There will be no connection: the first work request that waits ends with `status`, all others and the receives are flushed.
+    pub(crate) fn give_up(&self, status: WcStatus) {
+        self.open();
+        self.run(|inner| {
+            if inner.link.is_none() && !inner.given_up {
+                inner.given_up = true;
+                self.flush_waiting(inner, status);
+            }
+        });
+    }
+
+    fn flush_waiting(&self, inner: &mut RcInner, mut status: WcStatus) {
+        let mut completions = self.completions();
+        for wqe in inner.waiting.drain(..) {
+            wqe.complete(self.qpn, status, &mut completions);
+            status = WcStatus::Flushed;
+        }
+        rc::flush_receives(&self.recv_queue, self.qpn, &mut completions);
+    }
+
+    /// Puts the QP into its error state: what is posted is flushed, and the connection ends.
+    pub(crate) fn flush(&self) {
+        self.give_up(WcStatus::Flushed);
+        self.run(|inner| {
+            match &mut inner.link {
+                Some(link) => link.engine.close(self.tables(), &mut self.completions()),
+                None => self.flush_waiting(inner, WcStatus::Flushed),
+            }
+            rc::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
+            self.wind_down(inner);
+        });
+    }
+
+    /// Whether the connection is over, or will not come.
+    pub(crate) fn is_over(&self) -> bool {
+        self.run(|inner| match &inner.link {
+            Some(link) => link.engine.end().is_some(),
+            None => inner.given_up,
+        })
     }
 
     /// Posts work requests and transmits them in this thread. Returns how many were accepted, and why no more.
@@ -196,13 +255,12 @@ impl RcShared {
         &self,
         wqes: impl ExactSizeIterator<Item = Result<RcSendWqe, PostError>>,
     ) -> (usize, Result<(), PostError>) {
-        if !self.is_connected() {
+        if !self.open.load(Ordering::Acquire) {
             return (0, Err(PostError::State));
         }
-        let accept = |inner: &mut RcInner, wqe| {
-            if let Some(link) = &mut inner.link {
-                link.engine.accept(wqe);
-            }
+        let accept = |inner: &mut RcInner, wqe| match &mut inner.link {
+            Some(link) => link.engine.accept(wqe),
+            None => inner.waiting.push_back(wqe),
         };
         self.posting
             .post(&self.serialized, wqes, accept, |inner| self.work(inner))
@@ -210,6 +268,10 @@ impl RcShared {
 
     fn work(&self, inner: &mut RcInner) {
         let Some(link) = &mut inner.link else {
+            self.posting.empty(|wqe| inner.waiting.push_back(wqe));
+            if inner.given_up {
+                self.flush_waiting(inner, WcStatus::Flushed);
+            }
             return;
         };
         self.posting.empty(|wqe| link.engine.accept(wqe));

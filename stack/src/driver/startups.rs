@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -158,7 +158,19 @@ impl Startups {
         private_data: &[u8],
         context: u64,
     ) -> io::Result<()> {
-        let stream = tcp::begin_connect(to)?;
+        self.connect_from(None, to, mpa, private_data, context)
+    }
+
+    /// The same, from a certain address of ours.
+    pub(crate) fn connect_from(
+        &self,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+        mpa: MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> io::Result<()> {
+        let stream = tcp::begin_connect(from, to)?;
         let deadline = clock::now() + mpa.startup_timeout;
         self.add(Startup {
             stream,

@@ -1,13 +1,13 @@
 //! TCP sockets, and the MPA startup on them.
 
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use dgiwarp_llp_tcp_mpa::Connection;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::clock;
@@ -15,16 +15,32 @@ use super::clock;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Begins to open a TCP connection; the socket is writable once it is open or has failed.
-pub(crate) fn begin_connect(to: SocketAddr) -> io::Result<TcpStream> {
+/// Begins to open a TCP connection; the socket is writable once it is open or has failed. `from` is an address of ours, if it matters.
+pub(crate) fn begin_connect(from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
+    if let Some(from) = from {
+        // The kernel chooses the port when the other end is known, so that it is not used up for all others. An old one chooses now.
+        let _ = setsockopt(&socket, sockopt::IpBindAddressNoPort, &true);
+        let scope = match to {
+            SocketAddr::V6(to) => to.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        socket.bind(&with_scope(from, scope).into())?;
+    }
     match socket.connect(&to.into()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
         Err(error) => return Err(error),
     }
     prepare(socket.into())
+}
+
+fn with_scope(address: IpAddr, scope: u32) -> SocketAddr {
+    match address {
+        IpAddr::V4(v4) => (v4, 0).into(),
+        IpAddr::V6(v6) => SocketAddrV6::new(v6, 0, 0, scope).into(),
+    }
 }
 
 /// Opens a listening socket.

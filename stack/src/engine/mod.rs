@@ -2,6 +2,7 @@
 //!
 //! - [`mr`]: the table of registered regions, found by STag;
 //! - [`cq`]: the ring of completions;
+//! - [`pairing`]: what QPs say of themselves that are connected by exchanged numbers;
 //! - [`queue`]: work queue elements and the receive queue;
 //! - [`rc`]: a connected QP;
 //! - [`sges`]: the registered memory of one message;
@@ -9,6 +10,7 @@
 
 pub(crate) mod cq;
 pub(crate) mod mr;
+pub(crate) mod pairing;
 pub(crate) mod queue;
 pub(crate) mod rc;
 pub(crate) mod sges;

@@ -21,7 +21,7 @@ use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
 
 use super::cq::CompletionSink;
 use super::mr::{PdId, StreamId};
-use super::queue::{RecvWqe, Tables};
+use super::queue::{RecvQueue, RecvWqe, Tables};
 use crate::{QpCounters, WcStatus};
 use nudge::Nudge;
 use transmit::Sending;
@@ -52,6 +52,13 @@ impl RcConfig {
             pd: self.pd,
             qpn: self.qpn,
         }
+    }
+}
+
+/// Flushes the receives that are posted, unless QPs share them.
+pub(crate) fn flush_receives(queue: &RecvQueue, qpn: u32, completions: &mut impl CompletionSink) {
+    for wqe in queue.drain() {
+        completions.received(failed_receive(&wqe, qpn, WcStatus::Flushed));
     }
 }
 

@@ -111,7 +111,7 @@ pub(crate) struct RcSendWqe {
 
 impl RcSendWqe {
     /// Completes it.
-    pub(super) fn complete(
+    pub(crate) fn complete(
         &self,
         qpn: u32,
         status: WcStatus,
