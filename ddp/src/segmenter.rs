@@ -62,6 +62,12 @@ impl Segmenter {
         self.done = segment.last;
     }
 
+    /// Octets of the message.
+    #[must_use]
+    pub const fn length(&self) -> u32 {
+        self.length
+    }
+
     /// Whether every segment was taken.
     #[must_use]
     pub const fn is_done(&self) -> bool {

@@ -334,19 +334,58 @@ impl Connection {
         header: &[u8],
         payload: &P,
     ) -> Result<(), SendError> {
-        let mulpdu = self.mulpdu();
-        let State::FullOperation(full) = &mut self.state else {
-            return Err(SendError::NotInFullOperation);
-        };
-        if !full.may_send {
-            return Err(SendError::AwaitingFirstFpdu);
-        }
-        let len = header.len() + payload.len();
-        if len > usize::from(mulpdu) {
-            return Err(SendError::TooLong { len, mulpdu });
-        }
-        full.framer.frame(self.out.bytes(), header, payload);
+        let framer = checked(&mut self.state, &self.config, header.len() + payload.len())?;
+        framer.frame(self.out.bytes(), header, payload);
         Ok(())
+    }
+
+    /// Whether a ULPDU may be sent without a copy of its payload: with Markers it may not.
+    pub fn leaves_payload_whole(&self) -> bool {
+        self.full()
+            .is_some_and(|full| full.framer.leaves_payload_whole())
+    }
+
+    /// Sends a ULPDU whose payload stays where it lies; here it is read for the CRC alone. Returns behind how many octets of
+    /// [`poll_transmit`](Self::poll_transmit) it belongs. The caller puts it there on the way to TCP, or with
+    /// [`open`](Self::open), or takes the ULPDU back with [`take_back`](Self::take_back).
+    ///
+    /// # Errors
+    /// As [`send_ulpdu`](Self::send_ulpdu).
+    ///
+    /// # Panics
+    /// If Markers stand in the payload ([`leaves_payload_whole`](Self::leaves_payload_whole)).
+    pub fn send_ulpdu_around<P: Payload + ?Sized>(
+        &mut self,
+        header: &[u8],
+        payload: &P,
+    ) -> Result<usize, SendError> {
+        let framer = checked(&mut self.state, &self.config, header.len() + payload.len())?;
+        let at = framer.frame_around(self.out.bytes(), header, payload);
+        Ok(at - self.out.sent())
+    }
+
+    /// Room for `len` octets behind the first `at` of [`poll_transmit`](Self::poll_transmit): for payload that could not leave from where
+    /// it lies after all.
+    pub fn open(&mut self, at: usize, len: usize) -> &mut [u8] {
+        self.out.open(at, len)
+    }
+
+    /// Takes back the last FPDUs of which TCP took nothing, so that [`poll_transmit`](Self::poll_transmit) shows `len` octets. Only without
+    /// Markers, which know where they stand.
+    pub fn take_back(&mut self, len: usize) {
+        debug_assert!(self.leaves_payload_whole(), "Markers were counted");
+        self.out.truncate(len);
+    }
+
+    /// Makes FPDUs in `room` from now on, which belongs to the caller and whose capacity is large enough for what is to come. Returns
+    /// room that is not needed.
+    pub fn lend(&mut self, room: Vec<u8>) -> Vec<u8> {
+        self.out.lend(room)
+    }
+
+    /// Gives the room back, if TCP has taken everything.
+    pub fn reclaim(&mut self) -> Option<Vec<u8>> {
+        self.out.reclaim()
     }
 
     /// Makes room for `octets` more octets of FPDUs, for callers that must not allocate while they send ULPDUs.
@@ -387,6 +426,25 @@ impl Connection {
             | State::Exited => None,
         }
     }
+}
+
+/// The framer, if it may take a ULPDU of `len` octets.
+fn checked<'a>(
+    state: &'a mut State,
+    config: &Config,
+    len: usize,
+) -> Result<&'a mut Framer, SendError> {
+    let State::FullOperation(full) = state else {
+        return Err(SendError::NotInFullOperation);
+    };
+    if !full.may_send {
+        return Err(SendError::AwaitingFirstFpdu);
+    }
+    let mulpdu = mulpdu(config.emss, full.negotiation.send_markers);
+    if len > usize::from(mulpdu) {
+        return Err(SendError::TooLong { len, mulpdu });
+    }
+    Ok(&mut full.framer)
 }
 
 #[cfg(test)]

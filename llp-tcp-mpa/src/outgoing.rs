@@ -19,6 +19,11 @@ impl Outgoing {
         &mut self.bytes
     }
 
+    /// How many of the octets at the front of [`bytes`](Self::bytes) TCP has taken.
+    pub(crate) const fn sent(&self) -> usize {
+        self.sent
+    }
+
     /// What TCP has not taken yet.
     pub(crate) fn unsent(&self) -> &[u8] {
         self.bytes.get(self.sent..).unwrap_or_default()
@@ -32,6 +37,37 @@ impl Outgoing {
         }
     }
 
+    /// Takes back the last of them, so that `len` are unsent.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(self.sent + len);
+    }
+
+    /// Makes room for `len` octets behind the first `at` that are unsent.
+    pub(crate) fn open(&mut self, at: usize, len: usize) -> &mut [u8] {
+        let start = self.sent + at;
+        let end = self.bytes.len();
+        self.bytes.resize(end + len, 0);
+        self.bytes.copy_within(start..end, start + len);
+        self.bytes.get_mut(start..start + len).unwrap_or_default()
+    }
+
+    /// Fills `room` from now on instead of memory of its own, unless there is memory of that size. Returns what is not needed.
+    pub(crate) fn lend(&mut self, mut room: Vec<u8>) -> Vec<u8> {
+        if self.bytes.capacity() >= room.capacity() {
+            return room;
+        }
+        room.clear();
+        room.extend_from_slice(self.unsent());
+        self.sent = 0;
+        std::mem::replace(&mut self.bytes, room)
+    }
+
+    /// Gives all memory away if nothing is unsent.
+    pub(crate) fn reclaim(&mut self) -> Option<Vec<u8>> {
+        let idle = self.bytes.is_empty() && self.bytes.capacity() > 0;
+        idle.then(|| std::mem::take(&mut self.bytes))
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.sent = 0;
@@ -41,6 +77,35 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn room_is_opened_among_what_is_unsent() {
+        let mut out = Outgoing::default();
+        out.bytes().extend_from_slice(b"sent<>later");
+        out.advance(4);
+        out.open(1, 4).copy_from_slice(b"mind");
+        assert_eq!(out.unsent(), b"<mind>later");
+        out.truncate(6);
+        assert_eq!(out.unsent(), b"<mind>");
+        out.open(6, 1).copy_from_slice(b"!");
+        assert_eq!(out.unsent(), b"<mind>!");
+    }
+
+    #[test]
+    fn lent_room_goes_back_once_it_is_empty() {
+        let mut out = Outgoing::default();
+        assert!(out.reclaim().is_none());
+        out.bytes().extend_from_slice(b"own");
+        out.advance(1);
+        let own = out.lend(Vec::with_capacity(1000));
+        assert!(own.capacity() < 1000);
+        assert_eq!(out.unsent(), b"wn");
+        assert!(out.reclaim().is_none());
+        assert_eq!(out.lend(Vec::with_capacity(1000)).capacity(), 1000);
+        out.advance(2);
+        assert_eq!(out.reclaim().unwrap().capacity(), 1000);
+        assert!(out.reclaim().is_none());
+    }
 
     #[test]
     fn octets_leave_in_order_whatever_tcp_takes() {

@@ -188,7 +188,8 @@ pub struct Config {
     /// device is closed one with the sums. Default none.
     pub stats: Option<PathBuf>,
     /// Copies all that is sent, so that the CRC is right even if the program changes a buffer before its work request
-    /// completed. Else large segments of datagrams leave from where they lie. Default no.
+    /// completed. Else large segments leave from where they lie; a peer that says that a CRC was wrong switches this on for connected queue
+    /// pairs. Default no.
     pub send_copy: bool,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
     /// epochs can be guessed with it.

@@ -51,6 +51,11 @@ counters! {
     segments_received,
     /// Octets of them, headers included.
     octets_received,
+    /// Octets of payload that a connected QP copied before they left. Large segments leave from where they lie, but for those of answers and
+    /// what TCP does not take at once of a segment.
+    octets_staged,
+    /// Octets of unfinished FPDUs that a connected QP kept until the rest arrived.
+    octets_kept,
     /// Trains cut anew because the path takes less than before.
     resized,
     /// Messages that the network refused.

@@ -124,6 +124,9 @@ impl Rnic {
             datagram_qps: AtomicU64::new(0),
             config,
         };
+        if shared.config.send_copy {
+            shared.background.copy_all();
+        }
         Ok(Self {
             shared: Arc::new(shared),
         })

@@ -54,6 +54,46 @@ impl Framer {
         }
     }
 
+    /// Whether the payload of an FPDU is in one piece on the wire, so that it may stay where it lies.
+    pub fn leaves_payload_whole(&self) -> bool {
+        self.markers.is_none()
+    }
+
+    /// Appends to `out` the octets of an FPDU beside its payload, which is read for the CRC alone. Returns
+    /// where in `out` the payload belongs.
+    ///
+    /// # Panics
+    /// As [`frame`](Self::frame), and if Markers interrupt the payload
+    /// ([`leaves_payload_whole`](Self::leaves_payload_whole)).
+    pub fn frame_around<P: Payload + ?Sized>(
+        &mut self,
+        out: &mut Vec<u8>,
+        header: &[u8],
+        payload: &P,
+    ) -> usize {
+        assert!(
+            self.leaves_payload_whole(),
+            "Markers stand inside the payload"
+        );
+        let ulpdu_len = header.len() + payload.len();
+        let length = u16::try_from(ulpdu_len).expect("a ULPDU is no longer than the MULPDU");
+        let (pad, _) = [0; 3].split_at(pad_len(ulpdu_len));
+        let start = out.len();
+        out.extend_from_slice(&length.to_be_bytes());
+        out.extend_from_slice(header);
+        let at = out.len();
+        let field = if self.crc {
+            let (_, before) = out.split_at(start);
+            let sum = payload.crc(0, payload.len(), crc::crc32c(before));
+            crc::to_wire(crc::crc32c_append(sum, pad))
+        } else {
+            [0; crc::LEN]
+        };
+        out.extend_from_slice(pad);
+        out.extend_from_slice(&field);
+        at
+    }
+
     /// Appends octets of an FPDU with the Markers that stand among them.
     fn put(&mut self, out: &mut Vec<u8>, sum: &mut u32, mut bytes: &[u8]) {
         while !bytes.is_empty() {

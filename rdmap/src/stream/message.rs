@@ -30,8 +30,12 @@ impl SendKind {
     }
 }
 
+/// Where segments carry at least this much payload, a message is cut into equal ones. Smaller ones fill TCP's segments, as
+/// RFC 5044 §5.1 wants them to; nothing on the way has segments that large.
+const BALANCE_FROM: u32 = 16 << 10;
+
 /// A Send or RDMA Write on its way: which of its segments have left.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Message {
     target: Target,
     segmenter: Segmenter,
@@ -64,13 +68,7 @@ impl Message {
     /// # Panics
     /// If `mulpdu` has no room for a header and an octet; MPA never offers less than 128.
     pub fn next_segment(&mut self, mulpdu: u16) -> Option<(Header, Segment)> {
-        let header_len = match self.target {
-            Target::Untagged { .. } => 18,
-            Target::Tagged { .. } => 14,
-        };
-        let segment = self
-            .segmenter
-            .peek(u32::from(mulpdu).saturating_sub(header_len))?;
+        let segment = self.peek(mulpdu)?;
         self.segmenter.advance(segment);
         let header = match self.target {
             Target::Untagged { opcode, word, msn } => untagged_header(
@@ -86,6 +84,28 @@ impl Message {
             }
         };
         Some((header, segment))
+    }
+
+    /// The part of the message that the next segment carries. `None` after the last.
+    ///
+    /// # Panics
+    /// As [`next_segment`](Self::next_segment).
+    #[must_use]
+    pub fn peek(&self, mulpdu: u16) -> Option<Segment> {
+        let header_len = match self.target {
+            Target::Untagged { .. } => 18,
+            Target::Tagged { .. } => 14,
+        };
+        let most = u32::from(mulpdu).saturating_sub(header_len);
+        let length = self.segmenter.length();
+        let payload = if most < BALANCE_FROM || length <= most {
+            most
+        } else {
+            // Whole cache lines, as far as they fit.
+            let equal = length.div_ceil(length.div_ceil(most));
+            equal.next_multiple_of(64).min(most)
+        };
+        self.segmenter.peek(payload)
     }
 
     /// Whether every segment has left.

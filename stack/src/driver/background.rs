@@ -63,6 +63,8 @@ pub(crate) struct Background {
     next_look: AtomicU64,
     spinning_allowed: bool,
     max_mtu: u32,
+    /// Connected QPs copy all that they send.
+    copies: AtomicBool,
     events: Arc<Events>,
 }
 
@@ -96,6 +98,7 @@ impl Background {
             next_look: AtomicU64::new(0),
             spinning_allowed: cores > 1,
             max_mtu,
+            copies: AtomicBool::new(false),
             events,
         }))
     }
@@ -112,6 +115,17 @@ impl Background {
     /// Whether there is a core to spin on.
     pub(crate) fn may_spin(&self) -> bool {
         self.spinning_allowed
+    }
+
+    /// Whether connected QPs copy all that they send, and its CRC is that of the copy.
+    #[inline]
+    pub(crate) fn copies_all(&self) -> bool {
+        self.copies.load(Ordering::Relaxed)
+    }
+
+    /// Lets them do that from now on.
+    pub(crate) fn copy_all(&self) {
+        self.copies.store(true, Ordering::Relaxed);
     }
 
     /// The MTU that the device's settings leave of a route's.

@@ -3,7 +3,7 @@
 //! - [`udp_socket`], [`udp_sockets`], [`route`]: sockets and what the kernel knows of paths;
 //! - [`serialized`]: one engine, many threads, no hand-off;
 //! - [`ud`]: a datagram QP's engine with its sockets;
-//! - [`rc`], [`tcp`]: a connected QP's engine with its TCP connection, and the startup on it;
+//! - [`rc`], [`stream_sink`], [`tcp`]: a connected QP's engine with its TCP connection, and the startup on it;
 //! - [`pairing`]: connections between QPs whose programs exchanged numbers themselves;
 //! - [`instruments`], [`fault`], [`tap`] ([`pcapng`], [`ip`]): what stands between sockets and engine when somebody asked for it;
 //! - [`posting`]: work requests on their way from posting threads to an engine;
@@ -34,6 +34,7 @@ pub(crate) mod serialized;
 mod serialized_tests;
 pub(crate) mod staging;
 pub(crate) mod startups;
+mod stream_sink;
 mod tap;
 pub(crate) mod tcp;
 pub(crate) mod ud;

@@ -1,7 +1,7 @@
 //! A connected QP: its engine with its TCP connection, shared by whoever posts and polls.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +11,19 @@ use std::time::{Duration, Instant};
 use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
 use nix::poll::PollFlags;
 
+use super::background::Background;
 use super::cm::{CmQueue, Happened};
 use super::cq::{CqShared, MemberId};
 use super::member::Qp;
 use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
+use super::stream_sink::Tcp;
 use super::udp_socket::ReceiveBuffer;
 use super::way_down::{FLUSH_FOR, LINGER_FOR, WayDown};
-use super::{clock, tcp};
+use super::{clock, staging, tcp};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
-use crate::engine::rc::{self, RcConfig, RcEnd, RcEngine, RcSendWqe};
+use crate::engine::rc::{self, RcConfig, RcEnd, RcEngine, RcSendWqe, Taken};
 use crate::statistics::Counts;
 use crate::{ConnectError, Error, PostError, QpCounters, WcStatus};
 
@@ -116,6 +118,10 @@ impl RcShared {
 
     fn run<R>(&self, control: impl FnOnce(&mut RcInner) -> R) -> R {
         self.serialized.run(control, |inner| self.work(inner))
+    }
+
+    fn background(&self) -> &Background {
+        self.recv_cq.background()
     }
 
     fn tables(&self) -> Tables<'_> {
@@ -305,13 +311,29 @@ impl RcShared {
     }
 
     fn transmit(&self, link: &mut Link) {
+        if link.engine.can_make() {
+            link.engine.copy_all(self.background().copies_all());
+            staging::put_back_of_stream(link.engine.lend(staging::take_for_stream()));
+        }
+        self.transmit_staged(link);
+        if let Some(room) = link.engine.reclaim() {
+            staging::put_back_of_stream(room);
+        }
+    }
+
+    fn transmit_staged(&self, link: &mut Link) {
         let mut completions = self.completions();
         let mut taken = 0;
         loop {
             let now = clock::now();
-            link.engine.make_fpdus(now, self.tables(), &mut completions);
-            let octets = link.engine.poll_transmit(now);
-            if octets.is_empty() || !link.way_down.may_send() {
+            let Link {
+                engine,
+                stream,
+                way_down,
+                ..
+            } = link;
+            engine.make_fpdus(now, self.tables(), &mut completions);
+            if !way_down.may_send() || !engine.has_octets(now) {
                 self.unsent.store(false, Ordering::Release);
                 return;
             }
@@ -320,24 +342,26 @@ impl RcShared {
                 self.remember_unsent();
                 return;
             }
-            match link.stream.write(octets) {
-                Ok(len) => {
-                    taken += len;
-                    link.engine.transmitted(now, len, &mut completions);
+            let mut sink = Tcp(stream);
+            let uncopied = engine.send_uncopied(now, self.tables(), &mut sink, &mut completions);
+            let outcome = uncopied.unwrap_or_else(|| {
+                let outcome = sink.send_staged(engine.poll_transmit(now));
+                if let Taken::Octets(octets) = outcome {
+                    engine.transmitted(now, octets, &mut completions);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                outcome
+            });
+            match outcome {
+                Taken::Octets(octets) => taken += octets,
+                Taken::WouldBlock => {
                     self.blocked.store(true, Ordering::Release);
                     self.remember_unsent();
-                    self.send_cq
-                        .background()
-                        .watch_writable(link.stream.as_fd());
+                    self.send_cq.background().watch_writable(stream.as_fd());
                     return;
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
-                    link.way_down.lost();
-                    link.engine
-                        .handle_end(now, TcpEnd::Lost, self.tables(), &mut completions);
+                Taken::Lost => {
+                    way_down.lost();
+                    engine.handle_end(now, TcpEnd::Lost, self.tables(), &mut completions);
                 }
             }
         }
@@ -351,6 +375,9 @@ impl RcShared {
         let Some(end) = link.engine.end() else {
             return;
         };
+        if !link.way_down.has_begun() && link.engine.had_bad_crc() {
+            self.background().copy_all();
+        }
         if !link.way_down.has_begun()
             && let Some((queue, context)) = inner.listener.take()
         {

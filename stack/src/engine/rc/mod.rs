@@ -10,6 +10,7 @@
 mod end;
 mod nudge;
 mod transmit;
+mod uncopied;
 mod upper;
 mod wqe;
 
@@ -25,10 +26,13 @@ use super::queue::{RecvQueue, RecvWqe, Tables};
 use crate::{QpCounters, WcStatus};
 use nudge::Nudge;
 use transmit::Sending;
+use uncopied::Batch;
 use upper::{RcUpper, failed_receive};
 use wqe::SendQueue;
 
 pub use end::RcEnd;
+pub(crate) use transmit::ROOM;
+pub(crate) use uncopied::{StreamSink, Taken};
 pub(crate) use wqe::{MAX_INLINE, MemoryWork, RcData, RcSendWqe, RcWork};
 
 type RcStream = Stream<RecvWqe, u64>;
@@ -74,6 +78,9 @@ pub(crate) struct RcEngine {
     sending: Option<Sending>,
     /// Whether it is the turn of an answer, if both an answer and a work request may begin.
     answer_next: bool,
+    /// Whether large segments are copied like small ones. Those that are not leave with `send_uncopied`.
+    copies: bool,
+    batch: Batch,
     /// Octets of all FPDUs that were made.
     made: u64,
     /// Octets of them that TCP has taken.
@@ -108,6 +115,8 @@ impl RcEngine {
             sends: SendQueue::default(),
             sending: None,
             answer_next: false,
+            copies: true,
+            batch: Batch::default(),
             made: 0,
             taken: 0,
             end: None,
@@ -239,6 +248,12 @@ impl RcEngine {
         self.mpa.poll_transmit(now)
     }
 
+    /// Whether something is there for TCP now.
+    #[inline]
+    pub(crate) fn has_octets(&self, now: Instant) -> bool {
+        !self.mpa.poll_transmit(now).is_empty() || self.leaves_uncopied()
+    }
+
     /// TCP took the first `len` of these. Sends and Writes that it has in full are complete: completion is local, as RFC 5040 §5.5 has
     /// it in rule 14.
     pub(crate) fn transmitted(
@@ -261,6 +276,31 @@ impl RcEngine {
     /// Ends the connection from our side. What waits for credit or TCP is flushed: transmit first.
     pub(crate) fn close(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         self.finish(RcEnd::Closed, None, tables, completions);
+    }
+
+    /// Sets whether large segments are copied like small ones, so that their CRC is right whatever the program does with its memory before
+    /// they are complete. A new engine copies.
+    pub(crate) fn copy_all(&mut self, copies: bool) {
+        self.copies = copies;
+    }
+
+    /// Gives room for the FPDUs that are made from now on, at least [`ROOM`] octets. Returns room that is not needed.
+    pub(crate) fn lend(&mut self, room: Vec<u8>) -> Vec<u8> {
+        self.mpa.lend(room)
+    }
+
+    /// Gives it back, if TCP has taken everything.
+    pub(crate) fn reclaim(&mut self) -> Option<Vec<u8>> {
+        self.mpa.reclaim()
+    }
+
+    /// Whether the peer ended the connection because a CRC of ours was wrong: a program that changes memory before its work request is
+    /// complete makes them so (RFC 5044 §8 code 2).
+    pub(crate) fn had_bad_crc(&self) -> bool {
+        let Some(RcEnd::Stream(StreamError::Terminated(cause))) = self.end else {
+            return false;
+        };
+        (cause.layer, cause.error_type, cause.code) == (2, 0, 2)
     }
 
     /// Why the connection is over, if it is.
@@ -343,3 +383,5 @@ mod memory_tests;
 mod operation_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod uncopied_tests;

@@ -152,8 +152,13 @@ pub(super) fn pair() -> (End, End) {
 
 /// The same with so many Reads at a time.
 pub(super) fn pair_with(depth: u16) -> (End, End) {
-    let mut client = Connection::initiator(now(), Config::default(), b"").unwrap();
-    let mut server = Connection::responder(now(), Config::default());
+    pair_of(depth, &Config::default())
+}
+
+/// The same with these settings.
+pub(super) fn pair_of(depth: u16, config: &Config) -> (End, End) {
+    let mut client = Connection::initiator(now(), config.clone(), b"").unwrap();
+    let mut server = Connection::responder(now(), config.clone());
     let request = client.poll_transmit(now()).to_vec();
     client.transmitted(request.len());
     server.handle_input(now(), &mut &request[..]);

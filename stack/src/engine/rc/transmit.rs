@@ -21,23 +21,29 @@ pub(super) const WINDOW: usize = 64 << 10;
 /// Octets of an FPDU beside its payload, with room to spare: headers, pad, CRC and a few Markers.
 const OVERHEAD: usize = 256;
 
+/// Octets that a turn's FPDUs take at most: the window, and the FPDU that exceeds it.
+pub(crate) const ROOM: usize = WINDOW + (66 << 10);
+
 /// A Send or Write of which segments have left.
 #[derive(Debug)]
 pub(super) struct Sending {
-    number: u64,
-    message: Message,
+    pub(super) number: u64,
+    pub(super) message: Message,
 }
 
 /// Why nothing more is made.
-enum Stop {
+pub(super) enum Stop {
     /// Nothing is there, or it has to wait.
     Idle,
+    /// The next segment is to be sent from where it lies.
+    Uncopied,
     /// The connection is over, and which work request is the reason.
     Ended(RcEnd, Option<u64>),
 }
 
 impl RcEngine {
-    /// Makes FPDUs of posted work requests and of answers to the peer's requests, until there are no more or enough of them wait for TCP.
+    /// Makes FPDUs of posted work requests and of answers to the peer's requests, until there are no more, enough of them wait for TCP, or
+    /// the next one is for [`send_uncopied`](Self::send_uncopied).
     pub(crate) fn make_fpdus(
         &mut self,
         now: Instant,
@@ -55,7 +61,7 @@ impl RcEngine {
         } {
             match self.make_next(now, tables) {
                 Ok(()) => {}
-                Err(Stop::Idle) => break,
+                Err(Stop::Idle | Stop::Uncopied) => break,
                 Err(Stop::Ended(end, blamed)) => {
                     self.finish(end, blamed, tables, completions);
                     return;
@@ -67,7 +73,7 @@ impl RcEngine {
     }
 
     /// Whether a work request or answer could become FPDUs now.
-    pub(super) fn can_make(&self) -> bool {
+    pub(crate) fn can_make(&self) -> bool {
         self.mpa.may_send()
             && (self.sending.is_some() || self.stream.has_responses() || self.may_begin())
     }
@@ -178,6 +184,9 @@ impl RcEngine {
 
     /// Makes FPDUs of segments of the message that has begun, until it ends or enough octets wait.
     fn go_on(&mut self, now: Instant, tables: Tables<'_>) -> Result<(), Stop> {
+        if self.leaves_uncopied() {
+            return Err(Stop::Uncopied);
+        }
         let Some(Sending {
             number,
             mut message,
@@ -188,7 +197,7 @@ impl RcEngine {
         let Some(wqe) = self.sends.get(number) else {
             return Err(Stop::Idle);
         };
-        let (work, length, solicited) = (wqe.work, wqe.length, wqe.solicited);
+        let length = wqe.length;
         let before = self.mpa.poll_transmit(now).len();
         let framed = match &wqe.data {
             RcData::Inline(octets) => Ok(frame_inline(&mut message, octets, &mut self.mpa, now)),
@@ -204,15 +213,28 @@ impl RcEngine {
         let octets = (self.mpa.poll_transmit(now).len() - before) as u64;
         self.made += octets;
         match framed {
-            Ok(segments) => self.counters.count_sent(segments, octets),
+            Ok(Framed { segments, payload }) => {
+                self.counters.count_sent(segments, octets);
+                self.counters.octets_staged += payload;
+            }
             Err(LocalProtection) => {
                 return Err(Stop::Ended(RcEnd::LocalProtection, Some(number)));
             }
         }
-        if !message.is_done() {
+        if message.is_done() {
+            self.end_message(now, number);
+        } else {
             self.sending = Some(Sending { number, message });
-            return Ok(());
         }
+        Ok(())
+    }
+
+    /// All segments of a Send or Write are FPDUs now.
+    pub(super) fn end_message(&mut self, now: Instant, number: u64) {
+        let Some(wqe) = self.sends.get(number) else {
+            return;
+        };
+        let (work, length, solicited) = (wqe.work, wqe.length, wqe.solicited);
         if let RcWork::Write {
             immediate: Some(immediate),
             ..
@@ -226,7 +248,6 @@ impl RcEngine {
             self.put(now, &ulpdu, &[]);
         }
         self.sends.framed(number, self.made);
-        Ok(())
     }
 
     /// Makes an FPDU of what is due next in answer to the peer's requests.
@@ -263,6 +284,7 @@ impl RcEngine {
             let octets = (self.mpa.poll_transmit(now).len() - before) as u64;
             self.made += octets;
             self.counters.count_sent(1, octets);
+            self.counters.octets_staged += u64::from(source.length);
         }
         self.stream.read_segment_sent(source.length);
         Ok(())
@@ -319,9 +341,17 @@ fn send_slice(mpa: &mut Connection, header: &[u8], slice: &RegionSlice<'_>) {
         .expect("MPA may send, and the segment is no longer than the MULPDU");
 }
 
-/// Makes FPDUs of segments of `message`, until it is done or enough octets wait. Returns how many.
-fn frame(message: &mut Message, gathered: &Gathered, mpa: &mut Connection, now: Instant) -> usize {
-    let mut segments = 0;
+/// What was framed.
+#[derive(Default)]
+struct Framed {
+    segments: usize,
+    /// Octets of their payload.
+    payload: u64,
+}
+
+/// Makes FPDUs of segments of `message`, until it is done or enough octets wait.
+fn frame(message: &mut Message, gathered: &Gathered, mpa: &mut Connection, now: Instant) -> Framed {
+    let mut framed = Framed::default();
     while mpa.poll_transmit(now).len() < WINDOW {
         let Some((header, segment)) = message.next_segment(mpa.mulpdu()) else {
             break;
@@ -333,14 +363,20 @@ fn frame(message: &mut Message, gathered: &Gathered, mpa: &mut Connection, now: 
         };
         mpa.send_ulpdu(&header, &part)
             .expect("MPA may send, and the segment is no longer than the MULPDU");
-        segments += 1;
+        framed.segments += 1;
+        framed.payload += u64::from(segment.length);
     }
-    segments
+    framed
 }
 
 /// The same with octets that the work request has of its own.
-fn frame_inline(message: &mut Message, octets: &[u8], mpa: &mut Connection, now: Instant) -> usize {
-    let mut segments = 0;
+fn frame_inline(
+    message: &mut Message,
+    octets: &[u8],
+    mpa: &mut Connection,
+    now: Instant,
+) -> Framed {
+    let mut framed = Framed::default();
     while mpa.poll_transmit(now).len() < WINDOW {
         let Some((header, segment)) = message.next_segment(mpa.mulpdu()) else {
             break;
@@ -348,7 +384,8 @@ fn frame_inline(message: &mut Message, octets: &[u8], mpa: &mut Connection, now:
         let from = segment.offset as usize;
         mpa.send_ulpdu(&header, &octets[from..from + segment.length as usize])
             .expect("MPA may send, and the segment is no longer than the MULPDU");
-        segments += 1;
+        framed.segments += 1;
+        framed.payload += u64::from(segment.length);
     }
-    segments
+    framed
 }

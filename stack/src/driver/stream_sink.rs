@@ -1,0 +1,35 @@
+//! The way of octets from a connected engine to its TCP socket.
+
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+
+use dgiwarp_memory::socket::{self, Piece, SendOptions};
+
+use crate::engine::rc::{StreamSink, Taken};
+
+/// A TCP socket.
+pub(super) struct Tcp<'a>(pub(super) &'a TcpStream);
+
+impl Tcp<'_> {
+    /// Sends octets that lie in one piece.
+    #[inline]
+    pub(super) fn send_staged(&mut self, octets: &[u8]) -> Taken {
+        taken(self.0.write(octets))
+    }
+}
+
+impl StreamSink for Tcp<'_> {
+    fn send(&mut self, pieces: &[Piece<'_>]) -> Taken {
+        taken(socket::send(self.0.as_fd(), pieces, SendOptions::default()))
+    }
+}
+
+fn taken(result: io::Result<usize>) -> Taken {
+    match result {
+        Ok(octets) => Taken::Octets(octets),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Taken::WouldBlock,
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Taken::Octets(0),
+        Err(_) => Taken::Lost,
+    }
+}
