@@ -36,6 +36,10 @@ pub(crate) enum Op {
     WriteRecord,
     /// RDMA Read: the client fetches from the server's memory.
     Read,
+    /// Atomic addition to 8 bytes of the server's memory.
+    FetchAdd,
+    /// Atomic compare and swap of 8 bytes of the server's memory.
+    CompareSwap,
     /// Send to all receivers of a network.
     Broadcast,
     /// Send to the members of a multicast group.
@@ -134,6 +138,25 @@ pub(crate) const CATALOG: &[Entry] = &[
         summary: "iWARP RDMA Write with immediate into posted receives",
     },
     Entry {
+        transport: Transport::Rc,
+        op: Op::Read,
+        modes: &[Mode::Lat, Mode::Bw],
+        summary: "iWARP RDMA Read, from server to client; latency is half of the time from post \
+                  to completion",
+    },
+    Entry {
+        transport: Transport::Rc,
+        op: Op::FetchAdd,
+        modes: &[Mode::Lat, Mode::Rate],
+        summary: "iWARP atomic addition to 8 bytes, beside 8 bytes to and fro; latency as of Read",
+    },
+    Entry {
+        transport: Transport::Rc,
+        op: Op::CompareSwap,
+        modes: &[Mode::Lat, Mode::Rate],
+        summary: "iWARP atomic compare and swap of 8 bytes, all of which swap",
+    },
+    Entry {
         transport: Transport::Udp,
         op: Op::Multicast,
         modes: &[Mode::Fanout],
@@ -215,6 +238,14 @@ impl fmt::Display for Subject {
 }
 
 impl Transport {
+    /// Whether it is UDP underneath.
+    pub(crate) const fn uses_datagrams(self) -> bool {
+        match self {
+            Self::Ud | Self::Udp => true,
+            Self::Rc | Self::Tcp => false,
+        }
+    }
+
     /// The name in options, tables and JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -227,6 +258,39 @@ impl Transport {
 }
 
 impl Op {
+    /// Whether the client fetches from the server, whose queue pair answers by itself.
+    pub(crate) const fn fetches(self) -> bool {
+        match self {
+            Self::Read | Self::FetchAdd | Self::CompareSwap => true,
+            Self::Send
+            | Self::Write
+            | Self::WriteImm
+            | Self::WriteRecord
+            | Self::Broadcast
+            | Self::Multicast
+            | Self::Raw
+            | Self::RawTrain
+            | Self::RawSingle => false,
+        }
+    }
+
+    /// The only message size, where there is but one.
+    pub(crate) const fn only_size(self) -> Option<u64> {
+        match self {
+            Self::FetchAdd | Self::CompareSwap => Some(8),
+            Self::Send
+            | Self::Write
+            | Self::WriteImm
+            | Self::WriteRecord
+            | Self::Read
+            | Self::Broadcast
+            | Self::Multicast
+            | Self::Raw
+            | Self::RawTrain
+            | Self::RawSingle => None,
+        }
+    }
+
     /// The name in options, tables and JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -235,6 +299,8 @@ impl Op {
             Self::WriteImm => "write-imm",
             Self::WriteRecord => "write-record",
             Self::Read => "read",
+            Self::FetchAdd => "fetch-add",
+            Self::CompareSwap => "compare-swap",
             Self::Broadcast => "broadcast",
             Self::Multicast => "multicast",
             Self::Raw => "raw",
@@ -319,7 +385,7 @@ mod tests {
             text.lines()
                 .filter(|line| line.starts_with("ud ") || line.starts_with("rc "))
                 .count(),
-            8
+            11
         );
     }
 }

@@ -13,6 +13,9 @@ use crate::host::{Pin, Wait};
 /// The control port, on the server.
 pub(crate) const DEFAULT_PORT: u16 = 18515;
 
+/// The receive buffer to ask the kernel for, per UDP socket.
+pub(crate) const DEFAULT_RECEIVE_BUFFER: u64 = 4 << 20;
+
 /// The largest share of datagrams that can be dropped on purpose.
 const MAX_LOSS: f64 = 0.5;
 
@@ -26,6 +29,8 @@ Examples:
       What is left of messages when the receiver drops that share of the datagrams.
   dgiwarp-perf --op multicast --receivers 3
       Goodput to one, two and three processes of this machine at once.
+  dgiwarp-perf --transport rc --op write --mode lat --size 1..1K
+      Half round trips of RDMA Writes over TCP, beside raw TCP.
   dgiwarp-perf server            (on one machine)
   dgiwarp-perf client HOST --transport ud --op write-record --mode bw --size 64K,1M
       Two machines: Write-Record goodput beside raw UDP, for two message sizes.
@@ -102,13 +107,13 @@ pub(crate) struct RunArgs {
     /// Paired rounds [default: 15 and more for latency, 9 and more for streams]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Bytes in flight [default: a quarter of the receive buffer, at most 256K, and at most one
-    /// datagram per KiB of it]
+    /// Bytes in flight [default: over UDP a quarter of the receive buffer, at most 256K, and at most one
+    /// datagram per KiB of it; over TCP four messages, at least 256K and at most 4M; always 4096 messages at most]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub(crate) window: Option<u64>,
-    /// Receive buffer to ask the kernel for, per socket
-    #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "4M")]
-    pub(crate) rcvbuf: u64,
+    /// Receive buffer to ask the kernel for, per UDP socket; TCP's are the kernel's to size [default: 4M]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub(crate) rcvbuf: Option<u64>,
     /// Measure what is left when the receiver drops this share of the datagrams, 0 to 0.5; a list
     /// (0,0.001,0.01,0.05) or repeated
     #[arg(long, value_name = "P", value_delimiter = ',', value_parser = parse_loss)]
@@ -116,7 +121,7 @@ pub(crate) struct RunArgs {
     /// Which datagrams are dropped: the same seed drops the same ones
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Largest MTU assumed of the path, 576 to 65536 [default: the path's own; 1500 for --loss]
+    /// Largest MTU assumed of the path of datagrams, 576 to 65536 [default: the path's own; 1500 for --loss]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_536))]
     pub(crate) mtu: Option<u32>,
     /// Receivers of broadcast and multicast, each a process on this machine: rows for 1, 2, … so many
@@ -162,7 +167,7 @@ impl RunArgs {
         if self.quick {
             Duration::from_secs(26)
         } else {
-            Duration::from_secs(280)
+            Duration::from_secs(235)
         }
     }
 }

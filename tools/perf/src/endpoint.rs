@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::catalog::{Mode, Op, Transport};
+use crate::catalog::{Mode, Transport};
 use crate::control::{Control, EndpointSpec, Offer, RoundReport};
 use crate::error::{PerfError, Result};
 use crate::host::{Side, Wait};
@@ -10,8 +10,8 @@ use crate::interrupt::Interrupt;
 use crate::measure::bandwidth::{self, Task};
 use crate::measure::latency::{self, PingOutcome};
 use crate::measure::{Flow, Geometry, Watch};
+use crate::ours::fetch::{Fetches, RcRequester, UdRequester};
 use crate::ours::rc::Rc;
-use crate::ours::read::Reads;
 use crate::ours::ud::Ud;
 use crate::raw::group::Group;
 use crate::raw::tcp::Tcp;
@@ -26,8 +26,9 @@ enum Kind {
     Group(Box<Group>),
     Tcp(Tcp),
     Ud(Box<Ud>),
-    Reads(Box<Reads>),
     Rc(Box<Rc>),
+    UdFetches(Box<Fetches<UdRequester>>),
+    RcFetches(Box<Fetches<RcRequester>>),
 }
 
 /// One side of something to measure.
@@ -59,11 +60,15 @@ macro_rules! each {
                 let $endpoint = &mut **$endpoint;
                 $body
             }
-            Kind::Reads($endpoint) => {
+            Kind::Rc($endpoint) => {
                 let $endpoint = &mut **$endpoint;
                 $body
             }
-            Kind::Rc($endpoint) => {
+            Kind::UdFetches($endpoint) => {
+                let $endpoint = &mut **$endpoint;
+                $body
+            }
+            Kind::RcFetches($endpoint) => {
                 let $endpoint = &mut **$endpoint;
                 $body
             }
@@ -91,6 +96,17 @@ impl Endpoint {
                 spec.size
             )));
         }
+        if spec
+            .subject
+            .op
+            .only_size()
+            .is_some_and(|only| only != spec.size)
+        {
+            return Err(PerfError::Usage(format!(
+                "{} has no messages of {} bytes",
+                spec.subject, spec.size
+            )));
+        }
         let (kind, offer) = match spec.subject.transport {
             Transport::Udp if spec.group.is_some() => {
                 let (group, offer) = Group::open(spec, local, side)?;
@@ -104,9 +120,13 @@ impl Endpoint {
                 let (tcp, offer) = Tcp::open(spec, local, side)?;
                 (Kind::Tcp(tcp), offer)
             }
-            Transport::Ud if spec.subject.op == Op::Read => {
-                let (reads, offer) = Reads::open(spec, local, side)?;
-                (Kind::Reads(Box::new(reads)), offer)
+            Transport::Ud if spec.subject.op.fetches() => {
+                let (fetches, offer) = Fetches::open(spec, local, side)?;
+                (Kind::UdFetches(Box::new(fetches)), offer)
+            }
+            Transport::Rc if spec.subject.op.fetches() => {
+                let (fetches, offer) = Fetches::open(spec, local, side)?;
+                (Kind::RcFetches(Box::new(fetches)), offer)
             }
             Transport::Rc => {
                 let (rc, offer) = Rc::open(spec, local, side)?;
@@ -138,8 +158,9 @@ impl Endpoint {
             Kind::Group(group) => group.connect(peer, offer),
             Kind::Tcp(tcp) => tcp.connect(peer, offer),
             Kind::Ud(ud) => ud.connect(peer, offer),
-            Kind::Reads(reads) => reads.connect(peer, offer),
             Kind::Rc(rc) => rc.connect(peer, offer),
+            Kind::UdFetches(fetches) => fetches.connect(peer, offer),
+            Kind::RcFetches(fetches) => fetches.connect(peer, offer),
         }
     }
 
@@ -151,7 +172,8 @@ impl Endpoint {
             Kind::Tcp(tcp) => Ok(tcp.geometry(window)),
             Kind::Rc(rc) => Ok(rc.geometry(window)),
             Kind::Ud(ud) => ud.geometry(self.granted, window),
-            Kind::Reads(reads) => Ok(reads.geometry(window)),
+            Kind::UdFetches(fetches) => Ok(fetches.geometry(window)),
+            Kind::RcFetches(fetches) => Ok(fetches.geometry(window)),
         }
     }
 
@@ -210,16 +232,16 @@ impl Endpoint {
         let blocking = self.spec.wait == Wait::Block;
         let mut watch = Watch::new(control, interrupt, self.side, transport);
         let bytes = messages.saturating_mul(geometry.size);
-        let reads = self.spec.subject.op == Op::Read;
-        let marks = self.spec.mode == Mode::Loss && !reads;
+        let fetches = self.spec.subject.op.fetches();
+        let marks = self.spec.mode == Mode::Loss && !fetches;
         let task = match (self.spec.mode, self.side) {
             (Mode::Lat, _) => {
                 each!(&mut self.kind, endpoint =>
                     latency::pong(endpoint, blocking, &mut watch))?;
                 return Ok(RoundReport::default());
             }
-            // Who reads asks and receives; the server answers until the client is done.
-            (_, Side::Client) if reads => Task {
+            // Who fetches asks and receives; the server answers until the client is done.
+            (_, Side::Client) if fetches => Task {
                 send: bytes,
                 receive: bytes,
                 marks,
@@ -246,7 +268,7 @@ impl Endpoint {
 
     /// Completes the report of a round that the client has ended.
     pub(crate) fn finish(&mut self, report: &mut RoundReport) -> Result<()> {
-        if self.spec.mode != Mode::Loss || self.spec.subject.op == Op::Read {
+        if self.spec.mode != Mode::Loss || self.spec.subject.op.fetches() {
             return Ok(());
         }
         each!(&mut self.kind, endpoint => bandwidth::finish(endpoint, report))

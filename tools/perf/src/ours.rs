@@ -1,9 +1,10 @@
 //! The software RNIC's own endpoints.
 
 mod completions;
+pub(crate) mod fetch;
+mod link;
 mod memory;
 pub(crate) mod rc;
-pub(crate) mod read;
 pub(crate) mod ud;
 
 use crate::error::PerfError;

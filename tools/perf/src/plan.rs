@@ -51,6 +51,12 @@ const OPEN_OVERHEAD: Duration = Duration::from_millis(4);
 const UDP_RAW: Subject = Subject::new(Transport::Udp, Op::Raw);
 const UDP_TRAIN: Subject = Subject::new(Transport::Udp, Op::RawTrain);
 const UDP_SINGLE: Subject = Subject::new(Transport::Udp, Op::RawSingle);
+const RC_SEND: Subject = Subject::new(Transport::Rc, Op::Send);
+const RC_WRITE: Subject = Subject::new(Transport::Rc, Op::Write);
+const RC_WRITE_IMM: Subject = Subject::new(Transport::Rc, Op::WriteImm);
+const RC_READ: Subject = Subject::new(Transport::Rc, Op::Read);
+const RC_FETCH_ADD: Subject = Subject::new(Transport::Rc, Op::FetchAdd);
+const RC_COMPARE_SWAP: Subject = Subject::new(Transport::Rc, Op::CompareSwap);
 const TCP_RAW: Subject = Subject::new(Transport::Tcp, Op::Raw);
 const UD_SEND: Subject = Subject::new(Transport::Ud, Op::Send);
 const UD_WRITE_RECORD: Subject = Subject::new(Transport::Ud, Op::WriteRecord);
@@ -99,6 +105,29 @@ const BROADCAST_SIZE: u64 = 1 << 16;
 /// within the range for local use.
 const BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
 const MULTICAST: Ipv4Addr = Ipv4Addr::new(239, 255, 18, 14);
+
+/// What a sweep has at all sizes: each kind of queue pair behind its baseline.
+const SIDE_BY_SIDE: &[Subject] = &[
+    UDP_RAW,
+    UD_SEND,
+    UD_WRITE_RECORD,
+    UD_READ,
+    TCP_RAW,
+    RC_SEND,
+    RC_WRITE,
+    RC_READ,
+];
+/// Of these, what works in both directions, or without an answer to each message.
+const BOTH_KINDS: &[Subject] = &[
+    UDP_RAW,
+    UD_SEND,
+    UD_WRITE_RECORD,
+    TCP_RAW,
+    RC_SEND,
+    RC_WRITE,
+];
+/// What atomic operations work on.
+const ATOMIC_SIZE: u64 = 8;
 
 /// A mode, a message size, and the rows to compare.
 type Wanted = (Mode, u64, Vec<Subject>);
@@ -150,6 +179,17 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
         )?,
         Some(_) | None => sweep(args),
     };
+    let over_udp = |subject: &Subject| subject.transport.uses_datagrams();
+    if (args.rcvbuf.is_some() || args.mtu.is_some())
+        && !wanted
+            .iter()
+            .any(|(.., subjects)| subjects.iter().any(over_udp))
+    {
+        return Err(PerfError::Usage(
+            "--rcvbuf and --mtu are about datagrams: connections leave buffers and segments to TCP"
+                .to_owned(),
+        ));
+    }
     let sweeping = !chosen && only.is_none();
     let mut groups = Vec::new();
     for (mode, size, subjects) in wanted {
@@ -225,13 +265,13 @@ fn losses(args: &RunArgs, sweeping: bool) -> &[f64] {
 
 fn group(args: &RunArgs, mode: Mode, size: u64, subjects: Vec<Subject>) -> Group {
     let (rounds, milliseconds) = match (mode, args.quick) {
-        (Mode::Lat, true) => (MIN_LATENCY_ROUNDS, 9),
-        (Mode::Lat, false) => (31, 30),
+        (Mode::Lat, true) => (MIN_LATENCY_ROUNDS, 8),
+        (Mode::Lat, false) => (25, 25),
         (Mode::Fanout, true) => (5, 15),
         (Mode::Fanout, false) => (9, 40),
-        (Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss, true) => (9, 15),
-        (Mode::Loss, false) => (9, 60),
-        (Mode::Bw | Mode::Bibw | Mode::Rate, false) => (15, 60),
+        (Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss, true) => (7, 15),
+        (Mode::Loss, false) => (9, 50),
+        (Mode::Bw | Mode::Bibw | Mode::Rate, false) => (11, 55),
     };
     let rounds = args.rounds.unwrap_or(rounds);
     // With few messages there are as many rounds as messages.
@@ -256,28 +296,35 @@ fn sweep(args: &RunArgs) -> Vec<Wanted> {
     let sizes = args.size.as_ref().map_or(default_sizes, |sizes| &sizes.0);
     let mut wanted = Vec::new();
     for &size in sizes {
-        wanted.push((
-            Mode::Lat,
-            size,
-            vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD, UD_READ, TCP_RAW],
-        ));
+        wanted.push((Mode::Lat, size, SIDE_BY_SIDE.to_vec()));
+    }
+    // The operations that a size says little about have one.
+    if args.size.is_none() && !args.quick {
+        let size = RATE_SIZE;
+        wanted.push((Mode::Lat, size, vec![TCP_RAW, RC_WRITE_IMM]));
+        let atomics = vec![TCP_RAW, RC_FETCH_ADD, RC_COMPARE_SWAP];
+        wanted.push((Mode::Lat, ATOMIC_SIZE, atomics));
     }
     for &size in sizes {
-        let mut subjects = vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD, UD_READ, TCP_RAW];
+        let mut subjects = SIDE_BY_SIDE.to_vec();
         if size >= LARGE {
             subjects.extend([UDP_TRAIN, UDP_SINGLE]);
         }
         wanted.push((Mode::Bw, size, subjects));
     }
     for &size in sizes.iter().filter(|&&size| size >= LARGE) {
-        wanted.push((Mode::Bibw, size, vec![UDP_RAW, UD_SEND, UD_WRITE_RECORD]));
+        wanted.push((Mode::Bibw, size, BOTH_KINDS.to_vec()));
     }
     let rate_sizes = args
         .size
         .as_ref()
         .map_or_else(|| vec![RATE_SIZE], |sizes| sizes.0.clone());
     for size in rate_sizes {
-        wanted.push((Mode::Rate, size, vec![UDP_SINGLE, UD_SEND, UD_WRITE_RECORD]));
+        let subjects = BOTH_KINDS.iter().map(|&subject| match subject {
+            UDP_RAW => UDP_SINGLE,
+            other => other,
+        });
+        wanted.push((Mode::Rate, size, subjects.collect()));
     }
     let loss_sizes = if args.quick {
         QUICK_LOSS_SIZES
@@ -318,20 +365,6 @@ fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
             .filter(|entry| entry.modes.contains(&mode))
             .map(|entry| Subject::new(entry.transport, entry.op))
             .collect();
-        if chosen.is_empty() {
-            continue;
-        }
-        let mut subjects: Vec<Subject> = chosen
-            .iter()
-            .filter_map(|subject| subject.baseline(mode))
-            .collect();
-        subjects.extend(chosen);
-        let mut unique = Vec::new();
-        for subject in subjects {
-            if !unique.contains(&subject) {
-                unique.push(subject);
-            }
-        }
         let default_sizes = if mode == Mode::Rate {
             &[RATE_SIZE]
         } else if mode == Mode::Loss {
@@ -344,14 +377,42 @@ fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
             SWEEP_SIZES
         };
         let sizes = args.size.as_ref().map_or(default_sizes, |sizes| &sizes.0);
-        wanted.extend(sizes.iter().map(|&size| (mode, size, unique.clone())));
+        let only = |subject: &Subject| subject.op.only_size();
+        let mut only_sizes: Vec<u64> = chosen.iter().filter_map(only).collect();
+        // A size that was asked for is asked of all.
+        only_sizes.retain(|size| args.size.is_none() && !sizes.contains(size));
+        only_sizes.dedup();
+        for &size in only_sizes.iter().chain(sizes) {
+            let is_only = only_sizes.contains(&size);
+            let fits = |subject: &Subject| match only(subject) {
+                Some(only) => only == size,
+                None => !is_only,
+            };
+            let subjects: Vec<Subject> = chosen.iter().copied().filter(fits).collect();
+            if !subjects.is_empty() {
+                wanted.push((mode, size, with_baselines(mode, &subjects)));
+            }
+        }
     }
     if wanted.is_empty() {
         return Err(PerfError::Usage(
-            "this combination of transport, op and mode does not exist (see --list)".to_owned(),
+            "this combination of transport, op, mode and size does not exist (see --list)"
+                .to_owned(),
         ));
     }
     Ok(wanted)
+}
+
+/// These behind what each is compared with.
+fn with_baselines(mode: Mode, chosen: &[Subject]) -> Vec<Subject> {
+    let baselines = chosen.iter().filter_map(|subject| subject.baseline(mode));
+    let mut unique = Vec::new();
+    for subject in baselines.chain(chosen.iter().copied()) {
+        if !unique.contains(&subject) {
+            unique.push(subject);
+        }
+    }
+    unique
 }
 
 #[cfg(test)]
@@ -390,7 +451,8 @@ mod tests {
                     .filter(|group| group.mode == mode)
                     .map(|group| group.size)
                     .collect();
-                assert_eq!((sizes.first(), sizes.last()), (Some(&1), Some(&(1 << 20))));
+                let (first, last) = (sizes.iter().min(), sizes.iter().max());
+                assert_eq!((first, last), (Some(&1), Some(&(1 << 20))));
             }
             for group in groups.iter().filter(|group| group.mode == Mode::Lat) {
                 assert!(group.rounds >= MIN_LATENCY_ROUNDS);
@@ -418,6 +480,34 @@ mod tests {
         assert_eq!(groups[0].subjects, [UDP_SINGLE]);
         let nothing = super::groups(&args("--transport tcp --op send"));
         assert!(matches!(nothing, Err(PerfError::Usage(_))));
+    }
+
+    #[test]
+    fn operations_with_one_size_have_a_group_of_their_own() {
+        let sizes = |line: &str, subject: Subject| -> Vec<u64> {
+            let groups = groups(&args(line)).unwrap();
+            let of_subject = groups
+                .iter()
+                .filter(|group| group.subjects.contains(&subject));
+            of_subject.map(|group| group.size).collect()
+        };
+        assert_eq!(sizes("--transport rc --mode lat", RC_FETCH_ADD), [8]);
+        assert_eq!(sizes("--transport rc --mode lat", RC_SEND), SWEEP_SIZES);
+        assert_eq!(sizes("--op compare-swap --mode rate", RC_COMPARE_SWAP), [8]);
+        let line = "--transport rc --mode lat --size 8,64";
+        assert_eq!(sizes(line, RC_FETCH_ADD), [8]);
+        assert_eq!(sizes(line, RC_SEND), [8, 64]);
+        let nothing = groups(&args("--op fetch-add --size 64"));
+        assert!(matches!(nothing, Err(PerfError::Usage(_))));
+    }
+
+    #[test]
+    fn connections_take_no_options_about_datagrams() {
+        for line in ["--transport rc --mtu 1500", "--transport tcp --rcvbuf 1M"] {
+            let refused = groups(&args(line));
+            assert!(matches!(refused, Err(PerfError::Usage(_))), "{line}");
+        }
+        assert!(groups(&args("--op send --rcvbuf 1M")).is_ok());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::cli::{ClientArgs, PinPair, RunArgs};
+use crate::cli::{ClientArgs, DEFAULT_RECEIVE_BUFFER, PinPair, RunArgs};
 use crate::client::Session;
 use crate::clock::{self, seconds};
 use crate::error::{IoContext, PerfError, Result};
@@ -109,7 +109,8 @@ fn measure(
     let settings = Settings {
         wait,
         check: args.check,
-        receive_buffer: usize::try_from(args.rcvbuf).unwrap_or(usize::MAX),
+        receive_buffer: usize::try_from(args.rcvbuf.unwrap_or(DEFAULT_RECEIVE_BUFFER))
+            .unwrap_or(usize::MAX),
         window: args.window,
         mtu: args.mtu,
         seed: args.seed,

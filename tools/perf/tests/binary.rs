@@ -196,7 +196,10 @@ fn a_quick_run_writes_one_json_document_and_nothing_else() {
     }
     let record = find("ud", "write-record", "bw", 1 << 20);
     assert!(number(record, "valid_fraction") > 0.0, "{record}");
-    find("tcp", "raw", "lat", 64);
+    for op in ["send", "write", "read"] {
+        assert_eq!(find("rc", op, "lat", 64)["baseline"], "tcp raw");
+        assert_eq!(find("rc", op, "bw", 1 << 20)["baseline"], "tcp raw");
+    }
 
     let html = std::fs::read_to_string(directory.join("dgiwarp-perf-report.html"))
         .expect("the report of a local run");
@@ -236,7 +239,7 @@ fn a_table_goes_to_standard_output_and_files_where_they_are_asked_for() {
 fn a_server_takes_one_client_after_another() {
     let _turn = turn();
     let server = Server::start();
-    for transport in ["udp", "tcp", "ud"] {
+    for transport in ["udp", "tcp", "ud", "rc"] {
         let arguments = format!(
             "--transport {transport} --mode bw --size 64,4K,100000 --iters 300 --check --json -"
         );
@@ -245,6 +248,46 @@ fn a_server_takes_one_client_after_another() {
         let rows = rows(&output.stdout);
         assert!(rows.iter().any(|row| row["transport"] == transport));
         rows.iter().for_each(check_row);
+    }
+}
+
+#[test]
+fn connections_carry_every_operation_whole_and_in_order() {
+    let _turn = turn();
+    for wait in ["spin", "block"] {
+        let arguments =
+            format!("--transport rc --iters 300 --rounds 3 --check --wait {wait} --json -");
+        let measured = |sizes: &str| {
+            let output = perf(&format!("{arguments} {sizes}"))
+                .current_dir(scratch("connections"))
+                .output()
+                .expect("the program starts");
+            assert!(output.status.success(), "{wait}: {}", stderr(&output));
+            rows(&output.stdout)
+        };
+        let rows = measured("--size 1,8,100000");
+        rows.iter().for_each(check_row);
+        let count = |op: &str, mode: &str| {
+            let of_op = rows
+                .iter()
+                .filter(|row| row["transport"] == "rc" && row["op"] == op && row["mode"] == mode);
+            of_op
+                .inspect(|row| {
+                    // Nothing gets lost, and there are no validity maps.
+                    assert_eq!(row["loss"], 0.0, "{row}");
+                    assert!(row["holes"].is_null() && row["valid_fraction"].is_null());
+                    assert_eq!(row["baseline"], "tcp raw", "{row}");
+                })
+                .count()
+        };
+        for op in ["send", "write", "write-imm"] {
+            let modes = ["lat", "bw", "bibw", "rate"];
+            assert_eq!(modes.map(|mode| count(op, mode)), [3; 4], "{op}");
+        }
+        assert_eq!([count("read", "lat"), count("read", "bw")], [3, 3]);
+        for op in ["fetch-add", "compare-swap"] {
+            assert_eq!([count(op, "lat"), count(op, "rate")], [1, 1], "{op}");
+        }
     }
 }
 
@@ -390,6 +433,14 @@ fn usage_errors_have_status_2_and_help_has_examples() {
         "--op broadcast --receivers 0",
         "--group 239.1.2.3",
         "client 127.0.0.1 --op multicast",
+        "--transport rc --mtu 1500",
+        "--transport rc --rcvbuf 1M",
+        "--transport tcp --rcvbuf 1M",
+        "--transport rc --loss 0.1",
+        "--transport rc --op write-record",
+        "--transport ud --op write",
+        "--op fetch-add --size 64",
+        "--op fetch-add --mode bw",
     ] {
         let output = run(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong}");
@@ -419,6 +470,8 @@ fn usage_errors_have_status_2_and_help_has_examples() {
         "rate",
         "loss",
         "multicast",
+        "write-imm",
+        "fetch-add",
     ] {
         assert!(list.contains(word), "{word}");
     }
@@ -471,6 +524,30 @@ fn a_killed_server_ends_a_queue_pair_stream() {
     client_gives_up_after(
         |server| server.signal(Signal::SIGKILL),
         "--transport ud --mode bw --size 64",
+    );
+}
+
+#[test]
+fn a_killed_server_ends_a_connected_stream() {
+    client_gives_up_after(
+        |server| server.signal(Signal::SIGKILL),
+        "--transport rc --op send --mode bw --size 64",
+    );
+}
+
+#[test]
+fn a_killed_server_ends_writes_that_nobody_answers() {
+    client_gives_up_after(
+        |server| server.signal(Signal::SIGKILL),
+        "--transport rc --op write --mode lat --size 64",
+    );
+}
+
+#[test]
+fn a_stopped_server_ends_writes_that_nobody_answers() {
+    client_gives_up_after(
+        |server| server.signal(Signal::SIGSTOP),
+        "--transport rc --op write --mode bw --size 64K",
     );
 }
 

@@ -87,6 +87,10 @@ fn two_hosts_over_both_families() {
             continue;
         }
         let server = Server::start(&lab, address.to_string());
+        let rows =
+            server.rows("--transport rc --mode bw --size 64,20000 --iters 200 --rounds 4 --check");
+        // Raw TCP, Send, Write, Write with immediate and Read.
+        assert_eq!(rows.len(), 10, "{rows:?}");
         for mode in ["lat", "bw"] {
             let rows = server.rows(&format!(
                 "--transport ud --mode {mode} --size 64,20000 --iters 200 --rounds 4 --check"

@@ -6,7 +6,6 @@
 //! empty Writes with an immediate in the other direction.
 
 mod flow;
-mod link;
 mod ping;
 
 use std::net::IpAddr;
@@ -22,8 +21,8 @@ use crate::error::{PerfError, Result};
 use crate::host::{Side, Wait};
 use crate::measure::{Geometry, MAX_MESSAGES};
 use crate::ours::completions::Completions;
+use crate::ours::link::Link;
 use crate::ours::memory::{Memory, stride};
-use crate::ours::rc::link::Link;
 use crate::ours::{stack, too_early};
 use crate::pattern::{self, narrow, widen};
 

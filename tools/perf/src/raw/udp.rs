@@ -358,9 +358,14 @@ pub(super) fn cut(op: Op, mode: Mode, mtu_payload: u64, granted: u64, size: u64)
         }
         Op::Raw | Op::Broadcast | Op::Multicast if whole => (ethernet, train(ethernet)),
         Op::Raw | Op::Broadcast | Op::Multicast => (mtu_payload, train(mtu_payload)),
-        Op::RawTrain | Op::Send | Op::Write | Op::WriteImm | Op::WriteRecord | Op::Read => {
-            (ethernet, train(ethernet))
-        }
+        Op::RawTrain
+        | Op::Send
+        | Op::Write
+        | Op::WriteImm
+        | Op::WriteRecord
+        | Op::Read
+        | Op::FetchAdd
+        | Op::CompareSwap => (ethernet, train(ethernet)),
     };
     (segment.min(size), (segment * per_call).min(size))
 }

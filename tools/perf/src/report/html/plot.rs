@@ -5,15 +5,16 @@ use std::fmt::Write;
 use crate::report::size;
 
 const WIDTH: f64 = 520.0;
-const HEIGHT: f64 = 320.0;
+const HEIGHT: f64 = 350.0;
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = 16.0;
-const TOP: f64 = 58.0;
+const TOP: f64 = 88.0;
 const BOTTOM: f64 = 34.0;
 
 /// Told apart also by people who do not see all colours (after Okabe and Ito).
-const COLOURS: [&str; 6] = [
-    "#555555", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
+const COLOURS: [&str; 10] = [
+    "#555555", "#0072b2", "#d55e00", "#009e73", "#111111", "#56b4e9", "#e69f00", "#8fbf3f",
+    "#cc79a7", "#8a5a9e",
 ];
 
 /// How values are spread over the height.
@@ -222,7 +223,7 @@ fn line(series: &Series, scale: &Scale, colour: &str, svg: &mut String) {
     );
 }
 
-/// Names in two lines above the plot, three in each.
+/// Names in up to four lines above the plot, three in each.
 #[expect(
     clippy::cast_precision_loss,
     reason = "there are at most a handful of lines"
