@@ -1,6 +1,7 @@
 //! The baselines: the best socket code we know for each path.
 
+mod datagrams;
 pub(crate) mod group;
-pub(crate) mod path_mtu;
+mod path_mtu;
 pub(crate) mod tcp;
 pub(crate) mod udp;

@@ -5,39 +5,24 @@
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};
 
-use nix::sys::socket::{MsgFlags, getsockopt, setsockopt, sockopt};
+use nix::sys::socket::MsgFlags;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::catalog::{Mode, Op};
 use crate::control::{EndpointSpec, GroupSpec, Offer};
 use crate::error::{IoContext, PerfError, Result};
-use crate::host::{Side, Wait};
+use crate::host::Side;
 use crate::measure::{Arrival, BLOCK_SLICE, Flow, Geometry, PingPong, Want, Watch};
 use crate::members::Members;
-use crate::pattern::{self, POSITION_BITS, POSITION_MASK, narrow, widen};
-use crate::raw::path_mtu;
-use crate::raw::udp::{RECEIVE_BUFFER, cut, port, receive, socket, transmit};
+use crate::pattern::{self, POSITION_BITS, POSITION_MASK};
+use crate::raw::datagrams::{self, Half, Pair, port, socket, transmit};
 
 /// One side of a raw group.
 #[derive(Debug)]
 pub(crate) struct Group {
-    tx: UdpSocket,
-    rx: UdpSocket,
+    pair: Pair,
     side: Side,
-    op: Op,
-    check: bool,
-    flags: MsgFlags,
-    size: usize,
-    segment: usize,
-    /// Length of a chunk, and with `check` its expected contents.
-    pattern: Vec<u8>,
-    outgoing: Vec<u8>,
-    incoming: Vec<u8>,
-    round: u64,
     members: Members,
     address: GroupSpec,
-    /// Largest MTU to assume of the path; 0 takes its own.
-    mtu: u32,
 }
 
 impl Group {
@@ -49,112 +34,59 @@ impl Group {
             Side::Client => socket(local, spec.receive_buffer)?,
             Side::Server => member(address, local, spec.receive_buffer)?,
         };
-        let offer = Offer {
-            ports: vec![port(&tx)?, port(&rx)?],
-            receive_buffer: widen(
-                getsockopt(&rx, sockopt::RcvBuf).during("read the receive buffer's size")?,
-            ),
-            ..Offer::default()
-        };
-        let flags = if spec.wait == Wait::Block {
-            MsgFlags::empty()
-        } else {
-            MsgFlags::MSG_DONTWAIT
-        };
+        let (pair, offer) = Pair::new(tx, rx, spec)?;
         let group = Self {
-            tx,
-            rx,
+            pair,
             side,
-            op: spec.subject.op,
-            check: spec.check,
-            flags,
-            size: narrow(spec.size),
-            segment: 0,
-            pattern: Vec::new(),
-            outgoing: Vec::new(),
-            incoming: vec![0; RECEIVE_BUFFER],
-            round: 0,
             members: Members::default(),
             address,
-            mtu: spec.mtu,
         };
         Ok((group, offer))
     }
 
     /// A receiver learns where the sender is; the sender learns of one more receiver.
     pub(crate) fn connect(&mut self, peer: IpAddr, offer: &Offer) -> Result<()> {
-        let &[peer_tx, peer_rx] = offer.ports.as_slice() else {
-            return Err(PerfError::Protocol("raw UDP needs two ports".to_owned()));
-        };
+        let (peer_tx, peer_rx) = datagrams::ports(offer)?;
         let to = match self.side {
             Side::Server => SocketAddr::new(peer, peer_rx),
             Side::Client => {
                 self.members.add(peer_tx);
-                self.tx
+                self.pair
+                    .tx
                     .set_broadcast(true)
                     .during("allow broadcast on a socket")?;
                 SocketAddrV4::new(self.address.address, self.address.port).into()
             }
         };
-        self.tx.connect(to).during("connect a UDP socket")
+        self.pair.tx.connect(to).during("connect a UDP socket")
     }
 
     /// Cuts messages for the path to the group.
     pub(crate) fn geometry(&self, granted: u64, window: Option<u64>) -> Result<Geometry> {
-        let mtu_payload = path_mtu::datagram_payload(&self.tx, self.mtu)?;
-        let size = widen(self.size);
-        let (segment, chunk) = cut(self.op, Mode::Fanout, mtu_payload, granted, size);
-        Ok(Geometry::datagram(size, chunk, segment, granted, window))
+        self.pair.geometry(granted, window)
     }
 
     /// Prepares buffers and socket options for the agreed sizes.
     pub(crate) fn configure(&mut self, geometry: &Geometry) -> Result<()> {
-        self.segment = narrow(geometry.segment);
-        self.pattern = pattern::fill(narrow(geometry.chunk));
-        self.outgoing = self.pattern.clone();
-        if geometry.chunk > geometry.segment {
-            let segment = i32::try_from(geometry.segment).unwrap_or(i32::MAX);
-            match self.side {
-                Side::Client => setsockopt(&self.tx, sockopt::UdpGsoSegment, &segment)
-                    .during("set the GSO segment size")?,
-                Side::Server => {
-                    setsockopt(&self.rx, sockopt::UdpGroSegment, &true).during("switch GRO on")?
-                }
-            }
+        match (self.pair.configure(geometry), self.side) {
+            (false, _) => Ok(()),
+            (true, Side::Client) => self.pair.send_trains(&self.pair.tx),
+            (true, Side::Server) => datagrams::receive_trains(&self.pair.rx),
         }
-        Ok(())
-    }
-
-    fn poll_data(&mut self, flags: MsgFlags) -> Result<Arrival> {
-        let Some(length) = receive(&self.rx, &mut self.incoming, flags)? else {
-            return Ok(Arrival::Nothing);
-        };
-        let run = self.incoming.get(..length).unwrap_or(&[]);
-        let end = pattern::end_stamp(run, self.segment);
-        if end.is_some_and(|end| end >> POSITION_BITS != self.round) {
-            return Ok(Arrival::Other);
-        }
-        if self.check {
-            pattern::verify(run, self.segment, &self.pattern, POSITION_MASK)?;
-        }
-        Ok(Arrival::Data {
-            bytes: widen(length),
-            end: end.map(|end| end & POSITION_MASK),
-            record: None,
-        })
     }
 
     /// A credit is a stamp and the number of the receiver.
     fn poll_credit(&mut self, flags: MsgFlags) -> Result<Arrival> {
-        let Some(length) = receive(&self.rx, &mut self.incoming, flags)? else {
+        let Some(length) = self.pair.receive(Half::Rx, flags)? else {
             return Ok(Arrival::Nothing);
         };
-        let credit = self.incoming.get(..length).and_then(|credit| {
+        let credit = self.pair.incoming.get(..length).and_then(|credit| {
             let (stamp, from) = credit.split_at_checked(pattern::STAMP)?;
             let stamp = u64::from_le_bytes(stamp.try_into().ok()?);
             Some((stamp, u16::from_le_bytes(from.try_into().ok()?)))
         });
-        let Some((stamp, from)) = credit.filter(|(stamp, _)| stamp >> POSITION_BITS == self.round)
+        let Some((stamp, from)) =
+            credit.filter(|(stamp, _)| stamp >> POSITION_BITS == self.pair.round)
         else {
             return Ok(Arrival::Other);
         };
@@ -167,41 +99,32 @@ impl Flow for Group {
     const LOSES: bool = true;
 
     fn start_round(&mut self, round: u16) -> Result<()> {
-        self.round = u64::from(round);
         self.members.restart();
-        while receive(&self.rx, &mut self.incoming, MsgFlags::MSG_DONTWAIT)?.is_some() {}
-        Ok(())
+        self.pair.start_round(round, &[Half::Rx])
     }
 
     fn transmit(&mut self, position: u64, length: u64) -> Result<u64> {
-        let chunk = self.outgoing.get_mut(..narrow(length)).unwrap_or(&mut []);
-        let first = (self.round << POSITION_BITS) | position;
-        pattern::stamp(chunk, self.segment, first);
-        let taken = transmit(&self.tx, chunk, self.flags)?;
+        let taken = self.pair.transmit(position, length)?;
         Ok(if taken { length } else { 0 })
     }
 
     fn poll(&mut self, want: Want, may_wait: bool) -> Result<Arrival> {
-        let flags = if may_wait {
-            self.flags
-        } else {
-            MsgFlags::MSG_DONTWAIT
-        };
+        let flags = self.pair.flags(may_wait);
         match want {
-            Want::Data => self.poll_data(flags),
+            Want::Data => self.pair.poll_data(flags),
             Want::Credit => self.poll_credit(flags),
             Want::Both => Err(no_group()),
         }
     }
 
     fn credit(&mut self, position: u64) -> Result<()> {
-        let stamp = (self.round << POSITION_BITS) | position;
+        let stamp = (self.pair.round << POSITION_BITS) | position;
         let mut credit = [0; pattern::STAMP + 2];
         let (head, from) = credit.split_at_mut(pattern::STAMP);
         head.copy_from_slice(&stamp.to_le_bytes());
-        from.copy_from_slice(&port(&self.tx)?.to_le_bytes());
+        from.copy_from_slice(&port(&self.pair.tx)?.to_le_bytes());
         // A credit the kernel has no room for is lost; the next one covers it.
-        transmit(&self.tx, &credit, self.flags).map(|_| ())
+        transmit(&self.pair.tx, &credit, self.pair.flags).map(|_| ())
     }
 }
 
