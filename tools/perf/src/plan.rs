@@ -266,12 +266,12 @@ fn losses(args: &RunArgs, sweeping: bool) -> &[f64] {
 fn group(args: &RunArgs, mode: Mode, size: u64, subjects: Vec<Subject>) -> Group {
     let (rounds, milliseconds) = match (mode, args.quick) {
         (Mode::Lat, true) => (MIN_LATENCY_ROUNDS, 8),
-        (Mode::Lat, false) => (25, 25),
+        (Mode::Lat, false) => (21, 25),
         (Mode::Fanout, true) => (5, 15),
         (Mode::Fanout, false) => (9, 40),
         (Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss, true) => (7, 15),
         (Mode::Loss, false) => (9, 50),
-        (Mode::Bw | Mode::Bibw | Mode::Rate, false) => (11, 55),
+        (Mode::Bw | Mode::Bibw | Mode::Rate, false) => (9, 55),
     };
     let rounds = args.rounds.unwrap_or(rounds);
     // With few messages there are as many rounds as messages.
