@@ -152,7 +152,7 @@ impl Connection {
     }
 
     /// Takes octets from the front of `input`, some at least, and gives a ULPDU once one is
-    /// complete. Call it until `input` is empty; drain the events after each call, since
+    /// complete. Call it until `input` is empty, and until it gives nothing; drain the events after each call, since
     /// what follows a startup frame in the same input is not looked at before the next call.
     ///
     /// A ULPDU that lies whole in `input` is given where it lies.
@@ -185,6 +185,24 @@ impl Connection {
                 None
             }
         }
+    }
+
+    /// What finds the FPDUs of the input, in full operation: for callers that read some of the input to its place
+    /// ([`Deframer::room`]) or lend it memory.
+    pub fn deframer(&mut self) -> Option<&mut Deframer> {
+        match &mut self.state {
+            State::FullOperation(full) if !full.stopped => Some(&mut full.deframer),
+            State::ExpectRequest(_)
+            | State::Deciding(_)
+            | State::ExpectReply(_)
+            | State::FullOperation(_)
+            | State::Exited => None,
+        }
+    }
+
+    /// Octets that were moved because they ended an input inside an FPDU.
+    pub fn octets_kept(&self) -> u64 {
+        self.full().map_or(0, |full| full.deframer.kept())
     }
 
     /// Input before full operation, and after the end.

@@ -6,20 +6,58 @@ use super::{LENGTH_LEN, pad_len};
 use crate::error::Error;
 use dgiwarp_codec::crc;
 
+/// Octets of the longest FPDU, Markers not counted: memory of this length serves for every one.
+pub const LONGEST_FPDU: usize = LENGTH_LEN + 0xffff + 3 + crc::LEN;
+
+/// FPDUs of so many octets are long: how input is cut matters for them.
+const LONG: usize = 4096;
+
 /// Finds the FPDUs in one direction of a connection, however TCP cuts its stream.
 ///
 /// An FPDU that lies whole in the input, without Markers, is handed out where it lies.
-/// Otherwise its octets are gathered here, at most one FPDU's.
+/// Otherwise its octets are gathered here, at most one FPDU's. The caller can read them to
+/// their place ([`room`](Self::room)), so that only those that end one input are moved.
 #[derive(Debug)]
 pub struct Deframer {
     crc: bool,
     markers: Option<MarkerTrack>,
-    /// Octets of the unfinished FPDU without Markers; shorter than the FPDU, unless
-    /// `handed_out`. Empty between FPDUs.
-    gathered: Vec<u8>,
+    gathered: Gathered,
     /// The FPDU in `gathered` is complete and has been given to the caller, whose borrow has
     /// ended when the next call begins.
     handed_out: bool,
+    /// Octets of the latest FPDU, Markers not counted.
+    latest: usize,
+    /// Octets that were moved to `gathered`.
+    kept: u64,
+}
+
+/// Octets of the unfinished FPDU without Markers.
+#[derive(Debug, Default)]
+struct Gathered {
+    /// May be longer than an FPDU, for memory that was lent.
+    memory: Vec<u8>,
+    /// How many of them have arrived; at most all, and at most the FPDU's. 0 between FPDUs.
+    filled: usize,
+}
+
+impl Gathered {
+    fn octets(&self) -> &[u8] {
+        self.memory.get(..self.filled).unwrap_or_default()
+    }
+
+    /// The memory up to `target`, behind what has arrived.
+    fn room(&mut self, target: usize) -> &mut [u8] {
+        if self.memory.len() < target {
+            self.memory.resize(target, 0);
+        }
+        self.memory.get_mut(self.filled..target).unwrap_or_default()
+    }
+
+    fn push(&mut self, octets: &[u8]) {
+        let room = self.room(self.filled + octets.len());
+        room.copy_from_slice(octets);
+        self.filled += octets.len();
+    }
 }
 
 /// What is kept of the stream's Markers.
@@ -68,8 +106,10 @@ impl Deframer {
         Self {
             crc,
             markers,
-            gathered: Vec::new(),
+            gathered: Gathered::default(),
             handed_out: false,
+            latest: 0,
+            kept: 0,
         }
     }
 
@@ -80,8 +120,69 @@ impl Deframer {
             + if self.handed_out {
                 0
             } else {
-                self.gathered.len()
+                self.gathered.filled
             }
+    }
+
+    /// Where the next octets of the stream go, up to the end of the unfinished FPDU. Empty where none is, where its length is
+    /// not known yet, and with Markers. The caller may read there, and say so with [`filled`](Self::filled).
+    pub fn room(&mut self) -> &mut [u8] {
+        self.forget_handed_out();
+        match Extent::of(self.gathered.octets()) {
+            Some(extent) if self.markers.is_none() => self.gathered.room(extent.total),
+            Some(_) | None => &mut [],
+        }
+    }
+
+    /// The first `len` octets of [`room`](Self::room) have arrived. If these are all, [`next`](Self::next) has a ULPDU even
+    /// without input.
+    pub fn filled(&mut self, len: usize) {
+        let room = self.room().len();
+        self.gathered.filled += len.min(room);
+    }
+
+    /// Whether an unfinished FPDU has become complete with [`filled`](Self::filled).
+    pub fn is_complete(&self) -> bool {
+        let octets = self.gathered.octets();
+        !self.handed_out && Extent::of(octets).is_some_and(|extent| extent.total == octets.len())
+    }
+
+    /// How many octets behind [`room`](Self::room) should be read at a time, of `most`, so that they end where an FPDU does if all
+    /// are as long as the latest.
+    pub fn good_length(&self, most: usize) -> usize {
+        match most.checked_div(self.latest) {
+            // What is left of short ones is soon moved.
+            Some(fit) if fit > 0 && self.latest >= LONG => fit * self.latest,
+            Some(_) | None => most,
+        }
+    }
+
+    /// Octets that were moved because their FPDU was unfinished.
+    pub fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// Uses `memory` for the next unfinished FPDU. Returns it if there is some already.
+    pub fn lend(&mut self, memory: Vec<u8>) -> Vec<u8> {
+        if self.gathered.memory.is_empty() {
+            std::mem::replace(&mut self.gathered.memory, memory)
+        } else {
+            memory
+        }
+    }
+
+    /// Gives the memory away, if no FPDU is unfinished.
+    pub fn reclaim(&mut self) -> Option<Vec<u8>> {
+        self.forget_handed_out();
+        let idle = self.gathered.filled == 0 && !self.gathered.memory.is_empty();
+        idle.then(|| std::mem::take(&mut self.gathered.memory))
+    }
+
+    fn forget_handed_out(&mut self) {
+        if self.handed_out {
+            self.gathered.filled = 0;
+            self.handed_out = false;
+        }
     }
 
     /// Takes octets from the front of `input` up to the end of the next FPDU and gives its
@@ -91,37 +192,37 @@ impl Deframer {
     /// [`Error::Crc`] or [`Error::Marker`]; the deframer must not be used after one
     /// (RFC 5044 §8: no FPDU is delivered after an error).
     pub fn next<'s, 'b: 's>(&'s mut self, input: &mut &'b [u8]) -> Result<Option<&'s [u8]>, Error> {
-        if self.handed_out {
-            self.gathered.clear();
-            self.handed_out = false;
-        }
+        self.forget_handed_out();
         if self.markers.is_some() {
             return self.next_marked(input);
         }
-        if self.gathered.is_empty()
+        if self.gathered.filled == 0
             && let Some(extent) = Extent::of(input)
             && let Some((fpdu, rest)) = input.split_at_checked(extent.total)
         {
             *input = rest;
+            self.latest = extent.total;
             return verified(fpdu, &extent, self.crc).map(Some);
         }
         self.fill(input, LENGTH_LEN);
-        let Some(extent) = Extent::of(&self.gathered) else {
+        let Some(extent) = Extent::of(self.gathered.octets()) else {
             return Ok(None);
         };
         self.fill(input, extent.total);
-        if self.gathered.len() < extent.total {
+        if self.gathered.filled < extent.total {
             return Ok(None);
         }
         self.handed_out = true;
-        verified(&self.gathered, &extent, self.crc).map(Some)
+        self.latest = extent.total;
+        verified(self.gathered.octets(), &extent, self.crc).map(Some)
     }
 
     /// Moves octets from `input` until `target` are gathered.
     fn fill(&mut self, input: &mut &[u8], target: usize) {
-        let take = target.saturating_sub(self.gathered.len()).min(input.len());
-        let (now, later) = input.split_at(take);
-        self.gathered.extend_from_slice(now);
+        let missing = target.saturating_sub(self.gathered.filled);
+        let (now, later) = input.split_at(missing.min(input.len()));
+        self.gathered.push(now);
+        self.kept += now.len() as u64;
         *input = later;
     }
 
@@ -130,18 +231,18 @@ impl Deframer {
             return Ok(None);
         };
         loop {
-            let extent = Extent::of(&self.gathered);
+            let extent = Extent::of(self.gathered.octets());
             let (target, in_sum) = match &extent {
                 None => (LENGTH_LEN, true),
-                Some(extent) if self.gathered.len() < extent.covered => (extent.covered, true),
+                Some(extent) if self.gathered.filled < extent.covered => (extent.covered, true),
                 Some(extent) => (extent.total, false),
             };
             if let Some(extent) = extent
-                && self.gathered.len() == extent.total
+                && self.gathered.filled == extent.total
             {
                 self.handed_out = true;
-                track.end_fpdu(&self.gathered, &extent, self.crc)?;
-                return Ok(ulpdu(&self.gathered, &extent));
+                track.end_fpdu(self.gathered.octets(), &extent, self.crc)?;
+                return Ok(ulpdu(self.gathered.octets(), &extent));
             }
             if input.is_empty() {
                 return Ok(None);
@@ -153,10 +254,11 @@ impl Deframer {
             let take = track
                 .position
                 .room()
-                .min(target.saturating_sub(self.gathered.len()))
+                .min(target.saturating_sub(self.gathered.filled))
                 .min(input.len());
             let (now, later) = input.split_at(take);
-            self.gathered.extend_from_slice(now);
+            self.gathered.push(now);
+            self.kept += now.len() as u64;
             if in_sum && self.crc {
                 track.sum = crc::crc32c_append(track.sum, now);
             }

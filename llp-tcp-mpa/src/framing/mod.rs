@@ -14,7 +14,7 @@ mod deframer;
 mod framer;
 mod marker;
 
-pub use deframer::Deframer;
+pub use deframer::{Deframer, LONGEST_FPDU};
 pub use framer::Framer;
 pub use marker::{MARKER_INTERVAL, MARKER_LEN};
 

@@ -40,6 +40,68 @@ fn deframe(crc: bool, markers: bool, stream: &[u8], cuts: &[usize]) -> Result<Ve
     Ok(ulpdus)
 }
 
+/// The same as a caller does it that reads unfinished FPDUs to their place and lends memory, some of it dirty. Also gives how many octets
+/// were moved.
+fn deframe_in_place(
+    crc: bool,
+    markers: bool,
+    stream: &[u8],
+    cuts: &[usize],
+) -> Result<(Vec<Vec<u8>>, u64), Error> {
+    let mut deframer = Deframer::new(crc, markers);
+    let mut spare = vec![0xee; LONGEST_FPDU];
+    let mut ulpdus = Vec::new();
+    let mut rest = stream;
+    for cut in cuts.iter().copied().chain([usize::MAX]) {
+        let (mut now, later) = rest.split_at(cut.min(rest.len()));
+        let room = deframer.room();
+        let (placed, behind) = now.split_at(room.len().min(now.len()));
+        room[..placed.len()].copy_from_slice(placed);
+        deframer.filled(placed.len());
+        now = behind;
+        spare = deframer.lend(spare);
+        while !now.is_empty() || deframer.is_complete() {
+            if let Some(ulpdu) = deframer.next(&mut now)? {
+                ulpdus.push(ulpdu.to_vec());
+            }
+        }
+        if let Some(memory) = deframer.reclaim() {
+            spare = memory;
+        }
+        rest = later;
+    }
+    assert_eq!(deframer.unfinished(), 0);
+    Ok((ulpdus, deframer.kept()))
+}
+
+#[test]
+fn only_what_ends_an_input_is_moved() {
+    let ulpdus: Vec<_> = (0..4u8).map(|i| vec![i; 20_000]).collect();
+    let stream = frame_all(true, false, &ulpdus);
+    let fpdu = stream.len() / 4;
+    // Two inputs end after 300 octets of an FPDU. One ends inside a length, so that nobody knew how long the room had to be.
+    let cuts = [fpdu + 300, fpdu, fpdu - 299];
+    let (found, kept) = deframe_in_place(true, false, &stream, &cuts).unwrap();
+    assert_eq!(found, ulpdus);
+    assert_eq!(kept, 300 + 300 + fpdu as u64);
+    let (_, kept) = deframe_in_place(true, false, &stream, &[fpdu, 2 * fpdu]).unwrap();
+    assert_eq!(kept, 0);
+}
+
+#[test]
+fn reading_long_fpdus_ends_where_they_end() {
+    let read = |len| {
+        let mut deframer = Deframer::new(false, false);
+        assert_eq!(deframer.good_length(100_000), 100_000);
+        let stream = frame_all(false, false, &[vec![1; len]]);
+        deframer.next(&mut &stream[..]).unwrap();
+        deframer.good_length(100_000)
+    };
+    assert_eq!(read(10_002), 9 * 10_008);
+    assert_eq!(read(65_535), 65_544);
+    assert_eq!(read(1442), 100_000);
+}
+
 /// RFC 5044 §4.4 figure 5: the first FPDU of a stream with Markers.
 #[test]
 fn figure_5() {
@@ -190,6 +252,8 @@ proptest! {
     ) {
         let stream = frame_all(crc, markers, &ulpdus);
         prop_assert_eq!(stream.len() % 4, 0);
+        let placed = deframe_in_place(crc, markers, &stream, &cuts);
+        prop_assert_eq!(placed.map(|(found, _)| found), Ok(ulpdus.clone()));
         prop_assert_eq!(deframe(crc, markers, &stream, &cuts), Ok(ulpdus));
     }
 

@@ -46,7 +46,7 @@ impl Qp {
     pub(super) fn receive(&self, socket: SocketIndex, buffer: &mut ReceiveBuffer) -> Option<bool> {
         match self {
             Self::Ud(qp) => qp.receive(socket, buffer),
-            Self::Rc(qp) => qp.receive(buffer),
+            Self::Rc(qp) => qp.receive(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A connected QP: its engine with its TCP connection, shared by whoever posts and polls.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io::{self, IoSliceMut, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +17,8 @@ use super::cq::{CqShared, MemberId};
 use super::member::Qp;
 use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
+use super::staging::Intake;
 use super::stream_sink::Tcp;
-use super::udp_socket::ReceiveBuffer;
 use super::way_down::{FLUSH_FOR, LINGER_FOR, WayDown};
 use super::{clock, staging, tcp};
 use crate::engine::mr::MrTable;
@@ -413,13 +413,13 @@ impl RcShared {
 
     /// Receives once. `None` if another thread is at work; else whether something came.
     #[inline]
-    pub(crate) fn receive(&self, buffer: &mut ReceiveBuffer) -> Option<bool> {
+    pub(crate) fn receive(&self) -> Option<bool> {
         self.serialized.try_run(
             |inner| {
                 let got = inner
                     .link
                     .as_mut()
-                    .is_some_and(|link| self.receive_locked(link, buffer));
+                    .is_some_and(|link| self.receive_locked(link));
                 if got {
                     // What waited for the peer's first FPDU can leave now.
                     self.work(inner);
@@ -430,28 +430,57 @@ impl RcShared {
         )
     }
 
-    fn receive_locked(&self, link: &mut Link, buffer: &mut ReceiveBuffer) -> bool {
+    fn receive_locked(&self, link: &mut Link) -> bool {
         if link.way_down.peer_is_done() {
             return false;
         }
-        let received = link.stream.read(buffer.room());
-        let now = clock::now();
-        let (tables, mut completions) = (self.tables(), self.completions());
+        let mut intake = Intake::take();
+        let got = self.receive_into(link, &mut intake);
+        intake.put_back();
+        got
+    }
+
+    fn receive_into(&self, link: &mut Link, intake: &mut Intake) -> bool {
         let engine = &mut link.engine;
-        match received {
+        let (room, most) = engine.input_room(intake.octets.len());
+        let placed = room.len();
+        let behind = &mut intake.octets[..most];
+        let received = if placed == 0 {
+            link.stream.read(behind)
+        } else {
+            let mut parts = [IoSliceMut::new(room), IoSliceMut::new(behind)];
+            link.stream.read_vectored(&mut parts)
+        };
+        let end = match received {
             Ok(0) => {
                 link.way_down.peer_closed();
-                engine.handle_end(now, TcpEnd::Fin, tables, &mut completions);
+                TcpEnd::Fin
             }
-            // After the engine's end the octets are nobody's.
-            Ok(len) => engine.handle_input(now, buffer.octets(len), tables, &mut completions),
+            Ok(len) => {
+                let placed = placed.min(len);
+                engine.input_placed(placed);
+                let unneeded = engine.lend_input(intake.spare());
+                intake.give_spare(unneeded);
+                // After the engine's end the octets are nobody's.
+                engine.handle_input(
+                    clock::now(),
+                    &intake.octets[..len - placed],
+                    self.tables(),
+                    &mut self.completions(),
+                );
+                if let Some(memory) = engine.reclaim_input() {
+                    intake.give_spare(memory);
+                }
+                return true;
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return true,
             Err(_) => {
                 link.way_down.lost();
-                engine.handle_end(now, TcpEnd::Lost, tables, &mut completions);
+                TcpEnd::Lost
             }
-        }
+        };
+        engine.handle_end(clock::now(), end, self.tables(), &mut self.completions());
         true
     }
 

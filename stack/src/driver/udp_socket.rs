@@ -59,11 +59,6 @@ impl ReceiveBuffer {
         }
     }
 
-    /// All of it, for a receive call without control messages.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
-        &mut self.octets
-    }
-
     pub(crate) fn octets(&self, len: usize) -> &[u8] {
         &self.octets[..len]
     }

@@ -8,6 +8,7 @@
 //! Posted work requests wait until MPA lets them go: a Responder has to receive an FPDU first (RFC 5044 §7.1.2 rule 4).
 
 mod end;
+mod intake;
 mod nudge;
 mod transmit;
 mod uncopied;
@@ -169,7 +170,7 @@ impl RcEngine {
         self.sends.push(wqe);
     }
 
-    /// Handles octets that TCP brought.
+    /// Handles octets that TCP brought, behind those that were read to their place ([`input_room`](Self::input_room)).
     pub(crate) fn handle_input(
         &mut self,
         now: Instant,
@@ -177,11 +178,11 @@ impl RcEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
-        if !octets.is_empty() {
+        if !octets.is_empty() || self.has_complete_input() {
             self.nudge = Nudge::Done;
         }
         let mut rest = octets;
-        while !rest.is_empty() && self.end.is_none() {
+        while (!rest.is_empty() || self.has_complete_input()) && self.end.is_none() {
             let mut failed = None;
             if let Some(ulpdu) = self.mpa.handle_input(now, &mut rest) {
                 self.counters.count_received(ulpdu.len());
@@ -309,7 +310,9 @@ impl RcEngine {
     }
 
     pub(crate) fn counters(&self) -> QpCounters {
-        self.counters.clone()
+        let mut counters = self.counters.clone();
+        counters.octets_kept = self.mpa.octets_kept();
+        counters
     }
 
     fn complete_sends(&mut self, completions: &mut impl CompletionSink) {
