@@ -336,6 +336,11 @@ impl Connection {
         self.out.unsent()
     }
 
+    /// Whether TCP has taken all octets that there were.
+    pub fn is_drained(&self) -> bool {
+        self.out.unsent().is_empty()
+    }
+
     /// TCP took the first `len` octets of [`poll_transmit`](Self::poll_transmit).
     pub fn transmitted(&mut self, len: usize) {
         self.out.advance(len);

@@ -15,7 +15,7 @@ use slab::Slab;
 use super::background::Background;
 use super::clock;
 use super::hot_set::{Hot, HotSet};
-use super::member::{Qp, WeakQp};
+use super::member::{Got, Qp, WeakQp};
 use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
 use super::watch::Watch;
@@ -405,10 +405,11 @@ impl CqShared {
     fn receive_burst(&self, qp: &Qp, socket: SocketIndex, buffer: &mut ReceiveBuffer) -> bool {
         let mut got = false;
         for _ in 0..BURST {
-            if qp.receive(socket, buffer) != Some(true) {
-                break;
+            match qp.receive(socket, buffer) {
+                None | Some(Got::Nothing) => break,
+                Some(Got::Something) => got = true,
+                Some(Got::Everything) => return true,
             }
-            got = true;
             if self.has_completions() {
                 break;
             }

@@ -33,6 +33,15 @@ impl WeakQp {
     }
 }
 
+/// What a receive call brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Got {
+    Nothing,
+    Something,
+    /// All there was: another call would find nothing.
+    Everything,
+}
+
 impl Qp {
     pub(super) fn downgrade(&self) -> WeakQp {
         match self {
@@ -41,11 +50,14 @@ impl Qp {
         }
     }
 
-    /// Receives once on one socket. `None` if another thread is at work; else whether something came.
+    /// Receives once on one socket. `None` if another thread is at work.
     #[inline]
-    pub(super) fn receive(&self, socket: SocketIndex, buffer: &mut ReceiveBuffer) -> Option<bool> {
+    pub(super) fn receive(&self, socket: SocketIndex, buffer: &mut ReceiveBuffer) -> Option<Got> {
         match self {
-            Self::Ud(qp) => qp.receive(socket, buffer),
+            Self::Ud(qp) => match qp.receive(socket, buffer)? {
+                true => Some(Got::Something),
+                false => Some(Got::Nothing),
+            },
             Self::Rc(qp) => qp.receive(),
         }
     }
@@ -67,8 +79,7 @@ impl Qp {
     ) -> Option<R> {
         match self {
             Self::Ud(qp) => qp.with_socket(socket, with),
-            // A stream brings much with each call; its share of the epoll set's cost is small.
-            Self::Rc(_) => None,
+            Self::Rc(qp) => qp.with_socket(with),
         }
     }
 

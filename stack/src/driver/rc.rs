@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use nix::poll::PollFlags;
 use super::background::Background;
 use super::cm::{CmQueue, Happened};
 use super::cq::{CqShared, MemberId};
-use super::member::Qp;
+use super::member::{Got, Qp};
 use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
 use super::staging::Intake;
@@ -281,8 +281,10 @@ impl RcShared {
             return;
         };
         self.posting.empty(|wqe| link.engine.accept(wqe));
-        self.transmit(link);
-        self.wind_down(inner);
+        if !link.engine.is_idle() {
+            self.transmit(link);
+            self.wind_down(inner);
+        }
         if let Some(link) = &mut inner.link {
             self.note_deadline(link);
         }
@@ -324,8 +326,8 @@ impl RcShared {
     fn transmit_staged(&self, link: &mut Link) {
         let mut completions = self.completions();
         let mut taken = 0;
+        let now = clock::now();
         loop {
-            let now = clock::now();
             let Link {
                 engine,
                 stream,
@@ -411,16 +413,26 @@ impl RcShared {
         unsent.then(|| self.blocked.load(Ordering::Acquire))
     }
 
-    /// Receives once. `None` if another thread is at work; else whether something came.
+    /// Runs `with` on the descriptor, unless nobody looks for input there any more.
+    pub(super) fn with_socket<R>(&self, with: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+        self.run(|inner| {
+            let link = inner.link.as_ref()?;
+            link.way_down
+                .is_watched()
+                .then(|| with(link.stream.as_fd()))
+        })
+    }
+
+    /// Receives once. `None` if another thread is at work.
     #[inline]
-    pub(crate) fn receive(&self) -> Option<bool> {
+    pub(super) fn receive(&self) -> Option<Got> {
         self.serialized.try_run(
             |inner| {
-                let got = inner
-                    .link
-                    .as_mut()
-                    .is_some_and(|link| self.receive_locked(link));
-                if got {
+                let got = match &mut inner.link {
+                    Some(link) => self.receive_locked(link),
+                    None => Got::Nothing,
+                };
+                if got != Got::Nothing {
                     // What waited for the peer's first FPDU can leave now.
                     self.work(inner);
                 }
@@ -430,9 +442,9 @@ impl RcShared {
         )
     }
 
-    fn receive_locked(&self, link: &mut Link) -> bool {
+    fn receive_locked(&self, link: &mut Link) -> Got {
         if link.way_down.peer_is_done() {
-            return false;
+            return Got::Nothing;
         }
         let mut intake = Intake::take();
         let got = self.receive_into(link, &mut intake);
@@ -440,10 +452,11 @@ impl RcShared {
         got
     }
 
-    fn receive_into(&self, link: &mut Link, intake: &mut Intake) -> bool {
+    fn receive_into(&self, link: &mut Link, intake: &mut Intake) -> Got {
         let engine = &mut link.engine;
         let (room, most) = engine.input_room(intake.octets.len());
         let placed = room.len();
+        let wanted = placed + most;
         let behind = &mut intake.octets[..most];
         let received = if placed == 0 {
             link.stream.read(behind)
@@ -471,17 +484,21 @@ impl RcShared {
                 if let Some(memory) = engine.reclaim_input() {
                     intake.give_spare(memory);
                 }
-                return true;
+                return if len < wanted {
+                    Got::Everything
+                } else {
+                    Got::Something
+                };
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Got::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Got::Something,
             Err(_) => {
                 link.way_down.lost();
                 TcpEnd::Lost
             }
         };
         engine.handle_end(clock::now(), end, self.tables(), &mut self.completions());
-        true
+        Got::Everything
     }
 
     /// Why the connection is over, if it is.

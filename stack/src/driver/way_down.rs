@@ -66,6 +66,11 @@ impl WayDown {
         self.peer_done || self.phase == Phase::Closed
     }
 
+    /// Whether somebody looks for input.
+    pub(super) fn is_watched(&self) -> bool {
+        !self.unwatched
+    }
+
     /// When [`advance`](Self::advance) is due at the latest.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.phase {

@@ -249,6 +249,12 @@ impl RcEngine {
         self.mpa.poll_transmit(now)
     }
 
+    /// Whether there is nothing to transmit, to complete or to close.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.end.is_none() && self.mpa.is_drained() && !self.can_make()
+    }
+
     /// Whether something is there for TCP now.
     #[inline]
     pub(crate) fn has_octets(&self, now: Instant) -> bool {
