@@ -104,7 +104,7 @@ pub(crate) struct RunArgs {
     /// Messages per row, over all its rounds [default: as many as fit the time]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iters: Option<u64>,
-    /// Paired rounds [default: 15 and more for latency, 7 and more for streams]
+    /// Paired rounds [default: 15 and more for latency, 5 and more for streams]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
     /// Bytes in flight [default: over UDP a quarter of the receive buffer, at most 256K, and at most one
