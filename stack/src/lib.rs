@@ -78,8 +78,8 @@ pub use connections::{ChannelListener, ConnectionChannel, ConnectionEvent};
 pub use counters::QpCounters;
 pub use cq::{CompChannel, Cq};
 pub use dgiwarp_llp_tcp_mpa::{
-    Config as MpaConfig, Established, Negotiation, ReadDepths, Rejection, Request as MpaRequest,
-    Revision as MpaRevision, RtrSet,
+    Config as MpaConfig, Error as MpaError, Established, FrameError as MpaFrameError, Negotiation,
+    ReadDepths, Rejection, Request as MpaRequest, Revision as MpaRevision, RtrSet,
 };
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};

@@ -370,7 +370,9 @@ impl Startups {
         let failure = match &mut startup.stage {
             Stage::Connecting(..) => Failure::Tcp(io::ErrorKind::TimedOut.into()),
             Stage::Exchanging(connection) => {
-                connection.handle_timeout(now);
+                // The time of all is up; MPA's own began later, with TCP's connection.
+                let until = connection.poll_timeout().map_or(now, |own| own.max(now));
+                connection.handle_timeout(until);
                 match connection.poll_event() {
                     Some(Event::Failed(error)) => Failure::Mpa(error),
                     Some(_) | None => Failure::Tcp(io::ErrorKind::TimedOut.into()),
