@@ -1,12 +1,13 @@
 //! Captures of the Linux kernel's siw as regression tests.
 //!
 //! Every file in `conformance/interop/captures` is reassembled and decoded FPDU by FPDU, and
-//! compared with its row in the table of the README there. Then each end of each connection
+//! compared with its row in the table of the README there. Its ULPDUs are taken apart into DDP segments and RDMAP messages. Then each end of each connection
 //! is taken by a [`Connection`] of ours, which has to say what siw said and understand what
 //! it heard.
 
 #![expect(clippy::unwrap_used, reason = "what cannot be read fails the test")]
 
+mod messages;
 mod table;
 mod trace;
 
@@ -34,7 +35,7 @@ fn now() -> Instant {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/interop/captures")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/captures")
 }
 
 /// One connection of a capture, decoded.
@@ -333,4 +334,31 @@ fn our_ends_in_the_place_of_the_captured_ones() {
     assert_eq!((connections, fpdus), (39, 547));
     // All others are the same octet for octet.
     assert_eq!(nonzero_pads, 18);
+}
+
+/// RFC 5041 and 5040: segments are in order and complete, message numbers without gaps, and each Read Response is what was asked for.
+#[test]
+fn every_ulpdu_belongs_to_a_message() {
+    let (mut messages, mut octets, mut unanswered) = (0, 0, 0);
+    let mut terminates = Vec::new();
+    for row in table::rows(&folder()) {
+        for stream in trace::streams(&folder().join(&row.file)) {
+            if stream.from_responder.is_empty() {
+                continue;
+            }
+            let decoded = decode(&stream);
+            let initiator = messages::Sent::of(&decoded.from_initiator);
+            let responder = messages::Sent::of(&decoded.from_responder);
+            unanswered += initiator.unanswered(&responder) + responder.unanswered(&initiator);
+            for sent in [initiator, responder] {
+                messages += sent.messages;
+                octets += sent.octets;
+                terminates.extend(sent.terminates);
+            }
+        }
+    }
+    // 51 of the 547 FPDUs are further segments of longer messages.
+    assert_eq!((messages, octets, unanswered), (496, 210_574, 0));
+    // rping-terminate.pcap: the Response is longer than the sink, as siw sees it.
+    assert_eq!(terminates, [(1, 1, 1)]);
 }

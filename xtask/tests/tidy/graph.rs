@@ -35,8 +35,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// What tests may use in addition: anybody the simulator and the lab.
 const TESTS_MAY_USE: &[&str] = &["dgiwarp-sim", "xtask"];
 
-/// And these packages' tests, these packages: the tester meets the stack only across a network.
-const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[("dgiwarp-conform", &["dgiwarp", "dgiwarp-verbs"])];
+/// And these packages' tests, these packages: the tester meets the stack only across a network, and each protocol in what others sent.
+const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[(
+    "dgiwarp-conform",
+    &[
+        "dgiwarp",
+        "dgiwarp-ddp",
+        "dgiwarp-llp-tcp-mpa",
+        "dgiwarp-rdmap",
+        "dgiwarp-verbs",
+    ],
+)];
 
 /// Packages without I/O, and what of the outside world would give them some.
 const SANS_IO: &[&str] = &[
