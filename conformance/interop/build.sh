@@ -166,12 +166,10 @@ copy_programs() { # TREE
         [ -e "$t/usr/bin/$b" ] || die "no program $b in the packages"
     done
     ln -sf dash "$t/usr/bin/sh"
-    # our own ends for contents that can be checked
-    for b in siw-echo siw-ops; do
-        cp "$HERE/guest/$b.c" "$SYS/tmp/"
-        in_sys gcc -O1 -Wall -Werror -o "/initramfs.d/usr/bin/$b" "/tmp/$b.c" -lrdmacm -libverbs
-        bins+=("/initramfs.d/usr/bin/$b")
-    done
+    # our own end, for contents that can be checked
+    cp "$HERE/guest/siw-ops.c" "$SYS/tmp/"
+    in_sys gcc -O1 -Wall -Werror -o /initramfs.d/usr/bin/siw-ops /tmp/siw-ops.c -lrdmacm -libverbs
+    bins+=(/initramfs.d/usr/bin/siw-ops)
     for b in modprobe insmod rmmod lsmod modinfo; do
         ln -sf ../bin/kmod "$t/usr/sbin/$b"
         rm -f "$t/usr/bin/$b"

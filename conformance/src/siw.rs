@@ -235,6 +235,20 @@ impl GuestCommand {
         Ok(())
     }
 
+    /// Waits until the command has written `text` to its standard output, and takes what it wrote up to the end of that line.
+    ///
+    /// # Errors
+    /// As [`wait_for`](Self::wait_for).
+    pub fn take_until(&mut self, text: &str) -> Result<String, VmError> {
+        self.wait_for(text)?;
+        let at = self.seen.find(text).map_or(0, |at| at + text.len());
+        let line = self.seen[at..].find('\n').map_or(0, |end| end + 1);
+        // Whole lines are read, so that one which is complete within `text` ends there.
+        let end = if text.ends_with('\n') { at } else { at + line };
+        let later = self.seen.split_off(end);
+        Ok(std::mem::replace(&mut self.seen, later))
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
