@@ -7,6 +7,7 @@
 //! - [`RegionSlice`], a checked part of a region. It **never yields `&[u8]` or `&mut [u8]`**: bytes are
 //!   copied in ([`place`](RegionSlice::place)), copied out, checksummed, or handed to the kernel;
 //! - [`socket::send`], the vectored socket call that sends bytes where they lie;
+//! - [`tcp_progress`], which tells how far a TCP connection is;
 //! - [`check_mapped`], which tells whether a C program's range can be registered.
 //!
 //! # What concurrent access means here
@@ -28,8 +29,10 @@ mod buffer;
 mod mapped;
 mod region;
 pub mod socket;
+mod tcp_info;
 
 pub use access::Access;
 pub use buffer::Buffer;
 pub use mapped::{MappedError, check_mapped};
 pub use region::{AtomicError, OutOfBounds, Region, RegionSlice};
+pub use tcp_info::{TcpProgress, tcp_progress};

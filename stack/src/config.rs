@@ -99,6 +99,17 @@ pub const KNOBS: &[Knob] = &[
         show: |config| config.read_timeout.as_millis().to_string(),
     },
     Knob {
+        name: "DGIWARP_CONNECTION_TIMEOUT_MS",
+        help: "how long a connected peer's host may be silent before its connection is lost, in milliseconds, 1000 to 600000; 0 is for ever",
+        set: |config, text| {
+            let millis = number(text, 0, 600_000)?;
+            let timeout = (millis == 0 || millis >= 1000).then_some(u64::try_from(millis).ok()?)?;
+            config.connection_timeout = Duration::from_millis(timeout);
+            Some(())
+        },
+        show: |config| config.connection_timeout.as_millis().to_string(),
+    },
+    Knob {
         name: "DGIWARP_MAX_RATE",
         help: "octets per second that each datagram queue pair sends at most, up to 1000000000000; 0 is no limit",
         set: |config, text| {
@@ -177,6 +188,10 @@ pub struct Config {
     /// An RDMA Read over datagrams that is not complete after this long ends in error, unless its work request says otherwise.
     /// Default 2 s.
     pub read_timeout: Duration,
+    /// A connection is lost when the peer's host did not acknowledge anything for this long although it should have; idle peers are asked. A peer
+    /// that is there but does not read may take its time. At least one second, and counted in whole seconds where nothing is on its way; zero
+    /// leaves the matter to TCP, which gives up after many minutes. Default 4 s.
+    pub connection_timeout: Duration,
     /// Octets per second that each datagram queue pair sends at most, unless its attributes say otherwise; 0, the default, is no limit.
     pub max_rate: u64,
     /// Faults made in received datagrams, to try programs on a bad network. Default none.
@@ -205,6 +220,7 @@ impl Default for Config {
             ports: None,
             record_timeout: Duration::from_millis(200),
             read_timeout: Duration::from_secs(2),
+            connection_timeout: Duration::from_secs(4),
             max_rate: 0,
             fault: None,
             pcap: None,
@@ -299,6 +315,7 @@ mod tests {
             ("DGIWARP_GROUP_PORT", "4711"),
             ("DGIWARP_RECORD_TIMEOUT_MS", "50"),
             ("DGIWARP_READ_TIMEOUT_MS", "300"),
+            ("DGIWARP_CONNECTION_TIMEOUT_MS", "9000"),
             ("DGIWARP_MAX_RATE", "125000000"),
             ("DGIWARP_FAULT", "drop=0.5,seed=9"),
             ("DGIWARP_PERSONA", "iwarp"),
@@ -308,6 +325,7 @@ mod tests {
         assert_eq!(config.receive_buffer, 212_992);
         assert_eq!(config.max_mtu, 1500);
         assert_eq!(config.group_port, 4711);
+        assert_eq!(config.connection_timeout, Duration::from_secs(9));
         assert_eq!(config.max_rate, 125_000_000);
         assert_eq!(config.record_timeout, Duration::from_millis(50));
         assert_eq!(config.read_timeout, Duration::from_millis(300));

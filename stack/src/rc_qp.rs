@@ -290,6 +290,7 @@ impl RcQp {
                 None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
             },
             qpn,
+            rnic.config.connection_timeout,
         );
         if let Some(pairings) = &pairings {
             // Paired or not, it has no other way to be connected.

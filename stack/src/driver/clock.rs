@@ -64,6 +64,14 @@ fn origin() -> Instant {
     origins().precise
 }
 
+/// The first instant from `at` on that is a multiple of `step` after the first use.
+pub(crate) fn round_up(at: Instant, step: Duration) -> Instant {
+    let since = at.saturating_duration_since(origin()).as_nanos();
+    let over = since % step.as_nanos().max(1);
+    let missing = if over == 0 { 0 } else { step.as_nanos() - over };
+    at + Duration::from_nanos(u64::try_from(missing).unwrap_or(0))
+}
+
 /// Makes the origin earlier than every instant that is converted later.
 pub(crate) fn start() {
     origin();
@@ -72,6 +80,20 @@ pub(crate) fn start() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instants_meet_on_a_grid() {
+        start();
+        let step = Duration::from_millis(7);
+        let at = now();
+        let rounded = round_up(at, step);
+        assert!(rounded >= at && rounded - at < step);
+        assert_eq!(round_up(rounded, step), rounded);
+        assert_eq!(
+            round_up(rounded + Duration::from_nanos(1), step),
+            rounded + step
+        );
+    }
 
     #[test]
     fn the_coarse_clock_keeps_up() {

@@ -41,6 +41,7 @@ pub(crate) mod ud;
 pub(crate) mod udp_socket;
 mod udp_sockets;
 mod watch;
+mod watchdog;
 mod way;
 mod way_down;
 

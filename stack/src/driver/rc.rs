@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
+use dgiwarp_memory::tcp_progress;
 use nix::poll::PollFlags;
 
 use super::background::Background;
@@ -19,6 +20,7 @@ use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
 use super::staging::Intake;
 use super::stream_sink::Tcp;
+use super::watchdog::{self, Watchdog};
 use super::way_down::{FLUSH_FOR, LINGER_FOR, WayDown};
 use super::{clock, staging, tcp};
 use crate::engine::mr::MrTable;
@@ -36,6 +38,7 @@ struct Link {
     engine: RcEngine,
     stream: TcpStream,
     way_down: WayDown,
+    watchdog: Watchdog,
     /// The next timer that the completion queue knows of.
     deadline: Option<Instant>,
 }
@@ -73,6 +76,8 @@ pub(crate) struct RcShared {
     send_cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
     mrs: Arc<MrTable>,
+    /// How long a silent peer is waited for.
+    patience: Duration,
     member: OnceLock<MemberId>,
     /// Something posted could not be sent yet.
     unsent: AtomicBool,
@@ -99,6 +104,7 @@ impl RcShared {
         max_send_wr: usize,
         recv_queue: Arc<RecvQueue>,
         qpn: u32,
+        patience: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
             qpn,
@@ -108,6 +114,7 @@ impl RcShared {
             send_cq,
             recv_cq,
             mrs,
+            patience,
             member: OnceLock::new(),
             unsent: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
@@ -169,6 +176,7 @@ impl RcShared {
         stream: TcpStream,
         startup: Startup<'_>,
     ) -> Result<(), ConnectError> {
+        watchdog::keep_alive(&stream, self.patience)?;
         let member = self.recv_cq.attach(&Qp::Rc(Arc::clone(self)));
         let _ = self.member.set(member);
         let watched = self.run(|inner| {
@@ -194,6 +202,7 @@ impl RcShared {
                 engine,
                 stream,
                 way_down: WayDown::default(),
+                watchdog: Watchdog::new(self.patience),
                 deadline: None,
             });
             self.open.store(true, Ordering::Release);
@@ -292,7 +301,10 @@ impl RcShared {
 
     fn note_deadline(&self, link: &mut Link) {
         let deadline = match link.way_down.deadline() {
-            None => link.engine.poll_timeout(),
+            None => {
+                let timers = [link.engine.poll_timeout(), link.watchdog.deadline()];
+                timers.into_iter().flatten().min()
+            }
             until => until,
         };
         if deadline != link.deadline {
@@ -306,10 +318,22 @@ impl RcShared {
         self.run(|inner| {
             if let Some(link) = &mut inner.link {
                 link.engine.handle_timeout(now);
+                self.look_after(link, now);
             }
             self.work(inner);
             inner.link.as_ref().and_then(|link| link.deadline)
         })
+    }
+
+    /// Ends a connection whose peer's host is gone.
+    fn look_after(&self, link: &mut Link, now: Instant) {
+        let look = || tcp_progress(link.stream.as_fd());
+        if !link.way_down.has_begun() && link.watchdog.check(now, look) {
+            link.way_down.lost();
+            let (tables, mut completions) = (self.tables(), self.completions());
+            let engine = &mut link.engine;
+            engine.handle_end(now, TcpEnd::Lost, tables, &mut completions);
+        }
     }
 
     fn transmit(&self, link: &mut Link) {
@@ -332,6 +356,7 @@ impl RcShared {
                 engine,
                 stream,
                 way_down,
+                watchdog,
                 ..
             } = link;
             engine.make_fpdus(now, self.tables(), &mut completions);
@@ -354,7 +379,10 @@ impl RcShared {
                 outcome
             });
             match outcome {
-                Taken::Octets(octets) => taken += octets,
+                Taken::Octets(octets) => {
+                    watchdog.sent(now);
+                    taken += octets;
+                }
                 Taken::WouldBlock => {
                     self.blocked.store(true, Ordering::Release);
                     self.remember_unsent();
