@@ -3,7 +3,7 @@
 use crate::error::{ConfigError, Error, FrameError, SendError};
 use crate::event::{Event, TcpEnd};
 use crate::framing::{Deframer, Framer};
-use crate::mulpdu::mulpdu;
+use crate::mulpdu::{MULPDU_FLOOR, mulpdu};
 use crate::outgoing::Outgoing;
 use crate::startup::{
     Config, Established, FrameKind, Negotiation, ReadDepths, Rejection, Request, Role,
@@ -35,6 +35,8 @@ pub struct Connection {
     deadline: Option<Instant>,
     out: Outgoing,
     events: VecDeque<Event>,
+    /// The MULPDU that the caller chose.
+    chosen_mulpdu: Option<u16>,
 }
 
 #[derive(Debug)]
@@ -111,6 +113,7 @@ impl Connection {
             state,
             out: Outgoing::default(),
             events: VecDeque::new(),
+            chosen_mulpdu: None,
         }
     }
 
@@ -357,7 +360,8 @@ impl Connection {
         header: &[u8],
         payload: &P,
     ) -> Result<(), SendError> {
-        let framer = checked(&mut self.state, &self.config, header.len() + payload.len())?;
+        let mulpdu = self.mulpdu();
+        let framer = checked(&mut self.state, mulpdu, header.len() + payload.len())?;
         framer.frame(self.out.bytes(), header, payload);
         Ok(())
     }
@@ -382,7 +386,8 @@ impl Connection {
         header: &[u8],
         payload: &P,
     ) -> Result<usize, SendError> {
-        let framer = checked(&mut self.state, &self.config, header.len() + payload.len())?;
+        let mulpdu = self.mulpdu();
+        let framer = checked(&mut self.state, mulpdu, header.len() + payload.len())?;
         let at = framer.frame_around(self.out.bytes(), header, payload);
         Ok(at - self.out.sent())
     }
@@ -432,12 +437,19 @@ impl Connection {
         let markers = self
             .full()
             .is_some_and(|full| full.negotiation.send_markers);
-        mulpdu(self.config.emss, markers)
+        allowed(self.config.emss, self.chosen_mulpdu, markers)
     }
 
     /// TCP's effective maximum segment size has changed, octets.
     pub fn set_emss(&mut self, emss: u16) {
         self.config.emss = emss;
+    }
+
+    /// Chooses the MULPDU, octets, instead of what the EMSS makes of it; `None` is that again. It is brought into the range of
+    /// [`mulpdu`](crate::mulpdu). FPDUs that are longer than TCP's segments are as good for a peer that takes the stream as it
+    /// comes, and not for one that finds them in single segments.
+    pub fn choose_mulpdu(&mut self, mulpdu: Option<u16>) {
+        self.chosen_mulpdu = mulpdu;
     }
 
     fn full(&self) -> Option<&FullOperation> {
@@ -451,19 +463,22 @@ impl Connection {
     }
 }
 
+/// The MULPDU for an EMSS and what the caller chose.
+fn allowed(emss: u16, chosen: Option<u16>, markers: bool) -> u16 {
+    match chosen {
+        Some(chosen) => chosen.clamp(MULPDU_FLOOR, mulpdu(u16::MAX, markers)),
+        None => mulpdu(emss, markers),
+    }
+}
+
 /// The framer, if it may take a ULPDU of `len` octets.
-fn checked<'a>(
-    state: &'a mut State,
-    config: &Config,
-    len: usize,
-) -> Result<&'a mut Framer, SendError> {
+fn checked(state: &mut State, mulpdu: u16, len: usize) -> Result<&mut Framer, SendError> {
     let State::FullOperation(full) = state else {
         return Err(SendError::NotInFullOperation);
     };
     if !full.may_send {
         return Err(SendError::AwaitingFirstFpdu);
     }
-    let mulpdu = mulpdu(config.emss, full.negotiation.send_markers);
     if len > usize::from(mulpdu) {
         return Err(SendError::TooLong { len, mulpdu });
     }

@@ -49,6 +49,16 @@ pub const KNOBS: &[Knob] = &[
         show: |config| config.max_mtu.to_string(),
     },
     Knob {
+        name: "DGIWARP_MULPDU",
+        help: "longest ULPDU that connected queue pairs send, in octets, 128 to 65526; 0 follows the path",
+        set: |config, text| {
+            let mulpdu = u16::try_from(number(text, 0, 65_526)?).ok()?;
+            config.mulpdu = (mulpdu == 0 || mulpdu >= 128).then_some(mulpdu)?;
+            Some(())
+        },
+        show: |config| config.mulpdu.to_string(),
+    },
+    Knob {
         name: "DGIWARP_GROUP_PORT",
         help: "UDP port of all broadcast and multicast groups, 1 to 65535; the same on all hosts",
         set: |config, text| {
@@ -178,6 +188,9 @@ pub struct Config {
     pub receive_buffer: usize,
     /// Largest MTU assumed of any path, in octets; 0 takes the routes' own. Default 0.
     pub max_mtu: u32,
+    /// Longest ULPDU that connected queue pairs send, in octets, 128 to 65,526; 0 follows the path, so that an FPDU fits a segment of TCP's
+    /// (RFC 5044 §4.5). Default 0.
+    pub mulpdu: u16,
     /// UDP port of all broadcast and multicast groups. It must be the same on all hosts. Default 18514.
     pub group_port: u16,
     /// TCP ports for QPs that are made to be [paired](crate::RcQpAttr::paired), within 256 to 65,534; `None`, the default, leaves
@@ -216,6 +229,7 @@ impl Default for Config {
         Self {
             receive_buffer: 4 << 20,
             max_mtu: 0,
+            mulpdu: 0,
             group_port: 18_514,
             ports: None,
             record_timeout: Duration::from_millis(200),
@@ -312,6 +326,7 @@ mod tests {
         let (config, warnings) = from(&[
             ("DGIWARP_RCVBUF", "212992"),
             ("DGIWARP_MTU", "1500"),
+            ("DGIWARP_MULPDU", "9000"),
             ("DGIWARP_GROUP_PORT", "4711"),
             ("DGIWARP_RECORD_TIMEOUT_MS", "50"),
             ("DGIWARP_READ_TIMEOUT_MS", "300"),
@@ -324,7 +339,7 @@ mod tests {
         assert!(warnings.is_empty(), "{warnings:?}");
         assert_eq!(config.receive_buffer, 212_992);
         assert_eq!(config.max_mtu, 1500);
-        assert_eq!(config.group_port, 4711);
+        assert_eq!((config.mulpdu, config.group_port), (9000, 4711));
         assert_eq!(config.connection_timeout, Duration::from_secs(9));
         assert_eq!(config.max_rate, 125_000_000);
         assert_eq!(config.record_timeout, Duration::from_millis(50));
@@ -336,9 +351,14 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_the_nearest_knob() {
-        let (config, warnings) = from(&[("DGIWARP_RCVBUFF", "1"), ("DGIWARP_MTU", "100")]);
+        let (config, warnings) = from(&[
+            ("DGIWARP_RCVBUFF", "1"),
+            ("DGIWARP_MTU", "100"),
+            ("DGIWARP_MULPDU", "127"),
+        ]);
         assert_eq!(config, Config::default());
         assert!(warnings[0].contains("DGIWARP_MTU=100 is not understood"));
-        assert!(warnings[1].contains("did you mean DGIWARP_RCVBUF?"));
+        assert!(warnings[1].contains("DGIWARP_MULPDU=127 is not understood"));
+        assert!(warnings[2].contains("did you mean DGIWARP_RCVBUF?"));
     }
 }

@@ -113,7 +113,7 @@ impl Rnic {
         let events = Events::new()?;
         let shared = RnicShared {
             mrs: Arc::new(MrTable::new(keys)),
-            background: Background::new(config.max_mtu, Arc::clone(&events))?,
+            background: Background::new(&config, Arc::clone(&events))?,
             pairings: Mutex::new(None),
             events,
             statistics: Statistics::new(config.stats.clone()),
@@ -124,9 +124,6 @@ impl Rnic {
             datagram_qps: AtomicU64::new(0),
             config,
         };
-        if shared.config.send_copy {
-            shared.background.copy_all();
-        }
         Ok(Self {
             shared: Arc::new(shared),
         })

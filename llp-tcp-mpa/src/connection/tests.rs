@@ -498,6 +498,18 @@ fn ulpdus_up_to_the_mulpdu() {
     client.set_emss(8948);
     client.send_ulpdu(b"", &long).unwrap();
     assert_eq!(pass(&mut client, &mut server).len(), 2);
+    for (chosen, mulpdu) in [
+        (Some(40_001), 40_001),
+        (Some(u16::MAX), 65_526),
+        (Some(1), 128),
+        (None, 8938),
+    ] {
+        client.choose_mulpdu(chosen);
+        assert_eq!(client.mulpdu(), mulpdu);
+        let ulpdu = vec![5; mulpdu.into()];
+        client.send_ulpdu(b"", &ulpdu).unwrap();
+        assert_eq!(pass(&mut client, &mut server), [ulpdu]);
+    }
 }
 
 proptest! {

@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 
 use super::clock;
 use super::cq::{By, CqShared};
-use crate::Error;
 use crate::events::Events;
+use crate::{Config, Error};
 
 /// Event of the thread's own eventfd.
 const WAKE: u64 = u64::MAX;
@@ -63,6 +63,8 @@ pub(crate) struct Background {
     next_look: AtomicU64,
     spinning_allowed: bool,
     max_mtu: u32,
+    /// Longest ULPDU of connected QPs, if it was chosen.
+    mulpdu: Option<u16>,
     /// Connected QPs copy all that they send.
     copies: AtomicBool,
     events: Arc<Events>,
@@ -77,7 +79,7 @@ struct Seen {
 }
 
 impl Background {
-    pub(crate) fn new(max_mtu: u32, events: Arc<Events>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(config: &Config, events: Arc<Events>) -> Result<Arc<Self>, Error> {
         let make = || -> Result<(Epoll, EventFd), Errno> {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
@@ -97,8 +99,9 @@ impl Background {
             next_id: AtomicU64::new(0),
             next_look: AtomicU64::new(0),
             spinning_allowed: cores > 1,
-            max_mtu,
-            copies: AtomicBool::new(false),
+            max_mtu: config.max_mtu,
+            mulpdu: (config.mulpdu > 0).then_some(config.mulpdu),
+            copies: AtomicBool::new(config.send_copy),
             events,
         }))
     }
@@ -115,6 +118,11 @@ impl Background {
     /// Whether there is a core to spin on.
     pub(crate) fn may_spin(&self) -> bool {
         self.spinning_allowed
+    }
+
+    /// The MULPDU of connected QPs, where the device's settings choose it.
+    pub(crate) fn mulpdu(&self) -> Option<u16> {
+        self.mulpdu
     }
 
     /// Whether connected QPs copy all that they send, and its CRC is that of the copy.

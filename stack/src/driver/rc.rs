@@ -32,6 +32,9 @@ use crate::{ConnectError, Error, PostError, QpCounters, WcStatus};
 /// Octets for TCP in one go, before other QPs get their turn.
 const TURN: usize = 1 << 20;
 
+/// How long TCP's maximum segment size is taken for what it was.
+const PATH_LASTS: Duration = Duration::from_millis(100);
+
 /// A connection in full operation.
 #[derive(Debug)]
 struct Link {
@@ -41,6 +44,8 @@ struct Link {
     watchdog: Watchdog,
     /// The next timer that the completion queue knows of.
     deadline: Option<Instant>,
+    /// When the path is to be looked at again.
+    look_at_path: Instant,
 }
 
 /// What one thread at a time works on: nothing before the QP is connected.
@@ -53,6 +58,8 @@ pub(crate) struct RcInner {
     given_up: bool,
     /// Where the connection's end is told, and under which number.
     listener: Option<(Arc<CmQueue>, u64)>,
+    /// What was counted on a connection that is gone.
+    counters: QpCounters,
     /// The QP is being destroyed.
     closed: bool,
 }
@@ -91,8 +98,10 @@ pub(crate) struct RcShared {
 
 impl Counts for RcShared {
     fn counters(&self) -> QpCounters {
-        self.run(|inner| inner.link.as_ref().map(|link| link.engine.counters()))
-            .unwrap_or_default()
+        self.run(|inner| match &inner.link {
+            Some(link) => link.engine.counters(),
+            None => inner.counters.clone(),
+        })
     }
 }
 
@@ -204,6 +213,7 @@ impl RcShared {
                 way_down: WayDown::default(),
                 watchdog: Watchdog::new(self.patience),
                 deadline: None,
+                look_at_path: clock::now(),
             });
             self.open.store(true, Ordering::Release);
             self.work(inner);
@@ -351,6 +361,12 @@ impl RcShared {
         let mut completions = self.completions();
         let mut taken = 0;
         let now = clock::now();
+        if link.look_at_path <= now {
+            link.look_at_path = now + PATH_LASTS;
+            if let Ok(emss) = tcp::emss(&link.stream) {
+                link.engine.follow_path(emss, self.background().mulpdu());
+            }
+        }
         loop {
             let Link {
                 engine,
@@ -590,6 +606,7 @@ impl RcShared {
             let Some(mut link) = inner.link.take() else {
                 return;
             };
+            inner.counters = link.engine.counters();
             if link.way_down.peer_is_done() {
                 return;
             }

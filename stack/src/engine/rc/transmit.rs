@@ -72,6 +72,12 @@ impl RcEngine {
         self.complete_sends(completions);
     }
 
+    /// Tells TCP's effective maximum segment size, octets, and the MULPDU to use whatever that is, if one was chosen.
+    pub(crate) fn follow_path(&mut self, emss: u16, chosen: Option<u16>) {
+        self.mpa.set_emss(emss);
+        self.mpa.choose_mulpdu(chosen);
+    }
+
     /// Whether a work request or answer could become FPDUs now.
     pub(crate) fn can_make(&self) -> bool {
         self.mpa.may_send()
