@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Fault;
+use crate::{Completion, Fault, NoReceive, RcOptions};
 
 /// A setting that can be given in the environment.
 #[derive(Debug, Clone, Copy)]
@@ -177,6 +177,54 @@ pub const KNOBS: &[Knob] = &[
         },
         show: |config| u8::from(config.send_copy).to_string(),
     },
+    Knob {
+        name: "DGIWARP_HELLO",
+        help: "1 greets the peers of connected queue pairs, to find out whether they are dgiwarp; 0 takes them for others; 0 or 1",
+        set: |config, text| {
+            config.rc.hello = number(text, 0, 1)? == 1;
+            Some(())
+        },
+        show: |config| u8::from(config.rc.hello).to_string(),
+    },
+    Knob {
+        name: "DGIWARP_COMPLETION",
+        help: "when Sends and Writes of connected queue pairs are complete: placed (by the peer, if it is dgiwarp) or local",
+        set: |config, text| {
+            config.rc.completion = match text {
+                "placed" => Completion::Placed,
+                "local" => Completion::Local,
+                _ => return None,
+            };
+            Some(())
+        },
+        show: |config| config.rc.completion.to_string(),
+    },
+    Knob {
+        name: "DGIWARP_NO_RECEIVE",
+        help: "what becomes of a message on a connection that finds no posted receive: wait, or terminate the connection",
+        set: |config, text| {
+            config.rc.no_receive = match text {
+                "wait" => NoReceive::Wait,
+                "terminate" => NoReceive::Terminate,
+                _ => return None,
+            };
+            Some(())
+        },
+        show: |config| config.rc.no_receive.to_string(),
+    },
+    Knob {
+        name: "DGIWARP_RECEIVE_TIMEOUT_MS",
+        help: "how long a message on a connection waits for a receive, in milliseconds, 1 to 600000; 0 is no limit",
+        set: |config, text| {
+            let millis = u64::try_from(number(text, 0, 600_000)?).ok()?;
+            config.rc.receive_timeout = (millis > 0).then_some(Duration::from_millis(millis));
+            Some(())
+        },
+        show: |config| {
+            let timeout = config.rc.receive_timeout.unwrap_or_default();
+            timeout.as_millis().to_string()
+        },
+    },
 ];
 
 /// Settings of a device.
@@ -219,6 +267,8 @@ pub struct Config {
     /// completed. Else large segments leave from where they lie; a peer that says that a CRC was wrong switches this on for connected queue
     /// pairs. Default no.
     pub send_copy: bool,
+    /// How connected queue pairs behave, unless their attributes say otherwise.
+    pub rc: RcOptions,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
     /// epochs can be guessed with it.
     pub seed: Option<u64>,
@@ -240,6 +290,7 @@ impl Default for Config {
             pcap: None,
             stats: None,
             send_copy: false,
+            rc: RcOptions::default(),
             seed: None,
         }
     }
@@ -333,6 +384,10 @@ mod tests {
             ("DGIWARP_CONNECTION_TIMEOUT_MS", "9000"),
             ("DGIWARP_MAX_RATE", "125000000"),
             ("DGIWARP_FAULT", "drop=0.5,seed=9"),
+            ("DGIWARP_HELLO", "0"),
+            ("DGIWARP_COMPLETION", "local"),
+            ("DGIWARP_NO_RECEIVE", "terminate"),
+            ("DGIWARP_RECEIVE_TIMEOUT_MS", "70"),
             ("DGIWARP_PERSONA", "iwarp"),
             ("HOME", "/"),
         ]);
@@ -344,6 +399,13 @@ mod tests {
         assert_eq!(config.max_rate, 125_000_000);
         assert_eq!(config.record_timeout, Duration::from_millis(50));
         assert_eq!(config.read_timeout, Duration::from_millis(300));
+        let rc = RcOptions {
+            hello: false,
+            completion: Completion::Local,
+            no_receive: NoReceive::Terminate,
+            receive_timeout: Some(Duration::from_millis(70)),
+        };
+        assert_eq!(config.rc, rc);
         let fault = config.fault.unwrap();
         assert_eq!((fault.drop, fault.seed), (0.5, 9));
         assert_eq!(KNOBS[0].show(&config), "212992");

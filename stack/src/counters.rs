@@ -56,6 +56,8 @@ counters! {
     octets_staged,
     /// Octets of unfinished FPDUs that a connected QP kept until the rest arrived.
     octets_kept,
+    /// Segments on a connection that waited for a receive to be posted.
+    parked,
     /// Trains cut anew because the path takes less than before.
     resized,
     /// Messages that the network refused.
@@ -143,6 +145,10 @@ impl QpCounters {
     pub(crate) fn count_received(&mut self, octets: usize) {
         self.segments_received += 1;
         self.octets_received += octets as u64;
+    }
+
+    pub(crate) fn count_parked(&mut self) {
+        self.parked += 1;
     }
 
     pub(crate) fn count_drop(&mut self, reason: DropReason) {

@@ -60,6 +60,7 @@ mod groups;
 mod mw;
 mod pd;
 mod proof;
+mod rc_options;
 mod rc_qp;
 mod read_map;
 mod record;
@@ -94,6 +95,7 @@ pub use fault::{Fault, FaultError};
 pub use groups::{GroupInterface, IPV6_ALL_HOSTS};
 pub use mw::{FastMr, Mw, MwBind, MwType, next_rkey};
 pub use pd::{Mr, MrBusy, MrOptions, Pd};
+pub use rc_options::{Completion, NoReceive, RcOptions};
 pub use rc_qp::{
     ConnectError, MAX_INLINE_DATA, RcListener, RcOperation, RcQp, RcQpAttr, RcRequest, RcSendWr,
 };

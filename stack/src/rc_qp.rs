@@ -24,8 +24,8 @@ use crate::engine::rc::{MemoryWork, RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
 use crate::statistics::{Counts as _, Entry};
 use crate::{
     Access, Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Mw, MwBind, MwType,
-    Negotiation, Pairing, Pd, PostError, PostFailure, QpCounters, ReadDepths, RecvWr, Rejection,
-    Sge, Srq,
+    Negotiation, Pairing, Pd, PostError, PostFailure, QpCounters, RcOptions, ReadDepths, RecvWr,
+    Rejection, Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -50,6 +50,8 @@ pub struct RcQpAttr<'a> {
     /// Whether the QP is to be connected with [`RcQp::pair`] instead of MPA requests of the program's own. Its number then says at which TCP
     /// port it can be reached. Default no.
     pub paired: bool,
+    /// How it behaves; `None`, the default, takes [`Config::rc`](crate::Config::rc).
+    pub options: Option<RcOptions>,
 }
 
 impl<'a> RcQpAttr<'a> {
@@ -64,6 +66,7 @@ impl<'a> RcQpAttr<'a> {
             max_sge: 4,
             srq: None,
             paired: false,
+            options: None,
         }
     }
 }
@@ -281,8 +284,7 @@ impl RcQp {
             None => rnic.next_rc_qpn(),
         };
         let shared = RcShared::new(
-            Arc::clone(&attr.send_cq.shared),
-            Arc::clone(&attr.recv_cq.shared),
+            [attr.send_cq, attr.recv_cq].map(|cq| Arc::clone(&cq.shared)),
             Arc::clone(&rnic.mrs),
             attr.max_send_wr,
             match attr.srq {
@@ -291,6 +293,7 @@ impl RcQp {
             },
             qpn,
             rnic.config.connection_timeout,
+            attr.options.unwrap_or(rnic.config.rc),
         );
         if let Some(pairings) = &pairings {
             // Paired or not, it has no other way to be connected.
@@ -514,7 +517,8 @@ impl RcQp {
         })
     }
 
-    /// Posts receives, in order (`ibv_post_recv(3)`); best before connecting, since a Send that finds none ends the connection.
+    /// Posts receives, in order (`ibv_post_recv(3)`). A message that finds none waits for it, or ends the
+    /// connection: [`RcOptions::no_receive`].
     ///
     /// # Errors
     /// [`PostFailure`] tells how many were accepted, and why the next one was not.
@@ -713,6 +717,7 @@ impl RcRequest {
             qpn: qp.qpn,
             pd: qp.pd.id,
             peer,
+            options: qp.shared.options,
         };
         qp.shared
             .link(config, *connection, stream, Startup::default())?;

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, Buffer, Config, ConnectError, Cq, MpaConfig, Mr, Pd, RcEnd, RcListener, RcQp, RcQpAttr,
-    RcSendWr, ReadDepths, RecvWr, Rnic, RtrSet, Wc, WcOpcode, WcStatus,
+    Access, Buffer, Config, ConnectError, Cq, MpaConfig, Mr, Pd, RcEnd, RcListener, RcOptions,
+    RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, RtrSet, Wc, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -25,10 +25,18 @@ struct End {
 
 impl End {
     fn new(octets: usize) -> Self {
+        Self::with(octets, RcOptions::default())
+    }
+
+    fn with(octets: usize, options: RcOptions) -> Self {
         let rnic = Rnic::open(Config::default()).unwrap();
         let pd = rnic.alloc_pd();
         let cq = rnic.create_cq(64).unwrap();
-        let qp = pd.create_rc_qp(&RcQpAttr::new(&cq, &cq)).unwrap();
+        let attr = RcQpAttr {
+            options: Some(options),
+            ..RcQpAttr::new(&cq, &cq)
+        };
+        let qp = pd.create_rc_qp(&attr).unwrap();
         let memory = Buffer::zeroed(octets).unwrap();
         let mr = pd.register(memory.region(), Access::LOCAL_WRITE).unwrap();
         Self {
@@ -134,7 +142,12 @@ fn sends_of_all_sizes_both_ways() {
 
 #[test]
 fn a_send_of_the_accepting_side_waits_for_the_first_of_the_other() {
-    let (client, server) = (End::new(64), End::new(64));
+    // Ends that greet each other have sent something.
+    let quiet = RcOptions {
+        hello: false,
+        ..RcOptions::default()
+    };
+    let (client, server) = (End::with(64, quiet), End::new(64));
     client.post_recv(1);
     server.post_recv(2);
     connect(&client, &server, &MpaConfig::default());

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dgiwarp::{
-    Access, AtomicOperation, Buffer, Config, Cq, MAX_INLINE_DATA, MpaConfig, Mr, Pd, PostError,
-    RcEnd, RcListener, RcOperation, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Sge, Wc,
-    WcOpcode, WcStatus,
+    Access, AtomicOperation, Buffer, Config, Cq, MAX_INLINE_DATA, MpaConfig, Mr, NoReceive, Pd,
+    PostError, RcEnd, RcListener, RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths,
+    RecvWr, Rnic, Sge, Wc, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -26,10 +26,18 @@ struct End {
 
 impl End {
     fn new(octets: usize) -> Self {
+        Self::with(octets, RcOptions::default())
+    }
+
+    fn with(octets: usize, options: RcOptions) -> Self {
         let rnic = Rnic::open(Config::default()).unwrap();
         let pd = rnic.alloc_pd();
         let cq = rnic.create_cq(512).unwrap();
-        let qp = pd.create_rc_qp(&RcQpAttr::new(&cq, &cq)).unwrap();
+        let attr = RcQpAttr {
+            options: Some(options),
+            ..RcQpAttr::new(&cq, &cq)
+        };
+        let qp = pd.create_rc_qp(&attr).unwrap();
         let memory = Buffer::zeroed(octets).unwrap();
         let mr = pd.register(memory.region(), Access::all()).unwrap();
         Self {
@@ -383,9 +391,16 @@ fn a_refusal_reaches_the_other_side_and_ends_what_was_posted() {
 
 #[test]
 fn a_send_without_a_receive_is_told_to_the_sender() {
-    let (client, server) = connected(64);
+    let refusing = RcOptions {
+        no_receive: NoReceive::Terminate,
+        ..RcOptions::default()
+    };
+    let (client, server) = (End::new(64), End::with(64, refusing));
+    let depths = ReadDepths { ird: 4, ord: 4 };
+    connect_with(&client, &server, &MpaConfig::default(), depths);
     client.post(1, RcOperation::Send { invalidate: None }, &[]);
-    client.expect(1, WcOpcode::Send);
+    // It was not placed, so it is this one that fails.
+    assert_eq!(client.wait().status, WcStatus::RnrRetryExceeded);
     assert_eq!(
         client.wait_for_end().to_string(),
         "the peer terminated: layer 1, type 2, code 0x02"

@@ -9,11 +9,15 @@
 //! 3. [`Stream::next_response`], for the peer's Read Requests and atomic requests, in their order;
 //! 4. the next work request: [`Stream::send`], [`Stream::write`], [`Stream::immediate`], [`Stream::read`], [`Stream::atomic`].
 //!
+//! Between two ends of this kind there is more to tell: [`OwnEnds`].
+//!
 //! Requests take credit (ORD), which their responses give back; a fence is to wait until [`Stream::outstanding`] is zero.
 
 mod control_queue;
 mod error;
 mod message;
+mod own_ends;
+mod parking;
 mod requester;
 mod responder;
 mod sends;
@@ -23,9 +27,11 @@ mod upper;
 
 pub use error::StreamError;
 pub use message::{Header, Message, SendKind};
+pub use own_ends::{Capabilities, OwnEnds, Peer, VERSION};
+pub use parking::overtakes;
 pub use requester::ReadSource;
 pub use responder::Response;
-pub use state::{Depths, Stream};
+pub use state::{Depths, Handled, Stream};
 pub use terminate::TerminateMessage;
 pub use upper::{Delivered, SourceUse, Upper};
 

@@ -4,7 +4,7 @@ use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_ddp::wire::UntaggedHeader;
 use dgiwarp_ddp::{Msn, STag};
 
-use super::{Delivered, StreamError, Upper};
+use super::{Delivered, Handled, OwnEnds, StreamError, Upper};
 use crate::wire::{ImmediateData, Opcode};
 
 /// The receiving end of queue 0. `R` is a posted receive.
@@ -23,6 +23,8 @@ struct Arriving<R> {
     opcode: Opcode,
     /// RFC 5041 §4.3: the RsvdULP of any segment will do; this is the first one's.
     invalidate: Option<STag>,
+    /// The immediate that our own kind sends with it.
+    immediate: Option<u32>,
 }
 
 impl<R> Default for Sends<R> {
@@ -42,7 +44,8 @@ impl<R> Sends<R> {
         opcode: Opcode,
         payload: &[u8],
         upper: &mut U,
-    ) -> Result<(), StreamError> {
+        own_ends: &mut OwnEnds,
+    ) -> Result<Handled, StreamError> {
         // The lower layer keeps the order, so there is one MSN and one offset that can come.
         if header.msn != self.msn {
             return Err(UntaggedError::MsnRange.into());
@@ -57,14 +60,14 @@ impl<R> Sends<R> {
         }
         match opcode {
             Opcode::Send | Opcode::SendSolicited => {
-                self.handle_send(header, opcode, None, payload, upper)
+                self.handle_send(header, opcode, None, payload, upper, own_ends)
             }
             Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate => {
                 let invalidate = Some(STag::new(header.rsvd_ulp_word));
-                self.handle_send(header, opcode, invalidate, payload, upper)
+                self.handle_send(header, opcode, invalidate, payload, upper, own_ends)
             }
             Opcode::Immediate | Opcode::ImmediateSolicited => {
-                self.handle_immediate(header, opcode, payload, upper)
+                self.handle_immediate(header, opcode, payload, upper, own_ends)
             }
             Opcode::Write
             | Opcode::ReadRequest
@@ -84,20 +87,28 @@ impl<R> Sends<R> {
         invalidate: Option<STag>,
         payload: &[u8],
         upper: &mut U,
-    ) -> Result<(), StreamError> {
+        own_ends: &mut OwnEnds,
+    ) -> Result<Handled, StreamError> {
         let Arriving {
             receive,
             placed,
             opcode,
             invalidate,
+            immediate,
         } = match self.arriving.take() {
             Some(arriving) => arriving,
-            None => Arriving {
-                receive: upper.take_receive().ok_or(UntaggedError::NoBuffer)?,
-                placed: 0,
-                opcode,
-                invalidate,
-            },
+            None => {
+                let Some(receive) = take_receive(upper)? else {
+                    return Ok(Handled::Waits);
+                };
+                Arriving {
+                    receive,
+                    placed: 0,
+                    opcode,
+                    invalidate,
+                    immediate: own_ends.take_immediate(),
+                }
+            }
         };
         let end = u32::try_from(payload.len())
             .ok()
@@ -116,8 +127,9 @@ impl<R> Sends<R> {
                 placed: end,
                 opcode,
                 invalidate,
+                immediate,
             });
-            return Ok(());
+            return Ok(Handled::Taken);
         }
         // RFC 5040 §5.3: invalidation comes before delivery, and an STag that is not the stream's costs it.
         if let Some(stag) = invalidate
@@ -136,9 +148,11 @@ impl<R> Sends<R> {
             ),
             invalidated: invalidate,
             immediate: None,
+            attached: immediate,
         };
+        own_ends.count_placed();
         upper.deliver(receive, delivered);
-        Ok(())
+        Ok(Handled::Taken)
     }
 
     fn handle_immediate<U: Upper<Receive = R>>(
@@ -147,7 +161,8 @@ impl<R> Sends<R> {
         opcode: Opcode,
         payload: &[u8],
         upper: &mut U,
-    ) -> Result<(), StreamError> {
+        own_ends: &mut OwnEnds,
+    ) -> Result<Handled, StreamError> {
         let immediate = ImmediateData::parse(payload).filter(|_| header.control.last);
         let Some(immediate) = immediate else {
             return Err(StreamError::Length {
@@ -155,20 +170,34 @@ impl<R> Sends<R> {
                 length: u32::try_from(payload.len()).unwrap_or(u32::MAX),
             });
         };
-        let receive = upper.take_receive().ok_or(UntaggedError::NoBuffer)?;
+        let Some(receive) = take_receive(upper)? else {
+            return Ok(Handled::Waits);
+        };
+        // It has one of its own.
+        own_ends.take_immediate();
         self.msn = self.msn.next();
         let delivered = Delivered {
             length: 0,
             solicited: opcode == Opcode::ImmediateSolicited,
             invalidated: None,
             immediate: Some(immediate),
+            attached: None,
         };
+        own_ends.count_placed();
         upper.deliver(receive, delivered);
-        Ok(())
+        Ok(Handled::Taken)
     }
 
     /// Gives back the receive of a Send that will not arrive in full.
     pub(super) fn abandon(&mut self) -> Option<R> {
         self.arriving.take().map(|arriving| arriving.receive)
+    }
+}
+
+/// Takes the receive for a message. `None` if the message is to wait for one.
+fn take_receive<U: Upper>(upper: &mut U) -> Result<Option<U::Receive>, UntaggedError> {
+    match upper.take_receive() {
+        None if !upper.waits() => Err(UntaggedError::NoBuffer),
+        receive => Ok(receive),
     }
 }

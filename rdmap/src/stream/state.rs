@@ -13,7 +13,8 @@ use super::responder::{Responder, Segment};
 use super::sends::Sends;
 use super::terminate::{Offender, message};
 use super::{
-    Header, Message, ReadSource, Response, SendKind, StreamError, TerminateMessage, Upper,
+    Capabilities, Header, Message, OwnEnds, ReadSource, Response, SendKind, StreamError,
+    TerminateMessage, Upper,
 };
 use crate::wire::{
     AtomicOperation, AtomicRequest, AtomicRequestError, AtomicResponse, ImmediateData, Opcode,
@@ -29,6 +30,16 @@ pub struct Depths {
     pub ord: u16,
 }
 
+/// What became of a ULPDU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handled {
+    /// It was taken.
+    Taken,
+    /// It begins a message for which there is no receive, and [`Upper::waits`] for one: nothing has happened. It is to be offered again, and what
+    /// arrived behind it only afterwards.
+    Waits,
+}
+
 /// One end of a stream. `R` is a posted receive, `Q` names a Read or atomic work request.
 #[derive(Debug)]
 pub struct Stream<R, Q> {
@@ -38,6 +49,7 @@ pub struct Stream<R, Q> {
     atomic_responses: ControlQueue,
     requester: Requester<Q>,
     responder: Responder,
+    own_ends: OwnEnds,
     /// MSN of the next message on queue 0.
     msn: Msn,
     /// Nothing is taken or given any more.
@@ -57,6 +69,7 @@ impl<R, Q: Copy> Stream<R, Q> {
             atomic_responses: ControlQueue::default(),
             requester: Requester::new(depths.ord.into()),
             responder: Responder::new(depths.ird.into()),
+            own_ends: OwnEnds::new(None),
             msn: Msn::FIRST,
             ended: false,
             terminate: None,
@@ -64,7 +77,32 @@ impl<R, Q: Copy> Stream<R, Q> {
         }
     }
 
+    /// The same stream with the extensions that ends of this kind speak among themselves; `ours` is told the peer.
+    #[must_use]
+    pub fn with_extensions(self, ours: Capabilities) -> Self {
+        Self {
+            own_ends: OwnEnds::new(Some(ours)),
+            ..self
+        }
+    }
+
+    /// What ends of this kind tell each other.
+    #[must_use]
+    pub const fn own_ends(&self) -> &OwnEnds {
+        &self.own_ends
+    }
+
+    /// The same, to make what is to be told.
+    pub const fn own_ends_mut(&mut self) -> &mut OwnEnds {
+        &mut self.own_ends
+    }
+
     // What arrives.
+
+    /// Looks at a ULPDU that is to be handled next, for who the peer is.
+    pub fn meet(&mut self, ulpdu: &[u8]) {
+        self.own_ends.meet(ulpdu);
+    }
 
     /// Handles one ULPDU: a DDP segment. After the end it is dropped without a word (RFC 5041 §7.1).
     ///
@@ -76,14 +114,17 @@ impl<R, Q: Copy> Stream<R, Q> {
         &mut self,
         ulpdu: &[u8],
         upper: &mut U,
-    ) -> Result<(), StreamError> {
+    ) -> Result<Handled, StreamError> {
         if self.ended {
-            return Ok(());
+            return Ok(Handled::Taken);
         }
+        self.own_ends.meet(ulpdu);
         let result = match ulpdu.first() {
             None => Err(StreamError::Truncated(0)),
             // RFC 5041 §4.1: reserved bits are ignored over a reliable lower layer.
-            Some(first) if Control::parse(*first).tagged => self.handle_tagged(ulpdu, upper),
+            Some(first) if Control::parse(*first).tagged => {
+                self.handle_tagged(ulpdu, upper).map(|()| Handled::Taken)
+            }
             Some(_) => self.handle_untagged(ulpdu, upper),
         };
         if let Err(error) = result {
@@ -105,9 +146,14 @@ impl<R, Q: Copy> Stream<R, Q> {
         match Opcode::parse(header.rsvd_ulp)? {
             Opcode::Write => {
                 // RFC 5041 §5.2: STag and TO of a zero-length segment are not checked. Such a Write is also what peers send as RTR
-                // indication.
+                // indication, and what our own kind says.
                 if !payload.is_empty() {
                     upper.place(header.stag, header.tagged_offset, payload)?;
+                } else if self.own_ends.hear(header.stag, header.tagged_offset) {
+                    return Ok(());
+                }
+                if header.control.last {
+                    self.own_ends.count_placed();
                 }
                 Ok(())
             }
@@ -131,7 +177,7 @@ impl<R, Q: Copy> Stream<R, Q> {
         &mut self,
         ulpdu: &[u8],
         upper: &mut U,
-    ) -> Result<(), StreamError> {
+    ) -> Result<Handled, StreamError> {
         let (header, payload) =
             UntaggedHeader::parse(ulpdu).map_err(|_| StreamError::Truncated(ulpdu.len()))?;
         if header.control.version != DV {
@@ -139,23 +185,32 @@ impl<R, Q: Copy> Stream<R, Q> {
         }
         let opcode = Opcode::parse(header.rsvd_ulp)?;
         match (header.queue_number, opcode) {
-            (QueueNumber::SEND, opcode) => self.sends.handle(&header, opcode, payload, upper),
+            (QueueNumber::SEND, opcode) => {
+                let own_ends = &mut self.own_ends;
+                self.sends.handle(&header, opcode, payload, upper, own_ends)
+            }
             (QueueNumber::READ_REQUEST, Opcode::ReadRequest | Opcode::AtomicRequest) => {
                 match self.requests.take(&header, opcode, payload)? {
-                    Some(message) => self.handle_request(&header, opcode, &message, upper),
-                    None => Ok(()),
+                    Some(message) => {
+                        self.handle_request(&header, opcode, &message, upper)?;
+                        Ok(Handled::Taken)
+                    }
+                    None => Ok(Handled::Taken),
                 }
             }
             (QueueNumber::TERMINATE, Opcode::Terminate) => {
                 match self.terminates.take(&header, opcode, payload)? {
                     Some(message) => Err(self.handle_terminate(&message)),
-                    None => Ok(()),
+                    None => Ok(Handled::Taken),
                 }
             }
             (QueueNumber::ATOMIC_RESPONSE, Opcode::AtomicResponse) => {
                 match self.atomic_responses.take(&header, opcode, payload)? {
-                    Some(message) => self.handle_atomic_response(&message, upper),
-                    None => Ok(()),
+                    Some(message) => {
+                        self.handle_atomic_response(&message, upper)?;
+                        Ok(Handled::Taken)
+                    }
+                    None => Ok(Handled::Taken),
                 }
             }
             (
@@ -234,14 +289,21 @@ impl<R, Q: Copy> Stream<R, Q> {
 
     /// Starts a Send of `length` octets.
     pub fn send(&mut self, length: u32, kind: SendKind) -> Message {
+        self.own_ends.count_sent();
         let msn = self.next_msn();
         let word = kind.invalidate.map_or(0, STag::get);
         Message::untagged(kind.opcode(), word, msn, length)
     }
 
     /// Starts an RDMA Write of `length` octets.
-    #[must_use]
-    pub fn write(&self, stag: STag, start: TaggedOffset, length: u32) -> Message {
+    pub fn write(&mut self, stag: STag, start: TaggedOffset, length: u32) -> Message {
+        self.own_ends.count_sent();
+        // Of a Write of nothing no STag is looked at; but one that our own kind would take for a notice must not leave.
+        let stag = if length == 0 && OwnEnds::is_notice(stag) {
+            STag::new(0)
+        } else {
+            stag
+        };
         Message::write(stag, start, length)
     }
 
@@ -256,6 +318,7 @@ impl<R, Q: Copy> Stream<R, Q> {
         } else {
             Opcode::Immediate
         };
+        self.own_ends.count_sent();
         short(opcode, self.next_msn(), &data.emit())
     }
 
@@ -363,6 +426,11 @@ impl<R, Q: Copy> Stream<R, Q> {
     pub fn fail(&mut self, error: StreamError) {
         let terminate = message(error, None);
         self.end_with(terminate);
+    }
+
+    /// A ULPDU that waited for a receive ends the stream.
+    pub fn fail_at(&mut self, error: StreamError, ulpdu: &[u8]) {
+        self.end_by(error, ulpdu);
     }
 
     fn end_by(&mut self, error: StreamError, ulpdu: &[u8]) {

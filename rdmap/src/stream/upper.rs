@@ -19,6 +19,8 @@ pub struct Delivered {
     pub invalidated: Option<STag>,
     /// The message is Immediate Data: this.
     pub immediate: Option<ImmediateData>,
+    /// The message is a Send with an immediate, which ends of this kind alone make: this.
+    pub attached: Option<u32>,
 }
 
 /// What a peer asks of a buffer that it reads.
@@ -39,6 +41,11 @@ pub trait Upper: TaggedBuffers {
 
     /// Takes the receive at the head of the queue.
     fn take_receive(&mut self) -> Option<Self::Receive>;
+
+    /// Whether a message without a receive waits for one. Else it ends the stream, as RFC 5041 §7.2 has it.
+    fn waits(&self) -> bool {
+        false
+    }
 
     /// Octets that a receive can hold.
     fn capacity(&self, receive: &Self::Receive) -> u32;

@@ -313,6 +313,7 @@ impl Background {
                     at_once |= cq.flush_unsent() && cq.watch_state().is_on();
                 }
                 cq.run_timers();
+                cq.settle();
             }
             if tick {
                 ticks = self.tick(&queues, &mut seen, ticks);

@@ -272,6 +272,7 @@ fn link(
                 qpn: caller.qpn,
                 pd: caller.pd,
                 peer,
+                options: caller.qp.options,
             };
             caller.qp.link(config, *connection, stream, startup)?;
             Ok(Ok(established))

@@ -81,6 +81,17 @@ pub(crate) enum By {
     Background,
 }
 
+/// When the caller of a receive will come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Maybe not: nothing is to be left for later.
+    Once,
+    /// Soon, and the program had a chance to post since it was here last.
+    First,
+    /// Soon, and it has only just been here.
+    Again,
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct CqShared {
@@ -95,6 +106,9 @@ pub(crate) struct CqShared {
     polls_with_completions: AtomicU32,
     unsent: Mutex<Vec<MemberId>>,
     has_unsent: AtomicBool,
+    /// QPs whose peers may wait to be told something.
+    owing: Mutex<Vec<MemberId>>,
+    has_owing: AtomicBool,
     /// The last look at the sockets found something.
     busy: AtomicBool,
     /// No timer of a member expires before this, in nanoseconds of the driver's clock.
@@ -130,6 +144,8 @@ impl CqShared {
             polls_with_completions: AtomicU32::new(0),
             unsent: Mutex::new(Vec::new()),
             has_unsent: AtomicBool::new(false),
+            owing: Mutex::new(Vec::new()),
+            has_owing: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             deadline: AtomicU64::new(u64::MAX),
             watch: Watch::new(),
@@ -194,6 +210,17 @@ impl CqShared {
     ) -> io::Result<()> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, member.token(socket));
         Ok(self.sockets.add(fd, event)?)
+    }
+
+    /// Looks for input on a socket, or only for its end.
+    pub(crate) fn watch_input(&self, member: MemberId, fd: BorrowedFd<'_>, input: bool) {
+        let flags = if input {
+            EpollFlags::EPOLLIN
+        } else {
+            EpollFlags::EPOLLRDHUP
+        };
+        let mut event = EpollEvent::new(flags, member.token(0));
+        let _ = self.sockets.modify(fd, &mut event);
     }
 
     pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
@@ -280,7 +307,7 @@ impl CqShared {
         Ok(count)
     }
 
-    fn has_completions(&self) -> bool {
+    pub(crate) fn has_completions(&self) -> bool {
         self.filled.load(Ordering::SeqCst)
     }
 
@@ -299,7 +326,8 @@ impl CqShared {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.unpark();
         loop {
-            self.progress(By::Poller);
+            // To the end: what is there makes completions, and the look that finds no more tells peers what they wait for.
+            while self.progress(By::Poller) == Some(true) && !self.has_completions() {}
             if self.has_completions() {
                 break;
             }
@@ -340,13 +368,14 @@ impl CqShared {
         if self.has_unsent.load(Ordering::Acquire) {
             self.flush_unsent();
         }
-        let mut got = self.receive_hot(&mut poller);
+        let pace = self.pace(by);
+        let mut got = self.receive_hot(&mut poller, pace);
         if got {
             poller.empty_polls = 0;
             poller.busy_polls += 1;
             if poller.busy_polls >= LOOK_WHEN_BUSY {
                 poller.busy_polls = 0;
-                self.look(&mut poller);
+                self.look(&mut poller, pace);
                 self.run_timers();
             }
         } else {
@@ -355,7 +384,7 @@ impl CqShared {
                 || poller.hot.len() == 0
                 || by == By::Background;
             if look {
-                let found = self.look(&mut poller);
+                let found = self.look(&mut poller, pace);
                 self.run_timers();
                 // Data is there, but its QP is being posted to: whoever sleeps on it would only wake up again at once.
                 if found.is_none() && by == By::Background {
@@ -372,8 +401,17 @@ impl CqShared {
         Some(got)
     }
 
+    /// Whether the caller comes back soon. Where the background thread watches, there may be nobody else.
     #[inline]
-    fn receive_hot(&self, poller: &mut Poller) -> bool {
+    fn pace(&self, by: By) -> Pace {
+        match by {
+            By::Poller if !self.watch.is_on() => Pace::First,
+            By::Poller | By::Background => Pace::Once,
+        }
+    }
+
+    #[inline]
+    fn receive_hot(&self, poller: &mut Poller, pace: Pace) -> bool {
         let mut got = false;
         let count = poller.hot.len();
         poller.first = poller.first.wrapping_add(1);
@@ -382,7 +420,7 @@ impl CqShared {
             let Some(hot) = poller.hot.get(position) else {
                 break;
             };
-            if self.receive_burst(&hot.qp, hot.socket, &mut poller.buffer) {
+            if self.receive_burst(&hot.qp, hot.socket, &mut poller.buffer, pace) {
                 got = true;
                 if poller.hot.hit(position) && self.nobody_sleeps() {
                     self.park(poller, position);
@@ -402,13 +440,22 @@ impl CqShared {
 
     /// Receives on a socket until it is empty, a completion is there, or its turn is over.
     #[inline]
-    fn receive_burst(&self, qp: &Qp, socket: SocketIndex, buffer: &mut ReceiveBuffer) -> bool {
+    fn receive_burst(
+        &self,
+        qp: &Qp,
+        socket: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+        mut pace: Pace,
+    ) -> bool {
         let mut got = false;
         for _ in 0..BURST {
-            match qp.receive(socket, buffer) {
+            match qp.receive(socket, buffer, pace) {
                 None | Some(Got::Nothing) => break,
                 Some(Got::Something) => got = true,
                 Some(Got::Everything) => return true,
+            }
+            if pace == Pace::First {
+                pace = Pace::Again;
             }
             if self.has_completions() {
                 break;
@@ -419,7 +466,7 @@ impl CqShared {
 
     /// Finds sockets with data among all, receives from them and makes them hot. Returns whether something was received,
     /// or `None` if there is something that could not be received now.
-    fn look(&self, poller: &mut Poller) -> Option<bool> {
+    fn look(&self, poller: &mut Poller, pace: Pace) -> Option<bool> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let ready = self
             .sockets
@@ -432,6 +479,8 @@ impl CqShared {
             self.unpark_locked(poller);
             poller.hot.clear();
         }
+        // Who is not hot is not tried on the next poll.
+        let pace = if crowded { Pace::Once } else { pace };
         for event in &events[..ready] {
             let (member, socket) = MemberId::from_token(event.data());
             let Some(qp) = self.member(member) else {
@@ -441,7 +490,7 @@ impl CqShared {
             if event.events().contains(EpollFlags::EPOLLERR) {
                 got |= qp.read_notices(socket).is_some();
             }
-            if self.receive_burst(&qp, socket, &mut poller.buffer) {
+            if self.receive_burst(&qp, socket, &mut poller.buffer, pace) {
                 got = true;
                 if crowded {
                     continue;
@@ -544,6 +593,29 @@ impl CqShared {
             }
         }
         at_once
+    }
+
+    // What peers wait for.
+
+    /// A peer may wait to be told something that the next poll, or the program's next post, tells it. If neither comes, the background thread
+    /// does, at its next tick.
+    pub(crate) fn add_owing(&self, member: MemberId) {
+        self.owing.lock().push(member);
+        self.has_owing.store(true, Ordering::Release);
+    }
+
+    /// Tells the peers.
+    pub(crate) fn settle(&self) {
+        if !self.has_owing.load(Ordering::Acquire) {
+            return;
+        }
+        let owing = std::mem::take(&mut *self.owing.lock());
+        self.has_owing.store(false, Ordering::Release);
+        for member in owing {
+            if self.member(member).is_some_and(|qp| !qp.settle()) {
+                self.add_owing(member);
+            }
+        }
     }
 
     // Timers.

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use super::cq::Pace;
 use super::rc::RcShared;
 use super::ud::UdShared;
 use super::udp_socket::ReceiveBuffer;
@@ -52,13 +53,18 @@ impl Qp {
 
     /// Receives once on one socket. `None` if another thread is at work.
     #[inline]
-    pub(super) fn receive(&self, socket: SocketIndex, buffer: &mut ReceiveBuffer) -> Option<Got> {
+    pub(super) fn receive(
+        &self,
+        socket: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+        pace: Pace,
+    ) -> Option<Got> {
         match self {
             Self::Ud(qp) => match qp.receive(socket, buffer)? {
                 true => Some(Got::Something),
                 false => Some(Got::Nothing),
             },
-            Self::Rc(qp) => qp.receive(),
+            Self::Rc(qp) => qp.receive(pace),
         }
     }
 
@@ -88,6 +94,14 @@ impl Qp {
         match self {
             Self::Ud(qp) => qp.flush_unsent(),
             Self::Rc(qp) => qp.flush_unsent(),
+        }
+    }
+
+    /// Tells the peer what it waits for. Returns whether that could be done.
+    pub(super) fn settle(&self) -> bool {
+        match self {
+            Self::Ud(_) => true,
+            Self::Rc(qp) => qp.settle(),
         }
     }
 

@@ -289,6 +289,7 @@ impl Pairings {
             qpn,
             pd: pair.pd,
             peer: over.peer,
+            options: qp.options,
         };
         if qp.link(config, *connection, stream, startup).is_ok() {
             pair.stage = Stage::Over;
@@ -519,7 +520,12 @@ fn accept(
     // Its event says what is known.
     let _ = connection.poll_event();
     tcp::transmit_all(&stream, &mut connection).ok()?;
-    let config = RcConfig { qpn, pd, peer };
+    let config = RcConfig {
+        qpn,
+        pd,
+        peer,
+        options: qp.options,
+    };
     qp.link(config, *connection, stream, Startup::default())
         .ok()
 }

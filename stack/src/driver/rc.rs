@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
@@ -14,7 +14,7 @@ use nix::poll::PollFlags;
 
 use super::background::Background;
 use super::cm::{CmQueue, Happened};
-use super::cq::{CqShared, MemberId};
+use super::cq::{CqShared, MemberId, Pace};
 use super::member::{Got, Qp};
 use super::posting::{Completions, Posting};
 use super::serialized::Serialized;
@@ -24,16 +24,18 @@ use super::watchdog::{self, Watchdog};
 use super::way_down::{FLUSH_FOR, LINGER_FOR, WayDown};
 use super::{clock, staging, tcp};
 use crate::engine::mr::MrTable;
-use crate::engine::queue::{RecvQueue, Tables};
+use crate::engine::queue::{RecvQueue, Tables, Waiter, WeakWaiter};
 use crate::engine::rc::{self, RcConfig, RcEnd, RcEngine, RcSendWqe, Taken};
 use crate::statistics::Counts;
-use crate::{ConnectError, Error, PostError, QpCounters, WcStatus};
+use crate::{ConnectError, Error, PostError, QpCounters, RcOptions, WcStatus};
 
 /// Octets for TCP in one go, before other QPs get their turn.
 const TURN: usize = 1 << 20;
 
 /// How long TCP's maximum segment size is taken for what it was.
 const PATH_LASTS: Duration = Duration::from_millis(100);
+/// How long a peer of our own kind has to say that it has placed what left before we close.
+const PLACED_FOR: Duration = Duration::from_millis(200);
 
 /// A connection in full operation.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ struct Link {
     stream: TcpStream,
     way_down: WayDown,
     watchdog: Watchdog,
+    /// Nothing is read: what arrived waits for receives. Only the end of the stream is looked for.
+    paused: bool,
     /// The next timer that the completion queue knows of.
     deadline: Option<Instant>,
     /// When the path is to be looked at again.
@@ -77,6 +81,7 @@ pub(crate) struct Startup<'a> {
 #[derive(Debug)]
 pub(crate) struct RcShared {
     qpn: u32,
+    pub(crate) options: RcOptions,
     serialized: Serialized<RcInner>,
     posting: Posting<RcSendWqe>,
     pub(crate) recv_queue: Arc<RecvQueue>,
@@ -90,6 +95,10 @@ pub(crate) struct RcShared {
     unsent: AtomicBool,
     /// TCP took no more; else other QPs had their turn.
     blocked: AtomicBool,
+    /// A receive was posted for which something waits.
+    kicked: AtomicBool,
+    /// The completion queue knows that the peer may have to be told what was placed.
+    owing: AtomicBool,
     /// Whether work requests may be posted.
     open: AtomicBool,
     /// A connection is there, or on its way.
@@ -107,16 +116,17 @@ impl Counts for RcShared {
 
 impl RcShared {
     pub(crate) fn new(
-        send_cq: Arc<CqShared>,
-        recv_cq: Arc<CqShared>,
+        [send_cq, recv_cq]: [Arc<CqShared>; 2],
         mrs: Arc<MrTable>,
         max_send_wr: usize,
         recv_queue: Arc<RecvQueue>,
         qpn: u32,
         patience: Duration,
+        options: RcOptions,
     ) -> Arc<Self> {
         Arc::new(Self {
             qpn,
+            options,
             serialized: Serialized::new(RcInner::default()),
             posting: Posting::new(max_send_wr),
             recv_queue,
@@ -127,6 +137,8 @@ impl RcShared {
             member: OnceLock::new(),
             unsent: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
+            owing: AtomicBool::new(false),
             open: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
         })
@@ -193,7 +205,9 @@ impl RcShared {
                 self.recv_cq.detach(member);
                 return None;
             }
-            let mut engine = RcEngine::new(config, mpa);
+            let this: Weak<Self> = Arc::downgrade(self);
+            let waiter: WeakWaiter = this;
+            let mut engine = RcEngine::new(config, mpa, waiter);
             if let Some(rtr) = startup.send_rtr {
                 engine.send_rtr(clock::now(), rtr);
             }
@@ -212,10 +226,12 @@ impl RcShared {
                 stream,
                 way_down: WayDown::default(),
                 watchdog: Watchdog::new(self.patience),
+                paused: false,
                 deadline: None,
                 look_at_path: clock::now(),
             });
             self.open.store(true, Ordering::Release);
+            // The RTR indication and the greeting leave now.
             self.work(inner);
             Some(watched)
         });
@@ -299,6 +315,12 @@ impl RcShared {
             }
             return;
         };
+        if self.kicked.swap(false, Ordering::AcqRel) {
+            let mut completions = self.completions();
+            link.engine
+                .resume(clock::now(), self.tables(), &mut completions);
+            self.pause_or_go_on(link);
+        }
         self.posting.empty(|wqe| link.engine.accept(wqe));
         if !link.engine.is_idle() {
             self.transmit(link);
@@ -469,14 +491,24 @@ impl RcShared {
 
     /// Receives once. `None` if another thread is at work.
     #[inline]
-    pub(super) fn receive(&self) -> Option<Got> {
+    pub(super) fn receive(&self, pace: Pace) -> Option<Got> {
         self.serialized.try_run(
             |inner| {
-                let got = match &mut inner.link {
-                    Some(link) => self.receive_locked(link),
-                    None => Got::Nothing,
+                let Some(link) = &mut inner.link else {
+                    return Got::Nothing;
                 };
-                if got != Got::Nothing {
+                let got = self.receive_locked(link);
+                let came = got != Got::Nothing;
+                // Whoever looks again soon leaves the peer's acknowledgement to what the program may post until then.
+                let tell = match (pace, came) {
+                    (Pace::Once, _) => link.engine.tell_placed(clock::now(), true),
+                    (Pace::First, false) => link.engine.tell_placed(clock::now(), false),
+                    (Pace::First | Pace::Again, _) => false,
+                };
+                if came && !tell {
+                    self.remember_owing(link);
+                }
+                if came || tell {
                     // What waited for the peer's first FPDU can leave now.
                     self.work(inner);
                 }
@@ -486,9 +518,40 @@ impl RcShared {
         )
     }
 
+    /// Sees to it that the peer is told what was placed even if the program neither posts nor polls any more.
+    #[inline]
+    fn remember_owing(&self, link: &Link) {
+        if link.engine.owes_acknowledgement()
+            && !self.owing.load(Ordering::Relaxed)
+            && let Some(member) = self.member.get()
+        {
+            self.owing.store(true, Ordering::Relaxed);
+            self.recv_cq.add_owing(*member);
+        }
+    }
+
+    /// Tells the peer what was placed and it was not told. Returns whether that could be done.
+    pub(crate) fn settle(&self) -> bool {
+        let settled = self.serialized.try_run(
+            |inner| {
+                self.owing.store(false, Ordering::Relaxed);
+                if let Some(link) = &mut inner.link
+                    && link.engine.tell_placed(clock::now(), true)
+                {
+                    self.work(inner);
+                }
+            },
+            |inner| self.work(inner),
+        );
+        settled.is_some()
+    }
+
     fn receive_locked(&self, link: &mut Link) -> Got {
         if link.way_down.peer_is_done() {
             return Got::Nothing;
+        }
+        if link.paused {
+            return self.look_for_end(link);
         }
         let mut intake = Intake::take();
         let got = self.receive_into(link, &mut intake);
@@ -496,9 +559,29 @@ impl RcShared {
         got
     }
 
+    /// While nothing is read.
+    fn look_for_end(&self, link: &mut Link) -> Got {
+        let end = match tcp::hung_up(&link.stream) {
+            None => return Got::Nothing,
+            Some(TcpEnd::Fin) => {
+                link.way_down.peer_closed();
+                TcpEnd::Fin
+            }
+            Some(TcpEnd::Lost) => {
+                link.way_down.lost();
+                TcpEnd::Lost
+            }
+        };
+        let (tables, mut completions) = (self.tables(), self.completions());
+        link.engine
+            .handle_end(clock::now(), end, tables, &mut completions);
+        Got::Everything
+    }
+
     fn receive_into(&self, link: &mut Link, intake: &mut Intake) -> Got {
         let engine = &mut link.engine;
-        let (room, most) = engine.input_room(intake.octets.len());
+        let most = intake.octets.len().min(engine.parking_room());
+        let (room, most) = engine.input_room(most);
         let placed = room.len();
         let wanted = placed + most;
         let behind = &mut intake.octets[..most];
@@ -528,6 +611,7 @@ impl RcShared {
                 if let Some(memory) = engine.reclaim_input() {
                     intake.give_spare(memory);
                 }
+                self.pause_or_go_on(link);
                 return if len < wanted {
                     Got::Everything
                 } else {
@@ -545,6 +629,19 @@ impl RcShared {
         Got::Everything
     }
 
+    /// Stops to look for input while there is no room for what waits for receives, or looks for it again.
+    #[inline]
+    fn pause_or_go_on(&self, link: &mut Link) {
+        let pause = link.engine.parking_room() == 0;
+        if pause != link.paused
+            && let Some(member) = self.member.get()
+        {
+            link.paused = pause;
+            self.recv_cq
+                .watch_input(*member, link.stream.as_fd(), !pause);
+        }
+    }
+
     /// Why the connection is over, if it is.
     pub(crate) fn end(&self) -> Option<RcEnd> {
         self.run(|inner| inner.link.as_ref().and_then(|link| link.engine.end()))
@@ -555,7 +652,7 @@ impl RcShared {
         self.run(|inner| inner.link.as_ref()?.stream.local_addr().ok())
     }
 
-    /// Ends the connection gracefully: what was posted gets a bounded time to leave, then our half of TCP is closed. Everything still
+    /// Ends the connection gracefully: what was posted gets a bounded time to leave and to be placed, then our half of TCP is closed. Everything still
     /// posted completes with `Flushed`.
     pub(crate) fn disconnect(&self) {
         let deadline = clock::now() + FLUSH_FOR;
@@ -567,6 +664,7 @@ impl RcShared {
                 }
             });
         }
+        self.await_placement();
         self.run(|inner| {
             let Some(link) = &mut inner.link else {
                 return;
@@ -574,6 +672,27 @@ impl RcShared {
             link.engine.close(self.tables(), &mut self.completions());
             self.wind_down(inner);
         });
+    }
+
+    /// Gives the peer a bounded time to say that it has placed all that left.
+    fn await_placement(&self) {
+        let deadline = clock::now() + PLACED_FOR;
+        let mut waits = true;
+        while waits && clock::now() < deadline {
+            self.run(|inner| {
+                let link = inner.link.as_mut();
+                let Some(link) = link.filter(|it| !it.paused && it.engine.awaits_placement())
+                else {
+                    waits = false;
+                    return;
+                };
+                let soon = clock::now() + Duration::from_millis(10);
+                if tcp::wait(link.stream.as_fd(), PollFlags::POLLIN, Some(soon)) {
+                    self.receive_locked(link);
+                    self.work(inner);
+                }
+            });
+        }
     }
 
     /// Takes the QP out of service: disconnects, and gives the peer a bounded time to close its half too.
@@ -632,5 +751,12 @@ fn read_to_end(stream: &mut TcpStream, deadline: Instant) {
             }
             Err(_) => return,
         }
+    }
+}
+
+impl Waiter for RcShared {
+    fn kick(&self) {
+        self.kicked.store(true, Ordering::Release);
+        self.serialized.ring(|inner| self.work(inner));
     }
 }

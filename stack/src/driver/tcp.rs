@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use dgiwarp_llp_tcp_mpa::Connection;
+use dgiwarp_llp_tcp_mpa::{Connection, TcpEnd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -91,6 +91,24 @@ pub(crate) fn transmit_all(mut stream: &TcpStream, mpa: &mut Connection) -> io::
         let len = stream.write(octets)?;
         mpa.transmitted(len);
     }
+}
+
+/// The end of the stream, if it has come, without reading what is before it.
+pub(crate) fn hung_up(stream: &TcpStream) -> Option<TcpEnd> {
+    let look = |flags| {
+        let mut fds = [PollFd::new(stream.as_fd(), flags)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    };
+    // The wrapper does not know this flag, but passes it on.
+    if !look(PollFlags::from_bits_retain(nix::libc::POLLRDHUP)) {
+        return None;
+    }
+    // Errors are told whatever is asked for; after one, and after the end of both halves, nothing reaches the peer either.
+    Some(if look(PollFlags::empty()) {
+        TcpEnd::Lost
+    } else {
+        TcpEnd::Fin
+    })
 }
 
 /// Waits until a descriptor is ready or the time is over. Returns whether it is ready.

@@ -1,9 +1,11 @@
 //! Work queue elements and the receive queue.
 
 use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Weak;
 
 use dgiwarp_rdmap::datagram::TakeError;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::cq::CompletionSink;
@@ -46,6 +48,23 @@ pub(crate) struct RecvWqe {
     pub(crate) length: u32,
 }
 
+/// Somebody who waits for a receive.
+pub(crate) trait Waiter: fmt::Debug + Send + Sync {
+    /// One was posted; others may have taken it.
+    fn kick(&self);
+}
+
+/// A waiter, if it is still there.
+pub(crate) type WeakWaiter = Weak<dyn Waiter>;
+
+fn kick_all(waiters: Vec<WeakWaiter>) {
+    for waiter in waiters {
+        if let Some(waiter) = waiter.upgrade() {
+            waiter.kick();
+        }
+    }
+}
+
 /// Posted receives, in order. Every transport takes from it, and several QPs may share one.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
@@ -69,6 +88,8 @@ struct Posted {
     receives: VecDeque<RecvWqe>,
     /// An event is due when fewer receives remain; 0 when none is.
     limit: usize,
+    /// Who found the queue empty and waits. Each is here once: it looks again when it was kicked, and not before.
+    waiters: Vec<WeakWaiter>,
 }
 
 impl Posted {
@@ -125,7 +146,14 @@ impl RecvQueue {
             .map(|shared| AsyncEvent::SrqLimit { srq: shared.id })
     }
 
+    #[cfg(test)]
     pub(crate) fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        kick_all(self.push(wr)?);
+        Ok(())
+    }
+
+    /// Posts one. Returns who is to be kicked: under the lock that they registered under, so that none is missed.
+    fn push(&self, wr: &RecvWr<'_>) -> Result<Vec<WeakWaiter>, PostError> {
         let wqe = RecvWqe {
             wr_id: wr.wr_id,
             sges: copy_sges(wr.sges, self.max_sge)?,
@@ -136,16 +164,25 @@ impl RecvQueue {
             return Err(PostError::QueueFull);
         }
         posted.receives.push_back(wqe);
-        Ok(())
+        Ok(std::mem::take(&mut posted.waiters))
     }
 
     /// Posts receives in order, until one is refused.
     pub(crate) fn post_all(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        let mut waiters = Vec::new();
+        let mut result = Ok(());
         for (accepted, wr) in wrs.iter().enumerate() {
-            self.post(wr)
-                .map_err(|source| PostFailure { accepted, source })?;
+            match self.push(wr) {
+                Ok(more) => waiters.extend(more),
+                Err(source) => {
+                    result = Err(PostFailure { accepted, source });
+                    break;
+                }
+            }
         }
-        Ok(())
+        // Only now: whoever waits takes all it needs.
+        kick_all(waiters);
+        result
     }
 
     /// The same for a QP, which may post to a queue of its own only.
@@ -172,16 +209,45 @@ impl RecvQueue {
             Some(head) if head.length < length => return Err(TakeError::TooShort),
             Some(_) => posted.receives.pop_front().ok_or(TakeError::Empty)?,
         };
+        self.taken(posted, completions);
+        Ok(taken)
+    }
+
+    /// A receive was taken.
+    #[inline]
+    fn taken(&self, mut posted: MutexGuard<'_, Posted>, completions: &mut impl CompletionSink) {
         let below = posted.is_below_limit();
         drop(posted);
         if below && let Some(Shared { id, .. }) = self.shared {
             completions.event(AsyncEvent::SrqLimit { srq: id });
         }
-        Ok(taken)
+    }
+
+    /// Takes the receive at the head. If there is none, `waiter` is kicked, once, when one is posted.
+    pub(crate) fn take_or_wait(
+        &self,
+        completions: &mut impl CompletionSink,
+        waiter: &WeakWaiter,
+    ) -> Option<RecvWqe> {
+        let mut posted = self.posted.lock();
+        let Some(taken) = posted.receives.pop_front() else {
+            let waiters = &mut posted.waiters;
+            if waiters.len() == waiters.capacity() {
+                waiters.retain(|waiter| waiter.strong_count() > 0);
+            }
+            waiters.push(Weak::clone(waiter));
+            return None;
+        };
+        self.taken(posted, completions);
+        Some(taken)
     }
 
     pub(crate) fn give_back(&self, wqe: RecvWqe) {
-        self.posted.lock().receives.push_front(wqe);
+        let mut posted = self.posted.lock();
+        posted.receives.push_front(wqe);
+        let waiters = std::mem::take(&mut posted.waiters);
+        drop(posted);
+        kick_all(waiters);
     }
 
     /// The requests in the queue, from the head.

@@ -27,7 +27,10 @@ fn a_zero_length_send_takes_a_receive() {
     let mut memory = Memory::with_receives(&[0]);
     let only = send(&mut stream(), b"", PLAIN, 128);
     assert_eq!(only.len(), 1);
-    assert_eq!(stream().handle_ulpdu(&only[0], &mut memory), Ok(()));
+    assert_eq!(
+        stream().handle_ulpdu(&only[0], &mut memory),
+        Ok(Handled::Taken)
+    );
     assert_eq!(memory.delivered[0].0, b"");
 }
 
@@ -88,7 +91,10 @@ fn writes_land_where_they_say_or_nowhere() {
         (result, memory.tagged)
     };
     let (result, tagged) = with(&write(STAG, end - 2, b"ab"));
-    assert_eq!((result, &tagged[OCTETS - 3..]), (Ok(()), &b"\0ab"[..]));
+    assert_eq!(
+        (result, &tagged[OCTETS - 3..]),
+        (Ok(Handled::Taken), &b"\0ab"[..])
+    );
     for (ulpdu, error) in [
         (write(STAG, end - 1, b"ab"), TaggedError::BaseOrBounds),
         (write(STAG, BASE - 1, b"a"), TaggedError::BaseOrBounds),
@@ -101,7 +107,7 @@ fn writes_land_where_they_say_or_nowhere() {
     other_version[0] ^= 3;
     assert_eq!(with(&other_version).0, Err(TaggedError::Version.into()));
     // RFC 5041 §5.2: nothing of an empty one is checked.
-    assert_eq!(with(&write(1, u64::MAX, b"")).0, Ok(()));
+    assert_eq!(with(&write(1, u64::MAX, b"")).0, Ok(Handled::Taken));
     for opcode in [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13] {
         let mut ulpdu = write(STAG, BASE, b"a");
         ulpdu[1] = 0x40 | opcode;
@@ -128,7 +134,7 @@ fn a_send_invalidates_before_it_is_delivered_and_only_what_is_the_streams() {
     assert_eq!(first[0][2..6], WINDOW.to_be_bytes());
     for ulpdu in &first {
         assert!(!memory.window_is_gone);
-        assert_eq!(sink.handle_ulpdu(ulpdu, &mut memory), Ok(()));
+        assert_eq!(sink.handle_ulpdu(ulpdu, &mut memory), Ok(Handled::Taken));
     }
     let (octets, delivered) = &memory.delivered[0];
     assert_eq!((octets.len(), delivered.solicited), (300, true));
@@ -161,7 +167,7 @@ fn immediate_data_takes_a_receive_and_is_eight_octets() {
     for solicited in [false, true] {
         let ulpdu = source.immediate(data, solicited);
         assert_eq!(ulpdu.len(), 26);
-        assert_eq!(sink.handle_ulpdu(&ulpdu, &mut memory), Ok(()));
+        assert_eq!(sink.handle_ulpdu(&ulpdu, &mut memory), Ok(Handled::Taken));
         let (octets, delivered) = memory.delivered.pop().unwrap();
         assert_eq!((octets.len(), delivered.solicited), (0, solicited));
         assert_eq!(delivered.immediate, Some(data));
@@ -189,7 +195,10 @@ fn a_message_keeps_its_opcode() {
     ulpdus[1][1] = 0x45;
     let mut memory = Memory::with_receives(&[300]);
     let mut sink = stream();
-    assert_eq!(sink.handle_ulpdu(&ulpdus[0], &mut memory), Ok(()));
+    assert_eq!(
+        sink.handle_ulpdu(&ulpdus[0], &mut memory),
+        Ok(Handled::Taken)
+    );
     assert_eq!(
         sink.handle_ulpdu(&ulpdus[1], &mut memory),
         Err(StreamError::UnexpectedOpcode(Opcode::SendSolicited))
@@ -220,7 +229,10 @@ fn an_unfinished_receive_is_given_back() {
     let ulpdus = send(&mut stream(), &[1; 300], PLAIN, 128);
     let mut memory = Memory::with_receives(&[300]);
     let mut sink = stream();
-    assert_eq!(sink.handle_ulpdu(&ulpdus[0], &mut memory), Ok(()));
+    assert_eq!(
+        sink.handle_ulpdu(&ulpdus[0], &mut memory),
+        Ok(Handled::Taken)
+    );
     assert_eq!(sink.abandon(), Some(300));
     assert_eq!(sink.abandon(), None);
 }
@@ -234,7 +246,7 @@ fn terminates_carry_what_the_figure_says() {
     let bad = write(1, BASE, b"abc");
     let _ = sink.handle_ulpdu(&bad, &mut memory);
     let good = write(STAG, BASE, b"abc");
-    assert_eq!(sink.handle_ulpdu(&good, &mut memory), Ok(()));
+    assert_eq!(sink.handle_ulpdu(&good, &mut memory), Ok(Handled::Taken));
     assert_eq!(memory.tagged, vec![0; OCTETS], "dropped without a word");
     let terminate = sink.take_terminate().unwrap();
     let mut expected = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];

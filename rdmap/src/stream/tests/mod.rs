@@ -2,6 +2,7 @@
 
 mod ends;
 mod inbound;
+mod own_ends;
 mod requests;
 mod sequences;
 
@@ -25,6 +26,7 @@ const WINDOW: u32 = 0x88;
 #[derive(Debug, Default)]
 struct Memory {
     posted: VecDeque<usize>,
+    waits: bool,
     filling: Vec<u8>,
     delivered: Vec<(Vec<u8>, Delivered)>,
     failed: Vec<StreamError>,
@@ -109,6 +111,10 @@ impl Upper for Memory {
 
     fn take_receive(&mut self) -> Option<usize> {
         self.posted.pop_front()
+    }
+
+    fn waits(&self) -> bool {
+        self.waits
     }
 
     fn capacity(&self, receive: &usize) -> u32 {

@@ -42,12 +42,15 @@ fn reads_of_all_sizes_whatever_the_segments() {
         let ((mut asking, mut memory), (mut asked, mut served)) = pair();
         let sink = memory.sink(length);
         let request = asking.read(source(BASE + 3, length), sink).unwrap();
-        assert_eq!(asked.handle_ulpdu(&request, &mut served), Ok(()));
+        assert_eq!(
+            asked.handle_ulpdu(&request, &mut served),
+            Ok(Handled::Taken)
+        );
         let ulpdus = answers(&mut asked, &mut served, mulpdu);
         assert!(!asked.has_responses());
         for ulpdu in ulpdus {
             assert!(ulpdu.len() <= usize::from(mulpdu) && memory.reads.is_empty());
-            assert_eq!(asking.handle_ulpdu(&ulpdu, &mut memory), Ok(()));
+            assert_eq!(asking.handle_ulpdu(&ulpdu, &mut memory), Ok(Handled::Taken));
         }
         assert_eq!(memory.reads, [sink]);
         assert_eq!(memory.sinks[sink], served.tagged[3..3 + length as usize]);
@@ -66,9 +69,12 @@ fn a_read_of_nothing_needs_no_buffer() {
     };
     let sink = memory.sink(0);
     let request = asking.read(nowhere, sink).unwrap();
-    assert_eq!(asked.handle_ulpdu(&request, &mut served), Ok(()));
+    assert_eq!(
+        asked.handle_ulpdu(&request, &mut served),
+        Ok(Handled::Taken)
+    );
     for ulpdu in answers(&mut asked, &mut served, 128) {
-        assert_eq!(asking.handle_ulpdu(&ulpdu, &mut memory), Ok(()));
+        assert_eq!(asking.handle_ulpdu(&ulpdu, &mut memory), Ok(Handled::Taken));
     }
     assert_eq!(memory.reads, [sink]);
 }
@@ -82,11 +88,11 @@ fn credit_is_shared_and_comes_back_with_responses() {
     assert_eq!(asking.read(source(BASE, 8), sink), None);
     assert_eq!(asking.atomic(ADD_FIVE, at(BASE), 7), None);
     for ulpdu in [&read[..], &atomic] {
-        assert_eq!(asked.handle_ulpdu(ulpdu, &mut served), Ok(()));
+        assert_eq!(asked.handle_ulpdu(ulpdu, &mut served), Ok(Handled::Taken));
     }
     let before = u64::from_ne_bytes(served.tagged[..8].try_into().unwrap());
     for ulpdu in answers(&mut asked, &mut served, 128) {
-        assert_eq!(asking.handle_ulpdu(&ulpdu, &mut memory), Ok(()));
+        assert_eq!(asking.handle_ulpdu(&ulpdu, &mut memory), Ok(Handled::Taken));
     }
     assert_eq!(memory.sinks[sink], before.to_ne_bytes());
     assert_eq!(memory.atomics, [(7, before)]);
@@ -99,7 +105,11 @@ fn credit_is_shared_and_comes_back_with_responses() {
 fn a_peer_that_exceeds_our_ird_finds_no_buffer() {
     let mut greedy = TestStream::new(Depths { ird: 0, ord: 9 });
     let (_, (mut asked, mut served)) = pair();
-    for expected in [Ok(()), Ok(()), Err(UntaggedError::NoBuffer.into())] {
+    for expected in [
+        Ok(Handled::Taken),
+        Ok(Handled::Taken),
+        Err(UntaggedError::NoBuffer.into()),
+    ] {
         let request = greedy.read(source(BASE, 8), 0).unwrap();
         assert_eq!(asked.handle_ulpdu(&request, &mut served), expected);
     }
@@ -128,7 +138,7 @@ fn the_requested_buffer_is_checked_and_the_terminate_brings_the_request_back() {
     for ((stag, start), error, cause) in rows {
         let ((mut asking, mut memory), (mut asked, mut served)) = pair();
         let first = asking.read(source(BASE, 8), 0).unwrap();
-        assert_eq!(asked.handle_ulpdu(&first, &mut served), Ok(()));
+        assert_eq!(asked.handle_ulpdu(&first, &mut served), Ok(Handled::Taken));
         let refused = ReadSource {
             stag,
             start,
@@ -175,10 +185,13 @@ fn a_buffer_that_goes_away_ends_its_response() {
     let ((mut asking, mut memory), (mut asked, mut served)) = pair();
     let sink = memory.sink(300);
     let request = asking.read(source(BASE, 300), sink).unwrap();
-    assert_eq!(asked.handle_ulpdu(&request, &mut served), Ok(()));
+    assert_eq!(
+        asked.handle_ulpdu(&request, &mut served),
+        Ok(Handled::Taken)
+    );
     let first = answer(&mut asked, &mut served, 128).unwrap();
     assert!(asked.is_amid_response());
-    assert_eq!(asking.handle_ulpdu(&first, &mut memory), Ok(()));
+    assert_eq!(asking.handle_ulpdu(&first, &mut memory), Ok(Handled::Taken));
     let error = asked.fail_response(TaggedError::InvalidStag);
     assert_eq!(error, StreamError::Source(TaggedError::InvalidStag));
     let terminate = asked.take_terminate().unwrap();
@@ -236,7 +249,7 @@ fn a_read_response_reaches_only_what_its_request_asked_for() {
     let sink = memory.sink(10);
     assert!(asking.read(source(BASE, 10), sink).is_some());
     let whole = response(1, 0, &[9; 10], false);
-    assert_eq!(asking.handle_ulpdu(&whole, &mut memory), Ok(()));
+    assert_eq!(asking.handle_ulpdu(&whole, &mut memory), Ok(Handled::Taken));
     let more = response(1, 10, &[9], true);
     assert_eq!(asking.handle_ulpdu(&more, &mut memory), Err(bounds));
 }
@@ -245,7 +258,10 @@ fn a_read_response_reaches_only_what_its_request_asked_for() {
 fn an_atomic_response_needs_its_request() {
     let ((mut asking, mut memory), (mut asked, mut served)) = pair();
     let request = asking.atomic(ADD_FIVE, at(BASE), 0).unwrap();
-    assert_eq!(asked.handle_ulpdu(&request, &mut served), Ok(()));
+    assert_eq!(
+        asked.handle_ulpdu(&request, &mut served),
+        Ok(Handled::Taken)
+    );
     let good = answers(&mut asked, &mut served, 128).remove(0);
     let error = stream().handle_ulpdu(&good, &mut memory);
     assert_eq!(error, Err(UntaggedError::NoBuffer.into()));
@@ -299,10 +315,10 @@ fn a_request_may_come_in_pieces() {
         }
         ulpdu[17] = u8::try_from(at).unwrap();
         at += piece.len();
-        assert_eq!(asked.handle_ulpdu(&ulpdu, &mut served), Ok(()));
+        assert_eq!(asked.handle_ulpdu(&ulpdu, &mut served), Ok(Handled::Taken));
     }
     for ulpdu in answers(&mut asked, &mut served, 128) {
-        assert_eq!(asking.handle_ulpdu(&ulpdu, &mut memory), Ok(()));
+        assert_eq!(asking.handle_ulpdu(&ulpdu, &mut memory), Ok(Handled::Taken));
     }
     assert_eq!(memory.sinks[sink], served.tagged[..20]);
 }

@@ -128,7 +128,7 @@ proptest! {
             for _ in 0..deliver.max(usize::from(idle > 0)) {
                 let Some(ulpdu) = incoming.pop_front() else { break };
                 let ulpdu: Vec<u8> = ulpdu;
-                prop_assert_eq!(end.stream.handle_ulpdu(&ulpdu, &mut end.memory), Ok(()));
+                prop_assert_eq!(end.stream.handle_ulpdu(&ulpdu, &mut end.memory), Ok(Handled::Taken));
                 idle = 0;
             }
             prop_assert!(end.stream.outstanding() <= usize::from(depth));

@@ -10,6 +10,9 @@
 mod end;
 mod intake;
 mod nudge;
+mod parked;
+mod placement;
+mod receive;
 mod transmit;
 mod uncopied;
 mod upper;
@@ -23,12 +26,14 @@ use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
 
 use super::cq::CompletionSink;
 use super::mr::{PdId, StreamId};
-use super::queue::{RecvQueue, RecvWqe, Tables};
-use crate::{QpCounters, WcStatus};
+use super::queue::{RecvQueue, RecvWqe, Tables, WeakWaiter};
+use crate::{QpCounters, RcOptions, WcStatus};
 use nudge::Nudge;
+use parked::Parked;
+use placement::Placement;
 use transmit::Sending;
 use uncopied::Batch;
-use upper::{RcUpper, failed_receive};
+use upper::failed_receive;
 use wqe::SendQueue;
 
 pub use end::RcEnd;
@@ -48,6 +53,7 @@ pub(crate) struct RcConfig {
     pub(crate) pd: PdId,
     /// The other end, for completions.
     pub(crate) peer: SocketAddr,
+    pub(crate) options: RcOptions,
 }
 
 impl RcConfig {
@@ -73,7 +79,15 @@ pub(crate) struct RcEngine {
     config: RcConfig,
     /// In full operation from the beginning: the startup comes before there is an engine.
     mpa: Connection,
+    is_initiator: bool,
     stream: RcStream,
+    placement: Placement,
+    /// What arrived and waits for a receive.
+    parked: Parked,
+    /// It has waited for too long.
+    parked_too_long: bool,
+    /// Whom to tell when one is posted.
+    waiter: WeakWaiter,
     sends: SendQueue,
     /// The message of which some segments have left.
     sending: Option<Sending>,
@@ -92,8 +106,8 @@ pub(crate) struct RcEngine {
 }
 
 impl RcEngine {
-    /// An engine on a connection whose startup is over.
-    pub(crate) fn new(config: RcConfig, mpa: Connection) -> Self {
+    /// An engine on a connection whose startup is over. `waiter` is told when a receive is posted that [`resume`](Self::resume) waits for.
+    pub(crate) fn new(config: RcConfig, mpa: Connection, waiter: WeakWaiter) -> Self {
         let negotiation = mpa.negotiation();
         let is_initiator = negotiation.is_some_and(|it| it.role == Role::Initiator);
         let depths = negotiation.map_or(Depths { ird: 0, ord: 0 }, |it| Depths {
@@ -104,6 +118,7 @@ impl RcEngine {
             },
             ord: it.depths.ord,
         });
+        let stream = Stream::new(depths);
         Self {
             config,
             nudge: if is_initiator {
@@ -112,7 +127,15 @@ impl RcEngine {
                 Nudge::Done
             },
             mpa,
-            stream: Stream::new(depths),
+            is_initiator,
+            stream: match placement::capabilities(config.options) {
+                Some(capabilities) => stream.with_extensions(capabilities),
+                None => stream,
+            },
+            placement: Placement::default(),
+            parked: Parked::default(),
+            parked_too_long: false,
+            waiter,
             sends: SendQueue::default(),
             sending: None,
             answer_next: false,
@@ -128,7 +151,8 @@ impl RcEngine {
     /// Sends the RTR indication that was agreed on. It comes before everything else (RFC 6581 §5).
     pub(crate) fn send_rtr(&mut self, now: Instant, rtr: Rtr) {
         match rtr {
-            Rtr::Write => self.send_empty_write(now),
+            // The greeting is one.
+            Rtr::Write => self.say_hello(now),
             Rtr::Read => {
                 let ulpdu = self.stream.rtr_read(RTR_READ);
                 self.put(now, &ulpdu, &[]);
@@ -138,28 +162,33 @@ impl RcEngine {
         }
     }
 
-    fn send_empty_write(&mut self, now: Instant) {
-        // Otherwise nothing can be sent any more.
-        if self.mpa.may_send() {
-            self.put(now, &RcStream::rtr_write(), &[]);
-        }
-    }
-
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.nudge.deadline().filter(|_| self.end.is_none())
+        let deadlines = [
+            self.nudge.deadline(),
+            self.acquaintance_deadline(),
+            self.parked_deadline(),
+        ];
+        let first = deadlines.into_iter().flatten().min();
+        first.filter(|_| self.end.is_none())
+    }
+
+    /// Does what the time has come for; `make_fpdus` goes on with it.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.end_acquaintance(now);
+        self.parked_too_long |= self.parked_deadline().is_some_and(|it| it <= now);
+        self.nudge(now);
     }
 
     /// Nudges a peer that was silent for too long.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+    fn nudge(&mut self, now: Instant) {
         if self.end.is_some() || !self.nudge.is_due(now) {
             return;
         }
         // While TCP does not take what there is, one octet more would not help; and a message must not be interrupted.
-        let amid = self.sending.is_some() || self.stream.is_amid_response();
-        let nudges = !amid && self.mpa.poll_transmit(now).is_empty();
+        let nudges = !self.is_amid() && self.mpa.poll_transmit(now).is_empty();
         if nudges {
-            self.send_empty_write(now);
+            self.say_hello(now);
         }
         self.nudge.advance(now, nudges);
     }
@@ -168,49 +197,6 @@ impl RcEngine {
     #[inline]
     pub(crate) fn accept(&mut self, wqe: RcSendWqe) {
         self.sends.push(wqe);
-    }
-
-    /// Handles octets that TCP brought, behind those that were read to their place ([`input_room`](Self::input_room)).
-    pub(crate) fn handle_input(
-        &mut self,
-        now: Instant,
-        octets: &[u8],
-        tables: Tables<'_>,
-        completions: &mut impl CompletionSink,
-    ) {
-        if !octets.is_empty() || self.has_complete_input() {
-            self.nudge = Nudge::Done;
-        }
-        let mut rest = octets;
-        while (!rest.is_empty() || self.has_complete_input()) && self.end.is_none() {
-            let mut failed = None;
-            if let Some(ulpdu) = self.mpa.handle_input(now, &mut rest) {
-                self.counters.count_received(ulpdu.len());
-                let mut upper = RcUpper {
-                    config: self.config,
-                    tables,
-                    completions,
-                    sends: &mut self.sends,
-                    failed: None,
-                };
-                let result = self.stream.handle_ulpdu(ulpdu, &mut upper);
-                failed = result.err().map(|error| (error, upper.failed));
-            }
-            match failed {
-                Some((StreamError::LocalProtection, request)) => {
-                    self.finish(RcEnd::LocalProtection, request, tables, completions);
-                }
-                Some((StreamError::Terminated(cause), _)) => {
-                    let end = RcEnd::Stream(StreamError::Terminated(cause));
-                    let blamed = self.stream.blamed().or_else(|| self.sends.oldest_begun());
-                    self.finish(end, blamed, tables, completions);
-                }
-                Some((error, _)) => self.finish(RcEnd::Stream(error), None, tables, completions),
-                None => {}
-            }
-            self.handle_events(tables, completions);
-        }
-        self.complete_sends(completions);
     }
 
     /// TCP has ended.
@@ -261,18 +247,25 @@ impl RcEngine {
         !self.mpa.poll_transmit(now).is_empty() || self.leaves_uncopied()
     }
 
-    /// TCP took the first `len` of these. Sends and Writes that it has in full are complete: completion is local, as RFC 5040 §5.5 has
-    /// it in rule 14.
+    /// TCP took the first `len` of these. Sends and Writes that it has in full are complete with a foreign peer: completion is local, as
+    /// RFC 5040 §5.5 has it in rule 14. One of our own kind tells us when it has placed them.
     pub(crate) fn transmitted(
         &mut self,
         now: Instant,
         len: usize,
         completions: &mut impl CompletionSink,
     ) {
-        self.nudge.sent(now);
+        self.note_sent(now);
         self.mpa.transmitted(len);
         self.taken += len as u64;
         self.complete_sends(completions);
+    }
+
+    /// Something left: an answer is expected from now on.
+    #[inline]
+    fn note_sent(&mut self, now: Instant) {
+        self.nudge.sent(now);
+        self.expect_acquaintance(now);
     }
 
     /// Whether something is on its way that TCP could take: octets, or work requests that may become some.
@@ -322,9 +315,9 @@ impl RcEngine {
     }
 
     fn complete_sends(&mut self, completions: &mut impl CompletionSink) {
-        while let Some(wqe) = self.sends.pop_complete(self.taken) {
-            wqe.complete(self.config.qpn, WcStatus::Success, completions);
-        }
+        let placed = self.placed_by_peer();
+        self.sends
+            .complete(self.taken, placed, self.config.qpn, completions);
     }
 
     /// The connection is over: the peer is told if it has to be, and all that was posted ends in order, as in the error state of a QP. The
@@ -340,6 +333,7 @@ impl RcEngine {
             return;
         }
         self.end = Some(end);
+        self.parked = Parked::default();
         match end {
             // RFC 5040 §7.1 rule 1: the peer is told of local errors too, without headers.
             RcEnd::LocalProtection | RcEnd::Bind(_) | RcEnd::NoReads => {
@@ -390,6 +384,8 @@ impl RcEngine {
 mod memory_tests;
 #[cfg(test)]
 mod operation_tests;
+#[cfg(test)]
+mod own_ends_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

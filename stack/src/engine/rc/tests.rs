@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::transmit::WINDOW;
 use super::*;
 use crate::engine::mr::{Keys, MrTable};
-use crate::engine::queue::{RecvQueue, copy_sges};
-use crate::{AsyncEvent, RecvWr, Wc};
+use crate::engine::queue::{RecvQueue, Waiter, copy_sges};
+use crate::{AsyncEvent, Completion, NoReceive, RcOptions, RecvWr, Wc};
 
 pub(super) const PD: PdId = PdId(1);
 
@@ -54,18 +54,34 @@ impl CompletionSink for Completed {
     }
 }
 
+/// Waits for no receive: tests go on with what waits themselves.
+#[derive(Debug)]
+struct Nobody;
+
+impl Waiter for Nobody {
+    fn kick(&self) {}
+}
+
+/// Ends that keep to the RFCs.
+pub(super) const FOREIGN: RcOptions = RcOptions {
+    hello: false,
+    completion: Completion::Local,
+    no_receive: NoReceive::Terminate,
+    receive_timeout: None,
+};
+
 /// One end, with 16 KiB of registered memory.
 pub(super) struct End {
     pub(super) engine: RcEngine,
     pub(super) mrs: MrTable,
     pub(super) keys: Keys,
     pub(super) memory: Buffer,
-    receives: RecvQueue,
+    pub(super) receives: RecvQueue,
     pub(super) completed: Completed,
 }
 
 impl End {
-    fn new(mpa: Connection) -> Self {
+    fn new(mpa: Connection, options: RcOptions) -> Self {
         let mrs = MrTable::new(ChaCha20Rng::seed_from_u64(7));
         let memory = Buffer::zeroed(16_384).unwrap();
         let keys = mrs.register(memory.region(), 0, Access::LOCAL_WRITE, PD);
@@ -73,9 +89,10 @@ impl End {
             qpn: 70_000,
             pd: PD,
             peer: ([192, 0, 2, 1], 7).into(),
+            options,
         };
         Self {
-            engine: RcEngine::new(config, mpa),
+            engine: RcEngine::new(config, mpa, std::sync::Weak::<Nobody>::new()),
             mrs,
             keys,
             memory,
@@ -152,11 +169,11 @@ pub(super) fn pair() -> (End, End) {
 
 /// The same with so many Reads at a time.
 pub(super) fn pair_with(depth: u16) -> (End, End) {
-    pair_of(depth, &Config::default())
+    pair_of(depth, &Config::default(), [FOREIGN; 2])
 }
 
-/// The same with these settings.
-pub(super) fn pair_of(depth: u16, config: &Config) -> (End, End) {
+/// The same with these settings and this behaviour.
+pub(super) fn pair_of(depth: u16, config: &Config, options: [RcOptions; 2]) -> (End, End) {
     let mut client = Connection::initiator(now(), config.clone(), b"").unwrap();
     let mut server = Connection::responder(now(), config.clone());
     let request = client.poll_transmit(now()).to_vec();
@@ -172,7 +189,7 @@ pub(super) fn pair_of(depth: u16, config: &Config) -> (End, End) {
     client.handle_input(now(), &mut &reply[..]);
     while client.poll_event().is_some() {}
     while server.poll_event().is_some() {}
-    (End::new(client), End::new(server))
+    (End::new(client, options[0]), End::new(server, options[1]))
 }
 
 #[test]

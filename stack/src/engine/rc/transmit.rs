@@ -54,6 +54,11 @@ impl RcEngine {
             self.flush_sends(None, completions);
             return;
         }
+        if self.parked_too_long {
+            self.refuse_parked(tables, completions);
+            return;
+        }
+        self.greet(now);
         while if self.mpa.may_send() {
             self.mpa.poll_transmit(now).len() < WINDOW
         } else {
@@ -81,13 +86,20 @@ impl RcEngine {
     /// Whether a work request or answer could become FPDUs now.
     pub(crate) fn can_make(&self) -> bool {
         self.mpa.may_send()
-            && (self.sending.is_some() || self.stream.has_responses() || self.may_begin())
+            && (self.sending.is_some()
+                || self.stream.has_responses()
+                || self.may_begin()
+                || self.has_to_tell())
     }
 
     /// Segments of two messages are never mixed; where both a work request and an answer may begin, they take turns.
     fn make_next(&mut self, now: Instant, tables: Tables<'_>) -> Result<(), Stop> {
         if self.sending.is_some() {
             return self.go_on(now, tables);
+        }
+        if !self.stream.is_amid_response() && self.mpa.may_send() {
+            let others = self.stream.has_responses() || self.may_begin();
+            self.acknowledge(now, others);
         }
         let answer = self.stream.has_responses()
             && (self.stream.is_amid_response() || self.answer_next || !self.may_begin());
@@ -101,7 +113,7 @@ impl RcEngine {
     }
 
     /// Whether the next work request may begin: Reads and atomics need credit, and a fence waits for all of them (RFC 5040 §5.5 rule 12).
-    fn may_begin(&self) -> bool {
+    pub(super) fn may_begin(&self) -> bool {
         let Some((_, wqe)) = self.sends.next() else {
             return false;
         };
@@ -132,7 +144,7 @@ impl RcEngine {
         };
         let no_reads = Stop::Ended(RcEnd::NoReads, Some(number));
         let (work, length, solicited) = (wqe.work, wqe.length, wqe.solicited);
-        self.sends.begin();
+        self.sends.begin(self.stream.own_ends().sent());
         match work {
             RcWork::Send { invalidate } => {
                 let kind = SendKind {
@@ -253,7 +265,8 @@ impl RcEngine {
             let ulpdu = self.stream.immediate(data, solicited);
             self.put(now, &ulpdu, &[]);
         }
-        self.sends.framed(number, self.made);
+        let messages = self.stream.own_ends().sent();
+        self.sends.framed(number, self.made, messages);
     }
 
     /// Makes an FPDU of what is due next in answer to the peer's requests.

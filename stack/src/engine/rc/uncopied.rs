@@ -121,7 +121,7 @@ impl RcEngine {
                 } else {
                     self.sending = Some(Sending { number, message });
                 }
-                self.nudge.sent(now);
+                self.note_sent(now);
                 self.complete_sends(completions);
                 Some(taken)
             }

@@ -10,9 +10,9 @@ use super::RcConfig;
 use super::wqe::SendQueue;
 use crate::engine::cq::CompletionSink;
 use crate::engine::mr::{MrTable, StreamId, Use};
-use crate::engine::queue::{RecvWqe, Tables};
+use crate::engine::queue::{RecvWqe, Tables, WeakWaiter};
 use crate::engine::sges::scatter;
-use crate::{Access, Wc, WcOpcode, WcStatus};
+use crate::{Access, NoReceive, Wc, WcOpcode, WcStatus};
 
 /// The completion of a receive that did not happen.
 pub(super) fn failed_receive(wqe: &RecvWqe, qpn: u32, status: WcStatus) -> Wc {
@@ -38,6 +38,7 @@ pub(super) struct RcUpper<'a, C> {
     pub(super) tables: Tables<'a>,
     pub(super) completions: &'a mut C,
     pub(super) sends: &'a mut SendQueue,
+    pub(super) waiter: &'a WeakWaiter,
     /// A Read or atomic whose own memory could not be written.
     pub(super) failed: Option<u64>,
 }
@@ -95,7 +96,16 @@ impl<C: CompletionSink> Upper for RcUpper<'_, C> {
 
     fn take_receive(&mut self) -> Option<RecvWqe> {
         // The length of a Send is known with its last segment only, so any receive will do here.
-        self.tables.recv_queue.take(0, self.completions).ok()
+        let queue = self.tables.recv_queue;
+        if self.waits() {
+            queue.take_or_wait(self.completions, self.waiter)
+        } else {
+            queue.take(0, self.completions).ok()
+        }
+    }
+
+    fn waits(&self) -> bool {
+        self.config.options.no_receive == NoReceive::Wait
     }
 
     fn capacity(&self, receive: &RecvWqe) -> u32 {
@@ -124,7 +134,7 @@ impl<C: CompletionSink> Upper for RcUpper<'_, C> {
                 data.written,
                 Some(data.immediate),
             ),
-            None => (WcOpcode::Recv, delivered.length, None),
+            None => (WcOpcode::Recv, delivered.length, delivered.attached),
         };
         self.completions.received(Wc {
             byte_len,
@@ -171,13 +181,13 @@ impl<C: CompletionSink> Upper for RcUpper<'_, C> {
     }
 
     fn complete_read(&mut self, request: u64) {
-        self.sends.done(request);
+        self.sends.answered(request);
     }
 
     fn complete_atomic(&mut self, request: u64, original: u64) -> Result<(), PlaceFailed> {
         // The verbs give the value in the byte order of the machine.
         self.place_answer(request, 0, &original.to_ne_bytes())?;
-        self.sends.done(request);
+        self.sends.answered(request);
         Ok(())
     }
 }

@@ -159,26 +159,40 @@ enum Progress {
 /// Work requests in the order in which they were posted, which is that of their completions (RFC 5040 §5.5 rule 15).
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
-    entries: VecDeque<(RcSendWqe, Progress)>,
+    entries: VecDeque<Entry>,
     /// Number of the first of them. Work requests are numbered from zero as they are posted.
     first: u64,
     /// Number of the next one to begin.
     next: u64,
+    /// Sends and Writes that the peer has placed as its answers to later requests prove.
+    proven: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    wqe: RcSendWqe,
+    progress: Progress,
+    /// Sends and Writes that left up to and with this one, as the stream counts them.
+    messages: u64,
 }
 
 impl SendQueue {
     pub(super) fn push(&mut self, wqe: RcSendWqe) {
-        self.entries.push_back((wqe, Progress::Posted));
+        self.entries.push_back(Entry {
+            wqe,
+            progress: Progress::Posted,
+            messages: 0,
+        });
     }
 
-    fn entry(&mut self, number: u64) -> Option<&mut (RcSendWqe, Progress)> {
+    fn entry(&mut self, number: u64) -> Option<&mut Entry> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.entries.get_mut(index)
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&RcSendWqe> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        self.entries.get(index).map(|(wqe, _)| wqe)
+        self.entries.get(index).map(|entry| &entry.wqe)
     }
 
     /// The next one to begin, and its number.
@@ -187,40 +201,86 @@ impl SendQueue {
     }
 
     fn progress(&mut self, number: u64, progress: Progress) {
-        if let Some((_, now)) = self.entry(number) {
-            *now = progress;
+        if let Some(entry) = self.entry(number) {
+            entry.progress = progress;
         }
     }
 
-    /// The next one has begun.
-    pub(super) fn begin(&mut self) {
-        self.progress(self.next, Progress::Begun);
+    /// The next one has begun, behind so many Sends and Writes.
+    pub(super) fn begin(&mut self, messages: u64) {
+        if let Some(entry) = self.entry(self.next) {
+            entry.progress = Progress::Begun;
+            entry.messages = messages;
+        }
         self.next += 1;
     }
 
-    /// All of a Send or Write is among the first `octets` octets for TCP.
-    pub(super) fn framed(&mut self, number: u64, octets: u64) {
-        self.progress(number, Progress::Framed(octets));
+    /// All of a Send or Write is among the first `octets` octets for TCP, and the last of the first `messages` Sends and Writes.
+    pub(super) fn framed(&mut self, number: u64, octets: u64, messages: u64) {
+        if let Some(entry) = self.entry(number) {
+            entry.progress = Progress::Framed(octets);
+            entry.messages = messages;
+        }
     }
 
     pub(super) fn done(&mut self, number: u64) {
         self.progress(number, Progress::Done);
     }
 
-    /// Takes the first one if it is complete: it is done, or TCP has `taken` all of it (RFC 5040 §5.5 rule 14).
+    /// The peer has answered a Read or an atomic. What left before it was placed before that.
+    pub(super) fn answered(&mut self, number: u64) {
+        if let Some(entry) = self.entry(number) {
+            entry.progress = Progress::Done;
+            let messages = entry.messages;
+            self.proven = self.proven.max(messages);
+        }
+    }
+
+    /// Sends and Writes that the peer has placed as its answers prove.
+    pub(super) const fn proven(&self) -> u64 {
+        self.proven
+    }
+
+    /// Takes the first one if it is complete: it is done, or TCP has `taken` all of it (RFC 5040 §5.5 rule 14) and it is among the first `placed`
+    /// Sends and Writes.
     #[inline]
-    pub(super) fn pop_complete(&mut self, taken: u64) -> Option<RcSendWqe> {
-        let complete = match self.entries.front()?.1 {
+    fn pop_complete(&mut self, taken: u64, placed: Option<u64>) -> Option<RcSendWqe> {
+        let entry = self.entries.front()?;
+        let complete = match entry.progress {
             Progress::Posted | Progress::Begun => false,
-            Progress::Framed(octets) => octets <= taken,
+            Progress::Framed(octets) => {
+                octets <= taken && placed.is_none_or(|placed| entry.messages <= placed)
+            }
             Progress::Done => true,
         };
         if complete { self.pop() } else { None }
     }
 
+    /// Completes those that are complete.
+    #[inline]
+    pub(super) fn complete(
+        &mut self,
+        taken: u64,
+        placed: Option<u64>,
+        qpn: u32,
+        completions: &mut impl CompletionSink,
+    ) {
+        while let Some(wqe) = self.pop_complete(taken, placed) {
+            wqe.complete(qpn, WcStatus::Success, completions);
+        }
+    }
+
+    /// Whether TCP has taken all of the first one and it is not complete.
+    pub(super) fn awaits_placement(&self, taken: u64) -> bool {
+        let first = self.entries.front();
+        first.is_some_and(
+            |first| matches!(first.progress, Progress::Framed(octets) if octets <= taken),
+        )
+    }
+
     /// Takes the first one, complete or not.
     pub(super) fn pop(&mut self) -> Option<RcSendWqe> {
-        let (wqe, _) = self.entries.pop_front()?;
+        let Entry { wqe, .. } = self.entries.pop_front()?;
         self.first += 1;
         self.next = self.next.max(self.first);
         Some(wqe)

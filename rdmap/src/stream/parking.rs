@@ -1,0 +1,69 @@
+//! What need not wait behind a message that waits for a receive.
+
+use dgiwarp_ddp::QueueNumber;
+use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
+
+use super::own_ends::Notice;
+use crate::wire::Opcode;
+
+/// Whether a ULPDU may be handled before those that arrived earlier and wait for a receive: it answers a request of ours, ends the stream, or
+/// tells of this end's own messages. All else keeps the order of RFC 5040 §5.5.
+#[must_use]
+pub fn overtakes(ulpdu: &[u8]) -> bool {
+    let Some(first) = ulpdu.first() else {
+        return false;
+    };
+    if Control::parse(*first).tagged {
+        let Ok((header, payload)) = TaggedHeader::parse(ulpdu) else {
+            return false;
+        };
+        match Opcode::parse(header.rsvd_ulp) {
+            Ok(Opcode::ReadResponse) => true,
+            Ok(Opcode::Write) if payload.is_empty() => matches!(
+                Notice::parse(header.stag, header.tagged_offset),
+                Some(Notice::Hello { .. } | Notice::Placed { .. })
+            ),
+            Ok(_) | Err(_) => false,
+        }
+    } else {
+        UntaggedHeader::parse(ulpdu).is_ok_and(|(header, _)| {
+            matches!(
+                header.queue_number,
+                QueueNumber::TERMINATE | QueueNumber::ATOMIC_RESPONSE
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dgiwarp_ddp::{STag, TaggedOffset};
+
+    use super::super::message::{short, tagged_header};
+    use super::super::{Capabilities, Header, OwnEnds};
+    use super::*;
+
+    #[test]
+    fn answers_ends_and_acknowledgements_overtake() {
+        let tagged = |opcode| tagged_header(opcode, STag::new(1), TaggedOffset::new(0), true);
+        let untagged = |opcode| -> Header { short(opcode, dgiwarp_ddp::Msn::FIRST, &[]) };
+        let mut end = OwnEnds::new(Some(Capabilities::default()));
+        for (ulpdu, expected) in [
+            (tagged(Opcode::ReadResponse), true),
+            (untagged(Opcode::AtomicResponse), true),
+            (untagged(Opcode::Terminate), true),
+            (end.hello().unwrap(), true),
+            (end.placed(true), true),
+            (OwnEnds::immediate(1), false),
+            (tagged(Opcode::Write), false),
+            (untagged(Opcode::Send), false),
+            (untagged(Opcode::ReadRequest), false),
+            (untagged(Opcode::AtomicRequest), false),
+            (Header::new(), false),
+            (Header::from_iter([0xc1, 0x42]), false),
+            (Header::from_iter([0x41]), false),
+        ] {
+            assert_eq!(overtakes(&ulpdu), expected, "{ulpdu:x?}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Greetings and acknowledgements between ends of our own kind: when what is said (rfc-notes/rc-extensions.md).
+
+use std::time::{Duration, Instant};
+
+use dgiwarp_rdmap::stream::{Capabilities, Peer};
+
+use super::{RcEngine, RcWork};
+use crate::{Completion, RcOptions};
+
+/// How long completions wait for the peer to say who it is, from the first message that leaves: then it is taken for a foreign one that has
+/// nothing to say.
+const ACQUAINTANCE: Duration = Duration::from_millis(100);
+/// Messages, and octets of them, that are placed before their sender is told of it without having asked.
+const TELL_MESSAGES: u64 = 64;
+const TELL_OCTETS: usize = 256 << 10;
+/// How long what was placed may wait for something to go with, if the sender did not ask.
+const PATIENCE: Duration = Duration::from_micros(20);
+
+/// What this end tells of itself, if it tells anything.
+pub(super) fn capabilities(options: RcOptions) -> Option<Capabilities> {
+    let all = match options.completion {
+        Completion::Placed => Capabilities::WANTS_ACKNOWLEDGEMENTS,
+        Completion::Local => Capabilities::default(),
+    };
+    let all = all.with(Capabilities::TAKES_IMMEDIATES);
+    options.hello.then_some(all)
+}
+
+/// What is to be told of placement, beside what the stream knows.
+#[derive(Debug, Default)]
+pub(super) struct Placement {
+    acquaintance: Acquaintance,
+    /// Octets received since the peer was told.
+    octets: usize,
+    /// When something was placed that the peer was not told of.
+    since: Option<Instant>,
+    /// The peer is to be told even if nothing else leaves.
+    tell: bool,
+}
+
+/// How long an unknown peer is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Acquaintance {
+    #[default]
+    Idle,
+    Until(Instant),
+    Over,
+}
+
+impl RcEngine {
+    /// Greets the peer if it is the time for that.
+    pub(super) fn greet(&mut self, now: Instant) {
+        if !self.mpa.may_send() || self.is_amid() {
+            return;
+        }
+        if self.stream.own_ends().owes_hello(self.is_initiator) {
+            self.say_hello(now);
+        }
+    }
+
+    /// Says who we are, or, where we keep quiet, nothing in the same form. To a foreign peer both are alike.
+    pub(super) fn say_hello(&mut self, now: Instant) {
+        let hello = self.stream.own_ends_mut().hello();
+        let ulpdu = hello.unwrap_or_else(super::RcStream::rtr_write);
+        self.put(now, &ulpdu, &[]);
+    }
+
+    /// Whether a message has begun and not ended: nothing may come in between.
+    pub(super) fn is_amid(&self) -> bool {
+        self.sending.is_some() || self.stream.is_amid_response()
+    }
+
+    /// How many Sends and Writes are complete as far as the peer is concerned; `None` if all are.
+    pub(super) fn placed_by_peer(&mut self) -> Option<u64> {
+        if self.config.options.completion == Completion::Local {
+            return None;
+        }
+        let own_ends = self.stream.own_ends_mut();
+        own_ends.was_placed(self.sends.proven());
+        match own_ends.peer() {
+            Peer::Own(_) => Some(own_ends.acknowledged()),
+            Peer::Unknown => (self.placement.acquaintance != Acquaintance::Over)
+                .then_some(own_ends.acknowledged()),
+            Peer::Foreign => None,
+        }
+    }
+
+    /// Whether all that was posted has left, and the peer has yet to say that it has placed it.
+    pub(crate) fn awaits_placement(&self) -> bool {
+        let left = self.sends.next().is_none() && !self.is_amid();
+        self.end.is_none() && left && self.sends.awaits_placement(self.taken)
+    }
+
+    /// Something leaves: from now on an unknown peer has its time.
+    #[inline]
+    pub(super) fn expect_acquaintance(&mut self, now: Instant) {
+        if self.placement.acquaintance == Acquaintance::Idle && self.stream.own_ends().sent() > 0 {
+            self.placement.acquaintance = match self.stream.own_ends().peer() {
+                Peer::Unknown => Acquaintance::Until(now + ACQUAINTANCE),
+                Peer::Own(_) | Peer::Foreign => Acquaintance::Over,
+            };
+        }
+    }
+
+    /// When waiting for an unknown peer ends.
+    pub(super) fn acquaintance_deadline(&self) -> Option<Instant> {
+        match self.placement.acquaintance {
+            Acquaintance::Until(until) if self.stream.own_ends().peer() == Peer::Unknown => {
+                Some(until)
+            }
+            Acquaintance::Until(_) | Acquaintance::Idle | Acquaintance::Over => None,
+        }
+    }
+
+    pub(super) fn end_acquaintance(&mut self, now: Instant) {
+        if self.acquaintance_deadline().is_some_and(|it| it <= now) {
+            self.placement.acquaintance = Acquaintance::Over;
+        }
+    }
+
+    /// So many octets were received and handled.
+    #[inline]
+    pub(super) fn note_placed(&mut self, now: Instant, octets: usize) {
+        let owed = self.stream.own_ends().owed();
+        if owed == 0 {
+            return;
+        }
+        self.placement.octets += octets;
+        self.placement.since.get_or_insert(now);
+        if owed >= TELL_MESSAGES || self.placement.octets >= TELL_OCTETS {
+            self.placement.tell = true;
+        }
+    }
+
+    /// Whether the peer wants to know of something that was placed.
+    #[inline]
+    pub(crate) fn owes_acknowledgement(&self) -> bool {
+        self.end.is_none() && self.stream.own_ends().owed() > 0
+    }
+
+    /// Whoever looks after the connection has found nothing to receive, or will not look again soon (`at_once`). Returns whether the peer is to be
+    /// told now what was placed: what the program posted in the meantime took nothing along.
+    #[inline]
+    pub(crate) fn tell_placed(&mut self, now: Instant, at_once: bool) -> bool {
+        if !self.owes_acknowledgement() {
+            return false;
+        }
+        let waited = self
+            .placement
+            .since
+            .is_none_or(|since| since + PATIENCE <= now);
+        if at_once || waited || self.stream.own_ends().is_asked() {
+            self.placement.tell = true;
+        }
+        self.placement.tell
+    }
+
+    /// Whether something is to be told even if nothing else leaves.
+    pub(super) fn has_to_tell(&self) -> bool {
+        let own_ends = self.stream.own_ends();
+        own_ends.owes_hello(self.is_initiator) || (self.placement.tell && own_ends.owed() > 0)
+    }
+
+    /// Tells the peer what was placed: in front of what leaves next (`with_others`), so that completions come in the order of what
+    /// happened, or alone where it must be. No message may have begun.
+    #[inline]
+    pub(super) fn acknowledge(&mut self, now: Instant, with_others: bool) {
+        if !(with_others || self.placement.tell) {
+            return;
+        }
+        let asks = self.asks_next();
+        if self.stream.own_ends().owed() > 0 || asks {
+            let ulpdu = self.stream.own_ends_mut().placed(asks);
+            self.put(now, &ulpdu, &[]);
+        }
+        self.placement = Placement {
+            acquaintance: self.placement.acquaintance,
+            ..Placement::default()
+        };
+    }
+
+    /// Whether to ask for an acknowledgement of the work request that leaves next.
+    fn asks_next(&self) -> bool {
+        let own_ends = self.stream.own_ends();
+        matches!(own_ends.peer(), Peer::Own(_))
+            && self.config.options.completion == Completion::Placed
+            && own_ends.should_ask()
+            && self.may_begin()
+            && self.sends.next().is_some_and(|(_, wqe)| {
+                matches!(wqe.work, RcWork::Send { .. } | RcWork::Write { .. })
+            })
+    }
+}
