@@ -36,6 +36,8 @@ pub(crate) enum Op {
     WriteRecord,
     /// RDMA Read: the client fetches from the server's memory.
     Read,
+    /// Nothing: the connection alone.
+    Connect,
     /// Atomic addition to 8 bytes of the server's memory.
     FetchAdd,
     /// Atomic compare and swap of 8 bytes of the server's memory.
@@ -66,6 +68,8 @@ pub(crate) enum Mode {
     Rate,
     /// Goodput in one direction while the receiver drops datagrams (`--loss`).
     Loss,
+    /// What a connection costs while nothing is sent.
+    Idle,
     /// Goodput of one sender to several receivers, summed over them (`--receivers`).
     Fanout,
 }
@@ -157,6 +161,18 @@ pub(crate) const CATALOG: &[Entry] = &[
         summary: "iWARP atomic compare and swap of 8 bytes, all of which swap",
     },
     Entry {
+        transport: Transport::Rc,
+        op: Op::Connect,
+        modes: &[Mode::Idle],
+        summary: "iWARP connections that do nothing, each with a queue pair",
+    },
+    Entry {
+        transport: Transport::Tcp,
+        op: Op::Connect,
+        modes: &[Mode::Idle],
+        summary: "TCP connections that do nothing",
+    },
+    Entry {
         transport: Transport::Udp,
         op: Op::Multicast,
         modes: &[Mode::Fanout],
@@ -223,8 +239,11 @@ impl Subject {
             (Transport::Ud, Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Loss) => {
                 Some(Self::new(Transport::Udp, Op::Raw))
             }
+            (Transport::Ud, Mode::Idle) => None,
             (Transport::Ud, Mode::Fanout) => Some(Self::new(Transport::Udp, self.op)),
             (Transport::Ud, Mode::Rate) => Some(Self::new(Transport::Udp, Op::RawSingle)),
+            // What raw TCP costs beside the kernel is nearly nothing: there is no ratio.
+            (Transport::Rc, Mode::Idle) => None,
             (Transport::Rc, _) => Some(Self::new(Transport::Tcp, Op::Raw)),
             (Transport::Udp | Transport::Tcp, _) => None,
         }
@@ -266,6 +285,7 @@ impl Op {
             | Self::Write
             | Self::WriteImm
             | Self::WriteRecord
+            | Self::Connect
             | Self::Broadcast
             | Self::Multicast
             | Self::Raw
@@ -283,6 +303,7 @@ impl Op {
             | Self::WriteImm
             | Self::WriteRecord
             | Self::Read
+            | Self::Connect
             | Self::Broadcast
             | Self::Multicast
             | Self::Raw
@@ -299,6 +320,7 @@ impl Op {
             Self::WriteImm => "write-imm",
             Self::WriteRecord => "write-record",
             Self::Read => "read",
+            Self::Connect => "connect",
             Self::FetchAdd => "fetch-add",
             Self::CompareSwap => "compare-swap",
             Self::Broadcast => "broadcast",
@@ -319,6 +341,7 @@ impl Mode {
             Self::Bibw => "bibw",
             Self::Rate => "rate",
             Self::Loss => "loss",
+            Self::Idle => "idle",
             Self::Fanout => "fanout",
         }
     }
@@ -333,6 +356,7 @@ impl Mode {
             Self::Loss => {
                 "goodput, valid share and holes while the receiver drops datagrams (--loss)"
             }
+            Self::Idle => "memory of idle connections, of each end (--size is their number)",
             Self::Fanout => "goodput to 1, 2, 3 receivers at once, summed (--receivers)",
         }
     }
@@ -352,7 +376,7 @@ pub(crate) fn list() -> String {
         ));
     }
     text.push('\n');
-    for mode in ALL_MODES.iter().chain(&[Mode::Fanout]) {
+    for mode in ALL_MODES.iter().chain(&[Mode::Fanout, Mode::Idle]) {
         text.push_str(&format!("{:<6} {}\n", mode.name(), mode.summary()));
     }
     text
@@ -385,7 +409,7 @@ mod tests {
             text.lines()
                 .filter(|line| line.starts_with("ud ") || line.starts_with("rc "))
                 .count(),
-            11
+            12
         );
     }
 }

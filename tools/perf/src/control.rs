@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::{Mode, Subject};
 use crate::clock;
 use crate::error::{IoContext, PerfError, Result};
+use crate::footprint::Footprint;
 use crate::host::{Pin, Placement, Wait};
 use crate::interrupt::Interrupt;
 use crate::measure::Geometry;
@@ -92,7 +93,7 @@ pub(crate) struct EndpointSpec {
     pub(crate) subject: Subject,
     /// What is measured.
     pub(crate) mode: Mode,
-    /// Payload bytes of a message.
+    /// Payload bytes of a message; in idle mode, connections.
     pub(crate) size: u64,
     /// How both sides wait.
     pub(crate) wait: Wait,
@@ -162,6 +163,8 @@ pub(crate) struct RoundReport {
     pub(crate) complete: u64,
     /// What became of datagrams, where some are dropped on purpose.
     pub(crate) datagrams: Datagrams,
+    /// What this side's ends of idle connections cost, each.
+    pub(crate) footprint: Footprint,
     /// User and system CPU time of this side, in nanoseconds.
     pub(crate) cpu_ns: u64,
 }

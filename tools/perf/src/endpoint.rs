@@ -6,14 +6,17 @@ use crate::catalog::{Mode, Transport};
 use crate::control::{Control, EndpointSpec, Offer, RoundReport};
 use crate::error::{PerfError, Result};
 use crate::host::{Side, Wait};
+use crate::idle::Idle;
 use crate::interrupt::Interrupt;
 use crate::measure::bandwidth::{self, Task};
 use crate::measure::latency::{self, PingOutcome};
 use crate::measure::{Flow, Geometry, Watch};
 use crate::ours::fetch::{Fetches, RcRequester, UdRequester};
+use crate::ours::idle::RcConnections;
 use crate::ours::rc::Rc;
 use crate::ours::ud::Ud;
 use crate::raw::group::Group;
+use crate::raw::idle::TcpConnections;
 use crate::raw::tcp::Tcp;
 use crate::raw::udp::Udp;
 
@@ -29,6 +32,8 @@ enum Kind {
     Rc(Box<Rc>),
     UdFetches(Box<Fetches<UdRequester>>),
     RcFetches(Box<Fetches<RcRequester>>),
+    RcIdle(Box<Idle<RcConnections>>),
+    TcpIdle(Box<Idle<TcpConnections>>),
 }
 
 /// One side of something to measure.
@@ -69,6 +74,14 @@ macro_rules! each {
                 $body
             }
             Kind::RcFetches($endpoint) => {
+                let $endpoint = &mut **$endpoint;
+                $body
+            }
+            Kind::RcIdle($endpoint) => {
+                let $endpoint = &mut **$endpoint;
+                $body
+            }
+            Kind::TcpIdle($endpoint) => {
                 let $endpoint = &mut **$endpoint;
                 $body
             }
@@ -116,6 +129,14 @@ impl Endpoint {
                 let (udp, offer) = Udp::open(spec, local, side)?;
                 (Kind::Udp(Box::new(udp)), offer)
             }
+            Transport::Tcp if spec.mode == Mode::Idle => {
+                let (idle, offer) = Idle::open(spec, local, side)?;
+                (Kind::TcpIdle(Box::new(idle)), offer)
+            }
+            Transport::Rc if spec.mode == Mode::Idle => {
+                let (idle, offer) = Idle::open(spec, local, side)?;
+                (Kind::RcIdle(Box::new(idle)), offer)
+            }
             Transport::Tcp => {
                 let (tcp, offer) = Tcp::open(spec, local, side)?;
                 (Kind::Tcp(tcp), offer)
@@ -161,6 +182,8 @@ impl Endpoint {
             Kind::Rc(rc) => rc.connect(peer, offer),
             Kind::UdFetches(fetches) => fetches.connect(peer, offer),
             Kind::RcFetches(fetches) => fetches.connect(peer, offer),
+            Kind::RcIdle(idle) => idle.connect(peer, offer),
+            Kind::TcpIdle(idle) => idle.connect(peer, offer),
         }
     }
 
@@ -174,6 +197,8 @@ impl Endpoint {
             Kind::Ud(ud) => ud.geometry(self.granted, window),
             Kind::UdFetches(fetches) => Ok(fetches.geometry(window)),
             Kind::RcFetches(fetches) => Ok(fetches.geometry(window)),
+            Kind::RcIdle(idle) => Ok(idle.geometry()),
+            Kind::TcpIdle(idle) => Ok(idle.geometry()),
         }
     }
 
@@ -240,6 +265,11 @@ impl Endpoint {
                     latency::pong(endpoint, blocking, &mut watch))?;
                 return Ok(RoundReport::default());
             }
+            (Mode::Idle, _) => Task {
+                send: 0,
+                receive: 0,
+                marks,
+            },
             // Who fetches asks and receives; the server answers until the client is done.
             (_, Side::Client) if fetches => Task {
                 send: bytes,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 use crate::control::{Control, Datagrams, Pending, Reply};
 use crate::error::{PerfError, Result};
+use crate::footprint::Footprint;
 use crate::host::Side;
 use crate::interrupt::Interrupt;
 use crate::loss::Mark;
@@ -187,6 +188,11 @@ pub(crate) trait Flow {
     /// The sender ended the round: what is still incomplete stays as it is, and is shown by
     /// [`poll`](Self::poll).
     fn settle(&mut self) {}
+
+    /// What this side's ends of idle connections cost, each; zeros of anything else.
+    fn footprint(&self) -> Footprint {
+        Footprint::default()
+    }
 
     /// What became of this side's datagrams since the round started; zeros where it cannot tell.
     fn datagrams(&mut self) -> Datagrams {

@@ -2,6 +2,7 @@
 
 mod completions;
 pub(crate) mod fetch;
+pub(crate) mod idle;
 mod link;
 mod memory;
 pub(crate) mod rc;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::catalog::{CATALOG, Mode, Op, Subject, Transport};
 use crate::cli::RunArgs;
 use crate::error::{PerfError, Result};
+use crate::idle::MAX_CONNECTIONS;
 use crate::loss::DEFAULT_LOSSES;
 
 /// Rows of one mode and size, measured round by round in turns.
@@ -63,6 +64,8 @@ const UD_WRITE_RECORD: Subject = Subject::new(Transport::Ud, Op::WriteRecord);
 const UD_READ: Subject = Subject::new(Transport::Ud, Op::Read);
 const UD_MULTICAST: Subject = Subject::new(Transport::Ud, Op::Multicast);
 const UD_BROADCAST: Subject = Subject::new(Transport::Ud, Op::Broadcast);
+const RC_CONNECT: Subject = Subject::new(Transport::Rc, Op::Connect);
+const TCP_CONNECT: Subject = Subject::new(Transport::Tcp, Op::Connect);
 const UDP_BROADCAST: Subject = Subject::new(Transport::Udp, Op::Broadcast);
 const UDP_MULTICAST: Subject = Subject::new(Transport::Udp, Op::Multicast);
 
@@ -85,6 +88,9 @@ const QUICK_SIZES: &[u64] = &[1, 64, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 20
 const RATE_SIZE: u64 = 64;
 /// From this size on, streams are compared with MTU-sized datagrams too.
 const LARGE: u64 = 1 << 16;
+
+/// How many idle connections are measured: few enough for the usual limit of descriptors.
+const IDLE_COUNTS: &[u64] = &[400];
 
 /// Message sizes of runs with loss: one datagram of Ethernet and less, up to 700.
 const LOSS_SIZES: &[u64] = &[1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20];
@@ -170,12 +176,19 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
     };
     let chosen = args.transport.is_some() || args.op.is_some();
     let wanted = match only {
-        Some(mode) if chosen || matches!(mode, Mode::Loss | Mode::Fanout) => {
+        Some(mode) if chosen || matches!(mode, Mode::Loss | Mode::Fanout | Mode::Idle) => {
             selection(args, &[mode])?
         }
         None if chosen => selection(
             args,
-            &[Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate, Mode::Fanout],
+            &[
+                Mode::Idle,
+                Mode::Lat,
+                Mode::Bw,
+                Mode::Bibw,
+                Mode::Rate,
+                Mode::Fanout,
+            ],
         )?,
         Some(_) | None => sweep(args),
     };
@@ -199,6 +212,10 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
                 loss: Some(loss),
                 ..group(args, mode, size, subjects.clone())
             }));
+        } else if mode == Mode::Idle {
+            // What is open at the same time would be counted too.
+            let alone = |subject| group(args, mode, size, vec![subject]);
+            groups.extend(subjects.into_iter().map(alone));
         } else if mode == Mode::Fanout {
             // What is compared shares an address.
             for op in [Op::Multicast, Op::Broadcast] {
@@ -267,6 +284,7 @@ fn group(args: &RunArgs, mode: Mode, size: u64, subjects: Vec<Subject>) -> Group
     let (rounds, milliseconds) = match (mode, args.quick) {
         (Mode::Lat, true) => (MIN_LATENCY_ROUNDS, 8),
         (Mode::Lat, false) => (21, 25),
+        (Mode::Idle, _) => (1, 1),
         (Mode::Fanout, true) => (5, 15),
         (Mode::Fanout, false) => (9, 40),
         (Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss, true) => (7, 15),
@@ -295,6 +313,10 @@ fn sweep(args: &RunArgs) -> Vec<Wanted> {
     let default_sizes = if args.quick { QUICK_SIZES } else { SWEEP_SIZES };
     let sizes = args.size.as_ref().map_or(default_sizes, |sizes| &sizes.0);
     let mut wanted = Vec::new();
+    // First of all, before other groups leave memory that can be used again.
+    if args.size.is_none() && !args.quick {
+        wanted.push((Mode::Idle, IDLE_COUNTS[0], vec![TCP_CONNECT, RC_CONNECT]));
+    }
     for &size in sizes {
         wanted.push((Mode::Lat, size, SIDE_BY_SIDE.to_vec()));
     }
@@ -358,6 +380,11 @@ fn sweep(args: &RunArgs) -> Vec<Wanted> {
 fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
     let mut wanted = Vec::new();
     for &mode in modes {
+        // Sizes are those of messages, unless connections alone are wanted.
+        let connections = args.mode == Some(Mode::Idle) || args.op == Some(Op::Connect);
+        if mode == Mode::Idle && args.size.is_some() && !connections {
+            continue;
+        }
         let chosen: Vec<Subject> = CATALOG
             .iter()
             .filter(|entry| args.transport.is_none_or(|only| only == entry.transport))
@@ -367,6 +394,8 @@ fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
             .collect();
         let default_sizes = if mode == Mode::Rate {
             &[RATE_SIZE]
+        } else if mode == Mode::Idle {
+            IDLE_COUNTS
         } else if mode == Mode::Loss {
             LOSS_SIZES
         } else if mode == Mode::Fanout {
@@ -394,6 +423,12 @@ fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
             }
         }
     }
+    let too_many = |(mode, size, _): &Wanted| *mode == Mode::Idle && *size > MAX_CONNECTIONS;
+    if wanted.iter().any(too_many) {
+        return Err(PerfError::Usage(format!(
+            "at most {MAX_CONNECTIONS} idle connections are measured at a time"
+        )));
+    }
     if wanted.is_empty() {
         return Err(PerfError::Usage(
             "this combination of transport, op, mode and size does not exist (see --list)"
@@ -406,8 +441,10 @@ fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
 /// These behind what each is compared with.
 fn with_baselines(mode: Mode, chosen: &[Subject]) -> Vec<Subject> {
     let baselines = chosen.iter().filter_map(|subject| subject.baseline(mode));
+    // There is no ratio of memory, but the row.
+    let beside = (mode == Mode::Idle).then_some(TCP_CONNECT);
     let mut unique = Vec::new();
-    for subject in baselines.chain(chosen.iter().copied()) {
+    for subject in baselines.chain(beside).chain(chosen.iter().copied()) {
         if !unique.contains(&subject) {
             unique.push(subject);
         }
@@ -499,6 +536,26 @@ mod tests {
         assert_eq!(sizes(line, RC_SEND), [8, 64]);
         let nothing = groups(&args("--op fetch-add --size 64"));
         assert!(matches!(nothing, Err(PerfError::Usage(_))));
+    }
+
+    #[test]
+    fn idle_connections_are_counted_where_sizes_are_not_those_of_messages() {
+        let idle = |line: &str| -> Vec<(Subject, u64)> {
+            let groups = groups(&args(line)).unwrap();
+            let idle = groups.iter().filter(|group| group.mode == Mode::Idle);
+            idle.map(|group| (group.subjects[0], group.size)).collect()
+        };
+        let both = |size| [(TCP_CONNECT, size), (RC_CONNECT, size)];
+        assert_eq!(idle(""), both(IDLE_COUNTS[0]));
+        assert_eq!(idle("--transport rc"), both(IDLE_COUNTS[0]));
+        assert!(idle("--transport rc --size 64").is_empty());
+        assert_eq!(
+            idle("--mode idle --size 10,100"),
+            [both(10), both(100)].concat()
+        );
+        assert_eq!(idle("--transport rc --mode idle --size 10"), both(10));
+        let many = groups(&args("--mode idle --size 5000"));
+        assert!(matches!(many, Err(PerfError::Usage(_))));
     }
 
     #[test]

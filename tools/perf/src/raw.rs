@@ -2,6 +2,7 @@
 
 mod datagrams;
 pub(crate) mod group;
+pub(crate) mod idle;
 mod path_mtu;
 pub(crate) mod tcp;
 pub(crate) mod udp;

@@ -18,7 +18,7 @@ pub(crate) struct Row {
     pub(crate) op: Op,
     /// What was measured.
     pub(crate) mode: Mode,
-    /// Payload bytes per message.
+    /// Payload bytes per message; in idle mode, connections.
     pub(crate) size: u64,
     /// Messages over all rounds.
     pub(crate) iters: u64,
@@ -58,6 +58,10 @@ pub(crate) struct Row {
     pub(crate) receivers: Option<u32>,
     /// The share of payload that each of them missed.
     pub(crate) receiver_loss: Option<Vec<f64>>,
+    /// Memory of the process for each end of an idle connection, in KiB, of the side that needs more.
+    pub(crate) user_kib: Option<f64>,
+    /// Memory of the kernel for it, in KiB, as far as the whole kernel's grew.
+    pub(crate) kernel_kib: Option<f64>,
     /// The raw row this one is compared with.
     pub(crate) baseline: Option<String>,
     /// Median of the baseline's rounds, in the mode's unit.
@@ -99,6 +103,8 @@ impl Row {
             holes_per_message: None,
             receivers: None,
             receiver_loss: None,
+            user_kib: None,
+            kernel_kib: None,
             baseline: None,
             baseline_value: None,
             ratio: None,

@@ -214,6 +214,7 @@ fn first_guess(group: &Group) -> u64 {
     let guess = match group.mode {
         Mode::Lat if group.size > 1 << 16 => 20,
         Mode::Lat => 100,
+        Mode::Idle => 1,
         Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss | Mode::Fanout => {
             ((4 << 20) / group.size).clamp(8, 2000)
         }
@@ -263,6 +264,7 @@ fn value(group: &Group, round: &Round) -> Option<f64> {
         }
         Mode::Bw | Mode::Bibw | Mode::Loss | Mode::Fanout => Some(bytes_per_ns(round)? * 8.0),
         Mode::Rate => Some(bytes_per_ns(round)? * 1000.0 / float(group.size)),
+        Mode::Idle => None,
     }
 }
 
@@ -298,6 +300,7 @@ fn row(group: &Group, one: &Series, all: &[Series]) -> Row {
     match group.mode {
         Mode::Lat => fill_latency(&mut row, one),
         Mode::Bw | Mode::Bibw | Mode::Rate => fill_stream(&mut row, group, one),
+        Mode::Idle => fill_idle(&mut row, one),
         Mode::Fanout => {
             fill_stream(&mut row, group, one);
             fill_fanout(&mut row, group, one);
@@ -362,6 +365,17 @@ fn fill_stream(row: &mut Row, group: &Group, one: &Series) {
         let cpu_ns = float(reports().map(|report| report.cpu_ns).sum());
         row.cpu_s_per_gib = Some(cpu_ns / 1e9 / (received / float(1 << 30)));
     }
+}
+
+/// The side that needs more memory counts. The kernel's is that of the client's host.
+fn fill_idle(row: &mut Row, one: &Series) {
+    row.iters = row.size;
+    let Some(round) = one.rounds.last() else {
+        return;
+    };
+    let (here, there) = (round.here.footprint, round.there.footprint);
+    row.user_kib = Some(float(here.user.max(there.user)) / 1024.0);
+    row.kernel_kib = Some(float(here.kernel) / 1024.0);
 }
 
 /// What each receiver missed: one lost datagram is lost to one, or to all.

@@ -256,7 +256,7 @@ fn connections_carry_every_operation_whole_and_in_order() {
     let _turn = turn();
     for wait in ["spin", "block"] {
         let arguments =
-            format!("--transport rc --iters 300 --rounds 3 --check --wait {wait} --json -");
+            format!("--transport rc --iters 100 --rounds 2 --check --wait {wait} --json -");
         let measured = |sizes: &str| {
             let output = perf(&format!("{arguments} {sizes}"))
                 .current_dir(scratch("connections"))
@@ -289,6 +289,35 @@ fn connections_carry_every_operation_whole_and_in_order() {
             assert_eq!([count(op, "lat"), count(op, "rate")], [1, 1], "{op}");
         }
     }
+}
+
+#[test]
+fn idle_connections_have_rows_of_memory() {
+    let _turn = turn();
+    let output = perf("--mode idle --size 100 --json -")
+        .current_dir(scratch("idle"))
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let rows = rows(&output.stdout);
+    let [tcp, rc] = rows.as_slice() else {
+        panic!("{rows:?}");
+    };
+    for (row, transport) in [(tcp, "tcp"), (rc, "rc")] {
+        assert_eq!(row["transport"], transport);
+        assert_eq!(
+            (&row["op"], &row["iters"]),
+            (&"connect".into(), &100.into())
+        );
+        assert!(
+            number(row, "kernel_kib") >= 0.0 && row["loss"].is_null(),
+            "{row}"
+        );
+    }
+    // A queue pair is something, and not a megabyte.
+    let user = number(rc, "user_kib");
+    assert!((0.5..1024.0).contains(&user), "{rc}");
+    assert!(number(tcp, "user_kib") < user, "{tcp}");
 }
 
 #[test]

@@ -134,6 +134,7 @@ pub(crate) fn run<F: Flow>(
         marks: counted.marks + sender.marks_sent,
         ..counted
     };
+    report.footprint = flow.footprint();
     report.cpu_ns = cpu_time().saturating_sub(cpu_start);
     Ok(report)
 }

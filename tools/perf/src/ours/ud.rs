@@ -258,7 +258,7 @@ impl Ud {
         let (count, stride) = match (self.op, self.mode) {
             (Op::WriteRecord, _) => (CREDIT_RECEIVES, narrow(ALIGN)),
             (_, Mode::Lat) => (PING_RECEIVES, self.stride),
-            (_, Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss | Mode::Fanout) => (
+            (_, Mode::Bw | Mode::Bibw | Mode::Rate | Mode::Loss | Mode::Fanout | Mode::Idle) => (
                 2 * self.slots + CREDIT_RECEIVES.min(self.slots),
                 self.stride,
             ),

@@ -259,6 +259,7 @@ fn cut(op: Op, mode: Mode, mtu_payload: u64, granted: u64, size: u64) -> (u64, u
         | Op::WriteImm
         | Op::WriteRecord
         | Op::Read
+        | Op::Connect
         | Op::FetchAdd
         | Op::CompareSwap => (ethernet, train(ethernet)),
     };

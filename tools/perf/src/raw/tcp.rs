@@ -26,7 +26,7 @@ const MAX_READ: usize = 256 * 1024;
 /// Bytes of a credit.
 const CREDIT: usize = 8;
 /// How long the two sides have to connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One side of a raw TCP endpoint.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Tcp {
         let geometry = Geometry::connected(size, size.min(MAX_WRITE), window);
         match self.mode {
             Mode::Bw | Mode::Rate => geometry,
-            Mode::Lat | Mode::Bibw | Mode::Loss | Mode::Fanout => Geometry {
+            Mode::Lat | Mode::Bibw | Mode::Loss | Mode::Fanout | Mode::Idle => Geometry {
                 window: u64::MAX,
                 credit_every: u64::MAX,
                 ..geometry
@@ -251,7 +251,7 @@ impl Flow for Tcp {
 }
 
 /// A socket whose buffers grow as the kernel sees fit, as those of queue pairs do.
-fn socket(address: IpAddr) -> Result<Socket> {
+pub(super) fn socket(address: IpAddr) -> Result<Socket> {
     let domain = if address.is_ipv4() {
         Domain::IPV4
     } else {
@@ -278,7 +278,8 @@ fn would_block(error: &io::Error) -> bool {
     )
 }
 
-fn accept(listener: &Socket) -> Result<TcpStream> {
+/// The next connection.
+pub(super) fn accept(listener: &Socket) -> Result<TcpStream> {
     let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
     let timeout = PollTimeout::try_from(CONNECT_TIMEOUT).unwrap_or(PollTimeout::ZERO);
     if poll(&mut fds, timeout).during("wait for the TCP data connection")? == 0 {

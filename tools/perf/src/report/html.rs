@@ -66,14 +66,14 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
                 row.gbps.map(|gbps| gbps / 8.0)
             }),
             Mode::Rate => ("Million messages per second", |row| row.mmsg_s),
-            Mode::Loss | Mode::Fanout => continue,
+            Mode::Loss | Mode::Fanout | Mode::Idle => continue,
         };
         let of_mode = || rows.iter().filter(|row| row.mode == mode);
         let name = |row: &Row| row.subject().to_string();
         plots.extend(plot(of_mode(), title, Axis::Logarithmic, name, figure));
         let ratio = match mode {
             Mode::Lat => "Latency ratio to raw (lower is better)",
-            Mode::Bw | Mode::Bibw | Mode::Loss | Mode::Fanout => {
+            Mode::Bw | Mode::Bibw | Mode::Loss | Mode::Fanout | Mode::Idle => {
                 "Goodput ratio to raw (higher is better)"
             }
             Mode::Rate => "Rate ratio to raw (higher is better)",
@@ -193,6 +193,8 @@ fn table(rows: &[Row]) -> String {
         "q75",
         "to",
         "CPU s/GiB",
+        "user KiB",
+        "kernel KiB",
     ];
     let head: String = heads
         .iter()
@@ -229,6 +231,8 @@ fn table_row(row: &Row) -> String {
         number(row.ratio_q75, 3),
         row.baseline.clone().unwrap_or_default(),
         number(row.cpu_s_per_gib, 3),
+        number(row.user_kib, 1),
+        number(row.kernel_kib, 1),
     ];
     let cells: String = cells
         .iter()

@@ -60,7 +60,7 @@ mod tests {
                                      gbps mmsg_s loss valid_fraction holes loss_rate \
                                      segments segments_dropped segments_refused \
                                      segments_valid complete_fraction \
-                                     holes_per_message receivers receiver_loss baseline \
+                                     holes_per_message receivers receiver_loss user_kib kernel_kib baseline \
                                      baseline_value ratio ratio_q25 ratio_q75 cpu_s_per_gib"
             .split_whitespace()
             .collect();

@@ -10,6 +10,7 @@ pub(crate) fn heading(mode: Mode, loss: Option<f64>) -> String {
         Mode::Bw => "Goodput in one direction".to_owned(),
         Mode::Bibw => "Goodput in both directions at once".to_owned(),
         Mode::Rate => "Message rate".to_owned(),
+        Mode::Idle => "Memory of each end of an idle connection; size is their number".to_owned(),
         Mode::Fanout => "Goodput of one sender to several receivers, summed".to_owned(),
         Mode::Loss => format!(
             "Goodput while the receiver drops {} of the datagrams",
@@ -20,11 +21,13 @@ pub(crate) fn heading(mode: Mode, loss: Option<f64>) -> String {
         Mode::Lat => ["min", "p50", "p99", "p99.9"],
         Mode::Bw | Mode::Bibw | Mode::Rate => ["GB/s", "Mmsg/s", "valid", "CPUs/GiB"],
         Mode::Loss => ["GB/s", "valid", "whole", "holes/msg"],
+        Mode::Idle => ["user KiB", "kernel", "", ""],
         Mode::Fanout => ["receivers", "GB/s", "GB/s each", "CPUs/GiB"],
     };
     let lost = match mode {
         Mode::Loss => "dropped",
         Mode::Fanout => "worst",
+        Mode::Idle => "",
         Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Rate => "loss",
     };
     format!(
@@ -49,6 +52,12 @@ pub(crate) fn line(row: &Row) -> String {
             number(row.mmsg_s, 3),
             number(row.valid_fraction, 4),
             number(row.cpu_s_per_gib, 2),
+        ],
+        Mode::Idle => [
+            number(row.user_kib, 1),
+            number(row.kernel_kib, 1),
+            String::new(),
+            String::new(),
         ],
         Mode::Fanout => [
             row.receivers
@@ -76,6 +85,7 @@ pub(crate) fn line(row: &Row) -> String {
             let losses = row.receiver_loss.iter().flatten().copied();
             losses.reduce(f64::max).map(|loss| share(loss, 2))
         }
+        Mode::Idle => None,
         Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Rate => row.loss.map(|loss| share(loss, 2)),
     };
     let text = format!(
