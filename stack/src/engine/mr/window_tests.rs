@@ -297,6 +297,27 @@ fn type_2_is_invalidated_before_it_is_bound_again() {
 }
 
 #[test]
+fn a_queue_pair_takes_its_windows_with_it() {
+    let table = table();
+    let keys = region(&table, WINDOWED);
+    let mut mws =
+        [MwType::One, MwType::Two, MwType::Two].map(|kind| (kind, table.alloc_mw(PD, kind)));
+    mws[2].1 = increment(mws[2].1);
+    for ((kind, mw), stream) in mws.into_iter().zip([STREAM, STREAM, OTHER]) {
+        table.bind(stream, &bind(kind, mw, keys)).unwrap();
+    }
+    table.close_windows_of(STREAM.qpn);
+    let [one, gone, of_other] = mws.map(|(_, mw)| mw);
+    assert_eq!(write(&table, STREAM, one, 1010, 1), Ok(()));
+    assert_eq!(
+        write(&table, STREAM, gone, 1010, 1),
+        Err(TaggedError::InvalidStag)
+    );
+    assert_eq!(write(&table, OTHER, of_other, 1010, 1), Ok(()));
+    assert_eq!(table.try_deregister(keys), Err(WindowsBound(2)));
+}
+
+#[test]
 fn a_registration_by_work_requests() {
     let table = table();
     let buffer = Buffer::zeroed(100).unwrap();

@@ -98,6 +98,8 @@ pub(super) enum Slot {
 #[derive(Debug)]
 pub(super) struct Bound {
     rkey: u32,
+    /// The connected QP that alone may use it.
+    only_qp: Option<u32>,
     /// Of the region.
     windows: Windows,
 }
@@ -227,11 +229,13 @@ impl MrTable {
         };
         let emptied = bound.take().and_then(|bound| self.take_window(bound));
         if let Some((registration, windows)) = next {
+            let only_qp = registration.only_qp;
             self.remote
                 .write()
                 .insert(bind.rkey, Arc::new(registration));
             *bound = Some(Bound {
                 rkey: bind.rkey,
+                only_qp,
                 windows,
             });
         }
@@ -401,19 +405,27 @@ impl MrTable {
 
     /// Empties the windows that are bound to a region.
     pub(super) fn unbind_all(&self, lkey: u32) {
-        let Some(of_region) = self
+        let of_region = self
             .local
             .read()
             .get(&lkey)
-            .and_then(|region| region.windows.clone())
-        else {
-            return;
-        };
+            .and_then(|region| region.windows.clone());
+        if let Some(of_region) = of_region {
+            self.unbind(|bound| Arc::ptr_eq(&bound.windows, &of_region));
+        }
+    }
+
+    /// Empties the windows of a connected QP that ends: its number may be another's soon.
+    pub(crate) fn close_windows_of(&self, qpn: u32) {
+        self.unbind(|bound| bound.only_qp == Some(qpn));
+    }
+
+    fn unbind(&self, which: impl Fn(&Bound) -> bool) {
         let mut emptied = Vec::new();
         let mut keyring = self.keyring.lock();
         for slot in keyring.slots.values_mut() {
             if let Slot::Window { bound, .. } = slot
-                && let Some(there) = bound.take_if(|it| Arc::ptr_eq(&it.windows, &of_region))
+                && let Some(there) = bound.take_if(|bound| which(bound))
             {
                 emptied.extend(self.take_window(there));
             }

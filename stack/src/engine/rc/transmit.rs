@@ -83,13 +83,16 @@ impl RcEngine {
         self.mpa.choose_mulpdu(chosen);
     }
 
-    /// Whether a work request or answer could become FPDUs now.
+    /// Whether a work request or answer could become FPDUs, or be done, now.
     pub(crate) fn can_make(&self) -> bool {
-        self.mpa.may_send()
-            && (self.sending.is_some()
+        if self.mpa.may_send() {
+            self.sending.is_some()
                 || self.stream.has_responses()
                 || self.may_begin()
-                || self.has_to_tell())
+                || self.has_to_tell()
+        } else {
+            self.may_begin_memory_work()
+        }
     }
 
     /// Segments of two messages are never mixed; where both a work request and an answer may begin, they take turns.
