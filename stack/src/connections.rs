@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::clock;
-use crate::driver::cm::{Cm, Happened};
+use crate::driver::cm::Cm;
 use crate::driver::startups::ListenerId;
 use crate::driver::tcp;
 use crate::{
@@ -151,35 +151,7 @@ impl ConnectionChannel {
     /// What happened first and was not taken yet. Waits at most `timeout` for it.
     #[must_use]
     pub fn next_event(&self, timeout: Duration) -> Option<ConnectionEvent> {
-        let happened = self.cm.wait(clock::now().checked_add(timeout))?;
-        Some(match happened {
-            Happened::Request { context, asked } => ConnectionEvent::Request {
-                context,
-                request: RcRequest { asked },
-            },
-            Happened::Established {
-                context,
-                established,
-            } => ConnectionEvent::Established {
-                context,
-                established,
-            },
-            Happened::Rejected { context, rejection } => {
-                ConnectionEvent::Rejected { context, rejection }
-            }
-            Happened::Failed {
-                context,
-                peer,
-                error,
-            } => ConnectionEvent::Failed {
-                context,
-                peer,
-                error,
-            },
-            Happened::Disconnected { context, end } => {
-                ConnectionEvent::Disconnected { context, end }
-            }
-        })
+        self.cm.wait(clock::now().checked_add(timeout))
     }
 }
 

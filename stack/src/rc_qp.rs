@@ -14,7 +14,7 @@ use dgiwarp_llp_tcp_mpa::{ConfigError, Error as MpaError, Event};
 use dgiwarp_rdmap::wire::AtomicOperation;
 
 use crate::driver::clock;
-use crate::driver::cm::{Asked, Caller, Cm, Happened};
+use crate::driver::cm::{Asked, Caller, Cm};
 use crate::driver::pairing::{Pairings, Start};
 use crate::driver::rc::{RcShared, Startup};
 use crate::driver::tcp;
@@ -23,9 +23,9 @@ use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
 use crate::engine::rc::{MemoryWork, RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
 use crate::statistics::{Counts as _, Entry};
 use crate::{
-    Access, Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Mw, MwBind, MwType,
-    Negotiation, Pairing, Pd, PostError, PostFailure, QpCounters, RcOptions, ReadDepths, RecvWr,
-    Rejection, Sge, Srq,
+    Access, ConnectionEvent, Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Mw, MwBind,
+    MwType, Negotiation, Pairing, Pd, PostError, PostFailure, QpCounters, RcOptions, ReadDepths,
+    RecvWr, Rejection, Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -353,10 +353,12 @@ impl RcQp {
         let cm = Cm::new().map_err(ConnectError::Device)?;
         self.begin_connect(&cm, to, mpa, private_data, 0)?;
         match cm.wait(None) {
-            Some(Happened::Established { established, .. }) => Ok(established),
-            Some(Happened::Rejected { rejection, .. }) => Err(ConnectError::Rejected(rejection)),
-            Some(Happened::Failed { error, .. }) => Err(error),
-            Some(Happened::Request { .. } | Happened::Disconnected { .. }) | None => {
+            Some(ConnectionEvent::Established { established, .. }) => Ok(established),
+            Some(ConnectionEvent::Rejected { rejection, .. }) => {
+                Err(ConnectError::Rejected(rejection))
+            }
+            Some(ConnectionEvent::Failed { error, .. }) => Err(error),
+            Some(ConnectionEvent::Request { .. } | ConnectionEvent::Disconnected { .. }) | None => {
                 unreachable!("the first that happens to an attempt, and it has a deadline")
             }
         }
@@ -608,6 +610,7 @@ impl Drop for RcQp {
             pairings.forget(self.qpn);
         }
         self.shared.close();
+        self.pd.rnic.shared.mrs.close_windows_of(self.qpn);
         let statistics = &self.pd.rnic.shared.statistics;
         statistics.end(&self.entry, &self.counters());
     }
@@ -648,12 +651,12 @@ impl RcListener {
     pub fn accept(&self, timeout: Duration) -> Result<Option<RcRequest>, ConnectError> {
         match self.cm.wait(clock::now().checked_add(timeout)) {
             None => Ok(None),
-            Some(Happened::Request { asked, .. }) => Ok(Some(RcRequest { asked })),
-            Some(Happened::Failed { error, .. }) => Err(error),
+            Some(ConnectionEvent::Request { request, .. }) => Ok(Some(request)),
+            Some(ConnectionEvent::Failed { error, .. }) => Err(error),
             Some(
-                Happened::Established { .. }
-                | Happened::Rejected { .. }
-                | Happened::Disconnected { .. },
+                ConnectionEvent::Established { .. }
+                | ConnectionEvent::Rejected { .. }
+                | ConnectionEvent::Disconnected { .. },
             ) => unreachable!("nothing that happens to a listener"),
         }
     }

@@ -20,8 +20,8 @@ use super::clock;
 use super::rc::{RcShared, Startup};
 use super::startups::{Failure, ListenerId, Outcome, Over, Startups};
 use crate::engine::mr::PdId;
-use crate::engine::rc::{RcConfig, RcEnd};
-use crate::{ConnectError, Error, MpaConfig};
+use crate::engine::rc::RcConfig;
+use crate::{ConnectError, ConnectionEvent, Error, MpaConfig, RcRequest};
 
 /// A request that waits for an answer.
 #[derive(Debug)]
@@ -30,32 +30,6 @@ pub(crate) struct Asked {
     pub(crate) peer: SocketAddr,
     pub(crate) connection: Box<Connection>,
     pub(crate) request: Request,
-}
-
-/// What happened to a connection. `context` is the number that the program gave the listener or the connection.
-#[derive(Debug)]
-pub(crate) enum Happened {
-    Request {
-        context: u64,
-        asked: Asked,
-    },
-    Established {
-        context: u64,
-        established: Established,
-    },
-    Rejected {
-        context: u64,
-        rejection: Rejection,
-    },
-    Failed {
-        context: u64,
-        peer: SocketAddr,
-        error: ConnectError,
-    },
-    Disconnected {
-        context: u64,
-        end: RcEnd,
-    },
 }
 
 /// A QP that is to be connected.
@@ -84,17 +58,17 @@ struct Callers {
 /// What happened and was not taken yet.
 #[derive(Debug)]
 pub(crate) struct CmQueue {
-    happened: Mutex<VecDeque<Happened>>,
+    happened: Mutex<VecDeque<ConnectionEvent>>,
     readable: EventFd,
 }
 
 impl CmQueue {
-    pub(crate) fn push(&self, happened: Happened) {
+    pub(crate) fn push(&self, happened: ConnectionEvent) {
         self.happened.lock().push_back(happened);
         let _ = self.readable.write(1);
     }
 
-    fn take(&self) -> Option<Happened> {
+    fn take(&self) -> Option<ConnectionEvent> {
         let mut happened = self.happened.lock();
         let first = happened.pop_front()?;
         if happened.is_empty() {
@@ -171,7 +145,7 @@ impl Cm {
         let (context, peer) = (caller.context, over.peer);
         let happened = match link(&caller, peer, over.outcome) {
             Ok(Ok(established)) => {
-                self.queue.push(Happened::Established {
+                self.queue.push(ConnectionEvent::Established {
                     context,
                     established,
                 });
@@ -179,8 +153,8 @@ impl Cm {
                 caller.qp.tell_end(&self.queue, context);
                 return;
             }
-            Ok(Err(rejection)) => Happened::Rejected { context, rejection },
-            Err(error) => Happened::Failed {
+            Ok(Err(rejection)) => ConnectionEvent::Rejected { context, rejection },
+            Err(error) => ConnectionEvent::Failed {
                 context,
                 peer,
                 error,
@@ -191,12 +165,12 @@ impl Cm {
     }
 
     /// What happened first and was not taken yet.
-    pub(crate) fn take(&self) -> Option<Happened> {
+    pub(crate) fn take(&self) -> Option<ConnectionEvent> {
         self.queue.take()
     }
 
     /// Waits for something to happen, going on with everything meanwhile. `None` at `deadline`.
-    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<Happened> {
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<ConnectionEvent> {
         loop {
             if let Some(happened) = self.take() {
                 return Some(happened);
@@ -285,7 +259,7 @@ fn link(
 }
 
 /// A startup of a listener is over: somebody asks, or failed to.
-fn arrived(over: Over) -> Happened {
+fn arrived(over: Over) -> ConnectionEvent {
     let (context, peer) = (over.context, over.peer);
     match over.outcome {
         Outcome::Mpa {
@@ -293,17 +267,19 @@ fn arrived(over: Over) -> Happened {
             connection,
             stream,
             ..
-        } => Happened::Request {
+        } => ConnectionEvent::Request {
             context,
-            asked: Asked {
-                stream,
-                peer,
-                connection,
-                request,
+            request: RcRequest {
+                asked: Asked {
+                    stream,
+                    peer,
+                    connection,
+                    request,
+                },
             },
         },
         Outcome::Mpa { .. } => unreachable!("not an outcome of a Responder before its answer"),
-        Outcome::Failed(failure) => Happened::Failed {
+        Outcome::Failed(failure) => ConnectionEvent::Failed {
             context,
             peer,
             error: failure.into(),

@@ -13,7 +13,7 @@ use dgiwarp_memory::tcp_progress;
 use nix::poll::PollFlags;
 
 use super::background::Background;
-use super::cm::{CmQueue, Happened};
+use super::cm::CmQueue;
 use super::cq::{CqShared, MemberId, Pace};
 use super::member::{Got, Qp};
 use super::posting::{Completions, Posting};
@@ -27,7 +27,7 @@ use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables, Waiter, WeakWaiter};
 use crate::engine::rc::{self, RcConfig, RcEnd, RcEngine, RcSendWqe, Taken};
 use crate::statistics::Counts;
-use crate::{ConnectError, Error, PostError, QpCounters, RcOptions, WcStatus};
+use crate::{ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus};
 
 /// Octets for TCP in one go, before other QPs get their turn.
 const TURN: usize = 1 << 20;
@@ -182,7 +182,7 @@ impl RcShared {
         self.run(|inner| {
             let ended = inner.link.as_ref().filter(|link| link.way_down.has_begun());
             match ended.and_then(|link| link.engine.end()) {
-                Some(end) => queue.push(Happened::Disconnected { context, end }),
+                Some(end) => queue.push(ConnectionEvent::Disconnected { context, end }),
                 None => inner.listener = Some((Arc::clone(queue), context)),
             }
         });
@@ -449,7 +449,7 @@ impl RcShared {
         if !link.way_down.has_begun()
             && let Some((queue, context)) = inner.listener.take()
         {
-            queue.push(Happened::Disconnected { context, end });
+            queue.push(ConnectionEvent::Disconnected { context, end });
         }
         let now = clock::now();
         let flushed = link.engine.poll_transmit(now).is_empty();
