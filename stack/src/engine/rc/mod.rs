@@ -387,6 +387,8 @@ mod operation_tests;
 #[cfg(test)]
 mod own_ends_tests;
 #[cfg(test)]
+mod stream_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod uncopied_tests;
