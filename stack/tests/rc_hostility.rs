@@ -1,22 +1,31 @@
 //! Peers of connected queue pairs that send what no peer should.
 //!
-//! The kernel's siw had four memory-safety faults of this kind in 2026; each has its test here, or in `rdmap::stream` where an exact answer is
-//! expected.
+//! The kernel's siw had memory-safety faults of this kind in 2026, which any peer could provoke. Each has its test here, named `siw_2026_…`:
+//!
+//! | fault of siw | test |
+//! |---|---|
+//! | an FPDU length below that of the headers, which underflowed (May) | `siw_2026_short_fpdu_length` |
+//! | a Read Response longer than was asked for, without the L bit (June) | `siw_2026_read_response_overrun` |
+//! | a header that cannot be parsed, and what had been set up for it (January) | `siw_2026_header_parse_failure` |
+//! | a malformed MPA Request, then a new connection: use after free (June) | `siw_2026_malformed_mpa_then_reconnect` |
+//!
+//! `rdmap::stream` and `engine::rc` test the same without sockets, for more octets.
 
 #![expect(clippy::unwrap_used, reason = "what the system refuses fails the test")]
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, Buffer, Config, Cq, MpaConfig, Mr, Pd, RcEnd, RcListener, RcQp, RcQpAttr, ReadDepths,
-    RecvWr, Rnic, WcStatus,
+    Access, Buffer, Config, Cq, MpaConfig, MpaRevision, Mr, Pd, RcEnd, RcListener, RcOperation,
+    RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
 };
 use dgiwarp_codec::crc;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha20Rng;
+use socket2::SockRef;
 
 const SOON: Duration = Duration::from_secs(10);
 /// "MPA ID Req Frame", CRC, revision 1, no private data.
@@ -106,9 +115,9 @@ fn terminate(stream: &mut TcpStream) -> [u8; 2] {
     [octets[20], octets[21]]
 }
 
-/// siw, 2026-05: an FPDU length below that of the headers.
+/// An FPDU length below that of the headers.
 #[test]
-fn fpdus_that_are_shorter_than_their_headers() {
+fn siw_2026_short_fpdu_length() {
     let target = Target::new();
     for ulpdu in [&[][..], &[0xc1], &[0xc1, 0x40], &[0x41; 17], &[0xc1; 13]] {
         let (qp, mut stream) = target.accept();
@@ -118,9 +127,9 @@ fn fpdus_that_are_shorter_than_their_headers() {
     }
 }
 
-/// siw, 2026-01: headers that cannot be parsed.
+/// Headers that cannot be parsed.
 #[test]
-fn headers_that_mean_nothing() {
+fn siw_2026_header_parse_failure() {
     let target = Target::new();
     let untagged = |opcode: u8, queue: u8| {
         let mut header = [0; 18];
@@ -145,7 +154,7 @@ fn headers_that_mean_nothing() {
     }
 }
 
-/// siw, 2026-06: a Read Response that nobody asked for, and more than was asked for, is placed nowhere.
+/// A Read Response that nobody asked for is placed nowhere.
 #[test]
 fn read_responses_that_nobody_asked_for() {
     let target = Target::new();
@@ -163,13 +172,133 @@ fn read_responses_that_nobody_asked_for() {
     }
 }
 
+/// A QP of ours that connects to a bare TCP stream, with `length` octets being read into the middle of its memory; the stream has the
+/// Read Request, whose sink STag is given.
+fn reading(target: &Target, length: u32) -> (RcQp, TcpStream, [u8; 4]) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let attr = RcQpAttr::new(&target.cq, &target.cq);
+    let qp = target.pd.create_rc_qp(&attr).unwrap();
+    let mpa = MpaConfig {
+        revision: MpaRevision::One,
+        ..MpaConfig::default()
+    };
+    let mut stream = thread::scope(|scope| {
+        let peer = scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            let mut request = [0; 20];
+            stream.read_exact(&mut request).unwrap();
+            assert_eq!(request, REQUEST);
+            stream.write_all(b"MPA ID Rep Frame\x40\x01\0\0").unwrap();
+            stream
+        });
+        qp.connect(address, &mpa, b"").unwrap();
+        peer.join().unwrap()
+    });
+    let sges = [target.mr.sge(4096..4096 + usize::try_from(length).unwrap())];
+    let read = RcOperation::Read {
+        rkey: 1,
+        remote_addr: 0,
+    };
+    qp.post_send(&[RcSendWr::new(7, read, &sges)]).unwrap();
+    // Length, untagged header, Read Request, pad to a multiple of four, CRC.
+    let mut request = [0; 2 + 18 + 28 + 4];
+    stream.read_exact(&mut request).unwrap();
+    let sink = request[20..24].try_into().unwrap();
+    (qp, stream, sink)
+}
+
+/// A segment of a Read Response.
+fn response(sink: [u8; 4], offset: u8, octets: usize, last: bool) -> Vec<u8> {
+    let mut ulpdu = vec![0x81 | u8::from(last) << 6, 0x42];
+    ulpdu.extend(sink);
+    ulpdu.extend([0, 0, 0, 0, 0, 0, 0, offset]);
+    ulpdu.resize(ulpdu.len() + octets, 0xee);
+    fpdu(&ulpdu)
+}
+
+/// A Read Response that is longer than what was asked for, with the L bit and without, at once and after a good segment.
+#[test]
+fn siw_2026_read_response_overrun() {
+    for (good, more, last) in [
+        (0, 65, false),
+        (0, 65, true),
+        (0, 1400, false),
+        (64, 1, false),
+        (32, 33, false),
+        (32, 33, true),
+    ] {
+        let target = Target::new();
+        let (qp, mut stream, sink) = reading(&target, 64);
+        let mut octets = Vec::new();
+        if good > 0 {
+            octets = response(sink, 0, good, false);
+        }
+        let offset = u8::try_from(good).unwrap();
+        octets.extend(response(sink, offset, more, last));
+        stream.write_all(&octets).unwrap();
+        let wc = target.cq.wait(SOON).unwrap().expect("a completion");
+        assert_ne!(wc.status, WcStatus::Success);
+        assert_eq!(terminate(&mut stream), [0x11, 0x01]);
+        let end = qp.end().expect("the connection is over");
+        assert_eq!(end.to_string(), "tagged segment: base or bounds violation");
+        let memory = target.memory.to_vec(0, 8192);
+        let outside = memory[..4096].iter().chain(&memory[4096 + good..]);
+        assert!(outside.into_iter().all(|octet| *octet == 0));
+        assert_eq!(memory[4096..4096 + good], vec![0xee; good]);
+    }
+}
+
+/// An Initiator that asks for peer-to-peer mode and leaves before its RTR indication, which crashes the kernel under siw.
+#[test]
+fn an_initiator_that_leaves_before_its_rtr_indication() {
+    let target = Target::new();
+    for reset in [false, true] {
+        for flags in [[0x80, 0x80], [0x80, 0x40], [0x80, 0xc0]] {
+            let mut stream = TcpStream::connect(target.address()).unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            let [a, b] = flags;
+            stream.write_all(b"MPA ID Req Frame\x50\x02\0\x04").unwrap();
+            stream.write_all(&[a, 1, b, 1]).unwrap();
+            let attr = RcQpAttr::new(&target.cq, &target.cq);
+            let qp = target.pd.create_rc_qp(&attr).unwrap();
+            let sges = [target.mr.sge(..100)];
+            let receive = RecvWr {
+                wr_id: 0,
+                sges: &sges,
+            };
+            qp.post_recv(&[receive]).unwrap();
+            let request = target.listener.accept(SOON).unwrap().expect("a request");
+            let depths = ReadDepths { ird: 1, ord: 1 };
+            let negotiation = request.accept(&qp, depths, b"").unwrap();
+            assert!(negotiation.rtr.is_some());
+            // It waits for the indication.
+            qp.post_send(&[RcSendWr::send(1, &sges)]).unwrap();
+            let mut reply = [0; 24];
+            stream.read_exact(&mut reply).unwrap();
+            if reset {
+                let linger = Some(Duration::ZERO);
+                SockRef::from(&stream).set_linger(linger).unwrap();
+            }
+            drop(stream);
+            let end = target.end_of(&qp);
+            assert!(matches!(end, RcEnd::PeerClosed | RcEnd::Mpa(_)), "{end}");
+            let wc = target.cq.wait(SOON).unwrap().expect("the other completion");
+            assert_eq!(wc.status, WcStatus::Flushed);
+        }
+    }
+    let (qp, _stream) = target.accept();
+    assert_eq!(qp.end(), None, "the next one is served");
+}
+
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// siw, 2026-06: a malformed MPA request, then a good one from the same host, again and again. Nothing of either is left.
+/// A malformed MPA Request, then a good one from the same host, again and again. Nothing of either is left.
 #[test]
-fn malformed_requests_and_then_good_ones() {
+fn siw_2026_malformed_mpa_then_reconnect() {
     let target = Target::new();
     drop(target.accept());
     while target.cq.poll_one().unwrap().is_some() {}
