@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use dgiwarp::{
     Access, Buffer, Config, Cq, MpaConfig, MpaRevision, Mr, Pd, RcEnd, RcListener, RcOperation,
-    RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
+    RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
 };
 use dgiwarp_codec::crc;
 use rand::{RngExt, SeedableRng};
@@ -177,7 +177,14 @@ fn read_responses_that_nobody_asked_for() {
 fn reading(target: &Target, length: u32) -> (RcQp, TcpStream, [u8; 4]) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    let attr = RcQpAttr::new(&target.cq, &target.cq);
+    let options = RcOptions {
+        hello: false,
+        ..RcOptions::default()
+    };
+    let attr = RcQpAttr {
+        options: Some(options),
+        ..RcQpAttr::new(&target.cq, &target.cq)
+    };
     let qp = target.pd.create_rc_qp(&attr).unwrap();
     let mpa = MpaConfig {
         revision: MpaRevision::One,

@@ -8,10 +8,10 @@ use dgiwarp_memory::Access;
 use dgiwarp_rdmap::wire::AtomicOperation;
 use proptest::prelude::*;
 
-use super::tests::{End, PD, now, pair_of};
+use super::tests::{End, FOREIGN, PD, now, pair_of};
 use super::*;
 use crate::engine::mr::Keys;
-use crate::{Wc, WcOpcode};
+use crate::{RcOptions, Wc, WcOpcode};
 
 /// What one end has at last: its memory, and what completed of its sends and receives.
 type Outcome = (Vec<u8>, Vec<Completion>, Vec<Completion>);
@@ -71,8 +71,9 @@ fn at(keys: Keys, addr: u64) -> (STag, TaggedOffset) {
 }
 
 /// Messages of every kind both ways, each in memory of its own; the outcome at both ends.
-fn exchange(config: &Config, cuts: &[usize]) -> (Outcome, Outcome) {
-    let (mut client, mut server) = pair_of(2, config);
+fn exchange(config: &Config, hello: bool, cuts: &[usize]) -> (Outcome, Outcome) {
+    let options = RcOptions { hello, ..FOREIGN };
+    let (mut client, mut server) = pair_of(2, config, [options; 2]);
     for (end, first) in [(&mut client, 1u8), (&mut server, 2)] {
         let octets: Vec<u8> = (0..=u8::MAX)
             .map(|i| i.wrapping_mul(7).wrapping_add(first))
@@ -168,17 +169,18 @@ fn ulpdu(
 }
 
 proptest! {
-    /// With and without Markers and CRCs.
+    /// With and without Markers, CRCs and greetings of our own kind.
     #[test]
     fn any_cut_of_the_stream_gives_the_same_messages(
         config in configs(),
+        hello in any::<bool>(),
         cuts in proptest::collection::vec(prop_oneof![1usize..9, 1usize..3000], 1..200),
     ) {
-        let whole = exchange(&config, &[usize::MAX]);
+        let whole = exchange(&config, hello, &[usize::MAX]);
         // All of it happened.
         prop_assert_eq!((whole.0.1.len(), whole.0.2.len()), (6, 4));
         prop_assert!(whole.0.1.iter().all(|wc| wc.2 == WcStatus::Success));
-        prop_assert!(exchange(&config, &cuts) == whole);
+        prop_assert!(exchange(&config, hello, &cuts) == whole);
     }
 
     /// FPDUs whose CRC is right, and octets that are no FPDUs.
@@ -189,7 +191,7 @@ proptest! {
         noise in proptest::collection::vec(any::<u8>(), 0..100),
         cuts in proptest::collection::vec(1usize..300, 1..50),
     ) {
-        let (_, mut end) = pair_of(2, &config);
+        let (_, mut end) = pair_of(2, &config, [FOREIGN; 2]);
         end.memory.write(0, &[0x5a; 16_384]);
         let open = end.memory.region().part(OPEN.start, OPEN.len()).unwrap();
         let keys = end.mrs.register(open, 4096, Access::all(), PD);
