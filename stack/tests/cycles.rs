@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, Buffer, Config, MpaConfig, RcListener, RcOperation, RcQpAttr, RcSendWr, ReadDepths,
-    RecvWr, Rnic, WcOpcode, WcStatus,
+    Access, Buffer, Config, MpaConfig, MwType, RcListener, RcOperation, RcQpAttr, RcSendWr,
+    ReadDepths, RecvWr, Rnic, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -111,6 +111,28 @@ fn connection_cycle(rnic: &Rnic, number: u32) {
         assert_eq!(wc.status, WcStatus::Success);
     }
     assert_eq!(memory.to_vec(1000, 4), number.to_le_bytes());
+    let mw = pd.alloc_mw(MwType::Two);
+    let fast = pd.alloc_mr(8192);
+    fast.map(memory.region(), 0).unwrap();
+    let bind = RcOperation::BindMw {
+        rkey: mw.rkey(),
+        lkey: mr.lkey(),
+        addr: mr.addr(),
+        length: 100,
+        access: Access::REMOTE_READ,
+        zero_based: false,
+    };
+    let register = RcOperation::RegisterMr {
+        rkey: fast.rkey(),
+        access: Access::LOCAL_WRITE,
+    };
+    client
+        .post_send(&[RcSendWr::new(5, bind, &[]), RcSendWr::new(6, register, &[])])
+        .unwrap();
+    for wr_id in [5, 6] {
+        let wc = cq.wait(SOON).unwrap().expect("a completion");
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+    }
     match number % 4 {
         0 => server.disconnect(),
         1 => {
