@@ -6,8 +6,8 @@ use core::time::Duration;
 use std::net::SocketAddr;
 
 use dgiwarp::{
-    Access, Buffer, Config, Cq, MpaConfig, Mr, Negotiation, RcEnd, RcListener, RcOperation, RcQp,
-    RcQpAttr, RcSendWr, RecvWr, Rnic, Wc, WcOpcode, WcStatus,
+    Access, Buffer, Config, Cq, MpaConfig, Mr, Negotiation, NoReceive, RcEnd, RcListener,
+    RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, RecvWr, Rnic, Wc, WcOpcode, WcStatus,
 };
 use dgiwarp_conform::siw::{GUEST_IP, GuestCommand, HOST_IP, Vm};
 
@@ -116,7 +116,7 @@ impl<'a> Siw<'a> {
 }
 
 fn start_server(vm: &Vm, port: u16) -> GuestCommand {
-    let server = vm.spawn(&format!("siw-ops server {port}"), LIMIT * 10);
+    let server = vm.spawn(&format!("siw-ops server {port}"), LIMIT * 30);
     vm.wait_listening(port).unwrap();
     server.unwrap()
 }
@@ -161,7 +161,16 @@ impl<'a> Ops<'a> {
         let rnic = Rnic::open(Config::default()).unwrap();
         let pd = rnic.alloc_pd();
         let cq = rnic.create_cq(64).unwrap();
-        let qp = pd.create_rc_qp(&RcQpAttr::new(&cq, &cq)).unwrap();
+        // A message without a receive is refused, as everybody but us does.
+        let options = RcOptions {
+            no_receive: NoReceive::Terminate,
+            ..RcOptions::default()
+        };
+        let attr = RcQpAttr {
+            options: Some(options),
+            ..RcQpAttr::new(&cq, &cq)
+        };
+        let qp = pd.create_rc_qp(&attr).unwrap();
         let register = |octets: usize| {
             let buffer = Buffer::zeroed(octets).unwrap();
             let mr = pd.register(buffer.region(), Access::all()).unwrap();

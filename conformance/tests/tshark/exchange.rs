@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use dgiwarp::{
     Access, AtomicOperation, Buffer, Config, Cq, MpaConfig, MpaRevision, Mr, Pd, RcListener,
-    RcOperation, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Sge, WcOpcode, WcStatus,
+    RcOperation, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, RtrSet, Sge, WcOpcode,
+    WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -162,26 +163,47 @@ fn refused() -> u64 {
     client.fpdus() + server.fpdus()
 }
 
-/// Runs all, and says how many FPDUs there were.
+/// CRCs on and off, revisions 1 and 2, and peer-to-peer mode with either RTR indication.
+fn settings() -> Vec<MpaConfig> {
+    let mut settings = Vec::new();
+    for crc in [true, false] {
+        for revision in [MpaRevision::One, MpaRevision::Two] {
+            settings.push(MpaConfig {
+                crc,
+                revision,
+                ..MpaConfig::default()
+            });
+        }
+        for read in [true, false] {
+            let rtr = RtrSet {
+                read,
+                write: !read,
+                ..RtrSet::NONE
+            };
+            settings.push(MpaConfig {
+                crc,
+                peer_to_peer: true,
+                rtr,
+                ..MpaConfig::default()
+            });
+        }
+    }
+    settings
+}
+
+/// Runs all, and says how many FPDUs there were, and how many of them on connections without CRCs.
 #[expect(
     clippy::disallowed_methods,
     reason = "no descriptor tells when the capture has everything"
 )]
 pub(crate) fn run() {
-    let default = MpaConfig::default();
-    let peer_to_peer = MpaConfig {
-        peer_to_peer: true,
-        ..default.clone()
-    };
-    let first_revision = MpaConfig {
-        revision: MpaRevision::One,
-        ..default.clone()
-    };
-    let mut fpdus = refused();
-    for mpa in [default, peer_to_peer, first_revision] {
-        fpdus += traffic(&mpa);
+    let (mut fpdus, mut without_crc) = (refused(), 0);
+    for mpa in settings() {
+        let more = traffic(&mpa);
+        fpdus += more;
+        without_crc += if mpa.crc { 0 } else { more };
     }
-    println!("fpdus={fpdus}");
+    println!("fpdus={fpdus} {without_crc}");
     // What arrived last is on its way into the capture.
     thread::sleep(Duration::from_millis(300));
 }
