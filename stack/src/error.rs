@@ -137,6 +137,9 @@ pub enum PostError {
     /// A group cannot be read from.
     #[error("a group cannot be read from")]
     Group,
+    /// The peer is not dgiwarp, and takes no Sends with immediate: no RFC has them.
+    #[error("the peer takes no Sends with immediate")]
+    NoImmediates,
     /// The QP is being destroyed.
     #[error("the queue pair is not able to send")]
     State,

@@ -80,6 +80,13 @@ pub enum RcOperation {
         /// [`Access::REMOTE_INVALIDATE`](crate::Access::REMOTE_INVALIDATE), else the connection ends.
         invalidate: Option<u32>,
     },
+    /// Send with 32 bits that come with the message. No RFC has it: only a peer that is dgiwarp too takes it
+    /// ([`RcOptions::hello`]). With another one posting it fails with [`PostError::NoImmediates`]; posted before it is known who the peer is, it
+    /// waits for that up to two seconds, and with another one it then ends the connection.
+    SendImmediate {
+        /// The 32 bits.
+        immediate: u32,
+    },
     /// Write to the peer's memory (RFC 5040 §5.1).
     Write {
         /// The remote key of the target region.
@@ -453,7 +460,9 @@ impl RcQp {
     fn wqe(&self, wr: &RcSendWr<'_>) -> Result<RcSendWqe, PostError> {
         let sends = matches!(
             wr.operation,
-            RcOperation::Send { .. } | RcOperation::Write { .. }
+            RcOperation::Send { .. }
+                | RcOperation::SendImmediate { .. }
+                | RcOperation::Write { .. }
         );
         let memory = matches!(
             wr.operation,
@@ -475,6 +484,11 @@ impl RcQp {
         } else {
             return Err(PostError::Malformed);
         };
+        if matches!(wr.operation, RcOperation::SendImmediate { .. })
+            && self.shared.peer_refuses_immediates()
+        {
+            return Err(PostError::NoImmediates);
+        }
         if matches!(wr.operation, RcOperation::Atomic { .. }) && length != OPERAND {
             return Err(PostError::Malformed);
         }
@@ -557,6 +571,7 @@ fn work(operation: RcOperation) -> RcWork {
         RcOperation::Send { invalidate } => RcWork::Send {
             invalidate: invalidate.map(STag::new),
         },
+        RcOperation::SendImmediate { immediate } => RcWork::SendImmediate { immediate },
         RcOperation::Write {
             rkey,
             remote_addr,

@@ -97,6 +97,8 @@ pub(crate) struct RcShared {
     blocked: AtomicBool,
     /// A receive was posted for which something waits.
     kicked: AtomicBool,
+    /// The peer takes no Sends with immediate.
+    refuses_immediates: AtomicBool,
     /// The completion queue knows that the peer may have to be told what was placed.
     owing: AtomicBool,
     /// Whether work requests may be posted.
@@ -138,6 +140,7 @@ impl RcShared {
             unsent: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             kicked: AtomicBool::new(false),
+            refuses_immediates: AtomicBool::new(false),
             owing: AtomicBool::new(false),
             open: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
@@ -165,6 +168,11 @@ impl RcShared {
             recv_cq: &self.recv_cq,
             posting: &self.posting,
         }
+    }
+
+    /// Whether the peer is known to take no Sends with immediate.
+    pub(crate) fn peer_refuses_immediates(&self) -> bool {
+        self.refuses_immediates.load(Ordering::Relaxed)
     }
 
     /// Claims the QP for a connection. Returns whether it was free.
@@ -321,6 +329,8 @@ impl RcShared {
                 .resume(clock::now(), self.tables(), &mut completions);
             self.pause_or_go_on(link);
         }
+        let refuses = link.engine.peer_refuses_immediates();
+        self.refuses_immediates.store(refuses, Ordering::Relaxed);
         self.posting.empty(|wqe| link.engine.accept(wqe));
         if !link.engine.is_idle() {
             self.transmit(link);

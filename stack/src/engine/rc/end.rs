@@ -32,6 +32,9 @@ pub enum RcEnd {
     /// A Read or atomic was posted on a connection that was agreed on without any (an ORD of zero).
     #[error("the connection allows no RDMA Reads and no atomics")]
     NoReads,
+    /// A Send with immediate was posted before it was known that the peer takes none: it is not dgiwarp.
+    #[error("the peer takes no Sends with immediate")]
+    NoImmediates,
 }
 
 /// What an end does to the work request that the peer was at: the one that its Terminate names, or else the oldest.
@@ -52,7 +55,7 @@ pub(super) fn blame(end: RcEnd) -> WcStatus {
         RcEnd::Stream(_) => WcStatus::Flushed,
         RcEnd::LocalProtection => WcStatus::LocalProtection,
         RcEnd::Bind(_) => WcStatus::MwBind,
-        RcEnd::NoReads => WcStatus::General,
+        RcEnd::NoReads | RcEnd::NoImmediates => WcStatus::General,
     }
 }
 

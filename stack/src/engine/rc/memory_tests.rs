@@ -184,7 +184,9 @@ fn what_a_window_refuses() {
         match &mut work {
             RcWork::Write { stag, .. } | RcWork::Read { stag, .. } => *stag = STag::new(key),
             RcWork::Send { invalidate } => *invalidate = Some(STag::new(key)),
-            RcWork::Atomic { .. } | RcWork::Memory(_) => unreachable!("none of them"),
+            RcWork::SendImmediate { .. } | RcWork::Atomic { .. } | RcWork::Memory(_) => {
+                unreachable!("none of them")
+            }
         }
         server
             .mrs

@@ -167,6 +167,7 @@ impl RcEngine {
         let deadlines = [
             self.nudge.deadline(),
             self.acquaintance_deadline(),
+            self.greeting_deadline(),
             self.parked_deadline(),
         ];
         let first = deadlines.into_iter().flatten().min();
@@ -238,7 +239,7 @@ impl RcEngine {
     /// Whether there is nothing to transmit, to complete or to close.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.end.is_none() && self.mpa.is_drained() && !self.can_make()
+        self.end.is_none() && self.mpa.is_drained() && !self.can_make() && !self.has_timed_out()
     }
 
     /// Whether something is there for TCP now.
@@ -336,7 +337,7 @@ impl RcEngine {
         self.parked = Parked::default();
         match end {
             // RFC 5040 §7.1 rule 1: the peer is told of local errors too, without headers.
-            RcEnd::LocalProtection | RcEnd::Bind(_) | RcEnd::NoReads => {
+            RcEnd::LocalProtection | RcEnd::Bind(_) | RcEnd::NoReads | RcEnd::NoImmediates => {
                 self.stream.fail(StreamError::LocalProtection);
             }
             RcEnd::PeerClosed | RcEnd::Closed | RcEnd::Mpa(_) | RcEnd::Stream(_) => {}

@@ -367,3 +367,40 @@ fn waiting_for_a_receive_has_its_limit() {
     assert_eq!(status, WcStatus::RnrRetryExceeded);
     assert!(options.no_receive == NoReceive::Wait);
 }
+
+#[test]
+fn a_send_carries_an_immediate_to_our_own_kind() {
+    let work = RcWork::SendImmediate { immediate: 0xbeef };
+    let (mut client, mut server) = pair_of(1, &MpaConfig::default(), [RcOptions::default(); 2]);
+    server.post_recv(9, 0, 100);
+    server.post_recv(10, 0, 100);
+    let sges = [client.sge(0, 10)];
+    client.post(1, work, &sges, false);
+    send(&mut client, 2, 10);
+    // Only the greeting until the peer's was heard.
+    assert_eq!(client.engine.poll_transmit(now()).len(), 20);
+    settle(&mut client, &mut server, 9);
+    let received = &server.completed.received;
+    assert_eq!(ids(received), [9, 10]);
+    let found = [0, 1].map(|i: usize| (received[i].opcode, received[i].immediate));
+    let recv = crate::WcOpcode::Recv;
+    assert_eq!(found, [(recv, Some(0xbeef)), (recv, None)]);
+    tell(&mut server);
+    settle(&mut client, &mut server, 9);
+    assert_eq!(ids(&client.completed.sent), [1, 2]);
+}
+
+#[test]
+fn a_foreign_peer_gets_no_send_with_immediate() {
+    let options = [RcOptions::default(), FOREIGN];
+    let (mut client, mut server) = pair_of(1, &MpaConfig::default(), options);
+    let sges = [client.sge(0, 10)];
+    client.post(1, RcWork::SendImmediate { immediate: 5 }, &sges, false);
+    client.carry_to(&mut server, 100);
+    let due = now() + Duration::from_secs(3);
+    client.engine.handle_timeout(due);
+    client.work(|_, _, _| ());
+    assert_eq!(client.completed.sent[0].status, WcStatus::General);
+    assert_eq!(client.engine.end(), Some(RcEnd::NoImmediates));
+    assert!(client.engine.peer_refuses_immediates());
+}

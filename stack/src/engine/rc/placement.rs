@@ -10,6 +10,8 @@ use crate::{Completion, RcOptions};
 /// How long completions wait for the peer to say who it is, from the first message that leaves: then it is taken for a foreign one that has
 /// nothing to say.
 const ACQUAINTANCE: Duration = Duration::from_millis(100);
+/// How long a Send with immediate waits for the peer to say who it is.
+const GREETING: Duration = Duration::from_secs(2);
 /// Messages, and octets of them, that are placed before their sender is told of it without having asked.
 const TELL_MESSAGES: u64 = 64;
 const TELL_OCTETS: usize = 256 << 10;
@@ -30,6 +32,12 @@ pub(super) fn capabilities(options: RcOptions) -> Option<Capabilities> {
 #[derive(Debug, Default)]
 pub(super) struct Placement {
     acquaintance: Acquaintance,
+    /// Until when a Send with immediate waits for the peer to say who it is.
+    greeting: Option<Instant>,
+    /// It has waited long enough.
+    no_greeting: bool,
+    /// A time is over, and what follows from that is not done.
+    timed_out: bool,
     /// Octets received since the peer was told.
     octets: usize,
     /// When something was placed that the peer was not told of.
@@ -115,7 +123,60 @@ impl RcEngine {
     pub(super) fn end_acquaintance(&mut self, now: Instant) {
         if self.acquaintance_deadline().is_some_and(|it| it <= now) {
             self.placement.acquaintance = Acquaintance::Over;
+            self.placement.timed_out = true;
         }
+        if self.greeting_deadline().is_some_and(|it| it <= now) {
+            self.placement.no_greeting = true;
+        }
+    }
+
+    /// Whether a time is over and `make_fpdus` has to do what follows, or is to begin.
+    #[inline]
+    pub(super) fn has_timed_out(&self) -> bool {
+        self.placement.timed_out || self.parked_too_long || self.awaits_greeting()
+    }
+
+    pub(super) fn end_timeouts(&mut self) {
+        self.placement.timed_out = false;
+    }
+
+    /// Whether a Send with immediate has to wait for the peer to say who it is, and its time has not begun.
+    fn awaits_greeting(&self) -> bool {
+        !self.has_met_peer()
+            && self.placement.greeting.is_none()
+            && self
+                .sends
+                .next()
+                .is_some_and(|(_, wqe)| matches!(wqe.work, RcWork::SendImmediate { .. }))
+    }
+
+    /// Whether it is known who the peer is, or was waited for in vain.
+    pub(super) fn has_met_peer(&self) -> bool {
+        self.stream.own_ends().peer() != Peer::Unknown || self.placement.no_greeting
+    }
+
+    /// Whether the peer is known to take no Sends with immediate.
+    #[inline]
+    pub(crate) fn peer_refuses_immediates(&self) -> bool {
+        self.has_met_peer() && !self.peer_takes_immediates()
+    }
+
+    pub(super) fn peer_takes_immediates(&self) -> bool {
+        match self.stream.own_ends().peer() {
+            Peer::Own(capabilities) => capabilities.contain(Capabilities::TAKES_IMMEDIATES),
+            Peer::Unknown | Peer::Foreign => false,
+        }
+    }
+
+    /// If a Send with immediate waits for the peer to say who it is, that has its time from now on.
+    pub(super) fn expect_greeting(&mut self, now: Instant) {
+        if self.awaits_greeting() {
+            self.placement.greeting = Some(now + GREETING);
+        }
+    }
+
+    pub(super) fn greeting_deadline(&self) -> Option<Instant> {
+        self.placement.greeting.filter(|_| !self.has_met_peer())
     }
 
     /// So many octets were received and handled.
@@ -173,10 +234,9 @@ impl RcEngine {
             let ulpdu = self.stream.own_ends_mut().placed(asks);
             self.put(now, &ulpdu, &[]);
         }
-        self.placement = Placement {
-            acquaintance: self.placement.acquaintance,
-            ..Placement::default()
-        };
+        self.placement.tell = false;
+        self.placement.octets = 0;
+        self.placement.since = None;
     }
 
     /// Whether to ask for an acknowledgement of the work request that leaves next.
@@ -187,7 +247,10 @@ impl RcEngine {
             && own_ends.should_ask()
             && self.may_begin()
             && self.sends.next().is_some_and(|(_, wqe)| {
-                matches!(wqe.work, RcWork::Send { .. } | RcWork::Write { .. })
+                matches!(
+                    wqe.work,
+                    RcWork::Send { .. } | RcWork::SendImmediate { .. } | RcWork::Write { .. }
+                )
             })
     }
 }

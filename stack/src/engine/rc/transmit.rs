@@ -6,7 +6,7 @@ use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_llp_tcp_mpa::Connection;
 use dgiwarp_memory::{AtomicError, RegionSlice};
-use dgiwarp_rdmap::stream::{Message, ReadSource, Response, SendKind, SourceUse};
+use dgiwarp_rdmap::stream::{Message, OwnEnds, ReadSource, Response, SendKind, SourceUse};
 use dgiwarp_rdmap::wire::{AtomicRequest, ImmediateData};
 
 use super::wqe::{RcData, RcWork};
@@ -58,6 +58,7 @@ impl RcEngine {
             self.refuse_parked(tables, completions);
             return;
         }
+        self.end_timeouts();
         self.greet(now);
         while if self.mpa.may_send() {
             self.mpa.poll_transmit(now).len() < WINDOW
@@ -73,6 +74,7 @@ impl RcEngine {
                 }
             }
         }
+        self.expect_greeting(now);
         // An invalidation is done when its turn has come.
         self.complete_sends(completions);
     }
@@ -123,6 +125,7 @@ impl RcEngine {
         let outstanding = self.stream.outstanding();
         let credit = match wqe.work {
             RcWork::Send { .. } | RcWork::Write { .. } | RcWork::Memory(_) => true,
+            RcWork::SendImmediate { .. } => self.has_met_peer(),
             // Without any credit ever it begins in order to fail.
             RcWork::Read { .. } | RcWork::Atomic { .. } => {
                 let limit = self.stream.request_limit();
@@ -153,6 +156,19 @@ impl RcEngine {
                 let kind = SendKind {
                     solicited,
                     invalidate,
+                };
+                let message = self.stream.send(length, kind);
+                self.sending = Some(Sending { number, message });
+                self.go_on(now, tables)
+            }
+            RcWork::SendImmediate { immediate } => {
+                if !self.peer_takes_immediates() {
+                    return Err(Stop::Ended(RcEnd::NoImmediates, Some(number)));
+                }
+                self.put(now, &OwnEnds::immediate(immediate), &[]);
+                let kind = SendKind {
+                    solicited,
+                    invalidate: None,
                 };
                 let message = self.stream.send(length, kind);
                 self.sending = Some(Sending { number, message });

@@ -20,6 +20,10 @@ pub(crate) enum RcWork {
     Send {
         invalidate: Option<STag>,
     },
+    /// Between ends of our own kind only.
+    SendImmediate {
+        immediate: u32,
+    },
     Write {
         stag: STag,
         start: TaggedOffset,
@@ -129,7 +133,7 @@ impl RcSendWqe {
 
     fn opcode(&self) -> WcOpcode {
         match self.work {
-            RcWork::Send { .. } => WcOpcode::Send,
+            RcWork::Send { .. } | RcWork::SendImmediate { .. } => WcOpcode::Send,
             RcWork::Write { .. } => WcOpcode::RdmaWrite,
             RcWork::Read { .. } => WcOpcode::RdmaRead,
             RcWork::Atomic {
