@@ -28,6 +28,8 @@
 #include <rdma/rdma_verbs.h>
 
 #define BUFFER_LEN (65u << 20)
+/* What is registered until HELLO asks for more: all of it takes its time. */
+#define LEAST_LEN (1u << 20)
 #define MAX_PRIVATE 255
 /* siw counts its own four octets in the same octet. */
 #define MAX_REPLY 251
@@ -41,7 +43,7 @@ struct command {
 	uint32_t offset, len;
 };
 
-/* To HELLO our buffer, else value and what was asked for. The value is the FNV-1a hash of octets of our buffer, error the errno of a
+/* To HELLO our buffer, of which `len` octets at least are registered, else value and what was asked for. The value is the FNV-1a hash of octets of our buffer, error the errno of a
  * request that was not taken. */
 struct answer {
 	uint32_t operation, rkey;
@@ -97,15 +99,22 @@ static void post_command_receive(struct rdma_cm_id *id)
 		cannot("rdma_post_recv");
 }
 
-static void prepare(struct rdma_cm_id *id)
+static void register_buffer(struct rdma_cm_id *id, uint32_t len)
 {
 	int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
+	buffer_mr = ibv_reg_mr(id->pd, buffer, len, all);
+	if (!buffer_mr)
+		die("register the buffer");
+}
+
+static void prepare(struct rdma_cm_id *id)
+{
 	gone = 0;
-	buffer_mr = ibv_reg_mr(id->pd, buffer, BUFFER_LEN, all);
+	register_buffer(id, LEAST_LEN);
 	command_mr = rdma_reg_msgs(id, &command, sizeof(command));
 	answer_mr = rdma_reg_msgs(id, &answer, sizeof(answer));
-	if (!buffer_mr || !command_mr || !answer_mr)
+	if (!command_mr || !answer_mr)
 		die("register");
 	post_command_receive(id);
 }
@@ -241,9 +250,13 @@ static int obey(struct rdma_cm_id *id, struct command now)
 	answer = (struct answer){ .operation = now.operation };
 	switch (now.operation) {
 	case HELLO:
+		if (now.len > buffer_mr->length && now.len <= BUFFER_LEN) {
+			ibv_dereg_mr(buffer_mr);
+			register_buffer(id, now.len);
+		}
 		answer.rkey = buffer_mr->rkey;
 		answer.addr = (uintptr_t)buffer;
-		answer.len = BUFFER_LEN;
+		answer.len = buffer_mr->length;
 		return reply(id, 0);
 	case DIGEST:
 		answer.value = fnv1a(at, now.len);

@@ -2,7 +2,7 @@
 
 use dgiwarp::{MpaConfig, RcOperation, RcSendWr, WcOpcode, WcStatus};
 
-use super::ops::{DIGEST, Initiator, Ops, READ, ROOM, SEND_INVALIDATE, Siw, WRITE};
+use super::ops::{DIGEST, Initiator, Ops, READ, SEND_INVALIDATE, Siw, WRITE};
 use super::{fnv1a, pattern, repeated};
 
 /// Both MULPDUs, of Writes and of Sends, and one octet to each side, at an MTU of 1,500: 1442 octets less the header.
@@ -155,7 +155,7 @@ fn solicited(siw: &Siw<'_>) {
 pub(crate) fn all(siw: &Siw<'_>) {
     let mpa = MpaConfig::default();
     for (initiator, room, sizes) in [
-        (Initiator::We, ROOM, &SIZES[..]),
+        (Initiator::We, (64 << 20) + 64, &SIZES[..]),
         (Initiator::Siw, 1 << 20, &[0, 1, 1425, 100_001]),
     ] {
         let ops = Ops::connect(siw, &mpa, initiator, room);

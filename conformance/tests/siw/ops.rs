@@ -19,8 +19,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 const COMMAND: usize = 24;
 /// Octets of an answer.
 const ANSWER: usize = 32;
-/// Octets of the guest's buffer.
-pub(crate) const ROOM: u32 = 65 << 20;
+/// Octets of the guest's buffer that are there at least.
+const LEAST_ROOM: u32 = 1 << 20;
 
 pub(crate) const HELLO: u32 = 0;
 pub(crate) const DIGEST: u32 = 1;
@@ -138,6 +138,8 @@ pub(crate) struct Ops<'a> {
     guest: Guest,
     /// Key and address of the guest's buffer.
     pub(crate) theirs: (u32, u64),
+    /// Octets of it.
+    pub(crate) their_room: u32,
 }
 
 /// What the guest answers.
@@ -214,16 +216,20 @@ impl<'a> Ops<'a> {
             siw,
             guest,
             theirs: (0, 0),
+            their_room: 0,
         };
         ops.hello();
         ops
     }
 
     fn hello(&mut self) {
-        self.command(HELLO, 0, 0);
+        // Its offsets are other ones than ours.
+        let room = u32::try_from(self.memory.0.len()).unwrap() + 64;
+        self.command(HELLO, 0, room);
         let answer = self.raw_answer().0;
         let word = |at: usize| u32::from_le_bytes(answer[at..at + 4].try_into().unwrap());
-        assert_eq!(word(16), ROOM);
+        self.their_room = word(16);
+        assert_eq!(self.their_room, room.max(LEAST_ROOM));
         let addr = u64::from_le_bytes(answer[8..16].try_into().unwrap());
         self.theirs = (word(4), addr);
     }

@@ -5,7 +5,7 @@
 
 use dgiwarp::{Access, AtomicOperation, MpaConfig, RcOperation, WcOpcode, WcStatus};
 
-use super::ops::{FLUSHED, HELLO, Initiator, Ops, READ, ROOM, SEND, SEND_INVALIDATE, Siw, WRITE};
+use super::ops::{FLUSHED, HELLO, Initiator, Ops, READ, SEND, SEND_INVALIDATE, Siw, WRITE};
 use super::raw::{CLIENT_SERVER, Raw};
 
 const OUR_ROOM: u32 = 4096;
@@ -39,7 +39,7 @@ const OF_OURS: &[OfOurs] = &[
     },
     OfOurs {
         what: "a Read beyond the end",
-        operation: |ops| ops.their_read(ROOM - 50),
+        operation: |ops| ops.their_read(ops.their_room - 50),
         length: 100,
         status: WcStatus::RemoteOperation,
         told: "layer 1, type 0, code 0x01",
@@ -57,7 +57,7 @@ const OF_OURS: &[OfOurs] = &[
     },
     OfOurs {
         what: "a Write beyond the end",
-        operation: |ops| ops.their_write(ROOM - 50),
+        operation: |ops| ops.their_write(ops.their_room - 50),
         length: 100,
         status: WcStatus::Success,
         told: "layer 1, type 1, code 0x01",
