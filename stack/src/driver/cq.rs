@@ -220,7 +220,10 @@ impl CqShared {
             EpollFlags::EPOLLRDHUP
         };
         let mut event = EpollEvent::new(flags, member.token(0));
-        let _ = self.sockets.modify(fd, &mut event);
+        // A hot socket may be outside of the set.
+        if self.sockets.modify(fd, &mut event).is_err() {
+            let _ = self.sockets.add(fd, event);
+        }
     }
 
     pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {

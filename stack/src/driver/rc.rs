@@ -493,9 +493,8 @@ impl RcShared {
     pub(super) fn with_socket<R>(&self, with: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
         self.run(|inner| {
             let link = inner.link.as_ref()?;
-            link.way_down
-                .is_watched()
-                .then(|| with(link.stream.as_fd()))
+            let looked_at = link.way_down.is_watched() && !link.paused;
+            looked_at.then(|| with(link.stream.as_fd()))
         })
     }
 
