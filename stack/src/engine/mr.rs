@@ -359,5 +359,3 @@ impl MrTable {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod window_tests;

@@ -436,3 +436,6 @@ impl MrTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Windows and fast registration.
 
-use super::*;
+use super::super::*;
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Buffer;
 use rand::SeedableRng;
