@@ -72,7 +72,7 @@ impl Sent {
             start: at,
             next: at,
         });
-        // RFC 5041 §5.1: segments of a message do not mix with others, and these came in order.
+        // Segments of a message are not mixed with others, and these came in order.
         assert_eq!((message.opcode, message.stag), (opcode, header.stag));
         assert_eq!(message.next, at);
         let next = at + payload.len() as u64;
