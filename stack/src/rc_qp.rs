@@ -736,6 +736,7 @@ impl RcRequest {
             pd: qp.pd.id,
             peer,
             options: qp.shared.options,
+            paired: false,
         };
         qp.shared
             .link(config, *connection, stream, Startup::default())?;

@@ -258,6 +258,11 @@ fn the_error_state_flushes_whether_connected_or_not() {
         .unwrap();
     one.qp.flush();
     assert!(one.qp.is_over());
+    // The other end is in error once it needs this one.
+    let sent = two.next(WcOpcode::Send);
+    assert_eq!(sent.status, WcStatus::Success, "of the exchange");
+    two.send(b"hello?");
+    assert_eq!(two.next(WcOpcode::Send).status, WcStatus::RetryExceeded);
     assert_eq!(two.next(WcOpcode::Recv).status, WcStatus::Flushed);
     let alone = end(&rnic, 5);
     alone.pair_at(here(), 0x00ff_fe00, 6);
@@ -280,6 +285,41 @@ fn the_error_state_flushes_whether_connected_or_not() {
             .is_err()
     );
     drop(alone.pd);
+}
+
+/// As on InfiniBand: receives stay, and the next that needs the peer finds out.
+#[test]
+fn a_peer_that_leaves_is_noticed_by_who_needs_it() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let (one, two) = (end(&rnic, 5), end(&rnic, 6));
+    one.pair(&two, two.psn);
+    two.pair(&one, one.psn);
+    one.start(None);
+    two.start(None);
+    exchange(&one, &two);
+    two.qp
+        .post_recv(&[RecvWr {
+            wr_id: 78,
+            sges: &[],
+        }])
+        .unwrap();
+    drop(one);
+    // What was there comes; nothing else does.
+    while let Some(wc) = two.cq.wait(Duration::from_millis(500)).unwrap() {
+        assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+    }
+    assert!(!two.qp.is_over());
+    two.send(b"hello?");
+    two.send(b"hello??");
+    for (opcode, status) in [
+        (WcOpcode::Send, WcStatus::RetryExceeded),
+        (WcOpcode::Recv, WcStatus::Flushed),
+        (WcOpcode::Send, WcStatus::Flushed),
+    ] {
+        let wc = two.cq.wait(SOON).unwrap().expect("a completion");
+        assert_eq!((wc.opcode, wc.status), (opcode, status));
+    }
+    assert!(two.qp.is_over());
 }
 
 /// More than one port's worth, all at once.

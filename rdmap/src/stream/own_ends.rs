@@ -17,6 +17,7 @@ pub const VERSION: u16 = 1;
 const HELLO: STag = STag::new(u32::from_be_bytes(*b"DGiW"));
 const ACKNOWLEDGEMENT: STag = STag::new(u32::from_be_bytes(*b"DGiA"));
 const IMMEDIATE: STag = STag::new(u32::from_be_bytes(*b"DGiI"));
+const FAREWELL: STag = STag::new(u32::from_be_bytes(*b"DGiB"));
 
 /// The low 48 bits of a TO: capabilities, or a count of messages.
 const LOW: u64 = (1 << 48) - 1;
@@ -58,6 +59,8 @@ pub(super) enum Notice {
     Placed { count: u64, asks: bool },
     /// The next Send carries this immediate.
     Immediate(u32),
+    /// Nothing comes any more, and that is in order.
+    Farewell,
 }
 
 impl Notice {
@@ -75,6 +78,7 @@ impl Notice {
                 asks: offset & ASKS != 0,
             }),
             IMMEDIATE => Some(Self::Immediate(u32::from_be_bytes([a, b, c, d]))),
+            FAREWELL => Some(Self::Farewell),
             _ => None,
         }
     }
@@ -89,6 +93,7 @@ impl Notice {
                 (ACKNOWLEDGEMENT, count & LOW | if asks { ASKS } else { 0 })
             }
             Self::Immediate(immediate) => (IMMEDIATE, immediate.into()),
+            Self::Farewell => (FAREWELL, 0),
         };
         tagged_header(Opcode::Write, stag, TaggedOffset::new(offset), true)
     }
@@ -126,6 +131,8 @@ pub struct OwnEnds {
     asked: Option<u64>,
     /// The immediate of the next Send.
     immediate: Option<u32>,
+    /// The peer has said that it leaves.
+    has_left: bool,
 }
 
 impl OwnEnds {
@@ -147,6 +154,7 @@ impl OwnEnds {
             told: 0,
             asked: None,
             immediate: None,
+            has_left: false,
         }
     }
 
@@ -182,8 +190,12 @@ impl OwnEnds {
                 }
             }
             (Notice::Immediate(immediate), Peer::Own(_)) => self.immediate = Some(immediate),
+            (Notice::Farewell, Peer::Own(_)) => self.has_left = true,
             (
-                Notice::Hello { .. } | Notice::Placed { .. } | Notice::Immediate(_),
+                Notice::Hello { .. }
+                | Notice::Placed { .. }
+                | Notice::Immediate(_)
+                | Notice::Farewell,
                 Peer::Unknown | Peer::Own(_) | Peer::Foreign,
             ) => {}
         }
@@ -304,6 +316,18 @@ impl OwnEnds {
         .emit()
     }
 
+    /// Whether the peer has said that it leaves in order.
+    #[must_use]
+    pub const fn peer_has_left(&self) -> bool {
+        self.has_left
+    }
+
+    /// That we leave in order, as a whole ULPDU: the last one, for a peer of our kind. `None` for any other.
+    #[must_use]
+    pub fn farewell(&self) -> Option<Header> {
+        matches!(self.peer, Peer::Own(_)).then(|| Notice::Farewell.emit())
+    }
+
     /// What goes before a Send with an immediate, as a whole ULPDU. Only for peers that take it.
     #[must_use]
     pub fn immediate(immediate: u32) -> Header {
@@ -398,6 +422,16 @@ mod tests {
         let mut end = OwnEnds::new(Some(WANTS));
         end.hear(HELLO, TaggedOffset::new(1 << 48 | WANTS.0));
         end
+    }
+
+    #[test]
+    fn a_farewell_is_for_acquaintances() {
+        let stranger = OwnEnds::new(Some(WANTS));
+        assert_eq!(stranger.farewell(), None);
+        let (leaving, mut staying) = (acquainted(), acquainted());
+        let farewell = leaving.farewell().unwrap();
+        assert_eq!(farewell[..], *b"\xc1\x40DGiB\0\0\0\0\0\0\0\0");
+        assert!(heard(&mut staying, &farewell) && staying.peer_has_left());
     }
 
     #[test]

@@ -247,6 +247,7 @@ fn link(
                 pd: caller.pd,
                 peer,
                 options: caller.qp.options,
+                paired: false,
             };
             caller.qp.link(config, *connection, stream, startup)?;
             Ok(Ok(established))

@@ -290,6 +290,7 @@ impl Pairings {
             pd: pair.pd,
             peer: over.peer,
             options: qp.options,
+            paired: true,
         };
         if qp.link(config, *connection, stream, startup).is_ok() {
             pair.stage = Stage::Over;
@@ -525,6 +526,7 @@ fn accept(
         pd,
         peer,
         options: qp.options,
+        paired: true,
     };
     qp.link(config, *connection, stream, Startup::default())
         .ok()

@@ -103,6 +103,8 @@ pub(crate) struct RcShared {
     owing: AtomicBool,
     /// Whether work requests may be posted.
     open: AtomicBool,
+    /// The connection is over, or will not come.
+    over: AtomicBool,
     /// A connection is there, or on its way.
     claimed: AtomicBool,
 }
@@ -143,6 +145,7 @@ impl RcShared {
             refuses_immediates: AtomicBool::new(false),
             owing: AtomicBool::new(false),
             open: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
         })
     }
@@ -264,6 +267,7 @@ impl RcShared {
         self.run(|inner| {
             if inner.link.is_none() && !inner.given_up {
                 inner.given_up = true;
+                self.over.store(true, Ordering::Release);
                 self.flush_waiting(inner, status);
             }
         });
@@ -283,7 +287,10 @@ impl RcShared {
         self.give_up(WcStatus::Flushed);
         self.run(|inner| {
             match &mut inner.link {
-                Some(link) => link.engine.close(self.tables(), &mut self.completions()),
+                Some(link) => {
+                    link.engine.close(self.tables(), &mut self.completions());
+                    self.transmit(link);
+                }
                 None => self.flush_waiting(inner, WcStatus::Flushed),
             }
             rc::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
@@ -293,10 +300,7 @@ impl RcShared {
 
     /// Whether the connection is over, or will not come.
     pub(crate) fn is_over(&self) -> bool {
-        self.run(|inner| match &inner.link {
-            Some(link) => link.engine.end().is_some(),
-            None => inner.given_up,
-        })
+        self.over.load(Ordering::Acquire)
     }
 
     /// Posts work requests and transmits them in this thread. Returns how many were accepted, and why no more.
@@ -453,6 +457,9 @@ impl RcShared {
         let Some(end) = link.engine.end() else {
             return;
         };
+        if !link.engine.is_dormant() {
+            self.over.store(true, Ordering::Release);
+        }
         if !link.way_down.has_begun() && link.engine.had_bad_crc() {
             self.background().copy_all();
         }
@@ -679,6 +686,7 @@ impl RcShared {
                 return;
             };
             link.engine.close(self.tables(), &mut self.completions());
+            self.transmit(link);
             self.wind_down(inner);
         });
     }

@@ -14,6 +14,12 @@ pub enum RcEnd {
     /// The peer closed between two messages.
     #[error("the peer closed the connection")]
     PeerClosed,
+    /// The peer's queue pair, which this one was paired with, is gone or in error.
+    #[error("the peer's queue pair is gone")]
+    PeerLeft,
+    /// The peer of a paired queue pair closed the connection without a word.
+    #[error("the peer ended without closing its queue pair")]
+    PeerLost,
     /// This side closed.
     #[error("the connection was closed here")]
     Closed,
@@ -41,6 +47,7 @@ pub enum RcEnd {
 pub(super) fn blame(end: RcEnd) -> WcStatus {
     match end {
         RcEnd::PeerClosed | RcEnd::Closed => WcStatus::Flushed,
+        RcEnd::PeerLeft | RcEnd::PeerLost => WcStatus::RetryExceeded,
         RcEnd::Mpa(error) => match error {
             MpaError::TcpLost | MpaError::ClosedInFpdu { .. } => WcStatus::RetryExceeded,
             MpaError::StartupFrame(_)

@@ -54,6 +54,8 @@ pub(crate) struct RcConfig {
     /// The other end, for completions.
     pub(crate) peer: SocketAddr,
     pub(crate) options: RcOptions,
+    /// The QPs were connected by their programs' exchanged numbers, and know nothing of a connection that could end.
+    pub(crate) paired: bool,
 }
 
 impl RcConfig {
@@ -101,6 +103,8 @@ pub(crate) struct RcEngine {
     /// Octets of them that TCP has taken.
     taken: u64,
     end: Option<RcEnd>,
+    /// The peer left, and the program has not noticed.
+    dormant: bool,
     nudge: Nudge,
     counters: QpCounters,
 }
@@ -144,6 +148,7 @@ impl RcEngine {
             made: 0,
             taken: 0,
             end: None,
+            dormant: false,
             counters: QpCounters::default(),
         }
     }
@@ -215,7 +220,15 @@ impl RcEngine {
     fn handle_events(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         while let Some(event) = self.mpa.poll_event() {
             match event {
-                Event::PeerClosed => self.finish(RcEnd::PeerClosed, None, tables, completions),
+                Event::PeerClosed => {
+                    let end = match self.stream.own_ends().peer_has_left() {
+                        _ if !self.config.paired => RcEnd::PeerClosed,
+                        true => RcEnd::PeerLeft,
+                        false => RcEnd::PeerLost,
+                    };
+                    let blamed = (!self.sends.is_empty()).then(|| self.sends.first());
+                    self.finish(end, blamed, tables, completions);
+                }
                 Event::Failed(error) => {
                     // RFC 5044 §8: what leaves TCP open is told to the peer.
                     if !error.closes_tcp() {
@@ -276,7 +289,26 @@ impl RcEngine {
 
     /// Ends the connection from our side. What waits for credit or TCP is flushed: transmit first.
     pub(crate) fn close(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        if self.dormant {
+            self.end_dormancy(tables, completions);
+        }
+        if self.end.is_none() && self.mpa.may_send() && !self.is_amid() {
+            self.take_leave();
+        }
         self.finish(RcEnd::Closed, None, tables, completions);
+    }
+
+    /// Tells the peer the last that there is to tell.
+    fn take_leave(&mut self) {
+        let own_ends = self.stream.own_ends_mut();
+        let placed = (own_ends.owed() > 0).then(|| own_ends.placed(false));
+        let farewell = own_ends.farewell().filter(|_| self.config.paired);
+        for ulpdu in placed.into_iter().chain(farewell) {
+            let nothing: &[u8] = &[];
+            if self.mpa.send_ulpdu(&ulpdu, nothing).is_ok() {
+                self.counters.count_sent(1, ulpdu.len() as u64);
+            }
+        }
     }
 
     /// Sets whether large segments are copied like small ones, so that their CRC is right whatever the program does with its memory before
@@ -340,7 +372,12 @@ impl RcEngine {
             RcEnd::LocalProtection | RcEnd::Bind(_) | RcEnd::NoReads | RcEnd::NoImmediates => {
                 self.stream.fail(StreamError::LocalProtection);
             }
-            RcEnd::PeerClosed | RcEnd::Closed | RcEnd::Mpa(_) | RcEnd::Stream(_) => {}
+            RcEnd::PeerClosed
+            | RcEnd::PeerLeft
+            | RcEnd::PeerLost
+            | RcEnd::Closed
+            | RcEnd::Mpa(_)
+            | RcEnd::Stream(_) => {}
         }
         // RFC 5040 §6.2.1: not always is it possible to send it.
         if let Some(terminate) = self.stream.take_terminate() {
@@ -350,6 +387,11 @@ impl RcEngine {
             }
         }
         self.complete_sends(completions);
+        if end == RcEnd::PeerLeft && self.sends.is_empty() {
+            // InfiniBand has no connection that could tell: who only receives does not notice.
+            self.dormant = true;
+            return;
+        }
         self.flush_sends(blamed.map(|number| (number, end::blame(end))), completions);
         for wqe in self
             .stream
@@ -357,6 +399,26 @@ impl RcEngine {
             .into_iter()
             .chain(tables.recv_queue.drain())
         {
+            completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
+        }
+    }
+
+    /// Whether the peer left and nothing was posted since that would have needed it.
+    pub(crate) fn is_dormant(&self) -> bool {
+        self.dormant
+    }
+
+    /// The program notices that the peer has left: all that is posted ends.
+    pub(super) fn end_dormancy(
+        &mut self,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.dormant = false;
+        let first = self.sends.first();
+        self.flush_sends(Some((first, WcStatus::RetryExceeded)), completions);
+        let unfinished = self.stream.abandon().into_iter();
+        for wqe in unfinished.chain(tables.recv_queue.drain()) {
             completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
         }
     }

@@ -90,6 +90,7 @@ impl End {
             pd: PD,
             peer: ([192, 0, 2, 1], 7).into(),
             options,
+            paired: false,
         };
         Self {
             engine: RcEngine::new(config, mpa, std::sync::Weak::<Nobody>::new()),

@@ -51,7 +51,11 @@ impl RcEngine {
         completions: &mut impl CompletionSink,
     ) {
         if self.end.is_some() {
-            self.flush_sends(None, completions);
+            if !self.dormant {
+                self.flush_sends(None, completions);
+            } else if !self.sends.is_empty() {
+                self.end_dormancy(tables, completions);
+            }
             return;
         }
         if self.parked_too_long {

@@ -295,6 +295,10 @@ impl SendQueue {
         (self.next > self.first).then_some(self.first)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Number of the first one.
     pub(super) const fn first(&self) -> u64 {
         self.first
