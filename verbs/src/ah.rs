@@ -19,10 +19,10 @@ pub(crate) const GRH_LEN: usize = size_of::<ibv_grh>();
 
 /// Where an address handle leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Destination {
-    address: IpAddr,
+pub(crate) struct Destination {
+    pub(crate) address: IpAddr,
     /// Interface index for link-local addresses, else 0.
-    scope: u32,
+    pub(crate) scope: u32,
     /// The address of ours that messages leave from; `None` leaves it to the kernel.
     source: Option<IpAddr>,
 }
@@ -67,6 +67,16 @@ fn resolve(attr: &ibv_ah_attr, gids: &GidTable) -> Result<Destination, Errno> {
         address,
         scope,
         source,
+    })
+}
+
+/// Where the peer of a reliable connected queue pair is, and the address of ours that it knows: that of the GID that the attributes name, or
+/// the one that the port's LID stands for.
+pub(crate) fn ends(context: &Context, attr: &ibv_ah_attr) -> Result<(Destination, IpAddr), Errno> {
+    context.with_gids(|gids| {
+        let to = resolve(attr, gids)?;
+        let source = to.source.or_else(|| gids.lid_address().map(IpAddr::V4));
+        Ok((to, source.ok_or(Errno::EINVAL)?))
     })
 }
 

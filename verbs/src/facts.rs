@@ -13,6 +13,8 @@ use std::sync::OnceLock;
 
 /// `enum ibv_port_state`: no address, no port.
 const IBV_PORT_DOWN: c_uint = 1;
+/// `enum ibv_atomic_cap`: atomic for the host's own processors too.
+const IBV_ATOMIC_GLOB: c_uint = 2;
 /// IPv6 header, UDP header, DDP and RDMAP headers with the datagram extension, CRC: what surrounds the payload of one
 /// datagram at most, in bytes.
 const DATAGRAM_OVERHEAD: usize = 40 + 8 + 18 + 24 + 4;
@@ -149,17 +151,17 @@ pub(crate) fn device_attr() -> ibv_device_attr {
         max_qp_wr: limits::MAX_QP_WR,
         device_cap_flags: IBV_DEVICE_SYS_IMAGE_GUID,
         max_sge: limits::MAX_SGE,
-        max_sge_rd: 0,
+        max_sge_rd: limits::MAX_SGE,
         max_cq: limits::MAX_CQ,
         max_cqe: limits::MAX_CQE,
         max_mr: limits::MAX_MR,
         max_pd: limits::MAX_PD,
-        max_qp_rd_atom: 0,
+        max_qp_rd_atom: limits::MAX_RD_ATOMIC.into(),
         max_ee_rd_atom: 0,
-        max_res_rd_atom: 0,
-        max_qp_init_rd_atom: 0,
+        max_res_rd_atom: limits::max_qp().saturating_mul(limits::MAX_RD_ATOMIC.into()),
+        max_qp_init_rd_atom: limits::MAX_RD_ATOMIC.into(),
         max_ee_init_rd_atom: 0,
-        atomic_cap: 0,
+        atomic_cap: IBV_ATOMIC_GLOB,
         max_ee: 0,
         max_rdd: 0,
         max_mw: 0,

@@ -165,6 +165,11 @@ impl GidTable {
             })
     }
 
+    /// The address that the port's LID stands for.
+    pub(crate) fn lid_address(&self) -> Option<Ipv4Addr> {
+        self.primary_ipv4()
+    }
+
     /// The port's LID: the lower half of its first IPv4 address if that is a unicast LID (1 to 0xBFFF), else 0.
     pub fn lid(&self) -> u16 {
         let Some(v4) = self.primary_ipv4() else {

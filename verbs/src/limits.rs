@@ -24,6 +24,8 @@ pub(crate) const MAX_CQE: c_int = 1 << 20;
 pub(crate) const MAX_SRQ: c_int = 65_536;
 /// Multicast groups of one queue pair.
 pub(crate) const MAX_MCAST_GROUPS: c_int = 64;
+/// Reads and atomics outstanding of one queue pair, in each direction.
+pub(crate) const MAX_RD_ATOMIC: u8 = 128;
 /// Memory regions in one context.
 pub(crate) const MAX_MR: c_int = 1 << 20;
 /// Protection domains in one context.

@@ -2,9 +2,10 @@
 //! context's table.
 
 use crate::abi::{
-    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_qp, ibv_recv_wr,
-    ibv_send_wr, ibv_sge, ibv_srq,
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+    IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
 };
 use crate::ah::Ah;
 use crate::errno;
@@ -14,15 +15,14 @@ use crate::qp::{Qp, Transport};
 use crate::qp_state::QpState;
 use crate::srq::Srq;
 use dgiwarp::{
-    Destination, MAX_SGE, Operation, RecvWr, SendWr, Sge, UcOperation, UcQp, UcSendWr, UdQp,
+    AtomicOperation, Destination, MAX_SGE, Operation, RcOperation, RcQp, RcSendWr, RecvWr, SendWr,
+    Sge, UcOperation, UcQp, UcSendWr, UdQp,
 };
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::slice;
 use std::sync::Arc;
 
-/// `IBV_SEND_FENCE`: nothing on an unreliable queue pair has to be waited for.
-const IBV_SEND_FENCE: u32 = 1;
 /// Every flag that a send may carry.
 const FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 /// Names all members of a multicast group.
@@ -191,6 +191,7 @@ fn post_one_send(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
             let operation = connected(wr)?;
             post_gathered(qp, wr, |sges| post_connected(qp, uc, wr, operation, sges))?;
         }
+        Transport::Rc(rc) => post_reliable(qp, rc, wr)?,
     }
     if qp.state() == QpState::Error {
         qp.qp.flush();
@@ -293,6 +294,72 @@ fn post_connected(
         solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
     };
     uc.post_send(&[request])
+        .map_err(|failure| errno::of_post(failure.source))
+}
+
+/// What a work request does on a reliable connected queue pair.
+fn reliable(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
+    // SAFETY: all members are plain data; a work request that fills none of them names no remote memory.
+    let rdma = unsafe { wr.wr.rdma };
+    // SAFETY: as above.
+    let atomic = unsafe { wr.wr.atomic };
+    let (rkey, remote_addr) = (rdma.rkey, rdma.remote_addr);
+    let write = |immediate| RcOperation::Write {
+        rkey,
+        remote_addr,
+        immediate,
+    };
+    let change = |operation| RcOperation::Atomic {
+        rkey: atomic.rkey,
+        remote_addr: atomic.remote_addr,
+        operation,
+    };
+    match wr.opcode {
+        IBV_WR_SEND => Ok(RcOperation::Send { invalidate: None }),
+        // The key and the immediate share a field; the key is in the byte order of the machine.
+        IBV_WR_SEND_WITH_INV => Ok(RcOperation::Send {
+            invalidate: Some(wr.imm_data),
+        }),
+        IBV_WR_RDMA_WRITE => Ok(write(None)),
+        IBV_WR_RDMA_WRITE_WITH_IMM => Ok(write(immediate(wr))),
+        IBV_WR_RDMA_READ => Ok(RcOperation::Read { rkey, remote_addr }),
+        IBV_WR_ATOMIC_FETCH_AND_ADD => Ok(change(AtomicOperation::FetchAdd {
+            add: atomic.compare_add,
+            mask: 0,
+        })),
+        IBV_WR_ATOMIC_CMP_AND_SWP => Ok(change(AtomicOperation::CompareSwap {
+            compare: atomic.compare_add,
+            compare_mask: u64::MAX,
+            swap: atomic.swap,
+            swap_mask: u64::MAX,
+        })),
+        IBV_WR_LOCAL_INV => Ok(RcOperation::LocalInvalidate { rkey: wr.imm_data }),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn post_reliable(qp: &Qp, rc: &RcQp, wr: &ibv_send_wr) -> Result<(), Errno> {
+    let operation = reliable(wr)?;
+    // SAFETY: part of a valid work request.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    let is_inline = wr.send_flags & IBV_SEND_INLINE != 0;
+    let copied = if is_inline {
+        // SAFETY: the elements of a valid inline work request point to readable memory.
+        Some(unsafe { gathered(list) }?)
+    } else {
+        None
+    };
+    let elements = Elements::of(if is_inline { &[] } else { list });
+    let request = RcSendWr {
+        wr_id: wr.wr_id,
+        operation,
+        sges: elements.as_slice(),
+        inline: copied.as_ref().map_or(&[], InlineData::as_slice),
+        signaled: is_signaled(qp, wr),
+        solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
+        fence: wr.send_flags & IBV_SEND_FENCE != 0,
+    };
+    rc.post_send(&[request])
         .map_err(|failure| errno::of_post(failure.source))
 }
 

@@ -1,8 +1,8 @@
 //! Queue pairs: making, changing, asking, destroying. Posting is in [`crate::post`].
 
 use crate::abi::{
-    IBV_QP_DEST_QPN, IBV_QPT_UC, IBV_QPT_UD, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
-    ibv_qp_init_attr,
+    IBV_QP_DEST_QPN, IBV_QP_SQ_PSN, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_pd, ibv_qp,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
 };
 use crate::context::Context;
 use crate::cq::{Cq, queue};
@@ -12,7 +12,7 @@ use crate::memory::{Pd, domain};
 use crate::qp_state::{Attributes, QpState, Service};
 use crate::srq::{self, Srq};
 use crate::{ah, context, errno, limits};
-use dgiwarp::{PostFailure, RecvWr, UcQp, UcQpAttr, UdQp, UdQpAttr};
+use dgiwarp::{Pairing, PostFailure, RcQp, RcQpAttr, RecvWr, UcQp, UcQpAttr, UdQp, UdQpAttr};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) enum Transport {
     Ud(UdQp),
     Uc(UcQp),
+    Rc(RcQp),
 }
 
 impl Transport {
@@ -29,6 +30,7 @@ impl Transport {
         match self {
             Self::Ud(qp) => qp.qpn().into(),
             Self::Uc(qp) => qp.qpn().into(),
+            Self::Rc(qp) => qp.qpn(),
         }
     }
 
@@ -36,6 +38,7 @@ impl Transport {
         match self {
             Self::Ud(_) => Service::UnreliableDatagram,
             Self::Uc(_) => Service::UnreliableConnected,
+            Self::Rc(_) => Service::ReliableConnected,
         }
     }
 
@@ -43,6 +46,7 @@ impl Transport {
         match self {
             Self::Ud(qp) => qp.post_recv(&[wr]),
             Self::Uc(qp) => qp.post_recv(&[wr]),
+            Self::Rc(qp) => qp.post_recv(&[wr]),
         }
     }
 
@@ -50,6 +54,7 @@ impl Transport {
         match self {
             Self::Ud(qp) => qp.flush(),
             Self::Uc(qp) => qp.flush(),
+            Self::Rc(qp) => qp.flush(),
         }
     }
 }
@@ -84,16 +89,25 @@ impl Qp {
     }
 
     pub(crate) fn attributes(&self) -> Attributes {
-        *self.lock()
+        Attributes {
+            state: self.state(),
+            ..*self.lock()
+        }
     }
 
     pub(crate) fn state(&self) -> QpState {
+        if let Transport::Rc(qp) = &self.qp
+            && qp.is_over()
+        {
+            return QpState::Error;
+        }
         QpState::from_code(self.state.load(Ordering::Acquire)).unwrap_or(QpState::Error)
     }
 
     /// `ibv_modify_qp`, all of it or nothing.
     fn modify(&self, context: &Context, attr: &ibv_qp_attr, mask: c_int) -> Result<QpState, Errno> {
         let mut attributes = self.lock();
+        attributes.state = self.state();
         let after = attributes.modified(self.qp.service(), attr, mask)?;
         // The stack has no way yet to forget what was posted without completing it.
         if after.state == QpState::Reset && attributes.state != QpState::Reset {
@@ -107,6 +121,7 @@ impl Qp {
                 qp.connect(&ah, qpn).map_err(|_| Errno::EINVAL)?;
             }
             Transport::Uc(_) => {}
+            Transport::Rc(qp) => self.connect(context, qp, &after, mask)?,
         }
         *attributes = after;
         self.state.store(after.state.code(), Ordering::Release);
@@ -114,6 +129,36 @@ impl Qp {
             self.qp.flush();
         }
         Ok(after.state)
+    }
+}
+
+impl Qp {
+    /// The steps of a reliable queue pair that its connection follows. They fail for no reason of the network.
+    fn connect(
+        &self,
+        context: &Context,
+        qp: &RcQp,
+        after: &Attributes,
+        mask: c_int,
+    ) -> Result<(), Errno> {
+        if mask & IBV_QP_DEST_QPN != 0 {
+            let (to, source) = ah::ends(context, &after.av)?;
+            let pairing = Pairing {
+                peer: to.address,
+                scope_id: to.scope,
+                peer_qpn: after.dest_qpn,
+                source,
+                rq_psn: after.rq_psn,
+                ird: after.reliable.max_dest_rd_atomic.into(),
+            };
+            qp.pair(&pairing).map_err(|_| Errno::EINVAL)?;
+        }
+        if mask & IBV_QP_SQ_PSN != 0 {
+            let ord = after.reliable.max_rd_atomic.into();
+            qp.start(after.sq_psn, ord, after.reliable.patience())
+                .map_err(|_| Errno::EINVAL)?;
+        }
+        Ok(())
     }
 }
 
@@ -141,7 +186,7 @@ fn granted(asked: ibv_qp_cap) -> Result<ibv_qp_cap, Errno> {
 /// # Safety
 /// The pointers in `init` are live objects or NULL.
 unsafe fn create(domain: Arc<Pd>, init: &ibv_qp_init_attr) -> Result<Qp, Errno> {
-    if !matches!(init.qp_type, IBV_QPT_UD | IBV_QPT_UC) {
+    if !matches!(init.qp_type, IBV_QPT_UD | IBV_QPT_UC | IBV_QPT_RC) {
         return Err(Errno::EOPNOTSUPP);
     }
     let mut cap = granted(init.cap)?;
@@ -161,7 +206,17 @@ unsafe fn create(domain: Arc<Pd>, init: &ibv_qp_init_attr) -> Result<Qp, Errno> 
     let max_sge = count(cap.max_send_sge.max(cap.max_recv_sge))?;
     let stack_srq = shared.as_ref().map(|shared| &shared.srq);
     let (cqs, pd) = ((&send_cq.cq, &recv_cq.cq), &domain.pd);
-    let made = if init.qp_type == IBV_QPT_UD {
+    let made = if init.qp_type == IBV_QPT_RC {
+        let attr = RcQpAttr {
+            max_send_wr,
+            max_recv_wr,
+            max_sge,
+            srq: stack_srq,
+            paired: true,
+            ..RcQpAttr::new(cqs.0, cqs.1)
+        };
+        pd.create_rc_qp(&attr).map(Transport::Rc)
+    } else if init.qp_type == IBV_QPT_UD {
         let attr = UdQpAttr {
             max_send_wr,
             max_recv_wr,
@@ -278,6 +333,12 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             cap: state.cap,
             pkey_index: now.pkey_index,
             port_num: now.port,
+            timeout: now.reliable.timeout,
+            retry_cnt: now.reliable.retry_cnt,
+            rnr_retry: now.reliable.rnr_retry,
+            min_rnr_timer: now.reliable.min_rnr_timer,
+            max_rd_atomic: now.reliable.max_rd_atomic,
+            max_dest_rd_atomic: now.reliable.max_dest_rd_atomic,
             ..ibv_qp_attr::default()
         };
         // SAFETY: a live queue pair; the fields read never change.

@@ -3,12 +3,15 @@
 
 use crate::abi::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
+    IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
     IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
-    IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, ibv_ah_attr, ibv_gid, ibv_global_route,
-    ibv_qp_attr,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr,
 };
+use crate::limits::MAX_RD_ATOMIC;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
+use std::time::Duration;
 
 /// `enum ibv_qp_state`, as far as a queue pair here can be in it: the send queue is never drained on demand (SQD) and
 /// never fails alone (SQE).
@@ -59,6 +62,71 @@ impl QpState {
 pub(crate) enum Service {
     UnreliableDatagram,
     UnreliableConnected,
+    ReliableConnected,
+}
+
+/// What only reliable queue pairs have, in the units of `ibv_modify_qp(3)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reliable {
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) max_dest_rd_atomic: u8,
+}
+
+impl Reliable {
+    const NONE: Self = Self {
+        timeout: 0,
+        retry_cnt: 0,
+        rnr_retry: 0,
+        min_rnr_timer: 0,
+        max_rd_atomic: 0,
+        max_dest_rd_atomic: 0,
+    };
+
+    fn take(&mut self, attr: &ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
+        for (flag, field, value, max) in [
+            (IBV_QP_TIMEOUT, &mut self.timeout, attr.timeout, 31),
+            (IBV_QP_RETRY_CNT, &mut self.retry_cnt, attr.retry_cnt, 7),
+            (IBV_QP_RNR_RETRY, &mut self.rnr_retry, attr.rnr_retry, 7),
+            (
+                IBV_QP_MIN_RNR_TIMER,
+                &mut self.min_rnr_timer,
+                attr.min_rnr_timer,
+                31,
+            ),
+            (
+                IBV_QP_MAX_QP_RD_ATOMIC,
+                &mut self.max_rd_atomic,
+                attr.max_rd_atomic,
+                MAX_RD_ATOMIC,
+            ),
+            (
+                IBV_QP_MAX_DEST_RD_ATOMIC,
+                &mut self.max_dest_rd_atomic,
+                attr.max_dest_rd_atomic,
+                MAX_RD_ATOMIC,
+            ),
+        ] {
+            if mask & flag != 0 {
+                *field = (value <= max).then_some(value).ok_or(Errno::EINVAL)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How long work requests wait for the peer: the time-out as many times as it is repeated, and long enough for a connection to
+    /// be made; `None` is for ever.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        const UNIT: Duration = Duration::from_nanos(4096);
+        const LEAST: Duration = Duration::from_secs(3);
+        (self.timeout > 0).then(|| {
+            let once = UNIT.saturating_mul(1 << self.timeout.min(31));
+            once.saturating_mul(self.retry_cnt.into()).max(LEAST)
+        })
+    }
 }
 
 /// What a program can change and query of a queue pair.
@@ -73,6 +141,7 @@ pub(crate) struct Attributes {
     pub(crate) dest_qpn: u32,
     pub(crate) path_mtu: c_uint,
     pub(crate) access_flags: c_uint,
+    pub(crate) reliable: Reliable,
     /// Where the peer is.
     pub(crate) av: ibv_ah_attr,
 }
@@ -106,6 +175,7 @@ impl Attributes {
         dest_qpn: 0,
         path_mtu: 0,
         access_flags: 0,
+        reliable: Reliable::NONE,
         av: NOWHERE,
     };
 
@@ -176,6 +246,7 @@ impl Attributes {
         if has(IBV_QP_AV) {
             after.av = attr.ah_attr;
         }
+        after.reliable.take(attr, mask)?;
         if has(IBV_QP_ACCESS_FLAGS) {
             after.access_flags = attr.qp_access_flags;
         }
@@ -198,6 +269,7 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(c_int, c_
             Some(match service {
                 Service::UnreliableDatagram => datagram_step(from, to),
                 Service::UnreliableConnected => connected_step(from, to),
+                Service::ReliableConnected => reliable_step(from, to),
             })
         }
     }
@@ -230,6 +302,27 @@ fn connected_step(from: QpState, to: QpState) -> (c_int, c_int) {
         (QpState::Init, _) => (0, START),
         (QpState::ReadyToReceive, _) => (IBV_QP_SQ_PSN, RUNNING),
         (QpState::ReadyToSend | QpState::Error, _) => (0, RUNNING),
+    }
+}
+
+/// Of the same steps, with what a reliable connection needs.
+fn reliable_step(from: QpState, to: QpState) -> (c_int, c_int) {
+    let (required, optional) = connected_step(from, to);
+    match (from, to) {
+        (QpState::Init, QpState::ReadyToReceive) => (
+            required | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+            optional,
+        ),
+        (QpState::ReadyToReceive, _) => (
+            required
+                | IBV_QP_TIMEOUT
+                | IBV_QP_RETRY_CNT
+                | IBV_QP_RNR_RETRY
+                | IBV_QP_MAX_QP_RD_ATOMIC,
+            optional | IBV_QP_MIN_RNR_TIMER,
+        ),
+        (QpState::ReadyToSend, _) => (required, optional | IBV_QP_MIN_RNR_TIMER),
+        (QpState::Reset | QpState::Init | QpState::Error, _) => (required, optional),
     }
 }
 
@@ -360,5 +453,76 @@ mod tests {
         assert_eq!((ready.dest_qpn, ready.rq_psn, ready.path_mtu), (4711, 9, 3));
         let with_qkey = Attributes::RESET.modified(UC, &attr(QpState::Init), TO_INIT);
         assert_eq!(with_qkey, Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_reliable_queue_pair_needs_its_times_and_depths() {
+        const RC: Service = Service::ReliableConnected;
+        let attr = |state: QpState| ibv_qp_attr {
+            dest_qp_num: 0x00ab_cd01,
+            path_mtu: 3,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 1,
+            ..attr(state)
+        };
+        let start = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        let peer = IBV_QP_STATE
+            | IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER;
+        let times = IBV_QP_STATE
+            | IBV_QP_SQ_PSN
+            | IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_MAX_QP_RD_ATOMIC;
+        let init = Attributes::RESET
+            .modified(RC, &attr(QpState::Init), start)
+            .unwrap();
+        let rtr = attr(QpState::ReadyToReceive);
+        for missing in [IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_AV] {
+            let refused = init.modified(RC, &rtr, peer & !missing);
+            assert_eq!(refused, Err(Errno::EINVAL));
+        }
+        let ready = init.modified(RC, &rtr, peer).unwrap();
+        let rts = attr(QpState::ReadyToSend);
+        for missing in [IBV_QP_TIMEOUT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY] {
+            let refused = ready.modified(RC, &rts, times & !missing);
+            assert_eq!(refused, Err(Errno::EINVAL));
+        }
+        let sends = ready.modified(RC, &rts, times).unwrap();
+        assert_eq!(
+            (
+                sends.reliable.max_rd_atomic,
+                sends.reliable.max_dest_rd_atomic
+            ),
+            (16, 1)
+        );
+        // 4.096 us * 2^14 * 7 is less than a connection may take.
+        assert_eq!(sends.reliable.patience(), Some(Duration::from_secs(3)));
+        let longer = Reliable {
+            timeout: 20,
+            ..sends.reliable
+        };
+        assert_eq!(
+            longer.patience(),
+            Some(Duration::from_nanos(4096 << 20) * 7)
+        );
+        let endless = Reliable {
+            timeout: 0,
+            ..sends.reliable
+        };
+        assert_eq!(endless.patience(), None);
+        let too_many = ibv_qp_attr {
+            max_rd_atomic: 129,
+            ..rts
+        };
+        assert_eq!(ready.modified(RC, &too_many, times), Err(Errno::EINVAL));
     }
 }

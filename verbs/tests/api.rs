@@ -59,9 +59,18 @@ fn datagram_queue_pairs_do_what_the_man_pages_say() {
 
 #[test]
 fn connected_datagrams_and_shared_receive_queues_do_too() {
-    let directory = scratch("uc");
-    let source = include_str!("c/uc.c");
-    let Some(program) = compile("uc", &directory, source, &["-Wall", "-libverbs"]) else {
+    for_each_gid("uc", include_str!("c/uc.c"));
+}
+
+#[test]
+fn reliable_queue_pairs_do_too() {
+    for_each_gid("rc", include_str!("c/rc.c"));
+}
+
+/// Compiles a program and runs it once with the index of each of the host's addresses.
+fn for_each_gid(name: &str, source: &str) {
+    let directory = scratch(name);
+    let Some(program) = compile(name, &directory, source, &["-Wall", "-libverbs"]) else {
         return;
     };
     let mut gids = GidTable::new();

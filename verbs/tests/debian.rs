@@ -238,6 +238,96 @@ fn ibv_uc_pingpong_between_two_hosts() {
     }
 }
 
+/// Reliable connections, that the two ends make of nothing but exchanged numbers.
+#[test]
+fn ibv_rc_and_srq_pingpong_on_this_host() {
+    for program in ["ibv_rc_pingpong", "ibv_srq_pingpong"] {
+        if have(program, program, "ibverbs-utils") {
+            let rc = Pingpong {
+                program,
+                ..Pingpong::HERE
+            };
+            rc.run_all(&[1, 4096, 100_000], &[&["-g", "0"]]);
+            if lids(program) {
+                rc.run_all(&[4096], &[&[]]);
+            }
+        }
+    }
+}
+
+#[test]
+fn ibv_rc_pingpong_with_nothing_but_loopback() {
+    if namespaces("ibv_rc_pingpong_loopback") {
+        let lonely = Pingpong {
+            program: "ibv_rc_pingpong",
+            around: &UNSHARE,
+            prepare: "ip link set lo up",
+            ..Pingpong::HERE
+        };
+        lonely.run_all(&[64], &[&["-g", "0"], &["-g", "1"], &[]]);
+    }
+}
+
+#[test]
+fn ibv_rc_and_srq_pingpong_between_two_hosts() {
+    for program in ["ibv_rc_pingpong", "ibv_srq_pingpong"] {
+        if namespaces(program) {
+            let apart = Pingpong {
+                program,
+                around: &UNSHARE,
+                prepare: CABLE,
+                host: "10.77.1.1",
+            };
+            apart.run_all(&[64, 20_000], &[&["-g", "0"], &["-g", "1"], &[]]);
+        }
+    }
+}
+
+/// A killed peer ends the other end with an error of its own, not by a time-out of the test.
+#[test]
+fn a_killed_ibv_rc_pingpong_is_noticed() {
+    const KILLED: &str = r#"
+"$RUN" ibv_rc_pingpong -p "$PORT" -g 0 -n 100000000 "$@" >/dev/null &
+server=$!
+tries=0
+until grep -q "$(printf ':%04X 0*:0000 0A' "$PORT")" /proc/net/tcp /proc/net/tcp6; do
+    tries=$((tries + 1))
+    if [ $tries -gt 500 ]; then echo "the server does not listen" >&2; exit 1; fi
+    sleep 0.02
+done
+"$RUN" ibv_rc_pingpong -p "$PORT" -g 0 -n 100000000 "$@" 127.0.0.1 &
+client=$!
+sleep 1
+kill -KILL $server
+tries=0
+while kill -0 $client 2>/dev/null; do
+    tries=$((tries + 1))
+    if [ $tries -gt 100 ]; then kill -KILL $client; echo "the client goes on" >&2; exit 1; fi
+    sleep 0.05
+done
+wait $client
+echo "status $?"
+"#;
+    if have("ibv_rc_pingpong_killed", "ibv_rc_pingpong", "ibverbs-utils") {
+        for waiting in [&[][..], &["-e"]] {
+            let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            drop(listener);
+            let mut command = Command::new("sh");
+            command.args(["-c", KILLED, "killed"]).args(waiting);
+            let output = command
+                .env("RUN", RUN)
+                .env("PORT", port.to_string())
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr);
+            assert!(text.contains("Failed status"), "{waiting:?}: {text}");
+            assert!(text.contains("status 1"), "{waiting:?}: {text}");
+        }
+    }
+}
+
 #[test]
 fn ibv_ud_pingpong_on_this_host_with_lids() {
     if have("ibv_ud_pingpong_lid", "ibv_ud_pingpong", "ibverbs-utils")
