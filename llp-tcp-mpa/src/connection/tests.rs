@@ -502,7 +502,7 @@ fn ulpdus_up_to_the_mulpdu() {
         (Some(40_001), 40_001),
         (Some(u16::MAX), 65_526),
         (Some(1), 128),
-        (None, 8938),
+        (None, 8942),
     ] {
         client.choose_mulpdu(chosen);
         assert_eq!(client.mulpdu(), mulpdu);
