@@ -22,7 +22,7 @@ use crate::loss::Mark;
 pub(crate) const BLOCK_SLICE: Duration = Duration::from_millis(4);
 
 /// Nothing at all on the data path for this long is a failed measurement.
-pub(crate) const QUIET_LIMIT: Duration = Duration::from_secs(3);
+pub(crate) const QUIET_LIMIT: Duration = Duration::from_millis(2500);
 
 /// A server whose client neither sends nor speaks for this long drops the session.
 const SERVER_QUIET_LIMIT: Duration = Duration::from_secs(60);
