@@ -26,7 +26,7 @@ const LIBRARY_NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 /// Packages whose programs are tools of the workspace, or of its tests, not of its users.
 const NOT_FOR_USERS: [&str; 2] = ["xtask", "dgiwarp-conform"];
 /// What goes to `share/doc/dgiwarp`, as far as it exists.
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -34,6 +34,8 @@ const DOCUMENTS: [&str; 7] = [
     "LICENSE-MIT",
     "LICENSE-APACHE",
     "rfc-notes/datagram-mapping.md",
+    "rfc-notes/rc-extensions.md",
+    "rfc-notes/rc-pairing.md",
 ];
 
 /// What was made.
