@@ -411,7 +411,7 @@ impl RcQp {
 
     /// Lets work requests be posted to a paired QP (`ibv_modify_qp(3)` to ready-to-send); those before the connection is there wait for it.
     /// `sq_psn` is the number that the peer knows as its [`Pairing::rq_psn`], `ord` the Reads and atomics outstanding at most. If
-    /// work requests wait longer than `patience`, the first ends with [`WcStatus::RetryExceeded`] and the QP is in error; `None` has them
+    /// work requests wait longer than `patience`, the first ends with [`WcStatus::RetryExceeded`](crate::WcStatus::RetryExceeded) and the QP is in error; `None` has them
     /// wait for ever.
     ///
     /// # Errors

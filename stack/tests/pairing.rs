@@ -313,8 +313,8 @@ fn a_peer_that_leaves_is_noticed_by_who_needs_it() {
     two.send(b"hello??");
     for (opcode, status) in [
         (WcOpcode::Send, WcStatus::RetryExceeded),
-        (WcOpcode::Recv, WcStatus::Flushed),
         (WcOpcode::Send, WcStatus::Flushed),
+        (WcOpcode::Recv, WcStatus::Flushed),
     ] {
         let wc = two.cq.wait(SOON).unwrap().expect("a completion");
         assert_eq!((wc.opcode, wc.status), (opcode, status));

@@ -129,6 +129,9 @@ $CLIENT timeout 30 "$RUN" "$PROGRAM" -p "$PORT" "$@" "$HOST" || exit 1
 wait $!
 "#;
 
+/// Polling ends take a core each: one test of them at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// A pingpong between two places, each reached through a command (none: here).
 struct Pingpong<'a> {
     program: &'a str,
@@ -179,9 +182,8 @@ impl Pingpong<'_> {
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{arguments:?}");
     }
 
-    /// Every way of waiting, with the kinds of addresses given. One such test at a time: polling ends take a core each.
+    /// Every way of waiting, with the kinds of addresses given.
     fn run_all(&self, sizes: &[u32], addressing: &[&[&str]]) {
-        static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         for addressing in addressing {
             for waiting in [&[][..], &["-e"], &["-c"]] {
@@ -309,6 +311,7 @@ wait $client
 echo "status $?"
 "#;
     if have("ibv_rc_pingpong_killed", "ibv_rc_pingpong", "ibverbs-utils") {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         for waiting in [&[][..], &["-e"]] {
             let listener = TcpListener::bind("0.0.0.0:0").unwrap();
             let port = listener.local_addr().unwrap().port();

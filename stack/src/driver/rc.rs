@@ -37,6 +37,9 @@ const PATH_LASTS: Duration = Duration::from_millis(100);
 /// How long a peer of our own kind has to say that it has placed what left before we close.
 const PLACED_FOR: Duration = Duration::from_millis(200);
 
+/// Reads of what has arrived when a QP is taken out of service.
+const LAST_READS: usize = 64;
+
 /// A connection in full operation.
 #[derive(Debug)]
 struct Link {
@@ -351,7 +354,7 @@ impl RcShared {
                 let timers = [link.engine.poll_timeout(), link.watchdog.deadline()];
                 timers.into_iter().flatten().min()
             }
-            until => until,
+            until => until.into_iter().chain(link.engine.poll_timeout()).min(),
         };
         if deadline != link.deadline {
             link.deadline = deadline;
@@ -490,10 +493,14 @@ impl RcShared {
 
     /// Goes on with what could not be sent. If something is left, returns whether a full socket is why.
     pub(crate) fn flush_unsent(&self) -> Option<bool> {
-        self.serialized
-            .try_run(|inner| self.work(inner), |inner| self.work(inner));
+        let work = |inner: &mut RcInner| self.work(inner);
+        let ran = self.serialized.try_run(work, work).is_some();
+        if !ran {
+            // Whoever is at work goes on with it. Trying again at once would only keep that thread from its core.
+            self.serialized.ring(work);
+        }
         let unsent = self.unsent.load(Ordering::Acquire);
-        unsent.then(|| self.blocked.load(Ordering::Acquire))
+        unsent.then(|| !ran || self.blocked.load(Ordering::Acquire))
     }
 
     /// Runs `with` on the descriptor, unless nobody looks for input there any more.
@@ -685,6 +692,12 @@ impl RcShared {
             let Some(link) = &mut inner.link else {
                 return;
             };
+            // What has arrived is placed and acknowledged: a NIC would have done so already.
+            for _ in 0..LAST_READS {
+                if self.receive_locked(link) == Got::Nothing {
+                    break;
+                }
+            }
             link.engine.close(self.tables(), &mut self.completions());
             self.transmit(link);
             self.wind_down(inner);

@@ -19,7 +19,7 @@ mod upper;
 mod wqe;
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Event, Role, Rtr, TcpEnd};
 use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
@@ -42,6 +42,9 @@ pub(crate) use uncopied::{StreamSink, Taken};
 pub(crate) use wqe::{MAX_INLINE, MemoryWork, RcData, RcSendWqe, RcWork};
 
 type RcStream = Stream<RecvWqe, u64>;
+
+/// How long a work request for a peer that left takes to fail: a program that is about to end the same way is not told of it on the way.
+const RETRIES_TAKE: Duration = Duration::from_secs(1);
 
 /// Stands for the Read that is an RTR indication and no work request.
 const RTR_READ: u64 = u64::MAX;
@@ -105,6 +108,8 @@ pub(crate) struct RcEngine {
     end: Option<RcEnd>,
     /// The peer left, and the program has not noticed.
     dormant: bool,
+    /// When it will: something needs the peer.
+    dormant_until: Option<Instant>,
     nudge: Nudge,
     counters: QpCounters,
 }
@@ -149,6 +154,7 @@ impl RcEngine {
             taken: 0,
             end: None,
             dormant: false,
+            dormant_until: None,
             counters: QpCounters::default(),
         }
     }
@@ -176,7 +182,10 @@ impl RcEngine {
             self.parked_deadline(),
         ];
         let first = deadlines.into_iter().flatten().min();
-        first.filter(|_| self.end.is_none())
+        match self.end {
+            None => first,
+            Some(_) => self.dormant_until,
+        }
     }
 
     /// Does what the time has come for; `make_fpdus` goes on with it.
@@ -387,8 +396,9 @@ impl RcEngine {
             }
         }
         self.complete_sends(completions);
-        if end == RcEnd::PeerLeft && self.sends.is_empty() {
-            // InfiniBand has no connection that could tell: who only receives does not notice.
+        if end == RcEnd::PeerLeft {
+            // InfiniBand has no connection that could tell: who only receives does not notice, and who sends finds out when its
+            // retries are over.
             self.dormant = true;
             return;
         }
@@ -408,13 +418,25 @@ impl RcEngine {
         self.dormant
     }
 
-    /// The program notices that the peer has left: all that is posted ends.
-    pub(super) fn end_dormancy(
+    /// Notices in time that the peer has left.
+    pub(super) fn go_on_dormant(
         &mut self,
+        now: Instant,
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
+        if self.sends.is_empty() {
+            return;
+        }
+        if now >= *self.dormant_until.get_or_insert(now + RETRIES_TAKE) {
+            self.end_dormancy(tables, completions);
+        }
+    }
+
+    /// The program notices that the peer has left: all that is posted ends.
+    fn end_dormancy(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         self.dormant = false;
+        self.dormant_until = None;
         let first = self.sends.first();
         self.flush_sends(Some((first, WcStatus::RetryExceeded)), completions);
         let unfinished = self.stream.abandon().into_iter();

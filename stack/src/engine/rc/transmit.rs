@@ -53,8 +53,8 @@ impl RcEngine {
         if self.end.is_some() {
             if !self.dormant {
                 self.flush_sends(None, completions);
-            } else if !self.sends.is_empty() {
-                self.end_dormancy(tables, completions);
+            } else {
+                self.go_on_dormant(now, tables, completions);
             }
             return;
         }
