@@ -316,6 +316,9 @@ fn reliable(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
     };
     match wr.opcode {
         IBV_WR_SEND => Ok(RcOperation::Send { invalidate: None }),
+        IBV_WR_SEND_WITH_IMM => Ok(RcOperation::SendImmediate {
+            immediate: u32::from_be(wr.imm_data),
+        }),
         // The key and the immediate share a field; the key is in the byte order of the machine.
         IBV_WR_SEND_WITH_INV => Ok(RcOperation::Send {
             invalidate: Some(wr.imm_data),

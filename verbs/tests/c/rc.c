@@ -189,6 +189,13 @@ int main(int argc, char **argv)
 	done(one, IBV_WC_COMP_SWAP);
 	CHECK(*(uint64_t *)memory == 5 && *(uint64_t *)(memory + HALF) == 77);
 
+	post_recv(two, 8, memory + HALF, 64);
+	post(one, IBV_WR_SEND_WITH_IMM, memory, 32, NULL, 0);
+	wc = next(1);
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.wr_id == 8 && wc.byte_len == 32);
+	CHECK((wc.wc_flags & IBV_WC_WITH_IMM) && wc.imm_data == htonl(0xcafef00d));
+	done(one, IBV_WC_SEND);
+
 	/* Inline data need no key, and may change at once. */
 	post_recv(one, 3, memory, 64);
 	char text[64] = "inline";
