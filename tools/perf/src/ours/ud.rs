@@ -307,7 +307,7 @@ impl Ud {
         }
     }
 
-    /// The next completion, if there is one; with `wait`, within [`BLOCK_SLICE`].
+    /// The next completion, if there is one; with `wait`, within `BLOCK_SLICE`.
     fn completion(&mut self, wait: bool) -> Result<Option<Wc>> {
         match self.completions.next(wait)? {
             Some(wc) if wc.status != WcStatus::Success => Err(PerfError::Stack {
