@@ -277,14 +277,11 @@ impl UdShared {
         if self.closing.load(Ordering::Acquire) {
             return None;
         }
-        let work = |inner: &mut _| self.work(inner);
-        let ran = self.serialized.try_run(work, work).is_some();
-        if !ran {
-            // Whoever is at work goes on with it. Trying again at once would only keep that thread from its core.
-            self.serialized.ring(work);
-        }
-        let unsent = self.unsent.load(Ordering::Acquire);
-        unsent.then(|| !ran || self.blocked.load(Ordering::Acquire))
+        self.serialized
+            .try_run(|inner| self.work(inner), |inner| self.work(inner));
+        self.unsent
+            .load(Ordering::Acquire)
+            .then(|| self.blocked.load(Ordering::Acquire))
     }
 
     /// Receives once on one socket. `None` if another thread is at work; else whether something came.
