@@ -1,6 +1,6 @@
 //! Completion channels and completion queues.
 
-use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::context;
 use crate::ffi::{CPointer, Facade, Object, entry, errno_value, minus_one, pointer, store};
 use crate::{errno, limits, wc};
@@ -64,7 +64,7 @@ pub(crate) struct Cq {
 }
 
 impl Facade for Arc<Cq> {
-    type C = ibv_cq;
+    type C = ibv_cq_ex;
     const TAG: u32 = 0x6470_7163;
 }
 
@@ -97,7 +97,7 @@ impl Cq {
 /// `cq` is NULL or a live completion queue.
 pub(crate) unsafe fn queue(cq: *mut ibv_cq) -> Result<Arc<Cq>, Errno> {
     // SAFETY: the caller's contract is the same.
-    unsafe { Object::<Arc<Cq>>::state(cq) }.cloned()
+    unsafe { Object::<Arc<Cq>>::state(cq.cast()) }.cloned()
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
@@ -137,6 +137,14 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     })
 }
 
+/// What the program sees of a completion queue, without the operations of the extended API. It has room for them, because
+/// programs cast between the two kinds.
+fn face(base: ibv_cq) -> ibv_cq_ex {
+    // SAFETY: nullable function pointers, raw pointers and integers, for which zero is a valid value.
+    let face: ibv_cq_ex = unsafe { std::mem::zeroed() };
+    ibv_cq_ex { base, ..face }
+}
+
 pub(crate) unsafe extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
     cqe: c_int,
@@ -165,7 +173,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         };
         let cq = cq.map_err(|error| errno::of_create(&error))?;
         let id = cq.id();
-        let c = ibv_cq {
+        let base = ibv_cq {
             context,
             channel,
             cq_context,
@@ -183,7 +191,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             unacknowledged: Mutex::new(0),
             acknowledged: Condvar::new(),
         };
-        let pointer = Object::create(c, Arc::new(state));
+        let pointer = Object::create(face(base), Arc::new(state)).cast();
         if let Some(shared) = shared {
             shared.queues().insert(id, CPointer(pointer));
         }
@@ -194,7 +202,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live completion queue.
-        let state = unsafe { Object::<Arc<Cq>>::state(cq) }?;
+        let state = unsafe { Object::<Arc<Cq>>::state(cq.cast()) }?;
         if Arc::strong_count(state) > 1 {
             return Err(Errno::EBUSY);
         }
@@ -211,7 +219,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         }
         drop(unacknowledged);
         // SAFETY: and does not use it any more.
-        unsafe { Object::<Arc<Cq>>::release(cq) }.map(drop)
+        unsafe { Object::<Arc<Cq>>::release(cq.cast()) }.map(drop)
     })
 }
 
@@ -225,7 +233,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         let channel = unsafe { Object::<Arc<Channel>>::state(channel) }?;
         let found = channel.next()?;
         // SAFETY: a queue of this channel; the program may not destroy it while it waits for its events.
-        *unsafe { Object::<Arc<Cq>>::state(found) }?.unacknowledged() += 1;
+        *unsafe { Object::<Arc<Cq>>::state(found.cast()) }?.unacknowledged() += 1;
         // SAFETY: the same queue; this field never changes.
         let program_context = unsafe { (*found).cq_context };
         // SAFETY: the program passes room for the pointer.
@@ -238,7 +246,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
     entry((), || {
         // SAFETY: the program passes a live completion queue.
-        if let Ok(state) = unsafe { Object::<Arc<Cq>>::state(cq) } {
+        if let Ok(state) = unsafe { Object::<Arc<Cq>>::state(cq.cast()) } {
             let mut unacknowledged = state.unacknowledged();
             *unacknowledged = unacknowledged.saturating_sub(events.into());
             if *unacknowledged == 0 {
@@ -252,7 +260,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uin
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live completion queue.
-        let state = unsafe { Object::<Arc<Cq>>::state(cq) }?;
+        let state = unsafe { Object::<Arc<Cq>>::state(cq.cast()) }?;
         state.cq.request_notification(solicited_only != 0);
         Ok(())
     })
@@ -266,7 +274,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
 ) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live completion queue.
-        let state = unsafe { Object::<Arc<Cq>>::state(cq) }?;
+        let state = unsafe { Object::<Arc<Cq>>::state(cq.cast()) }?;
         let room = usize::try_from(entries).map_err(|_| Errno::EINVAL)?;
         let mut written = 0;
         while written < room {

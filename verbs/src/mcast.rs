@@ -3,9 +3,9 @@
 use crate::abi::{ibv_gid, ibv_qp};
 use crate::context::{self, Context};
 use crate::errno;
-use crate::ffi::{Object, errno_value, load};
+use crate::ffi::{errno_value, load};
 use crate::gid::{GidTable, from_gid};
-use crate::qp::{Qp, Transport};
+use crate::qp::{self, Transport};
 use dgiwarp::{GroupInterface, UdQp};
 use nix::errno::Errno;
 use std::collections::BTreeSet;
@@ -52,7 +52,7 @@ unsafe fn change(
 ) -> c_int {
     errno_value(|| {
         // SAFETY: the caller's contract.
-        let state = unsafe { Object::<Qp>::state(qp) }?;
+        let state = unsafe { qp::state(qp) }?;
         // SAFETY: the caller's contract.
         let group = from_gid(unsafe { load(gid) }?);
         // SAFETY: a live queue pair; this field never changes.

@@ -11,7 +11,7 @@ use crate::ah::Ah;
 use crate::errno;
 use crate::ffi::{Object, entry};
 use crate::inline::SLOT as MAX_INLINE;
-use crate::qp::{Qp, Transport};
+use crate::qp::{self, Qp, Transport};
 use crate::qp_state::QpState;
 use crate::srq::Srq;
 use dgiwarp::{
@@ -111,7 +111,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     entry(libc::EIO, || {
         // SAFETY: the program passes a live queue pair.
-        let qp = unsafe { Object::<Qp>::state(qp) };
+        let qp = unsafe { qp::state(qp) };
         // SAFETY: and a chain of valid work requests.
         unsafe { post_chain(wr, bad, |wr| wr.next, |wr| post_one_recv(qp?, wr)) }
     })
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     entry(libc::EIO, || {
         // SAFETY: the program passes a live queue pair.
-        let qp = unsafe { Object::<Qp>::state(qp) };
+        let qp = unsafe { qp::state(qp) };
         // SAFETY: and a chain of valid work requests.
         unsafe { post_chain(wr, bad, |wr| wr.next, |wr| post_one_send(qp?, wr)) }
     })

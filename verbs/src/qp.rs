@@ -1,18 +1,18 @@
-//! Queue pairs: making, changing, asking, destroying. Posting is in [`crate::post`].
+//! Queue pairs: changing, asking, destroying. Making them is in [`crate::qp_create`], posting in [`crate::post`].
 
 use crate::abi::{
-    IBV_QP_DEST_QPN, IBV_QP_SQ_PSN, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_pd, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
+    IBV_QP_DEST_QPN, IBV_QP_SQ_PSN, Unset, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_init_attr,
 };
 use crate::context::Context;
-use crate::cq::{Cq, queue};
-use crate::ffi::{Facade, Object, errno_value, load, pointer, store};
+use crate::cq::Cq;
+use crate::ffi::{Facade, Object, errno_value, load, store};
 use crate::inline::InlineRing;
-use crate::memory::{Pd, domain};
+use crate::memory::Pd;
 use crate::qp_state::{Attributes, QpState, Service};
-use crate::srq::{self, Srq};
-use crate::{ah, context, errno, limits};
-use dgiwarp::{Pairing, PostFailure, RcQp, RcQpAttr, RecvWr, UcQp, UcQpAttr, UdQp, UdQpAttr};
+use crate::srq::Srq;
+use crate::{ah, context};
+use dgiwarp::{Pairing, PostFailure, RcQp, RecvWr, UcQp, UdQp};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,7 +26,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    fn qpn(&self) -> u32 {
+    pub(crate) fn qpn(&self) -> u32 {
         match self {
             Self::Ud(qp) => qp.qpn().into(),
             Self::Uc(qp) => qp.qpn().into(),
@@ -64,21 +64,38 @@ pub(crate) struct Qp {
     // Before what it uses: dropping it ends every send and receive.
     pub(crate) qp: Transport,
     pub(crate) inline: InlineRing,
-    attributes: Mutex<Attributes>,
+    pub(crate) attributes: Mutex<Attributes>,
     /// `attributes.state`, for posting, which takes no lock.
-    state: AtomicU32,
+    pub(crate) state: AtomicU32,
     pub(crate) cap: ibv_qp_cap,
     /// Every send makes a completion, whatever its flags say.
     pub(crate) signal_all: bool,
     pub(crate) pd: Arc<Pd>,
-    _send_cq: Arc<Cq>,
-    _recv_cq: Arc<Cq>,
-    _srq: Option<Arc<Srq>>,
+    pub(crate) _send_cq: Arc<Cq>,
+    pub(crate) _recv_cq: Arc<Cq>,
+    pub(crate) _srq: Option<Arc<Srq>>,
+}
+
+/// What programs have a pointer to, as the longest struct of any header: they may look at it as an `ibv_qp_ex`
+/// whatever it was made with, and newer headers than those mirrored here know one operation more.
+#[repr(C)]
+pub(crate) struct QpFace {
+    pub(crate) ex: ibv_qp_ex,
+    pub(crate) _wr_flush: Unset,
 }
 
 impl Facade for Qp {
-    type C = ibv_qp;
+    type C = QpFace;
     const TAG: u32 = 0x6470_7071;
+}
+
+/// The queue pair behind a pointer.
+///
+/// # Safety
+/// `qp` is NULL or a live queue pair that stays alive for `'a`.
+pub(crate) unsafe fn state<'a>(qp: *mut ibv_qp) -> Result<&'a Qp, Errno> {
+    // SAFETY: the caller's contract is the same; the public struct is the first field of the face.
+    unsafe { Object::<Qp>::state(qp.cast()) }
 }
 
 impl Qp {
@@ -162,131 +179,9 @@ impl Qp {
     }
 }
 
-/// The sizes that a queue pair gets for those asked for; more than the device has is `EINVAL`.
-fn granted(asked: ibv_qp_cap) -> Result<ibv_qp_cap, Errno> {
-    let within = |value: u32, max: c_int| {
-        if value <= max.cast_unsigned() {
-            Ok(value.max(1))
-        } else {
-            Err(Errno::EINVAL)
-        }
-    };
-    if asked.max_inline_data > limits::MAX_INLINE {
-        return Err(Errno::EINVAL);
-    }
-    Ok(ibv_qp_cap {
-        max_send_wr: within(asked.max_send_wr, limits::MAX_QP_WR)?,
-        max_recv_wr: within(asked.max_recv_wr, limits::MAX_QP_WR)?,
-        max_send_sge: within(asked.max_send_sge, limits::MAX_SGE)?,
-        max_recv_sge: within(asked.max_recv_sge, limits::MAX_SGE)?,
-        max_inline_data: limits::MAX_INLINE,
-    })
-}
-
-/// # Safety
-/// The pointers in `init` are live objects or NULL.
-unsafe fn create(domain: Arc<Pd>, init: &ibv_qp_init_attr) -> Result<Qp, Errno> {
-    if !matches!(init.qp_type, IBV_QPT_UD | IBV_QPT_UC | IBV_QPT_RC) {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    let mut cap = granted(init.cap)?;
-    // SAFETY: the caller's contract.
-    let send_cq = unsafe { queue(init.send_cq) }?;
-    // SAFETY: the caller's contract.
-    let recv_cq = unsafe { queue(init.recv_cq) }?;
-    // SAFETY: the caller's contract.
-    let shared = unsafe { srq::shared(init.srq) }?;
-    if shared.is_some() {
-        // ibv_create_qp(3): the sizes of the receive queue are the shared one's.
-        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
-    }
-    let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
-    let max_send_wr = count(cap.max_send_wr)?;
-    let max_recv_wr = count(cap.max_recv_wr.max(1))?;
-    let max_sge = count(cap.max_send_sge.max(cap.max_recv_sge))?;
-    let stack_srq = shared.as_ref().map(|shared| &shared.srq);
-    let (cqs, pd) = ((&send_cq.cq, &recv_cq.cq), &domain.pd);
-    let made = if init.qp_type == IBV_QPT_RC {
-        let attr = RcQpAttr {
-            max_send_wr,
-            max_recv_wr,
-            max_sge,
-            srq: stack_srq,
-            paired: true,
-            ..RcQpAttr::new(cqs.0, cqs.1)
-        };
-        pd.create_rc_qp(&attr).map(Transport::Rc)
-    } else if init.qp_type == IBV_QPT_UD {
-        let attr = UdQpAttr {
-            max_send_wr,
-            max_recv_wr,
-            max_sge,
-            grh: true,
-            srq: stack_srq,
-            ..UdQpAttr::new(cqs.0, cqs.1)
-        };
-        pd.create_ud_qp(&attr).map(Transport::Ud)
-    } else {
-        let attr = UcQpAttr {
-            max_send_wr,
-            max_recv_wr,
-            max_sge,
-            srq: stack_srq,
-            ..UcQpAttr::new(cqs.0, cqs.1)
-        };
-        pd.create_uc_qp(&attr).map(Transport::Uc)
-    };
-    Ok(Qp {
-        qp: made.map_err(|error| errno::of_create(&error))?,
-        inline: InlineRing::default(),
-        attributes: Mutex::new(Attributes::RESET),
-        state: AtomicU32::new(QpState::Reset.code()),
-        cap,
-        signal_all: init.sq_sig_all != 0,
-        pd: domain,
-        _send_cq: send_cq,
-        _recv_cq: recv_cq,
-        _srq: shared,
-    })
-}
-
-pub(crate) unsafe extern "C" fn ibv_create_qp(
-    pd: *mut ibv_pd,
-    init: *mut ibv_qp_init_attr,
-) -> *mut ibv_qp {
-    pointer(|| {
-        // SAFETY: the program passes a live protection domain.
-        let domain = unsafe { domain(pd) }?;
-        // SAFETY: and valid attributes.
-        let mut attr = unsafe { load(init) }?;
-        // SAFETY: whose pointers are live objects.
-        let qp = unsafe { create(domain, &attr) }?;
-        attr.cap = qp.cap;
-        // SAFETY: ibv_create_qp(3) writes the sizes granted into the program's struct.
-        unsafe { store(init, attr) }?;
-        let c = ibv_qp {
-            // SAFETY: a live protection domain; this field never changes.
-            context: unsafe { (*pd).context },
-            qp_context: attr.qp_context,
-            pd,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            handle: qp.qp.qpn(),
-            qp_num: qp.qp.qpn(),
-            state: QpState::Reset.code(),
-            qp_type: attr.qp_type,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            events_completed: 0,
-        };
-        Ok(Object::create(c, qp))
-    })
-}
-
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the program passes a live queue pair and does not use it any more.
-    errno_value(|| unsafe { Object::<Qp>::release(qp) }.map(drop))
+    errno_value(|| unsafe { Object::<Qp>::release(qp.cast()) }.map(drop))
 }
 
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
@@ -296,7 +191,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 ) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live queue pair.
-        let state = unsafe { Object::<Qp>::state(qp) }?;
+        let state = unsafe { state(qp) }?;
         // SAFETY: and attributes.
         let attr = unsafe { load(attr) }?;
         // SAFETY: a live queue pair; this field never changes.
@@ -318,7 +213,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live queue pair.
-        let state = unsafe { Object::<Qp>::state(qp) }?;
+        let state = unsafe { state(qp) }?;
         let now = state.attributes();
         let answer = ibv_qp_attr {
             qp_state: now.state.code(),
@@ -357,37 +252,4 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         // SAFETY: as above.
         unsafe { store(init, made) }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_beyond_the_device_are_refused_and_none_is_zero() {
-        let asked = ibv_qp_cap {
-            max_send_wr: 10,
-            max_recv_wr: 0,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let got = granted(asked).unwrap();
-        assert_eq!(
-            (got.max_send_wr, got.max_recv_wr, got.max_inline_data),
-            (10, 1, limits::MAX_INLINE)
-        );
-        let over = |change: fn(&mut ibv_qp_cap)| {
-            let mut cap = asked;
-            change(&mut cap);
-            granted(cap)
-        };
-        assert_eq!(over(|cap| cap.max_send_wr = 16_385), Err(Errno::EINVAL));
-        assert_eq!(over(|cap| cap.max_recv_wr = u32::MAX), Err(Errno::EINVAL));
-        assert_eq!(over(|cap| cap.max_send_sge = 17), Err(Errno::EINVAL));
-        assert_eq!(
-            over(|cap| cap.max_inline_data = limits::MAX_INLINE + 1),
-            Err(Errno::EINVAL)
-        );
-    }
 }

@@ -4,10 +4,6 @@
 //! the ABI. Sizes and offsets are asserted at compile time for 64-bit targets, and [`LAYOUTS`] lets a test compare them
 //! with what a C compiler makes of the installed headers. Names and field names are the header's own.
 
-#![expect(
-    non_camel_case_types,
-    reason = "the names are the C header's, so that both can be searched together"
-)]
 #![allow(
     missing_docs,
     reason = "the man pages of rdma-core document these structs; a second text would drift from them"

@@ -1,6 +1,6 @@
 //! The objects that programs hold pointers to.
 
-use super::{ibv_context, ibv_gid, layouts};
+use super::{ibv_context, ibv_gid, ibv_sge, layouts};
 use std::ffi::{c_int, c_uint, c_void};
 
 #[repr(C)]
@@ -91,8 +91,47 @@ pub struct ibv_cq {
     pub async_events_completed: u32,
 }
 
-/// Forward declaration only: extended CQs are not created yet.
-pub enum ibv_cq_ex {}
+#[repr(C)]
+pub struct ibv_poll_cq_attr {
+    pub comp_mask: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ibv_wc_tm_info {
+    pub tag: u64,
+    pub priv_: u32,
+}
+
+/// Reads a field of the completion that an extended queue stands at.
+pub type Reader<T> = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> T>;
+
+#[repr(C)]
+pub struct ibv_cq_ex {
+    /// Programs cast between the two: the fields are the same.
+    pub base: ibv_cq,
+    pub comp_mask: u32,
+    pub status: c_uint,
+    pub wr_id: u64,
+    pub start_poll: Option<unsafe extern "C" fn(*mut Self, *mut ibv_poll_cq_attr) -> c_int>,
+    pub next_poll: Reader<c_int>,
+    pub end_poll: Reader<()>,
+    pub read_opcode: Reader<c_uint>,
+    pub read_vendor_err: Reader<u32>,
+    pub read_byte_len: Reader<u32>,
+    pub read_imm_data: Reader<u32>,
+    pub read_qp_num: Reader<u32>,
+    pub read_src_qp: Reader<u32>,
+    pub read_wc_flags: Reader<c_uint>,
+    pub read_slid: Reader<u32>,
+    pub read_sl: Reader<u8>,
+    pub read_dlid_path_bits: Reader<u8>,
+    pub read_completion_ts: Reader<u64>,
+    pub read_cvlan: Reader<u16>,
+    pub read_flow_tag: Reader<u32>,
+    pub read_tm_info: Option<unsafe extern "C" fn(*mut Self, *mut ibv_wc_tm_info)>,
+    pub read_completion_wallclock_ns: Reader<u64>,
+}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -153,6 +192,74 @@ pub struct ibv_qp {
     pub events_completed: u32,
 }
 
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ibv_mw_bind_info {
+    pub mr: *mut ibv_mr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: c_uint,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: c_uint,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+#[repr(C)]
+pub struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    /// `type` in C.
+    pub kind: c_uint,
+}
+
+pub const IBV_MW_TYPE_1: c_uint = 1;
+pub const IBV_MW_TYPE_2: c_uint = 2;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ibv_data_buf {
+    pub addr: *mut c_void,
+    pub length: usize,
+}
+
+#[repr(C)]
+pub struct ibv_qp_ex {
+    pub qp_base: ibv_qp,
+    pub comp_mask: u64,
+    pub wr_id: u64,
+    pub wr_flags: c_uint,
+    pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut Self, u32, u64, u64, u64)>,
+    pub wr_atomic_fetch_add: Option<unsafe extern "C" fn(*mut Self, u32, u64, u64)>,
+    pub wr_bind_mw:
+        Option<unsafe extern "C" fn(*mut Self, *mut ibv_mw, u32, *const ibv_mw_bind_info)>,
+    pub wr_local_inv: Option<unsafe extern "C" fn(*mut Self, u32)>,
+    pub wr_rdma_read: Option<unsafe extern "C" fn(*mut Self, u32, u64)>,
+    pub wr_rdma_write: Option<unsafe extern "C" fn(*mut Self, u32, u64)>,
+    pub wr_rdma_write_imm: Option<unsafe extern "C" fn(*mut Self, u32, u64, u32)>,
+    pub wr_send: Option<unsafe extern "C" fn(*mut Self)>,
+    pub wr_send_imm: Option<unsafe extern "C" fn(*mut Self, u32)>,
+    pub wr_send_inv: Option<unsafe extern "C" fn(*mut Self, u32)>,
+    pub wr_send_tso: Option<unsafe extern "C" fn(*mut Self, *mut c_void, u16, u16)>,
+    pub wr_set_ud_addr: Option<unsafe extern "C" fn(*mut Self, *mut ibv_ah, u32, u32)>,
+    pub wr_set_xrc_srqn: Option<unsafe extern "C" fn(*mut Self, u32)>,
+    pub wr_set_inline_data: Option<unsafe extern "C" fn(*mut Self, *mut c_void, usize)>,
+    pub wr_set_inline_data_list:
+        Option<unsafe extern "C" fn(*mut Self, usize, *const ibv_data_buf)>,
+    pub wr_set_sge: Option<unsafe extern "C" fn(*mut Self, u32, u64, u32)>,
+    pub wr_set_sge_list: Option<unsafe extern "C" fn(*mut Self, usize, *const ibv_sge)>,
+    pub wr_start: Option<unsafe extern "C" fn(*mut Self)>,
+    pub wr_complete: Option<unsafe extern "C" fn(*mut Self) -> c_int>,
+    pub wr_abort: Option<unsafe extern "C" fn(*mut Self)>,
+    pub wr_atomic_write: Option<unsafe extern "C" fn(*mut Self, u32, u64, *const c_void)>,
+}
+
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct ibv_async_event {
@@ -186,6 +293,15 @@ layouts! {
         context @ 0, channel @ 8, cq_context @ 16, handle @ 24, cqe @ 28, mutex @ 32, cond @ 72,
         comp_events_completed @ 120, async_events_completed @ 124,
     }
+    struct ibv_poll_cq_attr = 4 { comp_mask @ 0 }
+    struct ibv_wc_tm_info = 16 { tag @ 0 }
+    struct ibv_cq_ex = 288 {
+        comp_mask @ 128, status @ 132, wr_id @ 136, start_poll @ 144, next_poll @ 152, end_poll @ 160,
+        read_opcode @ 168, read_vendor_err @ 176, read_byte_len @ 184, read_imm_data @ 192, read_qp_num @ 200,
+        read_src_qp @ 208, read_wc_flags @ 216, read_slid @ 224, read_sl @ 232, read_dlid_path_bits @ 240,
+        read_completion_ts @ 248, read_cvlan @ 256, read_flow_tag @ 264, read_tm_info @ 272,
+        read_completion_wallclock_ns @ 280,
+    }
     struct ibv_cq_init_attr_ex = 56 {
         cqe @ 0, cq_context @ 8, channel @ 16, comp_vector @ 24, wc_flags @ 32, comp_mask @ 40, flags @ 44,
         parent_domain @ 48,
@@ -196,6 +312,17 @@ layouts! {
     struct ibv_qp = 160 {
         context @ 0, qp_context @ 8, pd @ 16, send_cq @ 24, recv_cq @ 32, srq @ 40, handle @ 48, qp_num @ 52,
         state @ 56, qp_type @ 60, mutex @ 64, cond @ 104, events_completed @ 152,
+    }
+    struct ibv_mw_bind_info = 32 { mr @ 0, addr @ 8, length @ 16, mw_access_flags @ 24 }
+    struct ibv_mw_bind = 48 { wr_id @ 0, send_flags @ 8, bind_info @ 16 }
+    struct ibv_mw = 32 { context @ 0, pd @ 8, rkey @ 16, handle @ 20 }
+    struct ibv_data_buf = 16 { addr @ 0, length @ 8 }
+    struct ibv_qp_ex = 352 {
+        qp_base @ 0, comp_mask @ 160, wr_id @ 168, wr_flags @ 176, wr_atomic_cmp_swp @ 184, wr_atomic_fetch_add @ 192,
+        wr_bind_mw @ 200, wr_local_inv @ 208, wr_rdma_read @ 216, wr_rdma_write @ 224, wr_rdma_write_imm @ 232,
+        wr_send @ 240, wr_send_imm @ 248, wr_send_inv @ 256, wr_send_tso @ 264, wr_set_ud_addr @ 272,
+        wr_set_xrc_srqn @ 280, wr_set_inline_data @ 288, wr_set_inline_data_list @ 296, wr_set_sge @ 304,
+        wr_set_sge_list @ 312, wr_start @ 320, wr_complete @ 328, wr_abort @ 336, wr_atomic_write @ 344,
     }
     struct ibv_async_event = 16 { element @ 0, event_type @ 8 }
 }

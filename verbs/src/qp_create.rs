@@ -1,0 +1,184 @@
+//! Making queue pairs.
+
+use crate::abi::{
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+};
+use crate::cq::queue;
+use crate::ffi::{Object, load, pointer, store};
+use crate::inline::InlineRing;
+use crate::memory::{Pd, domain};
+use crate::qp::{Qp, QpFace, Transport};
+use crate::qp_state::{Attributes, QpState};
+use crate::{errno, limits, srq};
+use dgiwarp::{RcQpAttr, UcQpAttr, UdQpAttr};
+use nix::errno::Errno;
+use std::ffi::c_int;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+
+/// The sizes that a queue pair gets for those asked for; more than the device has is `EINVAL`.
+fn granted(asked: ibv_qp_cap) -> Result<ibv_qp_cap, Errno> {
+    let within = |value: u32, max: c_int| {
+        if value <= max.cast_unsigned() {
+            Ok(value.max(1))
+        } else {
+            Err(Errno::EINVAL)
+        }
+    };
+    if asked.max_inline_data > limits::MAX_INLINE {
+        return Err(Errno::EINVAL);
+    }
+    Ok(ibv_qp_cap {
+        max_send_wr: within(asked.max_send_wr, limits::MAX_QP_WR)?,
+        max_recv_wr: within(asked.max_recv_wr, limits::MAX_QP_WR)?,
+        max_send_sge: within(asked.max_send_sge, limits::MAX_SGE)?,
+        max_recv_sge: within(asked.max_recv_sge, limits::MAX_SGE)?,
+        max_inline_data: limits::MAX_INLINE,
+    })
+}
+
+/// # Safety
+/// The pointers in `init` are live objects or NULL.
+unsafe fn create(domain: Arc<Pd>, init: &ibv_qp_init_attr) -> Result<Qp, Errno> {
+    if !matches!(init.qp_type, IBV_QPT_UD | IBV_QPT_UC | IBV_QPT_RC) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut cap = granted(init.cap)?;
+    // SAFETY: the caller's contract.
+    let send_cq = unsafe { queue(init.send_cq) }?;
+    // SAFETY: the caller's contract.
+    let recv_cq = unsafe { queue(init.recv_cq) }?;
+    // SAFETY: the caller's contract.
+    let shared = unsafe { srq::shared(init.srq) }?;
+    if shared.is_some() {
+        // ibv_create_qp(3): the sizes of the receive queue are the shared one's.
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
+    let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
+    let max_send_wr = count(cap.max_send_wr)?;
+    let max_recv_wr = count(cap.max_recv_wr.max(1))?;
+    let max_sge = count(cap.max_send_sge.max(cap.max_recv_sge))?;
+    let stack_srq = shared.as_ref().map(|shared| &shared.srq);
+    let (cqs, pd) = ((&send_cq.cq, &recv_cq.cq), &domain.pd);
+    let made = if init.qp_type == IBV_QPT_RC {
+        let attr = RcQpAttr {
+            max_send_wr,
+            max_recv_wr,
+            max_sge,
+            srq: stack_srq,
+            paired: true,
+            ..RcQpAttr::new(cqs.0, cqs.1)
+        };
+        pd.create_rc_qp(&attr).map(Transport::Rc)
+    } else if init.qp_type == IBV_QPT_UD {
+        let attr = UdQpAttr {
+            max_send_wr,
+            max_recv_wr,
+            max_sge,
+            grh: true,
+            srq: stack_srq,
+            ..UdQpAttr::new(cqs.0, cqs.1)
+        };
+        pd.create_ud_qp(&attr).map(Transport::Ud)
+    } else {
+        let attr = UcQpAttr {
+            max_send_wr,
+            max_recv_wr,
+            max_sge,
+            srq: stack_srq,
+            ..UcQpAttr::new(cqs.0, cqs.1)
+        };
+        pd.create_uc_qp(&attr).map(Transport::Uc)
+    };
+    Ok(Qp {
+        qp: made.map_err(|error| errno::of_create(&error))?,
+        inline: InlineRing::default(),
+        attributes: Mutex::new(Attributes::RESET),
+        state: AtomicU32::new(QpState::Reset.code()),
+        cap,
+        signal_all: init.sq_sig_all != 0,
+        pd: domain,
+        _send_cq: send_cq,
+        _recv_cq: recv_cq,
+        _srq: shared,
+    })
+}
+
+/// What the program sees of a queue pair, without the operations of the extended API.
+fn face(base: ibv_qp) -> QpFace {
+    // SAFETY: nullable function pointers, raw pointers and integers, for which zero is a valid value.
+    let mut face: QpFace = unsafe { std::mem::zeroed() };
+    face.ex = ibv_qp_ex {
+        qp_base: base,
+        ..face.ex
+    };
+    face
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program passes a live protection domain.
+        let domain = unsafe { domain(pd) }?;
+        // SAFETY: and valid attributes.
+        let mut attr = unsafe { load(init) }?;
+        // SAFETY: whose pointers are live objects.
+        let qp = unsafe { create(domain, &attr) }?;
+        attr.cap = qp.cap;
+        // SAFETY: ibv_create_qp(3) writes the sizes granted into the program's struct.
+        unsafe { store(init, attr) }?;
+        // SAFETY: a live protection domain; this field never changes.
+        let context = unsafe { (*pd).context };
+        let base = ibv_qp {
+            context,
+            qp_context: attr.qp_context,
+            pd,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            handle: qp.qp.qpn(),
+            qp_num: qp.qp.qpn(),
+            state: QpState::Reset.code(),
+            qp_type: attr.qp_type,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        };
+        Ok(Object::create(face(base), qp).cast())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_beyond_the_device_are_refused_and_none_is_zero() {
+        let asked = ibv_qp_cap {
+            max_send_wr: 10,
+            max_recv_wr: 0,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let got = granted(asked).unwrap();
+        assert_eq!(
+            (got.max_send_wr, got.max_recv_wr, got.max_inline_data),
+            (10, 1, limits::MAX_INLINE)
+        );
+        let over = |change: fn(&mut ibv_qp_cap)| {
+            let mut cap = asked;
+            change(&mut cap);
+            granted(cap)
+        };
+        assert_eq!(over(|cap| cap.max_send_wr = 16_385), Err(Errno::EINVAL));
+        assert_eq!(over(|cap| cap.max_recv_wr = u32::MAX), Err(Errno::EINVAL));
+        assert_eq!(over(|cap| cap.max_send_sge = 17), Err(Errno::EINVAL));
+        assert_eq!(
+            over(|cap| cap.max_inline_data = limits::MAX_INLINE + 1),
+            Err(Errno::EINVAL)
+        );
+    }
+}
