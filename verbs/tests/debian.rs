@@ -7,10 +7,11 @@
 
 mod common;
 
+use common::scene::{Family, Place, Scene};
+use common::session::{self, End, Finish};
 use common::{RUN, have, skip, succeed};
-use std::net::TcpListener;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Runs a program of ibverbs-utils under `dgiwarp-run` and returns what it printed; anything on standard error is a
 /// failure, because the dynamic linker complains there about symbol versions.
@@ -113,82 +114,46 @@ fn the_iwarp_persona_reports_an_rnic() {
     }
 }
 
-/// Starts a server, waits until it listens, runs the client, and fails if either fails. `PREPARE` may set `CLIENT`, a
-/// command that runs the client in another place; `HOST` is where it finds the server.
-const PINGPONG: &str = r#"
-eval "$PREPARE" || exit 1
-timeout 30 "$RUN" "$PROGRAM" -p "$PORT" "$@" &
-listening=$(printf ':%04X 0*:0000 0A' "$PORT")
-tries=0
-until cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q "$listening"; do
-    tries=$((tries + 1))
-    if [ $tries -gt 500 ]; then echo "the server does not listen" >&2; exit 1; fi
-    sleep 0.02
-done
-$CLIENT timeout 30 "$RUN" "$PROGRAM" -p "$PORT" "$@" "$HOST" || exit 1
-wait $!
-"#;
-
-/// Polling ends take a core each: one test of them at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// A pingpong between two places, each reached through a command (none: here).
-struct Pingpong<'a> {
-    program: &'a str,
-    around: &'a [&'a str],
-    /// Shell commands that come first.
-    prepare: &'a str,
-    host: &'a str,
+/// The two ends of a pingpong of ibverbs-utils; each counts the bytes that went both ways.
+macro_rules! pingpong {
+    ($program:literal) => {
+        (
+            $program,
+            &[
+                End::server(concat!($program, " -p {port}"))
+                    .says(&["1000 iters in "])
+                    .polls(),
+                End::client(concat!($program, " -p {port} {server}")).says(&["1000 iters in "]),
+            ],
+        )
+    };
 }
 
-impl Pingpong<'_> {
-    const HERE: Self = Self {
-        program: "ibv_ud_pingpong",
-        around: &[],
-        prepare: "",
-        host: "127.0.0.1",
-    };
+type Pingpong = (&'static str, &'static [End]);
+const RC: Pingpong = pingpong!("ibv_rc_pingpong");
+const SRQ: Pingpong = pingpong!("ibv_srq_pingpong");
+const UC: Pingpong = pingpong!("ibv_uc_pingpong");
+const UD: Pingpong = pingpong!("ibv_ud_pingpong");
 
-    /// Runs it and checks that both ends report all iterations of messages of `size` bytes.
-    fn run(&self, size: u32, arguments: &[&str]) {
-        // Free when asked; the pingpong's own listening socket may reuse the address at once.
-        let port = TcpListener::bind("0.0.0.0:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let words = [self.around, &["sh", "-c", PINGPONG, "pingpong"]].concat();
-        let mut command = Command::new(words[0]);
-        command
-            .args(&words[1..])
-            .args(["-s", &size.to_string()])
-            .args(arguments);
-        command
-            .env("RUN", RUN)
-            .env("PROGRAM", self.program)
-            .env("PORT", port.to_string());
-        command.env("PREPARE", self.prepare).env("HOST", self.host);
-        let output = succeed(&mut command);
-        let text = String::from_utf8_lossy(&output.stdout);
-        // Each end counts what went both ways.
-        let bytes = format!("{} bytes in ", u64::from(size) * 1000 * 2);
-        for line in [bytes.as_str(), "1000 iters in "] {
-            assert_eq!(
-                text.matches(line).count(),
-                2,
-                "{arguments:?}: {line} is missing in\n{text}"
-            );
+/// Runs pingpongs in a place with every way of waiting, messages of the given sizes, and the kinds of addresses given.
+fn pingpongs(place: Place, programs: &[Pingpong], sizes: &[u32], addressing: &[&[&str]]) {
+    for (program, ends) in programs {
+        let test = format!("{program} {place:?}");
+        if !have(&test, program, "ibverbs-utils") {
+            continue;
         }
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{arguments:?}");
-    }
-
-    /// Every way of waiting, with the kinds of addresses given.
-    fn run_all(&self, sizes: &[u32], addressing: &[&[&str]]) {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(scene) = Scene::new(&test, place) else {
+            continue;
+        };
         for addressing in addressing {
             for waiting in [&[][..], &["-e"], &["-c"]] {
                 for size in sizes {
-                    self.run(*size, &[waiting, *addressing].concat());
+                    let text = size.to_string();
+                    let words = [&["-s", &text], waiting, *addressing].concat();
+                    let bytes = format!("{} bytes in ", u64::from(*size) * 1000 * 2);
+                    for ended in session::run_with(&scene, Family::V4, ends, &words) {
+                        assert!(ended.stdout.contains(&bytes), "{words:?}: {}", ended.stdout);
+                    }
                 }
             }
         }
@@ -205,193 +170,79 @@ fn lids(test: &str) -> bool {
     gids.lid() != 0
 }
 
+/// Messages of more than one datagram or segment, too.
 #[test]
-fn ibv_ud_pingpong_on_this_host() {
-    if have("ibv_ud_pingpong", "ibv_ud_pingpong", "ibverbs-utils") {
-        Pingpong::HERE.run_all(&[1, 64, 1024], &[&["-g", "0"]]);
-    }
-}
-
-/// Messages of more than one datagram, too.
-#[test]
-fn ibv_uc_pingpong_on_this_host() {
-    if have("ibv_uc_pingpong", "ibv_uc_pingpong", "ibverbs-utils") {
-        let uc = Pingpong {
-            program: "ibv_uc_pingpong",
-            ..Pingpong::HERE
-        };
-        uc.run_all(&[1, 4096, 100_000], &[&["-g", "0"]]);
-        if lids("ibv_uc_pingpong_lid") {
-            uc.run_all(&[4096], &[&[]]);
-        }
-    }
+fn pingpongs_on_this_host() {
+    pingpongs(Place::Here, &[UD], &[1, 64, 1024], &[&["-g", "0"]]);
+    pingpongs(
+        Place::Here,
+        &[RC, SRQ, UC],
+        &[1, 4096, 100_000],
+        &[&["-g", "0"]],
+    );
 }
 
 #[test]
-fn ibv_uc_pingpong_between_two_hosts() {
-    if namespaces("ibv_uc_pingpong_veth") {
-        let apart = Pingpong {
-            program: "ibv_uc_pingpong",
-            around: &UNSHARE,
-            prepare: CABLE,
-            host: "10.77.1.1",
-        };
-        apart.run_all(&[64, 20_000], &[&["-g", "0"], &["-g", "1"]]);
+fn pingpongs_on_this_host_with_lids() {
+    if lids("pingpongs_on_this_host_with_lids") {
+        pingpongs(Place::Here, &[UD, RC, SRQ, UC], &[1024], &[&[]]);
     }
 }
 
-/// Reliable connections, that the two ends make of nothing but exchanged numbers.
 #[test]
-fn ibv_rc_and_srq_pingpong_on_this_host() {
-    for program in ["ibv_rc_pingpong", "ibv_srq_pingpong"] {
-        if have(program, program, "ibverbs-utils") {
-            let rc = Pingpong {
-                program,
-                ..Pingpong::HERE
-            };
-            rc.run_all(&[1, 4096, 100_000], &[&["-g", "0"]]);
-            if lids(program) {
-                rc.run_all(&[4096], &[&[]]);
+fn pingpongs_of_an_ordinary_user_with_nothing_but_loopback() {
+    let addressing: [&[&str]; 3] = [&["-g", "0"], &["-g", "1"], &[]];
+    pingpongs(Place::Loopback, &[UD], &[2048, 4096], &addressing);
+    pingpongs(Place::Loopback, &[RC, SRQ, UC], &[64], &addressing);
+}
+
+/// GID 0 is the IPv4 address, GID 1 an IPv6 one.
+#[test]
+fn pingpongs_of_an_ordinary_user_between_two_hosts() {
+    let addressing: [&[&str]; 3] = [&["-g", "0"], &["-g", "1"], &[]];
+    pingpongs(Place::Apart, &[UD], &[64, 1024], &addressing);
+    pingpongs(Place::Apart, &[RC, SRQ, UC], &[64, 20_000], &addressing);
+}
+
+/// A killed peer ends the other end with an error of its own, at once, whoever of the two it is.
+#[test]
+fn a_killed_ibv_rc_pingpong_is_noticed() {
+    const SERVER: End = End::server("ibv_rc_pingpong -p {port} -g 0 -n 100000000").polls();
+    const CLIENT: End = End::client("ibv_rc_pingpong -p {port} -g 0 -n 100000000 {server}");
+    const IN_TIME: Duration = Duration::from_secs(10);
+    if !have("ibv_rc_pingpong_killed", "ibv_rc_pingpong", "ibverbs-utils") {
+        return;
+    }
+    let Some(scene) = Scene::new("ibv_rc_pingpong_killed", Place::Here) else {
+        return;
+    };
+    for milliseconds in [0, 30, 400] {
+        let killed = Finish::Killed(Duration::from_millis(milliseconds));
+        let fails = |end: End| end.finish(Finish::Failure).complains(&[]).limit(IN_TIME);
+        for ends in [
+            [SERVER.finish(killed), fails(CLIENT)],
+            [fails(SERVER), CLIENT.finish(killed)],
+        ] {
+            for waiting in [&[][..], &["-e"]] {
+                session::run_with(&scene, Family::V4, &ends, waiting);
             }
         }
     }
 }
 
+/// Or the scenes would prove nothing about ordinary users.
 #[test]
-fn ibv_rc_pingpong_with_nothing_but_loopback() {
-    if namespaces("ibv_rc_pingpong_loopback") {
-        let lonely = Pingpong {
-            program: "ibv_rc_pingpong",
-            around: &UNSHARE,
-            prepare: "ip link set lo up",
-            ..Pingpong::HERE
-        };
-        lonely.run_all(&[64], &[&["-g", "0"], &["-g", "1"], &[]]);
+fn programs_in_a_network_of_their_own_have_no_rights() {
+    const STATUS: End = End::client("cat /proc/self/status")
+        .says(&["Uid:\t65534\t65534", "CapPrm:\t0000000000000000"]);
+    let test = "programs_in_a_network_of_their_own_have_no_rights";
+    if !nix::unistd::geteuid().is_root() {
+        skip(test, "the user of this test is an ordinary one already");
+        return;
     }
-}
-
-#[test]
-fn ibv_rc_and_srq_pingpong_between_two_hosts() {
-    for program in ["ibv_rc_pingpong", "ibv_srq_pingpong"] {
-        if namespaces(program) {
-            let apart = Pingpong {
-                program,
-                around: &UNSHARE,
-                prepare: CABLE,
-                host: "10.77.1.1",
-            };
-            apart.run_all(&[64, 20_000], &[&["-g", "0"], &["-g", "1"], &[]]);
+    for place in [Place::Loopback, Place::Apart] {
+        if let Some(scene) = Scene::new(test, place) {
+            session::run(&scene, Family::V4, &[STATUS]);
         }
-    }
-}
-
-/// A killed peer ends the other end with an error of its own, not by a time-out of the test.
-#[test]
-fn a_killed_ibv_rc_pingpong_is_noticed() {
-    const KILLED: &str = r#"
-"$RUN" ibv_rc_pingpong -p "$PORT" -g 0 -n 100000000 "$@" >/dev/null &
-server=$!
-tries=0
-until grep -q "$(printf ':%04X 0*:0000 0A' "$PORT")" /proc/net/tcp /proc/net/tcp6; do
-    tries=$((tries + 1))
-    if [ $tries -gt 500 ]; then echo "the server does not listen" >&2; exit 1; fi
-    sleep 0.02
-done
-"$RUN" ibv_rc_pingpong -p "$PORT" -g 0 -n 100000000 "$@" 127.0.0.1 &
-client=$!
-sleep 1
-kill -KILL $server
-tries=0
-while kill -0 $client 2>/dev/null; do
-    tries=$((tries + 1))
-    if [ $tries -gt 100 ]; then kill -KILL $client; echo "the client goes on" >&2; exit 1; fi
-    sleep 0.05
-done
-wait $client
-echo "status $?"
-"#;
-    if have("ibv_rc_pingpong_killed", "ibv_rc_pingpong", "ibverbs-utils") {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        for waiting in [&[][..], &["-e"]] {
-            let listener = TcpListener::bind("0.0.0.0:0").unwrap();
-            let port = listener.local_addr().unwrap().port();
-            drop(listener);
-            let mut command = Command::new("sh");
-            command.args(["-c", KILLED, "killed"]).args(waiting);
-            let output = command
-                .env("RUN", RUN)
-                .env("PORT", port.to_string())
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&output.stdout).into_owned()
-                + &String::from_utf8_lossy(&output.stderr);
-            assert!(text.contains("Failed status"), "{waiting:?}: {text}");
-            assert!(text.contains("status 1"), "{waiting:?}: {text}");
-        }
-    }
-}
-
-#[test]
-fn ibv_ud_pingpong_on_this_host_with_lids() {
-    if have("ibv_ud_pingpong_lid", "ibv_ud_pingpong", "ibverbs-utils")
-        && lids("ibv_ud_pingpong_lid")
-    {
-        Pingpong::HERE.run_all(&[64, 1024], &[&[]]);
-    }
-}
-
-/// An ordinary user gets a network namespace inside a user namespace.
-const UNSHARE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--net"];
-
-fn namespaces(test: &str) -> bool {
-    if !have(test, "ibv_ud_pingpong", "ibverbs-utils") || !have(test, "ip", "iproute2") {
-        return false;
-    }
-    let made = Command::new(UNSHARE[0])
-        .args(&UNSHARE[1..])
-        .arg("true")
-        .output();
-    let made = made.is_ok_and(|output| output.status.success());
-    if !made {
-        skip(test, "this user may not make network namespaces");
-    }
-    made
-}
-
-#[test]
-fn ibv_ud_pingpong_with_nothing_but_loopback() {
-    if namespaces("ibv_ud_pingpong_loopback") {
-        let lonely = Pingpong {
-            around: &UNSHARE,
-            prepare: "ip link set lo up",
-            ..Pingpong::HERE
-        };
-        lonely.run_all(&[1, 2048, 4096], &[&["-g", "0"], &["-g", "1"], &[]]);
-    }
-}
-
-/// A second namespace, and between the two a virtual Ethernet cable.
-const CABLE: &str = r#"
-unshare --net sleep 60 &
-peer=$!
-trap 'kill $peer' EXIT
-until [ "$(readlink /proc/$peer/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
-CLIENT="nsenter --target $peer --net"
-ip link add here type veth peer name there netns $peer &&
-ip address add 10.77.1.1/16 dev here && ip address add fd77::1/64 dev here nodad && ip link set here up &&
-$CLIENT ip address add 10.77.2.2/16 dev there && $CLIENT ip address add fd77::2/64 dev there nodad &&
-$CLIENT ip link set there up
-"#;
-
-#[test]
-fn ibv_ud_pingpong_between_two_hosts() {
-    if namespaces("ibv_ud_pingpong_veth") {
-        let apart = Pingpong {
-            around: &UNSHARE,
-            prepare: CABLE,
-            host: "10.77.1.1",
-            ..Pingpong::HERE
-        };
-        apart.run_all(&[64, 1024], &[&["-g", "0"], &["-g", "1"], &[]]);
     }
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
     clippy::disallowed_methods,
     reason = "an edge of the project: it times other programs"
 )]
-pub(crate) fn now() -> Instant {
+#[must_use]
+pub fn now() -> Instant {
     Instant::now()
 }
 
@@ -16,6 +17,6 @@ pub(crate) fn now() -> Instant {
     clippy::disallowed_methods,
     reason = "an edge of the project: a child process offers no descriptor to wait on here"
 )]
-pub(crate) fn pause(duration: Duration) {
+pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }

@@ -2,11 +2,11 @@
 //!
 //! `cargo xtask test` runs every check and test ([`runner`], by the table in [`groups`]); `cargo xtask lab` joins two
 //! commands over two network namespaces ([`lab`]); `cargo xtask dist` lays out what is given away ([`dist`]).
-//! Integration tests of other packages use [`lab`] for a network of their own and [`skips`] to say what they could not
+//! Integration tests of other packages use [`lab`] for a network of their own, [`clock`], and [`skips`] to say what they could not
 //! run. This crate uses nothing else of the workspace.
 #![forbid(unsafe_code)]
 
-mod clock;
+pub mod clock;
 pub mod debian;
 pub mod dist;
 pub mod groups;

@@ -1,6 +1,10 @@
-//! What the tests with Debian's files share: saying why something was skipped, and finding the files.
+//! What the tests with Debian's files share: saying why something was skipped, finding the files, and running programs
+//! that talk to each other ([`session`]) in a place made for it ([`scene`]).
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
+
+pub(crate) mod scene;
+pub(crate) mod session;
 
 use std::fs::OpenOptions;
 use std::io::Write;

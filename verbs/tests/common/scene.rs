@@ -1,0 +1,140 @@
+//! Where two programs meet: this host, a network with nothing but loopback, or two hosts with a cable between them.
+
+use super::{RUN, library, skip};
+use std::fs::{self, Permissions};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+use xtask::lab::{Config, Lab, LabError, Namespace, Side};
+
+/// Kinds of scenes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// This host as it is, as the user that runs the tests.
+    Here,
+    /// A fresh network namespace with only `lo`, as an ordinary user.
+    Loopback,
+    /// Two namespaces with a virtual cable of MTU 1500 between them, as an ordinary user.
+    Apart,
+}
+
+/// Which addresses the ends get for `{server}` and `{client}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// 127.0.0.1, or 10.99.0.1 and 10.99.0.2.
+    V4,
+    /// ::1, or fd99::1 and fd99::2.
+    V6,
+}
+
+/// A scene that programs can be started in. What still runs there ends with it.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    network: Network,
+    /// Words before every program: how it becomes an ordinary user's, and ends with the test however that ends.
+    around: Vec<String>,
+    run: PathBuf,
+    /// Where `run` is, if it had to be copied to where an ordinary user can read it.
+    _copies: Option<TempDir>,
+}
+
+#[derive(Debug)]
+enum Network {
+    Here,
+    Loopback(Namespace),
+    Apart(Lab),
+}
+
+/// The user that has no rights at all on Debian.
+const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+
+impl Scene {
+    /// Sets the scene; `None` skips the test, because this machine cannot.
+    pub(crate) fn new(test: &str, place: Place) -> Option<Self> {
+        let network = match place {
+            Place::Here => Ok(Network::Here),
+            Place::Loopback => Namespace::new().map(Network::Loopback),
+            Place::Apart => Lab::new(&Config::default()).map(Network::Apart),
+        };
+        let network = match network {
+            Ok(network) => network,
+            Err(error @ (LabError::NoNamespaces { .. } | LabError::MissingProgram { .. })) => {
+                skip(test, &error.to_string());
+                return None;
+            }
+            Err(error) => panic!("{test}: {error}"),
+        };
+        let mut scene = Self {
+            network,
+            around: ["setpriv", "--pdeathsig=KILL"].map(String::from).to_vec(),
+            run: PathBuf::from(RUN),
+            _copies: None,
+        };
+        if place != Place::Here && nix::unistd::geteuid().is_root() {
+            scene.around.extend(NOBODY.map(String::from));
+            scene.make_readable();
+        }
+        Some(scene)
+    }
+
+    /// Copies wrapper and library if nobody may not start them where they are.
+    fn make_readable(&mut self) {
+        let starts = Command::new("setpriv")
+            .args(NOBODY)
+            .arg(RUN)
+            .arg("--version")
+            .output();
+        if starts.is_ok_and(|output| output.status.success()) {
+            return;
+        }
+        let copies = tempfile::tempdir().unwrap();
+        fs::set_permissions(copies.path(), Permissions::from_mode(0o755)).unwrap();
+        self.run = copies.path().join("dgiwarp-run");
+        for file in [PathBuf::from(RUN), library()] {
+            fs::copy(&file, copies.path().join(file.file_name().unwrap())).unwrap();
+        }
+        self._copies = Some(copies);
+    }
+
+    /// Whether this scene has addresses of a family.
+    pub(crate) fn has(&self, family: Family) -> bool {
+        family == Family::V4
+            || match &self.network {
+                Network::Here => std::net::UdpSocket::bind("[::1]:0").is_ok(),
+                Network::Loopback(namespace) => namespace.has_ipv6(),
+                Network::Apart(lab) => lab.namespace(Side::Server).has_ipv6(),
+            }
+    }
+
+    /// The address under which an end is reached.
+    pub(crate) fn address(&self, side: Side, family: Family) -> IpAddr {
+        match (&self.network, family) {
+            (Network::Apart(_), Family::V4) => side.address(),
+            (Network::Apart(_), Family::V6) => side.address6(),
+            (Network::Here | Network::Loopback(_), Family::V4) => Ipv4Addr::LOCALHOST.into(),
+            (Network::Here | Network::Loopback(_), Family::V6) => Ipv6Addr::LOCALHOST.into(),
+        }
+    }
+
+    /// `dgiwarp-run` at one end; its arguments are up to the caller.
+    pub(crate) fn dgiwarp_run(&self, side: Side) -> Command {
+        let mut command = self.command(side);
+        command.arg(&self.run);
+        command
+    }
+
+    /// What starts a program at one end: program and arguments come as arguments.
+    pub(crate) fn command(&self, side: Side) -> Command {
+        let (first, rest) = self.around.split_first().unwrap();
+        let mut command = match &self.network {
+            Network::Here => Command::new(first),
+            Network::Loopback(namespace) => namespace.command(first),
+            Network::Apart(lab) => lab.namespace(side).command(first),
+        };
+        // It is for the test process; the library would warn about a variable that it does not know.
+        command.args(rest).env_remove("DGIWARP_TEST_SKIPS");
+        command
+    }
+}
