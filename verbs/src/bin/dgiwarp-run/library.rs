@@ -42,7 +42,7 @@ pub(crate) enum LibraryError {
 /// A directory that holds both names.
 ///
 /// An installed `../lib/dgiwarp` that has them is used as it is. Otherwise they are made in
-/// `$XDG_RUNTIME_DIR/dgiwarp`, or without one in `dgiwarp-UID` below the temporary directory. That directory must
+/// `$XDG_RUNTIME_DIR/dgiwarp`, or without one in `dgiwarp-UID` (or `.1`, `.2` of it) below the temporary directory. That must
 /// belong to the user and be closed to others: whoever can write there decides what the program loads.
 pub(crate) fn links() -> Result<PathBuf, LibraryError> {
     let library = library()?;
@@ -108,8 +108,17 @@ fn is_plain(path: &Path) -> bool {
 fn bases() -> Vec<PathBuf> {
     let runtime =
         env::var_os("XDG_RUNTIME_DIR").map(|directory| PathBuf::from(directory).join("dgiwarp"));
-    let name = format!("dgiwarp-{}", geteuid());
-    let temporary = [env::temp_dir().join(&name), Path::new("/tmp").join(&name)];
+    // More than one name, because in a user namespace this may not be the user that the first one belongs to.
+    let uid = geteuid();
+    let names = [
+        format!("dgiwarp-{uid}"),
+        format!("dgiwarp-{uid}.1"),
+        format!("dgiwarp-{uid}.2"),
+    ];
+    let temporary = [env::temp_dir(), PathBuf::from("/tmp")];
+    let temporary = temporary
+        .iter()
+        .flat_map(|folder| names.iter().map(|name| folder.join(name)));
     runtime
         .into_iter()
         .chain(temporary)

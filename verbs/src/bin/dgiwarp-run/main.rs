@@ -10,8 +10,9 @@ mod program;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
@@ -90,32 +91,43 @@ fn run(program: &OsStr, arguments: &[OsString]) -> ExitCode {
     let error = Command::new(&path)
         .arg0(program)
         .args(arguments)
-        .env("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", &[&links]))
+        .env("LD_LIBRARY_PATH", search_path(&links))
         .env(
             "LD_PRELOAD",
-            prepended(
-                "LD_PRELOAD",
-                &library::NAMES.map(|name| links.join(name)).each_ref(),
-            ),
+            preloaded(&library::NAMES.map(|name| links.join(name))),
         )
         .exec();
     eprintln!("dgiwarp-run: cannot run {}: {error}", path.display());
     ExitCode::from(EXIT_NOT_RUNNABLE)
 }
 
-/// The value of a colon-separated variable with more entries in front.
-fn prepended(variable: &str, entries: &[impl AsRef<Path>]) -> OsString {
-    let mut value = OsString::new();
-    let present = env::var_os(variable).filter(|present| !present.is_empty());
-    for entry in entries
-        .iter()
-        .map(|entry| entry.as_ref().as_os_str())
-        .chain(present.as_deref())
-    {
-        if !value.is_empty() {
-            value.push(":");
-        }
-        value.push(entry);
+/// `LD_LIBRARY_PATH` with our folder first: it may have another library of the same name.
+fn search_path(links: &Path) -> OsString {
+    let mut value = links.as_os_str().to_owned();
+    let present = env::var_os("LD_LIBRARY_PATH").filter(|present| !present.is_empty());
+    if let Some(present) = present {
+        value.push(":");
+        value.push(present);
     }
     value
+}
+
+/// `LD_PRELOAD` with our libraries, for programs whose RPATH goes before the search path.
+///
+/// What the user preloads stays in front of them: it may be there to look at the calls, and some of it (a sanitizer's
+/// runtime) insists on being first. Only libraries with our names are left out, such as those of an outer
+/// `dgiwarp-run`.
+fn preloaded(ours: &[PathBuf]) -> OsString {
+    let present = env::var_os("LD_PRELOAD").unwrap_or_default();
+    let names: Vec<_> = ours.iter().filter_map(|path| path.file_name()).collect();
+    let others = present
+        .as_bytes()
+        .split(|byte| matches!(byte, b':' | b' '))
+        .map(|entry| Path::new(OsStr::from_bytes(entry)))
+        .filter(|entry| entry.file_name().is_some_and(|name| !names.contains(&name)));
+    let all: Vec<_> = others
+        .chain(ours.iter().map(PathBuf::as_path))
+        .map(Path::as_os_str)
+        .collect();
+    all.join(OsStr::new(":"))
 }

@@ -1,7 +1,7 @@
 //! Finding the program, and refusing those whose dynamic linker would not listen.
 
-use nix::unistd::{AccessFlags, access, getegid, geteuid};
-use object::elf::{FileHeader32, FileHeader64, PT_INTERP};
+use nix::unistd::{AccessFlags, access, getegid, geteuid, getuid};
+use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Architecture, BinaryFormat, Endianness, FileKind, Object, ReadCache, ReadRef};
 use std::env;
@@ -38,9 +38,23 @@ pub(crate) enum Refusal {
         "it is set-user-ID or set-group-ID, and the dynamic linker then ignores the search path; run it as its owner, or a copy without that bit"
     )]
     SetId,
+    /// The same for rights that the file itself carries.
+    #[error(
+        "it has file capabilities, and the dynamic linker then ignores the search path; run it as root, or a copy without them"
+    )]
+    Capabilities,
+    /// A script's first line names nothing that could run it.
+    #[error("its interpreter {} is missing or not executable", .0.display())]
+    NoInterpreter(PathBuf),
+    /// As the kernel has it.
+    #[error("its interpreter is a script, whose interpreter is a script, and so on")]
+    TooManyScripts,
     /// There is no dynamic linker at work.
     #[error("it is statically linked, so no library can be put under it; link it dynamically")]
     Static,
+    /// Started by another dynamic linker than ours.
+    #[error("its dynamic linker is {}, and this library needs that of the GNU C library", .0.display())]
+    OtherLinker(PathBuf),
     /// Our library is for another machine.
     #[error("it is for {program}, this library for {library}", program = .0, library = env::consts::ARCH)]
     Architecture(String),
@@ -70,17 +84,26 @@ fn is_executable(path: &Path) -> bool {
     path.is_file() && access(path, AccessFlags::X_OK).is_ok()
 }
 
+/// How many scripts may follow each other before there must be a binary: the kernel's own limit.
+const MAX_SCRIPTS: usize = 5;
+
 /// Checks that the dynamic linker of a program will load our library; of a script, its interpreter's.
 pub(crate) fn check(path: &Path) -> Result<(), Refusal> {
     if !is_executable(path) {
         return Err(Refusal::NotExecutable);
     }
-    match interpreter(path)? {
-        // Only one level: an interpreter that is a script itself is rare, and then nothing is refused.
-        Some(interpreter) if is_executable(&interpreter) => check_binary(&interpreter),
-        Some(_) => Ok(()),
-        None => check_binary(path),
+    let mut path = path.to_owned();
+    for _ in 0..=MAX_SCRIPTS {
+        match interpreter(&path) {
+            Ok(Some(interpreter)) if is_executable(&interpreter) => path = interpreter,
+            Ok(Some(interpreter)) => return Err(Refusal::NoInterpreter(interpreter)),
+            Ok(None) => return check_binary(&path),
+            // A program may be executable without being readable; then it shows what it is by running.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
     }
+    Err(Refusal::TooManyScripts)
 }
 
 /// The interpreter that a script's first line names.
@@ -98,6 +121,9 @@ fn interpreter(path: &Path) -> io::Result<Option<PathBuf>> {
         .map(PathBuf::from))
 }
 
+/// The extended attribute that file capabilities are in.
+const CAPABILITIES: &str = "security.capability";
+
 fn check_binary(path: &Path) -> Result<(), Refusal> {
     let metadata = fs::metadata(path)?;
     let mode = metadata.permissions().mode();
@@ -105,6 +131,10 @@ fn check_binary(path: &Path) -> Result<(), Refusal> {
     let other_group = mode & 0o2000 != 0 && metadata.gid() != getegid().as_raw();
     if other_user || other_group {
         return Err(Refusal::SetId);
+    }
+    // Root gains nothing by them. A file system that knows no attributes knows no capabilities either.
+    if !getuid().is_root() && xattr::get(path, CAPABILITIES).is_ok_and(|value| value.is_some()) {
+        return Err(Refusal::Capabilities);
     }
     let data = ReadCache::new(File::open(path)?);
     check_elf(&data)
@@ -121,28 +151,37 @@ fn check_elf<'a, R: ReadRef<'a>>(data: R) -> Result<(), Refusal> {
             format!("{:?}", file.architecture()).to_lowercase(),
         ));
     }
-    let dynamic = match FileKind::parse(data).map_err(format)? {
-        FileKind::Elf32 => has_interpreter::<FileHeader32<Endianness>, R>(data),
-        FileKind::Elf64 => has_interpreter::<FileHeader64<Endianness>, R>(data),
+    let linker = match FileKind::parse(data).map_err(format)? {
+        FileKind::Elf32 => dynamic_linker::<FileHeader32<Endianness>, R>(data),
+        FileKind::Elf64 => dynamic_linker::<FileHeader64<Endianness>, R>(data),
         _ => return Err(Refusal::Format),
     };
-    if dynamic.map_err(format)? {
-        Ok(())
-    } else {
-        Err(Refusal::Static)
+    match linker.map_err(format)? {
+        None => Err(Refusal::Static),
+        // musl's and others take LD_PRELOAD too, and then fail over what only the GNU C library has.
+        Some(linker) if !is_gnu(&linker) => Err(Refusal::OtherLinker(linker)),
+        Some(_) => Ok(()),
     }
 }
 
-/// Whether a dynamic linker starts the program.
-fn has_interpreter<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(
+/// The dynamic linker that starts the program, if one does.
+fn dynamic_linker<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(
     data: R,
-) -> object::read::Result<bool> {
+) -> object::read::Result<Option<PathBuf>> {
     let header = H::parse(data)?;
     let endian = header.endian()?;
-    Ok(header
-        .program_headers(endian, data)?
-        .iter()
-        .any(|segment| segment.p_type(endian) == PT_INTERP))
+    for segment in header.program_headers(endian, data)? {
+        if let Some(path) = segment.interpreter(endian, data)? {
+            return Ok(Some(PathBuf::from(OsStr::from_bytes(path))));
+        }
+    }
+    Ok(None)
+}
+
+/// Every name of the GNU C library's dynamic linker, on any architecture and in any folder, begins in one of two ways.
+fn is_gnu(linker: &Path) -> bool {
+    let name = linker.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so")
 }
 
 /// The architecture of this program, and so of the library built with it.
