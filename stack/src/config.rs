@@ -89,6 +89,16 @@ pub const KNOBS: &[Knob] = &[
         },
     },
     Knob {
+        name: "DGIWARP_PORT_OFFSET",
+        help: "added to the TCP and UDP ports of rdma_cm at the sockets, for programs that use the same ports without it; 0 to 65535, the same at \
+               both ends",
+        set: |config, text| {
+            config.port_offset = u16::try_from(number(text, 0, 65_535)?).ok()?;
+            Some(())
+        },
+        show: |config| config.port_offset.to_string(),
+    },
+    Knob {
         name: "DGIWARP_RECORD_TIMEOUT_MS",
         help: "how long a Write-Record may be silent before its record is closed, in milliseconds, 1 to 60000",
         set: |config, text| {
@@ -267,6 +277,9 @@ pub struct Config {
     /// completed. Else large segments leave from where they lie; a peer that says that a CRC was wrong switches this on for connected queue
     /// pairs. Default no.
     pub send_copy: bool,
+    /// What is between the ports that programs name to rdma_cm and those of the sockets, which are higher, modulo 65,536. This crate only keeps it:
+    /// [`ConnectionPort`](crate::ConnectionPort) and [`ConnectionChannel`](crate::ConnectionChannel) take the sockets' own. Default 0.
+    pub port_offset: u16,
     /// How connected queue pairs behave, unless their attributes say otherwise.
     pub rc: RcOptions,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
@@ -290,6 +303,7 @@ impl Default for Config {
             pcap: None,
             stats: None,
             send_copy: false,
+            port_offset: 0,
             rc: RcOptions::default(),
             seed: None,
         }

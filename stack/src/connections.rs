@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::Socket;
+
 use crate::driver::clock;
 use crate::driver::cm::Cm;
 use crate::driver::startups::ListenerId;
@@ -20,6 +22,53 @@ use crate::{
 pub struct ConnectionChannel {
     cm: Arc<Cm>,
     rnic: Rnic,
+}
+
+/// Is told what happens to connections, at once, instead of its being queued. The thread that makes progress calls it, which is usually
+/// the device's background thread, and may hold the lock of the QP in question: an implementation takes note and returns, and calls nothing of
+/// the device.
+pub trait ConnectionSink: std::fmt::Debug + Send + Sync {
+    /// This happened.
+    fn happened(&self, event: ConnectionEvent);
+}
+
+/// How a [`ConnectionPort`] is bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PortOptions {
+    /// An IPv6 port takes no IPv4 connections. Default no.
+    pub only_v6: bool,
+    /// Type of service, or traffic class, of what connections of this port send. Default the system's.
+    pub tos: Option<u8>,
+}
+
+/// A TCP port that was bound, and is to listen or to be connected from. Dropping it sets it free.
+#[derive(Debug)]
+pub struct ConnectionPort {
+    socket: Socket,
+    local: SocketAddr,
+}
+
+impl ConnectionPort {
+    /// Binds an address and TCP port, port 0 for one of the system's choice.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where another listens on the port or the address is not one of this host's.
+    pub fn bind(address: SocketAddr, options: PortOptions) -> Result<Self, Error> {
+        let bind = |source| Error::Bind { address, source };
+        let socket = tcp::bind(address, options).map_err(bind)?;
+        let local = socket
+            .local_addr()
+            .map_err(bind)?
+            .as_socket()
+            .unwrap_or(address);
+        Ok(Self { socket, local })
+    }
+
+    /// The address and port.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
 }
 
 /// What happened to a connection (`rdma_get_cm_event(3)`). `context` is the number that the program gave the listener or connection.
@@ -75,8 +124,8 @@ pub struct ChannelListener {
 }
 
 impl ConnectionChannel {
-    pub(crate) fn new(rnic: &Rnic) -> Result<Self, Error> {
-        let cm = Cm::new()?;
+    pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ConnectionSink>>) -> Result<Self, Error> {
+        let cm = Cm::new(sink)?;
         rnic.shared.background.serve_connections(&cm)?;
         Ok(Self {
             cm,
@@ -101,8 +150,28 @@ impl ConnectionChannel {
         mpa: MpaConfig,
         context: u64,
     ) -> Result<ChannelListener, Error> {
-        let bind = |source| Error::Bind { address, source };
-        let listener = tcp::listen(address).map_err(bind)?;
+        let port = ConnectionPort::bind(address, PortOptions::default())?;
+        self.listen_on(port, mpa, tcp::BACKLOG, context)
+    }
+
+    /// The same on a port that is bound. TCP connections beyond `backlog` that nobody has taken yet are not answered until there is room.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where another listens on the port.
+    pub fn listen_on(
+        &self,
+        port: ConnectionPort,
+        mpa: MpaConfig,
+        backlog: i32,
+        context: u64,
+    ) -> Result<ChannelListener, Error> {
+        let ConnectionPort { socket, local } = port;
+        let bind = |source| Error::Bind {
+            address: local,
+            source,
+        };
+        let listener = tcp::listen_on(socket, backlog).map_err(bind)?;
+        // One that was bound to no port got one now.
         let local = listener.local_addr().map_err(bind)?;
         let id = self.cm.listen(listener, mpa, context)?;
         Ok(ChannelListener {

@@ -75,7 +75,10 @@ pub use ah::AddressHandle;
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncCq;
 pub use config::{Config, KNOBS, Knob};
-pub use connections::{ChannelListener, ConnectionChannel, ConnectionEvent};
+pub use connections::{
+    ChannelListener, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink,
+    PortOptions,
+};
 pub use counters::QpCounters;
 pub use cq::{CompChannel, Cq};
 pub use dgiwarp_llp_tcp_mpa::{

@@ -357,7 +357,7 @@ impl RcQp {
         mpa: &MpaConfig,
         private_data: &[u8],
     ) -> Result<Established, ConnectError> {
-        let cm = Cm::new().map_err(ConnectError::Device)?;
+        let cm = Cm::new(None).map_err(ConnectError::Device)?;
         self.begin_connect(&cm, to, mpa, private_data, 0)?;
         match cm.wait(None) {
             Some(ConnectionEvent::Established { established, .. }) => Ok(established),
@@ -647,7 +647,7 @@ impl RcListener {
         let bind = |source| Error::Bind { address, source };
         let listener = tcp::listen(address).map_err(bind)?;
         let local = listener.local_addr().map_err(bind)?;
-        let cm = Cm::new()?;
+        let cm = Cm::new(None)?;
         cm.listen(listener, mpa, 0)?;
         Ok(Self { cm, local })
     }

@@ -15,7 +15,9 @@ use crate::driver::pairing::Pairings;
 use crate::engine::mr::{MrTable, PdId};
 use crate::events::Events;
 use crate::statistics::Statistics;
-use crate::{AsyncEvents, CompChannel, Config, ConnectionChannel, Cq, Error, Pd, QpCounters};
+use crate::{
+    AsyncEvents, CompChannel, Config, ConnectionChannel, ConnectionSink, Cq, Error, Pd, QpCounters,
+};
 
 /// Most completions that a queue may be made for.
 const MAX_CQE: usize = 1 << 22;
@@ -197,7 +199,18 @@ impl Rnic {
     /// # Errors
     /// [`Error::System`] where descriptors are exhausted.
     pub fn create_connection_channel(&self) -> Result<ConnectionChannel, Error> {
-        ConnectionChannel::new(self)
+        ConnectionChannel::new(self, None)
+    }
+
+    /// Makes a channel for connections whose events go to `sink` instead of being queued.
+    ///
+    /// # Errors
+    /// As [`create_connection_channel`](Self::create_connection_channel).
+    pub fn create_connection_channel_to(
+        &self,
+        sink: Arc<dyn ConnectionSink>,
+    ) -> Result<ConnectionChannel, Error> {
+        ConnectionChannel::new(self, Some(sink))
     }
 
     /// Makes a completion queue whose events come through `channel`.

@@ -19,6 +19,7 @@ pub mod abi;
 mod ah;
 mod async_event;
 mod at_exit;
+mod cm;
 mod context;
 mod cq;
 pub mod describe;
@@ -129,6 +130,20 @@ pub EXPORTS;
         "ibv_query_gid_type" => device::ibv_query_gid_type;
     }
     "RDMACM_1.0" {
+        "rdma_ack_cm_event" => cm::rdma_ack_cm_event;
+        "rdma_bind_addr" => cm::rdma_bind_addr;
+        "rdma_create_event_channel" => cm::rdma_create_event_channel;
+        "rdma_create_id" => cm::rdma_create_id;
+        "rdma_destroy_event_channel" => cm::rdma_destroy_event_channel;
+        "rdma_destroy_id" => cm::rdma_destroy_id;
+        "rdma_free_devices" => cm::rdma_free_devices;
+        "rdma_get_cm_event" => cm::rdma_get_cm_event;
+        "rdma_get_devices" => cm::rdma_get_devices;
+        "rdma_get_dst_port" => cm::rdma_get_dst_port;
+        "rdma_get_src_port" => cm::rdma_get_src_port;
+        "rdma_migrate_id" => cm::rdma_migrate_id;
+        "rdma_resolve_addr" => cm::rdma_resolve_addr;
+        "rdma_resolve_route" => cm::rdma_resolve_route;
         "rdma_event_str" => names::rdma_event_str;
     }
 }

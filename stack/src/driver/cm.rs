@@ -21,7 +21,7 @@ use super::rc::{RcShared, Startup};
 use super::startups::{Failure, ListenerId, Outcome, Over, Startups};
 use crate::engine::mr::PdId;
 use crate::engine::rc::RcConfig;
-use crate::{ConnectError, ConnectionEvent, Error, MpaConfig, RcRequest};
+use crate::{ConnectError, ConnectionEvent, ConnectionSink, Error, MpaConfig, RcRequest};
 
 /// A request that waits for an answer.
 #[derive(Debug)]
@@ -55,15 +55,19 @@ struct Callers {
     waiting: FxHashMap<u64, Caller>,
 }
 
-/// What happened and was not taken yet.
+/// What happened and was not taken yet, or whoever is told at once.
 #[derive(Debug)]
 pub(crate) struct CmQueue {
     happened: Mutex<VecDeque<ConnectionEvent>>,
     readable: EventFd,
+    sink: Option<Arc<dyn ConnectionSink>>,
 }
 
 impl CmQueue {
     pub(crate) fn push(&self, happened: ConnectionEvent) {
+        if let Some(sink) = &self.sink {
+            return sink.happened(happened);
+        }
         self.happened.lock().push_back(happened);
         let _ = self.readable.write(1);
     }
@@ -79,7 +83,7 @@ impl CmQueue {
 }
 
 impl Cm {
-    pub(crate) fn new() -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(sink: Option<Arc<dyn ConnectionSink>>) -> Result<Arc<Self>, Error> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let readable = EventFd::from_flags(flags)
             .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
@@ -89,6 +93,7 @@ impl Cm {
             queue: Arc::new(CmQueue {
                 happened: Mutex::default(),
                 readable,
+                sink,
             }),
         }))
     }

@@ -11,9 +11,10 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::clock;
+use crate::PortOptions;
 
 /// Connections that wait to be accepted.
-const BACKLOG: i32 = 1024;
+pub(crate) const BACKLOG: i32 = 1024;
 
 /// Begins to open a TCP connection; the socket is writable once it is open or has failed. `from` is an address of ours, if it matters.
 pub(crate) fn begin_connect(from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> {
@@ -45,12 +46,37 @@ fn with_scope(address: IpAddr, scope: u32) -> SocketAddr {
 
 /// Opens a listening socket.
 pub(crate) fn listen(on: SocketAddr) -> io::Result<TcpListener> {
+    listen_on(bind(on, PortOptions::default())?, BACKLOG)
+}
+
+/// Opens a socket on a port, for listening or for connecting from there.
+pub(crate) fn bind(on: SocketAddr, options: PortOptions) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(on), Type::STREAM, Some(Protocol::TCP))?;
     // A server that is started again need not wait for old connections. TCP gives a second listener EADDRINUSE all the same.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    if on.is_ipv6() {
+        socket.set_only_v6(options.only_v6)?;
+    }
+    mark(&socket, on, options)?;
     socket.bind(&on.into())?;
-    socket.listen(BACKLOG)?;
+    Ok(socket)
+}
+
+/// Sets the type of service of what a socket sends.
+fn mark(socket: &Socket, family: SocketAddr, options: PortOptions) -> io::Result<()> {
+    let Some(tos) = options.tos else {
+        return Ok(());
+    };
+    match family {
+        SocketAddr::V4(_) => socket.set_tos_v4(tos.into()),
+        SocketAddr::V6(_) => socket.set_tclass_v6(tos.into()),
+    }
+}
+
+/// Lets a bound socket listen.
+pub(crate) fn listen_on(socket: Socket, backlog: i32) -> io::Result<TcpListener> {
+    socket.listen(backlog)?;
     Ok(socket.into())
 }
 

@@ -1,4 +1,4 @@
-//! `repr(C)` mirrors of the structs in rdma-core's `infiniband/verbs.h`, as of release 44 (Debian 12).
+//! `repr(C)` mirrors of the structs in rdma-core's `infiniband/verbs.h` and `rdma/rdma_cma.h`, as of release 44 (Debian 12).
 //!
 //! Posting and polling are inline functions in that header which jump through `ibv_context.ops`, so these layouts *are*
 //! the ABI. Sizes and offsets are asserted at compile time for 64-bit targets, and [`LAYOUTS`] lets a test compare them
@@ -13,11 +13,13 @@
     reason = "most hold raw pointers that mean nothing when printed"
 )]
 
+mod cm;
 mod context;
 mod device;
 mod object;
 mod work;
 
+pub use cm::*;
 pub use context::*;
 pub use device::*;
 pub use object::*;
@@ -62,4 +64,5 @@ pub const LAYOUTS: &[&[Layout]] = &[
     CONTEXT_LAYOUTS,
     OBJECT_LAYOUTS,
     WORK_LAYOUTS,
+    CM_LAYOUTS,
 ];

@@ -1,0 +1,156 @@
+//! Event channels: queues of what happened, whose descriptors programs may poll, and whose `O_NONBLOCK` they may set.
+
+use super::event::{self, What};
+use super::id::Id;
+use crate::abi::{rdma_cm_event, rdma_event_channel};
+use crate::ffi::{Facade, Object, entry, minus_one, pointer, store};
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Something that happened to an identifier.
+pub(crate) struct Happening {
+    pub(crate) id: Arc<Id>,
+    pub(crate) what: What,
+}
+
+/// What happened to the identifiers of one channel and was not fetched yet.
+///
+/// The descriptor counts as a semaphore, so that its readability is "there is an event", and a blocking read of it is
+/// "wait for an event". Whoever takes a count and finds no event, since it was taken back meanwhile, waits again.
+pub(crate) struct EventQueue {
+    counter: EventFd,
+    happenings: Mutex<VecDeque<Happening>>,
+}
+
+impl Facade for Arc<EventQueue> {
+    type C = rdma_event_channel;
+    const TAG: u32 = 0x6463_6563;
+}
+
+impl EventQueue {
+    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
+        let counter = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE)?;
+        Ok(Arc::new(Self {
+            counter,
+            happenings: Mutex::default(),
+        }))
+    }
+
+    /// The pointer that programs have, for a queue.
+    pub(crate) fn into_c(self: Arc<Self>) -> *mut rdma_event_channel {
+        let fd = self.descriptor();
+        Object::create(rdma_event_channel { fd }, self)
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.counter.as_fd().as_raw_fd()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Happening>> {
+        self.happenings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues something and wakes whoever waits.
+    pub(crate) fn push(&self, happening: Happening) {
+        let mut happenings = self.lock();
+        happenings.push_back(happening);
+        // The counter would have to hold 2^64 - 1 events before this could block or fail.
+        let _ = self.counter.write(1);
+    }
+
+    /// Takes the oldest; waits for one unless the program made the descriptor non-blocking. From then on it is one that
+    /// the program has to acknowledge.
+    pub(crate) fn next(&self) -> Result<Happening, Errno> {
+        loop {
+            self.counter.read()?;
+            let mut happenings = self.lock();
+            if let Some(happening) = happenings.pop_front() {
+                // Under the lock, so that destroying the identifier either removes it or waits for it.
+                happening.id.note_fetched();
+                return Ok(happening);
+            }
+        }
+    }
+
+    /// Takes away all that happened to one identifier.
+    pub(crate) fn remove_all(&self, id: &Arc<Id>) -> Vec<Happening> {
+        let mut happenings = self.lock();
+        let all = std::mem::take(&mut *happenings);
+        let (theirs, others) = all.into_iter().partition(|it| Arc::ptr_eq(&it.id, id));
+        *happenings = others;
+        let theirs: Vec<Happening> = Vec::from(theirs);
+        for _ in &theirs {
+            self.uncount();
+        }
+        theirs
+    }
+
+    /// How many of one identifier's wait that `which` says.
+    pub(crate) fn count(&self, id: &Arc<Id>, which: impl Fn(&What) -> bool) -> usize {
+        let happenings = self.lock();
+        let theirs = happenings.iter().filter(|it| Arc::ptr_eq(&it.id, id));
+        theirs.filter(|it| which(&it.what)).count()
+    }
+
+    /// Takes back one count if there is one, without waiting, whatever the descriptor's mode is: another thread may have
+    /// taken it just now, and will find nothing.
+    fn uncount(&self) {
+        let mut count = [0_u8; 8];
+        let part = libc::iovec {
+            iov_base: count.as_mut_ptr().cast(),
+            iov_len: count.len(),
+        };
+        // SAFETY: one part, of as many octets as an event descriptor gives.
+        let _ =
+            unsafe { libc::preadv2(self.descriptor(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+    }
+}
+
+/// The queue behind a channel.
+///
+/// # Safety
+/// `channel` is NULL or a live channel.
+pub(crate) unsafe fn queue(channel: *mut rdma_event_channel) -> Result<Arc<EventQueue>, Errno> {
+    // SAFETY: the caller's contract is the same.
+    unsafe { Object::<Arc<EventQueue>>::state(channel) }.cloned()
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    pointer(|| EventQueue::new().map(EventQueue::into_c))
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    entry((), || {
+        // SAFETY: the program passes a live channel and does not use it any more.
+        drop(unsafe { Object::<Arc<EventQueue>>::release(channel) });
+    });
+}
+
+pub(crate) unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live channel.
+        let queue = unsafe { queue(channel) }?;
+        if event.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let found = event::fetch(&queue)?;
+        // SAFETY: and room for the pointer.
+        unsafe { store(event, found) }.map(|()| 0)
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes an event that it fetched, once.
+        unsafe { event::acknowledge(event) }.map(|()| 0)
+    })
+}

@@ -1,0 +1,185 @@
+//! From what happened to the `struct rdma_cm_event` that tells it.
+
+use super::channel::{EventQueue, Happening};
+use super::id::Id;
+use super::tcp;
+use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_param, rdma_ud_param};
+use crate::ffi::{Facade, Object};
+use dgiwarp::ConnectionEvent;
+use nix::errno::Errno;
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+use std::sync::Arc;
+
+/// `enum rdma_cm_event_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventType {
+    AddrResolved,
+    AddrError,
+    RouteResolved,
+    RouteError,
+    ConnectRequest,
+    ConnectResponse,
+    ConnectError,
+    Unreachable,
+    Rejected,
+    Established,
+    Disconnected,
+    MulticastJoin,
+    MulticastError,
+}
+
+impl EventType {
+    fn code(self) -> c_uint {
+        match self {
+            Self::AddrResolved => 0,
+            Self::AddrError => 1,
+            Self::RouteResolved => 2,
+            Self::RouteError => 3,
+            Self::ConnectRequest => 4,
+            Self::ConnectResponse => 5,
+            Self::ConnectError => 6,
+            Self::Unreachable => 7,
+            Self::Rejected => 8,
+            Self::Established => 9,
+            Self::Disconnected => 10,
+            Self::MulticastJoin => 12,
+            Self::MulticastError => 13,
+        }
+    }
+}
+
+/// What happened, as it is queued.
+pub(crate) enum What {
+    /// Nothing more is to be said.
+    Plain(EventType, c_int),
+    /// To a connection, or to a listener.
+    Connection(ConnectionEvent),
+}
+
+/// What the program is told.
+pub(crate) struct Told {
+    pub(crate) event: EventType,
+    /// 0, a negative errno value, or a reason for a rejection.
+    pub(crate) status: c_int,
+    /// The identifier, if it is another than the one it happened to: a new one that came from a listener.
+    pub(crate) new: Option<*mut rdma_cm_id>,
+    pub(crate) param: Param,
+    pub(crate) private_data: Vec<u8>,
+}
+
+/// What it is told of the peer. Private data is added.
+pub(crate) enum Param {
+    Connection(rdma_conn_param),
+    Datagram(rdma_ud_param),
+}
+
+/// Parameters that say nothing.
+pub(crate) const NO_CONNECTION: rdma_conn_param = rdma_conn_param {
+    private_data: ptr::null(),
+    private_data_len: 0,
+    responder_resources: 0,
+    initiator_depth: 0,
+    flow_control: 0,
+    retry_count: 0,
+    rnr_retry_count: 0,
+    srq: 0,
+    qp_num: 0,
+};
+
+impl Told {
+    pub(crate) fn new(event: EventType, status: c_int) -> Self {
+        Self {
+            event,
+            status,
+            new: None,
+            param: Param::Connection(NO_CONNECTION),
+            private_data: Vec::new(),
+        }
+    }
+}
+
+/// Behind an event that was fetched and not acknowledged.
+struct Fetched {
+    /// Whom its acknowledgement counts for.
+    id: Arc<Id>,
+    _private_data: Box<[u8]>,
+}
+
+impl Facade for Fetched {
+    type C = rdma_cm_event;
+    const TAG: u32 = 0x6463_6576;
+}
+
+/// The next event of a channel.
+pub(crate) fn fetch(queue: &EventQueue) -> Result<*mut rdma_cm_event, Errno> {
+    loop {
+        let Happening { id, what } = queue.next()?;
+        let told = match what {
+            What::Plain(event, status) => Some(Told::new(event, status)),
+            What::Connection(event) => tcp::tell(&id, event),
+        };
+        match told {
+            Some(told) => return Ok(make(id, told)),
+            // Nothing that programs are told of.
+            None => id.note_acknowledged(),
+        }
+    }
+}
+
+fn make(id: Arc<Id>, told: Told) -> *mut rdma_cm_event {
+    let private_data = told.private_data.into_boxed_slice();
+    let (data, data_len) = if private_data.is_empty() {
+        (ptr::null(), 0)
+    } else {
+        // Startup frames carry more than the C struct can say.
+        let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
+        (private_data.as_ptr().cast(), len)
+    };
+    let param = match told.param {
+        Param::Connection(conn) => rdma_event_param {
+            conn: rdma_conn_param {
+                private_data: data,
+                private_data_len: data_len,
+                ..conn
+            },
+        },
+        Param::Datagram(ud) => rdma_event_param {
+            ud: rdma_ud_param {
+                private_data: data,
+                private_data_len: data_len,
+                ..ud
+            },
+        },
+    };
+    let own = id.c();
+    let c = rdma_cm_event {
+        id: told.new.unwrap_or(own),
+        listen_id: if told.new.is_some() {
+            own
+        } else {
+            ptr::null_mut()
+        },
+        event: told.event.code(),
+        status: told.status,
+        param,
+    };
+    Object::create(
+        c,
+        Fetched {
+            id,
+            _private_data: private_data,
+        },
+    )
+}
+
+/// The program is done with an event.
+///
+/// # Safety
+/// `event` is NULL or an event that was fetched and not acknowledged.
+pub(crate) unsafe fn acknowledge(event: *mut rdma_cm_event) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    let fetched = unsafe { Object::<Fetched>::release(event) }?;
+    fetched.id.note_acknowledged();
+    Ok(())
+}

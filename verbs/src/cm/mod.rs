@@ -1,0 +1,28 @@
+//! The communication manager, `librdmacm.so.1`: identifiers of connections, and events about them.
+//!
+//! An [`Id`](id::Id) is what stands behind a `struct rdma_cm_id`; its [`Transport`](id::Transport) says how it connects. What
+//! happens to it is queued with the event channel it belongs to ([`channel`]), by whatever thread notices, and becomes a
+//! `struct rdma_cm_event` in the program's own thread, when that asks for it ([`event`]): only there are the program's
+//! structs written. Calls on an identifier without a channel wait for their event themselves.
+//!
+//! Locks, outermost first: the table of identifiers, the state of one, the channel it belongs to, the channel's queue. What
+//! the stack tells takes only the table and the last two, so that it may be told under a lock of the stack.
+
+#![allow(dead_code, reason = "connections come next")]
+
+mod address;
+mod channel;
+mod device;
+mod event;
+mod id;
+mod resolve;
+mod tcp;
+
+pub(crate) use channel::{
+    rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
+};
+pub(crate) use device::{rdma_free_devices, rdma_get_devices};
+pub(crate) use id::{
+    rdma_create_id, rdma_destroy_id, rdma_get_dst_port, rdma_get_src_port, rdma_migrate_id,
+};
+pub(crate) use resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
