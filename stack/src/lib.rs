@@ -65,6 +65,7 @@ mod rc_qp;
 mod read_map;
 mod record;
 mod rnic;
+mod services;
 mod srq;
 mod statistics;
 mod uc_qp;
@@ -91,6 +92,7 @@ pub use dgiwarp_rdmap::wire::AtomicOperation;
 pub use engine::mr::BindError;
 pub use engine::pairing::Pairing;
 pub use engine::rc::RcEnd;
+pub use engine::service::{MAX_PRIVATE_DATA as MAX_SERVICE_PRIVATE_DATA, RejectStatus, ServiceQp};
 pub use engine::ud::{ErrorEntry, ErrorReason};
 pub use error::{CqError, Error, PostError, PostFailure};
 pub use events::{AsyncEvent, AsyncEvents};
@@ -105,6 +107,10 @@ pub use rc_qp::{
 pub use read_map::ReadMap;
 pub use record::{RecordCompletions, RecordRef, RecordView};
 pub use rnic::{Rnic, WeakRnic};
+pub use services::{
+    LookupError, ServiceChannel, ServiceEvent, ServiceListener, ServiceLookup, ServicePort,
+    ServiceRequest, ServiceSink,
+};
 pub use srq::{Srq, SrqAttr};
 pub use uc_qp::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
 pub use ud_qp::{UdQp, UdQpAttr};

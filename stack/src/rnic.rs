@@ -17,6 +17,7 @@ use crate::events::Events;
 use crate::statistics::Statistics;
 use crate::{
     AsyncEvents, CompChannel, Config, ConnectionChannel, ConnectionSink, Cq, Error, Pd, QpCounters,
+    ServiceChannel, ServiceSink,
 };
 
 /// Most completions that a queue may be made for.
@@ -211,6 +212,25 @@ impl Rnic {
         sink: Arc<dyn ConnectionSink>,
     ) -> Result<ConnectionChannel, Error> {
         ConnectionChannel::new(self, Some(sink))
+    }
+
+    /// Makes a channel for services: offering them and looking them up.
+    ///
+    /// # Errors
+    /// [`Error::System`] where descriptors are exhausted.
+    pub fn create_service_channel(&self) -> Result<ServiceChannel, Error> {
+        ServiceChannel::new(self, None)
+    }
+
+    /// The same, with events that go to `sink` instead of being queued.
+    ///
+    /// # Errors
+    /// As [`create_service_channel`](Self::create_service_channel).
+    pub fn create_service_channel_to(
+        &self,
+        sink: Arc<dyn ServiceSink>,
+    ) -> Result<ServiceChannel, Error> {
+        ServiceChannel::new(self, Some(sink))
     }
 
     /// Makes a completion queue whose events come through `channel`.

@@ -76,8 +76,10 @@ reasons! {
     UnvalidatedRead = "unvalidated-read",
     /// Too many requests of one requester.
     ReadQueueFull = "read-queue-full",
-    /// A cookie or a Terminate that answers nothing outstanding.
+    /// A cookie or a Terminate that answers nothing outstanding, or a datagram of service lookup that does.
     Unsolicited = "unsolicited",
+    /// Too many lookups of a service wait for its program.
+    BacklogFull = "backlog-full",
     /// A UC Write was given up incomplete; counted per message, its octets are placed.
     IncompleteWrite = "incomplete-write",
     /// Placed but not recorded; counted per segment.

@@ -31,6 +31,12 @@ impl Instruments {
         (this.faults.is_some() || this.tap.is_some()).then(|| Box::new(this))
     }
 
+    /// Faults alone, for what is not a queue pair's.
+    pub(crate) fn faults_only(config: &Config, order: u64) -> Option<Box<Self>> {
+        let faults = Some(Faults::new(&config.fault?, order));
+        Some(Box::new(Self { faults, tap: None }))
+    }
+
     /// Takes what one receive call brought and gives `engine` what arrives because of it, one datagram at a time; it tells why
     /// it dropped one.
     pub(super) fn take(

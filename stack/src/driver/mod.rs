@@ -5,6 +5,7 @@
 //! - [`ud`]: a datagram QP's engine with its sockets;
 //! - [`rc`], [`stream_sink`], [`tcp`]: a connected QP's engine with its TCP connection, and the startup on it;
 //! - [`pairing`]: connections between QPs whose programs exchanged numbers themselves;
+//! - [`services`]: services and the lookups of services;
 //! - [`instruments`], [`fault`], [`tap`] ([`pcapng`], [`ip`]): what stands between sockets and engine when somebody asked for it;
 //! - [`posting`]: work requests on their way from posting threads to an engine;
 //! - [`member`]: a QP of either transport, as a completion queue sees it;
@@ -32,6 +33,7 @@ pub(crate) mod route;
 pub(crate) mod serialized;
 #[cfg(test)]
 mod serialized_tests;
+pub(crate) mod services;
 pub(crate) mod staging;
 pub(crate) mod startups;
 mod stream_sink;

@@ -145,6 +145,37 @@ impl UdpSocket {
         Ok(this)
     }
 
+    /// A socket for the lookup of services. What the network says of datagrams that were lost is told once it is connected.
+    pub(crate) fn bind_service(address: SocketAddr, only_v6: bool) -> io::Result<Self> {
+        let this = Self::unbound(address, 0)?;
+        if address.is_ipv6() {
+            let dual = address.ip().is_unspecified() && !only_v6;
+            this.socket.set_only_v6(!dual)?;
+            setsockopt(&this.socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+        } else {
+            setsockopt(&this.socket, sockopt::Ipv4PacketInfo, &true)?;
+        }
+        this.tell_errors(false)?;
+        this.socket.bind(&address.into())?;
+        Ok(this)
+    }
+
+    /// Connects it to the one that it asks, so that others are not heard.
+    pub(crate) fn connect_service(&self, peer: SocketAddr) -> io::Result<()> {
+        self.socket.connect(&self.in_family(peer).into())?;
+        self.tell_errors(true)
+    }
+
+    /// Whether ICMP errors fail the next call.
+    fn tell_errors(&self, tell: bool) -> io::Result<()> {
+        if self.ipv6 {
+            setsockopt(&self.socket, sockopt::Ipv6RecvErr, &tell)?;
+        }
+        // An IPv6 socket may refuse it: then it carries no IPv4.
+        let of_ipv4 = setsockopt(&self.socket, sockopt::Ipv4RecvErr, &tell);
+        if self.ipv6 { Ok(()) } else { Ok(of_ipv4?) }
+    }
+
     /// A socket that receives what is sent to a group and its port, on one interface or, with index 0, on that which
     /// the kernel chooses. Others may be bound there too, and all get each datagram.
     pub(crate) fn join(

@@ -5,6 +5,7 @@
 //! - [`pairing`]: what QPs say of themselves that are connected by exchanged numbers;
 //! - [`queue`]: work queue elements and the receive queue;
 //! - [`rc`]: a connected QP;
+//! - [`service`]: the lookup of services;
 //! - [`sges`]: the registered memory of one message;
 //! - [`ud`]: a datagram QP.
 
@@ -13,5 +14,6 @@ pub(crate) mod mr;
 pub(crate) mod pairing;
 pub(crate) mod queue;
 pub(crate) mod rc;
+pub(crate) mod service;
 pub(crate) mod sges;
 pub(crate) mod ud;

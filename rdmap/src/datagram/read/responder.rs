@@ -338,6 +338,7 @@ pub const fn cause_of(reason: DropReason) -> Option<Cause> {
         | DropReason::Unsolicited
         | DropReason::IncompleteWrite
         | DropReason::RecordDropped
-        | DropReason::SegmentUnreported => None,
+        | DropReason::SegmentUnreported
+        | DropReason::BacklogFull => None,
     }
 }

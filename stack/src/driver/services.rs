@@ -1,0 +1,550 @@
+//! Services and the lookups of services: sockets and time for [`crate::engine::service`].
+//!
+//! Each listener, and each lookup while it lasts, has a UDP socket; that of a lookup is connected, so that it takes the answers of the one
+//! that it asked and learns from the network that nobody listens there.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_memory::socket::Piece;
+use dgiwarp_rdmap::datagram::DropReason;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use super::background::Connecting;
+use super::clock;
+use super::instruments::Instruments;
+use super::udp_socket::{ReceiveBuffer, UdpSocket};
+use crate::engine::service::listener::{Asked, Listener, Question, Verdict};
+use crate::engine::service::lookup::{Lookup, Outcome};
+use crate::engine::ud::Arrival;
+use crate::{Error, LookupError, ServiceEvent, ServiceRequest, ServiceSink};
+
+/// Datagrams that one socket receives before the others get their turn.
+const RECEIVES: usize = 64;
+/// Sockets found by one look.
+const EVENTS: usize = 64;
+
+/// Names a listener or lookup among [`Services`]. Never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ServiceId(u64);
+
+/// Listeners, lookups, and what happened to them.
+#[derive(Debug)]
+pub(crate) struct Services {
+    this: Weak<Self>,
+    epoll: Epoll,
+    table: Mutex<Table>,
+    happened: Mutex<VecDeque<ServiceEvent>>,
+    readable: EventFd,
+    sink: Option<Arc<dyn ServiceSink>>,
+}
+
+#[derive(Debug)]
+struct Table {
+    next: u64,
+    entries: FxHashMap<ServiceId, Entry>,
+    deadlines: BTreeSet<(Instant, ServiceId)>,
+    buffer: ReceiveBuffer,
+    dropped: [u64; DropReason::ALL.len()],
+}
+
+#[derive(Debug)]
+struct Entry {
+    socket: UdpSocket,
+    context: u64,
+    deadline: Option<Instant>,
+    role: Role,
+    /// Where faults are made on purpose.
+    instruments: Option<Box<Instruments>>,
+    /// What ended a lookup, other than an answer, and when.
+    failure: Option<(Instant, LookupError)>,
+}
+
+#[derive(Debug)]
+enum Role {
+    Listener(Box<Listener>),
+    Lookup(Box<Lookup>, SocketAddr),
+}
+
+/// A listener or lookup to begin with.
+#[derive(Debug)]
+pub(crate) struct Begin {
+    pub(crate) socket: UdpSocket,
+    pub(crate) context: u64,
+    pub(crate) instruments: Option<Box<Instruments>>,
+}
+
+impl Services {
+    pub(crate) fn new(sink: Option<Arc<dyn ServiceSink>>) -> Result<Arc<Self>, Error> {
+        let make = || -> Result<(Epoll, EventFd), Errno> {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+            Ok((epoll, EventFd::from_flags(flags)?))
+        };
+        let (epoll, readable) =
+            make().map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        Ok(Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            epoll,
+            table: Mutex::new(Table {
+                next: 0,
+                entries: FxHashMap::default(),
+                deadlines: BTreeSet::new(),
+                buffer: ReceiveBuffer::new(),
+                dropped: [0; DropReason::ALL.len()],
+            }),
+            happened: Mutex::default(),
+            readable,
+            sink,
+        }))
+    }
+
+    /// Readable while [`take`](Self::take) has something to give.
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
+
+    /// Datagrams dropped for this reason.
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
+        self.table.lock().dropped[reason.index()]
+    }
+
+    pub(crate) fn listen(&self, begin: Begin, listener: Listener) -> Result<ServiceId, Error> {
+        self.begin(begin, Role::Listener(Box::new(listener)))
+            .map_err(Error::system("cannot watch a socket"))
+    }
+
+    /// Begins to ask; the socket is connected to `to`.
+    pub(crate) fn look_up(
+        &self,
+        begin: Begin,
+        lookup: Lookup,
+        to: SocketAddr,
+    ) -> Result<ServiceId, Error> {
+        let role = Role::Lookup(Box::new(lookup), to);
+        let id = self.begin(begin, role);
+        id.map_err(Error::system("cannot watch a socket"))
+    }
+
+    fn begin(&self, begin: Begin, role: Role) -> io::Result<ServiceId> {
+        let mut table = self.table.lock();
+        let id = ServiceId(table.next);
+        table.next += 1;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, id.0);
+        self.epoll.add(begin.socket.as_fd(), event)?;
+        let Begin {
+            socket,
+            context,
+            instruments,
+        } = begin;
+        let entry = Entry {
+            socket,
+            context,
+            deadline: None,
+            role,
+            instruments,
+            failure: None,
+        };
+        table.entries.insert(id, entry);
+        table.send(id);
+        Ok(id)
+    }
+
+    /// The program's answer to a question.
+    pub(crate) fn answer(
+        &self,
+        id: ServiceId,
+        question: Question,
+        verdict: Verdict,
+        private_data: &[u8],
+    ) {
+        let mut table = self.table.lock();
+        if let Some(entry) = table.entries.get_mut(&id)
+            && let Role::Listener(listener) = &mut entry.role
+        {
+            listener.answer(clock::now(), question, verdict, private_data);
+            table.send(id);
+            self.remove_if_over(&mut table, id);
+        }
+    }
+
+    /// A listener takes no more questions; a lookup is forgotten.
+    pub(crate) fn end(&self, id: ServiceId) {
+        let mut table = self.table.lock();
+        match table.entries.get_mut(&id).map(|entry| &mut entry.role) {
+            Some(Role::Listener(listener)) => {
+                listener.close();
+                self.remove_if_over(&mut table, id);
+            }
+            Some(Role::Lookup(..)) => self.remove(&mut table, id),
+            None => {}
+        }
+    }
+
+    fn remove_if_over(&self, table: &mut Table, id: ServiceId) {
+        if let Some(Entry {
+            role: Role::Listener(listener),
+            ..
+        }) = table.entries.get(&id)
+            && listener.is_over()
+        {
+            self.remove(table, id);
+        }
+    }
+
+    fn remove(&self, table: &mut Table, id: ServiceId) {
+        if let Some(entry) = table.entries.remove(&id) {
+            let _ = self.epoll.delete(entry.socket.as_fd());
+            if let Some(deadline) = entry.deadline {
+                table.deadlines.remove(&(deadline, id));
+            }
+        }
+    }
+
+    /// What happened first and was not taken yet.
+    pub(crate) fn take(&self) -> Option<ServiceEvent> {
+        let mut happened = self.happened.lock();
+        let first = happened.pop_front()?;
+        if happened.is_empty() {
+            let _ = self.readable.read();
+        }
+        Some(first)
+    }
+
+    fn tell(&self, event: ServiceEvent) {
+        match &self.sink {
+            Some(sink) => sink.happened(event),
+            None => {
+                self.happened.lock().push_back(event);
+                let _ = self.readable.write(1);
+            }
+        }
+    }
+
+    /// What came of the parts of the table, as the program sees it.
+    fn event(&self, id: ServiceId, context: u64, news: News) -> ServiceEvent {
+        match news {
+            News::Asked(asked, local_port) => {
+                let local = asked.to.map(|to| SocketAddr::new(to, local_port));
+                let request = ServiceRequest::new(Weak::clone(&self.this), id, asked, local);
+                ServiceEvent::Request { context, request }
+            }
+            News::Over(over, peer) => match *over {
+                Ok(Outcome::Found(qp, private_data)) => ServiceEvent::Found {
+                    context,
+                    peer,
+                    qp,
+                    private_data: private_data.to_vec(),
+                },
+                Ok(Outcome::Rejected(status, private_data)) => ServiceEvent::Rejected {
+                    context,
+                    status,
+                    private_data: private_data.to_vec(),
+                },
+                Ok(Outcome::TimedOut) => ServiceEvent::Failed {
+                    context,
+                    error: LookupError::TimedOut,
+                },
+                Err(error) => ServiceEvent::Failed { context, error },
+            },
+        }
+    }
+
+    /// Waits for something to happen, going on with everything meanwhile. `None` at `deadline`.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<ServiceEvent> {
+        loop {
+            self.progress();
+            if let Some(happened) = self.take() {
+                return Some(happened);
+            }
+            let now = clock::now();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return None;
+            }
+            let next = deadline.into_iter().chain(self.poll_timeout()).min();
+            let timeout = next.map_or(PollTimeout::NONE, |next| {
+                let wait = next.saturating_duration_since(now);
+                let millis = wait.as_micros().div_ceil(1000);
+                PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+            });
+            let mut fds = [
+                PollFd::new(self.work_fd(), PollFlags::POLLIN),
+                PollFd::new(self.event_fd(), PollFlags::POLLIN),
+            ];
+            let _ = poll(&mut fds, timeout);
+        }
+    }
+}
+
+impl Connecting for Services {
+    fn work_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let table = self.table.lock();
+        table.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    fn progress(&self) {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let ready = self
+            .epoll
+            .wait(&mut events, EpollTimeout::ZERO)
+            .unwrap_or(0);
+        let mut told = Vec::new();
+        let mut table = self.table.lock();
+        for event in &events[..ready] {
+            let id = ServiceId(event.data());
+            table.receive(id);
+            self.settle(&mut table, id, &mut told);
+        }
+        let now = clock::now();
+        while let Some((deadline, id)) = table.deadlines.first().copied()
+            && deadline <= now
+        {
+            table.handle_timeout(now, id);
+            self.settle(&mut table, id, &mut told);
+        }
+        drop(table);
+        // With no lock held: whoever is told may do what it likes.
+        for event in told {
+            self.tell(event);
+        }
+    }
+}
+
+/// What an entry has for its program.
+#[derive(Debug)]
+enum News {
+    /// A question, asked at this port of ours.
+    Asked(Box<Asked>, u16),
+    /// A lookup is over; whom it asked.
+    Over(Box<Result<Outcome, LookupError>>, SocketAddr),
+}
+
+impl Services {
+    /// Sends what an entry has to send, takes what it has to tell, and removes it if that was all.
+    fn settle(&self, table: &mut Table, id: ServiceId, told: &mut Vec<ServiceEvent>) {
+        let Some(context) = table.entries.get(&id).map(|entry| entry.context) else {
+            return;
+        };
+        let mut over = false;
+        table.poll_events(id, |news| {
+            over |= matches!(news, News::Over(..));
+            told.push(self.event(id, context, news));
+        });
+        if over {
+            self.remove(table, id);
+        } else {
+            table.send(id);
+        }
+    }
+}
+
+impl Table {
+    fn receive(&mut self, id: ServiceId) {
+        let Self {
+            entries,
+            buffer,
+            dropped,
+            ..
+        } = self;
+        let Some(entry) = entries.get_mut(&id) else {
+            return;
+        };
+        for _ in 0..RECEIVES {
+            let received = match entry.socket.receive(buffer) {
+                Ok(received) => received,
+                Err(error) => {
+                    entry.fail(error);
+                    return;
+                }
+            };
+            let arrival = Arrival {
+                from: received.from,
+                to: received.to,
+                to_group: false,
+                octets: buffer.octets(received.len),
+                stride: received.stride,
+            };
+            let now = clock::now();
+            let Entry {
+                socket,
+                role,
+                instruments,
+                ..
+            } = entry;
+            let mut handle = |one: Arrival<'_>| role.handle_input(now, one, socket, dropped);
+            match instruments {
+                None => arrival.each().for_each(|one| {
+                    handle(one);
+                }),
+                Some(instruments) => instruments.take(now, arrival, handle),
+            }
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant, id: ServiceId) {
+        let Self {
+            entries, dropped, ..
+        } = self;
+        let Some(entry) = entries.get_mut(&id) else {
+            return;
+        };
+        let Entry {
+            socket,
+            role,
+            instruments,
+            ..
+        } = entry;
+        if let Some(instruments) = instruments {
+            instruments.handle_timeout(now, |one| role.handle_input(now, one, socket, dropped));
+        }
+        match role {
+            Role::Listener(listener) => listener.handle_timeout(now),
+            Role::Lookup(lookup, _) => lookup.handle_timeout(now),
+        }
+    }
+
+    /// Gives what an entry has to tell.
+    fn poll_events(&mut self, id: ServiceId, tell: impl FnMut(News)) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.poll_events(tell);
+        }
+    }
+
+    /// Sends what is to be sent, and notes the next deadline.
+    fn send(&mut self, id: ServiceId) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        entry.transmit();
+        let deadline = entry.poll_timeout();
+        if deadline != entry.deadline {
+            let before = std::mem::replace(&mut entry.deadline, deadline);
+            if let Some(before) = before {
+                self.deadlines.remove(&(before, id));
+            }
+            self.deadlines
+                .extend(deadline.map(|deadline| (deadline, id)));
+        }
+    }
+}
+
+impl Entry {
+    fn transmit(&mut self) {
+        let sent = self.role.transmit(&self.socket);
+        if let Err(error) = sent {
+            self.fail(error);
+        }
+    }
+
+    /// What the network says ends a lookup. A listener has no single peer that it could be about, and whom its answer does not reach asks again.
+    fn fail(&mut self, error: io::Error) {
+        let transient = matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+        );
+        if transient || self.failure.is_some() || matches!(self.role, Role::Listener(_)) {
+            return;
+        }
+        let why = match error.kind() {
+            io::ErrorKind::ConnectionRefused => LookupError::NoService,
+            _ => LookupError::Unreachable(error),
+        };
+        self.failure = Some((clock::now(), why));
+    }
+
+    fn poll_events(&mut self, mut tell: impl FnMut(News)) {
+        match &mut self.role {
+            Role::Listener(listener) => {
+                while let Some(asked) = listener.poll_event() {
+                    tell(News::Asked(Box::new(asked), listener.port()));
+                }
+            }
+            Role::Lookup(lookup, peer) => {
+                // An answer that came before is better than what the network says.
+                let over = lookup.poll_event().map(Ok);
+                let over = over.or_else(|| self.failure.take().map(|(_, error)| Err(error)));
+                if let Some(over) = over {
+                    tell(News::Over(Box::new(over), *peer));
+                }
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let of_role = match &self.role {
+            Role::Listener(listener) => listener.poll_timeout(),
+            Role::Lookup(lookup, _) => lookup.poll_timeout(),
+        };
+        let of_instruments = self.instruments.as_ref().and_then(|it| it.poll_timeout());
+        // A failure is told at once, by whoever makes progress next.
+        let of_failure = self.failure.as_ref().map(|(when, _)| *when);
+        [of_role, of_instruments, of_failure]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+impl Role {
+    /// Handles one datagram, and sends what a listener answers. Counts why it was dropped, and says so.
+    fn handle_input(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_>,
+        socket: &UdpSocket,
+        dropped: &mut [u64],
+    ) -> Option<DropReason> {
+        let from = arrival.from.socket_addr()?;
+        let handled = match self {
+            Self::Listener(listener) => {
+                let handled = listener.handle_input(now, from, arrival.to, arrival.octets);
+                // Whom it does not reach asks again.
+                let _ = self.transmit(socket);
+                handled
+            }
+            // What others sent before the socket was connected.
+            Self::Lookup(_, peer) if !is_same(*peer, from) => Err(DropReason::WrongPeer),
+            Self::Lookup(lookup, _) => lookup.handle_input(now, arrival.octets),
+        };
+        let reason = handled.err()?;
+        dropped[reason.index()] += 1;
+        Some(reason)
+    }
+
+    fn transmit(&mut self, socket: &UdpSocket) -> io::Result<()> {
+        match self {
+            Self::Listener(listener) => {
+                while let Some(reply) = listener.poll_transmit() {
+                    let pieces = [Piece::Bytes(&reply.datagram)];
+                    socket.send(Some(reply.to), reply.from, &pieces, None)?;
+                }
+            }
+            Self::Lookup(lookup, _) => {
+                while let Some(octets) = lookup.poll_transmit() {
+                    socket.send(None, None, &[Piece::Bytes(octets)], None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two names of a peer, of which one may say more of the way there, mean the same.
+fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
+    let name = |address| Peer::ip(address).ip_addr();
+    name(one) == name(other) && one.port() == other.port()
+}
