@@ -453,8 +453,24 @@ impl RcQp {
     /// [`PostFailure`] tells how many were accepted, and why the next one was not.
     pub fn post_send(&self, wrs: &[RcSendWr<'_>]) -> Result<(), PostFailure> {
         let wqes = wrs.iter().map(|wr| self.wqe(wr));
-        let (accepted, result) = self.shared.post(wqes);
+        let (accepted, result) = self.shared.post(wqes, 1);
         result.map_err(|source| PostFailure { accepted, source })
+    }
+
+    /// Posts all of the work requests, in order, or none of them (`ibv_wr_complete(3)`). One that its maker could not make refuses all. Where there are several,
+    /// each is made twice.
+    ///
+    /// # Errors
+    /// [`PostError`] of the first that cannot be accepted.
+    pub fn post_send_all<'a>(
+        &self,
+        wrs: impl ExactSizeIterator<Item = Result<RcSendWr<'a>, PostError>> + Clone,
+    ) -> Result<(), PostError> {
+        let count = wrs.len();
+        if count > 1 {
+            wrs.clone().try_for_each(|wr| self.wqe(&wr?).map(drop))?;
+        }
+        self.shared.post(wrs.map(|wr| self.wqe(&wr?)), count).1
     }
 
     fn wqe(&self, wr: &RcSendWr<'_>) -> Result<RcSendWqe, PostError> {
@@ -509,26 +525,46 @@ impl RcQp {
     /// # Errors
     /// [`PostFailure`], as [`post_send`](Self::post_send); the window keeps its key.
     pub fn bind_mw(&self, mw: &Mw, bind: &MwBind<'_>) -> Result<u32, PostFailure> {
+        let to = (bind.mr.lkey(), bind.addr, bind.length, bind.access);
+        self.rebind(mw, to, bind.zero_based, (bind.wr_id, bind.signaled))
+    }
+
+    /// Closes a window of type 1, in the order of the send queue, and returns its new key, which names nothing: a binding of no octets to no
+    /// region.
+    ///
+    /// # Errors
+    /// As [`bind_mw`](Self::bind_mw).
+    pub fn unbind_mw(&self, mw: &Mw, wr_id: u64, signaled: bool) -> Result<u32, PostFailure> {
+        self.rebind(mw, (0, 0, 0, Access::empty()), false, (wr_id, signaled))
+    }
+
+    fn rebind(
+        &self,
+        mw: &Mw,
+        (lkey, addr, length, access): (u32, u64, u64, Access),
+        zero_based: bool,
+        (wr_id, signaled): (u64, bool),
+    ) -> Result<u32, PostFailure> {
         mw.rebind(|rkey| {
             let work = MemoryWork::BindMw(Bind {
                 kind: MwType::One,
                 rkey,
-                lkey: bind.mr.lkey(),
-                addr: bind.addr,
-                length: bind.length,
-                access: bind.access,
-                zero_based: bind.zero_based,
+                lkey,
+                addr,
+                length,
+                access,
+                zero_based,
             });
             let wqe = RcSendWqe {
-                wr_id: bind.wr_id,
+                wr_id,
                 work: RcWork::Memory(work),
                 data: RcData::Sges(SgeList::new()),
                 length: 0,
-                signaled: bind.signaled,
+                signaled,
                 solicited: false,
                 fence: false,
             };
-            let (accepted, result) = self.shared.post(std::iter::once(Ok(wqe)));
+            let (accepted, result) = self.shared.post(std::iter::once(Ok(wqe)), 1);
             result.map_err(|source| PostFailure { accepted, source })
         })
     }

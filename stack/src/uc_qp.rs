@@ -261,6 +261,18 @@ impl UcQp {
         self.qp.post(wrs.iter().map(|wr| self.wqe(connected, wr)))
     }
 
+    /// Posts all of the sends, in order, or none of them, as [`UdQp::post_send_all`].
+    ///
+    /// # Errors
+    /// [`PostError`] of the first that cannot be accepted: [`PostError::State`] without a peer.
+    pub fn post_send_all<'a>(
+        &self,
+        wrs: impl ExactSizeIterator<Item = Result<UcSendWr<'a>, PostError>> + Clone,
+    ) -> Result<(), PostError> {
+        let connected = self.connected.get().ok_or(PostError::State)?;
+        self.qp.post_all(wrs.map(|wr| self.wqe(connected, &wr?)))
+    }
+
     #[inline]
     fn wqe(&self, connected: &Connected, wr: &UcSendWr<'_>) -> Result<SendWqe, PostError> {
         let (operation, unrecorded) = match wr.operation {

@@ -213,13 +213,37 @@ impl UdQp {
         self.post(wrs.iter().map(|wr| self.wqe(wr)))
     }
 
+    /// Posts all of the sends, in order, or none of them (`ibv_wr_complete(3)`). One that its maker could not make refuses all. Where there are several,
+    /// each is made twice.
+    ///
+    /// # Errors
+    /// [`PostError`] of the first that cannot be accepted.
+    pub fn post_send_all<'a>(
+        &self,
+        wrs: impl ExactSizeIterator<Item = Result<SendWr<'a>, PostError>> + Clone,
+    ) -> Result<(), PostError> {
+        self.post_all(wrs.map(|wr| self.wqe(&wr?)))
+    }
+
     #[inline]
     pub(crate) fn post(
         &self,
         wqes: impl ExactSizeIterator<Item = Result<SendWqe, PostError>>,
     ) -> Result<(), PostFailure> {
-        let (accepted, result) = self.shared.post(wqes);
+        let (accepted, result) = self.shared.post(wqes, 1);
         result.map_err(|source| PostFailure { accepted, source })
+    }
+
+    #[inline]
+    pub(crate) fn post_all(
+        &self,
+        wqes: impl ExactSizeIterator<Item = Result<SendWqe, PostError>> + Clone,
+    ) -> Result<(), PostError> {
+        let count = wqes.len();
+        if count > 1 {
+            wqes.clone().try_for_each(|wqe| wqe.map(drop))?;
+        }
+        self.shared.post(wqes, count).1
     }
 
     #[inline]

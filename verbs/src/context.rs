@@ -9,7 +9,7 @@ use crate::async_event::AsyncQueue;
 use crate::device::{device, expect_device};
 use crate::ffi::{Facade, Object, errno_value, is_fatal, minus_one, pointer, store};
 use crate::gid::{Gid, GidTable, host_gids};
-use crate::{at_exit, cq, errno, facts, knobs, log, post};
+use crate::{at_exit, cq, errno, facts, knobs, log, post, qp_create, window};
 use dgiwarp::Rnic;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
@@ -120,6 +120,7 @@ fn tables(async_fd: c_int) -> verbs_context {
     let mut tables: verbs_context = unsafe { std::mem::zeroed() };
     tables.query_port = Some(query_port);
     tables.query_device_ex = Some(query_device_ex);
+    tables.create_qp_ex = Some(qp_create::create_qp_ex);
     tables.sz = size_of::<verbs_context>();
     tables.context.device = device();
     tables.context.ops = operations();
@@ -134,6 +135,9 @@ fn tables(async_fd: c_int) -> verbs_context {
 fn operations() -> ibv_context_ops {
     // SAFETY: a struct of nullable function pointers only.
     let mut operations: ibv_context_ops = unsafe { std::mem::zeroed() };
+    operations.alloc_mw = Some(window::alloc_mw);
+    operations.bind_mw = Some(window::bind_mw);
+    operations.dealloc_mw = Some(window::dealloc_mw);
     operations.poll_cq = Some(cq::poll_cq);
     operations.req_notify_cq = Some(cq::req_notify_cq);
     operations.post_send = Some(post::post_send);

@@ -1,8 +1,10 @@
 //! What the device and its port report about themselves.
 
 use crate::abi::{
-    IBV_DEVICE_SYS_IMAGE_GUID, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
-    IBV_PORT_IP_BASED_GIDS, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr,
+    IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW,
+    IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID,
+    IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS,
+    ibv_device_attr, ibv_device_attr_ex, ibv_port_attr,
 };
 use crate::gid::{GidTable, host_gids};
 use crate::limits;
@@ -18,6 +20,14 @@ const IBV_ATOMIC_GLOB: c_uint = 2;
 /// IPv6 header, UDP header, DDP and RDMAP headers with the datagram extension, CRC: what surrounds the payload of one
 /// datagram at most, in bytes.
 const DATAGRAM_OVERHEAD: usize = 40 + 8 + 18 + 24 + 4;
+
+/// `enum ibv_device_cap_flags`: what the device can do beyond what every device can.
+const CAPABILITIES: c_uint = IBV_DEVICE_SYS_IMAGE_GUID
+    | IBV_DEVICE_CURR_QP_STATE_MOD
+    | IBV_DEVICE_RC_RNR_NAK_GEN
+    | IBV_DEVICE_MEM_WINDOW
+    | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+    | IBV_DEVICE_MEM_MGT_EXTENSIONS;
 
 /// The port's GUID, as a number: EUI-64 of the first interface's hardware address, else made from the host's name.
 pub(crate) fn node_guid() -> u64 {
@@ -149,7 +159,7 @@ pub(crate) fn device_attr() -> ibv_device_attr {
         hw_ver: 0,
         max_qp: limits::max_qp(),
         max_qp_wr: limits::MAX_QP_WR,
-        device_cap_flags: IBV_DEVICE_SYS_IMAGE_GUID,
+        device_cap_flags: CAPABILITIES,
         max_sge: limits::MAX_SGE,
         max_sge_rd: limits::MAX_SGE,
         max_cq: limits::MAX_CQ,
@@ -164,7 +174,7 @@ pub(crate) fn device_attr() -> ibv_device_attr {
         atomic_cap: IBV_ATOMIC_GLOB,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        max_mw: limits::MAX_MW,
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: limits::MAX_MCAST_GROUPS,
@@ -190,7 +200,7 @@ pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
         odp_caps: Default::default(),
         completion_timestamp_mask: 0,
         hca_core_clock: 0,
-        device_cap_flags_ex: u64::from(IBV_DEVICE_SYS_IMAGE_GUID),
+        device_cap_flags_ex: u64::from(CAPABILITIES),
         tso_caps: Default::default(),
         rss_caps: Default::default(),
         max_wq_type_rq: 0,

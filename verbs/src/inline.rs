@@ -1,9 +1,9 @@
 //! Inline data: the program may reuse its buffer as soon as the post returns, and the buffer needs no key.
 //!
 //! The stack sends from registered memory. So inline data is copied into a ring of slots that the queue pair registers
-//! for itself, one slot more than its send queue has places: sends leave the queue in the order in which they were
-//! posted, so the slot of a post that is accepted is never one that an outstanding send still reads, and the slot of
-//! one that is refused is nobody's.
+//! for itself, with as many slots more than its send queue has places as one post may fill: sends leave the queue in the
+//! order in which they were posted, so the slots of a post that is accepted are never ones that outstanding sends still
+//! read, and the slots of one that is refused are nobody's.
 
 use crate::limits::MAX_INLINE;
 use crate::memory::Pd;
@@ -16,8 +16,9 @@ pub(crate) const SLOT: usize = 256;
 const _: () = assert!(SLOT as u64 == MAX_INLINE as u64);
 
 /// The slots, made when the first inline send is posted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct InlineRing {
+    slots: usize,
     ring: Mutex<Option<Ring>>,
 }
 
@@ -46,31 +47,53 @@ impl Ring {
     }
 }
 
-impl InlineRing {
-    /// Copies `data`, at most [`SLOT`] bytes, into the next slot and posts it with `post`; the slot counts as used only
-    /// if that accepted it.
-    ///
-    /// `send_queue` is the number of places in the send queue, which the stack enforces.
-    pub(crate) fn post(
-        &self,
-        pd: &Pd,
-        send_queue: u32,
-        data: &[u8],
-        post: impl FnOnce(Sge) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
+/// The slots that one post fills.
+#[derive(Debug)]
+pub(crate) struct Filling<'a> {
+    ring: &'a Ring,
+    next: usize,
+}
+
+impl Filling<'_> {
+    /// Copies `data` into the next slot.
+    pub(crate) fn fill(&mut self, data: &[u8]) -> Result<Sge, Errno> {
         if data.len() > SLOT {
             return Err(Errno::EINVAL);
         }
-        let places = usize::try_from(send_queue).map_err(|_| Errno::EINVAL)?;
+        let start = self.next * SLOT;
+        self.ring.buffer.write(start, data);
+        self.next = (self.next + 1) % self.ring.slots;
+        Ok(self.ring.mr.sge(start..start + data.len()))
+    }
+}
+
+impl InlineRing {
+    /// For a send queue with `places`, which the stack enforces, and posts of up to `longest` work requests that are
+    /// accepted all or none.
+    pub(crate) fn new(places: u32, longest: u32) -> Self {
+        Self {
+            slots: usize::try_from(places.saturating_add(longest)).unwrap_or(usize::MAX),
+            ring: Mutex::new(None),
+        }
+    }
+
+    /// Lets `post` fill slots and post from them; they count as used only if that succeeds.
+    pub(crate) fn post(
+        &self,
+        pd: &Pd,
+        post: impl FnOnce(&mut Filling<'_>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = match &mut *ring {
             Some(ring) => ring,
-            empty => empty.insert(Ring::new(pd, places + 1)?),
+            empty => empty.insert(Ring::new(pd, self.slots)?),
         };
-        let start = ring.next * SLOT;
-        ring.buffer.write(start, data);
-        post(ring.mr.sge(start..start + data.len()))?;
-        ring.next = (ring.next + 1) % ring.slots;
+        let mut filling = Filling {
+            next: ring.next,
+            ring,
+        };
+        post(&mut filling)?;
+        ring.next = filling.next;
         Ok(())
     }
 }

@@ -19,6 +19,8 @@ pub mod abi;
 mod ah;
 mod async_event;
 mod at_exit;
+mod batch;
+mod batch_calls;
 mod cm;
 mod context;
 mod cq;
@@ -44,6 +46,7 @@ mod qp_state;
 mod srq;
 mod unsupported;
 mod wc;
+mod window;
 
 pub use device::DEVICE_NAME;
 pub use unsupported::UNSUPPORTED;
@@ -106,6 +109,9 @@ pub EXPORTS;
     }
     "IBVERBS_1.5" {
         "ibv_get_pkey_index" => context::ibv_get_pkey_index;
+    }
+    "IBVERBS_1.6" {
+        "ibv_qp_to_qp_ex" => batch_calls::ibv_qp_to_qp_ex;
     }
     "IBVERBS_1.7" {
         "ibv_reg_mr_iova" => memory::ibv_reg_mr_iova;

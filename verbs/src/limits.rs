@@ -28,6 +28,8 @@ pub(crate) const MAX_MCAST_GROUPS: c_int = 64;
 pub(crate) const MAX_RD_ATOMIC: u8 = 128;
 /// Memory regions in one context.
 pub(crate) const MAX_MR: c_int = 1 << 20;
+/// Memory windows in one context; none costs more than its entry in a table.
+pub(crate) const MAX_MW: c_int = MAX_MR;
 /// Protection domains in one context.
 pub(crate) const MAX_PD: c_int = 65_536;
 /// Address handles in one context.

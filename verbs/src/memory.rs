@@ -1,7 +1,7 @@
 //! Protection domains and memory regions.
 
 use crate::abi::{
-    IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE,
+    IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_OPTIONAL_RANGE,
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
     IBV_ACCESS_ZERO_BASED, ibv_context, ibv_mr, ibv_pd,
 };
@@ -11,7 +11,7 @@ use dgiwarp_memory::{Access, MappedError, Region, check_mapped};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A protection domain; queue pairs, regions and address handles share it.
 pub(crate) struct Pd {
@@ -24,9 +24,34 @@ impl Facade for Arc<Pd> {
 }
 
 /// A registered region. Dropping it deregisters and waits until nothing is being placed there.
-struct Mr {
-    _mr: dgiwarp::Mr,
+pub(crate) struct Mr {
+    /// Absent only while it is being deregistered.
+    mr: Mutex<Option<dgiwarp::Mr>>,
     _pd: Arc<Pd>,
+}
+
+impl Mr {
+    fn lock(&self) -> MutexGuard<'_, Option<dgiwarp::Mr>> {
+        self.mr.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `body` on the stack's region.
+    pub(crate) fn with<T>(&self, body: impl FnOnce(&dgiwarp::Mr) -> T) -> Result<T, Errno> {
+        self.lock().as_ref().map(body).ok_or(Errno::EINVAL)
+    }
+
+    /// Deregisters it unless memory windows are bound to it.
+    fn deregister(&self) -> Result<(), Errno> {
+        let mut mr = self.lock();
+        match mr.take().map(dgiwarp::Mr::deregister) {
+            Some(Err(busy)) => {
+                *mr = Some(busy.mr);
+                Err(Errno::EBUSY)
+            }
+            Some(Ok(())) => Ok(()),
+            None => Err(Errno::EINVAL),
+        }
+    }
 }
 
 impl Facade for Mr {
@@ -74,6 +99,7 @@ fn access(flags: c_uint) -> Result<Access, Errno> {
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        (IBV_ACCESS_MW_BIND, Access::MW_BIND),
     ];
     if flags & !known.iter().fold(0, |all, (flag, _)| all | flag) != 0 {
         return Err(Errno::EOPNOTSUPP);
@@ -141,7 +167,7 @@ unsafe fn register(
     Ok(Object::create(
         c,
         Mr {
-            _mr: mr,
+            mr: Mutex::new(Some(mr)),
             _pd: domain,
         },
     ))
@@ -180,8 +206,12 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 }
 
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the program passes a live region and does not use it any more.
-    errno_value(|| unsafe { Object::<Mr>::release(mr) }.map(drop))
+    errno_value(|| {
+        // SAFETY: the program passes a live region.
+        unsafe { Object::<Mr>::state(mr) }?.deregister()?;
+        // SAFETY: and does not use it any more.
+        unsafe { Object::<Mr>::release(mr) }.map(drop)
+    })
 }
 
 #[cfg(test)]
@@ -203,11 +233,7 @@ mod tests {
             access(IBV_ACCESS_HUGETLB | (1 << 20) | (1 << 29)),
             Ok(Access::empty())
         );
-        for flag in [
-            crate::abi::IBV_ACCESS_MW_BIND,
-            crate::abi::IBV_ACCESS_ON_DEMAND,
-            1 << 8,
-        ] {
+        for flag in [crate::abi::IBV_ACCESS_ON_DEMAND, 1 << 8] {
             assert_eq!(access(flag), Err(Errno::EOPNOTSUPP));
         }
     }

@@ -3,17 +3,17 @@
 
 use crate::abi::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
-    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
 };
 use crate::ah::Ah;
-use crate::errno;
 use crate::ffi::{Object, entry};
 use crate::inline::SLOT as MAX_INLINE;
 use crate::qp::{self, Qp, Transport};
 use crate::qp_state::QpState;
 use crate::srq::Srq;
+use crate::{errno, window};
 use dgiwarp::{
     AtomicOperation, Destination, MAX_SGE, Operation, RcOperation, RcQp, RcSendWr, RecvWr, SendWr,
     Sge, UcOperation, UcQp, UcSendWr, UdQp,
@@ -24,7 +24,8 @@ use std::slice;
 use std::sync::Arc;
 
 /// Every flag that a send may carry.
-const FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+pub(crate) const FLAGS: u32 =
+    IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 /// Names all members of a multicast group.
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
 /// In a work request: use the Q_Key of the queue pair instead.
@@ -213,9 +214,7 @@ fn post_gathered(
     // SAFETY: the elements of a valid inline work request point to readable memory.
     let data = unsafe { gathered(list) }?;
     qp.inline
-        .post(&qp.pd, qp.cap.max_send_wr, data.as_slice(), |sge| {
-            post(&[sge])
-        })
+        .post(&qp.pd, |slots| post(&[slots.fill(data.as_slice())?]))
 }
 
 /// The immediate of a work request, which programs write in network order.
@@ -336,6 +335,16 @@ fn reliable(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
             swap: atomic.swap,
             swap_mask: u64::MAX,
         })),
+        IBV_WR_BIND_MW => {
+            // SAFETY: bindings fill this member, with a live window and region.
+            unsafe {
+                window::binding(
+                    wr.bind_mw.mw,
+                    wr.bind_mw.rkey,
+                    &raw const wr.bind_mw.bind_info,
+                )
+            }
+        }
         IBV_WR_LOCAL_INV => Ok(RcOperation::LocalInvalidate { rkey: wr.imm_data }),
         _ => Err(Errno::EINVAL),
     }
@@ -372,20 +381,24 @@ fn destination(qp: &Qp, wr: &ibv_send_wr) -> Result<Destination, Errno> {
     let ud = unsafe { wr.wr.ud };
     // SAFETY: the program passes a live address handle.
     let ah = unsafe { Object::<Ah>::state(ud.ah) }?;
-    let qpn = match u16::try_from(ud.remote_qpn) {
-        Ok(qpn) => qpn,
-        Err(_) if ah.handle.is_group() && ud.remote_qpn == MULTICAST_QPN => 0,
+    address(qp, ah, ud.remote_qpn, ud.remote_qkey)
+}
+
+/// The same from its parts, as `struct ibv_send_wr` has them.
+pub(crate) fn address(qp: &Qp, ah: &Ah, qpn: u32, qkey: u32) -> Result<Destination, Errno> {
+    let port = match u16::try_from(qpn) {
+        Ok(port) => port,
+        Err(_) if ah.handle.is_group() && qpn == MULTICAST_QPN => 0,
         Err(_) => return Err(Errno::EINVAL),
-    };
-    let qkey = if ud.remote_qkey & OWN_QKEY == 0 {
-        ud.remote_qkey
-    } else {
-        qp.attributes().qkey
     };
     Ok(Destination {
         ah: ah.handle.clone(),
-        qpn,
-        qkey,
+        qpn: port,
+        qkey: if qkey & OWN_QKEY == 0 {
+            qkey
+        } else {
+            qp.attributes().qkey
+        },
     })
 }
 

@@ -4,6 +4,7 @@ use crate::abi::{
     IBV_QP_DEST_QPN, IBV_QP_SQ_PSN, Unset, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
     ibv_qp_init_attr,
 };
+use crate::batch::Batches;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::ffi::{Facade, Object, errno_value, load, store};
@@ -64,6 +65,8 @@ pub(crate) struct Qp {
     // Before what it uses: dropping it ends every send and receive.
     pub(crate) qp: Transport,
     pub(crate) inline: InlineRing,
+    /// What is prepared with `ibv_wr_start`, where the queue pair was made for that.
+    pub(crate) batches: Option<Batches>,
     pub(crate) attributes: Mutex<Attributes>,
     /// `attributes.state`, for posting, which takes no lock.
     pub(crate) state: AtomicU32,

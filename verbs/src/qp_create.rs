@@ -1,14 +1,18 @@
 //! Making queue pairs.
 
 use crate::abi::{
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
+use crate::batch::{Batches, operations_of};
+use crate::batch_calls;
 use crate::cq::queue;
-use crate::ffi::{Object, load, pointer, store};
+use crate::ffi::{Object, load, pointer};
 use crate::inline::InlineRing;
 use crate::memory::{Pd, domain};
 use crate::qp::{Qp, QpFace, Transport};
-use crate::qp_state::{Attributes, QpState};
+use crate::qp_state::{Attributes, QpState, Service};
 use crate::{errno, limits, srq};
 use dgiwarp::{RcQpAttr, UcQpAttr, UdQpAttr};
 use nix::errno::Errno;
@@ -39,8 +43,13 @@ fn granted(asked: ibv_qp_cap) -> Result<ibv_qp_cap, Errno> {
 
 /// # Safety
 /// The pointers in `init` are live objects or NULL.
-unsafe fn create(domain: Arc<Pd>, init: &ibv_qp_init_attr) -> Result<Qp, Errno> {
-    if !matches!(init.qp_type, IBV_QPT_UD | IBV_QPT_UC | IBV_QPT_RC) {
+unsafe fn create(
+    domain: Arc<Pd>,
+    init: &ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Result<Qp, Errno> {
+    let service = Service::of(init.qp_type)?;
+    if send_ops.unwrap_or(0) & !operations_of(service) != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let mut cap = granted(init.cap)?;
@@ -58,41 +67,48 @@ unsafe fn create(domain: Arc<Pd>, init: &ibv_qp_init_attr) -> Result<Qp, Errno> 
     let max_send_wr = count(cap.max_send_wr)?;
     let max_recv_wr = count(cap.max_recv_wr.max(1))?;
     let max_sge = count(cap.max_send_sge.max(cap.max_recv_sge))?;
+    // A batch of the extended API may fill the whole send queue at once.
+    let longest = send_ops.map_or(1, |_| cap.max_send_wr);
     let stack_srq = shared.as_ref().map(|shared| &shared.srq);
     let (cqs, pd) = ((&send_cq.cq, &recv_cq.cq), &domain.pd);
-    let made = if init.qp_type == IBV_QPT_RC {
-        let attr = RcQpAttr {
-            max_send_wr,
-            max_recv_wr,
-            max_sge,
-            srq: stack_srq,
-            paired: true,
-            ..RcQpAttr::new(cqs.0, cqs.1)
-        };
-        pd.create_rc_qp(&attr).map(Transport::Rc)
-    } else if init.qp_type == IBV_QPT_UD {
-        let attr = UdQpAttr {
-            max_send_wr,
-            max_recv_wr,
-            max_sge,
-            grh: true,
-            srq: stack_srq,
-            ..UdQpAttr::new(cqs.0, cqs.1)
-        };
-        pd.create_ud_qp(&attr).map(Transport::Ud)
-    } else {
-        let attr = UcQpAttr {
-            max_send_wr,
-            max_recv_wr,
-            max_sge,
-            srq: stack_srq,
-            ..UcQpAttr::new(cqs.0, cqs.1)
-        };
-        pd.create_uc_qp(&attr).map(Transport::Uc)
+    let made = match service {
+        Service::ReliableConnected => {
+            let attr = RcQpAttr {
+                max_send_wr,
+                max_recv_wr,
+                max_sge,
+                srq: stack_srq,
+                paired: true,
+                ..RcQpAttr::new(cqs.0, cqs.1)
+            };
+            pd.create_rc_qp(&attr).map(Transport::Rc)
+        }
+        Service::UnreliableDatagram => {
+            let attr = UdQpAttr {
+                max_send_wr,
+                max_recv_wr,
+                max_sge,
+                grh: true,
+                srq: stack_srq,
+                ..UdQpAttr::new(cqs.0, cqs.1)
+            };
+            pd.create_ud_qp(&attr).map(Transport::Ud)
+        }
+        Service::UnreliableConnected => {
+            let attr = UcQpAttr {
+                max_send_wr,
+                max_recv_wr,
+                max_sge,
+                srq: stack_srq,
+                ..UcQpAttr::new(cqs.0, cqs.1)
+            };
+            pd.create_uc_qp(&attr).map(Transport::Uc)
+        }
     };
     Ok(Qp {
         qp: made.map_err(|error| errno::of_create(&error))?,
-        inline: InlineRing::default(),
+        inline: InlineRing::new(cap.max_send_wr, longest),
+        batches: send_ops.map(Batches::new),
         attributes: Mutex::new(Attributes::RESET),
         state: AtomicU32::new(QpState::Reset.code()),
         cap,
@@ -115,38 +131,97 @@ fn face(base: ibv_qp) -> QpFace {
     face
 }
 
+/// Makes a queue pair and what the program sees of it.
+///
+/// # Safety
+/// `pd` is NULL or live, and the pointers in `init` are live objects or NULL.
+unsafe fn make(
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
+    // SAFETY: the caller's contract.
+    let domain = unsafe { domain(pd) }?;
+    // SAFETY: the caller's contract.
+    let qp = unsafe { create(domain, init, send_ops) }?;
+    let base = ibv_qp {
+        // SAFETY: a live protection domain; this field never changes.
+        context: unsafe { (*pd).context },
+        qp_context: init.qp_context,
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        handle: qp.qp.qpn(),
+        qp_num: qp.qp.qpn(),
+        state: QpState::Reset.code(),
+        qp_type: init.qp_type,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    let mut face = face(base);
+    if send_ops.is_some() {
+        batch_calls::fill(&mut face.ex);
+    }
+    let cap = qp.cap;
+    Ok((Object::create(face, qp).cast(), cap))
+}
+
 pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: the program passes a live protection domain.
-        let domain = unsafe { domain(pd) }?;
-        // SAFETY: and valid attributes.
-        let mut attr = unsafe { load(init) }?;
-        // SAFETY: whose pointers are live objects.
-        let qp = unsafe { create(domain, &attr) }?;
-        attr.cap = qp.cap;
+        // SAFETY: the program passes valid attributes.
+        let attr = unsafe { load(init) }?;
+        // SAFETY: and a live protection domain; the pointers in the attributes are live objects.
+        let (qp, cap) = unsafe { make(pd, &attr, None) }?;
         // SAFETY: ibv_create_qp(3) writes the sizes granted into the program's struct.
-        unsafe { store(init, attr) }?;
-        // SAFETY: a live protection domain; this field never changes.
-        let context = unsafe { (*pd).context };
-        let base = ibv_qp {
-            context,
-            qp_context: attr.qp_context,
-            pd,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            handle: qp.qp.qpn(),
-            qp_num: qp.qp.qpn(),
-            state: QpState::Reset.code(),
-            qp_type: attr.qp_type,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            events_completed: 0,
-        };
-        Ok(Object::create(face(base), qp).cast())
+        unsafe { (*init).cap = cap };
+        Ok(qp)
+    })
+}
+
+/// Behind `ibv_create_qp_ex`. Only the fields that the mask names are looked at: the structs of older headers are shorter.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    pointer(|| {
+        // SAFETY: the struct begins as the plain one does.
+        let attr = unsafe { load(init.cast::<ibv_qp_init_attr>()) }?;
+        // SAFETY: loading it has shown that the pointer is not NULL.
+        let mask = unsafe { (*init).comp_mask };
+        if mask & !KNOWN != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if mask & IBV_QP_INIT_ATTR_PD == 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the mask says that the field is there.
+        if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && unsafe { (*init).create_flags } != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: the mask says that the field is there.
+        if mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER != 0 && unsafe { (*init).max_tso_header } != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let send_ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| {
+            // SAFETY: the mask says that the field is there.
+            unsafe { (*init).send_ops_flags }
+        });
+        // SAFETY: the mask says that the field is there.
+        let pd = unsafe { (*init).pd };
+        // SAFETY: the pointers in the attributes are live objects.
+        let (qp, cap) = unsafe { make(pd, &attr, send_ops) }?;
+        // SAFETY: ibv_create_qp_ex(3) writes the sizes granted into the program's struct.
+        unsafe { (*init).cap = cap };
+        Ok(qp)
     })
 }
 

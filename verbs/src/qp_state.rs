@@ -6,7 +6,7 @@ use crate::abi::{
     IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
     IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
     IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr,
 };
 use crate::limits::MAX_RD_ATOMIC;
 use nix::errno::Errno;
@@ -63,6 +63,18 @@ pub(crate) enum Service {
     UnreliableDatagram,
     UnreliableConnected,
     ReliableConnected,
+}
+
+impl Service {
+    /// The service of a `qp_type`; those that do not exist here are `EOPNOTSUPP`.
+    pub(crate) fn of(qp_type: c_uint) -> Result<Self, Errno> {
+        match qp_type {
+            IBV_QPT_UD => Ok(Self::UnreliableDatagram),
+            IBV_QPT_UC => Ok(Self::UnreliableConnected),
+            IBV_QPT_RC => Ok(Self::ReliableConnected),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
 }
 
 /// What only reliable queue pairs have, in the units of `ibv_modify_qp(3)`.

@@ -55,9 +55,6 @@ pub UNSUPPORTED;
         "ibv_resolve_eth_l2_from_gid" => minus_one;
         "ibv_copy_ah_attr_from_kern" => nothing;
     }
-    "IBVERBS_1.6" {
-        "ibv_qp_to_qp_ex" => null;
-    }
     "IBVERBS_1.10" {
         "ibv_query_ece" => errno_value;
         "ibv_set_ece" => errno_value;

@@ -33,13 +33,16 @@ impl<W> Posting<W> {
         }
     }
 
-    /// Takes room for `wanted` work requests; returns how many there is room for.
-    fn admit(&self, wanted: usize) -> usize {
+    /// Takes room for `wanted` work requests; returns how many there is room for, or none if these are fewer than `least`.
+    fn admit(&self, wanted: usize, least: usize) -> usize {
         let mut admitted = 0;
         let _ = self
             .outstanding
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |outstanding| {
                 admitted = wanted.min(self.max.saturating_sub(outstanding));
+                if admitted < least {
+                    admitted = 0;
+                }
                 (admitted > 0).then_some(outstanding + admitted)
             });
         admitted
@@ -72,17 +75,18 @@ impl<W> Posting<W> {
     }
 
     /// Gives work requests to the engine in this thread and lets it `work`; if another thread is at work, that one does.
-    /// Returns how many were accepted, and why no more.
+    /// Unless there is room for `least` of them, none is accepted. Returns how many were, and why no more.
     #[inline]
     pub(crate) fn post<T>(
         &self,
         serialized: &Serialized<T>,
         wqes: impl ExactSizeIterator<Item = Result<W, PostError>>,
+        least: usize,
         accept: impl Fn(&mut T, W),
         work: impl Fn(&mut T),
     ) -> (usize, Result<(), PostError>) {
         let wanted = wqes.len();
-        let admitted = self.admit(wanted);
+        let admitted = self.admit(wanted, least);
         let mut wqes = wqes.take(admitted);
         let mut accepted = 0;
         let mut result = Ok(());

@@ -306,10 +306,12 @@ impl RcShared {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Posts work requests and transmits them in this thread. Returns how many were accepted, and why no more.
+    /// Posts work requests and transmits them in this thread. Unless there is room for `least` of them, none is accepted. Returns how many
+    /// were, and why no more.
     pub(crate) fn post(
         &self,
         wqes: impl ExactSizeIterator<Item = Result<RcSendWqe, PostError>>,
+        least: usize,
     ) -> (usize, Result<(), PostError>) {
         if !self.open.load(Ordering::Acquire) {
             return (0, Err(PostError::State));
@@ -319,7 +321,9 @@ impl RcShared {
             None => inner.waiting.push_back(wqe),
         };
         self.posting
-            .post(&self.serialized, wqes, accept, |inner| self.work(inner))
+            .post(&self.serialized, wqes, least, accept, |inner| {
+                self.work(inner)
+            })
     }
 
     fn work(&self, inner: &mut RcInner) {

@@ -156,18 +156,22 @@ impl UdShared {
         }
     }
 
-    /// Posts work requests and transmits them in this thread. Returns how many were accepted, and why no more.
+    /// Posts work requests and transmits them in this thread. Unless there is room for `least` of them, none is accepted. Returns how many
+    /// were, and why no more.
     #[inline]
     pub(crate) fn post(
         &self,
         wqes: impl ExactSizeIterator<Item = Result<SendWqe, PostError>>,
+        least: usize,
     ) -> (usize, Result<(), PostError>) {
         if self.closed.load(Ordering::Acquire) {
             return (0, Err(PostError::State));
         }
         let accept = |inner: &mut UdInner, wqe| inner.engine.accept(wqe);
         self.posting
-            .post(&self.serialized, wqes, accept, |inner| self.work(inner))
+            .post(&self.serialized, wqes, least, accept, |inner| {
+                self.work(inner)
+            })
     }
 
     fn work(&self, inner: &mut UdInner) {

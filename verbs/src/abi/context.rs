@@ -1,11 +1,11 @@
 //! The context and its two tables of functions.
 
 use super::{
-    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex, ibv_port_attr, ibv_qp,
-    ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc,
-    layouts,
+    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex, ibv_mw, ibv_mw_bind,
+    ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr,
+    ibv_send_wr, ibv_srq, ibv_wc, layouts,
 };
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 /// A function pointer whose type does not matter here because it stays NULL: either the header never calls it, or it
 /// tests it and answers `EOPNOTSUPP` itself.
@@ -21,9 +21,9 @@ pub struct ibv_context_ops {
     pub _compat_reg_mr: Unset,
     pub _compat_rereg_mr: Unset,
     pub _compat_dereg_mr: Unset,
-    pub alloc_mw: Unset,
-    pub bind_mw: Unset,
-    pub dealloc_mw: Unset,
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_uint) -> *mut ibv_mw>,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub _compat_create_cq: Unset,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,

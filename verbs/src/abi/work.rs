@@ -1,6 +1,6 @@
 //! Queue pair attributes, work requests and completions.
 
-use super::{ibv_ah, ibv_ah_attr, ibv_cq, ibv_pd, ibv_srq, layouts};
+use super::{ibv_ah, ibv_ah_attr, ibv_cq, ibv_mw, ibv_mw_bind_info, ibv_pd, ibv_srq, layouts};
 use std::ffi::{c_int, c_uint, c_void};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -176,12 +176,9 @@ pub struct ibv_send_wr_xrc {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct ibv_send_wr_bind_mw {
-    pub mw: *mut c_void,
+    pub mw: *mut ibv_mw,
     pub rkey: u32,
-    pub mr: *mut c_void,
-    pub addr: u64,
-    pub length: u64,
-    pub mw_access_flags: c_uint,
+    pub bind_info: ibv_mw_bind_info,
 }
 
 #[derive(Clone, Copy)]
@@ -201,12 +198,29 @@ pub const IBV_WR_RDMA_READ: c_uint = 4;
 pub const IBV_WR_ATOMIC_CMP_AND_SWP: c_uint = 5;
 pub const IBV_WR_ATOMIC_FETCH_AND_ADD: c_uint = 6;
 pub const IBV_WR_LOCAL_INV: c_uint = 7;
+pub const IBV_WR_BIND_MW: c_uint = 8;
 pub const IBV_WR_SEND_WITH_INV: c_uint = 9;
 
 pub const IBV_SEND_FENCE: c_uint = 1;
 pub const IBV_SEND_SIGNALED: c_uint = 1 << 1;
 pub const IBV_SEND_SOLICITED: c_uint = 1 << 2;
 pub const IBV_SEND_INLINE: c_uint = 1 << 3;
+
+pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
+pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+pub const IBV_QP_INIT_ATTR_MAX_TSO_HEADER: u32 = 1 << 3;
+pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
+
+pub const IBV_QP_EX_WITH_RDMA_WRITE: u64 = 1;
+pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
+pub const IBV_QP_EX_WITH_SEND: u64 = 1 << 2;
+pub const IBV_QP_EX_WITH_SEND_WITH_IMM: u64 = 1 << 3;
+pub const IBV_QP_EX_WITH_RDMA_READ: u64 = 1 << 4;
+pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
+pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
+pub const IBV_QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
+pub const IBV_QP_EX_WITH_BIND_MW: u64 = 1 << 8;
+pub const IBV_QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
 
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
