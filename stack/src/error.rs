@@ -76,6 +76,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// All numbers for connected queue pairs are taken.
+    pub(crate) fn no_qpn() -> Self {
+        Self::system("no QPN is left")(io::Error::from_raw_os_error(nix::libc::ENOMEM))
+    }
+
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { what, source }
     }

@@ -60,6 +60,7 @@ mod groups;
 mod mw;
 mod pd;
 mod proof;
+mod qpns;
 mod rc_options;
 mod rc_qp;
 mod read_map;

@@ -21,6 +21,7 @@ use crate::driver::tcp;
 use crate::engine::mr::Bind;
 use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
 use crate::engine::rc::{MemoryWork, RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
+use crate::qpns::Qpn;
 use crate::statistics::{Counts as _, Entry};
 use crate::{
     Access, ConnectionEvent, Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Mw, MwBind,
@@ -47,7 +48,7 @@ pub struct RcQpAttr<'a> {
     /// A queue to take receives from instead of one of this QP's own; then `max_recv_wr` does not count, and receives are posted there.
     /// Default none.
     pub srq: Option<&'a Srq>,
-    /// Whether the QP is to be connected with [`RcQp::pair`] instead of MPA requests of the program's own. Its number then says at which TCP
+    /// Whether the QP may be connected with [`RcQp::pair`] too, instead of by MPA requests of the program's own. Its number then says at which TCP
     /// port it can be reached. Default no.
     pub paired: bool,
     /// How it behaves; `None`, the default, takes [`Config::rc`](crate::Config::rc).
@@ -262,7 +263,7 @@ pub enum ConnectError {
 pub struct RcQp {
     pub(crate) shared: Arc<RcShared>,
     pd: Pd,
-    qpn: u32,
+    qpn: Qpn,
     pairings: Option<Arc<Pairings>>,
     max_sge: usize,
     entry: Entry,
@@ -288,8 +289,9 @@ impl RcQp {
         let pairings = attr.paired.then(|| rnic.pairings()).transpose()?;
         let qpn = match &pairings {
             Some(pairings) => pairings.reserve(pd.id)?,
-            None => rnic.next_rc_qpn(),
+            None => Qpn::draw().ok_or_else(Error::no_qpn)?,
         };
+        let number = qpn.get();
         let shared = RcShared::new(
             [attr.send_cq, attr.recv_cq].map(|cq| Arc::clone(&cq.shared)),
             Arc::clone(&rnic.mrs),
@@ -298,16 +300,14 @@ impl RcQp {
                 Some(srq) => Arc::clone(&srq.queue),
                 None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
             },
-            qpn,
+            number,
             rnic.config.connection_timeout,
             attr.options.unwrap_or(rnic.config.rc),
         );
         if let Some(pairings) = &pairings {
-            // Paired or not, it has no other way to be connected.
-            shared.claim();
-            pairings.enter(qpn, &shared);
+            pairings.enter(number, &shared);
         }
-        let entry = rnic.statistics.begin("rc", qpn, &shared);
+        let entry = rnic.statistics.begin("rc", number, &shared);
         Ok(Self {
             shared,
             pd: pd.clone(),
@@ -321,7 +321,7 @@ impl RcQp {
     /// Our number for it.
     #[must_use]
     pub fn qpn(&self) -> u32 {
-        self.qpn
+        self.qpn.get()
     }
 
     /// The protection domain.
@@ -385,7 +385,7 @@ impl RcQp {
         }
         let caller = Caller {
             qp: Arc::clone(&self.shared),
-            qpn: self.qpn,
+            qpn: self.qpn(),
             pd: self.pd.id,
             context,
         };
@@ -396,15 +396,13 @@ impl RcQp {
     /// made in the background, whichever end is told first; nothing is reported of failed attempts.
     ///
     /// # Errors
-    /// [`ConnectError::State`] if the QP was not made for this or was told before.
+    /// [`ConnectError::State`] if the QP was not made for this, was told before, or is or was connected otherwise.
     pub fn pair(&self, pairing: &Pairing) -> Result<(), ConnectError> {
         let pairings = self.pairings.as_ref().ok_or(ConnectError::State)?;
-        if pairing.is_itself(self.qpn) {
+        if pairing.is_itself(self.qpn()) || !self.shared.claim() {
             return Err(ConnectError::State);
         }
-        if !pairings.pair(self.qpn, *pairing) {
-            return Err(ConnectError::State);
-        }
+        pairings.pair(self.qpn(), *pairing);
         self.pd.rnic.shared.background.wake();
         Ok(())
     }
@@ -428,7 +426,7 @@ impl RcQp {
             ord,
             patience,
         };
-        pairings.start(self.qpn, start);
+        pairings.start(self.qpn(), start);
         self.shared.open();
         self.pd.rnic.shared.background.wake();
         Ok(())
@@ -658,10 +656,10 @@ fn work(operation: RcOperation) -> RcWork {
 impl Drop for RcQp {
     fn drop(&mut self) {
         if let Some(pairings) = &self.pairings {
-            pairings.forget(self.qpn);
+            pairings.forget(self.qpn());
         }
         self.shared.close();
-        self.pd.rnic.shared.mrs.close_windows_of(self.qpn);
+        self.pd.rnic.shared.mrs.close_windows_of(self.qpn());
         let statistics = &self.pd.rnic.shared.statistics;
         statistics.end(&self.entry, &self.counters());
     }
@@ -768,7 +766,7 @@ impl RcRequest {
         // The receives are in place before the peer can know: it may send as soon as it has the Reply.
         tcp::transmit_all(&stream, &mut connection)?;
         let config = RcConfig {
-            qpn: qp.qpn,
+            qpn: qp.qpn(),
             pd: qp.pd.id,
             peer,
             options: qp.shared.options,

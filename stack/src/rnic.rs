@@ -23,9 +23,6 @@ use crate::{
 /// Most completions that a queue may be made for.
 const MAX_CQE: usize = 1 << 22;
 
-/// QPNs below are UDP ports.
-const FIRST_RC_QPN: u32 = 1 << 16;
-
 /// A handle of an [`Rnic`] that does not keep it open.
 #[derive(Debug, Clone)]
 pub struct WeakRnic(Weak<RnicShared>);
@@ -58,8 +55,6 @@ pub(crate) struct RnicShared {
     pub(crate) receive_buffer: OnceLock<usize>,
     random: Mutex<ChaCha20Rng>,
     next_pd: AtomicU32,
-    /// QPNs of connected QPs; those of datagram QPs are UDP ports.
-    next_rc_qpn: AtomicU32,
     /// Datagram QPs made so far.
     datagram_qps: AtomicU64,
 }
@@ -86,11 +81,6 @@ impl RnicShared {
         self.background.serve_connections(&new)?;
         *pairings = Some(Arc::clone(&new));
         Ok(new)
-    }
-
-    /// A QPN for a connected QP.
-    pub(crate) fn next_rc_qpn(&self) -> u32 {
-        self.next_rc_qpn.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -123,7 +113,6 @@ impl Rnic {
             receive_buffer: OnceLock::new(),
             random: Mutex::new(random),
             next_pd: AtomicU32::new(1),
-            next_rc_qpn: AtomicU32::new(FIRST_RC_QPN),
             datagram_qps: AtomicU64::new(0),
             config,
         };

@@ -10,8 +10,8 @@ use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use dgiwarp::{
-    Access, Buffer, Config, Cq, Mr, Pairing, Pd, RcOperation, RcQp, RcQpAttr, RcSendWr, RecvWr,
-    Rnic, Wc, WcOpcode, WcStatus,
+    Access, Buffer, Config, ConnectError, Cq, MpaConfig, Mr, Pairing, Pd, RcListener, RcOperation,
+    RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Wc, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -320,6 +320,60 @@ fn a_peer_that_leaves_is_noticed_by_who_needs_it() {
         assert_eq!((wc.opcode, wc.status), (opcode, status));
     }
     assert!(two.qp.is_over());
+}
+
+/// Whoever made a QP need not know yet how it will be connected.
+#[test]
+fn one_that_could_be_paired_may_be_connected_otherwise() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let (one, two) = (end(&rnic, 5), end(&rnic, 6));
+    let listener = RcListener::bind((here(), 0).into(), MpaConfig::default()).unwrap();
+    let address = listener.local_addr();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let request = listener.accept(SOON).unwrap().unwrap();
+            let depths = ReadDepths { ird: 1, ord: 1 };
+            request.accept(&two.qp, depths, b"").unwrap();
+        });
+        let connected = one.qp.connect(address, &MpaConfig::default(), b"");
+        connected.unwrap();
+    });
+    exchange(&one, &two);
+    let late = Pairing {
+        peer: here(),
+        scope_id: 0,
+        peer_qpn: two.qp.qpn(),
+        source: here(),
+        rq_psn: 6,
+        ird: 1,
+    };
+    assert!(one.qp.pair(&late).is_err() && two.qp.pair(&late).is_err());
+    // One that is on its way to a peer takes no other connection.
+    let paired = end(&rnic, 7);
+    paired.pair_at(here(), 0x00ff_fe00, 6);
+    let refused = paired.qp.connect(address, &MpaConfig::default(), b"");
+    assert!(matches!(refused, Err(ConnectError::State)));
+}
+
+/// QPNs of all kinds of connected QPs are different ones, whichever device they are of.
+#[test]
+fn numbers_are_unique_in_the_process() {
+    let devices = [(); 2].map(|()| Rnic::open(Config::default()).unwrap());
+    let mut kept = Vec::new();
+    let mut numbers = std::collections::BTreeSet::new();
+    for rnic in &devices {
+        let (pd, cq) = (rnic.alloc_pd(), rnic.create_cq(4).unwrap());
+        for paired in [false, true, false, true] {
+            let attr = RcQpAttr {
+                paired,
+                ..RcQpAttr::new(&cq, &cq)
+            };
+            let qp = pd.create_rc_qp(&attr).unwrap();
+            assert!(numbers.insert(qp.qpn()), "{:#x}", qp.qpn());
+            assert!((1 << 16..0x00ff_ff00).contains(&qp.qpn()));
+            kept.push(qp);
+        }
+    }
 }
 
 /// More than one port's worth, all at once.

@@ -22,6 +22,7 @@ use super::{clock, tcp};
 use crate::engine::mr::PdId;
 use crate::engine::pairing::{Claim, Pairing, Refusal};
 use crate::engine::rc::RcConfig;
+use crate::qpns::Qpn;
 use crate::{Error, MpaConfig, ReadDepths, WcStatus};
 
 /// QPs behind one port.
@@ -127,25 +128,20 @@ impl Pairings {
     }
 
     /// Takes a QPN for a QP that [`enter`](Self::enter) will name.
-    pub(crate) fn reserve(&self, pd: PdId) -> Result<u32, Error> {
+    pub(crate) fn reserve(&self, pd: PdId) -> Result<Qpn, Error> {
         let mut table = self.table.lock();
         let table = &mut *table;
-        let pairs = &table.pairs;
-        let known = table.ports.iter_mut().find_map(|it| it.take(pairs));
+        let known = table.ports.iter_mut().find_map(Port::take);
         let qpn = match known {
             Some(qpn) => qpn,
             None => {
                 table.ports.push(self.open_port()?);
                 let new = table.ports.last_mut();
-                new.and_then(|it| it.take(pairs))
-                    .ok_or_else(|| Error::System {
-                        what: "no QPN is left",
-                        source: io::ErrorKind::AddrInUse.into(),
-                    })?
+                new.and_then(Port::take).ok_or_else(Error::no_qpn)?
             }
         };
         table.pairs.insert(
-            qpn,
+            qpn.get(),
             Pair {
                 qp: Weak::new(),
                 pd,
@@ -204,16 +200,13 @@ impl Pairings {
         Err(Error::system("cannot listen for connected QPs")(last))
     }
 
-    /// The QP was told of its peer. Returns whether it may be: once.
-    pub(crate) fn pair(&self, qpn: u32, pairing: Pairing) -> bool {
+    /// A QP that was claimed for this was told of its peer.
+    pub(crate) fn pair(&self, qpn: u32, pairing: Pairing) {
         let now = clock::now();
         let mut table = self.table.lock();
         let Some(pair) = table.pairs.get_mut(&qpn) else {
-            return false;
+            return;
         };
-        if !matches!(pair.stage, Stage::Made) {
-            return false;
-        }
         pair.stage = Stage::Pending(Pending {
             pairing,
             start: None,
@@ -233,7 +226,6 @@ impl Pairings {
                 decide(&mut table, asked, claim);
             }
         }
-        true
     }
 
     /// The QP may send.
@@ -385,11 +377,11 @@ impl Connecting for Pairings {
 }
 
 impl Port {
-    fn take(&mut self, pairs: &BTreeMap<u32, Pair>) -> Option<u32> {
+    fn take(&mut self) -> Option<Qpn> {
         let free = (0..PER_PORT).find_map(|step| {
             let index = (self.next + step) % PER_PORT;
             let qpn = u32::from(self.number) << 8 | u32::from(index);
-            (!pairs.contains_key(&qpn)).then_some((qpn, index))
+            Qpn::take(qpn).map(|qpn| (qpn, index))
         });
         let (qpn, index) = free?;
         self.next = (index + 1) % PER_PORT;
@@ -468,6 +460,10 @@ fn decide(table: &mut Table, mut asked: Asked, claim: Claim) {
     };
     match &pair.stage {
         Stage::Over => refuse(&mut asked, Refusal::Taken),
+        // It was connected otherwise.
+        Stage::Made if pair.qp.upgrade().is_none_or(|qp| qp.is_claimed()) => {
+            refuse(&mut asked, Refusal::Taken);
+        }
         Stage::Made => {
             if table.held.len() >= MAX_HELD {
                 return refuse(&mut asked, Refusal::Unknown);

@@ -186,6 +186,11 @@ impl RcShared {
         !self.claimed.swap(true, Ordering::AcqRel)
     }
 
+    /// Whether it is.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Acquire)
+    }
+
     /// There will be no connection: the QP may be claimed again.
     pub(crate) fn unclaim(&self) {
         self.claimed.store(false, Ordering::Release);
