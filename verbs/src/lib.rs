@@ -147,10 +147,15 @@ pub EXPORTS;
         "rdma_get_devices" => cm::rdma_get_devices;
         "rdma_get_dst_port" => cm::rdma_get_dst_port;
         "rdma_get_src_port" => cm::rdma_get_src_port;
+        "rdma_join_multicast" => cm::rdma_join_multicast;
+        "rdma_leave_multicast" => cm::rdma_leave_multicast;
         "rdma_migrate_id" => cm::rdma_migrate_id;
         "rdma_resolve_addr" => cm::rdma_resolve_addr;
         "rdma_resolve_route" => cm::rdma_resolve_route;
         "rdma_event_str" => names::rdma_event_str;
+    }
+    "RDMACM_1.1" {
+        "rdma_join_multicast_ex" => cm::rdma_join_multicast_ex;
     }
 }
 

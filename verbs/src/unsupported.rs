@@ -157,8 +157,6 @@ pub UNSUPPORTED;
         "rdma_disconnect" => minus_one;
         "rdma_get_request" => minus_one;
         "rdma_getaddrinfo" => minus_one;
-        "rdma_join_multicast" => minus_one;
-        "rdma_leave_multicast" => minus_one;
         "rdma_listen" => minus_one;
         "rdma_notify" => minus_one;
         "rdma_reject" => minus_one;
@@ -190,9 +188,6 @@ pub UNSUPPORTED;
         "rdma_destroy_qp" => nothing;
         "rdma_destroy_srq" => nothing;
         "rdma_freeaddrinfo" => nothing;
-    }
-    "RDMACM_1.1" {
-        "rdma_join_multicast_ex" => minus_one;
     }
     "RDMACM_1.2" {
         "rdma_establish" => minus_one;

@@ -6,6 +6,9 @@ use super::{
 use libc::sockaddr_storage;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+/// Address family of InfiniBand, `AF_IB`.
+pub const AF_IB: c_int = 27;
+
 pub const RDMA_PS_IPOIB: c_uint = 0x0002;
 pub const RDMA_PS_TCP: c_uint = 0x0106;
 pub const RDMA_PS_UDP: c_uint = 0x0111;
@@ -161,9 +164,34 @@ pub struct rdma_addrinfo {
     pub ai_next: *mut Self,
 }
 
+/// `struct sockaddr_ib` of `infiniband/ib.h`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct sockaddr_ib {
+    pub sib_family: u16,
+    pub sib_pkey: u16,
+    pub sib_flowinfo: u32,
+    pub sib_addr: [u8; 16],
+    pub sib_sid: u64,
+    pub sib_sid_mask: u64,
+    pub sib_scope_id: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct rdma_cm_join_mc_attr_ex {
+    pub comp_mask: u32,
+    pub join_flags: u32,
+    pub addr: *mut libc::sockaddr,
+}
+
 layouts! {
     /// Layouts of this file.
     CM_LAYOUTS:
+    struct sockaddr_ib = 48 {
+        sib_family @ 0, sib_pkey @ 2, sib_flowinfo @ 4, sib_addr @ 8, sib_sid @ 24, sib_sid_mask @ 32, sib_scope_id @ 40,
+    }
+    struct rdma_cm_join_mc_attr_ex = 16 { comp_mask @ 0, join_flags @ 4, addr @ 8 }
     struct rdma_ib_addr = 40 { sgid @ 0, dgid @ 16, pkey @ 32 }
     struct rdma_addr = 296 { src_addr @ 0, dst_addr @ 128, addr @ 256 }
     struct rdma_route = 312 { addr @ 0, path_rec @ 296, num_paths @ 304 }

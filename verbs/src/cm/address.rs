@@ -1,6 +1,8 @@
 //! Socket addresses as C has them.
 
+use crate::abi::{AF_IB, sockaddr_ib};
 use crate::ffi::load;
+use crate::gid::host_gids;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use nix::errno::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -28,6 +30,24 @@ pub(crate) unsafe fn read(pointer: *const sockaddr) -> Result<SocketAddr, Errno>
         }
         _ => Err(Errno::EAFNOSUPPORT),
     }
+}
+
+/// The same, or an InfiniBand address (`AF_IB`): a GID, which is an IP address, and a service identifier, of which the port is the end.
+///
+/// # Safety
+/// As for [`read`].
+pub(crate) unsafe fn read_any(pointer: *const sockaddr) -> Result<SocketAddr, Errno> {
+    // SAFETY: the caller's contract; every address begins with its family.
+    let family = unsafe { load(pointer.cast::<libc::sa_family_t>()) }?;
+    if libc::c_int::from(family) != AF_IB {
+        // SAFETY: the caller's contract is the same.
+        return unsafe { read(pointer) };
+    }
+    // SAFETY: the family says that it is one of these.
+    let ib = unsafe { load(pointer.cast::<sockaddr_ib>()) }?;
+    let address = Ipv6Addr::from(ib.sib_addr).to_canonical();
+    let [.., high, low] = ib.sib_sid.to_ne_bytes();
+    Ok((address, u16::from_be_bytes([high, low])).into())
 }
 
 /// No address, which has no family.
@@ -129,9 +149,32 @@ pub(crate) fn towards(from: Option<SocketAddr>, to: SocketAddr) -> Result<Socket
         socket.connect(probe)?;
         socket.local_addr()
     };
-    let mut found = ask().map_err(|error| crate::device::errno_of(&error))?;
+    let mut found = match ask() {
+        Ok(found) => found,
+        // Groups need no route: they are reached through the interface of the address to send from.
+        Err(error) if to.ip().is_multicast() => {
+            let chosen = Some(bind).filter(|bind| !bind.ip().is_unspecified());
+            let chosen = chosen.or_else(|| first_of_kind(to));
+            chosen.ok_or_else(|| crate::device::errno_of(&error))?
+        }
+        Err(error) => return Err(crate::device::errno_of(&error)),
+    };
     found.set_port(from.map_or(0, |from| from.port()));
     Ok(found)
+}
+
+/// This host's first address of the same kind.
+fn first_of_kind(as_this: SocketAddr) -> Option<SocketAddr> {
+    let gids = host_gids().ok()?;
+    let mut gids = gids.iter();
+    let found = gids.find(|gid| gid.address.is_ipv4() == as_this.is_ipv4())?;
+    Some(match found.address {
+        IpAddr::V4(v4) => (v4, 0).into(),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddrV6::new(v6, 0, 0, found.ifindex).into()
+        }
+        IpAddr::V6(v6) => (v6, 0).into(),
+    })
 }
 
 #[cfg(test)]

@@ -1,24 +1,29 @@
 //! The device as all identifiers of the process share it.
 
-use super::id;
+use super::event::What;
+use super::{id, udp};
 use crate::abi::{ibv_context, ibv_pd};
 use crate::context::{self, ibv_open_device};
 use crate::device::device as c_device;
 use crate::errno;
 use crate::ffi::{CPointer, entry, pointer};
 use crate::memory::ibv_alloc_pd;
-use dgiwarp::{ConnectionChannel, ConnectionEvent, ConnectionSink};
+use dgiwarp::{
+    ConnectionChannel, ConnectionEvent, ConnectionSink, ServiceChannel, ServiceEvent, ServiceSink,
+};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::process;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The one context and protection domain that identifiers have (`rdma_get_devices(3)`: the same contexts for all).
 pub(crate) struct Device {
     pub(crate) context: CPointer<ibv_context>,
     pub(crate) pd: CPointer<ibv_pd>,
     pub(crate) connections: ConnectionChannel,
+    /// Made when the first service is offered or looked up.
+    services: OnceLock<ServiceChannel>,
     pub(crate) port_offset: u16,
     process: u32,
 }
@@ -41,11 +46,29 @@ impl ConnectionSink for Sink {
             // The stack may learn to tell more before this crate does.
             _ => return,
         };
-        id::tell(key, event);
+        id::tell(key, What::Connection(event));
+    }
+}
+
+impl ServiceSink for Sink {
+    fn happened(&self, event: ServiceEvent) {
+        udp::happened(event);
     }
 }
 
 impl Device {
+    /// Who offers services and looks them up.
+    pub(crate) fn services(&self) -> Result<&ServiceChannel, Errno> {
+        if let Some(services) = self.services.get() {
+            return Ok(services);
+        }
+        let made = self.connections.rnic();
+        let made = made.create_service_channel_to(Arc::new(Sink));
+        let made = made.map_err(|error| errno::of_create(&error))?;
+        // Another thread may have been quicker; then this one is not needed.
+        Ok(self.services.get_or_init(|| made))
+    }
+
     fn open() -> Result<Self, Errno> {
         // SAFETY: the pointer is that of our device.
         let c = unsafe { ibv_open_device(c_device()) };
@@ -65,6 +88,7 @@ impl Device {
         Ok(Self {
             context: CPointer(c),
             pd: CPointer(pd),
+            services: OnceLock::new(),
             port_offset: rnic.config().port_offset,
             connections,
             process: process::id(),

@@ -2,10 +2,11 @@
 
 use super::channel::{EventQueue, Happening};
 use super::id::Id;
-use super::tcp;
+use super::multicast::{self, Joined};
+use super::{tcp, udp};
 use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_param, rdma_ud_param};
 use crate::ffi::{Facade, Object};
-use dgiwarp::ConnectionEvent;
+use dgiwarp::{ConnectionEvent, ServiceEvent};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -55,6 +56,10 @@ pub(crate) enum What {
     Plain(EventType, c_int),
     /// To a connection, or to a listener.
     Connection(ConnectionEvent),
+    /// To a service, or to the lookup of one.
+    Service(ServiceEvent),
+    /// A group was joined.
+    Joined(Joined),
 }
 
 /// What the program is told.
@@ -118,6 +123,8 @@ pub(crate) fn fetch(queue: &EventQueue) -> Result<*mut rdma_cm_event, Errno> {
         let told = match what {
             What::Plain(event, status) => Some(Told::new(event, status)),
             What::Connection(event) => tcp::tell(&id, event),
+            What::Service(event) => udp::tell(&id, event),
+            What::Joined(joined) => multicast::tell(&id, &joined),
         };
         match told {
             Some(told) => return Ok(make(id, told)),
@@ -130,7 +137,12 @@ pub(crate) fn fetch(queue: &EventQueue) -> Result<*mut rdma_cm_event, Errno> {
 fn make(id: Arc<Id>, told: Told) -> *mut rdma_cm_event {
     let private_data = told.private_data.into_boxed_slice();
     let (data, data_len) = if private_data.is_empty() {
-        (ptr::null(), 0)
+        // The context of a join stands in the same place.
+        let context = match told.param {
+            Param::Connection(_) => ptr::null(),
+            Param::Datagram(ud) => ud.private_data,
+        };
+        (context, 0)
     } else {
         // Startup frames carry more than the C struct can say.
         let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);

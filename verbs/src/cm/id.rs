@@ -4,6 +4,7 @@ use super::channel::{EventQueue, Happening, queue};
 use super::device::Device;
 use super::event::{self, EventType, What};
 use super::tcp::Tcp;
+use super::udp::Udp;
 use super::{address, device};
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UD, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, ibv_sa_path_rec,
@@ -11,7 +12,6 @@ use crate::abi::{
 };
 use crate::ffi::{CPointer, Facade, Object, entry, minus_one, store};
 use crate::gid::to_gid;
-use dgiwarp::ConnectionEvent;
 use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -50,7 +50,7 @@ pub(crate) enum Transport {
     /// Port space TCP: plain iWARP.
     Tcp(Box<Tcp>),
     /// Port spaces UDP and IPOIB: services of datagram queue pairs, and groups.
-    Udp,
+    Udp(Box<Udp>),
     /// The identifier is being destroyed.
     Closed,
 }
@@ -99,10 +99,10 @@ fn ids() -> MutexGuard<'static, BTreeMap<u64, Arc<Id>>> {
 }
 
 /// Queues what the stack tells of an identifier; what it tells of one that is gone is forgotten.
-pub(crate) fn tell(key: u64, event: ConnectionEvent) {
+pub(crate) fn tell(key: u64, what: What) {
     let id = ids().get(&key).cloned();
     if let Some(id) = id {
-        id.push(What::Connection(event));
+        id.push(what);
     }
 }
 
@@ -269,7 +269,7 @@ pub(crate) unsafe fn create(making: &Making) -> Result<*mut rdma_cm_id, Errno> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let (transport, qp_type) = match making.port_space {
         RDMA_PS_TCP | RDMA_PS_IB => (Transport::Tcp(Box::default()), IBV_QPT_RC),
-        RDMA_PS_UDP | RDMA_PS_IPOIB => (Transport::Udp, IBV_QPT_UD),
+        RDMA_PS_UDP | RDMA_PS_IPOIB => (Transport::Udp(Box::default()), IBV_QPT_UD),
         _ => return Err(Errno::EINVAL),
     };
     let (queue, channel) = match making.channel {
@@ -404,7 +404,8 @@ pub(crate) unsafe fn destroy(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
     // It may take the lock of the identifier.
     match transport {
         Transport::Tcp(tcp) => tcp.close(id.key),
-        Transport::Udp | Transport::Closed => {}
+        Transport::Udp(udp) => drop(udp),
+        Transport::Closed => {}
     }
     let queue = Arc::clone(&id.queue());
     drop(queue.remove_all(&id));

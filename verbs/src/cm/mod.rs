@@ -15,8 +15,10 @@ mod channel;
 mod device;
 mod event;
 mod id;
+mod multicast;
 mod resolve;
 mod tcp;
+mod udp;
 
 pub(crate) use channel::{
     rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
@@ -25,4 +27,5 @@ pub(crate) use device::{rdma_free_devices, rdma_get_devices};
 pub(crate) use id::{
     rdma_create_id, rdma_destroy_id, rdma_get_dst_port, rdma_get_src_port, rdma_migrate_id,
 };
+pub(crate) use multicast::{rdma_join_multicast, rdma_join_multicast_ex, rdma_leave_multicast};
 pub(crate) use resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};

@@ -32,11 +32,7 @@ fn take_port(inner: &mut Inner, to: SocketAddr) -> Result<(), Errno> {
     let options = inner.options;
     let bound = match &mut inner.transport {
         Transport::Tcp(tcp) => tcp.bind(to, options)?,
-        // The service takes its port.
-        Transport::Udp => {
-            address::expect_local(to)?;
-            to
-        }
+        Transport::Udp(udp) => udp.bind(to, options)?,
         Transport::Closed => return Err(Errno::EINVAL),
     };
     inner.local = Some(bound);
