@@ -14,6 +14,9 @@ use crate::driver::clock;
 use crate::driver::cq::{By, CqShared};
 use crate::{CqError, Error, RecordHandle, Wc};
 
+/// Most completions that a queue may be made for.
+pub(crate) const MAX_CQE: usize = 1 << 22;
+
 /// A completion queue (`ibv_create_cq(3)`). Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct Cq {
@@ -59,6 +62,43 @@ impl Cq {
     /// (`ibv_req_notify_cq(3)`). Poll once more afterwards: what came before makes no event.
     pub fn request_notification(&self, solicited_only: bool) {
         self.shared.arm(solicited_only);
+    }
+
+    /// From now on keeps when each completion came, for [`poll_stamped`](Self::poll_stamped). It costs a look at the clock for each.
+    pub fn keep_timestamps(&self) {
+        self.shared.keep_stamps();
+    }
+
+    /// As [`poll_one`](Self::poll_one), with the time at which the completion came, on the clock of [`Rnic::time`](crate::Rnic::time); zero where times are
+    /// not kept.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn poll_stamped(&self) -> Result<Option<(Wc, Duration)>, CqError> {
+        let found = self.shared.poll_stamped()?;
+        Ok(found.map(|(wc, nanos)| (wc, Duration::from_nanos(nanos))))
+    }
+
+    /// Loses completions that find the queue full, without a word, where else the queue could not be polled any more.
+    pub fn ignore_overrun(&self) {
+        self.shared.be_lossy();
+    }
+
+    /// Makes the queue for at least `depth` completions, 1 to 2^22 (`ibv_resize_cq(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for another depth, or if more completions wait in it.
+    pub fn resize(&self, depth: usize) -> Result<(), Error> {
+        Error::check_limit("completion queue depth", depth, 1, MAX_CQE)?;
+        if self.shared.resize(depth) {
+            return Ok(());
+        }
+        Err(Error::Limit {
+            what: "completion queue depth, with more completions in it,",
+            value: depth,
+            min: 1,
+            max: MAX_CQE,
+        })
     }
 
     /// Identifies the queue in [`CompChannel::next_event`].

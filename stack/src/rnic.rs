@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
-use crate::cq::ChannelShared;
+use crate::cq::{ChannelShared, MAX_CQE};
 use crate::driver::background::Background;
 use crate::driver::clock;
 use crate::driver::cq::CqShared;
@@ -19,9 +20,6 @@ use crate::{
     AsyncEvents, CompChannel, Config, ConnectionChannel, ConnectionSink, Cq, Error, Pd, QpCounters,
     ServiceChannel, ServiceSink,
 };
-
-/// Most completions that a queue may be made for.
-const MAX_CQE: usize = 1 << 22;
 
 /// A handle of an [`Rnic`] that does not keep it open.
 #[derive(Debug, Clone)]
@@ -125,6 +123,12 @@ impl Rnic {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.config
+    }
+
+    /// The device's clock: it counts from some moment of this process, and is not set.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        Duration::from_nanos(clock::to_nanos(Some(clock::now())))
     }
 
     /// What all queue pairs of the device counted, those that are gone included.

@@ -16,16 +16,14 @@ use crate::inline::{Filling, SLOT};
 use crate::post::FLAGS;
 use crate::qp::{Qp, Transport};
 use crate::qp_state::{QpState, Service};
+use crate::turns::Turns;
 use dgiwarp::{
     Destination, MAX_SGE, Operation, PostError, RcOperation, RcSendWr, SendWr, Sge, UcOperation,
     UcSendWr,
 };
 use nix::errno::Errno;
-use parking_lot::{Condvar, Mutex};
-use std::cell::UnsafeCell;
 use std::ffi::c_uint;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What queue pairs of a service can be asked to do, as `send_ops_flags` has it. On datagrams, a Write is a Write-Record
 /// and a Read goes to the peer that `ibv_wr_set_ud_addr` names.
@@ -81,36 +79,21 @@ pub(crate) struct Batch {
 pub(crate) struct Batches {
     /// The kinds of work requests that it was made for.
     pub(crate) allowed: u64,
-    /// A thread is preparing; changed under `turn`.
-    busy: AtomicBool,
-    turn: Mutex<()>,
-    freed: Condvar,
-    batch: UnsafeCell<Batch>,
+    turns: Turns<Batch>,
 }
-
-// SAFETY: `batch` is touched by the thread alone that made `busy` true, until it makes it false again; `turn` orders the
-// threads.
-unsafe impl Sync for Batches {}
 
 impl Batches {
     pub(crate) fn new(allowed: u64) -> Self {
         Self {
             allowed,
-            busy: AtomicBool::new(false),
-            turn: Mutex::new(()),
-            freed: Condvar::new(),
-            batch: UnsafeCell::default(),
+            turns: Turns::new(Batch::default()),
         }
     }
 
     /// Begins a batch; waits until no other thread prepares one. It is this thread's until [`post`](Self::post) or
     /// [`end`](Self::end).
     pub(crate) fn start(&self) {
-        let mut turn = self.turn.lock();
-        while self.busy.load(Ordering::Relaxed) {
-            self.freed.wait(&mut turn);
-        }
-        self.busy.store(true, Ordering::Relaxed);
+        self.turns.take();
     }
 
     /// Goes on with the batch that this thread began. The first mistake is kept for the end.
@@ -119,7 +102,7 @@ impl Batches {
     /// If a batch was begun, the calling thread began it.
     pub(crate) unsafe fn go_on(&self, body: impl FnOnce(&mut Batch) -> Result<(), Errno>) {
         // SAFETY: the caller's contract.
-        if let Some(batch) = unsafe { self.present() }
+        if let Some(batch) = unsafe { self.turns.value() }
             && batch.mistake.is_none()
         {
             batch.mistake = body(batch).err();
@@ -132,7 +115,7 @@ impl Batches {
     /// As for [`go_on`](Self::go_on).
     pub(crate) unsafe fn post(&self, qp: &Qp) -> Result<(), Errno> {
         // SAFETY: the caller's contract.
-        let batch = unsafe { self.present() }.ok_or(Errno::EINVAL)?;
+        let batch = unsafe { self.turns.value() }.ok_or(Errno::EINVAL)?;
         let posted = batch.post(qp);
         // SAFETY: the caller's contract; `batch` is not used any more.
         unsafe { self.end() };
@@ -145,24 +128,11 @@ impl Batches {
     /// As for [`go_on`](Self::go_on).
     pub(crate) unsafe fn end(&self) {
         // SAFETY: the caller's contract.
-        if let Some(batch) = unsafe { self.present() } {
+        if let Some(batch) = unsafe { self.turns.value() } {
             batch.clear();
-            let turn = self.turn.lock();
-            self.busy.store(false, Ordering::Relaxed);
-            drop(turn);
-            self.freed.notify_one();
         }
-    }
-
-    /// # Safety
-    /// As for [`go_on`](Self::go_on), and what this returned before is not in use.
-    #[expect(clippy::mut_from_ref, reason = "the thread has it to itself")]
-    unsafe fn present(&self) -> Option<&mut Batch> {
-        if !self.busy.load(Ordering::Relaxed) {
-            return None;
-        }
-        // SAFETY: this thread's alone, by the caller's contract.
-        Some(unsafe { &mut *self.batch.get() })
+        // SAFETY: the caller's contract.
+        unsafe { self.turns.give_back() };
     }
 }
 

@@ -1,15 +1,15 @@
 //! Opening the device, and the queries on an open one.
 
 use crate::abi::{
-    COMPAT_PORT_ATTR_LEN, IBV_GID_TYPE_ROCE_V2, VERBS_ABI_IS_EXTENDED, ibv_context,
-    ibv_context_ops, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
-    ibv_port_attr, ibv_query_device_ex_input, verbs_context,
+    COMPAT_PORT_ATTR_LEN, IBV_GID_TYPE_ROCE_V2, IBV_VALUES_MASK_RAW_CLOCK, VERBS_ABI_IS_EXTENDED,
+    ibv_context, ibv_context_ops, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
+    ibv_gid_entry, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex, verbs_context,
 };
 use crate::async_event::AsyncQueue;
 use crate::device::{device, expect_device};
-use crate::ffi::{Facade, Object, errno_value, is_fatal, minus_one, pointer, store};
+use crate::ffi::{Facade, Object, errno_value, is_fatal, load, minus_one, pointer, store};
 use crate::gid::{Gid, GidTable, host_gids};
-use crate::{at_exit, cq, errno, facts, knobs, log, post, qp_create, window};
+use crate::{at_exit, cq, cq_poll, errno, facts, knobs, log, post, qp_create, window};
 use dgiwarp::Rnic;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
@@ -120,6 +120,8 @@ fn tables(async_fd: c_int) -> verbs_context {
     let mut tables: verbs_context = unsafe { std::mem::zeroed() };
     tables.query_port = Some(query_port);
     tables.query_device_ex = Some(query_device_ex);
+    tables.create_cq_ex = Some(cq_poll::create_cq_ex);
+    tables.query_rt_values = Some(query_rt_values);
     tables.create_qp_ex = Some(qp_create::create_qp_ex);
     tables.sz = size_of::<verbs_context>();
     tables.context.device = device();
@@ -174,6 +176,29 @@ unsafe extern "C" fn query_device_ex(
         }
         // SAFETY: the program provides `size` bytes.
         unsafe { store_prefix(attr.cast(), &facts::device_attr_ex(), size) }
+    })
+}
+
+/// Behind `ibv_query_rt_values_ex`: the clock that completions are stamped with.
+unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes an open context.
+        let state = unsafe { state(context) }?;
+        // SAFETY: and values, whose mask says what it wants to know.
+        let wanted = unsafe { load(values) }?.comp_mask;
+        let time = state.rnic.time();
+        let answer = ibv_values_ex {
+            comp_mask: wanted & IBV_VALUES_MASK_RAW_CLOCK,
+            raw_clock: libc::timespec {
+                tv_sec: libc::time_t::try_from(time.as_secs()).map_err(|_| Errno::EOVERFLOW)?,
+                tv_nsec: time.subsec_nanos().into(),
+            },
+        };
+        // SAFETY: the program passes room for the answer.
+        unsafe { store(values, answer) }
     })
 }
 

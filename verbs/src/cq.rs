@@ -2,9 +2,11 @@
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::context;
+use crate::cq_poll::Current;
 use crate::ffi::{CPointer, Facade, Object, entry, errno_value, minus_one, pointer, store};
+use crate::turns::Turns;
 use crate::{errno, limits, wc};
-use dgiwarp::Wc;
+use dgiwarp::{Rnic, Wc};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::collections::BTreeMap;
@@ -57,6 +59,9 @@ impl Channel {
 pub(crate) struct Cq {
     pub(crate) cq: dgiwarp::Cq,
     channel: Option<Arc<Channel>>,
+    pub(crate) rnic: Rnic,
+    /// Where a thread that polls completion by completion stands.
+    pub(crate) current: Turns<Current>,
     empty_polls: AtomicU32,
     /// Events fetched and not acknowledged yet: destroying waits for zero.
     unacknowledged: Mutex<u64>,
@@ -71,7 +76,7 @@ impl Facade for Arc<Cq> {
 impl Cq {
     /// Counts empty polls and yields now and then. Losing a count to another thread does no harm.
     #[inline]
-    fn note_poll(&self, found: usize) {
+    pub(crate) fn note_poll(&self, found: usize) {
         let empty = if found > 0 {
             0
         } else {
@@ -137,12 +142,87 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     })
 }
 
+/// What a completion queue shall be.
+pub(crate) struct CqPlan {
+    pub(crate) cqe: u32,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) comp_vector: u32,
+    /// Keep the times of completions.
+    pub(crate) timestamps: bool,
+    /// Lose completions instead of going into error.
+    pub(crate) ignore_overrun: bool,
+}
+
 /// What the program sees of a completion queue, without the operations of the extended API. It has room for them, because
 /// programs cast between the two kinds.
 fn face(base: ibv_cq) -> ibv_cq_ex {
     // SAFETY: nullable function pointers, raw pointers and integers, for which zero is a valid value.
     let face: ibv_cq_ex = unsafe { std::mem::zeroed() };
     ibv_cq_ex { base, ..face }
+}
+
+/// Makes a completion queue; `fill` adds to what the program sees of it.
+///
+/// # Safety
+/// `context` is NULL or open, the channel NULL or live.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    plan: &CqPlan,
+    fill: impl FnOnce(&mut ibv_cq_ex),
+) -> Result<*mut ibv_cq_ex, Errno> {
+    // SAFETY: the caller's contract.
+    let state = unsafe { context::state(context) }?;
+    if !(1..=limits::MAX_CQE.cast_unsigned()).contains(&plan.cqe) || plan.comp_vector != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let depth = usize::try_from(plan.cqe).map_err(|_| Errno::EINVAL)?;
+    let shared = if plan.channel.is_null() {
+        None
+    } else {
+        // SAFETY: not NULL, so a live channel.
+        Some(Arc::clone(unsafe {
+            Object::<Arc<Channel>>::state(plan.channel)
+        }?))
+    };
+    let cq = match &shared {
+        Some(shared) => state.rnic.create_cq_on(depth, &shared.channel),
+        None => state.rnic.create_cq(depth),
+    };
+    let cq = cq.map_err(|error| errno::of_create(&error))?;
+    if plan.timestamps {
+        cq.keep_timestamps();
+    }
+    if plan.ignore_overrun {
+        cq.ignore_overrun();
+    }
+    let id = cq.id();
+    let mut face = face(ibv_cq {
+        context,
+        channel: plan.channel,
+        cq_context: plan.cq_context,
+        handle: 0,
+        cqe: plan.cqe.cast_signed(),
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    });
+    fill(&mut face);
+    let state = Cq {
+        cq,
+        channel: shared.clone(),
+        rnic: state.rnic.clone(),
+        current: Turns::new(Current::default()),
+        empty_polls: AtomicU32::new(0),
+        unacknowledged: Mutex::new(0),
+        acknowledged: Condvar::new(),
+    };
+    let pointer = Object::create(face, Arc::new(state));
+    if let Some(shared) = shared {
+        shared.queues().insert(id, CPointer(pointer.cast()));
+    }
+    Ok(pointer)
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_cq(
@@ -153,49 +233,33 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     pointer(|| {
-        // SAFETY: the program passes an open context.
-        let state = unsafe { context::state(context) }?;
-        if !(1..=limits::MAX_CQE).contains(&cqe) || comp_vector != 0 {
+        let unsigned = |value: c_int| u32::try_from(value).map_err(|_| Errno::EINVAL);
+        let plan = CqPlan {
+            cqe: unsigned(cqe)?,
+            cq_context,
+            channel,
+            comp_vector: unsigned(comp_vector)?,
+            timestamps: false,
+            ignore_overrun: false,
+        };
+        // SAFETY: the program passes an open context, and a live channel or none.
+        unsafe { create(context, &plan, |_| ()) }.map(<*mut ibv_cq_ex>::cast)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live completion queue.
+        let state = unsafe { queue(cq) }?;
+        if !(1..=limits::MAX_CQE).contains(&cqe) {
             return Err(Errno::EINVAL);
         }
         let depth = usize::try_from(cqe).map_err(|_| Errno::EINVAL)?;
-        let shared = if channel.is_null() {
-            None
-        } else {
-            // SAFETY: not NULL, so a live channel.
-            Some(Arc::clone(unsafe {
-                Object::<Arc<Channel>>::state(channel)
-            }?))
-        };
-        let cq = match &shared {
-            Some(shared) => state.rnic.create_cq_on(depth, &shared.channel),
-            None => state.rnic.create_cq(depth),
-        };
-        let cq = cq.map_err(|error| errno::of_create(&error))?;
-        let id = cq.id();
-        let base = ibv_cq {
-            context,
-            channel,
-            cq_context,
-            handle: 0,
-            cqe,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            comp_events_completed: 0,
-            async_events_completed: 0,
-        };
-        let state = Cq {
-            cq,
-            channel: shared.clone(),
-            empty_polls: AtomicU32::new(0),
-            unacknowledged: Mutex::new(0),
-            acknowledged: Condvar::new(),
-        };
-        let pointer = Object::create(face(base), Arc::new(state)).cast();
-        if let Some(shared) = shared {
-            shared.queues().insert(id, CPointer(pointer));
-        }
-        Ok(pointer)
+        let resized = state.cq.resize(depth);
+        resized.map_err(|error| errno::of_create(&error))?;
+        // SAFETY: a live completion queue; ibv_resize_cq(3) has the new size in this field.
+        unsafe { (*cq).cqe = cqe };
+        Ok(())
     })
 }
 

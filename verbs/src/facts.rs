@@ -198,8 +198,9 @@ pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
         orig_attr: device_attr(),
         comp_mask: 0,
         odp_caps: Default::default(),
-        completion_timestamp_mask: 0,
-        hca_core_clock: 0,
+        completion_timestamp_mask: u64::MAX,
+        // In kHz: the clock counts nanoseconds.
+        hca_core_clock: 1_000_000,
         device_cap_flags_ex: u64::from(CAPABILITIES),
         tso_caps: Default::default(),
         rss_caps: Default::default(),

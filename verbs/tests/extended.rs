@@ -81,3 +81,8 @@ fn a_write_to_an_address_is_a_write_record() {
         assert_eq!(memory.to_vec(5000, 7), b"inline\0");
     }
 }
+
+#[test]
+fn completions_are_polled_one_by_one_and_queues_resized() {
+    for_each_gid("cq", include_str!("c/cq.c"));
+}

@@ -98,6 +98,8 @@ pub(crate) struct CqShared {
     ring: Mutex<CqRing>,
     /// Whether the ring has something to take, to look at without the lock.
     filled: AtomicBool,
+    /// The ring keeps the times of completions.
+    stamped: AtomicBool,
     /// Level-triggered, all sockets of the QPs that receive here.
     sockets: Epoll,
     members: RwLock<Slab<Member>>,
@@ -131,6 +133,7 @@ impl CqShared {
         let this = Arc::new(Self {
             ring: Mutex::new(CqRing::new(depth)),
             filled: AtomicBool::new(false),
+            stamped: AtomicBool::new(false),
             sockets,
             members: RwLock::new(Slab::new()),
             generation: AtomicU32::new(0),
@@ -252,6 +255,9 @@ impl CqShared {
     #[inline]
     pub(crate) fn push(&self, wc: Wc) -> bool {
         let mut ring = self.ring.lock();
+        if self.stamped.load(Ordering::Relaxed) {
+            ring.set_time(clock::to_nanos(Some(clock::now())));
+        }
         let pushed = ring.push(wc);
         self.filled.store(true, Ordering::SeqCst);
         drop(ring);
@@ -308,6 +314,38 @@ impl CqShared {
         let filled = !ring.is_empty() || ring.is_overrun();
         self.filled.store(filled, Ordering::Release);
         Ok(count)
+    }
+
+    /// The next completion, and when it came.
+    pub(crate) fn poll_stamped(&self) -> Result<Option<(Wc, u64)>, CqError> {
+        if !self.has_completions() {
+            self.progress(By::Poller);
+        }
+        let mut out = [Wc::default()];
+        let mut ring = self.ring.lock();
+        if ring.poll(&mut out) == 0 {
+            return if ring.is_overrun() {
+                Err(CqError::Overrun)
+            } else {
+                Ok(None)
+            };
+        }
+        let filled = !ring.is_empty() || ring.is_overrun();
+        self.filled.store(filled, Ordering::Release);
+        Ok(Some((out[0], ring.stamp_of_last_taken().unwrap_or(0))))
+    }
+
+    pub(crate) fn keep_stamps(&self) {
+        self.ring.lock().keep_stamps();
+        self.stamped.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn be_lossy(&self) {
+        self.ring.lock().be_lossy();
+    }
+
+    pub(crate) fn resize(&self, depth: usize) -> bool {
+        self.ring.lock().resize(depth)
     }
 
     pub(crate) fn has_completions(&self) -> bool {

@@ -51,7 +51,19 @@ pub(crate) struct CqRing {
     segment_slots: usize,
     segments: usize,
     overrun: bool,
+    /// What finds the ring full is lost without a word.
+    lossy: bool,
     armed: Armed,
+    stamps: Option<Stamps>,
+}
+
+/// When completions came, where somebody wants to know.
+#[derive(Debug, Default)]
+struct Stamps {
+    /// One for each entry.
+    of_entries: VecDeque<u64>,
+    now: u64,
+    of_last_taken: u64,
 }
 
 impl CqRing {
@@ -64,8 +76,46 @@ impl CqRing {
             segment_slots: 0,
             segments: 0,
             overrun: false,
+            lossy: false,
             armed: Armed::No,
+            stamps: None,
         }
+    }
+
+    /// Makes it for another number of completions. Returns whether those that wait fit; else nothing is changed.
+    pub(crate) fn resize(&mut self, depth: usize) -> bool {
+        let fits = self.entries.len() - self.records - self.segments <= depth;
+        if fits {
+            self.depth = depth;
+            self.reserve(0, 0);
+        }
+        fits
+    }
+
+    /// Loses completions that find it full, instead of overrunning for good.
+    pub(crate) fn be_lossy(&mut self) {
+        self.lossy = true;
+    }
+
+    /// Keeps the time of each completion from now on.
+    pub(crate) fn keep_stamps(&mut self) {
+        let of_entries = std::iter::repeat_n(0, self.entries.len()).collect();
+        self.stamps.get_or_insert_with(|| Stamps {
+            of_entries,
+            ..Stamps::default()
+        });
+    }
+
+    /// Says what time it is for those that are added next.
+    pub(crate) fn set_time(&mut self, nanos: u64) {
+        if let Some(stamps) = &mut self.stamps {
+            stamps.now = nanos;
+        }
+    }
+
+    /// When the completion came that was taken last, where the times are kept.
+    pub(crate) fn stamp_of_last_taken(&self) -> Option<u64> {
+        self.stamps.as_ref().map(|stamps| stamps.of_last_taken)
     }
 
     /// Sets slots aside for records, and for their segments.
@@ -96,7 +146,7 @@ impl CqRing {
             }
             self.segments += 1;
         } else if self.entries.len() - self.records - self.segments >= self.depth {
-            let first = !std::mem::replace(&mut self.overrun, true);
+            let first = !self.lossy && !std::mem::replace(&mut self.overrun, true);
             return if first {
                 Pushed::Overrun
             } else {
@@ -109,6 +159,9 @@ impl CqRing {
             Armed::Solicited => wc.solicited || wc.status != crate::WcStatus::Success,
         };
         self.entries.push_back(wc);
+        if let Some(stamps) = &mut self.stamps {
+            stamps.of_entries.push_back(stamps.now);
+        }
         if !tell {
             return Pushed::Quiet;
         }
@@ -128,6 +181,9 @@ impl CqRing {
                 self.records -= 1;
             } else if matches!(wc.opcode, crate::WcOpcode::WriteRecordSegment) {
                 self.segments -= 1;
+            }
+            if let Some(stamps) = &mut self.stamps {
+                stamps.of_last_taken = stamps.of_entries.pop_front().unwrap_or(0);
             }
             *slot = wc;
             count += 1;
@@ -203,6 +259,45 @@ mod tests {
         assert!(!ring.is_overrun());
         ring.unreserve(1, 2);
         assert_eq!(ring.push(segment(7)), Pushed::NoSlot);
+    }
+
+    #[test]
+    fn a_ring_that_may_lose_completions_never_overruns() {
+        let mut ring = CqRing::new(1);
+        ring.be_lossy();
+        ring.push(recv(1, false));
+        assert_eq!(ring.push(recv(2, false)), Pushed::Quiet);
+        assert!(!ring.is_overrun());
+        let mut out = [recv(0, false); 2];
+        assert_eq!(ring.poll(&mut out), 1);
+        assert_eq!(out[0].wr_id, 1);
+    }
+
+    #[test]
+    fn a_ring_is_not_made_smaller_than_what_waits_in_it() {
+        let mut ring = CqRing::new(2);
+        ring.push(recv(1, false));
+        ring.push(recv(2, false));
+        assert!(!ring.resize(1));
+        assert!(ring.resize(3));
+        assert_eq!(ring.push(recv(3, false)), Pushed::Quiet);
+        assert_eq!(ring.push(recv(4, false)), Pushed::Overrun);
+    }
+
+    #[test]
+    fn completions_keep_the_time_of_their_coming() {
+        let mut ring = CqRing::new(8);
+        ring.push(recv(1, false));
+        ring.keep_stamps();
+        for (wr_id, time) in [(2, 20), (3, 30)] {
+            ring.set_time(time);
+            ring.push(recv(wr_id, false));
+        }
+        let mut out = [recv(0, false); 1];
+        for stamp in [0, 20, 30] {
+            assert_eq!(ring.poll(&mut out), 1);
+            assert_eq!(ring.stamp_of_last_taken(), Some(stamp));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex, ibv_mw, ibv_mw_bind,
     ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr,
-    ibv_send_wr, ibv_srq, ibv_wc, layouts,
+    ibv_send_wr, ibv_srq, ibv_values_ex, ibv_wc, layouts,
 };
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -94,7 +94,8 @@ pub struct verbs_context {
     pub destroy_wq: Unset,
     pub modify_wq: Unset,
     pub create_wq: Unset,
-    pub query_rt_values: Unset,
+    pub query_rt_values:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
     pub create_cq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
     pub priv_: *mut c_void,

@@ -209,6 +209,16 @@ pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 pub const IBV_PORT_CM_SUP: u32 = 1 << 16;
 pub const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
 
+/// Of `raw_clock`.
+pub const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_values_ex {
+    pub comp_mask: u32,
+    pub raw_clock: libc::timespec,
+}
+
 layouts! {
     /// Layouts of this file.
     DEVICE_LAYOUTS:
@@ -248,4 +258,5 @@ layouts! {
         sm_sl @ 40, subnet_timeout @ 41, init_type_reply @ 42, active_width @ 43, active_speed @ 44, phys_state @ 45,
         link_layer @ 46, flags @ 47, port_cap_flags2 @ 48,
     }
+    struct ibv_values_ex = 24 { comp_mask @ 0, raw_clock @ 8 }
 }

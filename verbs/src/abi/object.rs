@@ -133,6 +133,15 @@ pub struct ibv_cq_ex {
     pub read_completion_wallclock_ns: Reader<u64>,
 }
 
+pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
+pub const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
+pub const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
+pub const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: u32 = 1 << 1;
+/// The fields of a completion that every device has: byte length, immediate, queue pairs, LIDs and service level.
+pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
+
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct ibv_cq_init_attr_ex {
