@@ -45,6 +45,7 @@ mod qp;
 mod qp_create;
 mod qp_state;
 mod srq;
+pub mod sysfs;
 mod turns;
 mod unsupported;
 mod wc;

@@ -67,6 +67,16 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "ucx-utils",
+        proof: Proof::Program("ucx_info"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "libfabric-bin",
+        proof: Proof::Program("fi_info"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "libibverbs-dev",
         proof: Proof::File("/usr/include/infiniband/verbs.h"),
         groups: &[Name::Process, Name::Debian],

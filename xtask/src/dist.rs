@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dist/dgiwarp-VERSION/bin/            the programs
-//!                      lib/dgiwarp/    libdgiwarp_verbs.so and the two names that programs ask for
+//!                      lib/dgiwarp/    libdgiwarp_verbs.so and the two names that programs ask for, libdgiwarp_paths.so
 //!                      share/doc/dgiwarp/
 //! dist/dgiwarp-VERSION.tar.gz
 //! ```
@@ -23,6 +23,8 @@ use crate::workspace;
 const LIBRARY: &str = "libdgiwarp_verbs.so";
 /// The names under which programs look for it.
 const LIBRARY_NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// The library that shows programs a device below `/dev` and `/sys`.
+const PATHS_LIBRARY: &str = "libdgiwarp_paths.so";
 /// Packages whose programs are tools of the workspace, or of its tests, not of its users.
 const NOT_FOR_USERS: [&str; 2] = ["xtask", "dgiwarp-conform"];
 /// What goes to `share/doc/dgiwarp`, as far as it exists.
@@ -90,11 +92,13 @@ fn lay_out(metadata: &Metadata, tree: &Path) -> Result<(), Box<dyn Error>> {
         fs::copy(built.join(&program), bin.join(&program))
             .map_err(|error| format!("{program}: {error}"))?;
     }
-    let library = built.join(LIBRARY);
     if makes_library(metadata) {
         let lib = tree.join("lib/dgiwarp");
         fs::create_dir_all(&lib)?;
-        fs::copy(&library, lib.join(LIBRARY)).map_err(|error| format!("{library}: {error}"))?;
+        for library in [LIBRARY, PATHS_LIBRARY] {
+            fs::copy(built.join(library), lib.join(library))
+                .map_err(|error| format!("{library}: {error}"))?;
+        }
         for name in LIBRARY_NAMES {
             symlink(LIBRARY, lib.join(name))?;
         }

@@ -72,10 +72,16 @@ fn the_tree_is_complete_and_its_programs_run() {
     let moved = folder.path().join("moved");
     fs::rename(unpacked.join(made.tree.file_name().unwrap()), &moved).unwrap();
     let run = Command::new(moved.join("bin/dgiwarp-run"))
-        .args(["sh", "-c", "echo $LD_LIBRARY_PATH"])
+        .args([
+            "sh",
+            "-c",
+            "echo $LD_LIBRARY_PATH; cat /sys/class/infiniband/dgiwarp0/fw_ver",
+        ])
         .output()
         .unwrap();
-    let path = String::from_utf8(run.stdout).unwrap();
+    let text = String::from_utf8(run.stdout).unwrap();
+    let (path, firmware) = text.split_once('\n').unwrap();
+    assert_eq!(firmware.trim(), version);
     let lib = fs::canonicalize(moved.join("lib/dgiwarp")).unwrap();
     assert_eq!(
         path.trim().split(':').next(),

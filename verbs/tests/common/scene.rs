@@ -79,7 +79,7 @@ impl Scene {
         Some(scene)
     }
 
-    /// Copies wrapper and library if nobody may not start them where they are.
+    /// Copies wrapper and libraries if nobody may not start them where they are.
     fn make_readable(&mut self) {
         let starts = Command::new("setpriv")
             .args(NOBODY)
@@ -92,7 +92,8 @@ impl Scene {
         let copies = tempfile::tempdir().unwrap();
         fs::set_permissions(copies.path(), Permissions::from_mode(0o755)).unwrap();
         self.run = copies.path().join("dgiwarp-run");
-        for file in [PathBuf::from(RUN), library()] {
+        let paths = library().with_file_name("libdgiwarp_paths.so");
+        for file in [PathBuf::from(RUN), library(), paths] {
             fs::copy(&file, copies.path().join(file.file_name().unwrap())).unwrap();
         }
         self._copies = Some(copies);

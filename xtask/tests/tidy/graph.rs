@@ -25,7 +25,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-rdmap",
         ],
     ),
-    ("dgiwarp-verbs", &["dgiwarp", "dgiwarp-memory"]),
+    ("dgiwarp-paths", &[]),
+    (
+        "dgiwarp-verbs",
+        &["dgiwarp", "dgiwarp-memory", "dgiwarp-paths"],
+    ),
     ("dgiwarp-perf", &["dgiwarp"]),
     ("dgiwarp-dump", &["dgiwarp"]),
     ("dgiwarp-conform", &["dgiwarp-codec"]),

@@ -10,7 +10,7 @@ use crate::assert_none;
 use crate::tree::{self, File};
 
 /// Packages that may contain unsafe code.
-const UNSAFE_PACKAGES: [&str; 2] = ["dgiwarp-memory", "dgiwarp-verbs"];
+const UNSAFE_PACKAGES: [&str; 3] = ["dgiwarp-memory", "dgiwarp-paths", "dgiwarp-verbs"];
 
 /// The longest a file may be, in lines.
 const LONGEST: usize = 800;

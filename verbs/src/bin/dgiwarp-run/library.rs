@@ -26,9 +26,14 @@ pub(crate) enum LibraryError {
     OwnPath(#[source] io::Error),
     /// The library is not beside this program.
     #[error(
-        "{LIBRARY} is neither in {0} nor in its deps nor in ../lib/dgiwarp; build it with: cargo build -p dgiwarp-verbs"
+        "{file} is neither in {directory} nor in its deps nor in ../lib/dgiwarp; build it with: cargo build -p dgiwarp-verbs"
     )]
-    Missing(PathBuf),
+    Missing {
+        /// What was looked for.
+        file: &'static str,
+        /// Where this program is.
+        directory: PathBuf,
+    },
     /// No directory for the links.
     #[error("no directory for the library's links: {} is not a directory of this user alone ({reason})", .directory.display())]
     NoDirectory {
@@ -45,7 +50,7 @@ pub(crate) enum LibraryError {
 /// `$XDG_RUNTIME_DIR/dgiwarp`, or without one in `dgiwarp-UID` (or `.1`, `.2` of it) below the temporary directory. That must
 /// belong to the user and be closed to others: whoever can write there decides what the program loads.
 pub(crate) fn links() -> Result<PathBuf, LibraryError> {
-    let library = library()?;
+    let library = find(LIBRARY)?;
     if let Some(directory) = library.parent()
         && NAMES.iter().all(|name| {
             fs::canonicalize(directory.join(name)).is_ok_and(|target| target == library)
@@ -53,10 +58,15 @@ pub(crate) fn links() -> Result<PathBuf, LibraryError> {
     {
         return Ok(directory.to_owned());
     }
+    below_a_base(|base| links_below(base, &library))
+}
+
+/// What can be made in the first directory of this user alone in which it can be made.
+pub(crate) fn below_a_base<T>(make: impl Fn(&Path) -> io::Result<T>) -> Result<T, LibraryError> {
     let mut last = None;
     for base in bases() {
-        match links_below(&base, &library) {
-            Ok(directory) => return Ok(directory),
+        match private_directory(&base).and_then(|()| make(&base)) {
+            Ok(made) => return Ok(made),
             Err(error) => last = Some((base, error)),
         }
     }
@@ -68,9 +78,9 @@ pub(crate) fn links() -> Result<PathBuf, LibraryError> {
     })
 }
 
-/// The newest library among the places where cargo and an installation put it: `cargo build` leaves one beside this
+/// The newest library of this name among the places where cargo and an installation put it: `cargo build` leaves one beside this
 /// program, `cargo test` renews only the one in `deps`.
-fn library() -> Result<PathBuf, LibraryError> {
+pub(crate) fn find(file: &'static str) -> Result<PathBuf, LibraryError> {
     let program = env::current_exe()
         .and_then(fs::canonicalize)
         .map_err(LibraryError::OwnPath)?;
@@ -85,10 +95,10 @@ fn library() -> Result<PathBuf, LibraryError> {
     ];
     let found = places
         .iter()
-        .filter_map(|place| fs::canonicalize(place.join(LIBRARY)).ok());
+        .filter_map(|place| fs::canonicalize(place.join(file)).ok());
     found
         .max_by_key(|path| modified(path))
-        .ok_or(LibraryError::Missing(directory))
+        .ok_or(LibraryError::Missing { file, directory })
 }
 
 fn modified(path: &Path) -> SystemTime {
@@ -128,7 +138,6 @@ fn bases() -> Vec<PathBuf> {
 
 /// One directory per library, so that two builds do not fight over the names.
 fn links_below(base: &Path, library: &Path) -> io::Result<PathBuf> {
-    private_directory(base)?;
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);
     let directory = base.join(format!("{:016x}", hasher.finish()));
@@ -150,7 +159,7 @@ fn links_below(base: &Path, library: &Path) -> io::Result<PathBuf> {
 }
 
 /// Creates a directory for this user alone, or checks that one is.
-fn private_directory(path: &Path) -> io::Result<()> {
+pub(crate) fn private_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
@@ -180,6 +189,7 @@ mod tests {
     #[test]
     fn links_are_made_once_and_follow_the_library() {
         let base = scratch("links");
+        private_directory(&base).unwrap();
         for library in [
             "/nonexistent/a.so",
             "/nonexistent/b.so",

@@ -2,9 +2,11 @@
 //!
 //! The program is not changed and not copied. Its dynamic linker is told to take `libibverbs.so.1` and `librdmacm.so.1`
 //! from a private directory that holds two symbolic links to dgiwarp's library, and then this process becomes it.
+//! Another library shows it the device below `/dev/infiniband` and `/sys/class/infiniband`.
 
 mod library;
 mod packages;
+mod paths;
 mod program;
 
 use std::env;
@@ -88,14 +90,19 @@ fn run(program: &OsStr, arguments: &[OsString]) -> ExitCode {
             return ExitCode::from(EXIT_NOT_RUNNABLE);
         }
     };
+    let mut preload = library::NAMES.map(|name| links.join(name)).to_vec();
+    match paths::preload() {
+        Ok(paths) => preload.push(paths),
+        // Few programs need it.
+        Err(error) => eprintln!(
+            "dgiwarp-run: the program finds no device below /dev and /sys, only in the library: {error}"
+        ),
+    }
     let error = Command::new(&path)
         .arg0(program)
         .args(arguments)
         .env("LD_LIBRARY_PATH", search_path(&links))
-        .env(
-            "LD_PRELOAD",
-            preloaded(&library::NAMES.map(|name| links.join(name))),
-        )
+        .env("LD_PRELOAD", preloaded(&preload))
         .exec();
     eprintln!("dgiwarp-run: cannot run {}: {error}", path.display());
     ExitCode::from(EXIT_NOT_RUNNABLE)
