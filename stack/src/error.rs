@@ -55,6 +55,12 @@ pub enum Error {
         /// The group.
         group: IpAddr,
     },
+    /// Memory windows are bound to the region.
+    #[error("{windows} memory windows are bound to the region")]
+    WindowsBound {
+        /// How many there are.
+        windows: usize,
+    },
     /// A peer did not give its cookie in time.
     #[error("no cookie from {peer} in time")]
     NoCookie {
@@ -111,6 +117,7 @@ impl Error {
             | Self::Route { source, .. }
             | Self::System { source, .. } => source.raw_os_error().unwrap_or(5),
             Self::StagTaken { .. } | Self::Attached { .. } => 98,
+            Self::WindowsBound { .. } => 16,
             Self::NoCookie { .. } => 110,
             Self::Limit { .. } | Self::NotAGroup { .. } | Self::NotAttached { .. } => 22,
         }

@@ -98,14 +98,7 @@ impl Pd {
     pub fn register_with(&self, region: Region, options: MrOptions) -> Result<Mr, Error> {
         let length = region.len();
         let iova = options.iova.unwrap_or_else(|| region.address());
-        if iova.checked_add(length as u64).is_none() {
-            return Err(Error::Limit {
-                what: "region length",
-                value: length,
-                min: 0,
-                max: usize::try_from(u64::MAX - iova).unwrap_or(usize::MAX),
-            });
-        }
+        check_wrap(iova, length)?;
         let terms = Terms {
             iova,
             access: options.access,
@@ -124,6 +117,14 @@ impl Pd {
             iova,
             length,
         })
+    }
+
+    /// Where the octets of a scatter/gather element lie in this process, if the element could be posted in this domain; with `write`, as
+    /// one that is written to.
+    #[must_use]
+    pub fn locate(&self, sge: Sge, write: bool) -> Option<u64> {
+        let found = self.rnic.shared.mrs.local(self.id, sge, write).ok()?;
+        found.address_of(sge.addr)
     }
 
     /// Makes a memory window (`ibv_alloc_mw(3)`).
@@ -226,6 +227,12 @@ impl Pd {
     }
 }
 
+/// The last address of a region must not wrap.
+fn check_wrap(iova: u64, length: usize) -> Result<(), Error> {
+    let max = usize::try_from(u64::MAX - iova).unwrap_or(usize::MAX);
+    Error::check_limit("region length", length, 0, max)
+}
+
 /// The receive buffer that sockets of this device are granted: on loopback the peer's are most likely the same. Asked once.
 fn granted_receive_buffer(rnic: &Rnic) -> Result<usize, Error> {
     if let Some(granted) = rnic.shared.receive_buffer.get() {
@@ -290,6 +297,38 @@ impl Mr {
             Ok(()) => Ok(()),
             Err(WindowsBound(windows)) => Err(MrBusy { mr: self, windows }),
         }
+    }
+
+    /// Registers other memory, with other rights or in another protection domain, under the same keys (`ibv_rereg_mr(3)`), except for a remote key
+    /// that was invalidated; restrictions do not last. Afterwards nothing reads or writes the old memory any more, unless it is part of the new.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if the last address would wrap, [`Error::WindowsBound`] if memory windows are bound to the region. It stays as it was
+    /// then.
+    pub fn reregister(
+        &mut self,
+        pd: &Pd,
+        region: Region,
+        iova: u64,
+        access: Access,
+    ) -> Result<(), Error> {
+        let length = region.len();
+        check_wrap(iova, length)?;
+        let terms = Terms {
+            iova,
+            access,
+            pd: pd.id,
+            only_from: None,
+            cookie: false,
+            well_known: None,
+        };
+        let table = &self.pd.rnic.shared.mrs;
+        let done = table.reregister(self.keys, region, terms);
+        self.keys = done.map_err(|WindowsBound(windows)| Error::WindowsBound { windows })?;
+        self.pd = pd.clone();
+        self.iova = iova;
+        self.length = length;
+        Ok(())
     }
 
     /// Length in octets.

@@ -9,7 +9,9 @@ use crate::async_event::AsyncQueue;
 use crate::device::{device, expect_device};
 use crate::ffi::{Facade, Object, errno_value, is_fatal, load, minus_one, pointer, store};
 use crate::gid::{Gid, GidTable, host_gids};
-use crate::{at_exit, cq, cq_poll, errno, facts, knobs, log, post, qp_create, window};
+use crate::{
+    at_exit, cq, cq_poll, domains, errno, facts, knobs, log, memory_change, post, qp_create, window,
+};
 use dgiwarp::Rnic;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
@@ -120,6 +122,10 @@ fn tables(async_fd: c_int) -> verbs_context {
     let mut tables: verbs_context = unsafe { std::mem::zeroed() };
     tables.query_port = Some(query_port);
     tables.query_device_ex = Some(query_device_ex);
+    tables.advise_mr = Some(memory_change::advise_mr);
+    tables.alloc_parent_domain = Some(domains::alloc_parent_domain);
+    tables.alloc_td = Some(domains::alloc_td);
+    tables.dealloc_td = Some(domains::dealloc_td);
     tables.create_cq_ex = Some(cq_poll::create_cq_ex);
     tables.query_rt_values = Some(query_rt_values);
     tables.create_qp_ex = Some(qp_create::create_qp_ex);

@@ -6,6 +6,7 @@ use crate::abi::{
     IBV_ACCESS_ZERO_BASED, ibv_context, ibv_mr, ibv_pd,
 };
 use crate::context;
+use crate::domains::ThreadDomain;
 use crate::ffi::{Facade, Object, errno_value, pointer};
 use dgiwarp_memory::{Access, MappedError, Region, check_mapped};
 use nix::errno::Errno;
@@ -16,6 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A protection domain; queue pairs, regions and address handles share it.
 pub(crate) struct Pd {
     pub(crate) pd: dgiwarp::Pd,
+    /// What a parent domain was made of, which is in use as long as it exists.
+    pub(crate) _parts: Option<(Arc<Self>, Option<Arc<ThreadDomain>>)>,
 }
 
 impl Facade for Arc<Pd> {
@@ -25,27 +28,36 @@ impl Facade for Arc<Pd> {
 
 /// A registered region. Dropping it deregisters and waits until nothing is being placed there.
 pub(crate) struct Mr {
+    registered: Mutex<Registered>,
+}
+
+/// What a region is at present.
+pub(crate) struct Registered {
     /// Absent only while it is being deregistered.
-    mr: Mutex<Option<dgiwarp::Mr>>,
-    _pd: Arc<Pd>,
+    pub(crate) mr: Option<dgiwarp::Mr>,
+    pub(crate) region: Region,
+    pub(crate) access: Access,
+    pub(crate) pd: Arc<Pd>,
 }
 
 impl Mr {
-    fn lock(&self) -> MutexGuard<'_, Option<dgiwarp::Mr>> {
-        self.mr.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Registered> {
+        self.registered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `body` on the stack's region.
     pub(crate) fn with<T>(&self, body: impl FnOnce(&dgiwarp::Mr) -> T) -> Result<T, Errno> {
-        self.lock().as_ref().map(body).ok_or(Errno::EINVAL)
+        self.lock().mr.as_ref().map(body).ok_or(Errno::EINVAL)
     }
 
     /// Deregisters it unless memory windows are bound to it.
     fn deregister(&self) -> Result<(), Errno> {
-        let mut mr = self.lock();
-        match mr.take().map(dgiwarp::Mr::deregister) {
+        let mut registered = self.lock();
+        match registered.mr.take().map(dgiwarp::Mr::deregister) {
             Some(Err(busy)) => {
-                *mr = Some(busy.mr);
+                registered.mr = Some(busy.mr);
                 Err(Errno::EBUSY)
             }
             Some(Ok(())) => Ok(()),
@@ -74,6 +86,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
         let state = unsafe { context::state(context) }?;
         let pd = Pd {
             pd: state.rnic.alloc_pd(),
+            _parts: None,
         };
         Ok(Object::create(ibv_pd { context, handle: 0 }, Arc::new(pd)))
     })
@@ -91,7 +104,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 }
 
 /// The rights that access flags ask for.
-fn access(flags: c_uint) -> Result<Access, Errno> {
+pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
     // Hints: memory of huge pages and relaxed ordering need nothing here.
     let flags = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB | IBV_ACCESS_ZERO_BASED);
     let known = [
@@ -124,6 +137,25 @@ fn mapped_errno(error: &MappedError) -> Errno {
     }
 }
 
+/// Memory of the program, once it was checked to be there and to allow the access.
+///
+/// # Safety
+/// The memory stays mapped as long as it is registered.
+pub(crate) unsafe fn mapped(
+    addr: *mut c_void,
+    length: usize,
+    access: Access,
+) -> Result<Region, Errno> {
+    let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno::EINVAL)?;
+    if length == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let writable = access.contains(Access::LOCAL_WRITE);
+    check_mapped(start.addr().get(), length, writable).map_err(|error| mapped_errno(&error))?;
+    // SAFETY: mapped as was just checked, and by the caller's contract it stays so as long as the region exists.
+    Ok(unsafe { Region::from_raw_parts(start, length) })
+}
+
 /// # Safety
 /// As for `ibv_reg_mr(3)`: `pd` is live, and the memory stays mapped until the region is deregistered.
 unsafe fn register(
@@ -136,14 +168,8 @@ unsafe fn register(
     // SAFETY: the caller's contract.
     let domain = unsafe { domain(pd) }?;
     let access = access(flags)?;
-    let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno::EINVAL)?;
-    if length == 0 {
-        return Err(Errno::EINVAL);
-    }
-    let writable = access.contains(Access::LOCAL_WRITE);
-    check_mapped(start.addr().get(), length, writable).map_err(|error| mapped_errno(&error))?;
-    // SAFETY: mapped as was just checked, and by the caller's contract it stays so as long as the region exists.
-    let region = unsafe { Region::from_raw_parts(start, length) };
+    // SAFETY: the caller's contract.
+    let region = unsafe { mapped(addr, length, access) }?;
     let iova = if flags & IBV_ACCESS_ZERO_BASED == 0 {
         iova
     } else {
@@ -151,7 +177,7 @@ unsafe fn register(
     };
     let mr = domain
         .pd
-        .register_at(region, iova, access)
+        .register_at(region.clone(), iova, access)
         .map_err(|error| crate::errno::of_create(&error))?;
     // SAFETY: a live protection domain; its first field never changes.
     let context = unsafe { (*pd).context };
@@ -167,8 +193,12 @@ unsafe fn register(
     Ok(Object::create(
         c,
         Mr {
-            mr: Mutex::new(Some(mr)),
-            _pd: domain,
+            registered: Mutex::new(Registered {
+                mr: Some(mr),
+                region,
+                access,
+                pd: domain,
+            }),
         },
     ))
 }

@@ -50,7 +50,6 @@ pub UNSUPPORTED;
         "ibv_copy_qp_attr_from_kern" => nothing;
     }
     "IBVERBS_1.1" {
-        "ibv_rereg_mr" => minus_one;
         "ibv_resolve_eth_l2_from_gid" => minus_one;
         "ibv_copy_ah_attr_from_kern" => nothing;
     }

@@ -86,3 +86,8 @@ fn a_write_to_an_address_is_a_write_record() {
 fn completions_are_polled_one_by_one_and_queues_resized() {
     for_each_gid("cq", include_str!("c/cq.c"));
 }
+
+#[test]
+fn memory_is_registered_anew_and_opened_through_windows() {
+    for_each_gid("memory", include_str!("c/memory.c"));
+}

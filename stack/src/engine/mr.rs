@@ -121,6 +121,26 @@ pub(crate) struct Registration {
 pub(crate) type Use = Arc<Registration>;
 
 impl Registration {
+    fn new(region: Region, terms: Terms) -> Self {
+        Self {
+            region,
+            iova: terms.iova,
+            access: terms.access.with_implied(),
+            pd: terms.pd,
+            restrictions: Restrictions {
+                only_from: terms.only_from,
+                cookie: terms.cookie,
+                well_known: terms.well_known.is_some(),
+            },
+            only_qp: None,
+            kind: Kind::Region,
+            windows: terms
+                .access
+                .contains(Access::MW_BIND)
+                .then(Windows::default),
+        }
+    }
+
     #[inline]
     fn is_associated(&self, stream: StreamId) -> bool {
         self.pd == stream.pd && self.only_qp.is_none_or(|qpn| qpn == stream.qpn)
@@ -136,6 +156,13 @@ impl Registration {
         let offset = usize::try_from(addr.checked_sub(self.iova)?).ok()?;
         let end = offset.checked_add(usize::try_from(length).ok()?)?;
         (end <= self.region.len()).then_some(offset)
+    }
+
+    /// Where the octet at `addr` lies in this process.
+    pub(crate) fn address_of(&self, addr: u64) -> Option<u64> {
+        self.region
+            .address()
+            .checked_add(addr.checked_sub(self.iova)?)
     }
 
     /// The octets at `addr`.
@@ -197,23 +224,7 @@ impl MrTable {
     }
 
     pub(crate) fn register_with(&self, region: Region, terms: Terms) -> Result<Keys, StagTaken> {
-        let registration = Arc::new(Registration {
-            region,
-            iova: terms.iova,
-            access: terms.access.with_implied(),
-            pd: terms.pd,
-            restrictions: Restrictions {
-                only_from: terms.only_from,
-                cookie: terms.cookie,
-                well_known: terms.well_known.is_some(),
-            },
-            only_qp: None,
-            kind: Kind::Region,
-            windows: terms
-                .access
-                .contains(Access::MW_BIND)
-                .then(Windows::default),
-        });
+        let registration = Arc::new(Registration::new(region, terms));
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
         let mut remote = self.remote.write();
@@ -260,6 +271,41 @@ impl MrTable {
             keyring.retire(key);
         }
         Ok(())
+    }
+
+    /// Registers something else under the same keys, which are returned; a remote key that was invalidated is replaced. When this returns,
+    /// nothing reads or writes what was there before, unless that is part of it.
+    pub(crate) fn reregister(
+        &self,
+        keys: Keys,
+        region: Region,
+        terms: Terms,
+    ) -> Result<Keys, WindowsBound> {
+        let registration = Arc::new(Registration::new(region, terms));
+        let mut keyring = self.keyring.lock();
+        let mut local = self.local.write();
+        let mut remote = self.remote.write();
+        let old = local.get(&keys.lkey).cloned();
+        let bound = old.as_ref().map_or(0, |old| old.bound_windows());
+        if bound > 0 {
+            return Err(WindowsBound(bound));
+        }
+        let same =
+            |a: Option<&Use>, b: Option<&Use>| a.zip(b).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        let rkey = if same(remote.get(&keys.rkey), old.as_ref()) {
+            keys.rkey
+        } else {
+            keyring.draw(|key| local.contains_key(&key) || remote.contains_key(&key))
+        };
+        local.insert(keys.lkey, Arc::clone(&registration));
+        drop(remote.insert(rkey, registration));
+        drop((local, remote, keyring));
+        if let Some(old) = old {
+            while Arc::strong_count(&old) > 1 {
+                std::thread::yield_now();
+            }
+        }
+        Ok(Keys { rkey, ..keys })
     }
 
     /// The region that a connected peer names, with the checks of RFC 5041 §7.1 and the right that the operation needs. A connection has

@@ -2,8 +2,9 @@
 
 use super::{
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex, ibv_mw, ibv_mw_bind,
-    ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr,
-    ibv_send_wr, ibv_srq, ibv_values_ex, ibv_wc, layouts,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
+    ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_td,
+    ibv_td_init_attr, ibv_values_ex, ibv_wc, layouts,
 };
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -71,7 +72,8 @@ pub const VERBS_ABI_IS_EXTENDED: *mut c_void = usize::MAX as *mut c_void;
 pub struct verbs_context {
     pub query_port:
         Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
-    pub advise_mr: Unset,
+    pub advise_mr:
+        Option<unsafe extern "C" fn(*mut ibv_pd, c_uint, u32, *mut ibv_sge, u32) -> c_int>,
     pub alloc_null_mr: Unset,
     pub read_counters: Unset,
     pub attach_counters_point_flow: Unset,
@@ -84,9 +86,12 @@ pub struct verbs_context {
     pub destroy_flow_action: Unset,
     pub create_flow_action_esp: Unset,
     pub modify_qp_rate_limit: Unset,
-    pub alloc_parent_domain: Unset,
-    pub dealloc_td: Unset,
-    pub alloc_td: Unset,
+    pub alloc_parent_domain: Option<
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
+    >,
+    pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
+    pub alloc_td:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
     pub modify_cq: Unset,
     pub post_srq_ops: Unset,
     pub destroy_rwq_ind_table: Unset,

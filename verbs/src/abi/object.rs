@@ -1,6 +1,6 @@
 //! The objects that programs hold pointers to.
 
-use super::{ibv_context, ibv_gid, ibv_sge, layouts};
+use super::{Unset, ibv_context, ibv_gid, ibv_sge, layouts};
 use std::ffi::{c_int, c_uint, c_void};
 
 #[repr(C)]
@@ -19,6 +19,34 @@ pub struct ibv_mr {
     pub lkey: u32,
     pub rkey: u32,
 }
+
+#[repr(C)]
+pub struct ibv_td {
+    pub context: *mut ibv_context,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_td_init_attr {
+    pub comp_mask: u32,
+}
+
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_parent_domain_init_attr {
+    pub pd: *mut ibv_pd,
+    pub td: *mut ibv_td,
+    pub comp_mask: u32,
+    pub alloc: Unset,
+    pub free: Unset,
+    pub pd_context: *mut c_void,
+}
+
+pub const IBV_REREG_MR_CHANGE_TRANSLATION: c_int = 1;
+pub const IBV_REREG_MR_CHANGE_PD: c_int = 1 << 1;
+pub const IBV_REREG_MR_CHANGE_ACCESS: c_int = 1 << 2;
 
 pub const IBV_ACCESS_LOCAL_WRITE: c_uint = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: c_uint = 1 << 1;
@@ -291,6 +319,9 @@ layouts! {
     OBJECT_LAYOUTS:
     struct ibv_pd = 16 { context @ 0, handle @ 8 }
     struct ibv_mr = 48 { context @ 0, pd @ 8, addr @ 16, length @ 24, handle @ 32, lkey @ 36, rkey @ 40 }
+    struct ibv_td = 8 { context @ 0 }
+    struct ibv_td_init_attr = 4 { comp_mask @ 0 }
+    struct ibv_parent_domain_init_attr = 48 { pd @ 0, td @ 8, comp_mask @ 16, alloc @ 24, free @ 32, pd_context @ 40 }
     struct ibv_global_route = 24 { dgid @ 0, flow_label @ 16, sgid_index @ 20, hop_limit @ 21, traffic_class @ 22 }
     struct ibv_grh = 40 { version_tclass_flow @ 0, paylen @ 4, next_hdr @ 6, hop_limit @ 7, sgid @ 8, dgid @ 24 }
     struct ibv_ah_attr = 32 {

@@ -146,6 +146,42 @@ fn a_peer_invalidates_only_what_it_may_and_nothing_lands_there_afterwards() {
 }
 
 #[test]
+fn something_else_is_registered_under_the_same_keys() {
+    let table = table();
+    let [old, new] = [10, 20].map(|length| Buffer::zeroed(length).unwrap());
+    let terms = |access, pd| Terms {
+        iova: 1000,
+        access,
+        pd,
+        only_from: None,
+        cookie: false,
+        well_known: None,
+    };
+    let keys = table.register(old.region(), 0, Access::REMOTE_READ, PD);
+    let again = |keys, access, pd| table.reregister(keys, new.region(), terms(access, pd));
+    assert_eq!(again(keys, Access::REMOTE_WRITE, PD), Ok(keys));
+    let write = |keys: Keys, start| {
+        let found = table.remote(STREAM, span(keys.rkey, start, 20), Access::REMOTE_WRITE);
+        found.map(|_| ())
+    };
+    assert_eq!(write(keys, 1000), Ok(()));
+    assert_eq!(write(keys, 0), Err(TaggedError::BaseOrBounds));
+    assert_eq!(again(keys, Access::REMOTE_WRITE, PdId(9)), Ok(keys));
+    assert_eq!(write(keys, 1000), Err(TaggedError::NotAssociated));
+
+    // A key that was invalidated may be another's one day.
+    assert_eq!(again(keys, Access::REMOTE_WRITE, PD), Ok(keys));
+    let stag = STag::new(keys.rkey);
+    assert_eq!(table.invalidate(STREAM, stag, false), Ok(()));
+    let fresh = again(keys, Access::REMOTE_WRITE, PD).unwrap();
+    assert!(fresh.lkey == keys.lkey && fresh.rkey != keys.rkey);
+    assert_eq!(write(keys, 1000), Err(TaggedError::InvalidStag));
+    assert_eq!(write(fresh, 1000), Ok(()));
+    table.deregister(fresh);
+    assert_eq!(write(fresh, 1000), Err(TaggedError::InvalidStag));
+}
+
+#[test]
 fn keys_are_unlike_and_not_reused_soon() {
     let table = table();
     let region = Buffer::zeroed(1).unwrap().region();

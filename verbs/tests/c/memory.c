@@ -1,0 +1,256 @@
+/* Registering anew, windows, domains and advice. Argument: a GID index. */
+#include "pair.h"
+
+static struct ibv_cq *cq;
+static struct ibv_qp *from, *to;
+
+static struct ibv_qp *make_qp(void)
+{
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	CHECK(qp);
+	return qp;
+}
+
+static void connect_pair(void)
+{
+	from = make_qp();
+	to = make_qp();
+	connect_to(from, to);
+	connect_to(to, from);
+}
+
+static void drop_pair(void)
+{
+	struct ibv_wc wc;
+	CHECK(ibv_destroy_qp(from) == 0 && ibv_destroy_qp(to) == 0);
+	while (ibv_poll_cq(cq, 1, &wc) > 0)
+		;
+}
+
+/* How it ends when the first sixteen bytes of memory are written to an address of the peer, which may end the connection. */
+static enum ibv_wc_status write_to(uint64_t address, uint32_t rkey)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, 16, mr->lkey };
+	struct ibv_send_wr wr = {
+		.wr_id = 5, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { address, rkey },
+	}, *bad;
+	CHECK(ibv_post_send(from, &wr, &bad) == 0);
+	struct ibv_wc wc = next_of(cq);
+	CHECK(wc.wr_id == 5);
+	return wc.status;
+}
+
+/* The same on a connection of its own. */
+static enum ibv_wc_status write_once(uint64_t address, uint32_t rkey)
+{
+	connect_pair();
+	enum ibv_wc_status status = write_to(address, rkey);
+	drop_pair();
+	return status;
+}
+
+static void registration(void)
+{
+	unsigned char *page = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(page != MAP_FAILED);
+	REFUSED(ibv_reg_mr(pd, memory, 64, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+	REFUSED(ibv_reg_mr(pd, memory, 64, IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
+	REFUSED(ibv_reg_mr(pd, memory, 64, IBV_ACCESS_ON_DEMAND), EOPNOTSUPP);
+	REFUSED(ibv_reg_mr(pd, page, 4096, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+	REFUSED(ibv_reg_mr(pd, NULL, 4096, IBV_ACCESS_LOCAL_WRITE), EINVAL);
+	REFUSED(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE), EOPNOTSUPP);
+	REFUSED(ibv_alloc_null_mr(pd), EOPNOTSUPP);
+	struct ibv_alloc_dm_attr dm = { .length = 64 };
+	REFUSED(ibv_alloc_dm(context, &dm), EOPNOTSUPP);
+	REFUSED(ibv_import_device(context->cmd_fd), EOPNOTSUPP);
+	REFUSED(ibv_import_pd(context, 0), EOPNOTSUPP);
+	REFUSED(ibv_import_mr(pd, 0), EOPNOTSUPP);
+	struct ibv_counters_init_attr counters = {};
+	REFUSED(ibv_create_counters(context, &counters), EOPNOTSUPP);
+
+	/* Read-only memory may be read, and only that. */
+	struct ibv_mr *readable = ibv_reg_mr(pd, page, 8192, IBV_ACCESS_REMOTE_READ);
+	CHECK(readable);
+	CHECK(ibv_rereg_mr(readable, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) == IBV_REREG_MR_ERR_CMD);
+	CHECK(errno == EFAULT);
+
+	/* Advice: elements of the domain, inside of their regions. */
+	struct ibv_sge sge = { (uintptr_t)page + 100, 5000, readable->lkey };
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1) == 0);
+	unsigned char present[2];
+	CHECK(mincore(page, 8192, present) == 0 && present[0] & present[1] & 1);
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &sge, 1) == EPERM);
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, 0, &sge, 1) == 0);
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 8, &sge, 1) == EINVAL);
+	sge.length = 8192;
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1) == EFAULT);
+	CHECK(ibv_dereg_mr(readable) == 0 && munmap(page, 8192) == 0);
+}
+
+static void anew(void)
+{
+	enum { TRANSLATION = IBV_REREG_MR_CHANGE_TRANSLATION, PD = IBV_REREG_MR_CHANGE_PD, ACCESS = IBV_REREG_MR_CHANGE_ACCESS };
+	unsigned char *first = memory + HALF, *second = memory + HALF + 4096;
+	struct ibv_mr *target = ibv_reg_mr(pd, first, 64, ALL_REMOTE);
+	struct ibv_pd *other = ibv_alloc_pd(context);
+	CHECK(target && other);
+	strcpy((char *)memory, "written");
+
+	CHECK(ibv_rereg_mr(target, 8, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT && errno == EINVAL);
+	CHECK(ibv_rereg_mr(target, TRANSLATION, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(ibv_rereg_mr(target, PD, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(ibv_rereg_mr(target, TRANSLATION, NULL, second, 64, ALL_REMOTE) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(write_once((uintptr_t)first, target->rkey) == IBV_WC_SUCCESS);
+
+	CHECK(ibv_rereg_mr(target, TRANSLATION, NULL, second, 128, 0) == 0);
+	CHECK(target->addr == second && target->length == 128 && target->pd == pd);
+	CHECK(write_once((uintptr_t)second, target->rkey) == IBV_WC_SUCCESS && !strcmp((char *)second, "written"));
+	CHECK(write_once((uintptr_t)first, target->rkey) == IBV_WC_REM_ACCESS_ERR);
+
+	CHECK(ibv_rereg_mr(target, ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_READ) == 0);
+	CHECK(write_once((uintptr_t)second, target->rkey) == IBV_WC_REM_ACCESS_ERR);
+
+	CHECK(ibv_rereg_mr(target, PD | ACCESS, other, NULL, 0, ALL_REMOTE) == 0 && target->pd == other);
+	CHECK(write_once((uintptr_t)second, target->rkey) == IBV_WC_REM_ACCESS_ERR);
+	CHECK(ibv_dealloc_pd(other) == EBUSY);
+	CHECK(ibv_rereg_mr(target, PD, pd, NULL, 0, 0) == 0);
+	CHECK(ibv_dealloc_pd(other) == 0);
+	CHECK(write_once((uintptr_t)second, target->rkey) == IBV_WC_SUCCESS);
+	CHECK(ibv_dereg_mr(target) == 0);
+}
+
+static void bind_second(struct ibv_mw *mw, uint32_t rkey, unsigned char *at, uint64_t length, unsigned access)
+{
+	struct ibv_send_wr wr = {
+		.wr_id = 6, .opcode = IBV_WR_BIND_MW,
+		.bind_mw = { mw, rkey, { mr, (uintptr_t)at, length, access } },
+	}, *bad;
+	CHECK(ibv_post_send(to, &wr, &bad) == 0);
+}
+
+static void windows(void)
+{
+	struct ibv_device_attr device;
+	CHECK(ibv_query_device(context, &device) == 0 && device.max_mw > 0);
+	CHECK(device.device_cap_flags & IBV_DEVICE_MEM_WINDOW && device.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B);
+	unsigned char *at = memory + HALF + 8192;
+
+	/* Type 1: bound and bound again by calls, open to every queue pair of the domain. */
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+	CHECK(mw && mw->pd == pd && mw->type == IBV_MW_TYPE_1);
+	connect_pair();
+	struct ibv_mr *region = ibv_reg_mr(pd, at, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+	struct ibv_mw_bind bind = {
+		.wr_id = 7, .send_flags = IBV_SEND_SIGNALED, .bind_info = { region, (uintptr_t)at + 64, 64, IBV_ACCESS_REMOTE_WRITE },
+	};
+	uint32_t first = mw->rkey;
+	CHECK(region && ibv_bind_mw(to, mw, &bind) == 0 && mw->rkey != first);
+	success(cq, 7, IBV_WC_BIND_MW);
+	CHECK(write_to((uintptr_t)at + 64, mw->rkey) == IBV_WC_SUCCESS && !strcmp((char *)at + 64, "written"));
+	CHECK(ibv_dereg_mr(region) == EBUSY);
+	CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_CMD && errno == EBUSY);
+	first = mw->rkey;
+	bind.bind_info.mw_access_flags |= IBV_ACCESS_ZERO_BASED;
+	CHECK(ibv_bind_mw(to, mw, &bind) == 0);
+	success(cq, 7, IBV_WC_BIND_MW);
+	CHECK(write_to(16, mw->rkey) == IBV_WC_SUCCESS && !strcmp((char *)at + 80, "written"));
+	bind.bind_info = (struct ibv_mw_bind_info) {};
+	CHECK(ibv_bind_mw(to, mw, &bind) == 0);
+	success(cq, 7, IBV_WC_BIND_MW);
+	CHECK(write_to(16, mw->rkey) == IBV_WC_REM_ACCESS_ERR);
+	drop_pair();
+	CHECK(ibv_dereg_mr(region) == 0 && ibv_dealloc_mw(mw) == 0);
+
+	/* Type 2: bound by a work request, with a key of the program's. */
+	mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	CHECK(mw);
+	uint32_t key = ibv_inc_rkey(mw->rkey);
+	connect_pair();
+	CHECK(ibv_bind_mw(to, mw, &bind) == EINVAL);
+	bind_second(mw, key, at, 64, IBV_ACCESS_REMOTE_WRITE);
+	success(cq, 6, IBV_WC_BIND_MW);
+	CHECK(write_to((uintptr_t)at, key) == IBV_WC_SUCCESS);
+
+	/* Taken back by this end, bound again, taken back by the other end. */
+	struct ibv_send_wr inv = { .wr_id = 8, .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = key }, *bad;
+	CHECK(ibv_post_send(to, &inv, &bad) == 0);
+	success(cq, 8, IBV_WC_LOCAL_INV);
+	key = ibv_inc_rkey(key);
+	bind_second(mw, key, at, 64, IBV_ACCESS_REMOTE_WRITE);
+	success(cq, 6, IBV_WC_BIND_MW);
+	CHECK(write_to((uintptr_t)at, key) == IBV_WC_SUCCESS);
+	post_recv(to, 20, at, 64);
+	inv = (struct ibv_send_wr) { .wr_id = 9, .opcode = IBV_WR_SEND_WITH_INV, .invalidate_rkey = key };
+	CHECK(ibv_post_send(from, &inv, &bad) == 0);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_wc wc = next_of(cq);
+		CHECK(wc.status == IBV_WC_SUCCESS && (wc.wr_id == 9 || wc.wr_id == 20));
+		if (wc.wr_id == 20)
+			CHECK(wc.wc_flags == IBV_WC_WITH_INV && wc.invalidated_rkey == key);
+	}
+	CHECK(write_to((uintptr_t)at, key) == IBV_WC_REM_ACCESS_ERR);
+	drop_pair();
+
+	/* What cannot be bound: another window's key, rights that windows do not have, octets outside of the region. */
+	connect_pair();
+	struct ibv_send_wr wrong = {
+		.opcode = IBV_WR_BIND_MW, .bind_mw = { mw, key ^ 0x100, { mr, (uintptr_t)at, 64, IBV_ACCESS_REMOTE_WRITE } },
+	};
+	CHECK(ibv_post_send(to, &wrong, &bad) == EINVAL && bad == &wrong);
+	wrong.bind_mw.rkey = key;
+	wrong.bind_mw.bind_info.mw_access_flags = IBV_ACCESS_LOCAL_WRITE;
+	CHECK(ibv_post_send(to, &wrong, &bad) == EINVAL);
+	bind_second(mw, key, memory + ROOM - 32, 64, IBV_ACCESS_REMOTE_WRITE);
+	struct ibv_wc wc = next_of(cq);
+	CHECK(wc.wr_id == 6 && wc.status == IBV_WC_MW_BIND_ERR);
+	drop_pair();
+	CHECK(ibv_dealloc_mw(mw) == 0);
+}
+
+static void domains(void)
+{
+	struct ibv_td_init_attr td_attr = {}, unknown = { .comp_mask = 1 };
+	struct ibv_td *td = ibv_alloc_td(context, &td_attr);
+	CHECK(td && td->context == context);
+	REFUSED(ibv_alloc_td(context, &unknown), EOPNOTSUPP);
+	struct ibv_pd *plain = ibv_alloc_pd(context);
+	struct ibv_parent_domain_init_attr attr = { .pd = plain, .td = td };
+	struct ibv_pd *parent = ibv_alloc_parent_domain(context, &attr);
+	CHECK(plain && parent && parent->context == context);
+	attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
+	REFUSED(ibv_alloc_parent_domain(context, &attr), EOPNOTSUPP);
+	attr = (struct ibv_parent_domain_init_attr) {};
+	REFUSED(ibv_alloc_parent_domain(context, &attr), EINVAL);
+	CHECK(ibv_dealloc_pd(plain) == EBUSY && ibv_dealloc_td(td) == EBUSY);
+
+	/* It is as good as the domain that it was made of: memory of one serves queue pairs of the other. */
+	struct ibv_pd *usual = pd;
+	struct ibv_mr *usual_mr = mr;
+	CHECK((mr = ibv_reg_mr(plain, memory, ROOM, ALL_REMOTE)));
+	pd = parent;
+	CHECK(write_once((uintptr_t)memory + HALF, mr->rkey) == IBV_WC_SUCCESS);
+	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 4, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = parent };
+	struct ibv_cq_ex *cq_ex = ibv_create_cq_ex(context, &cq_attr);
+	CHECK(cq_ex && ibv_destroy_cq(ibv_cq_ex_to_cq(cq_ex)) == 0);
+	CHECK(ibv_dereg_mr(mr) == 0);
+	pd = usual;
+	mr = usual_mr;
+	CHECK(ibv_dealloc_pd(parent) == 0 && ibv_dealloc_td(td) == 0 && ibv_dealloc_pd(plain) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	open_device(argc, argv);
+	CHECK((cq = ibv_create_cq(context, 64, NULL, NULL, 0)));
+	registration();
+	anew();
+	windows();
+	domains();
+	CHECK(ibv_destroy_cq(cq) == 0 && ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+	puts("ok");
+	return 0;
+}
