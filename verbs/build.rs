@@ -1,16 +1,18 @@
-//! Gives the cdylib its soname and its version nodes.
+//! Gives the cdylib its soname and its version nodes, and lays out what programs need that are linked to it.
 //!
 //! rustc always passes an anonymous version script of its own. lld, which is rustc's default linker on x86-64
 //! Linux, accepts a second, named one beside it as long as that one only declares nodes; the symbols name their node
 //! themselves (`src/export.rs`). GNU ld refuses the pair, and the link then fails loudly.
 
-use std::env;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
 
 fn main() {
     let dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     println!("cargo:rerun-if-changed=nodes.map");
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=dgiwarp.pc.in");
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
         println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
     }
@@ -21,4 +23,32 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
     // Background threads and thread-local destructors live in the library: it must never be unmapped by dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    if let Err(error) = lay_out(&dir) {
+        println!("cargo:warning=programs cannot be linked by pkg-config: {error}");
+    }
+}
+
+/// Beside the programs that cargo builds: `dgiwarp/` with the names that the dynamic linker looks for, and
+/// `pkgconfig/dgiwarp.pc`, which leads there. An installation has the same (`cargo xtask dist`).
+///
+/// The names lead to the library in `deps`, which both `cargo build` and `cargo test` renew. It comes after this.
+fn lay_out(package: &Path) -> io::Result<()> {
+    // OUT_DIR is PROFILE/build/PACKAGE-HASH/out.
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
+    let profile = out.ancestors().nth(3).ok_or(io::ErrorKind::NotFound)?;
+    let folder = profile.join("dgiwarp");
+    fs::create_dir_all(&folder)?;
+    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+        let link = folder.join(name);
+        match symlink("../deps/libdgiwarp_verbs.so", &link) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    let text = fs::read_to_string(package.join("dgiwarp.pc.in"))?
+        .replace("@libdir@", &folder.display().to_string())
+        .replace("@version@", &version);
+    fs::create_dir_all(profile.join("pkgconfig"))?;
+    fs::write(profile.join("pkgconfig/dgiwarp.pc"), text)
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! dist/dgiwarp-VERSION/bin/            the programs
 //!                      lib/dgiwarp/    libdgiwarp_verbs.so and the two names that programs ask for, libdgiwarp_paths.so
+//!                      lib/pkgconfig/  dgiwarp.pc, for programs that are linked to it
 //!                      share/doc/dgiwarp/
 //! dist/dgiwarp-VERSION.tar.gz
 //! ```
@@ -102,6 +103,16 @@ fn lay_out(metadata: &Metadata, tree: &Path) -> Result<(), Box<dyn Error>> {
         for name in LIBRARY_NAMES {
             symlink(LIBRARY, lib.join(name))?;
         }
+        let pkgconfig = tree.join("lib/pkgconfig");
+        fs::create_dir_all(&pkgconfig)?;
+        // Relative to the file, so that the tree may be put anywhere.
+        let text = fs::read_to_string(workspace::root().join("verbs/dgiwarp.pc.in"))?
+            .replace("@libdir@", "${pcfiledir}/../dgiwarp")
+            .replace(
+                "@version@",
+                &package(metadata, "dgiwarp")?.version.to_string(),
+            );
+        fs::write(pkgconfig.join("dgiwarp.pc"), text)?;
     }
     let doc = tree.join("share/doc/dgiwarp");
     fs::create_dir_all(&doc)?;

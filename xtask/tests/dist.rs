@@ -30,6 +30,9 @@ fn the_tree_is_complete_and_its_programs_run() {
             Path::new("libdgiwarp_verbs.so")
         );
     }
+    let pkgconfig = fs::read_to_string(made.tree.join("lib/pkgconfig/dgiwarp.pc")).unwrap();
+    assert!(pkgconfig.contains("libdir=${pcfiledir}/../dgiwarp\n"));
+    assert!(!pkgconfig.contains('@'), "{pkgconfig}");
     let library = fs::read(lib.join("libibverbs.so.1")).unwrap();
     assert!(library.starts_with(b"\x7fELF"));
     for document in [
