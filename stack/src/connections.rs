@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::Socket;
 
 use crate::driver::clock;
-use crate::driver::cm::Cm;
+use crate::driver::cm::{Beginning, Cm};
 use crate::driver::startups::ListenerId;
 use crate::driver::tcp;
 use crate::{
@@ -39,13 +39,16 @@ pub struct PortOptions {
     pub only_v6: bool,
     /// Type of service, or traffic class, of what connections of this port send. Default the system's.
     pub tos: Option<u8>,
+    /// Port 0 stays open until the port is connected from, so that connections to different peers can have the same one. Default no.
+    pub port_when_connected: bool,
 }
 
 /// A TCP port that was bound, and is to listen or to be connected from. Dropping it sets it free.
 #[derive(Debug)]
 pub struct ConnectionPort {
-    socket: Socket,
+    pub(crate) socket: Socket,
     local: SocketAddr,
+    pub(crate) options: PortOptions,
 }
 
 impl ConnectionPort {
@@ -61,7 +64,11 @@ impl ConnectionPort {
             .map_err(bind)?
             .as_socket()
             .unwrap_or(address);
-        Ok(Self { socket, local })
+        Ok(Self {
+            socket,
+            local,
+            options,
+        })
     }
 
     /// The address and port.
@@ -165,7 +172,7 @@ impl ConnectionChannel {
         backlog: i32,
         context: u64,
     ) -> Result<ChannelListener, Error> {
-        let ConnectionPort { socket, local } = port;
+        let ConnectionPort { socket, local, .. } = port;
         let bind = |source| Error::Bind {
             address: local,
             source,
@@ -181,8 +188,9 @@ impl ConnectionChannel {
         })
     }
 
-    /// Begins to connect a QP, as MPA Initiator. What comes of it is an event within [`MpaConfig::startup_timeout`]. A peer that closes upon an
-    /// enhanced request may know revision 1 only: [`MpaConfig::fall_back`] gives what to try next.
+    /// Begins to connect a QP, as MPA Initiator. What comes of it is an event within [`MpaConfig::startup_timeout`]; TCP has at most five seconds of it
+    /// to reach the peer. A peer that closes upon an enhanced request may know revision 1 only, and is asked again as
+    /// [`MpaConfig::fall_back`] has it.
     ///
     /// # Errors
     /// [`ConnectError::State`] if the QP has or had a connection or one is on its way, [`ConnectError::Tcp`] where TCP says no at once.
@@ -194,7 +202,35 @@ impl ConnectionChannel {
         private_data: &[u8],
         context: u64,
     ) -> Result<(), ConnectError> {
-        qp.begin_connect(&self.cm, to, mpa, private_data, context)?;
+        self.begin(qp, None, to, mpa, private_data, context)
+    }
+
+    /// The same from a port that is bound.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_from(
+        &self,
+        port: ConnectionPort,
+        qp: &RcQp,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<(), ConnectError> {
+        self.begin(qp, Some(port), to, mpa, private_data, context)
+    }
+
+    fn begin(
+        &self,
+        qp: &RcQp,
+        from: Option<ConnectionPort>,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<(), ConnectError> {
+        qp.begin_connect(&self.cm, from, to, mpa, private_data, context)?;
         // Whatever the deadline, the background thread may sleep longer.
         self.rnic.shared.background.wake();
         Ok(())
@@ -215,6 +251,50 @@ impl ConnectionChannel {
         let negotiation = request.accept(qp, depths, private_data)?;
         self.cm.watch(&qp.shared, context);
         Ok(negotiation)
+    }
+
+    /// The same, and the beginning is an event too: [`ConnectionEvent::Established`] when the QP may send. In peer-to-peer mode that is when the peer has
+    /// sent its first FPDU (RFC 6581 §5), and [`ConnectionEvent::Failed`] if it ends before; else it is at once.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_and_tell(
+        &self,
+        request: RcRequest,
+        qp: &RcQp,
+        depths: ReadDepths,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<Negotiation, ConnectError> {
+        let peer = request.peer();
+        let negotiation = request.accept(qp, depths, private_data)?;
+        let beginning = Beginning {
+            established: Established {
+                negotiation,
+                send_rtr: None,
+                private_data: Vec::new(),
+            },
+            peer,
+        };
+        self.cm.watch_from_beginning(&qp.shared, beginning, context);
+        Ok(negotiation)
+    }
+
+    /// Says no, with private data for the peer. TCP is closed once the peer has it.
+    ///
+    /// # Errors
+    /// [`ConnectError`]; the request is gone then.
+    pub fn reject(&self, request: RcRequest, private_data: &[u8]) -> Result<(), ConnectError> {
+        let stream = request.say_no(private_data)?;
+        // Whatever becomes of it, the answer is on its way.
+        let _ = self.cm.see_off(stream);
+        self.rnic.shared.background.wake();
+        Ok(())
+    }
+
+    /// Gives up an attempt to connect that has not come to an end: nothing is told of it any more, and the QP may be connected again.
+    pub fn cancel(&self, context: u64) {
+        self.cm.cancel(context);
     }
 
     /// What happened first and was not taken yet. Waits at most `timeout` for it.

@@ -5,7 +5,7 @@
 //! [`ConnectionChannel`](crate::ConnectionChannel) does the same for any number of connections without waiting.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ use crate::engine::rc::{MemoryWork, RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
 use crate::qpns::Qpn;
 use crate::statistics::{Counts as _, Entry};
 use crate::{
-    Access, ConnectionEvent, Cq, Error, Established, MAX_SGE, MpaConfig, MpaRequest, Mw, MwBind,
-    MwType, Negotiation, Pairing, Pd, PostError, PostFailure, QpCounters, RcOptions, ReadDepths,
-    RecvWr, Rejection, Sge, Srq,
+    Access, ConnectionEvent, ConnectionPort, Cq, Error, Established, MAX_SGE, MpaConfig,
+    MpaRequest, Mw, MwBind, MwType, Negotiation, Pairing, Pd, PostError, PostFailure, QpCounters,
+    RcOptions, ReadDepths, RecvWr, Rejection, Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -341,24 +341,8 @@ impl RcQp {
         mpa: &MpaConfig,
         private_data: &[u8],
     ) -> Result<Established, ConnectError> {
-        let first = self.connect_once(to, mpa, private_data);
-        // RFC 6581 §10: a peer that closes upon an enhanced Request may know revision 1 only.
-        match (first, mpa.fall_back()) {
-            (Err(ConnectError::Mpa(MpaError::ClosedInStartup | MpaError::TcpLost)), Some(mpa)) => {
-                self.connect_once(to, &mpa, private_data)
-            }
-            (first, _) => first,
-        }
-    }
-
-    fn connect_once(
-        &self,
-        to: SocketAddr,
-        mpa: &MpaConfig,
-        private_data: &[u8],
-    ) -> Result<Established, ConnectError> {
         let cm = Cm::new(None).map_err(ConnectError::Device)?;
-        self.begin_connect(&cm, to, mpa, private_data, 0)?;
+        self.begin_connect(&cm, None, to, mpa, private_data, 0)?;
         match cm.wait(None) {
             Some(ConnectionEvent::Established { established, .. }) => Ok(established),
             Some(ConnectionEvent::Rejected { rejection, .. }) => {
@@ -375,6 +359,7 @@ impl RcQp {
     pub(crate) fn begin_connect(
         &self,
         cm: &Cm,
+        from: Option<ConnectionPort>,
         to: SocketAddr,
         mpa: &MpaConfig,
         private_data: &[u8],
@@ -389,7 +374,7 @@ impl RcQp {
             pd: self.pd.id,
             context,
         };
-        cm.connect(caller, to, mpa, private_data)
+        cm.connect(caller, from, to, mpa, private_data)
     }
 
     /// Tells a QP that was made to be [paired](RcQpAttr::paired) of its peer, once (`ibv_modify_qp(3)` to ready-to-receive). The connection is
@@ -781,11 +766,20 @@ impl RcRequest {
     ///
     /// # Errors
     /// [`ConnectError`].
-    pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectError> {
+    pub fn reject(self, private_data: &[u8]) -> Result<(), ConnectError> {
+        self.say_no(private_data).map(drop)
+    }
+
+    /// The same, leaving what is to be read to its end so that the peer surely gets the answer.
+    pub(crate) fn say_no(self, private_data: &[u8]) -> Result<TcpStream, ConnectError> {
         let Asked {
-            stream, connection, ..
-        } = &mut self.asked;
+            stream,
+            mut connection,
+            ..
+        } = self.asked;
         connection.reject(ReadDepths { ird: 0, ord: 0 }, private_data)?;
-        Ok(tcp::transmit_all(stream, connection)?)
+        tcp::transmit_all(&stream, &mut connection)?;
+        stream.shutdown(Shutdown::Write)?;
+        Ok(stream)
     }
 }

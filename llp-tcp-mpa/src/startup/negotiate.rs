@@ -41,6 +41,8 @@ pub struct Config {
     pub depths: ReadDepths,
     /// As Initiator ask for peer-to-peer mode (RFC 6581 §9.2).
     pub peer_to_peer: bool,
+    /// With [`peer_to_peer`](Self::peer_to_peer): a Responder that does not know the mode will do.
+    pub client_server_will_do: bool,
     /// RTR indications that this end can send and receive.
     pub rtr: RtrSet,
     /// Time from the start until the peer's frame must be complete.
@@ -60,6 +62,7 @@ impl Default for Config {
             markers: false,
             depths: ReadDepths { ird: 16, ord: 16 },
             peer_to_peer: false,
+            client_server_will_do: false,
             rtr: RtrSet::ALL,
             startup_timeout: Duration::from_secs(10),
             emss: 1448,
@@ -71,12 +74,14 @@ impl Config {
     /// The configuration for a second attempt, on a new TCP connection, with a peer that
     /// closed TCP upon an enhanced Request: it may know revision 1 only
     /// (RFC 6581 §10). `None` if there is nothing to fall back to: revision 1 already, or
-    /// peer-to-peer mode, which revision 1 does not have.
+    /// peer-to-peer mode, which revision 1 does not have, unless
+    /// [`client_server_will_do`](Self::client_server_will_do).
     #[must_use]
     pub fn fall_back(&self) -> Option<Self> {
         match self.revision {
-            Revision::Two if !self.peer_to_peer => Some(Self {
+            Revision::Two if !self.peer_to_peer || self.client_server_will_do => Some(Self {
                 revision: Revision::One,
+                peer_to_peer: false,
                 ..self.clone()
             }),
             Revision::One | Revision::Two => None,
@@ -347,7 +352,8 @@ pub(crate) fn settle(
                     limit: own.ird,
                 });
             }
-            let rtr = config.peer_to_peer.then(|| {
+            let consented = theirs.peer_to_peer.is_some() || !config.client_server_will_do;
+            let rtr = (config.peer_to_peer && consented).then(|| {
                 theirs
                     .peer_to_peer
                     .unwrap_or(RtrSet::NONE)
@@ -359,7 +365,9 @@ pub(crate) fn settle(
             (ReadDepths { ird: own.ird, ord }, rtr)
         }
         // Peer-to-peer mode cannot do without the Responder's consent; depths can.
-        None if config.peer_to_peer => return Err(FrameError::Unenhanced),
+        None if config.peer_to_peer && !config.client_server_will_do => {
+            return Err(FrameError::Unenhanced);
+        }
         None => (own, None),
     };
     let negotiation = Negotiation {

@@ -4,24 +4,29 @@
 //! waits makes it go on, or, where it was given to the background thread, that.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Established, Event, Rejection, Request};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use socket2::Socket;
 
 use super::background::Connecting;
-use super::clock;
 use super::rc::{RcShared, Startup};
 use super::startups::{Failure, ListenerId, Outcome, Over, Startups};
+use super::{clock, tcp};
 use crate::engine::mr::PdId;
 use crate::engine::rc::RcConfig;
-use crate::{ConnectError, ConnectionEvent, ConnectionSink, Error, MpaConfig, RcRequest};
+use crate::{
+    ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig, PortOptions,
+    RcRequest,
+};
 
 /// A request that waits for an answer.
 #[derive(Debug)]
@@ -52,7 +57,25 @@ pub(crate) struct Cm {
 #[derive(Debug, Default)]
 struct Callers {
     next: u64,
-    waiting: FxHashMap<u64, Caller>,
+    waiting: FxHashMap<u64, Box<Calling>>,
+}
+
+/// An attempt to connect, and what is needed for another.
+#[derive(Debug)]
+struct Calling {
+    caller: Caller,
+    from: Option<(SocketAddr, PortOptions)>,
+    mpa: MpaConfig,
+    private_data: Vec<u8>,
+    /// Until when the attempts may take.
+    until: Option<Instant>,
+}
+
+/// What is told of a connection that was accepted, when it begins.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    pub(crate) established: Established,
+    pub(crate) peer: SocketAddr,
 }
 
 /// What happened and was not taken yet, or whoever is told at once.
@@ -107,19 +130,87 @@ impl Cm {
     pub(crate) fn connect(
         &self,
         caller: Caller,
+        from: Option<ConnectionPort>,
         to: SocketAddr,
         mpa: &MpaConfig,
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
+        let calling = Box::new(Calling {
+            caller,
+            from: from.as_ref().map(|it| (it.local_addr(), it.options)),
+            mpa: mpa.clone(),
+            private_data: private_data.to_vec(),
+            until: clock::now().checked_add(mpa.startup_timeout),
+        });
+        let socket = from.map(|it| it.socket);
+        self.begin(calling, socket, to).map_err(|(error, calling)| {
+            calling.caller.qp.unclaim();
+            error.into()
+        })
+    }
+
+    fn begin(
+        &self,
+        calling: Box<Calling>,
+        from: Option<Socket>,
+        to: SocketAddr,
+    ) -> Result<(), (io::Error, Box<Calling>)> {
         let mut callers = self.callers.lock();
         let id = callers.next;
         callers.next += 1;
         // Under the lock, so that its outcome finds the caller.
-        self.startups
-            .connect(to, mpa.clone(), private_data, id)
-            .inspect_err(|_| caller.qp.unclaim())?;
-        callers.waiting.insert(id, caller);
-        Ok(())
+        let (mpa, private_data) = (calling.mpa.clone(), calling.private_data.as_slice());
+        match self.startups.connect(from, to, mpa, private_data, id) {
+            Ok(()) => {
+                callers.waiting.insert(id, calling);
+                Ok(())
+            }
+            Err(error) => Err((error, calling)),
+        }
+    }
+
+    /// Asks once more, in another way, where the first way was perhaps not understood. Gives back the caller where there is no other way, or no time.
+    fn call_again(&self, mut calling: Box<Calling>, to: SocketAddr) -> Result<(), Box<Calling>> {
+        let left = calling.until.map_or(Duration::ZERO, |until| {
+            until.saturating_duration_since(clock::now())
+        });
+        // RFC 6581 §10: a peer that closes upon an enhanced Request may know revision 1 only.
+        let Some(mpa) = calling.mpa.fall_back().filter(|_| !left.is_zero()) else {
+            return Err(calling);
+        };
+        let from = match calling.from.map(|(on, options)| tcp::bind(on, options)) {
+            Some(Ok(socket)) => Some(socket),
+            Some(Err(_)) => return Err(calling),
+            None => None,
+        };
+        calling.mpa = MpaConfig {
+            startup_timeout: left,
+            ..mpa
+        };
+        self.begin(calling, from, to)
+            .map_err(|(_, calling)| calling)
+    }
+
+    /// Gives up what was begun under a number.
+    pub(crate) fn cancel(&self, context: u64) {
+        let mut callers = self.callers.lock();
+        let theirs: Vec<u64> = callers
+            .waiting
+            .iter()
+            .filter(|(_, calling)| calling.caller.context == context)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in theirs {
+            if let Some(calling) = callers.waiting.remove(&id) {
+                calling.caller.qp.unclaim();
+            }
+            self.startups.abandon(id);
+        }
+    }
+
+    /// Reads a connection that was refused to its end.
+    pub(crate) fn see_off(&self, stream: TcpStream) -> io::Result<()> {
+        self.startups.see_off(stream)
     }
 
     pub(crate) fn listen(
@@ -142,11 +233,23 @@ impl Cm {
         qp.tell_end(&self.queue, context);
     }
 
+    /// The same, and of its beginning.
+    pub(crate) fn watch_from_beginning(&self, qp: &RcShared, beginning: Beginning, context: u64) {
+        qp.tell_beginning(&self.queue, context, beginning);
+    }
+
     /// An attempt to connect is over.
     fn called(&self, over: Over) {
-        let Some(caller) = self.callers.lock().waiting.remove(&over.context) else {
+        let Some(mut calling) = self.callers.lock().waiting.remove(&over.context) else {
             return;
         };
+        if over.outcome.was_closed() {
+            match self.call_again(calling, over.peer) {
+                Ok(()) => return,
+                Err(unchanged) => calling = unchanged,
+            }
+        }
+        let caller = calling.caller;
         let (context, peer) = (caller.context, over.peer);
         let happened = match link(&caller, peer, over.outcome) {
             Ok(Ok(established)) => {

@@ -13,7 +13,7 @@ use dgiwarp_memory::tcp_progress;
 use nix::poll::PollFlags;
 
 use super::background::Background;
-use super::cm::CmQueue;
+use super::cm::{Beginning, CmQueue};
 use super::cq::{CqShared, MemberId, Pace};
 use super::member::{Got, Qp};
 use super::posting::{Completions, Posting};
@@ -65,6 +65,8 @@ pub(crate) struct RcInner {
     given_up: bool,
     /// Where the connection's end is told, and under which number.
     listener: Option<(Arc<CmQueue>, u64)>,
+    /// What is to be told there when the peer has sent something.
+    beginning: Option<Box<Beginning>>,
     /// What was counted on a connection that is gone.
     counters: QpCounters,
     /// The QP is being destroyed.
@@ -205,6 +207,34 @@ impl RcShared {
                 None => inner.listener = Some((Arc::clone(queue), context)),
             }
         });
+    }
+
+    /// Tells of the connection's beginning there, which may be later, and of its end.
+    pub(crate) fn tell_beginning(&self, queue: &Arc<CmQueue>, context: u64, beginning: Beginning) {
+        self.run(|inner| {
+            inner.listener = Some((Arc::clone(queue), context));
+            inner.beginning = Some(Box::new(beginning));
+            Self::begin(inner);
+            // It may be over already.
+            self.wind_down(inner);
+        });
+    }
+
+    /// Tells of the connection's beginning once it has begun.
+    fn begin(inner: &mut RcInner) {
+        let (Some(link), Some((queue, context))) = (&inner.link, &inner.listener) else {
+            return;
+        };
+        // RFC 6581 §5: in peer-to-peer mode this side sends once the peer has; else the peer's program sees to that.
+        let has_begun = |it: &mut Box<Beginning>| {
+            it.established.negotiation.rtr.is_none() || link.engine.may_send()
+        };
+        if let Some(beginning) = inner.beginning.take_if(has_begun) {
+            queue.push(ConnectionEvent::Established {
+                context: *context,
+                established: beginning.established,
+            });
+        }
     }
 
     /// Takes over a connection whose startup is over, and lets the completion queue
@@ -475,10 +505,15 @@ impl RcShared {
         if !link.way_down.has_begun() && link.engine.had_bad_crc() {
             self.background().copy_all();
         }
-        if !link.way_down.has_begun()
-            && let Some((queue, context)) = inner.listener.take()
-        {
-            queue.push(ConnectionEvent::Disconnected { context, end });
+        if let Some((queue, context)) = inner.listener.take() {
+            queue.push(match inner.beginning.take() {
+                Some(beginning) => ConnectionEvent::Failed {
+                    context,
+                    peer: beginning.peer,
+                    error: ConnectError::Mpa(dgiwarp_llp_tcp_mpa::Error::ClosedInStartup),
+                },
+                None => ConnectionEvent::Disconnected { context, end },
+            });
         }
         let now = clock::now();
         let flushed = link.engine.poll_transmit(now).is_empty();
@@ -539,6 +574,9 @@ impl RcShared {
                 };
                 if came && !tell {
                     self.remember_owing(link);
+                }
+                if inner.beginning.is_some() {
+                    Self::begin(inner);
                 }
                 if came || tell {
                     // What waited for the peer's first FPDU can leave now.
@@ -740,6 +778,7 @@ impl RcShared {
         self.run(|inner| {
             inner.closed = true;
             inner.listener = None;
+            inner.beginning = None;
         });
         self.disconnect();
         self.linger();

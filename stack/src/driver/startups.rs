@@ -9,13 +9,15 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Event, RtrSet, TcpEnd};
+use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Error, Event, RtrSet, TcpEnd};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use parking_lot::Mutex;
 use slab::Slab;
+use socket2::Socket;
 
-use super::{clock, tcp};
-use crate::{Error, MpaConfig};
+use super::way_down::LINGER_FOR;
+use super::{clock, tcp, watchdog};
+use crate::MpaConfig;
 
 /// The RTR indications that this end can send, and receive without a trace. A zero-length Send would take a receive.
 const RTR: RtrSet = RtrSet {
@@ -31,6 +33,8 @@ const ACCEPTS: usize = 64;
 const EVENTS: usize = 64;
 /// Longest startup frame.
 const FRAME: usize = 532;
+/// How long TCP has to reach a peer.
+const TCP_HAS: Duration = Duration::from_secs(5);
 /// How long a listener rests when there is no descriptor for another connection.
 const REST: Duration = Duration::from_millis(100);
 
@@ -52,13 +56,23 @@ pub(crate) enum Outcome {
     Failed(Failure),
 }
 
+impl Outcome {
+    /// Whether the peer closed TCP instead of answering.
+    pub(crate) fn was_closed(&self) -> bool {
+        matches!(
+            self,
+            Self::Failed(Failure::Mpa(Error::ClosedInStartup | Error::TcpLost))
+        )
+    }
+}
+
 /// Why a startup failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// TCP could not connect, or was lost.
     Tcp(io::Error),
     /// MPA failed.
-    Mpa(dgiwarp_llp_tcp_mpa::Error),
+    Mpa(Error),
     /// Our own request cannot be said.
     Config(ConfigError),
 }
@@ -110,7 +124,10 @@ struct Startup {
     stream: TcpStream,
     peer: SocketAddr,
     context: u64,
+    /// Of the present stage.
     deadline: Instant,
+    /// Of all stages.
+    until: Instant,
     stage: Stage,
     /// The listener that it came from.
     listener: Option<usize>,
@@ -122,6 +139,8 @@ enum Stage {
     Connecting(MpaConfig, Vec<u8>),
     /// The frames are exchanged.
     Exchanging(Box<Connection>),
+    /// It was refused, and is only read to its end.
+    Leaving,
 }
 
 /// Names a listener among [`Startups`].
@@ -129,9 +148,9 @@ enum Stage {
 pub(crate) struct ListenerId(usize);
 
 impl Startups {
-    pub(crate) fn new() -> Result<Self, Error> {
+    pub(crate) fn new() -> Result<Self, crate::Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+            .map_err(|errno| crate::Error::system("cannot make an epoll set")(errno.into()))?;
         Ok(Self {
             epoll,
             table: Mutex::default(),
@@ -150,18 +169,23 @@ impl Startups {
         table.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Begins to connect. The outcome carries `context`.
+    /// Begins to connect, from a bound socket if there is one. The outcome carries `context`.
     pub(crate) fn connect(
         &self,
+        from: Option<Socket>,
         to: SocketAddr,
         mpa: MpaConfig,
         private_data: &[u8],
         context: u64,
     ) -> io::Result<()> {
-        self.connect_from(None, to, mpa, private_data, context)
+        let stream = match from {
+            Some(socket) => tcp::connect_on(socket, to)?,
+            None => tcp::begin_connect(None, to)?,
+        };
+        self.exchange_over(stream, to, mpa, private_data, context)
     }
 
-    /// The same, from a certain address of ours.
+    /// Begins to connect from a certain address of ours.
     pub(crate) fn connect_from(
         &self,
         from: Option<IpAddr>,
@@ -171,13 +195,52 @@ impl Startups {
         context: u64,
     ) -> io::Result<()> {
         let stream = tcp::begin_connect(from, to)?;
-        let deadline = clock::now() + mpa.startup_timeout;
+        self.exchange_over(stream, to, mpa, private_data, context)
+    }
+
+    fn exchange_over(
+        &self,
+        stream: TcpStream,
+        to: SocketAddr,
+        mpa: MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> io::Result<()> {
+        let now = clock::now();
         self.add(Startup {
             stream,
             peer: to,
             context,
-            deadline,
+            deadline: now + mpa.startup_timeout.min(TCP_HAS),
+            until: now + mpa.startup_timeout,
             stage: Stage::Connecting(mpa, private_data.to_vec()),
+            listener: None,
+        })
+    }
+
+    /// Ends a startup that is not over; nothing comes of it.
+    pub(crate) fn abandon(&self, context: u64) {
+        let mut table = self.table.lock();
+        let theirs = table
+            .entries
+            .iter()
+            .find(|(_, entry)| matches!(entry, Entry::Startup(it) if it.is_of(context)));
+        if let Some(key) = theirs.map(|(key, _)| key) {
+            self.remove(&mut table, key);
+        }
+    }
+
+    /// Reads a connection that has nothing more to say to its end, so that closing it does not reset it before the peer has read what was said.
+    pub(crate) fn see_off(&self, stream: TcpStream) -> io::Result<()> {
+        let peer = stream.peer_addr()?;
+        let until = clock::now() + LINGER_FOR;
+        self.add(Startup {
+            stream,
+            peer,
+            context: 0,
+            deadline: until,
+            until,
+            stage: Stage::Leaving,
             listener: None,
         })
     }
@@ -264,7 +327,7 @@ impl Startups {
         let key = entry.key();
         let flags = match startup.stage {
             Stage::Connecting(..) => EpollFlags::EPOLLOUT,
-            Stage::Exchanging(_) => EpollFlags::EPOLLIN,
+            Stage::Exchanging(_) | Stage::Leaving => EpollFlags::EPOLLIN,
         };
         self.epoll
             .add(&startup.stream, EpollEvent::new(flags, token(key)))?;
@@ -334,6 +397,7 @@ impl Startups {
                 peer,
                 context: listener.context,
                 deadline: now + config.startup_timeout,
+                until: now + config.startup_timeout,
                 stage: Stage::Exchanging(Box::new(Connection::responder(now, config))),
                 listener: Some(key),
             };
@@ -355,7 +419,12 @@ impl Startups {
             Step::Connected => {
                 let mut event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
                 let _ = self.epoll.modify(&startup.stream, &mut event);
+                let before = std::mem::replace(&mut startup.deadline, startup.until);
+                let until = startup.until;
+                table.deadlines.remove(&(before, key));
+                table.deadlines.insert((until, key));
             }
+            Step::Left => drop(self.remove(table, key)),
             Step::Event(event, rest) => self.end(table, key, Ok((event, rest))),
             Step::Failed(failure) => self.end(table, key, Err(failure)),
         }
@@ -368,14 +437,15 @@ impl Startups {
             None => return,
         };
         let failure = match &mut startup.stage {
-            Stage::Connecting(..) => Failure::Tcp(io::ErrorKind::TimedOut.into()),
+            Stage::Leaving => return drop(self.remove(table, key)),
+            Stage::Connecting(..) => timed_out(),
             Stage::Exchanging(connection) => {
                 // The time of all is up; MPA's own began later, with TCP's connection.
                 let until = connection.poll_timeout().map_or(now, |own| own.max(now));
                 connection.handle_timeout(until);
                 match connection.poll_event() {
                     Some(Event::Failed(error)) => Failure::Mpa(error),
-                    Some(_) | None => Failure::Tcp(io::ErrorKind::TimedOut.into()),
+                    Some(_) | None => timed_out(),
                 }
             }
         };
@@ -396,7 +466,9 @@ impl Startups {
                 stream: startup.stream,
                 rest,
             },
-            (Ok(_), Stage::Connecting(..)) => unreachable!("events come from the exchange"),
+            (Ok(_), Stage::Connecting(..) | Stage::Leaving) => {
+                unreachable!("events come from the exchange")
+            }
             (Err(failure), _) => Outcome::Failed(failure),
         };
         self.over.lock().push_back(Over {
@@ -406,6 +478,10 @@ impl Startups {
             outcome,
         });
     }
+}
+
+fn timed_out() -> Failure {
+    Failure::Tcp(io::Error::from_raw_os_error(nix::libc::ETIMEDOUT))
 }
 
 fn token(key: usize) -> u64 {
@@ -421,9 +497,20 @@ enum Step {
     /// The startup is over, with what arrived behind its last frame.
     Event(Event, Vec<u8>),
     Failed(Failure),
+    /// One that was refused is at its end.
+    Left,
 }
 
 impl Startup {
+    /// Whether it connects to somebody, under this number.
+    fn is_of(&self, context: u64) -> bool {
+        let connects = match self.stage {
+            Stage::Connecting(..) | Stage::Exchanging(_) => self.listener.is_none(),
+            Stage::Leaving => false,
+        };
+        connects && self.context == context
+    }
+
     fn step(&mut self) -> Step {
         match &mut self.stage {
             Stage::Connecting(mpa, private_data) => {
@@ -436,6 +523,7 @@ impl Startup {
                 }
             }
             Stage::Exchanging(connection) => exchange(&self.stream, connection),
+            Stage::Leaving => leave(&self.stream),
         }
     }
 }
@@ -449,6 +537,12 @@ fn request(
     if let Some(error) = stream.take_error().map_err(Failure::Tcp)? {
         return Err(Failure::Tcp(error));
     }
+    if tcp::is_own_end(stream) {
+        let refused = io::Error::from_raw_os_error(nix::libc::ECONNREFUSED);
+        return Err(Failure::Tcp(refused));
+    }
+    // Whoever decides may take long, but a host that is gone is found.
+    watchdog::keep_alive(stream, TCP_HAS).map_err(Failure::Tcp)?;
     let config = MpaConfig {
         emss: tcp::emss(stream).map_err(Failure::Tcp)?,
         rtr: mpa.rtr.intersection(RTR),
@@ -490,6 +584,22 @@ fn exchange(mut stream: &TcpStream, mpa: &mut Connection) -> Step {
             let _ = mpa.handle_input(now, &mut rest);
         }
     }
+}
+
+/// Reads what nobody wants.
+fn leave(mut stream: &TcpStream) -> Step {
+    let mut buffer = [0; FRAME];
+    // Bounded: a peer that goes on sending is given its turn again, until its time is over.
+    for _ in 0..ACCEPTS {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Step::Left,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Wait,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return Step::Left,
+        }
+    }
+    Step::Wait
 }
 
 /// The startup's event, and what arrived behind its last frame.

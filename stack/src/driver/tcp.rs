@@ -18,23 +18,47 @@ pub(crate) const BACKLOG: i32 = 1024;
 
 /// Begins to open a TCP connection; the socket is writable once it is open or has failed. `from` is an address of ours, if it matters.
 pub(crate) fn begin_connect(from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    if let Some(from) = from {
-        // The kernel chooses the port when the other end is known, so that it is not used up for all others. An old one chooses now.
-        let _ = setsockopt(&socket, sockopt::IpBindAddressNoPort, &true);
-        let scope = match to {
-            SocketAddr::V6(to) => to.scope_id(),
-            SocketAddr::V4(_) => 0,
-        };
-        socket.bind(&with_scope(from, scope).into())?;
-    }
+    let socket = match from {
+        Some(from) => {
+            let scope = match to {
+                SocketAddr::V6(to) => to.scope_id(),
+                SocketAddr::V4(_) => 0,
+            };
+            let options = PortOptions {
+                port_when_connected: true,
+                ..PortOptions::default()
+            };
+            bind(with_scope(from, scope), options)?
+        }
+        None => open(to)?,
+    };
+    connect_on(socket, to)
+}
+
+/// The same from a socket that is bound.
+pub(crate) fn connect_on(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
     match socket.connect(&to.into()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
         Err(error) => return Err(error),
     }
     prepare(socket.into())
+}
+
+fn open(family: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(family),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Whether a connection is one of a socket with itself: TCP makes it where nobody listens on a port that the system then chooses for
+/// our end.
+pub(crate) fn is_own_end(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(ours), Ok(theirs)) if ours == theirs)
 }
 
 fn with_scope(address: IpAddr, scope: u32) -> SocketAddr {
@@ -51,12 +75,15 @@ pub(crate) fn listen(on: SocketAddr) -> io::Result<TcpListener> {
 
 /// Opens a socket on a port, for listening or for connecting from there.
 pub(crate) fn bind(on: SocketAddr, options: PortOptions) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(on), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = open(on)?;
     // A server that is started again need not wait for old connections. TCP gives a second listener EADDRINUSE all the same.
     socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
     if on.is_ipv6() {
         socket.set_only_v6(options.only_v6)?;
+    }
+    if options.port_when_connected {
+        // So that it is not used up for all other peers. An old kernel chooses now.
+        let _ = setsockopt(&socket, sockopt::IpBindAddressNoPort, &true);
     }
     mark(&socket, on, options)?;
     socket.bind(&on.into())?;

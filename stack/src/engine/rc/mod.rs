@@ -173,6 +173,11 @@ impl RcEngine {
         }
     }
 
+    /// Whether this end may send: the Initiator's always, the Responder's once the peer has sent something (RFC 5044 §7.1.2).
+    pub(crate) fn may_send(&self) -> bool {
+        self.mpa.may_send()
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let deadlines = [
