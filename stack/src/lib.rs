@@ -85,7 +85,8 @@ pub use counters::QpCounters;
 pub use cq::{CompChannel, Cq};
 pub use dgiwarp_llp_tcp_mpa::{
     Config as MpaConfig, Error as MpaError, Established, FrameError as MpaFrameError, Negotiation,
-    ReadDepths, Rejection, Request as MpaRequest, Revision as MpaRevision, RtrSet,
+    ReadDepth as MpaReadDepth, ReadDepths, Rejection, Request as MpaRequest,
+    Revision as MpaRevision, Role as MpaRole, RtrSet,
 };
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};

@@ -417,6 +417,12 @@ impl RcQp {
         Ok(())
     }
 
+    /// Lets work requests be posted before there is a connection: they wait for it. For a QP that a [`ConnectionChannel`](crate::ConnectionChannel) is going to
+    /// connect and whose program counts on posting (`ibv_modify_qp(3)` to ready-to-send before `rdma_accept(3)`).
+    pub fn open(&self) {
+        self.shared.open();
+    }
+
     /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). Receives that are posted
     /// later stay until it is called again.
     pub fn flush(&self) {
@@ -707,6 +713,12 @@ impl RcRequest {
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.asked.peer
+    }
+
+    /// Our address and TCP port that it came to; `None` if the connection is gone already.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.asked.stream.local_addr().ok()
     }
 
     /// What the request says.

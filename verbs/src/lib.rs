@@ -22,6 +22,7 @@ mod at_exit;
 mod batch;
 mod batch_calls;
 mod cm;
+mod connectable;
 mod context;
 mod cq;
 mod cq_poll;
@@ -143,12 +144,19 @@ pub EXPORTS;
         "ibv_query_gid_type" => device::ibv_query_gid_type;
     }
     "RDMACM_1.0" {
+        "rdma_accept" => cm::rdma_accept;
         "rdma_ack_cm_event" => cm::rdma_ack_cm_event;
         "rdma_bind_addr" => cm::rdma_bind_addr;
+        "rdma_connect" => cm::rdma_connect;
         "rdma_create_event_channel" => cm::rdma_create_event_channel;
         "rdma_create_id" => cm::rdma_create_id;
+        "rdma_create_qp" => cm::rdma_create_qp;
+        "rdma_create_qp_ex" => cm::rdma_create_qp_ex;
         "rdma_destroy_event_channel" => cm::rdma_destroy_event_channel;
         "rdma_destroy_id" => cm::rdma_destroy_id;
+        "rdma_destroy_qp" => cm::rdma_destroy_qp;
+        "rdma_disconnect" => cm::rdma_disconnect;
+        "rdma_event_str" => names::rdma_event_str;
         "rdma_free_devices" => cm::rdma_free_devices;
         "rdma_get_cm_event" => cm::rdma_get_cm_event;
         "rdma_get_devices" => cm::rdma_get_devices;
@@ -156,13 +164,18 @@ pub EXPORTS;
         "rdma_get_src_port" => cm::rdma_get_src_port;
         "rdma_join_multicast" => cm::rdma_join_multicast;
         "rdma_leave_multicast" => cm::rdma_leave_multicast;
+        "rdma_listen" => cm::rdma_listen;
         "rdma_migrate_id" => cm::rdma_migrate_id;
+        "rdma_reject" => cm::rdma_reject;
         "rdma_resolve_addr" => cm::rdma_resolve_addr;
         "rdma_resolve_route" => cm::rdma_resolve_route;
-        "rdma_event_str" => names::rdma_event_str;
     }
     "RDMACM_1.1" {
         "rdma_join_multicast_ex" => cm::rdma_join_multicast_ex;
+    }
+    "RDMACM_1.2" {
+        "rdma_establish" => cm::rdma_establish;
+        "rdma_init_qp_attr" => cm::rdma_init_qp_attr;
     }
 }
 

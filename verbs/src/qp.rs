@@ -12,12 +12,16 @@ use crate::inline::InlineRing;
 use crate::memory::Pd;
 use crate::qp_state::{Attributes, QpState, Service};
 use crate::srq::Srq;
-use crate::{ah, context};
+use crate::{ah, connectable, context};
 use dgiwarp::{Pairing, PostFailure, RcQp, RecvWr, UcQp, UdQp};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What `rdma_init_qp_attr(3)` has as the peer's number: rdma_cm connects the queue pair, and the program's own steps to ready-to-send change what it
+/// is told about it only. No queue pair has this number.
+pub(crate) const CM_PEER: u32 = 1;
 
 /// The stack's queue pair.
 pub(crate) enum Transport {
@@ -35,7 +39,7 @@ impl Transport {
         }
     }
 
-    fn service(&self) -> Service {
+    pub(crate) fn service(&self) -> Service {
         match self {
             Self::Ud(_) => Service::UnreliableDatagram,
             Self::Uc(_) => Service::UnreliableConnected,
@@ -153,6 +157,18 @@ impl Qp {
 }
 
 impl Qp {
+    /// rdma_cm has moved the queue pair on.
+    ///
+    /// # Safety
+    /// `c` is the program's pointer to this queue pair, in a call of the program's.
+    pub(crate) unsafe fn follow(&self, c: *mut ibv_qp, change: impl FnOnce(&mut Attributes)) {
+        let mut attributes = self.lock();
+        change(&mut attributes);
+        self.state.store(attributes.state.code(), Ordering::Release);
+        // SAFETY: the caller's contract; programs read this field.
+        unsafe { (*c).state = self.state().code() };
+    }
+
     /// The steps of a reliable queue pair that its connection follows. They fail for no reason of the network.
     fn connect(
         &self,
@@ -161,6 +177,12 @@ impl Qp {
         after: &Attributes,
         mask: c_int,
     ) -> Result<(), Errno> {
+        if after.dest_qpn == CM_PEER {
+            if mask & IBV_QP_SQ_PSN != 0 {
+                qp.open();
+            }
+            return Ok(());
+        }
         if mask & IBV_QP_DEST_QPN != 0 {
             let (to, source) = ah::ends(context, &after.av)?;
             let pairing = Pairing {
@@ -183,8 +205,11 @@ impl Qp {
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the program passes a live queue pair and does not use it any more.
-    errno_value(|| unsafe { Object::<Qp>::release(qp.cast()) }.map(drop))
+    errno_value(|| {
+        connectable::leave(qp);
+        // SAFETY: the program passes a live queue pair and does not use it any more.
+        unsafe { Object::<Qp>::release(qp.cast()) }.map(drop)
+    })
 }
 
 pub(crate) unsafe extern "C" fn ibv_modify_qp(

@@ -13,7 +13,7 @@ use crate::inline::InlineRing;
 use crate::memory::{Pd, domain};
 use crate::qp::{Qp, QpFace, Transport};
 use crate::qp_state::{Attributes, QpState, Service};
-use crate::{errno, limits, srq};
+use crate::{connectable, errno, limits, srq};
 use dgiwarp::{RcQpAttr, UcQpAttr, UdQpAttr};
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -164,8 +164,13 @@ unsafe fn make(
     if send_ops.is_some() {
         batch_calls::fill(&mut face.ex);
     }
-    let cap = qp.cap;
-    Ok((Object::create(face, qp).cast(), cap))
+    let (cap, qpn) = (qp.cap, qp.qp.qpn());
+    let reliable = qp.qp.service() == Service::ReliableConnected;
+    let made = Object::create(face, qp).cast();
+    if reliable {
+        connectable::enter(qpn, made);
+    }
+    Ok((made, cap))
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(

@@ -145,19 +145,12 @@ pub UNSUPPORTED;
         "rbind" => minus_one;
         "rclose" => minus_one;
         "rconnect" => minus_one;
-        "rdma_accept" => minus_one;
-        "rdma_connect" => minus_one;
         "rdma_create_ep" => minus_one;
-        "rdma_create_qp" => minus_one;
-        "rdma_create_qp_ex" => minus_one;
         "rdma_create_srq" => minus_one;
         "rdma_create_srq_ex" => minus_one;
-        "rdma_disconnect" => minus_one;
         "rdma_get_request" => minus_one;
         "rdma_getaddrinfo" => minus_one;
-        "rdma_listen" => minus_one;
         "rdma_notify" => minus_one;
-        "rdma_reject" => minus_one;
         "rdma_set_option" => minus_one;
         "rfcntl" => minus_one;
         "rgetpeername" => minus_one;
@@ -183,13 +176,8 @@ pub UNSUPPORTED;
         "rwrite" => minus_one;
         "rwritev" => minus_one;
         "rdma_destroy_ep" => nothing;
-        "rdma_destroy_qp" => nothing;
         "rdma_destroy_srq" => nothing;
         "rdma_freeaddrinfo" => nothing;
-    }
-    "RDMACM_1.2" {
-        "rdma_establish" => minus_one;
-        "rdma_init_qp_attr" => minus_one;
     }
     "RDMACM_1.3" {
         "rdma_get_remote_ece" => minus_one;

@@ -13,6 +13,7 @@ use std::ptr;
 use std::sync::Arc;
 
 /// `enum rdma_cm_event_type`.
+#[allow(dead_code, reason = "datagram services and groups use the others")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventType {
     AddrResolved,
@@ -74,6 +75,7 @@ pub(crate) struct Told {
 }
 
 /// What it is told of the peer. Private data is added.
+#[allow(dead_code, reason = "datagram services use the other")]
 pub(crate) enum Param {
     Connection(rdma_conn_param),
     Datagram(rdma_ud_param),

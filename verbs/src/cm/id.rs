@@ -3,7 +3,7 @@
 use super::channel::{EventQueue, Happening, queue};
 use super::device::Device;
 use super::event::{self, EventType, What};
-use super::tcp::Tcp;
+use super::tcp::{self, Tcp};
 use super::udp::Udp;
 use super::{address, device};
 use crate::abi::{
@@ -12,6 +12,7 @@ use crate::abi::{
 };
 use crate::ffi::{CPointer, Facade, Object, entry, minus_one, store};
 use crate::gid::to_gid;
+use dgiwarp::ConnectionEvent;
 use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -100,8 +101,12 @@ fn ids() -> MutexGuard<'static, BTreeMap<u64, Arc<Id>>> {
 
 /// Queues what the stack tells of an identifier; what it tells of one that is gone is forgotten.
 pub(crate) fn tell(key: u64, what: What) {
-    let id = ids().get(&key).cloned();
-    if let Some(id) = id {
+    let Some(id) = ids().get(&key).cloned() else {
+        return;
+    };
+    // Strangers may ask faster than the program answers.
+    let is_request = matches!(what, What::Connection(ConnectionEvent::Request { .. }));
+    if !is_request || tcp::has_room(&id) {
         id.push(what);
     }
 }
@@ -408,7 +413,11 @@ pub(crate) unsafe fn destroy(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
         Transport::Closed => {}
     }
     let queue = Arc::clone(&id.queue());
-    drop(queue.remove_all(&id));
+    for happening in queue.remove_all(&id) {
+        if let What::Connection(ConnectionEvent::Request { request, .. }) = happening.what {
+            tcp::refuse(&*device::device()?, request);
+        }
+    }
     // SAFETY: the caller's contract.
     unsafe { forget_event(pointer) }?;
     id.await_acknowledgements();

@@ -86,7 +86,7 @@ fn resolve_route(id: &Arc<Id>) -> Result<(), Errno> {
 }
 
 /// `enum ibv_mtu` of the port.
-fn active_mtu(id: &Id) -> Result<u8, Errno> {
+pub(crate) fn active_mtu(id: &Id) -> Result<u8, Errno> {
     let device = id.attach()?;
     let mut attr = ibv_port_attr::default();
     // SAFETY: the device's context, and room for the result.

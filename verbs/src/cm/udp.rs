@@ -271,9 +271,10 @@ pub(crate) fn source(local: SocketAddr, to: IpAddr) -> Option<(u8, u32)> {
 /// Makes the identifier that is to answer a question.
 fn asked(listener: &Arc<Id>, request: ServiceRequest) -> Result<Told, Errno> {
     let c = listener.c();
+    let waits = listener.lock().waits;
     let making = Making {
         // SAFETY: a listener that events are fetched for is alive, and this field changes in calls of the program only, of which this is one.
-        channel: Some(CPointer(unsafe { (*c).channel })),
+        channel: (!waits).then_some(CPointer(unsafe { (*c).channel })),
         // SAFETY: as above.
         context: unsafe { (*c).context },
         // SAFETY: as above.

@@ -1,0 +1,326 @@
+//! Queue pairs of identifiers: `rdma_create_qp(3)`, with what the program leaves out, and the attributes of their states.
+
+use super::id::{self, Id, Transport};
+use super::udp;
+use crate::abi::{
+    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS,
+    IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_INIT_ATTR_PD, IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, rdma_cm_id,
+};
+use crate::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
+use crate::ffi::{entry, minus_one};
+use crate::limits::MAX_RD_ATOMIC;
+use crate::qp::{CM_PEER, ibv_destroy_qp, ibv_modify_qp};
+use crate::qp_create::{create_qp_ex, ibv_create_qp};
+use crate::qp_state::QpState;
+use nix::errno::Errno;
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+
+/// The attributes that take a queue pair of this identifier to a state, and their mask.
+fn attributes(id: &Id, to: QpState) -> Result<(ibv_qp_attr, c_int), Errno> {
+    if is_datagram(id) {
+        return udp::queue_pair_attributes(to).ok_or(Errno::EINVAL);
+    }
+    let blank = ibv_qp_attr {
+        qp_state: to.code(),
+        ..ibv_qp_attr::default()
+    };
+    match to {
+        QpState::Init => Ok((
+            ibv_qp_attr {
+                port_num: 1,
+                qp_access_flags: IBV_ACCESS_REMOTE_WRITE
+                    | IBV_ACCESS_REMOTE_READ
+                    | IBV_ACCESS_REMOTE_ATOMIC,
+                ..blank
+            },
+            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+        )),
+        QpState::ReadyToReceive => Ok((
+            ibv_qp_attr {
+                path_mtu: 5,
+                dest_qp_num: CM_PEER,
+                max_dest_rd_atomic: MAX_RD_ATOMIC,
+                ah_attr: way(id)?,
+                ..blank
+            },
+            IBV_QP_STATE
+                | IBV_QP_AV
+                | IBV_QP_PATH_MTU
+                | IBV_QP_DEST_QPN
+                | IBV_QP_RQ_PSN
+                | IBV_QP_MAX_DEST_RD_ATOMIC
+                | IBV_QP_MIN_RNR_TIMER,
+        )),
+        QpState::ReadyToSend => Ok((
+            ibv_qp_attr {
+                timeout: 14,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                max_rd_atomic: MAX_RD_ATOMIC,
+                ..blank
+            },
+            IBV_QP_STATE
+                | IBV_QP_SQ_PSN
+                | IBV_QP_TIMEOUT
+                | IBV_QP_RETRY_CNT
+                | IBV_QP_RNR_RETRY
+                | IBV_QP_MAX_QP_RD_ATOMIC,
+        )),
+        QpState::Reset | QpState::Error => Err(Errno::EINVAL),
+    }
+}
+
+/// How the peer is addressed.
+fn way(id: &Id) -> Result<ibv_ah_attr, Errno> {
+    let (local, peer) = {
+        let inner = id.lock();
+        inner.local.zip(inner.peer).ok_or(Errno::EINVAL)?
+    };
+    let sgid_index = udp::source(local, peer.ip()).map_or(0, |(index, _)| index);
+    Ok(udp::attributes(peer.ip(), sgid_index, 64))
+}
+
+fn is_datagram(id: &Id) -> bool {
+    match id.lock().transport {
+        Transport::Udp(_) => true,
+        Transport::Tcp(_) | Transport::Closed => false,
+    }
+}
+
+/// Completion queues that the program leaves out, each with a channel of its own, so that the inline functions of
+/// `rdma_verbs.h` can wait.
+///
+/// # Safety
+/// `c` is a live identifier of the device, in a call of the program's.
+unsafe fn add_queues(c: *mut rdma_cm_id, init: &mut ibv_qp_init_attr) -> Result<(), Errno> {
+    if init.send_cq.is_null() {
+        // SAFETY: the caller's contract.
+        let (channel, cq) = unsafe { add_queue(c, init.cap.max_send_wr) }?;
+        // SAFETY: the caller's contract.
+        unsafe { (*c).send_cq_channel = channel };
+        // SAFETY: the caller's contract.
+        unsafe { (*c).send_cq = cq };
+        init.send_cq = cq;
+    }
+    if init.recv_cq.is_null() {
+        // SAFETY: the caller's contract.
+        let (channel, cq) = unsafe { add_queue(c, init.cap.max_recv_wr) }?;
+        // SAFETY: the caller's contract.
+        unsafe { (*c).recv_cq_channel = channel };
+        // SAFETY: the caller's contract.
+        unsafe { (*c).recv_cq = cq };
+        init.recv_cq = cq;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As for [`add_queues`].
+unsafe fn add_queue(
+    c: *mut rdma_cm_id,
+    depth: u32,
+) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
+    // SAFETY: the caller's contract.
+    let verbs = unsafe { (*c).verbs };
+    // SAFETY: an open context.
+    let channel = unsafe { ibv_create_comp_channel(verbs) };
+    if channel.is_null() {
+        return Err(Errno::last());
+    }
+    let depth = c_int::try_from(depth.max(1)).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: an open context and a live channel.
+    let cq = unsafe { ibv_create_cq(verbs, depth, c.cast(), channel, 0) };
+    if cq.is_null() {
+        let errno = Errno::last();
+        // SAFETY: just made, and nobody's.
+        unsafe { ibv_destroy_comp_channel(channel) };
+        return Err(errno);
+    }
+    Ok((channel, cq))
+}
+
+/// Destroys the queues that [`add_queues`] made.
+///
+/// # Safety
+/// As for [`add_queues`], and nothing uses the queues any more.
+pub(crate) unsafe fn drop_queues(c: *mut rdma_cm_id) {
+    // SAFETY: the caller's contract.
+    let id = unsafe { &mut *c };
+    for (cq, channel) in [
+        (&mut id.send_cq, &mut id.send_cq_channel),
+        (&mut id.recv_cq, &mut id.recv_cq_channel),
+    ] {
+        if !cq.is_null() {
+            // SAFETY: made by `add_queue`.
+            unsafe { ibv_destroy_cq(*cq) };
+            *cq = ptr::null_mut();
+        }
+        if !channel.is_null() {
+            // SAFETY: made by `add_queue`.
+            unsafe { ibv_destroy_comp_channel(*channel) };
+            *channel = ptr::null_mut();
+        }
+    }
+}
+
+/// Makes a queue pair with `make` and moves it on as far as it can be without a peer.
+///
+/// # Safety
+/// `c` is NULL or a live identifier, and `init` attributes whose pointers are live or NULL.
+unsafe fn create(
+    c: *mut rdma_cm_id,
+    init: *mut ibv_qp_init_attr,
+    pd: *mut ibv_pd,
+    make: impl FnOnce(*mut ibv_pd) -> *mut ibv_qp,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    let id = unsafe { id::id(c) }?;
+    if init.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the caller's contract.
+    let shown = unsafe { &*c };
+    let (verbs, srq) = (shown.verbs, shown.srq);
+    if verbs.is_null() || !shown.qp.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let pd = if pd.is_null() { shown.pd } else { pd };
+    // SAFETY: a live protection domain; this field never changes.
+    if pd.is_null() || unsafe { (*pd).context } != verbs {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: not NULL, so the program's attributes.
+    let init = unsafe { &mut *init };
+    if init.srq.is_null() {
+        init.srq = srq;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { add_queues(c, init) }.inspect_err(|_| {
+        // SAFETY: nothing uses them yet.
+        unsafe { drop_queues(c) };
+    })?;
+    let made = make(pd);
+    let moved = if made.is_null() {
+        Err(Errno::last())
+    } else {
+        // SAFETY: just made.
+        unsafe { move_on(id, made) }
+    };
+    if let Err(errno) = moved {
+        if !made.is_null() {
+            // SAFETY: just made, and nobody's.
+            unsafe { ibv_destroy_qp(made) };
+        }
+        // SAFETY: nothing uses them any more.
+        unsafe { drop_queues(c) };
+        return Err(errno);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { (*c).qp = made };
+    // SAFETY: the caller's contract.
+    unsafe { (*c).pd = pd };
+    Ok(())
+}
+
+/// A connected queue pair waits in INIT for its connection; a datagram queue pair needs none.
+///
+/// # Safety
+/// `qp` is live.
+unsafe fn move_on(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
+    if is_datagram(id) {
+        // SAFETY: the caller's contract.
+        return unsafe { udp::make_ready(qp) };
+    }
+    let (mut attr, mask) = attributes(id, QpState::Init)?;
+    // SAFETY: live, by the caller's contract.
+    match unsafe { ibv_modify_qp(qp, &raw mut attr, mask) } {
+        0 => Ok(()),
+        status => Err(Errno::from_raw(status)),
+    }
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_qp(
+    c: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the program passes live objects.
+    let make = |pd| unsafe { ibv_create_qp(pd, init) };
+    // SAFETY: the program passes a live identifier and valid attributes.
+    minus_one(|| unsafe { create(c, init, pd, make) }.map(|()| 0))
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
+    c: *mut rdma_cm_id,
+    init: *mut ibv_qp_init_attr_ex,
+) -> c_int {
+    minus_one(|| {
+        if init.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: not NULL, so the program's attributes.
+        let mask = unsafe { (*init).comp_mask };
+        let pd = if mask & IBV_QP_INIT_ATTR_PD == 0 {
+            ptr::null_mut()
+        } else {
+            // SAFETY: the mask says that the field is there.
+            unsafe { (*init).pd }
+        };
+        let make = |pd| {
+            // SAFETY: as above; rdma_create_qp(3) gives the identifier's own if there is none.
+            unsafe { (*init).pd = pd };
+            // SAFETY: as above.
+            unsafe { (*init).comp_mask = mask | IBV_QP_INIT_ATTR_PD };
+            // SAFETY: the attributes are valid; the context is not looked at.
+            unsafe { create_qp_ex(ptr::null_mut(), init) }
+        };
+        // SAFETY: the program passes a live identifier; the struct begins as the plain one does.
+        unsafe { create(c, init.cast(), pd, make) }.map(|()| 0)
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_qp(c: *mut rdma_cm_id) {
+    entry((), || {
+        // SAFETY: the program passes a live identifier.
+        if unsafe { id::id(c) }.is_err() {
+            return;
+        }
+        // SAFETY: as above.
+        let qp = unsafe { (*c).qp };
+        if !qp.is_null() {
+            // SAFETY: made by `rdma_create_qp`, and not used any more.
+            unsafe { ibv_destroy_qp(qp) };
+            // SAFETY: as above.
+            unsafe { (*c).qp = ptr::null_mut() };
+        }
+        // SAFETY: the queue pair that used them is gone.
+        unsafe { drop_queues(c) };
+    });
+}
+
+pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
+    c: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live identifier.
+        let id = unsafe { id::id(c) }?;
+        if attr.is_null() || mask.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: not NULL; the program says the state.
+        let code: c_uint = unsafe { (*attr).qp_state };
+        let (filled, needed) = attributes(id, QpState::from_code(code)?)?;
+        // SAFETY: room for the attributes.
+        unsafe { attr.write(filled) };
+        // SAFETY: room for the mask.
+        unsafe { mask.write(needed) };
+        Ok(0)
+    })
+}

@@ -1,0 +1,62 @@
+//! A peer's request becomes an identifier of its own.
+
+use super::device;
+use super::event::{EventType, Told};
+use super::id::{self, Id, Making, State, Transport};
+use super::{address, resolve, tcp};
+use crate::ffi::CPointer;
+use dgiwarp::RcRequest;
+use nix::errno::Errno;
+use std::sync::Arc;
+
+/// What the program is told. A request for which there is no memory or no device any more is refused.
+pub(crate) fn tell(listener: &Arc<Id>, request: RcRequest) -> Option<Told> {
+    let mut request = Some(request);
+    let told = make(listener, &mut request);
+    if let (Some(request), Ok(device)) = (request, device::device()) {
+        tcp::refuse(&device, request);
+    }
+    told.ok()
+}
+
+fn make(listener: &Arc<Id>, request: &mut Option<RcRequest>) -> Result<Told, Errno> {
+    let device = device::device()?;
+    let c = listener.c();
+    let (waits, options) = {
+        let inner = listener.lock();
+        (inner.waits, inner.options)
+    };
+    // SAFETY: alive as long as the program asks for its events; destroying it waits for them.
+    let shown = unsafe { &*c };
+    let making = Making {
+        channel: (!waits).then_some(CPointer(shown.channel)),
+        context: shown.context,
+        port_space: shown.ps,
+    };
+    // SAFETY: the listener's channel, from which this event comes.
+    let new = unsafe { id::create(&making) }?;
+    // SAFETY: just made.
+    let id = Arc::clone(unsafe { id::id(new) }?);
+    id.attach()?;
+    let mtu = resolve::active_mtu(&id)?;
+    let mut inner = id.lock();
+    let arrived = request.take().ok_or(Errno::EINVAL)?;
+    let program = |it| address::canonical(address::from_socket(it, device.port_offset));
+    inner.local = arrived.local_addr().map(program);
+    // Its port is one of the system's choice.
+    inner.peer = Some(address::canonical(arrived.peer()));
+    inner.options = options;
+    inner.state = State::Requested;
+    let Transport::Tcp(tcp) = &mut inner.transport else {
+        return Err(Errno::EINVAL);
+    };
+    let (param, private_data) = tcp::take_request(tcp, arrived);
+    id.show(&inner);
+    id.show_path(&mut inner, mtu);
+    Ok(Told {
+        new: Some(new),
+        param,
+        private_data,
+        ..Told::new(EventType::ConnectRequest, 0)
+    })
+}
