@@ -3,12 +3,14 @@
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::context;
 use crate::cq_poll::Current;
-use crate::ffi::{CPointer, Facade, Object, entry, errno_value, minus_one, pointer, store};
+use crate::ffi::{
+    Attempt, CPointer, Facade, Object, entry, errno_value, is_nonblocking, minus_one, pointer,
+    store, waiting,
+};
 use crate::turns::Turns;
 use crate::{errno, limits, wc};
 use dgiwarp::{Rnic, Wc};
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -41,15 +43,13 @@ impl Channel {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queue of the next event. Waits for one unless the program made the descriptor non-blocking.
-    fn next(&self) -> Result<*mut ibv_cq, Errno> {
-        let flags = fcntl(&self.channel, FcntlArg::F_GETFL)?;
-        let block = !OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK);
+    /// The queue of the next event, if there is one.
+    fn next(&self) -> Option<*mut ibv_cq> {
         loop {
-            let id = self.channel.next_event(block).ok_or(Errno::EAGAIN)?;
+            let id = self.channel.next_event(false)?;
             // An event of a queue that was destroyed meanwhile is nobody's any more.
             if let Some(cq) = self.queues().get(&id) {
-                return Ok(cq.0);
+                return Some(cq.0);
             }
         }
     }
@@ -287,15 +287,20 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    minus_one(|| {
+    waiting(|| {
         // SAFETY: the program passes a live channel.
         let channel = unsafe { Object::<Arc<Channel>>::state(channel) }?;
-        let found = channel.next()?;
+        let Some(found) = channel.next() else {
+            if is_nonblocking(&channel.channel)? {
+                return Err(Errno::EAGAIN);
+            }
+            return Ok(Attempt::Wait(channel.channel.as_fd().as_raw_fd()));
+        };
         // SAFETY: a queue of this channel; the program may not destroy it while it waits for its events.
         *unsafe { Object::<Arc<Cq>>::state(found.cast()) }?.unacknowledged() += 1;
         // SAFETY: the same queue; this field never changes.
@@ -303,7 +308,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         // SAFETY: the program passes room for the pointer.
         unsafe { store(cq, found) }?;
         // SAFETY: and for the context.
-        unsafe { store(cq_context, program_context) }.map(|()| 0)
+        unsafe { store(cq_context, program_context) }.map(|()| Attempt::Done)
     })
 }
 

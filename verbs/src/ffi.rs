@@ -3,8 +3,10 @@
 
 use crate::async_event::announce_fatal;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::os::fd::{AsFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,8 +19,42 @@ pub(crate) fn is_fatal() -> bool {
     FATAL.load(Ordering::Acquire)
 }
 
+mod cancellation {
+    use std::ffi::c_int;
+
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    }
+
+    /// `PTHREAD_CANCEL_DISABLE`.
+    const DISABLE: c_int = 1;
+
+    /// Keeps `pthread_cancel` away from the thread: it would take effect in some system call of ours and unwind through
+    /// frames that hold locks. What comes meanwhile takes effect later, in the program's own calls or in
+    /// [`wait`](super::wait).
+    pub(super) struct Disabled(c_int);
+
+    impl Disabled {
+        pub(super) fn new() -> Self {
+            let mut old = 0;
+            // SAFETY: changes the calling thread's state alone, and writes the old one.
+            unsafe { pthread_setcancelstate(DISABLE, &raw mut old) };
+            Self(old)
+        }
+    }
+
+    impl Drop for Disabled {
+        fn drop(&mut self) {
+            let mut old = 0;
+            // SAFETY: as above, with a state that was in force before.
+            unsafe { pthread_setcancelstate(self.0, &raw mut old) };
+        }
+    }
+}
+
 /// Runs the body of an exported function; a panic becomes `failure` with errno `EIO` and marks the device fatal.
 pub(crate) fn entry<T>(failure: T, body: impl FnOnce() -> T) -> T {
+    let _disabled = cancellation::Disabled::new();
     // The closure's captures are not used again after a panic, except for objects that refuse work once FATAL is set.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         FATAL.store(true, Ordering::Release);
@@ -57,6 +93,55 @@ pub(crate) fn minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
             -1
         })
     })
+}
+
+/// What an attempt at a call that may have to wait comes to.
+pub(crate) enum Attempt {
+    /// It is done.
+    Done,
+    /// There is nothing yet; try again when this descriptor is readable.
+    Wait(RawFd),
+}
+
+/// For functions that return 0, or -1 and `errno`, and that wait. They are points of cancellation, as in rdma-core, where
+/// they read from a descriptor: programs end the threads that wait in them with `pthread_cancel`. So `attempt` may
+/// capture nothing that has to be dropped, and waiting is done outside of it.
+pub(crate) fn waiting(attempt: impl Fn() -> Result<Attempt, Errno>) -> c_int {
+    loop {
+        let outcome = entry(Err(Errno::EIO), &attempt);
+        match outcome {
+            Ok(Attempt::Done) => return 0,
+            Ok(Attempt::Wait(fd)) => {
+                if wait(fd) < 0 {
+                    return -1;
+                }
+            }
+            Err(errno) => {
+                errno.set();
+                return -1;
+            }
+        }
+    }
+}
+
+/// Waits until a descriptor is readable. Cancelling the thread unwinds from here, through frames without destructors.
+fn wait(fd: RawFd) -> c_int {
+    unsafe extern "C-unwind" {
+        fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
+    }
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry, valid for the call.
+    unsafe { poll(&raw mut entry, 1, -1) }
+}
+
+/// Whether the program made a descriptor that we gave it non-blocking.
+pub(crate) fn is_nonblocking(fd: impl AsFd) -> Result<bool, Errno> {
+    let flags = fcntl(fd, FcntlArg::F_GETFL)?;
+    Ok(OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK))
 }
 
 /// A type of ours that stands behind a C struct.

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Compiles a program of `tests/c`.
 fn compiled(name: &str, source: &str) -> Option<PathBuf> {
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
-    let arguments = ["-Wall", include, "-libverbs", "-lpthread"];
+    let arguments = ["-Wall", include, "-libverbs", "-lrdmacm", "-lpthread"];
     compile(name, &scratch(name), source, &arguments)
 }
 
@@ -90,4 +90,11 @@ fn completions_are_polled_one_by_one_and_queues_resized() {
 #[test]
 fn memory_is_registered_anew_and_opened_through_windows() {
     for_each_gid("memory", include_str!("c/memory.c"));
+}
+
+#[test]
+fn threads_that_wait_can_be_cancelled() {
+    if let Some(program) = compiled("cancel", include_str!("c/cancel.c")) {
+        runs(&program, &["0".into()]);
+    }
 }

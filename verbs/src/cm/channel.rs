@@ -3,7 +3,9 @@
 use super::event::{self, What};
 use super::id::Id;
 use crate::abi::{rdma_cm_event, rdma_event_channel};
-use crate::ffi::{Facade, Object, entry, minus_one, pointer, store};
+use crate::ffi::{
+    Attempt, Facade, Object, entry, is_nonblocking, minus_one, pointer, store, waiting,
+};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::VecDeque;
@@ -78,6 +80,18 @@ impl EventQueue {
         }
     }
 
+    /// The same without waiting.
+    pub(crate) fn try_next(&self) -> Option<Happening> {
+        while self.uncount() {
+            let mut happenings = self.lock();
+            if let Some(happening) = happenings.pop_front() {
+                happening.id.note_fetched();
+                return Some(happening);
+            }
+        }
+        None
+    }
+
     /// Takes away all that happened to one identifier.
     pub(crate) fn remove_all(&self, id: &Arc<Id>) -> Vec<Happening> {
         let mut happenings = self.lock();
@@ -99,16 +113,17 @@ impl EventQueue {
     }
 
     /// Takes back one count if there is one, without waiting, whatever the descriptor's mode is: another thread may have
-    /// taken it just now, and will find nothing.
-    fn uncount(&self) {
+    /// taken it just now, and will find nothing. Returns whether there was one.
+    fn uncount(&self) -> bool {
         let mut count = [0_u8; 8];
         let part = libc::iovec {
             iov_base: count.as_mut_ptr().cast(),
             iov_len: count.len(),
         };
         // SAFETY: one part, of as many octets as an event descriptor gives.
-        let _ =
+        let taken =
             unsafe { libc::preadv2(self.descriptor(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+        taken > 0
     }
 }
 
@@ -132,19 +147,24 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
     });
 }
 
-pub(crate) unsafe extern "C" fn rdma_get_cm_event(
+pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    minus_one(|| {
+    waiting(|| {
         // SAFETY: the program passes a live channel.
         let queue = unsafe { queue(channel) }?;
         if event.is_null() {
             return Err(Errno::EINVAL);
         }
-        let found = event::fetch(&queue)?;
+        let Some(found) = event::try_fetch(&queue) else {
+            if is_nonblocking(&queue.counter)? {
+                return Err(Errno::EAGAIN);
+            }
+            return Ok(Attempt::Wait(queue.descriptor()));
+        };
         // SAFETY: and room for the pointer.
-        unsafe { store(event, found) }.map(|()| 0)
+        unsafe { store(event, found) }.map(|()| Attempt::Done)
     })
 }
 

@@ -121,19 +121,34 @@ impl Facade for Fetched {
 /// The next event of a channel.
 pub(crate) fn fetch(queue: &EventQueue) -> Result<*mut rdma_cm_event, Errno> {
     loop {
-        let Happening { id, what } = queue.next()?;
-        let told = match what {
-            What::Plain(event, status) => Some(Told::new(event, status)),
-            What::Connection(event) => tcp::tell(&id, event),
-            What::Service(event) => udp::tell(&id, event),
-            What::Joined(joined) => multicast::tell(&id, &joined),
-        };
-        match told {
-            Some(told) => return Ok(make(id, told)),
-            // Nothing that programs are told of.
-            None => id.note_acknowledged(),
+        if let Some(event) = tell(queue.next()?) {
+            return Ok(event);
         }
     }
+}
+
+/// The same without waiting.
+pub(crate) fn try_fetch(queue: &EventQueue) -> Option<*mut rdma_cm_event> {
+    loop {
+        let event = tell(queue.try_next()?);
+        if event.is_some() {
+            return event;
+        }
+    }
+}
+
+/// What a program is told of something that happened, if it is told of it.
+fn tell(Happening { id, what }: Happening) -> Option<*mut rdma_cm_event> {
+    let told = match what {
+        What::Plain(event, status) => Some(Told::new(event, status)),
+        What::Connection(event) => tcp::tell(&id, event),
+        What::Service(event) => udp::tell(&id, event),
+        What::Joined(joined) => multicast::tell(&id, &joined),
+    };
+    if told.is_none() {
+        id.note_acknowledged();
+    }
+    told.map(|told| make(id, told))
 }
 
 fn make(id: Arc<Id>, told: Told) -> *mut rdma_cm_event {
