@@ -35,7 +35,8 @@ fn on_each(
     let mut outcome = Err(Errno::ENODEV);
     for index in context.with_gids(|gids| interfaces(gids, group)) {
         match change(GroupInterface::Index(index)) {
-            Ok(()) => outcome = Ok(()),
+            // Attaching again changes nothing, and is no error to programs on InfiniBand.
+            Ok(()) | Err(dgiwarp::Error::Attached { .. }) => outcome = Ok(()),
             Err(error) if outcome.is_err() => outcome = Err(errno::of_create(&error)),
             Err(_) => {}
         }

@@ -86,6 +86,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-verbs", "debian", Name::Debian),
     ("dgiwarp-verbs", "linking", Name::Debian),
     ("dgiwarp-verbs", "paths", Name::Debian),
+    ("dgiwarp-verbs", "rdmacm_ud", Name::Debian),
     ("dgiwarp-conform", "siw", Name::Interop),
     ("dgiwarp-conform", "tshark", Name::Interop),
 ];

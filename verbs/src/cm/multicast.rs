@@ -3,13 +3,13 @@
 //! Nobody has to be asked before a group can be sent to or received from, so a join has succeeded when its event is fetched and the
 //! identifier's queue pair, if it has one, is attached: that happens in the program's thread, as with librdmacm.
 
-use super::address;
 use super::event::{EventType, Param, Told, What};
 use super::id::{self, Id, Inner, State, Transport};
 use super::udp::{self, QKEY};
-use crate::abi::{ibv_qp, rdma_cm_id, rdma_cm_join_mc_attr_ex, rdma_ud_param};
+use super::{address, device};
+use crate::abi::{ibv_ah_attr, ibv_qp, rdma_cm_id, rdma_cm_join_mc_attr_ex, rdma_ud_param};
 use crate::ffi::{CPointer, load, minus_one};
-use crate::{errno, qp};
+use crate::{ah, context, errno, memory, qp};
 use dgiwarp::{GroupInterface, UdQp};
 use libc::sockaddr;
 use nix::errno::Errno;
@@ -110,27 +110,38 @@ pub(crate) fn tell(id: &Arc<Id>, joined: &Joined) -> Option<Told> {
     let group = group.into_iter().find(|it| it.number == joined.number)?;
     // SAFETY: an identifier that events are fetched for is alive, and this field changes in calls of the program only, of which this is one.
     let qp = unsafe { (*id.c()).qp };
-    let (event, status) = if qp.is_null() || group.send_only {
-        (EventType::MulticastJoin, 0)
-    } else {
-        // SAFETY: the identifier's queue pair is alive as long as it is there.
-        match unsafe { change(qp, group, attach) } {
-            Ok(()) => {
-                group.attached = true;
-                (EventType::MulticastJoin, 0)
-            }
-            Err(errno) => (EventType::MulticastError, -(errno as c_int)),
+    let ah_attr = udp::attributes(group.address, group.sgid_index, HOP_LIMIT);
+    let outcome = expect_way(&ah_attr).and_then(|()| {
+        group.attached = !qp.is_null() && !group.send_only;
+        if group.attached {
+            // SAFETY: the identifier's queue pair is alive as long as it is there.
+            unsafe { change(qp, group, attach) }?;
         }
+        Ok(())
+    });
+    let (event, status) = match outcome {
+        Ok(()) => (EventType::MulticastJoin, 0),
+        Err(errno) => (EventType::MulticastError, -(errno as c_int)),
     };
     let mut told = Told::new(event, status);
     told.param = Param::Datagram(rdma_ud_param {
         private_data: joined.context.0,
-        ah_attr: udp::attributes(group.address, group.sgid_index, HOP_LIMIT),
+        ah_attr,
         qp_num: GROUP_QPN,
         qkey: QKEY,
         ..udp::nothing()
     });
     Some(told)
+}
+
+/// Whether messages to the group can leave: there are interfaces without multicast.
+fn expect_way(attr: &ibv_ah_attr) -> Result<(), Errno> {
+    let device = device::device()?;
+    // SAFETY: the device's context is never closed.
+    let context = unsafe { context::state(device.context.0) }?;
+    // SAFETY: nor is its protection domain ever deallocated.
+    let domain = unsafe { memory::domain(device.pd.0) }?;
+    ah::handle(context, &domain, attr).map(drop)
 }
 
 type Change = fn(&UdQp, &Group) -> Result<(), dgiwarp::Error>;

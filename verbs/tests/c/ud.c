@@ -230,6 +230,7 @@ int main(int argc, char **argv)
 		struct ibv_ah *all = ibv_create_ah(pd, &to_group);
 		CHECK(all && ibv_detach_mcast(a, &group, 0) == EINVAL);
 		CHECK(ibv_attach_mcast(a, &group, 0) == 0 && ibv_attach_mcast(b, &group, 0) == 0);
+		CHECK(ibv_attach_mcast(a, &group, 0) == 0);
 		for (int members = 2; members > 0; members--) {
 			post_recv(a, 21, memory + 65536, ROOM);
 			post_recv(b, 22, memory + 2 * 65536, ROOM);
