@@ -148,27 +148,36 @@ pub EXPORTS;
         "rdma_ack_cm_event" => cm::rdma_ack_cm_event;
         "rdma_bind_addr" => cm::rdma_bind_addr;
         "rdma_connect" => cm::rdma_connect;
+        "rdma_create_ep" => cm::rdma_create_ep;
         "rdma_create_event_channel" => cm::rdma_create_event_channel;
         "rdma_create_id" => cm::rdma_create_id;
         "rdma_create_qp" => cm::rdma_create_qp;
         "rdma_create_qp_ex" => cm::rdma_create_qp_ex;
+        "rdma_create_srq" => cm::rdma_create_srq;
+        "rdma_destroy_ep" => cm::rdma_destroy_ep;
         "rdma_destroy_event_channel" => cm::rdma_destroy_event_channel;
         "rdma_destroy_id" => cm::rdma_destroy_id;
         "rdma_destroy_qp" => cm::rdma_destroy_qp;
+        "rdma_destroy_srq" => cm::rdma_destroy_srq;
         "rdma_disconnect" => cm::rdma_disconnect;
         "rdma_event_str" => names::rdma_event_str;
         "rdma_free_devices" => cm::rdma_free_devices;
+        "rdma_freeaddrinfo" => cm::rdma_freeaddrinfo;
         "rdma_get_cm_event" => cm::rdma_get_cm_event;
         "rdma_get_devices" => cm::rdma_get_devices;
         "rdma_get_dst_port" => cm::rdma_get_dst_port;
+        "rdma_get_request" => cm::rdma_get_request;
         "rdma_get_src_port" => cm::rdma_get_src_port;
+        "rdma_getaddrinfo" => cm::rdma_getaddrinfo;
         "rdma_join_multicast" => cm::rdma_join_multicast;
         "rdma_leave_multicast" => cm::rdma_leave_multicast;
         "rdma_listen" => cm::rdma_listen;
         "rdma_migrate_id" => cm::rdma_migrate_id;
+        "rdma_notify" => cm::rdma_notify;
         "rdma_reject" => cm::rdma_reject;
         "rdma_resolve_addr" => cm::rdma_resolve_addr;
         "rdma_resolve_route" => cm::rdma_resolve_route;
+        "rdma_set_option" => cm::rdma_set_option;
     }
     "RDMACM_1.1" {
         "rdma_join_multicast_ex" => cm::rdma_join_multicast_ex;
@@ -176,6 +185,11 @@ pub EXPORTS;
     "RDMACM_1.2" {
         "rdma_establish" => cm::rdma_establish;
         "rdma_init_qp_attr" => cm::rdma_init_qp_attr;
+    }
+    "RDMACM_1.3" {
+        "rdma_get_remote_ece" => cm::rdma_get_remote_ece;
+        "rdma_reject_ece" => cm::rdma_reject_ece;
+        "rdma_set_local_ece" => cm::rdma_set_local_ece;
     }
 }
 

@@ -145,13 +145,7 @@ pub UNSUPPORTED;
         "rbind" => minus_one;
         "rclose" => minus_one;
         "rconnect" => minus_one;
-        "rdma_create_ep" => minus_one;
-        "rdma_create_srq" => minus_one;
         "rdma_create_srq_ex" => minus_one;
-        "rdma_get_request" => minus_one;
-        "rdma_getaddrinfo" => minus_one;
-        "rdma_notify" => minus_one;
-        "rdma_set_option" => minus_one;
         "rfcntl" => minus_one;
         "rgetpeername" => minus_one;
         "rgetsockname" => minus_one;
@@ -175,13 +169,5 @@ pub UNSUPPORTED;
         "rsocket" => minus_one;
         "rwrite" => minus_one;
         "rwritev" => minus_one;
-        "rdma_destroy_ep" => nothing;
-        "rdma_destroy_srq" => nothing;
-        "rdma_freeaddrinfo" => nothing;
-    }
-    "RDMACM_1.3" {
-        "rdma_get_remote_ece" => minus_one;
-        "rdma_reject_ece" => minus_one;
-        "rdma_set_local_ece" => minus_one;
     }
 }

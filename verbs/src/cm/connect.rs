@@ -196,6 +196,16 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     })
 }
 
+/// The reason that this gives on InfiniBand has no word in iWARP.
+pub(crate) unsafe extern "C" fn rdma_reject_ece(
+    pointer: *mut rdma_cm_id,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> c_int {
+    // SAFETY: the same contract.
+    unsafe { rdma_reject(pointer, private_data, private_data_len) }
+}
+
 pub(crate) unsafe extern "C" fn rdma_establish(pointer: *mut rdma_cm_id) -> c_int {
     let udp = |_: &Arc<Id>| Err(Errno::EINVAL);
     // SAFETY: the program passes a live identifier.

@@ -2,6 +2,7 @@
 
 use super::channel::{EventQueue, Happening, queue};
 use super::device::Device;
+use super::endpoint::Template;
 use super::event::{self, EventType, What};
 use super::tcp::{self, Tcp};
 use super::udp::Udp;
@@ -73,6 +74,8 @@ pub(crate) struct Inner {
     pub(crate) peer: Option<SocketAddr>,
     /// Calls wait for their event. The channel is the identifier's own.
     pub(crate) waits: bool,
+    /// What is made for each request of an endpoint that listens.
+    pub(crate) template: Option<Template>,
     path: Option<CPointer<ibv_sa_path_rec>>,
 }
 
@@ -137,6 +140,11 @@ impl Id {
 
     fn queue(&self) -> MutexGuard<'_, Arc<EventQueue>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The queue of the channel that it belongs to.
+    pub(crate) fn events(&self) -> Arc<EventQueue> {
+        Arc::clone(&self.queue())
     }
 
     /// Queues what happened with the channel that it belongs to.
@@ -298,6 +306,7 @@ pub(crate) unsafe fn create(making: &Making) -> Result<*mut rdma_cm_id, Errno> {
             local: None,
             peer: None,
             waits: making.channel.is_none(),
+            template: None,
             path: None,
         }),
     });
@@ -359,8 +368,7 @@ pub(crate) unsafe fn complete(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
     }
     // SAFETY: the caller's contract.
     unsafe { forget_event(pointer) }?;
-    let queue = Arc::clone(&id.queue());
-    let found = event::fetch(&queue)?;
+    let found = event::fetch(&id.events())?;
     // SAFETY: the caller's contract: nobody else uses the identifier.
     unsafe { (*pointer).event = found };
     // SAFETY: just fetched.
@@ -400,11 +408,12 @@ pub(crate) unsafe fn destroy(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
     let id = Arc::clone(unsafe { id(pointer) }?);
     ids().remove(&id.key);
-    let (transport, path, waits) = {
+    let (transport, path, template, waits) = {
         let mut inner = id.lock();
         inner.state = State::Over;
         let transport = std::mem::replace(&mut inner.transport, Transport::Closed);
-        (transport, inner.path.take(), inner.waits)
+        let (path, template) = (inner.path.take(), inner.template.take());
+        (transport, path, template, inner.waits)
     };
     // It may take the lock of the identifier.
     match transport {
@@ -412,8 +421,7 @@ pub(crate) unsafe fn destroy(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
         Transport::Udp(udp) => drop(udp),
         Transport::Closed => {}
     }
-    let queue = Arc::clone(&id.queue());
-    for happening in queue.remove_all(&id) {
+    for happening in id.events().remove_all(&id) {
         if let What::Connection(ConnectionEvent::Request { request, .. }) = happening.what {
             tcp::refuse(&*device::device()?, request);
         }
@@ -430,6 +438,10 @@ pub(crate) unsafe fn destroy(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
     if let Some(path) = path {
         // SAFETY: made by `show_path` as a Box, and not used any more.
         drop(unsafe { Box::from_raw(path.0) });
+    }
+    if let Some(template) = template {
+        // SAFETY: nobody makes anything for its requests any more.
+        unsafe { template.free() };
     }
     // SAFETY: the caller's contract.
     drop(unsafe { Object::<Arc<Id>>::release(pointer) }?);

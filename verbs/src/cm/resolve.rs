@@ -40,7 +40,7 @@ fn take_port(inner: &mut Inner, to: SocketAddr) -> Result<(), Errno> {
 }
 
 /// Finds the address of this host that leads to another.
-fn resolve(id: &Arc<Id>, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
+pub(crate) fn resolve(id: &Arc<Id>, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
     let mut inner = id.lock();
     if !matches!(inner.state, State::Idle | State::Bound) {
         return Err(Errno::EINVAL);
@@ -73,7 +73,7 @@ fn resolve(id: &Arc<Id>, from: Option<SocketAddr>, to: SocketAddr) -> Result<(),
 }
 
 /// There is always a way: TCP and UDP find it. The path that the program sees says what it knows already.
-fn resolve_route(id: &Arc<Id>) -> Result<(), Errno> {
+pub(crate) fn resolve_route(id: &Arc<Id>) -> Result<(), Errno> {
     let mut inner = id.lock();
     if inner.state != State::AddressResolved {
         return Err(Errno::EINVAL);

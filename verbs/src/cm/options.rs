@@ -1,0 +1,124 @@
+//! `rdma_set_option(3)`, and calls that say what makes no difference here.
+
+use super::event::EventType;
+use super::id::{self, Id, State};
+use crate::abi::{
+    RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
+    RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, rdma_cm_id,
+};
+use crate::ffi::{load, minus_one, store};
+use nix::errno::Errno;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+/// A value that the program passes, of exactly its length.
+///
+/// # Safety
+/// `value` is NULL or has `length` octets.
+unsafe fn value<T: Copy>(value: *const c_void, length: usize) -> Result<T, Errno> {
+    if length != size_of::<T>() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the caller's contract, and the length fits.
+    unsafe { load(value.cast::<T>()) }
+}
+
+/// # Safety
+/// `pointer` is NULL or has `length` octets.
+unsafe fn set(
+    id: &Arc<Id>,
+    level: c_int,
+    name: c_int,
+    pointer: *const c_void,
+    length: usize,
+) -> Result<(), Errno> {
+    let mut inner = id.lock();
+    match (level, name) {
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => {
+            // SAFETY: the caller's contract.
+            inner.options.tos = Some(unsafe { value(pointer, length) }?);
+        }
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
+            // SAFETY: the caller's contract. A port in use by old connections only can be bound in any case.
+            unsafe { value::<c_int>(pointer, length) }?;
+            if !matches!(inner.state, State::Idle | State::Bound) {
+                return Err(Errno::EINVAL);
+            }
+        }
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
+            // SAFETY: the caller's contract.
+            let only: c_int = unsafe { value(pointer, length) }?;
+            if inner.state != State::Idle {
+                return Err(Errno::EINVAL);
+            }
+            inner.options.af_only = only != 0;
+        }
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
+            // SAFETY: the caller's contract. TCP has timers of its own.
+            let timeout: u8 = unsafe { value(pointer, length) }?;
+            if timeout > 31 {
+                return Err(Errno::EINVAL);
+            }
+        }
+        // The program says which way it found itself: TCP and UDP find theirs.
+        (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => {
+            if inner.state != State::AddressResolved || length == 0 || pointer.is_null() {
+                return Err(Errno::EINVAL);
+            }
+            inner.state = State::RouteResolved;
+            id.push_plain(EventType::RouteResolved, 0);
+        }
+        _ => return Err(Errno::ENOSYS),
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn rdma_set_option(
+    pointer: *mut rdma_cm_id,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: usize,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live identifier.
+        let id = unsafe { id::id(pointer) }?;
+        // SAFETY: and as many octets.
+        unsafe { set(id, level, name, value, length) }.map(|()| 0)
+    })
+}
+
+/// A message that came before the event of its connection establishes that, which TCP sees by itself.
+pub(crate) unsafe extern "C" fn rdma_notify(pointer: *mut rdma_cm_id, _event: c_uint) -> c_int {
+    // SAFETY: the program passes a live identifier.
+    minus_one(|| unsafe { id::id(pointer) }.map(|_| 0))
+}
+
+/// `struct ibv_ece`: vendor, options, and which fields count.
+type Ece = [u32; 3];
+
+/// Enhancements of a vendor's connections that iWARP has no words for: the peer is not told.
+pub(crate) unsafe extern "C" fn rdma_set_local_ece(
+    pointer: *mut rdma_cm_id,
+    ece: *mut Ece,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live identifier.
+        unsafe { id::id(pointer) }?;
+        // SAFETY: and options.
+        unsafe { load(ece) }.map(|_| 0)
+    })
+}
+
+/// What the peer told of such: nothing.
+pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
+    pointer: *mut rdma_cm_id,
+    ece: *mut Ece,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live identifier.
+        unsafe { id::id(pointer) }?;
+        // SAFETY: and room for options.
+        unsafe { store(ece, [0; 3]) }.map(|()| 0)
+    })
+}
