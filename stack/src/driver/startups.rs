@@ -101,6 +101,8 @@ pub(crate) struct Startups {
 struct Table {
     entries: Slab<Entry>,
     deadlines: BTreeSet<(Instant, usize)>,
+    /// Held back while something listens.
+    spare: Option<Socket>,
 }
 
 #[derive(Debug)]
@@ -264,6 +266,9 @@ impl Startups {
             half_open: 0,
             full: false,
         }));
+        if table.spare.is_none() {
+            table.spare = tcp::spare();
+        }
         Ok(ListenerId(key))
     }
 
@@ -379,6 +384,11 @@ impl Startups {
                     listener.full = true;
                     let _ = self.epoll.delete(&listener.listener);
                     table.deadlines.insert((clock::now() + REST, key));
+                    if table.spare.take().is_some() {
+                        // Who was not taken is turned away, and need not wait for nothing.
+                        drop(tcp::try_accept(&listener.listener));
+                        table.spare = tcp::spare();
+                    }
                     return;
                 }
             };

@@ -107,6 +107,11 @@ pub(crate) fn listen_on(socket: Socket, backlog: i32) -> io::Result<TcpListener>
     Ok(socket.into())
 }
 
+/// A descriptor that is held back: given up, it is the one with which a connection can still be turned away when there is no other.
+pub(crate) fn spare() -> Option<Socket> {
+    Socket::new(Domain::UNIX, Type::STREAM.cloexec(), None).ok()
+}
+
 /// Accepts a connection, if one waits.
 pub(crate) fn try_accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     loop {

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use std::fs::{self, File};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -34,6 +34,8 @@ pub(crate) enum Ready {
     Port,
     /// The same with a port that is always this one.
     PortIs(u16),
+    /// When it has ended.
+    Ended,
     /// When its standard output has this; programs that write to a file do so in blocks, if not told otherwise.
     Says(&'static str),
 }
@@ -45,7 +47,9 @@ pub(crate) enum Finish {
     Status(i32),
     /// By itself, with any status that says failure; not by a signal, which would be a crash.
     Failure,
-    /// By SIGTERM, when all others have ended: a server that stays.
+    /// By itself, with any status; not by a signal.
+    Exit,
+    /// By SIGTERM, when all others have ended, if it is still there: a server that stays.
     Stopped,
     /// By SIGKILL, so long after it was ready.
     Killed(Duration),
@@ -300,6 +304,7 @@ impl<'a> Running<'a> {
             Ready::Started => true,
             Ready::Port => has_socket(self.child.id(), port),
             Ready::PortIs(port) => has_socket(self.child.id(), port),
+            Ready::Ended => self.poll().is_some(),
             Ready::Says(text) => contents(&self.stdout).contains(text),
         }
     }
@@ -354,7 +359,13 @@ impl<'a> Running<'a> {
             Finish::Failure => {
                 assert!(status.code().is_some_and(|code| code != 0), "{line}\n{all}");
             }
-            Finish::Stopped | Finish::Killed(_) => {}
+            Finish::Exit => assert!(status.code().is_some(), "{line}\n{all}"),
+            Finish::Stopped => {
+                let signal = status.signal();
+                let fine = signal.is_none_or(|signal| signal == Signal::SIGTERM as i32);
+                assert!(fine, "{line}\n{all}");
+            }
+            Finish::Killed(_) => {}
         }
         for text in self.end.says {
             assert!(ended.stdout.contains(text), "{line}: no {text:?}\n{all}");
