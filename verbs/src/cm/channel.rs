@@ -7,6 +7,7 @@ use crate::ffi::{
     Attempt, Facade, Object, entry, is_nonblocking, minus_one, pointer, store, waiting,
 };
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -90,6 +91,12 @@ impl EventQueue {
             }
         }
         None
+    }
+
+    /// Whether the program lets its calls wait.
+    pub(crate) fn may_wait(&self) -> bool {
+        let flags = fcntl(&self.counter, FcntlArg::F_GETFL).unwrap_or(0);
+        !OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK)
     }
 
     /// Takes away all that happened to one identifier.

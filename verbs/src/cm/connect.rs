@@ -77,6 +77,7 @@ unsafe fn call<T>(
 ) -> Result<T, Errno> {
     // SAFETY: the caller's contract.
     let id = unsafe { id::id(pointer) }?;
+    id.take_turn();
     match kind(id)? {
         Kind::Tcp => tcp(id),
         Kind::Udp => udp(id),

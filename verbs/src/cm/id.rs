@@ -4,6 +4,7 @@ use super::channel::{EventQueue, Happening, queue};
 use super::device::Device;
 use super::endpoint::Template;
 use super::event::{self, EventType, What};
+use super::request::Turns;
 use super::tcp::{self, Tcp};
 use super::udp::Udp;
 use super::{address, device};
@@ -76,6 +77,8 @@ pub(crate) struct Inner {
     pub(crate) waits: bool,
     /// What is made for each request of an endpoint that listens.
     pub(crate) template: Option<Template>,
+    /// What it came from, until the program does something with it.
+    pub(crate) listener: Option<Arc<Id>>,
     path: Option<CPointer<ibv_sa_path_rec>>,
 }
 
@@ -88,6 +91,8 @@ pub(crate) struct Id {
     unacknowledged: Mutex<u64>,
     acknowledged: Condvar,
     inner: Mutex<Inner>,
+    /// Of requests, if it listens.
+    pub(crate) turns: Turns,
 }
 
 impl Facade for Arc<Id> {
@@ -140,6 +145,14 @@ impl Id {
 
     fn queue(&self) -> MutexGuard<'_, Arc<EventQueue>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The program does something with it.
+    pub(crate) fn take_turn(&self) {
+        let listener = self.lock().listener.take();
+        if let Some(listener) = listener {
+            listener.turns.end();
+        }
     }
 
     /// The queue of the channel that it belongs to.
@@ -307,8 +320,10 @@ pub(crate) unsafe fn create(making: &Making) -> Result<*mut rdma_cm_id, Errno> {
             peer: None,
             waits: making.channel.is_none(),
             template: None,
+            listener: None,
             path: None,
         }),
+        turns: Turns::default(),
     });
     let c = rdma_cm_id {
         channel,
@@ -408,6 +423,7 @@ pub(crate) unsafe fn destroy(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
     let id = Arc::clone(unsafe { id(pointer) }?);
     ids().remove(&id.key);
+    id.take_turn();
     let (transport, path, template, waits) = {
         let mut inner = id.lock();
         inner.state = State::Over;

@@ -180,6 +180,7 @@ unsafe fn create(
 ) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
     let id = unsafe { id::id(c) }?;
+    id.take_turn();
     if init.is_null() {
         return Err(Errno::EINVAL);
     }

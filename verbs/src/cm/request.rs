@@ -1,5 +1,6 @@
 //! A peer's request becomes an identifier of its own.
 
+use super::channel::EventQueue;
 use super::device;
 use super::event::{EventType, Told};
 use super::id::{self, Id, Making, State, Transport};
@@ -7,10 +8,58 @@ use super::{address, resolve, tcp};
 use crate::ffi::CPointer;
 use dgiwarp::RcRequest;
 use nix::errno::Errno;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Whether the program has begun to deal with the request that it was told last.
+///
+/// Programs hand a request from the thread that fetches events to another in one place that holds one: `rping -P` does. The next one comes once the
+/// program has done something with the one before, or a little later.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    since: Mutex<Option<Instant>>,
+    over: Condvar,
+}
+
+impl Turns {
+    /// How long a request is waited for.
+    const AT_MOST: Duration = Duration::from_millis(10);
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "how long the program takes is real time"
+    )]
+    fn begin(&self) {
+        *self.lock() = Some(Instant::now());
+    }
+
+    /// The program does something with its request.
+    pub(crate) fn end(&self) {
+        *self.lock() = None;
+        self.over.notify_all();
+    }
+
+    /// Waits for the last request's turn to end, where the program is one that waits: others do everything in one thread.
+    fn wait(&self, queue: &EventQueue) {
+        let mut since = self.lock();
+        while let Some(left) = since.and_then(|since| Self::AT_MOST.checked_sub(since.elapsed()))
+            && queue.may_wait()
+        {
+            (since, _) = self
+                .over
+                .wait_timeout(since, left)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
 
 /// What the program is told. A request for which there is no memory or no device any more is refused.
 pub(crate) fn tell(listener: &Arc<Id>, request: RcRequest) -> Option<Told> {
+    listener.turns.wait(&listener.events());
     let mut request = Some(request);
     let told = make(listener, &mut request);
     if let (Some(request), Ok(device)) = (request, device::device()) {
@@ -47,12 +96,14 @@ fn make(listener: &Arc<Id>, request: &mut Option<RcRequest>) -> Result<Told, Err
     inner.peer = Some(address::canonical(arrived.peer()));
     inner.options = options;
     inner.state = State::Requested;
+    inner.listener = Some(Arc::clone(listener));
     let Transport::Tcp(tcp) = &mut inner.transport else {
         return Err(Errno::EINVAL);
     };
     let (param, private_data) = tcp::take_request(tcp, arrived);
     id.show(&inner);
     id.show_path(&mut inner, mtu);
+    listener.turns.begin();
     Ok(Told {
         new: Some(new),
         param,
