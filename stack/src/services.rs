@@ -13,7 +13,8 @@ use crate::driver::services::{Begin, ServiceId, Services};
 use crate::driver::udp_socket::UdpSocket;
 use crate::engine::service::listener::{Asked, Listener, Question, Verdict};
 use crate::engine::service::lookup::Lookup;
-use crate::{DropReason, Error, MAX_SERVICE_PRIVATE_DATA, RejectStatus, Rnic, ServiceQp};
+use crate::statistics::Counts as _;
+use crate::{Error, MAX_SERVICE_PRIVATE_DATA, QpCounters, RejectStatus, Rnic, ServiceQp};
 
 /// Offers services, looks services up, and tells what happened (`rdma_create_event_channel(3)`, port space `RDMA_PS_UDP`). The background thread
 /// of its device makes progress; no call here waits, but [`next_event`](Self::next_event) on request. Cloning shares it; when the last clone and
@@ -172,7 +173,8 @@ fn check_private_data(private_data: &[u8]) -> Result<(), Error> {
 
 impl ServiceChannel {
     pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ServiceSink>>) -> Result<Self, Error> {
-        let services = Services::new(sink)?;
+        let services = Services::new(rnic, sink)?;
+        rnic.shared.statistics.begin_other(&services);
         rnic.shared.background.serve_connections(&services)?;
         Ok(Self {
             services,
@@ -285,10 +287,10 @@ impl ServiceChannel {
         self.services.wait(clock::now().checked_add(timeout))
     }
 
-    /// Datagrams of all services and lookups that were dropped for this reason.
+    /// What was received and dropped, and why. A device's sums contain it ([`Rnic::counters`]).
     #[must_use]
-    pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.services.dropped(reason)
+    pub fn counters(&self) -> QpCounters {
+        self.services.counters()
     }
 }
 

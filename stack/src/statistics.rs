@@ -40,6 +40,8 @@ struct QueuePairs {
     /// How many there were that are gone, and what they counted.
     gone: u64,
     of_gone: QpCounters,
+    /// What counts and is no queue pair.
+    others: Vec<Weak<dyn Counts>>,
 }
 
 impl std::fmt::Debug for Statistics {
@@ -77,6 +79,19 @@ impl Statistics {
         }
     }
 
+    /// Something that is no queue pair counts from now on, into the sums alone; it ends with [`end_other`](Self::end_other).
+    pub(crate) fn begin_other(&self, of: &Arc<impl Counts + 'static>) {
+        let of = Arc::downgrade(of);
+        self.queue_pairs.lock().others.push(of);
+    }
+
+    /// It ends with these counters.
+    pub(crate) fn end_other(&self, counters: &QpCounters) {
+        let mut queue_pairs = self.queue_pairs.lock();
+        queue_pairs.others.retain(|of| of.strong_count() > 0);
+        queue_pairs.of_gone.add(counters);
+    }
+
     /// A queue pair ends with these counters.
     pub(crate) fn end(&self, entry: &Entry, counters: &QpCounters) {
         let mut queue_pairs = self.queue_pairs.lock();
@@ -102,12 +117,20 @@ impl Statistics {
     }
 
     /// Those that live, and how many are gone with what counters. A queue pair is locked after this table was let go.
+    /// The counters of what is no queue pair are with those that are gone.
     fn snapshot(&self) -> (Vec<Named>, u64, QpCounters) {
         let queue_pairs = self.queue_pairs.lock();
         let live = queue_pairs.live.iter();
         let live = live.filter_map(|(_, (name, of))| Some((*name, of.upgrade()?)));
         let live = live.collect();
-        (live, queue_pairs.gone, queue_pairs.of_gone.clone())
+        let others = queue_pairs.others.iter().filter_map(Weak::upgrade);
+        let others: Vec<_> = others.collect();
+        let (gone, mut sum) = (queue_pairs.gone, queue_pairs.of_gone.clone());
+        drop(queue_pairs);
+        for other in others {
+            sum.add(&other.counters());
+        }
+        (live, gone, sum)
     }
 
     /// Writes a line for each queue pair that lives, and one for the device.

@@ -169,7 +169,7 @@ fn silence_is_given_up_within_five_seconds() {
 #[test]
 fn a_question_is_asked_once_and_hostile_datagrams_are_counted() {
     let channel = channel();
-    let (_service, to) = service(&channel, 5);
+    let (service, to) = service(&channel, 5);
     let own = UdpSocket::bind("127.0.0.1:0").unwrap();
     own.set_read_timeout(Some(PATIENCE)).unwrap();
 
@@ -199,9 +199,15 @@ fn a_question_is_asked_once_and_hostile_datagrams_are_counted() {
         assert_eq!(octets[16..20], QP.qpn.to_be_bytes());
     }
     assert!(channel.next_event(Duration::ZERO).is_none(), "asked once");
-    assert_eq!(channel.dropped(DropReason::BadCrc), 1);
-    assert_eq!(channel.dropped(DropReason::Malformed), 1);
-    assert_eq!(channel.dropped(DropReason::Duplicate), 3);
+    assert_eq!(channel.counters().dropped(DropReason::BadCrc), 1);
+    assert_eq!(channel.counters().dropped(DropReason::Malformed), 1);
+    assert_eq!(channel.counters().dropped(DropReason::Duplicate), 3);
+    assert_eq!(channel.counters().segments_received, 1);
+    let rnic = channel.rnic().clone();
+    let counted = channel.counters();
+    assert_eq!(rnic.counters(), counted);
+    drop((channel, service));
+    assert_eq!(rnic.counters(), counted, "also when it is gone");
 }
 
 /// Bit by bit, as RFC 3720 §B.4 has it.

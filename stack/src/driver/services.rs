@@ -3,7 +3,7 @@
 //! Each listener, and each lookup while it lasts, has a UDP socket; that of a lookup is connected, so that it takes the answers of the one
 //! that it asked and learns from the network that nobody listens there.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,7 +18,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 
 use super::background::Connecting;
 use super::clock;
@@ -27,7 +26,10 @@ use super::udp_socket::{ReceiveBuffer, UdpSocket};
 use crate::engine::service::listener::{Asked, Listener, Question, Verdict};
 use crate::engine::service::lookup::{Lookup, Outcome};
 use crate::engine::ud::Arrival;
-use crate::{Error, LookupError, ServiceEvent, ServiceRequest, ServiceSink};
+use crate::statistics::Counts;
+use crate::{
+    Error, LookupError, QpCounters, Rnic, ServiceEvent, ServiceRequest, ServiceSink, WeakRnic,
+};
 
 /// Datagrams that one socket receives before the others get their turn.
 const RECEIVES: usize = 64;
@@ -47,15 +49,16 @@ pub(crate) struct Services {
     happened: Mutex<VecDeque<ServiceEvent>>,
     readable: EventFd,
     sink: Option<Arc<dyn ServiceSink>>,
+    rnic: WeakRnic,
 }
 
 #[derive(Debug)]
 struct Table {
     next: u64,
-    entries: FxHashMap<ServiceId, Entry>,
+    entries: BTreeMap<ServiceId, Entry>,
     deadlines: BTreeSet<(Instant, ServiceId)>,
     buffer: ReceiveBuffer,
-    dropped: [u64; DropReason::ALL.len()],
+    counters: QpCounters,
 }
 
 #[derive(Debug)]
@@ -85,7 +88,7 @@ pub(crate) struct Begin {
 }
 
 impl Services {
-    pub(crate) fn new(sink: Option<Arc<dyn ServiceSink>>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ServiceSink>>) -> Result<Arc<Self>, Error> {
         let make = || -> Result<(Epoll, EventFd), Errno> {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -98,25 +101,21 @@ impl Services {
             epoll,
             table: Mutex::new(Table {
                 next: 0,
-                entries: FxHashMap::default(),
+                entries: BTreeMap::new(),
                 deadlines: BTreeSet::new(),
                 buffer: ReceiveBuffer::new(),
-                dropped: [0; DropReason::ALL.len()],
+                counters: QpCounters::default(),
             }),
             happened: Mutex::default(),
             readable,
             sink,
+            rnic: rnic.downgrade(),
         }))
     }
 
     /// Readable while [`take`](Self::take) has something to give.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()
-    }
-
-    /// Datagrams dropped for this reason.
-    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
-        self.table.lock().dropped[reason.index()]
     }
 
     pub(crate) fn listen(&self, begin: Begin, listener: Listener) -> Result<ServiceId, Error> {
@@ -204,6 +203,7 @@ impl Services {
 
     fn remove(&self, table: &mut Table, id: ServiceId) {
         if let Some(entry) = table.entries.remove(&id) {
+            table.counters.add(&entry.faults());
             let _ = self.epoll.delete(entry.socket.as_fd());
             if let Some(deadline) = entry.deadline {
                 table.deadlines.remove(&(deadline, id));
@@ -286,6 +286,25 @@ impl Services {
     }
 }
 
+impl Counts for Services {
+    fn counters(&self) -> QpCounters {
+        let table = self.table.lock();
+        let mut counters = table.counters.clone();
+        for entry in table.entries.values() {
+            counters.add(&entry.faults());
+        }
+        counters
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        if let Some(rnic) = self.rnic.upgrade() {
+            rnic.shared.statistics.end_other(&self.counters());
+        }
+    }
+}
+
 impl Connecting for Services {
     fn work_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
@@ -357,7 +376,7 @@ impl Table {
         let Self {
             entries,
             buffer,
-            dropped,
+            counters,
             ..
         } = self;
         let Some(entry) = entries.get_mut(&id) else {
@@ -385,7 +404,7 @@ impl Table {
                 instruments,
                 ..
             } = entry;
-            let mut handle = |one: Arrival<'_>| role.handle_input(now, one, socket, dropped);
+            let mut handle = |one: Arrival<'_>| role.handle_input(now, one, socket, counters);
             match instruments {
                 None => arrival.each().for_each(|one| {
                     handle(one);
@@ -397,7 +416,7 @@ impl Table {
 
     fn handle_timeout(&mut self, now: Instant, id: ServiceId) {
         let Self {
-            entries, dropped, ..
+            entries, counters, ..
         } = self;
         let Some(entry) = entries.get_mut(&id) else {
             return;
@@ -409,7 +428,7 @@ impl Table {
             ..
         } = entry;
         if let Some(instruments) = instruments {
-            instruments.handle_timeout(now, |one| role.handle_input(now, one, socket, dropped));
+            instruments.handle_timeout(now, |one| role.handle_input(now, one, socket, counters));
         }
         match role {
             Role::Listener(listener) => listener.handle_timeout(now),
@@ -443,6 +462,15 @@ impl Table {
 }
 
 impl Entry {
+    /// Counters of nothing but the faults made on purpose.
+    fn faults(&self) -> QpCounters {
+        let mut counters = QpCounters::default();
+        if let Some(instruments) = &self.instruments {
+            counters.set_faults(instruments.fault_counts());
+        }
+        counters
+    }
+
     fn transmit(&mut self) {
         let sent = self.role.transmit(&self.socket);
         if let Err(error) = sent {
@@ -506,7 +534,7 @@ impl Role {
         now: Instant,
         arrival: Arrival<'_>,
         socket: &UdpSocket,
-        dropped: &mut [u64],
+        counters: &mut QpCounters,
     ) -> Option<DropReason> {
         let from = arrival.from.socket_addr()?;
         let handled = match self {
@@ -520,9 +548,16 @@ impl Role {
             Self::Lookup(_, peer) if !is_same(*peer, from) => Err(DropReason::WrongPeer),
             Self::Lookup(lookup, _) => lookup.handle_input(now, arrival.octets),
         };
-        let reason = handled.err()?;
-        dropped[reason.index()] += 1;
-        Some(reason)
+        match handled {
+            Ok(()) => {
+                counters.count_received(arrival.octets.len());
+                None
+            }
+            Err(reason) => {
+                counters.count_drop(reason);
+                Some(reason)
+            }
+        }
     }
 
     fn transmit(&mut self, socket: &UdpSocket) -> io::Result<()> {
