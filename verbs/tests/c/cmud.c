@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -272,6 +273,42 @@ static void nobody_there(uint16_t port)
 	destroy(again);
 }
 
+static void *answer(void *listening)
+{
+	struct rdma_cm_id *listener = listening, *id;
+	CHECK(rdma_get_request(listener, &id) == 0);
+	CHECK(id->event && id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	make_qp(id);
+	CHECK(rdma_accept(id, NULL) == 0);
+	return id;
+}
+
+/* Calls that wait for their events. */
+static void waiting_calls(void)
+{
+	struct sockaddr_storage to = at_port(0);
+	struct rdma_cm_id *listener, *client;
+	CHECK(rdma_create_id(NULL, &listener, NULL, RDMA_PS_UDP) == 0);
+	CHECK(rdma_bind_addr(listener, (struct sockaddr *)&to) == 0 && rdma_listen(listener, 0) == 0);
+	to = at_port(ntohs(rdma_get_src_port(listener)));
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, answer, listener) == 0);
+
+	CHECK(rdma_create_id(NULL, &client, NULL, RDMA_PS_UDP) == 0);
+	CHECK(rdma_resolve_addr(client, NULL, (struct sockaddr *)&to, 2000) == 0);
+	CHECK(rdma_resolve_route(client, 2000) == 0);
+	make_qp(client);
+	struct rdma_conn_param none = { 0 };
+	CHECK(rdma_connect(client, &none) == 0);
+	void *server;
+	CHECK(pthread_join(thread, &server) == 0);
+	CHECK(client->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(client->event->param.ud.qp_num == ((struct rdma_cm_id *)server)->qp->qp_num);
+	destroy(server);
+	destroy(listener);
+	destroy(client);
+}
+
 static struct rdma_cm_id *bound(void)
 {
 	struct sockaddr_storage to = at_port(0);
@@ -387,6 +424,7 @@ int main(int argc, char **argv)
 	nobody(port);
 	destroy(listener);
 	nobody_there(port);
+	waiting_calls();
 
 	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&here;
 	if (here.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr)) {
