@@ -16,7 +16,7 @@ use dgiwarp_rdmap::wire::AtomicOperation;
 use crate::driver::clock;
 use crate::driver::cm::{Asked, Caller, Cm};
 use crate::driver::pairing::{Pairings, Start};
-use crate::driver::rc::{RcShared, Startup};
+use crate::driver::rc::{Claimed, RcShared, Startup};
 use crate::driver::tcp;
 use crate::engine::mr::Bind;
 use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
@@ -257,8 +257,9 @@ pub enum ConnectError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it closes the connection: sends that TCP has not taken get up to a second, the peer up to two for
-/// closing its half.
+/// Dropping it forgets what is posted, without completions, and closes the connection in the background: what can leave still does, up to a
+/// mebibyte that TCP has not taken, and has a second for it; the peer has two for closing its half. The last handle of the device waits for
+/// this up to 200 ms.
 #[derive(Debug)]
 pub struct RcQp {
     pub(crate) shared: Arc<RcShared>,
@@ -365,11 +366,10 @@ impl RcQp {
         private_data: &[u8],
         context: u64,
     ) -> Result<(), ConnectError> {
-        if !self.shared.claim() {
-            return Err(ConnectError::State);
-        }
+        let claimed = self.shared.claim().ok_or(ConnectError::State)?;
         let caller = Caller {
             qp: Arc::clone(&self.shared),
+            claimed,
             qpn: self.qpn(),
             pd: self.pd.id,
             context,
@@ -384,10 +384,11 @@ impl RcQp {
     /// [`ConnectError::State`] if the QP was not made for this, was told before, or is or was connected otherwise.
     pub fn pair(&self, pairing: &Pairing) -> Result<(), ConnectError> {
         let pairings = self.pairings.as_ref().ok_or(ConnectError::State)?;
-        if pairing.is_itself(self.qpn()) || !self.shared.claim() {
+        if pairing.is_itself(self.qpn()) {
             return Err(ConnectError::State);
         }
-        pairings.pair(self.qpn(), *pairing);
+        let claimed = self.shared.claim().ok_or(ConnectError::State)?;
+        pairings.pair(self.qpn(), claimed, *pairing);
         self.pd.rnic.shared.background.wake();
         Ok(())
     }
@@ -427,6 +428,16 @@ impl RcQp {
     /// later stay until it is called again.
     pub fn flush(&self) {
         self.shared.flush();
+    }
+
+    /// Makes the QP what it was when it was new (`ibv_modify_qp(3)` to reset): what is posted is forgotten without completions, completions that
+    /// were not polled are gone, the connection is closed in the background, and the QP may be connected again.
+    pub fn reset(&self) {
+        if let Some(pairings) = &self.pairings {
+            pairings.reset(self.qpn());
+        }
+        self.shared.reset();
+        self.pd.rnic.shared.mrs.close_windows_of(self.qpn());
     }
 
     /// Whether the QP is in error: its connection is over, or did not come up in time.
@@ -567,7 +578,8 @@ impl RcQp {
         self.shared.recv_queue.post_own(wrs)
     }
 
-    /// Closes the connection gracefully. Everything still posted completes with `Flushed`.
+    /// Begins to close the connection gracefully: what was posted gets up to a second to leave, and a peer of our own kind a moment to place it;
+    /// then TCP's end follows, and everything still posted completes with `Flushed`. Does not wait for any of this.
     pub fn disconnect(&self) {
         self.shared.disconnect();
     }
@@ -737,16 +749,15 @@ impl RcRequest {
         depths: ReadDepths,
         private_data: &[u8],
     ) -> Result<Negotiation, ConnectError> {
-        if !qp.shared.claim() {
-            return Err(ConnectError::State);
-        }
-        self.answer(qp, depths, private_data)
-            .inspect_err(|_| qp.shared.unclaim())
+        let claimed = qp.shared.claim().ok_or(ConnectError::State)?;
+        self.answer(qp, claimed, depths, private_data)
+            .inspect_err(|_| qp.shared.unclaim(claimed))
     }
 
     fn answer(
         self,
         qp: &RcQp,
+        claimed: Claimed,
         depths: ReadDepths,
         private_data: &[u8],
     ) -> Result<Negotiation, ConnectError> {
@@ -770,7 +781,7 @@ impl RcRequest {
             paired: false,
         };
         qp.shared
-            .link(config, *connection, stream, Startup::default())?;
+            .link(claimed, config, *connection, stream, Startup::default())?;
         Ok(established.negotiation)
     }
 

@@ -142,6 +142,12 @@ impl Rnic {
         self.shared.statistics.write_all();
     }
 
+    /// For programs that end without closing the device: lets what connected queue pairs accepted leave, for at most 200 ms. They can be used no
+    /// more.
+    pub fn leave_process(&self) {
+        self.shared.background.leave_process();
+    }
+
     /// A handle that does not keep the device open.
     #[must_use]
     pub fn downgrade(&self) -> WeakRnic {

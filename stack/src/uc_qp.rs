@@ -4,10 +4,10 @@
 //! Write that makes no record (`rfc-notes/datagram-mapping.md` §5.2).
 
 use std::net::SocketAddr;
-use std::sync::OnceLock;
 
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::RecordHandle;
+use parking_lot::RwLock;
 
 use crate::engine::ud::SendWqe;
 use crate::{
@@ -169,7 +169,7 @@ struct Connected {
 #[derive(Debug)]
 pub struct UcQp {
     qp: UdQp,
-    connected: OnceLock<Connected>,
+    connected: RwLock<Option<Connected>>,
 }
 
 impl UcQp {
@@ -188,7 +188,7 @@ impl UcQp {
         };
         Ok(Self {
             qp: UdQp::create_as(pd, &datagram, true)?,
-            connected: OnceLock::new(),
+            connected: RwLock::new(None),
         })
     }
 
@@ -236,14 +236,14 @@ impl UcQp {
             return Err(UcConnectError::Connected);
         }
         let ah = ah.clone();
-        let _ = self.connected.set(Connected { ah, peer });
+        *self.connected.write() = Some(Connected { ah, peer });
         Ok(())
     }
 
     /// The peer's address and QPN, once there is one.
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.connected.get()?.peer.socket_addr()
+        self.connected.read().as_ref()?.peer.socket_addr()
     }
 
     /// Posts sends, in order, and hands as much of them to the network as it takes now (`ibv_post_send(3)`), as
@@ -252,7 +252,8 @@ impl UcQp {
     /// # Errors
     /// [`PostFailure`] tells how many were accepted, and why the next one was not: [`PostError::State`] without a peer.
     pub fn post_send(&self, wrs: &[UcSendWr<'_>]) -> Result<(), PostFailure> {
-        let Some(connected) = self.connected.get() else {
+        let connected = self.connected.read();
+        let Some(connected) = &*connected else {
             return Err(PostFailure {
                 accepted: 0,
                 source: PostError::State,
@@ -269,7 +270,8 @@ impl UcQp {
         &self,
         wrs: impl ExactSizeIterator<Item = Result<UcSendWr<'a>, PostError>> + Clone,
     ) -> Result<(), PostError> {
-        let connected = self.connected.get().ok_or(PostError::State)?;
+        let connected = self.connected.read();
+        let connected = connected.as_ref().ok_or(PostError::State)?;
         self.qp.post_all(wrs.map(|wr| self.wqe(connected, &wr?)))
     }
 
@@ -340,6 +342,12 @@ impl UcQp {
     /// Ends everything posted with a completion of status `Flushed`, as the error state of a queue pair does.
     pub fn flush(&self) {
         self.qp.flush();
+    }
+
+    /// Makes the queue pair what it was when it was new, as [`UdQp::reset`]: without a peer.
+    pub fn reset(&self) {
+        *self.connected.write() = None;
+        self.qp.reset();
     }
 
     /// Changes how many octets may leave per second; 0 is no limit.

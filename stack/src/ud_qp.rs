@@ -9,8 +9,9 @@ use dgiwarp_rdmap::datagram::RecordHandle;
 use crate::driver::instruments::Instruments;
 use crate::driver::ud::{Parts, UdShared, UdpSockets, bind};
 use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
-use crate::engine::ud::{SendWqe, UdConfig, UdEngine, check_length};
+use crate::engine::ud::{Random, SendWqe, UdConfig, UdEngine, check_length};
 use crate::error::PostFailure;
+use crate::rnic::RnicShared;
 use crate::statistics::Entry;
 use crate::{
     AddressHandle, AsyncEvent, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError,
@@ -140,9 +141,7 @@ impl UdQp {
             record_timeout: rnic.config.record_timeout,
             receive_buffer,
             read_timeout: rnic.config.read_timeout,
-            seed: rnic.draw(),
-            group_key: rnic.draw(),
-            secret: rnic.draw(),
+            random: random(rnic),
         });
         let shared = UdShared::start(Parts {
             engine,
@@ -368,6 +367,14 @@ impl UdQp {
         });
     }
 
+    /// Makes the queue pair what it was when it was new (`ibv_modify_qp(3)` to reset): what is posted is forgotten without completions, but for receives
+    /// that queue pairs share, completions that were not polled are gone, and so are records. It keeps its QPN, attributes, groups and
+    /// counters. Peers see another source of messages.
+    pub fn reset(&self) {
+        let random = random(&self.pd.rnic.shared);
+        self.shared.reset(self.qpn().into(), random);
+    }
+
     /// The Q_Key that received Sends must carry.
     #[must_use]
     pub fn qkey(&self) -> u32 {
@@ -409,6 +416,17 @@ impl Drop for UdQp {
         });
         let recv_cq = &self.recv_cq.shared;
         recv_cq.unreserve(self.record_slots, self.segment_slots);
+    }
+}
+
+/// What tells a QP from all others.
+fn random(rnic: &RnicShared) -> Random {
+    let [record_generation] = rnic.draw();
+    Random {
+        seed: rnic.draw(),
+        group_key: rnic.draw(),
+        secret: rnic.draw(),
+        record_generation,
     }
 }
 

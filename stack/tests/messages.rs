@@ -325,3 +325,48 @@ fn a_rate_is_kept_while_nobody_polls() {
         assert_eq!(slow.wait().wr_id, wr_id);
     }
 }
+
+/// What was posted and what lies in the completion queue is forgotten; peers take what comes later for another source's.
+#[test]
+fn after_a_reset_a_queue_pair_is_like_new() {
+    let a = Node::with(4096, Config::default(), |attr| attr.max_send_wr = 4);
+    let b = Node::with(4096, Config::default(), |attr| attr.record_slots = 4);
+    let (to_a, to_b) = (b.to(&a.qp), a.to(&b.qp));
+    let mut handles = Vec::new();
+    for round in 0..6 {
+        // A Write-Record takes a slot of the peer's ring, and its number may be one that an earlier life used.
+        let write = a.write_to(&b, 0);
+        a.post(1, write, &to_b, &[a.mr.sge(..100)]).unwrap();
+        let wc = b.wait();
+        assert_eq!((wc.opcode, wc.byte_len), (WcOpcode::WriteRecord, 100));
+        let handle = wc.record();
+        handles.push(handle);
+        if round == 2 {
+            b.qp.reset();
+            assert!(b.qp.record(handle).is_none());
+        } else {
+            assert!(b.qp.record(handle).is_some());
+            b.qp.release_record(handle);
+        }
+        // A Read that is never answered, receives that nobody fills, and a completion that nobody polls.
+        let nowhere = a.to_port(Ipv4Addr::LOCALHOST.into(), 9);
+        let read = Operation::Read {
+            rkey: 1,
+            remote_addr: 0,
+            timeout: None,
+        };
+        a.post(2, read, &nowhere, &[a.mr.sge(..8)]).unwrap();
+        a.post_recv(3, 0..64);
+        a.post_recv(4, 0..64);
+        a.qp.reset();
+        assert_eq!(a.cq.poll_one().unwrap(), None);
+        a.post_recv(5, 0..64);
+        b.send(6, &to_a, 0..32);
+        assert_eq!(b.wait().wr_id, 6);
+        let wc = a.wait();
+        assert_eq!((wc.wr_id, wc.opcode), (5, WcOpcode::Recv));
+    }
+    let distinct: std::collections::HashSet<_> = handles.iter().collect();
+    assert_eq!(distinct.len(), 6, "no handle names two records");
+    assert!(a.qp.counters().segments_sent >= 6);
+}

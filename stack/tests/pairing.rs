@@ -48,12 +48,7 @@ fn end(rnic: &Rnic, psn: u32) -> End {
         pd,
         psn,
     };
-    end.qp
-        .post_recv(&[RecvWr {
-            wr_id: 77,
-            sges: &[end.mr.sge(..)],
-        }])
-        .unwrap();
+    end.post_recv();
     end
 }
 
@@ -76,6 +71,15 @@ impl End {
             ird: 4,
         };
         self.qp.pair(&pairing).unwrap();
+    }
+
+    fn post_recv(&self) {
+        let sges = [self.mr.sge(..)];
+        let wr = RecvWr {
+            wr_id: 77,
+            sges: &sges,
+        };
+        self.qp.post_recv(&[wr]).unwrap();
     }
 
     fn start(&self, patience: Option<Duration>) {
@@ -353,6 +357,70 @@ fn one_that_could_be_paired_may_be_connected_otherwise() {
     paired.pair_at(here(), 0x00ff_fe00, 6);
     let refused = paired.qp.connect(address, &MpaConfig::default(), b"");
     assert!(matches!(refused, Err(ConnectError::State)));
+}
+
+/// A program that starts over with the same QPs draws new PSNs and exchanges them again.
+#[test]
+fn after_a_reset_queue_pairs_are_like_new() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let (mut one, mut two) = (end(&rnic, 5), end(&rnic, 6));
+    for life in 0..3 {
+        one.pair(&two, two.psn);
+        two.pair(&one, one.psn);
+        one.start(None);
+        two.start(None);
+        exchange(&one, &two);
+        let unused = |wr_id| RecvWr { wr_id, sges: &[] };
+        for end in [&mut one, &mut two] {
+            end.qp.post_recv(&[unused(800), unused(801)]).unwrap();
+            end.psn += 10;
+        }
+        if life == 1 {
+            // One is told of the other's end, and needs it.
+            one.qp.reset();
+            two.send(b"to nobody");
+            let mut sent = two.next(WcOpcode::Send);
+            if sent.status == WcStatus::Success {
+                sent = two.next(WcOpcode::Send);
+            }
+            assert_eq!(sent.status, WcStatus::RetryExceeded);
+            assert_eq!(two.next(WcOpcode::Recv).status, WcStatus::Flushed);
+            two.qp.reset();
+        } else {
+            two.qp.reset();
+            one.qp.reset();
+        }
+        for end in [&one, &two] {
+            assert!(!end.qp.is_over());
+            assert_eq!(end.cq.wait(Duration::from_millis(50)).unwrap(), None);
+            let early = RcSendWr::send(1, &[]);
+            assert!(end.qp.post_send(&[early]).is_err(), "not ready to send");
+            end.post_recv();
+        }
+    }
+    let segments = one.qp.counters().segments_sent;
+    assert!(segments >= 6, "of all lives: {segments}");
+}
+
+/// Whatever is on its way when a QP is reset is not meant for what it becomes.
+#[test]
+fn a_reset_ends_attempts_too() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    for swap in [false, true] {
+        let (one, two) = (end(&rnic, 5), end(&rnic, 6));
+        let (first, second) = if swap { (&two, &one) } else { (&one, &two) };
+        first.pair_at(here(), second.qp.qpn() ^ 0x40, 9);
+        first.start(Some(SOON));
+        first.send(b"to nobody");
+        std::thread::sleep(Duration::from_millis(120));
+        first.qp.reset();
+        first.post_recv();
+        first.pair(second, second.psn);
+        first.start(None);
+        second.pair(first, first.psn);
+        second.start(None);
+        exchange(first, second);
+    }
 }
 
 /// QPNs of all kinds of connected QPs are different ones, whichever device they are of.

@@ -168,9 +168,10 @@ fn the_end_of_one_side_flushes_the_other() {
     connect(&client, &server, &MpaConfig::default());
     client.post_send(3, b"last words");
     client.qp.disconnect();
-    assert_eq!(client.qp.end(), Some(RcEnd::Closed));
     assert_eq!(server.wait(WcOpcode::Recv).byte_len, 10);
+    assert_eq!(client.wait(WcOpcode::Send).status, WcStatus::Success);
     assert_eq!(server.wait(WcOpcode::Recv).status, WcStatus::Flushed);
+    assert_eq!(client.qp.end(), Some(RcEnd::Closed));
     assert_eq!(server.qp.end(), Some(RcEnd::PeerClosed));
     server.post_send(4, b"too late");
     assert_eq!(server.wait(WcOpcode::Send).status, WcStatus::Flushed);

@@ -582,3 +582,45 @@ fn many_writes_under_a_window_all_complete() {
         assert_eq!(b.memory.to_vec(slot * 20_000, 20_000), pattern(20_000));
     }
 }
+
+#[test]
+fn after_a_reset_a_queue_pair_takes_another_peer() {
+    let (a, b) = End::pair(64);
+    let c = End::new(64);
+    c.connect(a.qp.qpn());
+    let receive = |end: &End, wr_id| {
+        let sges = [end.mr.sge(..)];
+        end.qp.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
+    };
+    receive(&b, 1);
+    a.post(SEND, 8).unwrap();
+    assert_eq!(b.cq.wait(SOON).unwrap().expect("a receive").wr_id, 1);
+    receive(&a, 2);
+    let sent = a.qp.counters().segments_sent;
+    a.qp.reset();
+    // Neither the completion of the Send nor one of the receive.
+    assert_eq!(a.cq.poll_one().unwrap(), None);
+    assert_eq!(a.post(SEND, 8).unwrap_err().source, PostError::State);
+    a.connect(c.qp.qpn());
+    // More than its queue takes, so that it would fill if what was forgotten counted.
+    for wr_id in 10..16 {
+        receive(&a, wr_id);
+        c.post(SEND, 5).unwrap();
+        let wc = a.cq.wait(SOON).unwrap().expect("a receive");
+        assert_eq!((wc.wr_id, wc.byte_len), (wr_id, 5));
+    }
+    receive(&c, 3);
+    a.post(SEND, 7).unwrap();
+    while c.cq.wait(SOON).unwrap().expect("a receive").opcode != WcOpcode::Recv {}
+    assert!(a.qp.counters().segments_sent > sent);
+    // The old peer is nobody now.
+    receive(&a, 4);
+    b.post(SEND, 8).unwrap();
+    c.post(SEND, 6).unwrap();
+    while let Some(wc) = a.cq.wait(SOON).unwrap() {
+        if wc.opcode == WcOpcode::Recv {
+            assert_eq!(wc.byte_len, 6);
+            break;
+        }
+    }
+}

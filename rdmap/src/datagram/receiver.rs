@@ -26,6 +26,8 @@ pub struct ReceiverConfig {
     pub qkey: u32,
     /// Slots of the record ring; 0 turns the reception of Write-Records off.
     pub record_slots: usize,
+    /// Part of the handles of the first records. Handles of a receiver that this one takes the place of are stale if it is another one.
+    pub record_generation: u32,
     /// Whether each placed segment of a Write-Record is reported, and not only its record.
     pub segment_completions: bool,
     /// How many numbers a Write-Record may be behind the source's highest before it is closed, 1 to 1023.
@@ -45,6 +47,7 @@ impl Default for ReceiverConfig {
         Self {
             qkey: 0,
             record_slots: 0,
+            record_generation: 0,
             segment_completions: false,
             reorder_window: 64,
             record_timeout: Duration::from_millis(200),
@@ -88,7 +91,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             told_of_full_ring: false,
             writes: OpenWrites::default(),
             sources: SourceTable::new(config.max_sources),
-            records: Records::new(config.record_slots),
+            records: Records::new(config.record_slots, config.record_generation),
             assemblies: Assemblies::new(),
             timeout: None,
             config,

@@ -83,14 +83,17 @@ pub(super) struct Records<K> {
     /// Most messages that are begun and incomplete: the rest of the slots is for those that come whole, so that who begins
     /// messages and never ends them does not keep others from being recorded.
     max_open: usize,
+    /// The first one of all slots.
+    generation: u32,
     index: FxHashMap<(SourceId, u32), usize>,
     /// Segments come in runs of one message: the last open slot used.
     latest: usize,
 }
 
 impl<K: Copy> Records<K> {
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize, generation: u32) -> Self {
         Self {
+            generation,
             slots: Vec::with_capacity(capacity),
             maps: (0..capacity).map(|_| RangeMap::new()).collect(),
             free: Vec::with_capacity(capacity),
@@ -179,7 +182,7 @@ impl<K: Copy> Records<K> {
         let map = self.maps.pop()?;
         self.slots.push(Slot {
             state: State::Free,
-            generation: 0,
+            generation: self.generation,
             owner,
             number: 0,
             last_placed: now,

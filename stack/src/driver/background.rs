@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::{PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 
 use super::clock;
 use super::cq::{By, CqShared};
+use super::departures::{Departure, Departures};
 use crate::events::Events;
 use crate::{Config, Error};
 
@@ -39,7 +41,10 @@ const TURNS: usize = 16;
 /// Ticks without a poll and without data until a queue is watched again.
 const IDLE_TICKS: u32 = 64;
 
-/// Connections on their way up, which somebody has to move on.
+/// How long the end of a process, or of a device, waits for connections to be closed on both sides.
+const AT_END: Duration = Duration::from_millis(200);
+
+/// Connections on their way up or down, which somebody has to move on.
 pub(crate) trait Connecting: std::fmt::Debug + Send + Sync {
     /// Readable when [`progress`](Self::progress) has something to do.
     fn work_fd(&self) -> BorrowedFd<'_>;
@@ -56,6 +61,7 @@ pub(crate) struct Background {
     wake: EventFd,
     queues: Mutex<Vec<Weak<CqShared>>>,
     connections: Mutex<Vec<Weak<dyn Connecting>>>,
+    departures: Arc<Departures>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
     next_id: AtomicU64,
@@ -88,12 +94,19 @@ impl Background {
         };
         let (epoll, wake) =
             make().map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        let departures = Departures::new()?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, CONNECTIONS);
+        epoll
+            .add(departures.work_fd(), event)
+            .map_err(|errno| Error::system("cannot watch connections")(errno.into()))?;
+        let departing: Weak<Departures> = Arc::downgrade(&departures);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
             epoll,
             wake,
             queues: Mutex::new(Vec::new()),
-            connections: Mutex::new(Vec::new()),
+            connections: Mutex::new(vec![departing]),
+            departures,
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
             next_id: AtomicU64::new(0),
@@ -212,15 +225,44 @@ impl Background {
         }
     }
 
-    /// Ends the thread. Called when the last handle of the device goes.
+    /// Closes a connection whose QP is gone.
+    pub(crate) fn depart(&self, departure: Departure) {
+        if let Some(deadline) = self.departures.add(departure) {
+            self.wake_before(clock::to_nanos(Some(deadline)));
+        }
+    }
+
+    /// Ends the thread. Called when the last handle of the device goes. Connections whose QPs are gone get a moment to be closed on both sides, for
+    /// the process may end now; if it does not, the thread stays for those that need longer.
     pub(crate) fn stop(&self) {
+        let closed = self.departures.wait(clock::now() + AT_END);
         self.stop.store(true, Ordering::Release);
         self.wake();
         if let Some(handle) = self.thread.lock().take()
             && handle.thread().id() != std::thread::current().id()
+            && closed
         {
             let _ = handle.join();
         }
+    }
+
+    /// The process ends: what connected QPs accepted gets a moment to leave. Nothing can be posted to them any more.
+    pub(crate) fn leave_process(&self) {
+        let deadline = clock::now() + AT_END;
+        let mut left: Vec<_> = self
+            .live_queues()
+            .iter()
+            .flat_map(|cq| cq.rc_qps())
+            .collect();
+        loop {
+            left.retain(|qp| !qp.leave_process());
+            if left.is_empty() || clock::now() >= deadline {
+                break;
+            }
+            // Another thread is posting or polling.
+            let _ = poll(&mut [], PollTimeout::from(1u8));
+        }
+        self.departures.wait(deadline);
     }
 
     /// Makes the thread look now.
@@ -275,7 +317,7 @@ impl Background {
         let mut ticks = 0;
         let mut at_once = false;
         let mut events = [EpollEvent::empty(); 32];
-        while !self.stop.load(Ordering::Acquire) {
+        while !(self.stop.load(Ordering::Acquire) && self.departures.is_empty()) {
             let queues = self.live_queues();
             let timeout = if at_once {
                 EpollTimeout::ZERO

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use socket2::Socket;
 
 use super::background::Connecting;
-use super::rc::{RcShared, Startup};
+use super::rc::{Claimed, RcShared, Startup};
 use super::startups::{Failure, ListenerId, Outcome, Over, Startups};
 use super::{clock, tcp};
 use crate::engine::mr::PdId;
@@ -41,6 +41,7 @@ pub(crate) struct Asked {
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) qp: Arc<RcShared>,
+    pub(crate) claimed: Claimed,
     pub(crate) qpn: u32,
     pub(crate) pd: PdId,
     pub(crate) context: u64,
@@ -144,7 +145,7 @@ impl Cm {
         });
         let socket = from.map(|it| it.socket);
         self.begin(calling, socket, to).map_err(|(error, calling)| {
-            calling.caller.qp.unclaim();
+            calling.caller.qp.unclaim(calling.caller.claimed);
             error.into()
         })
     }
@@ -202,7 +203,7 @@ impl Cm {
             .collect();
         for id in theirs {
             if let Some(calling) = callers.waiting.remove(&id) {
-                calling.caller.qp.unclaim();
+                calling.caller.qp.unclaim(calling.caller.claimed);
             }
             self.startups.abandon(id);
         }
@@ -268,7 +269,7 @@ impl Cm {
                 error,
             },
         };
-        caller.qp.unclaim();
+        caller.qp.unclaim(caller.claimed);
         self.queue.push(happened);
     }
 
@@ -357,7 +358,10 @@ fn link(
                 options: caller.qp.options,
                 paired: false,
             };
-            caller.qp.link(config, *connection, stream, startup)?;
+            let claimed = caller.claimed;
+            caller
+                .qp
+                .link(claimed, config, *connection, stream, startup)?;
             Ok(Ok(established))
         }
         Event::Rejected(rejection) => Ok(Err(rejection)),

@@ -16,6 +16,7 @@ use super::background::Background;
 use super::clock;
 use super::hot_set::{Hot, HotSet};
 use super::member::{Got, Qp, WeakQp};
+use super::rc::RcShared;
 use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
 use super::watch::Watch;
@@ -205,6 +206,13 @@ impl CqShared {
         }
     }
 
+    /// A member's sockets are not what they were.
+    pub(crate) fn cool(&self, member: MemberId) {
+        let mut poller = self.poller.lock();
+        self.unpark_locked(&mut poller);
+        poller.hot.forget(member);
+    }
+
     pub(crate) fn watch(
         &self,
         member: MemberId,
@@ -233,6 +241,17 @@ impl CqShared {
         let _ = self.sockets.delete(fd);
     }
 
+    /// The connected QPs among the members.
+    pub(crate) fn rc_qps(&self) -> Vec<Arc<RcShared>> {
+        let members = self.members.read();
+        let rc = |qp| match qp {
+            Qp::Rc(qp) => Some(qp),
+            Qp::Ud(_) => None,
+        };
+        let live = members.iter().filter_map(|(_, it)| it.qp.upgrade());
+        live.filter_map(rc).collect()
+    }
+
     fn member(&self, member: MemberId) -> Option<Qp> {
         let members = self.members.read();
         let found = members.get(member.key as usize)?;
@@ -249,6 +268,14 @@ impl CqShared {
 
     pub(crate) fn unreserve(&self, records: usize, segments: usize) {
         self.ring.lock().unreserve(records, segments);
+    }
+
+    /// Takes completions of a QP out.
+    pub(crate) fn forget(&self, qpn: u32) {
+        let mut ring = self.ring.lock();
+        ring.forget(qpn);
+        let filled = !ring.is_empty() || ring.is_overrun();
+        self.filled.store(filled, Ordering::Release);
     }
 
     /// Adds a completion. Returns whether it had a place.

@@ -18,6 +18,7 @@ pub(crate) mod background;
 pub(crate) mod clock;
 pub(crate) mod cm;
 pub(crate) mod cq;
+mod departures;
 pub(crate) mod fault;
 pub(crate) mod groups;
 mod hot_set;

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::background::Connecting;
 use super::cm::Asked;
-use super::rc::{RcShared, Startup};
+use super::rc::{Claimed, RcShared, Startup};
 use super::startups::{Failure, ListenerId, Outcome, Over, Startups};
 use super::{clock, tcp};
 use crate::engine::mr::PdId;
@@ -66,6 +66,7 @@ enum Stage {
 
 #[derive(Debug)]
 struct Pending {
+    claimed: Claimed,
     pairing: Pairing,
     start: Option<Start>,
     /// Whether an attempt is under way.
@@ -158,6 +159,15 @@ impl Pairings {
         }
     }
 
+    /// The QP is new again.
+    pub(crate) fn reset(&self, qpn: u32) {
+        let mut table = self.table.lock();
+        table.pending.remove(&qpn);
+        if let Some(pair) = table.pairs.get_mut(&qpn) {
+            pair.stage = Stage::Made;
+        }
+    }
+
     /// Gives a QPN back.
     pub(crate) fn forget(&self, qpn: u32) {
         let mut table = self.table.lock();
@@ -201,13 +211,14 @@ impl Pairings {
     }
 
     /// A QP that was claimed for this was told of its peer.
-    pub(crate) fn pair(&self, qpn: u32, pairing: Pairing) {
+    pub(crate) fn pair(&self, qpn: u32, claimed: Claimed, pairing: Pairing) {
         let now = clock::now();
         let mut table = self.table.lock();
         let Some(pair) = table.pairs.get_mut(&qpn) else {
             return;
         };
         pair.stage = Stage::Pending(Pending {
+            claimed,
             pairing,
             start: None,
             trying: false,
@@ -284,7 +295,11 @@ impl Pairings {
             options: qp.options,
             paired: true,
         };
-        if qp.link(config, *connection, stream, startup).is_ok() {
+        let claimed = pending.claimed;
+        if qp
+            .link(claimed, config, *connection, stream, startup)
+            .is_ok()
+        {
             pair.stage = Stage::Over;
         }
     }
@@ -295,6 +310,10 @@ impl Pairings {
             return;
         };
         if pending.due > now {
+            return;
+        }
+        if qp.is_over() {
+            pair.stage = Stage::Over;
             return;
         }
         let patience = pending.start.and_then(|start| start.patience);
@@ -492,7 +511,8 @@ fn decide(table: &mut Table, mut asked: Asked, claim: Claim) {
                 ord: ord(pending.start),
             };
             let own = pairing.claim(qpn, sq_psn);
-            if accept(&qp, (qpn, pair.pd), asked, depths, &own).is_some() {
+            let claimed = pending.claimed;
+            if accept((&qp, claimed), (qpn, pair.pd), asked, depths, &own).is_some() {
                 pair.stage = Stage::Over;
             }
         }
@@ -501,7 +521,7 @@ fn decide(table: &mut Table, mut asked: Asked, claim: Claim) {
 
 /// Accepts for a QP. `None` if that came to nothing; the peer tries again.
 fn accept(
-    qp: &Arc<RcShared>,
+    (qp, claimed): (&Arc<RcShared>, Claimed),
     (qpn, pd): (u32, PdId),
     asked: Asked,
     depths: ReadDepths,
@@ -524,7 +544,7 @@ fn accept(
         options: qp.options,
         paired: true,
     };
-    qp.link(config, *connection, stream, Startup::default())
+    qp.link(claimed, config, *connection, stream, Startup::default())
         .ok()
 }
 

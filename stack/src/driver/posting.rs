@@ -61,6 +61,14 @@ impl<W> Posting<W> {
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// Forgets everything, for a QP that is made new.
+    pub(crate) fn reset(&self) {
+        let mut inbox = self.inbox.lock();
+        inbox.clear();
+        self.waiting.store(0, Ordering::Release);
+        self.outstanding.store(0, Ordering::Release);
+    }
+
     /// Hands over what was posted while another thread was at work.
     #[inline]
     pub(crate) fn empty(&self, mut accept: impl FnMut(W)) {

@@ -1,16 +1,17 @@
 //! A connected QP: its engine with its TCP connection, shared by whoever posts and polls.
 
+mod ending;
+
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
 use dgiwarp_memory::tcp_progress;
-use nix::poll::PollFlags;
 
 use super::background::Background;
 use super::cm::{Beginning, CmQueue};
@@ -21,24 +22,20 @@ use super::serialized::Serialized;
 use super::staging::Intake;
 use super::stream_sink::Tcp;
 use super::watchdog::{self, Watchdog};
-use super::way_down::{FLUSH_FOR, LINGER_FOR, WayDown};
+use super::way_down::WayDown;
 use super::{clock, staging, tcp};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables, Waiter, WeakWaiter};
-use crate::engine::rc::{self, RcConfig, RcEnd, RcEngine, RcSendWqe, Taken};
+use crate::engine::rc::{RcConfig, RcEngine, RcSendWqe, Taken};
 use crate::statistics::Counts;
 use crate::{ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus};
+use ending::Parting;
 
 /// Octets for TCP in one go, before other QPs get their turn.
 const TURN: usize = 1 << 20;
 
 /// How long TCP's maximum segment size is taken for what it was.
 const PATH_LASTS: Duration = Duration::from_millis(100);
-/// How long a peer of our own kind has to say that it has placed what left before we close.
-const PLACED_FOR: Duration = Duration::from_millis(200);
-
-/// Reads of what has arrived when a QP is taken out of service.
-const LAST_READS: usize = 64;
 
 /// A connection in full operation.
 #[derive(Debug)]
@@ -47,6 +44,8 @@ struct Link {
     stream: TcpStream,
     way_down: WayDown,
     watchdog: Watchdog,
+    /// The program ended it.
+    parting: Option<Parting>,
     /// Nothing is read: what arrived waits for receives. Only the end of the stream is looked for.
     paused: bool,
     /// The next timer that the completion queue knows of.
@@ -67,7 +66,7 @@ pub(crate) struct RcInner {
     listener: Option<(Arc<CmQueue>, u64)>,
     /// What is to be told there when the peer has sent something.
     beginning: Option<Box<Beginning>>,
-    /// What was counted on a connection that is gone.
+    /// What was counted on connections that are gone.
     counters: QpCounters,
     /// The QP is being destroyed.
     closed: bool,
@@ -112,12 +111,24 @@ pub(crate) struct RcShared {
     over: AtomicBool,
     /// A connection is there, or on its way.
     claimed: AtomicBool,
+    /// How often the QP was reset.
+    life: AtomicU32,
+}
+
+/// A QP is claimed for a connection, until it is reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claimed {
+    life: u32,
 }
 
 impl Counts for RcShared {
     fn counters(&self) -> QpCounters {
         self.run(|inner| match &inner.link {
-            Some(link) => link.engine.counters(),
+            Some(link) => {
+                let mut counters = inner.counters.clone();
+                counters.add(&link.engine.counters());
+                counters
+            }
             None => inner.counters.clone(),
         })
     }
@@ -152,6 +163,7 @@ impl RcShared {
             open: AtomicBool::new(false),
             over: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
+            life: AtomicU32::new(0),
         })
     }
 
@@ -183,9 +195,12 @@ impl RcShared {
         self.refuses_immediates.load(Ordering::Relaxed)
     }
 
-    /// Claims the QP for a connection. Returns whether it was free.
-    pub(crate) fn claim(&self) -> bool {
-        !self.claimed.swap(true, Ordering::AcqRel)
+    /// Claims the QP for a connection, if it is free.
+    pub(crate) fn claim(&self) -> Option<Claimed> {
+        let free = !self.claimed.swap(true, Ordering::AcqRel);
+        free.then(|| Claimed {
+            life: self.life.load(Ordering::Acquire),
+        })
     }
 
     /// Whether it is.
@@ -194,19 +209,10 @@ impl RcShared {
     }
 
     /// There will be no connection: the QP may be claimed again.
-    pub(crate) fn unclaim(&self) {
-        self.claimed.store(false, Ordering::Release);
-    }
-
-    /// Tells of the connection's end there.
-    pub(crate) fn tell_end(&self, queue: &Arc<CmQueue>, context: u64) {
-        self.run(|inner| {
-            let ended = inner.link.as_ref().filter(|link| link.way_down.has_begun());
-            match ended.and_then(|link| link.engine.end()) {
-                Some(end) => queue.push(ConnectionEvent::Disconnected { context, end }),
-                None => inner.listener = Some((Arc::clone(queue), context)),
-            }
-        });
+    pub(crate) fn unclaim(&self, claimed: Claimed) {
+        if claimed.life == self.life.load(Ordering::Acquire) {
+            self.claimed.store(false, Ordering::Release);
+        }
     }
 
     /// Tells of the connection's beginning there, which may be later, and of its end.
@@ -241,17 +247,18 @@ impl RcShared {
     /// receive for it.
     pub(crate) fn link(
         self: &Arc<Self>,
+        claimed: Claimed,
         config: RcConfig,
         mpa: Connection,
         stream: TcpStream,
         startup: Startup<'_>,
     ) -> Result<(), ConnectError> {
         watchdog::keep_alive(&stream, self.patience)?;
-        let member = self.recv_cq.attach(&Qp::Rc(Arc::clone(self)));
-        let _ = self.member.set(member);
+        let attach = || self.recv_cq.attach(&Qp::Rc(Arc::clone(self)));
+        let member = *self.member.get_or_init(attach);
         let watched = self.run(|inner| {
-            if inner.closed || inner.given_up {
-                self.recv_cq.detach(member);
+            let meant = claimed.life == self.life.load(Ordering::Acquire);
+            if inner.closed || inner.given_up || !meant {
                 return None;
             }
             let this: Weak<Self> = Arc::downgrade(self);
@@ -275,6 +282,7 @@ impl RcShared {
                 stream,
                 way_down: WayDown::default(),
                 watchdog: Watchdog::new(self.patience),
+                parting: None,
                 paused: false,
                 deadline: None,
                 look_at_path: clock::now(),
@@ -297,43 +305,6 @@ impl RcShared {
     /// Whether work requests wait for a connection.
     pub(crate) fn has_waiting(&self) -> bool {
         self.run(|inner| !inner.waiting.is_empty())
-    }
-
-    /// There will be no connection: the first work request that waits ends with `status`, all others and the receives are flushed.
-    pub(crate) fn give_up(&self, status: WcStatus) {
-        self.open();
-        self.run(|inner| {
-            if inner.link.is_none() && !inner.given_up {
-                inner.given_up = true;
-                self.over.store(true, Ordering::Release);
-                self.flush_waiting(inner, status);
-            }
-        });
-    }
-
-    fn flush_waiting(&self, inner: &mut RcInner, mut status: WcStatus) {
-        let mut completions = self.completions();
-        for wqe in inner.waiting.drain(..) {
-            wqe.complete(self.qpn, status, &mut completions);
-            status = WcStatus::Flushed;
-        }
-        rc::flush_receives(&self.recv_queue, self.qpn, &mut completions);
-    }
-
-    /// Puts the QP into its error state: what is posted is flushed, and the connection ends.
-    pub(crate) fn flush(&self) {
-        self.give_up(WcStatus::Flushed);
-        self.run(|inner| {
-            match &mut inner.link {
-                Some(link) => {
-                    link.engine.close(self.tables(), &mut self.completions());
-                    self.transmit(link);
-                }
-                None => self.flush_waiting(inner, WcStatus::Flushed),
-            }
-            rc::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
-            self.wind_down(inner);
-        });
     }
 
     /// Whether the connection is over, or will not come.
@@ -382,6 +353,11 @@ impl RcShared {
             self.transmit(link);
             self.wind_down(inner);
         }
+        if let Some(link) = &inner.link
+            && link.parting.is_some()
+        {
+            self.part(inner);
+        }
         if let Some(link) = &mut inner.link {
             self.note_deadline(link);
         }
@@ -390,7 +366,12 @@ impl RcShared {
     fn note_deadline(&self, link: &mut Link) {
         let deadline = match link.way_down.deadline() {
             None => {
-                let timers = [link.engine.poll_timeout(), link.watchdog.deadline()];
+                let parting = link.parting.map(Parting::deadline);
+                let timers = [
+                    link.engine.poll_timeout(),
+                    link.watchdog.deadline(),
+                    parting,
+                ];
                 timers.into_iter().flatten().min()
             }
             until => until.into_iter().chain(link.engine.poll_timeout()).min(),
@@ -712,123 +693,9 @@ impl RcShared {
         }
     }
 
-    /// Why the connection is over, if it is.
-    pub(crate) fn end(&self) -> Option<RcEnd> {
-        self.run(|inner| inner.link.as_ref().and_then(|link| link.engine.end()))
-    }
-
     /// Our address and port, once connected.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.run(|inner| inner.link.as_ref()?.stream.local_addr().ok())
-    }
-
-    /// Ends the connection gracefully: what was posted gets a bounded time to leave and to be placed, then our half of TCP is closed. Everything still
-    /// posted completes with `Flushed`.
-    pub(crate) fn disconnect(&self) {
-        let deadline = clock::now() + FLUSH_FOR;
-        while self.has_unsent() && clock::now() < deadline {
-            self.run(|inner| {
-                if let Some(link) = &inner.link {
-                    let soon = clock::now() + Duration::from_millis(10);
-                    tcp::wait(link.stream.as_fd(), PollFlags::POLLOUT, Some(soon));
-                }
-            });
-        }
-        self.await_placement();
-        self.run(|inner| {
-            let Some(link) = &mut inner.link else {
-                return;
-            };
-            // What has arrived is placed and acknowledged: a NIC would have done so already.
-            for _ in 0..LAST_READS {
-                if self.receive_locked(link) == Got::Nothing {
-                    break;
-                }
-            }
-            link.engine.close(self.tables(), &mut self.completions());
-            self.transmit(link);
-            self.wind_down(inner);
-        });
-    }
-
-    /// Gives the peer a bounded time to say that it has placed all that left.
-    fn await_placement(&self) {
-        let deadline = clock::now() + PLACED_FOR;
-        let mut waits = true;
-        while waits && clock::now() < deadline {
-            self.run(|inner| {
-                let link = inner.link.as_mut();
-                let Some(link) = link.filter(|it| !it.paused && it.engine.awaits_placement())
-                else {
-                    waits = false;
-                    return;
-                };
-                let soon = clock::now() + Duration::from_millis(10);
-                if tcp::wait(link.stream.as_fd(), PollFlags::POLLIN, Some(soon)) {
-                    self.receive_locked(link);
-                    self.work(inner);
-                }
-            });
-        }
-    }
-
-    /// Takes the QP out of service: disconnects, and gives the peer a bounded time to close its half too.
-    pub(crate) fn close(&self) {
-        // Whoever destroys the QP need not be told.
-        self.run(|inner| {
-            inner.closed = true;
-            inner.listener = None;
-            inner.beginning = None;
-        });
-        self.disconnect();
-        self.linger();
-        if let Some(member) = self.member.get() {
-            self.recv_cq.detach(*member);
-        }
-    }
-
-    fn has_unsent(&self) -> bool {
-        self.run(|inner| {
-            self.work(inner);
-            let link = inner.link.as_ref();
-            link.is_some_and(|link| {
-                link.way_down.may_send() && link.engine.has_unsent(clock::now())
-            })
-        })
-    }
-
-    /// Waits until the connection is closed on both sides, or has had its time for that.
-    fn linger(&self) {
-        self.run(|inner| {
-            let Some(mut link) = inner.link.take() else {
-                return;
-            };
-            inner.counters = link.engine.counters();
-            if link.way_down.peer_is_done() {
-                return;
-            }
-            // The background thread must not find it in the meantime.
-            self.recv_cq.unwatch(link.stream.as_fd());
-            read_to_end(&mut link.stream, clock::now() + LINGER_FOR);
-        });
-    }
-}
-
-/// Reads to the peer's end of the stream, so that closing does not reset the connection.
-fn read_to_end(stream: &mut TcpStream, deadline: Instant) {
-    let mut scratch = [0; 4096];
-    loop {
-        match stream.read(&mut scratch) {
-            Ok(0) => return,
-            Ok(_) if clock::now() < deadline => {}
-            Ok(_) => return,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !tcp::wait(stream.as_fd(), PollFlags::POLLIN, Some(deadline)) {
-                    return;
-                }
-            }
-            Err(_) => return,
-        }
     }
 }
 

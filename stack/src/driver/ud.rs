@@ -27,7 +27,7 @@ pub(crate) use super::udp_sockets::UdpSockets;
 use super::udp_sockets::{Advice, RETIRED, SocketIndex};
 use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
-use crate::engine::ud::{Arrival, SendWqe, Transmitted, UdEngine};
+use crate::engine::ud::{Arrival, Random, SendWqe, Transmitted, UdEngine};
 use crate::statistics::Counts;
 use crate::{Config, Error, ErrorEntry, ErrorReason, PostError, QpCounters};
 use sink::SocketSink;
@@ -560,6 +560,25 @@ impl UdShared {
             let mut fds = [PollFd::new(self.recv_cq.sockets_fd(), PollFlags::POLLIN)];
             let _ = poll(&mut fds, PollTimeout::from(LOOK_AGAIN));
         }
+    }
+
+    /// Makes the QP what it was when it was new: what was posted is forgotten without completions. It stays in its groups.
+    pub(crate) fn reset(&self, qpn: u32, random: Random) {
+        self.run(|inner| {
+            self.posting.reset();
+            inner.engine.reset(random, self.tables());
+            for socket in inner.sockets.siblings() {
+                self.recv_cq.unwatch(socket.as_fd());
+            }
+            inner.sockets.forget_peers();
+            inner.answer_after = None;
+            self.unsent.store(false, Ordering::Release);
+        });
+        if let Some(member) = self.member.get() {
+            self.recv_cq.cool(*member);
+        }
+        self.send_cq.forget(qpn);
+        self.recv_cq.forget(qpn);
     }
 
     /// Receives from a group through `socket` from now on.

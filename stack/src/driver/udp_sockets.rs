@@ -138,6 +138,14 @@ impl UdpSockets {
         (&self.main, peer.socket_addr())
     }
 
+    /// Closes all sockets that peers have for themselves.
+    pub(crate) fn forget_peers(&mut self) {
+        self.siblings = [const { None }; MAX_SIBLINGS];
+        self.retired = None;
+        self.candidates = [None; CANDIDATES];
+        self.stays = false;
+    }
+
     /// No peer gets a socket from now on but by [`connect`](Self::connect).
     pub(crate) fn stay(&mut self) {
         self.stays = true;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{AsyncEvent, Wc};
+use crate::{AsyncEvent, Wc, WcOpcode};
 
 /// Where completions go.
 pub(crate) trait CompletionSink {
@@ -16,6 +16,20 @@ pub(crate) trait CompletionSink {
     fn retired(&mut self);
     /// Something that no completion tells.
     fn event(&mut self, event: AsyncEvent);
+}
+
+/// Completions that nobody wants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unheard;
+
+impl CompletionSink for Unheard {
+    fn sent(&mut self, _: Wc) {}
+    fn received(&mut self, _: Wc) {}
+    fn segment(&mut self, _: Wc) -> bool {
+        false
+    }
+    fn retired(&mut self) {}
+    fn event(&mut self, _: AsyncEvent) {}
 }
 
 /// What adding a completion asks for.
@@ -138,9 +152,9 @@ impl CqRing {
     /// size it as `ibv_create_cq(3)` asks.
     #[inline]
     pub(crate) fn push(&mut self, wc: Wc) -> Pushed {
-        if matches!(wc.opcode, crate::WcOpcode::WriteRecord) {
+        if wc.opcode == WcOpcode::WriteRecord {
             self.records += 1;
-        } else if matches!(wc.opcode, crate::WcOpcode::WriteRecordSegment) {
+        } else if wc.opcode == WcOpcode::WriteRecordSegment {
             if self.segments >= self.segment_slots {
                 return Pushed::NoSlot;
             }
@@ -177,9 +191,9 @@ impl CqRing {
             let Some(wc) = self.entries.pop_front() else {
                 break;
             };
-            if matches!(wc.opcode, crate::WcOpcode::WriteRecord) {
+            if wc.opcode == WcOpcode::WriteRecord {
                 self.records -= 1;
-            } else if matches!(wc.opcode, crate::WcOpcode::WriteRecordSegment) {
+            } else if wc.opcode == WcOpcode::WriteRecordSegment {
                 self.segments -= 1;
             }
             if let Some(stamps) = &mut self.stamps {
@@ -193,6 +207,25 @@ impl CqRing {
             self.entries.clear();
         }
         count
+    }
+
+    /// Takes out those of a QP.
+    pub(crate) fn forget(&mut self, qpn: u32) {
+        if let Some(stamps) = &mut self.stamps {
+            let mut entries = self.entries.iter();
+            stamps
+                .of_entries
+                .retain(|_| entries.next().is_none_or(|wc| wc.qpn != qpn));
+        }
+        let (mut records, mut segments) = (0, 0);
+        self.entries.retain(|wc| {
+            let forgotten = wc.qpn == qpn;
+            records += usize::from(forgotten && wc.opcode == WcOpcode::WriteRecord);
+            segments += usize::from(forgotten && wc.opcode == WcOpcode::WriteRecordSegment);
+            !forgotten
+        });
+        self.records -= records;
+        self.segments -= segments;
     }
 
     /// Asks to be told of the next completion, or only of the next solicited one.
@@ -216,7 +249,6 @@ impl CqRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::WcOpcode;
 
     fn recv(wr_id: u64, solicited: bool) -> Wc {
         Wc {
@@ -298,6 +330,31 @@ mod tests {
             assert_eq!(ring.poll(&mut out), 1);
             assert_eq!(ring.stamp_of_last_taken(), Some(stamp));
         }
+    }
+
+    #[test]
+    fn completions_of_a_queue_pair_can_be_taken_out() {
+        let mut ring = CqRing::new(2);
+        ring.reserve(1, 1);
+        ring.keep_stamps();
+        ring.set_time(10);
+        ring.push(recv(1, false));
+        for opcode in [WcOpcode::WriteRecord, WcOpcode::WriteRecordSegment] {
+            ring.push(Wc::new(2, opcode, 7));
+        }
+        ring.push(Wc::new(3, WcOpcode::Send, 7));
+        ring.forget(7);
+        ring.forget(8);
+        // Their slots are free again.
+        ring.set_time(11);
+        for opcode in [WcOpcode::WriteRecordSegment, WcOpcode::Send] {
+            assert_eq!(ring.push(Wc::new(4, opcode, 7)), Pushed::Quiet);
+        }
+        let mut out = [recv(0, false); 8];
+        assert_eq!(ring.poll(&mut out), 3);
+        assert_eq!(out.map(|wc| wc.wr_id)[..3], [1, 4, 4]);
+        assert_eq!(ring.stamp_of_last_taken(), Some(11));
+        assert!(!ring.is_overrun());
     }
 
     #[test]

@@ -306,17 +306,20 @@ impl RcEngine {
         if self.dormant {
             self.end_dormancy(tables, completions);
         }
-        if self.end.is_none() && self.mpa.may_send() && !self.is_amid() {
-            self.take_leave();
-        }
+        self.take_leave(true);
         self.finish(RcEnd::Closed, None, tables, completions);
     }
 
-    /// Tells the peer the last that there is to tell.
-    fn take_leave(&mut self) {
+    /// Tells the peer the last that there is to tell, between two messages; that this end leaves, where that is what it does (`says_so`).
+    pub(crate) fn take_leave(&mut self, says_so: bool) {
+        if self.end.is_some() || !self.mpa.may_send() || self.is_amid() {
+            return;
+        }
         let own_ends = self.stream.own_ends_mut();
         let placed = (own_ends.owed() > 0).then(|| own_ends.placed(false));
-        let farewell = own_ends.farewell().filter(|_| self.config.paired);
+        let farewell = own_ends
+            .farewell()
+            .filter(|_| says_so && self.config.paired);
         for ulpdu in placed.into_iter().chain(farewell) {
             let nothing: &[u8] = &[];
             if self.mpa.send_ulpdu(&ulpdu, nothing).is_ok() {
@@ -416,6 +419,11 @@ impl RcEngine {
         {
             completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
         }
+    }
+
+    /// The receive that a message has begun to fill, of an engine that is given up.
+    pub(crate) fn abandon(&mut self) -> Option<RecvWqe> {
+        self.stream.abandon()
     }
 
     /// Whether the peer left and nothing was posted since that would have needed it.

@@ -21,7 +21,7 @@ use dgiwarp_rdmap::datagram::{
     DropReason, Numbers, Receiver, ReceiverConfig, Record, RecordHandle,
 };
 
-use super::cq::CompletionSink;
+use super::cq::{CompletionSink, Unheard};
 use super::mr::{MrTable, PdId};
 use super::queue::{RecvWqe, Tables};
 use crate::{AsyncEvent, Operation, QpCounters};
@@ -59,12 +59,20 @@ pub(crate) struct UdConfig {
     pub(crate) receive_buffer: usize,
     /// When a Read that names no time ends at the latest, from its posting.
     pub(crate) read_timeout: Duration,
-    /// Random: epoch, first message number, first MSN.
+    pub(crate) random: Random,
+}
+
+/// What tells the QP from others, and from itself before a reset.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Random {
+    /// Epoch, first message number, first MSN.
     pub(crate) seed: [u32; 3],
-    /// Random: what the epochs of groups are made from.
+    /// What the epochs of groups are made from.
     pub(crate) group_key: [u32; 4],
-    /// Random: what cookies, sink STags and nonces are made with.
+    /// What cookies, sink STags and nonces are made with.
     pub(crate) secret: [u32; 4],
+    /// Part of the handles of records.
+    pub(crate) record_generation: u32,
 }
 
 impl UdConfig {
@@ -83,6 +91,8 @@ pub(crate) struct UdEngine {
     receiver: Receiver<Peer, RecvWqe>,
     reads: Reads,
     counters: QpCounters,
+    /// What was counted before the latest reset.
+    past: QpCounters,
     errors: ErrorQueue,
     /// The rate made sending pause; it goes on at this time.
     paused_until: Option<Instant>,
@@ -92,7 +102,7 @@ pub(crate) struct UdEngine {
 
 impl UdEngine {
     pub(crate) fn new(config: UdConfig) -> Self {
-        let [epoch, number, msn] = config.seed;
+        let [epoch, number, msn] = config.random.seed;
         let make = if config.connected {
             Receiver::new_connected
         } else {
@@ -101,12 +111,13 @@ impl UdEngine {
         let receiver = make(ReceiverConfig {
             qkey: config.qkey,
             record_slots: config.record_slots,
+            record_generation: config.random.record_generation,
             segment_completions: config.segment_completions,
             record_timeout: config.record_timeout,
             max_assemblies: (config.max_recv_wr / 2).clamp(1, 16),
             ..ReceiverConfig::default()
         });
-        let epochs = Epochs::new(epoch, config.group_key);
+        let epochs = Epochs::new(epoch, config.random.group_key);
         let mut send = SendQueue::new(epochs, Numbers::new(number), msn);
         send.pace = Pace::new(config.max_rate);
         Self {
@@ -115,10 +126,28 @@ impl UdEngine {
             receiver,
             reads: Reads::new(&config),
             counters: QpCounters::default(),
+            past: QpCounters::default(),
             errors: ErrorQueue::default(),
             answers_wait: false,
             config,
         }
+    }
+
+    /// Makes the QP a new one that has counted what this one did. All that was posted is forgotten, but for receives that QPs share, and so are
+    /// records and the peer of a UC QP. Peers see another source: its epochs are new.
+    pub(crate) fn reset(&mut self, random: Random, tables: Tables<'_>) {
+        self.abandon_sends(tables, &mut Unheard);
+        self.close_reads(tables, &mut Unheard);
+        drop(tables.recv_queue.drain());
+        let past = self.counters();
+        let config = UdConfig {
+            random,
+            ..self.config
+        };
+        *self = Self {
+            past,
+            ..Self::new(config)
+        };
     }
 
     /// Gives a UC QP its peer. Returns whether it is one and had none.
@@ -252,6 +281,7 @@ impl UdEngine {
 
     /// Changes the rate; 0 is no limit.
     pub(crate) fn set_max_rate(&mut self, octets_per_second: u64) {
+        self.config.max_rate = octets_per_second;
         self.send.pace = Pace::new(octets_per_second);
         self.paused_until = None;
     }
@@ -369,6 +399,7 @@ impl UdEngine {
         let mut counters = self.counters.clone();
         counters.errors_lost = self.errors.lost();
         self.reads.count_into(&mut counters);
+        counters.add(&self.past);
         counters
     }
 

@@ -73,8 +73,8 @@ struct Finisher<'a, C> {
 
 impl Reads {
     pub(super) fn new(config: &UdConfig) -> Self {
-        let [epoch, _, msn] = config.seed;
-        let [a, b, c, d] = config.secret;
+        let [epoch, _, msn] = config.random.seed;
+        let [a, b, c, d] = config.random.secret;
         let halves = [(a, b), (c, d)].map(|(high, low)| u64::from(high) << 32 | u64::from(low));
         let secret = Secret::new(halves);
         Self {

@@ -18,7 +18,7 @@ use super::scenario::QpPlan;
 use crate::engine::cq::CompletionSink;
 use crate::engine::mr::{Keys, MrTable, PdId};
 use crate::engine::queue::{RecvQueue, Tables};
-use crate::engine::ud::{Arrival, UdConfig, UdEngine};
+use crate::engine::ud::{Arrival, Random, UdConfig, UdEngine};
 use crate::{AsyncEvent, RecvWr, Sge, Wc, WcOpcode, WcStatus};
 
 /// Octets of the region that peers write to.
@@ -712,9 +712,12 @@ fn live(address: Address, plan: &QpPlan, pd: PdId, rng: &mut Rng) -> (UdEngine, 
         max_rate: plan.max_rate,
         receive_buffer: plan.receive_buffer,
         read_timeout: Duration::from_secs(2),
-        seed: [epoch, number, msn],
-        secret: rng.random(),
-        group_key: rng.random(),
+        random: Random {
+            seed: [epoch, number, msn],
+            secret: rng.random(),
+            group_key: rng.random(),
+            record_generation: 0,
+        },
     });
     let limits = Limits {
         record_slots: plan.record_slots,

@@ -70,9 +70,12 @@ impl Victim {
                 send_copy: false,
                 receive_buffer: 1 << 20,
                 read_timeout: Duration::from_secs(2),
-                secret: [1, 2, 3, 4],
-                seed: [3, 4, 5],
-                group_key: [0; 4],
+                random: Random {
+                    secret: [1, 2, 3, 4],
+                    seed: [3, 4, 5],
+                    group_key: [0; 4],
+                    record_generation: 0,
+                },
             }),
             stags: vec![
                 target.rkey,

@@ -51,7 +51,10 @@ impl Reading {
         let mut reader = End::new(1);
         // Another number than the target's, as two QPs of one host have.
         reader.engine = UdEngine::new(UdConfig {
-            seed: [9, 9, 9],
+            random: Random {
+                seed: [9, 9, 9],
+                ..reader.engine.config.random
+            },
             ..reader.engine.config
         });
         Self {

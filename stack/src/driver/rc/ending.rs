@@ -1,0 +1,293 @@
+//! How a connected QP stops: it flushes, disconnects, goes back to its beginning, or is destroyed. Nothing here waits.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::super::clock;
+use super::super::cm::CmQueue;
+use super::super::departures::Departure;
+use super::super::member::Got;
+use super::super::staging;
+use super::super::stream_sink::Tcp;
+use super::super::way_down::FLUSH_FOR;
+use super::{Link, RcInner, RcShared};
+use crate::engine::cq::Unheard;
+use crate::engine::rc::{self, RcEnd, Taken};
+use crate::{ConnectionEvent, WcStatus};
+
+/// How long a peer of our own kind has to say that it has placed what left before we close.
+const PLACED_FOR: Duration = Duration::from_millis(200);
+/// Reads of what has arrived when a QP is taken out of service.
+const LAST_READS: usize = 64;
+/// Octets of FPDUs that are made for TCP to take after their QP is gone. What the program posted beyond is lost, as on InfiniBand all is.
+const MAX_REST: usize = 1 << 20;
+
+/// A connection that its program ended: how long it has for what comes before its end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parting {
+    /// For what was posted to leave.
+    flush_until: Instant,
+    /// For the peer to place it, from then on.
+    placed_until: Option<Instant>,
+}
+
+impl Parting {
+    /// When to go on at the latest.
+    pub(super) fn deadline(self) -> Instant {
+        self.placed_until.unwrap_or(self.flush_until)
+    }
+}
+
+/// What an end leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// What was posted leaves as far as it can.
+    All,
+    /// Only what has become FPDUs does.
+    Made,
+}
+
+impl RcShared {
+    /// Tells of the connection's end there.
+    pub(crate) fn tell_end(&self, queue: &Arc<CmQueue>, context: u64) {
+        self.run(|inner| {
+            let ended = inner.link.as_ref().filter(|link| link.way_down.has_begun());
+            match ended.and_then(|link| link.engine.end()) {
+                Some(end) => queue.push(ConnectionEvent::Disconnected { context, end }),
+                None => inner.listener = Some((Arc::clone(queue), context)),
+            }
+        });
+    }
+
+    /// There will be no connection: the first work request that waits ends with `status`, all others and the receives are flushed.
+    pub(crate) fn give_up(&self, status: WcStatus) {
+        self.open();
+        self.run(|inner| {
+            if inner.link.is_none() && !inner.given_up {
+                self.give_up_locked(inner, status);
+            }
+        });
+    }
+
+    fn give_up_locked(&self, inner: &mut RcInner, status: WcStatus) {
+        inner.given_up = true;
+        self.over.store(true, Ordering::Release);
+        self.flush_waiting(inner, status);
+    }
+
+    pub(super) fn flush_waiting(&self, inner: &mut RcInner, mut status: WcStatus) {
+        let mut completions = self.completions();
+        for wqe in inner.waiting.drain(..) {
+            wqe.complete(self.qpn, status, &mut completions);
+            status = WcStatus::Flushed;
+        }
+        rc::flush_receives(&self.recv_queue, self.qpn, &mut completions);
+    }
+
+    /// Puts the QP into its error state: what is posted is flushed, and the connection ends.
+    pub(crate) fn flush(&self) {
+        self.open();
+        self.run(|inner| {
+            let Some(link) = &mut inner.link else {
+                self.give_up_locked(inner, WcStatus::Flushed);
+                return;
+            };
+            link.engine.close(self.tables(), &mut self.completions());
+            self.transmit(link);
+            // An engine that was over before has flushed what was posted then.
+            rc::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
+            self.wind_down(inner);
+        });
+    }
+
+    /// Why the connection is over, if it is.
+    pub(crate) fn end(&self) -> Option<RcEnd> {
+        self.run(|inner| inner.link.as_ref().and_then(|link| link.engine.end()))
+    }
+
+    /// Ends the connection gracefully: what was posted gets a bounded time to leave and to be placed, then our half of TCP is closed. Everything still
+    /// posted completes with `Flushed`.
+    pub(crate) fn disconnect(&self) {
+        self.run(|inner| {
+            if let Some(link) = &mut inner.link
+                && link.parting.is_none()
+            {
+                link.parting = Some(Parting {
+                    flush_until: clock::now() + FLUSH_FOR,
+                    placed_until: None,
+                });
+            }
+            self.work(inner);
+        });
+    }
+
+    /// Goes on with ending a connection gracefully.
+    pub(super) fn part(&self, inner: &mut RcInner) {
+        let Some(link) = &mut inner.link else {
+            return;
+        };
+        let Some(parting) = &mut link.parting else {
+            return;
+        };
+        let now = clock::now();
+        let goes_on = link.engine.end().is_none() && link.way_down.may_send();
+        if goes_on && link.engine.has_unsent(now) && now < parting.flush_until {
+            return;
+        }
+        let placed_until = *parting.placed_until.get_or_insert(now + PLACED_FOR);
+        if goes_on && !link.paused && link.engine.awaits_placement() && now < placed_until {
+            return;
+        }
+        link.parting = None;
+        self.receive_last(link);
+        link.engine.close(self.tables(), &mut self.completions());
+        self.transmit(link);
+        self.wind_down(inner);
+    }
+
+    /// What has arrived is placed and acknowledged: a NIC would have done so already.
+    fn receive_last(&self, link: &mut Link) {
+        for _ in 0..LAST_READS {
+            if self.receive_locked(link) == Got::Nothing {
+                break;
+            }
+        }
+    }
+
+    /// Takes the QP out of service. What was posted completes no more, but leaves as far as it can; its connection is closed in the background.
+    pub(crate) fn close(&self) {
+        self.run(|inner| {
+            inner.closed = true;
+            // Whoever destroys the QP need not be told.
+            inner.listener = None;
+            inner.beginning = None;
+            self.work(inner);
+            if let Some(link) = &mut inner.link {
+                self.receive_last(link);
+            }
+            self.let_go(inner, Rest::All, true);
+        });
+        if let Some(member) = self.member.get() {
+            self.recv_cq.detach(*member);
+        }
+    }
+
+    /// Makes the QP what it was when it was new: what was posted is forgotten without completions, and its connection is closed in the background.
+    pub(crate) fn reset(&self) {
+        self.run(|inner| {
+            // From now on nothing that was begun earlier is meant for this QP.
+            self.life.fetch_add(1, Ordering::AcqRel);
+            self.open.store(false, Ordering::Release);
+            inner.listener = None;
+            inner.beginning = None;
+            if let Some(link) = &mut inner.link {
+                self.receive_last(link);
+            }
+            self.let_go(inner, Rest::Made, true);
+            inner.given_up = false;
+            self.posting.reset();
+            drop(self.recv_queue.drain());
+            for flag in [
+                &self.unsent,
+                &self.blocked,
+                &self.kicked,
+                &self.refuses_immediates,
+                &self.owing,
+                &self.over,
+            ] {
+                flag.store(false, Ordering::Release);
+            }
+        });
+        if let Some(member) = self.member.get() {
+            self.recv_cq.cool(*member);
+        }
+        self.send_cq.forget(self.qpn);
+        self.recv_cq.forget(self.qpn);
+        self.claimed.store(false, Ordering::Release);
+    }
+
+    /// The process ends: what was posted leaves as far as it can. Returns whether that was done; else another thread is at work. The peer is not
+    /// told that the QP left in order, for it did not.
+    pub(crate) fn leave_process(&self) -> bool {
+        let done = self.serialized.try_run(
+            |inner| {
+                inner.closed = true;
+                inner.listener = None;
+                inner.beginning = None;
+                self.work(inner);
+                self.let_go(inner, Rest::All, false);
+            },
+            |_| {},
+        );
+        done.is_some()
+    }
+
+    /// Forgets what is posted, and lets the connection, if there is one, go its way down without the QP.
+    fn let_go(&self, inner: &mut RcInner, rest: Rest, says_so: bool) {
+        inner.waiting.clear();
+        let Some(mut link) = inner.link.take() else {
+            return;
+        };
+        self.recv_cq.unwatch(link.stream.as_fd());
+        let octets = self.rest(&mut link, rest, says_so);
+        // What is posted to a queue that QPs share is not lost with one of them.
+        let unfinished = link.engine.abandon();
+        if let Some(wqe) = unfinished
+            && self.recv_queue.is_shared()
+        {
+            self.recv_queue.give_back(wqe);
+        }
+        let mut counters = link.engine.counters();
+        counters.octets_kept = 0;
+        inner.counters.add(&counters);
+        self.background().depart(Departure {
+            stream: link.stream,
+            octets,
+            way_down: link.way_down,
+        });
+    }
+
+    /// The last FPDUs, as far as TCP does not take them now.
+    fn rest(&self, link: &mut Link, rest: Rest, says_so: bool) -> Vec<u8> {
+        let mut octets = Vec::new();
+        let now = clock::now();
+        let engine = &mut link.engine;
+        engine.copy_all(true);
+        staging::put_back_of_stream(engine.lend(staging::take_for_stream()));
+        let mut last = false;
+        while link.way_down.may_send() {
+            if !last && rest == Rest::All && octets.len() < MAX_REST {
+                engine.make_fpdus(now, self.tables(), &mut Unheard);
+            }
+            let made = engine.poll_transmit(now);
+            if made.is_empty() {
+                if last {
+                    break;
+                }
+                last = true;
+                engine.take_leave(says_so);
+                continue;
+            }
+            let taken = if octets.is_empty() {
+                Tcp(&link.stream).send_staged(made)
+            } else {
+                Taken::WouldBlock
+            };
+            match taken {
+                Taken::Octets(len) => engine.transmitted(now, len, &mut Unheard),
+                Taken::WouldBlock => {
+                    octets.extend_from_slice(made);
+                    let len = made.len();
+                    engine.transmitted(now, len, &mut Unheard);
+                }
+                Taken::Lost => link.way_down.lost(),
+            }
+        }
+        if let Some(room) = engine.reclaim() {
+            staging::put_back_of_stream(room);
+        }
+        octets
+    }
+}
