@@ -58,6 +58,11 @@ impl Cq {
         self.poll_one()
     }
 
+    /// Takes completions of a queue pair, which is gone, out.
+    pub fn forget(&self, qpn: u32) {
+        self.shared.forget(qpn);
+    }
+
     /// Asks for one event on the completion channel at the next completion, or the next solicited one
     /// (`ibv_req_notify_cq(3)`). Poll once more afterwards: what came before makes no event.
     pub fn request_notification(&self, solicited_only: bool) {

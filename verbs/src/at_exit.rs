@@ -1,4 +1,4 @@
-//! The end of the process: statistics of devices that the program did not close.
+//! The end of the process: what queue pairs accepted leaves, and statistics, of devices that the program did not close.
 
 use std::process;
 use std::sync::{Mutex, Once, PoisonError};
@@ -8,11 +8,8 @@ use dgiwarp::{Rnic, WeakRnic};
 /// Devices that are or were open, and the process that opened them.
 static OPEN: Mutex<Vec<(u32, WeakRnic)>> = Mutex::new(Vec::new());
 
-/// Remembers a device that was opened, if it has something to say at the end.
+/// Remembers a device that was opened.
 pub(crate) fn remember(rnic: &Rnic) {
-    if rnic.config().stats.is_none() {
-        return;
-    }
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|(_, rnic)| rnic.upgrade().is_some());
     open.push((process::id(), rnic.downgrade()));
@@ -34,6 +31,7 @@ extern "C" fn at_exit() {
             if opener == process::id()
                 && let Some(rnic) = rnic.upgrade()
             {
+                rnic.leave_process();
                 rnic.write_statistics();
             }
         }

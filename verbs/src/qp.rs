@@ -55,6 +55,14 @@ impl Transport {
         }
     }
 
+    fn reset(&self) {
+        match self {
+            Self::Ud(qp) => qp.reset(),
+            Self::Uc(qp) => qp.reset(),
+            Self::Rc(qp) => qp.reset(),
+        }
+    }
+
     pub(crate) fn flush(&self) {
         match self {
             Self::Ud(qp) => qp.flush(),
@@ -78,8 +86,8 @@ pub(crate) struct Qp {
     /// Every send makes a completion, whatever its flags say.
     pub(crate) signal_all: bool,
     pub(crate) pd: Arc<Pd>,
-    pub(crate) _send_cq: Arc<Cq>,
-    pub(crate) _recv_cq: Arc<Cq>,
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
     pub(crate) _srq: Option<Arc<Srq>>,
 }
 
@@ -128,14 +136,23 @@ impl Qp {
         QpState::from_code(self.state.load(Ordering::Acquire)).unwrap_or(QpState::Error)
     }
 
+    /// Ends it, and takes completions that nobody polled with it: the program may have freed what their numbers mean to it.
+    fn destroy(self) {
+        let qpn = self.qp.qpn();
+        let cqs = [&self.send_cq, &self.recv_cq].map(Arc::clone);
+        drop(self);
+        for cq in cqs {
+            cq.cq.forget(qpn);
+        }
+    }
+
     /// `ibv_modify_qp`, all of it or nothing.
     fn modify(&self, context: &Context, attr: &ibv_qp_attr, mask: c_int) -> Result<QpState, Errno> {
         let mut attributes = self.lock();
         attributes.state = self.state();
         let after = attributes.modified(self.qp.service(), attr, mask)?;
-        // The stack has no way yet to forget what was posted without completing it.
         if after.state == QpState::Reset && attributes.state != QpState::Reset {
-            return Err(Errno::EOPNOTSUPP);
+            self.qp.reset();
         }
         match &self.qp {
             Transport::Ud(qp) => qp.set_qkey(after.qkey),
@@ -208,7 +225,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     errno_value(|| {
         connectable::leave(qp);
         // SAFETY: the program passes a live queue pair and does not use it any more.
-        unsafe { Object::<Qp>::release(qp.cast()) }.map(drop)
+        unsafe { Object::<Qp>::release(qp.cast()) }.map(Qp::destroy)
     })
 }
 

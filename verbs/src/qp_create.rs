@@ -114,8 +114,8 @@ unsafe fn create(
         cap,
         signal_all: init.sq_sig_all != 0,
         pd: domain,
-        _send_cq: send_cq,
-        _recv_cq: recv_cq,
+        send_cq,
+        recv_cq,
         _srq: shared,
     })
 }

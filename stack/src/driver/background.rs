@@ -255,11 +255,12 @@ impl Background {
             .flat_map(|cq| cq.rc_qps())
             .collect();
         loop {
-            left.retain(|qp| !qp.leave_process());
-            if left.is_empty() || clock::now() >= deadline {
+            let at_last = clock::now() >= deadline;
+            left.retain(|qp| !qp.leave_process(at_last));
+            if left.is_empty() || at_last {
                 break;
             }
-            // Another thread is posting or polling.
+            // TCP is full, or another thread is posting or polling.
             let _ = poll(&mut [], PollTimeout::from(1u8));
         }
         self.departures.wait(deadline);

@@ -208,20 +208,26 @@ impl RcShared {
         self.claimed.store(false, Ordering::Release);
     }
 
-    /// The process ends: what was posted leaves as far as it can. Returns whether that was done; else another thread is at work. The peer is not
-    /// told that the QP left in order, for it did not.
-    pub(crate) fn leave_process(&self) -> bool {
+    /// The process ends: what was posted leaves. Returns whether that was done; else TCP has not taken enough, unless this is the last call
+    /// (`at_last`), or another thread is at work. The peer is not told that the QP left in order, for it did not.
+    pub(crate) fn leave_process(&self, at_last: bool) -> bool {
         let done = self.serialized.try_run(
             |inner| {
+                let goes_on =
+                    |link: &Link| link.way_down.may_send() && link.engine.has_unsent(clock::now());
+                self.work(inner);
+                if !at_last && inner.link.as_ref().is_some_and(goes_on) {
+                    return false;
+                }
                 inner.closed = true;
                 inner.listener = None;
                 inner.beginning = None;
-                self.work(inner);
                 self.let_go(inner, Rest::All, false);
+                true
             },
             |_| {},
         );
-        done.is_some()
+        done == Some(true)
     }
 
     /// Forgets what is posted, and lets the connection, if there is one, go its way down without the QP.
