@@ -64,7 +64,7 @@ pub const PACKAGES: &[Package] = &[
     Package {
         name: "rdmacm-utils",
         proof: Proof::Program("rping"),
-        groups: &[Name::Debian],
+        groups: &[Name::Debian, Name::Interop],
     },
     Package {
         name: "ucx-utils",

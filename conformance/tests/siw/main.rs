@@ -13,7 +13,8 @@
 //! | refused accesses, and the Terminate and statuses at both ends | `refusals` |
 //! | the connection's end in every phase of its life, by either end | `ends` |
 //! | the end before siw takes TCP's connection, and between peer-to-peer Reply and RTR indication, in a VM of their own | `ends::impolite` |
-//! | Debian's own programs | `programs` |
+//! | Debian's own programs in the guest, the Rust API here | `programs` |
+//! | Debian's own programs at both ends | `verbs` |
 
 #![expect(clippy::unwrap_used, reason = "what the VM cannot do fails the test")]
 
@@ -25,6 +26,7 @@ mod raw;
 mod refusals;
 mod startup;
 mod table;
+mod verbs;
 
 use core::time::Duration;
 use std::time::Instant;
@@ -101,6 +103,7 @@ fn siw_as_it_is() {
     let vm = Vm::boot(&[]).unwrap();
     part("harness", || harness(&vm));
     part("programs", || programs::both_ways(&vm));
+    part("verbs", || verbs::both_ways(&vm));
 
     let siw = Siw::new(&vm);
     part("operations", || operations::all(&siw));
