@@ -295,7 +295,7 @@ static void threads(void)
 int main(int argc, char **argv)
 {
 	open_device(argc, argv);
-	CHECK((send_cq = ibv_create_cq(context, 64, NULL, NULL, 0)));
+	CHECK((send_cq = ibv_create_cq(context, 512, NULL, NULL, 0)));
 	CHECK((recv_cq = ibv_create_cq(context, 64, NULL, NULL, 0)));
 	creation();
 	reliable();
