@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -36,12 +37,51 @@ pub enum AsyncEvent {
         /// The queue, as [`Cq::id`](crate::Cq::id) tells.
         cq: u64,
     },
+    /// The peer of a connected QP named memory of ours that it may not use so; the connection is over.
+    QpAccessError {
+        /// The QP.
+        qpn: u32,
+    },
+    /// The peer of a connected QP violated the protocol; the connection is over.
+    QpRequestError {
+        /// The QP.
+        qpn: u32,
+    },
+    /// A connection was so damaged that it is over.
+    QpFatal {
+        /// The QP.
+        qpn: u32,
+    },
+    /// A QP that takes its receives from a shared queue is in error and takes no more of them.
+    LastWqeReached {
+        /// The QP.
+        qpn: u32,
+    },
+    /// The device cannot be used any more.
+    DeviceFatal,
+}
+
+impl AsyncEvent {
+    /// Whether it is about this QP.
+    pub(crate) fn is_about(self, number: u32) -> bool {
+        match self {
+            Self::ErrorQueue { qpn }
+            | Self::RecordRingFull { qpn }
+            | Self::QpAccessError { qpn }
+            | Self::QpRequestError { qpn }
+            | Self::QpFatal { qpn }
+            | Self::LastWqeReached { qpn } => qpn == number,
+            Self::SrqLimit { .. } | Self::CqOverrun { .. } | Self::DeviceFatal => false,
+        }
+    }
 }
 
 /// The events of a device that nobody took yet. An event that waits already is not added again, so there are at most a few for each object.
 #[derive(Debug)]
 pub(crate) struct Events {
     waiting: Mutex<Waiting>,
+    /// Nobody asks for the events of error queues and records.
+    plain: AtomicBool,
     readable: EventFd,
 }
 
@@ -53,17 +93,25 @@ struct Waiting {
 
 impl Events {
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let readable = EventFd::from_flags(flags)
+        // It is read only when it counts, so that it never blocks here. Its mode is for programs that have it from the verbs.
+        let readable = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)
             .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
         Ok(Arc::new(Self {
             waiting: Mutex::default(),
+            plain: AtomicBool::new(false),
             readable,
         }))
     }
 
     /// Adds an event, unless it waits already.
     pub(crate) fn raise(&self, event: AsyncEvent) {
+        let special = matches!(
+            event,
+            AsyncEvent::ErrorQueue { .. } | AsyncEvent::RecordRingFull { .. }
+        );
+        if special && self.plain.load(Ordering::Relaxed) {
+            return;
+        }
         let mut waiting = self.waiting.lock();
         if waiting.known.insert(event) {
             waiting.order.push_back(event);
@@ -75,9 +123,10 @@ impl Events {
     pub(crate) fn forget(&self, gone: impl Fn(AsyncEvent) -> bool) {
         let mut waiting = self.waiting.lock();
         let Waiting { order, known } = &mut *waiting;
+        let counts = !order.is_empty();
         order.retain(|event| !gone(*event));
         known.retain(|event| !gone(*event));
-        if order.is_empty() {
+        if counts && order.is_empty() {
             let _ = self.readable.read();
         }
     }
@@ -102,6 +151,16 @@ pub struct AsyncEvents {
 impl AsyncEvents {
     pub(crate) fn new(events: Arc<Events>) -> Self {
         Self { events }
+    }
+
+    /// Adds an event from outside of the device, unless it waits already.
+    pub fn report(&self, event: AsyncEvent) {
+        self.events.raise(event);
+    }
+
+    /// Keeps away what the verbs have no name for: [`AsyncEvent::ErrorQueue`] and [`AsyncEvent::RecordRingFull`].
+    pub fn keep_to_the_verbs(&self) {
+        self.events.plain.store(true, Ordering::Relaxed);
     }
 
     /// The next event. With `block` it waits for one; else `None` means that there is none now.
@@ -177,7 +236,14 @@ mod tests {
         raised.raise(AsyncEvent::ErrorQueue { qpn: 2 });
         raised.forget(|_| true);
         assert!(!is_readable(&events));
-        raised.raise(AsyncEvent::ErrorQueue { qpn: 1 });
+        // Without anything to forget it does not wait for something.
+        raised.forget(|_| true);
+        events.keep_to_the_verbs();
+        raised.raise(AsyncEvent::ErrorQueue { qpn: 2 });
+        assert!(!is_readable(&events));
+        events.report(AsyncEvent::DeviceFatal);
+        assert_eq!(events.next_event(true), Some(AsyncEvent::DeviceFatal));
+        raised.raise(AsyncEvent::QpFatal { qpn: 1 });
         assert!(is_readable(&events));
     }
 }

@@ -14,8 +14,8 @@ use crate::error::PostFailure;
 use crate::rnic::RnicShared;
 use crate::statistics::Entry;
 use crate::{
-    AddressHandle, AsyncEvent, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError,
-    QpCounters, ReadMap, RecordCompletions, RecordRef, RecordView, RecvWr, SendWr, Sge, Srq,
+    AddressHandle, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError, QpCounters, ReadMap,
+    RecordCompletions, RecordRef, RecordView, RecvWr, SendWr, Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -411,9 +411,12 @@ impl Drop for UdQp {
         let statistics = &self.pd.rnic.shared.statistics;
         statistics.end(&self.entry, &self.counters());
         let qpn = u32::from(self.qpn());
-        self.pd.rnic.shared.background.events().forget(|event| {
-            matches!(event, AsyncEvent::ErrorQueue { qpn: of } | AsyncEvent::RecordRingFull { qpn: of } if of == qpn)
-        });
+        self.pd
+            .rnic
+            .shared
+            .background
+            .events()
+            .forget(|event| event.is_about(qpn));
         let recv_cq = &self.recv_cq.shared;
         recv_cq.unreserve(self.record_slots, self.segment_slots);
     }

@@ -1,156 +1,299 @@
-//! Asynchronous events: a queue whose descriptor programs may poll, and whose `O_NONBLOCK` they may set.
+//! Asynchronous events: `ibv_get_async_event(3)`. The stack queues them under its own numbers; here they get the
+//! program's pointers. The descriptor that programs poll, and whose `O_NONBLOCK` they may set, is the stack's.
 
-use crate::abi::{ibv_async_element, ibv_async_event, ibv_context};
+use crate::abi::{ibv_async_element, ibv_async_event, ibv_context, ibv_cq, ibv_qp, ibv_srq};
+use crate::acks::Acks;
 use crate::context;
-use crate::ffi::{entry, minus_one, store};
+use crate::cq::queue;
+use crate::ffi::{Attempt, CPointer, entry, is_nonblocking, store, waiting};
+use crate::qp;
+use crate::srq;
+use dgiwarp::{AsyncEvent, AsyncEvents, Rnic};
 use nix::errno::Errno;
-use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::VecDeque;
-use std::ffi::{c_int, c_uint};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// An event about the device or its port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// The library caught a panic.
-    DeviceFatal,
+/// What an event is about, by the stack's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    Cq(u64),
+    Qp(u32),
+    Srq(u64),
 }
 
-impl Event {
-    /// `enum ibv_event_type`.
-    fn event_type(self) -> c_uint {
+/// `enum ibv_event_type`, as far as it happens here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    CqError,
+    QpFatal,
+    QpRequestError,
+    QpAccessError,
+    DeviceFatal,
+    SrqLimitReached,
+    LastWqeReached,
+}
+
+impl Kind {
+    const ALL: [Self; 7] = [
+        Self::CqError,
+        Self::QpFatal,
+        Self::QpRequestError,
+        Self::QpAccessError,
+        Self::DeviceFatal,
+        Self::SrqLimitReached,
+        Self::LastWqeReached,
+    ];
+
+    fn code(self) -> c_uint {
         match self {
+            Self::CqError => 0,
+            Self::QpFatal => 1,
+            Self::QpRequestError => 2,
+            Self::QpAccessError => 3,
             Self::DeviceFatal => 8,
+            Self::SrqLimitReached => 15,
+            Self::LastWqeReached => 16,
         }
     }
 }
 
-/// The events of one context that the program has not fetched yet.
-///
-/// The descriptor counts them as a semaphore, so its readability is exactly "the queue is not empty", and a blocking
-/// read of it is exactly "wait for an event".
-#[derive(Debug)]
-pub(crate) struct AsyncQueue {
-    counter: EventFd,
-    events: Mutex<VecDeque<Event>>,
+/// What an event of the stack is to programs; `None` for what the verbs have no name for.
+fn translated(event: AsyncEvent) -> Option<(Kind, Option<Subject>)> {
+    match event {
+        AsyncEvent::CqOverrun { cq } => Some((Kind::CqError, Some(Subject::Cq(cq)))),
+        AsyncEvent::SrqLimit { srq } => Some((Kind::SrqLimitReached, Some(Subject::Srq(srq)))),
+        AsyncEvent::QpFatal { qpn } => Some((Kind::QpFatal, Some(Subject::Qp(qpn)))),
+        AsyncEvent::QpRequestError { qpn } => Some((Kind::QpRequestError, Some(Subject::Qp(qpn)))),
+        AsyncEvent::QpAccessError { qpn } => Some((Kind::QpAccessError, Some(Subject::Qp(qpn)))),
+        AsyncEvent::LastWqeReached { qpn } => Some((Kind::LastWqeReached, Some(Subject::Qp(qpn)))),
+        AsyncEvent::DeviceFatal => Some((Kind::DeviceFatal, None)),
+        _ => None,
+    }
 }
 
-/// The queues of all open contexts, for events that concern the device.
+/// An object that events may be about.
+#[derive(Debug)]
+struct Listed {
+    pointer: CPointer<c_void>,
+    acks: Arc<Acks>,
+}
+
+/// The events of one context, and the objects that they may be about.
+#[derive(Debug)]
+pub(crate) struct AsyncQueue {
+    events: AsyncEvents,
+    objects: Mutex<BTreeMap<Subject, Listed>>,
+}
+
+/// The queues of all open contexts, for events that concern the process.
 static QUEUES: Mutex<Vec<Weak<AsyncQueue>>> = Mutex::new(Vec::new());
 
 /// Tells every open context that a panic was caught.
 pub(crate) fn announce_fatal() {
     let queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
     for queue in queues.iter().filter_map(Weak::upgrade) {
-        queue.push(Event::DeviceFatal);
+        queue.report(AsyncEvent::DeviceFatal);
     }
 }
 
 impl AsyncQueue {
-    /// An empty queue that hears of device events.
-    pub(crate) fn open() -> Result<Arc<Self>, Errno> {
-        let queue = Arc::new(Self::new()?);
+    /// The queue of a device.
+    pub(crate) fn open(rnic: &Rnic) -> Arc<Self> {
+        let events = rnic.async_events();
+        events.keep_to_the_verbs();
+        let queue = Arc::new(Self {
+            events,
+            objects: Mutex::default(),
+        });
         let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&queue));
-        Ok(queue)
-    }
-
-    fn new() -> Result<Self, Errno> {
-        let counter = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE)?;
-        Ok(Self {
-            counter,
-            events: Mutex::default(),
-        })
+        queue
     }
 
     pub(crate) fn descriptor(&self) -> RawFd {
-        self.counter.as_fd().as_raw_fd()
+        self.events.as_raw_fd()
     }
 
-    /// Queues an event and wakes whoever waits.
-    fn push(&self, event: Event) {
-        self.events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_back(event);
-        // The counter would have to hold 2^64 - 1 events before this could block or fail.
-        let _ = self.counter.write(1);
+    /// Queues an event, unless it waits already.
+    pub(crate) fn report(&self, event: AsyncEvent) {
+        self.events.report(event);
     }
 
-    /// Takes the oldest event; waits for one unless the program made the descriptor non-blocking.
-    fn next(&self) -> Result<Event, Errno> {
-        self.counter.read()?;
-        self.events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
-            .ok_or(Errno::EAGAIN)
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<Subject, Listed>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the oldest event, if there is one. Those about objects count as fetched from then on.
+    fn next(&self) -> Option<(Kind, Option<CPointer<c_void>>)> {
+        loop {
+            // Under the lock, so that destroying an object either takes it off the list or waits for the acknowledgement.
+            let objects = self.objects();
+            match translated(self.events.next_event(false)?) {
+                Some((kind, None)) => return Some((kind, None)),
+                Some((kind, Some(subject))) => {
+                    if let Some(listed) = objects.get(&subject) {
+                        listed.acks.fetched();
+                        return Some((kind, Some(listed.pointer)));
+                    }
+                }
+                None => {}
+            }
+        }
     }
 }
 
-pub(crate) unsafe extern "C" fn ibv_get_async_event(
+/// An object's place among those that events may be about.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    queue: Arc<AsyncQueue>,
+    subject: Subject,
+    acks: Arc<Acks>,
+}
+
+impl Listing {
+    pub(crate) fn new(queue: &Arc<AsyncQueue>, subject: Subject) -> Self {
+        Self {
+            queue: Arc::clone(queue),
+            subject,
+            acks: Arc::default(),
+        }
+    }
+
+    /// From now on the program can be told of the object by this pointer.
+    pub(crate) fn enter<T>(&self, pointer: *mut T) {
+        let listed = Listed {
+            pointer: CPointer(pointer.cast()),
+            acks: Arc::clone(&self.acks),
+        };
+        self.queue.objects().insert(self.subject, listed);
+    }
+
+    /// The object goes: waits until the program has acknowledged what it was told of it.
+    pub(crate) fn leave(&self) {
+        self.queue.objects().remove(&self.subject);
+        self.acks.wait();
+    }
+
+    /// Queues an event.
+    pub(crate) fn report(&self, event: AsyncEvent) {
+        self.queue.report(event);
+    }
+}
+
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    minus_one(|| {
+    waiting(|| {
         // SAFETY: the program passes an open context.
-        let context = unsafe { context::state(context) }?;
-        let next = context.async_events.next()?;
-        let element = ibv_async_element { port_num: 1 };
+        let queue = &unsafe { context::state(context) }?.async_events;
+        let Some((kind, subject)) = queue.next() else {
+            if is_nonblocking(&queue.events)? {
+                return Err(Errno::EAGAIN);
+            }
+            return Ok(Attempt::Wait(queue.descriptor()));
+        };
+        let found = ibv_async_event {
+            element: match subject {
+                Some(pointer) => ibv_async_element { wq: pointer.0 },
+                None => ibv_async_element { port_num: 1 },
+            },
+            event_type: kind.code(),
+        };
         // SAFETY: the program passes room for the event.
-        unsafe {
-            store(
-                event,
-                ibv_async_event {
-                    element,
-                    event_type: next.event_type(),
-                },
-            )
-        }
-        .map(|()| 0)
+        unsafe { store(event, found) }.map(|()| Attempt::Done)
     })
 }
 
-/// Only events about objects need their acknowledgement counted, and there are none of these yet.
-pub(crate) extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {
-    entry((), || ());
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    entry((), || {
+        // SAFETY: the program passes an event that it fetched, whose object is alive until this acknowledges it.
+        let _ = unsafe { acknowledge(event) };
+    });
+}
+
+/// # Safety
+/// `event` is NULL or an event that the program fetched and did not acknowledge before.
+unsafe fn acknowledge(event: *mut ibv_async_event) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    let event = unsafe { event.as_ref() }.ok_or(Errno::EINVAL)?;
+    let kind = Kind::ALL
+        .into_iter()
+        .find(|kind| kind.code() == event.event_type);
+    // SAFETY: all members are pointers or smaller, and events about objects fill a pointer.
+    let pointer = unsafe { event.element.wq };
+    match kind {
+        None | Some(Kind::DeviceFatal) => {}
+        Some(Kind::CqError) => {
+            // SAFETY: an event about a completion queue, which is alive.
+            let cq = unsafe { queue(pointer.cast::<ibv_cq>()) }?;
+            cq.listing.acks.acknowledged(1);
+        }
+        Some(Kind::SrqLimitReached) => {
+            // SAFETY: an event about a shared receive queue, which is alive.
+            if let Some(srq) = unsafe { srq::shared(pointer.cast::<ibv_srq>()) }? {
+                srq.listing.acks.acknowledged(1);
+            }
+        }
+        Some(Kind::QpFatal | Kind::QpRequestError | Kind::QpAccessError | Kind::LastWqeReached) => {
+            // SAFETY: an event about a queue pair, which is alive.
+            let qp = unsafe { qp::state(pointer.cast::<ibv_qp>()) }?;
+            qp.listing.acks.acknowledged(1);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use dgiwarp::Config;
 
-    #[test]
-    fn the_descriptor_is_readable_exactly_while_events_wait() {
-        let queue = AsyncQueue::new().unwrap();
-        let readable = || {
-            let mut fds = [PollFd::new(queue.counter.as_fd(), PollFlags::POLLIN)];
-            poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
-        };
-        assert!(!readable());
-        queue.push(Event::DeviceFatal);
-        queue.push(Event::DeviceFatal);
-        assert_eq!(queue.next(), Ok(Event::DeviceFatal));
-        assert!(readable());
-        assert_eq!(queue.next(), Ok(Event::DeviceFatal));
-        assert!(!readable());
+    fn open() -> (Rnic, Arc<AsyncQueue>) {
+        let rnic = Rnic::open(Config::default()).unwrap();
+        let queue = AsyncQueue::open(&rnic);
+        (rnic, queue)
     }
 
     #[test]
     fn open_contexts_hear_of_a_fatal_error() {
-        let queue = AsyncQueue::open().unwrap();
+        let (_rnic, queue) = open();
         announce_fatal();
-        assert_eq!(queue.next(), Ok(Event::DeviceFatal));
+        assert!(matches!(queue.next(), Some((Kind::DeviceFatal, None))));
+    }
+
+    /// The next event about an object. Other tests may announce the end of the process meanwhile.
+    fn next(queue: &AsyncQueue) -> Option<(Kind, CPointer<c_void>)> {
+        loop {
+            if let (kind, Some(pointer)) = queue.next()? {
+                return Some((kind, pointer));
+            }
+        }
     }
 
     #[test]
-    fn a_non_blocking_descriptor_answers_eagain() {
-        let queue = AsyncQueue::new().unwrap();
-        fcntl(queue.counter.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
-        assert_eq!(queue.next(), Err(Errno::EAGAIN));
+    fn events_of_objects_that_are_not_there_are_nobodys() {
+        let (_rnic, queue) = open();
+        let mut object = 5_u8;
+        let listing = Listing::new(&queue, Subject::Qp(7));
+        queue.report(AsyncEvent::QpFatal { qpn: 7 });
+        assert!(next(&queue).is_none());
+        listing.enter(&raw mut object);
+        queue.report(AsyncEvent::QpFatal { qpn: 7 });
+        queue.report(AsyncEvent::QpFatal { qpn: 8 });
+        let (kind, pointer) = next(&queue).unwrap();
+        assert_eq!(kind, Kind::QpFatal);
+        assert_eq!(pointer.0, (&raw mut object).cast());
+        assert!(next(&queue).is_none());
+        std::thread::scope(|scope| {
+            let leaving = scope.spawn(|| listing.leave());
+            assert!(!leaving.is_finished());
+            listing.acks.acknowledged(1);
+        });
+        queue.report(AsyncEvent::QpFatal { qpn: 7 });
+        assert!(next(&queue).is_none());
     }
 }

@@ -10,7 +10,8 @@ use crate::device::{device, expect_device};
 use crate::ffi::{Facade, Object, errno_value, is_fatal, load, minus_one, pointer, store};
 use crate::gid::{Gid, GidTable, host_gids};
 use crate::{
-    at_exit, cq, cq_poll, domains, errno, facts, knobs, log, memory_change, post, qp_create, window,
+    at_exit, cq, cq_poll, domains, errno, facts, knobs, log, memory_change, post, qp_create, srq,
+    window,
 };
 use dgiwarp::Rnic;
 use nix::errno::Errno;
@@ -46,8 +47,8 @@ impl Context {
         let rnic = Rnic::open(knobs::config()).map_err(|error| errno::of_create(&error))?;
         at_exit::remember(&rnic);
         Ok(Self {
+            async_events: AsyncQueue::open(&rnic),
             rnic,
-            async_events: AsyncQueue::open()?,
         })
     }
 
@@ -126,6 +127,8 @@ fn tables(async_fd: c_int) -> verbs_context {
     tables.alloc_parent_domain = Some(domains::alloc_parent_domain);
     tables.alloc_td = Some(domains::alloc_td);
     tables.dealloc_td = Some(domains::dealloc_td);
+    tables.create_srq_ex = Some(srq::create_srq_ex);
+    tables.get_srq_num = Some(srq::get_srq_num);
     tables.create_cq_ex = Some(cq_poll::create_cq_ex);
     tables.query_rt_values = Some(query_rt_values);
     tables.create_qp_ex = Some(qp_create::create_qp_ex);

@@ -1,6 +1,8 @@
 //! Completion channels and completion queues.
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
+use crate::acks::Acks;
+use crate::async_event::{Listing, Subject};
 use crate::context;
 use crate::cq_poll::Current;
 use crate::ffi::{
@@ -16,7 +18,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Completions fetched from the stack at once; a longer poll goes round.
 const BATCH: usize = 8;
@@ -63,9 +65,10 @@ pub(crate) struct Cq {
     /// Where a thread that polls completion by completion stands.
     pub(crate) current: Turns<Current>,
     empty_polls: AtomicU32,
-    /// Events fetched and not acknowledged yet: destroying waits for zero.
-    unacknowledged: Mutex<u64>,
-    acknowledged: Condvar,
+    /// Completion events that were fetched.
+    events: Acks,
+    /// Its asynchronous events.
+    pub(crate) listing: Listing,
 }
 
 impl Facade for Arc<Cq> {
@@ -87,12 +90,6 @@ impl Cq {
         }
         self.empty_polls
             .store(empty % YIELD_EVERY, Ordering::Relaxed);
-    }
-
-    fn unacknowledged(&self) -> std::sync::MutexGuard<'_, u64> {
-        self.unacknowledged
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -197,6 +194,7 @@ pub(crate) unsafe fn create(
         cq.ignore_overrun();
     }
     let id = cq.id();
+    let listing = Listing::new(&state.async_events, Subject::Cq(id));
     let mut face = face(ibv_cq {
         context,
         channel: plan.channel,
@@ -215,10 +213,12 @@ pub(crate) unsafe fn create(
         rnic: state.rnic.clone(),
         current: Turns::new(Current::default()),
         empty_polls: AtomicU32::new(0),
-        unacknowledged: Mutex::new(0),
-        acknowledged: Condvar::new(),
+        events: Acks::default(),
+        listing,
     };
-    let pointer = Object::create(face, Arc::new(state));
+    let state = Arc::new(state);
+    let pointer = Object::create(face, Arc::clone(&state));
+    state.listing.enter(pointer);
     if let Some(shared) = shared {
         shared.queues().insert(id, CPointer(pointer.cast()));
     }
@@ -274,14 +274,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             channel.queues().remove(&state.cq.id());
         }
         // ibv_get_cq_event(3): destroying waits until every event that was fetched has been acknowledged.
-        let mut unacknowledged = state.unacknowledged();
-        while *unacknowledged > 0 {
-            unacknowledged = state
-                .acknowledged
-                .wait(unacknowledged)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(unacknowledged);
+        state.events.wait();
+        state.listing.leave();
         // SAFETY: and does not use it any more.
         unsafe { Object::<Arc<Cq>>::release(cq.cast()) }.map(drop)
     })
@@ -302,7 +296,9 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
             return Ok(Attempt::Wait(channel.channel.as_fd().as_raw_fd()));
         };
         // SAFETY: a queue of this channel; the program may not destroy it while it waits for its events.
-        *unsafe { Object::<Arc<Cq>>::state(found.cast()) }?.unacknowledged() += 1;
+        unsafe { Object::<Arc<Cq>>::state(found.cast()) }?
+            .events
+            .fetched();
         // SAFETY: the same queue; this field never changes.
         let program_context = unsafe { (*found).cq_context };
         // SAFETY: the program passes room for the pointer.
@@ -316,11 +312,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uin
     entry((), || {
         // SAFETY: the program passes a live completion queue.
         if let Ok(state) = unsafe { Object::<Arc<Cq>>::state(cq.cast()) } {
-            let mut unacknowledged = state.unacknowledged();
-            *unacknowledged = unacknowledged.saturating_sub(events.into());
-            if *unacknowledged == 0 {
-                state.acknowledged.notify_all();
-            }
+            state.events.acknowledged(events);
         }
     });
 }

@@ -16,6 +16,7 @@
 )]
 
 pub mod abi;
+mod acks;
 mod ah;
 mod async_event;
 mod at_exit;

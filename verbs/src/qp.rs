@@ -4,6 +4,7 @@ use crate::abi::{
     IBV_QP_DEST_QPN, IBV_QP_SQ_PSN, Unset, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
     ibv_qp_init_attr,
 };
+use crate::async_event::Listing;
 use crate::batch::Batches;
 use crate::context::Context;
 use crate::cq::Cq;
@@ -13,7 +14,7 @@ use crate::memory::Pd;
 use crate::qp_state::{Attributes, QpState, Service};
 use crate::srq::Srq;
 use crate::{ah, connectable, context};
-use dgiwarp::{Pairing, PostFailure, RcQp, RecvWr, UcQp, UdQp};
+use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcQp, RecvWr, UcQp, UdQp};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -88,7 +89,9 @@ pub(crate) struct Qp {
     pub(crate) pd: Arc<Pd>,
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
-    pub(crate) _srq: Option<Arc<Srq>>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    /// Its asynchronous events.
+    pub(crate) listing: Listing,
 }
 
 /// What programs have a pointer to, as the longest struct of any header: they may look at it as an `ibv_qp_ex`
@@ -149,7 +152,8 @@ impl Qp {
     /// `ibv_modify_qp`, all of it or nothing.
     fn modify(&self, context: &Context, attr: &ibv_qp_attr, mask: c_int) -> Result<QpState, Errno> {
         let mut attributes = self.lock();
-        attributes.state = self.state();
+        let before = self.state();
+        attributes.state = before;
         let after = attributes.modified(self.qp.service(), attr, mask)?;
         if after.state == QpState::Reset && attributes.state != QpState::Reset {
             self.qp.reset();
@@ -168,6 +172,10 @@ impl Qp {
         self.state.store(after.state.code(), Ordering::Release);
         if after.state == QpState::Error {
             self.qp.flush();
+            if before != QpState::Error && self.srq.is_some() {
+                let qpn = self.qp.qpn();
+                self.listing.report(AsyncEvent::LastWqeReached { qpn });
+            }
         }
         Ok(after.state)
     }
@@ -224,7 +232,9 @@ impl Qp {
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     errno_value(|| {
         connectable::leave(qp);
-        // SAFETY: the program passes a live queue pair and does not use it any more.
+        // SAFETY: the program passes a live queue pair.
+        unsafe { state(qp) }?.listing.leave();
+        // SAFETY: and does not use it any more.
         unsafe { Object::<Qp>::release(qp.cast()) }.map(Qp::destroy)
     })
 }

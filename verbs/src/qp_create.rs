@@ -5,14 +5,17 @@ use crate::abi::{
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex,
     ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
+use crate::async_event::{Listing, Subject};
 use crate::batch::{Batches, operations_of};
 use crate::batch_calls;
-use crate::cq::queue;
+use crate::context::{self, Context};
+use crate::cq::{Cq, queue};
 use crate::ffi::{Object, load, pointer};
 use crate::inline::InlineRing;
 use crate::memory::{Pd, domain};
-use crate::qp::{Qp, QpFace, Transport};
+use crate::qp::{self, Qp, QpFace, Transport};
 use crate::qp_state::{Attributes, QpState, Service};
+use crate::srq::Srq;
 use crate::{connectable, errno, limits, srq};
 use dgiwarp::{RcQpAttr, UcQpAttr, UdQpAttr};
 use nix::errno::Errno;
@@ -41,9 +44,61 @@ fn granted(asked: ibv_qp_cap) -> Result<ibv_qp_cap, Errno> {
     })
 }
 
+/// The stack's queue pair.
+fn transport(
+    service: Service,
+    domain: &Pd,
+    (send_cq, recv_cq): (&Cq, &Cq),
+    shared: Option<&Srq>,
+    cap: ibv_qp_cap,
+) -> Result<Transport, Errno> {
+    let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
+    let max_send_wr = count(cap.max_send_wr)?;
+    let max_recv_wr = count(cap.max_recv_wr.max(1))?;
+    let max_sge = count(cap.max_send_sge.max(cap.max_recv_sge))?;
+    let srq = shared.map(|shared| &shared.srq);
+    let (send_cq, recv_cq, pd) = (&send_cq.cq, &recv_cq.cq, &domain.pd);
+    let made = match service {
+        Service::ReliableConnected => {
+            let attr = RcQpAttr {
+                max_send_wr,
+                max_recv_wr,
+                max_sge,
+                srq,
+                paired: true,
+                ..RcQpAttr::new(send_cq, recv_cq)
+            };
+            pd.create_rc_qp(&attr).map(Transport::Rc)
+        }
+        Service::UnreliableDatagram => {
+            let attr = UdQpAttr {
+                max_send_wr,
+                max_recv_wr,
+                max_sge,
+                grh: true,
+                srq,
+                ..UdQpAttr::new(send_cq, recv_cq)
+            };
+            pd.create_ud_qp(&attr).map(Transport::Ud)
+        }
+        Service::UnreliableConnected => {
+            let attr = UcQpAttr {
+                max_send_wr,
+                max_recv_wr,
+                max_sge,
+                srq,
+                ..UcQpAttr::new(send_cq, recv_cq)
+            };
+            pd.create_uc_qp(&attr).map(Transport::Uc)
+        }
+    };
+    made.map_err(|error| errno::of_create(&error))
+}
+
 /// # Safety
 /// The pointers in `init` are live objects or NULL.
 unsafe fn create(
+    context: &Context,
     domain: Arc<Pd>,
     init: &ibv_qp_init_attr,
     send_ops: Option<u64>,
@@ -63,50 +118,18 @@ unsafe fn create(
         // ibv_create_qp(3): the sizes of the receive queue are the shared one's.
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
-    let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
-    let max_send_wr = count(cap.max_send_wr)?;
-    let max_recv_wr = count(cap.max_recv_wr.max(1))?;
-    let max_sge = count(cap.max_send_sge.max(cap.max_recv_sge))?;
     // A batch of the extended API may fill the whole send queue at once.
     let longest = send_ops.map_or(1, |_| cap.max_send_wr);
-    let stack_srq = shared.as_ref().map(|shared| &shared.srq);
-    let (cqs, pd) = ((&send_cq.cq, &recv_cq.cq), &domain.pd);
-    let made = match service {
-        Service::ReliableConnected => {
-            let attr = RcQpAttr {
-                max_send_wr,
-                max_recv_wr,
-                max_sge,
-                srq: stack_srq,
-                paired: true,
-                ..RcQpAttr::new(cqs.0, cqs.1)
-            };
-            pd.create_rc_qp(&attr).map(Transport::Rc)
-        }
-        Service::UnreliableDatagram => {
-            let attr = UdQpAttr {
-                max_send_wr,
-                max_recv_wr,
-                max_sge,
-                grh: true,
-                srq: stack_srq,
-                ..UdQpAttr::new(cqs.0, cqs.1)
-            };
-            pd.create_ud_qp(&attr).map(Transport::Ud)
-        }
-        Service::UnreliableConnected => {
-            let attr = UcQpAttr {
-                max_send_wr,
-                max_recv_wr,
-                max_sge,
-                srq: stack_srq,
-                ..UcQpAttr::new(cqs.0, cqs.1)
-            };
-            pd.create_uc_qp(&attr).map(Transport::Uc)
-        }
-    };
+    let qp = transport(
+        service,
+        &domain,
+        (&send_cq, &recv_cq),
+        shared.as_deref(),
+        cap,
+    )?;
+    let listing = Listing::new(&context.async_events, Subject::Qp(qp.qpn()));
     Ok(Qp {
-        qp: made.map_err(|error| errno::of_create(&error))?,
+        qp,
         inline: InlineRing::new(cap.max_send_wr, longest),
         batches: send_ops.map(Batches::new),
         attributes: Mutex::new(Attributes::RESET),
@@ -116,7 +139,8 @@ unsafe fn create(
         pd: domain,
         send_cq,
         recv_cq,
-        _srq: shared,
+        srq: shared,
+        listing,
     })
 }
 
@@ -142,11 +166,14 @@ unsafe fn make(
 ) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
     // SAFETY: the caller's contract.
     let domain = unsafe { domain(pd) }?;
+    // SAFETY: a live protection domain; this field never changes.
+    let context = unsafe { (*pd).context };
+    // SAFETY: the context outlives its protection domains.
+    let device = unsafe { context::state(context) }?;
     // SAFETY: the caller's contract.
-    let qp = unsafe { create(domain, init, send_ops) }?;
+    let qp = unsafe { create(device, domain, init, send_ops) }?;
     let base = ibv_qp {
-        // SAFETY: a live protection domain; this field never changes.
-        context: unsafe { (*pd).context },
+        context,
         qp_context: init.qp_context,
         pd,
         send_cq: init.send_cq,
@@ -167,6 +194,8 @@ unsafe fn make(
     let (cap, qpn) = (qp.cap, qp.qp.qpn());
     let reliable = qp.qp.service() == Service::ReliableConnected;
     let made = Object::create(face, qp).cast();
+    // SAFETY: it was just made.
+    unsafe { qp::state(made) }?.listing.enter(made);
     if reliable {
         connectable::enter(qpn, made);
     }

@@ -1,6 +1,11 @@
 //! Shared receive queues.
 
-use crate::abi::{IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+use crate::abi::{
+    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC,
+    ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+};
+use crate::async_event::{Listing, Subject};
+use crate::context;
 use crate::ffi::{Facade, Object, errno_value, load, pointer, store};
 use crate::memory::{Pd, domain};
 use crate::{errno, limits};
@@ -16,7 +21,16 @@ pub(crate) struct Srq {
     attr: ibv_srq_attr,
     /// What was asked for last: the stack disarms it when it is reached.
     limit: AtomicU32,
+    /// Its asynchronous events.
+    pub(crate) listing: Listing,
     _pd: Arc<Pd>,
+}
+
+impl Srq {
+    /// Tells it from others of the device.
+    fn number(&self) -> u32 {
+        u32::try_from(self.srq.id() & u64::from(u32::MAX)).unwrap_or(0)
+    }
 }
 
 impl Facade for Arc<Srq> {
@@ -48,41 +62,93 @@ fn granted(asked: ibv_srq_attr) -> Result<ibv_srq_attr, Errno> {
     .ok_or(Errno::EINVAL)
 }
 
+/// Makes a queue and what the program sees of it. The sizes granted are written into the program's struct.
+///
+/// # Safety
+/// `pd` is NULL or live, `init` NULL or valid.
+unsafe fn create(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
+    // SAFETY: the caller's contract.
+    let domain = unsafe { domain(pd) }?;
+    // SAFETY: a live protection domain; this field never changes.
+    let context = unsafe { (*pd).context };
+    // SAFETY: the context outlives its protection domains.
+    let device = unsafe { context::state(context) }?;
+    // SAFETY: the caller's contract.
+    let mut asked = unsafe { load(init) }?;
+    let attr = granted(asked.attr)?;
+    let size = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
+    let made = domain.pd.create_srq(&SrqAttr {
+        max_wr: size(attr.max_wr)?,
+        max_sge: size(attr.max_sge)?,
+    });
+    let srq = made.map_err(|error| errno::of_create(&error))?;
+    let srq = Arc::new(Srq {
+        listing: Listing::new(&device.async_events, Subject::Srq(srq.id())),
+        srq,
+        attr,
+        limit: AtomicU32::new(0),
+        _pd: domain,
+    });
+    asked.attr = attr;
+    // SAFETY: the caller's contract.
+    unsafe { store(init, asked) }?;
+    let c = ibv_srq {
+        context,
+        srq_context: asked.srq_context,
+        pd,
+        handle: srq.number(),
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    let pointer = Object::create(c, Arc::clone(&srq));
+    srq.listing.enter(pointer);
+    Ok(pointer)
+}
+
 pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
+    // SAFETY: the program passes a live protection domain and valid attributes.
+    pointer(|| unsafe { create(pd, init) })
+}
+
+/// Behind `ibv_create_srq_ex`: basic queues only. Only the fields that the mask names are looked at: the structs of older
+/// headers are shorter.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
     pointer(|| {
-        // SAFETY: the program passes a live protection domain.
-        let domain = unsafe { domain(pd) }?;
-        // SAFETY: and valid attributes.
-        let mut asked = unsafe { load(init) }?;
-        let attr = granted(asked.attr)?;
-        let size = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
-        let made = domain.pd.create_srq(&SrqAttr {
-            max_wr: size(attr.max_wr)?,
-            max_sge: size(attr.max_sge)?,
-        });
-        let srq = Srq {
-            srq: made.map_err(|error| errno::of_create(&error))?,
-            attr,
-            limit: AtomicU32::new(0),
-            _pd: domain,
-        };
-        asked.attr = attr;
-        // SAFETY: ibv_create_srq(3) writes the sizes granted into the program's struct.
-        unsafe { store(init, asked) }?;
-        let c = ibv_srq {
-            // SAFETY: a live protection domain; this field never changes.
-            context: unsafe { (*pd).context },
-            srq_context: asked.srq_context,
-            pd,
-            handle: 0,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            events_completed: 0,
-        };
-        Ok(Object::create(c, Arc::new(srq)))
+        // SAFETY: the struct begins as the plain one does.
+        unsafe { load(init.cast::<ibv_srq_init_attr>()) }?;
+        // SAFETY: loading it has shown that the pointer is not NULL.
+        let mask = unsafe { (*init).comp_mask };
+        if mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: the mask says that the field is there.
+        if mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && unsafe { (*init).srq_type } != IBV_SRQT_BASIC {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the mask says that the field is there.
+        let pd = unsafe { (*init).pd };
+        // SAFETY: a live protection domain, and attributes that begin as the plain ones do.
+        unsafe { create(pd, init.cast()) }
+    })
+}
+
+/// Behind `ibv_get_srq_num`.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live shared receive queue.
+        let srq = unsafe { Object::<Arc<Srq>>::state(srq) }?;
+        // SAFETY: and room for the number.
+        unsafe { store(number, srq.number()) }
     })
 }
 
@@ -129,9 +195,11 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live shared receive queue.
-        if Arc::strong_count(unsafe { Object::<Arc<Srq>>::state(srq) }?) > 1 {
+        let state = unsafe { Object::<Arc<Srq>>::state(srq) }?;
+        if Arc::strong_count(state) > 1 {
             return Err(Errno::EBUSY);
         }
+        state.listing.leave();
         // SAFETY: and does not use it any more.
         unsafe { Object::<Arc<Srq>>::release(srq) }.map(drop)
     })

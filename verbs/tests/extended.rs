@@ -98,3 +98,8 @@ fn threads_that_wait_can_be_cancelled() {
         runs(&program, &["0".into()]);
     }
 }
+
+#[test]
+fn events_tell_of_objects_and_are_acknowledged() {
+    for_each_gid("events", include_str!("c/events.c"));
+}

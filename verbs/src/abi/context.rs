@@ -3,8 +3,8 @@
 use super::{
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex, ibv_mw, ibv_mw_bind,
     ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
-    ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_td,
-    ibv_td_init_attr, ibv_values_ex, ibv_wc, layouts,
+    ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr_ex,
+    ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wc, layouts,
 };
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -119,8 +119,9 @@ pub struct verbs_context {
     pub open_qp: Unset,
     pub create_qp_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
-    pub get_srq_num: Unset,
-    pub create_srq_ex: Unset,
+    pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
+    pub create_srq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
     pub open_xrcd: Unset,
     pub close_xrcd: Unset,
     pub _abi_placeholder3: u64,

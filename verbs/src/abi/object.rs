@@ -209,6 +209,30 @@ pub struct ibv_srq_init_attr {
     pub attr: ibv_srq_attr,
 }
 
+pub const IBV_SRQ_INIT_ATTR_TYPE: u32 = 1;
+pub const IBV_SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+pub const IBV_SRQT_BASIC: c_uint = 0;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_tm_cap {
+    pub max_num_tags: u32,
+    pub max_ops: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_srq_init_attr_ex {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
+    pub comp_mask: u32,
+    pub srq_type: c_uint,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut c_void,
+    pub cq: *mut ibv_cq,
+    pub tm_cap: ibv_tm_cap,
+}
+
 pub const IBV_SRQ_MAX_WR: c_int = 1;
 pub const IBV_SRQ_LIMIT: c_int = 1 << 1;
 
@@ -349,6 +373,10 @@ layouts! {
     struct ibv_srq = 128 { context @ 0, srq_context @ 8, pd @ 16, handle @ 24, mutex @ 32, cond @ 72, events_completed @ 120 }
     struct ibv_srq_attr = 12 { max_wr @ 0, max_sge @ 4, srq_limit @ 8 }
     struct ibv_srq_init_attr = 24 { srq_context @ 0, attr @ 8 }
+    struct ibv_tm_cap = 8 { max_num_tags @ 0, max_ops @ 4 }
+    struct ibv_srq_init_attr_ex = 64 {
+        srq_context @ 0, attr @ 8, comp_mask @ 20, srq_type @ 24, pd @ 32, xrcd @ 40, cq @ 48, tm_cap @ 56,
+    }
     struct ibv_qp = 160 {
         context @ 0, qp_context @ 8, pd @ 16, send_cq @ 24, recv_cq @ 32, srq @ 40, handle @ 48, qp_num @ 52,
         state @ 56, qp_type @ 60, mutex @ 64, cond @ 104, events_completed @ 152,

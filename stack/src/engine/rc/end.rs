@@ -1,11 +1,12 @@
 //! Why a connection is over, and what that means for what was posted.
 
+use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_llp_tcp_mpa::Error as MpaError;
 use dgiwarp_rdmap::stream::StreamError;
 use dgiwarp_rdmap::wire::Cause;
 
-use crate::WcStatus;
 use crate::engine::mr::BindError;
+use crate::{AsyncEvent, WcStatus};
 
 /// Why a connection is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +67,48 @@ pub(super) fn blame(end: RcEnd) -> WcStatus {
     }
 }
 
+/// The event that tells the program of an end that no work request of its own is the reason of. InfiniBand's responders have the same.
+pub(super) fn event(end: RcEnd, qpn: u32) -> Option<AsyncEvent> {
+    match end {
+        RcEnd::PeerClosed
+        | RcEnd::PeerLeft
+        | RcEnd::PeerLost
+        | RcEnd::Closed
+        | RcEnd::LocalProtection
+        | RcEnd::Bind(_)
+        | RcEnd::NoReads
+        | RcEnd::NoImmediates => None,
+        RcEnd::Mpa(error) => match error {
+            MpaError::Crc { .. } | MpaError::Marker { .. } => Some(AsyncEvent::QpFatal { qpn }),
+            MpaError::TcpLost
+            | MpaError::ClosedInFpdu { .. }
+            | MpaError::StartupFrame(_)
+            | MpaError::StartupTimeout(_)
+            | MpaError::ClosedInStartup
+            | MpaError::InsufficientIrd { .. }
+            | MpaError::NoMatchingRtr => None,
+        },
+        RcEnd::Stream(error) => match error {
+            StreamError::Tagged(_)
+            | StreamError::Source(_)
+            | StreamError::CannotInvalidate(_)
+            | StreamError::Misaligned(_) => Some(AsyncEvent::QpAccessError { qpn }),
+            // A completion of ours, or of the peer's, tells.
+            StreamError::Untagged(UntaggedError::NoBuffer | UntaggedError::TooLong)
+            | StreamError::LocalProtection
+            | StreamError::Terminated(_) => None,
+            StreamError::Truncated(_)
+            | StreamError::Control(_)
+            | StreamError::UnexpectedOpcode(_)
+            | StreamError::Length { .. }
+            | StreamError::Untagged(_)
+            | StreamError::AtomicCode(_)
+            | StreamError::AtomicIdentifier { .. } => Some(AsyncEvent::QpRequestError { qpn }),
+            StreamError::Llp(_) => Some(AsyncEvent::QpFatal { qpn }),
+        },
+    }
+}
+
 /// What a Terminate of the peer's says about a work request of ours (RFC 5040 §4.8, RFC 5041 §7.2).
 fn terminated(cause: Cause) -> WcStatus {
     match (cause.layer, cause.error_type, cause.code) {
@@ -82,6 +125,41 @@ fn terminated(cause: Cause) -> WcStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dgiwarp_ddp::error::TaggedError;
+
+    #[test]
+    fn ends_without_a_work_request_of_ours_make_an_event() {
+        let access = AsyncEvent::QpAccessError { qpn: 5 };
+        let request = AsyncEvent::QpRequestError { qpn: 5 };
+        let rows = [
+            (
+                RcEnd::Stream(StreamError::Source(TaggedError::Access)),
+                Some(access),
+            ),
+            (
+                RcEnd::Stream(StreamError::Tagged(TaggedError::BaseOrBounds)),
+                Some(access),
+            ),
+            (RcEnd::Stream(StreamError::Truncated(3)), Some(request)),
+            (
+                RcEnd::Stream(StreamError::Untagged(UntaggedError::MsnRange)),
+                Some(request),
+            ),
+            (
+                RcEnd::Stream(StreamError::Untagged(UntaggedError::TooLong)),
+                None,
+            ),
+            (
+                RcEnd::Stream(StreamError::Llp(2)),
+                Some(AsyncEvent::QpFatal { qpn: 5 }),
+            ),
+            (RcEnd::Mpa(MpaError::TcpLost), None),
+            (RcEnd::PeerClosed, None),
+        ];
+        for (end, told) in rows {
+            assert_eq!(event(end, 5), told, "{end}");
+        }
+    }
 
     #[test]
     fn a_terminate_tells_what_became_of_a_work_request() {

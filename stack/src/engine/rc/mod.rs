@@ -27,7 +27,7 @@ use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
 use super::cq::CompletionSink;
 use super::mr::{PdId, StreamId};
 use super::queue::{RecvQueue, RecvWqe, Tables, WeakWaiter};
-use crate::{QpCounters, RcOptions, WcStatus};
+use crate::{AsyncEvent, QpCounters, RcOptions, WcStatus};
 use nudge::Nudge;
 use parked::Parked;
 use placement::Placement;
@@ -410,6 +410,9 @@ impl RcEngine {
             self.dormant = true;
             return;
         }
+        if let Some(event) = end::event(end, self.config.qpn) {
+            completions.event(event);
+        }
         self.flush_sends(blamed.map(|number| (number, end::blame(end))), completions);
         for wqe in self
             .stream
@@ -418,6 +421,18 @@ impl RcEngine {
             .chain(tables.recv_queue.drain())
         {
             completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
+        }
+        // Whoever closes knows it.
+        if end != RcEnd::Closed {
+            self.leave_shared_queue(tables, completions);
+        }
+    }
+
+    /// Says that no more receives are taken from a queue that others use too.
+    fn leave_shared_queue(&self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        if tables.recv_queue.is_shared() {
+            let qpn = self.config.qpn;
+            completions.event(AsyncEvent::LastWqeReached { qpn });
         }
     }
 
@@ -456,6 +471,7 @@ impl RcEngine {
         for wqe in unfinished.chain(tables.recv_queue.drain()) {
             completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
         }
+        self.leave_shared_queue(tables, completions);
     }
 
     fn flush_sends(

@@ -1,0 +1,221 @@
+/* Asynchronous events and shared receive queues. Argument: a GID index. */
+#include "pair.h"
+
+static struct ibv_cq *cq;
+static struct ibv_srq *srq;
+
+static struct ibv_qp *make_qp(enum ibv_qp_type type, struct ibv_srq *shared)
+{
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .srq = shared, .qp_type = type, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	CHECK(qp);
+	return qp;
+}
+
+static int readable(int milliseconds)
+{
+	struct pollfd entry = { .fd = context->async_fd, .events = POLLIN };
+	return poll(&entry, 1, milliseconds);
+}
+
+/* The next event, which comes by itself: nobody polls. */
+static struct ibv_async_event next_event(enum ibv_event_type type)
+{
+	struct ibv_async_event event;
+	CHECK(readable(8000) == 1);
+	CHECK(ibv_get_async_event(context, &event) == 0);
+	if (event.event_type != type)
+		fprintf(stderr, "%s\n", ibv_event_type_str(event.event_type));
+	CHECK(event.event_type == type);
+	return event;
+}
+
+static void drain(void)
+{
+	struct ibv_wc wc;
+	while (ibv_poll_cq(cq, 1, &wc) > 0)
+		;
+}
+
+static void creation(void)
+{
+	struct ibv_srq_init_attr_ex init = {
+		.attr = { .max_wr = 16, .max_sge = 1 }, .pd = pd, .srq_context = &cq,
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD, .srq_type = IBV_SRQT_XRC,
+	};
+	REFUSED(ibv_create_srq_ex(context, &init), EOPNOTSUPP);
+	init.srq_type = IBV_SRQT_TM;
+	REFUSED(ibv_create_srq_ex(context, &init), EOPNOTSUPP);
+	init.srq_type = IBV_SRQT_BASIC;
+	init.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
+	REFUSED(ibv_create_srq_ex(context, &init), EOPNOTSUPP);
+	init.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
+	REFUSED(ibv_create_srq_ex(context, &init), EINVAL);
+	init.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+	struct ibv_srq *other = ibv_create_srq_ex(context, &init);
+	init.comp_mask = IBV_SRQ_INIT_ATTR_PD;
+	CHECK(other && (srq = ibv_create_srq_ex(context, &init)) && srq->srq_context == &cq);
+	uint32_t number, other_number;
+	CHECK(ibv_get_srq_num(srq, &number) == 0 && ibv_get_srq_num(other, &other_number) == 0 && number != other_number);
+	CHECK(ibv_destroy_srq(other) == 0);
+	struct ibv_xrcd_init_attr xrcd = {};
+	REFUSED(ibv_open_xrcd(context, &xrcd), EOPNOTSUPP);
+	struct ibv_qp_open_attr open = {};
+	REFUSED(ibv_open_qp(context, &open), EOPNOTSUPP);
+}
+
+static void post_shared(uint64_t id)
+{
+	struct ibv_sge sge = { (uintptr_t)memory + HALF, 1024, mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
+	CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
+}
+
+static struct ibv_async_event unacknowledged;
+static int acknowledged;
+
+static void *acknowledge_later(void *unused)
+{
+	struct timespec pause = { .tv_nsec = 50000000 };
+	nanosleep(&pause, NULL);
+	__atomic_store_n(&acknowledged, 1, __ATOMIC_SEQ_CST);
+	ibv_ack_async_event(&unacknowledged);
+	return NULL;
+}
+
+/* Destroying waits for the acknowledgement. */
+static void destroyed_late(int (*destroy)(void *), void *object, struct ibv_async_event event)
+{
+	pthread_t thread;
+	unacknowledged = event;
+	acknowledged = 0;
+	CHECK(pthread_create(&thread, NULL, acknowledge_later, NULL) == 0);
+	CHECK(destroy(object) == 0 && __atomic_load_n(&acknowledged, __ATOMIC_SEQ_CST));
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void limits(void)
+{
+	struct ibv_qp *from = make_qp(IBV_QPT_UD, NULL), *to = make_qp(IBV_QPT_UD, srq);
+	connect_to(from, from);
+	connect_to(to, to);
+	struct ibv_ah_attr attr = own_address();
+	struct ibv_ah *ah = ibv_create_ah(pd, &attr);
+	for (int id = 0; id < 4; id++)
+		post_shared(id);
+	struct ibv_srq_attr limit = { .srq_limit = 3 };
+	CHECK(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT) == 0);
+	CHECK(readable(0) == 0);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr.ud = { ah, to->qp_num, QKEY } }, *bad;
+	for (int i = 0; i < 2; i++) {
+		CHECK(readable(20) == 0);
+		CHECK(ibv_post_send(from, &wr, &bad) == 0);
+	}
+	struct ibv_async_event event = next_event(IBV_EVENT_SRQ_LIMIT_REACHED);
+	CHECK(event.element.srq == srq);
+	ibv_ack_async_event(&event);
+	CHECK(readable(0) == 0);
+	/* Too few already. */
+	CHECK(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT) == 0);
+	event = next_event(IBV_EVENT_SRQ_LIMIT_REACHED);
+	ibv_ack_async_event(&event);
+
+	/* Nobody listens there, which a datagram queue pair does not make an event of. */
+	wr.wr.ud.remote_qpn = 9;
+	CHECK(ibv_post_send(from, &wr, &bad) == 0 && readable(50) == 0);
+
+	struct ibv_qp_attr failed = { .qp_state = IBV_QPS_ERR };
+	CHECK(ibv_modify_qp(to, &failed, IBV_QP_STATE) == 0);
+	event = next_event(IBV_EVENT_QP_LAST_WQE_REACHED);
+	CHECK(event.element.qp == to);
+	destroyed_late((int (*)(void *))ibv_destroy_qp, to, event);
+	CHECK(ibv_destroy_qp(from) == 0 && ibv_destroy_ah(ah) == 0);
+	drain();
+}
+
+static void access_errors(void)
+{
+	struct ibv_qp *from = make_qp(IBV_QPT_RC, NULL), *to = make_qp(IBV_QPT_RC, srq);
+	connect_to(from, to);
+	connect_to(to, from);
+	struct ibv_sge sge = { (uintptr_t)memory, 16, mr->lkey };
+	struct ibv_send_wr wr = {
+		.wr_id = 5, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+		.wr.rdma = { (uintptr_t)memory + HALF, mr->rkey ^ 0x5555 },
+	}, *bad;
+	CHECK(ibv_post_send(from, &wr, &bad) == 0);
+	struct ibv_async_event event = next_event(IBV_EVENT_QP_ACCESS_ERR), last;
+	CHECK(event.element.qp == to);
+	ibv_ack_async_event(&event);
+	last = next_event(IBV_EVENT_QP_LAST_WQE_REACHED);
+	CHECK(last.element.qp == to);
+	struct ibv_wc wc = next_of(cq);
+	CHECK(wc.wr_id == 5 && wc.status == IBV_WC_REM_ACCESS_ERR && wc.qp_num == from->qp_num);
+	/* It knows already. */
+	struct ibv_qp_attr failed = { .qp_state = IBV_QPS_ERR };
+	CHECK(ibv_modify_qp(to, &failed, IBV_QP_STATE) == 0 && readable(20) == 0);
+	destroyed_late((int (*)(void *))ibv_destroy_qp, to, last);
+	CHECK(ibv_destroy_qp(from) == 0);
+	drain();
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
+static void overrun(void)
+{
+	struct ibv_cq *usual = cq, *small = ibv_create_cq(context, 1, NULL, NULL, 0);
+	struct ibv_qp *other = make_qp(IBV_QPT_UD, NULL);
+	cq = small;
+	struct ibv_qp *qp = make_qp(IBV_QPT_UD, NULL);
+	cq = usual;
+	connect_to(qp, qp);
+	connect_to(other, other);
+	struct ibv_ah_attr attr = own_address();
+	struct ibv_ah *ah = ibv_create_ah(pd, &attr);
+	struct ibv_send_wr wr = { .wr_id = 3, .opcode = IBV_WR_SEND, .wr.ud = { ah, 9, QKEY } }, *bad;
+	for (int i = 0; i < 3; i++)
+		CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	struct ibv_async_event event = next_event(IBV_EVENT_CQ_ERR);
+	CHECK(event.element.cq == small);
+	/* The others do not suffer. */
+	CHECK(ibv_post_send(other, &wr, &bad) == 0);
+	success(cq, 3, IBV_WC_SEND);
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(other) == 0 && ibv_destroy_ah(ah) == 0);
+	destroyed_late((int (*)(void *))ibv_destroy_cq, small, event);
+	drain();
+}
+
+static void *get_event(void *unused)
+{
+	struct ibv_async_event event;
+	return (void *)(intptr_t)ibv_get_async_event(context, &event);
+}
+
+static void waiting(void)
+{
+	struct timespec pause = { .tv_nsec = 30000000 };
+	pthread_t thread;
+	void *result;
+	CHECK(pthread_create(&thread, NULL, get_event, NULL) == 0);
+	nanosleep(&pause, NULL);
+	CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+	int flags = fcntl(context->async_fd, F_GETFL);
+	CHECK(flags >= 0 && !(flags & O_NONBLOCK) && fcntl(context->async_fd, F_SETFL, flags | O_NONBLOCK) == 0);
+	CHECK((intptr_t)get_event(NULL) == -1 && errno == EAGAIN);
+}
+
+int main(int argc, char **argv)
+{
+	open_device(argc, argv);
+	CHECK((cq = ibv_create_cq(context, 64, NULL, NULL, 0)));
+	creation();
+	limits();
+	access_errors();
+	overrun();
+	waiting();
+	CHECK(ibv_destroy_cq(cq) == 0 && ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+	puts("ok");
+	return 0;
+}
