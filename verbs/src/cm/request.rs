@@ -22,8 +22,8 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// How long a request is waited for.
-    const AT_MOST: Duration = Duration::from_millis(10);
+    /// How long a request is waited for, also on a machine that is busy.
+    const AT_MOST: Duration = Duration::from_millis(50);
 
     fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
         self.since.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,0 +1,255 @@
+//! Debian's unmodified programs of rdma_cm, connected: rping, ucmatose, `rdma_server` and its kind, cmtime.
+
+mod common;
+
+use common::have;
+use common::scene::{Family, Place, Scene};
+use common::session::{self, End, Finish};
+use std::time::Duration;
+
+/// A session of programs, in each of the places and with each kind of address there.
+fn everywhere(test: &str, ends: &[End]) {
+    in_places(test, &[Place::Here, Place::Loopback, Place::Apart], ends);
+}
+
+fn in_places(test: &str, places: &[Place], ends: &[End]) {
+    with_families(test, places, &[Family::V4, Family::V6], ends);
+}
+
+fn with_families(test: &str, places: &[Place], families: &[Family], ends: &[End]) {
+    if !have(test, "rping", "rdmacm-utils") {
+        return;
+    }
+    for place in places {
+        let Some(scene) = Scene::new(test, *place) else {
+            continue;
+        };
+        for family in families {
+            if scene.has(*family) {
+                session::run(&scene, *family, ends);
+            }
+        }
+    }
+}
+
+const DATA: &[&str] = &["ping data: rdma-ping-0:", "ping data: rdma-ping-9:"];
+
+#[test]
+fn rping() {
+    everywhere(
+        "rping",
+        &[
+            End::server("rping -s -a {server} -p {port} -C 10 -v -V -S 1500")
+                .says(DATA)
+                .complains(&["server DISCONNECT EVENT"]),
+            End::client("rping -c -a {server} -p {port} -C 10 -v -V -S 1500")
+                .says(DATA)
+                .complains(&["client DISCONNECT EVENT"]),
+        ],
+    );
+}
+
+/// Each end with a queue pair that it makes and moves itself, the other without and with.
+#[test]
+fn rping_with_queue_pairs_of_its_own() {
+    const OURS: &str = "rping -s -a {server} -p {port} -C 10 -v";
+    const OWN: &str = "rping -s -q -a {server} -p {port} -C 10 -v";
+    for (server, client) in [
+        (OURS, "rping -c -q -a {server} -p {port} -C 10 -v"),
+        (OWN, "rping -c -a {server} -p {port} -C 10 -v"),
+        (OWN, "rping -c -q -a {server} -p {port} -C 10 -v"),
+    ] {
+        in_places(
+            "rping_with_queue_pairs_of_its_own",
+            &[Place::Here],
+            &[
+                End::server(server).says(DATA).complains(&[]),
+                End::client(client).says(DATA).complains(&[]),
+            ],
+        );
+    }
+}
+
+#[test]
+fn rping_with_eight_clients() {
+    const CLIENT: End = End::client("rping -c -a {server} -p {port} -C 100 -v -V -S 1000")
+        .says(DATA)
+        .complains(&[]);
+    let server = End::server("rping -s -P -a {server} -p {port} -S 1000")
+        .complains(&[])
+        .finish(Finish::Stopped);
+    let mut ends = vec![server];
+    ends.extend([CLIENT; 8]);
+    in_places(
+        "rping_with_eight_clients",
+        &[Place::Here, Place::Apart],
+        &ends,
+    );
+}
+
+/// Again and again without one failure.
+fn rping_in_a_row(test: &str, times: usize) {
+    if !have(test, "rping", "rdmacm-utils") {
+        return;
+    }
+    let Some(scene) = Scene::new(test, Place::Here) else {
+        return;
+    };
+    for _ in 0..times {
+        session::run(
+            &scene,
+            Family::V4,
+            &[
+                End::server("rping -s -a {server} -p {port} -C 10 -V").complains(&[]),
+                End::client("rping -c -a {server} -p {port} -C 10 -V").complains(&[]),
+            ],
+        );
+    }
+}
+
+#[test]
+fn rping_twenty_times_in_a_row() {
+    rping_in_a_row("rping_twenty_times_in_a_row", 20);
+}
+
+#[test]
+#[ignore = "long: only with --soak"]
+fn soak_rping_a_hundred_times_in_a_row() {
+    rping_in_a_row("soak_rping_a_hundred_times_in_a_row", 100);
+}
+
+#[test]
+fn ucmatose() {
+    const SAYS: &[&str] = &["data transfers complete", "return status 0"];
+    everywhere(
+        "ucmatose",
+        &[
+            End::server("ucmatose -b {server} -p {port} -c 10 -C 20 -S 3000").says(SAYS),
+            End::client("ucmatose -s {server} -p {port} -c 10 -C 20 -S 3000").says(SAYS),
+        ],
+    );
+}
+
+/// Identifiers move to another channel while they have events.
+#[test]
+fn ucmatose_migrates_identifiers() {
+    const SAYS: &[&str] = &["return status 0"];
+    in_places(
+        "ucmatose_migrates_identifiers",
+        &[Place::Here],
+        &[
+            End::server("ucmatose -b {server} -p {port} -c 5 -m").says(SAYS),
+            End::client("ucmatose -s {server} -p {port} -c 5 -m").says(SAYS),
+        ],
+    );
+}
+
+/// The server listens on the first address that `getaddrinfo` has for any, which is IPv4's.
+const ANY: &[Family] = &[Family::V4];
+
+#[test]
+fn rdma_server_and_rdma_client() {
+    with_families(
+        "rdma_server_and_rdma_client",
+        &[Place::Here, Place::Loopback, Place::Apart],
+        ANY,
+        &[
+            End::server("rdma_server -p {port}").says(&["rdma_server: end 0"]),
+            End::client("rdma_client -s {server} -p {port}").says(&["rdma_client: end 0"]),
+        ],
+    );
+}
+
+#[test]
+fn rdma_xserver_and_rdma_xclient() {
+    with_families(
+        "rdma_xserver_and_rdma_xclient",
+        &[Place::Here, Place::Apart],
+        ANY,
+        &[
+            End::server("rdma_xserver -p {port}").says(&["rdma_xserver: end 0"]),
+            End::client("rdma_xclient -s {server} -p {port}").says(&["rdma_xclient: end 0"]),
+        ],
+    );
+}
+
+#[test]
+fn cmtime() {
+    everywhere(
+        "cmtime",
+        &[
+            End::server("cmtime -p {port}").finish(Finish::Stopped),
+            End::client("cmtime -s {server} -p {port} -c 50").says(&["connect      :"]),
+        ],
+    );
+}
+
+/// Where nobody listens, and where nobody is: each is told within five seconds of what TCP takes to find out.
+#[test]
+fn nobody_there() {
+    const SOON: Duration = Duration::from_secs(8);
+    for line in [
+        "rping -c -a {server} -p {port} -C 1",
+        "ucmatose -s {server} -p {port}",
+        "rdma_client -s {server} -p {port}",
+    ] {
+        let alone = End::client(line).complains(&[]).finish(Finish::Exit);
+        in_places(
+            "nobody_there",
+            &[Place::Here, Place::Apart],
+            &[alone.limit(SOON)],
+        );
+    }
+    let test = "nobody_there";
+    if let Some(scene) = Scene::new(test, Place::Apart)
+        && have(test, "rping", "rdmacm-utils")
+    {
+        let line = "rping -c -a 10.99.0.77 -p {port} -C 1";
+        let end = End::client(line).complains(&["UNREACHABLE"]);
+        session::run(
+            &scene,
+            Family::V4,
+            &[end.finish(Finish::Failure).limit(SOON)],
+        );
+    }
+}
+
+/// The second server on a port says so, and the first one serves.
+#[test]
+fn a_second_server_on_the_same_port() {
+    in_places(
+        "a_second_server_on_the_same_port",
+        &[Place::Here],
+        &[
+            End::server("rping -s -a {server} -p {port} -C 10 -v")
+                .says(DATA)
+                .complains(&[]),
+            End::server("rping -s -a {server} -p {port} -C 10 -v")
+                .ready(session::Ready::Ended)
+                .complains(&["Address already in use"])
+                .finish(Finish::Failure),
+            End::client("rping -c -a {server} -p {port} -C 10 -v")
+                .says(DATA)
+                .complains(&[]),
+        ],
+    );
+}
+
+/// A peer that is killed leaves nobody waiting.
+#[test]
+fn a_killed_peer() {
+    const SOON: Duration = Duration::from_secs(10);
+    const A_WHILE: Duration = Duration::from_millis(300);
+    in_places(
+        "a_killed_peer",
+        &[Place::Here, Place::Apart],
+        &[
+            End::server("rping -s -a {server} -p {port} -C 100000000")
+                .complains(&[])
+                .finish(Finish::Exit)
+                .limit(SOON),
+            End::client("rping -c -a {server} -p {port} -C 100000000")
+                .finish(Finish::Killed(A_WHILE)),
+        ],
+    );
+}
