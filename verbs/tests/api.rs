@@ -10,6 +10,7 @@ mod common;
 
 use common::{RUN, compile, scratch, skip, succeed};
 use dgiwarp_verbs::gid::{GidTable, host_gids};
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -65,6 +66,39 @@ fn connected_datagrams_and_shared_receive_queues_do_too() {
 #[test]
 fn reliable_queue_pairs_do_too() {
     for_each_gid("rc", include_str!("c/rc.c"));
+}
+
+#[test]
+fn connections_of_rdma_cm_do_too() {
+    if !Path::new("/usr/include/rdma/rdma_verbs.h").is_file() {
+        return skip(
+            "cm",
+            "rdma/rdma_verbs.h is missing (Debian package librdmacm-dev)",
+        );
+    }
+    let directory = scratch("cm");
+    let libraries = ["-Wall", "-lrdmacm", "-libverbs", "-lpthread"];
+    let Some(program) = compile("cm", &directory, include_str!("c/cm.c"), &libraries) else {
+        return;
+    };
+    for gid in host_gids().unwrap() {
+        // A link-local address is not one without its interface.
+        if gid.raw().raw.starts_with(&[0xfe, 0x80]) {
+            continue;
+        }
+        let mut command = Command::new("timeout");
+        command.args(["60", RUN]).arg(&program);
+        let output = succeed(command.arg(gid.address.to_string()));
+        assert_eq!(
+            (
+                &*String::from_utf8_lossy(&output.stdout),
+                &*String::from_utf8_lossy(&output.stderr)
+            ),
+            ("ok\n", ""),
+            "{}",
+            gid.address
+        );
+    }
 }
 
 /// Compiles a program and runs it once with the index of each of the host's addresses.

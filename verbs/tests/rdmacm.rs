@@ -1,5 +1,10 @@
 //! Debian's unmodified programs of rdma_cm, connected: rping, ucmatose, `rdma_server` and its kind, cmtime.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test stops where something is not as expected"
+)]
+
 mod common;
 
 use common::have;
