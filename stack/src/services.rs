@@ -103,7 +103,7 @@ pub enum ServiceEvent {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {
-    /// The host says that nobody listens on the port.
+    /// The host says that nobody listens on the port, a third of a second after the first question still.
     #[error("nobody listens on the service's port")]
     NoService,
     /// The network says that the host cannot be reached.

@@ -141,6 +141,22 @@ fn nobody_there_is_told_at_once() {
 }
 
 #[test]
+fn a_service_that_begins_in_that_moment_is_found() {
+    let (offering, asking) = (channel(), channel());
+    let port = port("127.0.0.1:0");
+    let to = port.local_addr();
+    drop(port);
+    let _lookup = asking
+        .look_up(self::port("127.0.0.1:0"), to, None, b"", 2)
+        .unwrap();
+    // The first question has found nobody.
+    let port = ServicePort::bind(to, false).unwrap();
+    let _service = offering.listen(port, 5, 1).unwrap();
+    request(&offering).accept(QP, b"").unwrap();
+    assert!(matches!(end(&asking), ServiceEvent::Found { qp: QP, .. }));
+}
+
+#[test]
 fn silence_is_given_up_within_five_seconds() {
     let channel = channel();
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -251,6 +251,10 @@ impl Services {
                     status,
                     private_data: private_data.to_vec(),
                 },
+                Ok(Outcome::NoService) => ServiceEvent::Failed {
+                    context,
+                    error: LookupError::NoService,
+                },
                 Ok(Outcome::TimedOut) => ServiceEvent::Failed {
                     context,
                     error: LookupError::TimedOut,
@@ -484,14 +488,19 @@ impl Entry {
             error.kind(),
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
         );
-        if transient || self.failure.is_some() || matches!(self.role, Role::Listener(_)) {
+        if transient || self.failure.is_some() {
             return;
         }
-        let why = match error.kind() {
-            io::ErrorKind::ConnectionRefused => LookupError::NoService,
-            _ => LookupError::Unreachable(error),
-        };
-        self.failure = Some((clock::now(), why));
+        let now = clock::now();
+        match &mut self.role {
+            Role::Lookup(lookup, _) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                lookup.handle_refused(now);
+                // It would keep the socket readable.
+                self.socket.forget_errors();
+            }
+            Role::Lookup(..) => self.failure = Some((now, LookupError::Unreachable(error))),
+            Role::Listener(_) => {}
+        }
     }
 
     fn poll_events(&mut self, mut tell: impl FnMut(News)) {

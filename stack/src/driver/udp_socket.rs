@@ -166,6 +166,14 @@ impl UdpSocket {
         self.tell_errors(true)
     }
 
+    /// Forgets the ICMP errors that failed a call or would fail the next one.
+    pub(crate) fn forget_errors(&self) {
+        let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+        let read = || recvmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &mut [], None, flags);
+        while read().is_ok() {}
+        let _ = self.socket.take_error();
+    }
+
     /// Whether ICMP errors fail the next call.
     fn tell_errors(&self, tell: bool) -> io::Result<()> {
         if self.ipv6 {

@@ -16,6 +16,9 @@ const SILENCE: Duration = Duration::from_millis(4500);
 /// How long a service may let us wait, while it says that its program has not decided.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long the host's saying that nobody listens is not believed: programs often begin to listen in the moment that their peer asks.
+const DOUBT: Duration = Duration::from_millis(300);
+
 /// What came of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -23,6 +26,8 @@ pub(crate) enum Outcome {
     Found(ServiceQp, PrivateData),
     /// The service said no.
     Rejected(RejectStatus, PrivateData),
+    /// The host says that nobody listens.
+    NoService,
     /// Nothing was heard in time.
     TimedOut,
 }
@@ -96,6 +101,13 @@ impl Lookup {
         };
         self.end(outcome);
         Ok(())
+    }
+
+    /// The host says that nobody listens on the port.
+    pub(crate) fn handle_refused(&mut self, now: Instant) {
+        if !self.over && now >= self.began + DOUBT {
+            self.end(Outcome::NoService);
+        }
     }
 
     /// Repeats the question, or gives it up, if it is time.
@@ -203,6 +215,24 @@ mod tests {
         let (sent, given_up) = course(None);
         assert_eq!(sent, [0, 50, 150, 350, 750, 1550, 2550, 3550]);
         assert_eq!(given_up, 4500);
+    }
+
+    #[test]
+    fn a_refusal_is_believed_after_a_while() {
+        let began = start();
+        let mut lookup = lookup(began);
+        let mut now = began;
+        while lookup.poll_event().is_none() {
+            assert!(lookup.poll_transmit().is_some());
+            lookup.handle_refused(now);
+            if lookup.poll_timeout().is_none() {
+                break;
+            }
+            now = lookup.poll_timeout().unwrap();
+            lookup.handle_timeout(now);
+        }
+        assert_eq!(now - began, ms(350), "the fourth time");
+        assert_eq!(lookup.poll_event(), Some(Outcome::NoService));
     }
 
     #[test]
