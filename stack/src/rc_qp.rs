@@ -15,10 +15,11 @@ use dgiwarp_rdmap::wire::AtomicOperation;
 
 use crate::driver::clock;
 use crate::driver::cm::{Asked, Caller, Cm};
-use crate::driver::pairing::{Pairings, Start};
+use crate::driver::pairing::Pairings;
 use crate::driver::rc::{Claimed, RcShared, Startup};
 use crate::driver::tcp;
 use crate::engine::mr::Bind;
+use crate::engine::pairing::Start;
 use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
 use crate::engine::rc::{MemoryWork, RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
 use crate::qpns::Qpn;
@@ -289,7 +290,7 @@ impl RcQp {
         let rnic = &pd.rnic.shared;
         let pairings = attr.paired.then(|| rnic.pairings()).transpose()?;
         let qpn = match &pairings {
-            Some(pairings) => pairings.reserve(pd.id)?,
+            Some(pairings) => pairings.reserve()?,
             None => Qpn::draw().ok_or_else(Error::no_qpn)?,
         };
         let number = qpn.get();
@@ -306,7 +307,7 @@ impl RcQp {
             attr.options.unwrap_or(rnic.config.rc),
         );
         if let Some(pairings) = &pairings {
-            pairings.enter(number, &shared);
+            pairings.enter(number, pd.id, &shared);
         }
         let entry = rnic.statistics.begin("rc", number, &shared);
         Ok(Self {
@@ -384,9 +385,6 @@ impl RcQp {
     /// [`ConnectError::State`] if the QP was not made for this, was told before, or is or was connected otherwise.
     pub fn pair(&self, pairing: &Pairing) -> Result<(), ConnectError> {
         let pairings = self.pairings.as_ref().ok_or(ConnectError::State)?;
-        if pairing.is_itself(self.qpn()) {
-            return Err(ConnectError::State);
-        }
         let claimed = self.shared.claim().ok_or(ConnectError::State)?;
         pairings.pair(self.qpn(), claimed, *pairing);
         self.pd.rnic.shared.background.wake();

@@ -423,6 +423,85 @@ fn a_reset_ends_attempts_too() {
     }
 }
 
+/// As programs do that try the API with one QP.
+#[test]
+fn one_can_be_connected_to_itself() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let one = end(&rnic, 5);
+    for life in 0..2 {
+        one.pair(&one, one.psn);
+        one.start(Some(SOON));
+        one.send(b"myself");
+        assert_eq!(one.next(WcOpcode::Recv).byte_len, 6);
+        assert_eq!(one.memory.to_vec(0, 6), b"myself");
+        let sges = [one.mr.sge(500..506)];
+        let (rkey, remote_addr) = (one.mr.rkey(), one.mr.addr());
+        let read = RcOperation::Read { rkey, remote_addr };
+        one.qp.post_send(&[RcSendWr::new(2, read, &sges)]).unwrap();
+        assert_eq!(one.next(WcOpcode::RdmaRead).status, WcStatus::Success);
+        assert_eq!(one.memory.to_vec(500, 6), b"myself");
+        // More than its socket takes at once, in both directions of the one connection.
+        for number in 0..200 {
+            let sges = [one.mr.sge(..LENGTH)];
+            let wr = RcSendWr {
+                signaled: number == 199,
+                ..RcSendWr::send(3, &sges)
+            };
+            one.post_recv();
+            one.qp.post_send(&[wr]).unwrap();
+            assert_eq!(one.next(WcOpcode::Recv).byte_len as usize, LENGTH);
+        }
+        if life == 0 {
+            one.qp.reset();
+            one.post_recv();
+        } else {
+            one.qp.flush();
+            assert!(one.qp.is_over());
+        }
+    }
+}
+
+/// An Initiator whose connection is lost before it has the answer, or that does not agree with it: the Responder goes on waiting for the next attempt.
+#[test]
+fn an_answer_that_nobody_takes_leaves_the_responder_as_it_was() {
+    use std::io::{Read, Write};
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let (low, high) = (end(&rnic, 5), end(&rnic, 6));
+    assert!(low.qp.qpn() < high.qp.qpn(), "the first one connects");
+    high.pair(&low, low.psn);
+    high.start(None);
+    high.send(b"patient");
+    // The Request of the right peer, twice.
+    let mut request = b"MPA ID Req Frame\x40\x01\0\x28DGiP\x01\x01\0\0".to_vec();
+    request.extend(low.qp.qpn().to_be_bytes());
+    request.extend(high.qp.qpn().to_be_bytes());
+    request.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
+    request.extend(high.psn.to_be_bytes());
+    request.extend(low.psn.to_be_bytes());
+    let port = u16::try_from(high.qp.qpn() >> 8).unwrap();
+    let ask = || {
+        let mut stream = TcpStream::connect((here(), port)).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.write_all(&request).unwrap();
+        let mut reply = [0; 60];
+        stream.read_exact(&mut reply).unwrap();
+        assert!(reply.starts_with(b"MPA ID Rep Frame\x40\x01\0\x28DGiP"));
+        stream
+    };
+    drop(ask());
+    let mut first = ask();
+    let second = ask();
+    // Who asks again has given up what it asked before.
+    assert_eq!(first.read(&mut [0]).unwrap(), 0);
+    assert!(!high.qp.is_over());
+    low.pair(&high, high.psn);
+    low.start(None);
+    assert_eq!(low.next(WcOpcode::Recv).byte_len, 7);
+    low.post_recv();
+    exchange(&low, &high);
+    drop(second);
+}
+
 /// QPNs of all kinds of connected QPs are different ones, whichever device they are of.
 #[test]
 fn numbers_are_unique_in_the_process() {

@@ -1,17 +1,17 @@
 //! Connections between QPs whose programs exchanged numbers and addresses themselves (`rfc-notes/rc-pairing.md`).
 //!
-//! A QPN made here names a TCP port of this device, and one of 256 QPs behind it. One end of a pair connects there, again and again until it
-//! gets through; the other end's port is answered by the background thread, which lets nobody in but the peer that the QP was told of.
+//! A QPN made here names a TCP port of this device, and one of 256 QPs behind it. Who connects to whom, and when, is decided in
+//! `engine/pairing.rs`; here are the sockets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV6, TcpStream};
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_tcp_mpa::Event;
+use dgiwarp_llp_tcp_mpa::{Connection, Event};
 use parking_lot::Mutex;
 
 use super::background::Connecting;
@@ -20,10 +20,10 @@ use super::rc::{Claimed, RcShared, Startup};
 use super::startups::{Failure, ListenerId, Outcome, Over, Startups};
 use super::{clock, tcp};
 use crate::engine::mr::PdId;
-use crate::engine::pairing::{Claim, Pairing, Refusal};
+use crate::engine::pairing::{Action, Claim, Need, Pairing, Pairs, Refusal, Start, StartupId};
 use crate::engine::rc::RcConfig;
 use crate::qpns::Qpn;
-use crate::{Error, MpaConfig, ReadDepths, WcStatus};
+use crate::{Error, MpaConfig, ReadDepths, RtrSet, WcStatus};
 
 /// QPs behind one port.
 const PER_PORT: u16 = 256;
@@ -31,58 +31,15 @@ const PER_PORT: u16 = 256;
 const PORTS: RangeInclusive<u16> = 256..=65_534;
 /// Ports tried before there is none.
 const TRIES: usize = 64;
-/// First pause before connecting again, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// A QP that could connect waits this long for the PSN of its own messages, which says more certainly who it is.
-const WAIT_FOR_PSN: Duration = Duration::from_millis(100);
-/// How long a request waits for its QP to be told of the peer.
-const HOLD_FOR: Duration = Duration::from_secs(30);
-/// Requests that wait so.
-const MAX_HELD: usize = 256;
 /// Time for one attempt's TCP handshake and startup.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
-/// What is known of a QP that may send (`ibv_modify_qp(3)` to ready-to-send).
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Start {
-    /// Number of the first packet, 24 bits.
-    pub(crate) sq_psn: u32,
-    /// Reads and atomics outstanding at most.
-    pub(crate) ord: u16,
-    /// How long work requests wait for the connection; `None` for ever.
-    pub(crate) patience: Option<Duration>,
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// Nothing is known of the peer.
-    Made,
-    /// The connection is on its way.
-    Pending(Pending),
-    /// It is there, or was, or came to nothing.
-    Over,
-}
-
-#[derive(Debug)]
-struct Pending {
-    claimed: Claimed,
-    pairing: Pairing,
-    start: Option<Start>,
-    /// Whether an attempt is under way.
-    trying: bool,
-    /// When to try, or to look, next.
-    due: Instant,
-    pause: Duration,
-    /// When work requests that wait have waited long enough.
-    deadline: Option<Instant>,
-}
-
+/// What the driver knows of a QP.
 #[derive(Debug)]
 struct Pair {
     qp: Weak<RcShared>,
     pd: PdId,
-    stage: Stage,
+    claimed: Option<Claimed>,
 }
 
 #[derive(Debug)]
@@ -93,21 +50,25 @@ struct Port {
     next: u16,
 }
 
-/// A request whose QP does not know its peer yet.
+/// A connection whose startup is over.
 #[derive(Debug)]
-struct Held {
-    asked: Asked,
-    claim: Claim,
-    until: Instant,
+struct Connected {
+    stream: TcpStream,
+    peer: SocketAddr,
+    connection: Box<Connection>,
+    event: Event,
+    rest: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
+    pairs: Pairs,
     ports: Vec<Port>,
-    pairs: BTreeMap<u32, Pair>,
-    /// Those of them whose connection is on its way.
-    pending: BTreeSet<u32>,
-    held: Vec<Held>,
+    qps: BTreeMap<u32, Pair>,
+    /// Requests that wait for an answer.
+    asked: BTreeMap<StartupId, Asked>,
+    /// What came of a startup that the engine has just been told of.
+    connected: Option<(StartupId, Connected)>,
 }
 
 /// The pairs of a device.
@@ -129,52 +90,42 @@ impl Pairings {
     }
 
     /// Takes a QPN for a QP that [`enter`](Self::enter) will name.
-    pub(crate) fn reserve(&self, pd: PdId) -> Result<Qpn, Error> {
+    pub(crate) fn reserve(&self) -> Result<Qpn, Error> {
         let mut table = self.table.lock();
-        let table = &mut *table;
         let known = table.ports.iter_mut().find_map(Port::take);
-        let qpn = match known {
-            Some(qpn) => qpn,
-            None => {
-                table.ports.push(self.open_port()?);
-                let new = table.ports.last_mut();
-                new.and_then(Port::take).ok_or_else(Error::no_qpn)?
-            }
-        };
-        table.pairs.insert(
-            qpn.get(),
-            Pair {
-                qp: Weak::new(),
-                pd,
-                stage: Stage::Made,
-            },
-        );
-        Ok(qpn)
+        if let Some(qpn) = known {
+            return Ok(qpn);
+        }
+        table.ports.push(self.open_port()?);
+        let new = table.ports.last_mut();
+        new.and_then(Port::take).ok_or_else(Error::no_qpn)
     }
 
     /// Names the QP of a QPN that was reserved.
-    pub(crate) fn enter(&self, qpn: u32, qp: &Arc<RcShared>) {
-        if let Some(pair) = self.table.lock().pairs.get_mut(&qpn) {
-            pair.qp = Arc::downgrade(qp);
-        }
-    }
-
-    /// The QP is new again.
-    pub(crate) fn reset(&self, qpn: u32) {
+    pub(crate) fn enter(&self, qpn: u32, pd: PdId, qp: &Arc<RcShared>) {
         let mut table = self.table.lock();
-        table.pending.remove(&qpn);
-        if let Some(pair) = table.pairs.get_mut(&qpn) {
-            pair.stage = Stage::Made;
-        }
+        let pair = Pair {
+            qp: Arc::downgrade(qp),
+            pd,
+            claimed: None,
+        };
+        table.qps.insert(qpn, pair);
+        table.pairs.insert(qpn);
     }
 
     /// Gives a QPN back.
     pub(crate) fn forget(&self, qpn: u32) {
         let mut table = self.table.lock();
-        table.pairs.remove(&qpn);
-        table.pending.remove(&qpn);
-        // Their peers hear of it when TCP closes, and try again.
-        table.held.retain(|held| held.claim.dest_qpn != qpn);
+        table.pairs.remove(qpn);
+        table.qps.remove(&qpn);
+        self.act(&mut table);
+    }
+
+    /// The QP is new again.
+    pub(crate) fn reset(&self, qpn: u32) {
+        let mut table = self.table.lock();
+        table.pairs.reset(qpn);
+        self.act(&mut table);
     }
 
     fn open_port(&self) -> Result<Port, Error> {
@@ -212,140 +163,164 @@ impl Pairings {
 
     /// A QP that was claimed for this was told of its peer.
     pub(crate) fn pair(&self, qpn: u32, claimed: Claimed, pairing: Pairing) {
-        let now = clock::now();
         let mut table = self.table.lock();
-        let Some(pair) = table.pairs.get_mut(&qpn) else {
-            return;
-        };
-        pair.stage = Stage::Pending(Pending {
-            claimed,
-            pairing,
-            start: None,
-            trying: false,
-            due: now + WAIT_FOR_PSN,
-            pause: FIRST_PAUSE,
-            deadline: None,
-        });
-        table.pending.insert(qpn);
-        let (waiting, others) = std::mem::take(&mut table.held)
-            .into_iter()
-            .partition(|held| held.claim.dest_qpn == qpn);
-        table.held = others;
-        for Held { asked, claim, .. } in waiting {
-            // The peer may have given up since.
-            if !has_ended(&asked.stream) {
-                decide(&mut table, asked, claim);
-            }
+        if let Some(pair) = table.qps.get_mut(&qpn) {
+            pair.claimed = Some(claimed);
         }
+        table.pairs.pair(clock::now(), qpn, pairing);
+        self.act(&mut table);
     }
 
     /// The QP may send.
     pub(crate) fn start(&self, qpn: u32, start: Start) {
-        let mut table = self.table.lock();
-        if let Some(Pair {
-            stage: Stage::Pending(pending),
-            ..
-        }) = table.pairs.get_mut(&qpn)
-        {
-            if pending.start.is_none() {
-                pending.due = clock::now();
+        self.table.lock().pairs.start(clock::now(), qpn, start);
+    }
+
+    /// Does what the engine decided.
+    fn act(&self, table: &mut Table) {
+        while let Some(action) = table.pairs.poll_action() {
+            match action {
+                Action::Connect {
+                    attempt,
+                    pairing,
+                    claim,
+                    depths,
+                } => self.connect(table, attempt, &pairing, &claim, depths),
+                Action::Abandon { attempt } => self.startups.abandon(attempt.get()),
+                Action::Accept {
+                    request,
+                    claim,
+                    depths,
+                } => {
+                    if self.accept(table, request, &claim, depths).is_none() {
+                        // The peer has gone, and will ask again.
+                        table.pairs.over(clock::now(), request, None);
+                    }
+                }
+                Action::Refuse { request, refusal } => {
+                    if let Some(asked) = table.asked.remove(&request) {
+                        self.refuse(asked, refusal);
+                    }
+                }
+                Action::Drop { request } => {
+                    table.asked.remove(&request);
+                    self.startups.abandon(request.get());
+                }
+                Action::Link { qpn, of } => {
+                    let connected = table.connected.take().filter(|(id, _)| *id == of);
+                    if let (Some((_, connected)), Some(pair)) = (connected, table.qps.get(&qpn)) {
+                        // Should the QP not want it any more, its end tells the peer.
+                        let _ = pair.link(qpn, connected);
+                    }
+                }
+                Action::GiveUp { qpn } => {
+                    if let Some(qp) = table.qps.get(&qpn).and_then(|pair| pair.qp.upgrade()) {
+                        qp.give_up(WcStatus::RetryExceeded);
+                    }
+                }
             }
-            pending.start = Some(start);
         }
     }
 
-    fn called(&self, table: &mut Table, over: Over) {
-        let Ok(qpn) = u32::try_from(over.context) else {
+    fn connect(
+        &self,
+        table: &mut Table,
+        attempt: StartupId,
+        pairing: &Pairing,
+        claim: &Claim,
+        depths: ReadDepths,
+    ) {
+        if claim.is_of_itself(pairing) {
+            let looped = connect_to_itself(pairing, claim, depths);
+            self.over(table, attempt, looped);
             return;
-        };
-        let Some(pair) = table.pairs.get_mut(&qpn) else {
-            return;
-        };
-        let (Stage::Pending(pending), Some(qp)) = (&mut pair.stage, pair.qp.upgrade()) else {
-            return;
-        };
-        pending.trying = false;
-        pending.due = clock::now() + pending.pause;
-        pending.pause = (pending.pause * 2).min(LONGEST_PAUSE);
+        }
+        let begun = self.startups.connect_from(
+            Some(pairing.source),
+            at_port(pairing),
+            mpa(depths),
+            &claim.emit(),
+            attempt.get(),
+        );
+        if let Err(error) = begun {
+            tracing::trace!(%error, "not connected yet");
+            table.pairs.over(clock::now(), attempt, None);
+        }
+    }
+
+    /// A startup came to this.
+    fn over(&self, table: &mut Table, startup: StartupId, connected: Option<Connected>) {
+        let reply = connected.as_ref().map(|it| match &it.event {
+            Event::Established(established) => established.private_data.clone(),
+            Event::Request(_) | Event::Rejected(_) | Event::Failed(_) | Event::PeerClosed => {
+                Vec::new()
+            }
+        });
+        table.connected = connected.map(|it| (startup, it));
+        table.pairs.over(clock::now(), startup, reply.as_deref());
+        self.act(table);
+        // Not the peer that was meant: its end tells it.
+        table.connected = None;
+    }
+
+    /// Answers a request, and waits for what the peer makes of it. `None` if that came to nothing.
+    fn accept(
+        &self,
+        table: &mut Table,
+        request: StartupId,
+        claim: &Claim,
+        depths: ReadDepths,
+    ) -> Option<()> {
+        let Asked {
+            stream,
+            mut connection,
+            ..
+        } = table.asked.remove(&request)?;
+        connection.accept(depths, &claim.emit()).ok()?;
+        let established = connection.poll_event()?;
+        tcp::transmit_all(&stream, &mut connection).ok()?;
+        self.startups
+            .confirm(stream, connection, established, ATTEMPT, request.get())
+            .ok()
+    }
+
+    fn refuse(&self, mut asked: Asked, refusal: Refusal) {
+        let depths = ReadDepths { ird: 0, ord: 0 };
+        if asked.connection.reject(depths, &refusal.emit()).is_ok()
+            && tcp::transmit_all(&asked.stream, &mut asked.connection).is_ok()
+        {
+            // A peer that does not get it sees the connection close.
+            let _ = asked.stream.shutdown(Shutdown::Write);
+            let _ = self.startups.see_off(asked.stream);
+        }
+    }
+
+    /// Somebody came to one of our ports.
+    fn arrived(table: &mut Table, over: Over) {
         let Outcome::Mpa {
-            event: Event::Established(established),
+            event: Event::Request(request),
             connection,
             stream,
-            rest,
+            ..
         } = over.outcome
         else {
-            // Nobody listens yet, or the peer does not know us yet: another time.
-            trace_failure(qpn, &over.outcome);
             return;
         };
-        let sq_psn = pending.start.map(|start| start.sq_psn);
-        let is_peer = Claim::parse(&established.private_data)
-            .is_some_and(|claim| pending.pairing.matches(&claim, qpn, sq_psn));
-        if !is_peer {
-            return;
-        }
-        let startup = Startup {
-            send_rtr: established.send_rtr,
-            rest: &rest,
-        };
-        let config = RcConfig {
-            qpn,
-            pd: pair.pd,
+        let id = table.pairs.next_id();
+        let private_data = request.private_data.clone();
+        let asked = Asked {
+            stream,
             peer: over.peer,
-            options: qp.options,
-            paired: true,
+            connection,
+            request,
         };
-        let claimed = pending.claimed;
-        if qp
-            .link(claimed, config, *connection, stream, startup)
-            .is_ok()
-        {
-            pair.stage = Stage::Over;
-        }
-    }
-
-    /// Does for one QP what is due.
-    fn look_after(&self, qpn: u32, pair: &mut Pair, now: Instant) {
-        let (Stage::Pending(pending), Some(qp)) = (&mut pair.stage, pair.qp.upgrade()) else {
-            return;
+        table.asked.insert(id, asked);
+        let Table { pairs, qps, .. } = table;
+        let is_free = |qpn| {
+            let qp = qps.get(&qpn).and_then(|pair| pair.qp.upgrade());
+            qp.is_some_and(|qp| !qp.is_claimed())
         };
-        if pending.due > now {
-            return;
-        }
-        if qp.is_over() {
-            pair.stage = Stage::Over;
-            return;
-        }
-        let patience = pending.start.and_then(|start| start.patience);
-        if let Some(patience) = patience
-            && qp.has_waiting()
-        {
-            let deadline = *pending.deadline.get_or_insert(now + patience);
-            if deadline <= now {
-                qp.give_up(WcStatus::RetryExceeded);
-                pair.stage = Stage::Over;
-                return;
-            }
-        }
-        pending.due = now + pending.pause;
-        let pairing = pending.pairing;
-        if pairing.initiates(qpn) && !pending.trying {
-            let claim = pairing.claim(qpn, pending.start.map(|start| start.sq_psn));
-            let depths = ReadDepths {
-                ird: pairing.ird,
-                ord: ord(pending.start),
-            };
-            let attempt = self.startups.connect_from(
-                Some(pairing.source),
-                at_port(&pairing),
-                mpa(depths),
-                &claim.emit(),
-                qpn.into(),
-            );
-            pending.trying = attempt.is_ok();
-        } else {
-            pending.pause = LONGEST_PAUSE;
-        }
+        pairs.arrived(clock::now(), id, over.peer.ip(), &private_data, is_free);
     }
 }
 
@@ -355,43 +330,63 @@ impl Connecting for Pairings {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let table = self.table.lock();
-        let pending = table.pending.iter().filter_map(|qpn| table.pairs.get(qpn));
-        let pairs = pending.filter_map(|pair| match &pair.stage {
-            Stage::Pending(pending) => Some(pending.due),
-            Stage::Made | Stage::Over => None,
-        });
-        let held = table.held.iter().map(|held| held.until);
-        let startups = self.startups.poll_timeout();
-        pairs.chain(held).chain(startups).min()
+        let pairs = self.table.lock().pairs.poll_timeout();
+        pairs.into_iter().chain(self.startups.poll_timeout()).min()
     }
 
     fn progress(&self) {
         self.startups.progress();
         let mut table = self.table.lock();
+        let table = &mut *table;
         while let Some(over) = self.startups.take() {
             if over.inbound {
-                arrived(&mut table, over);
+                Self::arrived(table, over);
+                self.act(table);
             } else {
-                self.called(&mut table, over);
+                let startup = StartupId::new(over.context);
+                let connected = established(over);
+                self.over(table, startup, connected);
             }
         }
-        let now = clock::now();
-        table.held.retain_mut(|held| {
-            let waits = held.until > now;
-            if !waits {
-                refuse(&mut held.asked, Refusal::Unknown);
+        let Table { pairs, qps, .. } = table;
+        pairs.handle_timeout(clock::now(), |qpn| {
+            match qps.get(&qpn).and_then(|pair| pair.qp.upgrade()) {
+                None => Need::Over,
+                Some(qp) if qp.is_over() => Need::Over,
+                Some(qp) if qp.has_waiting() => Need::Waiting,
+                Some(_) => Need::Idle,
             }
-            waits
         });
-        let Table { pairs, pending, .. } = &mut *table;
-        pending.retain(|qpn| {
-            let Some(pair) = pairs.get_mut(qpn) else {
-                return false;
-            };
-            self.look_after(*qpn, pair, now);
-            matches!(pair.stage, Stage::Pending(_))
-        });
+        self.act(table);
+    }
+}
+
+impl Pair {
+    /// Gives the QP its connection.
+    fn link(&self, qpn: u32, connected: Connected) -> Option<()> {
+        let qp = self.qp.upgrade()?;
+        let Event::Established(established) = connected.event else {
+            return None;
+        };
+        let startup = Startup {
+            send_rtr: established.send_rtr,
+            rest: &connected.rest,
+        };
+        let config = RcConfig {
+            qpn,
+            pd: self.pd,
+            peer: connected.peer,
+            options: qp.options,
+            paired: true,
+        };
+        qp.link(
+            self.claimed?,
+            config,
+            *connected.connection,
+            connected.stream,
+            startup,
+        )
+        .ok()
     }
 }
 
@@ -418,12 +413,6 @@ fn mpa(depths: ReadDepths) -> MpaConfig {
     }
 }
 
-/// Reads of ours at a time, where the QP may send; else as many as the peer takes.
-fn ord(start: Option<Start>) -> u16 {
-    const MAX: u16 = 128;
-    start.map_or(MAX, |start| start.ord)
-}
-
 fn listen(port: u16) -> io::Result<std::net::TcpListener> {
     // IPv4 peers come to this one too.
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
@@ -444,131 +433,72 @@ fn at_port(pairing: &Pairing) -> SocketAddr {
     }
 }
 
-/// Somebody came to one of our ports.
-fn arrived(table: &mut Table, over: Over) {
-    let Outcome::Mpa {
-        event: Event::Request(request),
-        connection,
-        stream,
-        ..
-    } = over.outcome
-    else {
-        return;
-    };
-    let claim = Claim::parse(&request.private_data);
-    let mut asked = Asked {
-        stream,
-        peer: over.peer,
-        connection,
-        request,
-    };
-    match claim {
-        // Nobody else has the address that the claim names.
-        Some(claim) if claim.address() == asked.peer.ip().to_canonical() => {
-            decide(table, asked, claim);
+/// What a startup of ours, or the confirmation of an answer, came to, if it came to a connection.
+fn established(over: Over) -> Option<Connected> {
+    match over.outcome {
+        Outcome::Mpa {
+            event: event @ Event::Established(_),
+            connection,
+            stream,
+            rest,
+        } => Some(Connected {
+            stream,
+            peer: over.peer,
+            connection,
+            event,
+            rest,
+        }),
+        Outcome::Mpa { .. } => {
+            tracing::trace!("not accepted yet");
+            None
         }
-        Some(_) => refuse(&mut asked, Refusal::Mismatch),
-        None => refuse(&mut asked, Refusal::Unknown),
-    }
-}
-
-fn decide(table: &mut Table, mut asked: Asked, claim: Claim) {
-    let qpn = claim.dest_qpn;
-    let Some(pair) = table.pairs.get_mut(&qpn) else {
-        return refuse(&mut asked, Refusal::Unknown);
-    };
-    match &pair.stage {
-        Stage::Over => refuse(&mut asked, Refusal::Taken),
-        // It was connected otherwise.
-        Stage::Made if pair.qp.upgrade().is_none_or(|qp| qp.is_claimed()) => {
-            refuse(&mut asked, Refusal::Taken);
-        }
-        Stage::Made => {
-            if table.held.len() >= MAX_HELD {
-                return refuse(&mut asked, Refusal::Unknown);
+        Outcome::Failed(failure) => {
+            match failure {
+                Failure::Tcp(error) => tracing::trace!(%error, "not connected yet"),
+                Failure::Mpa(error) => tracing::trace!(%error, "not connected yet"),
+                Failure::Config(error) => tracing::warn!(%error, "cannot be asked"),
             }
-            // Whoever asks again has given up what it asked before.
-            table
-                .held
-                .retain(|held| held.claim.qpn != claim.qpn || held.claim.dest_qpn != qpn);
-            table.held.push(Held {
-                asked,
-                claim,
-                until: clock::now() + HOLD_FOR,
-            });
-        }
-        Stage::Pending(pending) => {
-            let sq_psn = pending.start.map(|start| start.sq_psn);
-            let pairing = pending.pairing;
-            if pairing.initiates(qpn) || !pairing.matches(&claim, qpn, sq_psn) {
-                return refuse(&mut asked, Refusal::Mismatch);
-            }
-            let Some(qp) = pair.qp.upgrade() else {
-                return refuse(&mut asked, Refusal::Unknown);
-            };
-            let depths = ReadDepths {
-                ird: pairing.ird,
-                ord: ord(pending.start),
-            };
-            let own = pairing.claim(qpn, sq_psn);
-            let claimed = pending.claimed;
-            if accept((&qp, claimed), (qpn, pair.pd), asked, depths, &own).is_some() {
-                pair.stage = Stage::Over;
-            }
+            None
         }
     }
 }
 
-/// Accepts for a QP. `None` if that came to nothing; the peer tries again.
-fn accept(
-    (qp, claimed): (&Arc<RcShared>, Claimed),
-    (qpn, pd): (u32, PdId),
-    asked: Asked,
-    depths: ReadDepths,
-    claim: &Claim,
-) -> Option<()> {
-    let Asked {
-        stream,
-        peer,
-        mut connection,
-        ..
-    } = asked;
-    connection.accept(depths, &claim.emit()).ok()?;
-    // Its event says what is known.
-    let _ = connection.poll_event();
-    tcp::transmit_all(&stream, &mut connection).ok()?;
-    let config = RcConfig {
-        qpn,
-        pd,
-        peer,
-        options: qp.options,
-        paired: true,
+/// One TCP connection whose two ends are one socket, with a startup that needs no network.
+fn connect_to_itself(pairing: &Pairing, claim: &Claim, depths: ReadDepths) -> Option<Connected> {
+    let stream = match tcp::connect_to_itself(pairing.source, pairing.scope_id) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::trace!(%error, "not connected yet");
+            return None;
+        }
     };
-    qp.link(claimed, config, *connection, stream, Startup::default())
-        .ok()
+    let now = clock::now();
+    let config = MpaConfig {
+        emss: tcp::emss(&stream).ok()?,
+        rtr: RtrSet {
+            write: true,
+            ..RtrSet::NONE
+        },
+        ..mpa(depths)
+    };
+    let mut own = Connection::initiator(now, config.clone(), &claim.emit()).ok()?;
+    let mut other = Connection::responder(now, config);
+    exchange(&mut own, &mut other, now);
+    other.poll_event();
+    other.accept(depths, &claim.emit()).ok()?;
+    exchange(&mut other, &mut own, now);
+    Some(Connected {
+        peer: stream.peer_addr().ok()?,
+        stream,
+        event: own.poll_event()?,
+        connection: Box::new(own),
+        rest: Vec::new(),
+    })
 }
 
-/// Whether the peer has closed a connection on which nothing is to come before our answer.
-fn has_ended(stream: &TcpStream) -> bool {
-    match stream.peek(&mut [0]) {
-        Ok(_) => true,
-        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
-    }
-}
-
-fn refuse(asked: &mut Asked, refusal: Refusal) {
-    let depths = ReadDepths { ird: 0, ord: 0 };
-    if asked.connection.reject(depths, &refusal.emit()).is_ok() {
-        // A peer that does not get it sees the connection close.
-        let _ = tcp::transmit_all(&asked.stream, &mut asked.connection);
-    }
-}
-
-fn trace_failure(qpn: u32, outcome: &Outcome) {
-    match outcome {
-        Outcome::Failed(Failure::Tcp(error)) => tracing::trace!(qpn, %error, "not connected yet"),
-        Outcome::Failed(Failure::Mpa(error)) => tracing::trace!(qpn, %error, "not connected yet"),
-        Outcome::Failed(Failure::Config(error)) => tracing::warn!(qpn, %error, "cannot be asked"),
-        Outcome::Mpa { .. } => tracing::trace!(qpn, "not accepted yet"),
-    }
+/// Hands over what one end has to say.
+fn exchange(from: &mut Connection, to: &mut Connection, now: Instant) {
+    let octets = from.poll_transmit(now).to_vec();
+    from.transmitted(octets.len());
+    let _ = to.handle_input(now, &mut octets.as_slice());
 }

@@ -141,6 +141,8 @@ enum Stage {
     Connecting(MpaConfig, Vec<u8>),
     /// The frames are exchanged.
     Exchanging(Box<Connection>),
+    /// This end has accepted, with this event, and the first octet of the peer says that it agrees.
+    Confirming(Box<Connection>, Box<Event>),
     /// It was refused, and is only read to its end.
     Leaving,
 }
@@ -230,6 +232,29 @@ impl Startups {
         if let Some(key) = theirs.map(|(key, _)| key) {
             self.remove(&mut table, key);
         }
+    }
+
+    /// Waits until the peer of a connection that was accepted, with `event`, has sent something: in peer-to-peer mode it does so as soon as it has
+    /// got the answer (RFC 6581 §5). The outcome carries `event` and `context`.
+    pub(crate) fn confirm(
+        &self,
+        stream: TcpStream,
+        connection: Box<Connection>,
+        event: Event,
+        within: Duration,
+        context: u64,
+    ) -> io::Result<()> {
+        let peer = stream.peer_addr()?;
+        let until = clock::now() + within;
+        self.add(Startup {
+            stream,
+            peer,
+            context,
+            deadline: until,
+            until,
+            stage: Stage::Confirming(connection, Box::new(event)),
+            listener: None,
+        })
     }
 
     /// Reads a connection that has nothing more to say to its end, so that closing it does not reset it before the peer has read what was said.
@@ -332,7 +357,7 @@ impl Startups {
         let key = entry.key();
         let flags = match startup.stage {
             Stage::Connecting(..) => EpollFlags::EPOLLOUT,
-            Stage::Exchanging(_) | Stage::Leaving => EpollFlags::EPOLLIN,
+            Stage::Exchanging(_) | Stage::Confirming(..) | Stage::Leaving => EpollFlags::EPOLLIN,
         };
         self.epoll
             .add(&startup.stream, EpollEvent::new(flags, token(key)))?;
@@ -448,7 +473,7 @@ impl Startups {
         };
         let failure = match &mut startup.stage {
             Stage::Leaving => return drop(self.remove(table, key)),
-            Stage::Connecting(..) => timed_out(),
+            Stage::Connecting(..) | Stage::Confirming(..) => timed_out(),
             Stage::Exchanging(connection) => {
                 // The time of all is up; MPA's own began later, with TCP's connection.
                 let until = connection.poll_timeout().map_or(now, |own| own.max(now));
@@ -472,6 +497,12 @@ impl Startups {
             (Ok((Event::Failed(error), _)), _) => Outcome::Failed(Failure::Mpa(error)),
             (Ok((event, rest)), Stage::Exchanging(connection)) => Outcome::Mpa {
                 event,
+                connection,
+                stream: startup.stream,
+                rest,
+            },
+            (Ok((_, rest)), Stage::Confirming(connection, event)) => Outcome::Mpa {
+                event: *event,
                 connection,
                 stream: startup.stream,
                 rest,
@@ -515,7 +546,9 @@ impl Startup {
     /// Whether it connects to somebody, under this number.
     fn is_of(&self, context: u64) -> bool {
         let connects = match self.stage {
-            Stage::Connecting(..) | Stage::Exchanging(_) => self.listener.is_none(),
+            Stage::Connecting(..) | Stage::Exchanging(_) | Stage::Confirming(..) => {
+                self.listener.is_none()
+            }
             Stage::Leaving => false,
         };
         connects && self.context == context
@@ -533,6 +566,7 @@ impl Startup {
                 }
             }
             Stage::Exchanging(connection) => exchange(&self.stream, connection),
+            Stage::Confirming(_, event) => confirm(&self.stream, event),
             Stage::Leaving => leave(&self.stream),
         }
     }
@@ -593,6 +627,17 @@ fn exchange(mut stream: &TcpStream, mpa: &mut Connection) -> Step {
             // No ULPDU comes before the event that begins full operation.
             let _ = mpa.handle_input(now, &mut rest);
         }
+    }
+}
+
+/// Looks whether the peer has sent something; that stays where it is.
+fn confirm(stream: &TcpStream, event: &Event) -> Step {
+    match stream.peek(&mut [0]) {
+        Ok(0) => Step::Failed(Failure::Mpa(Error::ClosedInStartup)),
+        Ok(_) => Step::Event(event.clone(), Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Step::Wait,
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Wait,
+        Err(error) => Step::Failed(Failure::Tcp(error)),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, TcpEnd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -59,6 +59,27 @@ fn open(family: SocketAddr) -> io::Result<Socket> {
 /// our end.
 pub(crate) fn is_own_end(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(ours), Ok(theirs)) if ours == theirs)
+}
+
+/// Opens a TCP connection whose two ends are one socket, at an address of ours: what is written comes back.
+pub(crate) fn connect_to_itself(address: IpAddr, scope: u32) -> io::Result<TcpStream> {
+    /// No network is between the ends.
+    const MOMENT: Duration = Duration::from_millis(10);
+    let socket = bind(with_scope(address, scope), PortOptions::default())?;
+    let Some(own) = socket.local_addr()?.as_socket() else {
+        return Err(io::ErrorKind::AddrNotAvailable.into());
+    };
+    let stream = connect_on(socket, own)?;
+    let connected = wait(
+        stream.as_fd(),
+        PollFlags::POLLOUT,
+        Some(clock::now() + MOMENT),
+    );
+    match stream.take_error()? {
+        Some(error) => Err(error),
+        None if connected => Ok(stream),
+        None => Err(io::ErrorKind::TimedOut.into()),
+    }
 }
 
 fn with_scope(address: IpAddr, scope: u32) -> SocketAddr {

@@ -1,260 +1,450 @@
-//! What two ends say of themselves when programs connect their QPs by numbers that they exchanged themselves
-//! (`rfc-notes/rc-pairing.md`), and which of them connects.
+//! How QPs whose programs exchanged numbers and addresses themselves find each other, sans I/O (`rfc-notes/rc-pairing.md`): who connects when, who is
+//! let in, and when it is given up.
+//!
+//! Order of calls: [`insert`](Pairs::insert) for every QP, [`pair`](Pairs::pair) and [`start`](Pairs::start) as its program says so;
+//! [`arrived`](Pairs::arrived) for every request that comes to one of our ports, [`over`](Pairs::over) for every attempt and every
+//! acceptance that came to something or to nothing, [`handle_timeout`](Pairs::handle_timeout) at or after [`poll_timeout`](Pairs::poll_timeout).
+//! After each of these, what [`poll_action`](Pairs::poll_action) gives is to be done.
 
-use std::net::{IpAddr, Ipv6Addr};
-
-/// Octets of a claim.
-const CLAIM: usize = 40;
-/// Octets of a refusal.
-const REFUSAL: usize = 6;
-const MAGIC: [u8; 4] = *b"DGiP";
-const VERSION: u8 = 1;
-/// The PSN of the sender's own messages is known.
-const HAS_SQ_PSN: u8 = 1;
-
-/// The other end, and how it knows this one: what `ibv_modify_qp(3)` takes on the way to ready-to-receive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pairing {
-    /// The peer's address, which its GID or LID names.
-    pub peer: IpAddr,
-    /// The interface of a link-local address, else 0.
-    pub scope_id: u32,
-    /// The peer's QPN.
-    pub peer_qpn: u32,
-    /// The address of ours that the peer knows this end by.
-    pub source: IpAddr,
-    /// Number of the first packet that the peer will send, 24 bits. It tells one life of a QP from the next.
-    pub rq_psn: u32,
-    /// Reads and atomics of the peer that are taken at a time.
-    pub ird: u16,
-}
-
-/// The GID of an address: an IPv4 address in its mapped form.
-fn gid(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
-impl Pairing {
-    /// Whether it is this end that connects: the one with the smaller GID, or if these are equal the smaller QPN.
-    pub(crate) fn initiates(&self, qpn: u32) -> bool {
-        (gid(self.source), qpn) < (gid(self.peer), self.peer_qpn)
-    }
-
-    /// Whether both ends are the same QP.
-    pub(crate) fn is_itself(&self, qpn: u32) -> bool {
-        self.peer_qpn == qpn && self.peer == self.source
-    }
-
-    /// What this end says of itself.
-    pub(crate) fn claim(&self, qpn: u32, sq_psn: Option<u32>) -> Claim {
-        Claim {
-            qpn,
-            dest_qpn: self.peer_qpn,
-            gid: gid(self.source),
-            rq_psn: self.rq_psn,
-            sq_psn,
-        }
-    }
-
-    /// Whether `claim` is that of the QP that this end was told of, and means this one. PSNs are compared where both are known.
-    pub(crate) fn matches(&self, claim: &Claim, qpn: u32, sq_psn: Option<u32>) -> bool {
-        let agree = |theirs: Option<u32>, ours: Option<u32>| match (theirs, ours) {
-            (Some(theirs), Some(ours)) => theirs == ours,
-            (_, None) | (None, _) => true,
-        };
-        claim.qpn == self.peer_qpn
-            && claim.dest_qpn == qpn
-            && claim.gid == gid(self.peer)
-            && agree(claim.sq_psn, Some(self.rq_psn))
-            && agree(Some(claim.rq_psn), sq_psn)
-    }
-}
-
-/// One end's account of a connection, the private data of MPA Requests and Replies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Claim {
-    /// Its QPN.
-    pub(crate) qpn: u32,
-    /// The QPN that it wants to be connected to.
-    pub(crate) dest_qpn: u32,
-    gid: [u8; 16],
-    rq_psn: u32,
-    sq_psn: Option<u32>,
-}
-
-impl Claim {
-    pub(crate) fn emit(&self) -> [u8; CLAIM] {
-        let mut octets = [0; CLAIM];
-        let flags = if self.sq_psn.is_some() { HAS_SQ_PSN } else { 0 };
-        octets[..4].copy_from_slice(&MAGIC);
-        octets[4..8].copy_from_slice(&[VERSION, flags, 0, 0]);
-        octets[8..12].copy_from_slice(&self.qpn.to_be_bytes());
-        octets[12..16].copy_from_slice(&self.dest_qpn.to_be_bytes());
-        octets[16..32].copy_from_slice(&self.gid);
-        octets[32..36].copy_from_slice(&self.rq_psn.to_be_bytes());
-        octets[36..].copy_from_slice(&self.sq_psn.unwrap_or(0).to_be_bytes());
-        octets
-    }
-
-    /// `None` for what is not a claim of this version. What follows it belongs to later versions of this one.
-    pub(crate) fn parse(octets: &[u8]) -> Option<Self> {
-        let octets = octets.first_chunk::<CLAIM>()?;
-        let word = |at: usize| {
-            let octets = octets[at..].first_chunk().copied().unwrap_or_default();
-            u32::from_be_bytes(octets)
-        };
-        if octets[..4] != MAGIC || octets[4] != VERSION {
-            return None;
-        }
-        let gid = octets[16..].first_chunk().copied()?;
-        Some(Self {
-            qpn: word(8),
-            dest_qpn: word(12),
-            gid,
-            rq_psn: word(32),
-            sq_psn: (octets[5] & HAS_SQ_PSN != 0).then(|| word(36)),
-        })
-    }
-
-    /// The address that the claim's maker says it has.
-    pub(crate) fn address(&self) -> IpAddr {
-        Ipv6Addr::from(self.gid).to_canonical()
-    }
-}
-
-/// Why a claim is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// The private data is no claim, or its QPN is not one of ours.
-    Unknown = 1,
-    /// The QP was told of another peer, or of another life of this one.
-    Mismatch = 2,
-    /// The QP is or was connected.
-    Taken = 3,
-}
-
-impl Refusal {
-    /// The private data of the Reply that rejects.
-    pub(crate) fn emit(self) -> [u8; REFUSAL] {
-        let [a, b, c, d] = MAGIC;
-        [a, b, c, d, VERSION, self as u8]
-    }
-}
-
+mod claim;
 #[cfg(test)]
-mod tests {
-    use super::*;
+mod tests;
 
-    fn pairing() -> Pairing {
-        Pairing {
-            peer: "192.0.2.2".parse().unwrap(),
-            scope_id: 0,
-            peer_qpn: 0x0090_0001,
-            source: "192.0.2.1".parse().unwrap(),
-            rq_psn: 7,
-            ird: 16,
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_tcp_mpa::ReadDepths;
+
+pub use claim::Pairing;
+pub(crate) use claim::{Claim, Refusal};
+
+/// First pause before connecting again, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A QP that could connect waits this long for the PSN of its own messages, which says more certainly who it is.
+const WAIT_FOR_PSN: Duration = Duration::from_millis(100);
+/// How long a request waits for its QP to be told of the peer.
+const HOLD_FOR: Duration = Duration::from_secs(30);
+/// Requests that wait so.
+const MAX_HELD: usize = 256;
+/// Reads outstanding at most as long as the QP has not said how many; the peer's limit is what counts then.
+const MOST_READS: u16 = 128;
+
+/// Names a request of a peer, or an attempt of ours: one number for both, never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StartupId(u64);
+
+impl StartupId {
+    pub(crate) const fn get(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// What is known of a QP that may send (`ibv_modify_qp(3)` to ready-to-send).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start {
+    /// Number of the first packet, 24 bits.
+    pub(crate) sq_psn: u32,
+    /// Reads and atomics outstanding at most.
+    pub(crate) ord: u16,
+    /// How long work requests wait for the connection; `None` for ever.
+    pub(crate) patience: Option<Duration>,
+}
+
+/// What is known of a QP itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing waits for the connection.
+    Idle,
+    /// Work requests do.
+    Waiting,
+    /// The QP is in error, or gone: it needs none.
+    Over,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Connect as an Initiator and ask with this claim; where both ends are the same QP, connect it to itself and take the claim for the answer.
+    Connect {
+        attempt: StartupId,
+        pairing: Pairing,
+        claim: Claim,
+        depths: ReadDepths,
+    },
+    /// Give the attempt up: it is nobody's any more.
+    Abandon { attempt: StartupId },
+    /// Answer the request so, and say when the peer has sent something, or that it will not.
+    Accept {
+        request: StartupId,
+        claim: Claim,
+        depths: ReadDepths,
+    },
+    /// Say no.
+    Refuse {
+        request: StartupId,
+        refusal: Refusal,
+    },
+    /// Close the connection of a request without an answer: its peer has asked again, or the QP is gone.
+    Drop { request: StartupId },
+    /// The connection of this attempt or request is the QP's.
+    Link { qpn: u32, of: StartupId },
+    /// The work requests that wait have waited for too long.
+    GiveUp { qpn: u32 },
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    /// Nothing is known of the peer.
+    Made,
+    /// The connection is on its way.
+    Pending(Pending),
+    /// It is there, or was, or came to nothing.
+    Over,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    pairing: Pairing,
+    start: Option<Start>,
+    progress: Progress,
+    /// When to try, or to look, next.
+    due: Instant,
+    pause: Duration,
+    /// When work requests that wait have waited long enough.
+    deadline: Option<Instant>,
+}
+
+/// How far the connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// Nothing is under way.
+    Nothing,
+    /// This end asks.
+    Asks(StartupId),
+    /// This end accepted, and the peer has to show that it agrees with the answer.
+    Accepted(StartupId),
+}
+
+impl Pending {
+    fn sq_psn(&self) -> Option<u32> {
+        self.start.map(|start| start.sq_psn)
+    }
+
+    fn depths(&self) -> ReadDepths {
+        ReadDepths {
+            ird: self.pairing.ird,
+            ord: self.start.map_or(MOST_READS, |start| start.ord),
+        }
+    }
+}
+
+/// A request whose QP does not know its peer yet.
+#[derive(Debug)]
+struct Held {
+    request: StartupId,
+    claim: Claim,
+    until: Instant,
+}
+
+/// The QPs of a device that can be paired.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs {
+    pairs: BTreeMap<u32, Stage>,
+    /// Those of them whose connection is on its way.
+    pending: BTreeSet<u32>,
+    /// Whose the startups are that are under way.
+    startups: BTreeMap<StartupId, u32>,
+    held: Vec<Held>,
+    next_id: u64,
+    actions: VecDeque<Action>,
+}
+
+impl Pairs {
+    /// A number for a request.
+    pub(crate) fn next_id(&mut self) -> StartupId {
+        self.next_id += 1;
+        StartupId(self.next_id)
+    }
+
+    /// What is to be done next.
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// There is a QP.
+    pub(crate) fn insert(&mut self, qpn: u32) {
+        self.pairs.insert(qpn, Stage::Made);
+    }
+
+    /// The QP is gone.
+    pub(crate) fn remove(&mut self, qpn: u32) {
+        self.stop(qpn);
+        self.pairs.remove(&qpn);
+        // Their peers hear of it when TCP closes, and try again.
+        let actions = &mut self.actions;
+        self.held.retain(|held| {
+            let stays = held.claim.dest_qpn != qpn;
+            if !stays {
+                let request = held.request;
+                actions.push_back(Action::Drop { request });
+            }
+            stays
+        });
+    }
+
+    /// The QP is new again.
+    pub(crate) fn reset(&mut self, qpn: u32) {
+        self.stop(qpn);
+        if let Some(stage) = self.pairs.get_mut(&qpn) {
+            *stage = Stage::Made;
         }
     }
 
-    /// The same connection as the peer has it.
-    fn reverse(sq_psn: u32) -> Pairing {
-        let own = pairing();
-        Pairing {
-            peer: own.source,
-            peer_qpn: 0x0080_0002,
-            source: own.peer,
-            rq_psn: sq_psn,
-            ..own
+    /// What is under way for a QP is not meant for it any more.
+    fn stop(&mut self, qpn: u32) {
+        self.pending.remove(&qpn);
+        if let Some(Stage::Pending(pending)) = self.pairs.get(&qpn) {
+            let progress = pending.progress;
+            self.end_progress(progress);
         }
     }
 
-    #[test]
-    fn the_octets_are_where_the_figure_has_them() {
-        let octets = pairing().claim(0x0080_0002, Some(9)).emit();
-        assert_eq!(octets[..8], *b"DGiP\x01\x01\0\0");
-        assert_eq!(octets[8..16], [0, 0x80, 0, 2, 0, 0x90, 0, 1]);
-        assert_eq!(
-            octets[16..32],
-            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1]
-        );
-        assert_eq!(octets[32..], [0, 0, 0, 7, 0, 0, 0, 9]);
-        assert_eq!(Refusal::Mismatch.emit(), *b"DGiP\x01\x02");
-    }
-
-    #[test]
-    fn claims_survive_and_nothing_else_parses() {
-        for sq_psn in [None, Some(0), Some(0x00ff_ffff)] {
-            let claim = pairing().claim(0x0080_0002, sq_psn);
-            assert_eq!(Claim::parse(&claim.emit()), Some(claim));
-        }
-        let octets = pairing().claim(1, None).emit();
-        assert_eq!(Claim::parse(&octets[..CLAIM - 1]), None);
-        for at in 0..5 {
-            let mut wrong = octets;
-            wrong[at] ^= 1;
-            assert_eq!(Claim::parse(&wrong), None, "octet {at}");
+    fn end_progress(&mut self, progress: Progress) {
+        match progress {
+            Progress::Nothing => {}
+            Progress::Asks(attempt) => {
+                self.startups.remove(&attempt);
+                self.actions.push_back(Action::Abandon { attempt });
+            }
+            Progress::Accepted(request) => {
+                self.startups.remove(&request);
+                self.actions.push_back(Action::Drop { request });
+            }
         }
     }
 
-    #[test]
-    fn exactly_one_end_connects() {
-        let (own, other) = (pairing(), reverse(0));
-        assert!(own.initiates(0x0080_0002));
-        assert!(!other.initiates(0x0090_0001));
-        let here = "127.0.0.1".parse().unwrap();
-        let (low, high) = (
-            Pairing {
-                peer: here,
-                source: here,
-                ..own
-            },
-            Pairing {
-                peer: here,
-                source: here,
-                ..other
-            },
-        );
-        assert!(low.initiates(0x0080_0002) && !high.initiates(0x0090_0001));
-        assert!(!low.is_itself(0x0080_0002) && low.is_itself(0x0090_0001));
+    /// A QP was told of its peer.
+    pub(crate) fn pair(&mut self, now: Instant, qpn: u32, pairing: Pairing) {
+        let Some(stage) = self.pairs.get_mut(&qpn) else {
+            return;
+        };
+        *stage = Stage::Pending(Pending {
+            pairing,
+            start: None,
+            progress: Progress::Nothing,
+            due: now + WAIT_FOR_PSN,
+            pause: FIRST_PAUSE,
+            deadline: None,
+        });
+        self.pending.insert(qpn);
+        let (waiting, others): (Vec<_>, _) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|held| held.claim.dest_qpn == qpn);
+        self.held = others;
+        for held in waiting {
+            self.decide(now, held.request, held.claim, true);
+        }
     }
 
-    #[test]
-    fn whatever_differs_is_refused() {
-        let own = pairing();
-        let good = reverse(9).claim(0x0090_0001, Some(7));
-        assert!(own.matches(&good, 0x0080_0002, Some(9)));
-        assert!(
-            own.matches(&good, 0x0080_0002, None),
-            "ours is not known yet"
-        );
-        assert!(own.matches(
-            &Claim {
-                sq_psn: None,
-                ..good
-            },
-            0x0080_0002,
-            Some(9)
-        ));
-        for wrong in [
-            Claim { qpn: 1, ..good },
-            Claim {
-                dest_qpn: 1,
-                ..good
-            },
-            Claim {
-                gid: gid(own.source),
-                ..good
-            },
-            Claim { rq_psn: 8, ..good },
-            Claim {
-                sq_psn: Some(8),
-                ..good
-            },
-        ] {
-            assert!(!own.matches(&wrong, 0x0080_0002, Some(9)), "{wrong:?}");
+    /// A QP may send.
+    pub(crate) fn start(&mut self, now: Instant, qpn: u32, start: Start) {
+        if let Some(Stage::Pending(pending)) = self.pairs.get_mut(&qpn) {
+            if pending.start.is_none() {
+                pending.due = now;
+            }
+            pending.start = Some(start);
         }
+    }
+
+    /// Somebody at `from` asks with this private data. `is_free` tells whether a QP that was told nothing may still be connected.
+    pub(crate) fn arrived(
+        &mut self,
+        now: Instant,
+        request: StartupId,
+        from: IpAddr,
+        private_data: &[u8],
+        is_free: impl Fn(u32) -> bool,
+    ) {
+        match Claim::parse(private_data) {
+            // Nobody else has the address that the claim names.
+            Some(claim) if claim.address() == from.to_canonical() => {
+                let is_free = is_free(claim.dest_qpn);
+                self.decide(now, request, claim, is_free);
+            }
+            Some(_) => self.refuse(request, Refusal::Mismatch),
+            None => self.refuse(request, Refusal::Unknown),
+        }
+    }
+
+    fn refuse(&mut self, request: StartupId, refusal: Refusal) {
+        self.actions.push_back(Action::Refuse { request, refusal });
+    }
+
+    fn decide(&mut self, now: Instant, request: StartupId, claim: Claim, is_free: bool) {
+        let qpn = claim.dest_qpn;
+        match self.pairs.get(&qpn).copied() {
+            None => self.refuse(request, Refusal::Unknown),
+            Some(Stage::Over) => self.refuse(request, Refusal::Taken),
+            Some(Stage::Made) if !is_free => self.refuse(request, Refusal::Taken),
+            Some(Stage::Made) => self.hold(now, request, claim),
+            Some(Stage::Pending(pending)) => self.answer(request, claim, (qpn, pending)),
+        }
+    }
+
+    fn hold(&mut self, now: Instant, request: StartupId, claim: Claim) {
+        // Whoever asks again has given up what it asked before.
+        let same = |held: &Held| {
+            (held.claim.qpn, held.claim.dest_qpn) == (claim.qpn, claim.dest_qpn)
+                && held.claim.address() == claim.address()
+        };
+        if let Some(earlier) = self.held.iter().position(same) {
+            let request = self.held.remove(earlier).request;
+            self.actions.push_back(Action::Drop { request });
+        }
+        if self.held.len() >= MAX_HELD {
+            return self.refuse(request, Refusal::Unknown);
+        }
+        self.held.push(Held {
+            request,
+            claim,
+            until: now + HOLD_FOR,
+        });
+    }
+
+    /// A QP that knows its peer is asked for.
+    fn answer(&mut self, request: StartupId, claim: Claim, (qpn, pending): (u32, Pending)) {
+        let pairing = pending.pairing;
+        let sq_psn = pending.sq_psn();
+        let asks = pairing.initiates(qpn) || pairing.is_itself(qpn);
+        if asks || !pairing.matches(&claim, qpn, sq_psn) {
+            return self.refuse(request, Refusal::Mismatch);
+        }
+        // Whoever asks again did not get the earlier answer, or did not agree with it.
+        self.end_progress(pending.progress);
+        self.startups.insert(request, qpn);
+        self.set_progress(qpn, Progress::Accepted(request));
+        self.actions.push_back(Action::Accept {
+            request,
+            claim: pairing.claim(qpn, sq_psn),
+            depths: pending.depths(),
+        });
+    }
+
+    fn set_progress(&mut self, qpn: u32, progress: Progress) {
+        if let Some(Stage::Pending(pending)) = self.pairs.get_mut(&qpn) {
+            pending.progress = progress;
+        }
+    }
+
+    /// An attempt or an acceptance is over. Of an attempt, `reply` is the private data of the answer that accepts; of an acceptance it is there, and
+    /// empty, when the peer has sent something.
+    pub(crate) fn over(&mut self, now: Instant, startup: StartupId, reply: Option<&[u8]>) {
+        let Some(qpn) = self.startups.remove(&startup) else {
+            return;
+        };
+        let Some(Stage::Pending(pending)) = self.pairs.get_mut(&qpn) else {
+            return;
+        };
+        let agreed = match (pending.progress, reply) {
+            (_, None) | (Progress::Nothing, Some(_)) => false,
+            (Progress::Accepted(_), Some(_)) => true,
+            (Progress::Asks(_), Some(reply)) => {
+                let sq_psn = pending.sq_psn();
+                Claim::parse(reply)
+                    .is_some_and(|claim| pending.pairing.matches(&claim, qpn, sq_psn))
+            }
+        };
+        if agreed {
+            self.pairs.insert(qpn, Stage::Over);
+            self.pending.remove(&qpn);
+            self.actions.push_back(Action::Link { qpn, of: startup });
+            return;
+        }
+        // Nobody listens yet, or the peer does not know us yet, or is another: another time.
+        if let Progress::Asks(_) = pending.progress {
+            pending.due = now + pending.pause;
+            pending.pause = (pending.pause * 2).min(LONGEST_PAUSE);
+        }
+        pending.progress = Progress::Nothing;
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let pending = self.pending.iter().filter_map(|qpn| self.pairs.get(qpn));
+        let pairs = pending.filter_map(|stage| match stage {
+            Stage::Pending(pending) => Some(pending.due),
+            Stage::Made | Stage::Over => None,
+        });
+        pairs.chain(self.held.iter().map(|held| held.until)).min()
+    }
+
+    /// Does what the time has come for. `need` tells of a QP.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, need: impl Fn(u32) -> Need) {
+        let actions = &mut self.actions;
+        self.held.retain(|held| {
+            let waits = held.until > now;
+            if !waits {
+                actions.push_back(Action::Refuse {
+                    request: held.request,
+                    refusal: Refusal::Unknown,
+                });
+            }
+            waits
+        });
+        let due: Vec<u32> = self.pending.iter().copied().filter(|qpn| {
+            matches!(self.pairs.get(qpn), Some(Stage::Pending(pending)) if pending.due <= now)
+        }).collect();
+        for qpn in due {
+            self.look_after(now, qpn, need(qpn));
+        }
+    }
+
+    /// Does for one QP what is due.
+    fn look_after(&mut self, now: Instant, qpn: u32, need: Need) {
+        let Some(Stage::Pending(pending)) = self.pairs.get_mut(&qpn) else {
+            return;
+        };
+        let too_long = match need {
+            Need::Over => false,
+            Need::Idle => {
+                pending.deadline = None;
+                false
+            }
+            Need::Waiting => match pending.start.and_then(|start| start.patience) {
+                None => false,
+                Some(patience) => *pending.deadline.get_or_insert(now + patience) <= now,
+            },
+        };
+        if too_long || need == Need::Over {
+            if too_long {
+                self.actions.push_back(Action::GiveUp { qpn });
+            }
+            self.stop(qpn);
+            self.pairs.insert(qpn, Stage::Over);
+            return;
+        }
+        // Until there is something to try, only the deadline is looked after.
+        let look_again = now + LONGEST_PAUSE;
+        pending.due = pending.deadline.map_or(look_again, |it| it.min(look_again));
+        let (pairing, depths, sq_psn) = (pending.pairing, pending.depths(), pending.sq_psn());
+        let asks = pairing.initiates(qpn) || pairing.is_itself(qpn);
+        if !asks || pending.progress != Progress::Nothing {
+            return;
+        }
+        let attempt = self.next_id();
+        self.startups.insert(attempt, qpn);
+        self.set_progress(qpn, Progress::Asks(attempt));
+        self.actions.push_back(Action::Connect {
+            attempt,
+            pairing,
+            claim: pairing.claim(qpn, sq_psn),
+            depths,
+        });
     }
 }
