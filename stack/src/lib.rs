@@ -91,6 +91,7 @@ pub use dgiwarp_llp_tcp_mpa::{
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use dgiwarp_rdmap::wire::AtomicOperation;
+pub use driver::own_sockets::own_sockets;
 pub use engine::mr::BindError;
 pub use engine::pairing::Pairing;
 pub use engine::rc::RcEnd;

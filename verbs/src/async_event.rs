@@ -6,10 +6,12 @@ use crate::acks::Acks;
 use crate::context;
 use crate::cq::queue;
 use crate::ffi::{Attempt, CPointer, entry, is_nonblocking, store, waiting};
+use crate::fork;
 use crate::qp;
 use crate::srq;
 use dgiwarp::{AsyncEvent, AsyncEvents, Rnic};
 use nix::errno::Errno;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, RawFd};
@@ -89,6 +91,16 @@ pub(crate) struct AsyncQueue {
 
 /// The queues of all open contexts, for events that concern the process.
 static QUEUES: Mutex<Vec<Weak<AsyncQueue>>> = Mutex::new(Vec::new());
+
+/// Keeps others away while the process forks.
+pub(crate) fn hold() -> Option<Box<dyn Any>> {
+    fork::held(&QUEUES)
+}
+
+/// In a child that forked off: what is here is the parent's.
+pub(crate) fn forget() {
+    fork::forget(&QUEUES);
+}
 
 /// Tells every open context that a panic was caught.
 pub(crate) fn announce_fatal() {

@@ -1,5 +1,7 @@
 //! The end of the process: what queue pairs accepted leaves, and statistics, of devices that the program did not close.
 
+use crate::fork;
+use std::any::Any;
 use std::process;
 use std::sync::{Mutex, Once, PoisonError};
 
@@ -7,6 +9,11 @@ use dgiwarp::{Rnic, WeakRnic};
 
 /// Devices that are or were open, and the process that opened them.
 static OPEN: Mutex<Vec<(u32, WeakRnic)>> = Mutex::new(Vec::new());
+
+/// Keeps others away while the process forks.
+pub(crate) fn hold() -> Option<Box<dyn Any>> {
+    fork::held(&OPEN)
+}
 
 /// Remembers a device that was opened.
 pub(crate) fn remember(rnic: &Rnic) {

@@ -2,8 +2,10 @@
 
 use crate::abi::ibv_qp;
 use crate::ffi::CPointer;
+use crate::fork;
 use crate::qp::{self, Qp, Transport};
 use dgiwarp::RcQp;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +18,16 @@ pub(crate) struct Name {
 }
 
 static ALL: Mutex<BTreeMap<u32, (u64, CPointer<ibv_qp>)>> = Mutex::new(BTreeMap::new());
+
+/// Keeps others away while the process forks.
+pub(crate) fn hold() -> Option<Box<dyn Any>> {
+    fork::held(&ALL)
+}
+
+/// In a child that forked off: what is here is the parent's.
+pub(crate) fn forget() {
+    fork::forget(&ALL);
+}
 
 fn all() -> MutexGuard<'static, BTreeMap<u32, (u64, CPointer<ibv_qp>)>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)

@@ -8,6 +8,7 @@ use crate::abi::{
 use crate::async_event::AsyncQueue;
 use crate::device::{device, expect_device};
 use crate::ffi::{Facade, Object, errno_value, is_fatal, load, minus_one, pointer, store};
+use crate::fork;
 use crate::gid::{Gid, GidTable, host_gids};
 use crate::{
     at_exit, cq, cq_poll, domains, errno, facts, knobs, log, memory_change, post, qp_create, srq,
@@ -15,6 +16,7 @@ use crate::{
 };
 use dgiwarp::Rnic;
 use nix::errno::Errno;
+use std::any::Any;
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 use std::ptr;
@@ -25,6 +27,11 @@ const DEFAULT_PKEY: u16 = 0xffff;
 
 /// One table for the process, so that every context numbers the addresses alike.
 static GIDS: Mutex<GidTable> = Mutex::new(GidTable::new());
+
+/// Keeps others away while the process forks.
+pub(crate) fn hold() -> Option<Box<dyn Any>> {
+    fork::held(&GIDS)
+}
 
 /// An open device.
 pub(crate) struct Context {
@@ -46,6 +53,7 @@ impl Context {
         log::install();
         let rnic = Rnic::open(knobs::config()).map_err(|error| errno::of_create(&error))?;
         at_exit::remember(&rnic);
+        fork::watch();
         Ok(Self {
             async_events: AsyncQueue::open(&rnic),
             rnic,

@@ -2,6 +2,7 @@
 //! from a C pointer back to the object behind it.
 
 use crate::async_event::announce_fatal;
+use crate::fork::generation;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::cell::UnsafeCell;
@@ -175,12 +176,18 @@ pub(crate) struct Object<T: Facade> {
     state: T,
 }
 
+/// The tag of objects of this process: the upper eight bits tell the generations of processes that fork apart.
+#[inline]
+fn present_tag<T: Facade>() -> u32 {
+    T::TAG ^ generation() << 24
+}
+
 impl<T: Facade> Object<T> {
     /// Allocates the object; the pointer belongs to the C program until [`Object::release`].
     pub(crate) fn create(c: T::C, state: T) -> *mut T::C {
         let object = Box::new(Self {
             c: UnsafeCell::new(c),
-            tag: AtomicU32::new(T::TAG),
+            tag: AtomicU32::new(present_tag::<T>()),
             state,
         });
         Box::into_raw(object).cast()
@@ -198,8 +205,11 @@ impl<T: Facade> Object<T> {
         }
         // SAFETY: the caller passes a live object of ours; only its atomic tag is touched until the type is known.
         let tag = unsafe { &(*object).tag };
-        if tag.load(Ordering::Relaxed) != T::TAG {
-            return Err(Errno::EINVAL);
+        let tag = tag.load(Ordering::Relaxed);
+        if tag != present_tag::<T>() {
+            // The parent's, in a child that forked off, or nothing of the kind.
+            let parents = (tag ^ T::TAG) << 8 == 0;
+            return Err(if parents { Errno::EIO } else { Errno::EINVAL });
         }
         // SAFETY: the tag says that `state` is a `T`; it is only ever shared, never borrowed mutably.
         Ok(unsafe { &(*object).state })

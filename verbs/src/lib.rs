@@ -34,6 +34,7 @@ mod errno;
 pub mod export;
 mod facts;
 mod ffi;
+mod fork;
 pub mod gid;
 mod inline;
 mod knobs;

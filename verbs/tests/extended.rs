@@ -103,3 +103,8 @@ fn threads_that_wait_can_be_cancelled() {
 fn events_tell_of_objects_and_are_acknowledged() {
     for_each_gid("events", include_str!("c/events.c"));
 }
+
+#[test]
+fn children_let_go_of_what_is_their_parents() {
+    for_each_gid("fork", include_str!("c/fork.c"));
+}

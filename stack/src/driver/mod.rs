@@ -26,6 +26,7 @@ pub(crate) mod instruments;
 mod ip;
 mod member;
 mod notices;
+pub(crate) mod own_sockets;
 pub(crate) mod pairing;
 mod pcapng;
 mod posting;

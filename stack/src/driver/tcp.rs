@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::clock;
+use super::{clock, own_sockets};
 use crate::PortOptions;
 
 /// Connections that wait to be accepted.
@@ -51,6 +51,7 @@ fn open(family: SocketAddr) -> io::Result<Socket> {
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
+    own_sockets::note(&socket);
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
@@ -130,7 +131,9 @@ pub(crate) fn listen_on(socket: Socket, backlog: i32) -> io::Result<TcpListener>
 
 /// A descriptor that is held back: given up, it is the one with which a connection can still be turned away when there is no other.
 pub(crate) fn spare() -> Option<Socket> {
-    Socket::new(Domain::UNIX, Type::STREAM.cloexec(), None).ok()
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.cloexec(), None).ok()?;
+    own_sockets::note(&socket);
+    Some(socket)
 }
 
 /// Accepts a connection, if one waits.
@@ -148,6 +151,7 @@ pub(crate) fn try_accept(listener: &TcpListener) -> io::Result<Option<(TcpStream
 }
 
 fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
+    own_sockets::note(&stream);
     // RFC 5044 §5.1: FPDUs leave when they are made, one to a TCP segment if they are that large.
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;

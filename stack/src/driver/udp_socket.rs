@@ -16,7 +16,7 @@ use nix::sys::socket::{
 };
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
-use super::clock;
+use super::{clock, own_sockets};
 use crate::Error;
 
 /// How datagrams leave, where the kernel would choose otherwise.
@@ -232,6 +232,7 @@ impl UdpSocket {
     fn unbound(address: SocketAddr, receive_buffer: usize) -> io::Result<Self> {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        own_sockets::note(&socket);
         socket.set_nonblocking(true)?;
         if receive_buffer > 0 {
             socket.set_recv_buffer_size(receive_buffer)?;

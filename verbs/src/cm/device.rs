@@ -7,11 +7,13 @@ use crate::context::{self, ibv_open_device};
 use crate::device::device as c_device;
 use crate::errno;
 use crate::ffi::{CPointer, entry, pointer};
+use crate::fork;
 use crate::memory::ibv_alloc_pd;
 use dgiwarp::{
     ConnectionChannel, ConnectionEvent, ConnectionSink, ServiceChannel, ServiceEvent, ServiceSink,
 };
 use nix::errno::Errno;
+use std::any::Any;
 use std::ffi::c_int;
 use std::process;
 use std::ptr;
@@ -30,6 +32,16 @@ pub(crate) struct Device {
 
 /// Made at first use, and never closed: programs may hold on to its context.
 static DEVICE: Mutex<Option<Arc<Device>>> = Mutex::new(None);
+
+/// Keeps others away while the process forks.
+pub(crate) fn hold() -> Option<Box<dyn Any>> {
+    fork::held(&DEVICE)
+}
+
+/// In a child that forked off: what is here is the parent's.
+pub(crate) fn forget() {
+    fork::forget(&DEVICE);
+}
 
 /// Queues what the stack tells with the identifier whose number it tells.
 #[derive(Debug)]

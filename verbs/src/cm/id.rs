@@ -13,9 +13,11 @@ use crate::abi::{
     rdma_addr, rdma_cm_event, rdma_cm_id, rdma_event_channel, rdma_ib_addr, rdma_route,
 };
 use crate::ffi::{CPointer, Facade, Object, entry, minus_one, store};
+use crate::fork;
 use crate::gid::to_gid;
 use dgiwarp::ConnectionEvent;
 use nix::errno::Errno;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::SocketAddr;
@@ -102,6 +104,16 @@ impl Facade for Arc<Id> {
 
 /// Every identifier by its number, which the stack knows.
 static IDS: Mutex<BTreeMap<u64, Arc<Id>>> = Mutex::new(BTreeMap::new());
+
+/// Keeps others away while the process forks.
+pub(crate) fn hold() -> Option<Box<dyn Any>> {
+    fork::held(&IDS)
+}
+
+/// In a child that forked off: what is here is the parent's.
+pub(crate) fn forget() {
+    fork::forget(&IDS);
+}
 
 fn ids() -> MutexGuard<'static, BTreeMap<u64, Arc<Id>>> {
     IDS.lock().unwrap_or_else(PoisonError::into_inner)

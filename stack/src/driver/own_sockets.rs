@@ -1,0 +1,55 @@
+//! Which descriptors of the process are sockets of this crate's: a child that forks off has to let go of them, or it would keep ports, and
+//! connections that its parent thinks closed.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use nix::sys::stat::fstat;
+
+/// Descriptors that are kept in mind; those above stay open in children.
+const KNOWN: usize = 1 << 16;
+
+/// The inode of the socket that a descriptor was last, or 0. An entry is not taken back when the socket is closed: whatever has the
+/// descriptor then has another inode.
+static INODES: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
+/// Entries from here on are 0.
+static END: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps a socket in mind.
+pub(crate) fn note(socket: impl AsFd) {
+    let fd = socket.as_fd();
+    let (Ok(index), Ok(status)) = (usize::try_from(fd.as_raw_fd()), fstat(fd)) else {
+        return;
+    };
+    if let Some(entry) = INODES.get(index) {
+        entry.store(status.st_ino, Ordering::Relaxed);
+        END.fetch_max(index + 1, Ordering::AcqRel);
+    }
+}
+
+/// The descriptors that are or were sockets of this crate's, with the inodes of these (`fstat(2)`). What has another inode now is somebody
+/// else's. For a child that forked off; it allocates nothing.
+pub fn own_sockets() -> impl Iterator<Item = (RawFd, u64)> {
+    let end = END.load(Ordering::Acquire);
+    (0..)
+        .zip(INODES.iter().take(end))
+        .filter_map(|(fd, entry)| {
+            let inode = entry.load(Ordering::Relaxed);
+            (inode != 0).then_some((fd, inode))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn sockets_are_found_by_descriptor_and_inode() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let entry = (socket.as_raw_fd(), fstat(&socket).unwrap().st_ino);
+        assert!(!own_sockets().any(|it| it == entry));
+        note(&socket);
+        assert!(own_sockets().any(|it| it == entry));
+    }
+}
