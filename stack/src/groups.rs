@@ -94,6 +94,17 @@ impl UdQp {
         })
     }
 
+    /// Whether members on this host get what this queue pair sends to multicast groups, as they do at first
+    /// (`IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`). Broadcasts always reach
+    /// them, and so does what leaves through the loopback interface.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the kernel refuses.
+    pub fn set_multicast_loop(&self, on: bool) -> Result<(), Error> {
+        let set = self.shared.set_multicast_loop(on);
+        set.map_err(Error::system("cannot change a socket"))
+    }
+
     /// Ends that (`ibv_detach_mcast(3)`), for the group and interface that were given: nothing sent to the group is received when it
     /// returns.
     ///

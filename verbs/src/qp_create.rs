@@ -1,9 +1,10 @@
 //! Making queue pairs.
 
 use crate::abi::{
-    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QPT_UD, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
 };
 use crate::async_event::{Listing, Subject};
 use crate::batch::{Batches, operations_of};
@@ -237,8 +238,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         if mask & IBV_QP_INIT_ATTR_PD == 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the mask says that the field is there.
-        if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && unsafe { (*init).create_flags } != 0 {
+        let flags = if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 {
+            0
+        } else {
+            // SAFETY: the mask says that the field is there.
+            unsafe { (*init).create_flags }
+        };
+        let keeps_out = flags == IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+        if flags != 0 && !(keeps_out && attr.qp_type == IBV_QPT_UD) {
             return Err(Errno::EOPNOTSUPP);
         }
         // SAFETY: the mask says that the field is there.
@@ -253,6 +260,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let pd = unsafe { (*init).pd };
         // SAFETY: the pointers in the attributes are live objects.
         let (qp, cap) = unsafe { make(pd, &attr, send_ops) }?;
+        // SAFETY: just made.
+        if let (true, Transport::Ud(ud)) = (keeps_out, unsafe { &qp::state(qp)?.qp }) {
+            ud.set_multicast_loop(false).map_err(|error| {
+                // SAFETY: just made, and nobody's.
+                unsafe { qp::ibv_destroy_qp(qp) };
+                errno::of_create(&error)
+            })?;
+        }
         // SAFETY: ibv_create_qp_ex(3) writes the sizes granted into the program's struct.
         unsafe { (*init).cap = cap };
         Ok(qp)

@@ -671,6 +671,10 @@ impl UdShared {
     pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
         self.run(|inner| inner.sockets.main().granted_receive_buffer())
     }
+
+    pub(crate) fn set_multicast_loop(&self, on: bool) -> io::Result<()> {
+        self.run(|inner| inner.sockets.main().set_multicast_loop(on))
+    }
 }
 
 impl Counts for UdShared {

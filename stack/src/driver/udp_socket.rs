@@ -257,6 +257,16 @@ impl UdpSocket {
         })
     }
 
+    /// Whether members of multicast groups on this host get what is sent.
+    pub(crate) fn set_multicast_loop(&self, on: bool) -> io::Result<()> {
+        if self.ipv6 {
+            self.socket.set_multicast_loop_v6(on)?;
+        }
+        // An IPv6 socket may refuse it: then it carries no IPv4.
+        let of_ipv4 = self.socket.set_multicast_loop_v4(on);
+        if self.ipv6 { Ok(()) } else { of_ipv4 }
+    }
+
     /// Whether another socket of this user may be bound to the port now.
     pub(crate) fn share_port(&self, share: bool) -> io::Result<()> {
         self.socket.set_reuse_port(share)
