@@ -200,7 +200,8 @@ impl<T: Facade> Object<T> {
     /// that is the contract of every verbs function, kept by its caller.
     pub(crate) unsafe fn state<'a>(pointer: *mut T::C) -> Result<&'a T, Errno> {
         let object = pointer.cast::<Self>();
-        if object.is_null() {
+        // One that is not aligned is nobody's: programs have been seen to pass what lay in memory that they had freed.
+        if object.is_null() || !object.is_aligned() {
             return Err(Errno::EINVAL);
         }
         // SAFETY: the caller passes a live object of ours; only its atomic tag is touched until the type is known.
