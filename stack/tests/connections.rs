@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use common::{Process, role};
 use dgiwarp::{
-    Config, ConnectError, ConnectionChannel, ConnectionEvent, Cq, MpaConfig, MpaRevision, Pd,
-    RcEnd, RcQp, RcQpAttr, ReadDepths, RecvWr, Rnic, WcStatus,
+    Config, ConnectError, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink, Cq,
+    Error, MpaConfig, MpaRevision, Pd, PortOptions, RcEnd, RcQp, RcQpAttr, ReadDepths, RecvWr,
+    Rnic, WcStatus,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -408,4 +409,213 @@ fn an_old_peer_is_asked_again_in_revision_1() {
         let established = qp.connect(to, &MpaConfig::default(), b"").unwrap();
         assert_eq!(established.negotiation.revision, MpaRevision::One);
     });
+}
+
+/// The same for a channel, and where peer-to-peer mode was asked for but is not insisted on.
+#[test]
+fn an_old_peer_of_a_channel_is_asked_again_too() {
+    let old = TcpListener::bind(ANY).unwrap();
+    let to = old.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut frame = [0; 24];
+            let (mut stream, _) = old.accept().unwrap();
+            stream.read_exact(&mut frame).unwrap();
+            assert_eq!(frame[20] & 0x80, 0x80, "peer-to-peer mode");
+            drop(stream);
+            let (mut stream, _) = old.accept().unwrap();
+            let mut frame = [0; 20];
+            stream.read_exact(&mut frame).unwrap();
+            assert_eq!(frame[17], 1, "revision");
+            stream.write_all(b"MPA ID Rep Frame\x40\x01\0\0").unwrap();
+            let _ = stream.read(&mut frame);
+        });
+        let side = Side::new();
+        let qp = side.qp();
+        let mpa = MpaConfig {
+            peer_to_peer: true,
+            client_server_will_do: true,
+            ..MpaConfig::default()
+        };
+        side.channel.connect(&qp, to, &mpa, b"", 3).unwrap();
+        let ConnectionEvent::Established {
+            context,
+            established,
+        } = side.next()
+        else {
+            panic!("not established");
+        };
+        assert_eq!((context, established.negotiation.rtr), (3, None));
+        assert_eq!(established.negotiation.revision, MpaRevision::One);
+    });
+}
+
+/// A Responder in peer-to-peer mode may send once the Initiator has (RFC 6581 §5), and is told then; in client-server mode at once.
+#[test]
+fn who_accepts_is_told_of_the_beginning() {
+    let (client, server) = (Side::new(), Side::new());
+    let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
+    let to = listener.local_addr();
+    for peer_to_peer in [false, true] {
+        let mpa = MpaConfig {
+            peer_to_peer,
+            ..MpaConfig::default()
+        };
+        let (ours, theirs) = (client.qp(), server.qp());
+        client.channel.connect(&ours, to, &mpa, b"", 2).unwrap();
+        let ConnectionEvent::Request { request, .. } = server.next() else {
+            panic!("not a request");
+        };
+        server
+            .channel
+            .accept_and_tell(request, &theirs, DEPTHS, b"", 3)
+            .unwrap();
+        let begun = server.next();
+        assert!(
+            matches!(&begun, ConnectionEvent::Established { context: 3, established }
+                if established.negotiation.rtr.is_some() == peer_to_peer),
+            "{begun:?}"
+        );
+        assert!(matches!(
+            client.next(),
+            ConnectionEvent::Established { context: 2, .. }
+        ));
+        ours.disconnect();
+        assert!(matches!(
+            server.next(),
+            ConnectionEvent::Disconnected { context: 3, .. }
+        ));
+        assert!(matches!(
+            client.next(),
+            ConnectionEvent::Disconnected { context: 2, .. }
+        ));
+    }
+}
+
+/// An Initiator that asked for peer-to-peer mode and says nothing behind the Reply has not begun.
+#[test]
+fn a_peer_that_leaves_before_it_has_begun_has_failed() {
+    let server = Side::new();
+    let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
+    let mut peer = TcpStream::connect(listener.local_addr()).unwrap();
+    // Revision 2 with enhanced data: peer-to-peer mode, a Write as RTR indication.
+    let request = b"MPA ID Req Frame\x50\x02\x00\x04\x80\x10\x80\x10";
+    peer.write_all(request).unwrap();
+    let ConnectionEvent::Request { request, .. } = server.next() else {
+        panic!("not a request");
+    };
+    let qp = server.qp();
+    let negotiation = server
+        .channel
+        .accept_and_tell(request, &qp, DEPTHS, b"", 4)
+        .unwrap();
+    assert!(negotiation.rtr.is_some_and(|rtr| rtr.write));
+    let mut reply = [0; 24];
+    peer.read_exact(&mut reply).unwrap();
+    assert!(!server.has_event(), "nothing came behind the Request");
+    drop(peer);
+    let failed = server.next();
+    assert!(
+        matches!(
+            failed,
+            ConnectionEvent::Failed {
+                context: 4,
+                error: ConnectError::Mpa(_),
+                ..
+            }
+        ),
+        "{failed:?}"
+    );
+}
+
+#[test]
+fn an_attempt_that_is_given_up_leaves_nothing() {
+    let (client, server) = (Side::new(), Side::new());
+    let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
+    let (to, mpa) = (listener.local_addr(), MpaConfig::default());
+    let qp = client.qp();
+    client.channel.connect(&qp, to, &mpa, b"", 5).unwrap();
+    let ConnectionEvent::Request { request, .. } = server.next() else {
+        panic!("not a request");
+    };
+    client.channel.cancel(5);
+    client.channel.cancel(6);
+    let other = server.qp();
+    server
+        .channel
+        .accept(request, &other, DEPTHS, b"", 7)
+        .unwrap();
+    assert!(matches!(
+        server.next(),
+        ConnectionEvent::Disconnected { context: 7, .. }
+    ));
+    assert!(!client.has_event());
+    client.channel.connect(&qp, to, &mpa, b"", 8).unwrap();
+    let ConnectionEvent::Request { request, .. } = server.next() else {
+        panic!("not a request");
+    };
+    server.channel.reject(request, b"not now").unwrap();
+    let ConnectionEvent::Rejected { context, rejection } = client.next() else {
+        panic!("not rejected");
+    };
+    assert_eq!((context, &rejection.private_data[..]), (8, &b"not now"[..]));
+}
+
+/// Ports are taken before they listen, and connected from.
+#[test]
+fn ports_are_bound_for_both_ends() {
+    let (client, server) = (Side::new(), Side::new());
+    let port = ConnectionPort::bind(ANY, PortOptions::default()).unwrap();
+    let to = port.local_addr();
+    assert_ne!(to.port(), 0);
+    let mpa = MpaConfig::default();
+    let listener = server.channel.listen_on(port, mpa.clone(), 8, 1).unwrap();
+    assert_eq!(listener.local_addr(), to);
+    let taken = ConnectionPort::bind(to, PortOptions::default());
+    assert!(matches!(taken, Err(Error::Bind { address, .. }) if address == to));
+    let stranger = "192.0.2.1:0".parse().unwrap();
+    let elsewhere = ConnectionPort::bind(stranger, PortOptions::default()).unwrap_err();
+    assert_eq!(elsewhere.errno(), 99, "EADDRNOTAVAIL");
+
+    let options = PortOptions {
+        tos: Some(0x20),
+        ..PortOptions::default()
+    };
+    let from = ConnectionPort::bind(ANY, options).unwrap();
+    let ours = from.local_addr();
+    let qp = client.qp();
+    client
+        .channel
+        .connect_from(from, &qp, to, &mpa, b"", 2)
+        .unwrap();
+    let ConnectionEvent::Request { request, .. } = server.next() else {
+        panic!("not a request");
+    };
+    assert_eq!((request.peer(), request.local_addr()), (ours, Some(to)));
+}
+
+/// Events go to a sink from whatever thread makes progress.
+#[test]
+fn a_sink_is_told_at_once() {
+    #[derive(Debug)]
+    struct Sink(std::sync::Mutex<std::sync::mpsc::Sender<ConnectionEvent>>);
+    impl ConnectionSink for Sink {
+        fn happened(&self, event: ConnectionEvent) {
+            self.0.lock().unwrap().send(event).unwrap();
+        }
+    }
+    let (sender, told) = std::sync::mpsc::channel();
+    let client = Side::new();
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let sink = Sink(std::sync::Mutex::new(sender));
+    let channel = rnic
+        .create_connection_channel_to(std::sync::Arc::new(sink))
+        .unwrap();
+    let listener = channel.listen(ANY, MpaConfig::default(), 9).unwrap();
+    let qp = client.qp();
+    let (to, mpa) = (listener.local_addr(), MpaConfig::default());
+    client.channel.connect(&qp, to, &mpa, b"", 1).unwrap();
+    let event = told.recv_timeout(SOON).unwrap();
+    assert!(matches!(event, ConnectionEvent::Request { context: 9, .. }));
+    assert!(channel.next_event(Duration::ZERO).is_none());
 }
