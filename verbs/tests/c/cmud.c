@@ -11,6 +11,7 @@
 #include <time.h>
 #include <infiniband/ib.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
 
 #define CHECK(what)                                                                                                    \
 	do {                                                                                                           \
@@ -309,6 +310,68 @@ static void waiting_calls(void)
 	destroy(client);
 }
 
+static void *answer_endpoint(void *listening)
+{
+	struct rdma_cm_id *listener = listening, *id;
+	CHECK(rdma_get_request(listener, &id) == 0);
+	CHECK(id->qp && id->qp->state == IBV_QPS_RTS && id->qp->qp_type == IBV_QPT_UD);
+	CHECK(rdma_accept(id, NULL) == 0);
+	return id;
+}
+
+/* Endpoints with the queue pairs that rdma_create_ep(3) makes, and the messages of rdma_verbs.h. */
+static void endpoints(const char *host)
+{
+	struct rdma_addrinfo passive = { .ai_flags = RAI_PASSIVE | RAI_NUMERICHOST, .ai_port_space = RDMA_PS_UDP,
+					 .ai_qp_type = IBV_QPT_UD };
+	struct rdma_addrinfo active = { .ai_flags = RAI_NUMERICHOST, .ai_port_space = RDMA_PS_UDP, .ai_qp_type = IBV_QPT_UD };
+	struct rdma_addrinfo *found;
+	struct ibv_qp_init_attr init = {
+		.qp_type = IBV_QPT_UD, .sq_sig_all = 1,
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp_init_attr again = init;
+	struct rdma_cm_id *listener, *client;
+	char port[8];
+	CHECK(rdma_getaddrinfo(host, "0", &passive, &found) == 0);
+	CHECK(found->ai_port_space == RDMA_PS_UDP && found->ai_qp_type == IBV_QPT_UD);
+	CHECK(rdma_create_ep(&listener, found, NULL, &init) == 0);
+	rdma_freeaddrinfo(found);
+	CHECK(rdma_listen(listener, 3) == 0);
+	snprintf(port, sizeof(port), "%u", ntohs(rdma_get_src_port(listener)));
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, answer_endpoint, listener) == 0);
+
+	CHECK(rdma_getaddrinfo(host, port, &active, &found) == 0);
+	CHECK(rdma_create_ep(&client, found, NULL, &again) == 0);
+	rdma_freeaddrinfo(found);
+	CHECK(client->qp && client->qp->state == IBV_QPS_RTS);
+	struct rdma_conn_param none = { 0 };
+	CHECK(rdma_connect(client, &none) == 0);
+	void *made;
+	CHECK(pthread_join(thread, &made) == 0);
+	struct rdma_cm_id *server = made;
+	struct rdma_ud_param ud = client->event->param.ud;
+	CHECK(ud.qp_num == server->qp->qp_num);
+
+	struct ibv_mr *mr_s = rdma_reg_msgs(server, memory, sizeof(memory));
+	struct ibv_mr *mr_c = rdma_reg_msgs(client, memory, sizeof(memory));
+	CHECK(mr_s && mr_c);
+	CHECK(rdma_post_recv(server, NULL, memory[1], ROOM, mr_s) == 0);
+	struct ibv_ah *ah = ibv_create_ah(client->pd, &ud.ah_attr);
+	CHECK(ah);
+	strcpy(memory[2], "endpoint");
+	CHECK(rdma_post_ud_send(client, NULL, memory[2], 9, mr_c, 0, ah, ud.qp_num) == 0);
+	struct ibv_wc wc;
+	CHECK(rdma_get_send_comp(client, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_get_recv_comp(server, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(strcmp(memory[1] + GRH, "endpoint") == 0);
+	CHECK(ibv_destroy_ah(ah) == 0 && rdma_dereg_mr(mr_s) == 0 && rdma_dereg_mr(mr_c) == 0);
+	rdma_destroy_ep(client);
+	rdma_destroy_ep(server);
+	rdma_destroy_ep(listener);
+}
+
 static struct rdma_cm_id *bound(void)
 {
 	struct sockaddr_storage to = at_port(0);
@@ -453,6 +516,7 @@ int main(int argc, char **argv)
 	destroy(listener);
 	nobody_there(port);
 	waiting_calls();
+	endpoints(argv[1]);
 
 	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&here;
 	if (here.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr)) {
