@@ -2,16 +2,15 @@
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "what the system refuses fails the test")]
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a test of how long something takes reads the clock"
-)]
+
+mod common;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::{Process, crc32c, now, role, sleep};
 use dgiwarp::{
     Config, DropReason, Error, LookupError, RejectStatus, Rnic, ServiceChannel, ServiceEvent,
     ServiceListener, ServicePort, ServiceQp, ServiceRequest, ServiceSink,
@@ -125,7 +124,7 @@ fn nobody_there_is_told_at_once() {
     let channel = channel();
     let (service, to) = service(&channel, 5);
     drop(service);
-    let began = Instant::now();
+    let began = now();
     let _lookup = channel
         .look_up(port("127.0.0.1:0"), to, None, b"", 2)
         .unwrap();
@@ -226,13 +225,36 @@ fn a_question_is_asked_once_and_hostile_datagrams_are_counted() {
     assert_eq!(rnic.counters(), counted, "also when it is gone");
 }
 
-/// Bit by bit, as RFC 3720 §B.4 has it.
-fn crc32c(octets: &[u8]) -> u32 {
-    let step = |crc: u32, _| (crc >> 1) ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 };
-    let crc = octets.iter().fold(u32::MAX, |crc, octet| {
-        (0..8).fold(crc ^ u32::from(*octet), step)
-    });
-    !crc
+/// A program that is killed while it thinks about a question: its askers know soon.
+#[test]
+fn a_killed_service_is_noticed() {
+    if role().is_some() {
+        let channel = channel();
+        let (_service, to) = service(&channel, 5);
+        println!("at {to}");
+        let _request = request(&channel);
+        println!("asked");
+        sleep(PATIENCE);
+        return;
+    }
+    let mut server = Process::start("a_killed_service_is_noticed", "server", &[]);
+    let to = server.tells("at ", PATIENCE).parse().unwrap();
+    let channel = channel();
+    let _lookup = channel
+        .look_up(port("127.0.0.1:0"), to, None, b"", 2)
+        .unwrap();
+    server.tells("asked", PATIENCE);
+    server.kill();
+    let began = now();
+    let ServiceEvent::Failed {
+        context: 2,
+        error: LookupError::NoService,
+    } = end(&channel)
+    else {
+        panic!("it lives");
+    };
+    // The longest pause between questions is a second.
+    assert!(began.elapsed() < Duration::from_secs(4));
 }
 
 #[test]
