@@ -159,6 +159,11 @@ fn reply_attr(wc: &ibv_wc, grh: &[u8; GRH_LEN], gids: &GidTable) -> Result<ibv_a
         let index = gids
             .iter()
             .find(|(_, gid)| gid.address == destination)
+            // Every address of 127.0.0.0/8 is this host's, and one of them has a GID.
+            .or_else(|| {
+                let mut gids = gids.iter();
+                gids.find(|(_, gid)| destination.is_loopback() && gid.address.is_loopback())
+            })
             .map(|(index, _)| index);
         let sgid_index = u8::try_from(index.ok_or(Errno::EINVAL)?).map_err(|_| Errno::EINVAL)?;
         attr.is_global = 1;
@@ -326,6 +331,10 @@ mod tests {
             resolve(&attr, &table()),
             destination("198.51.100.7", 0, Some("127.0.0.1"))
         );
+
+        grh[36..40].copy_from_slice(&[127, 0, 0, 9]);
+        let attr = reply_attr(&wc, &grh, &table()).unwrap();
+        assert_eq!(attr.grh.sgid_index, 2, "its interface");
 
         let mut grh = [0; GRH_LEN];
         grh[0] = 0x60;

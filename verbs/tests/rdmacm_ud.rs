@@ -54,6 +54,11 @@ const UDADDY_IPOIB: &[End] = &[
     End::server("udaddy -p 0x0002").ready(SERVICE).says(DONE),
     End::client("udaddy -s {server} -p 0x0002").says(DONE),
 ];
+/// A service for all addresses, of both kinds, answers from the one that was asked.
+const UDADDY_ANY: &[End] = &[
+    End::server("udaddy -b ::0").ready(SERVICE).says(DONE),
+    End::client("udaddy -s 127.0.0.9").says(DONE),
+];
 /// Both ends shift the port.
 const UDADDY_ELSEWHERE: &[End] = &[
     End::server("udaddy")
@@ -79,6 +84,7 @@ fn udaddy_on_this_host() {
         (Family::V4, UDADDY),
         (Family::V4, UDADDY_ELSEWHERE),
         (Family::V6, UDADDY),
+        (Family::V6, UDADDY_ANY),
     ];
     run("udaddy_on_this_host", "udaddy", Place::Here, sessions);
 }
