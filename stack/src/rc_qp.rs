@@ -422,6 +422,14 @@ impl RcQp {
         self.shared.open();
     }
 
+    /// Says what the peer may do with keys that give it the right (`qp_access_flags` of `ibv_modify_qp(3)`): any of
+    /// [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`] and [`Access::REMOTE_ATOMIC`]; the others end the connection as a key without the right does. At
+    /// first it may do all.
+    pub fn allow(&self, access: Access) {
+        let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        self.shared.deny(all - access);
+    }
+
     /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). Receives that are posted
     /// later stay until it is called again.
     pub fn flush(&self) {
@@ -777,6 +785,7 @@ impl RcRequest {
             peer,
             options: qp.shared.options,
             paired: false,
+            denied: Access::empty(),
         };
         qp.shared
             .link(claimed, config, *connection, stream, Startup::default())?;

@@ -129,6 +129,19 @@ pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
         .collect())
 }
 
+/// What a queue pair lets its peer do, of flags that say more.
+pub(crate) fn remote_access(flags: c_uint) -> Access {
+    [
+        (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
+        (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ]
+    .into_iter()
+    .filter(|(flag, _)| flags & flag != 0)
+    .map(|(_, right)| right)
+    .collect()
+}
+
 fn mapped_errno(error: &MappedError) -> Errno {
     match error {
         MappedError::Hole { .. } => Errno::ENOMEM,

@@ -1,8 +1,8 @@
 //! Queue pairs: changing, asking, destroying. Making them is in [`crate::qp_create`], posting in [`crate::post`].
 
 use crate::abi::{
-    IBV_QP_DEST_QPN, IBV_QP_SQ_PSN, Unset, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
-    ibv_qp_init_attr,
+    IBV_QP_ACCESS_FLAGS, IBV_QP_DEST_QPN, IBV_QP_SQ_PSN, Unset, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_ex, ibv_qp_init_attr,
 };
 use crate::async_event::Listing;
 use crate::batch::Batches;
@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::ffi::{Facade, Object, errno_value, load, store};
 use crate::inline::InlineRing;
-use crate::memory::Pd;
+use crate::memory::{self, Pd};
 use crate::qp_state::{Attributes, QpState, Service};
 use crate::srq::Srq;
 use crate::{ah, connectable, context};
@@ -202,6 +202,9 @@ impl Qp {
         after: &Attributes,
         mask: c_int,
     ) -> Result<(), Errno> {
+        if mask & IBV_QP_ACCESS_FLAGS != 0 {
+            qp.allow(memory::remote_access(after.access_flags));
+        }
         if after.dest_qpn == CM_PEER {
             if mask & IBV_QP_SQ_PSN != 0 {
                 qp.open();

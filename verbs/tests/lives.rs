@@ -1,4 +1,4 @@
-//! Queue pairs that are reset or destroyed, and processes that end, as C programs written against the installed headers see them.
+//! Queue pairs that are connected, reset or destroyed, and processes that end, as C programs written against the installed headers see them.
 
 #![allow(
     clippy::unwrap_used,
@@ -42,4 +42,9 @@ fn queue_pairs_go_back_to_reset_and_up_again() {
 #[test]
 fn a_process_that_sends_and_ends_loses_nothing() {
     for_each_gid("exit", include_str!("c/exit.c"));
+}
+
+#[test]
+fn access_flags_bind_the_peer_and_a_queue_pair_may_be_its_own() {
+    for_each_gid("access", include_str!("c/access.c"));
 }

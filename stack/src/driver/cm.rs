@@ -24,8 +24,8 @@ use super::{clock, tcp};
 use crate::engine::mr::PdId;
 use crate::engine::rc::RcConfig;
 use crate::{
-    ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig, PortOptions,
-    RcRequest,
+    Access, ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig,
+    PortOptions, RcRequest,
 };
 
 /// A request that waits for an answer.
@@ -357,6 +357,7 @@ fn link(
                 peer,
                 options: caller.qp.options,
                 paired: false,
+                denied: Access::empty(),
             };
             let claimed = caller.claimed;
             caller

@@ -23,7 +23,7 @@ use crate::engine::mr::PdId;
 use crate::engine::pairing::{Action, Claim, Need, Pairing, Pairs, Refusal, Start, StartupId};
 use crate::engine::rc::RcConfig;
 use crate::qpns::Qpn;
-use crate::{Error, MpaConfig, ReadDepths, RtrSet, WcStatus};
+use crate::{Access, Error, MpaConfig, ReadDepths, RtrSet, WcStatus};
 
 /// QPs behind one port.
 const PER_PORT: u16 = 256;
@@ -378,6 +378,7 @@ impl Pair {
             peer: connected.peer,
             options: qp.options,
             paired: true,
+            denied: Access::empty(),
         };
         qp.link(
             self.claimed?,

@@ -28,7 +28,9 @@ use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables, Waiter, WeakWaiter};
 use crate::engine::rc::{RcConfig, RcEngine, RcSendWqe, Taken};
 use crate::statistics::Counts;
-use crate::{ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus};
+use crate::{
+    Access, ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus,
+};
 use ending::Parting;
 
 /// Octets for TCP in one go, before other QPs get their turn.
@@ -66,6 +68,8 @@ pub(crate) struct RcInner {
     listener: Option<(Arc<CmQueue>, u64)>,
     /// What is to be told there when the peer has sent something.
     beginning: Option<Box<Beginning>>,
+    /// What peers may not do, whatever keys they have.
+    denied: Access,
     /// What was counted on connections that are gone.
     counters: QpCounters,
     /// The QP is being destroyed.
@@ -261,6 +265,10 @@ impl RcShared {
             if inner.closed || inner.given_up || !meant {
                 return None;
             }
+            let config = RcConfig {
+                denied: inner.denied,
+                ..config
+            };
             let this: Weak<Self> = Arc::downgrade(self);
             let waiter: WeakWaiter = this;
             let mut engine = RcEngine::new(config, mpa, waiter);
@@ -295,6 +303,16 @@ impl RcShared {
         watched
             .ok_or(ConnectError::State)?
             .map_err(|source| ConnectError::Device(Error::system("cannot watch a socket")(source)))
+    }
+
+    /// Says what peers may not do, whatever keys they have.
+    pub(crate) fn deny(&self, denied: Access) {
+        self.run(|inner| {
+            inner.denied = denied;
+            if let Some(link) = &mut inner.link {
+                link.engine.deny(denied);
+            }
+        });
     }
 
     /// Lets work requests be posted before there is a connection: they wait for it.

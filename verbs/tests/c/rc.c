@@ -18,6 +18,7 @@
 	} while (0)
 
 enum { ROOM = 400000, HALF = ROOM / 2, LONG = 150000 };
+enum { REMOTE = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 enum {
 	TO_INIT = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
 	TO_RTR = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
@@ -44,7 +45,7 @@ static struct ibv_qp *make_qp(void)
 
 static void initialize(struct ibv_qp *qp)
 {
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = REMOTE };
 	CHECK(ibv_modify_qp(qp, &attr, TO_INIT & ~IBV_QP_ACCESS_FLAGS) == EINVAL);
 	CHECK(ibv_modify_qp(qp, &attr, TO_INIT) == 0);
 }

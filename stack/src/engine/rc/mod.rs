@@ -27,7 +27,7 @@ use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
 use super::cq::CompletionSink;
 use super::mr::{PdId, StreamId};
 use super::queue::{RecvQueue, RecvWqe, Tables, WeakWaiter};
-use crate::{AsyncEvent, QpCounters, RcOptions, WcStatus};
+use crate::{Access, AsyncEvent, QpCounters, RcOptions, WcStatus};
 use nudge::Nudge;
 use parked::Parked;
 use placement::Placement;
@@ -59,6 +59,8 @@ pub(crate) struct RcConfig {
     pub(crate) options: RcOptions,
     /// The QPs were connected by their programs' exchanged numbers, and know nothing of a connection that could end.
     pub(crate) paired: bool,
+    /// What no key gives the peer the right to.
+    pub(crate) denied: Access,
 }
 
 impl RcConfig {
@@ -211,6 +213,11 @@ impl RcEngine {
             self.say_hello(now);
         }
         self.nudge.advance(now, nudges);
+    }
+
+    /// Says what no key gives the peer the right to from now on.
+    pub(crate) fn deny(&mut self, denied: Access) {
+        self.config.denied = denied;
     }
 
     /// Takes over a posted work request. After the end it completes with the next `make_fpdus`.

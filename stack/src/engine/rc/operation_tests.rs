@@ -247,6 +247,36 @@ fn a_write_that_is_refused_is_told_and_nothing_is_placed() {
     assert_eq!(client.completed.sent[0].status, WcStatus::Success);
 }
 
+/// As a key without the right; nothing else changes.
+#[test]
+fn what_the_queue_pair_does_not_allow_no_key_gives() {
+    type Case = (Access, fn(Keys) -> RcWork);
+    let cases: [Case; 3] = [
+        (Access::REMOTE_WRITE, |keys| write(keys, 0, None)),
+        (Access::REMOTE_READ, |keys| read(keys, 0)),
+        (Access::REMOTE_ATOMIC, |keys| atomic(keys, 16, ADD_ONE)),
+    ];
+    for (needed, work) in cases {
+        for denied in [needed, Access::all() - needed] {
+            let (mut client, mut server) = pair();
+            let keys = register(&server, Access::all());
+            server.engine.deny(denied);
+            client.memory.write(0, b"changes!");
+            let sges = [client.sge(0, 8)];
+            client.post(1, work(keys), &sges, false);
+            settle(&mut client, &mut server, 100);
+            if denied == needed {
+                let ended = RcEnd::Stream(StreamError::Terminated(Cause::ACCESS));
+                assert_eq!(client.engine.end(), Some(ended), "{needed:?}");
+                assert_eq!(server.memory.to_vec(0, 24), [0; 24]);
+            } else {
+                assert_eq!(client.engine.end(), None, "{needed:?}");
+                assert_eq!(client.completed.sent[0].status, WcStatus::Success);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_send_takes_a_key_away() {
     let (mut client, mut server) = pair();

@@ -91,6 +91,7 @@ impl End {
             peer: ([192, 0, 2, 1], 7).into(),
             options,
             paired: false,
+            denied: Access::empty(),
         };
         Self {
             engine: RcEngine::new(config, mpa, std::sync::Weak::<Nobody>::new()),

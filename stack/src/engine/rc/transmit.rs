@@ -316,8 +316,7 @@ impl RcEngine {
             self.put(now, header, &[]);
         } else {
             reserve(&mut self.mpa, source.length);
-            let registration =
-                upper::source(tables.mrs, self.config.stream(), source, SourceUse::Read)?;
+            let registration = upper::source(tables.mrs, &self.config, source, SourceUse::Read)?;
             let slice = registration
                 .slice(source.start.get(), source.length)
                 .ok_or(TaggedError::BaseOrBounds)?;
@@ -343,8 +342,7 @@ impl RcEngine {
             start: request.tagged_offset,
             length: 8,
         };
-        let registration =
-            upper::source(tables.mrs, self.config.stream(), span, SourceUse::Atomic)?;
+        let registration = upper::source(tables.mrs, &self.config, span, SourceUse::Atomic)?;
         let slice = registration
             .slice(span.start.get(), span.length)
             .ok_or(TaggedError::BaseOrBounds)?;

@@ -9,7 +9,7 @@ use dgiwarp_rdmap::stream::{Delivered, SourceUse, StreamError, Upper};
 use super::RcConfig;
 use super::wqe::SendQueue;
 use crate::engine::cq::CompletionSink;
-use crate::engine::mr::{MrTable, StreamId, Use};
+use crate::engine::mr::{MrTable, Use};
 use crate::engine::queue::{RecvWqe, Tables, WeakWaiter};
 use crate::engine::sges::scatter;
 use crate::{Access, NoReceive, Wc, WcOpcode, WcStatus};
@@ -22,7 +22,7 @@ pub(super) fn failed_receive(wqe: &RecvWqe, qpn: u32, status: WcStatus) -> Wc {
 /// The region that a peer's request reads or changes.
 pub(super) fn source(
     mrs: &MrTable,
-    stream: StreamId,
+    config: &RcConfig,
     span: TaggedSpan,
     purpose: SourceUse,
 ) -> Result<Use, TaggedError> {
@@ -30,7 +30,22 @@ pub(super) fn source(
         SourceUse::Read => Access::REMOTE_READ,
         SourceUse::Atomic => Access::REMOTE_ATOMIC,
     };
-    mrs.remote(stream, span, right)
+    remote(mrs, config, span, right)
+}
+
+/// The region that a peer names, if key and QP give it the right.
+#[inline]
+fn remote(
+    mrs: &MrTable,
+    config: &RcConfig,
+    span: TaggedSpan,
+    right: Access,
+) -> Result<Use, TaggedError> {
+    let found = mrs.remote(config.stream(), span, right)?;
+    if config.denied.contains(right) {
+        return Err(TaggedError::Access);
+    }
+    Ok(found)
 }
 
 pub(super) struct RcUpper<'a, C> {
@@ -63,8 +78,7 @@ impl<C> RcUpper<'_, C> {
 impl<C: CompletionSink> TaggedBuffers for RcUpper<'_, C> {
     fn check(&self, span: TaggedSpan) -> Result<(), TaggedError> {
         let right = Access::REMOTE_WRITE;
-        let found = self.tables.mrs.remote(self.config.stream(), span, right);
-        found.map(|_| ())
+        remote(self.tables.mrs, &self.config, span, right).map(|_| ())
     }
 
     #[inline]
@@ -81,7 +95,7 @@ impl<C: CompletionSink> TaggedBuffers for RcUpper<'_, C> {
             length,
         };
         let right = Access::REMOTE_WRITE;
-        let registration = self.tables.mrs.remote(self.config.stream(), span, right)?;
+        let registration = remote(self.tables.mrs, &self.config, span, right)?;
         registration
             .slice(start.get(), length)
             .ok_or(TaggedError::BaseOrBounds)?
@@ -168,7 +182,7 @@ impl<C: CompletionSink> Upper for RcUpper<'_, C> {
     }
 
     fn check_source(&self, span: TaggedSpan, purpose: SourceUse) -> Result<(), TaggedError> {
-        source(self.tables.mrs, self.config.stream(), span, purpose).map(|_| ())
+        source(self.tables.mrs, &self.config, span, purpose).map(|_| ())
     }
 
     fn place_response(
