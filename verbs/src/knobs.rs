@@ -2,12 +2,12 @@
 
 use crate::log;
 use crate::persona::{self, Persona};
-use dgiwarp::Config;
+use dgiwarp::{Completion, Config, NoReceive, RcOptions};
 use std::sync::Once;
 
 /// What the persona knob does.
-const PERSONA_HELP: &str =
-    "what programs take the device for: roce (transport InfiniBand) or iwarp (an RNIC)";
+const PERSONA_HELP: &str = "what programs take the device for: roce (transport InfiniBand) or iwarp (an RNIC, which behaves as the RFCs have it: \
+     DGIWARP_HELLO=0, DGIWARP_COMPLETION=local, DGIWARP_NO_RECEIVE=terminate unless they are set)";
 
 /// Variables that this crate itself reads: name, present value, and what it does.
 pub(crate) fn own() -> [(&'static str, String, &'static str); 2] {
@@ -46,9 +46,31 @@ pub(crate) fn read() -> (Config, Vec<String>) {
             ));
         }
     }
-    let (config, mut warnings) = Config::from_environment(variables, &own.map(|(name, ..)| name));
+    let named: Vec<String> = variables.iter().map(|(name, _)| name.clone()).collect();
+    let (mut config, mut warnings) =
+        Config::from_environment(variables, &own.map(|(name, ..)| name));
+    behave_as(persona::present(), &mut config.rc, |name| {
+        named.iter().any(|it| it == name)
+    });
     warnings.extend(wrong);
     (config, warnings)
+}
+
+/// An RNIC does what the RFCs have, unless a variable that is set says otherwise: completion is local, a Send without a receive ends the connection,
+/// and nobody is greeted.
+fn behave_as(persona: Persona, options: &mut RcOptions, is_set: impl Fn(&str) -> bool) {
+    if persona != Persona::Iwarp {
+        return;
+    }
+    if !is_set("DGIWARP_HELLO") {
+        options.hello = false;
+    }
+    if !is_set("DGIWARP_COMPLETION") {
+        options.completion = Completion::Local;
+    }
+    if !is_set("DGIWARP_NO_RECEIVE") {
+        options.no_receive = NoReceive::Terminate;
+    }
 }
 
 /// The environment's settings; says once per process what is wrong with them.
@@ -61,4 +83,42 @@ pub(crate) fn config() -> Config {
         }
     });
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dgiwarp::KNOBS;
+
+    #[test]
+    fn an_rnic_behaves_as_the_rfcs_have_it_unless_told_otherwise() {
+        let default = RcOptions::default();
+        let rnic = RcOptions {
+            hello: false,
+            completion: Completion::Local,
+            no_receive: NoReceive::Terminate,
+            ..default
+        };
+        let behaves = |persona, set: &[&str]| {
+            let mut options = default;
+            behave_as(persona, &mut options, |name| set.contains(&name));
+            options
+        };
+        assert_eq!(behaves(Persona::Roce, &[]), default);
+        assert_eq!(behaves(Persona::Iwarp, &[]), rnic);
+        let hello = RcOptions {
+            hello: true,
+            ..rnic
+        };
+        assert_eq!(behaves(Persona::Iwarp, &["DGIWARP_HELLO"]), hello);
+        let all = ["DGIWARP_HELLO", "DGIWARP_COMPLETION", "DGIWARP_NO_RECEIVE"];
+        for name in all {
+            assert_eq!(
+                KNOBS.iter().filter(|it| it.name == name).count(),
+                1,
+                "{name}"
+            );
+        }
+        assert_eq!(behaves(Persona::Iwarp, &all), default);
+    }
 }
