@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Completion, Fault, NoReceive, RcOptions};
+use crate::{Completion, Fault, MpaConfig, MpaRevision, NoReceive, RcOptions, RtrSet};
 
 /// A setting that can be given in the environment.
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +86,65 @@ pub const KNOBS: &[Knob] = &[
         show: |config| {
             let ports = config.ports.as_ref();
             ports.map_or_else(String::new, |it| format!("{}-{}", it.start(), it.end()))
+        },
+    },
+    Knob {
+        name: "DGIWARP_MPA_REV",
+        help: "MPA revision in which rdma_cm asks for connections: 2, falling back to 1 for peers that do not know it, or 1; 1 or 2",
+        set: |config, text| {
+            config.mpa.revision = match number(text, 1, 2)? {
+                1 => MpaRevision::One,
+                _ => MpaRevision::Two,
+            };
+            Some(())
+        },
+        show: |config| config.mpa.revision.get().to_string(),
+    },
+    Knob {
+        name: "DGIWARP_CRC",
+        help: "1 wants CRCs on connections of rdma_cm, 0 does without where the peer does too; 0 or 1",
+        set: |config, text| {
+            config.mpa.crc = number(text, 0, 1)? == 1;
+            Some(())
+        },
+        show: |config| u8::from(config.mpa.crc).to_string(),
+    },
+    Knob {
+        name: "DGIWARP_MARKERS",
+        help: "1 has the peers of rdma_cm's connections send MPA markers; 0 or 1",
+        set: |config, text| {
+            config.mpa.markers = number(text, 0, 1)? == 1;
+            Some(())
+        },
+        show: |config| u8::from(config.mpa.markers).to_string(),
+    },
+    Knob {
+        name: "DGIWARP_RTR",
+        help: "ready-to-receive indications that connections of rdma_cm offer and take: write, read or both; none asks for no peer-to-peer mode",
+        set: |config, text| {
+            let (write, read) = match text {
+                "both" => (true, true),
+                "write" => (true, false),
+                "read" => (false, true),
+                "none" => (false, false),
+                _ => return None,
+            };
+            config.mpa.rtr = RtrSet {
+                write,
+                read,
+                ..RtrSet::NONE
+            };
+            config.mpa.peer_to_peer = write || read;
+            Some(())
+        },
+        show: |config| {
+            let word = match (config.mpa.rtr.write, config.mpa.rtr.read) {
+                (true, true) => "both",
+                (true, false) => "write",
+                (false, true) => "read",
+                (false, false) => "none",
+            };
+            word.to_owned()
         },
     },
     Knob {
@@ -280,6 +339,9 @@ pub struct Config {
     /// What is between the ports that programs name to rdma_cm and those of the sockets, which are higher, modulo 65,536. This crate only keeps it:
     /// [`ConnectionPort`](crate::ConnectionPort) and [`ConnectionChannel`](crate::ConnectionChannel) take the sockets' own. Default 0.
     pub port_offset: u16,
+    /// What the connections want that rdma_cm makes, as far as its programs do not say. This crate only keeps it. Default peer-to-peer mode with every
+    /// indication that queue pairs can send and take, or client-server mode where the peer knows no other, and else the defaults of [`MpaConfig`].
+    pub mpa: MpaConfig,
     /// How connected queue pairs behave, unless their attributes say otherwise.
     pub rc: RcOptions,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
@@ -304,6 +366,16 @@ impl Default for Config {
             stats: None,
             send_copy: false,
             port_offset: 0,
+            mpa: MpaConfig {
+                peer_to_peer: true,
+                client_server_will_do: true,
+                rtr: RtrSet {
+                    write: true,
+                    read: true,
+                    ..RtrSet::NONE
+                },
+                ..MpaConfig::default()
+            },
             rc: RcOptions::default(),
             seed: None,
         }

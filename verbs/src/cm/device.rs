@@ -10,7 +10,8 @@ use crate::ffi::{CPointer, entry, pointer};
 use crate::fork;
 use crate::memory::ibv_alloc_pd;
 use dgiwarp::{
-    ConnectionChannel, ConnectionEvent, ConnectionSink, ServiceChannel, ServiceEvent, ServiceSink,
+    ConnectionChannel, ConnectionEvent, ConnectionSink, MpaConfig, ServiceChannel, ServiceEvent,
+    ServiceSink,
 };
 use nix::errno::Errno;
 use std::any::Any;
@@ -27,6 +28,8 @@ pub(crate) struct Device {
     /// Made when the first service is offered or looked up.
     services: OnceLock<ServiceChannel>,
     pub(crate) port_offset: u16,
+    /// What connections want, as far as programs do not say.
+    pub(crate) mpa: MpaConfig,
     process: u32,
 }
 
@@ -102,6 +105,7 @@ impl Device {
             pd: CPointer(pd),
             services: OnceLock::new(),
             port_offset: rnic.config().port_offset,
+            mpa: rnic.config().mpa.clone(),
             connections,
             process: process::id(),
         })

@@ -13,7 +13,7 @@ use crate::qp_state::QpState;
 use crate::{context, errno};
 use dgiwarp::{
     ChannelListener, ConnectError, ConnectionEvent, ConnectionPort, Established, MpaConfig,
-    MpaError, PortOptions, RcQp, RcQpAttr, RcRequest, ReadDepths, Rejection,
+    MpaError, MpaRevision, PortOptions, RcQp, RcQpAttr, RcRequest, ReadDepths, Rejection,
 };
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -238,11 +238,10 @@ pub(crate) fn connect(id: &Arc<Id>, parameters: &Parameters) -> Result<(), Errno
     };
     let mpa = MpaConfig {
         depths: depths.to_mpa(),
-        // Programs written for InfiniBand may have either side send first.
-        peer_to_peer: true,
-        client_server_will_do: true,
+        // RFC 6581 §9.2: a mode of revision 2. Programs written for InfiniBand may have either side send first.
+        peer_to_peer: device.mpa.peer_to_peer && device.mpa.revision == MpaRevision::Two,
         startup_timeout: ANSWER_WITHIN,
-        ..MpaConfig::default()
+        ..device.mpa.clone()
     };
     let to = address::to_socket(peer, device.port_offset);
     let (data, key) = (&parameters.private_data, id.key());
@@ -319,7 +318,7 @@ pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
     };
     let listener = device
         .connections
-        .listen_on(port, MpaConfig::default(), backlog, id.key())
+        .listen_on(port, listener_config(&device), backlog, id.key())
         .map_err(|error| errno::of_create(&error))?;
     let local = address::from_socket(listener.local_addr(), device.port_offset);
     tcp.listener = Some(listener);
@@ -327,6 +326,22 @@ pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
     inner.state = State::Listening;
     id.show(&inner);
     Ok(())
+}
+
+/// What a listener wants. Whoever asks for peer-to-peer mode gets it, whatever this end would ask for itself.
+fn listener_config(device: &Device) -> MpaConfig {
+    let any = MpaConfig::default();
+    let rtr = if device.mpa.rtr.is_empty() {
+        any.rtr
+    } else {
+        device.mpa.rtr
+    };
+    MpaConfig {
+        crc: device.mpa.crc,
+        markers: device.mpa.markers,
+        rtr,
+        ..any
+    }
 }
 
 /// Whether a listener takes another request; the stack asks before it is queued.
