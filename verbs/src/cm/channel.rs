@@ -4,7 +4,7 @@ use super::event::{self, What};
 use super::id::Id;
 use crate::abi::{rdma_cm_event, rdma_event_channel};
 use crate::ffi::{
-    Attempt, Facade, Object, entry, is_nonblocking, minus_one, pointer, store, waiting,
+    Attempt, CPointer, Facade, Object, entry, is_nonblocking, minus_one, pointer, store, waiting,
 };
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -12,6 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Something that happened to an identifier.
@@ -27,6 +28,8 @@ pub(crate) struct Happening {
 pub(crate) struct EventQueue {
     counter: EventFd,
     happenings: Mutex<VecDeque<Happening>>,
+    /// The program has destroyed the channel.
+    closed: AtomicBool,
 }
 
 impl Facade for Arc<EventQueue> {
@@ -40,6 +43,7 @@ impl EventQueue {
         Ok(Arc::new(Self {
             counter,
             happenings: Mutex::default(),
+            closed: AtomicBool::new(false),
         }))
     }
 
@@ -134,6 +138,35 @@ impl EventQueue {
     }
 }
 
+/// Channels that were destroyed lately, whose memory is still theirs.
+///
+/// Programs end by destroying their channel while the thread that waits on it goes round once more, as `rping` does. It waits for ever, as one
+/// does that was waiting before; freed memory could have it fail, and make that the program's exit status.
+static LEAVING: Mutex<VecDeque<CPointer<rdma_event_channel>>> = Mutex::new(VecDeque::new());
+/// How many of them there are.
+const LEAVING_AT_MOST: usize = 8;
+
+/// # Safety
+/// `channel` is NULL or a live channel.
+unsafe fn destroy(channel: *mut rdma_event_channel) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    let queue = unsafe { queue(channel) }?;
+    if queue.closed.swap(true, Ordering::AcqRel) {
+        return Err(Errno::EINVAL);
+    }
+    let oldest = {
+        let mut leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
+        leaving.push_back(CPointer(channel));
+        let full = leaving.len() > LEAVING_AT_MOST;
+        if full { leaving.pop_front() } else { None }
+    };
+    if let Some(oldest) = oldest {
+        // SAFETY: destroyed long ago, and in the list once.
+        drop(unsafe { Object::<Arc<EventQueue>>::release(oldest.0) });
+    }
+    Ok(())
+}
+
 /// The queue behind a channel.
 ///
 /// # Safety
@@ -150,7 +183,9 @@ pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_c
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     entry((), || {
         // SAFETY: the program passes a live channel and does not use it any more.
-        drop(unsafe { Object::<Arc<EventQueue>>::release(channel) });
+        if let Err(errno) = unsafe { destroy(channel) } {
+            errno.set();
+        }
     });
 }
 
