@@ -342,7 +342,11 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
                 .map(|(index, gid)| entry_of(index, gid))
                 .collect()
         });
-        for entry in found.iter().take(max_entries) {
+        // As the kernel has it: all of the table or nothing.
+        if found.len() > max_entries {
+            return Err(Errno::EINVAL);
+        }
+        for entry in &found {
             // SAFETY: the program provides `max_entries` times `size` bytes, and `written` is below `max_entries`.
             let to = unsafe { entries.byte_add(written * size) };
             // SAFETY: `size` bytes from there on are the program's.

@@ -1,9 +1,9 @@
 //! Memory windows: `ibv_alloc_mw(3)`, `ibv_bind_mw(3)`.
 
 use crate::abi::{
-    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
-    IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_SEND_FENCE, IBV_SEND_SIGNALED, ibv_mr,
-    ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_SEND_FENCE,
+    IBV_SEND_SIGNALED, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp,
 };
 use crate::errno;
 use crate::ffi::{Facade, Object, errno_value, load, pointer};
@@ -26,16 +26,18 @@ impl Facade for Window {
     const TAG: u32 = 0x6471_776d;
 }
 
-/// The rights that a window may give, and whether its addresses begin at zero.
+/// The rights that a window may give, and whether its addresses begin at zero. Programs also ask for local rights, which are
+/// the region's.
 fn rights(flags: c_uint) -> Result<(Access, bool), Errno> {
     let known = [
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
     ];
-    let all = known
-        .iter()
-        .fold(IBV_ACCESS_ZERO_BASED, |all, (flag, _)| all | flag);
+    let all = known.iter().fold(
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED,
+        |all, (flag, _)| all | flag,
+    );
     if flags & !all != 0 {
         return Err(Errno::EINVAL);
     }
@@ -166,13 +168,14 @@ pub(crate) unsafe extern "C" fn bind_mw(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::IBV_ACCESS_LOCAL_WRITE;
+    use crate::abi::IBV_ACCESS_MW_BIND;
 
     #[test]
     fn windows_give_remote_rights_only() {
         let both = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED;
         assert_eq!(rights(both), Ok((Access::REMOTE_WRITE, true)));
         assert_eq!(rights(0), Ok((Access::empty(), false)));
-        assert_eq!(rights(IBV_ACCESS_LOCAL_WRITE), Err(Errno::EINVAL));
+        assert_eq!(rights(IBV_ACCESS_LOCAL_WRITE), Ok((Access::empty(), false)));
+        assert_eq!(rights(IBV_ACCESS_MW_BIND), Err(Errno::EINVAL));
     }
 }

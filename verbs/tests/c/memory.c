@@ -202,7 +202,7 @@ static void windows(void)
 	};
 	CHECK(ibv_post_send(to, &wrong, &bad) == EINVAL && bad == &wrong);
 	wrong.bind_mw.rkey = key;
-	wrong.bind_mw.bind_info.mw_access_flags = IBV_ACCESS_LOCAL_WRITE;
+	wrong.bind_mw.bind_info.mw_access_flags = IBV_ACCESS_MW_BIND;
 	CHECK(ibv_post_send(to, &wrong, &bad) == EINVAL);
 	bind_second(mw, key, memory + ROOM - 32, 64, IBV_ACCESS_REMOTE_WRITE);
 	struct ibv_wc wc = next_of(cq);

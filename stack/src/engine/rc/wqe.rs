@@ -121,6 +121,8 @@ impl RcSendWqe {
         status: WcStatus,
         completions: &mut impl CompletionSink,
     ) {
+        // First, so that who sees the completion finds the place free.
+        completions.retired();
         if self.signaled || status != WcStatus::Success {
             completions.sent(Wc {
                 status,
@@ -128,7 +130,6 @@ impl RcSendWqe {
                 ..Wc::new(self.wr_id, self.opcode(), qpn)
             });
         }
-        completions.retired();
     }
 
     fn opcode(&self) -> WcOpcode {
@@ -302,5 +303,45 @@ impl SendQueue {
     /// Number of the first one.
     pub(super) const fn first(&self) -> u64 {
         self.first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AsyncEvent;
+
+    /// What was told, in order.
+    #[derive(Debug, Default)]
+    struct Told(Vec<&'static str>);
+
+    impl CompletionSink for Told {
+        fn sent(&mut self, _: Wc) {
+            self.0.push("sent");
+        }
+        fn received(&mut self, _: Wc) {}
+        fn segment(&mut self, _: Wc) -> bool {
+            false
+        }
+        fn retired(&mut self) {
+            self.0.push("retired");
+        }
+        fn event(&mut self, _: AsyncEvent) {}
+    }
+
+    #[test]
+    fn the_place_is_free_before_the_completion_can_be_seen() {
+        let wqe = RcSendWqe {
+            wr_id: 1,
+            work: RcWork::Send { invalidate: None },
+            data: RcData::Sges(SgeList::new()),
+            length: 0,
+            signaled: true,
+            solicited: false,
+            fence: false,
+        };
+        let mut told = Told::default();
+        wqe.complete(1, WcStatus::Success, &mut told);
+        assert_eq!(told.0, ["retired", "sent"]);
     }
 }

@@ -377,6 +377,8 @@ fn complete(
     (valid, vendor_error): (u32, u32),
     completions: &mut impl CompletionSink,
 ) {
+    // First, so that who sees the completion finds the place free.
+    completions.retired();
     if wqe.signaled || status != WcStatus::Success {
         completions.sent(Wc {
             status,
@@ -385,7 +387,6 @@ fn complete(
             ..Wc::new(wqe.wr_id, WcOpcode::RdmaRead, qpn)
         });
     }
-    completions.retired();
 }
 
 impl<C: CompletionSink> ReadSink<SendWqe> for Finisher<'_, C> {

@@ -398,6 +398,8 @@ impl SendQueue {
         let Some(wqe) = self.posted.pop_front() else {
             return;
         };
+        // First, so that who sees the completion finds the place free.
+        completions.retired();
         if wqe.signaled || status != WcStatus::Success {
             let opcode = match wqe.operation {
                 Operation::Send { .. } => WcOpcode::Send,
@@ -411,7 +413,6 @@ impl SendQueue {
                 ..Wc::new(wqe.wr_id, opcode, qpn)
             });
         }
-        completions.retired();
     }
 
     pub(super) fn flush(&mut self, qpn: u32, completions: &mut impl CompletionSink) {
