@@ -152,8 +152,14 @@ fn tell(Happening { id, what }: Happening) -> Option<*mut rdma_cm_event> {
 }
 
 fn make(id: Arc<Id>, told: Told) -> *mut rdma_cm_event {
-    let private_data = told.private_data.into_boxed_slice();
-    let (data, data_len) = if private_data.is_empty() {
+    /// More than any message of InfiniBand carries.
+    const READABLE: usize = 256;
+    let mut private_data = told.private_data;
+    let said = private_data.len();
+    // On InfiniBand private data comes with all that the message had room for, zero where nothing was said, and programs look beyond what was.
+    private_data.resize(said.max(READABLE), 0);
+    let private_data = private_data.into_boxed_slice();
+    let (data, data_len) = if said == 0 {
         // The context of a join stands in the same place.
         let context = match told.param {
             Param::Connection(_) => ptr::null(),
@@ -162,7 +168,7 @@ fn make(id: Arc<Id>, told: Told) -> *mut rdma_cm_event {
         (context, 0)
     } else {
         // Startup frames carry more than the C struct can say.
-        let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
+        let len = u8::try_from(said).unwrap_or(u8::MAX);
         (private_data.as_ptr().cast(), len)
     };
     let param = match told.param {

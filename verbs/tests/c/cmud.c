@@ -173,6 +173,9 @@ static struct rdma_cm_id *asked(struct rdma_cm_id *listener, const char *text)
 	CHECK(rdma_get_peer_addr(id)->sa_family == here.ss_family);
 	CHECK(event->param.ud.private_data_len == strlen(text));
 	CHECK(memcmp(event->param.ud.private_data, text, strlen(text)) == 0);
+	/* What IB fills up with zeros, a string too. */
+	if (*text)
+		CHECK(((const char *)event->param.ud.private_data)[strlen(text)] == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	return id;
 }
