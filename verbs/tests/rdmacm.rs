@@ -44,12 +44,13 @@ fn rping() {
     everywhere(
         "rping",
         &[
-            End::server("rping -s -a {server} -p {port} -C 10 -v -V -S 1500")
+            End::server("rping -s -a {server} -p {port} -C 10 -v -V -S 200")
                 .says(DATA)
                 .complains(&["server DISCONNECT EVENT"]),
-            End::client("rping -c -a {server} -p {port} -C 10 -v -V -S 1500")
+            // It may be gone before its other thread tells of the end.
+            End::client("rping -c -a {server} -p {port} -C 10 -v -V -S 200")
                 .says(DATA)
-                .complains(&["client DISCONNECT EVENT"]),
+                .complains(&[]),
         ],
     );
 }
@@ -77,10 +78,10 @@ fn rping_with_queue_pairs_of_its_own() {
 
 #[test]
 fn rping_with_eight_clients() {
-    const CLIENT: End = End::client("rping -c -a {server} -p {port} -C 100 -v -V -S 1000")
+    const CLIENT: End = End::client("rping -c -a {server} -p {port} -C 100 -v -V -S 200")
         .says(DATA)
         .complains(&[]);
-    let server = End::server("rping -s -P -a {server} -p {port} -S 1000")
+    let server = End::server("rping -s -P -a {server} -p {port} -S 200")
         .complains(&[])
         .finish(Finish::Stopped);
     let mut ends = vec![server];
