@@ -392,7 +392,7 @@ impl UdQp {
     }
 
     /// The oldest entry of the error queue: what peers and the network reported of messages sent earlier. The queue keeps 256 entries. When it
-    /// turns non-empty, [`AsyncEvent::ErrorQueue`] is raised.
+    /// turns non-empty, [`AsyncEvent::ErrorQueue`](crate::AsyncEvent::ErrorQueue) is raised.
     #[must_use]
     pub fn poll_error(&self) -> Option<ErrorEntry> {
         self.shared.run(|inner| inner.engine.poll_error())
