@@ -190,7 +190,7 @@ impl ConnectionChannel {
 
     /// Begins to connect a QP, as MPA Initiator. What comes of it is an event within [`MpaConfig::startup_timeout`]; TCP has at most five seconds of it
     /// to reach the peer. A peer that closes upon an enhanced request may know revision 1 only, and is asked again as
-    /// [`MpaConfig::fall_back`] has it.
+    /// [`MpaConfig::fall_back`] has it. Where nobody listens yet, TCP is asked again for a third of a second.
     ///
     /// # Errors
     /// [`ConnectError::State`] if the QP has or had a connection or one is on its way, [`ConnectError::Tcp`] where TCP says no at once.

@@ -350,6 +350,67 @@ fn nobody_there_and_rejections_are_told_and_the_queue_pair_stays_usable() {
     );
 }
 
+/// Programs tell their port first and listen on it then.
+#[test]
+fn who_listens_a_moment_later_is_reached() {
+    let (client, server) = (Side::new(), Side::new());
+    let reserved = TcpListener::bind(ANY).unwrap();
+    let to = reserved.local_addr().unwrap();
+    drop(reserved);
+    let mpa = MpaConfig::default();
+    let qp = client.qp();
+    client.channel.connect(&qp, to, &mpa, b"", 1).unwrap();
+    // Long enough for a refusal or two.
+    assert!(
+        client
+            .channel
+            .next_event(Duration::from_millis(10))
+            .is_none()
+    );
+    let _listener = server.channel.listen(to, mpa, 7).unwrap();
+    // Nobody else waits on the client's side.
+    let event = loop {
+        let _not_yet = client.channel.next_event(Duration::from_millis(1));
+        if let Some(event) = server.channel.next_event(Duration::from_millis(1)) {
+            break event;
+        }
+    };
+    assert!(matches!(event, ConnectionEvent::Request { context: 7, .. }));
+}
+
+/// One that is to be asked again is given up like any other.
+#[test]
+fn a_refused_attempt_can_be_given_up() {
+    let client = Side::new();
+    let reserved = TcpListener::bind(ANY).unwrap();
+    let to = reserved.local_addr().unwrap();
+    drop(reserved);
+    let (qp, mpa) = (client.qp(), MpaConfig::default());
+    client.channel.connect(&qp, to, &mpa, b"", 1).unwrap();
+    assert!(
+        client
+            .channel
+            .next_event(Duration::from_millis(10))
+            .is_none()
+    );
+    client.channel.cancel(1);
+    assert!(
+        client
+            .channel
+            .next_event(Duration::from_millis(500))
+            .is_none()
+    );
+    // It is free for another.
+    client.channel.connect(&qp, to, &mpa, b"", 2).unwrap();
+    let ConnectionEvent::Failed { context, error, .. } = client.next() else {
+        panic!("not a failure");
+    };
+    assert_eq!(context, 2);
+    assert!(
+        matches!(error, ConnectError::Tcp(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
+    );
+}
+
 #[test]
 fn a_queue_pair_may_go_before_its_connection_comes() {
     let (client, server) = (Side::new(), Side::new());

@@ -59,6 +59,8 @@ pub(crate) struct Cm {
 struct Callers {
     next: u64,
     waiting: FxHashMap<u64, Box<Calling>>,
+    /// Those that were refused, and when they are to ask whom again.
+    refused: Vec<(Instant, Box<Calling>, SocketAddr)>,
 }
 
 /// An attempt to connect, and what is needed for another.
@@ -70,6 +72,22 @@ struct Calling {
     private_data: Vec<u8>,
     /// Until when the attempts may take.
     until: Option<Instant>,
+    /// How often nobody listened.
+    refusals: u32,
+}
+
+/// Programs tell each other a port and begin to listen on it a moment later, or close a listener and open the next one: TCP is asked so often again
+/// after it said that nobody listens, first after [`FIRST_PAUSE`] and each time after twice as long, 315 ms in all.
+const MAX_REFUSALS: u32 = 6;
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+
+impl Calling {
+    /// What is left of the time that the attempts may take.
+    fn time_left(&self) -> Duration {
+        self.until.map_or(Duration::ZERO, |until| {
+            until.saturating_duration_since(clock::now())
+        })
+    }
 }
 
 /// What is told of a connection that was accepted, when it begins.
@@ -142,6 +160,7 @@ impl Cm {
             mpa: mpa.clone(),
             private_data: private_data.to_vec(),
             until: clock::now().checked_add(mpa.startup_timeout),
+            refusals: 0,
         });
         let socket = from.map(|it| it.socket);
         self.begin(calling, socket, to).map_err(|(error, calling)| {
@@ -171,25 +190,64 @@ impl Cm {
     }
 
     /// Asks once more, in another way, where the first way was perhaps not understood. Gives back the caller where there is no other way, or no time.
-    fn call_again(&self, mut calling: Box<Calling>, to: SocketAddr) -> Result<(), Box<Calling>> {
-        let left = calling.until.map_or(Duration::ZERO, |until| {
-            until.saturating_duration_since(clock::now())
-        });
+    fn call_in_another_way(
+        &self,
+        mut calling: Box<Calling>,
+        to: SocketAddr,
+    ) -> Result<(), Box<Calling>> {
         // RFC 6581 §10: a peer that closes upon an enhanced Request may know revision 1 only.
-        let Some(mpa) = calling.mpa.fall_back().filter(|_| !left.is_zero()) else {
+        let Some(mpa) = calling.mpa.fall_back() else {
             return Err(calling);
         };
+        calling.mpa = mpa;
+        self.call_again(calling, to)
+    }
+
+    /// Asks once more. Gives back the caller where there is no time.
+    fn call_again(&self, mut calling: Box<Calling>, to: SocketAddr) -> Result<(), Box<Calling>> {
+        calling.mpa.startup_timeout = calling.time_left();
+        if calling.mpa.startup_timeout.is_zero() {
+            return Err(calling);
+        }
         let from = match calling.from.map(|(on, options)| tcp::bind(on, options)) {
             Some(Ok(socket)) => Some(socket),
             Some(Err(_)) => return Err(calling),
             None => None,
         };
-        calling.mpa = MpaConfig {
-            startup_timeout: left,
-            ..mpa
-        };
         self.begin(calling, from, to)
             .map_err(|(_, calling)| calling)
+    }
+
+    /// Asks once more in a moment, if somebody may listen then.
+    fn call_later(&self, mut calling: Box<Calling>, to: SocketAddr) -> Result<(), Box<Calling>> {
+        let pause = FIRST_PAUSE * (1 << calling.refusals);
+        if calling.refusals == MAX_REFUSALS || calling.time_left() <= pause {
+            return Err(calling);
+        }
+        calling.refusals += 1;
+        let at = clock::now() + pause;
+        self.callers.lock().refused.push((at, calling, to));
+        Ok(())
+    }
+
+    /// Asks those again whose time has come.
+    fn call_refused(&self) {
+        let due: Vec<_> = {
+            let mut callers = self.callers.lock();
+            if callers.refused.is_empty() {
+                return;
+            }
+            let now = clock::now();
+            callers
+                .refused
+                .extract_if(.., |(at, ..)| *at <= now)
+                .collect()
+        };
+        for (_, calling, to) in due {
+            if let Err(calling) = self.call_again(calling, to) {
+                self.failed(&calling.caller, to, ConnectError::Tcp(refused()));
+            }
+        }
     }
 
     /// Gives up what was begun under a number.
@@ -206,6 +264,12 @@ impl Cm {
                 calling.caller.qp.unclaim(calling.caller.claimed);
             }
             self.startups.abandon(id);
+        }
+        let refused = callers
+            .refused
+            .extract_if(.., |(_, calling, _)| calling.caller.context == context);
+        for (_, calling, _) in refused {
+            calling.caller.qp.unclaim(calling.caller.claimed);
         }
     }
 
@@ -244,11 +308,16 @@ impl Cm {
         let Some(mut calling) = self.callers.lock().waiting.remove(&over.context) else {
             return;
         };
-        if over.outcome.was_closed() {
-            match self.call_again(calling, over.peer) {
-                Ok(()) => return,
-                Err(unchanged) => calling = unchanged,
-            }
+        let again = if over.outcome.was_closed() {
+            self.call_in_another_way(calling, over.peer)
+        } else if over.outcome.was_refused() {
+            self.call_later(calling, over.peer)
+        } else {
+            Err(calling)
+        };
+        match again {
+            Ok(()) => return,
+            Err(unchanged) => calling = unchanged,
         }
         let caller = calling.caller;
         let (context, peer) = (caller.context, over.peer);
@@ -263,14 +332,20 @@ impl Cm {
                 return;
             }
             Ok(Err(rejection)) => ConnectionEvent::Rejected { context, rejection },
-            Err(error) => ConnectionEvent::Failed {
-                context,
-                peer,
-                error,
-            },
+            Err(error) => return self.failed(&caller, peer, error),
         };
         caller.qp.unclaim(caller.claimed);
         self.queue.push(happened);
+    }
+
+    /// Nothing came of an attempt.
+    fn failed(&self, caller: &Caller, peer: SocketAddr, error: ConnectError) {
+        caller.qp.unclaim(caller.claimed);
+        self.queue.push(ConnectionEvent::Failed {
+            context: caller.context,
+            peer,
+            error,
+        });
     }
 
     /// What happened first and was not taken yet.
@@ -315,10 +390,13 @@ impl Connecting for Cm {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.startups.poll_timeout()
+        let callers = self.callers.lock();
+        let refused = callers.refused.iter().map(|(at, ..)| *at);
+        refused.chain(self.startups.poll_timeout()).min()
     }
 
     fn progress(&self) {
+        self.call_refused();
         self.startups.progress();
         while let Some(over) = self.startups.take() {
             if over.inbound {
@@ -328,6 +406,11 @@ impl Connecting for Cm {
             }
         }
     }
+}
+
+/// What TCP said of a peer that does not listen.
+fn refused() -> io::Error {
+    io::Error::from_raw_os_error(nix::libc::ECONNREFUSED)
 }
 
 /// Links a QP with the connection that is up.

@@ -64,6 +64,11 @@ impl Outcome {
             Self::Failed(Failure::Mpa(Error::ClosedInStartup | Error::TcpLost))
         )
     }
+
+    /// Whether nobody listened.
+    pub(crate) fn was_refused(&self) -> bool {
+        matches!(self, Self::Failed(Failure::Tcp(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
 }
 
 /// Why a startup failed.
@@ -280,6 +285,10 @@ impl Startups {
         context: u64,
     ) -> io::Result<ListenerId> {
         let mut table = self.table.lock();
+        // Who cannot turn anybody away must not listen: its clients would wait for nothing.
+        if table.spare.is_none() {
+            table.spare = Some(tcp::spare()?);
+        }
         let entry = table.entries.vacant_entry();
         let key = entry.key();
         let event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
@@ -291,9 +300,6 @@ impl Startups {
             half_open: 0,
             full: false,
         }));
-        if table.spare.is_none() {
-            table.spare = tcp::spare();
-        }
         Ok(ListenerId(key))
     }
 
@@ -412,7 +418,7 @@ impl Startups {
                     if table.spare.take().is_some() {
                         // Who was not taken is turned away, and need not wait for nothing.
                         drop(tcp::try_accept(&listener.listener));
-                        table.spare = tcp::spare();
+                        table.spare = tcp::spare().ok();
                     }
                     return;
                 }

@@ -130,10 +130,10 @@ pub(crate) fn listen_on(socket: Socket, backlog: i32) -> io::Result<TcpListener>
 }
 
 /// A descriptor that is held back: given up, it is the one with which a connection can still be turned away when there is no other.
-pub(crate) fn spare() -> Option<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM.cloexec(), None).ok()?;
+pub(crate) fn spare() -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.cloexec(), None)?;
     own_sockets::note(&socket);
-    Some(socket)
+    Ok(socket)
 }
 
 /// Accepts a connection, if one waits.
