@@ -59,6 +59,11 @@ fn source_lid(source: SocketAddr) -> u16 {
     }
 }
 
+/// The service level of a datagram with an IPv4 header. RoCE has none, and mlx5 devices say there what kind of header
+/// they received: UCX looks for 4 octets of address in the header instead of 16 if it says IPv4, and takes no datagram
+/// otherwise.
+const SL_OF_IPV4: u8 = 2;
+
 /// A completion as C programs see it.
 pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
     let grh = wc.grh && wc.status == WcStatus::Success;
@@ -88,7 +93,10 @@ pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
         wc_flags: flags,
         pkey_index: 0,
         slid: wc.source.map_or(0, source_lid),
-        sl: 0,
+        sl: match wc.source {
+            Some(source) if grh && source.ip().to_canonical().is_ipv4() => SL_OF_IPV4,
+            Some(_) | None => 0,
+        },
         dlid_path_bits: 0,
     })
 }

@@ -192,31 +192,3 @@ fn a_killed_rping() {
         session::run(&scene, Family::V4, &[server, CLIENT.finish(killed)]);
     }
 }
-
-/// Twenty times in a row, without one failure.
-#[test]
-fn rping_again_and_again() {
-    again_and_again(20);
-}
-
-#[test]
-#[ignore = "a hundred connections, ten seconds"]
-fn soak_rping_again_and_again() {
-    again_and_again(100);
-}
-
-fn again_and_again(times: usize) {
-    const RPING: &[End] = &[
-        End::server("rping -s -a {server} -p {port} -C 10 -v -V")
-            .says(&["server ping data: rdma-ping-9"])
-            .complains(&["DISCONNECT EVENT"]),
-        End::client("rping -c -a {server} -p {port} -C 10 -v -V")
-            .says(&["ping data: rdma-ping-9"])
-            .complains(&["DISCONNECT EVENT"]),
-    ];
-    if let Some(scene) = scene("rping_again_and_again", Place::Loopback) {
-        for _ in 0..times {
-            session::run(&scene, Family::V4, RPING);
-        }
-    }
-}

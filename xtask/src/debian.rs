@@ -67,6 +67,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian, Name::Interop],
     },
     Package {
+        name: "qperf",
+        proof: Proof::Program("qperf"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "ucx-utils",
         proof: Proof::Program("ucx_info"),
         groups: &[Name::Debian],

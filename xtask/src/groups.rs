@@ -87,6 +87,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-verbs", "rdmacm", Name::Debian),
     ("dgiwarp-verbs", "errors", Name::Debian),
     ("dgiwarp-verbs", "linking", Name::Debian),
+    ("dgiwarp-verbs", "others", Name::Debian),
     ("dgiwarp-verbs", "paths", Name::Debian),
     ("dgiwarp-verbs", "rdmacm_ud", Name::Debian),
     ("dgiwarp-conform", "siw", Name::Interop),
