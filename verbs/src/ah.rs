@@ -88,7 +88,14 @@ pub(crate) fn handle(
 ) -> Result<AddressHandle, Errno> {
     let to = context.with_gids(|gids| resolve(attr, gids))?;
     let handle = domain.pd.create_ah_from(to.address, to.scope, to.source);
-    handle.map_err(|error| errno::of_create(&error))
+    let handle = handle.map_err(|error| errno::of_create(&error))?;
+    // Messages to a single host go as far as it takes; those to a group no further than the program says, and by default not through routers.
+    match attr.grh.hop_limit {
+        1.. if attr.is_global != 0 && handle.is_group() => {
+            Ok(handle.with_hop_limit(attr.grh.hop_limit))
+        }
+        _ => Ok(handle),
+    }
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_ah(

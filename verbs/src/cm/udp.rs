@@ -164,9 +164,12 @@ pub(crate) fn tell(id: &Arc<Id>, event: ServiceEvent) -> Option<Told> {
             let mut inner = id.lock();
             inner.state = State::Connected;
             let (local, peer) = inner.local.zip(inner.peer)?;
+            let tos = inner.options.tos;
             drop(inner);
             let mut told = Told::new(EventType::Established, 0);
-            told.param = Param::Datagram(datagram(local, peer.ip(), qp));
+            let mut param = datagram(local, peer.ip(), qp);
+            param.ah_attr.grh.traffic_class = tos.unwrap_or(0);
+            told.param = Param::Datagram(param);
             told.private_data = private_data;
             Some(told)
         }

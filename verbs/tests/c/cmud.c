@@ -3,12 +3,16 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 #include <infiniband/ib.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
@@ -405,6 +409,50 @@ static struct ibv_ah *join(struct rdma_cm_id *id, struct sockaddr *to, int send_
 	return ah;
 }
 
+/* How far a message goes that is sent with these attributes: the hop limit that it has when a plain socket gets it. */
+static int hop_limit_of(struct rdma_cm_id *sender, struct ibv_mr *mr, struct ibv_ah_attr *attr)
+{
+	int on = 1, ttl = -1, fd = socket(AF_INET, SOCK_DGRAM, 0);
+	struct sockaddr_in at = *(struct sockaddr_in *)&group;
+	struct ip_mreqn membership = { .imr_multiaddr = at.sin_addr, .imr_address = ((struct sockaddr_in *)&here)->sin_addr };
+	at.sin_port = htons(18514);
+	CHECK(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0);
+	CHECK(bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
+	CHECK(setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof(membership)) == 0);
+	CHECK(setsockopt(fd, IPPROTO_IP, IP_RECVTTL, &on, sizeof(on)) == 0);
+	struct ibv_ah *ah = ibv_create_ah(sender->pd, attr);
+	CHECK(ah);
+	send_to(sender, mr, ah, 0xffffff, RDMA_UDP_QKEY, "how far");
+	char room[64], control[64];
+	struct iovec piece = { room, sizeof(room) };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = control,
+				  .msg_controllen = sizeof(control) };
+	struct pollfd readable = { .fd = fd, .events = POLLIN };
+	CHECK(poll(&readable, 1, 20000) == 1 && recvmsg(fd, &message, 0) > 0);
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
+		if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TTL)
+			memcpy(&ttl, CMSG_DATA(c), sizeof(ttl));
+	CHECK(ibv_destroy_ah(ah) == 0 && close(fd) == 0);
+	return ttl;
+}
+
+static void hop_limits(struct sockaddr *to)
+{
+	struct rdma_cm_id *sender = bound();
+	struct ibv_mr *mr = mr_of(sender);
+	CHECK(rdma_join_multicast(sender, to, NULL) == 0);
+	struct rdma_cm_event *event = next(RDMA_CM_EVENT_MULTICAST_JOIN, 0);
+	struct ibv_ah_attr attr = event->param.ud.ah_attr;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(hop_limit_of(sender, mr, &attr) == 1);
+	attr.grh.hop_limit = 7;
+	CHECK(hop_limit_of(sender, mr, &attr) == 7);
+	attr.grh.hop_limit = 0;
+	CHECK(hop_limit_of(sender, mr, &attr) == 1);
+	CHECK(ibv_dereg_mr(mr) == 0);
+	destroy(sender);
+}
+
 /* Two members get what a third sends, until one leaves. */
 static void groups(struct sockaddr *to)
 {
@@ -540,6 +588,8 @@ int main(int argc, char **argv)
 	if (strncmp(argv[1], "127.", 4) != 0)
 		blocked((struct sockaddr *)&group);
 	bad_groups();
+	if (here.ss_family == AF_INET)
+		hop_limits((struct sockaddr *)&group);
 
 	rdma_destroy_event_channel(channel);
 	puts("ok");
