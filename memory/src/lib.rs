@@ -8,6 +8,7 @@
 //!   copied in ([`place`](RegionSlice::place)), copied out, checksummed, or handed to the kernel;
 //! - [`socket::send`], the vectored socket call that sends bytes where they lie;
 //! - [`tcp_progress`], which tells how far a TCP connection is;
+//! - [`move_up`], which gives a descriptor a high number;
 //! - [`check_mapped`], which tells whether a C program's range can be registered.
 //!
 //! # What concurrent access means here
@@ -26,6 +27,7 @@
 
 mod access;
 mod buffer;
+mod descriptor;
 mod mapped;
 mod region;
 pub mod socket;
@@ -33,6 +35,7 @@ mod tcp_info;
 
 pub use access::Access;
 pub use buffer::Buffer;
+pub use descriptor::move_up;
 pub use mapped::{MappedError, check_mapped};
 pub use region::{AtomicError, OutOfBounds, Region, RegionSlice};
 pub use tcp_info::{TcpProgress, tcp_progress};

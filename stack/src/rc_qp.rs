@@ -307,6 +307,10 @@ impl RcQp {
             attr.options.unwrap_or(rnic.config.rc),
         );
         if let Some(pairings) = &pairings {
+            // Nobody could be told later, when it is connected in the background; who connects otherwise is told then.
+            shared
+                .keep_place()
+                .map_err(Error::system("no descriptor is left for a connection"))?;
             pairings.enter(number, pd.id, &shared);
         }
         let entry = rnic.statistics.begin("rc", number, &shared);

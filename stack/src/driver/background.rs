@@ -6,7 +6,8 @@
 //! A thread that sleeps on a socket costs every arriving datagram a wake-up, so the thread *learns* which queues are polled: see
 //! [`watch`](super::watch). Those it looks at only now and then, to find out whether their program stopped polling.
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -264,6 +265,11 @@ impl Background {
             let _ = poll(&mut [], PollTimeout::from(1u8));
         }
         self.departures.wait(deadline);
+    }
+
+    /// A descriptor that is held for somebody who will need one.
+    pub(crate) fn hold_descriptor(&self) -> io::Result<OwnedFd> {
+        self.wake.as_fd().try_clone_to_owned()
     }
 
     /// Makes the thread look now.

@@ -1,9 +1,10 @@
 //! Which descriptors of the process are sockets of this crate's: a child that forks off has to let go of them, or it would keep ports, and
 //! connections that its parent thinks closed.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use dgiwarp_memory::move_up;
 use nix::sys::stat::fstat;
 
 /// Descriptors that are kept in mind; those above stay open in children.
@@ -15,8 +16,18 @@ static INODES: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
 /// Entries from here on are 0.
 static END: AtomicUsize = AtomicUsize::new(0);
 
+/// Descriptors below are the program's: `select(2)` cannot take others.
+const LEAST: RawFd = 1024;
+
+/// Takes a new socket of this crate's over: gives it a high number where that is allowed, and keeps it in mind.
+pub(crate) fn adopt<S: Into<OwnedFd> + From<OwnedFd>>(socket: S) -> S {
+    let fd = move_up(socket.into(), LEAST);
+    note(&fd);
+    fd.into()
+}
+
 /// Keeps a socket in mind.
-pub(crate) fn note(socket: impl AsFd) {
+fn note(socket: impl AsFd) {
     let fd = socket.as_fd();
     let (Ok(index), Ok(status)) = (usize::try_from(fd.as_raw_fd()), fstat(fd)) else {
         return;
@@ -50,6 +61,9 @@ mod tests {
         let entry = (socket.as_raw_fd(), fstat(&socket).unwrap().st_ino);
         assert!(!own_sockets().any(|it| it == entry));
         note(&socket);
+        assert!(own_sockets().any(|it| it == entry));
+        let socket = adopt(socket);
+        let entry = (socket.as_raw_fd(), fstat(&socket).unwrap().st_ino);
         assert!(own_sockets().any(|it| it == entry));
     }
 }

@@ -5,13 +5,14 @@ mod ending;
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
 use dgiwarp_memory::tcp_progress;
+use parking_lot::Mutex;
 
 use super::background::Background;
 use super::cm::{Beginning, CmQueue};
@@ -117,6 +118,8 @@ pub(crate) struct RcShared {
     claimed: AtomicBool,
     /// How often the QP was reset.
     life: AtomicU32,
+    /// The place of the socket to come.
+    place: Mutex<Option<OwnedFd>>,
 }
 
 /// A QP is claimed for a connection, until it is reset.
@@ -168,6 +171,7 @@ impl RcShared {
             over: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
             life: AtomicU32::new(0),
+            place: Mutex::new(None),
         })
     }
 
@@ -202,9 +206,20 @@ impl RcShared {
     /// Claims the QP for a connection, if it is free.
     pub(crate) fn claim(&self) -> Option<Claimed> {
         let free = !self.claimed.swap(true, Ordering::AcqRel);
-        free.then(|| Claimed {
-            life: self.life.load(Ordering::Acquire),
+        free.then(|| {
+            // The connection takes it.
+            drop(self.place.lock().take());
+            Claimed {
+                life: self.life.load(Ordering::Acquire),
+            }
         })
+    }
+
+    /// Keeps a descriptor for the connection, so that who makes more QPs than the process may have sockets is told so.
+    pub(crate) fn keep_place(&self) -> io::Result<()> {
+        let place = self.background().hold_descriptor()?;
+        *self.place.lock() = Some(place);
+        Ok(())
     }
 
     /// Whether it is.

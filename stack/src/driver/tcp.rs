@@ -46,12 +46,11 @@ pub(crate) fn connect_on(socket: Socket, to: SocketAddr) -> io::Result<TcpStream
 }
 
 fn open(family: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(
+    let socket = own_sockets::adopt(Socket::new(
         Domain::for_address(family),
         Type::STREAM,
         Some(Protocol::TCP),
-    )?;
-    own_sockets::note(&socket);
+    )?);
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
@@ -132,8 +131,7 @@ pub(crate) fn listen_on(socket: Socket, backlog: i32) -> io::Result<TcpListener>
 /// A descriptor that is held back: given up, it is the one with which a connection can still be turned away when there is no other.
 pub(crate) fn spare() -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.cloexec(), None)?;
-    own_sockets::note(&socket);
-    Ok(socket)
+    Ok(own_sockets::adopt(socket))
 }
 
 /// Accepts a connection, if one waits.
@@ -151,7 +149,7 @@ pub(crate) fn try_accept(listener: &TcpListener) -> io::Result<Option<(TcpStream
 }
 
 fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
-    own_sockets::note(&stream);
+    let stream = own_sockets::adopt(stream);
     // RFC 5044 §5.1: FPDUs leave when they are made, one to a TCP segment if they are that large.
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;

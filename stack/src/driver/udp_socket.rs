@@ -232,7 +232,7 @@ impl UdpSocket {
     fn unbound(address: SocketAddr, receive_buffer: usize) -> io::Result<Self> {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-        own_sockets::note(&socket);
+        let socket = own_sockets::adopt(socket);
         socket.set_nonblocking(true)?;
         if receive_buffer > 0 {
             socket.set_recv_buffer_size(receive_buffer)?;
