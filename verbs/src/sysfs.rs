@@ -14,7 +14,7 @@ pub enum Node {
     /// A file with this text and a newline.
     File(String),
     /// A symbolic link to this path.
-    Link(&'static str),
+    Link(String),
 }
 
 /// Path below the root, without a slash in front, and node. The addresses are those that the host has now.
@@ -33,14 +33,26 @@ pub fn tree() -> Vec<(String, Node)> {
     add(&device, device_files());
     add(&format!("{device}/device"), bus_files());
     add(&format!("{device}/ports/1"), port_files(&gids));
+    // The network interface that the port is: the one with its first address.
+    if let Some(gid) = gids.primary() {
+        let interface = &gid.interface;
+        tree.push((
+            format!("{device}/device/net/{interface}"),
+            Node::Link(format!("/sys/class/net/{interface}")),
+        ));
+    }
     tree
 }
 
 /// A program that opens a device node gets `/dev/null`: a character device that everybody may read and write, and
 /// that refuses every command.
 fn device_nodes() -> Vec<(String, Node)> {
-    let links = ["uverbs0", "rdma_cm"]
-        .map(|name| (format!("dev/infiniband/{name}"), Node::Link("/dev/null")));
+    let links = ["uverbs0", "rdma_cm"].map(|name| {
+        (
+            format!("dev/infiniband/{name}"),
+            Node::Link("/dev/null".to_owned()),
+        )
+    });
     let files = [
         ("sys/class/infiniband_verbs/abi_version", "6"),
         ("sys/class/infiniband_verbs/uverbs0/ibdev", DEVICE_NAME),

@@ -67,6 +67,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian, Name::Interop],
     },
     Package {
+        name: "python3-pyverbs",
+        proof: Proof::File("/usr/share/doc/rdma-core/tests/run_tests.py"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "qperf",
         proof: Proof::Program("qperf"),
         groups: &[Name::Debian],

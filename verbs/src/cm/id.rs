@@ -65,6 +65,15 @@ pub(crate) enum Transport {
 pub(crate) struct Options {
     pub(crate) tos: Option<u8>,
     pub(crate) af_only: bool,
+    /// What queue pairs report; TCP has timers of its own.
+    pub(crate) ack_timeout: Option<u8>,
+}
+
+impl Options {
+    /// The time-out of the queue pair: 4.096 us doubled so many times, about 67 ms unless the program says otherwise.
+    pub(crate) fn timeout(&self) -> u8 {
+        self.ack_timeout.unwrap_or(14)
+    }
 }
 
 /// What changes of an identifier.

@@ -54,11 +54,12 @@ unsafe fn set(
             inner.options.af_only = only != 0;
         }
         (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
-            // SAFETY: the caller's contract. TCP has timers of its own.
+            // SAFETY: the caller's contract.
             let timeout: u8 = unsafe { value(pointer, length) }?;
             if timeout > 31 {
                 return Err(Errno::EINVAL);
             }
+            inner.options.ack_timeout = Some(timeout);
         }
         // The program says which way it found itself: TCP and UDP find theirs.
         (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => {

@@ -147,7 +147,7 @@ impl End {
     }
 
     /// Shows the program that its queue pair has followed.
-    fn follow(&self, state: QpState, depths: Depths) {
+    fn follow(&self, state: QpState, depths: Depths, timeout: u8) {
         let Self::Own(name) = self else {
             return;
         };
@@ -156,6 +156,7 @@ impl End {
                 attributes.state = state;
                 attributes.reliable.max_dest_rd_atomic = depths.responder_resources;
                 attributes.reliable.max_rd_atomic = depths.initiator_depth;
+                attributes.reliable.timeout = timeout;
             };
             // SAFETY: the program's own pointer, in a call of its.
             unsafe { found.qp.follow(found.c, change) };
@@ -362,13 +363,14 @@ pub(crate) fn accept(id: &Arc<Id>, parameters: &Parameters) -> Result<(), Errno>
         return Err(Errno::EINVAL);
     }
     let device = device::device()?;
+    let timeout = inner.options.timeout();
     let tcp = tcp(&mut inner)?;
     let depths = Depths::of(parameters, tcp.asked)?;
     let end = End::choose(id, &device, parameters.qp_num())?;
     let request = tcp.request.take().ok_or(Errno::EINVAL)?;
     let peer = request.peer();
     // From here on posting is for the program to do: what it posts leaves when the peer has sent something.
-    end.follow(QpState::ReadyToSend, depths);
+    end.follow(QpState::ReadyToSend, depths, timeout);
     let accepted = end
         .with_rc(|rc| {
             rc.open();
@@ -451,6 +453,7 @@ pub(crate) fn disconnect(id: &Arc<Id>) -> Result<bool, Errno> {
     if !matches!(was, State::Accepted | State::Connected | State::Over) {
         return Err(Errno::EINVAL);
     }
+    let timeout = inner.options.timeout();
     let tcp = tcp(&mut inner)?;
     if matches!(tcp.end, End::None) {
         return Err(Errno::EINVAL);
@@ -459,7 +462,7 @@ pub(crate) fn disconnect(id: &Arc<Id>) -> Result<bool, Errno> {
     let depths = tcp.asked;
     drop(inner);
     let there = end.with_rc(RcQp::disconnect).is_some();
-    end.follow(QpState::Error, depths);
+    end.follow(QpState::Error, depths, timeout);
     let mut inner = id.lock();
     if let Transport::Tcp(tcp) = &mut inner.transport {
         tcp.end = end;
@@ -492,11 +495,12 @@ fn begun(id: &Arc<Id>, established: Established) -> Option<Told> {
     let mut inner = id.lock();
     inner.state = State::Connected;
     let offset = device::device().map_or(0, |device| device.port_offset);
+    let timeout = inner.options.timeout();
     let tcp = tcp(&mut inner).ok()?;
     tcp.calling = false;
     let local = tcp.end.with_rc(RcQp::local_addr).flatten();
     let depths = Depths::of_mpa(established.negotiation.depths);
-    tcp.end.follow(QpState::ReadyToSend, depths);
+    tcp.end.follow(QpState::ReadyToSend, depths, timeout);
     let event = match (&tcp.end, established.negotiation.role) {
         // The program moves its queue pair itself, and says when it has.
         (End::Named(_) | End::StandIn(_), dgiwarp::MpaRole::Initiator) => {
