@@ -490,6 +490,7 @@ mod tests {
             completion: Completion::Local,
             no_receive: NoReceive::Terminate,
             receive_timeout: Some(Duration::from_millis(70)),
+            outlives_peer: false,
         };
         assert_eq!(config.rc, rc);
         let fault = config.fault.unwrap();

@@ -36,6 +36,9 @@ pub struct RcOptions {
     /// How long it waits. Then the connection ends, and the sender's work request with
     /// [`WcStatus::RnrRetryExceeded`](crate::WcStatus::RnrRetryExceeded). `None`, the default, is no limit.
     pub receive_timeout: Option<Duration>,
+    /// What is posted stays when the peer closes the connection and nothing sent is outstanding: who only receives does not notice, and who sends
+    /// afterwards finds out, as on InfiniBand. Otherwise it is flushed. Default no.
+    pub outlives_peer: bool,
 }
 
 impl Default for RcOptions {
@@ -45,6 +48,7 @@ impl Default for RcOptions {
             completion: Completion::default(),
             no_receive: NoReceive::default(),
             receive_timeout: None,
+            outlives_peer: false,
         }
     }
 }

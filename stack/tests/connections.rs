@@ -13,8 +13,8 @@ use std::time::Duration;
 use common::{Process, role};
 use dgiwarp::{
     Config, ConnectError, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink, Cq,
-    Error, MpaConfig, MpaRevision, Pd, PortOptions, RcEnd, RcQp, RcQpAttr, ReadDepths, RecvWr,
-    Rnic, WcStatus,
+    Error, MpaConfig, MpaRevision, Pd, PortOptions, RcEnd, RcOptions, RcQp, RcQpAttr, ReadDepths,
+    RecvWr, Rnic, WcStatus,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -679,4 +679,54 @@ fn a_sink_is_told_at_once() {
     let event = told.recv_timeout(SOON).unwrap();
     assert!(matches!(event, ConnectionEvent::Request { context: 9, .. }));
     assert!(channel.next_event(Duration::ZERO).is_none());
+}
+
+/// A queue pair that outlives its peer keeps what is posted until its own side ends the connection.
+#[test]
+fn what_is_posted_may_outlive_the_peer() {
+    let (client, server) = (Side::new(), Side::new());
+    let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
+    let (to, mpa) = (listener.local_addr(), MpaConfig::default());
+    let theirs = client.qp();
+    client.channel.connect(&theirs, to, &mpa, b"", 2).unwrap();
+    let ConnectionEvent::Request { request, .. } = server.next() else {
+        panic!("not a request");
+    };
+    let options = RcOptions {
+        outlives_peer: true,
+        ..RcOptions::default()
+    };
+    let attr = RcQpAttr {
+        options: Some(options),
+        ..RcQpAttr::new(&server.cq, &server.cq)
+    };
+    let ours = server.pd.create_rc_qp(&attr).unwrap();
+    let receive = RecvWr {
+        wr_id: 8,
+        sges: &[],
+    };
+    ours.post_recv(&[receive]).unwrap();
+    server
+        .channel
+        .accept(request, &ours, DEPTHS, b"", 3)
+        .unwrap();
+    assert!(matches!(
+        client.next(),
+        ConnectionEvent::Established { context: 2, .. }
+    ));
+    theirs.disconnect();
+    assert!(matches!(
+        server.next(),
+        ConnectionEvent::Disconnected {
+            context: 3,
+            end: RcEnd::PeerLeft
+        }
+    ));
+    assert_eq!(server.cq.poll_one().unwrap(), None);
+    assert!(!ours.is_over());
+    ours.disconnect();
+    let wc = server.cq.wait(SOON).unwrap().unwrap();
+    assert_eq!((wc.wr_id, wc.status), (8, WcStatus::Flushed));
+    assert!(ours.is_over());
+    assert!(!server.has_event());
 }

@@ -59,6 +59,7 @@ pub(crate) fn read() -> (Config, Vec<String>) {
 /// An RNIC does what the RFCs have, unless a variable that is set says otherwise: completion is local, a Send without a receive ends the connection,
 /// and nobody is greeted.
 fn behave_as(persona: Persona, options: &mut RcOptions, is_set: impl Fn(&str) -> bool) {
+    options.outlives_peer = persona == Persona::Roce;
     if persona != Persona::Iwarp {
         return;
     }
@@ -104,7 +105,11 @@ mod tests {
             behave_as(persona, &mut options, |name| set.contains(&name));
             options
         };
-        assert_eq!(behaves(Persona::Roce, &[]), default);
+        let outliving = RcOptions {
+            outlives_peer: true,
+            ..default
+        };
+        assert_eq!(behaves(Persona::Roce, &[]), outliving);
         assert_eq!(behaves(Persona::Iwarp, &[]), rnic);
         let hello = RcOptions {
             hello: true,

@@ -219,6 +219,8 @@ static void connections_begin_carry_and_end(void)
 	CHECK(rdma_disconnect(pair.client) == 0);
 	expect(ours, RDMA_CM_EVENT_DISCONNECTED, pair.client);
 	expect(theirs, RDMA_CM_EVENT_DISCONNECTED, pair.server);
+	/* Not before the program of that side has ended it too. */
+	CHECK(ibv_poll_cq(pair.server->recv_cq, 1, &wc) == 0);
 	CHECK(rdma_disconnect(pair.server) == 0);
 	CHECK(rdma_get_recv_comp(pair.client, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
 	CHECK(rdma_get_recv_comp(pair.server, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);

@@ -15,7 +15,7 @@ pub enum RcEnd {
     /// The peer closed between two messages.
     #[error("the peer closed the connection")]
     PeerClosed,
-    /// The peer's queue pair, which this one was paired with, is gone or in error.
+    /// The peer's queue pair is gone or in error: it was paired with this one, or this one [outlives](crate::RcOptions::outlives_peer) it.
     #[error("the peer's queue pair is gone")]
     PeerLeft,
     /// The peer of a paired queue pair closed the connection without a word.

@@ -242,7 +242,9 @@ impl RcEngine {
         while let Some(event) = self.mpa.poll_event() {
             match event {
                 Event::PeerClosed => {
+                    let stays = self.config.options.outlives_peer && self.sends.is_empty();
                     let end = match self.stream.own_ends().peer_has_left() {
+                        _ if !self.config.paired && stays => RcEnd::PeerLeft,
                         _ if !self.config.paired => RcEnd::PeerClosed,
                         true => RcEnd::PeerLeft,
                         false => RcEnd::PeerLost,

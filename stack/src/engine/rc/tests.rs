@@ -68,6 +68,7 @@ pub(super) const FOREIGN: RcOptions = RcOptions {
     completion: Completion::Local,
     no_receive: NoReceive::Terminate,
     receive_timeout: None,
+    outlives_peer: false,
 };
 
 /// One end, with 16 KiB of registered memory.
