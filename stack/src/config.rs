@@ -327,7 +327,7 @@ pub struct Config {
     /// Faults made in received datagrams, to try programs on a bad network. Default none.
     pub fault: Option<Fault>,
     /// Directory for a capture file (pcapng) of each datagram queue pair, `qp-<pid>-<qpn>.pcapng`, with every datagram sent and
-    /// received; those that were dropped have a comment that says why. Default none.
+    /// received; those that were dropped have a comment that says why. Lookups of services are in `services-<pid>.pcapng`. Default none.
     pub pcap: Option<PathBuf>,
     /// File for what was counted, or `-` for standard error: a line of JSON is written to its end for each queue pair that ends, and when the
     /// device is closed one with the sums. Default none.

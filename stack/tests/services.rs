@@ -365,6 +365,37 @@ fn the_channel_is_readable_while_it_has_an_event() {
     assert!(!readable(0));
 }
 
+/// Everything that was sent and received, in order.
+#[test]
+fn a_capture_file_has_the_conversation() {
+    let directory = format!("services-{}", std::process::id());
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(directory);
+    let mut config = Config::default();
+    config.pcap = Some(directory.clone());
+    let channel = Rnic::open(config).unwrap();
+    let channel = channel.create_service_channel().unwrap();
+    let (_service, to) = service(&channel, 5);
+    let _lookup = channel
+        .look_up(port("127.0.0.1:0"), to, None, b"which queue pair?", 2)
+        .unwrap();
+    request(&channel).accept(QP, b"this queue pair!").unwrap();
+    assert!(matches!(end(&channel), ServiceEvent::Found { .. }));
+    let file = format!("services-{}.pcapng", std::process::id());
+    let captured = std::fs::read(directory.join(file)).unwrap();
+    std::fs::remove_dir_all(directory).unwrap();
+    let position = |text: &[u8]| captured.windows(text.len()).position(|it| it == text);
+    let times = |text: &[u8]| {
+        captured
+            .windows(text.len())
+            .filter(|it| *it == text)
+            .count()
+    };
+    // The asker's and the service's view of each, and the question may have been repeated.
+    assert!(times(b"which queue pair?") >= 2);
+    assert!(times(b"this queue pair!") >= 2);
+    assert!(position(b"which queue pair?") < position(b"this queue pair!"));
+}
+
 #[test]
 fn private_data_has_a_limit() {
     let channel = channel();

@@ -31,7 +31,7 @@ impl Instruments {
         (this.faults.is_some() || this.tap.is_some()).then(|| Box::new(this))
     }
 
-    /// Faults alone, for what is not a queue pair's.
+    /// Faults alone, for sockets that share a capture file.
     pub(crate) fn faults_only(config: &Config, order: u64) -> Option<Box<Self>> {
         let faults = Some(Faults::new(&config.fault?, order));
         Some(Box::new(Self { faults, tap: None }))

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use super::background::Connecting;
 use super::clock;
 use super::instruments::Instruments;
+use super::tap::{Fate, Tap};
 use super::udp_socket::{ReceiveBuffer, UdpSocket};
 use crate::engine::service::listener::{Asked, Listener, Question, Verdict};
 use crate::engine::service::lookup::{Lookup, Outcome};
@@ -58,7 +59,14 @@ struct Table {
     entries: BTreeMap<ServiceId, Entry>,
     deadlines: BTreeSet<(Instant, ServiceId)>,
     buffer: ReceiveBuffer,
+    watch: Watch,
+}
+
+/// What looks on.
+#[derive(Debug)]
+struct Watch {
     counters: QpCounters,
+    tap: Option<Box<Tap>>,
 }
 
 #[derive(Debug)]
@@ -96,6 +104,8 @@ impl Services {
         };
         let (epoll, readable) =
             make().map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        let tap = rnic.shared.config.pcap.as_ref();
+        let tap = tap.and_then(|directory| Tap::open_services(directory));
         Ok(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             epoll,
@@ -104,7 +114,10 @@ impl Services {
                 entries: BTreeMap::new(),
                 deadlines: BTreeSet::new(),
                 buffer: ReceiveBuffer::new(),
-                counters: QpCounters::default(),
+                watch: Watch {
+                    counters: QpCounters::default(),
+                    tap: tap.map(Box::new),
+                },
             }),
             happened: Mutex::default(),
             readable,
@@ -203,7 +216,7 @@ impl Services {
 
     fn remove(&self, table: &mut Table, id: ServiceId) {
         if let Some(entry) = table.entries.remove(&id) {
-            table.counters.add(&entry.faults());
+            table.watch.counters.add(&entry.faults());
             let _ = self.epoll.delete(entry.socket.as_fd());
             if let Some(deadline) = entry.deadline {
                 table.deadlines.remove(&(deadline, id));
@@ -293,7 +306,7 @@ impl Services {
 impl Counts for Services {
     fn counters(&self) -> QpCounters {
         let table = self.table.lock();
-        let mut counters = table.counters.clone();
+        let mut counters = table.watch.counters.clone();
         for entry in table.entries.values() {
             counters.add(&entry.faults());
         }
@@ -380,7 +393,7 @@ impl Table {
         let Self {
             entries,
             buffer,
-            counters,
+            watch,
             ..
         } = self;
         let Some(entry) = entries.get_mut(&id) else {
@@ -408,7 +421,7 @@ impl Table {
                 instruments,
                 ..
             } = entry;
-            let mut handle = |one: Arrival<'_>| role.handle_input(now, one, socket, counters);
+            let mut handle = |one: Arrival<'_>| role.handle_input(now, one, socket, watch);
             match instruments {
                 None => arrival.each().for_each(|one| {
                     handle(one);
@@ -419,9 +432,7 @@ impl Table {
     }
 
     fn handle_timeout(&mut self, now: Instant, id: ServiceId) {
-        let Self {
-            entries, counters, ..
-        } = self;
+        let Self { entries, watch, .. } = self;
         let Some(entry) = entries.get_mut(&id) else {
             return;
         };
@@ -432,7 +443,7 @@ impl Table {
             ..
         } = entry;
         if let Some(instruments) = instruments {
-            instruments.handle_timeout(now, |one| role.handle_input(now, one, socket, counters));
+            instruments.handle_timeout(now, |one| role.handle_input(now, one, socket, watch));
         }
         match role {
             Role::Listener(listener) => listener.handle_timeout(now),
@@ -452,7 +463,7 @@ impl Table {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        entry.transmit();
+        entry.transmit(&mut self.watch);
         let deadline = entry.poll_timeout();
         if deadline != entry.deadline {
             let before = std::mem::replace(&mut entry.deadline, deadline);
@@ -475,8 +486,8 @@ impl Entry {
         counters
     }
 
-    fn transmit(&mut self) {
-        let sent = self.role.transmit(&self.socket);
+    fn transmit(&mut self, watch: &mut Watch) {
+        let sent = self.role.transmit(&self.socket, watch);
         if let Err(error) = sent {
             self.fail(error);
         }
@@ -543,47 +554,76 @@ impl Role {
         now: Instant,
         arrival: Arrival<'_>,
         socket: &UdpSocket,
-        counters: &mut QpCounters,
+        watch: &mut Watch,
     ) -> Option<DropReason> {
         let from = arrival.from.socket_addr()?;
         let handled = match self {
             Self::Listener(listener) => {
-                let handled = listener.handle_input(now, from, arrival.to, arrival.octets);
-                // Whom it does not reach asks again.
-                let _ = self.transmit(socket);
-                handled
+                listener.handle_input(now, from, arrival.to, arrival.octets)
             }
             // What others sent before the socket was connected.
             Self::Lookup(_, peer) if !is_same(*peer, from) => Err(DropReason::WrongPeer),
             Self::Lookup(lookup, _) => lookup.handle_input(now, arrival.octets),
         };
-        match handled {
-            Ok(()) => {
-                counters.count_received(arrival.octets.len());
-                None
-            }
-            Err(reason) => {
-                counters.count_drop(reason);
-                Some(reason)
-            }
+        let dropped = watch.received(socket, arrival, handled.err());
+        if let Self::Listener(_) = self {
+            // Whom it does not reach asks again.
+            let _ = self.transmit(socket, watch);
         }
+        dropped
     }
 
-    fn transmit(&mut self, socket: &UdpSocket) -> io::Result<()> {
+    fn transmit(&mut self, socket: &UdpSocket, watch: &mut Watch) -> io::Result<()> {
         match self {
             Self::Listener(listener) => {
                 while let Some(reply) = listener.poll_transmit() {
                     let pieces = [Piece::Bytes(&reply.datagram)];
                     socket.send(Some(reply.to), reply.from, &pieces, None)?;
+                    watch.sent(socket, reply.from, reply.to, &reply.datagram);
                 }
             }
-            Self::Lookup(lookup, _) => {
+            Self::Lookup(lookup, peer) => {
                 while let Some(octets) = lookup.poll_transmit() {
                     socket.send(None, None, &[Piece::Bytes(octets)], None)?;
+                    watch.sent(socket, None, *peer, octets);
                 }
             }
         }
         Ok(())
+    }
+}
+
+impl Watch {
+    /// Notes what became of a datagram, and says it.
+    fn received(
+        &mut self,
+        socket: &UdpSocket,
+        arrival: Arrival<'_>,
+        dropped: Option<DropReason>,
+    ) -> Option<DropReason> {
+        match dropped {
+            None => self.counters.count_received(arrival.octets.len()),
+            Some(reason) => self.counters.count_drop(reason),
+        }
+        if let Some(tap) = &mut self.tap
+            && let Ok(local) = socket.local_addr()
+        {
+            let fate = dropped.map_or(Fate::Used, Fate::Dropped);
+            tap.received_at(local.port(), arrival, fate);
+            tap.settle();
+        }
+        dropped
+    }
+
+    fn sent(&mut self, socket: &UdpSocket, from: Option<IpAddr>, to: SocketAddr, octets: &[u8]) {
+        self.counters.count_sent(1, octets.len() as u64);
+        if let Some(tap) = &mut self.tap
+            && let Ok(local) = socket.local_addr()
+        {
+            let from = from.unwrap_or_else(|| local.ip()).to_canonical();
+            tap.sent_one(SocketAddr::new(from, local.port()), to, octets);
+            tap.settle();
+        }
     }
 }
 

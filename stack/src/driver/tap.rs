@@ -69,11 +69,27 @@ impl Tap {
     pub(super) fn open(directory: &Path, bound: SocketAddr, group_port: u16) -> Option<Self> {
         let qpn = bound.port();
         let path = directory.join(format!("qp-{}-{qpn}.pcapng", std::process::id()));
+        Self::open_as(directory, path, &format!("qp {qpn}"), (bound, group_port))
+    }
+
+    /// Opens the file of this process's services and lookups of services, which have a socket each.
+    pub(super) fn open_services(directory: &Path) -> Option<Self> {
+        let path = directory.join(format!("services-{}.pcapng", std::process::id()));
+        let none = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        Self::open_as(directory, path, "services", (none, 0))
+    }
+
+    fn open_as(
+        directory: &Path,
+        path: PathBuf,
+        interface: &str,
+        bound: (SocketAddr, u16),
+    ) -> Option<Self> {
         match Self::try_open(directory, &path) {
             Ok((file, whole)) => {
-                let mut tap = Self::on(path, file, whole, (bound, group_port));
+                let mut tap = Self::on(path, file, whole, bound);
                 let application = concat!("dgiwarp ", env!("CARGO_PKG_VERSION"));
-                pcapng::section(&mut tap.blocks, application, &format!("qp {qpn}"));
+                pcapng::section(&mut tap.blocks, application, interface);
                 tap.write();
                 Some(tap)
             }
@@ -140,8 +156,29 @@ impl Tap {
         self.write();
     }
 
+    /// Writes down one datagram that the network took.
+    pub(super) fn sent_one(
+        &mut self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        datagram: &[u8],
+    ) {
+        self.put(Direction::Outbound, source, destination, datagram, None);
+        self.write();
+    }
+
     /// Writes down one received datagram.
     pub(super) fn received(&mut self, arrival: Arrival<'_>, fate: Fate) {
+        let port = if arrival.to_group {
+            self.group_port
+        } else {
+            self.bound.port()
+        };
+        self.received_at(port, arrival, fate);
+    }
+
+    /// The same, for one that came to this port.
+    pub(super) fn received_at(&mut self, port: u16, arrival: Arrival<'_>, fate: Fate) {
         let Some(source) = arrival.from.socket_addr() else {
             return;
         };
@@ -149,11 +186,6 @@ impl Tap {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         });
-        let port = if arrival.to_group {
-            self.group_port
-        } else {
-            self.bound.port()
-        };
         let destination = SocketAddr::new(to, port);
         let mut comment = ArrayString::<MAX_COMMENT>::new();
         // What is longer is cut.
