@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -10,30 +11,55 @@ use xtask::lab::is_listening;
 
 use super::LIMIT;
 
-/// What both ends are run with, and what each one's output must have so many times.
+/// Two ends of a program: their command lines, in which `{peer}` is the server's address and `{port}` a port, and what each
+/// one's output must have so many times.
 struct Row {
-    options: &'static str,
+    server: &'static str,
+    client: &'static str,
     says: &'static str,
     times: usize,
+    /// Whether the first message is the client's. A Responder must not send before the Initiator has (RFC 5044 §7.1.2),
+    /// and siw, other than ourselves, sends nothing by itself when it connects: a server that begins waits for ever.
+    client_begins: bool,
 }
 
-/// `-V` makes the client compare what came back with what it sent; `-v` prints it at both ends. The longest that
-/// rping takes is 65535 octets, the shortest 24 or so.
-const RPING: [Row; 3] = [
+/// rping with `-V` compares what came back with what it sent, with `-v` it prints it at both ends; the longest that it
+/// takes is 65535 octets, the shortest 24 or so.
+const ROWS: [Row; 5] = [
     Row {
-        options: "-C 20 -V -v",
+        server: "rping -s -a {peer} -p {port} -C 20 -V -v",
+        client: "rping -c -a {peer} -p {port} -C 20 -V -v",
         says: "ping data: rdma-ping-",
         times: 20,
+        client_begins: true,
     },
     Row {
-        options: "-C 20 -V -v -S 33",
+        server: "rping -s -a {peer} -p {port} -C 20 -V -v -S 33",
+        client: "rping -c -a {peer} -p {port} -C 20 -V -v -S 33",
         says: "ping data: rdma-ping-",
         times: 20,
+        client_begins: true,
     },
     Row {
-        options: "-C 20 -V -v -S 65535",
+        server: "rping -s -a {peer} -p {port} -C 20 -V -v -S 65535",
+        client: "rping -c -a {peer} -p {port} -C 20 -V -v -S 65535",
         says: "ping data: rdma-ping-",
         times: 20,
+        client_begins: true,
+    },
+    Row {
+        server: "ucmatose -b {peer} -p {port} -c 5 -C 10 -S 3000",
+        client: "ucmatose -s {peer} -p {port} -c 5 -C 10 -S 3000",
+        says: "return status 0",
+        times: 1,
+        client_begins: false,
+    },
+    Row {
+        server: "rdma_server -s {peer} -p {port}",
+        client: "rdma_client -s {peer} -p {port}",
+        says: " end 0",
+        times: 1,
+        client_begins: true,
     },
 ];
 const PORT: u16 = 7174;
@@ -49,55 +75,61 @@ pub(crate) fn both_ways(vm: &Vm) {
     if let Some(reason) = obstacle() {
         return xtask::skips::skip("siw_rping", reason);
     }
-    for persona in ["roce", "iwarp"] {
-        for row in &RPING {
+    // The personas differ in what they expect of a peer of their own kind, which siw is not.
+    for (persona, rows) in [("roce", &ROWS[..]), ("iwarp", &ROWS[..1])] {
+        for row in rows {
             we_connect(vm, row, persona);
-            siw_connects(vm, row, persona);
+            if row.client_begins {
+                siw_connects(vm, row, persona);
+            }
         }
     }
 }
 
 fn we_connect(vm: &Vm, row: &Row, persona: &str) {
-    let server = format!("rping -s -a {GUEST_IP} -p {PORT} {}", row.options);
-    let server = vm.spawn(&server, LIMIT).unwrap();
+    let line = |line: &str| filled_in(line, GUEST_IP);
+    let server = vm.spawn(&line(row.server), LIMIT).unwrap();
     vm.wait_listening(PORT).unwrap();
-    let client = start(vm, &format!("-c -a {GUEST_IP}"), row, persona);
+    let client = start(vm, &line(row.client), persona);
     row.check(&outcome(client));
     row.check(&server.wait().unwrap().stdout);
 }
 
 fn siw_connects(vm: &Vm, row: &Row, persona: &str) {
-    let mut server = start(vm, &format!("-s -a {HOST_IP}"), row, persona);
+    let line = |line: &str| filled_in(line, HOST_IP);
+    let mut server = start(vm, &line(row.server), persona);
     while !is_listening(server.0.id(), Some(PORT)) {
         if server.0.try_wait().unwrap().is_some() {
             panic!("{}", outcome(server));
         }
         xtask::clock::pause(core::time::Duration::from_millis(5));
     }
-    let client = format!("rping -c -a {HOST_IP} -p {PORT} {}", row.options);
-    row.check(&vm.run(&client, LIMIT).unwrap().stdout);
+    let client = vm.run(&line(row.client), LIMIT).unwrap();
+    row.check(&client.stdout);
     row.check(&outcome(server));
+}
+
+fn filled_in(line: &str, server: Ipv4Addr) -> String {
+    line.replace("{peer}", &server.to_string())
+        .replace("{port}", &PORT.to_string())
 }
 
 impl Row {
     /// rping's status says nothing about a connection that broke.
     fn check(&self, output: &str) {
         let times = output.matches(self.says).count();
-        assert_eq!(times, self.times, "{}: {}", self.options, beginning(output));
+        assert_eq!(times, self.times, "{}: {}", self.client, beginning(output));
     }
 }
 
 /// Starts our end in the VM's network, with the library as the dynamic linker finds it in the build's folder. It writes
 /// to a file, since a pipe that nobody reads stops it.
-fn start(vm: &Vm, role: &str, row: &Row, persona: &str) -> (Child, File) {
+fn start(vm: &Vm, line: &str, persona: &str) -> (Child, File) {
     let stdout = tempfile::tempfile().unwrap();
     let mut command = Command::new("timeout");
-    command.args(["--signal=KILL", &LIMIT.as_secs().to_string(), "rping"]);
+    command.args(["--signal=KILL", &LIMIT.as_secs().to_string()]);
     command
-        .args(role.split(' '))
-        .args(["-p", &PORT.to_string()]);
-    command
-        .args(row.options.split(' '))
+        .args(line.split(' '))
         .env("LD_LIBRARY_PATH", libraries())
         .env("DGIWARP_PERSONA", persona)
         .env_remove("DGIWARP_TEST_SKIPS")

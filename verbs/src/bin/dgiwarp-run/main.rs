@@ -57,10 +57,10 @@ fn show(text: &str) -> ExitCode {
 
 fn introduction() -> String {
     format!(
-        "{}\nPrograms to try (Debian package ibverbs-utils):\n\
+        "{}\nPrograms to try (Debian packages ibverbs-utils, rdmacm-utils):\n\
          \x20 dgiwarp-run ibv_devinfo -v\n\
-         \x20 dgiwarp-run ibv_ud_pingpong -s 1024 -g 0 &  dgiwarp-run ibv_ud_pingpong -s 1024 -g 0 localhost\n\
-         \x20 dgiwarp-run ibv_devices\n",
+         \x20 dgiwarp-run ibv_rc_pingpong -g 0 &  dgiwarp-run ibv_rc_pingpong -g 0 localhost\n\
+         \x20 dgiwarp-run rping -s -a 127.0.0.1 -C 5 &  dgiwarp-run rping -c -a 127.0.0.1 -C 5 -v\n",
         dgiwarp_verbs::describe::device()
     )
 }
