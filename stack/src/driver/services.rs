@@ -3,28 +3,28 @@
 //! Each listener, and each lookup while it lasts, has a UDP socket; that of a lookup is connected, so that it takes the answers of the one
 //! that it asked and learns from the network that nobody listens there.
 
+mod entry;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use dgiwarp_llp_udp::Peer;
-use dgiwarp_memory::socket::Piece;
-use dgiwarp_rdmap::datagram::DropReason;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
+use self::entry::{Entry, News, Role, Watch};
 use super::background::Connecting;
 use super::clock;
 use super::instruments::Instruments;
-use super::tap::{Fate, Tap};
+use super::tap::Tap;
 use super::udp_socket::{ReceiveBuffer, UdpSocket};
-use crate::engine::service::listener::{Asked, Listener, Question, Verdict};
+use crate::engine::service::listener::{Listener, Question, Verdict};
 use crate::engine::service::lookup::{Lookup, Outcome};
 use crate::engine::ud::Arrival;
 use crate::statistics::Counts;
@@ -60,31 +60,6 @@ struct Table {
     deadlines: BTreeSet<(Instant, ServiceId)>,
     buffer: ReceiveBuffer,
     watch: Watch,
-}
-
-/// What looks on.
-#[derive(Debug)]
-struct Watch {
-    counters: QpCounters,
-    tap: Option<Box<Tap>>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    socket: UdpSocket,
-    context: u64,
-    deadline: Option<Instant>,
-    role: Role,
-    /// Where faults are made on purpose.
-    instruments: Option<Box<Instruments>>,
-    /// What ended a lookup, other than an answer, and when.
-    failure: Option<(Instant, LookupError)>,
-}
-
-#[derive(Debug)]
-enum Role {
-    Listener(Box<Listener>),
-    Lookup(Box<Lookup>, SocketAddr),
 }
 
 /// A listener or lookup to begin with.
@@ -360,15 +335,6 @@ impl Connecting for Services {
     }
 }
 
-/// What an entry has for its program.
-#[derive(Debug)]
-enum News {
-    /// A question, asked at this port of ours.
-    Asked(Box<Asked>, u16),
-    /// A lookup is over; whom it asked.
-    Over(Box<Result<Outcome, LookupError>>, SocketAddr),
-}
-
 impl Services {
     /// Sends what an entry has to send, takes what it has to tell, and removes it if that was all.
     fn settle(&self, table: &mut Table, id: ServiceId, told: &mut Vec<ServiceEvent>) {
@@ -474,161 +440,4 @@ impl Table {
                 .extend(deadline.map(|deadline| (deadline, id)));
         }
     }
-}
-
-impl Entry {
-    /// Counters of nothing but the faults made on purpose.
-    fn faults(&self) -> QpCounters {
-        let mut counters = QpCounters::default();
-        if let Some(instruments) = &self.instruments {
-            counters.set_faults(instruments.fault_counts());
-        }
-        counters
-    }
-
-    fn transmit(&mut self, watch: &mut Watch) {
-        let sent = self.role.transmit(&self.socket, watch);
-        if let Err(error) = sent {
-            self.fail(error);
-        }
-    }
-
-    /// What the network says ends a lookup. A listener has no single peer that it could be about, and whom its answer does not reach asks again.
-    fn fail(&mut self, error: io::Error) {
-        let transient = matches!(
-            error.kind(),
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-        );
-        if transient || self.failure.is_some() {
-            return;
-        }
-        let now = clock::now();
-        match &mut self.role {
-            Role::Lookup(lookup, _) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                lookup.handle_refused(now);
-                // It would keep the socket readable.
-                self.socket.forget_errors();
-            }
-            Role::Lookup(..) => self.failure = Some((now, LookupError::Unreachable(error))),
-            Role::Listener(_) => {}
-        }
-    }
-
-    fn poll_events(&mut self, mut tell: impl FnMut(News)) {
-        match &mut self.role {
-            Role::Listener(listener) => {
-                while let Some(asked) = listener.poll_event() {
-                    tell(News::Asked(Box::new(asked), listener.port()));
-                }
-            }
-            Role::Lookup(lookup, peer) => {
-                // An answer that came before is better than what the network says.
-                let over = lookup.poll_event().map(Ok);
-                let over = over.or_else(|| self.failure.take().map(|(_, error)| Err(error)));
-                if let Some(over) = over {
-                    tell(News::Over(Box::new(over), *peer));
-                }
-            }
-        }
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        let of_role = match &self.role {
-            Role::Listener(listener) => listener.poll_timeout(),
-            Role::Lookup(lookup, _) => lookup.poll_timeout(),
-        };
-        let of_instruments = self.instruments.as_ref().and_then(|it| it.poll_timeout());
-        // A failure is told at once, by whoever makes progress next.
-        let of_failure = self.failure.as_ref().map(|(when, _)| *when);
-        [of_role, of_instruments, of_failure]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-}
-
-impl Role {
-    /// Handles one datagram, and sends what a listener answers. Counts why it was dropped, and says so.
-    fn handle_input(
-        &mut self,
-        now: Instant,
-        arrival: Arrival<'_>,
-        socket: &UdpSocket,
-        watch: &mut Watch,
-    ) -> Option<DropReason> {
-        let from = arrival.from.socket_addr()?;
-        let handled = match self {
-            Self::Listener(listener) => {
-                listener.handle_input(now, from, arrival.to, arrival.octets)
-            }
-            // What others sent before the socket was connected.
-            Self::Lookup(_, peer) if !is_same(*peer, from) => Err(DropReason::WrongPeer),
-            Self::Lookup(lookup, _) => lookup.handle_input(now, arrival.octets),
-        };
-        let dropped = watch.received(socket, arrival, handled.err());
-        if let Self::Listener(_) = self {
-            // Whom it does not reach asks again.
-            let _ = self.transmit(socket, watch);
-        }
-        dropped
-    }
-
-    fn transmit(&mut self, socket: &UdpSocket, watch: &mut Watch) -> io::Result<()> {
-        match self {
-            Self::Listener(listener) => {
-                while let Some(reply) = listener.poll_transmit() {
-                    let pieces = [Piece::Bytes(&reply.datagram)];
-                    socket.send(Some(reply.to), reply.from, &pieces, None)?;
-                    watch.sent(socket, reply.from, reply.to, &reply.datagram);
-                }
-            }
-            Self::Lookup(lookup, peer) => {
-                while let Some(octets) = lookup.poll_transmit() {
-                    socket.send(None, None, &[Piece::Bytes(octets)], None)?;
-                    watch.sent(socket, None, *peer, octets);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Watch {
-    /// Notes what became of a datagram, and says it.
-    fn received(
-        &mut self,
-        socket: &UdpSocket,
-        arrival: Arrival<'_>,
-        dropped: Option<DropReason>,
-    ) -> Option<DropReason> {
-        match dropped {
-            None => self.counters.count_received(arrival.octets.len()),
-            Some(reason) => self.counters.count_drop(reason),
-        }
-        if let Some(tap) = &mut self.tap
-            && let Ok(local) = socket.local_addr()
-        {
-            let fate = dropped.map_or(Fate::Used, Fate::Dropped);
-            tap.received_at(local.port(), arrival, fate);
-            tap.settle();
-        }
-        dropped
-    }
-
-    fn sent(&mut self, socket: &UdpSocket, from: Option<IpAddr>, to: SocketAddr, octets: &[u8]) {
-        self.counters.count_sent(1, octets.len() as u64);
-        if let Some(tap) = &mut self.tap
-            && let Ok(local) = socket.local_addr()
-        {
-            let from = from.unwrap_or_else(|| local.ip()).to_canonical();
-            tap.sent_one(SocketAddr::new(from, local.port()), to, octets);
-            tap.settle();
-        }
-    }
-}
-
-/// Whether two names of a peer, of which one may say more of the way there, mean the same.
-fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
-    let name = |address| Peer::ip(address).ip_addr();
-    name(one) == name(other) && one.port() == other.port()
 }
