@@ -258,4 +258,86 @@ fn a_killed_peer() {
                 .finish(Finish::Killed(A_WHILE)),
         ],
     );
+    in_places(
+        "a_killed_peer",
+        &[Place::Here, Place::Apart],
+        &[
+            End::server("rping -s -a {server} -p {port} -C 100000000")
+                .finish(Finish::Killed(Duration::from_millis(600))),
+            End::client("rping -c -a {server} -p {port} -C 100000000")
+                .complains(&[])
+                .finish(Finish::Exit)
+                .limit(SOON),
+        ],
+    );
+}
+
+/// Where descriptors run out, the end that lacks them says so, and the other is told or goes on waiting for more.
+#[test]
+fn no_descriptors_left() {
+    const SOON: Duration = Duration::from_secs(10);
+    let ends = |server, finish, client| {
+        [
+            End::server(server)
+                .complains(&[])
+                .finish(finish)
+                .limit(SOON),
+            End::client(client)
+                .complains(&[])
+                .finish(Finish::Failure)
+                .limit(SOON),
+        ]
+    };
+    for ends in [
+        ends(
+            "ucmatose -b {server} -p {port} -c 60",
+            Finish::Stopped,
+            "prlimit --nofile=40 ucmatose -s {server} -p {port} -c 60",
+        ),
+        ends(
+            "prlimit --nofile=40 ucmatose -b {server} -p {port} -c 60",
+            Finish::Failure,
+            "ucmatose -s {server} -p {port} -c 60",
+        ),
+    ] {
+        in_places("no_descriptors_left", &[Place::Here], &ends);
+    }
+}
+
+/// perftest exchanges what it needs over one connection of rdma_cm and measures on another.
+#[test]
+fn perftest() {
+    if !have("perftest", "ib_write_bw", "perftest") {
+        return;
+    }
+    for (server, client) in [
+        (
+            "ib_write_bw -R -n 200 -p {port}",
+            "ib_write_bw -R -n 200 -p {port} {server}",
+        ),
+        (
+            "ib_send_lat -R -n 200 -p {port}",
+            "ib_send_lat -R -n 200 -p {port} {server}",
+        ),
+        (
+            "ib_read_bw -R -n 200 -p {port}",
+            "ib_read_bw -R -n 200 -p {port} {server}",
+        ),
+    ] {
+        with_families(
+            "perftest",
+            &[Place::Here],
+            ANY,
+            &[
+                End::server(server)
+                    .says(&["rdma_cm"])
+                    .complains(&[])
+                    .polls(),
+                End::client(client)
+                    .says(&["rdma_cm"])
+                    .complains(&[])
+                    .polls(),
+            ],
+        );
+    }
 }

@@ -216,3 +216,65 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> 
         unsafe { event::acknowledge(event) }.map(|()| 0)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::EventType;
+    use super::super::id::{self, Making};
+    use super::*;
+    use crate::abi::RDMA_PS_TCP;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::ptr;
+
+    /// A channel with identifiers on it.
+    fn channel_with(ids: usize) -> (*mut rdma_event_channel, Vec<*mut crate::abi::rdma_cm_id>) {
+        let channel = EventQueue::new().unwrap().into_c();
+        let making = Making {
+            channel: Some(CPointer(channel)),
+            context: ptr::null_mut(),
+            port_space: RDMA_PS_TCP,
+        };
+        // SAFETY: the channel is alive.
+        let make = |_| unsafe { id::create(&making) }.unwrap();
+        (channel, (0..ids).map(make).collect())
+    }
+
+    fn is_readable(queue: &EventQueue) -> bool {
+        let mut fds = [PollFd::new(queue.counter.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_exactly_while_events_wait() {
+        let (channel, ids) = channel_with(2);
+        // SAFETY: the channel is alive.
+        let queue = unsafe { queue(channel) }.unwrap();
+        // SAFETY: the identifiers are alive.
+        let of = |which: usize| unsafe { id::id(ids[which]) }.unwrap();
+        assert!(!is_readable(&queue) && queue.try_next().is_none());
+        of(0).push_plain(EventType::AddrResolved, 0);
+        of(1).push_plain(EventType::AddrError, -1);
+        of(0).push_plain(EventType::RouteResolved, 0);
+        assert_eq!(queue.count(of(0), |_| true), 2);
+        let first = queue.try_next().unwrap();
+        assert!(Arc::ptr_eq(&first.id, of(0)));
+        first.id.note_acknowledged();
+        drop(first);
+        // What is destroyed takes its events with it; the other's stays.
+        // SAFETY: nobody uses it any more.
+        unsafe { id::destroy(ids[0]) }.unwrap();
+        assert!(is_readable(&queue));
+        let left = queue.try_next().unwrap();
+        assert!(Arc::ptr_eq(&left.id, of(1)));
+        left.id.note_acknowledged();
+        drop(left);
+        assert!(!is_readable(&queue) && queue.try_next().is_none());
+        // SAFETY: nobody uses them any more.
+        unsafe { id::destroy(ids[1]) }.unwrap();
+        // SAFETY: as above.
+        unsafe { destroy(channel) }.unwrap();
+        // Its memory is still its own.
+        // SAFETY: as above.
+        assert_eq!(unsafe { destroy(channel) }, Err(Errno::EINVAL));
+    }
+}
