@@ -156,6 +156,7 @@ pub EXPORTS;
         "rdma_create_qp" => cm::rdma_create_qp;
         "rdma_create_qp_ex" => cm::rdma_create_qp_ex;
         "rdma_create_srq" => cm::rdma_create_srq;
+        "rdma_create_srq_ex" => cm::rdma_create_srq_ex;
         "rdma_destroy_ep" => cm::rdma_destroy_ep;
         "rdma_destroy_event_channel" => cm::rdma_destroy_event_channel;
         "rdma_destroy_id" => cm::rdma_destroy_id;

@@ -14,7 +14,7 @@ use crate::memory::{self, Pd};
 use crate::qp_state::{Attributes, QpState, Service};
 use crate::srq::Srq;
 use crate::{ah, connectable, context};
-use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcQp, RecvWr, UcQp, UdQp};
+use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcEnd, RcQp, RecvWr, UcQp, UdQp};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -190,6 +190,15 @@ impl Qp {
         let mut attributes = self.lock();
         change(&mut attributes);
         self.state.store(attributes.state.code(), Ordering::Release);
+        // Where the connection ended by itself, the stack has told.
+        let ended_here = match &self.qp {
+            Transport::Rc(qp) => matches!(qp.end(), Some(RcEnd::Closed)),
+            Transport::Ud(_) | Transport::Uc(_) => false,
+        };
+        if attributes.state == QpState::Error && ended_here && self.srq.is_some() {
+            let qpn = self.qp.qpn();
+            self.listing.report(AsyncEvent::LastWqeReached { qpn });
+        }
         // SAFETY: the caller's contract; programs read this field.
         unsafe { (*c).state = self.state().code() };
     }

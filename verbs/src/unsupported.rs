@@ -145,7 +145,6 @@ pub UNSUPPORTED;
         "rbind" => minus_one;
         "rclose" => minus_one;
         "rconnect" => minus_one;
-        "rdma_create_srq_ex" => minus_one;
         "rfcntl" => minus_one;
         "rgetpeername" => minus_one;
         "rgetsockname" => minus_one;

@@ -6,11 +6,11 @@ use super::id::{self, Making, State};
 use super::qp::{rdma_create_qp, rdma_destroy_qp};
 use super::resolve;
 use crate::abi::{
-    RAI_PASSIVE, ibv_pd, ibv_qp_init_attr, ibv_srq_init_attr, rdma_addrinfo, rdma_cm_event,
-    rdma_cm_id,
+    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, RAI_PASSIVE, ibv_pd, ibv_qp_init_attr, ibv_srq,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_addrinfo, rdma_cm_event, rdma_cm_id,
 };
 use crate::ffi::{CPointer, entry, load, minus_one, store};
-use crate::srq::{ibv_create_srq, ibv_destroy_srq};
+use crate::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -210,32 +210,73 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
     })
 }
 
+/// Gives an identifier the shared receive queue that `make` makes in a domain of the identifier's device.
+///
+/// # Safety
+/// `c` is NULL or a live identifier, `pd` NULL, which means the identifier's own, or live; `make` is called with a live one.
+unsafe fn give_srq(
+    c: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    make: impl FnOnce(*mut ibv_pd) -> *mut ibv_srq,
+) -> Result<c_int, Errno> {
+    // SAFETY: the caller's contract.
+    unsafe { id::id(c) }?;
+    // SAFETY: as above.
+    let shown = unsafe { &*c };
+    let pd = if pd.is_null() { shown.pd } else { pd };
+    // SAFETY: a live protection domain; this field never changes.
+    let fits = !pd.is_null() && unsafe { (*pd).context } == shown.verbs;
+    if !fits || !shown.srq.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let srq = make(pd);
+    if srq.is_null() {
+        return Err(Errno::last());
+    }
+    // SAFETY: the identifier is used by this call alone.
+    unsafe { (*c).srq = srq };
+    // SAFETY: as above.
+    unsafe { (*c).pd = pd };
+    Ok(0)
+}
+
 pub(crate) unsafe extern "C" fn rdma_create_srq(
     c: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
     minus_one(|| {
+        // SAFETY: a live domain and the program's valid attributes.
+        let make = |pd| unsafe { ibv_create_srq(pd, init) };
         // SAFETY: the program passes a live identifier.
-        unsafe { id::id(c) }?;
-        // SAFETY: as above.
-        let shown = unsafe { &*c };
-        let pd = if pd.is_null() { shown.pd } else { pd };
-        // SAFETY: a live protection domain; this field never changes.
-        let fits = !pd.is_null() && unsafe { (*pd).context } == shown.verbs;
-        if !fits || !shown.srq.is_null() {
+        unsafe { give_srq(c, pd, make) }
+    })
+}
+
+/// The domain may be left to the identifier; then it is written into the program's attributes.
+pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
+    c: *mut rdma_cm_id,
+    init: *mut ibv_srq_init_attr_ex,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: NULL or the program's attributes.
+        let attr = unsafe { init.as_mut() }.ok_or(Errno::EINVAL)?;
+        if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: live objects.
-        let srq = unsafe { ibv_create_srq(pd, init) };
-        if srq.is_null() {
-            return Err(Errno::last());
-        }
-        // SAFETY: the identifier is used by this call alone.
-        unsafe { (*c).srq = srq };
-        // SAFETY: as above.
-        unsafe { (*c).pd = pd };
-        Ok(0)
+        let pd = if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+            ptr::null_mut()
+        } else {
+            attr.pd
+        };
+        let make = |pd| {
+            attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+            attr.pd = pd;
+            // SAFETY: valid attributes with a live domain.
+            unsafe { create_srq_ex(ptr::null_mut(), attr) }
+        };
+        // SAFETY: the program passes a live identifier.
+        unsafe { give_srq(c, pd, make) }
     })
 }
 

@@ -34,7 +34,8 @@ pub(crate) use connect::{
 };
 pub(crate) use device::{hold as hold_devices, rdma_free_devices, rdma_get_devices};
 pub(crate) use endpoint::{
-    rdma_create_ep, rdma_create_srq, rdma_destroy_ep, rdma_destroy_srq, rdma_get_request,
+    rdma_create_ep, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_ep, rdma_destroy_srq,
+    rdma_get_request,
 };
 pub(crate) use id::{
     hold as hold_identifiers, rdma_create_id, rdma_destroy_id, rdma_get_dst_port,

@@ -1,4 +1,5 @@
 /* Asynchronous events and shared receive queues. Argument: a GID index. */
+#include <rdma/rdma_cma.h>
 #include "pair.h"
 
 static struct ibv_cq *cq;
@@ -206,9 +207,38 @@ static void waiting(void)
 	CHECK((intptr_t)get_event(NULL) == -1 && errno == EAGAIN);
 }
 
+/* The same through an identifier of rdma_cm, which has a domain of its own. */
+static void through_identifiers(void)
+{
+	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE | RAI_NUMERICHOST, .ai_port_space = RDMA_PS_TCP }, *found;
+	struct rdma_cm_id *id;
+	CHECK(rdma_getaddrinfo("127.0.0.1", "0", &hints, &found) == 0);
+	CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0 && rdma_bind_addr(id, found->ai_src_addr) == 0);
+	rdma_freeaddrinfo(found);
+	struct ibv_pd *domain = ibv_alloc_pd(id->verbs);
+	CHECK(domain);
+	struct ibv_srq_init_attr_ex init = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	CHECK(rdma_create_srq_ex(id, &init) == -1 && errno == EINVAL);
+	init.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+	init.srq_type = IBV_SRQT_XRC;
+	init.pd = domain;
+	CHECK(rdma_create_srq_ex(id, &init) == -1 && errno == EOPNOTSUPP && !id->srq);
+	init.srq_type = IBV_SRQT_BASIC;
+	CHECK(rdma_create_srq_ex(id, &init) == 0 && id->srq && id->srq->pd == domain && id->pd == domain);
+	CHECK(rdma_create_srq_ex(id, &init) == -1 && errno == EINVAL);
+	rdma_destroy_srq(id);
+	/* Now the identifier knows a domain. */
+	init.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
+	init.pd = NULL;
+	CHECK(rdma_create_srq_ex(id, &init) == 0 && init.pd == domain && init.comp_mask & IBV_SRQ_INIT_ATTR_PD);
+	rdma_destroy_srq(id);
+	CHECK(ibv_dealloc_pd(domain) == 0 && rdma_destroy_id(id) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	open_device(argc, argv);
+	through_identifiers();
 	CHECK((cq = ibv_create_cq(context, 64, NULL, NULL, 0)));
 	creation();
 	limits();
