@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dgiwarp_memory::Region;
 
-use crate::engine::mr::{Keys, increment};
-use crate::{Access, Error, Mr, Pd, Sge};
+use crate::engine::mr::{Bind, Keys, increment};
+use crate::engine::queue::SgeList;
+use crate::engine::rc::{MemoryWork, RcData, RcSendWqe, RcWork};
+use crate::{Access, Error, Mr, Pd, PostFailure, RcQp, Sge};
 
 /// What kind of window it is (`enum ibv_mw_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -133,6 +135,58 @@ impl<'a> MwBind<'a> {
             zero_based: false,
             signaled: true,
         }
+    }
+}
+
+impl RcQp {
+    /// Binds a window of type 1, in the order of the send queue, and returns its new key (`ibv_bind_mw(3)`). Work requests posted behind this may tell
+    /// the peer that key; the old one is dead when the binding's turn has come. A binding that cannot be ends the connection.
+    ///
+    /// # Errors
+    /// [`PostFailure`], as [`post_send`](Self::post_send); the window keeps its key.
+    pub fn bind_mw(&self, mw: &Mw, bind: &MwBind<'_>) -> Result<u32, PostFailure> {
+        let to = (bind.mr.lkey(), bind.addr, bind.length, bind.access);
+        self.rebind(mw, to, bind.zero_based, (bind.wr_id, bind.signaled))
+    }
+
+    /// Closes a window of type 1, in the order of the send queue, and returns its new key, which names nothing: a binding of no octets to no
+    /// region.
+    ///
+    /// # Errors
+    /// As [`bind_mw`](Self::bind_mw).
+    pub fn unbind_mw(&self, mw: &Mw, wr_id: u64, signaled: bool) -> Result<u32, PostFailure> {
+        self.rebind(mw, (0, 0, 0, Access::empty()), false, (wr_id, signaled))
+    }
+
+    fn rebind(
+        &self,
+        mw: &Mw,
+        (lkey, addr, length, access): (u32, u64, u64, Access),
+        zero_based: bool,
+        (wr_id, signaled): (u64, bool),
+    ) -> Result<u32, PostFailure> {
+        mw.rebind(|rkey| {
+            let work = MemoryWork::BindMw(Bind {
+                kind: MwType::One,
+                rkey,
+                lkey,
+                addr,
+                length,
+                access,
+                zero_based,
+            });
+            let wqe = RcSendWqe {
+                wr_id,
+                work: RcWork::Memory(work),
+                data: RcData::Sges(SgeList::new()),
+                length: 0,
+                signaled,
+                solicited: false,
+                fence: false,
+            };
+            let (accepted, result) = self.shared.post(std::iter::once(Ok(wqe)), 1);
+            result.map_err(|source| PostFailure { accepted, source })
+        })
     }
 }
 

@@ -20,14 +20,14 @@ use crate::driver::rc::{Claimed, RcShared, Startup};
 use crate::driver::tcp;
 use crate::engine::mr::Bind;
 use crate::engine::pairing::Start;
-use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
+use crate::engine::queue::{RecvQueue, copy_sges, total_length};
 use crate::engine::rc::{MemoryWork, RcConfig, RcData, RcEnd, RcSendWqe, RcWork};
 use crate::qpns::Qpn;
 use crate::statistics::{Counts as _, Entry};
 use crate::{
     Access, ConnectionEvent, ConnectionPort, Cq, Error, Established, MAX_SGE, MpaConfig,
-    MpaRequest, Mw, MwBind, MwType, Negotiation, Pairing, Pd, PostError, PostFailure, QpCounters,
-    RcOptions, ReadDepths, RecvWr, Rejection, Sge, Srq,
+    MpaRequest, MwType, Negotiation, Pairing, Pd, PostError, PostFailure, QpCounters, RcOptions,
+    ReadDepths, RecvWr, Rejection, Sge, Srq,
 };
 
 /// Most work requests of a queue.
@@ -526,56 +526,6 @@ impl RcQp {
             signaled: wr.signaled,
             solicited: wr.solicited,
             fence: wr.fence,
-        })
-    }
-
-    /// Binds a window of type 1, in the order of the send queue, and returns its new key (`ibv_bind_mw(3)`). Work requests posted behind this may tell
-    /// the peer that key; the old one is dead when the binding's turn has come. A binding that cannot be ends the connection.
-    ///
-    /// # Errors
-    /// [`PostFailure`], as [`post_send`](Self::post_send); the window keeps its key.
-    pub fn bind_mw(&self, mw: &Mw, bind: &MwBind<'_>) -> Result<u32, PostFailure> {
-        let to = (bind.mr.lkey(), bind.addr, bind.length, bind.access);
-        self.rebind(mw, to, bind.zero_based, (bind.wr_id, bind.signaled))
-    }
-
-    /// Closes a window of type 1, in the order of the send queue, and returns its new key, which names nothing: a binding of no octets to no
-    /// region.
-    ///
-    /// # Errors
-    /// As [`bind_mw`](Self::bind_mw).
-    pub fn unbind_mw(&self, mw: &Mw, wr_id: u64, signaled: bool) -> Result<u32, PostFailure> {
-        self.rebind(mw, (0, 0, 0, Access::empty()), false, (wr_id, signaled))
-    }
-
-    fn rebind(
-        &self,
-        mw: &Mw,
-        (lkey, addr, length, access): (u32, u64, u64, Access),
-        zero_based: bool,
-        (wr_id, signaled): (u64, bool),
-    ) -> Result<u32, PostFailure> {
-        mw.rebind(|rkey| {
-            let work = MemoryWork::BindMw(Bind {
-                kind: MwType::One,
-                rkey,
-                lkey,
-                addr,
-                length,
-                access,
-                zero_based,
-            });
-            let wqe = RcSendWqe {
-                wr_id,
-                work: RcWork::Memory(work),
-                data: RcData::Sges(SgeList::new()),
-                length: 0,
-                signaled,
-                solicited: false,
-                fence: false,
-            };
-            let (accepted, result) = self.shared.post(std::iter::once(Ok(wqe)), 1);
-            result.map_err(|source| PostFailure { accepted, source })
         })
     }
 
