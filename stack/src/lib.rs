@@ -61,6 +61,7 @@ mod mw;
 mod pd;
 mod proof;
 mod qpns;
+mod rc_listener;
 mod rc_options;
 mod rc_qp;
 mod read_map;
@@ -103,10 +104,9 @@ pub use fault::{Fault, FaultError};
 pub use groups::{GroupInterface, IPV6_ALL_HOSTS};
 pub use mw::{FastMr, Mw, MwBind, MwType, next_rkey};
 pub use pd::{Mr, MrBusy, MrOptions, Pd};
+pub use rc_listener::{RcListener, RcRequest};
 pub use rc_options::{Completion, NoReceive, RcOptions};
-pub use rc_qp::{
-    ConnectError, MAX_INLINE_DATA, RcListener, RcOperation, RcQp, RcQpAttr, RcRequest, RcSendWr,
-};
+pub use rc_qp::{ConnectError, MAX_INLINE_DATA, RcOperation, RcQp, RcQpAttr, RcSendWr};
 pub use read_map::ReadMap;
 pub use record::{RecordCompletions, RecordRef, RecordView};
 pub use rnic::{Rnic, WeakRnic};

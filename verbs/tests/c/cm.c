@@ -529,6 +529,12 @@ static void receive_queues_are_shared(void)
 	CHECK(rdma_create_qp(id, NULL, &init) == -1 && errno == EINVAL);
 	rdma_destroy_qp(id);
 	rdma_destroy_srq(id);
+	CHECK(!id->srq);
+	struct ibv_srq_init_attr_ex ex = {
+		.attr = { .max_wr = 8, .max_sge = 1 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE, .srq_type = IBV_SRQT_BASIC,
+	};
+	CHECK(rdma_create_srq_ex(id, &ex) == 0 && id->srq && id->srq->pd == id->pd);
+	rdma_destroy_srq(id);
 	CHECK(!id->srq && rdma_destroy_id(id) == 0 && rdma_destroy_id(listener) == 0);
 	rdma_destroy_event_channel(ours);
 	rdma_destroy_event_channel(theirs);
