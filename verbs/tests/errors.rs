@@ -31,6 +31,14 @@ const fn fails(line: &'static str, complains: &'static [&'static str]) -> End {
         .limit(SOON)
 }
 
+/// A client alone, which ends soon.
+const fn stops(line: &'static str) -> End {
+    End::client(line)
+        .finish(Finish::Exit)
+        .complains(&[])
+        .limit(SOON)
+}
+
 #[test]
 fn nobody_listens() {
     let Some(scene) = scene("nobody_listens", Place::Loopback) else {
@@ -46,6 +54,9 @@ fn nobody_listens() {
             "rping -c -a {server} -p {port} -C 1",
             &["RDMA_CM_EVENT_REJECTED, error 8"],
         ),
+        // Their status does not tell.
+        stops("ucmatose -s {server} -p {port}"),
+        stops("rdma_client -s {server} -p {port}"),
     ] {
         session::run(&scene, Family::V4, &[end]);
     }
@@ -170,6 +181,41 @@ fn descriptors_run_out() {
     }
 }
 
+/// Where descriptors run out, the end that lacks them says so, and the other is told or goes on waiting for more.
+#[test]
+fn descriptors_run_out_amid_connections() {
+    let ends = |server, finish, client| {
+        [
+            End::server(server)
+                .complains(&[])
+                .finish(finish)
+                .limit(SOON),
+            End::client(client)
+                .complains(&[])
+                .finish(Finish::Failure)
+                .limit(SOON),
+        ]
+    };
+    let test = "descriptors_run_out_amid_connections";
+    let Some(scene) = scene(test, Place::Loopback) else {
+        return;
+    };
+    for ends in [
+        ends(
+            "ucmatose -b {server} -p {port} -c 60",
+            Finish::Stopped,
+            "prlimit --nofile=40 ucmatose -s {server} -p {port} -c 60",
+        ),
+        ends(
+            "prlimit --nofile=40 ucmatose -b {server} -p {port} -c 60",
+            Finish::Failure,
+            "ucmatose -s {server} -p {port} -c 60",
+        ),
+    ] {
+        session::run(&scene, Family::V4, &ends);
+    }
+}
+
 /// Each end notices the other's sudden death, in the middle of the work and in the middle of connecting.
 #[test]
 fn a_killed_rping() {
@@ -184,11 +230,12 @@ fn a_killed_rping() {
         let ends = |end: End| end.finish(Finish::Exit).limit(SOON);
         session::run(&scene, Family::V4, &[SERVER.finish(killed), ends(CLIENT)]);
         // A client that was never there leaves the server waiting for one.
-        let server = if milliseconds < 100 {
-            SERVER.finish(Finish::Stopped)
-        } else {
-            ends(SERVER)
-        };
+        let server = SERVER.finish(Finish::Stopped);
         session::run(&scene, Family::V4, &[server, CLIENT.finish(killed)]);
+        // One that has said something was there.
+        let client = End::client("rping -c -a {server} -p {port} -C 100000000 -v")
+            .ready(Ready::Says("ping data"))
+            .complains(&[]);
+        session::run(&scene, Family::V4, &[ends(SERVER), client.finish(killed)]);
     }
 }

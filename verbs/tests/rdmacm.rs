@@ -10,7 +10,6 @@ mod common;
 use common::have;
 use common::scene::{Family, Place, Scene};
 use common::session::{self, End, Finish};
-use std::time::Duration;
 
 /// A session of programs, in each of the places and with each kind of address there.
 fn everywhere(test: &str, ends: &[End]) {
@@ -188,120 +187,6 @@ fn cmtime() {
             End::client("cmtime -s {server} -p {port} -c 50").says(&["connect      :"]),
         ],
     );
-}
-
-/// Where nobody listens, and where nobody is: each is told within five seconds of what TCP takes to find out.
-#[test]
-fn nobody_there() {
-    const SOON: Duration = Duration::from_secs(8);
-    for line in [
-        "rping -c -a {server} -p {port} -C 1",
-        "ucmatose -s {server} -p {port}",
-        "rdma_client -s {server} -p {port}",
-    ] {
-        let alone = End::client(line).complains(&[]).finish(Finish::Exit);
-        in_places(
-            "nobody_there",
-            &[Place::Here, Place::Apart],
-            &[alone.limit(SOON)],
-        );
-    }
-    let test = "nobody_there";
-    if let Some(scene) = Scene::new(test, Place::Apart)
-        && have(test, "rping", "rdmacm-utils")
-    {
-        let line = "rping -c -a 10.99.0.77 -p {port} -C 1";
-        let end = End::client(line).complains(&["UNREACHABLE"]);
-        session::run(
-            &scene,
-            Family::V4,
-            &[end.finish(Finish::Failure).limit(SOON)],
-        );
-    }
-}
-
-/// The second server on a port says so, and the first one serves.
-#[test]
-fn a_second_server_on_the_same_port() {
-    in_places(
-        "a_second_server_on_the_same_port",
-        &[Place::Here],
-        &[
-            End::server("rping -s -a {server} -p {port} -C 10 -v")
-                .says(DATA)
-                .complains(&[]),
-            End::server("rping -s -a {server} -p {port} -C 10 -v")
-                .ready(session::Ready::Ended)
-                .complains(&["Address already in use"])
-                .finish(Finish::Failure),
-            End::client("rping -c -a {server} -p {port} -C 10 -v")
-                .says(DATA)
-                .complains(&[]),
-        ],
-    );
-}
-
-/// A peer that is killed leaves nobody waiting.
-#[test]
-fn a_killed_peer() {
-    const SOON: Duration = Duration::from_secs(10);
-    const A_WHILE: Duration = Duration::from_millis(300);
-    in_places(
-        "a_killed_peer",
-        &[Place::Here, Place::Apart],
-        &[
-            End::server("rping -s -a {server} -p {port} -C 100000000")
-                .complains(&[])
-                .finish(Finish::Exit)
-                .limit(SOON),
-            End::client("rping -c -a {server} -p {port} -C 100000000")
-                .finish(Finish::Killed(A_WHILE)),
-        ],
-    );
-    in_places(
-        "a_killed_peer",
-        &[Place::Here, Place::Apart],
-        &[
-            End::server("rping -s -a {server} -p {port} -C 100000000")
-                .finish(Finish::Killed(Duration::from_millis(600))),
-            End::client("rping -c -a {server} -p {port} -C 100000000")
-                .complains(&[])
-                .finish(Finish::Exit)
-                .limit(SOON),
-        ],
-    );
-}
-
-/// Where descriptors run out, the end that lacks them says so, and the other is told or goes on waiting for more.
-#[test]
-fn no_descriptors_left() {
-    const SOON: Duration = Duration::from_secs(10);
-    let ends = |server, finish, client| {
-        [
-            End::server(server)
-                .complains(&[])
-                .finish(finish)
-                .limit(SOON),
-            End::client(client)
-                .complains(&[])
-                .finish(Finish::Failure)
-                .limit(SOON),
-        ]
-    };
-    for ends in [
-        ends(
-            "ucmatose -b {server} -p {port} -c 60",
-            Finish::Stopped,
-            "prlimit --nofile=40 ucmatose -s {server} -p {port} -c 60",
-        ),
-        ends(
-            "prlimit --nofile=40 ucmatose -b {server} -p {port} -c 60",
-            Finish::Failure,
-            "ucmatose -s {server} -p {port} -c 60",
-        ),
-    ] {
-        in_places("no_descriptors_left", &[Place::Here], &ends);
-    }
 }
 
 /// perftest exchanges what it needs over one connection of rdma_cm and measures on another.

@@ -72,6 +72,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "perftest",
+        proof: Proof::Program("ib_write_bw"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "qperf",
         proof: Proof::Program("qperf"),
         groups: &[Name::Debian],
