@@ -626,6 +626,8 @@ impl UdShared {
         // From now on only this thread sends: whoever else did would hold the engine while the time runs out.
         self.closing.store(true, Ordering::Release);
         self.run(|inner| {
+            // What was left to a thread at work, which may have let go just now: a Read that came later would never complete.
+            self.posting.empty(|wqe| inner.engine.accept(wqe));
             inner
                 .engine
                 .close_reads(self.tables(), &mut self.completions());
