@@ -1,5 +1,6 @@
 //! A completion queue: its ring, the sockets that fill it, and progress on behalf of whoever polls it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -107,7 +108,8 @@ pub(crate) struct CqShared {
     generation: AtomicU32,
     poller: Mutex<Poller>,
     polls_with_completions: AtomicU32,
-    unsent: Mutex<Vec<MemberId>>,
+    /// Those with something left to send, in the order of their turns.
+    unsent: Mutex<VecDeque<MemberId>>,
     has_unsent: AtomicBool,
     /// QPs whose peers may wait to be told something.
     owing: Mutex<Vec<MemberId>>,
@@ -146,7 +148,7 @@ impl CqShared {
                 first: 0,
             }),
             polls_with_completions: AtomicU32::new(0),
-            unsent: Mutex::new(Vec::new()),
+            unsent: Mutex::new(VecDeque::new()),
             has_unsent: AtomicBool::new(false),
             owing: Mutex::new(Vec::new()),
             has_owing: AtomicBool::new(false),
@@ -627,8 +629,7 @@ impl CqShared {
     // Unsent messages.
 
     pub(crate) fn add_unsent(&self, member: MemberId) {
-        self.unsent.lock().push(member);
-        self.has_unsent.store(true, Ordering::Release);
+        self.take_turns(member);
         // Whoever polls goes on with it. Should that end, the thread's next tick sees to it.
         if self.watch.is_on() {
             self.background.wake();
@@ -644,23 +645,40 @@ impl CqShared {
         self.has_unsent.load(Ordering::Acquire)
     }
 
-    /// Goes on with what could not be sent. Returns whether some of it may go on at once: a socket whose buffer is
+    /// Gives every member with something left to send one turn. Returns whether some of it may go on at once: a socket whose buffer is
     /// full may not.
+    ///
+    /// Several threads may be at it. Each takes the next member in turn: had one of them a list of its own, those at its front would come
+    /// back to the others again and again before those at its end had their first turn.
     pub(crate) fn flush_unsent(&self) -> bool {
-        let waiting = std::mem::take(&mut *self.unsent.lock());
-        self.has_unsent.store(false, Ordering::Release);
+        let turns = self.unsent.lock().len();
         let mut at_once = false;
-        for member in waiting {
+        for _ in 0..turns {
+            let Some(member) = self.next_unsent() else {
+                break;
+            };
             let Some(qp) = self.member(member) else {
                 continue;
             };
             if let Some(blocked) = qp.flush_unsent() {
                 at_once |= !blocked;
-                self.unsent.lock().push(member);
-                self.has_unsent.store(true, Ordering::Release);
+                self.take_turns(member);
             }
         }
         at_once
+    }
+
+    fn take_turns(&self, member: MemberId) {
+        let mut unsent = self.unsent.lock();
+        unsent.push_back(member);
+        self.has_unsent.store(true, Ordering::Release);
+    }
+
+    fn next_unsent(&self) -> Option<MemberId> {
+        let mut unsent = self.unsent.lock();
+        let next = unsent.pop_front();
+        self.has_unsent.store(!unsent.is_empty(), Ordering::Release);
+        next
     }
 
     // What peers wait for.
@@ -718,6 +736,11 @@ impl CqShared {
             let next = qp.handle_timeout(now);
             self.deadline
                 .fetch_min(clock::to_nanos(next), Ordering::AcqRel);
+        }
+        // The background thread may have planned its sleep meanwhile, when there seemed to be none.
+        let next = self.deadline();
+        if next != u64::MAX {
+            self.background.wake_before(next);
         }
     }
 
