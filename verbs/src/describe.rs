@@ -3,7 +3,7 @@
 use crate::export::Export;
 use crate::gid::{GidTable, host_gids};
 use crate::{DEVICE_NAME, facts, knobs, persona};
-use dgiwarp::KNOBS;
+use dgiwarp::{Config, KNOBS};
 use std::fmt::Write;
 
 /// The device and its addresses, a few lines.
@@ -64,13 +64,40 @@ pub fn everything() -> String {
             knob.help
         );
     }
-    for (name, value, help) in knobs::own() {
-        let _ = writeln!(text, "  {name}={value}  {help}");
+    for own in knobs::own() {
+        let _ = writeln!(text, "  {}={}  {}", own.name, own.present, own.help);
     }
     for warning in warnings {
         let _ = writeln!(text, "warning: {warning}");
     }
     text
+}
+
+/// A setting that can be given in the environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The variable.
+    pub name: &'static str,
+    /// What holds where it is not set.
+    pub default: String,
+    /// What it does, its unit and range.
+    pub help: &'static str,
+}
+
+/// All settings, of the device and of this library.
+pub fn settings() -> Vec<Setting> {
+    let config = Config::default();
+    let of_device = KNOBS.iter().map(|knob| Setting {
+        name: knob.name,
+        default: knob.show(&config),
+        help: knob.help,
+    });
+    let own = knobs::own().into_iter().map(|own| Setting {
+        name: own.name,
+        default: own.default,
+        help: own.help,
+    });
+    of_device.chain(own).collect()
 }
 
 /// One line per function: version node, name, and what stands behind it.

@@ -9,15 +9,30 @@ use std::sync::Once;
 const PERSONA_HELP: &str = "what programs take the device for: roce (transport InfiniBand) or iwarp (an RNIC, which behaves as the RFCs have it: \
      DGIWARP_HELLO=0, DGIWARP_COMPLETION=local, DGIWARP_NO_RECEIVE=terminate unless they are set)";
 
-/// Variables that this crate itself reads: name, present value, and what it does.
-pub(crate) fn own() -> [(&'static str, String, &'static str); 2] {
+/// A variable that this crate itself reads.
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    pub(crate) present: String,
+    pub(crate) default: String,
+    /// What it does.
+    pub(crate) help: &'static str,
+}
+
+/// All of them.
+pub(crate) fn own() -> [Variable; 2] {
     [
-        (
-            persona::VARIABLE,
-            persona::present().to_string(),
-            PERSONA_HELP,
-        ),
-        (log::VARIABLE, log::present().to_string(), log::HELP),
+        Variable {
+            name: persona::VARIABLE,
+            present: persona::present().to_string(),
+            default: Persona::default().to_string(),
+            help: PERSONA_HELP,
+        },
+        Variable {
+            name: log::VARIABLE,
+            present: log::present().to_string(),
+            default: log::DEFAULT.to_string(),
+            help: log::HELP,
+        },
     ]
 }
 
@@ -40,15 +55,17 @@ pub(crate) fn read() -> (Config, Vec<String>) {
     let mut wrong = Vec::new();
     for (name, value) in &variables {
         if is_understood(name, value) == Some(false) {
-            let help = own.iter().find(|(of, ..)| of == name).map_or("", |it| it.2);
+            let help = own
+                .iter()
+                .find(|it| it.name == name)
+                .map_or("", |it| it.help);
             wrong.push(format!(
                 "{name}={value} is not understood and ignored: {help}"
             ));
         }
     }
     let named: Vec<String> = variables.iter().map(|(name, _)| name.clone()).collect();
-    let (mut config, mut warnings) =
-        Config::from_environment(variables, &own.map(|(name, ..)| name));
+    let (mut config, mut warnings) = Config::from_environment(variables, &own.map(|it| it.name));
     behave_as(persona::present(), &mut config.rc, |name| {
         named.iter().any(|it| it == name)
     });

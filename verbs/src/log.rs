@@ -13,7 +13,7 @@ pub(crate) const HELP: &str =
     "least severe messages that go to standard error: off, error, warn, info, debug or trace";
 
 /// Warnings tell of what the environment asked for and the system refused.
-const DEFAULT: LevelFilter = LevelFilter::WARN;
+pub(crate) const DEFAULT: LevelFilter = LevelFilter::WARN;
 
 /// The level with this name.
 pub(crate) fn level(text: &str) -> Option<LevelFilter> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use dgiwarp_cli::{Example, Program};
 
 use crate::catalog::{Mode, Op, Transport};
 use crate::endpoint::MAX_SIZE;
@@ -19,30 +20,89 @@ pub(crate) const DEFAULT_RECEIVE_BUFFER: u64 = 4 << 20;
 /// The largest share of datagrams that can be dropped on purpose.
 const MAX_LOSS: f64 = 0.5;
 
-const EXAMPLES: &str = "\
-Examples:
-  dgiwarp-perf
-      Measure everything on this machine, write ./dgiwarp-perf-report.html.
-  dgiwarp-perf --quick --json -
-      The same within 30 seconds, as JSON on standard output.
-  dgiwarp-perf --loss 0,0.001,0.01,0.05 --size 4K,64K,1M
-      What is left of messages when the receiver drops that share of the datagrams.
-  dgiwarp-perf --op multicast --receivers 3
-      Goodput to one, two and three processes of this machine at once.
-  dgiwarp-perf --transport rc --op write --mode lat --size 1..1K
-      Half round trips of RDMA Writes over TCP, beside raw TCP.
-  dgiwarp-perf server            (on one machine)
-  dgiwarp-perf client HOST --transport ud --op write-record --mode bw --size 64K,1M
-      Two machines: Write-Record goodput beside raw UDP, for two message sizes.
-
-Latency is half of the round trip; goodput is payload counted at the receiver, in 1e9 bits per
-second in JSON and 1e9 bytes per second in the table. Every dgiwarp row runs in turns with its
-raw baseline (A B A B); a ratio is the median of the ratios of neighbouring rounds.
-Exit status: 0 ok, 1 measurement or peer failed, 2 usage, 130 interrupted.";
+/// What help and manual page say besides the options.
+pub(crate) const PROGRAM: Program = Program {
+    examples: &[
+        Example {
+            line: "dgiwarp-perf",
+            about: "Measure everything on this machine, write ./dgiwarp-perf-report.html.",
+        },
+        Example {
+            line: "dgiwarp-perf --quick --json -",
+            about: "The same within 30 seconds, as JSON on standard output.",
+        },
+        Example {
+            line: "dgiwarp-perf --loss 0,0.001,0.01,0.05 --size 4K,64K,1M",
+            about: "What is left of messages when the receiver drops that share of the datagrams.",
+        },
+        Example {
+            line: "dgiwarp-perf --op multicast --receivers 3",
+            about: "Goodput to one, two and three processes of this machine at once.",
+        },
+        Example {
+            line: "dgiwarp-perf --transport rc --op write --mode lat --size 1..1K",
+            about: "Half round trips of RDMA Writes over TCP, beside raw TCP.",
+        },
+        Example {
+            line: "dgiwarp-perf server            (on one machine)\n\
+                   dgiwarp-perf client HOST --transport ud --op write-record --mode bw --size 64K,1M",
+            about: "Two machines: Write-Record goodput beside raw UDP, for two message sizes.",
+        },
+    ],
+    of_subcommands: &[
+        (
+            "server",
+            &[
+                Example {
+                    line: "dgiwarp-perf server",
+                    about: "Wait for clients on all addresses, until it is interrupted.",
+                },
+                Example {
+                    line: "dgiwarp-perf server --bind 10.0.0.1",
+                    about: "Let in who comes to this address.",
+                },
+                Example {
+                    line: "dgiwarp-perf server --bind ::1 --port 5001",
+                    about: "Another control port; clients name it too.",
+                },
+            ],
+        ),
+        (
+            "client",
+            &[
+                Example {
+                    line: "dgiwarp-perf client HOST",
+                    about: "Measure everything against the server on HOST.",
+                },
+                Example {
+                    line: "dgiwarp-perf client HOST --transport ud --op send --mode lat --size 64",
+                    about: "One row and its raw baseline.",
+                },
+                Example {
+                    line: "dgiwarp-perf client HOST --quick --json results.json --html report.html",
+                    about: "Keep the results.",
+                },
+            ],
+        ),
+    ],
+    sections: &[
+        (
+            "What is measured",
+            "Latency is half of the round trip; goodput is payload counted at the receiver, in 1e9 bits per second in JSON and 1e9 bytes per second in the table. \
+             Every dgiwarp row runs in turns with its raw baseline (A B A B); a ratio is the median of the ratios of neighbouring rounds.",
+        ),
+        (
+            "Exit status",
+            "0 ok, 1 measurement or peer failed, 2 usage, 130 interrupted.",
+        ),
+    ],
+    see_also: &["dgiwarp(7)", "dgiwarp-run(1)"],
+    ..Program::EMPTY
+};
 
 /// Latency, bandwidth and message rate of dgiwarp beside raw sockets in the same run
 #[derive(Debug, Parser)]
-#[command(name = "dgiwarp-perf", version, after_help = EXAMPLES)]
+#[command(name = "dgiwarp-perf", version)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
     /// Without a command: start a server on this machine and measure everything.
@@ -249,13 +309,14 @@ fn parse_sizes(text: &str) -> Result<Sizes, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        dgiwarp_cli::command::<Cli>(&PROGRAM).debug_assert();
+        for (name, examples) in PROGRAM.of_subcommands {
+            assert!(examples.len() >= 3, "{name}");
+        }
     }
 
     #[test]

@@ -37,13 +37,11 @@ mod stats;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::cli::{Cli, Command, ServerArgs};
 use crate::error::{EXIT_OK, PerfError, Result};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = dgiwarp_cli::parse(&cli::PROGRAM);
     let outcome = match cli.command {
         _ if cli.run.list => {
             print!("{}", catalog::list());

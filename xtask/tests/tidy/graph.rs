@@ -26,13 +26,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("dgiwarp-paths", &[]),
+    ("dgiwarp-cli", &[]),
     (
         "dgiwarp-verbs",
-        &["dgiwarp", "dgiwarp-memory", "dgiwarp-paths"],
+        &["dgiwarp", "dgiwarp-cli", "dgiwarp-memory", "dgiwarp-paths"],
     ),
-    ("dgiwarp-perf", &["dgiwarp"]),
-    ("dgiwarp-dump", &["dgiwarp"]),
-    ("dgiwarp-conform", &["dgiwarp-codec"]),
+    ("dgiwarp-perf", &["dgiwarp", "dgiwarp-cli"]),
+    ("dgiwarp-dump", &["dgiwarp", "dgiwarp-cli"]),
+    ("dgiwarp-conform", &["dgiwarp-cli", "dgiwarp-codec"]),
     ("xtask", &[]),
 ];
 

@@ -17,13 +17,48 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "\
-Usage: dgiwarp-run PROGRAM [ARGUMENT...]
-       dgiwarp-run             show the device and programs to try
-       dgiwarp-run --help | --version
+use clap::{Parser, ValueHint};
+use dgiwarp_cli::{Example, Program};
 
-Runs an unmodified program that uses libibverbs or librdmacm on the dgiwarp software RNIC.
-";
+/// Run an unmodified program that uses libibverbs or librdmacm on the dgiwarp software RNIC
+///
+/// Without a program: show the device and programs to try.
+#[derive(Debug, Parser)]
+#[command(name = "dgiwarp-run", version)]
+#[command(override_usage = "dgiwarp-run [PROGRAM [ARGUMENT]...]")]
+struct Cli {
+    /// The program, a path or a name that is looked for in PATH, and its arguments
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<OsString>,
+}
+
+const PROGRAM: Program = Program {
+    examples: &[
+        Example {
+            line: "dgiwarp-run ibv_devinfo -v",
+            about: "Show the device as a verbs program sees it.",
+        },
+        Example {
+            line: "dgiwarp-run ibv_rc_pingpong -g 0 &\ndgiwarp-run ibv_rc_pingpong -g 0 localhost",
+            about: "Two programs that exchange messages on this machine.",
+        },
+        Example {
+            line: "dgiwarp-run rping -s &                     (on one machine)\n\
+                   dgiwarp-run rping -c -a ADDRESS -C 10 -v   (on the other)",
+            about: "The same over rdma_cm, which works with any iWARP device at the other end.",
+        },
+        Example {
+            line: "DGIWARP_FAULT=drop=0.01,seed=7 dgiwarp-run ./program",
+            about: "Run a program of your own while one datagram in a hundred is lost.",
+        },
+    ],
+    sections: &[(
+        "Exit status",
+        "That of the program; 126 if it cannot be run, 127 if it was not found, 2 for an unknown option.",
+    )],
+    see_also: &["dgiwarp(7)", "dgiwarp-info(1)", "ld.so(8)"],
+    ..Program::EMPTY
+};
 
 /// As a shell has it: the program cannot be run.
 const EXIT_NOT_RUNNABLE: u8 = 126;
@@ -31,21 +66,10 @@ const EXIT_NOT_RUNNABLE: u8 = 126;
 const EXIT_NOT_FOUND: u8 = 127;
 
 fn main() -> ExitCode {
-    let mut arguments: Vec<OsString> = env::args_os().skip(1).collect();
-    if arguments.first().is_some_and(|first| first == "--") {
-        arguments.remove(0);
-    }
-    let Some((program, rest)) = arguments.split_first() else {
-        return show(&introduction());
-    };
-    match program.to_str() {
-        Some("-h" | "--help") => show(USAGE),
-        Some("-V" | "--version") => show(concat!("dgiwarp-run ", env!("CARGO_PKG_VERSION"), "\n")),
-        Some(option) if option.starts_with('-') => {
-            eprint!("dgiwarp-run: unknown option {option}\n{USAGE}");
-            ExitCode::from(2)
-        }
-        Some(_) | None => run(program, rest),
+    let cli: Cli = dgiwarp_cli::parse(&PROGRAM);
+    match cli.command.split_first() {
+        None => show(&introduction()),
+        Some((program, arguments)) => run(program, arguments),
     }
 }
 
@@ -137,4 +161,29 @@ fn preloaded(ours: &[PathBuf]) -> OsString {
         .map(Path::as_os_str)
         .collect();
     all.join(OsStr::new(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(line: &str) -> Result<Vec<OsString>, clap::Error> {
+        Cli::try_parse_from(line.split(' ')).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn everything_from_the_program_on_is_the_program_s() {
+        dgiwarp_cli::command::<Cli>(&PROGRAM).debug_assert();
+        assert_eq!(command("dgiwarp-run").unwrap(), [""; 0]);
+        for line in ["rping --help", "x -V", "x -- -y --", "x --generate z"] {
+            let words: Vec<_> = line.split(' ').collect();
+            assert_eq!(command(&format!("dgiwarp-run {line}")).unwrap(), words);
+        }
+        assert_eq!(
+            command("dgiwarp-run -- -odd --help").unwrap(),
+            ["-odd", "--help"]
+        );
+        assert!(command("dgiwarp-run --unknown rping").is_err());
+        assert!(PROGRAM.examples.len() >= 3);
+    }
 }
