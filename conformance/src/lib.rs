@@ -1,9 +1,24 @@
-//! Peers to test against, and later the conformance tester itself.
+//! `dgiwarp-conform`: does a device speak iWARP as its RFCs say?
 //!
-//! Nothing here uses the protocol crates: what tests an implementation speaks with octets
-//! of its own. The one peer so far is [`siw`], the Linux kernel's soft-iWARP driver in a
-//! virtual machine.
+//! The tester is a peer that can do everything wrong: it builds frames octet by octet ([`wire`], [`peer`]) and judges what the
+//! device under test does by sets of allowed outcomes, each with the clause that allows it ([`oracle`]). Nothing here uses the
+//! protocol crates: what tests an implementation speaks with octets of its own.
+//!
+//! [`cases`] are what is tested, [`run`] goes through them, [`report`] says what came of it. [`siw`] is the Linux kernel's
+//! soft-iWARP driver in a virtual machine, to test against.
 
 #![forbid(unsafe_code)]
 
+pub mod agent;
+pub mod bench;
+pub mod cases;
+pub mod cli;
+mod clock;
+pub mod oracle;
+pub mod peer;
+pub mod profile;
+pub mod recording;
+pub mod report;
+pub mod run;
 pub mod siw;
+pub mod wire;

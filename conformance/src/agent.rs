@@ -1,0 +1,346 @@
+//! The tester's side of the agent on the device (`conformance/agent/agent.c`): one JSON object per line, and one back.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use thiserror::Error;
+
+/// How long the agent takes at most for what does not wait by itself.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Why an agent does not do what it is asked.
+#[derive(Debug, Error)]
+pub enum AgentError {
+    /// The control connection failed.
+    #[error("the agent's control connection: {0}")]
+    Io(#[from] io::Error),
+    /// Its line is no JSON object.
+    #[error("the agent's line is no JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// It closed the control connection.
+    #[error("the agent closed its control connection while asked to {0}")]
+    Gone(&'static str),
+    /// It could not, with what the device's library said.
+    #[error("the agent cannot {operation}: {reason}")]
+    Refused {
+        /// What it was asked.
+        operation: &'static str,
+        /// Its reason.
+        reason: String,
+    },
+    /// Its answer lacks something.
+    #[error("the agent's answer to {operation} has no {field}")]
+    Lacks {
+        /// What it was asked.
+        operation: &'static str,
+        /// What is missing.
+        field: &'static str,
+    },
+}
+
+/// Registered memory of the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// The agent's number of it.
+    pub id: u64,
+    /// Its remote key: the STag.
+    pub stag: u32,
+    /// The tagged offset of its first octet.
+    pub to: u64,
+    /// Octets.
+    pub length: u64,
+}
+
+/// A connection of the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    /// The agent's number of it.
+    pub id: u64,
+    /// Where its receives are: so many octets for each.
+    pub receives: Memory,
+}
+
+/// A completion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The number that the work request had.
+    pub wr_id: u64,
+    /// `enum ibv_wc_status`.
+    pub status: u64,
+    /// `enum ibv_wc_opcode`.
+    pub opcode: u64,
+    /// Octets, of receives and Reads.
+    pub length: u64,
+    /// `enum ibv_wc_flags`.
+    pub flags: u64,
+    /// Immediate data as it came.
+    pub immediate: u64,
+}
+
+/// Access rights as `enum ibv_access_flags` has them.
+pub mod access {
+    /// Local write.
+    pub const LOCAL_WRITE: u64 = 1;
+    /// Remote write.
+    pub const REMOTE_WRITE: u64 = 2;
+    /// Remote read.
+    pub const REMOTE_READ: u64 = 4;
+    /// Remote atomics.
+    pub const REMOTE_ATOMIC: u64 = 8;
+}
+
+/// A control connection.
+#[derive(Debug)]
+pub struct Agent {
+    reader: BufReader<TcpStream>,
+}
+
+impl Agent {
+    /// Connects, and presents the token that the agent printed.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn connect(to: SocketAddr, token: &str) -> Result<Self, AgentError> {
+        let stream = TcpStream::connect_timeout(&to, LIMIT)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        stream.set_nodelay(true)?;
+        let mut agent = Self {
+            reader: BufReader::new(stream),
+        };
+        agent.call("hello", json!({ "token": token }))?;
+        Ok(agent)
+    }
+
+    /// Asks for something; the fields of `with` are its arguments.
+    ///
+    /// # Errors
+    /// [`AgentError`]; [`AgentError::Refused`] leaves the agent usable.
+    pub fn call(&mut self, operation: &'static str, mut with: Value) -> Result<Value, AgentError> {
+        with["op"] = operation.into();
+        let mut line = with.to_string();
+        line.push('\n');
+        self.reader.get_mut().write_all(line.as_bytes())?;
+        let mut answer = String::new();
+        if self.reader.read_line(&mut answer)? == 0 {
+            return Err(AgentError::Gone(operation));
+        }
+        let answer: Value = serde_json::from_str(&answer)?;
+        if answer["ok"] == json!(1) {
+            return Ok(answer);
+        }
+        let reason = answer["error"].as_str().unwrap_or("no reason").to_owned();
+        Err(AgentError::Refused { operation, reason })
+    }
+
+    /// Listens for RDMA connections at the agent's address; the port.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn listen(&mut self) -> Result<u16, AgentError> {
+        let answer = self.call("listen", json!({}))?;
+        let port = number("listen", &answer, "port")?;
+        u16::try_from(port).map_err(|_| AgentError::Lacks {
+            operation: "listen",
+            field: "port",
+        })
+    }
+
+    /// Registers memory whose octets are all `fill`.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn register(&mut self, length: u64, access: u64, fill: u8) -> Result<Memory, AgentError> {
+        self.register_in(length, access, fill, 0)
+    }
+
+    /// The same in protection domain 0, which connections have, or 1.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn register_in(
+        &mut self,
+        length: u64,
+        access: u64,
+        fill: u8,
+        domain: u64,
+    ) -> Result<Memory, AgentError> {
+        let with = json!({ "length": length, "access": access, "fill": fill, "pd": domain });
+        let answer = self.call("reg_mr", with)?;
+        memory("reg_mr", &answer, length)
+    }
+
+    /// Deregisters memory.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn deregister(&mut self, memory: Memory) -> Result<(), AgentError> {
+        self.call("dereg_mr", json!({ "mr": memory.id }))?;
+        Ok(())
+    }
+
+    /// The octets of memory, whether registered still or not.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn peek(
+        &mut self,
+        memory: Memory,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<u8>, AgentError> {
+        let with = json!({ "mr": memory.id, "offset": offset, "length": length });
+        let answer = self.call("peek", with)?;
+        let lacks = AgentError::Lacks {
+            operation: "peek",
+            field: "hex",
+        };
+        let digits = answer["hex"].as_str().unwrap_or_default().as_bytes();
+        let octets: Option<Vec<u8>> = digits
+            .chunks(2)
+            .map(|pair| {
+                let text = core::str::from_utf8(pair).ok()?;
+                u8::from_str_radix(text, 16).ok()
+            })
+            .collect();
+        octets.ok_or(lacks)
+    }
+
+    /// What the next connections get: so many receives of so many octets, and read depths.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn accept_with(
+        &mut self,
+        receives: u32,
+        octets: u32,
+        ird: u16,
+        ord: u16,
+    ) -> Result<(), AgentError> {
+        let with =
+            json!({ "receives": receives, "octets": octets, "ird": ird, "ord": ord, "reject": 0 });
+        self.call("accept_with", with)?;
+        Ok(())
+    }
+
+    /// The next connections are rejected, with this private data.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn reject(&mut self, private_data: &[u8]) -> Result<(), AgentError> {
+        let data = crate::wire::hex(private_data, private_data.len());
+        self.call("accept_with", json!({ "reject": 1, "private": data }))?;
+        Ok(())
+    }
+
+    /// The connection that was accepted next.
+    ///
+    /// # Errors
+    /// [`AgentError`]; refused if there is none within the agent's patience.
+    pub fn accepted(&mut self) -> Result<Connection, AgentError> {
+        let answer = self.call("accepted", json!({ "timeout_ms": 5000 }))?;
+        connection("accepted", &answer)
+    }
+
+    /// Begins to connect to the tester.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn connect_to(
+        &mut self,
+        to: SocketAddr,
+        ird: u16,
+        ord: u16,
+    ) -> Result<Connection, AgentError> {
+        let with = json!({
+            "address": to.ip().to_string(), "port": to.port(), "ird": ird, "ord": ord,
+        });
+        let answer = self.call("connect", with)?;
+        connection("connect", &answer)
+    }
+
+    /// Waits for a completion of a connection.
+    ///
+    /// # Errors
+    /// [`AgentError`]; refused if none comes in that time.
+    pub fn poll(&mut self, of: Connection, wait: Duration) -> Result<Completion, AgentError> {
+        let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let answer = self.call("poll", json!({ "conn": of.id, "timeout_ms": wait }))?;
+        let field = |field| number("poll", &answer, field);
+        Ok(Completion {
+            wr_id: field("wr_id")?,
+            status: field("status")?,
+            opcode: field("opcode")?,
+            length: field("length")?,
+            flags: field("flags")?,
+            immediate: field("imm")?,
+        })
+    }
+
+    /// Posts a work request. `with` has `opcode` as `enum ibv_wr_opcode` and what that needs.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn post(&mut self, on: Connection, mut with: Value) -> Result<(), AgentError> {
+        with["conn"] = on.id.into();
+        self.call("post_send", with)?;
+        Ok(())
+    }
+
+    /// The next event of `rdma_cm` about a connection, as its number and status.
+    ///
+    /// # Errors
+    /// [`AgentError`]; refused if none comes in that time.
+    pub fn event(&mut self, of: Connection, wait: Duration) -> Result<(u64, i64), AgentError> {
+        let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let answer = self.call("event", json!({ "conn": of.id, "timeout_ms": wait }))?;
+        let status = answer["status"].as_i64().unwrap_or_default();
+        Ok((number("event", &answer, "event")?, status))
+    }
+
+    /// Destroys a connection and all that belongs to it.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn destroy(&mut self, connection: Connection) -> Result<(), AgentError> {
+        self.call("destroy", json!({ "conn": connection.id }))?;
+        Ok(())
+    }
+
+    /// Destroys all connections and memory, and takes back what [`accept_with`](Self::accept_with) said. Returns how many file
+    /// descriptors the agent's process has then.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn clear(&mut self) -> Result<u64, AgentError> {
+        let answer = self.call("clear", json!({}))?;
+        number("clear", &answer, "fds")
+    }
+}
+
+fn number(operation: &'static str, answer: &Value, field: &'static str) -> Result<u64, AgentError> {
+    let lacks = AgentError::Lacks { operation, field };
+    answer[field].as_u64().ok_or(lacks)
+}
+
+fn memory(operation: &'static str, answer: &Value, length: u64) -> Result<Memory, AgentError> {
+    let stag = number(operation, answer, "rkey")?;
+    Ok(Memory {
+        id: number(operation, answer, "mr")?,
+        stag: u32::try_from(stag).map_err(|_| AgentError::Lacks {
+            operation,
+            field: "rkey",
+        })?,
+        to: number(operation, answer, "addr")?,
+        length,
+    })
+}
+
+fn connection(operation: &'static str, answer: &Value) -> Result<Connection, AgentError> {
+    Ok(Connection {
+        id: number(operation, answer, "conn")?,
+        receives: memory(operation, answer, number(operation, answer, "room")?)?,
+    })
+}

@@ -1,0 +1,303 @@
+//! What a case works with: connections to the device, its agent if there is one, and the notebook of trials.
+
+use std::io;
+use std::net::SocketAddr;
+
+use thiserror::Error;
+
+use crate::agent::{Agent, AgentError, Connection};
+use crate::oracle::{Allowed, Reaction, judge};
+use crate::peer::{Patience, Peer};
+use crate::recording::{Recorder, Way};
+use crate::wire::hex;
+use crate::wire::startup::{self, Depths, Startup};
+
+/// How much of each direction a finding shows; packet files have all of it.
+const MOST_SHOWN: usize = 256;
+
+/// Why a case could not be carried through.
+#[derive(Debug, Error)]
+pub enum Broken {
+    /// TCP does not connect.
+    #[error("cannot connect to the device: {0}")]
+    Connect(#[source] io::Error),
+    /// A good startup does not succeed.
+    #[error("a good startup does not succeed: {0}")]
+    Startup(String),
+    /// The first FPDU is not answered.
+    #[error("an RDMA Read of nothing is not answered on a new connection: {0}")]
+    First(String),
+    /// The agent.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// The device cannot be tested this way; no fault of it.
+    #[error("{0}")]
+    Skip(&'static str),
+}
+
+/// How the tester meets the device.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the device listens.
+    pub target: SocketAddr,
+    /// The MPA revision of good Requests: 1, or 2 with read depths.
+    pub revision: u8,
+    /// How long to wait.
+    pub patience: Patience,
+    /// Connections of cases that make many.
+    pub many: u32,
+}
+
+/// What became of one thing that was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is allowed.
+    Pass,
+    /// It is not.
+    Fail,
+}
+
+/// One thing that was tried.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// What was tried.
+    pub what: String,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// What the device did.
+    pub seen: String,
+    /// What is allowed, and by which clause.
+    pub allowed: Vec<String>,
+    /// The clause that allows what the device did, or whose rule it breaks.
+    pub clause: String,
+    /// The connection's octets, if it failed: sent, received.
+    pub octets: Option<(String, String)>,
+}
+
+/// What a good Request says.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// The revision.
+    pub revision: u8,
+    /// Bits M and C.
+    pub flags: u8,
+    /// The depths, with revision 2.
+    pub depths: Depths,
+    /// Private data of the ULP.
+    pub private_data: Vec<u8>,
+}
+
+impl Offer {
+    /// The Request.
+    #[must_use]
+    pub fn request(&self) -> Startup {
+        let mut data = Vec::new();
+        let mut flags = self.flags;
+        if self.revision >= 2 {
+            flags |= startup::S;
+            data.extend(self.depths.to_bytes());
+        }
+        data.extend(&self.private_data);
+        Startup::new(startup::REQUEST, flags, self.revision, &data)
+    }
+}
+
+/// What a case works with.
+#[derive(Debug)]
+pub struct Bench<'a> {
+    /// How to meet the device.
+    pub settings: &'a Settings,
+    agent: Option<&'a mut Agent>,
+    recorder: Recorder,
+    trials: Vec<Trial>,
+}
+
+impl<'a> Bench<'a> {
+    /// An empty notebook.
+    #[must_use]
+    pub fn new(settings: &'a Settings, agent: Option<&'a mut Agent>) -> Self {
+        Self {
+            settings,
+            agent,
+            recorder: Recorder::default(),
+            trials: Vec::new(),
+        }
+    }
+
+    /// What was tried, and what went over the wire.
+    #[must_use]
+    pub fn finish(self) -> (Vec<Trial>, Recorder) {
+        (self.trials, self.recorder)
+    }
+
+    /// The agent.
+    ///
+    /// # Errors
+    /// [`Broken::Skip`] if there is none.
+    pub fn agent(&mut self) -> Result<&mut Agent, Broken> {
+        self.agent
+            .as_deref_mut()
+            .ok_or(Broken::Skip("needs an agent on the device"))
+    }
+
+    /// Whether there is an agent.
+    #[must_use]
+    pub fn has_agent(&self) -> bool {
+        self.agent.is_some()
+    }
+
+    /// Waits for the device as long as it is worth it.
+    #[must_use]
+    pub fn patience(&self) -> Patience {
+        self.settings.patience
+    }
+
+    /// A TCP connection, and nothing else yet.
+    ///
+    /// # Errors
+    /// [`Broken::Connect`].
+    pub fn tcp(&self) -> Result<Peer, Broken> {
+        Peer::connect(self.settings.target, &self.recorder, self.patience())
+            .map_err(Broken::Connect)
+    }
+
+    /// A peer on a TCP connection that the device made.
+    ///
+    /// # Errors
+    /// [`Broken::Connect`].
+    pub fn taken(&self, stream: std::net::TcpStream) -> Result<Peer, Broken> {
+        Peer::on(stream, false, &self.recorder, self.patience()).map_err(Broken::Connect)
+    }
+
+    /// What a good Request says here: CRCs, the client-server model, four Reads each way.
+    #[must_use]
+    pub fn offer(&self) -> Offer {
+        Offer {
+            revision: self.settings.revision,
+            flags: startup::C,
+            depths: Depths::client_server(4, 4),
+            private_data: Vec::new(),
+        }
+    }
+
+    /// A connection after startup, without an FPDU yet.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn started(&self, offer: &Offer) -> Result<Peer, Broken> {
+        let mut peer = self.tcp()?;
+        let request = offer.request();
+        let reaction = peer.ask(&request);
+        let Some(reply) = reaction
+            .startup()
+            .filter(|reply| !reply.has(startup::R) && reply.key == startup::REPLY)
+            .cloned()
+        else {
+            return Err(Broken::Startup(reaction.to_string()));
+        };
+        peer.full_operation(&request, &reply);
+        Ok(peer)
+    }
+
+    /// A connection on which FPDUs have gone both ways.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn open_with(&self, offer: &Offer) -> Result<Peer, Broken> {
+        let mut peer = self.started(offer)?;
+        let mut came = Vec::new();
+        if peer.first_echo(&mut came) {
+            return Ok(peer);
+        }
+        let reaction = Reaction { came, lives: false };
+        Err(Broken::First(reaction.to_string()))
+    }
+
+    /// The same with [`offer`](Self::offer).
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn open(&self) -> Result<Peer, Broken> {
+        self.open_with(&self.offer())
+    }
+
+    /// A connection, and the agent's end of it.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn open_served(&mut self) -> Result<(Peer, Connection), Broken> {
+        self.agent()?;
+        let peer = self.open()?;
+        let connection = self.agent()?.accepted()?;
+        Ok((peer, connection))
+    }
+
+    /// Notes whether what the device did is one of the outcomes that are allowed.
+    pub fn judge(
+        &mut self,
+        what: impl Into<String>,
+        peer: &Peer,
+        reaction: &Reaction,
+        allowed: &[Allowed],
+    ) {
+        let fits = judge(reaction, allowed);
+        let list = allowed
+            .iter()
+            .map(|one| format!("{} ({})", one.outcome, one.clause))
+            .collect();
+        let clause = fits
+            .or_else(|| allowed.first().copied())
+            .map_or("", |one| one.clause);
+        self.note(
+            what.into(),
+            fits.is_some(),
+            reaction.to_string(),
+            list,
+            clause,
+            Some(peer),
+        );
+    }
+
+    /// Notes whether a rule holds.
+    pub fn require(
+        &mut self,
+        what: impl Into<String>,
+        holds: bool,
+        seen: impl ToString,
+        rule: &str,
+        clause: &'static str,
+        peer: Option<&Peer>,
+    ) {
+        let list = vec![format!("{rule} ({clause})")];
+        self.note(what.into(), holds, seen.to_string(), list, clause, peer);
+    }
+
+    fn note(
+        &mut self,
+        what: String,
+        pass: bool,
+        seen: String,
+        allowed: Vec<String>,
+        clause: &str,
+        peer: Option<&Peer>,
+    ) {
+        let octets = peer.filter(|_| !pass).map(|peer| {
+            let tape = peer.tape();
+            let shown = |way| {
+                let octets = tape.octets(way);
+                // What matters came last.
+                let from = octets.len().saturating_sub(MOST_SHOWN);
+                hex(&octets[from..], MOST_SHOWN)
+            };
+            (shown(Way::Sent), shown(Way::Received))
+        });
+        self.trials.push(Trial {
+            what,
+            verdict: if pass { Verdict::Pass } else { Verdict::Fail },
+            seen,
+            allowed,
+            clause: clause.to_owned(),
+            octets,
+        });
+    }
+}

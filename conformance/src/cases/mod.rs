@@ -1,0 +1,134 @@
+//! What is tested. A case is a row here and a function beside it; the function tries one thing or many and notes each.
+
+mod crc;
+mod enhanced;
+mod framing;
+mod startup;
+
+use crate::bench::{Bench, Broken};
+
+/// Groups of cases, by layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Family {
+    /// M: MPA's startup frames.
+    Startup,
+    /// C and K: CRCs and Markers.
+    Crc,
+    /// E: enhanced startup of RFC 6581.
+    Enhanced,
+    /// F: FPDUs.
+    Framing,
+    /// T: tagged segments.
+    Tagged,
+    /// U: untagged segments.
+    Untagged,
+    /// R: RDMAP.
+    Rdmap,
+    /// A and I: atomics and Immediate Data of RFC 7306.
+    Extensions,
+}
+
+/// Who begins a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Role {
+    /// The tester connects to the device.
+    Initiator,
+    /// The device connects to the tester, by its agent.
+    Responder,
+}
+
+/// What a case needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// A port that accepts connections.
+    Port,
+    /// The agent.
+    Agent,
+}
+
+/// How binding the clause is that a case tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// MUST, SHALL, or their negatives: a deviation fails the run.
+    Must,
+    /// SHOULD: a deviation is reported and fails nothing.
+    Should,
+}
+
+/// One case.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Its name: a letter for the family and a number. Never reused.
+    pub id: &'static str,
+    /// Its family.
+    pub family: Family,
+    /// What it tests, in a few words.
+    pub about: &'static str,
+    /// The clauses it tests, as in `RFC 5041 §7.2`, of one RFC and section each.
+    pub clauses: &'static [&'static str],
+    /// Who connects.
+    pub role: Role,
+    /// What it needs.
+    pub needs: Needs,
+    /// How binding it is.
+    pub level: Level,
+    /// Whether devices are known to crash by it, their hosts included.
+    pub may_crash: bool,
+    /// What it does.
+    pub run: fn(&mut Bench<'_>) -> Result<(), Broken>,
+}
+
+/// A case that needs a port, tests a MUST, and crashes nobody.
+const fn case(
+    id: &'static str,
+    family: Family,
+    about: &'static str,
+    clauses: &'static [&'static str],
+    run: fn(&mut Bench<'_>) -> Result<(), Broken>,
+) -> Case {
+    Case {
+        id,
+        family,
+        about,
+        clauses,
+        role: Role::Initiator,
+        needs: Needs::Port,
+        level: Level::Must,
+        may_crash: false,
+        run,
+    }
+}
+
+impl Case {
+    const fn should(self) -> Self {
+        Self {
+            level: Level::Should,
+            ..self
+        }
+    }
+}
+
+/// All cases, in the order in which they run.
+#[must_use]
+pub fn all() -> Vec<Case> {
+    [startup::CASES, crc::CASES, enhanced::CASES, framing::CASES].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn cases_are_named_once_and_cite_clauses() {
+        let mut names = BTreeSet::new();
+        for case in all() {
+            assert!(names.insert(case.id), "{} twice", case.id);
+            assert!(!case.clauses.is_empty(), "{} cites nothing", case.id);
+            for clause in case.clauses {
+                let section = clause.strip_prefix("RFC ").and_then(|c| c.split_once(" §"));
+                assert!(section.is_some(), "{}: {clause}", case.id);
+            }
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! A peer without a stack: octets on a TCP socket, cut into system calls as a case wants it.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+use crate::clock;
+use crate::oracle::{Came, Reaction};
+use crate::recording::{Recorder, Tape, Way};
+use crate::wire::ddp::{ReadRequest, Segment, opcode};
+use crate::wire::framing::{Deframer, Framer, Wrong};
+use crate::wire::startup::{self, Startup};
+
+/// How long the tester waits for a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For an answer that has to come.
+    pub answer: Duration,
+    /// For something that must not come, and before the tester asks again.
+    pub quiet: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(5),
+            quiet: Duration::from_millis(250),
+        }
+    }
+}
+
+/// The STag of the Reads of nothing that ask whether a connection goes on.
+const ECHO_STAG: u32 = 0xec40_0000;
+
+/// One TCP connection with the device.
+#[derive(Debug)]
+pub struct Peer {
+    stream: TcpStream,
+    unread: Vec<u8>,
+    tape: Tape,
+    patience: Patience,
+    /// Makes FPDUs; before startup is over, of no use.
+    pub framer: Framer,
+    deframer: Deframer,
+    /// The number of the next Message to queue 0.
+    pub send_msn: u32,
+    /// The number of the next Message to queue 1.
+    pub read_msn: u32,
+    /// What the device's startup frame said.
+    pub theirs: Option<Startup>,
+    /// How many FPDUs it took until the device answered the first.
+    pub nudges: u32,
+}
+
+impl Peer {
+    /// Connects TCP.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn connect(to: SocketAddr, recorder: &Recorder, patience: Patience) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&to, patience.answer)?;
+        Self::on(stream, true, recorder, patience)
+    }
+
+    /// A peer on a TCP connection.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn on(
+        stream: TcpStream,
+        we_connected: bool,
+        recorder: &Recorder,
+        patience: Patience,
+    ) -> io::Result<Self> {
+        // Every write becomes a TCP segment of its own, as long as the device's window is open.
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(patience.answer))?;
+        let tape = recorder.begin(stream.local_addr()?, stream.peer_addr()?, we_connected);
+        Ok(Self {
+            stream,
+            unread: Vec::new(),
+            tape,
+            patience,
+            framer: Framer::new(true, false),
+            deframer: Deframer::new(false),
+            send_msn: 1,
+            read_msn: 1,
+            theirs: None,
+            nudges: 0,
+        })
+    }
+
+    /// What was recorded of this connection.
+    #[must_use]
+    pub fn tape(&self) -> Tape {
+        self.tape.clone()
+    }
+
+    /// Sends octets with one system call. That the device has gone shows when it is listened to.
+    pub fn send(&mut self, octets: &[u8]) {
+        self.tape.keep(Way::Sent, octets);
+        // What became of the connection is what reading says.
+        let _ = self.stream.write_all(octets);
+    }
+
+    /// Sends octets in pieces that end at these places.
+    pub fn send_cut(&mut self, octets: &[u8], cuts: &[usize]) {
+        let mut from = 0;
+        for cut in cuts.iter().copied().chain([octets.len()]) {
+            let to = cut.min(octets.len());
+            if to > from {
+                self.send(&octets[from..to]);
+                from = to;
+            }
+        }
+    }
+
+    /// Sends a segment as an FPDU.
+    pub fn segment(&mut self, segment: &Segment) {
+        let octets = self.framer.fpdu(&segment.to_bytes());
+        self.send(&octets);
+    }
+
+    /// Sends a ULPDU as an FPDU with something wrong.
+    pub fn wrong(&mut self, ulpdu: &[u8], wrong: Wrong) {
+        let octets = self.framer.wrong_fpdu(ulpdu, wrong);
+        self.send(&octets);
+    }
+
+    /// Sends a Send.
+    pub fn send_message(&mut self, payload: &[u8]) {
+        let segment = Segment::untagged(opcode::SEND, 0, self.send_msn, payload);
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.segment(&segment);
+    }
+
+    /// Sends a Read Request.
+    pub fn read_request(&mut self, request: ReadRequest) {
+        let segment =
+            Segment::untagged(opcode::READ_REQUEST, 1, self.read_msn, &request.to_bytes());
+        self.read_msn = self.read_msn.wrapping_add(1);
+        self.segment(&segment);
+    }
+
+    /// Ends our half of the stream.
+    pub fn finish(&mut self) {
+        self.tape.keep(Way::Sent, &[]);
+        // A connection that is gone already is finished too.
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Resets the connection.
+    pub fn reset(self) {
+        // If the option cannot be set the device sees an end, which the case cannot tell apart either.
+        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+    }
+
+    /// Octets with the receive buffer this large, so that the device meets a small window.
+    pub fn small_window(&self, octets: usize) {
+        // The system takes the nearest size that it can do.
+        let _ = SockRef::from(&self.stream).set_recv_buffer_size(octets);
+    }
+
+    /// Reads the startup frame of the device.
+    pub fn startup(&mut self) -> Came {
+        let until = clock::now() + self.patience.answer;
+        self.startup_until(until)
+    }
+
+    fn startup_until(&mut self, until: Instant) -> Came {
+        loop {
+            if let Some(header) = self.unread.first_chunk::<{ startup::HEADER }>() {
+                let mut frame = Startup::parse(header);
+                let all = startup::HEADER + usize::from(frame.pd_length);
+                if self.unread.len() >= all {
+                    frame.private_data = self.unread[startup::HEADER..all].to_vec();
+                    self.unread.drain(..all);
+                    self.theirs = Some(frame.clone());
+                    return Came::Startup(frame);
+                }
+            }
+            if let Some(over) = self.more(until) {
+                return over;
+            }
+        }
+    }
+
+    /// Sends a startup frame and takes what comes of it.
+    pub fn ask(&mut self, frame: &Startup) -> Reaction {
+        self.send(&frame.to_bytes());
+        self.answer_to_startup()
+    }
+
+    /// What comes when a startup frame was sent.
+    pub fn answer_to_startup(&mut self) -> Reaction {
+        let came = self.startup();
+        Reaction {
+            came: vec![came],
+            lives: false,
+        }
+    }
+
+    /// Begins to send and expect FPDUs, as two startup frames say.
+    pub fn full_operation(&mut self, ours: &Startup, theirs: &Startup) {
+        let crc = (ours.flags | theirs.flags) & startup::C != 0;
+        self.framer = Framer::new(crc, theirs.has(startup::M));
+        self.deframer = Deframer::new(ours.has(startup::M));
+    }
+
+    /// The next FPDU, or what there is instead.
+    pub fn next_fpdu(&mut self) -> Came {
+        self.next_within(self.patience.answer)
+    }
+
+    /// The same within a time.
+    pub fn next_within(&mut self, time: Duration) -> Came {
+        let until = clock::now() + time;
+        loop {
+            if let Some(fpdu) = self.deframer.take(&self.unread) {
+                self.unread.drain(..fpdu.octets);
+                return match Segment::parse(&fpdu.ulpdu) {
+                    Some(segment) => Came::Segment(segment, fpdu),
+                    None => Came::Short(fpdu),
+                };
+            }
+            if let Some(over) = self.more(until) {
+                return over;
+            }
+        }
+    }
+
+    /// The next segment that is no Write of nothing; those every peer must ignore.
+    pub fn next_segment(&mut self) -> Came {
+        loop {
+            match self.next_fpdu() {
+                Came::Segment(segment, _) if segment.is_empty_write() => {}
+                came => return came,
+            }
+        }
+    }
+
+    /// Reads more octets; what it is if none come.
+    fn more(&mut self, until: Instant) -> Option<Came> {
+        let left = until.saturating_duration_since(clock::now());
+        let mut octets = [0; 65536];
+        // A timeout of zero would mean none.
+        let wait = left.max(Duration::from_millis(1));
+        let read = match self.stream.set_read_timeout(Some(wait)) {
+            Ok(()) => self.stream.read(&mut octets),
+            Err(error) => Err(error),
+        };
+        let over = match read {
+            Ok(0) => {
+                self.tape.keep(Way::Received, &[]);
+                Came::End
+            }
+            Ok(count) => {
+                self.tape.keep(Way::Received, &octets[..count]);
+                self.unread.extend(&octets[..count]);
+                return None;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => return None,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if left > Duration::ZERO {
+                    return None;
+                }
+                Came::Nothing
+            }
+            Err(_) => Came::Reset,
+        };
+        if self.unread.is_empty() {
+            Some(over)
+        } else {
+            Some(Came::Torn(std::mem::take(&mut self.unread)))
+        }
+    }
+
+    /// Asks whether the connection goes on, with an RDMA Read of nothing: neither of its STags may be looked at
+    /// (RFC 5040 §5.2.2). Says whether the answer came; what else came is added to `came`.
+    pub fn echo(&mut self, came: &mut Vec<Came>) -> bool {
+        let number = self.read_msn;
+        self.ask_echo();
+        self.await_echo(number, came)
+    }
+
+    /// Sends the question of [`echo`](Self::echo).
+    pub fn ask_echo(&mut self) {
+        let number = self.read_msn;
+        self.read_request(ReadRequest {
+            sink_stag: ECHO_STAG | number & 0xffff,
+            sink_to: u64::from(number),
+            size: 0,
+            source_stag: 0,
+            source_to: 0,
+        });
+    }
+
+    /// Waits for the answer to the question that had this number.
+    pub fn await_echo(&mut self, number: u32, came: &mut Vec<Came>) -> bool {
+        loop {
+            let one = self.next_segment();
+            if is_echo(&one, number) {
+                return true;
+            }
+            let over = !matches!(one, Came::Segment(..) | Came::Short(_));
+            let nothing = matches!(one, Came::Nothing);
+            if !nothing || came.is_empty() {
+                came.push(one);
+            }
+            if over {
+                return false;
+            }
+        }
+    }
+
+    /// The same for the first FPDU of a connection. A device that answers only once more arrives is nudged with Writes of
+    /// nothing, and how often is kept.
+    pub fn first_echo(&mut self, came: &mut Vec<Came>) -> bool {
+        let number = self.read_msn;
+        let until = clock::now() + self.patience.answer;
+        self.ask_echo();
+        loop {
+            let one = self.next_within(self.patience.quiet);
+            match one {
+                Came::Nothing if clock::now() < until => {
+                    self.nudges += 1;
+                    self.segment(&Segment::tagged(opcode::WRITE, 0, 0, &[]));
+                }
+                one if is_echo(&one, number) => return true,
+                Came::Segment(segment, _) if segment.is_empty_write() => {}
+                one => {
+                    let over = !matches!(one, Came::Segment(..) | Came::Short(_));
+                    came.push(one);
+                    if over {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a device does with what was just sent: all that comes until the connection ends or a question shows that it goes
+    /// on.
+    pub fn reaction(&mut self) -> Reaction {
+        let mut reaction = Reaction::default();
+        loop {
+            match self.next_within(self.patience.quiet) {
+                Came::Segment(segment, _) if segment.is_empty_write() => {}
+                Came::Nothing => break,
+                one => {
+                    let over = !matches!(one, Came::Segment(..) | Came::Short(_));
+                    reaction.came.push(one);
+                    if over {
+                        return reaction;
+                    }
+                    if reaction.terminate().is_some() {
+                        // It says its last; now TCP has to end.
+                        let end = self.next_segment();
+                        reaction.came.push(end);
+                        return reaction;
+                    }
+                }
+            }
+        }
+        reaction.lives = self.echo(&mut reaction.came);
+        if !reaction.lives && !reaction.ended() && reaction.terminate().is_some() {
+            let end = self.next_segment();
+            reaction.came.push(end);
+        }
+        reaction
+    }
+
+    /// What comes within a moment in which nothing has to.
+    pub fn quiet(&mut self) -> Came {
+        self.next_within(self.patience.quiet)
+    }
+}
+
+fn is_echo(came: &Came, number: u32) -> bool {
+    use crate::wire::ddp::Place;
+    let place = Place::Tagged {
+        stag: ECHO_STAG | number & 0xffff,
+        to: u64::from(number),
+    };
+    matches!(came, Came::Segment(segment, _)
+        if segment.opcode() == opcode::READ_RESPONSE && segment.place == place && segment.payload.is_empty())
+}

@@ -1,0 +1,112 @@
+//! What went over the wire while a case ran, for the report and for packet files.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use crate::clock;
+
+/// Which way octets went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the tester.
+    Sent,
+    /// From the device.
+    Received,
+}
+
+/// Octets of one system call.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// When.
+    pub at: SystemTime,
+    /// Which way.
+    pub way: Way,
+    /// The octets; none stands for the end of that direction.
+    pub octets: Vec<u8>,
+}
+
+/// One TCP connection.
+#[derive(Clone, Debug)]
+pub struct Conversation {
+    /// The tester's address.
+    pub ours: SocketAddr,
+    /// The device's address.
+    pub theirs: SocketAddr,
+    /// Whether the tester connected.
+    pub we_connected: bool,
+    /// What went over it, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// The connections of a case. Clones are the same recorder.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder(Arc<Mutex<Vec<Conversation>>>);
+
+impl Recorder {
+    /// Begins a connection.
+    #[must_use]
+    pub fn begin(&self, ours: SocketAddr, theirs: SocketAddr, we_connected: bool) -> Tape {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Conversation {
+            ours,
+            theirs,
+            we_connected,
+            pieces: Vec::new(),
+        });
+        Tape {
+            recorder: self.clone(),
+            index: all.len() - 1,
+        }
+    }
+
+    /// The connections so far.
+    #[must_use]
+    pub fn conversations(&self) -> Vec<Conversation> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// Where one connection is recorded.
+#[derive(Clone, Debug)]
+pub struct Tape {
+    recorder: Recorder,
+    index: usize,
+}
+
+impl Tape {
+    /// Keeps octets; none stands for the end of that direction.
+    pub fn keep(&self, way: Way, octets: &[u8]) {
+        let mut all = self
+            .recorder
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(conversation) = all.get_mut(self.index) {
+            conversation.pieces.push(Piece {
+                at: clock::wall(),
+                way,
+                octets: octets.to_vec(),
+            });
+        }
+    }
+
+    /// All octets of one direction, one after the other.
+    #[must_use]
+    pub fn octets(&self, way: Way) -> Vec<u8> {
+        let all = self
+            .recorder
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.get(self.index)
+            .into_iter()
+            .flat_map(|conversation| &conversation.pieces)
+            .filter(|piece| piece.way == way)
+            .flat_map(|piece| piece.octets.iter().copied())
+            .collect()
+    }
+}

@@ -1,0 +1,97 @@
+//! The report for continuous integration: JUnit's XML, of which only what every reader knows is used.
+
+use core::fmt::Write as _;
+
+use super::Subject;
+use crate::bench::Verdict;
+use crate::run::{Done, Outcome};
+
+/// One test suite; a case is a test case.
+#[must_use]
+pub fn junit(subject: &Subject, all: &[Done]) -> String {
+    let bad = all.iter().filter(|done| done.outcome.is_bad()).count();
+    let skipped = all
+        .iter()
+        .filter(|done| done.outcome == Outcome::Skipped)
+        .count();
+    let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(
+        xml,
+        "<testsuite name=\"dgiwarp-conform {}\" tests=\"{}\" failures=\"{bad}\" skipped=\"{skipped}\">",
+        escape(&subject.target),
+        all.len()
+    );
+    for done in all {
+        let _ = write!(
+            xml,
+            "<testcase classname=\"{}\" name=\"{} {}\" time=\"{:.3}\">",
+            escape(done.case.clauses.first().copied().unwrap_or_default()),
+            done.case.id,
+            escape(done.case.about),
+            done.took.as_secs_f64()
+        );
+        match done.outcome {
+            Outcome::Skipped => {
+                let _ = write!(xml, "<skipped message=\"{}\"/>", escape(&done.reason));
+            }
+            Outcome::Fail | Outcome::Broken | Outcome::Dead => {
+                let _ = write!(
+                    xml,
+                    "<failure message=\"{} {}\">{}</failure>",
+                    done.outcome.word(),
+                    escape(done.reason.trim()),
+                    escape(&details(done))
+                );
+            }
+            Outcome::Deviates | Outcome::ExpectedFail => {
+                let _ = write!(xml, "<system-out>{}</system-out>", escape(&details(done)));
+            }
+            Outcome::Pass => {}
+        }
+        xml.push_str("</testcase>\n");
+    }
+    xml.push_str("</testsuite>\n");
+    xml
+}
+
+fn details(done: &Done) -> String {
+    let mut text = String::new();
+    for trial in &done.trials {
+        if trial.verdict == Verdict::Fail {
+            let allowed = trial.allowed.join("; ");
+            let _ = writeln!(text, "{}: {}; allowed: {allowed}", trial.what, trial.seen);
+        }
+    }
+    text
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\n' | '\t' => out.push(c),
+            // XML 1.0 has no other control characters.
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_cannot_break_out() {
+        assert_eq!(
+            escape("<a b=\"c\">&\u{1}"),
+            "&lt;a b=&quot;c&quot;&gt;&amp;\u{fffd}"
+        );
+    }
+}

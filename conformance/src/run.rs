@@ -1,0 +1,230 @@
+//! Goes through the cases: runs each, asks afterwards whether the device still lives, and keeps what came of it.
+
+use std::time::{Duration, Instant};
+
+use crate::agent::Agent;
+use crate::bench::{Bench, Broken, Settings, Trial, Verdict};
+use crate::cases::{self, Case, Family, Level, Needs, Role};
+use crate::clock;
+use crate::profile::Profile;
+use crate::recording::Recorder;
+
+/// What to run.
+#[derive(Debug)]
+pub struct Plan {
+    /// How to meet the device.
+    pub settings: Settings,
+    /// Only these families; all if there are none.
+    pub families: Vec<Family>,
+    /// Only these cases; all if there are none.
+    pub cases: Vec<String>,
+    /// Only this role.
+    pub role: Option<Role>,
+    /// Run cases that crash some devices too.
+    pub allow_crash: bool,
+    /// What is expected to fail.
+    pub profile: Option<Profile>,
+}
+
+/// What became of a case, from good to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Everything tried is allowed.
+    Pass,
+    /// It does not apply to this device or this run.
+    Skipped,
+    /// A deviation from a SHOULD.
+    Deviates,
+    /// A deviation that the profile expects.
+    ExpectedFail,
+    /// A deviation.
+    Fail,
+    /// The case could not be carried through.
+    Broken,
+    /// The device takes no good connection afterwards.
+    Dead,
+}
+
+impl Outcome {
+    /// Whether a run with this outcome fails.
+    #[must_use]
+    pub fn is_bad(self) -> bool {
+        self >= Self::Fail
+    }
+
+    /// One word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Skipped => "skipped",
+            Self::Deviates => "deviates",
+            Self::ExpectedFail => "expected",
+            Self::Fail => "FAIL",
+            Self::Broken => "BROKEN",
+            Self::Dead => "DEAD",
+        }
+    }
+}
+
+/// A case that was run.
+#[derive(Debug)]
+pub struct Done {
+    /// The case.
+    pub case: Case,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Why, where the trials do not say it.
+    pub reason: String,
+    /// What was tried.
+    pub trials: Vec<Trial>,
+    /// What went over the wire.
+    pub recorder: Recorder,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// File descriptors that an agent may have more of than after its first case: libraries open some for good later on.
+const SPARE_DESCRIPTORS: u64 = 8;
+
+/// Runs the plan; `each` sees every case when it is done. Ends early if the device has gone.
+pub fn run(plan: &Plan, mut agent: Option<Agent>, each: &mut dyn FnMut(&Done)) -> Vec<Done> {
+    let mut all = Vec::new();
+    let mut descriptors = None;
+    for case in selected(plan) {
+        let started = clock::now();
+        let mut done = one(plan, &case, agent.as_mut(), started);
+        if done.outcome != Outcome::Skipped {
+            afterwards(plan, agent.as_mut(), &mut descriptors, &mut done);
+        }
+        done.took = clock::now() - started;
+        each(&done);
+        let dead = done.outcome == Outcome::Dead;
+        all.push(done);
+        if dead {
+            break;
+        }
+    }
+    all
+}
+
+/// The cases of a plan.
+#[must_use]
+pub fn selected(plan: &Plan) -> Vec<Case> {
+    cases::all()
+        .into_iter()
+        .filter(|case| plan.families.is_empty() || plan.families.contains(&case.family))
+        .filter(|case| plan.cases.is_empty() || plan.cases.iter().any(|id| id == case.id))
+        .filter(|case| plan.role.is_none_or(|role| role == case.role))
+        .collect()
+}
+
+fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) -> Done {
+    let mut bench = Bench::new(&plan.settings, agent);
+    let result = if case.may_crash && !plan.allow_crash {
+        Err(Broken::Skip("may crash the device: --allow-crash"))
+    } else if case.needs == Needs::Agent && !bench.has_agent() {
+        Err(Broken::Skip("needs an agent on the device"))
+    } else {
+        (case.run)(&mut bench)
+    };
+    let (trials, recorder) = bench.finish();
+    let mut reason = String::new();
+    let outcome = match result {
+        Ok(()) => of_trials(plan, case, &trials, &mut reason),
+        Err(Broken::Skip(why)) => {
+            reason = why.to_owned();
+            of_trials(plan, case, &trials, &mut reason).max(Outcome::Skipped)
+        }
+        Err(broken) => {
+            reason = broken.to_string();
+            match plan
+                .profile
+                .as_ref()
+                .and_then(|p| p.expects(case.id, &reason))
+            {
+                Some(expected) => {
+                    reason = format!("{reason}; expected: {}", expected.why);
+                    Outcome::ExpectedFail
+                }
+                None => Outcome::Broken,
+            }
+        }
+    };
+    Done {
+        case: *case,
+        outcome,
+        reason,
+        trials,
+        recorder,
+        took: clock::now() - started,
+    }
+}
+
+fn of_trials(plan: &Plan, case: &Case, trials: &[Trial], reason: &mut String) -> Outcome {
+    let mut worst = Outcome::Pass;
+    for trial in trials.iter().filter(|trial| trial.verdict == Verdict::Fail) {
+        let expected = plan
+            .profile
+            .as_ref()
+            .and_then(|p| p.expects(case.id, &trial.what));
+        let outcome = match (expected, case.level) {
+            (Some(expected), _) => {
+                if !reason.contains(&expected.why) {
+                    if !reason.is_empty() {
+                        reason.push_str("; ");
+                    }
+                    reason.push_str(&expected.why);
+                }
+                Outcome::ExpectedFail
+            }
+            (None, Level::Should) => Outcome::Deviates,
+            (None, Level::Must) => Outcome::Fail,
+        };
+        worst = worst.max(outcome);
+    }
+    worst
+}
+
+/// Asks for a good connection, several times if need be, and looks for what was left behind.
+fn afterwards(
+    plan: &Plan,
+    agent: Option<&mut Agent>,
+    descriptors: &mut Option<u64>,
+    done: &mut Done,
+) {
+    if let Some(agent) = agent {
+        match agent.clear() {
+            Ok(now) => {
+                let first = *descriptors.get_or_insert(now);
+                if now > first + SPARE_DESCRIPTORS {
+                    done.outcome = done.outcome.max(Outcome::Fail);
+                    done.reason = format!(
+                        "{} the agent had {first} file descriptors and has {now}",
+                        done.reason
+                    );
+                    *descriptors = Some(now);
+                }
+            }
+            Err(error) => {
+                done.outcome = Outcome::Dead;
+                done.reason = format!("{} {error}", done.reason);
+                return;
+            }
+        }
+    }
+    let until = clock::now() + plan.settings.patience.answer * 2;
+    loop {
+        let bench = Bench::new(&plan.settings, None);
+        match bench.open() {
+            Ok(_) => return,
+            Err(_) if clock::now() < until => clock::pause(plan.settings.patience.quiet),
+            Err(broken) => {
+                done.outcome = Outcome::Dead;
+                done.reason = format!("{} afterwards: {broken}", done.reason);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The tester, as the program that it is, against our own stack under programs that know nothing of it.
+
+#![expect(clippy::unwrap_used, reason = "what cannot be started fails the test")]
+
+mod programs;
+
+use programs::{Server, tester};
+
+/// Black box: rping serves whoever comes. What it cannot do without an agent is skipped; nothing fails.
+#[test]
+fn rping_passes() {
+    if xtask::debian::find_program("rping").is_none() {
+        return xtask::skips::skip(
+            "rping_passes",
+            "rping is missing (Debian package rdmacm-utils)",
+        );
+    }
+    for environment in [&[][..], &[("DGIWARP_MARKERS", "1")]] {
+        let server = Server::rping(environment);
+        let run = tester(&["--target", &server.address(), "--allow-crash"]);
+        assert_eq!(run.status, Some(0), "{}", run.report());
+        assert_eq!(run.outcome("M02"), "pass");
+        assert_eq!(run.outcome("C03"), "pass");
+        let markers = if environment.is_empty() {
+            "skipped"
+        } else {
+            "pass"
+        };
+        assert_eq!(run.outcome("K02"), markers);
+    }
+}
+
+/// A port behind which nobody speaks iWARP is no device.
+#[test]
+fn who_does_not_speak_iwarp_is_no_device() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let run = tester(&["--target", &to, "--case", "M01", "--patience", "1"]);
+    assert_eq!(run.status, Some(3), "{}", run.report());
+}

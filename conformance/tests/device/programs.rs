@@ -1,0 +1,113 @@
+//! The programs of these tests: devices on our library, and the tester.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use xtask::lab::is_listening;
+
+/// A device. Dropping it ends it.
+pub(crate) struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    /// Debian's rping, which takes any number of connections.
+    pub(crate) fn rping(environment: &[(&str, &str)]) -> Self {
+        let port = free_port();
+        let child = on_our_library("rping")
+            .args(["-s", "-P", "-a", "127.0.0.1", "-p", &port.to_string()])
+            .envs(environment.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut server = Self { child, port };
+        while !is_listening(server.child.id(), Some(port)) {
+            assert!(server.child.try_wait().unwrap().is_none(), "rping ended");
+            xtask::clock::pause(core::time::Duration::from_millis(5));
+        }
+        server
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// A program with the library as the dynamic linker finds it in the folder that was laid out when `dgiwarp-verbs` was built
+/// for this test.
+fn on_our_library(program: &str) -> Command {
+    let test = std::env::current_exe().unwrap();
+    let folder: PathBuf = test.ancestors().nth(2).unwrap().join("dgiwarp");
+    assert!(folder.join("librdmacm.so.1").is_file(), "{folder:?}");
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", folder).stdin(Stdio::null());
+    command
+}
+
+/// A run of the tester.
+pub(crate) struct Run {
+    pub(crate) status: Option<i32>,
+    json: Value,
+    stderr: String,
+}
+
+/// Runs the tester with its JSON on standard output. Devices on a loaded machine may take their time.
+pub(crate) fn tester(arguments: &[&str]) -> Run {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dgiwarp-conform"));
+    command.args(["run", "--json", "-"]).args(arguments);
+    if !arguments.contains(&"--patience") {
+        command.args(["--patience", "30"]);
+    }
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    Run {
+        status: output.status.code(),
+        json: serde_json::from_slice(&output.stdout).unwrap_or_default(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+impl Run {
+    /// What became of a case.
+    pub(crate) fn outcome(&self, case: &str) -> &str {
+        self.cases()
+            .find(|one| one["case"] == case)
+            .and_then(|one| one["outcome"].as_str())
+            .unwrap_or("not run")
+    }
+
+    fn cases(&self) -> impl Iterator<Item = &Value> {
+        self.json["cases"].as_array().into_iter().flatten()
+    }
+
+    /// All that did not pass, for a failure's message.
+    pub(crate) fn report(&self) -> String {
+        let bad: Vec<_> = self
+            .cases()
+            .filter(|one| one["outcome"] != "pass" && one["outcome"] != "skipped")
+            .map(|one| {
+                let mut one = one.clone();
+                if let Some(trials) = one["trials"].as_array_mut() {
+                    trials.retain(|trial| trial["pass"] == false);
+                }
+                format!("{one:#}")
+            })
+            .collect();
+        format!("{}\n{}", self.stderr, bad.join("\n"))
+    }
+}
