@@ -11,7 +11,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
 use crate::driver::clock;
-use crate::driver::cq::{By, CqShared};
+use crate::driver::cq::{By, CqShared, Slept};
 use crate::{CqError, Error, RecordHandle, Wc};
 
 /// Most completions that a queue may be made for.
@@ -54,8 +54,15 @@ impl Cq {
         if let Some(wc) = self.poll_one()? {
             return Ok(Some(wc));
         }
-        self.shared.sleep(clock::now().checked_add(timeout));
+        let deadline = clock::now().checked_add(timeout);
+        while self.shared.sleep(deadline) == Slept::Interrupted {}
         self.poll_one()
+    }
+
+    /// As [`wait`](Self::wait), but takes no completion. Returns false where a signal handler ran meanwhile, which may be before
+    /// anything has come.
+    pub fn sleep(&self, timeout: Duration) -> bool {
+        self.shared.sleep(clock::now().checked_add(timeout)) != Slept::Interrupted
     }
 
     /// Takes completions of a queue pair, which is gone, out.

@@ -163,6 +163,11 @@ impl AsyncEvents {
         self.events.plain.store(true, Ordering::Relaxed);
     }
 
+    /// Ends that: from now on they come too.
+    pub fn tell_all(&self) {
+        self.events.plain.store(false, Ordering::Relaxed);
+    }
+
     /// The next event. With `block` it waits for one; else `None` means that there is none now.
     #[must_use]
     pub fn next_event(&self, block: bool) -> Option<AsyncEvent> {
@@ -241,6 +246,13 @@ mod tests {
         events.keep_to_the_verbs();
         raised.raise(AsyncEvent::ErrorQueue { qpn: 2 });
         assert!(!is_readable(&events));
+        events.tell_all();
+        raised.raise(AsyncEvent::ErrorQueue { qpn: 2 });
+        assert!(is_readable(&events));
+        assert_eq!(
+            events.next_event(false),
+            Some(AsyncEvent::ErrorQueue { qpn: 2 })
+        );
         events.report(AsyncEvent::DeviceFatal);
         assert_eq!(events.next_event(true), Some(AsyncEvent::DeviceFatal));
         raised.raise(AsyncEvent::QpFatal { qpn: 1 });

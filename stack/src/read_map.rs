@@ -24,6 +24,14 @@ impl ReadMap {
     pub fn bitmap(&self, granule: u32) -> Vec<u8> {
         crate::record::bitmap(self.length, &self.ranges, granule)
     }
+
+    /// That into `out`, as [`RecordRef::bitmap_into`](crate::RecordRef::bitmap_into).
+    ///
+    /// # Panics
+    /// If `granule` is 0.
+    pub fn bitmap_into(&self, granule: u32, out: &mut [u8]) -> usize {
+        crate::record::bitmap_into(self.length, &self.ranges, granule, out)
+    }
 }
 
 #[cfg(test)]
@@ -38,5 +46,11 @@ mod tests {
         };
         assert_eq!(map.valid(), 950);
         assert_eq!(map.bitmap(100), [0b1111_1011, 0b11]);
+        let mut longer = [0xff; 3];
+        assert_eq!(map.bitmap_into(100, &mut longer), 2);
+        assert_eq!(longer, [0b1111_1011, 0b11, 0]);
+        let mut shorter = [0xff];
+        assert_eq!(map.bitmap_into(100, &mut shorter), 2);
+        assert_eq!(shorter, [0b1111_1011]);
     }
 }

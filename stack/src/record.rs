@@ -67,6 +67,15 @@ impl<'a> RecordRef<'a> {
         self.0.map.ranges()
     }
 
+    /// The validity map as a bitmap, as [`RecordView::bitmap`], into `out`, of which all octets are written. Returns how many octets the bitmap has;
+    /// what of it is beyond `out` is left out.
+    ///
+    /// # Panics
+    /// If `granule` is 0.
+    pub fn bitmap_into(&self, granule: u32, out: &mut [u8]) -> usize {
+        bitmap_into(self.length(), self.ranges(), granule, out)
+    }
+
     /// A copy of it.
     #[must_use]
     pub fn to_view(&self) -> RecordView {
@@ -115,14 +124,28 @@ impl RecordView {
 
 /// A bit for each whole `granule` of a message that is valid.
 pub(crate) fn bitmap(length: u32, ranges: &[(u32, u32)], granule: u32) -> Vec<u8> {
+    let mut bitmap = vec![0; length.div_ceil(granule).div_ceil(8) as usize];
+    bitmap_into(length, ranges, granule, &mut bitmap);
+    bitmap
+}
+
+/// That, where there is room for it already. Returns how much room it takes.
+pub(crate) fn bitmap_into(
+    length: u32,
+    ranges: &[(u32, u32)],
+    granule: u32,
+    out: &mut [u8],
+) -> usize {
+    out.fill(0);
     let bits = length.div_ceil(granule);
-    let mut bitmap = vec![0; bits.div_ceil(8) as usize];
     for &(start, end) in ranges {
         let first = start.div_ceil(granule);
         let after = if end == length { bits } else { end / granule };
         for bit in first..after {
-            bitmap[(bit / 8) as usize] |= 1 << (bit % 8);
+            if let Some(octet) = out.get_mut((bit / 8) as usize) {
+                *octet |= 1 << (bit % 8);
+            }
         }
     }
-    bitmap
+    bits.div_ceil(8) as usize
 }

@@ -4,12 +4,14 @@
 //! Write that makes no record (`rfc-notes/datagram-mapping.md` §5.2).
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::RecordHandle;
 use parking_lot::RwLock;
 
 use crate::engine::ud::SendWqe;
+use crate::ud_qp::DEFAULT_REORDER_WINDOW;
 use crate::{
     AddressHandle, Cq, Error, ErrorEntry, Operation, Pd, PostError, PostFailure, QpCounters,
     RecordCompletions, RecordRef, RecordView, RecvWr, Sge, Srq, UdQp, UdQpAttr,
@@ -39,6 +41,10 @@ pub struct UcQpAttr<'a> {
     pub record_completions: RecordCompletions,
     /// Slots for segments of records, as [`UdQpAttr::segment_slots`].
     pub segment_slots: usize,
+    /// When records are closed, as [`UdQpAttr::record_timeout`].
+    pub record_timeout: Option<Duration>,
+    /// How far Write-Records may be behind, as [`UdQpAttr::reorder_window`].
+    pub reorder_window: u32,
     /// Octets that may leave per second, as [`UdQpAttr::max_rate`].
     pub max_rate: u64,
 }
@@ -58,6 +64,8 @@ impl<'a> UcQpAttr<'a> {
             record_slots: 0,
             record_completions: RecordCompletions::PerMessage,
             segment_slots: 1024,
+            record_timeout: None,
+            reorder_window: DEFAULT_REORDER_WINDOW,
             max_rate: 0,
         }
     }
@@ -183,6 +191,8 @@ impl UcQp {
             record_slots: attr.record_slots,
             record_completions: attr.record_completions,
             segment_slots: attr.segment_slots,
+            record_timeout: attr.record_timeout,
+            reorder_window: attr.reorder_window,
             max_rate: attr.max_rate,
             ..UdQpAttr::new(attr.send_cq, attr.recv_cq)
         };

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::RecordHandle;
@@ -22,6 +23,10 @@ use crate::{
 const MAX_WR: usize = 1 << 16;
 /// Most records of a queue pair.
 const MAX_RECORDS: usize = 1 << 16;
+/// Furthest that a Write-Record may be behind: the window in which messages are remembered one by one ends there.
+const MAX_REORDER_WINDOW: usize = 1023;
+/// How far it may be behind if nobody says.
+pub(crate) const DEFAULT_REORDER_WINDOW: u32 = 64;
 
 /// What a datagram queue pair shall be (`ibv_qp_init_attr`).
 #[derive(Debug, Clone)]
@@ -50,6 +55,12 @@ pub struct UdQpAttr<'a> {
     /// Slots of the completion queue set aside for segments of records, 1 to 65,536, where [`PerSegment`](RecordCompletions::PerSegment) asks for their
     /// completions; QPs of one completion queue share them. Default 1024.
     pub segment_slots: usize,
+    /// A record is closed when nothing was placed for this long. `None`, the default, takes [`Config::record_timeout`](crate::Config::record_timeout).
+    pub record_timeout: Option<Duration>,
+    /// How many messages a Write-Record may be behind the latest of its source before its record is closed, 1 to 1023. Default 64.
+    pub reorder_window: u32,
+    /// The time that Reads may take which name none. `None`, the default, takes [`Config::read_timeout`](crate::Config::read_timeout).
+    pub read_timeout: Option<Duration>,
     /// Octets that may leave per second, headers included; 0, the default, is what [`Config::max_rate`](crate::Config::max_rate) says. Sends and Write-Records
     /// have no feedback: one that is longer than the receiver's buffer arrives whole only if the sender keeps to a rate that the receiver keeps
     /// up with. A receiver gives a Send 200 ms from its first segment on, so a rate of less than five times its length per second loses it.
@@ -74,6 +85,9 @@ impl<'a> UdQpAttr<'a> {
             record_slots: 0,
             record_completions: RecordCompletions::PerMessage,
             segment_slots: 1024,
+            record_timeout: None,
+            reorder_window: DEFAULT_REORDER_WINDOW,
+            read_timeout: None,
             max_rate: 0,
             grh: false,
         }
@@ -107,6 +121,12 @@ impl UdQp {
             ("max_sge", attr.max_sge, 1, MAX_SGE),
             ("record_slots", attr.record_slots, 0, MAX_RECORDS),
             ("segment_slots", attr.segment_slots, 1, MAX_RECORDS),
+            (
+                "reorder_window",
+                attr.reorder_window as usize,
+                1,
+                MAX_REORDER_WINDOW,
+            ),
         ] {
             Error::check_limit(what, value, min, max)?;
         }
@@ -138,9 +158,10 @@ impl UdQp {
             },
             segment_completions: attr.record_completions == RecordCompletions::PerSegment,
             send_copy: rnic.config.send_copy,
-            record_timeout: rnic.config.record_timeout,
+            record_timeout: attr.record_timeout.unwrap_or(rnic.config.record_timeout),
+            reorder_window: attr.reorder_window,
             receive_buffer,
-            read_timeout: rnic.config.read_timeout,
+            read_timeout: attr.read_timeout.unwrap_or(rnic.config.read_timeout),
             random: random(rnic),
         });
         let shared = UdShared::start(Parts {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -37,6 +38,15 @@ const RECEIVE_EVERY: u32 = 16;
 const EVENTS: usize = 16;
 /// How long a waiting thread spins before it sleeps, where there is a core for it.
 const SPIN_FOR: Duration = Duration::from_micros(30);
+
+/// What ended a sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slept {
+    /// A completion, or the deadline.
+    Enough,
+    /// A signal handler.
+    Interrupted,
+}
 
 /// A QP among those that a completion queue receives for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -381,32 +391,32 @@ impl CqShared {
         self.filled.load(Ordering::SeqCst)
     }
 
-    /// Waits until there is something to take, or until `deadline`.
-    pub(crate) fn sleep(&self, deadline: Option<Instant>) {
+    /// Waits until there is something to take, until `deadline`, or until a signal handler has run.
+    pub(crate) fn sleep(&self, deadline: Option<Instant>) -> Slept {
         let spin_until = clock::now() + SPIN_FOR;
         if self.background.may_spin() {
             while clock::now() < spin_until {
                 self.progress(By::Poller);
                 if self.has_completions() {
-                    return;
+                    return Slept::Enough;
                 }
             }
         }
         self.stop_watching();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.unpark();
-        loop {
+        let slept = loop {
             // To the end: what is there makes completions, and the look that finds no more tells peers what they wait for.
             while self.progress(By::Poller) == Some(true) && !self.has_completions() {}
             if self.has_completions() {
-                break;
+                break Slept::Enough;
             }
             let timeout = match deadline {
                 None => PollTimeout::NONE,
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(clock::now());
                     if left.is_zero() {
-                        break;
+                        break Slept::Enough;
                     }
                     // Rounded up, so that the last wait does not end early.
                     let millis = left.as_micros().div_ceil(1000);
@@ -417,12 +427,15 @@ impl CqShared {
                 PollFd::new(self.sockets_fd(), PollFlags::POLLIN),
                 PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
             ];
-            let _ = poll(&mut fds, timeout);
+            if poll(&mut fds, timeout) == Err(Errno::EINTR) {
+                break Slept::Interrupted;
+            }
             if fds[1].any().unwrap_or(false) {
                 let _ = self.wake.read();
             }
-        }
+        };
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        slept
     }
 
     // Progress.

@@ -53,6 +53,8 @@ pub(crate) struct UdConfig {
     /// Whether each segment of a record is reported.
     pub(crate) segment_completions: bool,
     pub(crate) record_timeout: Duration,
+    /// How many messages a Write-Record may be behind.
+    pub(crate) reorder_window: u32,
     /// Octets of datagrams that may leave per second; 0 is no limit.
     pub(crate) max_rate: u64,
     /// The receive buffer that the socket was granted, in octets.
@@ -114,6 +116,7 @@ impl UdEngine {
             record_generation: config.random.record_generation,
             segment_completions: config.segment_completions,
             record_timeout: config.record_timeout,
+            reorder_window: config.reorder_window,
             max_assemblies: (config.max_recv_wr / 2).clamp(1, 16),
             ..ReceiverConfig::default()
         });

@@ -168,6 +168,7 @@ impl End {
                 segment_completions: false,
                 send_copy: false,
                 record_timeout: Duration::from_millis(200),
+                reorder_window: 64,
                 max_rate: 0,
                 receive_buffer: 1 << 20,
                 read_timeout: Duration::from_secs(2),

@@ -66,6 +66,7 @@ impl Victim {
                 record_slots,
                 segment_completions: record_slots > 4,
                 record_timeout: Duration::from_millis(200),
+                reorder_window: 64,
                 max_rate: 0,
                 send_copy: false,
                 receive_buffer: 1 << 20,
