@@ -38,7 +38,8 @@ fn lay_out(package: &Path) -> io::Result<()> {
     let profile = out.ancestors().nth(3).ok_or(io::ErrorKind::NotFound)?;
     let folder = profile.join("dgiwarp");
     fs::create_dir_all(&folder)?;
-    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+    // The first two are for the dynamic linker, the last is for the one that makes programs.
+    for name in ["libibverbs.so.1", "librdmacm.so.1", "libdgiwarp_verbs.so"] {
         let link = folder.join(name);
         match symlink("../deps/libdgiwarp_verbs.so", &link) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -47,6 +48,10 @@ fn lay_out(package: &Path) -> io::Result<()> {
     }
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let text = fs::read_to_string(package.join("dgiwarp.pc.in"))?
+        .replace(
+            "@includedir@",
+            &package.join("include").display().to_string(),
+        )
         .replace("@libdir@", &folder.display().to_string())
         .replace("@version@", &version);
     fs::create_dir_all(profile.join("pkgconfig"))?;

@@ -30,7 +30,7 @@ pub(crate) struct Destination {
 /// An address handle.
 pub(crate) struct Ah {
     pub(crate) handle: AddressHandle,
-    _pd: Arc<Pd>,
+    pub(crate) pd: Arc<Pd>,
 }
 
 impl Facade for Ah {
@@ -118,10 +118,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
                 pd,
                 handle: 0,
             },
-            Ah {
-                handle,
-                _pd: domain,
-            },
+            Ah { handle, pd: domain },
         ))
     })
 }

@@ -1,7 +1,10 @@
 //! Asynchronous events: `ibv_get_async_event(3)`. The stack queues them under its own numbers; here they get the
 //! program's pointers. The descriptor that programs poll, and whose `O_NONBLOCK` they may set, is the stack's.
 
-use crate::abi::{ibv_async_element, ibv_async_event, ibv_context, ibv_cq, ibv_qp, ibv_srq};
+use crate::abi::{
+    DGIWARPDV_EVENT_ERROR_QUEUE, DGIWARPDV_EVENT_RECORD_RING_FULL, ibv_async_element,
+    ibv_async_event, ibv_context, ibv_cq, ibv_qp, ibv_srq,
+};
 use crate::acks::Acks;
 use crate::context;
 use crate::cq::queue;
@@ -25,7 +28,7 @@ pub(crate) enum Subject {
     Srq(u64),
 }
 
-/// `enum ibv_event_type`, as far as it happens here.
+/// `enum ibv_event_type`, as far as it happens here, and what `dgiwarpdv.h` adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     CqError,
@@ -35,10 +38,12 @@ enum Kind {
     DeviceFatal,
     SrqLimitReached,
     LastWqeReached,
+    ErrorQueue,
+    RecordRingFull,
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::CqError,
         Self::QpFatal,
         Self::QpRequestError,
@@ -46,6 +51,8 @@ impl Kind {
         Self::DeviceFatal,
         Self::SrqLimitReached,
         Self::LastWqeReached,
+        Self::ErrorQueue,
+        Self::RecordRingFull,
     ];
 
     fn code(self) -> c_uint {
@@ -57,6 +64,8 @@ impl Kind {
             Self::DeviceFatal => 8,
             Self::SrqLimitReached => 15,
             Self::LastWqeReached => 16,
+            Self::ErrorQueue => DGIWARPDV_EVENT_ERROR_QUEUE,
+            Self::RecordRingFull => DGIWARPDV_EVENT_RECORD_RING_FULL,
         }
     }
 }
@@ -70,6 +79,8 @@ fn translated(event: AsyncEvent) -> Option<(Kind, Option<Subject>)> {
         AsyncEvent::QpRequestError { qpn } => Some((Kind::QpRequestError, Some(Subject::Qp(qpn)))),
         AsyncEvent::QpAccessError { qpn } => Some((Kind::QpAccessError, Some(Subject::Qp(qpn)))),
         AsyncEvent::LastWqeReached { qpn } => Some((Kind::LastWqeReached, Some(Subject::Qp(qpn)))),
+        AsyncEvent::ErrorQueue { qpn } => Some((Kind::ErrorQueue, Some(Subject::Qp(qpn)))),
+        AsyncEvent::RecordRingFull { qpn } => Some((Kind::RecordRingFull, Some(Subject::Qp(qpn)))),
         AsyncEvent::DeviceFatal => Some((Kind::DeviceFatal, None)),
         _ => None,
     }
@@ -127,6 +138,11 @@ impl AsyncQueue {
 
     pub(crate) fn descriptor(&self) -> RawFd {
         self.events.as_raw_fd()
+    }
+
+    /// From now on there are the events of `dgiwarpdv.h` too.
+    pub(crate) fn tell_all(&self) {
+        self.events.tell_all();
     }
 
     /// Queues an event, unless it waits already.
@@ -250,7 +266,14 @@ unsafe fn acknowledge(event: *mut ibv_async_event) -> Result<(), Errno> {
                 srq.listing.acks.acknowledged(1);
             }
         }
-        Some(Kind::QpFatal | Kind::QpRequestError | Kind::QpAccessError | Kind::LastWqeReached) => {
+        Some(
+            Kind::QpFatal
+            | Kind::QpRequestError
+            | Kind::QpAccessError
+            | Kind::LastWqeReached
+            | Kind::ErrorQueue
+            | Kind::RecordRingFull,
+        ) => {
             // SAFETY: an event about a queue pair, which is alive.
             let qp = unsafe { qp::state(pointer.cast::<ibv_qp>()) }?;
             qp.listing.acks.acknowledged(1);

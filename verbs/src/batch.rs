@@ -24,6 +24,7 @@ use dgiwarp::{
 use nix::errno::Errno;
 use std::ffi::c_uint;
 use std::ops::Range;
+use std::time::Duration;
 
 /// What queue pairs of a service can be asked to do, as `send_ops_flags` has it. On datagrams, a Write is a Write-Record
 /// and a Read goes to the peer that `ibv_wr_set_ud_addr` names.
@@ -62,6 +63,10 @@ struct Request {
     operation: RcOperation,
     destination: Option<Destination>,
     payload: Payload,
+    /// Of a Write on a connected queue pair: it leaves a record.
+    record: bool,
+    /// Of a Read of datagrams: the time it may take.
+    timeout: Option<Duration>,
 }
 
 /// What one thread prepares.
@@ -165,6 +170,8 @@ impl Batch {
             operation,
             destination: None,
             payload: Payload::Elements(0..0),
+            record: false,
+            timeout: None,
         });
         Ok(())
     }
@@ -176,6 +183,22 @@ impl Batch {
 
     pub(crate) fn set_destination(&mut self, destination: Destination) -> Result<(), Errno> {
         self.last()?.destination = Some(destination);
+        Ok(())
+    }
+
+    /// Makes a Write leave a record, whatever the service.
+    pub(crate) fn set_record(&mut self) -> Result<(), Errno> {
+        self.last()?.record = true;
+        Ok(())
+    }
+
+    /// Limits the time of a Read.
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) -> Result<(), Errno> {
+        let last = self.last()?;
+        if !matches!(last.operation, RcOperation::Read { .. }) {
+            return Err(Errno::EINVAL);
+        }
+        last.timeout = Some(timeout);
         Ok(())
     }
 
@@ -291,7 +314,7 @@ impl Batch {
     fn connected(&self, request: &Request, every: bool) -> Result<UcSendWr<'_>, PostError> {
         Ok(UcSendWr {
             wr_id: request.wr_id,
-            operation: connected(request.operation)?,
+            operation: connected(request)?,
             sges: self.elements(request),
             signaled: every || request.has(IBV_SEND_SIGNALED),
             solicited: request.has(IBV_SEND_SOLICITED),
@@ -302,7 +325,7 @@ impl Batch {
         let destination = request.destination.clone();
         Ok(SendWr {
             wr_id: request.wr_id,
-            operation: datagram(request.operation)?,
+            operation: datagram(request)?,
             destination: destination.ok_or(PostError::Malformed)?,
             sges: self.elements(request),
             signaled: every || request.has(IBV_SEND_SIGNALED),
@@ -318,11 +341,20 @@ impl Request {
 }
 
 /// What a work request does on an unreliable connected queue pair.
-fn connected(operation: RcOperation) -> Result<UcOperation, PostError> {
-    match operation {
+fn connected(request: &Request) -> Result<UcOperation, PostError> {
+    match request.operation {
         RcOperation::Send { invalidate: None } => Ok(UcOperation::Send { immediate: None }),
         RcOperation::SendImmediate { immediate } => Ok(UcOperation::Send {
             immediate: Some(immediate),
+        }),
+        RcOperation::Write {
+            rkey,
+            remote_addr,
+            immediate,
+        } if request.record => Ok(UcOperation::WriteRecord {
+            rkey,
+            remote_addr,
+            immediate,
         }),
         RcOperation::Write {
             rkey,
@@ -343,8 +375,8 @@ fn connected(operation: RcOperation) -> Result<UcOperation, PostError> {
 }
 
 /// What a work request does on a datagram queue pair.
-fn datagram(operation: RcOperation) -> Result<Operation, PostError> {
-    match operation {
+fn datagram(request: &Request) -> Result<Operation, PostError> {
+    match request.operation {
         RcOperation::Send { invalidate: None } => Ok(Operation::Send { immediate: None }),
         RcOperation::SendImmediate { immediate } => Ok(Operation::Send {
             immediate: Some(immediate),
@@ -361,7 +393,7 @@ fn datagram(operation: RcOperation) -> Result<Operation, PostError> {
         RcOperation::Read { rkey, remote_addr } => Ok(Operation::Read {
             rkey,
             remote_addr,
-            timeout: None,
+            timeout: request.timeout,
         }),
         RcOperation::Send { .. }
         | RcOperation::Atomic { .. }

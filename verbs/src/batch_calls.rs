@@ -57,7 +57,10 @@ pub(crate) fn fill(ex: &mut ibv_qp_ex) {
 ///
 /// # Safety
 /// `qp` is a live queue pair, and the thread is between `ibv_wr_start` and its end, as `ibv_wr_post(3)` has it.
-unsafe fn go_on(qp: *mut ibv_qp_ex, body: impl FnOnce(&Qp, &mut Batch) -> Result<(), Errno>) {
+pub(crate) unsafe fn go_on(
+    qp: *mut ibv_qp_ex,
+    body: impl FnOnce(&Qp, &mut Batch) -> Result<(), Errno>,
+) {
     entry((), || {
         // SAFETY: the caller's contract.
         let Ok(state) = (unsafe { qp::state(qp.cast()) }) else {
@@ -74,7 +77,7 @@ unsafe fn go_on(qp: *mut ibv_qp_ex, body: impl FnOnce(&Qp, &mut Batch) -> Result
 ///
 /// # Safety
 /// As for [`go_on`].
-unsafe fn build(
+pub(crate) unsafe fn build(
     qp: *mut ibv_qp_ex,
     flag: u64,
     operation: impl FnOnce() -> Result<RcOperation, Errno>,

@@ -250,7 +250,7 @@ unsafe extern "C" fn query_port(
 ///
 /// # Safety
 /// `to` is NULL or has `size` bytes of room.
-unsafe fn store_prefix<T>(to: *mut u8, value: &T, size: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn store_prefix<T>(to: *mut u8, value: &T, size: usize) -> Result<(), Errno> {
     if to.is_null() {
         return Err(Errno::EINVAL);
     }

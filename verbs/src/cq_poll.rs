@@ -104,7 +104,7 @@ unsafe fn step(cq: *mut ibv_cq_ex, state: &Cq) -> Result<(), Errno> {
         match polled.map(|(wc, time)| (wc::to_c(&wc), time)) {
             None => break None,
             Some((Some(wc), time)) => break Some(Current { wc, time }),
-            // A record, of which only programs that know `dgiwarpdv.h` can hear.
+            // Something that no program can have asked for.
             Some((None, _)) => {}
         }
     };

@@ -29,6 +29,7 @@ mod cq;
 mod cq_poll;
 pub mod describe;
 mod device;
+mod direct;
 mod domains;
 mod errno;
 pub mod export;
@@ -57,6 +58,7 @@ mod wc;
 mod window;
 
 pub use device::DEVICE_NAME;
+pub use direct::DIRECT;
 pub use unsupported::UNSUPPORTED;
 
 export::export! {

@@ -8,6 +8,7 @@ use crate::abi::{
 use crate::context;
 use crate::domains::ThreadDomain;
 use crate::ffi::{Facade, Object, errno_value, pointer};
+use dgiwarp::MrOptions;
 use dgiwarp_memory::{Access, MappedError, Region, check_mapped};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint, c_void};
@@ -169,14 +170,16 @@ pub(crate) unsafe fn mapped(
     Ok(unsafe { Region::from_raw_parts(start, length) })
 }
 
+/// Registers memory; of `options` it takes what the parameters do not say.
+///
 /// # Safety
 /// As for `ibv_reg_mr(3)`: `pd` is live, and the memory stays mapped until the region is deregistered.
-unsafe fn register(
+pub(crate) unsafe fn register(
     pd: *mut ibv_pd,
-    addr: *mut c_void,
-    length: usize,
+    (addr, length): (*mut c_void, usize),
     iova: u64,
     flags: c_uint,
+    options: MrOptions,
 ) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: the caller's contract.
     let domain = unsafe { domain(pd) }?;
@@ -188,9 +191,14 @@ unsafe fn register(
     } else {
         0
     };
+    let options = MrOptions {
+        access,
+        iova: Some(iova),
+        ..options
+    };
     let mr = domain
         .pd
-        .register_at(region.clone(), iova, access)
+        .register_with(region.clone(), options)
         .map_err(|error| crate::errno::of_create(&error))?;
     // SAFETY: a live protection domain; its first field never changes.
     let context = unsafe { (*pd).context };
@@ -244,8 +252,9 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     flags: c_uint,
 ) -> *mut ibv_mr {
+    let plain = MrOptions::new(Access::empty());
     // SAFETY: this is `ibv_reg_mr(3)`.
-    pointer(|| unsafe { register(pd, addr, length, iova, flags) })
+    pointer(|| unsafe { register(pd, (addr, length), iova, flags, plain) })
 }
 
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {

@@ -11,6 +11,7 @@ use crate::batch::{Batches, operations_of};
 use crate::batch_calls;
 use crate::context::{self, Context};
 use crate::cq::{Cq, queue};
+use crate::direct::Extras;
 use crate::ffi::{Object, load, pointer};
 use crate::inline::InlineRing;
 use crate::memory::{Pd, domain};
@@ -52,6 +53,7 @@ fn transport(
     (send_cq, recv_cq): (&Cq, &Cq),
     shared: Option<&Srq>,
     cap: ibv_qp_cap,
+    extras: &Extras,
 ) -> Result<Transport, Errno> {
     let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
     let max_send_wr = count(cap.max_send_wr)?;
@@ -61,6 +63,9 @@ fn transport(
     let (send_cq, recv_cq, pd) = (&send_cq.cq, &recv_cq.cq, &domain.pd);
     let made = match service {
         Service::ReliableConnected => {
+            if *extras != Extras::default() {
+                return Err(Errno::EOPNOTSUPP);
+            }
             let attr = RcQpAttr {
                 max_send_wr,
                 max_recv_wr,
@@ -78,6 +83,14 @@ fn transport(
                 max_sge,
                 grh: true,
                 srq,
+                bind: extras.bind,
+                record_slots: extras.record_slots,
+                record_completions: extras.record_completions,
+                segment_slots: extras.segment_slots,
+                record_timeout: extras.record_timeout,
+                reorder_window: extras.reorder_window,
+                read_timeout: extras.read_timeout,
+                max_rate: extras.max_rate,
                 ..UdQpAttr::new(send_cq, recv_cq)
             };
             pd.create_ud_qp(&attr).map(Transport::Ud)
@@ -88,6 +101,13 @@ fn transport(
                 max_recv_wr,
                 max_sge,
                 srq,
+                bind: extras.bind,
+                record_slots: extras.record_slots,
+                record_completions: extras.record_completions,
+                segment_slots: extras.segment_slots,
+                record_timeout: extras.record_timeout,
+                reorder_window: extras.reorder_window,
+                max_rate: extras.max_rate,
                 ..UcQpAttr::new(send_cq, recv_cq)
             };
             pd.create_uc_qp(&attr).map(Transport::Uc)
@@ -103,6 +123,7 @@ unsafe fn create(
     domain: Arc<Pd>,
     init: &ibv_qp_init_attr,
     send_ops: Option<u64>,
+    extras: &Extras,
 ) -> Result<Qp, Errno> {
     let service = Service::of(init.qp_type)?;
     if send_ops.unwrap_or(0) & !operations_of(service) != 0 {
@@ -127,6 +148,7 @@ unsafe fn create(
         (&send_cq, &recv_cq),
         shared.as_deref(),
         cap,
+        extras,
     )?;
     let listing = Listing::new(&context.async_events, Subject::Qp(qp.qpn()));
     Ok(Qp {
@@ -164,6 +186,7 @@ unsafe fn make(
     pd: *mut ibv_pd,
     init: &ibv_qp_init_attr,
     send_ops: Option<u64>,
+    extras: &Extras,
 ) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
     // SAFETY: the caller's contract.
     let domain = unsafe { domain(pd) }?;
@@ -172,7 +195,7 @@ unsafe fn make(
     // SAFETY: the context outlives its protection domains.
     let device = unsafe { context::state(context) }?;
     // SAFETY: the caller's contract.
-    let qp = unsafe { create(device, domain, init, send_ops) }?;
+    let qp = unsafe { create(device, domain, init, send_ops, extras) }?;
     let base = ibv_qp {
         context,
         qp_context: init.qp_context,
@@ -211,7 +234,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         // SAFETY: the program passes valid attributes.
         let attr = unsafe { load(init) }?;
         // SAFETY: and a live protection domain; the pointers in the attributes are live objects.
-        let (qp, cap) = unsafe { make(pd, &attr, None) }?;
+        let (qp, cap) = unsafe { make(pd, &attr, None, &Extras::default()) }?;
         // SAFETY: ibv_create_qp(3) writes the sizes granted into the program's struct.
         unsafe { (*init).cap = cap };
         Ok(qp)
@@ -223,55 +246,65 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
+    // SAFETY: the contract is the same.
+    pointer(|| unsafe { create_extended(init, &Extras::default()) })
+}
+
+/// That, with what `dgiwarpdv_create_qp` adds.
+///
+/// # Safety
+/// As for `ibv_create_qp_ex(3)`.
+pub(crate) unsafe fn create_extended(
+    init: *mut ibv_qp_init_attr_ex,
+    extras: &Extras,
+) -> Result<*mut ibv_qp, Errno> {
     const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    pointer(|| {
-        // SAFETY: the struct begins as the plain one does.
-        let attr = unsafe { load(init.cast::<ibv_qp_init_attr>()) }?;
-        // SAFETY: loading it has shown that the pointer is not NULL.
-        let mask = unsafe { (*init).comp_mask };
-        if mask & !KNOWN != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        if mask & IBV_QP_INIT_ATTR_PD == 0 {
-            return Err(Errno::EINVAL);
-        }
-        let flags = if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 {
-            0
-        } else {
-            // SAFETY: the mask says that the field is there.
-            unsafe { (*init).create_flags }
-        };
-        let keeps_out = flags == IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
-        if flags != 0 && !(keeps_out && attr.qp_type == IBV_QPT_UD) {
-            return Err(Errno::EOPNOTSUPP);
-        }
+    // SAFETY: the struct begins as the plain one does.
+    let attr = unsafe { load(init.cast::<ibv_qp_init_attr>()) }?;
+    // SAFETY: loading it has shown that the pointer is not NULL.
+    let mask = unsafe { (*init).comp_mask };
+    if mask & !KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if mask & IBV_QP_INIT_ATTR_PD == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let flags = if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 {
+        0
+    } else {
         // SAFETY: the mask says that the field is there.
-        if mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER != 0 && unsafe { (*init).max_tso_header } != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let send_ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| {
-            // SAFETY: the mask says that the field is there.
-            unsafe { (*init).send_ops_flags }
-        });
+        unsafe { (*init).create_flags }
+    };
+    let keeps_out = flags == IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+    if flags != 0 && !(keeps_out && attr.qp_type == IBV_QPT_UD) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // SAFETY: the mask says that the field is there.
+    if mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER != 0 && unsafe { (*init).max_tso_header } != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let send_ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| {
         // SAFETY: the mask says that the field is there.
-        let pd = unsafe { (*init).pd };
-        // SAFETY: the pointers in the attributes are live objects.
-        let (qp, cap) = unsafe { make(pd, &attr, send_ops) }?;
-        // SAFETY: just made.
-        if let (true, Transport::Ud(ud)) = (keeps_out, unsafe { &qp::state(qp)?.qp }) {
-            ud.set_multicast_loop(false).map_err(|error| {
-                // SAFETY: just made, and nobody's.
-                unsafe { qp::ibv_destroy_qp(qp) };
-                errno::of_create(&error)
-            })?;
-        }
-        // SAFETY: ibv_create_qp_ex(3) writes the sizes granted into the program's struct.
-        unsafe { (*init).cap = cap };
-        Ok(qp)
-    })
+        unsafe { (*init).send_ops_flags }
+    });
+    // SAFETY: the mask says that the field is there.
+    let pd = unsafe { (*init).pd };
+    // SAFETY: the pointers in the attributes are live objects.
+    let (qp, cap) = unsafe { make(pd, &attr, send_ops, extras) }?;
+    // SAFETY: just made.
+    if let (true, Transport::Ud(ud)) = (keeps_out, unsafe { &qp::state(qp)?.qp }) {
+        ud.set_multicast_loop(false).map_err(|error| {
+            // SAFETY: just made, and nobody's.
+            unsafe { qp::ibv_destroy_qp(qp) };
+            errno::of_create(&error)
+        })?;
+    }
+    // SAFETY: ibv_create_qp_ex(3) writes the sizes granted into the program's struct.
+    unsafe { (*init).cap = cap };
+    Ok(qp)
 }
 
 #[cfg(test)]

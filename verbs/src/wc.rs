@@ -1,9 +1,9 @@
 //! Completions, from the stack's form to C's.
 
 use crate::abi::{
-    IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_LOCAL_INV,
-    IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND,
-    IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc,
+    DGIWARPDV_WC_RECORD_SEGMENT, DGIWARPDV_WC_WRITE_RECORD, IBV_WC_BIND_MW, IBV_WC_COMP_SWAP,
+    IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_LOCAL_INV, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE,
+    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc,
 };
 use crate::gid::MAX_UNICAST_LID;
 use dgiwarp::{Wc, WcOpcode, WcStatus};
@@ -30,7 +30,7 @@ fn status(status: WcStatus) -> c_uint {
     }
 }
 
-/// `enum ibv_wc_opcode`; `None` for records, which only programs that know `dgiwarpdv.h` can ask for.
+/// `enum ibv_wc_opcode`; `None` for what no program can have asked for. Records are those of `dgiwarpdv.h`.
 fn opcode(opcode: WcOpcode) -> Option<c_uint> {
     match opcode {
         WcOpcode::Send => Some(IBV_WC_SEND),
@@ -42,7 +42,9 @@ fn opcode(opcode: WcOpcode) -> Option<c_uint> {
         WcOpcode::BindMw => Some(IBV_WC_BIND_MW),
         WcOpcode::Recv => Some(IBV_WC_RECV),
         WcOpcode::RecvRdmaWithImmediate => Some(IBV_WC_RECV_RDMA_WITH_IMM),
-        WcOpcode::RegisterMr | WcOpcode::WriteRecord | WcOpcode::WriteRecordSegment => None,
+        WcOpcode::WriteRecord => Some(DGIWARPDV_WC_WRITE_RECORD),
+        WcOpcode::WriteRecordSegment => Some(DGIWARPDV_WC_RECORD_SEGMENT),
+        WcOpcode::RegisterMr => None,
         _ => None,
     }
 }
@@ -81,7 +83,8 @@ pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
         wr_id: wc.wr_id,
         status: status(wc.status),
         opcode: opcode(wc.opcode)?,
-        vendor_err: wc.vendor_error,
+        // Of a segment, which is no error, where it begins.
+        vendor_err: wc.vendor_error | wc.offset,
         byte_len: wc.byte_len.saturating_add(if grh { 40 } else { 0 }),
         // The program reads an immediate in network order; an STag shares the field and is in that of the machine.
         imm_data: match (wc.immediate, wc.invalidated) {

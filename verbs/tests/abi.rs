@@ -42,7 +42,7 @@ fn structs_are_laid_out_as_the_c_compiler_lays_them_out() {
     let body: String = all.iter().map(|layout| printing(layout)).collect();
     let source = format!(
         "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <infiniband/ib.h>\n#include <rdma/rdma_cma.h>\n\
-         int main(void) {{\n{body}return 0;\n}}\n"
+         #include <infiniband/dgiwarpdv.h>\nint main(void) {{\n{body}return 0;\n}}\n"
     );
     if !Path::new("/usr/include/rdma/rdma_cma.h").is_file() {
         return skip(
@@ -50,7 +50,8 @@ fn structs_are_laid_out_as_the_c_compiler_lays_them_out() {
             "rdma/rdma_cma.h is missing (Debian package librdmacm-dev)",
         );
     }
-    let Some(program) = compile("layouts", &directory, &source, &[]) else {
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+    let Some(program) = compile("layouts", &directory, &source, &[include]) else {
         return;
     };
     let output = succeed(&mut Command::new(program));

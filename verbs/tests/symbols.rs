@@ -8,7 +8,7 @@
 mod common;
 
 use common::{library, skip, system_library};
-use dgiwarp_verbs::{EXPORTS, UNSUPPORTED};
+use dgiwarp_verbs::{DIRECT, EXPORTS, UNSUPPORTED};
 use object::elf::{FileHeader64, STT_FUNC};
 use object::read::elf::{FileHeader, Sym};
 use object::{Endianness, SymbolIndex};
@@ -52,7 +52,7 @@ fn default_versions(path: &Path) -> BTreeSet<(u8, String)> {
 }
 
 #[test]
-fn symbols_are_exactly_those_of_debians_libraries() {
+fn symbols_are_those_of_debians_libraries_and_our_own() {
     let mut theirs = BTreeSet::new();
     for (soname, release) in [
         ("libibverbs.so.1", "libibverbs.so.1.14.44"),
@@ -70,7 +70,10 @@ fn symbols_are_exactly_those_of_debians_libraries() {
         }
         theirs.extend(default_versions(&real));
     }
-    let ours = default_versions(&library());
+    let mut ours = default_versions(&library());
+    let all = ours.len();
+    ours.retain(|(_, symbol)| !symbol.ends_with("@@DGIWARP_1.0"));
+    assert_eq!(all - ours.len(), DIRECT.len());
     let missing: Vec<_> = theirs.difference(&ours).collect();
     let surplus: Vec<_> = ours.difference(&theirs).collect();
     assert!(
@@ -81,8 +84,21 @@ fn symbols_are_exactly_those_of_debians_libraries() {
 }
 
 #[test]
+fn our_own_functions_are_those_of_our_header() {
+    let header = include_str!("../include/infiniband/dgiwarpdv.h");
+    let declared: BTreeSet<&str> = header
+        .lines()
+        .filter(|line| line.starts_with("DGIWARPDV_API "))
+        .filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next())
+        .collect();
+    let exported: BTreeSet<&str> = DIRECT.iter().map(|export| export.name).collect();
+    assert_eq!(exported, declared);
+    assert!(DIRECT.iter().all(|export| export.node == "DGIWARP_1.0"));
+}
+
+#[test]
 fn the_tables_name_every_exported_function_once() {
-    let tables = EXPORTS.iter().chain(UNSUPPORTED);
+    let tables = EXPORTS.iter().chain(UNSUPPORTED).chain(DIRECT);
     let rows: Vec<(u8, String)> = tables
         .map(|export| (STT_FUNC, format!("{}@@{}", export.name, export.node)))
         .collect();

@@ -37,6 +37,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Build, Name::Debian],
     },
     Package {
+        name: "g++",
+        proof: Proof::Program("c++"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "libc6-dev",
         proof: Proof::File("/usr/include/stdio.h"),
         groups: &[Name::Build, Name::Debian],

@@ -3,6 +3,7 @@
 //! ```text
 //! dist/dgiwarp-VERSION/bin/            the programs
 //!                      lib/dgiwarp/    libdgiwarp_verbs.so and the two names that programs ask for, libdgiwarp_paths.so
+//!                      include/infiniband/dgiwarpdv.h
 //!                      lib/pkgconfig/  dgiwarp.pc, for programs that are linked to it
 //!                      share/doc/dgiwarp/
 //! dist/dgiwarp-VERSION.tar.gz
@@ -24,6 +25,8 @@ use crate::workspace;
 const LIBRARY: &str = "libdgiwarp_verbs.so";
 /// The names under which programs look for it.
 const LIBRARY_NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// The header for what rdma-core's do not have, which includes theirs.
+const HEADER: &str = "verbs/include/infiniband/dgiwarpdv.h";
 /// The library that shows programs a device below `/dev` and `/sys`.
 const PATHS_LIBRARY: &str = "libdgiwarp_paths.so";
 /// Packages whose programs are tools of the workspace, or of its tests, not of its users.
@@ -103,11 +106,16 @@ fn lay_out(metadata: &Metadata, tree: &Path) -> Result<(), Box<dyn Error>> {
         for name in LIBRARY_NAMES {
             symlink(LIBRARY, lib.join(name))?;
         }
+        let include = tree.join("include/infiniband");
+        fs::create_dir_all(&include)?;
+        let header = workspace::root().join(HEADER);
+        fs::copy(header, include.join("dgiwarpdv.h"))?;
         let pkgconfig = tree.join("lib/pkgconfig");
         fs::create_dir_all(&pkgconfig)?;
         // Relative to the file, so that the tree may be put anywhere.
         let text = fs::read_to_string(workspace::root().join("verbs/dgiwarp.pc.in"))?
             .replace("@libdir@", "${pcfiledir}/../dgiwarp")
+            .replace("@includedir@", "${pcfiledir}/../../include")
             .replace(
                 "@version@",
                 &package(metadata, "dgiwarp")?.version.to_string(),

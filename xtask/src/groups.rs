@@ -84,6 +84,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp", "interleavings", Name::Unit),
     ("xtask", "tidy", Name::Unit),
     ("dgiwarp-verbs", "debian", Name::Debian),
+    ("dgiwarp-verbs", "direct", Name::Debian),
     ("dgiwarp-verbs", "pyverbs", Name::Debian),
     ("dgiwarp-verbs", "rdmacm", Name::Debian),
     ("dgiwarp-verbs", "errors", Name::Debian),

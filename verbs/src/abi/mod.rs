@@ -1,4 +1,5 @@
-//! `repr(C)` mirrors of the structs in rdma-core's `infiniband/verbs.h` and `rdma/rdma_cma.h`, as of release 44 (Debian 12).
+//! `repr(C)` mirrors of the structs in rdma-core's `infiniband/verbs.h` and `rdma/rdma_cma.h`, as of release 44 (Debian 12),
+//! and in our own `infiniband/dgiwarpdv.h`.
 //!
 //! Posting and polling are inline functions in that header which jump through `ibv_context.ops`, so these layouts *are*
 //! the ABI. Sizes and offsets are asserted at compile time for 64-bit targets, and [`LAYOUTS`] lets a test compare them
@@ -6,7 +7,7 @@
 
 #![allow(
     missing_docs,
-    reason = "the man pages of rdma-core document these structs; a second text would drift from them"
+    reason = "the man pages of rdma-core and our own header document these structs; a second text would drift from them"
 )]
 #![allow(
     missing_debug_implementations,
@@ -16,12 +17,14 @@
 mod cm;
 mod context;
 mod device;
+mod direct;
 mod object;
 mod work;
 
 pub use cm::*;
 pub use context::*;
 pub use device::*;
+pub use direct::*;
 pub use object::*;
 pub use work::*;
 
@@ -65,4 +68,5 @@ pub const LAYOUTS: &[&[Layout]] = &[
     OBJECT_LAYOUTS,
     WORK_LAYOUTS,
     CM_LAYOUTS,
+    DIRECT_LAYOUTS,
 ];

@@ -8,7 +8,7 @@
 //! Locks, outermost first: the table of identifiers, the state of one, the channel it belongs to, the channel's queue. What
 //! the stack tells takes only the table and the last two, so that it may be told under a lock of the stack.
 
-mod address;
+pub(crate) mod address;
 mod addrinfo;
 mod channel;
 mod connect;

@@ -18,6 +18,7 @@ use std::fs::{self, File};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -92,6 +93,16 @@ impl End {
             side: Side::Client,
             ready: Ready::Started,
             ..Self::server(line)
+        }
+    }
+
+    /// What `{program}` is in its command line.
+    pub(crate) fn program(self, program: &Path) -> Self {
+        let line = self.line.replace("{program}", program.to_str().unwrap());
+        // For as long as the test program runs, as all others.
+        Self {
+            line: line.leak(),
+            ..self
         }
     }
 

@@ -1,0 +1,186 @@
+//! Records: what arrived of Write-Records.
+
+use super::sized::{size_of_program, store_sized};
+use super::{Datagram, datagram, number, place};
+use crate::abi::{DGIWARPDV_RECORD_WITH_IMM, dgiwarpdv_range, dgiwarpdv_record_info, ibv_qp};
+use crate::ffi::minus_one;
+use dgiwarp::{ReadMap, RecordHandle, RecordRef};
+use nix::errno::Errno;
+use std::ffi::{c_int, c_void};
+use std::slice;
+
+impl Datagram<'_> {
+    /// Looks at a record; `ENOENT` if it is no more.
+    fn with_record<T>(
+        &self,
+        record: u64,
+        look: impl FnOnce(RecordRef<'_>) -> T,
+    ) -> Result<T, Errno> {
+        let handle = RecordHandle::from_u64(record);
+        let found = match self {
+            Self::Ud(ud) => ud.with_record(handle, look),
+            Self::Uc(uc) => uc.with_record(handle, look),
+        };
+        found.ok_or(Errno::ENOENT)
+    }
+}
+
+pub(super) unsafe extern "C" fn dgiwarpdv_record_info(
+    qp: *mut ibv_qp,
+    record: u64,
+    info: *mut dgiwarpdv_record_info,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes room of the size that it says.
+        let size = unsafe { size_of_program(info) }?;
+        // SAFETY: and a live queue pair.
+        let datagram = unsafe { datagram(qp) }?;
+        let answer = datagram.with_record(record, |record| {
+            let (gid, qpn, scope_id) = record.source().map(place).unwrap_or_default();
+            dgiwarpdv_record_info {
+                size,
+                remote_addr: record.remote_addr(),
+                rkey: record.rkey(),
+                length: record.length(),
+                valid: record.valid(),
+                num_ranges: u32::try_from(record.ranges().len()).unwrap_or(u32::MAX),
+                flags: record.immediate().map_or(0, |_| DGIWARPDV_RECORD_WITH_IMM),
+                imm_data: record.immediate().unwrap_or(0).to_be(),
+                gid,
+                qpn,
+                scope_id,
+            }
+        })?;
+        // SAFETY: as above.
+        unsafe { store_sized(info, size, &answer) }.map(|()| 0)
+    })
+}
+
+/// Writes as many ranges as there is room for and returns how many there are.
+///
+/// # Safety
+/// `to` points to room for `max` ranges, unless `max` is not positive.
+pub(super) unsafe fn store_ranges(
+    ranges: &[(u32, u32)],
+    to: *mut dgiwarpdv_range,
+    max: c_int,
+) -> Result<c_int, Errno> {
+    let max = usize::try_from(max).map_err(|_| Errno::EINVAL)?;
+    if max > 0 && to.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    for (at, &(start, end)) in ranges.iter().take(max).enumerate() {
+        // SAFETY: `at` is below `max`.
+        let slot = unsafe { to.add(at) };
+        // SAFETY: the program provides `max` ranges.
+        unsafe { slot.write(dgiwarpdv_range { start, end }) };
+    }
+    number(ranges.len())
+}
+
+pub(super) unsafe extern "C" fn dgiwarpdv_record_ranges(
+    qp: *mut ibv_qp,
+    record: u64,
+    ranges: *mut dgiwarpdv_range,
+    max: c_int,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live queue pair.
+        let datagram = unsafe { datagram(qp) }?;
+        datagram.with_record(record, |record| {
+            // SAFETY: and room for the ranges.
+            unsafe { store_ranges(record.ranges(), ranges, max) }
+        })?
+    })
+}
+
+/// Room for a bitmap, cleared.
+///
+/// # Safety
+/// `bitmap` points to `size` octets that nobody else uses during the call, unless `size` is 0.
+unsafe fn room<'a>(bitmap: *mut c_void, size: usize) -> Result<&'a mut [u8], Errno> {
+    if size == 0 {
+        return Ok(&mut []);
+    }
+    if bitmap.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let start = bitmap.cast::<u8>();
+    // SAFETY: not NULL, so `size` octets by the caller's contract; the program need not have written them before.
+    unsafe { start.write_bytes(0, size) };
+    // SAFETY: just written, and nobody else's.
+    Ok(unsafe { slice::from_raw_parts_mut(start, size) })
+}
+
+pub(super) unsafe extern "C" fn dgiwarpdv_record_bitmap(
+    qp: *mut ibv_qp,
+    record: u64,
+    granule: u32,
+    bitmap: *mut c_void,
+    size: usize,
+) -> c_int {
+    minus_one(|| {
+        if granule == 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the program passes room for the bitmap.
+        let room = unsafe { room(bitmap, size) }?;
+        // SAFETY: and a live queue pair.
+        let datagram = unsafe { datagram(qp) }?;
+        number(datagram.with_record(record, |record| record.bitmap_into(granule, room))?)
+    })
+}
+
+pub(super) unsafe extern "C" fn dgiwarpdv_bitmap(
+    length: u32,
+    ranges: *const dgiwarpdv_range,
+    count: c_int,
+    granule: u32,
+    bitmap: *mut c_void,
+    size: usize,
+) -> c_int {
+    minus_one(|| {
+        let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
+        if granule == 0 || (ranges.is_null() && count > 0) {
+            return Err(Errno::EINVAL);
+        }
+        let ranges = if count == 0 {
+            &[]
+        } else {
+            // SAFETY: not NULL, so the program passes `count` ranges.
+            unsafe { slice::from_raw_parts(ranges, count) }
+        };
+        if ranges.iter().any(|it| it.start > it.end || it.end > length) {
+            return Err(Errno::EINVAL);
+        }
+        let map = ReadMap {
+            length,
+            ranges: ranges.iter().map(|it| (it.start, it.end)).collect(),
+        };
+        // SAFETY: and room for the bitmap.
+        number(map.bitmap_into(granule, unsafe { room(bitmap, size) }?))
+    })
+}
+
+pub(super) unsafe extern "C" fn dgiwarpdv_record_release(qp: *mut ibv_qp, record: u64) -> c_int {
+    minus_one(|| {
+        let handle = RecordHandle::from_u64(record);
+        // SAFETY: the program passes a live queue pair.
+        let released = match unsafe { datagram(qp) }? {
+            Datagram::Ud(ud) => ud.release_record(handle),
+            Datagram::Uc(uc) => uc.release_record(handle),
+        };
+        released.then_some(0).ok_or(Errno::ENOENT)
+    })
+}
+
+pub(super) unsafe extern "C" fn dgiwarpdv_record_complete_now(qp: *mut ibv_qp) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live queue pair.
+        match unsafe { datagram(qp) }? {
+            Datagram::Ud(ud) => ud.complete_records(),
+            Datagram::Uc(uc) => uc.complete_records(),
+        }
+        Ok(0)
+    })
+}
