@@ -91,6 +91,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-verbs", "linking", Name::Debian),
     ("dgiwarp-verbs", "others", Name::Debian),
     ("dgiwarp-verbs", "paths", Name::Debian),
+    ("dgiwarp-verbs", "perftest", Name::Debian),
     ("dgiwarp-verbs", "rdmacm_ud", Name::Debian),
     ("dgiwarp-conform", "siw", Name::Interop),
     ("dgiwarp-conform", "tshark", Name::Interop),

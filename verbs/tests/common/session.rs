@@ -68,6 +68,7 @@ pub(crate) struct End {
     complains: Option<&'static [&'static str]>,
     environment: &'static [(&'static str, &'static str)],
     polls: bool,
+    early: Option<&'static str>,
     limit: Duration,
 }
 
@@ -83,6 +84,7 @@ impl End {
             complains: None,
             environment: &[],
             polls: false,
+            early: None,
             limit: Duration::from_secs(60),
         }
     }
@@ -149,6 +151,15 @@ impl End {
         }
     }
 
+    /// What it says on standard error when it came before its listener, which is nobody's fault: the session then begins
+    /// once more, from nothing.
+    pub(crate) const fn may_be_early(self, complaint: &'static str) -> Self {
+        Self {
+            early: Some(complaint),
+            ..self
+        }
+    }
+
     /// How long it may take from its start; one minute without this.
     pub(crate) const fn limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
@@ -181,14 +192,36 @@ pub(crate) fn run(scene: &Scene, family: Family, ends: &[End]) -> Vec<Ended> {
 pub(crate) fn run_with(scene: &Scene, family: Family, ends: &[End], more: &[&str]) -> Vec<Ended> {
     if ends.iter().any(|end| end.polls) {
         let _alone = CORES.write().unwrap_or_else(PoisonError::into_inner);
-        run_now(scene, family, ends, more)
+        run_or_repeat(scene, family, ends, more)
     } else {
         let _beside_others = CORES.read().unwrap_or_else(PoisonError::into_inner);
-        run_now(scene, family, ends, more)
+        run_or_repeat(scene, family, ends, more)
     }
 }
 
-fn run_now(scene: &Scene, family: Family, ends: &[End], more: &[&str]) -> Vec<Ended> {
+/// How many sessions of this process began once more.
+pub(crate) static REPEATED: AtomicU16 = AtomicU16::new(0);
+
+fn run_or_repeat(scene: &Scene, family: Family, ends: &[End], more: &[&str]) -> Vec<Ended> {
+    run_now(scene, family, ends, more, true).unwrap_or_else(|Early(what)| {
+        let count = REPEATED.fetch_add(1, Ordering::Relaxed) + 1;
+        eprintln!("REPEATED ({count} so far): came before its listener: {what}");
+        let again = run_now(scene, family, ends, more, false);
+        again.expect("the second time fails for good")
+    })
+}
+
+/// An end, by its command line, that came before its listener.
+#[derive(Debug)]
+struct Early(String);
+
+fn run_now(
+    scene: &Scene,
+    family: Family,
+    ends: &[End],
+    more: &[&str],
+    forgiving: bool,
+) -> Result<Vec<Ended>, Early> {
     let port = free_port();
     let mut running = Vec::new();
     for end in ends {
@@ -196,7 +229,14 @@ fn run_now(scene: &Scene, family: Family, ends: &[End], more: &[&str]) -> Vec<En
         running.push(Running::start(scene, end, &words, more));
         wait_ready(&mut running, port);
     }
-    while running.iter_mut().any(|one| one.is_awaited()) {
+    loop {
+        let awaited = running.iter_mut().any(|one| one.is_awaited());
+        if forgiving && let Some(early) = running.iter_mut().find_map(|one| one.was_early()) {
+            return Err(early);
+        }
+        if !awaited {
+            break;
+        }
         clock::pause(TICK);
         check_limits(&mut running);
     }
@@ -208,7 +248,7 @@ fn run_now(scene: &Scene, family: Family, ends: &[End], more: &[&str]) -> Vec<En
         check_limits(&mut running);
     }
     let all = describe(&mut running);
-    running.iter_mut().map(|one| one.check(&all)).collect()
+    Ok(running.iter_mut().map(|one| one.check(&all)).collect())
 }
 
 fn words(scene: &Scene, family: Family, end: &End, port: u16) -> Vec<String> {
@@ -336,6 +376,12 @@ impl<'a> Running<'a> {
     /// Whether the session has to wait until it ends by itself.
     fn is_awaited(&mut self) -> bool {
         self.poll().is_none() && !matches!(self.end.finish, Finish::Stopped)
+    }
+
+    fn was_early(&mut self) -> Option<Early> {
+        let complaint = self.end.early?;
+        let failed = self.poll().is_some_and(|status| !status.success());
+        (failed && contents(&self.stderr).contains(complaint)).then(|| Early(self.line.clone()))
     }
 
     fn kill_in_time(&mut self) {
