@@ -55,7 +55,7 @@ pub mod startup;
 pub use connection::Connection;
 pub use error::{ConfigError, Error, ErrorCode, FrameError, SendError};
 pub use event::{Event, TcpEnd};
-pub use mulpdu::{MULPDU_FLOOR, mulpdu};
+pub use mulpdu::{MULPDU_CEILING, MULPDU_FLOOR, mulpdu};
 pub use startup::{
     Config, Enhanced, Established, Negotiation, ReadDepth, ReadDepths, Rejection, Request,
     Revision, Role, Rtr, RtrSet,

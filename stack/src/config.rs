@@ -50,9 +50,9 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "DGIWARP_MULPDU",
-        help: "longest ULPDU that connected queue pairs send, in octets, 128 to 65526; 0 follows the path",
+        help: "longest ULPDU that connected queue pairs send, in octets, 128 to 64768; 0 follows the path",
         set: |config, text| {
-            let mulpdu = u16::try_from(number(text, 0, 65_526)?).ok()?;
+            let mulpdu = u16::try_from(number(text, 0, 64_768)?).ok()?;
             config.mulpdu = (mulpdu == 0 || mulpdu >= 128).then_some(mulpdu)?;
             Some(())
         },
@@ -305,7 +305,7 @@ pub struct Config {
     pub receive_buffer: usize,
     /// Largest MTU assumed of any path, in octets; 0 takes the routes' own. Default 0.
     pub max_mtu: u32,
-    /// Longest ULPDU that connected queue pairs send, in octets, 128 to 65,526; 0 follows the path, so that an FPDU fits a segment of TCP's
+    /// Longest ULPDU that connected queue pairs send, in octets, 128 to 64,768; 0 follows the path, so that an FPDU fits a segment of TCP's
     /// (RFC 5044 §4.5). Default 0.
     pub mulpdu: u16,
     /// UDP port of all broadcast and multicast groups. It must be the same on all hosts. Default 18514.

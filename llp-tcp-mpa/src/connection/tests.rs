@@ -500,7 +500,7 @@ fn ulpdus_up_to_the_mulpdu() {
     assert_eq!(pass(&mut client, &mut server).len(), 2);
     for (chosen, mulpdu) in [
         (Some(40_001), 40_001),
-        (Some(u16::MAX), 65_526),
+        (Some(u16::MAX), 64_768),
         (Some(1), 128),
         (None, 8942),
     ] {
