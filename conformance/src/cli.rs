@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::agent::Agent;
 use crate::bench::Settings;
 use crate::cases::{self, Family, Role};
+use crate::clauses;
 use crate::peer::Patience;
 use crate::profile::Profile;
 use crate::report::{self, Subject};
@@ -26,6 +27,8 @@ Examples:
       MPA's startup of a Linux siw: only what is not known of it fails.
   dgiwarp-conform list
       The cases, with the clauses that they test.
+  dgiwarp-conform clauses --rfc 5044 --untested
+      The rules of an RFC that no case tests, and why.
 
 Exit status: 0 nothing that is not allowed or expected, 1 findings, 2 usage, 3 no device.";
 
@@ -43,6 +46,8 @@ enum Command {
     Run(Box<RunArgs>),
     /// List the cases
     List(ListArgs),
+    /// Show which rules of the RFCs are tested, and by what
+    Clauses(clauses::cli::Args),
 }
 
 #[derive(Debug, Args)]
@@ -113,6 +118,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run(&args),
         Command::List(args) => list(&args).map_err(|error| (EXIT_FINDINGS, error.to_string())),
+        Command::Clauses(args) => clauses::cli::main(&args).map_err(usage),
     };
     done.unwrap_or_else(|(status, error)| {
         eprintln!("dgiwarp-conform: {error}");

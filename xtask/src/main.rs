@@ -11,7 +11,7 @@ use xtask::groups::{self, Name};
 use xtask::interrupt::Interrupt;
 use xtask::lab::{Config, Lab, Session, Wait};
 use xtask::runner::{self, Options};
-use xtask::{dist, workspace};
+use xtask::{conformance, dist, workspace};
 
 /// Tasks of the dgiwarp workspace.
 #[derive(Debug, Parser)]
@@ -30,6 +30,17 @@ enum Task {
     Lab(LabArgs),
     /// Build in release mode and lay out what is given away, below dist/.
     Dist,
+    /// Print how many rules of the RFCs are tested, and how.
+    #[command(disable_help_flag = true)]
+    Conformance {
+        /// --rfc NUMBER, --case CASE, --untested, --json: as for `dgiwarp-conform clauses`.
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "OPTIONS"
+        )]
+        options: Vec<OsString>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -126,6 +137,7 @@ fn run(cli: Cli) -> Result<i32, Box<dyn Error>> {
             println!("{}\n{}", dist.tree.display(), dist.archive.display());
             Ok(0)
         }
+        Task::Conformance { options } => Ok(conformance::run(&options)?),
     }
 }
 
