@@ -1,17 +1,19 @@
 //! Completion queues and channels.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
 use crate::driver::clock;
-use crate::driver::cq::{By, CqShared, Slept};
+use crate::driver::cq::{CqShared, Slept};
 use crate::{CqError, Error, RecordHandle, Wc};
 
 /// Most completions that a queue may be made for.
@@ -162,9 +164,7 @@ pub(crate) struct ChannelShared {
 
 impl ChannelShared {
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
-        let failed = |errno: nix::errno::Errno| {
-            Error::system("cannot make a completion channel")(errno.into())
-        };
+        let failed = |errno: Errno| Error::system("cannot make a completion channel")(errno.into());
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
         let event =
             EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
@@ -187,6 +187,15 @@ impl ChannelShared {
         self.queues.lock().push(Arc::downgrade(cq));
         cq.set_channel(Arc::clone(self));
         Ok(())
+    }
+
+    /// Wakes the program for what arrives at a queue that is not on this channel, but brings completions to one that is.
+    pub(crate) fn watch(&self, cq: &CqShared) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        match self.epoll.add(cq.sockets_fd(), event) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     pub(crate) fn tell(&self, cq: u64) {
@@ -212,7 +221,7 @@ impl ChannelShared {
             .collect();
         for cq in queues {
             // The look that finds no more tells peers what they wait for.
-            while cq.progress(By::Poller) == Some(true) && !cq.has_completions() {}
+            while cq.progress_on(self) == Some(true) && !cq.has_completions() {}
         }
     }
 }

@@ -18,6 +18,7 @@ use super::background::Background;
 use super::clock;
 use super::hot_set::{Hot, HotSet};
 use super::member::{Got, Qp, WeakQp};
+use super::partners::{Partners, poll_fds};
 use super::rc::RcShared;
 use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
@@ -132,7 +133,13 @@ pub(crate) struct CqShared {
     /// Threads that sleep until there is a completion.
     sleepers: AtomicU32,
     wake: EventFd,
-    channel: OnceLock<Arc<ChannelShared>>,
+    pub(super) channel: OnceLock<Arc<ChannelShared>>,
+    /// Sockets of members are looked at on behalf of this queue; a queue of sends may have none.
+    pub(super) receives: AtomicBool,
+    /// Whose sockets bring completions too.
+    pub(super) partners: OnceLock<Partners>,
+    /// Somebody may sleep on the sockets for the sake of another queue.
+    pub(super) slept_on: AtomicBool,
     background: Arc<Background>,
     id: u64,
 }
@@ -168,6 +175,9 @@ impl CqShared {
             sleepers: AtomicU32::new(0),
             wake,
             channel: OnceLock::new(),
+            receives: AtomicBool::new(false),
+            partners: OnceLock::new(),
+            slept_on: AtomicBool::new(false),
             id: background.next_id(),
             background,
         });
@@ -199,6 +209,7 @@ impl CqShared {
             qp: qp.downgrade(),
             generation,
         });
+        self.receives.store(true, Ordering::Release);
         self.background.serve(self);
         MemberId {
             key: u32::try_from(key).expect("fewer than 2^24 QPs fit the descriptors of a process"),
@@ -322,6 +333,10 @@ impl CqShared {
     pub(crate) fn arm(&self, solicited_only: bool) {
         self.ring.lock().arm(solicited_only);
         // The program will sleep on the sockets itself; two sleepers would both be woken by each datagram.
+        for it in self.live_partners() {
+            it.stop_watching();
+            it.unpark();
+        }
         self.stop_watching();
         self.unpark();
     }
@@ -332,11 +347,11 @@ impl CqShared {
         if count > 0 {
             let polls = self.polls_with_completions.fetch_add(1, Ordering::Relaxed);
             if polls % RECEIVE_EVERY == RECEIVE_EVERY - 1 {
-                self.progress(By::Poller);
+                self.progress_all();
             }
             return Ok(count);
         }
-        self.progress(By::Poller);
+        self.progress_all();
         self.take(out)
     }
 
@@ -358,7 +373,7 @@ impl CqShared {
     /// The next completion, and when it came.
     pub(crate) fn poll_stamped(&self) -> Result<Option<(Wc, u64)>, CqError> {
         if !self.has_completions() {
-            self.progress(By::Poller);
+            self.progress_all();
         }
         let mut out = [Wc::default()];
         let mut ring = self.ring.lock();
@@ -396,18 +411,22 @@ impl CqShared {
         let spin_until = clock::now() + SPIN_FOR;
         if self.background.may_spin() {
             while clock::now() < spin_until {
-                self.progress(By::Poller);
+                self.progress_all();
                 if self.has_completions() {
                     return Slept::Enough;
                 }
             }
         }
-        self.stop_watching();
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        self.unpark();
+        let partners = self.live_partners();
+        let all = || std::iter::once(self).chain(partners.iter().map(AsRef::as_ref));
+        for it in all() {
+            it.stop_watching();
+            it.sleepers.fetch_add(1, Ordering::SeqCst);
+            it.unpark();
+        }
         let slept = loop {
             // To the end: what is there makes completions, and the look that finds no more tells peers what they wait for.
-            while self.progress(By::Poller) == Some(true) && !self.has_completions() {}
+            while self.progress_all() == Some(true) && !self.has_completions() {}
             if self.has_completions() {
                 break Slept::Enough;
             }
@@ -423,19 +442,35 @@ impl CqShared {
                     PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
                 }
             };
-            let mut fds = [
-                PollFd::new(self.sockets_fd(), PollFlags::POLLIN),
-                PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
-            ];
-            if poll(&mut fds, timeout) == Err(Errno::EINTR) {
+            if self.poll_sockets(&partners, timeout) == Err(Errno::EINTR) {
                 break Slept::Interrupted;
             }
-            if fds[1].any().unwrap_or(false) {
+        };
+        for it in all() {
+            it.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+        slept
+    }
+
+    /// Sleeps until there may be something to do here or at a partner.
+    fn poll_sockets(&self, partners: &[Arc<Self>], timeout: PollTimeout) -> Result<(), Errno> {
+        let own = [
+            PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.sockets_fd(), PollFlags::POLLIN),
+        ];
+        let wait = |fds: &mut [PollFd<'_>]| {
+            poll(fds, timeout)?;
+            if fds.first().and_then(PollFd::any).unwrap_or(false) {
                 let _ = self.wake.read();
             }
+            Ok(())
         };
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        slept
+        if partners.is_empty() {
+            wait(&mut { own })
+        } else {
+            let mut all: Vec<_> = own.into_iter().chain(poll_fds(partners)).collect();
+            wait(&mut all)
+        }
     }
 
     // Progress.
@@ -588,7 +623,10 @@ impl CqShared {
 
     /// Whether nobody, now or at any time soon, sleeps on the epoll set.
     fn nobody_sleeps(&self) -> bool {
-        !self.watch.is_on() && !self.has_sleepers() && self.channel.get().is_none()
+        !self.watch.is_on()
+            && !self.has_sleepers()
+            && self.channel.get().is_none()
+            && !self.slept_on.load(Ordering::SeqCst)
     }
 
     /// Takes a busy socket out of the epoll set: it is tried on every poll, and its place in the set would cost

@@ -28,6 +28,7 @@ mod member;
 mod notices;
 pub(crate) mod own_sockets;
 pub(crate) mod pairing;
+mod partners;
 mod pcapng;
 mod posting;
 pub(crate) mod rc;
