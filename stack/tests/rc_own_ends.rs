@@ -117,9 +117,21 @@ fn connect(client: &End, server: &End) {
     });
 }
 
+/// Connects, and returns when each has heard the other's greeting: without it completions are local after a while, and on a
+/// machine with much else to do a greeting may take that long.
+fn connect_own(client: &End, server: &End) {
+    connect(client, server);
+    for (from, to) in [(client, server), (server, client)] {
+        to.post_recv(0);
+        from.post(0, SEND, 0);
+        to.expect(0, WcOpcode::Recv);
+        from.expect(0, WcOpcode::Send);
+    }
+}
+
 fn connected(octets: usize) -> (End, End) {
     let (client, server) = (End::new(octets), End::new(octets));
-    connect(&client, &server);
+    connect_own(&client, &server);
     (client, server)
 }
 
@@ -163,7 +175,7 @@ fn messages_wait_for_late_receives() {
             End::new(4096),
             End::with(4096, RcOptions::default(), shares),
         );
-        connect(&client, &server);
+        connect_own(&client, &server);
         client.memory.write(0, &[7; 4096]);
         client.post(1, SEND, 4096);
         client.post(2, SEND, 10);
@@ -191,7 +203,7 @@ fn no_kick_is_lost() {
     const MESSAGES: u64 = 5000;
     for shares in [false, true] {
         let (client, server) = (End::new(64), End::with(64, RcOptions::default(), shares));
-        connect(&client, &server);
+        connect_own(&client, &server);
         thread::scope(|scope| {
             scope.spawn(|| {
                 for wr_id in 0..MESSAGES {
@@ -273,7 +285,7 @@ fn waiting_for_a_receive_has_its_limit() {
         ..RcOptions::default()
     };
     let (client, server) = (End::new(64), End::with(64, options, false));
-    connect(&client, &server);
+    connect_own(&client, &server);
     client.post(1, SEND, 10);
     let wc = client.wait();
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::RnrRetryExceeded));
