@@ -7,51 +7,14 @@
 
 mod common;
 
+use common::linked::{INCLUDE, linked, plain};
 use common::scene::{Family, Place, Scene};
 use common::session::{self, End, Ended};
-use common::{RUN, compile, have, library, succeed};
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use common::{RUN, have, succeed};
+use dgiwarp_verbs::gid::{GidTable, host_gids};
+use std::fs;
+use std::path::Path;
 use std::process::Command;
-use tempfile::TempDir;
-
-const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
-const EXAMPLES: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/examples/c");
-const TESTS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
-const STRICT: [&str; 4] = ["-std=c11", "-Wall", "-Wextra", "-Werror"];
-
-/// What pkg-config says of the build tree; `None` skips the test.
-fn flags(test: &str) -> Option<Vec<String>> {
-    if !have(test, "pkg-config", "pkg-config") {
-        return None;
-    }
-    let library = library();
-    let profile = library.ancestors().nth(2).unwrap();
-    let mut command = Command::new("pkg-config");
-    command
-        .args(["--cflags", "--libs", "dgiwarp"])
-        .env("PKG_CONFIG_PATH", profile.join("pkgconfig"));
-    let said = String::from_utf8(succeed(&mut command).stdout).unwrap();
-    Some(said.split_ascii_whitespace().map(str::to_owned).collect())
-}
-
-/// Compiles a program as its users do, without a warning, to where every user can start it.
-fn linked(name: &str, source: &str) -> Option<(TempDir, PathBuf)> {
-    let flags = flags(name)?;
-    let directory = tempfile::tempdir().unwrap();
-    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-    let mut arguments = [&STRICT[..], &[EXAMPLES, TESTS]].concat();
-    arguments.extend(flags.iter().map(String::as_str));
-    let program = compile(name, directory.path(), source, &arguments)?;
-    Some((directory, program))
-}
-
-/// Compiles a program of the verbs alone, as one that shall run on hardware.
-fn plain(name: &str, directory: &Path, source: &str) -> Option<PathBuf> {
-    let arguments = [&STRICT[..], &[INCLUDE, EXAMPLES, "-libverbs"]].concat();
-    compile(name, directory, source, &arguments)
-}
 
 /// The two ends of an example, `{program}` being what was compiled.
 fn run(place: Place, name: &str, program: &Path, ends: [End; 2]) -> Option<Vec<Ended>> {
@@ -161,6 +124,22 @@ fn a_program_for_hardware_uses_what_is_there() {
     };
     let ends = [FIRST.says(&["\"hello\" by Write-Record"]), SECOND];
     run(Place::Here, "standard_api", &program, ends);
+}
+
+#[test]
+fn every_function_answers_as_the_header_says() {
+    let Some((_directory, program)) = linked("direct", include_str!("c/direct.c")) else {
+        return;
+    };
+    let mut gids = GidTable::new();
+    gids.update(host_gids().unwrap());
+    for (index, _) in gids.iter() {
+        let mut command = Command::new("timeout");
+        let output = succeed(command.arg("60").arg(&program).arg(index.to_string()));
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let said = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(said, ("ok\n".into(), String::new()));
+    }
 }
 
 #[test]

@@ -112,6 +112,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Process, Name::Interop],
     },
     Package {
+        name: "valgrind",
+        proof: Proof::Program("valgrind"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "xz-utils",
         proof: Proof::Program("xz"),
         groups: &[Name::Interop],

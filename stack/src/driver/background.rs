@@ -8,6 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -17,6 +18,7 @@ use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::pthread::pthread_self;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use parking_lot::Mutex;
 
@@ -240,7 +242,8 @@ impl Background {
         self.stop.store(true, Ordering::Release);
         self.wake();
         if let Some(handle) = self.thread.lock().take()
-            && handle.thread().id() != std::thread::current().id()
+            // Not by `thread::current()`, which leaves memory to the program's thread.
+            && handle.as_pthread_t() != pthread_self()
             && closed
         {
             let _ = handle.join();

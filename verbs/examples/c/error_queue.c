@@ -69,7 +69,7 @@ static void source(struct end *end)
 	printf("source: QPN %u: %s\n", error.qpn, strerror(error.network_errno));
 
 	/* Peers say why they refuse a message only to those who have proved their address: nobody else can be made to get such answers. */
-	struct ibv_ah *proved = dgiwarpdv_prove_address(qp, ah, there.qpn, 10000);
+	struct ibv_ah *proved = dgiwarpdv_prove_address(qp, ah, there.qpn, 30000);
 	CHECK(proved);
 	write_to(qp, mr, proved, there);
 	error = next_error(end, qp);

@@ -174,7 +174,7 @@ static inline struct place hear(struct end *end)
 	return place;
 }
 
-/* Waits until the other end says so, or is gone. */
+/* Tells the other end to go on; await waits for that, or for the other end to be gone. */
 static inline void say(struct end *end)
 {
 	CHECK(write(end->tcp, "!", 1) == 1);
@@ -187,11 +187,11 @@ static inline void await(struct end *end)
 	CHECK(read(end->tcp, &sign, 1) >= 0);
 }
 
-/* The next completion, within ten seconds. */
+/* The next completion, within half a minute. */
 static inline struct ibv_wc next_wc(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
 
-	CHECK(dgiwarpdv_wait_cq(cq, 10000, 1, &wc) == 1);
+	CHECK(dgiwarpdv_wait_cq(cq, 30000, 1, &wc) == 1);
 	return wc;
 }

@@ -61,7 +61,7 @@ static void show_map(struct ibv_qp *qp, uint64_t wr_id)
 static void requester(struct end *end)
 {
 	/* The time of Reads that name none. */
-	struct dgiwarpdv_qp_init_attr patient = { .size = sizeof patient, .read_timeout_ms = 10000 };
+	struct dgiwarpdv_qp_init_attr patient = { .size = sizeof patient, .read_timeout_ms = 30000 };
 	struct ibv_qp_init_attr_ex attr = ud_attr(end);
 	struct ibv_qp *qp = ready(dgiwarpdv_create_qp(end->context, &attr, &patient));
 	struct ibv_qp_ex *qpx = ibv_qp_to_qp_ex(qp);

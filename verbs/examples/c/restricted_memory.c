@@ -96,7 +96,7 @@ static void source(struct end *end)
 	write_text(end, qp, ah, one, "from the one peer");
 
 	/* One round trip, which the target's program has no part in. */
-	struct ibv_ah *with_cookie = dgiwarpdv_prove_address(qp, ah, proved.qpn, 10000);
+	struct ibv_ah *with_cookie = dgiwarpdv_prove_address(qp, ah, proved.qpn, 30000);
 	CHECK(with_cookie);
 	write_text(end, qp, ah, proved, "without a cookie");
 	write_text(end, qp, with_cookie, proved, "with a cookie");
