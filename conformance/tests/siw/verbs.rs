@@ -9,6 +9,9 @@ use std::process::{Child, Command, Stdio};
 use dgiwarp_conform::siw::{GUEST_IP, HOST_IP, Vm};
 use xtask::lab::is_listening;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::LIMIT;
 
 /// Two ends of a program: their command lines, in which `{peer}` is the server's address and `{port}` a port, and what each
@@ -22,6 +25,12 @@ struct Row {
     /// and siw, other than ourselves, sends nothing by itself when it connects: a server that begins waits for ever.
     client_begins: bool,
 }
+
+/// The personas differ in what they expect of a peer of their own kind, which siw is not.
+const PERSONAS: [(&str, &[&[Row]]); 2] = [
+    ("roce", &[&ROWS]),
+    ("iwarp", &[ROWS.split_at(1).0, &PERFTEST]),
+];
 
 /// rping with `-V` compares what came back with what it sent, with `-v` it prints it at both ends; the longest that it
 /// takes is 65535 octets, the shortest 24 or so.
@@ -62,51 +71,101 @@ const ROWS: [Row; 5] = [
         client_begins: true,
     },
 ];
+
+macro_rules! perftest {
+    ($program:literal, $options:literal, $table:literal) => {
+        Row {
+            server: concat!($program, " -R -p {port} ", $options),
+            client: concat!($program, " -R -p {port} {peer} ", $options),
+            says: $table,
+            times: 1,
+            client_begins: true,
+        }
+    };
+}
+
+/// The line of a table that perftest ends with: size and iterations. Between two RNICs its `ib_send_bw` has the receiver
+/// write to the sender how much it received, between others not; both ends must know that they are RNICs.
+const PERFTEST: [Row; 6] = [
+    perftest!("ib_send_lat", "-n 30 -s 2", " 2       30 "),
+    perftest!("ib_send_lat", "-n 30 -s 5000", " 5000    30 "),
+    perftest!("ib_write_bw", "-n 30 -s 65536", " 65536      30 "),
+    perftest!("ib_read_bw", "-n 30 -s 65536", " 65536      30 "),
+    perftest!("ib_send_bw", "-n 30 -s 65536", " 65536      30 "),
+    Row {
+        client_begins: false,
+        ..perftest!("ib_write_lat", "-n 30 -s 64", " 64      30 ")
+    },
+];
+
+/// What perftest says when its second connection came before the server listened for it.
+const EARLY: &str = "Unexpected CM event bl blka 8";
 const PORT: u16 = 7174;
 
-/// Why our end cannot run, if so.
+/// Why our ends cannot run, if so.
 fn obstacle() -> Option<&'static str> {
-    xtask::debian::find_program("rping")
-        .is_none()
-        .then_some("rping is missing (Debian package rdmacm-utils)")
+    let missing = |program| xtask::debian::find_program(program).is_none();
+    if missing("rping") {
+        Some("rping is missing (Debian package rdmacm-utils)")
+    } else if missing("ib_send_lat") {
+        Some("ib_send_lat is missing (Debian package perftest)")
+    } else {
+        None
+    }
 }
 
 pub(crate) fn both_ways(vm: &Vm) {
     if let Some(reason) = obstacle() {
-        return xtask::skips::skip("siw_rping", reason);
+        return xtask::skips::skip("siw_verbs", reason);
     }
-    // The personas differ in what they expect of a peer of their own kind, which siw is not.
-    for (persona, rows) in [("roce", &ROWS[..]), ("iwarp", &ROWS[..1])] {
-        for row in rows {
-            we_connect(vm, row, persona);
+    for (persona, groups) in PERSONAS {
+        for row in groups.iter().copied().flatten() {
+            repeated_once(row, || we_connect(vm, row, persona));
             if row.client_begins {
-                siw_connects(vm, row, persona);
+                repeated_once(row, || siw_connects(vm, row, persona));
             }
         }
     }
 }
 
-fn we_connect(vm: &Vm, row: &Row, persona: &str) {
+/// Both ends, and once more if the client came before its listener, which is nobody's fault.
+fn repeated_once(row: &Row, session: impl Fn() -> Result<(), Early>) {
+    if let Err(Early) = session() {
+        eprintln!("REPEATED: came before its listener: {}", row.client);
+        session().unwrap();
+    }
+}
+
+/// A client that came before its listener.
+#[derive(Debug)]
+struct Early;
+
+fn we_connect(vm: &Vm, row: &Row, persona: &str) -> Result<(), Early> {
     let line = |line: &str| filled_in(line, GUEST_IP);
     let server = vm.spawn(&line(row.server), LIMIT).unwrap();
     vm.wait_listening(PORT).unwrap();
-    let client = start(vm, &line(row.client), persona);
-    row.check(&outcome(client));
+    let client = outcome(start(vm, &line(row.client), persona))?;
+    row.check(&client);
     row.check(&server.wait().unwrap().stdout);
+    Ok(())
 }
 
-fn siw_connects(vm: &Vm, row: &Row, persona: &str) {
+fn siw_connects(vm: &Vm, row: &Row, persona: &str) -> Result<(), Early> {
     let line = |line: &str| filled_in(line, HOST_IP);
     let mut server = start(vm, &line(row.server), persona);
-    while !is_listening(server.0.id(), Some(PORT)) {
-        if server.0.try_wait().unwrap().is_some() {
-            panic!("{}", outcome(server));
+    while !is_listening(server.child.id(), Some(PORT)) {
+        if server.child.try_wait().unwrap().is_some() {
+            panic!("{:?}", outcome(server));
         }
         xtask::clock::pause(core::time::Duration::from_millis(5));
     }
     let client = vm.run(&line(row.client), LIMIT).unwrap();
+    if client.stderr.contains(EARLY) {
+        return Err(Early);
+    }
     row.check(&client.stdout);
-    row.check(&outcome(server));
+    row.check(&outcome(server)?);
+    Ok(())
 }
 
 fn filled_in(line: &str, server: Ipv4Addr) -> String {
@@ -124,7 +183,7 @@ impl Row {
 
 /// Starts our end in the VM's network, with the library as the dynamic linker finds it in the build's folder. It writes
 /// to a file, since a pipe that nobody reads stops it.
-fn start(vm: &Vm, line: &str, persona: &str) -> (Child, File) {
+fn start(vm: &Vm, line: &str, persona: &str) -> Ours {
     let stdout = tempfile::tempfile().unwrap();
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &LIMIT.as_secs().to_string()]);
@@ -134,9 +193,28 @@ fn start(vm: &Vm, line: &str, persona: &str) -> (Child, File) {
         .env("DGIWARP_PERSONA", persona)
         .env_remove("DGIWARP_TEST_SKIPS")
         .stdin(Stdio::null())
-        .stdout(stdout.try_clone().unwrap());
+        .stdout(stdout.try_clone().unwrap())
+        .stderr(stdout.try_clone().unwrap());
     let child = vm.in_network(|| command.spawn()).unwrap().unwrap();
-    (child, stdout)
+    Ours { child, stdout }
+}
+
+/// A running program of ours, below `timeout`, and what it writes.
+#[derive(Debug)]
+struct Ours {
+    child: Child,
+    stdout: File,
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // SIGTERM, which `timeout` hands on.
+            let process = Pid::from_raw(self.child.id().cast_signed());
+            let _gone = kill(process, Signal::SIGTERM);
+            let _status = self.child.wait();
+        }
+    }
 }
 
 /// The folder with `libibverbs.so.1` and `librdmacm.so.1` that was laid out when `dgiwarp-verbs` was built for this test.
@@ -148,16 +226,19 @@ fn libraries() -> PathBuf {
 }
 
 /// What a program of ours wrote, when it has ended.
-fn outcome((mut child, mut stdout): (Child, File)) -> String {
-    let status = child.wait().unwrap();
+fn outcome(mut ours: Ours) -> Result<String, Early> {
+    let status = ours.child.wait().unwrap();
     let mut text = String::new();
-    stdout.rewind().unwrap();
-    stdout.read_to_string(&mut text).unwrap();
+    ours.stdout.rewind().unwrap();
+    ours.stdout.read_to_string(&mut text).unwrap();
+    if text.contains(EARLY) {
+        return Err(Early);
+    }
     assert!(status.success(), "{status}: {}", beginning(&text));
-    text
+    Ok(text)
 }
 
 /// As much of an output as is of use in a message.
 fn beginning(text: &str) -> String {
-    text.chars().take(1000).collect()
+    text.chars().take(3000).collect()
 }
