@@ -12,7 +12,14 @@ macro_rules! files {
         const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!("../../clauses/", $name)))),*];
     };
 }
-files!("rfc5044.psv", "rfc6581.psv");
+files!(
+    "rfc5044.psv",
+    "rfc6581.psv",
+    "rfc5041.psv",
+    "rfc5040.psv",
+    "rfc7306.psv",
+    "rfc5042.psv"
+);
 const COUNTS: &str = include_str!("../../clauses/counts.psv");
 const PLANNED: &str = include_str!("../../clauses/planned.psv");
 
