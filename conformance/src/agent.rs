@@ -40,6 +40,9 @@ pub enum AgentError {
     },
 }
 
+/// Octets around registered memory that nobody may change.
+const MARGIN: u64 = 64;
+
 /// Registered memory of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
@@ -51,6 +54,8 @@ pub struct Memory {
     pub to: u64,
     /// Octets.
     pub length: u64,
+    /// Octets on either side of them that belong to nobody.
+    pub margin: u64,
 }
 
 /// A connection of the device.
@@ -114,6 +119,14 @@ impl Agent {
         Ok(agent)
     }
 
+    /// The tester's address on the network that the device is on.
+    ///
+    /// # Errors
+    /// [`AgentError::Io`].
+    pub fn our_address(&self) -> Result<std::net::IpAddr, AgentError> {
+        Ok(self.reader.get_ref().local_addr()?.ip())
+    }
+
     /// Asks for something; the fields of `with` are its arguments.
     ///
     /// # Errors
@@ -167,9 +180,9 @@ impl Agent {
         fill: u8,
         domain: u64,
     ) -> Result<Memory, AgentError> {
-        let with = json!({ "length": length, "access": access, "fill": fill, "pd": domain });
+        let with = json!({ "length": length, "access": access, "fill": fill, "pd": domain, "margin": MARGIN });
         let answer = self.call("reg_mr", with)?;
-        memory("reg_mr", &answer, length)
+        memory("reg_mr", &answer, length, MARGIN)
     }
 
     /// Deregisters memory.
@@ -181,7 +194,15 @@ impl Agent {
         Ok(())
     }
 
-    /// The octets of memory, whether registered still or not.
+    /// All octets of memory with its margins, whether registered still or not.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn all(&mut self, memory: Memory) -> Result<Vec<u8>, AgentError> {
+        self.peek(memory, 0, memory.length + 2 * memory.margin)
+    }
+
+    /// Octets of memory, counted from its margin, whether registered still or not.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -325,7 +346,12 @@ fn number(operation: &'static str, answer: &Value, field: &'static str) -> Resul
     answer[field].as_u64().ok_or(lacks)
 }
 
-fn memory(operation: &'static str, answer: &Value, length: u64) -> Result<Memory, AgentError> {
+fn memory(
+    operation: &'static str,
+    answer: &Value,
+    length: u64,
+    margin: u64,
+) -> Result<Memory, AgentError> {
     let stag = number(operation, answer, "rkey")?;
     Ok(Memory {
         id: number(operation, answer, "mr")?,
@@ -335,12 +361,13 @@ fn memory(operation: &'static str, answer: &Value, length: u64) -> Result<Memory
         })?,
         to: number(operation, answer, "addr")?,
         length,
+        margin,
     })
 }
 
 fn connection(operation: &'static str, answer: &Value) -> Result<Connection, AgentError> {
     Ok(Connection {
         id: number(operation, answer, "conn")?,
-        receives: memory(operation, answer, number(operation, answer, "room")?)?,
+        receives: memory(operation, answer, number(operation, answer, "room")?, 0)?,
     })
 }

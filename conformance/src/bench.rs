@@ -226,8 +226,17 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// [`Broken`].
     pub fn open_served(&mut self) -> Result<(Peer, Connection), Broken> {
-        self.agent()?;
-        let peer = self.open()?;
+        let offer = self.offer();
+        self.open_served_with(&offer)
+    }
+
+    /// The same with another offer.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn open_served_with(&mut self, offer: &Offer) -> Result<(Peer, Connection), Broken> {
+        self.agent()?.call("skip_accepted", serde_json::json!({}))?;
+        let peer = self.open_with(offer)?;
         let connection = self.agent()?.accepted()?;
         Ok((peer, connection))
     }

@@ -2,8 +2,14 @@
 
 mod crc;
 mod enhanced;
+mod extensions;
 mod framing;
+mod initiator;
+mod rdmap;
+mod reads;
 mod startup;
+mod tagged;
+mod untagged;
 
 use crate::bench::{Bench, Broken};
 
@@ -99,6 +105,20 @@ const fn case(
     }
 }
 
+/// The same with an agent.
+const fn agent_case(
+    id: &'static str,
+    family: Family,
+    about: &'static str,
+    clauses: &'static [&'static str],
+    run: fn(&mut Bench<'_>) -> Result<(), Broken>,
+) -> Case {
+    Case {
+        needs: Needs::Agent,
+        ..case(id, family, about, clauses, run)
+    }
+}
+
 impl Case {
     const fn should(self) -> Self {
         Self {
@@ -111,7 +131,19 @@ impl Case {
 /// All cases, in the order in which they run.
 #[must_use]
 pub fn all() -> Vec<Case> {
-    [startup::CASES, crc::CASES, enhanced::CASES, framing::CASES].concat()
+    [
+        startup::CASES,
+        crc::CASES,
+        enhanced::CASES,
+        framing::CASES,
+        tagged::CASES,
+        untagged::CASES,
+        rdmap::CASES,
+        reads::CASES,
+        extensions::CASES,
+        initiator::CASES,
+    ]
+    .concat()
 }
 
 #[cfg(test)]

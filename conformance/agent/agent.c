@@ -1,0 +1,833 @@
+/* The agent of dgiwarp-conform: does on the device under test what the tester asks for.
+ *
+ *   cc -o agent agent.c -lrdmacm -libverbs
+ *   ./agent -a ADDRESS [-p PORT] [-1]
+ *
+ * It listens on ADDRESS for one tester at a time, and prints the port and a token. The tester sends one JSON object per line,
+ * {"op": NAME, ...}, and gets one back, {"ok": 1, ...} or {"ok": 0, "error": REASON}. The first has to be
+ * {"op": "hello", "token": TOKEN}. conformance/README.md has the operations. -1 ends it with its first tester.
+ *
+ * It needs librdmacm and libibverbs, nothing else, and gives whoever knows the token what the verbs give a program here.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <netdb.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_MEMORY 256
+#define MOST_CONNECTIONS 256
+#define MOST_EVENTS 16
+#define MOST_LENGTH (1 << 24)
+#define LINE (1 << 16)
+
+struct memory {
+	int used;
+	char *octets;
+	uint64_t margin, length; /* what is registered begins behind the margin; as much is behind it */
+	struct ibv_mr *mr; /* null once it is deregistered */
+};
+
+struct connection {
+	int used, taken, ours; /* taken: the tester knows of it; ours: rdma_connect was called here */
+	struct rdma_cm_id *id;
+	struct ibv_cq *cq;
+	int room; /* its receives: a memory */
+	int receives, octets;
+	struct { int event, status; } events[MOST_EVENTS];
+	int first_event, last_event;
+	struct ibv_mw *window;
+};
+
+static struct memory memories[MOST_MEMORY];
+static struct connection connections[MOST_CONNECTIONS];
+static struct rdma_event_channel *channel;
+static struct rdma_cm_id *listener;
+static struct ibv_pd *pds[2];
+static struct sockaddr_storage address;
+static int control = -1;
+
+/* What connections get when they are accepted. */
+static struct { int receives, octets, ird, ord, reject, private_length; unsigned char private_data[256]; } accept_with;
+
+static char *answer;
+static size_t answer_length, answer_room;
+
+static void say(const char *format, ...)
+{
+	va_list list;
+	int more;
+	for (;;) {
+		va_start(list, format);
+		more = vsnprintf(answer + answer_length, answer_room - answer_length, format, list);
+		va_end(list);
+		if (more < 0)
+			abort();
+		if (answer_length + more < answer_room)
+			break;
+		answer_room = 2 * (answer_room + more + 1);
+		answer = realloc(answer, answer_room);
+		if (!answer)
+			abort();
+	}
+	answer_length += more;
+}
+
+/* Refuses: a reason, with errno's text if there is one. */
+static int refuse(const char *what)
+{
+	answer_length = 0;
+	if (errno)
+		say("{\"ok\": 0, \"error\": \"%s: %s\"", what, strerror(errno));
+	else
+		say("{\"ok\": 0, \"error\": \"%s\"", what);
+	return -1;
+}
+
+/* Where a field's value begins; the tester's objects are flat. */
+static const char *field(const char *line, const char *name)
+{
+	char key[32];
+	const char *at;
+	snprintf(key, sizeof key, "\"%s\":", name);
+	at = strstr(line, key);
+	if (!at)
+		return NULL;
+	at += strlen(key);
+	while (*at == ' ')
+		at++;
+	return at;
+}
+
+static uint64_t number(const char *line, const char *name, uint64_t otherwise)
+{
+	const char *at = field(line, name);
+	return at ? strtoull(at, NULL, 10) : otherwise;
+}
+
+/* A string without escapes; its length, or -1 if there is none that fits. */
+static int text(const char *line, const char *name, char *into, int room)
+{
+	const char *at = field(line, name), *end;
+	if (!at || *at != '"' || !(end = strchr(at + 1, '"')) || end - at > room)
+		return -1;
+	memcpy(into, at + 1, end - at - 1);
+	into[end - at - 1] = 0;
+	return end - at - 1;
+}
+
+static int64_t now(void)
+{
+	struct timespec time;
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1000LL + time.tv_nsec / 1000000;
+}
+
+/* ---- memory ---- */
+
+static int register_memory(int pd, uint64_t length, int access, int fill, uint64_t margin)
+{
+	uint64_t all = length + 2 * margin;
+	int i;
+	errno = 0;
+	for (i = 0; i < MOST_MEMORY && memories[i].used; i++)
+		;
+	if (i == MOST_MEMORY || pd > 1 || length > MOST_LENGTH || margin > 4096)
+		return refuse("too much memory");
+	if (posix_memalign((void **)&memories[i].octets, 4096, all))
+		return refuse("no memory");
+	memset(memories[i].octets, fill, all);
+	memories[i].margin = margin;
+	memories[i].length = length;
+	memories[i].mr = ibv_reg_mr(pds[pd], memories[i].octets + margin, length, access);
+	if (!memories[i].mr) {
+		refuse("ibv_reg_mr");
+		free(memories[i].octets);
+		return -1;
+	}
+	memories[i].used = 1;
+	return i;
+}
+
+static void say_memory(int i)
+{
+	say(", \"mr\": %d, \"rkey\": %u, \"addr\": %llu", i, memories[i].mr->rkey,
+	    (unsigned long long)(uintptr_t)(memories[i].octets + memories[i].margin));
+}
+
+static void forget(int i)
+{
+	if (!memories[i].used)
+		return;
+	if (memories[i].mr)
+		ibv_dereg_mr(memories[i].mr);
+	free(memories[i].octets);
+	memset(&memories[i], 0, sizeof memories[i]);
+}
+
+static struct memory *the_memory(const char *line)
+{
+	uint64_t i = number(line, "mr", MOST_MEMORY);
+	errno = 0;
+	if (i < MOST_MEMORY && memories[i].used)
+		return &memories[i];
+	refuse("no such mr");
+	return NULL;
+}
+
+/* ---- connections ---- */
+
+static int post_receive(struct connection *c, int slot)
+{
+	struct ibv_sge sge = {
+		.addr = (uintptr_t)memories[c->room].octets + (uint64_t)slot * c->octets,
+		.length = c->octets,
+		.lkey = memories[c->room].mr->lkey,
+	};
+	struct ibv_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = c->octets ? 1 : 0 }, *bad;
+	return ibv_post_recv(c->id->qp, &wr, &bad);
+}
+
+/* A connection's place, with a queue pair and receives. */
+static int new_connection(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr;
+	struct connection *c;
+	int i, slot;
+	errno = 0;
+	for (i = 0; i < MOST_CONNECTIONS && connections[i].used; i++)
+		;
+	if (i == MOST_CONNECTIONS)
+		return refuse("too many connections");
+	c = &connections[i];
+	memset(c, 0, sizeof *c);
+	c->id = id;
+	c->receives = accept_with.receives;
+	c->octets = accept_with.octets;
+	c->room = register_memory(0, (uint64_t)c->receives * c->octets + 1, IBV_ACCESS_LOCAL_WRITE, 0xa5, 0);
+	if (c->room < 0)
+		return -1;
+	c->cq = ibv_create_cq(id->verbs, 256, NULL, NULL, 0);
+	memset(&attr, 0, sizeof attr);
+	attr.send_cq = attr.recv_cq = c->cq;
+	attr.qp_type = IBV_QPT_RC;
+	attr.cap.max_send_wr = 64;
+	attr.cap.max_recv_wr = 64;
+	attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
+	if (!c->cq || rdma_create_qp(id, pds[0], &attr)) {
+		refuse("rdma_create_qp");
+		if (c->cq)
+			ibv_destroy_cq(c->cq);
+		forget(c->room);
+		return -1;
+	}
+	c->used = 1;
+	id->context = c;
+	for (slot = 0; slot < c->receives; slot++)
+		post_receive(c, slot);
+	return i;
+}
+
+static void end_connection(struct connection *c)
+{
+	if (!c->used)
+		return;
+	rdma_disconnect(c->id);
+	if (c->window)
+		ibv_dealloc_mw(c->window);
+	rdma_destroy_qp(c->id);
+	ibv_destroy_cq(c->cq);
+	rdma_destroy_id(c->id);
+	forget(c->room);
+	memset(c, 0, sizeof *c);
+}
+
+static void say_connection(int i)
+{
+	struct connection *c = &connections[i];
+	say("{\"ok\": 1, \"conn\": %d, \"room\": %d", i, c->receives * c->octets);
+	say_memory(c->room);
+}
+
+static struct connection *the_connection(const char *line)
+{
+	uint64_t i = number(line, "conn", MOST_CONNECTIONS);
+	errno = 0;
+	if (i < MOST_CONNECTIONS && connections[i].used)
+		return &connections[i];
+	refuse("no such conn");
+	return NULL;
+}
+
+static void request(struct rdma_cm_id *id)
+{
+	struct rdma_conn_param param;
+	if (accept_with.reject) {
+		rdma_reject(id, accept_with.private_data, accept_with.private_length);
+		rdma_destroy_id(id);
+		return;
+	}
+	if (new_connection(id) < 0) {
+		rdma_reject(id, NULL, 0);
+		rdma_destroy_id(id);
+		return;
+	}
+	memset(&param, 0, sizeof param);
+	param.responder_resources = accept_with.ird;
+	param.initiator_depth = accept_with.ord;
+	if (rdma_accept(id, &param))
+		end_connection(id->context);
+}
+
+/* Takes the events that are there. */
+static void take_events(int wait_ms)
+{
+	struct rdma_cm_event *event;
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+	while (poll(&fd, 1, wait_ms) > 0 && !rdma_get_cm_event(channel, &event)) {
+		struct rdma_cm_id *id = event->id;
+		struct connection *c = id->context;
+		int kind = event->event, status = event->status;
+		rdma_ack_cm_event(event);
+		wait_ms = 0;
+		if (kind == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			id->context = NULL;
+			request(id);
+		} else if (c && id != listener && c->last_event < MOST_EVENTS) {
+			c->events[c->last_event].event = kind;
+			c->events[c->last_event++].status = status;
+		}
+	}
+}
+
+static int next_event(struct connection *c, int64_t wait_ms, int *status)
+{
+	int64_t until = now() + wait_ms;
+	while (c->first_event == c->last_event) {
+		if (now() >= until)
+			return -1;
+		take_events(10);
+	}
+	*status = c->events[c->first_event].status;
+	return c->events[c->first_event++].event;
+}
+
+/* ---- operations ---- */
+
+static int op_listen(void)
+{
+	errno = 0;
+	if (rdma_listen(listener, 64))
+		return refuse("rdma_listen");
+	say("{\"ok\": 1, \"port\": %d", ntohs(rdma_get_src_port(listener)));
+	return 0;
+}
+
+static int op_reg_mr(const char *line)
+{
+	int i = register_memory(number(line, "pd", 0), number(line, "length", 0), number(line, "access", 0),
+				number(line, "fill", 0), number(line, "margin", 0));
+	if (i < 0)
+		return -1;
+	say("{\"ok\": 1");
+	say_memory(i);
+	return 0;
+}
+
+static int op_dereg_mr(const char *line)
+{
+	struct memory *m = the_memory(line);
+	if (!m)
+		return -1;
+	if (!m->mr || ibv_dereg_mr(m->mr))
+		return refuse("ibv_dereg_mr");
+	m->mr = NULL;
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static int op_peek(const char *line)
+{
+	struct memory *m = the_memory(line);
+	uint64_t offset = number(line, "offset", 0), length = number(line, "length", 0), i;
+	if (!m)
+		return -1;
+	/* The margins may be looked at too. */
+	if (offset > m->length + 2 * m->margin || length > m->length + 2 * m->margin - offset)
+		return refuse("outside of the mr");
+	say("{\"ok\": 1, \"hex\": \"");
+	for (i = 0; i < length; i++)
+		say("%02x", (unsigned char)m->octets[offset + i]);
+	say("\"");
+	return 0;
+}
+
+static int op_accept_with(const char *line)
+{
+	char digits[520];
+	int i, length = text(line, "private", digits, sizeof digits - 1);
+	accept_with.receives = number(line, "receives", accept_with.receives);
+	accept_with.octets = number(line, "octets", accept_with.octets);
+	accept_with.ird = number(line, "ird", accept_with.ird);
+	accept_with.ord = number(line, "ord", accept_with.ord);
+	accept_with.reject = number(line, "reject", 0);
+	accept_with.private_length = length > 0 ? length / 2 : 0;
+	for (i = 0; i < accept_with.private_length; i++) {
+		unsigned value = 0;
+		sscanf(digits + 2 * i, "%2x", &value);
+		accept_with.private_data[i] = value;
+	}
+	errno = 0;
+	if (accept_with.receives > 64 || accept_with.octets > 1 << 20)
+		return refuse("too many receives");
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static int op_accepted(const char *line)
+{
+	int64_t until = now() + number(line, "timeout_ms", 0);
+	int i;
+	for (;;) {
+		for (i = 0; i < MOST_CONNECTIONS; i++)
+			if (connections[i].used && !connections[i].taken && !connections[i].ours) {
+				connections[i].taken = 1;
+				say_connection(i);
+				return 0;
+			}
+		errno = 0;
+		if (now() >= until)
+			return refuse("no connection was accepted");
+		take_events(10);
+	}
+}
+
+/* Passes over connections that other cases left. */
+static int op_skip_accepted(void)
+{
+	int i;
+	take_events(0);
+	for (i = 0; i < MOST_CONNECTIONS; i++)
+		connections[i].taken = 1;
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static int op_connect(const char *line)
+{
+	struct rdma_conn_param param;
+	struct rdma_cm_id *id;
+	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *to;
+	struct connection scratch;
+	char host[64], port[16];
+	struct sockaddr_storage from = address;
+	int i, status;
+	errno = 0;
+	if (text(line, "address", host, sizeof host) < 0)
+		return refuse("no address");
+	snprintf(port, sizeof port, "%u", (unsigned)number(line, "port", 0));
+	if (getaddrinfo(host, port, &hints, &to))
+		return refuse("not an address");
+	memset(&scratch, 0, sizeof scratch);
+	if (rdma_create_id(channel, &id, &scratch, RDMA_PS_TCP)) {
+		freeaddrinfo(to);
+		return refuse("rdma_create_id");
+	}
+	i = rdma_resolve_addr(id, (struct sockaddr *)&from, to->ai_addr, 2000);
+	freeaddrinfo(to);
+	if (i || next_event(&scratch, 5000, &status) != RDMA_CM_EVENT_ADDR_RESOLVED) {
+		refuse("rdma_resolve_addr");
+		rdma_destroy_id(id);
+		return -1;
+	}
+	if (rdma_resolve_route(id, 2000) || next_event(&scratch, 5000, &status) != RDMA_CM_EVENT_ROUTE_RESOLVED) {
+		refuse("rdma_resolve_route");
+		rdma_destroy_id(id);
+		return -1;
+	}
+	i = new_connection(id);
+	if (i < 0) {
+		rdma_destroy_id(id);
+		return -1;
+	}
+	connections[i].ours = connections[i].taken = 1;
+	memset(&param, 0, sizeof param);
+	param.responder_resources = number(line, "ird", 4);
+	param.initiator_depth = number(line, "ord", 4);
+	if (rdma_connect(id, &param)) {
+		refuse("rdma_connect");
+		end_connection(&connections[i]);
+		return -1;
+	}
+	say_connection(i);
+	return 0;
+}
+
+static int op_event(const char *line)
+{
+	struct connection *c = the_connection(line);
+	int event, status = 0;
+	if (!c)
+		return -1;
+	event = next_event(c, number(line, "timeout_ms", 0), &status);
+	if (event < 0)
+		return refuse("no event");
+	say("{\"ok\": 1, \"event\": %d, \"status\": %d", event, status);
+	return 0;
+}
+
+static int op_post_recv(const char *line)
+{
+	struct connection *c = the_connection(line);
+	uint64_t slot = number(line, "slot", 0);
+	if (!c)
+		return -1;
+	if (slot >= (uint64_t)c->receives)
+		return refuse("no such slot");
+	if ((errno = post_receive(c, slot)))
+		return refuse("ibv_post_recv");
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static int op_post_send(const char *line)
+{
+	struct connection *c = the_connection(line);
+	uint64_t offset = number(line, "offset", 0), length = number(line, "length", 0);
+	struct ibv_sge sge;
+	struct ibv_send_wr wr, *bad;
+	struct memory *m = NULL;
+	if (!c || (length && !(m = the_memory(line))))
+		return -1;
+	if (m && (!m->mr || offset > m->length || length > m->length - offset))
+		return refuse("outside of the mr");
+	memset(&wr, 0, sizeof wr);
+	if (m) {
+		sge = (struct ibv_sge){ (uintptr_t)m->octets + m->margin + offset, length, m->mr->lkey };
+		wr.sg_list = &sge;
+		wr.num_sge = 1;
+	}
+	wr.wr_id = number(line, "wr_id", 0);
+	wr.opcode = number(line, "opcode", IBV_WR_SEND);
+	wr.send_flags = number(line, "flags", IBV_SEND_SIGNALED);
+	if (wr.opcode == IBV_WR_SEND_WITH_INV)
+		wr.invalidate_rkey = number(line, "rkey", 0);
+	else
+		wr.imm_data = number(line, "imm", 0);
+	if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = number(line, "remote", 0);
+		wr.wr.atomic.rkey = number(line, "rkey", 0);
+		wr.wr.atomic.compare_add = number(line, "compare", 0);
+		wr.wr.atomic.swap = number(line, "swap", 0);
+	} else {
+		wr.wr.rdma.remote_addr = number(line, "remote", 0);
+		wr.wr.rdma.rkey = number(line, "rkey", 0);
+	}
+	if ((errno = ibv_post_send(c->id->qp, &wr, &bad)))
+		return refuse("ibv_post_send");
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static int op_poll(const char *line)
+{
+	struct connection *c = the_connection(line);
+	int64_t until = now() + number(line, "timeout_ms", 0);
+	struct ibv_wc wc;
+	int count;
+	if (!c)
+		return -1;
+	while (!(count = ibv_poll_cq(c->cq, 1, &wc))) {
+		if (now() >= until)
+			return refuse("no completion");
+		take_events(1);
+	}
+	if (count < 0)
+		return refuse("ibv_poll_cq");
+	/* Of a failed one, no more than these two fields are there. */
+	if (wc.status) {
+		wc.opcode = 0;
+		wc.byte_len = wc.wc_flags = wc.imm_data = 0;
+	}
+	say("{\"ok\": 1, \"wr_id\": %llu, \"status\": %d, \"opcode\": %d, \"length\": %u, \"flags\": %u, \"imm\": %u",
+	    (unsigned long long)wc.wr_id, wc.status, wc.opcode, wc.byte_len, wc.wc_flags,
+	    wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV) ? wc.imm_data : 0);
+	return 0;
+}
+
+/* A window of type 2 over an mr, bound to a connection. */
+static int op_window(const char *line)
+{
+	struct connection *c = the_connection(line);
+	struct memory *m = c ? the_memory(line) : NULL;
+	struct ibv_send_wr wr, *bad;
+	struct ibv_wc wc;
+	int64_t until = now() + 2000;
+	int count;
+	if (!m)
+		return -1;
+	if (c->window || !m->mr)
+		return refuse("no second window");
+	c->window = ibv_alloc_mw(pds[0], IBV_MW_TYPE_2);
+	if (!c->window)
+		return refuse("ibv_alloc_mw");
+	memset(&wr, 0, sizeof wr);
+	wr.opcode = IBV_WR_BIND_MW;
+	wr.send_flags = IBV_SEND_SIGNALED;
+	wr.bind_mw.mw = c->window;
+	wr.bind_mw.rkey = ibv_inc_rkey(c->window->rkey);
+	wr.bind_mw.bind_info.mr = m->mr;
+	wr.bind_mw.bind_info.addr = (uintptr_t)m->octets + m->margin;
+	wr.bind_mw.bind_info.length = m->length;
+	wr.bind_mw.bind_info.mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	if ((errno = ibv_post_send(c->id->qp, &wr, &bad)))
+		return refuse("ibv_post_send of a bind");
+	while (!(count = ibv_poll_cq(c->cq, 1, &wc)) && now() < until)
+		take_events(1);
+	errno = 0;
+	if (count != 1 || wc.status)
+		return refuse("the bind failed");
+	say("{\"ok\": 1, \"rkey\": %u", wr.bind_mw.rkey);
+	return 0;
+}
+
+static int op_disconnect(const char *line)
+{
+	struct connection *c = the_connection(line);
+	if (!c)
+		return -1;
+	if (rdma_disconnect(c->id))
+		return refuse("rdma_disconnect");
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static int op_destroy(const char *line)
+{
+	struct connection *c = the_connection(line);
+	if (!c)
+		return -1;
+	end_connection(c);
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static void clear(void)
+{
+	int i;
+	take_events(0);
+	for (i = 0; i < MOST_CONNECTIONS; i++)
+		end_connection(&connections[i]);
+	for (i = 0; i < MOST_MEMORY; i++)
+		forget(i);
+	memset(&accept_with, 0, sizeof accept_with);
+	accept_with.receives = 4;
+	accept_with.octets = 4096;
+	accept_with.ird = accept_with.ord = 4;
+}
+
+static int op_clear(void)
+{
+	DIR *folder = opendir("/proc/self/fd");
+	int count = 0;
+	clear();
+	while (folder && readdir(folder))
+		count++;
+	if (folder)
+		closedir(folder);
+	say("{\"ok\": 1, \"fds\": %d", count);
+	return 0;
+}
+
+static void obey(const char *line)
+{
+	char op[32] = "";
+	text(line, "op", op, sizeof op);
+	errno = 0;
+	answer_length = 0;
+	if (!strcmp(op, "hello")) say("{\"ok\": 1, \"agent\": 1");
+	else if (!strcmp(op, "listen")) op_listen();
+	else if (!strcmp(op, "reg_mr")) op_reg_mr(line);
+	else if (!strcmp(op, "dereg_mr")) op_dereg_mr(line);
+	else if (!strcmp(op, "peek")) op_peek(line);
+	else if (!strcmp(op, "accept_with")) op_accept_with(line);
+	else if (!strcmp(op, "accepted")) op_accepted(line);
+	else if (!strcmp(op, "skip_accepted")) op_skip_accepted();
+	else if (!strcmp(op, "connect")) op_connect(line);
+	else if (!strcmp(op, "event")) op_event(line);
+	else if (!strcmp(op, "post_recv")) op_post_recv(line);
+	else if (!strcmp(op, "post_send")) op_post_send(line);
+	else if (!strcmp(op, "poll")) op_poll(line);
+	else if (!strcmp(op, "window")) op_window(line);
+	else if (!strcmp(op, "disconnect")) op_disconnect(line);
+	else if (!strcmp(op, "destroy")) op_destroy(line);
+	else if (!strcmp(op, "clear")) op_clear();
+	else refuse("no such op");
+	say("}\n");
+}
+
+/* ---- the control connection ---- */
+
+static int send_answer(void)
+{
+	size_t sent = 0;
+	while (sent < answer_length) {
+		ssize_t more = send(control, answer + sent, answer_length - sent, MSG_NOSIGNAL);
+		if (more <= 0)
+			return -1;
+		sent += more;
+	}
+	return 0;
+}
+
+/* Reads lines until the tester goes; the first has to have the token, and to come soon. */
+static void serve(const char *token)
+{
+	static char line[LINE];
+	size_t length = 0;
+	int known = 0;
+	int64_t until = now() + 5000;
+	for (;;) {
+		struct pollfd fds[] = { { .fd = control, .events = POLLIN }, { .fd = channel->fd, .events = POLLIN } };
+		char *end;
+		ssize_t more;
+		if (poll(fds, 2, 1000) < 0 && errno != EINTR)
+			return;
+		if (!known && now() > until)
+			return;
+		if (fds[1].revents)
+			take_events(0);
+		if (!fds[0].revents)
+			continue;
+		more = read(control, line + length, sizeof line - 1 - length);
+		if (more <= 0)
+			return;
+		length += more;
+		line[length] = 0;
+		while ((end = strchr(line, '\n'))) {
+			*end = 0;
+			if (!known) {
+				char given[64] = "";
+				text(line, "token", given, sizeof given);
+				if (strcmp(given, token))
+					return;
+				known = 1;
+			}
+			obey(line);
+			if (send_answer())
+				return;
+			length -= end + 1 - line;
+			memmove(line, end + 1, length + 1);
+		}
+		if (length == sizeof line - 1)
+			return;
+	}
+}
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void set_up_device(void)
+{
+	struct sockaddr_storage any = address;
+	channel = rdma_create_event_channel();
+	if (!channel || fcntl(channel->fd, F_SETFL, O_NONBLOCK))
+		fail("rdma_create_event_channel");
+	if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP))
+		fail("rdma_create_id");
+	if (rdma_bind_addr(listener, (struct sockaddr *)&any))
+		fail("rdma_bind_addr");
+	if (!listener->verbs) {
+		fprintf(stderr, "no device has this address\n");
+		exit(1);
+	}
+	pds[0] = ibv_alloc_pd(listener->verbs);
+	pds[1] = ibv_alloc_pd(listener->verbs);
+	if (!pds[0] || !pds[1])
+		fail("ibv_alloc_pd");
+}
+
+static int control_socket(const char *host, const char *port)
+{
+	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST | AI_PASSIVE, .ai_socktype = SOCK_STREAM }, *to;
+	int fd, on = 1, error = getaddrinfo(host, port, &hints, &to);
+	if (error) {
+		fprintf(stderr, "%s: %s\n", host, gai_strerror(error));
+		exit(2);
+	}
+	fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) ||
+	    bind(fd, to->ai_addr, to->ai_addrlen) || listen(fd, 1))
+		fail("control socket");
+	/* RDMA connections use the same address and any port. */
+	memcpy(&address, to->ai_addr, to->ai_addrlen);
+	if (address.ss_family == AF_INET6)
+		((struct sockaddr_in6 *)&address)->sin6_port = 0;
+	else
+		((struct sockaddr_in *)&address)->sin_port = 0;
+	freeaddrinfo(to);
+	return fd;
+}
+
+static void make_token(char *token)
+{
+	unsigned char octets[16];
+	FILE *file = fopen("/dev/urandom", "r");
+	int i;
+	if (!file || fread(octets, 1, sizeof octets, file) != sizeof octets)
+		fail("/dev/urandom");
+	fclose(file);
+	for (i = 0; i < 16; i++)
+		sprintf(token + 2 * i, "%02x", octets[i]);
+}
+
+int main(int argc, char **argv)
+{
+	const char *host = NULL, *port = "0";
+	char token[40];
+	struct sockaddr_storage bound;
+	socklen_t length = sizeof bound;
+	int option, once = 0, fd;
+	while ((option = getopt(argc, argv, "a:p:1")) != -1) {
+		if (option == 'a') host = optarg;
+		else if (option == 'p') port = optarg;
+		else if (option == '1') once = 1;
+		else host = NULL, optind = argc + 1;
+	}
+	if (!host || optind != argc) {
+		fprintf(stderr, "usage: %s -a ADDRESS [-p CONTROL-PORT] [-1]\n", argv[0]);
+		return 2;
+	}
+	fd = control_socket(host, port);
+	set_up_device();
+	make_token(token);
+	if (getsockname(fd, (struct sockaddr *)&bound, &length))
+		fail("getsockname");
+	printf("port %d\ntoken %s\n", ntohs(((struct sockaddr_in *)&bound)->sin_port), token);
+	fflush(stdout);
+	do {
+		control = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+		if (control < 0)
+			continue;
+		clear();
+		serve(token);
+		clear();
+		close(control);
+	} while (!once);
+	return 0;
+}

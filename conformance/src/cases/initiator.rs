@@ -1,0 +1,600 @@
+//! M and E again, with the device as the initiator: its agent connects to the tester.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Case, Family, Role, agent_case};
+use crate::agent::Connection;
+use crate::bench::{Bench, Broken};
+use crate::clock;
+use crate::oracle::Outcome::{AnyTerminate, Closed, GoesOn, Terminate};
+use crate::oracle::{Allowed, Came, Reaction, allow};
+use crate::peer::Peer;
+use crate::wire::ddp::{Segment, opcode};
+use crate::wire::startup::{self, C, Depths, M, MOST_PRIVATE_DATA, R, S, Startup};
+
+const FRAME: &str = "RFC 5044 §7.1.1";
+const RULES: &str = "RFC 5044 §7.1.2";
+const ENHANCED: &str = "RFC 6581 §6";
+const DEPTHS: &str = "RFC 6581 §9.1";
+const MODEL: &str = "RFC 6581 §9.2";
+const MARKERS: &str = "RFC 5044 §4.3";
+
+const fn responder(
+    id: &'static str,
+    family: Family,
+    about: &'static str,
+    clauses: &'static [&'static str],
+    run: fn(&mut Bench<'_>) -> Result<(), Broken>,
+) -> Case {
+    Case {
+        role: Role::Responder,
+        ..agent_case(id, family, about, clauses, run)
+    }
+}
+
+pub(super) const CASES: &[Case] = &[
+    responder(
+        "M20",
+        Family::Startup,
+        "the device's Request",
+        &[FRAME, ENHANCED, MODEL],
+        m20,
+    ),
+    responder("M21", Family::Startup, "improper Replies", &[RULES], m21),
+    responder("M22", Family::Startup, "a rejecting Reply", &[RULES], m22),
+    responder(
+        "M23",
+        Family::Startup,
+        "reserved bits of a Reply are not looked at",
+        &[FRAME],
+        m23,
+    ),
+    responder(
+        "M24",
+        Family::Startup,
+        "a Reply octet by octet",
+        &[FRAME],
+        m24,
+    ),
+    responder(
+        "K20",
+        Family::Crc,
+        "a Responder that wants Markers gets them",
+        &[MARKERS],
+        k20,
+    ),
+    responder(
+        "E20",
+        Family::Enhanced,
+        "the RTR indication is one that both have",
+        &[MODEL],
+        e20,
+    ),
+    responder(
+        "E21",
+        Family::Enhanced,
+        "no RTR indication that both have",
+        &[MODEL, "RFC 6581 §8"],
+        e21,
+    ),
+    responder(
+        "E22",
+        Family::Enhanced,
+        "a Responder that wants more reads than there is room for",
+        &[DEPTHS, "RFC 6581 §8"],
+        e22,
+    ),
+    responder(
+        "E25",
+        Family::Enhanced,
+        "no more Reads at a time than the Reply allows",
+        &[DEPTHS],
+        e25,
+    ),
+];
+
+const SOON: Duration = Duration::from_secs(10);
+/// `RDMA_CM_EVENT_REJECTED`.
+const REJECTED: u64 = 8;
+/// `RDMA_CM_EVENT_ESTABLISHED`.
+const ESTABLISHED: u64 = 9;
+
+/// Has the device connect, and takes its Request.
+fn called(bench: &mut Bench<'_>) -> Result<(Peer, Connection, Startup), Broken> {
+    let here = bench.agent()?.our_address()?;
+    let listener = TcpListener::bind(SocketAddr::new(here, 0)).map_err(Broken::Connect)?;
+    listener.set_nonblocking(true).map_err(Broken::Connect)?;
+    let to = listener.local_addr().map_err(Broken::Connect)?;
+    let connection = bench.agent()?.connect_to(to, 4, 4)?;
+    let until = clock::now() + bench.patience().answer;
+    let stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(_) if clock::now() < until => clock::pause(Duration::from_millis(2)),
+            Err(error) => return Err(Broken::Connect(error)),
+        }
+    };
+    stream.set_nonblocking(false).map_err(Broken::Connect)?;
+    let mut peer = bench.taken(stream)?;
+    match peer.startup() {
+        Came::Startup(request) => Ok((peer, connection, request)),
+        came => Err(Broken::Startup(format!("instead of a Request: {came}"))),
+    }
+}
+
+/// A good Reply.
+fn reply(to: &Startup) -> Startup {
+    let mut data = Vec::new();
+    if let Some(asked) = to.depths() {
+        data.extend(
+            Depths {
+                peer_to_peer: asked.peer_to_peer,
+                write: asked.peer_to_peer && asked.write,
+                read: asked.peer_to_peer && asked.read && !asked.write,
+                send: asked.peer_to_peer && !asked.write && !asked.read,
+                ..Depths::client_server(4, 4)
+            }
+            .to_bytes(),
+        );
+    }
+    Startup::new(startup::REPLY, C | to.flags & S, to.revision, &data)
+}
+
+/// The same with other depths and control flags.
+fn reply_with(to: &Startup, change: impl FnOnce(&mut Depths)) -> Startup {
+    let mut frame = reply(to);
+    if let Some(mut depths) = frame.depths() {
+        change(&mut depths);
+        frame.private_data = depths.to_bytes().to_vec();
+    }
+    frame
+}
+
+/// The next event of the device's program that is not of its address and route.
+fn event(bench: &mut Bench<'_>, of: Connection) -> Result<Option<u64>, Broken> {
+    match bench.agent()?.event(of, SOON) {
+        Ok((event, _)) => Ok(Some(event)),
+        Err(crate::agent::AgentError::Refused { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Goes into full operation and waits for the first FPDU, which is the device's to send; what it is.
+fn first(
+    bench: &mut Bench<'_>,
+    peer: &mut Peer,
+    on: Connection,
+    request: &Startup,
+    reply: &Startup,
+) -> Result<Came, Broken> {
+    peer.full_operation(reply, request);
+    let peer_to_peer = reply.depths().is_some_and(|depths| depths.peer_to_peer);
+    if !peer_to_peer && event(bench, on)? == Some(ESTABLISHED) {
+        bench
+            .agent()?
+            .post(on, json!({ "opcode": 2, "length": 0 }))?;
+    }
+    Ok(peer.next_fpdu())
+}
+
+/// Notes whether the connection works after this Reply.
+fn works(
+    bench: &mut Bench<'_>,
+    what: &str,
+    sent: Option<&[usize]>,
+    reply: &dyn Fn(&Startup) -> Startup,
+    clause: &'static str,
+) -> Result<(), Broken> {
+    let (mut peer, on, request) = called(bench)?;
+    let reply = reply(&request);
+    peer.send_cut(&reply.to_bytes(), sent.unwrap_or(&[]));
+    let mut reaction = Reaction::default();
+    let came = first(bench, &mut peer, on, &request, &reply)?;
+    let up = matches!(came, Came::Segment(..));
+    reaction.came.push(came);
+    if up {
+        answer_rtr(&mut peer, &mut reaction);
+        reaction.lives = peer.echo(&mut reaction.came);
+    }
+    bench.judge(what, &peer, &reaction, &[allow(GoesOn, clause)]);
+    Ok(())
+}
+
+/// Answers the Read of an RTR indication, if that is what came.
+fn answer_rtr(peer: &mut Peer, reaction: &mut Reaction) {
+    let asked = reaction
+        .segments()
+        .find(|segment| segment.opcode() == opcode::READ_REQUEST);
+    let asked = asked.and_then(|segment| crate::wire::ddp::ReadRequest::parse(&segment.payload));
+    if let Some(asked) = asked {
+        peer.segment(&Segment::tagged(
+            opcode::READ_RESPONSE,
+            asked.sink_stag,
+            asked.sink_to,
+            &[],
+        ));
+    }
+}
+
+fn m20(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let (peer, _, request) = called(bench)?;
+    let peer = Some(&peer);
+    bench.require(
+        "its key",
+        request.key == startup::REQUEST,
+        &request,
+        "the key of a Request",
+        FRAME,
+        peer,
+    );
+    bench.require(
+        "its reserved bits",
+        request.flags & 0x0f == 0,
+        &request,
+        "zero",
+        FRAME,
+        peer,
+    );
+    bench.require(
+        "its bit R",
+        !request.has(R),
+        &request,
+        "zero in a Request",
+        FRAME,
+        peer,
+    );
+    let length = usize::from(request.pd_length) <= MOST_PRIVATE_DATA;
+    bench.require(
+        "its PD_Length",
+        length,
+        &request,
+        "at most 512",
+        FRAME,
+        peer,
+    );
+    let revision = if request.has(S) {
+        request.revision >= 2
+    } else {
+        request.revision >= 1
+    };
+    bench.require(
+        "its revision",
+        revision,
+        &request,
+        "1, or at least 2 with bit S",
+        ENHANCED,
+        peer,
+    );
+    if request.has(S) {
+        let depths = request.depths();
+        bench.require(
+            "its depths",
+            depths.is_some(),
+            &request,
+            "four octets at least",
+            ENHANCED,
+            peer,
+        );
+        let flags = depths.is_none_or(|d| d.peer_to_peer == (d.send || d.write || d.read));
+        bench.require(
+            "its control flags",
+            flags,
+            &request,
+            "B, C or D with A, none without",
+            MODEL,
+            peer,
+        );
+    }
+    Ok(())
+}
+
+fn m21(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    type Change = fn(&mut Startup);
+    let rows: [(&str, Change); 5] = [
+        ("the key of a Request", |frame| frame.key = startup::REQUEST),
+        ("a wrong first octet", |frame| frame.key[0] ^= 0x20),
+        ("a wrong last octet", |frame| frame.key[15] ^= 0x20),
+        ("PD_Length 513", |frame| {
+            frame.private_data.resize(513, 0);
+            frame.pd_length = 513;
+        }),
+        ("PD_Length 65535", |frame| {
+            frame.private_data.resize(65_535, 0);
+            frame.pd_length = 65_535;
+        }),
+    ];
+    for (name, change) in rows {
+        let (mut peer, on, request) = called(bench)?;
+        let mut frame = reply(&request);
+        change(&mut frame);
+        peer.send(&frame.to_bytes());
+        over(bench, name, &mut peer, on)?;
+    }
+    let (mut peer, on, request) = called(bench)?;
+    let octets = reply(&request).to_bytes();
+    peer.send(&octets[..octets.len() - 1]);
+    peer.finish();
+    over(bench, "cut off by the end of the stream", &mut peer, on)
+}
+
+/// Notes that the device closes, and that its program learns of no connection.
+fn over(bench: &mut Bench<'_>, what: &str, peer: &mut Peer, on: Connection) -> Result<(), Broken> {
+    let mut reaction = Reaction::default();
+    let came = peer.next_fpdu();
+    reaction.came.push(came);
+    bench.judge(what, peer, &reaction, &[allow(Closed, RULES)]);
+    let event = event(bench, on)?;
+    let told = event.is_some_and(|event| event != ESTABLISHED);
+    bench.require(
+        format!("{what}: the device's program"),
+        told,
+        format!("event {event:?}"),
+        "an error",
+        RULES,
+        Some(peer),
+    );
+    Ok(())
+}
+
+fn m22(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let (mut peer, on, request) = called(bench)?;
+    let mut frame = reply(&request);
+    frame.flags |= R;
+    peer.send(&frame.to_bytes());
+    let event = event(bench, on)?;
+    bench.require(
+        "the device's program",
+        event == Some(REJECTED),
+        format!("event {event:?}"),
+        "is told of the rejection",
+        RULES,
+        Some(&peer),
+    );
+    let came = peer.quiet();
+    let silent = !matches!(came, Came::Segment(..) | Came::Short(_));
+    bench.require("behind it", silent, &came, "no FPDU", RULES, Some(&peer));
+    Ok(())
+}
+
+fn m23(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    for bits in [1, 8, 0xf] {
+        let change = |request: &Startup| {
+            let mut frame = reply(request);
+            frame.flags |= bits;
+            frame
+        };
+        works(
+            bench,
+            &format!("reserved bits {bits:#x}"),
+            None,
+            &change,
+            FRAME,
+        )?;
+    }
+    Ok(())
+}
+
+fn m24(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let cuts: Vec<_> = (1..24).collect();
+    works(
+        bench,
+        "each octet in a TCP segment of its own",
+        Some(&cuts),
+        &reply,
+        FRAME,
+    )
+}
+
+fn k20(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let (mut peer, on, request) = called(bench)?;
+    let mut reply = reply(&request);
+    reply.flags |= M;
+    peer.send(&reply.to_bytes());
+    let came = first(bench, &mut peer, on, &request, &reply)?;
+    let right =
+        matches!(&came, Came::Segment(_, fpdu) if fpdu.markers_are_right && fpdu.crc_is_right);
+    bench.require(
+        "the first FPDU",
+        right,
+        &came,
+        "a Marker of zeros before it",
+        MARKERS,
+        Some(&peer),
+    );
+    if !right {
+        return Ok(());
+    }
+    let memory = bench
+        .agent()?
+        .register(8192, crate::agent::access::LOCAL_WRITE, 0x44)?;
+    bench
+        .agent()?
+        .post(on, json!({ "opcode": 2, "mr": memory.id, "length": 8000 }))?;
+    let mut octets = 0;
+    while octets < 8000 {
+        let came = peer.next_segment();
+        match &came {
+            Came::Segment(segment, fpdu) if fpdu.markers_are_right && fpdu.crc_is_right => {
+                octets += segment.payload.len()
+            }
+            _ => {
+                bench.require(
+                    "a Send of 8000 octets",
+                    false,
+                    &came,
+                    "a Marker every 512 octets",
+                    MARKERS,
+                    Some(&peer),
+                );
+                return Ok(());
+            }
+        }
+    }
+    bench.require(
+        "a Send of 8000 octets",
+        true,
+        "Markers that point to their FPDUs",
+        "a Marker every 512 octets",
+        MARKERS,
+        Some(&peer),
+    );
+    Ok(())
+}
+
+/// The device's depths, if it asks for peer-to-peer mode.
+fn peer_to_peer(request: &Startup) -> Result<Depths, Broken> {
+    let depths = request.depths().filter(|depths| depths.peer_to_peer);
+    depths.ok_or(Broken::Skip(
+        "the device does not ask for peer-to-peer mode",
+    ))
+}
+
+fn e20(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    for (name, code, size) in [
+        ("a Write", opcode::WRITE, 0),
+        ("a Read", opcode::READ_REQUEST, 28),
+        ("a Send", opcode::SEND, 0),
+    ] {
+        let (mut peer, on, request) = called(bench)?;
+        let asked = peer_to_peer(&request)?;
+        let offered = match code {
+            opcode::WRITE => asked.write,
+            opcode::READ_REQUEST => asked.read,
+            _ => asked.send,
+        };
+        if !offered {
+            continue;
+        }
+        let reply = reply_with(&request, |depths| {
+            depths.write = code == opcode::WRITE;
+            depths.read = code == opcode::READ_REQUEST;
+            depths.send = code == opcode::SEND;
+        });
+        peer.send(&reply.to_bytes());
+        let came = first(bench, &mut peer, on, &request, &reply)?;
+        let right = matches!(&came, Came::Segment(segment, _) if segment.opcode() == code && segment.payload.len() == size);
+        bench.require(
+            name,
+            right,
+            &came,
+            "it and nothing else comes first",
+            MODEL,
+            Some(&peer),
+        );
+    }
+    Ok(())
+}
+
+fn e21(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let (mut peer, on, request) = called(bench)?;
+    let asked = peer_to_peer(&request)?;
+    if asked.send && asked.write && asked.read {
+        return Err(Broken::Skip("the device has all RTR indications"));
+    }
+    let reply = reply_with(&request, |depths| {
+        depths.send = !asked.send;
+        depths.write = !asked.write;
+        depths.read = !asked.read;
+    });
+    peer.send(&reply.to_bytes());
+    refuses(
+        bench,
+        "only what the device did not offer",
+        &mut peer,
+        on,
+        &request,
+        &reply,
+        &[allow(Terminate(2, 0, 7), MODEL)],
+    )
+}
+
+fn e22(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let (mut peer, on, request) = called(bench)?;
+    if request.depths().is_none() {
+        return Err(Broken::Skip("the device does not ask for enhanced startup"));
+    }
+    let reply = reply_with(&request, |depths| depths.ord = 0x3ffe);
+    peer.send(&reply.to_bytes());
+    // Who has as much room may use it.
+    let allowed = [allow(Terminate(2, 0, 6), DEPTHS), allow(GoesOn, DEPTHS)];
+    refuses(
+        bench,
+        "ORD 16382",
+        &mut peer,
+        on,
+        &request,
+        &reply,
+        &allowed,
+    )
+}
+
+fn refuses(
+    bench: &mut Bench<'_>,
+    what: &str,
+    peer: &mut Peer,
+    on: Connection,
+    request: &Startup,
+    reply: &Startup,
+    allowed: &[Allowed],
+) -> Result<(), Broken> {
+    let mut reaction = Reaction::default();
+    let came = first(bench, peer, on, request, reply)?;
+    let terminated = AnyTerminate.is(&Reaction {
+        came: vec![came.clone()],
+        lives: false,
+    });
+    let up = matches!(came, Came::Segment(..)) && !terminated;
+    reaction.came.push(came);
+    if up {
+        answer_rtr(peer, &mut reaction);
+        reaction.lives = peer.echo(&mut reaction.came);
+    }
+    bench.judge(what, peer, &reaction, allowed);
+    Ok(())
+}
+
+fn e25(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let (mut peer, on, request) = called(bench)?;
+    if request.depths().is_none() {
+        return Err(Broken::Skip("the device does not ask for enhanced startup"));
+    }
+    let reply = reply_with(&request, |depths| depths.ird = 1);
+    peer.send(&reply.to_bytes());
+    let came = first(bench, &mut peer, on, &request, &reply)?;
+    if !matches!(came, Came::Segment(..)) {
+        bench.require(
+            "a Reply with IRD 1",
+            false,
+            &came,
+            "the connection is up",
+            DEPTHS,
+            Some(&peer),
+        );
+        return Ok(());
+    }
+    let rights = crate::agent::access::LOCAL_WRITE | crate::agent::access::REMOTE_WRITE;
+    let memory = bench.agent()?.register(64, rights, 0)?;
+    if reply.depths().is_some_and(|depths| depths.peer_to_peer) {
+        event(bench, on)?;
+    }
+    for number in 0..4 {
+        let post = json!({ "opcode": 4, "mr": memory.id, "length": 8, "wr_id": number, "rkey": 1, "remote": 0x2000 });
+        bench.agent()?.post(on, post)?;
+    }
+    let mut requests = 0;
+    while let Came::Segment(segment, _) = peer.quiet() {
+        requests += u32::from(segment.opcode() == opcode::READ_REQUEST);
+    }
+    bench.require(
+        "four Reads",
+        requests == 1,
+        format!("{requests} Requests before any Response"),
+        "one",
+        DEPTHS,
+        Some(&peer),
+    );
+    Ok(())
+}
