@@ -372,6 +372,19 @@ impl Peer {
         reaction
     }
 
+    /// What a device does at once with what was just sent; it is not asked whether the connection goes on.
+    pub fn at_once(&mut self) -> Reaction {
+        let mut reaction = Reaction::default();
+        loop {
+            let came = self.quiet();
+            let over = !matches!(came, Came::Segment(..) | Came::Short(_));
+            reaction.came.push(came);
+            if over {
+                return reaction;
+            }
+        }
+    }
+
     /// What comes within a moment in which nothing has to.
     pub fn quiet(&mut self) -> Came {
         self.next_within(self.patience.quiet)

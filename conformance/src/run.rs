@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, AgentError};
 use crate::bench::{Bench, Broken, Settings, Trial, Verdict};
 use crate::cases::{self, Case, Family, Level, Needs, Role};
 use crate::clock;
@@ -194,25 +194,12 @@ fn afterwards(
     descriptors: &mut Option<u64>,
     done: &mut Done,
 ) {
-    if let Some(agent) = agent {
-        match agent.clear() {
-            Ok(now) => {
-                let first = *descriptors.get_or_insert(now);
-                if now > first + SPARE_DESCRIPTORS {
-                    done.outcome = done.outcome.max(Outcome::Fail);
-                    done.reason = format!(
-                        "{} the agent had {first} file descriptors and has {now}",
-                        done.reason
-                    );
-                    *descriptors = Some(now);
-                }
-            }
-            Err(error) => {
-                done.outcome = Outcome::Dead;
-                done.reason = format!("{} {error}", done.reason);
-                return;
-            }
-        }
+    if let Some(agent) = agent
+        && let Err(error) = look_for_leaks(plan, agent, descriptors, done)
+    {
+        done.outcome = Outcome::Dead;
+        done.reason = format!("{} {error}", done.reason);
+        return;
     }
     let until = clock::now() + plan.settings.patience.answer * 2;
     loop {
@@ -226,5 +213,33 @@ fn afterwards(
                 return;
             }
         }
+    }
+}
+
+/// Has the agent destroy everything, and counts its file descriptors. What the case left to the device, connections that are
+/// half-open for one, may take its time to end.
+fn look_for_leaks(
+    plan: &Plan,
+    agent: &mut Agent,
+    descriptors: &mut Option<u64>,
+    done: &mut Done,
+) -> Result<(), AgentError> {
+    let until = clock::now() + plan.settings.patience.answer;
+    loop {
+        let now = agent.clear()?;
+        let first = *descriptors.get_or_insert(now);
+        if now <= first + SPARE_DESCRIPTORS {
+            return Ok(());
+        }
+        if clock::now() >= until {
+            done.outcome = done.outcome.max(Outcome::Fail);
+            done.reason = format!(
+                "{} the agent had {first} file descriptors and has {now}",
+                done.reason
+            );
+            *descriptors = Some(now);
+            return Ok(());
+        }
+        clock::pause(plan.settings.patience.quiet);
     }
 }

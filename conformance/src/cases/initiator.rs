@@ -410,6 +410,9 @@ fn k20(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let memory = bench
         .agent()?
         .register(8192, crate::agent::access::LOCAL_WRITE, 0x44)?;
+    if reply.depths().is_some_and(|depths| depths.peer_to_peer) {
+        event(bench, on)?;
+    }
     bench
         .agent()?
         .post(on, json!({ "opcode": 2, "mr": memory.id, "length": 8000 }))?;

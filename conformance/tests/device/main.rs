@@ -30,6 +30,47 @@ fn rping_passes() {
     }
 }
 
+/// Everything, both roles, with the agent: as programs for InfiniBand find our library, as those for iWARP do, and with Markers.
+#[test]
+fn our_stack_passes() {
+    for environment in [
+        &[][..],
+        &[
+            ("DGIWARP_PERSONA", "iwarp"),
+            ("DGIWARP_MARKERS", "1"),
+            ("DGIWARP_CRC", "0"),
+        ],
+    ] {
+        let agent = Server::agent(environment);
+        let run = tester(&[
+            "--agent",
+            &agent.address(),
+            "--token",
+            &agent.token,
+            "--allow-crash",
+        ]);
+        assert_eq!(run.status, Some(0), "{environment:?} {}", run.report());
+        for case in ["M21", "T02", "U05", "R06", "A02", "I03", "E20"] {
+            assert_eq!(run.outcome(case), "pass", "{environment:?} {case}");
+        }
+    }
+}
+
+/// Whoever does not know the token gets nothing.
+#[test]
+fn the_agent_wants_its_token() {
+    let agent = Server::agent(&[]);
+    let run = tester(&[
+        "--agent",
+        &agent.address(),
+        "--token",
+        "00",
+        "--case",
+        "M01",
+    ]);
+    assert_eq!(run.status, Some(3), "{}", run.report());
+}
+
 /// A port behind which nobody speaks iWARP is no device.
 #[test]
 fn who_does_not_speak_iwarp_is_no_device() {

@@ -1,5 +1,6 @@
 //! The programs of these tests: devices on our library, and the tester.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -10,6 +11,8 @@ use xtask::lab::is_listening;
 pub(crate) struct Server {
     child: Child,
     port: u16,
+    /// What an agent wants to be told; nothing of other programs.
+    pub(crate) token: String,
 }
 
 impl Server {
@@ -23,12 +26,46 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut server = Self { child, port };
+        let mut server = Self {
+            child,
+            port,
+            token: String::new(),
+        };
         while !is_listening(server.child.id(), Some(port)) {
             assert!(server.child.try_wait().unwrap().is_none(), "rping ended");
             xtask::clock::pause(core::time::Duration::from_millis(5));
         }
         server
+    }
+
+    /// The agent, compiled here.
+    pub(crate) fn agent(environment: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("agent");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/agent/agent.c");
+        let cc = Command::new("cc")
+            .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+            .arg(&program)
+            .args([source, "-lrdmacm", "-libverbs"])
+            .status();
+        assert!(cc.unwrap().success(), "the agent does not compile");
+        let mut child = on_our_library(program.to_str().unwrap())
+            .args(["-a", "127.0.0.1", "-1"])
+            .envs(environment.iter().copied())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut word = |key: &str| {
+            let line = lines.next().unwrap().unwrap();
+            line.strip_prefix(key).unwrap().trim().to_owned()
+        };
+        let (port, token) = (word("port"), word("token"));
+        Self {
+            child,
+            port: port.parse().unwrap(),
+            token,
+        }
     }
 
     pub(crate) fn address(&self) -> String {

@@ -32,7 +32,7 @@ pub use parking::overtakes;
 pub use requester::ReadSource;
 pub use responder::Response;
 pub use state::{Depths, Handled, Stream};
-pub use terminate::TerminateMessage;
+pub use terminate::{TerminateMessage, last_word};
 pub use upper::{Delivered, SourceUse, Upper};
 
 #[cfg(test)]

@@ -25,6 +25,12 @@ pub(super) struct Offender<'a> {
     pub(super) read_request: Option<ReadRequest>,
 }
 
+/// The Terminate of a stream that ends before it had a segment, or none for an error that is not told.
+#[must_use]
+pub fn last_word(error: StreamError) -> Option<TerminateMessage> {
+    message(error, None)
+}
+
 /// The Terminate for an error, or none for one that is not told.
 pub(super) fn message(
     error: StreamError,

@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Error, Event, RtrSet, TcpEnd};
+use dgiwarp_rdmap::stream::{StreamError, last_word};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use parking_lot::Mutex;
 use slab::Slab;
@@ -265,16 +266,12 @@ impl Startups {
     /// Reads a connection that has nothing more to say to its end, so that closing it does not reset it before the peer has read what was said.
     pub(crate) fn see_off(&self, stream: TcpStream) -> io::Result<()> {
         let peer = stream.peer_addr()?;
-        let until = clock::now() + LINGER_FOR;
-        self.add(Startup {
-            stream,
-            peer,
-            context: 0,
-            deadline: until,
-            until,
-            stage: Stage::Leaving,
-            listener: None,
-        })
+        self.add(leaving(stream, peer))
+    }
+
+    /// The same while the table is locked. What cannot be watched is closed.
+    fn see_off_locked(&self, table: &mut Table, stream: TcpStream, peer: SocketAddr) {
+        let _ = self.add_locked(table, leaving(stream, peer));
     }
 
     /// Takes connections from a listening socket from now on. Outcomes carry `context`.
@@ -500,6 +497,12 @@ impl Startups {
         let (context, peer) = (startup.context, startup.peer);
         let inbound = startup.listener.is_some();
         let outcome = match (end, startup.stage) {
+            (Ok((Event::Failed(error), _)), Stage::Exchanging(mut connection)) => {
+                if say_why(&startup.stream, &mut connection, error).is_ok() {
+                    self.see_off_locked(table, startup.stream, peer);
+                }
+                Outcome::Failed(Failure::Mpa(error))
+            }
             (Ok((Event::Failed(error), _)), _) => Outcome::Failed(Failure::Mpa(error)),
             (Ok((event, rest)), Stage::Exchanging(connection)) => Outcome::Mpa {
                 event,
@@ -525,6 +528,34 @@ impl Startups {
             outcome,
         });
     }
+}
+
+/// A connection that is only read to its end.
+fn leaving(stream: TcpStream, peer: SocketAddr) -> Startup {
+    let until = clock::now() + LINGER_FOR;
+    Startup {
+        stream,
+        peer,
+        context: 0,
+        deadline: until,
+        until,
+        stage: Stage::Leaving,
+        listener: None,
+    }
+}
+
+/// Tells a Responder whose Reply we cannot go along with why (RFC 6581 §9.1, §9.2), and ends our half of the stream.
+fn say_why(stream: &TcpStream, mpa: &mut Connection, error: Error) -> io::Result<()> {
+    let word = (!error.closes_tcp())
+        .then(|| last_word(StreamError::Llp(error.code().get())))
+        .flatten();
+    let Some(word) = word else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
+    mpa.send_ulpdu(&word, &[0; 0][..])
+        .map_err(io::Error::other)?;
+    tcp::transmit_all(stream, mpa)?;
+    stream.shutdown(Shutdown::Write)
 }
 
 fn timed_out() -> Failure {
