@@ -93,6 +93,13 @@ fn our_own_functions_are_those_of_our_header() {
         .collect();
     let exported: BTreeSet<&str> = DIRECT.iter().map(|export| export.name).collect();
     assert_eq!(exported, declared);
+    let manual = include_str!("../man/dgiwarpdv.7");
+    let explained: BTreeSet<&str> = manual
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with("dgiwarpdv_"))
+        .collect();
+    let missing: Vec<_> = exported.difference(&explained).collect();
+    assert!(missing.is_empty(), "not in the manual page: {missing:?}");
     assert!(DIRECT.iter().all(|export| export.node == "DGIWARP_1.0"));
 }
 

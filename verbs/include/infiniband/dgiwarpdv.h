@@ -22,8 +22,8 @@
  * Receiving needs a queue pair that was made by dgiwarpdv_create_qp.
  *
  * Building: cc app.c $(pkg-config --cflags --libs dgiwarp). The functions have the symbol version DGIWARP_1.0 of libibverbs.so.1 as dgiwarp has it;
- * rdma-core's has none of them. A program that shall also run on hardware defines DGIWARPDV_WEAK before it includes this header. Then it
- * starts without them too, and they are NULL:
+ * rdma-core's has none of them. A program that shall also run on hardware defines DGIWARPDV_WEAK before it includes this header and is linked
+ * with -libverbs alone. Then it starts without them too, and they are NULL:
  *
  *	if (dgiwarpdv_is_supported && dgiwarpdv_is_supported(device))
  *

@@ -207,6 +207,13 @@ static void datagrams(void)
 		CHECK(dgiwarpdv_query_counters(source, values, DGIWARPDV_COUNTERS) > 0);
 	} while (values[DGIWARPDV_DROPPED_WRITE_RECORD_OFF] == 0);
 
+	/* A plain work request has room for one of the two addresses. */
+	struct ibv_sge sge = { (uintptr_t)memory, 10, mr->lkey };
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1, .wr.ud = { .ah = ah, .remote_qpn = target->qp_num },
+	}, *bad;
+	CHECK(ibv_post_send(source, &wr, &bad) == EINVAL && bad == &wr);
+
 	/* A time limit is for Reads. */
 	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(source);
 	ibv_wr_start(ex);
