@@ -59,7 +59,7 @@ pub const PACKAGES: &[Package] = &[
     Package {
         name: "pkg-config",
         proof: Proof::Program("pkg-config"),
-        groups: &[Name::Debian],
+        groups: &[Name::Process, Name::Debian],
     },
     Package {
         name: "ibverbs-utils",
@@ -105,6 +105,11 @@ pub const PACKAGES: &[Package] = &[
         name: "librdmacm-dev",
         proof: Proof::File("/usr/include/rdma/rdma_cma.h"),
         groups: &[Name::Process, Name::Debian],
+    },
+    Package {
+        name: "man-db",
+        proof: Proof::Program("man"),
+        groups: &[Name::Process],
     },
     Package {
         name: "tshark",

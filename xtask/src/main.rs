@@ -3,19 +3,86 @@
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use xtask::groups::{self, Name};
+use xtask::install::{self, Place};
 use xtask::interrupt::Interrupt;
 use xtask::lab::{Config, Lab, Session, Wait};
 use xtask::runner::{self, Options};
 use xtask::{conformance, dist, workspace};
 
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask test
+      Every check and test.
+  cargo xtask test unit -p dgiwarp-ddp
+      The short round for one package.
+  cargo xtask lab -- target/release/dgiwarp-perf server -- target/release/dgiwarp-perf client 10.99.0.1
+      Measure between two network namespaces.
+  cargo xtask install --prefix ~/.local
+      Install for this user alone.";
+
+const TEST_EXAMPLES: &str = "\
+Examples:
+  cargo xtask test
+      All groups but soak.
+  cargo xtask test unit -p dgiwarp-ddp
+      The short round for one package.
+  cargo xtask test --soak --no-skip
+      Everything, and what cannot run here counts as failed.";
+
+const LAB_EXAMPLES: &str = "\
+Examples:
+  cargo xtask lab -- ping -c 1 10.99.0.2 -- ping -c 1 10.99.0.1
+      See that the two reach each other.
+  cargo xtask lab --mtu 9000 --wait-port 18515 -- target/release/dgiwarp-perf server -- target/release/dgiwarp-perf client 10.99.0.1
+      Measure over a link of another MTU.
+  cargo xtask lab --wait-port 7471 -- target/release/dgiwarp-run rdma_server -- target/release/dgiwarp-run rdma_client -s 10.99.0.1
+      Two verbs programs on two hosts.";
+
+const DIST_EXAMPLES: &str = "\
+Examples:
+  cargo xtask dist
+      Print the paths of tree, archive and Debian package.
+  cargo xtask dist && tar -C ~ -xf dist/dgiwarp-*.tar.gz
+      The tree works wherever it is put.
+  cargo xtask dist && sudo apt-get install ./dist/dgiwarp_*.deb
+      Install it as a package.";
+
+const INSTALL_EXAMPLES: &str = "\
+Examples:
+  cargo xtask install --prefix ~/.local
+      For this user; programs are found if ~/.local/bin is in PATH.
+  sudo env PATH=$PATH cargo xtask install
+      For everybody, in /usr/local.
+  DESTDIR=stage cargo xtask install --prefix /usr
+      Below another root, to make a package of it.";
+
+const UNINSTALL_EXAMPLES: &str = "\
+Examples:
+  cargo xtask uninstall --prefix ~/.local
+      What install put there, and nothing else.
+  sudo env PATH=$PATH cargo xtask uninstall
+      From /usr/local.
+  DESTDIR=stage cargo xtask uninstall --prefix /usr
+      From below another root.";
+
+const CONFORMANCE_EXAMPLES: &str = "\
+Examples:
+  cargo xtask conformance
+      How many rules there are, and how many are tested.
+  cargo xtask conformance --rfc 5044
+      One RFC's.
+  cargo xtask conformance --untested
+      The rules that nothing tests yet.";
+
 /// Tasks of the dgiwarp workspace.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, propagate_version = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     task: Task,
@@ -24,14 +91,16 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Run every check and test, and report.
+    #[command(after_help = TEST_EXAMPLES)]
     Test(TestArgs),
     /// Run a server and a client command in two network namespaces joined by a link.
-    #[command(override_usage = "cargo xtask lab [OPTIONS] -- SERVER… -- CLIENT…")]
+    #[command(override_usage = "cargo xtask lab [OPTIONS] -- SERVER… -- CLIENT…", after_help = LAB_EXAMPLES)]
     Lab(LabArgs),
-    /// Build in release mode and lay out what is given away, below dist/.
+    /// Build in release mode and lay out what is given away, below dist/: a tree, an archive of it, a Debian package.
+    #[command(after_help = DIST_EXAMPLES)]
     Dist,
     /// Print how many rules of the RFCs are tested, and how.
-    #[command(disable_help_flag = true)]
+    #[command(disable_help_flag = true, after_help = CONFORMANCE_EXAMPLES)]
     Conformance {
         /// --rfc NUMBER, --case CASE, --untested, --json: as for `dgiwarp-conform clauses`.
         #[arg(
@@ -41,6 +110,12 @@ enum Task {
         )]
         options: Vec<OsString>,
     },
+    /// Build in release mode and install. DESTDIR in the environment goes before the prefix.
+    #[command(after_help = INSTALL_EXAMPLES)]
+    Install(PlaceArgs),
+    /// Remove what `install` installed.
+    #[command(after_help = UNINSTALL_EXAMPLES)]
+    Uninstall(PlaceArgs),
 }
 
 #[derive(Debug, Args)]
@@ -60,6 +135,21 @@ struct TestArgs {
     /// build, unit, process, debian, interop, soak; none: all but soak.
     #[arg(value_name = "GROUP", value_parser = group)]
     groups: Vec<Name>,
+}
+
+#[derive(Debug, Args)]
+struct PlaceArgs {
+    /// Folder above bin, lib and share.
+    #[arg(long, value_name = "FOLDER", default_value = "/usr/local")]
+    prefix: PathBuf,
+}
+
+impl PlaceArgs {
+    fn place(&self) -> Result<Place, Box<dyn Error>> {
+        // Installations name no file by a path that depends on where the command was given.
+        let prefix = std::path::absolute(&self.prefix)?;
+        Ok(Place::new(&prefix, install::destdir().as_deref())?)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -135,6 +225,30 @@ fn run(cli: Cli) -> Result<i32, Box<dyn Error>> {
         Task::Dist => {
             let dist = dist::make(&workspace::root().join("dist"))?;
             println!("{}\n{}", dist.tree.display(), dist.archive.display());
+            match dist.package {
+                Some(package) => println!("{}", package.display()),
+                None => eprintln!("no Debian package: there is no dpkg-deb here"),
+            }
+            Ok(0)
+        }
+        Task::Install(args) => {
+            let place = args.place()?;
+            place.check()?;
+            let scratch = tempfile::tempdir()?;
+            let tree = scratch.path().join("tree");
+            dist::make_tree(&tree)?;
+            let count = place.install(&tree)?;
+            let bin = place.root().join("bin");
+            println!(
+                "{count} files installed; the programs are in {}",
+                bin.display()
+            );
+            Ok(0)
+        }
+        Task::Uninstall(args) => {
+            let place = args.place()?;
+            let count = place.uninstall()?;
+            println!("{count} files removed from {}", place.root().display());
             Ok(0)
         }
         Task::Conformance { options } => Ok(conformance::run(&options)?),
@@ -154,6 +268,24 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_task_has_examples_and_a_version() {
+        let mut command = Cli::command();
+        command.clone().debug_assert();
+        command.build();
+        for task in command
+            .get_subcommands()
+            .filter(|it| it.get_name() != "help")
+        {
+            let help = task.get_after_help().map(ToString::to_string);
+            let examples = help.map_or(0, |help| help.matches("\n  ").count());
+            // Each is a line and what it does.
+            assert!(examples >= 6, "{}", task.get_name());
+            assert!(task.get_version().is_some(), "{}", task.get_name());
+        }
+    }
 
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()

@@ -1,0 +1,110 @@
+//! `cargo xtask dist`: the release build as a tree, an archive of it, and a Debian package.
+//!
+//! ```text
+//! dist/dgiwarp-VERSION/bin/               the programs
+//!                      include/           headers beside rdma-core's
+//!                      lib/dgiwarp/       libdgiwarp_verbs.so and the two names that programs ask for, libdgiwarp_paths.so
+//!                      lib/pkgconfig/     dgiwarp.pc, for programs that are linked to it
+//!                      share/man/         manual pages
+//!                      share/bash-completion/, share/zsh/, share/fish/
+//!                      share/doc/dgiwarp/ documents, examples and licences
+//! dist/dgiwarp-VERSION.tar.gz
+//! dist/dgiwarp_VERSION_ARCHITECTURE.deb   the same below /usr
+//! ```
+//!
+//! The libraries have a private folder because they carry the names of rdma-core's. Nothing in the tree depends on where it is put.
+
+mod archive;
+mod credits;
+mod deb;
+mod needs;
+mod tree;
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cargo_metadata::Metadata;
+
+use crate::debian;
+use crate::workspace;
+
+/// What was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dist {
+    /// The folder `dgiwarp-VERSION`.
+    pub tree: PathBuf,
+    /// The archive of it.
+    pub archive: PathBuf,
+    /// The Debian package; `None` on a system without `dpkg-deb`.
+    pub package: Option<PathBuf>,
+}
+
+/// Builds everything in release mode and writes tree, archive and package below `folder`, replacing older ones of this version.
+///
+/// # Errors
+/// The build fails (cargo has said why), or a file cannot be written.
+pub fn make(folder: &Path) -> Result<Dist, Box<dyn Error>> {
+    let metadata = workspace::metadata()?;
+    build(&metadata)?;
+    let version = tree::version(&metadata)?;
+    let name = format!("dgiwarp-{version}");
+    let tree = folder.join(&name);
+    if tree.exists() {
+        fs::remove_dir_all(&tree)?;
+    }
+    tree::lay_out(&metadata, &tree)?;
+    let archive = folder.join(format!("{name}.tar.gz"));
+    archive::pack(folder, &name, &archive)?;
+    let package = if debian::find_program("dpkg-deb").is_some() {
+        Some(deb::pack(&tree, &version, folder)?)
+    } else {
+        None
+    };
+    Ok(Dist {
+        tree,
+        archive,
+        package,
+    })
+}
+
+/// Builds everything in release mode and lays out the tree alone, as the folder `tree`, which must not exist.
+///
+/// # Errors
+/// As [`make`].
+pub fn make_tree(tree: &Path) -> Result<(), Box<dyn Error>> {
+    let metadata = workspace::metadata()?;
+    build(&metadata)?;
+    tree::lay_out(&metadata, tree)
+}
+
+fn build(metadata: &Metadata) -> Result<(), Box<dyn Error>> {
+    let mut command = workspace::cargo();
+    // The whole workspace at once: each dependency is then built with the same features as everywhere else.
+    command.args(["build", "--release", "--workspace"]);
+    let status = command
+        .env("CARGO_TARGET_DIR", &metadata.target_directory)
+        .stdin(Stdio::null())
+        .status()?;
+    if status.success() {
+        return Ok(());
+    }
+    Err("the release build failed".into())
+}
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// It cannot be run, or ends with another status than 0.
+fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
+    let name = command.get_program().to_owned();
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| format!("{}: {error}", name.display()))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(format!("{} ended with {status}", name.display()).into())
+}
