@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use dgiwarp_cli::{Example, Program};
 
 use crate::agent::Agent;
 use crate::bench::Settings;
@@ -17,24 +18,40 @@ use crate::profile::Profile;
 use crate::report::{self, Subject};
 use crate::run::{self, Done, Outcome, Plan};
 
-const EXAMPLES: &str = "\
-Examples:
-  dgiwarp-conform run --target 192.0.2.7:7174
-      Everything that can be tried of any port that accepts iWARP, such as that of `rping -s -P`.
-  dgiwarp-conform run --agent 192.0.2.7:18600 --token 5f1c… --junit report.xml --pcap findings/
-      Everything, with the help of the agent that runs on the device.
-  dgiwarp-conform run --target 192.0.2.7:7174 --profile siw --family startup --json -
-      MPA's startup of a Linux siw: only what is not known of it fails.
-  dgiwarp-conform list
-      The cases, with the clauses that they test.
-  dgiwarp-conform clauses --rfc 5044 --untested
-      The rules of an RFC that no case tests, and why.
-
-Exit status: 0 nothing that is not allowed or expected, 1 findings, 2 usage, 3 no device.";
+const PROGRAM: Program = Program {
+    examples: &[
+        Example {
+            line: "dgiwarp-conform run --target 192.0.2.7:7174",
+            about: "Everything that can be tried of any port that accepts iWARP, such as that of `rping -s -P`.",
+        },
+        Example {
+            line: "dgiwarp-conform run --agent 192.0.2.7:18600 --token 5f1c… --junit report.xml --pcap findings/",
+            about: "Everything, with the help of the agent that runs on the device.",
+        },
+        Example {
+            line: "dgiwarp-conform run --target 192.0.2.7:7174 --profile siw --family startup --json -",
+            about: "MPA's startup of a Linux siw: only what is not known of it fails.",
+        },
+        Example {
+            line: "dgiwarp-conform list",
+            about: "The cases, with the clauses that they test.",
+        },
+        Example {
+            line: "dgiwarp-conform clauses --rfc 5044 --untested",
+            about: "The rules of an RFC that no case tests, and why.",
+        },
+    ],
+    sections: &[(
+        "Exit status",
+        "0 nothing that is not allowed or expected, 1 findings, 2 usage, 3 no device.",
+    )],
+    see_also: &["dgiwarp(7)", "dgiwarp-run(1)"],
+    ..Program::EMPTY
+};
 
 /// Does a device speak iWARP as RFC 5040, 5041, 5044, 6581 and 7306 say?
 #[derive(Debug, Parser)]
-#[command(name = "dgiwarp-conform", version, after_help = EXAMPLES)]
+#[command(name = "dgiwarp-conform", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -114,7 +131,7 @@ const EXIT_NO_DEVICE: u8 = 3;
 /// The program.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = dgiwarp_cli::parse(&PROGRAM);
     let done = match cli.command {
         Command::Run(args) => run(&args),
         Command::List(args) => list(&args).map_err(|error| (EXIT_FINDINGS, error.to_string())),
