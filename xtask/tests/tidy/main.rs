@@ -8,6 +8,7 @@ mod citations;
 mod graph;
 mod licences;
 mod promises;
+mod readme;
 mod sources;
 mod tree;
 
