@@ -41,6 +41,59 @@ const PROGRAM: Program = Program {
             about: "The rules of an RFC that no case tests, and why.",
         },
     ],
+    of_subcommands: &[
+        (
+            "run",
+            &[
+                Example {
+                    line: "dgiwarp-conform run --target 192.0.2.7:7174",
+                    about: "What can be tried of any port that accepts iWARP.",
+                },
+                Example {
+                    line: "dgiwarp-conform run --target 192.0.2.7:7174 --case M02,M03 --pcap findings/",
+                    about: "Two cases, and the packets of what they find.",
+                },
+                Example {
+                    line: "dgiwarp-conform run --target 192.0.2.7:7174 --revision 1 --json results.json",
+                    about: "A device of MPA revision 1.",
+                },
+            ],
+        ),
+        (
+            "list",
+            &[
+                Example {
+                    line: "dgiwarp-conform list",
+                    about: "Each case, with the clauses that it tests.",
+                },
+                Example {
+                    line: "dgiwarp-conform list --json",
+                    about: "The same for programs.",
+                },
+                Example {
+                    line: "dgiwarp-conform list | grep 5044",
+                    about: "The cases of one RFC.",
+                },
+            ],
+        ),
+        (
+            "clauses",
+            &[
+                Example {
+                    line: "dgiwarp-conform clauses",
+                    about: "How many rules each RFC has, and how many are tested.",
+                },
+                Example {
+                    line: "dgiwarp-conform clauses --rfc 5044 --untested",
+                    about: "The rules of an RFC that no case tests, and why.",
+                },
+                Example {
+                    line: "dgiwarp-conform clauses --case M02",
+                    about: "The rules that a case is about.",
+                },
+            ],
+        ),
+    ],
     sections: &[(
         "Exit status",
         "0 nothing that is not allowed or expected, 1 findings, 2 usage, 3 no device.",
