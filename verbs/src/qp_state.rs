@@ -72,7 +72,11 @@ impl Service {
             IBV_QPT_UD => Ok(Self::UnreliableDatagram),
             IBV_QPT_UC => Ok(Self::UnreliableConnected),
             IBV_QPT_RC => Ok(Self::ReliableConnected),
-            _ => Err(Errno::EOPNOTSUPP),
+            _ => {
+                // Programs often say that they failed, and not why.
+                tracing::debug!(qp_type, "refused: queue pairs are RC, UC or UD");
+                Err(Errno::EOPNOTSUPP)
+            }
         }
     }
 }

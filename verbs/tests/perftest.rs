@@ -14,6 +14,7 @@ mod common;
 use common::have;
 use common::scene::{Family, Place, Scene};
 use common::session::{self, End, Finish, REPEATED, Ready};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
@@ -91,7 +92,7 @@ fn run_row(scene: &Scene, more: &str, (program, options): Row) {
     let said = format!("{words:?}\n{}", client.stdout);
     assert_eq!(
         table(&client.stdout, &words),
-        expected(program.size, &words),
+        expected(program.size, largest(&client.stdout, &words), &words),
         "{said}"
     );
     for line in [&server.stderr, &client.stderr]
@@ -123,20 +124,27 @@ fn table(stdout: &str, words: &[&str]) -> Vec<(u64, u64)> {
 }
 
 /// The lines that the table must have.
-fn expected(size: u64, words: &[&str]) -> Vec<(u64, u64)> {
+fn expected(size: u64, largest: u64, words: &[&str]) -> Vec<(u64, u64)> {
     let iterations = match after(words, "-D") {
         Some(_) => 1,
         None => after(words, "-n").unwrap() * after(words, "-q").unwrap_or(1),
     };
-    // Powers of two up to 8 MiB; one datagram holds no more than the MTU of the port, which is the smallest that there is
-    // on an Ethernet of 1500 octets.
-    let powers = if words.contains(&"UD") { 10 } else { 23 };
     let sizes: Vec<u64> = if words.contains(&"-a") {
-        (1..=powers).map(|power| 1 << power).collect()
+        (1..=largest.ilog2()).map(|power| 1 << power).collect()
     } else {
         vec![after(words, "-s").unwrap_or(size)]
     };
     sizes.into_iter().map(|size| (size, iterations)).collect()
+}
+
+/// The largest message of `-a`: 8 MiB, or one datagram, as large as perftest says at its beginning.
+fn largest(stdout: &str, words: &[&str]) -> u64 {
+    if !words.contains(&"UD") {
+        return 8 << 20;
+    }
+    let (_, rest) = stdout.split_once(" Mtu             : ").unwrap();
+    let (octets, _) = rest.split_once("[B]").unwrap();
+    octets.parse().unwrap()
 }
 
 /// The number after an option.
@@ -184,7 +192,7 @@ const DATAGRAMS: &[Row] = &[
     (SEND_BW, "-c UD -n 30 -s 64 -R"),
     (
         SEND_BW,
-        "-c UD -n 30 -s 512 -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3",
+        "-c UD -n 30 -s 512 -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:77:8:9",
     ),
 ];
 
@@ -246,7 +254,7 @@ const PLACES: &[Row] = &[
     (SEND_LAT, "-c UD -n 50 -s 256 -x 1"),
     (
         SEND_BW,
-        "-c UD -n 30 -s 256 -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3",
+        "-c UD -n 30 -s 256 -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:77:8:9",
     ),
 ];
 
@@ -266,38 +274,35 @@ fn between_two_hosts() {
     );
 }
 
-/// A program alone that must fail soon, and say so.
+/// A program that must fail, and say so. It takes a few seconds of a quiet machine.
 const fn fails(line: &'static str, complains: &'static [&'static str]) -> End {
     End::client(line)
         .finish(Finish::Failure)
         .complains(complains)
-        .limit(Duration::from_secs(30))
+        .limit(Duration::from_secs(60))
 }
 
-/// There is no Ethernet below datagrams to send raw frames on.
+/// There is no Ethernet below datagrams to send raw frames on. Perftest says that it failed, our library why.
 #[test]
 fn raw_ethernet_is_refused() {
-    const REFUSED: &[&str] = &["Unable to create QP."];
+    const fn refused(line: &'static str) -> End {
+        fails(
+            line,
+            &[
+                "Unable to create QP.",
+                "refused: queue pairs are RC, UC or UD qp_type=8",
+            ],
+        )
+        .environment(&[("DGIWARP_LOG", "debug")])
+    }
     let Some(scene) = scene("raw_ethernet", Place::Here) else {
         return;
     };
     for end in [
-        fails(
-            "raw_ethernet_bw --client -E 02:00:00:00:00:01 -B 02:00:00:00:00:02",
-            REFUSED,
-        ),
-        fails(
-            "raw_ethernet_bw --server -E 02:00:00:00:00:01 -B 02:00:00:00:00:02",
-            REFUSED,
-        ),
-        fails(
-            "raw_ethernet_lat --client -E 02:00:00:00:00:01 -B 02:00:00:00:00:02",
-            REFUSED,
-        ),
-        fails(
-            "raw_ethernet_fs_rate --client -E 02:00:00:00:00:01 -B 02:00:00:00:00:02",
-            REFUSED,
-        ),
+        refused("raw_ethernet_bw --client -E 02:00:00:00:00:01 -B 02:00:00:00:00:02"),
+        refused("raw_ethernet_bw --server -E 02:00:00:00:00:01 -B 02:00:00:00:00:02"),
+        refused("raw_ethernet_lat --client -E 02:00:00:00:00:01 -B 02:00:00:00:00:02"),
+        refused("raw_ethernet_fs_rate --client -E 02:00:00:00:00:01 -B 02:00:00:00:00:02"),
     ] {
         session::run(&scene, Family::V4, &[end]);
     }
@@ -327,6 +332,106 @@ fn descriptors_run_out() {
     ] {
         session::run(&scene, Family::V4, &ends);
     }
+}
+
+/// Every option that says something where the device is software.
+const MATRIX: &[Row] = &[
+    (SEND_LAT, "-n 10 -a"),
+    (WRITE_LAT, "-n 10 -a"),
+    (READ_LAT, "-n 10 -a"),
+    (WRITE_BW, "-n 10 -a"),
+    (READ_BW, "-n 10 -a"),
+    (SEND_BW, "-n 10 -a -R"),
+    (WRITE_BW, "-n 10 -a -b -R"),
+    (READ_BW, "-n 10 -a -R -q 8"),
+    (SEND_LAT, "-n 10 -a -c UD"),
+    (SEND_BW, "-n 10 -a -c UD"),
+    (ATOMIC_BW, "-n 1000 -b"),
+    (ATOMIC_BW, "-n 1000 -q 8"),
+    (ATOMIC_BW, "-n 1000 -A CMP_AND_SWAP"),
+    (ATOMIC_LAT, "-n 200 -A FETCH_AND_ADD"),
+    (ATOMIC_LAT, "-n 200 -e"),
+    (ATOMIC_BW, "-D 1 -R"),
+    (SEND_BW, "-D 1 -b -R"),
+    (WRITE_LAT, "-D 1"),
+    (READ_BW, "-D 3 -f 1"),
+    (SEND_LAT, "-D 1 -c UD -s 64"),
+    (SEND_LAT, "-n 200 -e -c UC -s 64"),
+    (SEND_LAT, "-n 200 -e -c UD -s 64 -R"),
+    (READ_BW, "-n 500 -e -X 0"),
+    (SEND_BW, "-n 500 -q 8 -e -b"),
+    (SEND_LAT, "-n 200 --use-srq"),
+    (SEND_BW, "-n 500 --use-srq -q 4 -R"),
+    (SEND_BW, "-n 1000 -m 256"),
+    (SEND_BW, "-n 1000 -r 1 -t 1"),
+    (SEND_BW, "-n 1000 -r 4096 -t 4096"),
+    (SEND_BW, "-n 333 -s 100001"),
+    (SEND_BW, "-n 10 -s 8388608"),
+    (SEND_BW, "-n 800 -l 8 --recv_post_list=8 -q 2"),
+    (SEND_BW, "-n 1000 -Q 128"),
+    (SEND_BW, "-n 500 -s 16 --inline_recv=32"),
+    (SEND_LAT, "-n 200 -U"),
+    (SEND_LAT, "-n 20 -c UC -s 100000"),
+    (WRITE_BW, "-n 5"),
+    (WRITE_BW, "-n 1023 -s 1"),
+    (WRITE_BW, "-n 1001 -s 3 -t 1"),
+    (WRITE_BW, "-n 2000 -t 8192"),
+    (WRITE_BW, "-n 500 -Q 1 --report_gbits"),
+    (WRITE_BW, "-n 500 -N --perform_warm_up"),
+    (WRITE_BW, "-n 100 -q 4 --mr_per_qp -u 20 -S 3"),
+    (WRITE_BW, "-n 500 -z"),
+    (WRITE_BW, "-n 500 -R -T 32"),
+    (WRITE_BW, "-n 500 --tclass=32 --ipv6"),
+    (WRITE_BW, "-n 20 -q 100 -s 1024"),
+    (WRITE_BW, "-n 20 -q 32 -s 1024 -R"),
+    (
+        WRITE_BW,
+        "-n 500 -s 1024 --rate_limit=1 --rate_limit_type=SW",
+    ),
+    (READ_BW, "-n 500 -o 1"),
+    (READ_BW, "-n 500 -o 16 -l 4"),
+    (READ_LAT, "-n 200 -o 4"),
+];
+
+/// All rows, whichever of them fail.
+fn whole_matrix(test: &str, place: Place) {
+    let Some(scene) = scene(test, place) else {
+        return;
+    };
+    let all = [CONNECTED, DATAGRAMS, OPTIONS, MATRIX]
+        .into_iter()
+        .flatten();
+    let rows = all.map(|row| (*row, "")).chain(
+        CONNECTED
+            .iter()
+            .flat_map(|row| [(*row, "-R"), (*row, "-x 1")]),
+    );
+    let failed: Vec<_> = rows
+        .filter(|(row, more)| {
+            let row = || run_row(&scene, more, alone(*row));
+            catch_unwind(AssertUnwindSafe(row)).is_err()
+        })
+        .map(|((program, options), more)| format!("{:?} {options} {more}", program.ends[0]))
+        .collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+#[ignore = "long: only with --soak"]
+fn soak_the_whole_matrix_on_this_host() {
+    whole_matrix("soak_perftest_here", Place::Here);
+}
+
+#[test]
+#[ignore = "long: only with --soak"]
+fn soak_the_whole_matrix_with_nothing_but_loopback() {
+    whole_matrix("soak_perftest_loopback", Place::Loopback);
+}
+
+#[test]
+#[ignore = "long: only with --soak"]
+fn soak_the_whole_matrix_between_two_hosts() {
+    whole_matrix("soak_perftest_apart", Place::Apart);
 }
 
 /// One row again and again.

@@ -5,14 +5,15 @@ use std::io::{Read, Seek};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use dgiwarp_conform::siw::{GUEST_IP, HOST_IP, Vm};
-use xtask::lab::is_listening;
-
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use xtask::lab::is_listening;
 
-use super::LIMIT;
+/// Two ends that poll have to share the guest's slow cores with this machine's.
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// Two ends of a program: their command lines, in which `{peer}` is the server's address and `{port}` a port, and what each
 /// one's output must have so many times.
@@ -157,7 +158,7 @@ fn siw_connects(vm: &Vm, row: &Row, persona: &str) -> Result<(), Early> {
         if server.child.try_wait().unwrap().is_some() {
             panic!("{:?}", outcome(server));
         }
-        xtask::clock::pause(core::time::Duration::from_millis(5));
+        xtask::clock::pause(Duration::from_millis(5));
     }
     let client = vm.run(&line(row.client), LIMIT).unwrap();
     if client.stderr.contains(EARLY) {
