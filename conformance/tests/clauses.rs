@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use dgiwarp_conform::cases;
+use dgiwarp_conform::cases::{self, Needs};
 use dgiwarp_conform::clauses::{By, Case, Clauses, Keyword, Reason};
 
 static CLAUSES: LazyLock<Clauses> =
@@ -172,4 +172,25 @@ fn named_cases_exist_or_are_planned() {
     assert!(nowhere.is_empty(), "neither there nor planned: {nowhere:?}");
     let unused: Vec<_> = planned.difference(&named).collect();
     assert!(unused.is_empty(), "planned for no rule: {unused:?}");
+}
+
+#[test]
+fn by_is_what_the_cases_need() {
+    let cases = cases::all();
+    let needs = |name: &str| cases.iter().find(|case| case.id == name).map(|c| c.needs);
+    let mut wrong = Vec::new();
+    for rule in &CLAUSES.rules {
+        let needs: Vec<_> = rule.cases().map(|Case(name)| needs(name)).collect();
+        let port = needs.contains(&Some(Needs::Port));
+        let agents = needs.iter().all(|need| *need == Some(Needs::Agent));
+        let fits = match rule.by {
+            By::Wire => !agents,
+            By::Agent => !port,
+            By::Unit | By::No => true,
+        };
+        if !fits {
+            wrong.push(format!("{} ({})", rule.id, rule.by.word()));
+        }
+    }
+    assert_none("rows whose cases are of the other kind", &wrong);
 }

@@ -1,6 +1,5 @@
 //! `dgiwarp-conform clauses`: the rules of the RFCs and how they are tested.
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -8,7 +7,7 @@ use clap::Args as ClapArgs;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::shares::{self, BAR, Line, Now, Shares};
+use super::shares::{self, BAR, Line, Now, Registry, Shares};
 use super::{Clause, Clauses, TableError};
 
 /// Print how the rules of the RFCs are tested.
@@ -98,7 +97,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Error> {
     if let Some(unknown) = args.rfc.iter().find(|rfc| !known.contains(rfc)) {
         return Err(Error::UnknownRfc(*unknown));
     }
-    let planned: BTreeSet<_> = clauses.planned.iter().map(|p| p.case.as_str()).collect();
+    let registry = Registry::of_all();
     let mut lines = shares::lines(&clauses);
     if !args.rfc.is_empty() {
         lines.retain(|line| line.rfc.is_some_and(|rfc| args.rfc.contains(&rfc)));
@@ -106,13 +105,13 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Error> {
     let asked = |clause: &&Clause| {
         (args.rfc.is_empty() || args.rfc.contains(&clause.id.rfc))
             && (args.case.is_empty() || clause.cases().any(|named| args.case.contains(&named.0)))
-            && (!args.untested || !matches!(shares::now(clause, &planned), Now::Wire | Now::Agent))
+            && (!args.untested || !matches!(registry.now(clause), Now::Wire | Now::Agent))
     };
     let rules: Vec<_> = clauses
         .rules
         .iter()
         .filter(asked)
-        .map(|clause| rule(clause, shares::now(clause, &planned)))
+        .map(|clause| rule(clause, registry.now(clause)))
         .collect();
     if args.json {
         let document = Document {
