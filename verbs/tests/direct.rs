@@ -126,20 +126,35 @@ fn a_program_for_hardware_uses_what_is_there() {
     run(Place::Here, "standard_api", &program, ends);
 }
 
-#[test]
-fn every_function_answers_as_the_header_says() {
-    let Some((_directory, program)) = linked("direct", include_str!("c/direct.c")) else {
+/// Runs a program of `tests/c` with the index of each of the host's addresses.
+fn for_each_gid(name: &str, source: &str, environment: &[(&str, &str)]) {
+    let Some((_directory, program)) = linked(name, source) else {
         return;
     };
     let mut gids = GidTable::new();
     gids.update(host_gids().unwrap());
     for (index, _) in gids.iter() {
         let mut command = Command::new("timeout");
-        let output = succeed(command.arg("60").arg(&program).arg(index.to_string()));
+        command.arg("120").arg(&program).arg(index.to_string());
+        let output = succeed(command.envs(environment.iter().copied()));
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         let said = (text(&output.stdout), text(&output.stderr));
         assert_eq!(said, ("ok\n".into(), String::new()));
     }
+}
+
+#[test]
+fn every_function_answers_as_the_header_says() {
+    for_each_gid("direct", include_str!("c/direct.c"), &[]);
+}
+
+#[test]
+fn records_close_when_the_queue_pair_wants_it() {
+    let lossy = [
+        ("DGIWARP_FAULT", "drop=0.5,seed=1"),
+        ("DGIWARP_MTU", "1500"),
+    ];
+    for_each_gid("loss", include_str!("c/loss.c"), &lossy);
 }
 
 #[test]
