@@ -157,6 +157,13 @@ impl Peer {
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 
+    /// The longest segment that TCP sends here, in octets, options left out. The device's is the same on most paths.
+    #[must_use]
+    pub fn segment_size(&self) -> Option<u16> {
+        let size = SockRef::from(&self.stream).tcp_mss().ok()?;
+        u16::try_from(size).ok()
+    }
+
     /// Octets with the receive buffer this large, so that the device meets a small window.
     pub fn small_window(&self, octets: usize) {
         // The system takes the nearest size that it can do.

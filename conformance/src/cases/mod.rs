@@ -5,8 +5,10 @@ mod enhanced;
 mod extensions;
 mod framing;
 mod initiator;
+mod order;
 mod rdmap;
 mod reads;
+mod sent;
 mod startup;
 mod tagged;
 mod untagged;
@@ -142,6 +144,8 @@ pub fn all() -> Vec<Case> {
         reads::CASES,
         extensions::CASES,
         initiator::CASES,
+        order::CASES,
+        sent::CASES,
     ]
     .concat()
 }
