@@ -20,6 +20,9 @@ pub(crate) const DEFAULT_RECEIVE_BUFFER: u64 = 4 << 20;
 /// The largest share of datagrams that can be dropped on purpose.
 const MAX_LOSS: f64 = 0.5;
 
+/// The longest message for `programs`.
+const MAX_PROGRAM_SIZE: u64 = 64 << 10;
+
 /// What help and manual page say besides the options.
 pub(crate) const PROGRAM: Program = Program {
     examples: &[
@@ -84,6 +87,23 @@ pub(crate) const PROGRAM: Program = Program {
                 },
             ],
         ),
+        (
+            "programs",
+            &[
+                Example {
+                    line: "dgiwarp-perf programs",
+                    about: "ib_write_lat, ib_send_lat with and without -e, and ib_read_lat, beside raw TCP that spins and that sleeps.",
+                },
+                Example {
+                    line: "dgiwarp-perf programs --size 4K --rounds 15",
+                    about: "Longer messages, and steadier medians.",
+                },
+                Example {
+                    line: "dgiwarp-perf programs --json - --pin 2,3",
+                    about: "Results for other programs, from two CPUs that nobody else uses.",
+                },
+            ],
+        ),
     ],
     sections: &[
         (
@@ -120,6 +140,8 @@ pub(crate) enum Command {
     Server(ServerArgs),
     /// Measure against a server
     Client(Box<ClientArgs>),
+    /// Latency of perftest's own programs under dgiwarp-run, in turns with raw TCP
+    Programs(ProgramsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -133,6 +155,29 @@ pub(crate) struct ServerArgs {
     /// Serve one client and end with the parent process
     #[arg(long, hide = true)]
     pub(crate) child: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProgramsArgs {
+    /// Octets of a message
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_program_size)]
+    pub(crate) size: u64,
+    /// Rounds; raw TCP and each program run once in each
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Messages of each run
+    #[arg(long, value_name = "N", default_value_t = 20_000,
+          value_parser = clap::value_parser!(u32).range(5..=10_000_000))]
+    pub(crate) iters: u32,
+    /// CPUs of client and server, or none [default: the first two allowed ones]
+    #[arg(long, value_name = "A,B|none", value_parser = parse_pin)]
+    pub(crate) pin: Option<PinPair>,
+    /// The program that puts others on dgiwarp [default: dgiwarp-run beside this program, else in PATH]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) runner: Option<PathBuf>,
+    /// Write the results as one JSON document (- = standard output, and nothing else there)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -284,6 +329,15 @@ fn parse_size(text: &str) -> Result<u64, String> {
         Some(bytes) if (1..=MAX_SIZE).contains(&bytes) => Ok(bytes),
         _ => Err("expected 1 to 1G bytes, such as 64, 4K or 1M".to_owned()),
     }
+}
+
+/// What every program takes in one direction without an answer, and raw TCP in one go.
+fn parse_program_size(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bytes > MAX_PROGRAM_SIZE {
+        return Err("expected at most 64K bytes".to_owned());
+    }
+    Ok(bytes)
 }
 
 fn parse_sizes(text: &str) -> Result<Sizes, String> {

@@ -5,7 +5,7 @@
 //! `client` measure between two machines. The client decides everything: it sends the server one
 //! request per step over a control connection ([`control`]), opens an endpoint on both sides
 //! ([`endpoint`]), and runs the rounds of each group of rows in turns ([`run`]). What exists is
-//! in one table ([`catalog`]); what a run measures is a [`plan`].
+//! in one table ([`catalog`]); what a run measures is a [`plan`]. [`programs`] measures other people's programs.
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,7 @@ mod members;
 mod ours;
 mod pattern;
 mod plan;
+mod programs;
 mod progress;
 mod raw;
 mod report;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         }
         Some(Command::Server(server)) => serve(&server),
         Some(Command::Client(client)) => session::remote(&client),
+        Some(Command::Programs(args)) => programs::run(&args),
         None => session::local(&cli.run),
     };
     match outcome {

@@ -2,7 +2,7 @@
 //! one after the other, and the reports.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -239,17 +239,7 @@ fn execute(
 
 fn write_reports(args: &RunArgs, html_default: Option<&Path>, report: &Report) -> Result<()> {
     if let Some(path) = &args.json {
-        let text = json::document(report).map_err(|error| PerfError::Io {
-            what: "write JSON",
-            source: error.into(),
-        })?;
-        if args.json_on_stdout() {
-            std::io::stdout()
-                .write_all(text.as_bytes())
-                .during("write to standard output")?;
-        } else {
-            fs::write(path, text).during("write the JSON file")?;
-        }
+        json::write(&json::document(report), path)?;
     }
     if let Some(path) = args.html.as_deref().or(html_default) {
         fs::write(path, html::document(report)).during("write the HTML report")?;

@@ -1,7 +1,12 @@
 //! The JSON document, schema 1.
 
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
 use serde::Serialize;
 
+use crate::error::{IoContext, PerfError, Result};
 use crate::host::Host;
 use crate::report::{Report, Row};
 
@@ -16,17 +21,30 @@ struct Document<'a> {
     rows: &'a [Row],
 }
 
-/// The report as one JSON document that ends with a line end.
-pub(crate) fn document(report: &Report) -> Result<String, serde_json::Error> {
-    let document = Document {
+/// The report as one JSON document.
+pub(crate) fn document(report: &Report) -> impl Serialize {
+    Document {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
         host: &report.host,
         rows: &report.rows,
-    };
-    let mut text = serde_json::to_string_pretty(&document)?;
-    text.push('\n');
-    Ok(text)
+    }
+}
+
+/// Writes a document to a file, or to standard output for `-`.
+pub(crate) fn write<T: Serialize>(document: &T, path: &Path) -> Result<()> {
+    let text = serde_json::to_string_pretty(document).map_err(|error| PerfError::Io {
+        what: "write JSON",
+        source: error.into(),
+    })?;
+    let text = text + "\n";
+    if path.as_os_str() == "-" {
+        std::io::stdout()
+            .write_all(text.as_bytes())
+            .during("write to standard output")
+    } else {
+        fs::write(path, text).during("write the JSON file")
+    }
 }
 
 #[cfg(test)]
@@ -44,7 +62,7 @@ mod tests {
             rows: vec![Row::new(subject, Mode::Bw, 1024)],
             notes: Vec::new(),
         };
-        let value: Value = serde_json::from_str(&document(&report).unwrap()).unwrap();
+        let value: Value = serde_json::to_value(document(&report)).unwrap();
         assert_eq!(value["schema"], 1);
         let keys = |value: &Value| -> Vec<String> {
             let mut keys: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
