@@ -199,8 +199,13 @@ impl ChannelShared {
     }
 
     pub(crate) fn tell(&self, cq: u64) {
-        self.pending.lock().push_back(cq);
-        let _ = self.event.write(1);
+        let mut pending = self.pending.lock();
+        // Under the lock, so that it is readable exactly while something is pending: else a thread that takes this one in between leaves it
+        // readable for nothing, and who sleeps on it spins.
+        if pending.is_empty() {
+            let _ = self.event.write(1);
+        }
+        pending.push_back(cq);
     }
 
     fn take(&self) -> Option<u64> {

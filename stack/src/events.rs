@@ -32,7 +32,8 @@ pub enum AsyncEvent {
         /// The queue, as its `id` tells.
         srq: u64,
     },
-    /// A completion found its queue full and was lost; the queue takes no more.
+    /// A completion found its queue full and was lost; the queue takes no more. Its queue pairs end, each with
+    /// [`QpFatal`](Self::QpFatal); others do not suffer.
     CqOverrun {
         /// The queue, as [`Cq::id`](crate::Cq::id) tells.
         cq: u64,
@@ -47,7 +48,7 @@ pub enum AsyncEvent {
         /// The QP.
         qpn: u32,
     },
-    /// A connection was so damaged that it is over.
+    /// A connection was so damaged that it is over, or completions of a QP of any transport were lost.
     QpFatal {
         /// The QP.
         qpn: u32,

@@ -354,6 +354,12 @@ impl UcQp {
         self.qp.flush();
     }
 
+    /// As [`UdQp::has_failed`].
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.qp.has_failed()
+    }
+
     /// Makes the queue pair what it was when it was new, as [`UdQp::reset`]: without a peer.
     pub fn reset(&self) {
         *self.connected.write() = None;

@@ -389,6 +389,13 @@ impl UdQp {
         });
     }
 
+    /// Whether a completion of it found its queue full: it was flushed then, and is in error until it is reset
+    /// ([`AsyncEvent::QpFatal`](crate::AsyncEvent::QpFatal)).
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.shared.has_failed()
+    }
+
     /// Makes the queue pair what it was when it was new (`ibv_modify_qp(3)` to reset): what is posted is forgotten without completions, but for receives
     /// that queue pairs share, completions that were not polled are gone, and so are records. It keeps its QPN, attributes, groups and
     /// counters. Peers see another source of messages.

@@ -131,9 +131,12 @@ impl Qp {
     }
 
     pub(crate) fn state(&self) -> QpState {
-        if let Transport::Rc(qp) = &self.qp
-            && qp.is_over()
-        {
+        let has_ended = match &self.qp {
+            Transport::Rc(qp) => qp.is_over(),
+            Transport::Ud(qp) => qp.has_failed(),
+            Transport::Uc(qp) => qp.has_failed(),
+        };
+        if has_ended {
             return QpState::Error;
         }
         QpState::from_code(self.state.load(Ordering::Acquire)).unwrap_or(QpState::Error)

@@ -105,6 +105,13 @@ fn events_tell_of_objects_and_are_acknowledged() {
 }
 
 #[test]
+fn eight_threads_share_queues_and_nothing_is_lost_doubled_or_overtaken() {
+    if let Some(program) = compiled("threads", include_str!("c/threads.c")) {
+        runs(&program, &["0".into()]);
+    }
+}
+
+#[test]
 fn children_let_go_of_what_is_their_parents() {
     for_each_gid("fork", include_str!("c/fork.c"));
 }

@@ -67,6 +67,8 @@ pub(crate) struct Background {
     departures: Arc<Departures>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
+    /// A completion queue lost a completion, and its queue pairs do not know.
+    overruns: AtomicBool,
     next_id: AtomicU64,
     /// When the thread will look next, in nanoseconds of the driver's clock.
     next_look: AtomicU64,
@@ -112,6 +114,7 @@ impl Background {
             departures,
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
+            overruns: AtomicBool::new(false),
             next_id: AtomicU64::new(0),
             next_look: AtomicU64::new(0),
             spinning_allowed: cores > 1,
@@ -275,6 +278,12 @@ impl Background {
         self.wake.as_fd().try_clone_to_owned()
     }
 
+    /// A completion queue lost a completion: its queue pairs end, which whoever holds one of them now cannot see to.
+    pub(crate) fn end_overrun(&self) {
+        self.overruns.store(true, Ordering::Release);
+        self.wake();
+    }
+
     /// Makes the thread look now.
     pub(crate) fn wake(&self) {
         let _ = self.wake.write(1);
@@ -358,6 +367,9 @@ impl Background {
             }
             for connections in self.live_connections() {
                 connections.progress();
+            }
+            if self.overruns.swap(false, Ordering::AcqRel) {
+                queues.iter().for_each(|cq| cq.fail_overrun());
             }
             for cq in &queues {
                 if writable || cq.has_unsent() {

@@ -313,6 +313,7 @@ impl CqShared {
             Pushed::Overrun => {
                 let event = AsyncEvent::CqOverrun { cq: self.id };
                 self.background.events().raise(event);
+                self.background.end_overrun();
             }
             Pushed::NoSlot => return false,
         }
@@ -320,6 +321,24 @@ impl CqShared {
             let _ = self.wake.write(1);
         }
         true
+    }
+
+    /// Whether a completion was lost.
+    pub(crate) fn is_overrun(&self) -> bool {
+        self.ring.lock().is_overrun()
+    }
+
+    /// Ends those of the members whose completions are lost, here or in their queue of sends.
+    pub(crate) fn fail_overrun(&self) {
+        let members = self.members.read();
+        let live: Vec<_> = members
+            .iter()
+            .filter_map(|(_, member)| member.qp.upgrade())
+            .collect();
+        drop(members);
+        for qp in live {
+            qp.fail_overrun();
+        }
     }
 
     pub(crate) fn arm(&self, solicited_only: bool) {

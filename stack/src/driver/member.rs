@@ -105,6 +105,14 @@ impl Qp {
         }
     }
 
+    /// Ends the QP if its completions are lost.
+    pub(super) fn fail_overrun(&self) {
+        match self {
+            Self::Ud(qp) => qp.fail_overrun(),
+            Self::Rc(qp) => qp.fail_overrun(),
+        }
+    }
+
     /// Runs timers that are due and returns when the next one is.
     pub(super) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
         match self {

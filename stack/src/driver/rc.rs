@@ -116,6 +116,8 @@ pub(crate) struct RcShared {
     over: AtomicBool,
     /// A connection is there, or on its way.
     claimed: AtomicBool,
+    /// It ended because completions of it were lost.
+    failed: AtomicBool,
     /// How often the QP was reset.
     life: AtomicU32,
     /// The place of the socket to come.
@@ -170,6 +172,7 @@ impl RcShared {
             open: AtomicBool::new(false),
             over: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             life: AtomicU32::new(0),
             place: Mutex::new(None),
         })

@@ -29,7 +29,7 @@ use crate::engine::mr::MrTable;
 use crate::engine::queue::{RecvQueue, Tables};
 use crate::engine::ud::{Arrival, Random, SendWqe, Transmitted, UdEngine};
 use crate::statistics::Counts;
-use crate::{Config, Error, ErrorEntry, ErrorReason, PostError, QpCounters};
+use crate::{AsyncEvent, Config, Error, ErrorEntry, ErrorReason, PostError, QpCounters};
 use sink::SocketSink;
 
 /// Trains that one turn sends before others get theirs.
@@ -73,6 +73,8 @@ pub(crate) struct UdShared {
     closed: AtomicBool,
     /// A thread is taking the QP out of service, and sends what it still can.
     closing: AtomicBool,
+    /// Completions of it were lost.
+    failed: AtomicBool,
 }
 
 /// What a QP is made of.
@@ -127,6 +129,7 @@ impl UdShared {
             blocked: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
         });
         let member = this.recv_cq.attach(&Qp::Ud(Arc::clone(&this)));
         let registered =
@@ -562,6 +565,32 @@ impl UdShared {
         }
     }
 
+    /// Flushes the QP if completions of it are lost, and says so once.
+    pub(crate) fn fail_overrun(&self) {
+        let lost = self.send_cq.is_overrun() || self.recv_cq.is_overrun();
+        if !lost || self.failed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.run(|inner| {
+            // Whoever destroys the QP has no use for events of it.
+            if self.closing.load(Ordering::Acquire) {
+                return;
+            }
+            inner.engine.flush(self.tables(), &mut self.completions());
+            let qpn = inner.engine.qpn().into();
+            let events = self.recv_cq.background().events();
+            events.raise(AsyncEvent::QpFatal { qpn });
+            if self.recv_queue.is_shared() {
+                events.raise(AsyncEvent::LastWqeReached { qpn });
+            }
+        });
+    }
+
+    /// Whether completions of it were lost, so that it is in error until it is reset.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
     /// Makes the QP what it was when it was new: what was posted is forgotten without completions. It stays in its groups.
     pub(crate) fn reset(&self, qpn: u32, random: Random) {
         self.run(|inner| {
@@ -573,6 +602,7 @@ impl UdShared {
             inner.sockets.forget_peers();
             inner.answer_after = None;
             self.unsent.store(false, Ordering::Release);
+            self.failed.store(false, Ordering::Release);
         });
         if let Some(member) = self.member.get() {
             self.recv_cq.cool(*member);

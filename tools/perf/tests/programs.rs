@@ -21,7 +21,7 @@ fn every_program_has_a_figure_and_a_ratio() {
         );
     }
     let output = Command::new(PERF)
-        .args(["programs", "--rounds", "2", "--iters", "50", "--json", "-"])
+        .args(["programs", "--rounds", "1", "--iters", "50", "--json", "-"])
         .output()
         .unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);

@@ -164,6 +164,14 @@ static void access_errors(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
+static enum ibv_qp_state state_of(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
+	return attr.qp_state;
+}
+
 static void overrun(void)
 {
 	struct ibv_cq *usual = cq, *small = ibv_create_cq(context, 1, NULL, NULL, 0);
@@ -178,12 +186,47 @@ static void overrun(void)
 	struct ibv_send_wr wr = { .wr_id = 3, .opcode = IBV_WR_SEND, .wr.ud = { ah, 9, QKEY } }, *bad;
 	for (int i = 0; i < 3; i++)
 		CHECK(ibv_post_send(qp, &wr, &bad) == 0);
-	struct ibv_async_event event = next_event(IBV_EVENT_CQ_ERR);
-	CHECK(event.element.cq == small);
+	struct ibv_async_event event = next_event(IBV_EVENT_CQ_ERR), fatal = next_event(IBV_EVENT_QP_FATAL);
+	CHECK(event.element.cq == small && fatal.element.qp == qp && state_of(qp) == IBV_QPS_ERR);
+	ibv_ack_async_event(&fatal);
 	/* The others do not suffer. */
-	CHECK(ibv_post_send(other, &wr, &bad) == 0);
+	CHECK(state_of(other) == IBV_QPS_RTS && ibv_post_send(other, &wr, &bad) == 0);
 	success(cq, 3, IBV_WC_SEND);
+	CHECK(readable(0) == 0);
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(other) == 0 && ibv_destroy_ah(ah) == 0);
+	destroyed_late((int (*)(void *))ibv_destroy_cq, small, event);
+	drain();
+}
+
+/* Completions of sends are lost, and the queue pair receives elsewhere. Another one of the same queue for receives goes on. */
+static void overrun_of_sends(void)
+{
+	struct ibv_cq *small = ibv_create_cq(context, 1, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = {
+		.send_cq = small, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp *qp = ibv_create_qp(pd, &init), *peer = make_qp(IBV_QPT_RC, NULL);
+	struct ibv_qp *one = make_qp(IBV_QPT_RC, NULL), *two = make_qp(IBV_QPT_RC, NULL);
+	CHECK(qp);
+	connect_to(qp, peer);
+	connect_to(peer, qp);
+	connect_to(one, two);
+	connect_to(two, one);
+	struct ibv_sge sge = { (uintptr_t)memory, 16, mr->lkey };
+	struct ibv_send_wr wr = {
+		.wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+		.wr.rdma = { (uintptr_t)memory + HALF, mr->rkey },
+	}, *bad;
+	for (int i = 0; i < 3; i++)
+		CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	struct ibv_async_event event = next_event(IBV_EVENT_CQ_ERR), fatal = next_event(IBV_EVENT_QP_FATAL);
+	CHECK(event.element.cq == small && fatal.element.qp == qp && state_of(qp) == IBV_QPS_ERR);
+	ibv_ack_async_event(&fatal);
+	CHECK(ibv_post_send(one, &wr, &bad) == 0);
+	success(cq, 7, IBV_WC_RDMA_WRITE);
+	CHECK(state_of(one) == IBV_QPS_RTS && readable(0) == 0);
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(peer) == 0 && ibv_destroy_qp(one) == 0 && ibv_destroy_qp(two) == 0);
 	destroyed_late((int (*)(void *))ibv_destroy_cq, small, event);
 	drain();
 }
@@ -244,6 +287,7 @@ int main(int argc, char **argv)
 	limits();
 	access_errors();
 	overrun();
+	overrun_of_sends();
 	waiting();
 	CHECK(ibv_destroy_cq(cq) == 0 && ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
 	puts("ok");

@@ -15,7 +15,7 @@ use super::super::way_down::FLUSH_FOR;
 use super::{Link, RcInner, RcShared};
 use crate::engine::cq::Unheard;
 use crate::engine::rc::{self, RcEnd, Taken};
-use crate::{ConnectionEvent, WcStatus};
+use crate::{AsyncEvent, ConnectionEvent, WcStatus};
 
 /// How long a peer of our own kind has to say that it has placed what left before we close.
 const PLACED_FOR: Duration = Duration::from_millis(200);
@@ -90,6 +90,9 @@ impl RcShared {
     pub(crate) fn flush(&self) {
         self.open();
         self.run(|inner| {
+            if inner.closed {
+                return;
+            }
             let Some(link) = &mut inner.link else {
                 self.give_up_locked(inner, WcStatus::Flushed);
                 return;
@@ -99,6 +102,22 @@ impl RcShared {
             // An engine that was over before has flushed what was posted then.
             rc::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
             self.wind_down(inner);
+        });
+    }
+
+    /// Puts the QP into its error state if completions of it are lost, and says so once.
+    pub(crate) fn fail_overrun(&self) {
+        let lost = self.send_cq.is_overrun() || self.recv_cq.is_overrun();
+        if !lost || self.failed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.flush();
+        // Whoever destroys the QP has no use for events of it.
+        self.run(|inner| {
+            if !inner.closed {
+                let events = self.background().events();
+                events.raise(AsyncEvent::QpFatal { qpn: self.qpn });
+            }
         });
     }
 
@@ -196,6 +215,7 @@ impl RcShared {
                 &self.refuses_immediates,
                 &self.owing,
                 &self.over,
+                &self.failed,
             ] {
                 flag.store(false, Ordering::Release);
             }

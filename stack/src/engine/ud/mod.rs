@@ -352,6 +352,10 @@ impl UdEngine {
         self.receiver.set_qkey(qkey);
     }
 
+    pub(crate) fn qpn(&self) -> u16 {
+        self.config.qpn
+    }
+
     pub(crate) fn qkey(&self) -> u32 {
         self.config.qkey
     }
