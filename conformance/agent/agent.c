@@ -326,9 +326,22 @@ static int next_event(struct connection *c, int64_t wait_ms, int *status)
 
 /* ---- operations ---- */
 
+static int new_listener(void)
+{
+	struct sockaddr_storage any = address;
+	return rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) ||
+	       rdma_bind_addr(listener, (struct sockaddr *)&any);
+}
+
+/* Listens, each time at another port: a device may have lost its listener. */
 static int op_listen(void)
 {
+	static int listens;
 	errno = 0;
+	/* The old one stays: there are devices that do not survive the destruction of a listener that they have lost. */
+	if (listens && new_listener())
+		return refuse("rdma_bind_addr");
+	listens = 1;
 	if (rdma_listen(listener, 64))
 		return refuse("rdma_listen");
 	say("{\"ok\": 1, \"port\": %d", ntohs(rdma_get_src_port(listener)));
@@ -744,13 +757,10 @@ static void fail(const char *what)
 
 static void set_up_device(void)
 {
-	struct sockaddr_storage any = address;
 	channel = rdma_create_event_channel();
 	if (!channel || fcntl(channel->fd, F_SETFL, O_NONBLOCK))
 		fail("rdma_create_event_channel");
-	if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP))
-		fail("rdma_create_id");
-	if (rdma_bind_addr(listener, (struct sockaddr *)&any))
+	if (new_listener())
 		fail("rdma_bind_addr");
 	if (!listener->verbs) {
 		fprintf(stderr, "no device has this address\n");

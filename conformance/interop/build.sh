@@ -170,6 +170,10 @@ copy_programs() { # TREE
     cp "$HERE/guest/siw-ops.c" "$SYS/tmp/"
     in_sys gcc -O1 -Wall -Werror -o /initramfs.d/usr/bin/siw-ops /tmp/siw-ops.c -lrdmacm -libverbs
     bins+=(/initramfs.d/usr/bin/siw-ops)
+    # The conformance tester's agent, as its users compile it.
+    cp "$HERE/../agent/agent.c" "$SYS/tmp/"
+    in_sys gcc -O1 -Wall -Werror -o /initramfs.d/usr/bin/conform-agent /tmp/agent.c -lrdmacm -libverbs
+    bins+=(/initramfs.d/usr/bin/conform-agent)
     for b in modprobe insmod rmmod lsmod modinfo; do
         ln -sf ../bin/kmod "$t/usr/sbin/$b"
         rm -f "$t/usr/bin/$b"
@@ -210,7 +214,7 @@ copy_modules() { # TREE: the closure of GUEST_MODULES, and both builds of siw
 
 build_initramfs() { # again whenever one of our files changes
     local self t=$SYS/initramfs.d # inside the sysroot, for its depmod
-    self=$(cat "$HERE/build.sh" "$HERE"/guest/* | sha256sum)
+    self=$(cat "$HERE/build.sh" "$HERE"/guest/* "$HERE/../agent/agent.c" | sha256sum)
     [ -e "$K/initramfs.cpio" ] && [ "$(cat "$K/initramfs.for" 2>/dev/null)" = "$self" ] && return 0
     log "building the initramfs"
     rm -rf "$t"

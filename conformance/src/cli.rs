@@ -253,7 +253,7 @@ fn run(args: &RunArgs) -> Result<ExitCode, Failed> {
         .transpose()
         .map_err(usage)?;
     let (agent, target) = meet(args)?;
-    let plan = Plan {
+    let mut plan = Plan {
         settings: Settings {
             target,
             revision: args.revision,
@@ -276,7 +276,7 @@ fn run(args: &RunArgs) -> Result<ExitCode, Failed> {
     let of = run::selected(&plan).len();
     let terminal = std::io::stderr().is_terminal();
     let mut number = 0;
-    let all = run::run(&plan, agent, &mut |done| {
+    let all = run::run(&mut plan, agent, &mut |done| {
         number += 1;
         if terminal {
             eprintln!("[{number}/{of}] {}", report::line(done));

@@ -398,6 +398,7 @@ impl Peer {
     }
 }
 
+/// Whether it answers the question. Octets in it are another case's affair.
 fn is_echo(came: &Came, number: u32) -> bool {
     use crate::wire::ddp::Place;
     let place = Place::Tagged {
@@ -405,5 +406,5 @@ fn is_echo(came: &Came, number: u32) -> bool {
         to: u64::from(number),
     };
     matches!(came, Came::Segment(segment, _)
-        if segment.opcode() == opcode::READ_RESPONSE && segment.place == place && segment.payload.is_empty())
+        if segment.opcode() == opcode::READ_RESPONSE && segment.place == place)
 }

@@ -83,13 +83,15 @@ pub struct Done {
     pub recorder: Recorder,
     /// How long it took.
     pub took: Duration,
+    /// Whether the device took no good connection afterwards.
+    pub dead: bool,
 }
 
 /// File descriptors that an agent may have more of than after its first case: libraries open some for good later on.
 const SPARE_DESCRIPTORS: u64 = 8;
 
-/// Runs the plan; `each` sees every case when it is done. Ends early if the device has gone.
-pub fn run(plan: &Plan, mut agent: Option<Agent>, each: &mut dyn FnMut(&Done)) -> Vec<Done> {
+/// Runs the plan; `each` sees every case when it is done. Ends early if the device has gone for good.
+pub fn run(plan: &mut Plan, mut agent: Option<Agent>, each: &mut dyn FnMut(&Done)) -> Vec<Done> {
     let mut all = Vec::new();
     let mut descriptors = None;
     for case in selected(plan) {
@@ -100,13 +102,22 @@ pub fn run(plan: &Plan, mut agent: Option<Agent>, each: &mut dyn FnMut(&Done)) -
         }
         done.took = clock::now() - started;
         each(&done);
-        let dead = done.outcome == Outcome::Dead;
+        let dead = done.dead;
         all.push(done);
-        if dead {
+        if dead && !revived(plan, agent.as_mut()) {
             break;
         }
     }
     all
+}
+
+/// Has the agent listen anew, for devices that lose a listener and nothing else; whether they serve again.
+fn revived(plan: &mut Plan, agent: Option<&mut Agent>) -> bool {
+    let Some(port) = agent.and_then(|agent| agent.listen().ok()) else {
+        return false;
+    };
+    plan.settings.target.set_port(port);
+    Bench::new(&plan.settings, None).open().is_ok()
 }
 
 /// The cases of a plan.
@@ -159,6 +170,7 @@ fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) ->
         trials,
         recorder,
         took: clock::now() - started,
+        dead: false,
     }
 }
 
@@ -197,9 +209,7 @@ fn afterwards(
     if let Some(agent) = agent
         && let Err(error) = look_for_leaks(plan, agent, descriptors, done)
     {
-        done.outcome = Outcome::Dead;
-        done.reason = format!("{} {error}", done.reason);
-        return;
+        return dead(plan, done, &error.to_string());
     }
     let until = clock::now() + plan.settings.patience.answer * 2;
     loop {
@@ -207,11 +217,7 @@ fn afterwards(
         match bench.open() {
             Ok(_) => return,
             Err(_) if clock::now() < until => clock::pause(plan.settings.patience.quiet),
-            Err(broken) => {
-                done.outcome = Outcome::Dead;
-                done.reason = format!("{} afterwards: {broken}", done.reason);
-                return;
-            }
+            Err(broken) => return dead(plan, done, &format!("afterwards: {broken}")),
         }
     }
 }
@@ -241,5 +247,20 @@ fn look_for_leaks(
             return Ok(());
         }
         clock::pause(plan.settings.patience.quiet);
+    }
+}
+
+/// The device takes no good connection any more; known devices may be known for it.
+fn dead(plan: &Plan, done: &mut Done, why: &str) {
+    let expected = plan
+        .profile
+        .as_ref()
+        .and_then(|p| p.expects(done.case.id, why));
+    done.dead = true;
+    done.outcome = Outcome::Dead;
+    done.reason = format!("{} {why}", done.reason);
+    if let Some(expected) = expected {
+        done.outcome = Outcome::ExpectedFail;
+        done.reason = format!("{}; expected: {}", done.reason, expected.why);
     }
 }

@@ -1,6 +1,7 @@
 //! C and K: CRCs, pads and Markers.
 
 use super::{Case, Family, case};
+use crate::agent::access;
 use crate::bench::{Bench, Broken};
 use crate::oracle::Outcome::{Accepted, Closed, GoesOn, Silence, Terminate};
 use crate::oracle::{Allowed, Came, allow, listing};
@@ -48,6 +49,14 @@ pub(super) const CASES: &[Case] = &[
         &[FRAME, CRC],
         c06,
     ),
+    case(
+        "C07",
+        F,
+        "a wrong CRC comes before whatever else is wrong",
+        &[ERRORS, CRC],
+        c07,
+    )
+    .should(),
     case(
         "K01",
         F,
@@ -166,25 +175,81 @@ fn c02(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn c03(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    let ulpdu = for_nobody(5);
-    // Two octets of length, 14 of header, 5 of payload, 3 of pad, 4 of CRC. The length becomes shorter: a longer one would have
-    // the device wait for more.
-    let places = [
-        ("length", 1, 1),
-        ("DDP control", 2, 0x01),
+    // A Write of nothing: two octets of length, 14 of header, 4 of CRC. What is flipped leaves a Write of nothing that nobody
+    // minds, so that the CRC is all that is wrong.
+    for (name, octet, bit) in [
         ("STag", 4, 0x80),
+        ("STag", 7, 1),
+        ("TO", 8, 0x40),
         ("TO", 15, 1),
-        ("payload", 18, 0x10),
-        ("pad", 22, 1),
-        ("CRC", 24, 1),
-        ("CRC", 27, 0x80),
-    ];
-    for (name, octet, bit) in places {
+        ("CRC", 16, 1),
+        ("CRC", 19, 0x80),
+    ] {
         let mut peer = bench.open()?;
+        let flip = Some((octet, bit));
+        peer.wrong(
+            &harmless(),
+            Wrong {
+                flip,
+                ..Wrong::default()
+            },
+        );
+        let reaction = peer.reaction();
+        bench.judge(
+            format!("bit {bit:#x} of octet {octet}: {name}"),
+            &peer,
+            &reaction,
+            WRONG_CRC,
+        );
+    }
+    if !bench.has_agent() {
+        return Ok(());
+    }
+    let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
+    let memory = bench.agent()?.register(64, rights, 0)?;
+    let ulpdu = Segment::tagged(opcode::WRITE, memory.stag, memory.to, b"octet").to_bytes();
+    for (name, octet, bit) in [
+        ("payload", 16, 0x10),
+        ("payload", 20, 1),
+        ("pad", 21, 1),
+        ("pad", 23, 0x80),
+    ] {
+        let mut peer = bench.open()?;
+        let flip = Some((octet, bit));
         peer.wrong(
             &ulpdu,
             Wrong {
-                flip: Some((octet, bit)),
+                flip,
+                ..Wrong::default()
+            },
+        );
+        let reaction = peer.reaction();
+        bench.judge(
+            format!("bit {bit:#x} of octet {octet}: {name}"),
+            &peer,
+            &reaction,
+            WRONG_CRC,
+        );
+    }
+    Ok(())
+}
+
+fn c07(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let ulpdu = for_nobody(5);
+    // The length becomes shorter: a longer one would have the device wait for more.
+    for (name, octet, bit) in [
+        ("length", 1, 1),
+        ("DDP's version", 2, 1),
+        ("opcode", 3, 8),
+        ("payload", 18, 0x10),
+        ("CRC", 24, 1),
+    ] {
+        let mut peer = bench.open()?;
+        let flip = Some((octet, bit));
+        peer.wrong(
+            &ulpdu,
+            Wrong {
+                flip,
                 ..Wrong::default()
             },
         );

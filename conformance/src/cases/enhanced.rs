@@ -101,7 +101,7 @@ fn e02(bench: &mut Bench<'_>) -> Result<(), Broken> {
         let frame = Startup::new(startup::REQUEST, C | S, 2, &vec![0; octets]);
         let mut peer = bench.tcp()?;
         let reaction = peer.ask(&frame);
-        let allowed = [allow(Closed, RULES)];
+        let allowed = [allow(Closed, RULES), allow(Rejected, RULES)];
         bench.judge(
             format!("S and {octets} octets of private data"),
             &peer,
@@ -276,6 +276,8 @@ fn e08(bench: &mut Bench<'_>) -> Result<(), Broken> {
         // Only what both have is an indication; a device that is left without one is no part of this case.
         let Some(name) = indicate(&mut peer, reply, true, depths) else {
             indicate(&mut peer, reply, false, depths);
+            // Whoever leaves before that was looked at is E15.
+            peer.first_echo(&mut Vec::new());
             continue;
         };
         let reaction = with_answer_to_rtr(&mut peer, name);

@@ -59,6 +59,16 @@ pub(super) const CASES: &[Case] = &[
         &[FRAME],
         m24,
     ),
+    Case {
+        may_crash: true,
+        ..responder(
+            "M25",
+            Family::Startup,
+            "a Reply with too much private data",
+            &[RULES],
+            m25,
+        )
+    },
     responder(
         "K20",
         Family::Crc,
@@ -293,18 +303,10 @@ fn m20(bench: &mut Bench<'_>) -> Result<(), Broken> {
 
 fn m21(bench: &mut Bench<'_>) -> Result<(), Broken> {
     type Change = fn(&mut Startup);
-    let rows: [(&str, Change); 5] = [
+    let rows: [(&str, Change); 3] = [
         ("the key of a Request", |frame| frame.key = startup::REQUEST),
         ("a wrong first octet", |frame| frame.key[0] ^= 0x20),
         ("a wrong last octet", |frame| frame.key[15] ^= 0x20),
-        ("PD_Length 513", |frame| {
-            frame.private_data.resize(513, 0);
-            frame.pd_length = 513;
-        }),
-        ("PD_Length 65535", |frame| {
-            frame.private_data.resize(65_535, 0);
-            frame.pd_length = 65_535;
-        }),
     ];
     for (name, change) in rows {
         let (mut peer, on, request) = called(bench)?;
@@ -320,12 +322,43 @@ fn m21(bench: &mut Bench<'_>) -> Result<(), Broken> {
     over(bench, "cut off by the end of the stream", &mut peer, on)
 }
 
+fn m25(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    for length in [513, 65_535] {
+        let (mut peer, on, request) = called(bench)?;
+        let mut frame = reply(&request);
+        frame.private_data.resize(length, 0);
+        frame.pd_length = u16::try_from(length).unwrap_or(u16::MAX);
+        peer.send(&frame.to_bytes());
+        over(bench, &format!("PD_Length {length}"), &mut peer, on)?;
+    }
+    Ok(())
+}
+
 /// Notes that the device closes, and that its program learns of no connection.
 fn over(bench: &mut Bench<'_>, what: &str, peer: &mut Peer, on: Connection) -> Result<(), Broken> {
     let mut reaction = Reaction::default();
-    let came = peer.next_fpdu();
-    reaction.came.push(came);
-    bench.judge(what, peer, &reaction, &[allow(Closed, RULES)]);
+    loop {
+        let came = peer.next_fpdu();
+        let more = matches!(came, Came::Segment(..) | Came::Short(_));
+        reaction.came.push(came);
+        if !more {
+            break;
+        }
+    }
+    // The error has a code, which may be told.
+    let allowed = [
+        allow(Closed, RULES),
+        allow(Terminate(2, 0, 4), "RFC 5044 §8"),
+    ];
+    bench.judge(what, peer, &reaction, &allowed);
+    bench.require(
+        format!("{what}: TCP"),
+        reaction.ended(),
+        &reaction,
+        "is closed",
+        RULES,
+        Some(peer),
+    );
     let event = event(bench, on)?;
     let told = event.is_some_and(|event| event != ESTABLISHED);
     bench.require(

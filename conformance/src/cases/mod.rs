@@ -122,6 +122,13 @@ const fn agent_case(
 }
 
 impl Case {
+    const fn may_crash(self) -> Self {
+        Self {
+            may_crash: true,
+            ..self
+        }
+    }
+
     const fn should(self) -> Self {
         Self {
             level: Level::Should,

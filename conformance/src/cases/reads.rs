@@ -162,7 +162,7 @@ fn r05(bench: &mut Bench<'_>) -> Result<(), Broken> {
 fn r20(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let memory = bench.agent()?.register(65_536, READABLE, FILL)?;
     let mut peer = bench.open()?;
-    for size in [1, 2, 3, 4, 1400, 1443, 4096, 65_536] {
+    for size in [1, 2, 3, 4, 1400, 1443, 4096, 65_536, 0] {
         peer.read_request(request(memory, size));
         let (holds, seen) = answered(&mut peer, size);
         bench.require(
