@@ -112,6 +112,13 @@ fn eight_threads_share_queues_and_nothing_is_lost_doubled_or_overtaken() {
 }
 
 #[test]
+fn a_message_costs_one_sleep() {
+    if let Some(program) = compiled("sleeps", include_str!("c/sleeps.c")) {
+        runs(&program, &["0".into()]);
+    }
+}
+
+#[test]
 fn children_let_go_of_what_is_their_parents() {
     for_each_gid("fork", include_str!("c/fork.c"));
 }
