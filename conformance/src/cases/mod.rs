@@ -8,6 +8,7 @@ mod initiator;
 mod order;
 mod rdmap;
 mod reads;
+mod rejection;
 mod sent;
 mod startup;
 mod tagged;
@@ -153,6 +154,7 @@ pub fn all() -> Vec<Case> {
         initiator::CASES,
         order::CASES,
         sent::CASES,
+        rejection::CASES,
     ]
     .concat()
 }
