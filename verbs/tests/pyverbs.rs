@@ -77,7 +77,6 @@ fn run(name: &str, files: &[&str]) {
     command
         .args(["120", RUN, PYTHON, "tests/run_tests.py", "-v"])
         .args(["--dev", "dgiwarp0", "--gid", "0"])
-        .env_remove("DGIWARP_TEST_SKIPS")
         .current_dir(&directory);
     for file in files {
         command.args(["-k", &format!("tests.test_{file}.*")]);

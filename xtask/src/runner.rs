@@ -359,7 +359,7 @@ mod tests {
                 "echo 'test result: x. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out; finished in 0s'"
             )
         };
-        let good = format!("echo 'c: no tun' >>$DGIWARP_TEST_SKIPS; {}", result(3, 0));
+        let good = format!("echo 'c: no tun' >>$XTASK_SKIPS; {}", result(3, 0));
         let bad = format!("echo 'test b ... FAILED'; {}; exit 101", result(1, 1));
         let soak = format!(
             "echo \"$*\" >{}; {}",

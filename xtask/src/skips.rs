@@ -1,7 +1,7 @@
 //! How a test that lacks something on this machine says so.
 //!
 //! A test decides at run time what it can do. One that must skip calls [`skip`] and returns; the line goes to standard
-//! error and, under `cargo xtask test`, to the file named by `DGIWARP_TEST_SKIPS`, from which the report is made.
+//! error and, under `cargo xtask test`, to the file named by `XTASK_SKIPS`, from which the report is made.
 //!
 //! ```
 //! # fn have_tun() -> bool { true }
@@ -17,12 +17,12 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 
 /// Names the file to which skipped tests append their line.
-pub const VARIABLE: &str = "DGIWARP_TEST_SKIPS";
+pub const VARIABLE: &str = "XTASK_SKIPS";
 
 /// Reports that the test `name` is skipped, and why.
 ///
 /// # Panics
-/// If the file of `DGIWARP_TEST_SKIPS` cannot be written: a skip that nobody sees would count as a pass.
+/// If the file of `XTASK_SKIPS` cannot be written: a skip that nobody sees would count as a pass.
 pub fn skip(name: &str, reason: &str) {
     let line = format!("{name}: {}", reason.replace('\n', " "));
     eprintln!("SKIP {line}");

@@ -192,7 +192,6 @@ fn start(vm: &Vm, line: &str, persona: &str) -> Ours {
         .args(line.split(' '))
         .env("LD_LIBRARY_PATH", libraries())
         .env("DGIWARP_PERSONA", persona)
-        .env_remove("DGIWARP_TEST_SKIPS")
         .stdin(Stdio::null())
         .stdout(stdout.try_clone().unwrap())
         .stderr(stdout.try_clone().unwrap());

@@ -96,10 +96,10 @@ pub(crate) fn resident() -> u64 {
     pages * 4096
 }
 
-/// Says on standard error, and in the file named by `DGIWARP_TEST_SKIPS`, that a test could not run.
+/// Says on standard error, and in the file named by `XTASK_SKIPS`, that a test could not run.
 pub(crate) fn skip(name: &str, reason: &str) {
     eprintln!("SKIP {name}: {reason}");
-    if let Some(path) = env::var_os("DGIWARP_TEST_SKIPS") {
+    if let Some(path) = env::var_os("XTASK_SKIPS") {
         let file = OpenOptions::new().create(true).append(true).open(path);
         writeln!(file.unwrap(), "{name}: {reason}").unwrap();
     }

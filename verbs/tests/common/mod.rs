@@ -15,10 +15,10 @@ use std::process::{Command, Output};
 /// The wrapper under test.
 pub(crate) const RUN: &str = env!("CARGO_BIN_EXE_dgiwarp-run");
 
-/// Says on standard error, and in the file named by `DGIWARP_TEST_SKIPS`, that a test could not run.
+/// Says on standard error, and in the file named by `XTASK_SKIPS`, that a test could not run.
 pub(crate) fn skip(name: &str, reason: &str) {
     eprintln!("SKIP {name}: {reason}");
-    if let Some(path) = std::env::var_os("DGIWARP_TEST_SKIPS") {
+    if let Some(path) = std::env::var_os("XTASK_SKIPS") {
         let mut file = OpenOptions::new()
             .create(true)
             .append(true)
@@ -112,8 +112,6 @@ pub(crate) fn compile(
 
 /// Runs a command to its end and expects success.
 pub(crate) fn succeed(command: &mut Command) -> Output {
-    // It is for this process; the library would warn about a variable that it does not know.
-    command.env_remove("DGIWARP_TEST_SKIPS");
     let output = command.output().unwrap();
     assert!(
         output.status.success(),
