@@ -1,5 +1,6 @@
 //! Frames as octets. Nothing here refuses to build what a protocol forbids: that is what a tester sends.
 
+pub mod datagram;
 pub mod ddp;
 pub mod framing;
 pub mod startup;
