@@ -95,6 +95,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-verbs", "rdmacm_ud", Name::Debian),
     ("dgiwarp-verbs", "valgrind", Name::Debian),
     ("dgiwarp-perf", "programs", Name::Debian),
+    ("dgiwarp-fuzz-targets", "seeded", Name::Debian),
     ("dgiwarp-conform", "clauses", Name::Unit),
     ("dgiwarp-conform", "siw", Name::Interop),
     ("dgiwarp-conform", "tshark", Name::Interop),

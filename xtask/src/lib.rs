@@ -3,7 +3,7 @@
 //! `cargo xtask test` runs every check and test ([`runner`], by the table in [`groups`]); `cargo xtask lab` joins two
 //! commands over two network namespaces ([`lab`]); `cargo xtask dist` lays out what is given away ([`dist`]), `cargo xtask install` and
 //! `uninstall` put it below a prefix and take it away ([`install`]); `cargo xtask conformance` prints which rules of the RFCs are tested
-//! ([`conformance`]).
+//! ([`conformance`]); `cargo xtask fuzz` runs the fuzz targets for long ([`fuzz`]).
 //! Integration tests of other packages use [`lab`] for a network of their own, [`clock`], and [`skips`] to say what they could not
 //! run. This crate uses nothing else of the workspace.
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ pub mod clock;
 pub mod conformance;
 pub mod debian;
 pub mod dist;
+pub mod fuzz;
 pub mod groups;
 pub mod install;
 pub mod interrupt;

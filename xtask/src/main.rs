@@ -13,7 +13,7 @@ use xtask::install::{self, Place};
 use xtask::interrupt::Interrupt;
 use xtask::lab::{Config, Lab, Session, Wait};
 use xtask::runner::{self, Options};
-use xtask::{conformance, dist, workspace};
+use xtask::{conformance, dist, fuzz, workspace};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,6 +80,15 @@ Examples:
   cargo xtask conformance --untested
       The rules that nothing tests yet.";
 
+const FUZZ_EXAMPLES: &str = "\
+Examples:
+  cargo xtask fuzz
+      Every target for an hour.
+  cargo xtask fuzz --minutes 5 deframer
+      One of them, for a while.
+  cargo xtask fuzz --minutes 600 connection datagrams
+      Over night.";
+
 /// Tasks of the dgiwarp workspace.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version, propagate_version = true, after_help = EXAMPLES)]
@@ -109,6 +118,16 @@ enum Task {
             value_name = "OPTIONS"
         )]
         options: Vec<OsString>,
+    },
+    /// Run the fuzz targets with `cargo fuzz`, one after the other, and say what was found.
+    #[command(after_help = FUZZ_EXAMPLES)]
+    Fuzz {
+        /// Minutes for each target.
+        #[arg(long, default_value_t = 60)]
+        minutes: u64,
+        /// The targets; none: all.
+        #[arg(value_name = "TARGET")]
+        targets: Vec<String>,
     },
     /// Build in release mode and install. DESTDIR in the environment goes before the prefix.
     #[command(after_help = INSTALL_EXAMPLES)]
@@ -251,6 +270,7 @@ fn run(cli: Cli) -> Result<i32, Box<dyn Error>> {
             println!("{count} files removed from {}", place.root().display());
             Ok(0)
         }
+        Task::Fuzz { minutes, targets } => fuzz::run(&targets, minutes),
         Task::Conformance { options } => Ok(conformance::run(&options)?),
     }
 }

@@ -34,6 +34,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("dgiwarp-perf", &["dgiwarp", "dgiwarp-cli"]),
     ("dgiwarp-dump", &["dgiwarp", "dgiwarp-cli"]),
     ("dgiwarp-conform", &["dgiwarp-cli", "dgiwarp-codec"]),
+    (
+        "dgiwarp-fuzz-targets",
+        &[
+            "dgiwarp",
+            "dgiwarp-codec",
+            "dgiwarp-conform",
+            "dgiwarp-ddp",
+            "dgiwarp-llp-tcp-mpa",
+            "dgiwarp-llp-udp",
+            "dgiwarp-rdmap",
+            "dgiwarp-verbs",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -1,0 +1,69 @@
+//! What fuzzers call: plain functions that take octets.
+//!
+//! Each [`Target`] drives one part of dgiwarp with whatever it is given, and panics where that part breaks a promise. The same functions run under
+//! `cargo fuzz`, for hours and guided by coverage, and in the test `seeded`, for seconds and on any toolchain.
+
+#![forbid(unsafe_code)]
+
+mod captures;
+mod deframer;
+pub mod mutation;
+mod parsers;
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+pub use captures::captures;
+pub use deframer::deframer;
+pub use parsers::parsers;
+
+/// When everything begins. An instant cannot be made otherwise, and which one it is makes no difference.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an instant cannot be made otherwise"
+)]
+fn start() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now)
+}
+
+/// A function for fuzzers.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, which is that of its corpus too.
+    pub name: &'static str,
+    /// What it drives, for people.
+    pub about: &'static str,
+    /// Octets of input that it can make use of.
+    pub longest: usize,
+    /// The function. Returns for every input, unless something is broken.
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "parsers",
+        about: "headers and PDUs: what parses is emitted as it came",
+        longest: 2048,
+        run: parsers,
+    },
+    Target {
+        name: "deframer",
+        about: "MPA's receiving side: the same FPDUs, however TCP cuts the stream",
+        longest: 4096,
+        run: deframer,
+    },
+    Target {
+        name: "captures",
+        about: "what the conformance tester reads of others",
+        longest: 4096,
+        run: captures,
+    },
+];
+
+/// The target with this name.
+#[must_use]
+pub fn by_name(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
