@@ -87,13 +87,13 @@ pub struct Done {
     pub dead: bool,
 }
 
-/// File descriptors that an agent may have more of than after its first case: libraries open some for good later on.
+/// File descriptors that an agent may have more of than at first: libraries open some for good later on.
 const SPARE_DESCRIPTORS: u64 = 8;
 
 /// Runs the plan; `each` sees every case when it is done. Ends early if the device has gone for good.
 pub fn run(plan: &mut Plan, mut agent: Option<Agent>, each: &mut dyn FnMut(&Done)) -> Vec<Done> {
     let mut all = Vec::new();
-    let mut descriptors = None;
+    let mut descriptors = at_first(plan, agent.as_mut());
     for case in selected(plan) {
         let started = clock::now();
         let mut done = one(plan, &case, agent.as_mut(), started);
@@ -109,6 +109,13 @@ pub fn run(plan: &mut Plan, mut agent: Option<Agent>, each: &mut dyn FnMut(&Done
         }
     }
     all
+}
+
+/// The agent's file descriptors after one good connection, before the first case. Of a device that takes none they are counted after that.
+fn at_first(plan: &Plan, agent: Option<&mut Agent>) -> Option<u64> {
+    let bench = Bench::new(&plan.settings, None);
+    let connection = agent.as_ref().and_then(|_| bench.open().ok());
+    connection.and_then(|_| agent?.clear().ok())
 }
 
 /// Has the agent listen anew, for devices that lose a listener and nothing else; whether they serve again.

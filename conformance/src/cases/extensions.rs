@@ -497,6 +497,9 @@ fn i03(bench: &mut Bench<'_>) -> Result<(), Broken> {
             IMMEDIATE,
             Some(&peer),
         );
+        if !good {
+            break;
+        }
     }
     Ok(())
 }

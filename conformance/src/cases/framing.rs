@@ -111,7 +111,7 @@ fn f02(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 /// An FPDU that asks for an answer.
-fn question(peer: &mut crate::peer::Peer) -> (u32, Vec<u8>) {
+pub(super) fn question(peer: &mut crate::peer::Peer) -> (u32, Vec<u8>) {
     let number = peer.read_msn;
     peer.read_msn += 1;
     let request = ReadRequest {

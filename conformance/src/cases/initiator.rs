@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::framing::question;
 use super::{Case, Family, Role, agent_case};
 use crate::agent::Connection;
 use crate::bench::{Bench, Broken};
 use crate::clock;
 use crate::oracle::Outcome::{AnyTerminate, Closed, GoesOn, Terminate};
-use crate::oracle::{Allowed, Came, Reaction, allow};
+use crate::oracle::{Allowed, Came, Reaction, allow, listing};
 use crate::peer::Peer;
 use crate::wire::ddp::{Segment, opcode};
 use crate::wire::startup::{self, C, Depths, M, MOST_PRIVATE_DATA, R, S, Startup};
@@ -544,7 +545,8 @@ fn e21(bench: &mut Bench<'_>) -> Result<(), Broken> {
         &request,
         &reply,
         &[allow(Terminate(2, 0, 7), MODEL)],
-    )
+    )?;
+    Ok(())
 }
 
 fn e22(bench: &mut Bench<'_>) -> Result<(), Broken> {
@@ -556,7 +558,7 @@ fn e22(bench: &mut Bench<'_>) -> Result<(), Broken> {
     peer.send(&reply.to_bytes());
     // Who has as much room may use it.
     let allowed = [allow(Terminate(2, 0, 6), DEPTHS), allow(GoesOn, DEPTHS)];
-    refuses(
+    let goes_on = refuses(
         bench,
         "ORD 16382",
         &mut peer,
@@ -564,9 +566,36 @@ fn e22(bench: &mut Bench<'_>) -> Result<(), Broken> {
         &request,
         &reply,
         &allowed,
-    )
+    )?;
+    if goes_on {
+        room_for_many(bench, &mut peer);
+    }
+    Ok(())
 }
 
+/// Who goes on with an ORD takes as many Read Requests at a time, or at least these.
+fn room_for_many(bench: &mut Bench<'_>, peer: &mut Peer) {
+    let questions: Vec<_> = (0..256).map(|_| question(peer)).collect();
+    let octets: Vec<u8> = questions
+        .iter()
+        .flat_map(|(_, fpdu)| fpdu.clone())
+        .collect();
+    peer.send(&octets);
+    let mut came = Vec::new();
+    let answered = questions
+        .iter()
+        .all(|(number, _)| peer.await_echo(*number, &mut came));
+    bench.require(
+        "256 Read Requests at a time",
+        answered,
+        listing(&came),
+        "an answer to each",
+        DEPTHS,
+        Some(peer),
+    );
+}
+
+/// Notes what the device does with a Reply that it need not go along with; whether the connection works.
 fn refuses(
     bench: &mut Bench<'_>,
     what: &str,
@@ -575,7 +604,7 @@ fn refuses(
     request: &Startup,
     reply: &Startup,
     allowed: &[Allowed],
-) -> Result<(), Broken> {
+) -> Result<bool, Broken> {
     let mut reaction = Reaction::default();
     let came = first(bench, peer, on, request, reply)?;
     let terminated = AnyTerminate.is(&Reaction {
@@ -589,7 +618,7 @@ fn refuses(
         reaction.lives = peer.echo(&mut reaction.came);
     }
     bench.judge(what, peer, &reaction, allowed);
-    Ok(())
+    Ok(reaction.lives)
 }
 
 fn e25(bench: &mut Bench<'_>) -> Result<(), Broken> {

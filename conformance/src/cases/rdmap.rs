@@ -100,6 +100,8 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 const SOON: Duration = Duration::from_secs(10);
+/// More than two of the longest FPDUs carry, and no multiple of four.
+const LONG: u32 = 150_001;
 
 fn r01(bench: &mut Bench<'_>) -> Result<(), Broken> {
     for version in [0, 2, 3] {
@@ -479,10 +481,12 @@ fn r13(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn r14(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    let memory = bench.agent()?.register(8192, access::LOCAL_WRITE, 0x33)?;
+    let memory = bench
+        .agent()?
+        .register(LONG.into(), access::LOCAL_WRITE, 0x33)?;
     let (mut peer, on) = bench.open_served()?;
     for number in 1..=2_u32 {
-        let post = json!({ "opcode": 2, "mr": memory.id, "length": 5001, "wr_id": number });
+        let post = json!({ "opcode": 2, "mr": memory.id, "length": LONG, "wr_id": number });
         bench.agent()?.post(on, post)?;
         let mut at = 0;
         loop {
@@ -505,7 +509,7 @@ fn r14(bench: &mut Bench<'_>) -> Result<(), Broken> {
                 msn: number,
                 mo: at,
             };
-            let last = at + length == 5001;
+            let last = at + length == LONG;
             let control = (segment.ddp, segment.rdmap) == (if last { 0x41 } else { 0x01 }, 0x43);
             let octets = segment.payload.iter().all(|octet| *octet == 0x33)
                 && fpdu.crc_is_right
@@ -528,7 +532,7 @@ fn r14(bench: &mut Bench<'_>) -> Result<(), Broken> {
         }
     }
     bench.require(
-        "two Sends of 5001 octets",
+        "two long Sends",
         true,
         "numbers and offsets in order",
         "numbers and offsets in order, L on the last",
@@ -544,10 +548,10 @@ fn writes_are_contiguous(
     on: crate::agent::Connection,
     memory: crate::agent::Memory,
 ) -> Result<(), Broken> {
-    let post = json!({ "opcode": 0, "mr": memory.id, "length": 5001, "wr_id": 3, "rkey": 0x0102_0304, "remote": 0x1000 });
+    let post = json!({ "opcode": 0, "mr": memory.id, "length": LONG, "wr_id": 3, "rkey": 0x0102_0304, "remote": 0x1000 });
     bench.agent()?.post(on, post)?;
     let mut at = 0_u64;
-    while at < 5001 {
+    while at < u64::from(LONG) {
         let came = peer.next_segment();
         let good = match &came {
             Came::Segment(segment, _) => {
@@ -556,14 +560,14 @@ fn writes_are_contiguous(
                     to: 0x1000 + at,
                 };
                 at += u64::try_from(segment.payload.len()).unwrap_or(0);
-                let ddp = if at == 5001 { 0xc1 } else { 0x81 };
+                let ddp = if at == u64::from(LONG) { 0xc1 } else { 0x81 };
                 segment.place == place && (segment.ddp, segment.rdmap) == (ddp, 0x40)
             }
             _ => false,
         };
         if !good {
             bench.require(
-                "a Write of 5001 octets",
+                "a long Write",
                 false,
                 &came,
                 "the STag, offsets in order, L on the last",
@@ -574,7 +578,7 @@ fn writes_are_contiguous(
         }
     }
     bench.require(
-        "a Write of 5001 octets",
+        "a long Write",
         true,
         "offsets in order",
         "the STag, offsets in order, L on the last",

@@ -1,10 +1,14 @@
 //! M: MPA's startup frames, as the responder of a connection takes them.
 
-use super::{Case, Family, case};
+use serde_json::json;
+
+use super::{Case, Family, agent_case, case};
+use crate::agent::access;
 use crate::bench::{Bench, Broken};
 use crate::oracle::Outcome::{Accepted, Closed, Rejected};
 use crate::oracle::{Allowed, Came, allow};
 use crate::peer::Peer;
+use crate::wire::ddp::opcode;
 use crate::wire::startup::{self, Depths, MOST_PRIVATE_DATA, Startup};
 
 const RULES: &str = "RFC 5044 §7.1.2";
@@ -72,6 +76,13 @@ pub(super) const CASES: &[Case] = &[
     )
     .should(),
     case("M14", F, "a Request octet by octet", &[FRAME], m14),
+    agent_case(
+        "M15",
+        F,
+        "what the device's program sends waits for the Initiator's first FPDU",
+        &[RULES],
+        m15,
+    ),
 ];
 
 const IMPROPER: &[Allowed] = &[allow(Closed, RULES)];
@@ -431,6 +442,53 @@ fn m14(bench: &mut Bench<'_>) -> Result<(), Broken> {
         &peer,
         &reaction,
         &[allow(Accepted, FRAME)],
+    );
+    // However slow the device is, it sees the first piece alone.
+    let mut peer = bench.tcp()?;
+    peer.send(&request[..10]);
+    crate::clock::pause(bench.patience().quiet);
+    peer.send(&request[10..]);
+    let reaction = peer.answer_to_startup();
+    let what = "in two pieces, with a moment between";
+    bench.judge(what, &peer, &reaction, &[allow(Accepted, FRAME)]);
+    Ok(())
+}
+
+fn m15(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let memory = bench.agent()?.register(64, access::LOCAL_WRITE, 0x15)?;
+    bench.agent()?.call("skip_accepted", json!({}))?;
+    let mut peer = bench.started(&bench.offer())?;
+    let on = bench.agent()?.accepted()?;
+    let post = json!({ "opcode": 2, "mr": memory.id, "length": 4, "wr_id": 1 });
+    if bench.agent()?.post(on, post).is_err() {
+        return Err(Broken::Skip("the device's program cannot send so early"));
+    }
+    let came = peer.quiet();
+    bench.require(
+        "a Send that is posted before the first FPDU",
+        matches!(came, Came::Nothing),
+        &came,
+        "nothing before the Initiator's first FPDU",
+        RULES,
+        Some(&peer),
+    );
+    peer.ask_echo();
+    let mut sends = 0;
+    let mut came = peer.next_segment();
+    while let Came::Segment(segment, _) = &came {
+        sends += u32::from(segment.opcode() == opcode::SEND);
+        if sends > 0 {
+            break;
+        }
+        came = peer.next_segment();
+    }
+    bench.require(
+        "behind it",
+        sends == 1,
+        &came,
+        "the Send",
+        RULES,
+        Some(&peer),
     );
     Ok(())
 }

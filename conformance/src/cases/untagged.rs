@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::{Case, Family, agent_case};
 use crate::agent::Connection;
 use crate::bench::{Bench, Broken};
@@ -177,6 +179,12 @@ fn u02(bench: &mut Bench<'_>) -> Result<(), Broken> {
         &reaction,
         &allowed,
     );
+    if Silence.is(&reaction) {
+        // What waits has not been lost.
+        let slot = json!({ "conn": on.id, "slot": 0 });
+        bench.agent()?.call("post_recv", slot)?;
+        received(bench, "behind a second receive", on, 0, b"two", &peer)?;
+    }
     Ok(())
 }
 
