@@ -6,10 +6,11 @@ use crate::framing::{Deframer, Framer};
 use crate::mulpdu::{MULPDU_FLOOR, mulpdu};
 use crate::outgoing::Outgoing;
 use crate::startup::{
-    Config, Established, FrameKind, Negotiation, ReadDepths, Rejection, Request, Role,
+    Config, Established, FrameKind, Negotiation, ReadDepths, Rejection, Request, Role, Rtr, RtrSet,
     StartupFrame, StartupReader, accept_reply, reject_reply, request_frame, settle, takes_request,
 };
 use dgiwarp_codec::Payload;
+use dgiwarp_codec::seeded::{Bug, is_on};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -69,7 +70,7 @@ impl FullOperation {
         Self {
             framer: Framer::new(negotiation.crc, negotiation.send_markers),
             deframer: Deframer::new(negotiation.crc, negotiation.receive_markers),
-            may_send: negotiation.role == Role::Initiator,
+            may_send: negotiation.role == Role::Initiator || is_on(Bug::ResponderSpeaksFirst),
             stopped: false,
             negotiation,
         }
@@ -181,6 +182,7 @@ impl Connection {
                 Some(ulpdu)
             }
             Ok(None) => None,
+            Err(Error::Crc { .. }) if is_on(Bug::WrongCrcSkipped) => None,
             Err(error) => {
                 full.stopped = true;
                 self.events.push_back(Event::Failed(error));
@@ -261,7 +263,10 @@ impl Connection {
         } else {
             self.events.push_back(Event::Established(Established {
                 negotiation,
-                send_rtr: negotiation.rtr.and_then(|rtr| rtr.preferred()),
+                send_rtr: match negotiation.rtr {
+                    Some(_) if is_on(Bug::RtrAlwaysWrite) => Some(Rtr::Write),
+                    rtr => rtr.and_then(RtrSet::preferred),
+                },
                 private_data: reply.private_data.clone(),
             }));
         }
@@ -293,6 +298,7 @@ impl Connection {
             ) => {
                 self.exit(Error::TcpLost);
             }
+            (State::FullOperation(_), TcpEnd::Fin) if is_on(Bug::EndMissed) => {}
             (State::FullOperation(full), TcpEnd::Fin) => {
                 if !full.stopped {
                     full.stopped = true;

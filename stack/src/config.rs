@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dgiwarp_codec::seeded;
+
 use crate::{Completion, Fault, MpaConfig, MpaRevision, NoReceive, RcOptions, RtrSet};
 
 /// A setting that can be given in the environment.
@@ -399,7 +401,8 @@ impl Config {
             .collect();
         for (name, value) in variables {
             let Some(knob) = KNOBS.iter().find(|knob| knob.name == name) else {
-                if !others.contains(&name.as_str()) {
+                let is_for_tests = seeded::SEEDABLE && name == seeded::VARIABLE;
+                if !others.contains(&name.as_str()) && !is_for_tests {
                     warnings.push(unknown(&name, others));
                 }
                 continue;

@@ -13,6 +13,7 @@ use crate::driver::background::Background;
 use crate::driver::clock;
 use crate::driver::cq::CqShared;
 use crate::driver::pairing::Pairings;
+use crate::driver::seeded;
 use crate::engine::mr::{MrTable, PdId};
 use crate::events::Events;
 use crate::statistics::Statistics;
@@ -96,6 +97,7 @@ impl Rnic {
     /// [`Error::System`] where the system gives no randomness or descriptors.
     pub fn open(config: Config) -> Result<Self, Error> {
         clock::start();
+        seeded::sow()?;
         let mut random = match config.seed {
             Some(seed) => ChaCha20Rng::seed_from_u64(seed),
             None => ChaCha20Rng::from_seed(system_seed()?),

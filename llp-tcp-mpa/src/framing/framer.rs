@@ -2,7 +2,16 @@
 
 use super::marker::MarkerPosition;
 use super::{LENGTH_LEN, pad_len};
+use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_codec::{Payload, crc};
+
+/// What pads are made of (RFC 5044 §4.1).
+fn pad_octets() -> [u8; 3] {
+    if is_on(Bug::PadNotZero) {
+        return [0xa5; 3];
+    }
+    [0; 3]
+}
 
 /// Makes the FPDUs of one direction of a connection.
 #[derive(Debug, Clone)]
@@ -37,12 +46,12 @@ impl Framer {
         self.put(out, &mut sum, &length.to_be_bytes());
         self.put(out, &mut sum, header);
         self.put_payload(out, &mut sum, payload);
-        // RFC 5044 §4.1: the pad is zero.
-        let (pad, _) = [0; 3].split_at(pad);
+        let octets = pad_octets();
+        let (pad, _) = octets.split_at(pad);
         self.put(out, &mut sum, pad);
         self.put_due_marker(out, &mut sum);
         // RFC 5044 §4.1: without CRCs the field is present and may hold anything.
-        let field = if self.crc {
+        let field = if self.crc && !is_on(Bug::CrcNotSent) {
             crc::to_wire(sum)
         } else {
             [0; crc::LEN]
@@ -77,7 +86,8 @@ impl Framer {
         );
         let ulpdu_len = header.len() + payload.len();
         let length = u16::try_from(ulpdu_len).expect("a ULPDU is no longer than the MULPDU");
-        let (pad, _) = [0; 3].split_at(pad_len(ulpdu_len));
+        let octets = pad_octets();
+        let (pad, _) = octets.split_at(pad_len(ulpdu_len));
         let start = out.len();
         out.extend_from_slice(&length.to_be_bytes());
         out.extend_from_slice(header);
@@ -129,7 +139,9 @@ impl Framer {
         if position.is_due() {
             let marker = position.emit();
             out.extend_from_slice(&marker);
-            *sum = crc::crc32c_append(*sum, &marker);
+            if !is_on(Bug::MarkerOutsideCrc) {
+                *sum = crc::crc32c_append(*sum, &marker);
+            }
             position.pass_marker();
         }
         position.room()

@@ -14,6 +14,8 @@ mod deframer;
 mod framer;
 mod marker;
 
+use dgiwarp_codec::seeded::{Bug, is_on};
+
 pub use deframer::{Deframer, LONGEST_FPDU};
 pub use framer::Framer;
 pub use marker::{MARKER_INTERVAL, MARKER_LEN};
@@ -26,7 +28,10 @@ const LENGTH_LEN: usize = 2;
 
 /// Octets of PAD after a ULPDU of `ulpdu_len` octets: they make the FPDU an integral
 /// multiple of four (RFC 5044 §4.1).
-const fn pad_len(ulpdu_len: usize) -> usize {
+fn pad_len(ulpdu_len: usize) -> usize {
+    if is_on(Bug::WrongPad) {
+        return (LENGTH_LEN + ulpdu_len) % 4;
+    }
     (4 - (LENGTH_LEN + ulpdu_len) % 4) % 4
 }
 

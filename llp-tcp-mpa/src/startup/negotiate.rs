@@ -5,6 +5,7 @@ use super::enhanced::{Enhanced, ReadDepth, Rtr, RtrSet};
 use super::frame::{ENHANCED_LEN, FrameKind, MAX_PRIVATE_DATA, Revision, StartupFrame};
 use crate::error::{ConfigError, Error, FrameError};
 use core::time::Duration;
+use dgiwarp_codec::seeded::{Bug, is_on};
 
 /// The side taken in the startup: the Initiator sends its frame first. Unrelated to which
 /// side opened TCP (RFC 5044 §7.1).
@@ -207,7 +208,9 @@ pub(crate) fn takes_request(frame: StartupFrame) -> Request {
 /// offered.
 fn answer_depth(ours: u16, theirs: ReadDepth) -> (ReadDepth, u16) {
     match theirs {
+        ReadDepth::LeftToUlp if is_on(Bug::NotNegotiatedLimited) => (ReadDepth::Limit(ours), ours),
         ReadDepth::LeftToUlp => (ReadDepth::LeftToUlp, ours),
+        ReadDepth::Limit(_) if is_on(Bug::DepthsNotLowered) => (ReadDepth::Limit(ours), ours),
         ReadDepth::Limit(n) => {
             let depth = ours.min(n).min(ReadDepth::MAX);
             (ReadDepth::Limit(depth), depth)
@@ -247,7 +250,9 @@ fn answer_enhanced(
         ord: ord_said,
         // RFC 6581 §9.2: A follows the Request's; without an indication in common the
         // Responder still names one that it supports, and the Initiator ends the connection.
-        peer_to_peer: common.map(|rtr| if rtr.is_empty() { config.rtr } else { rtr }),
+        peer_to_peer: common
+            .filter(|_| !is_on(Bug::PeerToPeerUnanswered))
+            .map(|rtr| if rtr.is_empty() { config.rtr } else { rtr }),
     };
     (reply, ReadDepths { ird, ord }, common)
 }
@@ -289,14 +294,27 @@ pub(crate) fn accept_reply(
             let (reply, depths, rtr) = answer_enhanced(config, depths, theirs);
             (Some(reply), depths, rtr)
         }
+        None if is_on(Bug::EnhancedReplyToPlain) => {
+            let (ird, ord) = (ReadDepth::Limit(0), ReadDepth::Limit(0));
+            let peer_to_peer = None;
+            (
+                Some(Enhanced {
+                    ird,
+                    ord,
+                    peer_to_peer,
+                }),
+                depths,
+                None,
+            )
+        }
         None => (None, depths, None),
     };
     let frame = reply_frame(config, request, enhanced, false, private_data)?;
     let negotiation = Negotiation {
         role: Role::Responder,
         revision: request.revision,
-        crc: frame.crc,
-        send_markers: request.markers,
+        crc: frame.crc && (request.crc || !is_on(Bug::CrcOnlyIfBothAsk)),
+        send_markers: request.markers && !is_on(Bug::MarkersNotSent),
         receive_markers: config.markers,
         depths,
         peer: request.enhanced,
@@ -346,6 +364,7 @@ pub(crate) fn settle(
             };
             if let ReadDepth::Limit(wanted) = theirs.ord
                 && wanted > own.ird
+                && !is_on(Bug::InsufficientIrdAccepted)
             {
                 refusal = Some(Error::InsufficientIrd {
                     wanted,
@@ -359,7 +378,7 @@ pub(crate) fn settle(
                     .unwrap_or(RtrSet::NONE)
                     .intersection(config.rtr)
             });
-            if rtr.is_some_and(RtrSet::is_empty) {
+            if rtr.is_some_and(RtrSet::is_empty) && !is_on(Bug::NoCommonRtrAccepted) {
                 refusal = Some(Error::NoMatchingRtr);
             }
             (ReadDepths { ird: own.ird, ord }, rtr)
@@ -375,7 +394,7 @@ pub(crate) fn settle(
         revision: reply.revision,
         // RFC 5044 §7.1.1: CRCs are off only if both ends prefer so.
         crc: config.crc || reply.crc,
-        send_markers: reply.markers,
+        send_markers: reply.markers && !is_on(Bug::MarkersNotSent),
         receive_markers: config.markers,
         depths,
         peer: reply.enhanced,

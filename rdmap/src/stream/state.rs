@@ -1,6 +1,7 @@
 //! A stream: what arrives, what leaves, and its end.
 
 use arrayvec::ArrayVec;
+use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 use dgiwarp_ddp::wire::control::DV;
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, tagged, untagged};
@@ -122,6 +123,11 @@ impl<R, Q: Copy> Stream<R, Q> {
         let result = match ulpdu.first() {
             None => Err(StreamError::Truncated(0)),
             // RFC 5041 §4.1: reserved bits are ignored over a reliable lower layer.
+            Some(first)
+                if is_on(Bug::ReservedBitsChecked) && Control::parse(*first).format != 0 =>
+            {
+                Err(TaggedError::Version.into())
+            }
             Some(first) if Control::parse(*first).tagged => {
                 self.handle_tagged(ulpdu, upper).map(|()| Handled::Taken)
             }
@@ -138,16 +144,19 @@ impl<R, Q: Copy> Stream<R, Q> {
         ulpdu: &[u8],
         upper: &mut U,
     ) -> Result<(), StreamError> {
+        if is_on(Bug::ShortSegmentTaken) && ulpdu.len() < tagged::LEN {
+            return Ok(());
+        }
         let (header, payload) =
             TaggedHeader::parse(ulpdu).map_err(|_| StreamError::Truncated(ulpdu.len()))?;
-        if header.control.version != DV {
+        if header.control.version != DV && !is_on(Bug::DdpVersionUnchecked) {
             return Err(TaggedError::Version.into());
         }
         match Opcode::parse(header.rsvd_ulp)? {
             Opcode::Write => {
                 // RFC 5041 §5.2: STag and TO of a zero-length segment are not checked. Such a Write is also what peers send as RTR
                 // indication, and what our own kind says.
-                if !payload.is_empty() {
+                if !payload.is_empty() || is_on(Bug::EmptyWriteChecked) {
                     upper.place(header.stag, header.tagged_offset, payload)?;
                 } else if self.own_ends.hear(header.stag, header.tagged_offset) {
                     return Ok(());
@@ -169,7 +178,12 @@ impl<R, Q: Copy> Stream<R, Q> {
             | Opcode::AtomicRequest
             | Opcode::AtomicResponse
             | Opcode::WriteRecord
-            | Opcode::SegmentedSend) => Err(StreamError::UnexpectedOpcode(opcode)),
+            | Opcode::SegmentedSend) => {
+                if is_on(Bug::OtherModelIgnored) {
+                    return Ok(());
+                }
+                Err(StreamError::UnexpectedOpcode(opcode))
+            }
         }
     }
 
@@ -180,12 +194,15 @@ impl<R, Q: Copy> Stream<R, Q> {
     ) -> Result<Handled, StreamError> {
         let (header, payload) =
             UntaggedHeader::parse(ulpdu).map_err(|_| StreamError::Truncated(ulpdu.len()))?;
-        if header.control.version != DV {
+        if header.control.version != DV && !is_on(Bug::DdpVersionUnchecked) {
             return Err(UntaggedError::Version.into());
         }
         let opcode = Opcode::parse(header.rsvd_ulp)?;
         match (header.queue_number, opcode) {
-            (QueueNumber::SEND, opcode) => {
+            (queue, opcode)
+                if queue == QueueNumber::SEND
+                    || (queue.get() > 3 && is_on(Bug::QueueUnchecked)) =>
+            {
                 let own_ends = &mut self.own_ends;
                 self.sends.handle(&header, opcode, payload, upper, own_ends)
             }
@@ -324,7 +341,9 @@ impl<R, Q: Copy> Stream<R, Q> {
 
     fn next_msn(&mut self) -> Msn {
         let msn = self.msn;
-        self.msn = msn.next();
+        if !is_on(Bug::MsnStatic) {
+            self.msn = msn.next();
+        }
         msn
     }
 
@@ -470,7 +489,9 @@ impl<R, Q: Copy> Stream<R, Q> {
 
     /// The Terminate that is to be sent, once, after what has been sent before. Nothing may follow it (RFC 5040 §5.4).
     pub fn take_terminate(&mut self) -> Option<TerminateMessage> {
-        self.terminate.take()
+        self.terminate
+            .take()
+            .filter(|_| !is_on(Bug::TerminateNotSent))
     }
 
     /// Whether the stream is over.

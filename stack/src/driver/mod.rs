@@ -7,6 +7,7 @@
 //! - [`pairing`]: connections between QPs whose programs exchanged numbers themselves;
 //! - [`services`]: services and the lookups of services;
 //! - [`instruments`], [`fault`], [`tap`] ([`pcapng`], [`ip`]): what stands between sockets and engine when somebody asked for it;
+//! - [`seeded`]: bugs on purpose, in builds for tests;
 //! - [`posting`]: work requests on their way from posting threads to an engine;
 //! - [`member`]: a QP of either transport, as a completion queue sees it;
 //! - [`answers`]: paths back to those who read from us;
@@ -33,6 +34,7 @@ mod pcapng;
 mod posting;
 pub(crate) mod rc;
 pub(crate) mod route;
+pub(crate) mod seeded;
 pub(crate) mod serialized;
 #[cfg(test)]
 mod serialized_tests;

@@ -17,7 +17,7 @@ use slab::Slab;
 use socket2::Socket;
 
 use super::way_down::LINGER_FOR;
-use super::{clock, tcp, watchdog};
+use super::{clock, seeded, tcp, watchdog};
 use crate::MpaConfig;
 
 /// The RTR indications that this end can send, and receive without a trace. A zero-length Send would take a receive.
@@ -496,6 +496,9 @@ impl Startups {
         };
         let (context, peer) = (startup.context, startup.peer);
         let inbound = startup.listener.is_some();
+        if inbound && !matches!(end, Ok((Event::Request(_), _))) {
+            seeded::refused(&startup.stream);
+        }
         let outcome = match (end, startup.stage) {
             (Ok((Event::Failed(error), _)), Stage::Exchanging(mut connection)) => {
                 if say_why(&startup.stream, &mut connection, error).is_ok() {

@@ -13,6 +13,7 @@ mod windows;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_llp_udp::Peer;
@@ -155,7 +156,9 @@ impl Registration {
     fn offset(&self, addr: u64, length: u32) -> Option<usize> {
         let offset = usize::try_from(addr.checked_sub(self.iova)?).ok()?;
         let end = offset.checked_add(usize::try_from(length).ok()?)?;
-        (end <= self.region.len()).then_some(offset)
+        let inside =
+            end < self.region.len() || (end == self.region.len() && !is_on(Bug::BoundsExclusive));
+        inside.then_some(offset)
     }
 
     /// Where the octet at `addr` lies in this process.
@@ -318,13 +321,14 @@ impl MrTable {
         right: Access,
     ) -> Result<Use, TaggedError> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
+        let found = found.or_else(|| self.of_any_key(span.stag.get()));
         let registration = found.ok_or(TaggedError::InvalidStag)?;
-        if !registration.is_associated(stream) {
+        if !registration.is_associated(stream) && !is_on(Bug::DomainUnchecked) {
             return Err(TaggedError::NotAssociated);
         }
         let allowed =
             registration.access.contains(right) && !registration.restrictions.ask_for_datagrams();
-        if !allowed {
+        if !allowed && !is_on(Bug::RightsUnchecked) {
             return Err(TaggedError::Access);
         }
         match registration.offset(span.start.get(), span.length) {
@@ -332,6 +336,16 @@ impl MrTable {
             None if span.start.checked_add(span.length.into()).is_none() => Err(TaggedError::Wrap),
             None => Err(TaggedError::BaseOrBounds),
         }
+    }
+
+    /// What has an STag of this index, for a device that does not look at keys.
+    fn of_any_key(&self, stag: u32) -> Option<Use> {
+        if !is_on(Bug::StagKeyUnchecked) {
+            return None;
+        }
+        let remote = self.remote.read();
+        let found = remote.iter().find(|(key, _)| **key >> 8 == stag >> 8);
+        found.map(|(_, registration)| Arc::clone(registration))
     }
 
     /// The region that a Write-Record names, with the checks of §5 steps 3 to 7 of the datagram mapping.

@@ -1,5 +1,6 @@
 //! Memory, receive queue and completions of a QP, as its stream uses them.
 
+use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::{TaggedBuffers, TaggedSpan};
 use dgiwarp_ddp::{STag, TaggedOffset};
@@ -28,6 +29,7 @@ pub(super) fn source(
 ) -> Result<Use, TaggedError> {
     let right = match purpose {
         SourceUse::Read => Access::REMOTE_READ,
+        SourceUse::Atomic if is_on(Bug::AtomicNeedsWrite) => Access::REMOTE_WRITE,
         SourceUse::Atomic => Access::REMOTE_ATOMIC,
     };
     remote(mrs, config, span, right)
@@ -95,7 +97,13 @@ impl<C: CompletionSink> TaggedBuffers for RcUpper<'_, C> {
             length,
         };
         let right = Access::REMOTE_WRITE;
-        let registration = remote(self.tables.mrs, &self.config, span, right)?;
+        let found = remote(self.tables.mrs, &self.config, span, right);
+        if found.as_ref().err() == Some(&TaggedError::BaseOrBounds)
+            && is_on(Bug::BoundsViolationDropped)
+        {
+            return Ok(());
+        }
+        let registration = found?;
         registration
             .slice(start.get(), length)
             .ok_or(TaggedError::BaseOrBounds)?
@@ -137,6 +145,9 @@ impl<C: CompletionSink> Upper for RcUpper<'_, C> {
     }
 
     fn invalidate(&mut self, stag: STag) -> Result<(), TaggedError> {
+        if is_on(Bug::InvalidatedUsable) {
+            return Ok(());
+        }
         self.tables.mrs.invalidate(self.config.stream(), stag, true)
     }
 
