@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 
 use serde_json::Value;
 use xtask::lab::is_listening;
@@ -40,21 +41,7 @@ impl Server {
 
     /// The agent, compiled here.
     pub(crate) fn agent(environment: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("agent");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/agent/agent.c");
-        let cc = Command::new("cc")
-            .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
-            .arg(&program)
-            .args([source, "-lrdmacm", "-libverbs"])
-            .status();
-        assert!(cc.unwrap().success(), "the agent does not compile");
-        let mut child = on_our_library(program.to_str().unwrap())
-            .args(["-a", "127.0.0.1", "-1"])
-            .envs(environment.iter().copied())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = agent(environment).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut word = |key: &str| {
             let line = lines.next().unwrap().unwrap();
@@ -68,6 +55,14 @@ impl Server {
         }
     }
 
+    /// What an agent says that finds no device it can open.
+    #[allow(dead_code, reason = "for the tests of seeded bugs")]
+    pub(crate) fn agent_that_ends(environment: &[(&str, &str)]) -> String {
+        let output = agent(environment).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -79,6 +74,31 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The agent on our library, compiled once per test program.
+fn agent(environment: &[(&str, &str)]) -> Command {
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let new = tempfile::NamedTempFile::new_in(folder)
+            .unwrap()
+            .into_temp_path();
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/agent/agent.c");
+        let cc = Command::new("cc")
+            .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+            .arg(&new)
+            .args([source, "-lrdmacm", "-libverbs"])
+            .status();
+        assert!(cc.unwrap().success(), "the agent does not compile");
+        // Whoever runs the one that was there before keeps it.
+        let program = folder.join("conform-agent");
+        new.persist(&program).unwrap();
+        program
+    });
+    let mut command = on_our_library(PROGRAM.to_str().unwrap());
+    command.args(["-a", "127.0.0.1", "-1"]);
+    command.envs(environment.iter().copied());
+    command
 }
 
 fn free_port() -> u16 {
@@ -126,6 +146,19 @@ impl Run {
             .find(|one| one["case"] == case)
             .and_then(|one| one["outcome"].as_str())
             .unwrap_or("not run")
+    }
+
+    /// The cases that found something, with what became of them unless they failed.
+    #[allow(dead_code, reason = "for the tests of seeded bugs")]
+    pub(crate) fn found(&self) -> impl Iterator<Item = String> {
+        self.cases().filter_map(|one| {
+            let (case, outcome) = (one["case"].as_str()?, one["outcome"].as_str()?);
+            match outcome {
+                "pass" | "skipped" => None,
+                "fail" => Some(case.to_owned()),
+                other => Some(format!("{case}({other})")),
+            }
+        })
     }
 
     fn cases(&self) -> impl Iterator<Item = &Value> {
