@@ -17,6 +17,7 @@ use crate::peer::Patience;
 use crate::profile::Profile;
 use crate::report::{self, Subject};
 use crate::run::{self, Done, Outcome, Plan};
+use crate::trace::lint;
 
 const PROGRAM: Program = Program {
     examples: &[
@@ -77,6 +78,19 @@ const PROGRAM: Program = Program {
             ],
         ),
         (
+            "lint",
+            &[
+                Example {
+                    line: "dgiwarp-conform lint traffic.pcapng",
+                    about: "What in recorded traffic breaks a rule of a sender, and which rule.",
+                },
+                Example {
+                    line: "tcpdump -i eth0 -w - tcp port 7174 | dgiwarp-conform lint --json -",
+                    about: "The same of traffic that passes now, for programs.",
+                },
+            ],
+        ),
+        (
             "clauses",
             &[
                 Example {
@@ -96,7 +110,7 @@ const PROGRAM: Program = Program {
     ],
     sections: &[(
         "Exit status",
-        "0 nothing that is not allowed or expected, 1 findings, 2 usage, 3 no device.",
+        "0 nothing that is not allowed or expected, 1 findings, 2 usage, 3 no device, or no RDMA traffic in a file.",
     )],
     see_also: &["dgiwarp(7)", "dgiwarp-run(1)"],
     ..Program::EMPTY
@@ -116,6 +130,8 @@ enum Command {
     Run(Box<RunArgs>),
     /// List the cases
     List(ListArgs),
+    /// Check recorded traffic
+    Lint(lint::Args),
     /// Show which rules of the RFCs are tested, and by what
     Clauses(clauses::cli::Args),
 }
@@ -188,6 +204,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run(&args),
         Command::List(args) => list(&args).map_err(|error| (EXIT_FINDINGS, error.to_string())),
+        Command::Lint(args) => lint::main(&args),
         Command::Clauses(args) => clauses::cli::main(&args).map_err(usage),
     };
     done.unwrap_or_else(|(status, error)| {

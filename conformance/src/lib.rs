@@ -4,7 +4,7 @@
 //! device under test does by sets of allowed outcomes, each with the clause that allows it ([`oracle`]). Nothing here uses the
 //! protocol crates: what tests an implementation speaks with octets of its own.
 //!
-//! [`cases`] are what is tested, [`clauses`] what the RFCs ask for, [`run`] goes through them, [`report`] says what came of it. [`siw`] is the Linux kernel's
+//! [`cases`] are what is tested, [`clauses`] what the RFCs ask for, [`run`] goes through them, [`report`] says what came of it. [`trace`] judges recorded traffic instead. [`siw`] is the Linux kernel's
 //! soft-iWARP driver in a virtual machine, to test against.
 
 #![forbid(unsafe_code)]
@@ -22,4 +22,5 @@ pub mod recording;
 pub mod report;
 pub mod run;
 pub mod siw;
+pub mod trace;
 pub mod wire;

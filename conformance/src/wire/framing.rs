@@ -124,6 +124,12 @@ impl Deframer {
         }
     }
 
+    /// A deframer at this position of the stream, where an FPDU begins.
+    #[must_use]
+    pub fn at(markers: bool, position: u64) -> Self {
+        Self { markers, position }
+    }
+
     /// The first FPDU in `octets`, if all of it is there. What it took is the caller's to remove.
     pub fn take(&mut self, octets: &[u8]) -> Option<Fpdu> {
         let mut reader = Reader {

@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what cannot be read fails the test")]
 
+mod findings;
 mod messages;
 mod table;
 mod trace;

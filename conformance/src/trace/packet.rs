@@ -1,0 +1,132 @@
+//! From a captured packet to the TCP segment or UDP datagram in it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice};
+
+/// Kinds of headers that packets may begin with, by their numbers in the pcap registry.
+mod link {
+    pub(super) const NULL: u32 = 0;
+    pub(super) const ETHERNET: u32 = 1;
+    /// What BSDs wrote for raw IP.
+    pub(super) const RAW_BSD: [u32; 2] = [12, 14];
+    pub(super) const RAW: u32 = 101;
+    pub(super) const LOOP: u32 = 108;
+    pub(super) const LINUX_SLL: u32 = 113;
+    pub(super) const IPV4: u32 = 228;
+    pub(super) const IPV6: u32 = 229;
+    pub(super) const LINUX_SLL2: u32 = 276;
+}
+
+/// A segment of TCP as it was captured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tcp<'a> {
+    pub(super) sequence: u32,
+    pub(super) acknowledged: Option<u32>,
+    pub(super) syn: bool,
+    pub(super) fin: bool,
+    pub(super) rst: bool,
+    /// What was captured of its payload.
+    pub(super) payload: &'a [u8],
+}
+
+/// What is in a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Inside<'a> {
+    Tcp(Tcp<'a>),
+    /// A whole datagram.
+    #[expect(dead_code, reason = "the datagram mapping is not judged yet")]
+    Udp {
+        payload: &'a [u8],
+        /// Whether IP was told not to fragment it; always so in IPv6.
+        whole_only: bool,
+        /// Whether the checksum was left out.
+        no_checksum: bool,
+    },
+    /// A UDP datagram of which not everything was captured, or that came in fragments of IP.
+    UdpInPart,
+}
+
+/// A packet with addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Addressed<'a> {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) inside: Inside<'a>,
+}
+
+/// Takes a packet apart; `None` if it has neither TCP nor UDP in it.
+pub(super) fn parse(kind: u32, octets: &[u8]) -> Option<Addressed<'_>> {
+    let sliced = slice(kind, octets)?;
+    let (from, to, fragment, whole_only) = match sliced.net.as_ref()? {
+        LaxNetSlice::Ipv4(ip) => (
+            IpAddr::from(ip.header().source_addr()),
+            IpAddr::from(ip.header().destination_addr()),
+            ip.payload().fragmented,
+            ip.header().dont_fragment(),
+        ),
+        LaxNetSlice::Ipv6(ip) => (
+            IpAddr::from(ip.header().source_addr()),
+            IpAddr::from(ip.header().destination_addr()),
+            ip.payload().fragmented,
+            true,
+        ),
+        LaxNetSlice::Arp(_) => return None,
+    };
+    let (from_port, to_port, inside) = match sliced.transport.as_ref()? {
+        TransportSlice::Tcp(tcp) => (
+            tcp.source_port(),
+            tcp.destination_port(),
+            Inside::Tcp(Tcp {
+                sequence: tcp.sequence_number(),
+                acknowledged: tcp.ack().then(|| tcp.acknowledgment_number()),
+                syn: tcp.syn(),
+                fin: tcp.fin(),
+                rst: tcp.rst(),
+                payload: tcp.payload(),
+            }),
+        ),
+        TransportSlice::Udp(udp) => {
+            let whole = usize::from(udp.length()) == udp.slice().len();
+            let inside = if fragment || !whole {
+                Inside::UdpInPart
+            } else {
+                Inside::Udp {
+                    payload: udp.payload(),
+                    whole_only,
+                    no_checksum: udp.checksum() == 0,
+                }
+            };
+            (udp.source_port(), udp.destination_port(), inside)
+        }
+        TransportSlice::Icmpv4(_) | TransportSlice::Icmpv6(_) | TransportSlice::Igmp(_) => {
+            return None;
+        }
+    };
+    Some(Addressed {
+        from: SocketAddr::new(from, from_port),
+        to: SocketAddr::new(to, to_port),
+        inside,
+    })
+}
+
+fn slice(kind: u32, octets: &[u8]) -> Option<LaxSlicedPacket<'_>> {
+    let by_type =
+        |number, octets| Some(LaxSlicedPacket::from_ether_type(EtherType(number), octets));
+    match kind {
+        link::ETHERNET => LaxSlicedPacket::from_ethernet(octets).ok(),
+        link::RAW | link::IPV4 | link::IPV6 => LaxSlicedPacket::from_ip(octets).ok(),
+        raw if link::RAW_BSD.contains(&raw) => LaxSlicedPacket::from_ip(octets).ok(),
+        // The family's number differs between systems, IP's version does not.
+        link::NULL | link::LOOP => LaxSlicedPacket::from_ip(octets.get(4..)?).ok(),
+        link::LINUX_SLL => {
+            let [a, b] = *octets.get(14..)?.first_chunk()?;
+            by_type(u16::from_be_bytes([a, b]), octets.get(16..)?)
+        }
+        link::LINUX_SLL2 => {
+            let [a, b] = *octets.first_chunk()?;
+            by_type(u16::from_be_bytes([a, b]), octets.get(20..)?)
+        }
+        _ => None,
+    }
+}

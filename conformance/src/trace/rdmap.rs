@@ -1,0 +1,157 @@
+//! Requests and what answers them: RDMA Reads (RFC 5040 §5.2) and atomic operations (RFC 7306 §5.2).
+
+use std::collections::VecDeque;
+
+use super::{Report, rules};
+use crate::wire::ddp::{ReadRequest, word};
+
+/// Requests that are kept. No depth is above 14 bits.
+const MOST: usize = 1 << 14;
+const READ_REQUEST: u64 = 28;
+const ATOMIC_REQUEST: u64 = 52;
+const ATOMIC_RESPONSE: u64 = 12;
+
+/// What one end asked for, in order, and has no answer to.
+#[derive(Debug)]
+pub(super) struct Answers {
+    reads: VecDeque<ReadRequest>,
+    atomics: VecDeque<u32>,
+    /// Whether all requests were seen.
+    known: bool,
+    /// The most Reads that may be outstanding.
+    depth: Option<u16>,
+}
+
+impl Answers {
+    pub(super) fn new() -> Self {
+        Self {
+            reads: VecDeque::new(),
+            atomics: VecDeque::new(),
+            known: true,
+            depth: None,
+        }
+    }
+
+    /// Requests or answers may be missing.
+    pub(super) fn forget(&mut self) {
+        self.known = false;
+        self.reads.clear();
+        self.atomics.clear();
+    }
+
+    /// The peer serves so many Reads at once.
+    pub(super) fn limit(&mut self, depth: u16) {
+        self.depth = Some(depth);
+    }
+
+    /// A Read Request of this length; `octets` are empty if it came in several segments.
+    pub(super) fn read(&mut self, octets: &[u8], length: u64, report: &mut Report<'_>) {
+        let request = ReadRequest::parse(octets);
+        let (Some(request), READ_REQUEST) = (request, length) else {
+            report(rules::RDMAP_READ_HEADER, format!("{length} octets"));
+            return self.forget();
+        };
+        if !self.known {
+            return;
+        }
+        self.reads.push_back(request);
+        if self.reads.len() > MOST {
+            return self.forget();
+        }
+        if let Some(depth) = self.depth
+            && self.reads.len() > usize::from(depth)
+        {
+            let detail = format!(
+                "{} Reads are outstanding, and the peer serves {depth}",
+                self.reads.len()
+            );
+            report(rules::ENHANCED_DEPTH, detail);
+        }
+    }
+
+    /// A Read Response of this length is complete; `place` says where it begins, unless it is empty.
+    pub(super) fn answered(
+        &mut self,
+        place: Option<(u32, u64)>,
+        length: u64,
+        report: &mut Report<'_>,
+    ) {
+        if !self.known {
+            return;
+        }
+        let fits = |request: &ReadRequest| {
+            u64::from(request.size) == length
+                && place.is_none_or(|place| place == (request.sink_stag, request.sink_to))
+        };
+        let Some(oldest) = self.reads.front().copied() else {
+            return report(
+                rules::RDMAP_RESPONSE,
+                format!("no request waits for one of {length} octets"),
+            );
+        };
+        if fits(&oldest) {
+            self.reads.pop_front();
+            return;
+        }
+        let at = place.map_or_else(String::new, |(stag, to)| {
+            format!(" to STag {stag:#x}, TO {to:#x}")
+        });
+        if let Some(index) = self.reads.iter().position(fits) {
+            self.reads.remove(index);
+            let detail = format!(
+                "{length} octets{at} answer request {} of those that wait",
+                index + 1
+            );
+            return report(rules::RDMAP_RESPONSE_ORDER, detail);
+        }
+        self.reads.pop_front();
+        let detail = format!(
+            "{length} octets{at}, and the oldest request is for {} to STag {:#x}, TO {:#x}",
+            oldest.size, oldest.sink_stag, oldest.sink_to
+        );
+        report(rules::RDMAP_RESPONSE_PLACE, detail);
+    }
+
+    /// An Atomic Request.
+    pub(super) fn atomic(&mut self, octets: &[u8], length: u64, report: &mut Report<'_>) {
+        let operation = word(octets, 0).map(|word| word & 0xf);
+        if length != ATOMIC_REQUEST {
+            report(rules::ATOMIC_REQUEST, format!("{length} octets"));
+            return self.forget();
+        }
+        // RFC 7306 §5.2.1, figure 5: FetchAdd and CmpSwap.
+        if !matches!(operation, Some(0 | 2)) {
+            report(
+                rules::ATOMIC_REQUEST,
+                format!("the operation is {operation:?}"),
+            );
+        }
+        if self.known {
+            self.atomics.push_back(word(octets, 4).unwrap_or(0));
+            if self.atomics.len() > MOST {
+                self.forget();
+            }
+        }
+    }
+
+    /// An Atomic Response to one of the requests.
+    pub(super) fn atomic_answered(&mut self, octets: &[u8], length: u64, report: &mut Report<'_>) {
+        if length != ATOMIC_RESPONSE {
+            report(rules::ATOMIC_RESPONSE, format!("{length} octets"));
+            return self.forget();
+        }
+        if !self.known {
+            return;
+        }
+        let identifier = word(octets, 0).unwrap_or(0);
+        match self.atomics.pop_front() {
+            Some(oldest) if oldest == identifier => {}
+            oldest => {
+                let detail = format!(
+                    "identifier {identifier:#x}, and that of the oldest request is {oldest:#x?}"
+                );
+                report(rules::ATOMIC_RESPONSE, detail);
+            }
+        }
+    }
+}

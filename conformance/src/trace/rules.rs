@@ -1,0 +1,111 @@
+//! The rules that traffic is checked against. Each says what a sender has to do; a receiver's rules cannot be seen from outside.
+
+use core::fmt;
+
+/// How much a rule asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keyword {
+    /// Whoever breaks it is not conformant.
+    Must,
+    /// There may be reasons.
+    Should,
+}
+
+impl fmt::Display for Keyword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Must => "MUST",
+            Self::Should => "SHOULD",
+        })
+    }
+}
+
+/// One rule.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its name; it stays as it is.
+    pub id: &'static str,
+    /// Where it is written.
+    pub clause: &'static str,
+    /// How much it asks for.
+    pub keyword: Keyword,
+    /// What it says.
+    pub says: &'static str,
+}
+
+macro_rules! rules {
+    ($($name:ident $id:literal $clause:literal $keyword:ident $says:literal;)*) => {
+        $(pub(super) const $name: &Rule = &Rule {
+            id: $id,
+            clause: $clause,
+            keyword: Keyword::$keyword,
+            says: $says,
+        };)*
+        /// All rules.
+        pub const ALL: &[&Rule] = &[$($name),*];
+    };
+}
+
+rules! {
+    MPA_RESERVED "mpa-reserved" "RFC 5044 §7.1.1" Must "Reserved bits of a startup frame are zero";
+    MPA_REVISION "mpa-revision" "RFC 5044 §7.1.1" Must "The revision is 1, or 2 where RFC 6581 is used";
+    MPA_REPLY_KEY "mpa-reply-key" "RFC 5044 §7.1.1" Must "A Responder sends the key of Replies";
+    MPA_PD_LENGTH "mpa-pd-length" "RFC 5044 §7.1.1" Must "Private data has 512 octets at most";
+    MPA_BEFORE_REPLY "mpa-before-reply" "RFC 5044 §7.1.2" Must "An Initiator sends no FPDU before it has the Reply";
+    MPA_EARLY "mpa-early" "RFC 5044 §7.1.2" Must "A Responder sends no FPDU before it has received one";
+    ENHANCED_REVISION "enhanced-revision" "RFC 6581 §6" Must "Bit S is for revision 2";
+    ENHANCED_DATA "enhanced-data" "RFC 6581 §6" Must "With bit S the private data begins with four octets of enhanced data";
+    ENHANCED_REPLY "enhanced-reply" "RFC 6581 §10" Must "An enhanced Request gets an enhanced Reply, a plain one a plain one";
+    ENHANCED_MODEL "enhanced-model" "RFC 6581 §9.2" Must "The Reply repeats control flag A of the Request";
+    ENHANCED_FLAGS "enhanced-flags" "RFC 6581 §9.2" Must "With control flag A clear, B, C and D are zero";
+    ENHANCED_NONE "enhanced-none" "RFC 6581 §9.2" Must "With control flag A set, at least one of B, C and D is";
+    ENHANCED_ORD "enhanced-ord" "RFC 6581 §9.1" Must "The Responder's ORD is at most the Initiator's IRD";
+    ENHANCED_ONES "enhanced-ones" "RFC 6581 §9.1" Must "A depth of all ones is answered by all ones";
+    ENHANCED_RTR "enhanced-rtr" "RFC 6581 §9.2" Must "In peer-to-peer mode the Initiator begins with an RTR indication that was agreed on, or a Terminate";
+    ENHANCED_DEPTH "enhanced-depth" "RFC 6581 §9.1" Must "No more RDMA Reads are outstanding than the peer's IRD";
+    MPA_LENGTH "mpa-length" "RFC 5044 §3" Must "A ULPDU has 64,768 octets at most";
+    MPA_PAD "mpa-pad" "RFC 5044 §4.1" Must "The pad is zero";
+    MPA_MARKER "mpa-marker" "RFC 5044 §4.3" Must "Markers have reserved bits of zero and point to the beginning of their FPDU";
+    MPA_CRC "mpa-crc" "RFC 5044 §4.4" Must "The CRC is that of the FPDU";
+    DDP_HEADER "ddp-header" "RFC 5041 §4.4" Must "Every segment has a header";
+    DDP_VERSION "ddp-version" "RFC 5041 §4.1" Must "DV is 1";
+    DDP_RESERVED "ddp-reserved" "RFC 5041 §4.1" Must "Reserved bits of DDP's control octet are zero";
+    DDP_LAST "ddp-last" "RFC 5041 §4.1" Must "The last segment of a message has L set, and no other";
+    DDP_STAG "ddp-stag" "RFC 5041 §4.2" Must "All segments of a tagged message have one STag";
+    DDP_MSN "ddp-msn" "RFC 5041 §4.3" Must "MSNs of a queue begin with 1 and go up by one";
+    DDP_RSVD_ULP "ddp-rsvdulp" "RFC 5041 §4.3" Must "All segments of an untagged message have one RsvdULP";
+    DDP_OFFSET "ddp-offset" "RFC 5041 §5.2" Must "MO or TO say where in the message the octets belong, each once";
+    DDP_LENGTH "ddp-length" "RFC 5041 §5.2" Must "A message has less than 2^32 octets";
+    DDP_ORDER "ddp-order" "RFC 5041 §5.3" Should "Segments leave in the order of their offsets";
+    RDMAP_VERSION "rdmap-version" "RFC 5040 §4.1" Must "RV is 1, or 0 at both ends of old devices, throughout";
+    RDMAP_RESERVED "rdmap-reserved" "RFC 5040 §4.1" Must "Reserved bits of RDMAP's control octet are zero";
+    RDMAP_OPCODE "rdmap-opcode" "RFC 5040 §4.1" Must "The opcode is one that RFC 5040 or RFC 7306 defines";
+    RDMAP_TAGGED "rdmap-tagged" "RFC 5040 §4.1" Must "T is as the opcode demands";
+    RDMAP_QUEUE "rdmap-queue" "RFC 5040 §4.1" Must "The queue is that of the opcode";
+    RDMAP_INVALIDATE "rdmap-invalidate" "RFC 5040 §4.1" Must "Without Invalidate the Invalidate STag is zero";
+    RDMAP_READ_HEADER "rdmap-read-header" "RFC 5040 §4.4" Must "A Read Request is its header of 28 octets";
+    RDMAP_RESPONSE "rdmap-response" "RFC 5040 §5.2" Must "A Read Response answers a Read Request";
+    RDMAP_RESPONSE_ORDER "rdmap-response-order" "RFC 5040 §5.2.2" Must "Read Responses leave in the order of their requests";
+    RDMAP_RESPONSE_PLACE "rdmap-response-place" "RFC 5040 §5.2.2" Must "A Read Response goes where its request says, with as many octets";
+    RDMAP_TERMINATED "rdmap-terminated" "RFC 5040 §5.4" Must "Nothing follows a Terminate";
+    TERMINATE_CONTROL "terminate-control" "RFC 5040 §4.8" Must "Layer, type and code of a Terminate are those of a figure";
+    TERMINATE_RESERVED "terminate-reserved" "RFC 5040 §4.8" Must "Reserved bits of a Terminate are zero";
+    TERMINATE_HEADERS "terminate-headers" "RFC 5040 §4.8" Must "A Terminate has the headers that its bits D and R announce";
+    TERMINATE_FIGURE "terminate-figure" "RFC 5040 §4.8" Should "Bits M, D and R of a Terminate are those of figure 10";
+    ATOMIC_REQUEST "atomic-request" "RFC 7306 §5.2.1" Must "An Atomic Request is its header of 52 octets, with an operation that is defined";
+    ATOMIC_RESPONSE "atomic-response" "RFC 7306 §5.2.2" Must "An Atomic Response is its header of 12 octets and repeats the identifier of the oldest request";
+    IMMEDIATE_SIZE "immediate-size" "RFC 7306 §6.3" Must "Immediate Data has eight octets";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+
+    #[test]
+    fn names_are_unique() {
+        let mut ids: Vec<_> = ALL.iter().map(|rule| rule.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), ALL.len());
+    }
+}

@@ -1,0 +1,97 @@
+//! What a Terminate has to look like (RFC 5040 §4.8, figures 7 to 10).
+
+use super::{Report, rules};
+use crate::wire::ddp::{TAGGED_HEADER, Terminate, UNTAGGED_HEADER};
+
+/// Octets of a terminated Read Request.
+const READ_REQUEST: usize = 28;
+
+/// The bits of the header control field: M, D, R.
+const M: u8 = 4;
+const D: u8 = 2;
+const R: u8 = 1;
+
+/// Checks the payload of a Terminate.
+pub(super) fn check(payload: &[u8], report: &mut Report<'_>) {
+    let Some(terminate) = Terminate::parse(payload) else {
+        let detail = format!(
+            "{} octets have no room for the control field",
+            payload.len()
+        );
+        return report(rules::TERMINATE_HEADERS, detail);
+    };
+    let Terminate {
+        layer, etype, code, ..
+    } = terminate;
+    if !is_defined(layer, etype, code) {
+        let detail = format!("layer {layer}, type {etype}, code {code:#04x} is in no figure");
+        report(rules::TERMINATE_CONTROL, detail);
+    }
+    if terminate.reserved != 0 {
+        let detail = format!("{:#x} in the 13 reserved bits", terminate.reserved);
+        report(rules::TERMINATE_RESERVED, detail);
+    }
+    headers(&terminate, report);
+    let bits = terminate.header_control;
+    if let Some(allowed) = figure_10(layer, etype)
+        && !allowed.contains(&bits)
+    {
+        report(
+            rules::TERMINATE_FIGURE,
+            format!("M, D, R are {bits:03b} in a Terminate of layer {layer}, type {etype}"),
+        );
+    }
+}
+
+/// Whether D and R announce what is there.
+fn headers(terminate: &Terminate, report: &mut Report<'_>) {
+    let bits = terminate.header_control;
+    let mut need = 0;
+    if bits & (M | D) != 0 {
+        need += 2;
+    }
+    if bits & D != 0 {
+        // T of the header's first octet says how long it is.
+        let tagged = terminate.rest.get(2).is_some_and(|first| first & 0x80 != 0);
+        need += if tagged {
+            TAGGED_HEADER
+        } else {
+            UNTAGGED_HEADER
+        };
+    }
+    if bits & R != 0 {
+        need += READ_REQUEST;
+    }
+    let there = terminate.rest.len();
+    if there < need {
+        let detail =
+            format!("M, D, R are {bits:03b}, which takes {need} octets, and there are {there}");
+        report(rules::TERMINATE_HEADERS, detail);
+    }
+}
+
+/// RFC 5040 §4.8 figure 9, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8.
+fn is_defined(layer: u8, etype: u8, code: u8) -> bool {
+    match (layer, etype) {
+        // A local catastrophic error has no code, so any will do.
+        (0 | 1, 0) => true,
+        (0, 1) => matches!(code, 0..=4 | 9 | 0xff),
+        (0, 2) => matches!(code, 5..=9 | 0xff),
+        (1, 1) => code <= 4,
+        (1, 2) => matches!(code, 1..=6),
+        (2, 0) => matches!(code, 1..=7),
+        _ => false,
+    }
+}
+
+/// The values of M, D and R that figure 10 has for an error; "if possible" allows that they are clear.
+fn figure_10(layer: u8, etype: u8) -> Option<&'static [u8]> {
+    match (layer, etype) {
+        (0, 0) | (2, _) => Some(&[0]),
+        // A Send with Invalidate has no RDMA header that could be included.
+        (0, 1) => Some(&[M | D | R, M | D, R, 0]),
+        (0, 2) => Some(&[M | D, 0]),
+        (1, 1 | 2) => Some(&[M | D]),
+        _ => None,
+    }
+}
