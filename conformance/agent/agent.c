@@ -3,6 +3,9 @@
  *   cc -o agent agent.c -lrdmacm -libverbs
  *   ./agent -a ADDRESS [-p PORT] [-1]
  *
+ * Where the compiler finds infiniband/dgiwarpdv.h (cc $(pkg-config --cflags dgiwarp) ...) the agent has the operations for datagrams too; the
+ * program starts without that library all the same.
+ *
  * It listens on ADDRESS for one tester at a time, and prints the port and a token. The tester sends one JSON object per line,
  * {"op": NAME, ...}, and gets one back, {"ok": 1, ...} or {"ok": 0, "error": REASON}. The first has to be
  * {"op": "hello", "token": TOKEN}. conformance/README.md has the operations. -1 ends it with its first tester.
@@ -26,6 +29,13 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__has_include) && __has_include(<infiniband/dgiwarpdv.h>)
+#define DGIWARPDV_WEAK
+#include <infiniband/dgiwarpdv.h>
+#define DATAGRAMS 1
+#else
+#define DATAGRAMS 0
+#endif
 
 #define MOST_MEMORY 256
 #define MOST_CONNECTIONS 256
@@ -42,8 +52,11 @@ struct memory {
 
 struct connection {
 	int used, taken, ours; /* taken: the tester knows of it; ours: rdma_connect was called here */
-	struct rdma_cm_id *id;
+	struct rdma_cm_id *id; /* null of a queue pair for datagrams */
+	struct ibv_qp *qp;
 	struct ibv_cq *cq;
+	struct ibv_ah *ah; /* where its datagrams go, with the two below */
+	uint32_t to_qpn, to_qkey;
 	int room; /* its receives: a memory */
 	int receives, octets;
 	struct { int event, status; } events[MOST_EVENTS];
@@ -137,7 +150,10 @@ static int64_t now(void)
 
 /* ---- memory ---- */
 
-static int register_memory(int pd, uint64_t length, int access, int fill, uint64_t margin)
+static struct ibv_mr *restricted(const char *line, int pd, void *octets, uint64_t length, int access);
+
+/* line says of whom and how the memory may be used; null if nothing special. */
+static int register_memory(const char *line, int pd, uint64_t length, int access, int fill, uint64_t margin)
 {
 	uint64_t all = length + 2 * margin;
 	int i;
@@ -151,7 +167,10 @@ static int register_memory(int pd, uint64_t length, int access, int fill, uint64
 	memset(memories[i].octets, fill, all);
 	memories[i].margin = margin;
 	memories[i].length = length;
-	memories[i].mr = ibv_reg_mr(pds[pd], memories[i].octets + margin, length, access);
+	if (line && (field(line, "only_address") || field(line, "cookie") || field(line, "well_known")))
+		memories[i].mr = restricted(line, pd, memories[i].octets + margin, length, access);
+	else
+		memories[i].mr = ibv_reg_mr(pds[pd], memories[i].octets + margin, length, access);
 	if (!memories[i].mr) {
 		refuse("ibv_reg_mr");
 		free(memories[i].octets);
@@ -197,15 +216,14 @@ static int post_receive(struct connection *c, int slot)
 		.lkey = memories[c->room].mr->lkey,
 	};
 	struct ibv_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = c->octets ? 1 : 0 }, *bad;
-	return ibv_post_recv(c->id->qp, &wr, &bad);
+	return ibv_post_recv(c->qp, &wr, &bad);
 }
 
-/* A connection's place, with a queue pair and receives. */
-static int new_connection(struct rdma_cm_id *id)
+/* A connection's place, with a completion queue and the memory of its receives. */
+static int new_place(struct ibv_context *context, int receives, int octets)
 {
-	struct ibv_qp_init_attr attr;
 	struct connection *c;
-	int i, slot;
+	int i;
 	errno = 0;
 	for (i = 0; i < MOST_CONNECTIONS && connections[i].used; i++)
 		;
@@ -213,26 +231,43 @@ static int new_connection(struct rdma_cm_id *id)
 		return refuse("too many connections");
 	c = &connections[i];
 	memset(c, 0, sizeof *c);
-	c->id = id;
-	c->receives = accept_with.receives;
-	c->octets = accept_with.octets;
-	c->room = register_memory(0, (uint64_t)c->receives * c->octets + 1, IBV_ACCESS_LOCAL_WRITE, 0xa5, 0);
+	c->receives = receives;
+	c->octets = octets;
+	c->room = register_memory(NULL, 0, (uint64_t)receives * octets + 1, IBV_ACCESS_LOCAL_WRITE, 0xa5, 0);
 	if (c->room < 0)
 		return -1;
-	c->cq = ibv_create_cq(id->verbs, 256, NULL, NULL, 0);
+	c->cq = ibv_create_cq(context, 256, NULL, NULL, 0);
+	if (!c->cq) {
+		refuse("ibv_create_cq");
+		forget(c->room);
+		return -1;
+	}
+	return i;
+}
+
+/* The same with a queue pair and receives. */
+static int new_connection(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr;
+	struct connection *c;
+	int i = new_place(id->verbs, accept_with.receives, accept_with.octets), slot;
+	if (i < 0)
+		return -1;
+	c = &connections[i];
+	c->id = id;
 	memset(&attr, 0, sizeof attr);
 	attr.send_cq = attr.recv_cq = c->cq;
 	attr.qp_type = IBV_QPT_RC;
 	attr.cap.max_send_wr = 64;
 	attr.cap.max_recv_wr = 64;
 	attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
-	if (!c->cq || rdma_create_qp(id, pds[0], &attr)) {
+	if (rdma_create_qp(id, pds[0], &attr)) {
 		refuse("rdma_create_qp");
-		if (c->cq)
-			ibv_destroy_cq(c->cq);
+		ibv_destroy_cq(c->cq);
 		forget(c->room);
 		return -1;
 	}
+	c->qp = id->qp;
 	c->used = 1;
 	id->context = c;
 	for (slot = 0; slot < c->receives; slot++)
@@ -244,12 +279,19 @@ static void end_connection(struct connection *c)
 {
 	if (!c->used)
 		return;
-	rdma_disconnect(c->id);
+	if (c->id)
+		rdma_disconnect(c->id);
 	if (c->window)
 		ibv_dealloc_mw(c->window);
-	rdma_destroy_qp(c->id);
+	if (c->id)
+		rdma_destroy_qp(c->id);
+	else
+		ibv_destroy_qp(c->qp);
+	if (c->ah)
+		ibv_destroy_ah(c->ah);
 	ibv_destroy_cq(c->cq);
-	rdma_destroy_id(c->id);
+	if (c->id)
+		rdma_destroy_id(c->id);
 	forget(c->room);
 	memset(c, 0, sizeof *c);
 }
@@ -350,7 +392,7 @@ static int op_listen(void)
 
 static int op_reg_mr(const char *line)
 {
-	int i = register_memory(number(line, "pd", 0), number(line, "length", 0), number(line, "access", 0),
+	int i = register_memory(line, number(line, "pd", 0), number(line, "length", 0), number(line, "access", 0),
 				number(line, "fill", 0), number(line, "margin", 0));
 	if (i < 0)
 		return -1;
@@ -515,6 +557,8 @@ static int op_post_recv(const char *line)
 	return 0;
 }
 
+static int post_datagram(const char *line, struct connection *c, struct ibv_sge *sge, int count);
+
 static int op_post_send(const char *line)
 {
 	struct connection *c = the_connection(line);
@@ -532,6 +576,8 @@ static int op_post_send(const char *line)
 		wr.sg_list = &sge;
 		wr.num_sge = 1;
 	}
+	if (c->ah)
+		return post_datagram(line, c, wr.sg_list, wr.num_sge);
 	wr.wr_id = number(line, "wr_id", 0);
 	wr.opcode = number(line, "opcode", IBV_WR_SEND);
 	wr.send_flags = number(line, "flags", IBV_SEND_SIGNALED);
@@ -548,7 +594,7 @@ static int op_post_send(const char *line)
 		wr.wr.rdma.remote_addr = number(line, "remote", 0);
 		wr.wr.rdma.rkey = number(line, "rkey", 0);
 	}
-	if ((errno = ibv_post_send(c->id->qp, &wr, &bad)))
+	if ((errno = ibv_post_send(c->qp, &wr, &bad)))
 		return refuse("ibv_post_send");
 	say("{\"ok\": 1");
 	return 0;
@@ -572,11 +618,11 @@ static int op_poll(const char *line)
 	/* Of a failed one, no more than these two fields are there. */
 	if (wc.status) {
 		wc.opcode = 0;
-		wc.byte_len = wc.wc_flags = wc.imm_data = 0;
+		wc.byte_len = wc.wc_flags = wc.imm_data = wc.src_qp = 0;
 	}
-	say("{\"ok\": 1, \"wr_id\": %llu, \"status\": %d, \"opcode\": %d, \"length\": %u, \"flags\": %u, \"imm\": %u",
+	say("{\"ok\": 1, \"wr_id\": %llu, \"status\": %d, \"opcode\": %d, \"length\": %u, \"flags\": %u, \"imm\": %u, \"source\": %u",
 	    (unsigned long long)wc.wr_id, wc.status, wc.opcode, wc.byte_len, wc.wc_flags,
-	    wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV) ? wc.imm_data : 0);
+	    wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV) ? wc.imm_data : 0, wc.src_qp);
 	return 0;
 }
 
@@ -605,7 +651,7 @@ static int op_window(const char *line)
 	wr.bind_mw.bind_info.addr = (uintptr_t)m->octets + m->margin;
 	wr.bind_mw.bind_info.length = m->length;
 	wr.bind_mw.bind_info.mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-	if ((errno = ibv_post_send(c->id->qp, &wr, &bad)))
+	if ((errno = ibv_post_send(c->qp, &wr, &bad)))
 		return refuse("ibv_post_send of a bind");
 	while (!(count = ibv_poll_cq(c->cq, 1, &wc)) && now() < until)
 		take_events(1);
@@ -621,11 +667,342 @@ static int op_disconnect(const char *line)
 	struct connection *c = the_connection(line);
 	if (!c)
 		return -1;
+	if (!c->id)
+		return refuse("not connected");
 	if (rdma_disconnect(c->id))
 		return refuse("rdma_disconnect");
 	say("{\"ok\": 1");
 	return 0;
 }
+
+/* ---- datagrams ---- */
+
+#if DATAGRAMS
+/* An address as a GID: IPv4 as ::ffff:a.b.c.d. */
+static int gid_of(const char *host, union ibv_gid *gid)
+{
+	memset(gid, 0, sizeof *gid);
+	if (inet_pton(AF_INET6, host, gid->raw) == 1)
+		return 0;
+	gid->raw[10] = gid->raw[11] = 0xff;
+	return inet_pton(AF_INET, host, gid->raw + 12) == 1 ? 0 : -1;
+}
+
+/* Where the device has its own address in its table; -1 if nowhere. */
+static int gid_index(void)
+{
+	union ibv_gid own, gid;
+	char host[64];
+	int i;
+	if (getnameinfo((struct sockaddr *)&address, sizeof address, host, sizeof host, NULL, 0, NI_NUMERICHOST) || gid_of(host, &own))
+		return -1;
+	for (i = 0; !ibv_query_gid(listener->verbs, 1, i, &gid); i++)
+		if (!memcmp(&gid, &own, sizeof gid))
+			return i;
+	return -1;
+}
+
+static int address_attr(const char *line, struct ibv_ah_attr *attr)
+{
+	char host[64];
+	memset(attr, 0, sizeof *attr);
+	attr->is_global = attr->port_num = attr->grh.hop_limit = 1;
+	if (text(line, "address", host, sizeof host) < 0 || gid_of(host, &attr->grh.dgid))
+		return refuse("no address");
+	attr->grh.sgid_index = gid_index();
+	return 0;
+}
+
+static struct ibv_mr *restricted(const char *line, int pd, void *octets, uint64_t length, int access)
+{
+	struct dgiwarpdv_mr_init_attr attr = { .size = sizeof attr, .addr = octets, .length = length, .access = access };
+	char host[64];
+	errno = EOPNOTSUPP;
+	if (!dgiwarpdv_reg_mr)
+		return NULL;
+	if (text(line, "only_address", host, sizeof host) >= 0 && !gid_of(host, &attr.peer_gid)) {
+		attr.flags |= DGIWARPDV_MR_ONLY_FROM;
+		attr.peer_qpn = number(line, "only_qpn", 0);
+	}
+	if (number(line, "cookie", 0))
+		attr.flags |= DGIWARPDV_MR_COOKIE;
+	if ((attr.well_known = number(line, "well_known", 0)))
+		attr.flags |= DGIWARPDV_MR_WELL_KNOWN;
+	return dgiwarpdv_reg_mr(pds[pd], &attr);
+}
+
+static int ready_for_datagrams(struct ibv_qp *qp, uint32_t qkey)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = qkey };
+	if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)))
+		return -1;
+	attr.qp_state = IBV_QPS_RTR;
+	if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE)))
+		return -1;
+	attr.qp_state = IBV_QPS_RTS;
+	return (errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN)) ? -1 : 0;
+}
+
+static int op_ud_open(const char *line)
+{
+	struct dgiwarpdv_qp_init_attr dv = { .size = sizeof dv };
+	struct ibv_qp_init_attr_ex attr;
+	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
+	struct connection *c;
+	int i, slot, bad, uc = number(line, "uc", 0);
+	errno = 0;
+	if (!dgiwarpdv_is_supported || !dgiwarpdv_is_supported(listener->verbs->device))
+		return refuse("the device has no datagrams");
+	if (number(line, "receives", 4) > 64 || number(line, "octets", 4096) > 1 << 20)
+		return refuse("too many receives");
+	i = new_place(listener->verbs, number(line, "receives", 4), number(line, "octets", 4096));
+	if (i < 0)
+		return -1;
+	c = &connections[i];
+	if (number(line, "records", 1))
+		dv.flags |= DGIWARPDV_QP_RECORDS;
+	dv.record_slots = number(line, "slots", 0);
+	dv.record_timeout_ms = number(line, "record_ms", 0);
+	dv.reorder_window = number(line, "window", 0);
+	dv.read_timeout_ms = uc ? 0 : number(line, "read_ms", 0);
+	memset(&attr, 0, sizeof attr);
+	attr.send_cq = attr.recv_cq = c->cq;
+	attr.qp_type = uc ? IBV_QPT_UC : IBV_QPT_UD;
+	attr.pd = pds[0];
+	attr.cap.max_send_wr = attr.cap.max_recv_wr = 64;
+	attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
+	attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	attr.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
+			      IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | (uc ? 0 : IBV_QP_EX_WITH_RDMA_READ);
+	c->qp = dgiwarpdv_create_qp(listener->verbs, &attr, &dv);
+	c->to_qkey = uc ? 0 : number(line, "qkey", 0);
+	bad = !c->qp;
+	if (c->qp && uc)
+		bad = (errno = ibv_modify_qp(c->qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	else if (c->qp)
+		bad = ready_for_datagrams(c->qp, c->to_qkey);
+	if (bad) {
+		refuse("dgiwarpdv_create_qp");
+		if (c->qp)
+			ibv_destroy_qp(c->qp);
+		ibv_destroy_cq(c->cq);
+		forget(c->room);
+		return -1;
+	}
+	c->used = c->taken = c->ours = 1;
+	for (slot = 0; slot < c->receives; slot++)
+		post_receive(c, slot);
+	say_connection(i);
+	say(", \"qpn\": %u", c->qp->qp_num);
+	return 0;
+}
+
+/* Where a queue pair's datagrams go from now on; of UC, its one peer. */
+static int op_ud_to(const char *line)
+{
+	struct connection *c = the_connection(line);
+	struct ibv_qp_attr attr;
+	struct ibv_ah *ah;
+	memset(&attr, 0, sizeof attr);
+	if (!c || address_attr(line, &attr.ah_attr))
+		return -1;
+	ah = ibv_create_ah(pds[0], &attr.ah_attr);
+	if (!ah)
+		return refuse("ibv_create_ah");
+	if (c->ah)
+		ibv_destroy_ah(c->ah);
+	c->ah = ah;
+	c->to_qpn = number(line, "qpn", 0);
+	if (c->qp->qp_type == IBV_QPT_UC) {
+		attr.qp_state = IBV_QPS_RTR;
+		attr.path_mtu = IBV_MTU_1024;
+		attr.dest_qp_num = c->to_qpn;
+		if ((errno = ibv_modify_qp(c->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN)))
+			return refuse("to RTR");
+		attr.qp_state = IBV_QPS_RTS;
+		if ((errno = ibv_modify_qp(c->qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN)))
+			return refuse("to RTS");
+	}
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static int post_datagram(const char *line, struct connection *c, struct ibv_sge *sge, int count)
+{
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(c->qp);
+	uint64_t remote = number(line, "remote", 0);
+	uint32_t rkey = number(line, "rkey", 0), imm = number(line, "imm", 0);
+	int opcode = number(line, "opcode", IBV_WR_SEND);
+	if (!qp)
+		return refuse("no work requests for datagrams");
+	ibv_wr_start(qp);
+	qp->wr_id = number(line, "wr_id", 0);
+	qp->wr_flags = number(line, "flags", IBV_SEND_SIGNALED);
+	if (opcode == IBV_WR_SEND)
+		ibv_wr_send(qp);
+	else if (opcode == IBV_WR_SEND_WITH_IMM)
+		ibv_wr_send_imm(qp, imm);
+	else if (opcode == IBV_WR_RDMA_WRITE)
+		ibv_wr_rdma_write(qp, rkey, remote);
+	else if (opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+		ibv_wr_rdma_write_imm(qp, rkey, remote, imm);
+	else if (opcode == IBV_WR_RDMA_READ) {
+		ibv_wr_rdma_read(qp, rkey, remote);
+		if (field(line, "limit_ms"))
+			dgiwarpdv_wr_set_read_timeout(qp, number(line, "limit_ms", 0));
+	}
+	ibv_wr_set_sge_list(qp, count, sge);
+	if (c->qp->qp_type == IBV_QPT_UD)
+		ibv_wr_set_ud_addr(qp, c->ah, c->to_qpn, number(line, "to_qkey", c->to_qkey));
+	if ((errno = ibv_wr_complete(qp)))
+		return refuse("ibv_wr_complete");
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static int op_group(const char *line, int join)
+{
+	struct connection *c = the_connection(line);
+	struct ibv_ah_attr attr;
+	if (!c || address_attr(line, &attr))
+		return -1;
+	errno = join ? ibv_attach_mcast(c->qp, &attr.grh.dgid, 0) : ibv_detach_mcast(c->qp, &attr.grh.dgid, 0);
+	if (errno)
+		return refuse(join ? "ibv_attach_mcast" : "ibv_detach_mcast");
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static void say_ranges(const struct dgiwarpdv_range *ranges, int count)
+{
+	int i;
+	say(", \"ranges\": \"");
+	for (i = 0; i < count; i++)
+		say("%s%u-%u", i ? " " : "", ranges[i].start, ranges[i].end);
+	say("\"");
+}
+
+/* What is known of a record; it is given back unless "keep" is 1. */
+static int op_record(const char *line)
+{
+	struct connection *c = the_connection(line);
+	struct dgiwarpdv_record_info info = { .size = sizeof info };
+	struct dgiwarpdv_range ranges[DGIWARPDV_MAX_RANGES];
+	uint64_t record = number(line, "record", 0);
+	int count;
+	if (!c)
+		return -1;
+	if (dgiwarpdv_record_info(c->qp, record, &info) || (count = dgiwarpdv_record_ranges(c->qp, record, ranges, DGIWARPDV_MAX_RANGES)) < 0)
+		return refuse("dgiwarpdv_record_info");
+	if (!number(line, "keep", 0) && dgiwarpdv_record_release(c->qp, record))
+		return refuse("dgiwarpdv_record_release");
+	say("{\"ok\": 1, \"addr\": %llu, \"rkey\": %u, \"length\": %u, \"valid\": %u, \"flags\": %u, \"imm\": %u, \"source\": %u",
+	    (unsigned long long)info.remote_addr, info.rkey, info.length, info.valid, info.flags, info.imm_data, info.qpn);
+	say_ranges(ranges, count);
+	return 0;
+}
+
+static int op_records_now(const char *line)
+{
+	struct connection *c = the_connection(line);
+	if (!c)
+		return -1;
+	if (dgiwarpdv_record_complete_now(c->qp))
+		return refuse("dgiwarpdv_record_complete_now");
+	say("{\"ok\": 1");
+	return 0;
+}
+
+static int op_read_map(const char *line)
+{
+	struct connection *c = the_connection(line);
+	struct dgiwarpdv_range ranges[DGIWARPDV_MAX_RANGES];
+	uint32_t length = 0;
+	int count;
+	if (!c)
+		return -1;
+	count = dgiwarpdv_take_read_map(c->qp, number(line, "wr_id", 0), &length, ranges, DGIWARPDV_MAX_RANGES);
+	if (count < 0)
+		return refuse("dgiwarpdv_take_read_map");
+	say("{\"ok\": 1, \"length\": %u", length);
+	say_ranges(ranges, count);
+	return 0;
+}
+
+static int op_error(const char *line)
+{
+	struct connection *c = the_connection(line);
+	struct dgiwarpdv_error error = { .size = sizeof error };
+	if (!c)
+		return -1;
+	if (dgiwarpdv_poll_error(c->qp, &error) != 1)
+		return refuse("no error");
+	say("{\"ok\": 1, \"reason\": %u, \"message\": %u, \"layer\": %u, \"type\": %u, \"code\": %u", error.reason, error.message,
+	    error.layer, error.error_type, error.code);
+	return 0;
+}
+
+/* What the queue pair counts, under its names. */
+static int op_counters(const char *line)
+{
+	struct connection *c = the_connection(line);
+	uint64_t values[DGIWARPDV_COUNTERS];
+	int i, known;
+	if (!c)
+		return -1;
+	known = dgiwarpdv_query_counters(c->qp, values, DGIWARPDV_COUNTERS);
+	if (known < 0)
+		return refuse("dgiwarpdv_query_counters");
+	say("{\"ok\": 1");
+	for (i = 0; i < known && i < DGIWARPDV_COUNTERS; i++)
+		say(", \"%s\": %llu", dgiwarpdv_counter_name(i), (unsigned long long)values[i]);
+	return 0;
+}
+
+/* Gets the peer's cookie, which its datagrams carry from now on. */
+static int op_prove(const char *line)
+{
+	struct connection *c = the_connection(line);
+	struct ibv_ah *proved;
+	if (!c)
+		return -1;
+	if (!c->ah || !(proved = dgiwarpdv_prove_address(c->qp, c->ah, c->to_qpn, number(line, "timeout_ms", 1000))))
+		return refuse("dgiwarpdv_prove_address");
+	ibv_destroy_ah(c->ah);
+	c->ah = proved;
+	say("{\"ok\": 1");
+	return 0;
+}
+#else
+static int no_datagrams(void)
+{
+	errno = 0;
+	return refuse("the agent was compiled without infiniband/dgiwarpdv.h");
+}
+
+static struct ibv_mr *restricted(const char *line, int pd, void *octets, uint64_t length, int access)
+{
+	(void)line, (void)pd, (void)octets, (void)length, (void)access;
+	errno = EOPNOTSUPP;
+	return NULL;
+}
+
+static int post_datagram(const char *line, struct connection *c, struct ibv_sge *sge, int count)
+{
+	(void)line, (void)c, (void)sge, (void)count;
+	return no_datagrams();
+}
+
+#define op_ud_open(line) no_datagrams()
+#define op_ud_to(line) no_datagrams()
+#define op_group(line, join) no_datagrams()
+#define op_record(line) no_datagrams()
+#define op_records_now(line) no_datagrams()
+#define op_read_map(line) no_datagrams()
+#define op_error(line) no_datagrams()
+#define op_counters(line) no_datagrams()
+#define op_prove(line) no_datagrams()
+#endif
 
 static int op_destroy(const char *line)
 {
@@ -687,6 +1064,16 @@ static void obey(const char *line)
 	else if (!strcmp(op, "disconnect")) op_disconnect(line);
 	else if (!strcmp(op, "destroy")) op_destroy(line);
 	else if (!strcmp(op, "clear")) op_clear();
+	else if (!strcmp(op, "ud_open")) op_ud_open(line);
+	else if (!strcmp(op, "ud_to")) op_ud_to(line);
+	else if (!strcmp(op, "join")) op_group(line, 1);
+	else if (!strcmp(op, "leave")) op_group(line, 0);
+	else if (!strcmp(op, "record")) op_record(line);
+	else if (!strcmp(op, "records_now")) op_records_now(line);
+	else if (!strcmp(op, "read_map")) op_read_map(line);
+	else if (!strcmp(op, "error")) op_error(line);
+	else if (!strcmp(op, "counters")) op_counters(line);
+	else if (!strcmp(op, "prove")) op_prove(line);
 	else refuse("no such op");
 	say("}\n");
 }

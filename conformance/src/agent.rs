@@ -41,7 +41,7 @@ pub enum AgentError {
 }
 
 /// Octets around registered memory that nobody may change.
-const MARGIN: u64 = 64;
+pub(crate) const MARGIN: u64 = 64;
 
 /// Registered memory of the device.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +82,8 @@ pub struct Completion {
     pub flags: u64,
     /// Immediate data as it came.
     pub immediate: u64,
+    /// The sender's QPN, of datagrams.
+    pub source: u64,
 }
 
 /// Access rights as `enum ibv_access_flags` has them.
@@ -297,6 +299,7 @@ impl Agent {
             length: field("length")?,
             flags: field("flags")?,
             immediate: field("imm")?,
+            source: answer["source"].as_u64().unwrap_or_default(),
         })
     }
 
@@ -341,12 +344,16 @@ impl Agent {
     }
 }
 
-fn number(operation: &'static str, answer: &Value, field: &'static str) -> Result<u64, AgentError> {
+pub(crate) fn number(
+    operation: &'static str,
+    answer: &Value,
+    field: &'static str,
+) -> Result<u64, AgentError> {
     let lacks = AgentError::Lacks { operation, field };
     answer[field].as_u64().ok_or(lacks)
 }
 
-fn memory(
+pub(crate) fn memory(
     operation: &'static str,
     answer: &Value,
     length: u64,
@@ -365,7 +372,10 @@ fn memory(
     })
 }
 
-fn connection(operation: &'static str, answer: &Value) -> Result<Connection, AgentError> {
+pub(crate) fn connection(
+    operation: &'static str,
+    answer: &Value,
+) -> Result<Connection, AgentError> {
     Ok(Connection {
         id: number(operation, answer, "conn")?,
         receives: memory(operation, answer, number(operation, answer, "room")?, 0)?,

@@ -1,14 +1,15 @@
 //! What a case works with: connections to the device, its agent if there is one, and the notebook of trials.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
 use crate::agent::{Agent, AgentError, Connection};
 use crate::oracle::{Allowed, Reaction, judge};
 use crate::peer::{Patience, Peer};
-use crate::recording::{Recorder, Way};
+use crate::recording::{Recorder, Tape, Way};
+use crate::station::Station;
 use crate::wire::hex;
 use crate::wire::startup::{self, Depths, Startup};
 
@@ -46,6 +47,8 @@ pub struct Settings {
     pub patience: Patience,
     /// Connections of cases that make many.
     pub many: u32,
+    /// What patterns of loss are made from.
+    pub seed: u64,
 }
 
 /// What became of one thing that was tried.
@@ -169,6 +172,24 @@ impl<'a> Bench<'a> {
         Peer::on(stream, false, &self.recorder, self.patience()).map_err(Broken::Connect)
     }
 
+    /// A UDP socket before a port of the device.
+    ///
+    /// # Errors
+    /// [`Broken::Connect`].
+    pub fn station(&mut self, port: u16) -> Result<Station, Broken> {
+        let at = self.agent()?.our_address()?;
+        self.station_at(at, port)
+    }
+
+    /// The same at another address of the tester.
+    ///
+    /// # Errors
+    /// [`Broken::Connect`].
+    pub fn station_at(&self, at: IpAddr, port: u16) -> Result<Station, Broken> {
+        let to = SocketAddr::new(self.settings.target.ip(), port);
+        Station::new(at, to, &self.recorder, self.patience()).map_err(Broken::Connect)
+    }
+
     /// What a good Request says here: CRCs, the client-server model, four Reads each way.
     #[must_use]
     pub fn offer(&self) -> Offer {
@@ -263,7 +284,7 @@ impl<'a> Bench<'a> {
             reaction.to_string(),
             list,
             clause,
-            Some(peer),
+            Some(peer.tape()),
         );
     }
 
@@ -278,7 +299,23 @@ impl<'a> Bench<'a> {
         peer: Option<&Peer>,
     ) {
         let list = vec![format!("{rule} ({clause})")];
-        self.note(what.into(), holds, seen.to_string(), list, clause, peer);
+        let tape = peer.map(Peer::tape);
+        self.note(what.into(), holds, seen.to_string(), list, clause, tape);
+    }
+
+    /// The same of datagrams.
+    pub fn expect(
+        &mut self,
+        what: impl Into<String>,
+        holds: bool,
+        seen: impl ToString,
+        rule: &str,
+        clause: &'static str,
+        station: &Station,
+    ) {
+        let list = vec![format!("{rule} ({clause})")];
+        let tape = Some(station.tape());
+        self.note(what.into(), holds, seen.to_string(), list, clause, tape);
     }
 
     fn note(
@@ -288,10 +325,9 @@ impl<'a> Bench<'a> {
         seen: String,
         allowed: Vec<String>,
         clause: &str,
-        peer: Option<&Peer>,
+        tape: Option<Tape>,
     ) {
-        let octets = peer.filter(|_| !pass).map(|peer| {
-            let tape = peer.tape();
+        let octets = tape.filter(|_| !pass).map(|tape| {
             let shown = |way| {
                 let octets = tape.octets(way);
                 // What matters came last.

@@ -179,6 +179,9 @@ struct RunArgs {
     /// How many connections cases make that make many
     #[arg(long, value_name = "N", default_value_t = 40)]
     many: u32,
+    /// What patterns of loss are made from; the same number makes the same ones
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
     /// What the device is, for the report
     #[arg(long, value_name = "TEXT", default_value = "")]
     device: String,
@@ -279,6 +282,7 @@ fn run(args: &RunArgs) -> Result<ExitCode, Failed> {
                 ..Patience::default()
             },
             many: args.many,
+            seed: args.seed,
         },
         families: args.family.clone(),
         cases: args.case.clone(),

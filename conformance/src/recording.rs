@@ -26,9 +26,11 @@ pub struct Piece {
     pub octets: Vec<u8>,
 }
 
-/// One TCP connection.
+/// One TCP connection, or what went between two UDP ports.
 #[derive(Clone, Debug)]
 pub struct Conversation {
+    /// Whether it is UDP: then each piece is a datagram, and an empty one has no octets.
+    pub datagrams: bool,
     /// The tester's address.
     pub ours: SocketAddr,
     /// The device's address.
@@ -47,13 +49,30 @@ impl Recorder {
     /// Begins a connection.
     #[must_use]
     pub fn begin(&self, ours: SocketAddr, theirs: SocketAddr, we_connected: bool) -> Tape {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(Conversation {
+        self.add(Conversation {
+            datagrams: false,
             ours,
             theirs,
             we_connected,
             pieces: Vec::new(),
-        });
+        })
+    }
+
+    /// Begins what goes between two UDP ports.
+    #[must_use]
+    pub fn begin_datagrams(&self, ours: SocketAddr, theirs: SocketAddr) -> Tape {
+        self.add(Conversation {
+            datagrams: true,
+            ours,
+            theirs,
+            we_connected: true,
+            pieces: Vec::new(),
+        })
+    }
+
+    fn add(&self, conversation: Conversation) -> Tape {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(conversation);
         Tape {
             recorder: self.clone(),
             index: all.len() - 1,

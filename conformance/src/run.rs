@@ -213,10 +213,18 @@ fn afterwards(
     descriptors: &mut Option<u64>,
     done: &mut Done,
 ) {
-    if let Some(agent) = agent
+    let mut agent = agent;
+    if let Some(agent) = agent.as_deref_mut()
         && let Err(error) = look_for_leaks(plan, agent, descriptors, done)
     {
         return dead(plan, done, &error.to_string());
+    }
+    if done.case.family == Family::Datagram {
+        let mut bench = Bench::new(&plan.settings, agent);
+        if let Err(broken) = cases::datagrams_live(&mut bench) {
+            dead(plan, done, &format!("afterwards: {broken}"));
+        }
+        return;
     }
     let until = clock::now() + plan.settings.patience.answer * 2;
     loop {

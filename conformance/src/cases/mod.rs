@@ -1,6 +1,7 @@
 //! What is tested. A case is a row here and a function beside it; the function tries one thing or many and notes each.
 
 mod crc;
+mod datagram;
 mod enhanced;
 mod extensions;
 mod framing;
@@ -15,6 +16,8 @@ mod tagged;
 mod untagged;
 
 use crate::bench::{Bench, Broken};
+
+pub(crate) use datagram::lives as datagrams_live;
 
 /// Groups of cases, by layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -35,6 +38,8 @@ pub enum Family {
     Rdmap,
     /// A and I: atomics and Immediate Data of RFC 7306.
     Extensions,
+    /// D: the datagram mapping, over UDP.
+    Datagram,
 }
 
 /// Who begins a connection.
@@ -73,7 +78,8 @@ pub struct Case {
     pub family: Family,
     /// What it tests, in a few words.
     pub about: &'static str,
-    /// The clauses it tests, as in `RFC 5041 §7.2`, of one RFC and section each.
+    /// The clauses it tests, as in `RFC 5041 §7.2`, of one RFC and section each; `Datagram §5` is one of
+    /// `rfc-notes/datagram-mapping.md`.
     pub clauses: &'static [&'static str],
     /// Who connects.
     pub role: Role,
@@ -141,7 +147,7 @@ impl Case {
 /// All cases, in the order in which they run.
 #[must_use]
 pub fn all() -> Vec<Case> {
-    [
+    let mut all = [
         startup::CASES,
         crc::CASES,
         enhanced::CASES,
@@ -156,7 +162,9 @@ pub fn all() -> Vec<Case> {
         sent::CASES,
         rejection::CASES,
     ]
-    .concat()
+    .concat();
+    all.extend(datagram::cases());
+    all
 }
 
 #[cfg(test)]
@@ -172,7 +180,8 @@ mod tests {
             assert!(!case.clauses.is_empty(), "{} cites nothing", case.id);
             for clause in case.clauses {
                 let section = clause.strip_prefix("RFC ").and_then(|c| c.split_once(" §"));
-                assert!(section.is_some(), "{}: {clause}", case.id);
+                let datagram = clause.strip_prefix("Datagram §").is_some();
+                assert!(section.is_some() || datagram, "{}: {clause}", case.id);
             }
         }
     }

@@ -1,12 +1,12 @@
 //! A case's connections as a packet file: the octets as they were sent and received, in Ethernet, IP and TCP headers that are
-//! made up. What TCP did below is not in it.
+//! made up, or UDP. What TCP did below is not in it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::UNIX_EPOCH;
 
-use etherparse::PacketBuilder;
+use etherparse::{IpHeaders, PacketBuilder, PacketBuilderStep};
 
-use crate::recording::{Conversation, Way};
+use crate::recording::{Conversation, Piece, Way};
 use crate::run::Done;
 
 /// The longest payload of one packet.
@@ -27,7 +27,11 @@ pub fn pcapng(done: &Done) -> Vec<u8> {
     block(&mut file, 1, &[1, 0, 0, 0, 0, 0, 0, 0]);
     for (number, conversation) in (1..).zip(done.recorder.conversations()) {
         let comment = format!("{} {}, connection {number}", done.case.id, done.case.about);
-        packets(&mut file, &conversation, &comment);
+        if conversation.datagrams {
+            datagrams(&mut file, &conversation, &comment);
+        } else {
+            packets(&mut file, &conversation, &comment);
+        }
     }
     file
 }
@@ -50,12 +54,25 @@ enum Flag {
     Fin,
 }
 
+fn microseconds(piece: &Piece) -> u64 {
+    let since = piece.at.duration_since(UNIX_EPOCH).ok();
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
+}
+
+fn datagrams(file: &mut Vec<u8>, conversation: &Conversation, comment: &str) {
+    let mut comment = Some(comment);
+    for piece in &conversation.pieces {
+        let (from, to) = ends(conversation, piece.way);
+        let udp = headers(from, to).udp(from.port(), to.port());
+        let mut packet = Vec::with_capacity(udp.size(piece.octets.len()));
+        if udp.write(&mut packet, &piece.octets).is_ok() {
+            block_of(file, &packet, microseconds(piece), comment.take());
+        }
+    }
+}
+
 fn packets(file: &mut Vec<u8>, conversation: &Conversation, comment: &str) {
-    let at = |index: usize| {
-        let piece = conversation.pieces.get(index);
-        let since = piece.and_then(|piece| piece.at.duration_since(UNIX_EPOCH).ok());
-        since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
-    };
+    let at = |index: usize| conversation.pieces.get(index).map_or(0, microseconds);
     // The next octet of ours and of theirs; the end is sent once.
     let mut next = [1_u32, 1];
     let first = if conversation.we_connected {
@@ -131,16 +148,8 @@ fn write(
     microseconds: u64,
     comment: Option<&str>,
 ) {
-    let (from, to) = match way {
-        Way::Sent => (conversation.ours, conversation.theirs),
-        Way::Received => (conversation.theirs, conversation.ours),
-    };
-    let ethernet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
-    let ip = match (from.ip(), to.ip()) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => ethernet.ipv4(from.octets(), to.octets(), 64),
-        (from, to) => ethernet.ipv6(v6(from), v6(to), 64),
-    };
-    let mut tcp = ip.tcp(from.port(), to.port(), sequence, 65_535);
+    let (from, to) = ends(conversation, way);
+    let mut tcp = headers(from, to).tcp(from.port(), to.port(), sequence, 65_535);
     tcp = match flag {
         Flag::Syn => tcp.syn(),
         Flag::Push => tcp.psh(),
@@ -154,6 +163,27 @@ fn write(
     if tcp.write(&mut packet, octets).is_err() {
         return;
     }
+    block_of(file, &packet, microseconds, comment);
+}
+
+/// Where a packet comes from and goes to.
+fn ends(conversation: &Conversation, way: Way) -> (SocketAddr, SocketAddr) {
+    match way {
+        Way::Sent => (conversation.ours, conversation.theirs),
+        Way::Received => (conversation.theirs, conversation.ours),
+    }
+}
+
+fn headers(from: SocketAddr, to: SocketAddr) -> PacketBuilderStep<IpHeaders> {
+    let ethernet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => ethernet.ipv4(from.octets(), to.octets(), 64),
+        (from, to) => ethernet.ipv6(v6(from), v6(to), 64),
+    }
+}
+
+/// An enhanced packet block.
+fn block_of(file: &mut Vec<u8>, packet: &[u8], microseconds: u64, comment: Option<&str>) {
     let length = u32::try_from(packet.len())
         .unwrap_or(u32::MAX)
         .to_le_bytes();

@@ -50,10 +50,19 @@ fn our_stack_passes() {
             "--allow-crash",
         ]);
         assert_eq!(run.status, Some(0), "{environment:?} {}", run.report());
-        for case in ["M21", "T02", "U05", "R06", "A02", "I03", "E20"] {
+        for case in [
+            "M21", "T02", "U05", "R06", "A02", "I03", "E20", "D06", "D08",
+        ] {
             assert_eq!(run.outcome(case), "pass", "{environment:?} {case}");
         }
     }
+}
+
+/// Without our header it is a C file like others.
+#[test]
+fn the_agent_compiles_with_nothing_but_the_verbs() {
+    let folder = tempfile::tempdir().unwrap();
+    programs::compile(&folder.path().join("agent"), &[]);
 }
 
 /// Whoever does not know the token gets nothing.

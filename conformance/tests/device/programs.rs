@@ -1,7 +1,7 @@
 //! The programs of these tests: devices on our library, and the tester.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
@@ -79,17 +79,12 @@ impl Drop for Server {
 /// The agent on our library, compiled once per test program.
 fn agent(environment: &[(&str, &str)]) -> Command {
     static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
-        let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let new = tempfile::NamedTempFile::new_in(folder)
             .unwrap()
             .into_temp_path();
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/agent/agent.c");
-        let cc = Command::new("cc")
-            .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
-            .arg(&new)
-            .args([source, "-lrdmacm", "-libverbs"])
-            .status();
-        assert!(cc.unwrap().success(), "the agent does not compile");
+        let headers = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../verbs/include");
+        compile(&new, &[headers]);
         // Whoever runs the one that was there before keeps it.
         let program = folder.join("conform-agent");
         new.persist(&program).unwrap();
@@ -99,6 +94,18 @@ fn agent(environment: &[(&str, &str)]) -> Command {
     command.args(["-a", "127.0.0.1", "-1"]);
     command.envs(environment.iter().copied());
     command
+}
+
+/// Compiles the agent.
+pub(crate) fn compile(program: &Path, options: &[&str]) {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/agent/agent.c");
+    let cc = Command::new("cc")
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(program)
+        .args(options)
+        .args([source, "-lrdmacm", "-libverbs"])
+        .status();
+    assert!(cc.unwrap().success(), "the agent does not compile");
 }
 
 fn free_port() -> u16 {

@@ -110,6 +110,46 @@ fn every_cited_section_is_explained() {
     assert_none("cited sections without a note", &wrong);
 }
 
+/// The datagram mapping is a specification of its own, with headings `## 5. Title` and `### 5.1 Title`.
+#[test]
+fn every_cited_section_of_the_datagram_mapping_exists() {
+    let files = tree::files();
+    let mapping = files
+        .iter()
+        .find(|file| file.path == "rfc-notes/datagram-mapping.md")
+        .expect("rfc-notes/datagram-mapping.md");
+    let known: BTreeSet<_> = mapping.text.lines().filter_map(heading).collect();
+    assert!(known.len() > 15, "{known:?}");
+    let mut wrong = Vec::new();
+    for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
+        if file.path.ends_with("tidy/citations.rs") {
+            continue;
+        }
+        for (number, line) in (1..).zip(file.text.lines()) {
+            for (at, name) in line.match_indices("Datagram ") {
+                let mut rest = &line[at + name.len() - 1..];
+                while let Some(section) = next_section(&mut rest) {
+                    if !known.contains(section.as_str()) {
+                        wrong.push(format!("{}:{number}: Datagram §{section}", file.path));
+                    }
+                }
+            }
+        }
+    }
+    assert_none("sections that the datagram mapping does not have", &wrong);
+}
+
+/// The number of a heading, without the full stop behind it.
+fn heading(line: &str) -> Option<&str> {
+    let title = line
+        .strip_prefix("###")
+        .or_else(|| line.strip_prefix("##"))?;
+    let number = title.split_whitespace().next()?.trim_end_matches('.');
+    number
+        .starts_with(|c: char| c.is_ascii_digit())
+        .then_some(number)
+}
+
 #[test]
 fn notes_are_sorted_and_complete() {
     let mut wrong = Vec::new();

@@ -1,0 +1,1 @@
+pub(super) const CASES: &[super::Case] = &[];
