@@ -56,6 +56,9 @@ mod engine;
 mod error;
 mod events;
 mod fault;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod groups;
 mod mw;
 mod pd;

@@ -15,6 +15,8 @@ use std::time::Instant;
 
 pub use captures::captures;
 pub use deframer::deframer;
+#[cfg(feature = "engine")]
+pub use dgiwarp::fuzzing::connection;
 pub use parsers::parsers;
 
 /// When everything begins. An instant cannot be made otherwise, and which one it is makes no difference.
@@ -59,6 +61,13 @@ pub const TARGETS: &[Target] = &[
         about: "what the conformance tester reads of others",
         longest: 4096,
         run: captures,
+    },
+    #[cfg(feature = "engine")]
+    Target {
+        name: "connection",
+        about: "connected queue pairs: what programs, networks and strangers do with them",
+        longest: 2048,
+        run: connection,
     },
 ];
 
