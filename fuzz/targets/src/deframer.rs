@@ -11,8 +11,10 @@ use dgiwarp_llp_tcp_mpa::{
 
 use crate::start;
 
-/// More pieces would only be slow.
+/// How many lengths of pieces there are.
 const PIECES: usize = 24;
+/// More pieces than these would only be slow.
+const MOST_PIECES: usize = 300;
 
 /// Reads a stream in one piece and in many: the ULPDUs, and what ends them, have to be the same. What FPDUs are whole is also asked of the
 /// conformance tester, which has a deframer of its own.
@@ -40,14 +42,15 @@ fn pieces(u: &mut Unstructured<'_>) -> Result<Vec<usize>> {
         .collect()
 }
 
-/// Cuts a stream into pieces of these lengths, again and again.
+/// Cuts a stream into pieces of these lengths, again and again, and a last one that has the rest.
 fn cut<'a>(stream: &'a [u8], pieces: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
     let mut rest = stream;
-    pieces.iter().cycle().map_while(move |piece| {
+    let all = pieces.iter().copied().cycle().take(MOST_PIECES);
+    all.chain([usize::MAX]).map_while(move |piece| {
         if rest.is_empty() {
             return None;
         }
-        let (now, later) = rest.split_at((*piece).min(rest.len()));
+        let (now, later) = rest.split_at(piece.min(rest.len()));
         rest = later;
         Some(now)
     })

@@ -122,7 +122,7 @@ fn run(target: &Target, seed: u64, time: Duration) -> Result<u64, String> {
 }
 
 #[test]
-fn inputs_made_of_corpora_hold() {
+fn mutations_hold() {
     let seed = variable("FUZZ_SEED").unwrap_or_else(|| RandomState::new().build_hasher().finish());
     let seconds = variable("FUZZ_SECONDS").unwrap_or(SECONDS);
     println!("FUZZ_SEED={seed}");
