@@ -15,9 +15,11 @@
 //! | the end before siw takes TCP's connection, and between peer-to-peer Reply and RTR indication, in a VM of their own | `ends::impolite` |
 //! | Debian's own programs in the guest, the Rust API here | `programs` |
 //! | Debian's own programs at both ends | `verbs` |
+//! | the conformance tester and siw's profile, in a VM of their own | `conform` |
 
 #![expect(clippy::unwrap_used, reason = "what the VM cannot do fails the test")]
 
+mod conform;
 mod ends;
 mod operations;
 mod ops;
@@ -126,4 +128,14 @@ fn siw_with_other_settings() {
     drop(siw);
     drop(vm);
     part("impolite peers", ends::impolite);
+}
+
+/// The tester finds of siw what is known of it, and nothing else.
+#[test]
+fn siw_conforms_as_its_profile_says() {
+    if let Some(reason) = siw::obstacle() {
+        return xtask::skips::skip("siw", reason);
+    }
+    let vm = Vm::boot(&[]).unwrap();
+    part("conform", || conform::completes(&vm));
 }
