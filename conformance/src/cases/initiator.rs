@@ -195,13 +195,13 @@ fn first(
 fn works(
     bench: &mut Bench<'_>,
     what: &str,
-    sent: Option<&[usize]>,
+    send: &dyn Fn(&mut Peer, &[u8]),
     reply: &dyn Fn(&Startup) -> Startup,
     clause: &'static str,
 ) -> Result<(), Broken> {
     let (mut peer, on, request) = called(bench)?;
     let reply = reply(&request);
-    peer.send_cut(&reply.to_bytes(), sent.unwrap_or(&[]));
+    send(&mut peer, &reply.to_bytes());
     let mut reaction = Reaction::default();
     let came = first(bench, &mut peer, on, &request, &reply)?;
     let up = matches!(came, Came::Segment(..));
@@ -403,7 +403,7 @@ fn m23(bench: &mut Bench<'_>) -> Result<(), Broken> {
         works(
             bench,
             &format!("reserved bits {bits:#x}"),
-            None,
+            &|peer, reply| peer.send(reply),
             &change,
             FRAME,
         )?;
@@ -412,14 +412,21 @@ fn m23(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn m24(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    let cuts: Vec<_> = (1..24).collect();
-    works(
-        bench,
-        "each octet in a TCP segment of its own",
-        Some(&cuts),
-        &reply,
-        FRAME,
-    )
+    let octets = |peer: &mut Peer, reply: &[u8]| {
+        let cuts: Vec<_> = (1..24).collect();
+        peer.send_cut(reply, &cuts);
+    };
+    let what = "each octet in a TCP segment of its own";
+    works(bench, what, &octets, &reply, FRAME)?;
+    // However slow the device is, it sees the first piece alone.
+    let quiet = bench.patience().quiet;
+    let pieces = |peer: &mut Peer, reply: &[u8]| {
+        peer.send(&reply[..10]);
+        clock::pause(quiet);
+        peer.send(&reply[10..]);
+    };
+    let what = "in two pieces, with a moment between";
+    works(bench, what, &pieces, &reply, FRAME)
 }
 
 fn k20(bench: &mut Bench<'_>) -> Result<(), Broken> {
