@@ -47,6 +47,7 @@ bugs! {
     RefusedStartupOpen = "refused-startup-open",
     RefusedStartupLeaks = "refused-startup-leaks",
     RejectionMissed = "rejection-missed",
+    RejectsWithoutBit = "rejects-without-bit",
     // MPA: enhanced startup.
     EnhancedDataUnchecked = "enhanced-data-unchecked",
     DepthsNotLowered = "depths-not-lowered",
@@ -57,6 +58,8 @@ bugs! {
     RtrAlwaysWrite = "rtr-always-write",
     NoCommonRtrAccepted = "no-common-rtr-accepted",
     InsufficientIrdAccepted = "insufficient-ird-accepted",
+    RejectionWithoutDepths = "rejection-without-depths",
+    EarlyEndCrashes = "early-end-crashes",
     // MPA: CRCs and Markers.
     CrcUnchecked = "crc-unchecked",
     CrcOnlyIfBothAsk = "crc-only-if-both-ask",
@@ -65,6 +68,9 @@ bugs! {
     MarkerPointerZero = "marker-pointer-zero",
     MarkerOutsideCrc = "marker-outside-crc",
     MarkerLowBitsCount = "marker-low-bits-count",
+    MarkerBeforeCrcMissed = "marker-before-crc-missed",
+    CrcAlwaysChecked = "crc-always-checked",
+    LlpCodesSwapped = "llp-codes-swapped",
     // MPA: FPDUs.
     WrongPad = "wrong-pad",
     PadNotZero = "pad-not-zero",
@@ -73,6 +79,7 @@ bugs! {
     UlpduTooLong = "ulpdu-too-long",
     WrongCrcSkipped = "wrong-crc-skipped",
     ShortSegmentTaken = "short-segment-taken",
+    ShortRequestDropped = "short-request-dropped",
     // DDP: tagged segments.
     StagKeyUnchecked = "stag-key-unchecked",
     BoundsExclusive = "bounds-exclusive",
@@ -82,6 +89,7 @@ bugs! {
     DdpVersionUnchecked = "ddp-version-unchecked",
     ReservedBitsChecked = "reserved-bits-checked",
     EmptyWriteChecked = "empty-write-checked",
+    WriteTailLost = "write-tail-lost",
     TerminateNotSent = "terminate-not-sent",
     // DDP: untagged segments.
     QueueUnchecked = "queue-unchecked",
@@ -100,6 +108,8 @@ bugs! {
     // RDMAP.
     RdmapVersionUnchecked = "rdmap-version-unchecked",
     OpcodeWrongCode = "opcode-wrong-code",
+    SolicitedSendUnknown = "solicited-send-unknown",
+    InvalidateStagMissing = "invalidate-stag-missing",
     InvalidateUnchecked = "invalidate-unchecked",
     InvalidatedUsable = "invalidated-usable",
     TerminateLengthOfPayload = "terminate-length-of-payload",
@@ -121,6 +131,7 @@ bugs! {
     CompareMaskIgnored = "compare-mask-ignored",
     FetchAddMaskIgnored = "fetch-add-mask-ignored",
     AtomicByteOrder = "atomic-byte-order",
+    AtomicSentByteOrder = "atomic-sent-byte-order",
     AtomicMisaligned = "atomic-misaligned",
     AtomicNeedsWrite = "atomic-needs-write",
     AtomicResponseQueue = "atomic-response-queue",

@@ -69,7 +69,10 @@ impl FullOperation {
     fn new(negotiation: Negotiation) -> Self {
         Self {
             framer: Framer::new(negotiation.crc, negotiation.send_markers),
-            deframer: Deframer::new(negotiation.crc, negotiation.receive_markers),
+            deframer: Deframer::new(
+                negotiation.crc || is_on(Bug::CrcAlwaysChecked),
+                negotiation.receive_markers,
+            ),
             may_send: negotiation.role == Role::Initiator || is_on(Bug::ResponderSpeaksFirst),
             stopped: false,
             negotiation,
@@ -299,6 +302,11 @@ impl Connection {
                 self.exit(Error::TcpLost);
             }
             (State::FullOperation(_), TcpEnd::Fin) if is_on(Bug::EndMissed) => {}
+            (State::FullOperation(full), TcpEnd::Fin | TcpEnd::Lost)
+                if !full.may_send && is_on(Bug::EarlyEndCrashes) =>
+            {
+                panic!("no FPDU was received")
+            }
             (State::FullOperation(full), TcpEnd::Fin) => {
                 if !full.stopped {
                     full.stopped = true;

@@ -271,7 +271,7 @@ fn reply_frame(
         // The bit declares a preference, and CRCs are used if either end has it; a Reply
         // that repeats the Request's is also right for a peer that looks at the Reply only.
         crc: config.crc || request.crc,
-        reject,
+        reject: reject && !is_on(Bug::RejectsWithoutBit),
         // RFC 6581 §6, §10: an enhanced Request gets an enhanced Reply, a plain one a plain one.
         revision: request.revision,
         enhanced,
@@ -331,7 +331,10 @@ pub(crate) fn reject_reply(
     depths: ReadDepths,
     private_data: &[u8],
 ) -> Result<StartupFrame, ConfigError> {
-    let enhanced = request.enhanced.map(|theirs| Enhanced {
+    let asked = request
+        .enhanced
+        .filter(|_| !is_on(Bug::RejectionWithoutDepths));
+    let enhanced = asked.map(|theirs| Enhanced {
         ird: ReadDepth::limit(depths.ird),
         ord: ReadDepth::limit(depths.ord),
         peer_to_peer: theirs.peer_to_peer.map(|_| config.rtr),

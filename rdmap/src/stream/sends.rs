@@ -60,6 +60,9 @@ impl<R> Sends<R> {
             return Err(StreamError::UnexpectedOpcode(opcode));
         }
         match opcode {
+            Opcode::SendSolicited if is_on(Bug::SolicitedSendUnknown) => {
+                Err(StreamError::UnexpectedOpcode(opcode))
+            }
             Opcode::Send | Opcode::SendSolicited => {
                 let invalidate =
                     is_on(Bug::PlainSendInvalidates).then(|| STag::new(header.rsvd_ulp_word));

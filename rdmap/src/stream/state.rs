@@ -245,6 +245,9 @@ impl<R, Q: Copy> Stream<R, Q> {
         message: &ControlMessage,
         upper: &U,
     ) -> Result<(), StreamError> {
+        if is_on(Bug::ShortRequestDropped) && message.len() < read_request::LEN {
+            return Ok(());
+        }
         let wrong_length = StreamError::Length {
             opcode,
             length: u32::try_from(message.len()).unwrap_or(u32::MAX),
@@ -308,7 +311,10 @@ impl<R, Q: Copy> Stream<R, Q> {
     pub fn send(&mut self, length: u32, kind: SendKind) -> Message {
         self.own_ends.count_sent();
         let msn = self.next_msn();
-        let word = kind.invalidate.map_or(0, STag::get);
+        let invalidate = kind
+            .invalidate
+            .filter(|_| !is_on(Bug::InvalidateStagMissing));
+        let word = invalidate.map_or(0, STag::get);
         Message::untagged(kind.opcode(), word, msn, length)
     }
 

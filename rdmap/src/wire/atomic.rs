@@ -178,6 +178,10 @@ impl AtomicRequest {
         put(&self.stag.get().to_be_bytes());
         put(&self.tagged_offset.get().to_be_bytes());
         for field in fields {
+            if is_on(Bug::AtomicSentByteOrder) {
+                put(&field.to_le_bytes());
+                continue;
+            }
             put(&field.to_be_bytes());
         }
         out

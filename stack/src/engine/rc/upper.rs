@@ -104,6 +104,11 @@ impl<C: CompletionSink> TaggedBuffers for RcUpper<'_, C> {
             return Ok(());
         }
         let registration = found?;
+        let (mut length, mut payload) = (length, payload);
+        if is_on(Bug::WriteTailLost) && length.is_multiple_of(8) && length > 0 {
+            length -= 1;
+            payload = &payload[..payload.len() - 1];
+        }
         registration
             .slice(start.get(), length)
             .ok_or(TaggedError::BaseOrBounds)?
