@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::connection::Connection;
+use super::datagram::{Datagrams, Route};
 use super::file::Packet;
 use super::packet::{self, Inside, Tcp};
-use super::{Out, Sink};
+use super::{Out, Sink, What};
 
 /// Connections that are kept at a time; beyond, the one that was silent for longest makes room.
 const MOST: usize = 65_536;
@@ -25,6 +26,7 @@ pub struct Trace {
     flows: BTreeMap<Ends, Flow>,
     connections: u64,
     iwarp: u64,
+    datagrams: Datagrams,
     packet: u64,
     at: u64,
 }
@@ -46,6 +48,12 @@ impl Trace {
         (self.connections, self.iwarp + open.count() as u64)
     }
 
+    /// How many datagrams of the mapping to UDP were seen.
+    #[must_use]
+    pub fn datagrams(&self) -> u64 {
+        self.datagrams.count
+    }
+
     /// Takes the next packet of a file.
     pub fn take(&mut self, packet: &Packet<'_>, sink: &mut Sink<'_>) {
         (self.packet, self.at) = (packet.number, packet.at);
@@ -54,7 +62,20 @@ impl Trace {
         };
         match addressed.inside {
             Inside::Tcp(tcp) => self.tcp(addressed.from, addressed.to, &tcp, sink),
-            Inside::Udp { .. } | Inside::UdpInPart => {}
+            Inside::Udp {
+                payload,
+                whole_only,
+                no_checksum,
+            } => {
+                let route = Route {
+                    from: addressed.from,
+                    to: addressed.to,
+                    whole_only,
+                    no_checksum,
+                };
+                self.udp(route, payload, packet.comment, sink);
+            }
+            Inside::UdpInPart => {}
         }
     }
 
@@ -63,6 +84,23 @@ impl Trace {
         for (ends, flow) in std::mem::take(&mut self.flows) {
             self.close(ends, flow, sink);
         }
+    }
+
+    fn udp(&mut self, route: Route, payload: &[u8], comment: Option<&str>, sink: &mut Sink<'_>) {
+        let mut out = Out {
+            packet: self.packet,
+            at: self.at,
+            ends: [route.from, route.to],
+            connection: 0,
+            sink,
+        };
+        self.datagrams
+            .take(route, payload, comment, &mut |seen, broken| {
+                out.say(0, What::Datagram(seen));
+                for (rule, detail) in broken {
+                    out.finding(0, rule, detail, seen.octets);
+                }
+            });
     }
 
     fn tcp(&mut self, from: SocketAddr, to: SocketAddr, tcp: &Tcp<'_>, sink: &mut Sink<'_>) {

@@ -40,6 +40,8 @@ pub struct Summary {
     counts: BTreeMap<&'static str, (u64, Keyword, &'static str)>,
     /// FPDUs.
     pub fpdus: u64,
+    /// Datagrams of the mapping to UDP.
+    pub datagrams: u64,
     /// Startup frames.
     pub startups: u64,
     /// Places where something could not be judged.
@@ -56,6 +58,7 @@ impl Summary {
         match item.what {
             What::Startup { .. } => self.startups += 1,
             What::Fpdu(_) => self.fpdus += 1,
+            What::Datagram(_) => self.datagrams += 1,
             What::Unjudged(_) => {
                 self.unjudged += 1;
                 return true;
@@ -81,7 +84,7 @@ impl Summary {
     }
 
     fn is_empty(&self) -> bool {
-        self.startups + self.fpdus == 0
+        self.startups + self.fpdus + self.datagrams == 0
     }
 }
 
@@ -165,6 +168,7 @@ fn lint(input: impl Read, args: &Args, out: &mut impl Write) -> Result<Summary, 
             "cut": reader.was_cut(),
             "connections": { "tcp": connections, "iwarp": iwarp },
             "fpdus": summary.fpdus,
+            "datagrams": summary.datagrams,
             "unjudged": summary.unjudged,
             "rules": counts,
             "items": findings,
@@ -194,8 +198,8 @@ fn overview(
     let (connections, iwarp) = trace.connections();
     writeln!(
         out,
-        "{packets} packets, {iwarp} iWARP connections of {connections} by TCP, {} FPDUs: {} findings, {} deviations, {} places not judged",
-        summary.fpdus, summary.failures, summary.deviations, summary.unjudged
+        "{packets} packets, {iwarp} iWARP connections of {connections} by TCP, {} FPDUs, {} datagrams: {} findings, {} deviations, {} places not judged",
+        summary.fpdus, summary.datagrams, summary.failures, summary.deviations, summary.unjudged
     )
 }
 
@@ -222,7 +226,7 @@ fn text(out: &mut impl Write, item: &Item<'_>) -> io::Result<()> {
             )
         }
         What::Unjudged(why) => writeln!(out, "not judged: packet {packet}, {from} to {to}: {why}"),
-        What::Startup { .. } | What::Fpdu(_) => Ok(()),
+        What::Startup { .. } | What::Fpdu(_) | What::Datagram(_) => Ok(()),
     }
 }
 
@@ -243,7 +247,7 @@ fn value(item: &Item<'_>) -> Option<Value> {
             value["octets"] = hex(&finding.octets, 96).into();
         }
         What::Unjudged(why) => value["unjudged"] = why.to_string().into(),
-        What::Startup { .. } | What::Fpdu(_) => return None,
+        What::Startup { .. } | What::Fpdu(_) | What::Datagram(_) => return None,
     }
     Some(value)
 }

@@ -7,12 +7,14 @@
 
 mod connection;
 mod coverage;
+mod datagram;
 mod file;
 mod flows;
 pub mod lint;
 mod messages;
 mod packet;
 mod rdmap;
+mod reads;
 mod rules;
 mod startup;
 mod tcp;
@@ -26,6 +28,7 @@ use std::net::SocketAddr;
 pub use self::file::{FileError, Packet, Reader};
 pub use self::flows::Trace;
 pub use self::rules::{ALL, Keyword, Rule};
+use crate::wire::datagram::{Datagram, Dropped};
 use crate::wire::ddp::Segment;
 use crate::wire::framing::Fpdu;
 use crate::wire::startup::Startup;
@@ -62,6 +65,8 @@ pub enum What<'a> {
     },
     /// An FPDU.
     Fpdu(&'a SeenFpdu<'a>),
+    /// A datagram of the mapping to UDP.
+    Datagram(&'a SeenDatagram<'a>),
     /// A rule is broken by what came last from this sender.
     Finding(&'a Finding),
     /// Something is left out of the judgement.
@@ -81,6 +86,19 @@ pub struct SeenFpdu<'a> {
     pub crc: bool,
     /// Its octets, Markers included.
     pub octets: &'a [u8],
+}
+
+/// A datagram, as it was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct SeenDatagram<'a> {
+    /// Its octets.
+    pub octets: &'a [u8],
+    /// What it is, or why every receiver drops it.
+    pub parsed: Result<&'a Datagram, &'a Dropped>,
+    /// Which of how many it is, of those that were recorded as one train before the kernel cut it.
+    pub train: (usize, usize),
+    /// What the file says of it.
+    pub comment: Option<&'a str>,
 }
 
 /// A rule that was broken.

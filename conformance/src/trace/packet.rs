@@ -35,7 +35,6 @@ pub(super) struct Tcp<'a> {
 pub(super) enum Inside<'a> {
     Tcp(Tcp<'a>),
     /// A whole datagram.
-    #[expect(dead_code, reason = "the datagram mapping is not judged yet")]
     Udp {
         payload: &'a [u8],
         /// Whether IP was told not to fragment it; always so in IPv6.

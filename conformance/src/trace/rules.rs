@@ -95,6 +95,30 @@ rules! {
     ATOMIC_REQUEST "atomic-request" "RFC 7306 §5.2.1" Must "An Atomic Request is its header of 52 octets, with an operation that is defined";
     ATOMIC_RESPONSE "atomic-response" "RFC 7306 §5.2.2" Must "An Atomic Response is its header of 12 octets and repeats the identifier of the oldest request";
     IMMEDIATE_SIZE "immediate-size" "RFC 7306 §6.3" Must "Immediate Data has eight octets";
+    DATAGRAM_CRC "datagram-crc" "Datagram §1" Must "The CRC is that of the datagram";
+    DATAGRAM_CHECKSUM "datagram-checksum" "Datagram §1" Must "UDP's checksum is there";
+    DATAGRAM_FORMAT "datagram-format" "Datagram §1.1" Must "The format is one that is assigned";
+    DATAGRAM_VERSION "datagram-version" "Datagram §1.1" Must "DV and RV are 1";
+    DATAGRAM_OPCODE "datagram-opcode" "Datagram §1.2" Must "The opcode is one that datagrams have";
+    DATAGRAM_RESERVED "datagram-reserved" "Datagram §1.2" Must "Reserved bits of RDMAP's control octet are zero";
+    DATAGRAM_LAYOUT "datagram-layout" "Datagram §2" Must "Headers, extension and payload are those of the opcode and fit together";
+    EXTENSION_RESERVED "extension-reserved" "Datagram §3" Must "Unassigned flags, reserved octets, and the immediate without flag I are zero";
+    MESSAGE_CONSTANT "message-constant" "Datagram §3" Must "All segments of a message say the same of it";
+    MESSAGE_EQUAL "message-equal" "Datagram §3" Should "All segments of a message but the last have one length";
+    COOKIE_LAYOUT "cookie-layout" "Datagram §6" Must "A cookie exchange has 36 octets, T, L and type as they have to be";
+    COOKIE_RESERVED "cookie-reserved" "Datagram §6" Must "Reserved octets of a cookie exchange, and the cookie of a request, are zero";
+    COOKIE_ANSWER "cookie-answer" "Datagram §6" Must "An answer repeats epoch and nonce of its request";
+    AMPLIFICATION "amplification" "Datagram §6" Must "Nobody gets more than three times what it sent without a cookie";
+    READ_REQUEST "read-request" "Datagram §7.1" Must "A Read asks for 2^30 octets at most, and its sink does not wrap";
+    READ_RESPONSE "read-response" "Datagram §7.1" Must "Responses are no longer than their requests, have no cookie, and L at the end of each request";
+    TERMINATE_DATAGRAM "terminate-datagram" "Datagram §7.2" Must "A Terminate has format 0 and M clear";
+    DATAGRAM_LENGTH "datagram-length" "Datagram §8" Must "A datagram has 65,000 octets at most";
+    DATAGRAM_FRAGMENT "datagram-fragment" "Datagram §8" Must "IP may not fragment datagrams";
+    GROUP_EPOCH "group-epoch" "Datagram §8.1" Must "Each group, and single peers, have an epoch of their own";
+    GROUP_ANSWER "group-answer" "Datagram §8.1" Must "Nothing that was sent to a group is answered";
+    SERVICE_LAYOUT "service-layout" "Datagram §10" Must "Type, length and private data of a service lookup are as they have to be";
+    SERVICE_RESERVED "service-reserved" "Datagram §10" Must "Fields of a service lookup that its type does not use are zero";
+    SERVICE_REPEAT "service-repeat" "Datagram §10" Must "What is repeated of a service lookup or its answer is unchanged";
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a Terminate has to look like (RFC 5040 §4.8, figures 7 to 10).
 
 use super::{Report, rules};
+use crate::wire::datagram;
 use crate::wire::ddp::{TAGGED_HEADER, Terminate, UNTAGGED_HEADER};
 
 /// Octets of a terminated Read Request.
@@ -20,18 +21,9 @@ pub(super) fn check(payload: &[u8], report: &mut Report<'_>) {
         );
         return report(rules::TERMINATE_HEADERS, detail);
     };
-    let Terminate {
-        layer, etype, code, ..
-    } = terminate;
-    if !is_defined(layer, etype, code) {
-        let detail = format!("layer {layer}, type {etype}, code {code:#04x} is in no figure");
-        report(rules::TERMINATE_CONTROL, detail);
-    }
-    if terminate.reserved != 0 {
-        let detail = format!("{:#x} in the 13 reserved bits", terminate.reserved);
-        report(rules::TERMINATE_RESERVED, detail);
-    }
+    control(&terminate, report);
     headers(&terminate, report);
+    let (layer, etype) = (terminate.layer, terminate.etype);
     let bits = terminate.header_control;
     if let Some(allowed) = figure_10(layer, etype)
         && !allowed.contains(&bits)
@@ -40,6 +32,32 @@ pub(super) fn check(payload: &[u8], report: &mut Report<'_>) {
             rules::TERMINATE_FIGURE,
             format!("M, D, R are {bits:03b} in a Terminate of layer {layer}, type {etype}"),
         );
+    }
+}
+
+/// Checks a Terminate of a datagram, whose headers are others (Datagram §7.2).
+pub(super) fn check_of_datagram(segment: &datagram::Segment, report: &mut Report<'_>) {
+    let Some(terminate) = segment.terminate() else {
+        return;
+    };
+    control(&terminate, report);
+    if segment.cookie.is_some() || terminate.header_control & M != 0 {
+        report(rules::TERMINATE_DATAGRAM, segment.to_string());
+    }
+}
+
+/// Checks what all Terminates begin with.
+fn control(terminate: &Terminate, report: &mut Report<'_>) {
+    let Terminate {
+        layer, etype, code, ..
+    } = *terminate;
+    if !is_defined(layer, etype, code) {
+        let detail = format!("layer {layer}, type {etype}, code {code:#04x} is in no figure");
+        report(rules::TERMINATE_CONTROL, detail);
+    }
+    if terminate.reserved != 0 {
+        let detail = format!("{:#x} in the 13 reserved bits", terminate.reserved);
+        report(rules::TERMINATE_RESERVED, detail);
     }
 }
 

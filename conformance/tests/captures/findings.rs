@@ -38,7 +38,7 @@ fn findings(file: &Path) -> BTreeMap<&'static str, usize> {
     let mut sink = |item: &dgiwarp_conform::trace::Item<'_>| match item.what {
         What::Finding(finding) => *found.entry(finding.rule.id).or_default() += 1,
         What::Unjudged(why) => panic!("{}: {why}", file.display()),
-        What::Startup { .. } | What::Fpdu(_) => {}
+        What::Startup { .. } | What::Fpdu(_) | What::Datagram(_) => {}
     };
     while let Some(packet) = reader.next_packet().unwrap() {
         trace.take(&packet, &mut sink);

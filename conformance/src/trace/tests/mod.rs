@@ -1,6 +1,7 @@
 //! Conversations that break no rule, each mutation that breaks one, and what captures do to them.
 
 mod captured;
+mod datagrams;
 mod mutated;
 mod talk;
 
@@ -13,6 +14,7 @@ struct Came {
     broken: Vec<(&'static str, String)>,
     unjudged: Vec<Unjudged>,
     fpdus: usize,
+    datagrams: usize,
     startups: usize,
     iwarp: u64,
 }
@@ -31,6 +33,7 @@ fn judged(link: u32, packets: &[Vec<u8>]) -> Came {
     let mut sink = |item: &Item<'_>| match item.what {
         What::Startup { .. } => came.startups += 1,
         What::Fpdu(_) => came.fpdus += 1,
+        What::Datagram(_) => came.datagrams += 1,
         What::Finding(finding) => came.broken.push((finding.rule.id, finding.detail.clone())),
         What::Unjudged(why) => came.unjudged.push(why),
     };

@@ -227,7 +227,8 @@ fn every_rule_is_broken_by_its_mutation_and_by_no_other() {
     let came = judged(ETHERNET, &super::talk::packets(&pieces, [0, 0]));
     assert_eq!(came.rules(), ["mpa-before-reply"]);
     seen.insert("mpa-before-reply");
-    let all: BTreeSet<_> = ALL.iter().map(|rule| rule.id).collect();
+    let of_streams = ALL.iter().filter(|rule| rule.clause.starts_with("RFC"));
+    let all: BTreeSet<_> = of_streams.map(|rule| rule.id).collect();
     assert_eq!(seen, all, "rules and mutations");
 }
 
