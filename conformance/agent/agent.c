@@ -73,7 +73,7 @@ static struct sockaddr_storage address;
 static int control = -1;
 
 /* What connections get when they are accepted. */
-static struct { int receives, octets, ird, ord, reject, private_length; unsigned char private_data[256]; } accept_with;
+static struct { int receives, octets, ird, ord, cqes, reject, private_length; unsigned char private_data[256]; } accept_with;
 
 static char *answer;
 static size_t answer_length, answer_room;
@@ -220,7 +220,7 @@ static int post_receive(struct connection *c, int slot)
 }
 
 /* A connection's place, with a completion queue and the memory of its receives. */
-static int new_place(struct ibv_context *context, int receives, int octets)
+static int new_place(struct ibv_context *context, int receives, int octets, int cqes)
 {
 	struct connection *c;
 	int i;
@@ -236,7 +236,7 @@ static int new_place(struct ibv_context *context, int receives, int octets)
 	c->room = register_memory(NULL, 0, (uint64_t)receives * octets + 1, IBV_ACCESS_LOCAL_WRITE, 0xa5, 0);
 	if (c->room < 0)
 		return -1;
-	c->cq = ibv_create_cq(context, 256, NULL, NULL, 0);
+	c->cq = ibv_create_cq(context, cqes, NULL, NULL, 0);
 	if (!c->cq) {
 		refuse("ibv_create_cq");
 		forget(c->room);
@@ -250,7 +250,7 @@ static int new_connection(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr attr;
 	struct connection *c;
-	int i = new_place(id->verbs, accept_with.receives, accept_with.octets), slot;
+	int i = new_place(id->verbs, accept_with.receives, accept_with.octets, accept_with.cqes), slot;
 	if (i < 0)
 		return -1;
 	c = &connections[i];
@@ -437,6 +437,7 @@ static int op_accept_with(const char *line)
 	accept_with.octets = number(line, "octets", accept_with.octets);
 	accept_with.ird = number(line, "ird", accept_with.ird);
 	accept_with.ord = number(line, "ord", accept_with.ord);
+	accept_with.cqes = number(line, "cqes", accept_with.cqes);
 	accept_with.reject = number(line, "reject", 0);
 	accept_with.private_length = length > 0 ? length / 2 : 0;
 	for (i = 0; i < accept_with.private_length; i++) {
@@ -445,7 +446,7 @@ static int op_accept_with(const char *line)
 		accept_with.private_data[i] = value;
 	}
 	errno = 0;
-	if (accept_with.receives > 64 || accept_with.octets > 1 << 20)
+	if (accept_with.cqes > 256 || accept_with.receives > 64 || accept_with.octets > 1 << 20)
 		return refuse("too many receives");
 	say("{\"ok\": 1");
 	return 0;
@@ -755,7 +756,7 @@ static int op_ud_open(const char *line)
 		return refuse("the device has no datagrams");
 	if (number(line, "receives", 4) > 64 || number(line, "octets", 4096) > 1 << 20)
 		return refuse("too many receives");
-	i = new_place(listener->verbs, number(line, "receives", 4), number(line, "octets", 4096));
+	i = new_place(listener->verbs, number(line, "receives", 4), number(line, "octets", 4096), 256);
 	if (i < 0)
 		return -1;
 	c = &connections[i];
@@ -1025,6 +1026,7 @@ static void clear(void)
 	memset(&accept_with, 0, sizeof accept_with);
 	accept_with.receives = 4;
 	accept_with.octets = 4096;
+	accept_with.cqes = 256;
 	accept_with.ird = accept_with.ord = 4;
 }
 

@@ -170,6 +170,9 @@ struct RunArgs {
     /// Run cases too that are known to crash devices, or the hosts they are in
     #[arg(long)]
     allow_crash: bool,
+    /// Run cases too that take a minute or more
+    #[arg(long)]
+    slow: bool,
     /// The MPA revision of good Requests; a device of revision 1 has no enhanced startup
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     revision: u8,
@@ -288,6 +291,7 @@ fn run(args: &RunArgs) -> Result<ExitCode, Failed> {
         cases: args.case.clone(),
         role: args.role,
         allow_crash: args.allow_crash,
+        slow: args.slow,
         profile,
     };
     let subject = Subject {

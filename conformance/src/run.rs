@@ -22,6 +22,8 @@ pub struct Plan {
     pub role: Option<Role>,
     /// Run cases that crash some devices too.
     pub allow_crash: bool,
+    /// Run cases that take a minute or more too.
+    pub slow: bool,
     /// What is expected to fail.
     pub profile: Option<Profile>,
 }
@@ -142,6 +144,8 @@ fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) ->
     let mut bench = Bench::new(&plan.settings, agent);
     let result = if case.may_crash && !plan.allow_crash {
         Err(Broken::Skip("may crash the device: --allow-crash"))
+    } else if case.slow && !plan.slow {
+        Err(Broken::Skip("takes a minute or more: --slow"))
     } else if case.needs == Needs::Agent && !bench.has_agent() {
         Err(Broken::Skip("needs an agent on the device"))
     } else {

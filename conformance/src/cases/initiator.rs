@@ -1,20 +1,17 @@
 //! M and E again, with the device as the initiator: its agent connects to the tester.
 
-use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
-
 use serde_json::json;
 
+use super::calling::{ESTABLISHED, answer_rtr, called, event, first, reply, reply_with};
 use super::framing::question;
-use super::{Case, Family, Role, agent_case};
+use super::{Case, Family, responder};
 use crate::agent::Connection;
 use crate::bench::{Bench, Broken};
-use crate::clock;
 use crate::oracle::Outcome::{AnyTerminate, Closed, GoesOn, Terminate};
 use crate::oracle::{Allowed, Came, Reaction, allow, listing};
 use crate::peer::Peer;
-use crate::wire::ddp::{Segment, opcode};
-use crate::wire::startup::{self, C, Depths, M, MOST_PRIVATE_DATA, R, S, Startup};
+use crate::wire::ddp::opcode;
+use crate::wire::startup::{self, Depths, M, MOST_PRIVATE_DATA, R, S, Startup};
 
 const FRAME: &str = "RFC 5044 §7.1.1";
 const RULES: &str = "RFC 5044 §7.1.2";
@@ -22,19 +19,6 @@ const ENHANCED: &str = "RFC 6581 §6";
 const DEPTHS: &str = "RFC 6581 §9.1";
 const MODEL: &str = "RFC 6581 §9.2";
 const MARKERS: &str = "RFC 5044 §4.3";
-
-const fn responder(
-    id: &'static str,
-    family: Family,
-    about: &'static str,
-    clauses: &'static [&'static str],
-    run: fn(&mut Bench<'_>) -> Result<(), Broken>,
-) -> Case {
-    Case {
-        role: Role::Responder,
-        ..agent_case(id, family, about, clauses, run)
-    }
-}
 
 pub(super) const CASES: &[Case] = &[
     responder(
@@ -107,89 +91,8 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-const SOON: Duration = Duration::from_secs(10);
 /// `RDMA_CM_EVENT_REJECTED`.
 const REJECTED: u64 = 8;
-/// `RDMA_CM_EVENT_ESTABLISHED`.
-const ESTABLISHED: u64 = 9;
-
-/// Has the device connect, and takes its Request.
-fn called(bench: &mut Bench<'_>) -> Result<(Peer, Connection, Startup), Broken> {
-    let here = bench.agent()?.our_address()?;
-    let listener = TcpListener::bind(SocketAddr::new(here, 0)).map_err(Broken::Connect)?;
-    listener.set_nonblocking(true).map_err(Broken::Connect)?;
-    let to = listener.local_addr().map_err(Broken::Connect)?;
-    let connection = bench.agent()?.connect_to(to, 4, 4)?;
-    let until = clock::now() + bench.patience().answer;
-    let stream = loop {
-        match listener.accept() {
-            Ok((stream, _)) => break stream,
-            Err(_) if clock::now() < until => clock::pause(Duration::from_millis(2)),
-            Err(error) => return Err(Broken::Connect(error)),
-        }
-    };
-    stream.set_nonblocking(false).map_err(Broken::Connect)?;
-    let mut peer = bench.taken(stream)?;
-    match peer.startup() {
-        Came::Startup(request) => Ok((peer, connection, request)),
-        came => Err(Broken::Startup(format!("instead of a Request: {came}"))),
-    }
-}
-
-/// A good Reply.
-fn reply(to: &Startup) -> Startup {
-    let mut data = Vec::new();
-    if let Some(asked) = to.depths() {
-        data.extend(
-            Depths {
-                peer_to_peer: asked.peer_to_peer,
-                write: asked.peer_to_peer && asked.write,
-                read: asked.peer_to_peer && asked.read && !asked.write,
-                send: asked.peer_to_peer && !asked.write && !asked.read,
-                ..Depths::client_server(4, 4)
-            }
-            .to_bytes(),
-        );
-    }
-    Startup::new(startup::REPLY, C | to.flags & S, to.revision, &data)
-}
-
-/// The same with other depths and control flags.
-fn reply_with(to: &Startup, change: impl FnOnce(&mut Depths)) -> Startup {
-    let mut frame = reply(to);
-    if let Some(mut depths) = frame.depths() {
-        change(&mut depths);
-        frame.private_data = depths.to_bytes().to_vec();
-    }
-    frame
-}
-
-/// The next event of the device's program that is not of its address and route.
-fn event(bench: &mut Bench<'_>, of: Connection) -> Result<Option<u64>, Broken> {
-    match bench.agent()?.event(of, SOON) {
-        Ok((event, _)) => Ok(Some(event)),
-        Err(crate::agent::AgentError::Refused { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Goes into full operation and waits for the first FPDU, which is the device's to send; what it is.
-fn first(
-    bench: &mut Bench<'_>,
-    peer: &mut Peer,
-    on: Connection,
-    request: &Startup,
-    reply: &Startup,
-) -> Result<Came, Broken> {
-    peer.full_operation(reply, request);
-    let peer_to_peer = reply.depths().is_some_and(|depths| depths.peer_to_peer);
-    if !peer_to_peer && event(bench, on)? == Some(ESTABLISHED) {
-        bench
-            .agent()?
-            .post(on, json!({ "opcode": 2, "length": 0 }))?;
-    }
-    Ok(peer.next_fpdu())
-}
 
 /// Notes whether the connection works after this Reply.
 fn works(
@@ -212,22 +115,6 @@ fn works(
     }
     bench.judge(what, &peer, &reaction, &[allow(GoesOn, clause)]);
     Ok(())
-}
-
-/// Answers the Read of an RTR indication, if that is what came.
-fn answer_rtr(peer: &mut Peer, reaction: &mut Reaction) {
-    let asked = reaction
-        .segments()
-        .find(|segment| segment.opcode() == opcode::READ_REQUEST);
-    let asked = asked.and_then(|segment| crate::wire::ddp::ReadRequest::parse(&segment.payload));
-    if let Some(asked) = asked {
-        peer.segment(&Segment::tagged(
-            opcode::READ_RESPONSE,
-            asked.sink_stag,
-            asked.sink_to,
-            &[],
-        ));
-    }
 }
 
 fn m20(bench: &mut Bench<'_>) -> Result<(), Broken> {

@@ -1,11 +1,14 @@
 //! What is tested. A case is a row here and a function beside it; the function tries one thing or many and notes each.
 
+mod calling;
 mod crc;
 mod datagram;
+mod depths;
 mod enhanced;
 mod extensions;
 mod framing;
 mod initiator;
+mod limits;
 mod order;
 mod rdmap;
 mod reads;
@@ -89,6 +92,8 @@ pub struct Case {
     pub level: Level,
     /// Whether devices are known to crash by it, their hosts included.
     pub may_crash: bool,
+    /// Whether it takes a minute or more.
+    pub slow: bool,
     /// What it does.
     pub run: fn(&mut Bench<'_>) -> Result<(), Broken>,
 }
@@ -110,6 +115,7 @@ const fn case(
         needs: Needs::Port,
         level: Level::Must,
         may_crash: false,
+        slow: false,
         run,
     }
 }
@@ -125,6 +131,20 @@ const fn agent_case(
     Case {
         needs: Needs::Agent,
         ..case(id, family, about, clauses, run)
+    }
+}
+
+/// The same with the device as the one that connects.
+const fn responder(
+    id: &'static str,
+    family: Family,
+    about: &'static str,
+    clauses: &'static [&'static str],
+    run: fn(&mut Bench<'_>) -> Result<(), Broken>,
+) -> Case {
+    Case {
+        role: Role::Responder,
+        ..agent_case(id, family, about, clauses, run)
     }
 }
 
@@ -161,6 +181,8 @@ pub fn all() -> Vec<Case> {
         order::CASES,
         sent::CASES,
         rejection::CASES,
+        depths::CASES,
+        limits::CASES,
     ]
     .concat();
     all.extend(datagram::cases());

@@ -58,6 +58,23 @@ fn our_stack_passes() {
     }
 }
 
+/// What takes long, beside the others.
+#[test]
+fn our_stack_ends_startups_that_never_end() {
+    let agent = Server::agent(&[]);
+    let run = tester(&[
+        "--agent",
+        &agent.address(),
+        "--token",
+        &agent.token,
+        "--slow",
+        "--case",
+        "M41",
+    ]);
+    assert_eq!(run.status, Some(0), "{}", run.report());
+    assert_eq!(run.outcome("M41"), "pass");
+}
+
 /// Without our header it is a C file like others.
 #[test]
 fn the_agent_compiles_with_nothing_but_the_verbs() {
