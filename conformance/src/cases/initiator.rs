@@ -7,6 +7,7 @@ use super::framing::question;
 use super::{Case, Family, responder};
 use crate::agent::Connection;
 use crate::bench::{Bench, Broken};
+use crate::clock;
 use crate::oracle::Outcome::{AnyTerminate, Closed, GoesOn, Terminate};
 use crate::oracle::{Allowed, Came, Reaction, allow, listing};
 use crate::peer::Peer;
