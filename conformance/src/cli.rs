@@ -209,7 +209,9 @@ pub fn main() -> ExitCode {
     let cli: Cli = dgiwarp_cli::parse(&PROGRAM);
     let done = match cli.command {
         Command::Run(args) => run(&args),
-        Command::List(args) => list(&args).map_err(|error| (EXIT_FINDINGS, error.to_string())),
+        Command::List(args) => quiet(list(&args))
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| (EXIT_FINDINGS, error.to_string())),
         Command::Lint(args) => lint::main(&args),
         Command::Clauses(args) => clauses::cli::main(&args).map_err(usage),
     };
@@ -219,7 +221,15 @@ pub fn main() -> ExitCode {
     })
 }
 
-fn list(args: &ListArgs) -> std::io::Result<ExitCode> {
+/// That nobody reads what is printed is no failure.
+fn quiet(printed: std::io::Result<()>) -> std::io::Result<()> {
+    match printed {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
+    }
+}
+
+fn list(args: &ListArgs) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     if args.json {
         let rows: Vec<_> = cases::all()
@@ -239,7 +249,7 @@ fn list(args: &ListArgs) -> std::io::Result<ExitCode> {
             )?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 type Failed = (u8, String);
@@ -339,12 +349,14 @@ fn meet(args: &RunArgs) -> Result<(Option<Agent>, SocketAddr), Failed> {
 fn write_reports(args: &RunArgs, subject: &Subject, all: &[Done]) -> std::io::Result<()> {
     let json = report::json(subject, all);
     match &args.json {
-        Some(path) if path.as_path() == Path::new("-") => println!("{json:#}"),
+        Some(path) if path.as_path() == Path::new("-") => {
+            quiet(writeln!(std::io::stdout(), "{json:#}"))?;
+        }
         Some(path) => std::fs::write(path, format!("{json:#}\n"))?,
         None => {}
     }
     if args.json.as_deref() != Some(Path::new("-")) {
-        print!("{}", report::text(subject, all));
+        quiet(write!(std::io::stdout(), "{}", report::text(subject, all)))?;
     }
     if let Some(path) = &args.junit {
         std::fs::write(path, report::junit(subject, all))?;

@@ -32,7 +32,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["dgiwarp", "dgiwarp-cli", "dgiwarp-memory", "dgiwarp-paths"],
     ),
     ("dgiwarp-perf", &["dgiwarp", "dgiwarp-cli"]),
-    ("dgiwarp-dump", &["dgiwarp", "dgiwarp-cli"]),
+    // It shows what the tester decodes, and so sees traffic as a stranger to the stack does.
+    ("dgiwarp-dump", &["dgiwarp-cli", "dgiwarp-conform"]),
     ("dgiwarp-conform", &["dgiwarp-cli", "dgiwarp-codec"]),
     (
         "dgiwarp-fuzz-targets",

@@ -1,0 +1,64 @@
+//! `dgiwarp-dump`: RDMA messages in recorded traffic, one line each, for a terminal. What they break is shown with them.
+//!
+//! Everything is decoded by the tester's library ([`dgiwarp_conform::trace`]); here it becomes text.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod fields;
+mod json;
+mod text;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use dgiwarp_conform::trace::{FileError, Item, Reader, Trace, lint};
+
+use cli::Cli;
+
+const EXIT_UNREADABLE: u8 = 3;
+
+fn main() -> ExitCode {
+    let cli = cli::parse();
+    let done = dump(&cli, &mut io::BufWriter::new(io::stdout().lock()));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has seen enough.
+        Err(FileError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dgiwarp-dump: {}: {error}", cli.file.display());
+            ExitCode::from(EXIT_UNREADABLE)
+        }
+    }
+}
+
+fn dump(cli: &Cli, out: &mut impl Write) -> Result<(), FileError> {
+    let mut reader = Reader::new(lint::open(&cli.file)?)?;
+    let mut trace = Trace::new();
+    let mut written = Ok(());
+    while let Some(packet) = reader.next_packet()? {
+        trace.take(&packet, &mut |item| show(cli, out, item, &mut written));
+        std::mem::replace(&mut written, Ok(()))?;
+        if cli.follows() {
+            out.flush()?;
+        }
+    }
+    trace.finish(&mut |item| show(cli, out, item, &mut written));
+    written?;
+    out.flush()?;
+    if reader.was_cut() {
+        eprintln!("dgiwarp-dump: the file ends inside of a packet");
+    }
+    Ok(())
+}
+
+fn show(cli: &Cli, out: &mut impl Write, item: &Item<'_>, written: &mut io::Result<()>) {
+    if written.is_err() || !cli.wants(item) {
+        return;
+    }
+    *written = if cli.json {
+        writeln!(out, "{}", json::value(item, cli.octets))
+    } else {
+        text::write(out, item, cli.verbose, cli.octets)
+    };
+}
