@@ -16,7 +16,7 @@ use std::time::Instant;
 pub use captures::captures;
 pub use deframer::deframer;
 #[cfg(feature = "engine")]
-pub use dgiwarp::fuzzing::connection;
+pub use dgiwarp::fuzzing::{connection, datagrams};
 pub use parsers::parsers;
 
 /// When everything begins. An instant cannot be made otherwise, and which one it is makes no difference.
@@ -68,6 +68,13 @@ pub const TARGETS: &[Target] = &[
         about: "connected queue pairs: what programs, networks and strangers do with them",
         longest: 2048,
         run: connection,
+    },
+    #[cfg(feature = "engine")]
+    Target {
+        name: "datagrams",
+        about: "datagram queue pairs: the same, with records, Reads and validity maps",
+        longest: 2048,
+        run: datagrams,
     },
 ];
 

@@ -125,6 +125,11 @@ impl Guarded {
             .expect("it is inside")
     }
 
+    /// What part of the open area holds.
+    pub(super) fn open_octets(&self, from: usize, to: usize) -> Vec<u8> {
+        self.memory.to_vec(self.open.offset + from, to - from)
+    }
+
     /// Makes a slot as it was at first.
     pub(super) fn clear_slot(&self, area: Area, number: u64) {
         self.memory.write(area.slot(number), &[GUARD_OCTET; SLOT]);

@@ -2,6 +2,7 @@
 
 use arbitrary::{Result, Unstructured};
 
+use super::guarded::Guarded;
 use super::rc_end::End;
 
 /// A ULPDU about an end's memory.
@@ -126,5 +127,86 @@ fn atomic(u: &mut Unstructured<'_>, victim: &End, out: &mut Vec<u8>) -> Result<(
     for _ in 0..4 {
         out.extend(u64::from(u.arbitrary::<u8>()?).to_be_bytes());
     }
+    Ok(())
+}
+
+/// A datagram's segment about somebody's memory, without CRC.
+pub(super) fn segment(u: &mut Unstructured<'_>, memory: &Guarded) -> Result<Vec<u8>> {
+    let opcode: u8 = *u.choose(&[12, 12, 12, 13, 13, 3, 5, 1, 2, 7])?;
+    // Format 1 has a cookie, format 2 is an exchange of cookies.
+    let format: u8 = *u.choose(&[0, 0, 0, 0, 1, 2])?;
+    let (number, length) = (u32::from(u.int_in_range(0..=40u8)?), message_length(u)?);
+    let offset = if u.ratio(1u8, 2u8)? {
+        0
+    } else {
+        u.int_in_range(0..=length)?
+    };
+    let most = length.saturating_sub(offset).min(1200);
+    let payload = u.int_in_range(0..=most)?;
+    let has_extension = matches!(opcode, 12 | 13);
+    let last = !has_extension || offset + payload == length;
+    let tagged = matches!(opcode, 12 | 2);
+    let first = 0x01 | format << 2 | u8::from(last) << 6 | u8::from(tagged) << 7;
+    let mut out = vec![first, 0x40 | opcode];
+    if tagged {
+        let keys = [memory.open, memory.open, memory.source, memory.foreign];
+        let area = keys[u.int_in_range(0..=3usize)?];
+        let near = u64::from(u.arbitrary::<u16>()?) % (area.len as u64 + 200);
+        out.extend(area.keys.rkey.to_be_bytes());
+        out.extend((area.addr() + near + u64::from(offset)).to_be_bytes());
+    } else {
+        let queue = match opcode {
+            1 => 1,
+            7 => 2,
+            _ => 0u32,
+        };
+        let message_offset = if opcode == 13 { offset } else { 0 };
+        for word in [super::ud_end::QKEY, queue, number, message_offset] {
+            out.extend(word.to_be_bytes());
+        }
+    }
+    if has_extension {
+        out.extend([u.int_in_range(0..=7u8)?, 0, 0, 0]);
+        for word in [
+            u32::from(u.int_in_range(1..=3u8)?),
+            number,
+            length,
+            offset,
+            9,
+        ] {
+            out.extend(word.to_be_bytes());
+        }
+    }
+    if format == 1 {
+        out.extend(u.arbitrary::<u64>()?.to_be_bytes());
+    }
+    match opcode {
+        1 => read_request(u, memory, &mut out)?,
+        _ => out.resize(out.len() + payload as usize, 0xa5),
+    }
+    if u.ratio(1u8, 4u8)? {
+        let at = u.choose_index(out.len())?;
+        out[at] = u.arbitrary()?;
+    }
+    Ok(out)
+}
+
+fn message_length(u: &mut Unstructured<'_>) -> Result<u32> {
+    Ok(match u.int_in_range(0..=7u8)? {
+        0 => u.arbitrary()?,
+        1 => 0,
+        2 | 3 => u32::from(u.arbitrary::<u16>()?),
+        _ => u32::from(u.arbitrary::<u8>()?),
+    })
+}
+
+fn read_request(u: &mut Unstructured<'_>, memory: &Guarded, out: &mut Vec<u8>) -> Result<()> {
+    out.extend(u.arbitrary::<u32>()?.to_be_bytes());
+    out.extend(u64::from(u.arbitrary::<u32>()?).to_be_bytes());
+    out.extend(message_length(u)?.to_be_bytes());
+    let area = *u.choose(&[memory.open, memory.source, memory.sinks, memory.foreign])?;
+    out.extend(area.keys.rkey.to_be_bytes());
+    let near = u64::from(u.arbitrary::<u16>()?) % (area.len as u64 + 200);
+    out.extend((area.addr() + near).to_be_bytes());
     Ok(())
 }

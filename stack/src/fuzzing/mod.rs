@@ -3,15 +3,18 @@
 //! Each takes octets apart into what somebody does with the engine, and panics where the engine breaks a promise. Not part of the API.
 
 mod connection;
+mod datagrams;
 mod guarded;
 mod hostile;
 mod rc_end;
 mod tally;
+mod ud_end;
 
 use std::sync::OnceLock;
 use std::time::Instant;
 
 pub use connection::connection;
+pub use datagrams::datagrams;
 
 /// When everything begins.
 #[expect(

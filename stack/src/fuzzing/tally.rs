@@ -105,6 +105,26 @@ impl<T> Tally<T> {
         }
     }
 
+    /// Whether this one has not completed.
+    pub(super) fn has(&self, wr_id: u64) -> bool {
+        self.posted.iter().any(|posted| posted.wr_id == wr_id)
+    }
+
+    /// The one that completes, in whatever order. Panics if it is not one that has to.
+    pub(super) fn complete_any(&mut self, wc: &Wc) -> Posted<T> {
+        let at = self
+            .posted
+            .iter()
+            .position(|posted| posted.wr_id == wc.wr_id);
+        let posted = at.and_then(|at| self.posted.remove(at));
+        let posted = posted.unwrap_or_else(|| panic!("nobody posted what completes: {wc:?}"));
+        assert!(
+            posted.signaled || wc.status != WcStatus::Success,
+            "nobody asked for {wc:?}"
+        );
+        posted
+    }
+
     /// Panics unless everything has completed that had to.
     pub(super) fn check_over(&self) {
         let left = self.posted.iter().find(|posted| posted.signaled);
