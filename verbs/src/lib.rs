@@ -36,6 +36,9 @@ pub mod export;
 mod facts;
 mod ffi;
 mod fork;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod gid;
 mod inline;
 mod knobs;

@@ -17,6 +17,8 @@ pub use captures::captures;
 pub use deframer::deframer;
 #[cfg(feature = "engine")]
 pub use dgiwarp::fuzzing::{connection, datagrams};
+#[cfg(feature = "engine")]
+pub use dgiwarp_verbs::fuzzing::work_requests;
 pub use parsers::parsers;
 
 /// When everything begins. An instant cannot be made otherwise, and which one it is makes no difference.
@@ -75,6 +77,13 @@ pub const TARGETS: &[Target] = &[
         about: "datagram queue pairs: the same, with records, Reads and validity maps",
         longest: 2048,
         run: datagrams,
+    },
+    #[cfg(feature = "engine")]
+    Target {
+        name: "work_requests",
+        about: "the C ABI: lists of work requests and other calls with arbitrary fields",
+        longest: 1024,
+        run: work_requests,
     },
 ];
 

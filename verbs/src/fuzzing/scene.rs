@@ -1,0 +1,576 @@
+//! Objects of a program, each alive until the end or until a step destroys it.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use arbitrary::{Result, Unstructured};
+use dgiwarp::MAX_SGE;
+use nix::errno::Errno;
+
+use crate::abi::*;
+use crate::ffi::CPointer;
+use crate::{ah, context, cq, device, mcast, memory, memory_change, qp, qp_create, srq, window};
+
+/// Octets of the program's memory.
+const MEMORY: usize = 8192;
+/// Where in it the region that everybody may use is, and the one that only the program may.
+const REGIONS: [(usize, usize, c_uint); 2] =
+    [(1024, 4096, 0x1f), (6144, 1024, IBV_ACCESS_LOCAL_WRITE)];
+const GUARD_OCTET: u8 = 0x5e;
+/// The key that everybody knows.
+pub(super) const QKEY: u32 = 0x1111_1111;
+const DEPTH: u32 = 16;
+/// More of a kind are not made.
+const MOST: usize = 6;
+
+/// What a call may answer. `EIO` is a panic, or a process that forked.
+#[track_caller]
+pub(super) fn documented(answer: c_int) {
+    let known = [
+        0,
+        libc::EINVAL,
+        libc::ENOMEM,
+        libc::EOPNOTSUPP,
+        libc::EBUSY,
+        libc::EPERM,
+        libc::EFAULT,
+        libc::ENOENT,
+        libc::EADDRNOTAVAIL,
+        libc::ENETUNREACH,
+        libc::ENODEV,
+        libc::EMFILE,
+    ];
+    assert!(known.contains(&answer), "{}", Errno::from_raw(answer));
+}
+
+/// The device, opened once: a program has one too.
+fn open() -> *mut ibv_context {
+    static CONTEXT: OnceLock<CPointer<ibv_context>> = OnceLock::new();
+    let open = || {
+        // SAFETY: no number is asked for.
+        let list = unsafe { device::ibv_get_device_list(ptr::null_mut()) };
+        assert!(!list.is_null());
+        // SAFETY: a list ends with NULL, so it has one entry at least.
+        let first = unsafe { list.read() };
+        // SAFETY: a device of the list.
+        let context = unsafe { context::ibv_open_device(first) };
+        assert!(!context.is_null(), "{}", Errno::last());
+        // SAFETY: made above.
+        unsafe { device::ibv_free_device_list(list) };
+        CPointer(context)
+    };
+    CONTEXT.get_or_init(open).0
+}
+
+/// The index of loopback's IPv4 GID, and the GID.
+fn loopback(context: *mut ibv_context) -> (u8, ibv_gid) {
+    let mut wanted = ibv_gid::default();
+    wanted.raw[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
+    for index in 0..=u8::MAX {
+        let mut gid = ibv_gid::default();
+        // SAFETY: an open context, and room for a GID.
+        let answer = unsafe { context::ibv_query_gid(context, 1, index.into(), &raw mut gid) };
+        if answer == 0 && gid == wanted {
+            return (index, gid);
+        }
+    }
+    panic!("loopback has no GID");
+}
+
+pub(super) struct Scene {
+    context: *mut ibv_context,
+    pub(super) pd: *mut ibv_pd,
+    pub(super) cqs: [*mut ibv_cq; 2],
+    pub(super) srq: *mut ibv_srq,
+    /// UD, UC, RC, RC with a shared receive queue: each its own peer.
+    pub(super) qps: Vec<*mut ibv_qp>,
+    pub(super) mrs: Vec<*mut ibv_mr>,
+    pub(super) mws: Vec<*mut ibv_mw>,
+    pub(super) ahs: Vec<*mut ibv_ah>,
+    /// Used by the objects above through its address alone.
+    memory: Box<[u8]>,
+    gid: (u8, ibv_gid),
+}
+
+impl Scene {
+    pub(super) fn new() -> Self {
+        let context = open();
+        // SAFETY: an open context.
+        let pd = unsafe { memory::ibv_alloc_pd(context) };
+        let cqs = [0; 2].map(|vector| {
+            // SAFETY: an open context, no channel.
+            unsafe { cq::ibv_create_cq(context, 64, ptr::null_mut(), ptr::null_mut(), vector) }
+        });
+        let mut attr = ibv_srq_init_attr {
+            srq_context: ptr::null_mut(),
+            attr: ibv_srq_attr {
+                max_wr: DEPTH,
+                max_sge: 3,
+                srq_limit: 0,
+            },
+        };
+        // SAFETY: a live domain and attributes.
+        let srq = unsafe { srq::ibv_create_srq(pd, &raw mut attr) };
+        assert!(!pd.is_null() && !srq.is_null() && cqs.iter().all(|cq| !cq.is_null()));
+        let mut scene = Self {
+            gid: loopback(context),
+            context,
+            pd,
+            cqs,
+            srq,
+            qps: Vec::new(),
+            mrs: Vec::new(),
+            mws: Vec::new(),
+            ahs: Vec::new(),
+            memory: vec![GUARD_OCTET; MEMORY].into_boxed_slice(),
+        };
+        for (offset, length, access) in REGIONS {
+            scene.register(offset, length, access);
+        }
+        assert_eq!(scene.mrs.len(), 2);
+        scene.handle(&scene.route());
+        scene.create_queue_pairs();
+        scene
+    }
+
+    /// Where the program's memory begins.
+    pub(super) fn base(&self) -> u64 {
+        self.place() as u64
+    }
+
+    fn place(&self) -> usize {
+        self.memory.as_ptr().expose_provenance()
+    }
+
+    /// An address in it with room for so many octets behind it.
+    pub(super) fn inside(&self, offset: u16, length: u32) -> u64 {
+        let room = MEMORY - (length as usize).min(MEMORY - 1);
+        self.base() + (usize::from(offset) % room) as u64
+    }
+
+    fn register(&mut self, offset: usize, length: usize, access: c_uint) {
+        let addr: *mut c_void = ptr::with_exposed_provenance_mut(self.place() + offset);
+        // SAFETY: a live domain; memory that is not freed before the region is deregistered.
+        let mr = unsafe { memory::ibv_reg_mr(self.pd, addr, length, access.cast_signed()) };
+        if mr.is_null() {
+            documented(Errno::last_raw());
+        } else {
+            self.mrs.push(mr);
+        }
+    }
+
+    fn route(&self) -> ibv_ah_attr {
+        ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: self.gid.1,
+                sgid_index: self.gid.0,
+                hop_limit: 64,
+                ..ibv_global_route::default()
+            },
+            is_global: 1,
+            port_num: 1,
+            ..ibv_ah_attr::default()
+        }
+    }
+
+    fn handle(&mut self, attr: &ibv_ah_attr) {
+        let mut attr = *attr;
+        // SAFETY: a live domain and attributes.
+        let ah = unsafe { ah::ibv_create_ah(self.pd, &raw mut attr) };
+        if ah.is_null() {
+            documented(Errno::last_raw());
+        } else {
+            self.ahs.push(ah);
+        }
+    }
+
+    fn create_queue_pairs(&mut self) {
+        // What `ibv_wr_…` calls they take: the kinds of Sends; those and Writes; everything.
+        let kinds = [
+            (IBV_QPT_UD, 0x0c, false),
+            (IBV_QPT_UC, 0x0f, false),
+            (IBV_QPT_RC, 0x3ff, false),
+            (IBV_QPT_RC, 0x3ff, true),
+        ];
+        for (kind, operations, shared) in kinds {
+            let cap = ibv_qp_cap {
+                max_send_wr: DEPTH,
+                max_recv_wr: DEPTH,
+                max_send_sge: 3,
+                max_recv_sge: 3,
+                max_inline_data: 64,
+            };
+            let mut attr = self.attributes(kind, cap, operations);
+            if shared {
+                attr.srq = self.srq;
+            }
+            // SAFETY: an open context, and attributes that name live objects.
+            let qp = unsafe { qp_create::create_qp_ex(self.context, &raw mut attr) };
+            assert!(!qp.is_null(), "{}", Errno::last());
+            self.connect(qp);
+            self.qps.push(qp);
+        }
+    }
+
+    fn attributes(&self, kind: c_uint, cap: ibv_qp_cap, operations: u64) -> ibv_qp_init_attr_ex {
+        ibv_qp_init_attr_ex {
+            qp_context: ptr::null_mut(),
+            send_cq: self.cqs[0],
+            recv_cq: self.cqs[1],
+            srq: ptr::null_mut(),
+            cap,
+            qp_type: kind,
+            sq_sig_all: 0,
+            comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            pd: self.pd,
+            xrcd: ptr::null_mut(),
+            create_flags: 0,
+            max_tso_header: 0,
+            rwq_ind_tbl: ptr::null_mut(),
+            rx_hash_conf: ibv_rx_hash_conf {
+                rx_hash_function: 0,
+                rx_hash_key_len: 0,
+                rx_hash_key: ptr::null_mut(),
+                rx_hash_fields_mask: 0,
+            },
+            source_qpn: 0,
+            send_ops_flags: operations,
+        }
+    }
+
+    /// Connects a queue pair with itself.
+    fn connect(&self, qp: *mut ibv_qp) {
+        let own = number(qp);
+        for state in [1, 2, 3] {
+            let (mut attr, mask) = self.transition(state, own);
+            attr.dest_qp_num = own;
+            // SAFETY: a live queue pair and attributes.
+            let kind = unsafe { (*qp).qp_type };
+            let mask = mask_of(kind, state) & mask;
+            // SAFETY: a live queue pair and attributes.
+            documented(unsafe { qp::ibv_modify_qp(qp, &raw mut attr, mask) });
+        }
+    }
+
+    /// Attributes that lead to a state, and every mask bit that has one.
+    fn transition(&self, state: c_uint, peer: u32) -> (ibv_qp_attr, c_int) {
+        let attr = ibv_qp_attr {
+            qp_state: state,
+            path_mtu: 3,
+            qkey: QKEY,
+            dest_qp_num: peer,
+            qp_access_flags: 0xf,
+            ah_attr: self.route(),
+            max_rd_atomic: 2,
+            max_dest_rd_atomic: 2,
+            min_rnr_timer: 12,
+            port_num: 1,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..ibv_qp_attr::default()
+        };
+        (attr, c_int::MAX)
+    }
+
+    /// Looks at completions; there are no more of them than work requests.
+    pub(super) fn poll(&self, which: u8) {
+        let mut wcs = [ibv_wc::default(); 8];
+        let cq = self.cqs[usize::from(which & 1)];
+        let count = c_int::from(which >> 1) % 9;
+        // SAFETY: a live queue, and room for so many completions.
+        let found = unsafe { cq::poll_cq(cq, count, wcs.as_mut_ptr()) };
+        // A queue that overran says so.
+        assert!(found <= count, "{found} of {count}");
+        if which & 0x40 != 0 {
+            // SAFETY: a live queue.
+            documented(unsafe { cq::req_notify_cq(cq, c_int::from(which & 1)) });
+        }
+    }
+
+    /// `ibv_modify_qp` with attributes that are nearly right.
+    pub(super) fn change_state(&self, u: &mut Unstructured<'_>) -> Result<()> {
+        let qp = self.queue_pair(u)?;
+        let state = u.int_in_range(0..=8)?;
+        let peer = if u.ratio(3u8, 4u8)? {
+            number(qp)
+        } else {
+            u.arbitrary()?
+        };
+        let (mut attr, _) = self.transition(state, peer);
+        // SAFETY: a live queue pair; its kind never changes.
+        let kind = unsafe { (*qp).qp_type };
+        let mut mask = mask_of(kind, state);
+        if u.ratio(1u8, 4u8)? {
+            mask ^= 1 << u.int_in_range(0..=21)?;
+        }
+        if u.ratio(1u8, 4u8)? {
+            attr.ah_attr.grh.sgid_index = u.arbitrary()?;
+            attr.path_mtu = u.arbitrary()?;
+            attr.port_num = u.arbitrary()?;
+            attr.qp_access_flags = u.arbitrary()?;
+            attr.max_rd_atomic = u.arbitrary()?;
+        }
+        // SAFETY: a live queue pair and attributes.
+        documented(unsafe { qp::ibv_modify_qp(qp, &raw mut attr, mask) });
+        Ok(())
+    }
+
+    pub(super) fn queue_pair(&self, u: &mut Unstructured<'_>) -> Result<*mut ibv_qp> {
+        u.choose(&self.qps).copied()
+    }
+
+    /// One of these, or NULL.
+    pub(super) fn one_of<T>(u: &mut Unstructured<'_>, all: &[*mut T]) -> Result<*mut T> {
+        if all.is_empty() || u.ratio(1u8, 16u8)? {
+            return Ok(ptr::null_mut());
+        }
+        u.choose(all).copied()
+    }
+
+    /// Windows come, are bound by a call, and go.
+    pub(super) fn window(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        match u.int_in_range(0..=3u8)? {
+            0 if self.mws.len() < MOST => {
+                // SAFETY: a live domain.
+                let mw = unsafe { window::alloc_mw(self.pd, u.int_in_range(0..=3)?) };
+                if mw.is_null() {
+                    documented(Errno::last_raw());
+                } else {
+                    self.mws.push(mw);
+                }
+            }
+            1 if !self.mws.is_empty() => {
+                let mw = self.mws.swap_remove(u.choose_index(self.mws.len())?);
+                // SAFETY: a live window, which nobody uses any more.
+                documented(unsafe { window::dealloc_mw(mw) });
+            }
+            _ => {
+                let (qp, mw) = (self.queue_pair(u)?, Self::one_of(u, &self.mws)?);
+                let mut bind = ibv_mw_bind {
+                    wr_id: u.arbitrary()?,
+                    send_flags: u.arbitrary()?,
+                    bind_info: self.binding(u)?,
+                };
+                // SAFETY: a live queue pair, a live window or NULL, and a description that names a live region or none.
+                documented(unsafe { window::bind_mw(qp, mw, &raw mut bind) });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn binding(&self, u: &mut Unstructured<'_>) -> Result<ibv_mw_bind_info> {
+        let addr = self.inside(u.arbitrary()?, 0);
+        Ok(ibv_mw_bind_info {
+            mr: Self::one_of(u, &self.mrs)?,
+            addr: if u.ratio(1u8, 8u8)? {
+                u.arbitrary()?
+            } else {
+                addr
+            },
+            length: u64::from(u.arbitrary::<u16>()?) % 5000,
+            mw_access_flags: u32::from(u.arbitrary::<u8>()?),
+        })
+    }
+
+    /// Regions come, change and go.
+    pub(super) fn region(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let index = u.choose_index(REGIONS.len())?;
+        let (offset, length, access) = REGIONS[index];
+        match u.int_in_range(0..=2u8)? {
+            0 if self.mrs.len() < MOST => {
+                let length = usize::from(u.arbitrary::<u16>()?) % length + 1;
+                let access = access & u32::from(u.arbitrary::<u8>()?);
+                self.register(offset, length, access);
+            }
+            1 if !self.mrs.is_empty() => {
+                let index = u.choose_index(self.mrs.len())?;
+                let mr = self.mrs[index];
+                // SAFETY: a live region.
+                let answer = unsafe { memory::ibv_dereg_mr(mr) };
+                documented(answer);
+                // It stays while windows are bound to it.
+                if answer == 0 {
+                    self.mrs.swap_remove(index);
+                }
+            }
+            _ => {
+                let mr = Self::one_of(u, &self.mrs)?;
+                if !mr.is_null() {
+                    // SAFETY: a live region whose domain and place stay.
+                    let answer = unsafe {
+                        memory_change::ibv_rereg_mr(
+                            mr,
+                            IBV_REREG_MR_CHANGE_ACCESS,
+                            ptr::null_mut(),
+                            ptr::null_mut(),
+                            0,
+                            (access & u32::from(u.arbitrary::<u8>()?)).cast_signed(),
+                        )
+                    };
+                    // 2 and more say that the region is not as it was (ibv_rereg_mr(3)).
+                    assert!((-4..=4).contains(&answer) || answer > 0, "{answer}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls that are rare.
+    pub(super) fn other(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        match u.int_in_range(0..=6u8)? {
+            0 if self.ahs.len() < MOST => {
+                let mut attr = self.route();
+                attr.grh.sgid_index = u.arbitrary()?;
+                attr.is_global = u.arbitrary()?;
+                attr.grh.dgid.raw[15] = u.arbitrary()?;
+                self.handle(&attr);
+            }
+            1 => {
+                let cqe = c_int::from(u.arbitrary::<i16>()?);
+                // SAFETY: a live queue.
+                documented(unsafe { cq::ibv_resize_cq(self.cqs[0], cqe) });
+            }
+            2 => {
+                let mut attr = ibv_srq_attr {
+                    max_wr: u.arbitrary()?,
+                    max_sge: 3,
+                    srq_limit: u32::from(u.arbitrary::<u8>()?),
+                };
+                let mask = u.int_in_range(0..=3)?;
+                // SAFETY: a live queue and attributes.
+                documented(unsafe { srq::ibv_modify_srq(self.srq, &raw mut attr, mask) });
+            }
+            3 => self.query(u)?,
+            4 => {
+                let qp = self.queue_pair(u)?;
+                let mut gid = self.gid.1;
+                gid.raw[12] = u.arbitrary()?;
+                // SAFETY: a live queue pair and a GID.
+                documented(unsafe { mcast::ibv_attach_mcast(qp, &raw const gid, 0) });
+            }
+            _ => self.create_another(u)?,
+        }
+        Ok(())
+    }
+
+    fn query(&self, u: &mut Unstructured<'_>) -> Result<()> {
+        let qp = self.queue_pair(u)?;
+        let mut attr = ibv_qp_attr::default();
+        let mut init = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: ptr::null_mut(),
+            recv_cq: ptr::null_mut(),
+            srq: ptr::null_mut(),
+            cap: ibv_qp_cap::default(),
+            qp_type: 0,
+            sq_sig_all: 0,
+        };
+        // SAFETY: a live queue pair, and room for both answers.
+        let answer = unsafe { qp::ibv_query_qp(qp, &raw mut attr, c_int::MAX, &raw mut init) };
+        assert_eq!(answer, 0);
+        assert!(attr.qp_state <= 6 && init.cap.max_send_wr >= DEPTH);
+        Ok(())
+    }
+
+    /// A queue pair with arbitrary sizes, which goes again.
+    fn create_another(&self, u: &mut Unstructured<'_>) -> Result<()> {
+        let size = |u: &mut Unstructured<'_>| {
+            let small = u32::from(u.arbitrary::<u8>()?);
+            Ok(if u.ratio(1u8, 8u8)? {
+                u.arbitrary()?
+            } else {
+                small
+            })
+        };
+        let cap = ibv_qp_cap {
+            max_send_wr: size(u)?,
+            max_recv_wr: size(u)?,
+            max_send_sge: size(u)?,
+            max_recv_sge: size(u)?,
+            max_inline_data: size(u)?,
+        };
+        let mut attr = self.attributes(u.int_in_range(0..=9)?, cap, u.arbitrary()?);
+        attr.create_flags = u32::from(u.arbitrary::<u8>()?);
+        attr.comp_mask ^= u.arbitrary::<u32>()? & IBV_QP_INIT_ATTR_CREATE_FLAGS;
+        // SAFETY: an open context, and attributes that name live objects.
+        let qp = unsafe { qp_create::create_qp_ex(self.context, &raw mut attr) };
+        if qp.is_null() {
+            documented(Errno::last_raw());
+        } else {
+            // SAFETY: a live queue pair, which nobody uses any more.
+            assert_eq!(unsafe { qp::ibv_destroy_qp(qp) }, 0);
+        }
+        Ok(())
+    }
+
+    /// Destroys everything, and looks at the octets that nobody registered.
+    pub(super) fn destroy(self) {
+        for qp in self.qps {
+            // SAFETY: a live queue pair, which nobody uses any more.
+            assert_eq!(unsafe { qp::ibv_destroy_qp(qp) }, 0);
+        }
+        for mw in self.mws {
+            // SAFETY: a live window, which nobody uses any more.
+            assert_eq!(unsafe { window::dealloc_mw(mw) }, 0);
+        }
+        for mr in self.mrs {
+            // SAFETY: a live region, which nobody uses any more.
+            assert_eq!(unsafe { memory::ibv_dereg_mr(mr) }, 0);
+        }
+        for ah in self.ahs {
+            // SAFETY: a live address handle, which nobody uses any more.
+            assert_eq!(unsafe { ah::ibv_destroy_ah(ah) }, 0);
+        }
+        // SAFETY: a live queue, which nobody uses any more.
+        assert_eq!(unsafe { srq::ibv_destroy_srq(self.srq) }, 0);
+        for cq in self.cqs {
+            // SAFETY: a live queue, which nobody uses any more.
+            assert_eq!(unsafe { cq::ibv_destroy_cq(cq) }, 0);
+        }
+        // SAFETY: a live domain, which nobody uses any more.
+        assert_eq!(unsafe { memory::ibv_dealloc_pd(self.pd) }, 0);
+        let mut from = 0;
+        for (offset, length, _) in REGIONS.into_iter().chain([(MEMORY, 0, 0)]) {
+            let guard = self.memory.get(from..offset).unwrap_or_default();
+            assert!(guard.iter().all(|octet| *octet == GUARD_OCTET));
+            from = offset + length;
+        }
+    }
+}
+
+/// A queue pair's number.
+pub(super) fn number(qp: *mut ibv_qp) -> u32 {
+    // SAFETY: the scene's queue pairs are alive, and their numbers never change.
+    unsafe { (*qp).qp_num }
+}
+
+/// What a transition to a state needs of each kind of queue pair (`ibv_modify_qp(3)`).
+fn mask_of(kind: c_uint, state: c_uint) -> c_int {
+    let (ud, rc) = (kind == IBV_QPT_UD, kind == IBV_QPT_RC);
+    let when = |condition: bool, mask: c_int| if condition { mask } else { 0 };
+    IBV_QP_STATE
+        | match state {
+            1 => {
+                IBV_QP_PKEY_INDEX
+                    | IBV_QP_PORT
+                    | when(ud, IBV_QP_QKEY)
+                    | when(!ud, IBV_QP_ACCESS_FLAGS)
+            }
+            2 => {
+                let connected = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+                let reliable = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+                when(!ud, connected) | when(rc, reliable)
+            }
+            3 => {
+                let reliable =
+                    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+                IBV_QP_SQ_PSN | when(rc, reliable)
+            }
+            _ => 0,
+        }
+}
+
+/// As many elements as a list may have, whatever the program says that it has.
+pub(super) type List = [ibv_sge; MAX_SGE];
