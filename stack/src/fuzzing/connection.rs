@@ -29,7 +29,7 @@ pub fn connection(data: &[u8]) {
 
 fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let stranger: bool = u.arbitrary()?;
-    let (config, depth) = (config(u)?, u.int_in_range(0..=3)?);
+    let (config, depth) = (config(u)?, *u.choose(&[2, 4, 1, 0])?);
     let (client, server) = startup(&config, depth);
     let mut scene = Scene {
         ends: [end(u, client)?, end(u, server)?],
@@ -104,11 +104,7 @@ impl Scene {
         let who = usize::from(self.stranger.is_some() || u.arbitrary()?);
         match u.int_in_range(0..=13u8)? {
             0..=2 => self.post(u, who)?,
-            3 => {
-                let elements = (part(u)?, part(u)?);
-                let bad_key = u.ratio(1u8, 16u8)?;
-                self.ends[who].post_receive(elements, bad_key);
-            }
+            3 => self.post_receives(u, who)?,
             4 | 5 => {
                 let most = usize::from(u.arbitrary::<u16>()?);
                 self.ends[who].transmit(most, u.arbitrary()?);
@@ -125,7 +121,9 @@ impl Scene {
             11 => self.mishap(u, who)?,
             12 => {
                 let denied = Access::from_bits_truncate(u.arbitrary()?);
-                self.ends[who].engine.deny(denied);
+                if u.ratio(1u8, 8u8)? {
+                    self.ends[who].engine.deny(denied);
+                }
             }
             _ => self.change_octet(u, who)?,
         }
@@ -151,6 +149,9 @@ impl Scene {
     }
 
     fn change_octet(&mut self, u: &mut Unstructured<'_>, who: usize) -> Result<()> {
+        if !u.ratio(1u8, 6u8)? {
+            return Ok(());
+        }
         let wire = &mut self.ends[who].wire;
         let at = u.choose_index(wire.len().max(1))?;
         if let Some(octet) = wire.get_mut(at) {
@@ -174,9 +175,24 @@ impl Scene {
         Ok(())
     }
 
+    /// Mostly long ones: a message that does not fit ends the connection.
+    fn post_receives(&mut self, u: &mut Unstructured<'_>, who: usize) -> Result<()> {
+        for _ in 0..u.int_in_range(1..=4u8)? {
+            let short = u.ratio(1u8, 8u8)?;
+            let elements = if short {
+                (part(u)?, part(u)?)
+            } else {
+                (254, 254)
+            };
+            let bad_key = u.ratio(1u8, 64u8)?;
+            self.ends[who].post_receive(elements, bad_key);
+        }
+        Ok(())
+    }
+
     fn mishap(&mut self, u: &mut Unstructured<'_>, who: usize) -> Result<()> {
         let end = &mut self.ends[who];
-        match u.int_in_range(0..=15u8)? {
+        match u.int_in_range(0..=47u8)? {
             0 => end.close(),
             1 => end.tcp_ends(TcpEnd::Lost),
             2 => end.mrs.deregister(end.memory.sinks.keys),
@@ -248,55 +264,59 @@ fn part(u: &mut Unstructured<'_>) -> Result<u32> {
     Ok(u32::from(u.arbitrary::<u8>()?) * 254 / 255)
 }
 
+/// A work request, mostly one that can be done: others end the connection.
 fn work_request(u: &mut Unstructured<'_>, own: &End, peer: &End) -> Result<(RcSendWqe, Sent)> {
-    let kind = u.int_in_range(0..=11u8)?;
+    let kind = u.int_in_range(0..=20u8)?;
+    let wild = u.ratio(1u8, 24u8)?;
     let mut about = Sent::Other;
-    let (stag, start) = (stag(u, peer)?, place(u, peer)?);
-    let (stag, start) = (STag::new(stag), TaggedOffset::new(start));
-    let invalidate = u.ratio(1u8, 8u8)?.then_some(stag);
-    let mut data = RcData::Sges(elements(u, own)?);
-    let work = match kind {
-        0..=3 => RcWork::Send { invalidate },
-        4 => RcWork::SendImmediate {
-            immediate: u.arbitrary()?,
-        },
-        5 | 6 => RcWork::Write {
-            stag,
-            start,
-            immediate: u.ratio(1u8, 3u8)?.then_some(0x0102_0304),
-        },
-        7 | 8 => {
-            let parts = (part(u)?, part(u)?);
-            let sink = own.memory.sinks.elements(own.sends.next(), parts);
-            data = RcData::Sges(SgeList::from_slice(&sink));
-            about = read_of(peer, (stag, start), parts);
-            RcWork::Read { stag, start }
-        }
-        9 => {
-            let sink = own.memory.sinks.elements(own.sends.next(), (8, 0));
-            data = RcData::Sges(SgeList::from_slice(&sink[..1]));
-            RcWork::Atomic {
-                stag,
-                start,
-                operation: operation(u)?,
-            }
-        }
-        _ => {
-            data = RcData::Sges(SgeList::new());
-            RcWork::Memory(memory_work(u, own)?)
-        }
-    };
-    let sends = matches!(
-        work,
-        RcWork::Send { .. } | RcWork::SendImmediate { .. } | RcWork::Write { .. }
-    );
-    if sends && u.ratio(1u8, 8u8)? {
+    let writes = matches!(kind, 9..=13);
+    let mut data = RcData::Sges(elements(u, own, writes, wild)?);
+    if kind < 14 && u.ratio(1u8, 8u8)? {
         let octets = u.int_in_range(1..=MAX_INLINE)?;
         data = RcData::Inline((0..octets).map(|_| 0x77).collect());
+    }
+    let sink = |elements| own.memory.sinks.elements(own.sends.next(), elements);
+    let parts = (part(u)?, part(u)?);
+    match kind {
+        14..=17 => data = RcData::Sges(SgeList::from_slice(&sink(parts))),
+        18 | 19 => data = RcData::Sges(SgeList::from_slice(&sink((8, 0))[..1])),
+        20 => data = RcData::Sges(SgeList::new()),
+        _ => {}
     }
     let length = match &data {
         RcData::Sges(sges) => sges.iter().map(|sge| sge.length).sum(),
         RcData::Inline(octets) => u32::try_from(octets.len()).expect("at most 256"),
+    };
+    let (stag, start) = if wild {
+        (
+            STag::new(stag(u, peer)?),
+            TaggedOffset::new(place(u, peer)?),
+        )
+    } else {
+        target(u, peer, kind, length)?
+    };
+    let work = match kind {
+        0..=7 => RcWork::Send {
+            invalidate: wild.then_some(stag),
+        },
+        8 => RcWork::SendImmediate {
+            immediate: u.arbitrary()?,
+        },
+        9..=13 => RcWork::Write {
+            stag,
+            start,
+            immediate: u.ratio(1u8, 3u8)?.then_some(0x0102_0304),
+        },
+        14..=17 => {
+            about = read_of(peer, (stag, start), parts);
+            RcWork::Read { stag, start }
+        }
+        18 | 19 => RcWork::Atomic {
+            stag,
+            start,
+            operation: operation(u)?,
+        },
+        _ => RcWork::Memory(memory_work(u, own)?),
     };
     let wqe = RcSendWqe {
         wr_id: own.sends.next(),
@@ -310,6 +330,24 @@ fn work_request(u: &mut Unstructured<'_>, own: &End, peer: &End) -> Result<(RcSe
     Ok((wqe, about))
 }
 
+/// Octets of the peer's that it gives leave to: to read some that are known, to write others.
+fn target(
+    u: &mut Unstructured<'_>,
+    peer: &End,
+    kind: u8,
+    length: u32,
+) -> Result<(STag, TaggedOffset)> {
+    let reads = matches!(kind, 14..=17);
+    let area = if reads {
+        peer.memory.source
+    } else {
+        peer.memory.open
+    };
+    let room = (area.len as u64).saturating_sub(length.into()) / 8;
+    let start = area.addr() + 8 * (u64::from(u.arbitrary::<u16>()?) % room.max(1));
+    Ok((STag::new(area.keys.rkey), TaggedOffset::new(start)))
+}
+
 /// What a Read has to bring, if it reads what is known.
 fn read_of(peer: &End, (stag, start): (STag, TaggedOffset), elements: (u32, u32)) -> Sent {
     let source = peer.memory.source;
@@ -320,25 +358,25 @@ fn read_of(peer: &End, (stag, start): (STag, TaggedOffset), elements: (u32, u32)
     }
 }
 
-/// Elements of the area of messages, mostly.
-fn elements(u: &mut Unstructured<'_>, own: &End) -> Result<SgeList> {
+/// Elements of the area of messages. Those of Writes may be long.
+fn elements(u: &mut Unstructured<'_>, own: &End, writes: bool, wild: bool) -> Result<SgeList> {
     let count = u.int_in_range(0..=3u8)?;
+    let source = own.memory.source;
     (0..count)
         .map(|_| {
             let length = u32::from(u.arbitrary::<u16>()?);
-            let length = if u.ratio(1u8, 4u8)? {
-                length % 20_000
+            let most = if writes && u.ratio(1u8, 3u8)? {
+                6800
             } else {
-                length % 200
+                160
             };
-            let source = own.memory.source;
-            let room = (source.len as u64).saturating_sub(length.into());
-            let odd = u.ratio(1u8, 32u8)?;
+            let length = length % if wild { 700 } else { most };
+            let room = source.len as u64 - u64::from(length);
+            let beyond = if wild { 300 } else { 0 };
             Ok(Sge {
-                addr: source.addr()
-                    + u64::from(u.arbitrary::<u16>()?) % (room + u64::from(odd) * 600),
+                addr: source.addr() + u64::from(u.arbitrary::<u16>()?) % (room + beyond),
                 length,
-                lkey: if u.ratio(1u8, 32u8)? {
+                lkey: if wild && u.ratio(1u8, 4u8)? {
                     own.memory.foreign.keys.lkey
                 } else {
                     source.keys.lkey
