@@ -82,7 +82,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "work_requests",
         about: "the C ABI: lists of work requests and other calls with arbitrary fields",
-        longest: 1024,
+        longest: 2048,
         run: work_requests,
     },
 ];

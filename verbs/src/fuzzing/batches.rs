@@ -27,7 +27,7 @@ pub(super) fn batch(scene: &Scene, u: &mut Unstructured<'_>) -> Result<()> {
     assert!(!qp.is_null(), "it was made with operations");
     call!(qp, wr_start);
     for _ in 0..u.int_in_range(0..=6u8)? {
-        let (id, flags) = (u.arbitrary()?, u.int_in_range(0..=15)?);
+        let (id, flags) = (4, u.int_in_range(0..=15)?);
         // SAFETY: alive; programs write this field between start and end.
         unsafe { (*qp).wr_id = id };
         // SAFETY: as above.
@@ -46,7 +46,13 @@ pub(super) fn batch(scene: &Scene, u: &mut Unstructured<'_>) -> Result<()> {
 }
 
 fn operation(scene: &Scene, u: &mut Unstructured<'_>, qp: *mut ibv_qp_ex) -> Result<()> {
-    let (rkey, addr) = (remote_key(scene, u)?, remote_address(scene, u)?);
+    let wild = u.ratio(1u8, 8u8)?;
+    let rkey = if wild {
+        remote_key(scene, u)?
+    } else {
+        scene.whole_remote_key()
+    };
+    let addr = remote_address(scene, u)?;
     match u.int_in_range(0..=9u8)? {
         0 => call!(qp, wr_send),
         1 => call!(qp, wr_send_imm, 7),
@@ -67,8 +73,12 @@ fn operation(scene: &Scene, u: &mut Unstructured<'_>, qp: *mut ibv_qp_ex) -> Res
 
 fn set(scene: &Scene, u: &mut Unstructured<'_>, qp: *mut ibv_qp_ex) -> Result<()> {
     let length = u32::from(u.arbitrary::<u8>()?);
-    let addr = scene.inside(u.arbitrary()?, length);
-    let lkey = local_key(scene, u)?;
+    let addr = scene.registered(u.arbitrary()?, length);
+    let lkey = if u.ratio(1u8, 8u8)? {
+        local_key(scene, u)?
+    } else {
+        scene.whole_key()
+    };
     match u.int_in_range(0..=4u8)? {
         0 | 1 => call!(qp, wr_set_sge, lkey, addr, length),
         2 => {

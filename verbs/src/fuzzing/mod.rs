@@ -26,6 +26,9 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let mut steps = 0;
     while !u.is_empty() && steps < STEPS {
         step(&mut scene, u)?;
+        // Most programs look often.
+        scene.poll(16);
+        scene.poll(17);
         steps += 1;
     }
     scene.destroy();

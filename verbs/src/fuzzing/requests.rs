@@ -13,24 +13,39 @@ use crate::post;
 /// Work requests of a list at most.
 const MOST: usize = 3;
 
-/// Scatter/gather elements about the program's memory and beside it. Those of inline data are inside: the program has what it gives.
-fn elements(scene: &Scene, u: &mut Unstructured<'_>, inline: bool) -> Result<List> {
-    let mut list = [ibv_sge::default(); MAX_SGE];
-    for element in list.iter_mut().take(4) {
+/// Scatter/gather elements: so many that matter, about the program's memory, and beside it if `wild`. Those of inline data are inside: the program has
+/// what it gives.
+fn elements(
+    scene: &Scene,
+    u: &mut Unstructured<'_>,
+    count: c_int,
+    (inline, wild): (bool, bool),
+) -> Result<List> {
+    let base = ibv_sge {
+        addr: scene.base(),
+        length: 1,
+        lkey: 0,
+    };
+    let mut list = [base; MAX_SGE];
+    for element in list
+        .iter_mut()
+        .take(usize::try_from(count).unwrap_or(0).min(4))
+    {
         let length = u32::from(u.arbitrary::<u8>()?);
-        let inside = scene.inside(u.arbitrary()?, length);
-        let odd = !inline && u.ratio(1u8, 8u8)?;
+        let odd = wild && !inline && u.arbitrary()?;
         *element = ibv_sge {
-            addr: if odd { u.arbitrary()? } else { inside },
+            addr: if odd {
+                u.arbitrary()?
+            } else {
+                scene.registered(u.arbitrary()?, length)
+            },
             length: if odd { u.arbitrary()? } else { length },
-            lkey: local_key(scene, u)?,
+            lkey: if wild {
+                local_key(scene, u)?
+            } else {
+                scene.whole_key()
+            },
         };
-    }
-    if inline {
-        // What the list has beside these is inside too.
-        for element in list.iter_mut().skip(4) {
-            element.addr = scene.base();
-        }
     }
     Ok(list)
 }
@@ -80,7 +95,7 @@ fn count(u: &mut Unstructured<'_>) -> Result<c_int> {
 /// An address of the region that everybody may use, mostly.
 pub(super) fn remote_address(scene: &Scene, u: &mut Unstructured<'_>) -> Result<u64> {
     let inside = scene.base() + 1024 + 8 * u64::from(u.arbitrary::<u16>()? % 512);
-    Ok(if u.ratio(1u8, 8u8)? {
+    Ok(if u.ratio(1u8, 24u8)? {
         inside.wrapping_add(u.arbitrary()?)
     } else {
         inside
@@ -107,11 +122,16 @@ fn remote(scene: &Scene, u: &mut Unstructured<'_>, qp: *mut ibv_qp) -> Result<ib
             },
         });
     }
+    let wild = u.ratio(1u8, 12u8)?;
     let atomic = ibv_send_wr_atomic {
         remote_addr: remote_address(scene, u)?,
-        compare_add: u.arbitrary()?,
-        swap: u.arbitrary()?,
-        rkey: remote_key(scene, u)?,
+        compare_add: u64::from(u.arbitrary::<u8>()?),
+        swap: u64::from(u.arbitrary::<u8>()?),
+        rkey: if wild {
+            remote_key(scene, u)?
+        } else {
+            scene.whole_remote_key()
+        },
     };
     let rdma = ibv_send_wr_rdma {
         remote_addr: atomic.remote_addr,
@@ -136,12 +156,26 @@ fn send_request(
     } else {
         u.int_in_range(0..=15)?
     };
-    let list = elements(scene, u, flags & IBV_SEND_INLINE != 0)?;
+    let (count, wild) = (count(u)?, u.ratio(1u8, 12u8)?);
+    let list = elements(scene, u, count, (flags & IBV_SEND_INLINE != 0, wild))?;
+    let bind_mw = if u.ratio(1u8, 8u8)? {
+        ibv_send_wr_bind_mw {
+            mw: Scene::one_of(u, &scene.mws)?,
+            rkey: remote_key(scene, u)?,
+            bind_info: scene.binding(u)?,
+        }
+    } else {
+        ibv_send_wr_bind_mw {
+            mw: ptr::null_mut(),
+            rkey: 0,
+            bind_info: scene.no_binding(),
+        }
+    };
     let request = ibv_send_wr {
-        wr_id: u.arbitrary()?,
+        wr_id: 3,
         next: ptr::null_mut(),
         sg_list: ptr::null_mut(),
-        num_sge: count(u)?,
+        num_sge: count,
         opcode: u.int_in_range(0..=13)?,
         send_flags: flags,
         imm_data: if u.arbitrary()? {
@@ -151,11 +185,7 @@ fn send_request(
         },
         wr: remote(scene, u, qp)?,
         qp_type: ibv_send_wr_xrc { remote_srqn: 0 },
-        bind_mw: ibv_send_wr_bind_mw {
-            mw: Scene::one_of(u, &scene.mws)?,
-            rkey: remote_key(scene, u)?,
-            bind_info: scene.binding(u)?,
-        },
+        bind_mw,
     };
     Ok((request, list))
 }
@@ -193,18 +223,19 @@ pub(super) fn post_send(scene: &Scene, u: &mut Unstructured<'_>) -> Result<()> {
 
 /// `ibv_post_recv` and `ibv_post_srq_recv`.
 pub(super) fn post_receive(scene: &Scene, u: &mut Unstructured<'_>) -> Result<()> {
-    let mut list = elements(scene, u, false)?;
+    let (count, wild) = (count(u)?, u.ratio(1u8, 12u8)?);
+    let mut list = elements(scene, u, count, (false, wild))?;
     let mut second = ibv_recv_wr {
-        wr_id: u.arbitrary()?,
+        wr_id: 1,
         next: ptr::null_mut(),
         sg_list: list.as_mut_ptr(),
-        num_sge: count(u)?,
+        num_sge: count,
     };
     let mut first = ibv_recv_wr {
-        wr_id: u.arbitrary()?,
+        wr_id: 2,
         next: &raw mut second,
         sg_list: list.as_mut_ptr(),
-        num_sge: count(u)?,
+        num_sge: count,
     };
     let mut bad = ptr::null_mut();
     let answer = if u.ratio(1u8, 4u8)? {

@@ -91,6 +91,8 @@ pub(super) struct Scene {
     /// Used by the objects above through its address alone.
     memory: Box<[u8]>,
     gid: (u8, ibv_gid),
+    /// lkey and rkey of the first region.
+    keys: (u32, u32),
 }
 
 impl Scene {
@@ -123,12 +125,18 @@ impl Scene {
             mrs: Vec::new(),
             mws: Vec::new(),
             ahs: Vec::new(),
+            keys: (0, 0),
             memory: vec![GUARD_OCTET; MEMORY].into_boxed_slice(),
         };
         for (offset, length, access) in REGIONS {
             scene.register(offset, length, access);
         }
         assert_eq!(scene.mrs.len(), 2);
+        // SAFETY: a live region; programs read its keys.
+        let lkey = unsafe { (*scene.mrs[0]).lkey };
+        // SAFETY: as above.
+        let rkey = unsafe { (*scene.mrs[0]).rkey };
+        scene.keys = (lkey, rkey);
         scene.handle(&scene.route());
         scene.create_queue_pairs();
         scene
@@ -147,6 +155,23 @@ impl Scene {
     pub(super) fn inside(&self, offset: u16, length: u32) -> u64 {
         let room = MEMORY - (length as usize).min(MEMORY - 1);
         self.base() + (usize::from(offset) % room) as u64
+    }
+
+    /// The same in the region that everybody may use.
+    pub(super) fn registered(&self, offset: u16, length: u32) -> u64 {
+        let (start, room, _) = REGIONS[0];
+        let room = room - (length as usize).min(room - 1);
+        self.base() + (start + usize::from(offset) % room) as u64
+    }
+
+    /// The key of that region as it was made first, which may be gone.
+    pub(super) fn whole_key(&self) -> u32 {
+        self.keys.0
+    }
+
+    /// The same for peers.
+    pub(super) fn whole_remote_key(&self) -> u32 {
+        self.keys.1
     }
 
     fn register(&mut self, offset: usize, length: usize, access: c_uint) {
@@ -249,7 +274,8 @@ impl Scene {
             let kind = unsafe { (*qp).qp_type };
             let mask = mask_of(kind, state) & mask;
             // SAFETY: a live queue pair and attributes.
-            documented(unsafe { qp::ibv_modify_qp(qp, &raw mut attr, mask) });
+            let answer = unsafe { qp::ibv_modify_qp(qp, &raw mut attr, mask) };
+            assert_eq!(answer, 0, "kind {kind}, state {state}");
         }
     }
 
@@ -372,6 +398,16 @@ impl Scene {
             length: u64::from(u.arbitrary::<u16>()?) % 5000,
             mw_access_flags: u32::from(u.arbitrary::<u8>()?),
         })
+    }
+
+    /// A description of nothing.
+    pub(super) fn no_binding(&self) -> ibv_mw_bind_info {
+        ibv_mw_bind_info {
+            mr: ptr::null_mut(),
+            addr: self.base(),
+            length: 0,
+            mw_access_flags: 0,
+        }
     }
 
     /// Regions come, change and go.
