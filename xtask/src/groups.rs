@@ -151,7 +151,7 @@ pub const BUILD_CHECKS: &[Check] = &[
     },
     Check {
         name: "release build",
-        arguments: &["build", "--release", "--workspace"],
+        arguments: crate::dist::BUILD,
         environment: None,
     },
 ];

@@ -41,6 +41,9 @@ pub struct Dist {
     pub package: Option<PathBuf>,
 }
 
+/// The arguments of cargo for what users get: the default members of the workspace.
+pub const BUILD: &[&str] = &["build", "--release"];
+
 /// Builds everything in release mode and writes tree, archive and package below `folder`, replacing older ones of this version.
 ///
 /// # Errors
@@ -81,8 +84,8 @@ pub fn make_tree(tree: &Path) -> Result<(), Box<dyn Error>> {
 
 fn build(metadata: &Metadata) -> Result<(), Box<dyn Error>> {
     let mut command = workspace::cargo();
-    // The whole workspace at once: each dependency is then built with the same features as everywhere else.
-    command.args(["build", "--release", "--workspace"]);
+    // All at once: each dependency is then built with the same features as everywhere else.
+    command.args(BUILD);
     let status = command
         .env("CARGO_TARGET_DIR", &metadata.target_directory)
         .stdin(Stdio::null())
