@@ -35,6 +35,14 @@ pub(crate) const PROGRAM: Program = Program {
             about: "The same within 30 seconds, as JSON on standard output.",
         },
         Example {
+            line: "dgiwarp-perf --suite --json suite.json",
+            about: "Every goal in one run of a quarter of an hour, write ./dgiwarp-perf-suite.html.",
+        },
+        Example {
+            line: "dgiwarp-perf --suite --quick --only ud-latency,rc-latency",
+            about: "Some of them, in a hurry.",
+        },
+        Example {
             line: "dgiwarp-perf --loss 0,0.001,0.01,0.05 --size 4K,64K,1M",
             about: "What is left of messages when the receiver drops that share of the datagrams.",
         },
@@ -129,6 +137,15 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
+    /// Measure every quantity that dgiwarp has a goal for, beside raw sockets and what else is installed, and judge it
+    #[arg(long, conflicts_with_all = ["transport", "op", "mode", "size", "iters", "window", "rcvbuf", "loss", "mtu",
+          "receivers", "group", "wait", "check", "seed"])]
+    pub(crate) suite: bool,
+
+    /// Only these quantities of the suite (see --suite --list); a list or repeated
+    #[arg(long, value_name = "ID", value_delimiter = ',', requires = "suite")]
+    pub(crate) only: Vec<String>,
+
     /// Options of the run.
     #[command(flatten)]
     pub(crate) run: RunArgs,
@@ -142,6 +159,9 @@ pub(crate) enum Command {
     Client(Box<ClientArgs>),
     /// Latency of perftest's own programs under dgiwarp-run, in turns with raw TCP
     Programs(ProgramsArgs),
+    /// Run the groups of one place for a suite
+    #[command(hide = true)]
+    Part,
 }
 
 #[derive(Debug, Args)]

@@ -115,6 +115,11 @@ impl Session {
         self.interrupt.check()
     }
 
+    /// Whether the user asked to stop.
+    pub(crate) const fn interrupt(&self) -> &Interrupt {
+        &self.interrupt
+    }
+
     /// Closes the endpoints of the previous group on all sides.
     pub(crate) fn close_all(&mut self) -> Result<()> {
         self.members.clear();

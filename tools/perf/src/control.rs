@@ -21,7 +21,7 @@ use crate::interrupt::Interrupt;
 use crate::measure::Geometry;
 
 /// Version of this protocol; both sides must have the same.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 
 /// How long the peer may take to answer before it counts as failed.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
@@ -107,6 +107,8 @@ pub(crate) struct EndpointSpec {
     pub(crate) loss: f64,
     /// Seed of what is dropped.
     pub(crate) seed: u64,
+    /// Messages that the sender hands over in one call, where there are no others than those of `size`.
+    pub(crate) list: u32,
     /// Where the receivers are members, if there may be several.
     pub(crate) group: Option<GroupSpec>,
 }

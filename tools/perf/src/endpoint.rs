@@ -23,6 +23,9 @@ use crate::raw::udp::Udp;
 /// The largest message: what one tagged offset range and one `--size` may cover here.
 pub(crate) const MAX_SIZE: u64 = 1 << 30;
 
+/// The largest message posted in lists.
+const MAX_LISTED: u64 = 1024;
+
 #[derive(Debug)]
 enum Kind {
     Udp(Box<Udp>),
@@ -99,6 +102,10 @@ impl Endpoint {
                 spec.subject,
                 spec.mode.name()
             )));
+        }
+        let posts = matches!(spec.subject.transport, Transport::Ud | Transport::Rc);
+        if spec.list > 1 && !(posts && spec.mode == Mode::Rate && spec.size <= MAX_LISTED) {
+            return Err(PerfError::Protocol(format!("impossible {spec:?}")));
         }
         if (spec.mode == Mode::Fanout) != spec.group.is_some() {
             return Err(PerfError::Protocol(format!("impossible {spec:?}")));

@@ -5,7 +5,8 @@
 //! `client` measure between two machines. The client decides everything: it sends the server one
 //! request per step over a control connection ([`control`]), opens an endpoint on both sides
 //! ([`endpoint`]), and runs the rounds of each group of rows in turns ([`run`]). What exists is
-//! in one table ([`catalog`]); what a run measures is a [`plan`]. [`programs`] measures other people's programs.
+//! in one table ([`catalog`]); what a run measures is a [`plan`]. [`programs`] measures other people's programs, [`suite`]
+//! everything that dgiwarp has a goal for.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +35,7 @@ mod run;
 mod server;
 mod session;
 mod stats;
+mod suite;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
@@ -44,6 +46,11 @@ use crate::error::{EXIT_OK, PerfError, Result};
 fn main() -> ExitCode {
     let cli: Cli = dgiwarp_cli::parse(&cli::PROGRAM);
     let outcome = match cli.command {
+        None if cli.suite && cli.run.list => {
+            print!("{}", suite::quantities::list());
+            Ok(())
+        }
+        None if cli.suite => suite::run(&cli),
         _ if cli.run.list => {
             print!("{}", catalog::list());
             Ok(())
@@ -54,6 +61,7 @@ fn main() -> ExitCode {
         }
         Some(Command::Server(server)) => serve(&server),
         Some(Command::Client(client)) => session::remote(&client),
+        Some(Command::Part) => suite::part::run(),
         Some(Command::Programs(args)) => programs::run(&args),
         None => session::local(&cli.run),
     };

@@ -98,7 +98,7 @@ impl Geometry {
 
     /// Whether pieces carry their position; else the receiver can only count.
     pub(crate) const fn has_positions(&self) -> bool {
-        self.chunk >= HEADER_BYTES
+        self.segment >= HEADER_BYTES
     }
 
     /// Pieces of a whole message of this size that fit unanswered into the receive buffer.

@@ -1,6 +1,6 @@
 //! Latencies of perftest's unmodified programs under `dgiwarp-run`, in turns with raw TCP.
 
-mod perftest;
+pub(crate) mod perftest;
 mod raw;
 
 use std::path::PathBuf;
@@ -54,10 +54,13 @@ const SUBJECTS: [Subject; 4] = [
 ];
 
 /// Where both sides run.
-struct Cpus {
-    allowed: Vec<usize>,
-    client: Pin,
-    server: Pin,
+pub(crate) struct Cpus {
+    /// CPUs this process may use.
+    pub(crate) allowed: Vec<usize>,
+    /// The client's.
+    pub(crate) client: Pin,
+    /// The server's.
+    pub(crate) server: Pin,
 }
 
 impl Cpus {
@@ -104,7 +107,7 @@ struct Document<'a> {
 pub(crate) fn run(args: &ProgramsArgs) -> Result<()> {
     let mut host = Host::read();
     let interrupt = Interrupt::install()?;
-    let runner = runner(args)?;
+    let runner = runner(args.runner.as_ref())?;
     let subjects: Vec<&Subject> = SUBJECTS.iter().filter(|it| is_installed(it)).collect();
     if subjects.is_empty() {
         return Err(PerfError::Usage(
@@ -158,15 +161,15 @@ pub(crate) fn run(args: &ProgramsArgs) -> Result<()> {
 }
 
 /// The program that puts others on our libraries: as given, beside this one, or where a shell finds it.
-fn runner(args: &ProgramsArgs) -> Result<PathBuf> {
+pub(crate) fn runner(given: Option<&PathBuf>) -> Result<PathBuf> {
     const NAME: &str = "dgiwarp-run";
     let beside = || {
         let own = std::env::current_exe().ok()?;
         let path = own.parent()?.join(NAME);
         path.is_file().then_some(path)
     };
-    args.runner
-        .clone()
+    given
+        .cloned()
         .or_else(beside)
         .or_else(|| perftest::find(NAME))
         .ok_or_else(|| {

@@ -101,6 +101,7 @@ fn measure(
             }),
             loss: group.loss.unwrap_or(0.0),
             seed: settings.seed,
+            list: 1,
             group: address.map(free_group).transpose()?,
         };
         let servers = usize::try_from(receivers).unwrap_or(usize::MAX);
@@ -272,7 +273,7 @@ fn value(group: &Group, round: &Round) -> Option<f64> {
 ///
 /// The clock runs from the first to the last arrival, so the first one is not counted. A round
 /// that arrived in one piece falls back on the sender's time.
-fn bytes_per_ns(round: &Round) -> Option<f64> {
+pub(crate) fn bytes_per_ns(round: &Round) -> Option<f64> {
     let received = round.here.received_bytes + round.there.received_bytes;
     if received == 0 {
         // Nothing of what was sent came through: that is a speed. Nothing sent is none.

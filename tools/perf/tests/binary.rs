@@ -1,5 +1,7 @@
 //! Runs the real program: what it writes where, how it ends, and how fast it gives up.
 
+mod suite;
+
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};

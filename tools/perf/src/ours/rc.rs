@@ -6,6 +6,7 @@
 //! empty Writes with an immediate in the other direction.
 
 mod flow;
+mod list;
 mod ping;
 
 use std::net::IpAddr;
@@ -47,6 +48,8 @@ pub(crate) struct Rc {
     blocking: bool,
     check: bool,
     size: usize,
+    /// Messages of one call.
+    list: usize,
     target: Option<RemoteRegion>,
     /// Where the peer's Writes go.
     exposed: Option<Memory>,
@@ -113,6 +116,7 @@ impl Rc {
             blocking,
             check: spec.check,
             size: narrow(spec.size),
+            list: narrow(u64::from(spec.list.max(1))),
             target: None,
             exposed,
             outgoing: None,
@@ -145,6 +149,7 @@ impl Rc {
         Geometry {
             window: geometry.window.min(most),
             credit_every: geometry.credit_every.min(most),
+            chunk: size * widen(self.list),
             ..geometry
         }
     }
@@ -210,22 +215,31 @@ impl Rc {
     /// Posts the next message; false if the queue is full.
     fn post_message(&mut self) -> Result<bool> {
         let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
-        let slot = narrow(self.posted % self.slots);
-        let start = slot * self.stride;
+        let start = self.place(self.posted);
         let end = start + self.size;
         memory.buffer.write(end - 1, &[self.tag(self.posted)]);
-        let operation = match (self.op, self.target) {
-            (Op::Send, _) => RcOperation::Send { invalidate: None },
-            (Op::Write | Op::WriteImm, Some(target)) => RcOperation::Write {
-                rkey: target.stag,
-                remote_addr: target.base + widen(start),
-                immediate: (self.op == Op::WriteImm).then_some(0),
-            },
-            _ => return Err(too_early()),
-        };
+        let operation = self.operation(self.posted)?;
         let taken = self.post(operation, &[memory.region.sge(start..end)])?;
         self.posted += u64::from(taken);
         Ok(taken)
+    }
+
+    /// Where the message of this number lies, here and at the target.
+    fn place(&self, number: u64) -> usize {
+        narrow(number % self.slots) * self.stride
+    }
+
+    /// What is done with the message of this number.
+    fn operation(&self, number: u64) -> Result<RcOperation> {
+        match (self.op, self.target) {
+            (Op::Send, _) => Ok(RcOperation::Send { invalidate: None }),
+            (Op::Write | Op::WriteImm, Some(target)) => Ok(RcOperation::Write {
+                rkey: target.stag,
+                remote_addr: target.base + widen(self.place(number)),
+                immediate: (self.op == Op::WriteImm).then_some(0),
+            }),
+            _ => Err(too_early()),
+        }
     }
 
     /// Posts one send work request; false if the queue is full.

@@ -5,6 +5,7 @@
 //! own in the target region. Credits are short Sends with an immediate, in the other direction.
 
 mod flow;
+mod list;
 mod ping;
 
 pub(super) use flow::holes;
@@ -52,6 +53,9 @@ pub(crate) struct Ud {
     check: bool,
     size: usize,
     peer: Option<Destination>,
+    /// Messages of one call, and as many times the peer once that is more than one.
+    list: usize,
+    destinations: Vec<Destination>,
     /// The address of the group, and who receives there, where this side sends to one.
     group: Option<IpAddr>,
     members: Members,
@@ -165,6 +169,8 @@ impl Ud {
             check: spec.check,
             size: narrow(spec.size),
             peer: None,
+            list: narrow(u64::from(spec.list.max(1))),
+            destinations: Vec::new(),
             group: group.filter(|_| side == Side::Client),
             members: Members::default(),
             target: None,
@@ -229,18 +235,21 @@ impl Ud {
         let room = (ROOM + 4 * chunk) / stride(chunk);
         let slots = room.clamp(2, widen(MAX_SLOTS)) - 1;
         geometry.window = geometry.window.min(slots * chunk).max(chunk);
+        geometry.chunk = chunk * widen(self.list);
+        geometry.window = geometry.window.max(geometry.chunk);
         geometry.credit_every = (geometry.window / 2).max(chunk);
         Ok(geometry)
     }
 
     /// Prepares memory and posts receives for the agreed sizes.
     pub(crate) fn configure(&mut self, geometry: &Geometry) -> Result<()> {
-        self.chunk = narrow(geometry.chunk);
+        let chunk = geometry.chunk / widen(self.list);
+        self.chunk = narrow(chunk);
         self.segment = geometry.segment;
-        self.stride = narrow(stride(geometry.chunk));
-        let in_flight = narrow(geometry.window.div_ceil(geometry.chunk));
+        self.stride = narrow(stride(chunk));
+        let in_flight = narrow(geometry.window.div_ceil(chunk.max(1)));
         self.slots = (in_flight + 1).min(MAX_SLOTS);
-        let needed = widen(self.slots) * stride(geometry.chunk);
+        let needed = widen(self.slots) * stride(chunk);
         if self.target.is_some_and(|target| target.length < needed) {
             return Err(PerfError::Protocol(format!(
                 "impossible sizes {geometry:?}"

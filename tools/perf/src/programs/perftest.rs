@@ -23,7 +23,7 @@ const RUN: Duration = Duration::from_secs(60);
 const LOOK: u8 = 50;
 
 /// The typical (median) latency that the client reports, in microseconds.
-pub(super) fn latency(
+pub(crate) fn latency(
     runner: &Path,
     line: &str,
     (size, iters): (usize, u32),
@@ -141,7 +141,7 @@ fn typical(printed: &str) -> Option<f64> {
 }
 
 /// Where a program is, as a shell would find it.
-pub(super) fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders)
         .map(|folder| folder.join(program))

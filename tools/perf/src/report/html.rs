@@ -1,12 +1,13 @@
 //! A report as one HTML file: plots as inline SVG, the table, the machine. It loads nothing.
 
-mod plot;
+pub(crate) mod plot;
 
 use crate::catalog::{Mode, Subject};
+use crate::host::Host;
 use crate::report::html::plot::{Axis, Plot, Series};
 use crate::report::{Report, Row, size};
 
-const STYLE: &str = "\
+pub(crate) const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;\
 color:#1c2733;background:#fff}\
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}\
@@ -38,13 +39,12 @@ pub(crate) fn document(report: &Report) -> String {
          goodput is payload counted at the receiver.</p>\n\
          <ul>{notes}</ul>\n{plots}\n<h2>All rows</h2>\n{table}\n</body></html>\n",
         version = env!("CARGO_PKG_VERSION"),
-        host = host_line(report),
+        host = host_line(&report.host),
         table = table(&report.rows),
     )
 }
 
-fn host_line(report: &Report) -> String {
-    let host = &report.host;
+pub(crate) fn host_line(host: &Host) -> String {
     let pinned = host.pinned.map_or_else(
         || "not pinned".to_owned(),
         |(client, server)| format!("client on CPU {client}, server on CPU {server}"),
@@ -246,7 +246,7 @@ fn number(value: Option<f64>, decimals: usize) -> String {
 }
 
 /// Text as HTML content.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

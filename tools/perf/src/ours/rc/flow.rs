@@ -7,7 +7,7 @@ use crate::error::{PerfError, Result};
 use crate::measure::{Arrival, Flow, Want};
 use crate::ours::extend;
 use crate::ours::rc::Rc;
-use crate::pattern::widen;
+use crate::pattern::{narrow, widen};
 
 /// The immediate of a credit has this bit, below it the low bits of the round, and below these how many of its messages were seen.
 const CREDIT: u64 = 1 << 31;
@@ -30,6 +30,10 @@ impl Flow for Rc {
     }
 
     fn transmit(&mut self, _position: u64, length: u64) -> Result<u64> {
+        if self.list > 1 {
+            let taken = self.post_list(narrow(length) / self.size)?;
+            return Ok(widen(taken * self.size));
+        }
         let taken = self.post_message()?;
         Ok(if taken { length } else { 0 })
     }

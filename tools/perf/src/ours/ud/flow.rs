@@ -39,25 +39,22 @@ impl Flow for Ud {
     }
 
     fn transmit(&mut self, position: u64, length: u64) -> Result<u64> {
+        if self.list > 1 {
+            return self.transmit_list(position, length);
+        }
         let number = position / widen(self.chunk);
         let slot = narrow(number % widen(self.slots));
-        let offset = slot * self.stride;
-        let operation = match (self.op, self.target) {
-            (Op::WriteRecord, Some(target)) => Operation::WriteRecord {
-                rkey: target.stag,
-                remote_addr: target.base + widen(offset),
-                immediate: Some(self.immediate(number)),
-            },
-            _ => {
-                if self.chunk >= pattern::STAMP && length >= widen(pattern::STAMP) {
-                    let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
-                    let stamp = (self.round << POSITION_BITS) | position;
-                    memory.buffer.write(offset, &stamp.to_le_bytes());
-                }
-                Operation::Send { immediate: None }
-            }
-        };
-        let taken = self.post(operation, slot, narrow(length))?;
+        if self.op != Op::WriteRecord
+            && self.chunk >= pattern::STAMP
+            && length >= widen(pattern::STAMP)
+        {
+            let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
+            let stamp = (self.round << POSITION_BITS) | position;
+            memory
+                .buffer
+                .write(slot * self.stride, &stamp.to_le_bytes());
+        }
+        let taken = self.post(self.operation(number), slot, narrow(length))?;
         Ok(if taken { length } else { 0 })
     }
 
@@ -127,7 +124,8 @@ impl Ud {
         }
     }
 
-    fn immediate(&self, number: u64) -> u32 {
+    /// What a message of this number carries.
+    pub(super) fn immediate(&self, number: u64) -> u32 {
         let tag = (self.round << NUMBER_BITS) | (number & NUMBER_MASK);
         u32::try_from(tag & 0xffff_ffff).unwrap_or(0)
     }

@@ -29,7 +29,8 @@ pub(crate) enum Axis {
 /// A line with a name.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
-    name: String,
+    /// As the legend shows it.
+    pub(crate) name: String,
     /// Message size in bytes, and the value there.
     pub(crate) points: Vec<(u64, f64)>,
 }

@@ -1,0 +1,345 @@
+//! What the rounds of a group gave, and what that says about a quantity.
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats;
+use crate::suite::quantities::{Better, Quantity};
+use crate::suite::runs::{Case, Place};
+
+/// The figures of one round of one member; none where it has no such figure.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    /// Median half round trip, or cost of a message, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) us: Option<f64>,
+    /// Payload at the receiver, in 1e9 octets per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) gigabytes_s: Option<f64>,
+    /// Million messages per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mmsg_s: Option<f64>,
+    /// CPU seconds of both sides for each GiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_s_per_gib: Option<f64>,
+    /// Memory of the process for each peer, in KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) user_kib: Option<f64>,
+    /// Memory of the kernel for it, in KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kernel_kib: Option<f64>,
+    /// The share of what was sent that arrived (and is marked valid, where there are maps).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) arrived: Option<f64>,
+    /// Segments marked valid over those neither dropped nor refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) valid: Option<f64>,
+}
+
+/// The rounds of one member.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Series {
+    /// Its name within the group.
+    pub(crate) key: String,
+    /// Why it has no rounds, or fewer than it should.
+    pub(crate) missing: Option<String>,
+    /// One entry for each round, none for a round that failed.
+    pub(crate) rounds: Vec<Option<Figures>>,
+}
+
+/// The rounds of a group, as they are kept in the JSON document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Recorded {
+    /// The group's name, unique in a run.
+    pub(crate) group: String,
+    /// Where it ran.
+    pub(crate) place: Place,
+    /// Its members, which took turns.
+    pub(crate) members: Vec<Series>,
+}
+
+/// Which of a round's figures is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Figure {
+    /// Microseconds.
+    Time,
+    /// Gigabytes per second.
+    Goodput,
+    /// Million messages per second.
+    Rate,
+    /// CPU seconds for each GiB.
+    Cpu,
+    /// Valid segments over those that came through.
+    Valid,
+}
+
+impl Figure {
+    /// As tables show it.
+    pub(crate) const fn unit(self) -> &'static str {
+        match self {
+            Self::Time => "µs",
+            Self::Goodput => "GB/s",
+            Self::Rate => "M/s",
+            Self::Cpu => "s/GiB",
+            Self::Valid => "",
+        }
+    }
+
+    const fn of(self, figures: &Figures) -> Option<f64> {
+        match self {
+            Self::Time => figures.us,
+            Self::Goodput => figures.gigabytes_s,
+            Self::Rate => figures.mmsg_s,
+            Self::Cpu => figures.cpu_s_per_gib,
+            Self::Valid => figures.valid,
+        }
+    }
+
+    /// The better of two members in the same round.
+    fn better(self, one: f64, other: f64) -> f64 {
+        match self {
+            Self::Time | Self::Cpu => one.min(other),
+            Self::Goodput | Self::Rate | Self::Valid => one.max(other),
+        }
+    }
+}
+
+/// What became of a bar and an aim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Verdict {
+    /// The aim is reached, and so the bar.
+    Aim,
+    /// The bar is reached, not the aim.
+    Bar,
+    /// The bar is missed.
+    Missed,
+    /// There is no bar.
+    Information,
+    /// There is no figure.
+    NotMeasured,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Row {
+    /// The quantity's name.
+    pub(crate) quantity: &'static str,
+    /// Which case of it.
+    pub(crate) case: String,
+    /// The group whose rounds gave it.
+    pub(crate) group: String,
+    /// Unit of the two medians.
+    pub(crate) unit: &'static str,
+    /// Median of our rounds.
+    pub(crate) ours: Option<f64>,
+    /// Median of the rounds compared with.
+    pub(crate) base: Option<f64>,
+    /// What is judged: the median ratio of paired rounds, or the figure itself.
+    pub(crate) figure: Option<f64>,
+    /// Lower quartile of the same.
+    pub(crate) q25: Option<f64>,
+    /// Upper quartile of the same.
+    pub(crate) q75: Option<f64>,
+    /// What became of bar and aim.
+    pub(crate) verdict: Verdict,
+    /// Why there is no figure.
+    pub(crate) missing: Option<String>,
+}
+
+/// Judges one case by the rounds of its group.
+pub(crate) fn judge(quantity: &Quantity, case: &Case, recorded: &Recorded) -> Row {
+    let ours = series(recorded, &case.ours, case.figure);
+    let base = match case.base.as_slice() {
+        [] => Ok(Vec::new()),
+        keys => series(recorded, keys, case.figure),
+    };
+    let (ours, base) = match (ours, base) {
+        (Ok(ours), Ok(base)) => (ours, base),
+        (Err(reason), _) | (_, Err(reason)) => {
+            return not_measured(quantity, case, &recorded.group, reason);
+        }
+    };
+    let ones = vec![1.0; ours.len()];
+    let divisor: Vec<f64> = match base.as_slice() {
+        [] => ones,
+        base => base.iter().map(|value| value * case.scale).collect(),
+    };
+    let Some(ratio) = stats::paired_ratio(&ours, &divisor) else {
+        let reason = "no round has both figures".to_owned();
+        return not_measured(quantity, case, &recorded.group, reason);
+    };
+    let figure = match quantity.better {
+        Better::Less | Better::More => ratio.median,
+        Better::Exactly => worst(&ours, quantity.bar.unwrap_or(1.0)),
+    };
+    let present = |values: &[f64]| {
+        let values: Vec<f64> = values.iter().copied().filter(|it| *it > 0.0).collect();
+        stats::median(&values)
+    };
+    Row {
+        quantity: quantity.id,
+        case: case.name.clone(),
+        group: recorded.group.clone(),
+        unit: case.figure.unit(),
+        ours: present(&ours),
+        base: present(&base),
+        figure: Some(figure),
+        q25: Some(ratio.q25),
+        q75: Some(ratio.q75),
+        verdict: verdict(quantity, figure),
+        missing: None,
+    }
+}
+
+/// A row that says why it is empty.
+pub(crate) fn not_measured(quantity: &Quantity, case: &Case, group: &str, reason: String) -> Row {
+    Row {
+        quantity: quantity.id,
+        case: case.name.clone(),
+        group: group.to_owned(),
+        unit: case.figure.unit(),
+        ours: None,
+        base: None,
+        figure: None,
+        q25: None,
+        q75: None,
+        verdict: Verdict::NotMeasured,
+        missing: Some(reason),
+    }
+}
+
+fn verdict(quantity: &Quantity, figure: f64) -> Verdict {
+    let keeps = |bound: Option<f64>| bound.map(|bound| quantity.better.keeps(figure, bound));
+    match (keeps(quantity.bar), keeps(quantity.aim)) {
+        (None, _) => Verdict::Information,
+        (Some(_), Some(true)) => Verdict::Aim,
+        (Some(true), _) => Verdict::Bar,
+        (Some(false), _) => Verdict::Missed,
+    }
+}
+
+/// The value farthest from `bound`: what has to hold exactly has to hold in every round.
+fn worst(values: &[f64], bound: f64) -> f64 {
+    let far = |value: &f64| (value - bound).abs();
+    let present = values.iter().copied().filter(|value| *value > 0.0);
+    present
+        .max_by(|one, other| far(one).total_cmp(&far(other)))
+        .unwrap_or(0.0)
+}
+
+/// The figure of each round: of the better one, where there are several members. 0 stands for none.
+fn series(recorded: &Recorded, keys: &[String], figure: Figure) -> Result<Vec<f64>, String> {
+    let mut best: Vec<f64> = Vec::new();
+    let mut missing = None;
+    for key in keys {
+        let Some(member) = recorded.members.iter().find(|member| member.key == *key) else {
+            missing.get_or_insert_with(|| format!("{key} did not run"));
+            continue;
+        };
+        if let Some(reason) = &member.missing {
+            missing.get_or_insert_with(|| format!("{key}: {reason}"));
+        }
+        let values = member.rounds.iter().map(|round| {
+            let value = round.as_ref().and_then(|figures| figure.of(figures));
+            value.unwrap_or(0.0)
+        });
+        for (at, value) in values.enumerate() {
+            match best.get_mut(at) {
+                None => best.push(value),
+                Some(known) if *known > 0.0 && value > 0.0 => *known = figure.better(*known, value),
+                Some(known) => *known = known.max(value),
+            }
+        }
+    }
+    match missing {
+        Some(reason) if !best.iter().any(|value| *value > 0.0) => Err(reason),
+        _ => Ok(best),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::quantities::find;
+
+    /// As a run leaves it behind.
+    const RECORDED: &str = r#"{
+        "group": "lo lat 64", "place": "lo", "members": [
+            {"key": "udp raw", "missing": null, "rounds": [{"us": 2.0}, {"us": 4.0}, null, {"us": 3.0}]},
+            {"key": "ud send", "missing": null, "rounds": [{"us": 2.2}, {"us": 4.6}, {"us": 9.0}, {"us": 3.3}]},
+            {"key": "ud write-record", "missing": null, "rounds": [{"us": 2.4}, {"us": 4.4}, {"us": 9.0}, {"us": 3.6}]},
+            {"key": "wr", "missing": null, "rounds": [{"valid": 1.0}, {"valid": 1.0}, {"valid": 0.999}]},
+            {"key": "ucx", "missing": "not installed", "rounds": []}
+        ]}"#;
+
+    fn case(ours: &[&str], base: &[&str], figure: Figure, scale: f64) -> Case {
+        let keys = |keys: &[&str]| keys.iter().map(|&key| key.to_owned()).collect();
+        Case {
+            quantity: "ud-latency",
+            name: "64".to_owned(),
+            ours: keys(ours),
+            base: keys(base),
+            figure,
+            scale,
+        }
+    }
+
+    fn row(id: &str, case: &Case) -> Row {
+        let recorded: Recorded = serde_json::from_str(RECORDED).unwrap();
+        judge(find(id).unwrap(), case, &recorded)
+    }
+
+    fn near(value: Option<f64>, expected: f64) {
+        assert!((value.unwrap() - expected).abs() < 1e-9, "{value:?}");
+    }
+
+    #[test]
+    fn a_ratio_pairs_rounds_and_leaves_out_those_that_failed() {
+        let row = row(
+            "ud-latency",
+            &case(&["ud send"], &["udp raw"], Figure::Time, 1.0),
+        );
+        near(row.figure, 1.1);
+        near(row.base, 3.0);
+        assert_eq!((row.verdict, row.missing), (Verdict::Aim, None));
+    }
+
+    #[test]
+    fn the_better_of_two_is_taken_round_by_round() {
+        let both = case(
+            &["ud send", "ud write-record"],
+            &["udp raw"],
+            Figure::Time,
+            1.0,
+        );
+        near(row("ud-latency", &both).figure, 1.1);
+        let record = case(&["ud write-record"], &["udp raw"], Figure::Time, 1.0);
+        let judged = row("ud-latency", &record);
+        near(judged.figure, 1.2);
+        assert_eq!(judged.verdict, Verdict::Bar);
+        assert_eq!(row("thesis-latency", &record).verdict, Verdict::Missed);
+        assert_eq!(row("loss-others", &record).verdict, Verdict::Information);
+    }
+
+    #[test]
+    fn what_it_is_a_ratio_of_can_be_a_share() {
+        let half = case(&["ud send"], &["udp raw"], Figure::Time, 0.5);
+        near(row("ud-latency", &half).figure, 2.2);
+    }
+
+    #[test]
+    fn what_has_to_hold_exactly_has_to_hold_in_every_round() {
+        let row = row("loss-valid", &case(&["wr"], &[], Figure::Valid, 1.0));
+        near(row.figure, 0.999);
+        assert_eq!(row.verdict, Verdict::Missed);
+    }
+
+    #[test]
+    fn an_empty_row_says_why() {
+        let empty = row("sleeping", &case(&["ud send"], &["ucx"], Figure::Time, 1.0));
+        assert_eq!(empty.verdict, Verdict::NotMeasured);
+        assert_eq!(empty.missing.as_deref(), Some("ucx: not installed"));
+        let other = row("rate", &case(&["ud send"], &["udp raw"], Figure::Rate, 1.0));
+        assert_eq!(other.missing.as_deref(), Some("no round has both figures"));
+    }
+}
