@@ -170,7 +170,16 @@ fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) ->
                     reason = format!("{reason}; expected: {}", expected.why);
                     Outcome::ExpectedFail
                 }
-                None => Outcome::Broken,
+                // What was found before counts more than that the rest could not be tried.
+                None => match of_trials(plan, case, &trials, &mut String::new()) {
+                    Outcome::Fail => Outcome::Fail,
+                    Outcome::Pass
+                    | Outcome::Skipped
+                    | Outcome::Deviates
+                    | Outcome::ExpectedFail
+                    | Outcome::Broken
+                    | Outcome::Dead => Outcome::Broken,
+                },
             }
         }
     };

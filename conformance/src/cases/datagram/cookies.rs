@@ -212,8 +212,8 @@ fn d15(bench: &mut Bench<'_>) -> Result<(), Broken> {
         let request = octets(Exchange::request(epoch, 5));
         scene.station.octets_to(&request, to);
         scene.probe(bench)?;
+        let counted = scene.counted_as(bench, &before, "not-well-known 1")?;
         let answer = scene.station.at_once();
-        let counted = scene.counted(bench, &before)?;
         bench.expect(
             "a request to the broadcast address",
             matches!(answer, Heard::Nothing),

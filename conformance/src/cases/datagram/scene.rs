@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::agent::{AgentError, Completion, Connection, Memory, access, connection, number};
 use crate::bench::{Bench, Broken};
+use crate::clock;
 use crate::station::{Heard, Station};
 use crate::wire::datagram::{Datagram, Exchange, Extension, Segment};
 
@@ -169,6 +170,10 @@ impl Scene {
                     self.repost(bench, wc.wr_id)?;
                     return Ok(true);
                 }
+                if wc.opcode == RECV {
+                    // It took the receive that the probe needs.
+                    self.repost(bench, wc.wr_id)?;
+                }
                 self.others.push(wc);
             }
         }
@@ -204,6 +209,23 @@ impl Scene {
         Ok(all.join(", "))
     }
 
+    /// The same, once it is `wanted` or the time is up: datagrams of others, and to other addresses, need not be seen in order.
+    pub(super) fn counted_as(
+        &self,
+        bench: &mut Bench<'_>,
+        before: &BTreeMap<String, u64>,
+        wanted: &str,
+    ) -> Result<String, Broken> {
+        let until = clock::now() + bench.patience().answer / 5;
+        loop {
+            let counted = self.counted(bench, before)?;
+            if counted == wanted || clock::now() >= until {
+                return Ok(counted);
+            }
+            clock::pause(Duration::from_millis(2));
+        }
+    }
+
     /// Completes all records.
     pub(super) fn records_now(&self, bench: &mut Bench<'_>) -> Result<(), Broken> {
         bench
@@ -234,7 +256,15 @@ impl Scene {
         keep: bool,
     ) -> Result<Record, Broken> {
         let with = json!({ "conn": self.on.id, "record": record, "keep": u8::from(keep) });
-        let answer = bench.agent()?.call("record", with)?;
+        let answer = match bench.agent()?.call("record", with) {
+            Err(AgentError::Refused { reason, .. }) => {
+                let rule = "a record that is there and was not completed before";
+                let what = "the record of a completion";
+                bench.expect(what, false, &reason, rule, "Datagram §5.1", &self.station);
+                return Err(Broken::First(reason));
+            }
+            answer => answer?,
+        };
         let field = |name| answer[name].as_u64().unwrap_or(u64::MAX);
         let small = |name| usize::try_from(field(name)).unwrap_or(usize::MAX);
         let word = |name| u32::try_from(field(name)).unwrap_or(u32::MAX);
@@ -318,7 +348,7 @@ impl Scene {
             memory,
         } = refusal;
         let lives = self.probe(bench)?;
-        let counted = self.counted(bench, before)?;
+        let counted = self.counted_as(bench, before, &format!("{counter} {count}"))?;
         let mut changed = Vec::new();
         for memory in memory {
             let there = bench.agent()?.all(*memory)?;

@@ -295,6 +295,9 @@ fn d08(bench: &mut Bench<'_>) -> Result<(), Broken> {
             LATE,
             &scene.station,
         );
+        if there != payload {
+            break;
+        }
         let lives = scene.probe(bench)?;
         bench.expect(
             format!("a Send after message {round}"),
