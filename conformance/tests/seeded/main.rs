@@ -61,7 +61,8 @@ fn is_found(outcome: &str) -> bool {
 fn every_bug_is_found_by_the_cases_of_the_table() {
     let rows = table::rows();
     let wrong: Vec<String> = of_all(&rows, |row| {
-        let done = run(row, true, Some(&row.cases), "5");
+        // Most answers take a millisecond; those that a bug keeps back are waited for.
+        let done = run(row, true, Some(&row.cases), "2");
         let missed: Vec<_> = row
             .cases()
             .filter(|case| !is_found(done.outcome(case)))
@@ -116,11 +117,10 @@ fn the_table_is_complete() {
             let case = case.unwrap_or_else(|| panic!("{}: there is no case {id}", row.bug));
             families.insert(case.family);
         }
-        assert!(
-            row.clause.starts_with("RFC ") || row.clause.starts_with('§'),
-            "{}",
-            row.bug
-        );
+        let is_clause = ["RFC ", "Datagram "]
+            .iter()
+            .any(|it| row.clause.starts_with(it));
+        assert!(is_clause && row.clause.contains('§'), "{}", row.bug);
         assert!(!row.what.is_empty(), "{}", row.bug);
     }
     for case in &all {

@@ -2,6 +2,7 @@
 
 use std::hash::Hash;
 
+use dgiwarp_codec::seeded::{Bug, is_on};
 use rustc_hash::FxHashMap;
 
 /// Most peers whose counts are kept; beyond, all are forgotten and the rule for that applies.
@@ -32,7 +33,9 @@ impl<K: Copy + Eq + Hash> Numbers<K> {
     pub fn take(&mut self, peer: K) -> u32 {
         if let Some(next) = self.next.get_mut(&peer) {
             let number = *next;
-            *next = number.wrapping_add(1);
+            if !is_on(Bug::NumberStatic) {
+                *next = number.wrapping_add(1);
+            }
             self.raise_ceiling(number);
             return number;
         }
@@ -42,7 +45,8 @@ impl<K: Copy + Eq + Hash> Numbers<K> {
             self.start = self.ceiling;
         }
         let number = self.start;
-        self.next.insert(peer, number.wrapping_add(1));
+        let step = u32::from(!is_on(Bug::NumberStatic));
+        self.next.insert(peer, number.wrapping_add(step));
         self.raise_ceiling(number);
         number
     }

@@ -2,6 +2,7 @@
 
 #![deny(clippy::indexing_slicing)]
 
+use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, Segment, TaggedOffset};
 
@@ -80,7 +81,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, DropReason> {
         return Err(DropReason::Malformed);
     };
     let control = Control::parse(first);
-    if control.format > FORMAT_EXCHANGE {
+    if control.format > FORMAT_EXCHANGE && !is_on(Bug::UnknownFormatTaken) {
         return Err(DropReason::UnknownFormat);
     }
     if control.version != control::DV {
@@ -340,7 +341,7 @@ impl Prefix {
 fn first_octet(tagged: bool, segment: Segment) -> Control {
     Control {
         tagged,
-        last: segment.last,
+        last: segment.last || is_on(Bug::LastOnEveryDatagram),
         format: FORMAT_SEGMENT,
         version: control::DV,
     }

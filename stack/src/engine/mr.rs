@@ -57,7 +57,8 @@ impl Restrictions {
     /// Whether a datagram of this origin may use the region: §5 steps 5 and 6 of the datagram mapping.
     #[inline]
     pub(crate) fn check(&self, origin: Origin<Peer>) -> Result<(), DropReason> {
-        if self.only_from.is_some_and(|peer| peer != origin.peer) {
+        let other = self.only_from.is_some_and(|peer| peer != origin.peer);
+        if other && !is_on(Bug::SolePeerUnchecked) {
             return Err(DropReason::WrongPeer);
         }
         if self.cookie && !origin.cookie_valid {
@@ -371,10 +372,12 @@ impl MrTable {
         origin: Origin<Peer>,
         span: TaggedSpan,
     ) -> Result<(), DropReason> {
-        if registration.pd != pd || registration.only_qp.is_some() {
+        let theirs = registration.pd == pd || is_on(Bug::RecordDomainUnchecked);
+        if !theirs || registration.only_qp.is_some() {
             return Err(DropReason::BadPd);
         }
-        if !registration.access.contains(Access::REMOTE_WRITE) {
+        let allowed = registration.access.contains(Access::REMOTE_WRITE);
+        if !allowed && !is_on(Bug::RecordRightsUnchecked) {
             return Err(DropReason::NoAccess);
         }
         registration.restrictions.check(origin)?;
@@ -393,10 +396,12 @@ impl MrTable {
     ) -> Result<Use, DropReason> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
         let registration = found.ok_or(DropReason::BadStag)?;
-        if registration.pd != pd || registration.only_qp.is_some() {
+        let theirs = registration.pd == pd || is_on(Bug::RecordDomainUnchecked);
+        if !theirs || registration.only_qp.is_some() {
             return Err(DropReason::BadPd);
         }
-        if !registration.access.contains(Access::REMOTE_READ) {
+        let allowed = registration.access.contains(Access::REMOTE_READ);
+        if !allowed && !is_on(Bug::DatagramReadRights) {
             return Err(DropReason::NoAccess);
         }
         registration.restrictions.check(origin)?;

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::{Msn, RangeMap, STag, TaggedOffset};
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -247,7 +248,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         });
         self.by_stag.insert(sink_stag, slot);
         self.wake_by(work.deadline);
-        let needs_cookie = work.length > outbound::SMALL;
+        let needs_cookie = work.length > outbound::SMALL && !is_on(Bug::ReadsWithoutCookie);
         if needs_cookie && self.targets.get(target).cookie.is_none() {
             self.reads[slot].waits = true;
             self.want_cookie(now, target);
@@ -283,7 +284,11 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     fn draw_stag(&mut self) -> u32 {
         loop {
             self.drawn += 1;
-            let stag = self.config.secret.sink_stag(self.drawn);
+            let stag = if is_on(Bug::SinkStagCounts) {
+                u32::try_from(self.drawn).unwrap_or(u32::MAX)
+            } else {
+                self.config.secret.sink_stag(self.drawn)
+            };
             if !self.by_stag.contains_key(&stag) {
                 return stag;
             }
@@ -304,7 +309,8 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     fn find(&self, from: K, stag: STag) -> Option<ReadKey> {
         let slot = *self.by_stag.get(&stag.get())?;
         let read = self.reads.get(slot)?;
-        (self.targets.get(read.target).peer == from).then_some(ReadKey {
+        let known = self.targets.get(read.target).peer == from || is_on(Bug::ResponseOfAnyone);
+        known.then_some(ReadKey {
             slot,
             sink_stag: stag.get(),
         })

@@ -3,6 +3,7 @@
 #![deny(clippy::indexing_slicing)]
 
 use arrayvec::ArrayVec;
+use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_codec::split_header;
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, TaggedOffset};
@@ -274,7 +275,7 @@ pub fn emit_response_header(
     TaggedHeader {
         control: Control {
             tagged: true,
-            last,
+            last: last && !is_on(Bug::DatagramReadLastMissing),
             format: FORMAT_SEGMENT,
             version: control::DV,
         },

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{RangeMap, STag, TaggedOffset};
 use dgiwarp_llp_udp::{Peer, digest};
@@ -235,7 +236,8 @@ impl Reads {
         let from = arrival.from;
         let epoch = self.epoch;
         // §6: nothing that was sent to a group is answered.
-        if arrival.to_group || self.closed {
+        let to_group = arrival.to_group && !is_on(Bug::BroadcastAnswered);
+        if to_group || self.closed {
             return Err(DropReason::NotWellKnown);
         }
         self.stirred = true;
@@ -273,7 +275,9 @@ impl Reads {
             },
             ReadSegment::Terminate(report) => match report.about {
                 About::Request(_) => requester.handle_terminate(from, &report, &mut finisher)?,
-                About::Message(extension) if extension.epoch == epoch => {
+                About::Message(extension)
+                    if extension.epoch == epoch || is_on(Bug::ErrorOfAnyEpoch) =>
+                {
                     return Ok(error_entry(from, &report, extension.number));
                 }
                 About::Message(_) => return Err(DropReason::Unsolicited),
@@ -410,6 +414,9 @@ impl<C: CompletionSink> ReadSink<SendWqe> for Finisher<'_, C> {
         };
         let counts = (map.octets(), errno.unwrap_or(0).unsigned_abs());
         if status != WcStatus::Success {
+            if is_on(Bug::ReadMapWhole) {
+                let _ = map.insert(0, read.length);
+            }
             if self.failures.len() >= MAX_FAILURES {
                 self.failures.pop_front();
             }

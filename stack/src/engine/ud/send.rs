@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
+use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_codec::{Payload, crc};
 use dgiwarp_ddp::{Msn, STag, Segment, Segmenter, TaggedOffset};
 use dgiwarp_llp_udp::{MAX_TRAIN_OCTETS, Peer, Train, digest};
@@ -446,6 +447,7 @@ fn fits(template: &Prefix, length: u32, limit: u16) -> bool {
 /// The cookie that each segment of a message carries: only memory may ask for it.
 fn cookie_of(wqe: &SendWqe) -> Option<Cookie> {
     match wqe.operation {
+        Operation::WriteRecord { .. } if is_on(Bug::CookieNotSent) => None,
         Operation::WriteRecord { .. } => wqe.ah.cookie(),
         Operation::Send { .. } | Operation::Read { .. } => None,
     }

@@ -3,6 +3,7 @@
 use std::hash::Hash;
 use std::time::Instant;
 
+use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::wire::untagged;
 use dgiwarp_ddp::{TaggedOffset, wire::tagged};
 
@@ -231,7 +232,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         let Some(read) = self.read_mut(key) else {
             return false;
         };
-        if needs_cookie && read.length > SMALL {
+        if needs_cookie && read.length > SMALL && !is_on(Bug::ReadsWithoutCookie) {
             read.waits = true;
             self.want_cookie(now, id);
             return false;
