@@ -1,7 +1,8 @@
-//! Our connected queue pairs as an independent decoder sees them: every FPDU is found, none is malformed, no CRC is bad.
+//! Our connected queue pairs and our datagrams as an independent decoder sees them: every FPDU is found, none is malformed, no CRC is bad.
 
 #![expect(clippy::unwrap_used, reason = "what the system refuses fails the test")]
 
+mod datagrams;
 mod decoded;
 mod exchange;
 

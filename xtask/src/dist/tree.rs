@@ -32,12 +32,13 @@ const DOCUMENTS: [&str; 9] = [
     "rfc-notes/rc-pairing.md",
 ];
 /// Folders that are copied as far as they exist, with the ending of the files' names, and where to.
-const FOLDERS: [(&str, &str, &str); 5] = [
+const FOLDERS: [(&str, &str, &str); 6] = [
     ("verbs/include/infiniband", "h", "include/infiniband"),
     ("verbs/examples/c", "c", "share/doc/dgiwarp/examples"),
     ("verbs/examples/c", "h", "share/doc/dgiwarp/examples"),
     ("conformance/agent", "c", "share/doc/dgiwarp/agent"),
     ("verbs/man", "7", "share/man/man7"),
+    ("tools/wireshark", "lua", "share/dgiwarp/wireshark"),
 ];
 
 const PROGRAM_MODE: u32 = 0o755;
