@@ -7,6 +7,7 @@ mod depths;
 mod enhanced;
 mod extensions;
 mod framing;
+mod impairment;
 mod initiator;
 mod limits;
 mod order;
@@ -41,6 +42,8 @@ pub enum Family {
     Rdmap,
     /// A and I: atomics and Immediate Data of RFC 7306.
     Extensions,
+    /// N: what networks do to connections.
+    Impairment,
     /// D: the datagram mapping, over UDP.
     Datagram,
 }
@@ -183,6 +186,7 @@ pub fn all() -> Vec<Case> {
         rejection::CASES,
         depths::CASES,
         limits::CASES,
+        impairment::CASES,
     ]
     .concat();
     all.extend(datagram::cases());

@@ -30,32 +30,38 @@ fn rping_passes() {
     }
 }
 
-/// Everything, both roles, with the agent: as programs for InfiniBand find our library, as those for iWARP do, and with Markers.
-#[test]
-fn our_stack_passes() {
-    for environment in [
-        &[][..],
-        &[
-            ("DGIWARP_PERSONA", "iwarp"),
-            ("DGIWARP_MARKERS", "1"),
-            ("DGIWARP_CRC", "0"),
-        ],
-    ] {
-        let agent = Server::agent(environment);
-        let run = tester(&[
-            "--agent",
-            &agent.address(),
-            "--token",
-            &agent.token,
-            "--allow-crash",
-        ]);
-        assert_eq!(run.status, Some(0), "{environment:?} {}", run.report());
-        for case in [
-            "M21", "T02", "U05", "R06", "A02", "I03", "E20", "D06", "D08",
-        ] {
-            assert_eq!(run.outcome(case), "pass", "{environment:?} {case}");
-        }
+/// Everything, both roles and both transports, with the agent.
+fn passes(environment: &[(&str, &str)]) {
+    let agent = Server::agent(environment);
+    let run = tester(&[
+        "--agent",
+        &agent.address(),
+        "--token",
+        &agent.token,
+        "--allow-crash",
+    ]);
+    assert_eq!(run.status, Some(0), "{environment:?} {}", run.report());
+    let some = [
+        "M21", "T02", "U05", "R06", "A02", "I03", "E11", "E20", "R40", "A07", "N02", "N05", "D06",
+        "D08", "D19", "D23",
+    ];
+    for case in some {
+        assert_eq!(run.outcome(case), "pass", "{environment:?} {case}");
     }
+}
+
+#[test]
+fn our_stack_passes_as_programs_for_infiniband_find_it() {
+    passes(&[]);
+}
+
+#[test]
+fn our_stack_passes_as_programs_for_iwarp_find_it_with_markers() {
+    passes(&[
+        ("DGIWARP_PERSONA", "iwarp"),
+        ("DGIWARP_MARKERS", "1"),
+        ("DGIWARP_CRC", "0"),
+    ]);
 }
 
 /// What takes long, beside the others.
