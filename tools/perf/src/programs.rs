@@ -64,7 +64,8 @@ pub(crate) struct Cpus {
 }
 
 impl Cpus {
-    const fn pin(&self, side: Side) -> Pin {
+    /// The CPU of one side.
+    pub(crate) const fn pin(&self, side: Side) -> Pin {
         match side {
             Side::Client => self.client,
             Side::Server => self.server,

@@ -5,6 +5,7 @@
 //! recorded, and [`report`] writes it down.
 
 pub(crate) mod part;
+mod peers;
 mod places;
 pub(crate) mod quantities;
 mod report;

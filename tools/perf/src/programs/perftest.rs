@@ -50,34 +50,36 @@ pub(crate) fn latency(
     let server = start(Side::Server, None)?;
     server.wait_until_listening(port, interrupt)?;
     let client = start(Side::Client, Some("127.0.0.1"))?;
-    let printed = client.output(interrupt)?;
+    let printed = client.output(RUN, interrupt)?;
     typical(&printed).ok_or_else(|| {
         PerfError::PeerFailed(format!("{line} printed no latency: {}", printed.trim()))
     })
 }
 
 /// A port of TCP that nobody has at the moment.
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let probe = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).during("find a free port")?;
     let address = probe.local_addr().during("read a local port")?;
     Ok(address.port())
 }
 
 /// A process that does not outlive this value.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     stdout: ChildStdout,
 }
 
 impl Running {
-    fn new(mut child: Child) -> Result<Self> {
+    /// Takes over a process whose standard output is a pipe.
+    pub(crate) fn new(mut child: Child) -> Result<Self> {
         let Some(stdout) = child.stdout.take() else {
             return Err(PerfError::PeerGone);
         };
         Ok(Self { child, stdout })
     }
 
-    fn wait_until_listening(&self, port: u16, interrupt: &Interrupt) -> Result<()> {
+    /// Waits until somebody listens on this port of TCP.
+    pub(crate) fn wait_until_listening(&self, port: u16, interrupt: &Interrupt) -> Result<()> {
         let deadline = clock::now() + START;
         let of_port = format!(":{port:04X}");
         let listens = |line: &str| {
@@ -96,9 +98,9 @@ impl Running {
         }
     }
 
-    /// Waits for the end, and returns what was printed.
-    fn output(mut self, interrupt: &Interrupt) -> Result<String> {
-        let deadline = clock::now() + RUN;
+    /// Waits for the end, at most this long, and returns what was printed.
+    pub(crate) fn output(mut self, limit: Duration, interrupt: &Interrupt) -> Result<String> {
+        let deadline = clock::now() + limit;
         loop {
             // What it prints fits a pipe, so it is read when the program has ended.
             let ended = self.child.try_wait().during("wait for a program")?;

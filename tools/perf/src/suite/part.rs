@@ -21,6 +21,7 @@ use crate::pattern::narrow;
 use crate::programs::{Cpus, perftest};
 use crate::run::bytes_per_ns;
 use crate::stats;
+use crate::suite::peers::{Peer, Test};
 use crate::suite::results::{Figures, Recorded, Series};
 use crate::suite::runs::{Group, Kind, Member};
 
@@ -69,6 +70,7 @@ enum State {
         messages: u64,
     },
     Program,
+    Peer(Peer, Test),
     Missing,
 }
 
@@ -128,9 +130,12 @@ impl Part {
         for member in &group.members {
             runners.push(self.open(session, member)?);
         }
-        // The first round warms caches and tells how many messages fit the time.
+        // The first round warms caches and tells how many messages fit the time. Programs warm up by themselves.
         for number in 0..=group.rounds {
             for runner in &mut runners {
+                if number == 0 && !matches!(runner.state, State::Endpoint { .. }) {
+                    continue;
+                }
                 let figures = self.turn(session, runner, group.round_time)?;
                 let is_missing = matches!(runner.state, State::Missing);
                 if number > 0 && !is_missing {
@@ -179,6 +184,13 @@ impl Part {
                     None => State::Program,
                 }
             }
+            Kind::Peer { peer, test } => {
+                series.missing = peer.missing(*test);
+                match series.missing {
+                    Some(_) => State::Missing,
+                    None => State::Peer(*peer, *test),
+                }
+            }
         };
         Ok(Runner {
             member,
@@ -196,7 +208,7 @@ impl Part {
                 loss,
                 list,
             } => (subject, mode, wait, loss, list),
-            Kind::Program { .. } => (
+            Kind::Program { .. } | Kind::Peer { .. } => (
                 Subject::new(Transport::Tcp, Op::Raw),
                 Mode::Lat,
                 Wait::Block,
@@ -242,37 +254,43 @@ impl Part {
                 *messages = next_messages(*messages, time, &round);
                 Ok(Some(figures(runner.member, &round)))
             }
-            State::Program => match self.program(runner.member, session.interrupt()) {
-                Ok(figures) => Ok(Some(figures)),
-                Err(PerfError::Interrupted) => Err(PerfError::Interrupted),
-                Err(error) => {
-                    // What failed or hung once would do so in each round.
-                    runner.series.missing = Some(error.to_string());
-                    runner.state = State::Missing;
-                    Ok(None)
+            State::Program | State::Peer(..) => {
+                let outcome = self.program(runner, session.interrupt());
+                // Starting processes took this thread elsewhere.
+                let _ = Placement::pin(&self.allowed, self.task.pins.0, Side::Client)?;
+                match outcome {
+                    Ok(figures) => Ok(Some(figures)),
+                    Err(PerfError::Interrupted) => Err(PerfError::Interrupted),
+                    Err(error) => {
+                        // What failed or hung once would do so in each round.
+                        runner.series.missing = Some(error.to_string());
+                        runner.state = State::Missing;
+                        Ok(None)
+                    }
                 }
-            },
+            }
         }
     }
 
-    fn program(&self, member: &Member, interrupt: &Interrupt) -> Result<Figures> {
-        let (Kind::Program { line, iters }, Some(runner)) = (&member.kind, &self.task.runner)
-        else {
-            return Err(PerfError::Protocol(format!("{} is no program", member.key)));
-        };
+    /// A run of somebody else's program.
+    fn program(&self, runner: &Runner<'_>, interrupt: &Interrupt) -> Result<Figures> {
         let cpus = Cpus {
             allowed: self.allowed.clone(),
             client: self.task.pins.0,
             server: self.task.pins.1,
         };
-        let amount = (narrow(member.size), *iters);
-        let measured = perftest::latency(runner, line, amount, &cpus, interrupt);
-        // Starting them took this thread elsewhere.
-        let _ = Placement::pin(&self.allowed, self.task.pins.0, Side::Client)?;
-        Ok(Figures {
-            us: Some(measured?),
-            ..Figures::default()
-        })
+        let size = narrow(runner.member.size);
+        match (&runner.state, &runner.member.kind, &self.task.runner) {
+            (State::Peer(peer, test), ..) => peer.run(*test, &cpus, interrupt),
+            (_, Kind::Program { line, iters }, Some(under)) => {
+                let us = perftest::latency(under, line, (size, *iters), &cpus, interrupt)?;
+                Ok(Figures {
+                    us: Some(us),
+                    ..Figures::default()
+                })
+            }
+            (_, kind, _) => Err(PerfError::Protocol(format!("{kind:?} is no program"))),
+        }
     }
 }
 

@@ -173,6 +173,42 @@ pub(crate) const QUANTITIES: &[Quantity] = &[
         1.30,
     ),
     at_most(
+        "peers-latency",
+        "half round trip up to 32 KiB, better of UD and RC",
+        "the peer",
+        1.0,
+        1.0,
+    ),
+    at_least(
+        "peers-goodput",
+        "goodput from 8 KiB on, better of UD and RC",
+        "the peer, which carries no checksum",
+        0.85,
+        1.0,
+    ),
+    Quantity {
+        bar: None,
+        aim: None,
+        ..at_most(
+            "peers-shm",
+            "half round trip, better of UD and RC",
+            "the peer in shared memory",
+            1.0,
+            1.0,
+        )
+    },
+    Quantity {
+        bar: None,
+        aim: None,
+        ..at_least(
+            "peers-shm-goodput",
+            "goodput from 8 KiB on, better of UD and RC",
+            "the peer in shared memory",
+            1.0,
+            1.0,
+        )
+    },
+    at_most(
         "thesis-latency",
         "Write-Record half round trip up to 2 KiB",
         "RC, better of Send and Write",

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::{Mode, Op, Subject, Transport};
 use crate::host::Wait;
 use crate::report::size as short;
+use crate::suite::peers::{PEERS, Peer, Test};
 use crate::suite::results::Figure;
 
 /// Where a group runs.
@@ -55,6 +56,13 @@ pub(crate) enum Kind {
         line: String,
         /// Messages of a round.
         iters: u32,
+    },
+    /// The benchmark of another library.
+    Peer {
+        /// Which one.
+        peer: Peer,
+        /// What it measures.
+        test: Test,
     },
 }
 
@@ -253,7 +261,7 @@ impl Group {
     pub(crate) fn duration(&self) -> Duration {
         let turn = |member: &Member| match member.kind {
             Kind::Endpoint { .. } => self.round_time + OVERHEAD,
-            Kind::Program { .. } => PROGRAM,
+            Kind::Program { .. } | Kind::Peer { .. } => PROGRAM,
         };
         let turns: Duration = self.members.iter().map(turn).sum();
         turns * (self.rounds + 1)
@@ -292,6 +300,7 @@ pub(crate) fn groups(pace: Pace, only: &[String]) -> Vec<Group> {
     groups.push(wire_goodput(pace));
     groups.push(cpu(pace, Place::Wire));
     groups.extend(losses(pace));
+    groups.extend(peers(pace));
     if !only.is_empty() {
         groups = groups
             .into_iter()
@@ -543,6 +552,63 @@ fn losses(pace: Pace) -> Vec<Group> {
         }
     }
     groups
+}
+
+/// Other libraries beside all that ours can send a message with.
+fn peers(pace: Pace) -> Vec<Group> {
+    let latency = pace.sizes(&[SMALL, KIB, 4 * KIB, 32 * KIB], &[KIB]);
+    let goodput = pace.sizes(&[8 * KIB, 64 * KIB, MIB], &[64 * KIB]);
+    let latency = latency.iter().map(|&size| peers_at(pace, size, false));
+    let goodput = goodput.iter().map(|&size| peers_at(pace, size, true));
+    latency.chain(goodput).collect()
+}
+
+fn peers_at(pace: Pace, size: u64, stream: bool) -> Group {
+    let ours = [UD_SEND, UD_RECORD, RC_SEND, RC_WRITE];
+    let (mode, figure) = match stream {
+        true => (Mode::Bw, Figure::Goodput),
+        false => (Mode::Lat, Figure::Time),
+    };
+    let iters = match (stream, size) {
+        (true, MIB..) => 300,
+        (true, _) => 3000,
+        (false, _) => 2000,
+    };
+    // Once it is said what has no test of goodput.
+    let said = |peer: &Peer| stream && size == 64 * KIB && !peer.shares_memory();
+    let there = PEERS.into_iter();
+    let peers: Vec<Peer> = there
+        .filter(|peer| peer.has(size, stream) || said(peer))
+        .collect();
+    let endpoints = ours.map(|subject| Member::new(subject, mode, size, Wait::Spin));
+    let others = peers.iter().map(|&peer| Member {
+        key: peer.name().to_owned(),
+        size,
+        kind: Kind::Peer {
+            peer,
+            test: Test {
+                size,
+                iters,
+                stream,
+            },
+        },
+    });
+    let members = endpoints.into_iter().chain(others).collect();
+    let cases = peers.iter().map(|&peer| {
+        let quantity = match (peer.shares_memory(), stream) {
+            (true, false) => "peers-shm",
+            (true, true) => "peers-shm-goodput",
+            (false, false) => "peers-latency",
+            (false, true) => "peers-goodput",
+        };
+        let name = format!("{}, {}", peer.name(), short(size));
+        Case {
+            base: vec![peer.name().to_owned()],
+            ..Case::new(quantity, name, &ours, &[], figure)
+        }
+    });
+    let name = format!("peers {} {}", mode.name(), short(size));
+    pace.group(Place::Lo, &name, (5, 40), members).with(cases)
 }
 
 #[cfg(test)]
