@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be read fails the test")]
 
 mod findings;
+mod lint;
 mod messages;
 mod table;
 mod trace;
