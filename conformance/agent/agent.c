@@ -75,6 +75,10 @@ static int control = -1;
 /* What connections get when they are accepted. */
 static struct { int receives, octets, ird, ord, cqes, reject, private_length; unsigned char private_data[256]; } accept_with;
 
+/* A service of UDP's port space: who asks for it gets the queue pair, a rejection, or has to wait for ud_answer. */
+#define MOST_QUESTIONS 64
+static struct { struct rdma_cm_id *listener, *asked[MOST_QUESTIONS]; int questions, answered, hold, reject; uint32_t qpn; } service;
+
 static char *answer;
 static size_t answer_length, answer_room;
 
@@ -333,6 +337,41 @@ static void request(struct rdma_cm_id *id)
 		end_connection(id->context);
 }
 
+static void answer_question(struct rdma_cm_id *id)
+{
+	struct rdma_conn_param param;
+	memset(&param, 0, sizeof param);
+	param.private_data = "said";
+	param.private_data_len = 4;
+	param.qp_num = service.qpn;
+	if (service.reject)
+		rdma_reject(id, "no", 2);
+	else
+		rdma_accept(id, &param);
+}
+
+static void question(struct rdma_cm_id *id)
+{
+	if (service.questions == MOST_QUESTIONS) {
+		rdma_destroy_id(id);
+		return;
+	}
+	service.asked[service.questions++] = id;
+	if (service.hold)
+		return;
+	answer_question(id);
+	service.answered = service.questions;
+}
+
+static void end_service(void)
+{
+	while (service.questions)
+		rdma_destroy_id(service.asked[--service.questions]);
+	if (service.listener)
+		rdma_destroy_id(service.listener);
+	memset(&service, 0, sizeof service);
+}
+
 /* Takes the events that are there. */
 static void take_events(int wait_ms)
 {
@@ -346,7 +385,10 @@ static void take_events(int wait_ms)
 		wait_ms = 0;
 		if (kind == RDMA_CM_EVENT_CONNECT_REQUEST) {
 			id->context = NULL;
-			request(id);
+			if (id->ps == RDMA_PS_UDP)
+				question(id);
+			else
+				request(id);
 		} else if (c && id != listener && c->last_event < MOST_EVENTS) {
 			c->events[c->last_event].event = kind;
 			c->events[c->last_event++].status = status;
@@ -960,6 +1002,37 @@ static int op_counters(const char *line)
 	return 0;
 }
 
+static int op_ud_service(const char *line)
+{
+	struct connection *c = the_connection(line);
+	struct sockaddr_storage any = address;
+	if (!c)
+		return -1;
+	end_service();
+	service.qpn = c->qp->qp_num;
+	service.hold = number(line, "hold", 0);
+	service.reject = number(line, "reject", 0);
+	if (rdma_create_id(channel, &service.listener, NULL, RDMA_PS_UDP))
+		return refuse("rdma_create_id");
+	if (rdma_bind_addr(service.listener, (struct sockaddr *)&any) || rdma_listen(service.listener, 16)) {
+		refuse("rdma_listen");
+		end_service();
+		return -1;
+	}
+	say("{\"ok\": 1, \"port\": %d", ntohs(rdma_get_src_port(service.listener)));
+	return 0;
+}
+
+/* Answers what was held back. */
+static int op_ud_answer(void)
+{
+	take_events(0);
+	for (; service.answered < service.questions; service.answered++)
+		answer_question(service.asked[service.answered]);
+	say("{\"ok\": 1, \"questions\": %d", service.questions);
+	return 0;
+}
+
 /* Gets the peer's cookie, which its datagrams carry from now on. */
 static int op_prove(const char *line)
 {
@@ -1003,6 +1076,8 @@ static int post_datagram(const char *line, struct connection *c, struct ibv_sge 
 #define op_error(line) no_datagrams()
 #define op_counters(line) no_datagrams()
 #define op_prove(line) no_datagrams()
+#define op_ud_service(line) no_datagrams()
+#define op_ud_answer() no_datagrams()
 #endif
 
 static int op_destroy(const char *line)
@@ -1019,6 +1094,7 @@ static void clear(void)
 {
 	int i;
 	take_events(0);
+	end_service();
 	for (i = 0; i < MOST_CONNECTIONS; i++)
 		end_connection(&connections[i]);
 	for (i = 0; i < MOST_MEMORY; i++)
@@ -1076,6 +1152,8 @@ static void obey(const char *line)
 	else if (!strcmp(op, "error")) op_error(line);
 	else if (!strcmp(op, "counters")) op_counters(line);
 	else if (!strcmp(op, "prove")) op_prove(line);
+	else if (!strcmp(op, "ud_service")) op_ud_service(line);
+	else if (!strcmp(op, "ud_answer")) op_ud_answer();
 	else refuse("no such op");
 	say("}\n");
 }

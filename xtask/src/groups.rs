@@ -97,6 +97,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-perf", "programs", Name::Debian),
     ("dgiwarp-fuzz-targets", "seeded", Name::Debian),
     ("dgiwarp-conform", "clauses", Name::Unit),
+    ("dgiwarp-conform", "device", Name::Debian),
     ("dgiwarp-conform", "seeded", Name::Debian),
     ("dgiwarp-conform", "siw", Name::Interop),
     ("dgiwarp-conform", "tshark", Name::Interop),

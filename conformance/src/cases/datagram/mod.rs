@@ -9,6 +9,7 @@ mod requester;
 mod scene;
 mod sends;
 mod sent;
+mod services;
 mod sources;
 mod uc;
 
@@ -42,6 +43,7 @@ pub(super) fn cases() -> Vec<Case> {
         sent::CASES,
         groups::CASES,
         uc::CASES,
+        services::CASES,
     ]
     .concat();
     all.sort_by_key(|case| case.id);
