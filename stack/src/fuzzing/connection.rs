@@ -239,7 +239,17 @@ impl Scene {
 
     /// Everything that can arrive does, and both ends close.
     fn settle(&mut self) {
+        let mut quiet = 0;
+        // Afterwards nothing new happens but timeouts.
         for _ in 0..50 {
+            quiet = if self.ends.iter().all(|end| end.wire.is_empty()) {
+                quiet + 1
+            } else {
+                0
+            };
+            if quiet > 4 {
+                break;
+            }
             for who in usize::from(self.stranger.is_some())..2 {
                 let end = &mut self.ends[who];
                 end.transmit(usize::MAX, who == 0);

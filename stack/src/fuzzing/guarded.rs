@@ -1,6 +1,7 @@
 //! Memory in which everything that nobody may write is known.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use dgiwarp_memory::{Access, Buffer};
 
@@ -71,7 +72,7 @@ impl Area {
 pub(super) struct Guarded {
     memory: Buffer,
     /// What it held at first.
-    initial: Vec<u8>,
+    initial: &'static [u8],
     pub(super) open: Area,
     pub(super) receives: Area,
     pub(super) sinks: Area,
@@ -97,15 +98,8 @@ impl Guarded {
         let sinks = area(SLOTS, Access::LOCAL_WRITE, PD);
         let source = area(SOURCE, Access::REMOTE_READ, PD);
         let foreign = area(FOREIGN, Access::all(), OTHER_PD);
-        let mut initial = vec![GUARD_OCTET; total];
-        for (octet, value) in initial
-            .iter_mut()
-            .skip(source.offset)
-            .zip(pattern(0, SOURCE))
-        {
-            *octet = value;
-        }
-        memory.write(0, &initial);
+        let initial = initial(total, source.offset);
+        memory.write(0, initial);
         Self {
             memory,
             initial,
@@ -167,6 +161,19 @@ impl Guarded {
             from = range.end;
         }
     }
+}
+
+/// What every memory holds at first: all are laid out alike.
+fn initial(total: usize, source: usize) -> &'static [u8] {
+    static OCTETS: OnceLock<Vec<u8>> = OnceLock::new();
+    OCTETS.get_or_init(|| {
+        let mut octets = vec![GUARD_OCTET; total];
+        let messages = octets.iter_mut().skip(source);
+        for (octet, value) in messages.zip(pattern(0, SOURCE)) {
+            *octet = value;
+        }
+        octets
+    })
 }
 
 /// What the area of messages holds from an offset on.

@@ -132,7 +132,7 @@ impl End {
             receiving: Tally::default(),
             messages: VecDeque::new(),
             wire: VecDeque::new(),
-            spare: vec![0xee; LONGEST_FPDU],
+            spare: Vec::new(),
             has_ended: false,
             now: Duration::ZERO,
         }
@@ -261,6 +261,9 @@ impl End {
         room.split_at_mut(now.len()).0.copy_from_slice(now);
         self.engine.input_placed(now.len());
         if in_place {
+            if self.spare.is_empty() {
+                self.spare = vec![0xee; LONGEST_FPDU];
+            }
             self.spare = self.engine.lend_input(std::mem::take(&mut self.spare));
         }
         self.work(|engine, now, tables, done| engine.handle_input(now, later, tables, done));
