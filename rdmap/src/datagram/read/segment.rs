@@ -142,17 +142,20 @@ pub(crate) fn parse_terminate(
     let (_, rest) = parse_untagged(bytes, QueueNumber::TERMINATE)?;
     let (_, rest) = parse_cookie(rest, with_cookie)?;
     let (control, rest) = TerminateControl::parse(rest).map_err(|_| DropReason::Malformed)?;
-    let about = match (control.rdma_header, control.ddp_header) {
+    let (about, rest) = match (control.rdma_header, control.ddp_header) {
         (true, false) => {
-            let (request, _) = ReadRequest::parse(rest).map_err(|_| DropReason::Malformed)?;
-            About::Request(request)
+            let (request, rest) = ReadRequest::parse(rest).map_err(|_| DropReason::Malformed)?;
+            (About::Request(request), rest)
         }
         (false, true) => {
-            let (extension, _) = Extension::parse(rest).map_err(|_| DropReason::Malformed)?;
-            About::Message(extension)
+            let (extension, rest) = Extension::parse(rest).map_err(|_| DropReason::Malformed)?;
+            (About::Message(extension), rest)
         }
         (true, true) | (false, false) => return Err(DropReason::Malformed),
     };
+    if !rest.is_empty() {
+        return Err(DropReason::Malformed);
+    }
     Ok(ReadSegment::Terminate(TerminateReport {
         cause: control.cause,
         about,
