@@ -1,10 +1,12 @@
 //! What the conformance tester reads of a device: frames and segments that nobody has checked.
 
+use dgiwarp_conform::trace::{Item, Reader, Trace};
+use dgiwarp_conform::wire::datagram::{Datagram, sealed};
 use dgiwarp_conform::wire::ddp::{ReadRequest, Segment, Terminate};
 use dgiwarp_conform::wire::framing::Deframer;
 use dgiwarp_conform::wire::startup::{HEADER, Startup};
 
-/// Reads the octets as every PDU that the tester knows. It keeps reserved bits, so what it emits is what it read.
+/// Reads the octets as every PDU that the tester knows, and as a capture file. It keeps reserved bits of segments, so what it emits is what it read.
 pub fn captures(data: &[u8]) {
     if let Some((header, _)) = data.split_first_chunk::<HEADER>() {
         let mut frame = Startup::parse(header);
@@ -13,9 +15,37 @@ pub fn captures(data: &[u8]) {
         assert!(!frame.to_string().is_empty());
     }
     segment(data);
+    datagram(data);
+    datagram(&sealed(data.to_vec()));
+    file(data);
     for markers in [false, true] {
         fpdus(data, markers);
     }
+}
+
+fn datagram(octets: &[u8]) {
+    if let Ok(datagram) = Datagram::parse(octets) {
+        assert_eq!(Datagram::parse(&datagram.to_bytes()), Ok(datagram.clone()));
+        assert!(!datagram.to_string().is_empty());
+    }
+}
+
+/// A capture file, as `dgiwarp-conform lint` reads it. Its packets are as many as it can have.
+fn file(octets: &[u8]) {
+    let Ok(mut reader) = Reader::new(octets) else {
+        return;
+    };
+    let (mut trace, mut told) = (Trace::new(), 0);
+    let mut sink = |item: &Item<'_>| {
+        assert!(!format!("{item:?}").is_empty());
+        told += 1;
+    };
+    while let Ok(Some(packet)) = reader.next_packet() {
+        trace.take(&packet, &mut sink);
+    }
+    trace.finish(&mut sink);
+    assert!(reader.packets() <= octets.len() as u64 / 16);
+    assert!(told <= 8 * octets.len(), "{told} things in so few octets");
 }
 
 fn fpdus(data: &[u8], markers: bool) {
