@@ -137,6 +137,9 @@ bugs! {
     AtomicResponseQueue = "atomic-response-queue",
     ImmediateOfFour = "immediate-of-four",
     ImmediateTakesNoReceive = "immediate-takes-no-receive",
+    // Impairment.
+    RestLost = "rest-lost",
+    ResetCrashes = "reset-crashes",
     // The datagram mapping.
     DatagramCrcUnchecked = "datagram-crc-unchecked",
     UnknownFormatTaken = "unknown-format-taken",

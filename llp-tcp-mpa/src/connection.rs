@@ -292,6 +292,11 @@ impl Connection {
     /// TCP has ended; after a FIN our half of it may still send.
     pub fn handle_end(&mut self, _now: Instant, end: TcpEnd) {
         match (&mut self.state, end) {
+            (State::ExpectRequest(_) | State::Deciding(_), TcpEnd::Lost)
+                if is_on(Bug::ResetCrashes) =>
+            {
+                panic!("a reset in startup")
+            }
             (State::ExpectRequest(_) | State::Deciding(_) | State::ExpectReply(_), TcpEnd::Fin) => {
                 self.exit(Error::ClosedInStartup);
             }

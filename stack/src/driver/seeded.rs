@@ -7,6 +7,7 @@ use std::os::fd::IntoRawFd;
 use dgiwarp_codec::seeded::{self, Bug, is_on};
 
 use crate::Error;
+use crate::engine::rc::Taken;
 
 /// Has the process break the rule that the environment names.
 pub(crate) fn sow() -> Result<(), Error> {
@@ -37,5 +38,14 @@ pub(super) fn refused(stream: &TcpStream) {
         }
         // Nobody closes it now.
         let _ = again.into_raw_fd();
+    }
+}
+
+/// TCP took so much of what it was offered; the rest is to be offered again.
+#[inline]
+pub(super) fn rest_lost(taken: Taken, offered: impl FnOnce() -> usize) -> Taken {
+    match taken {
+        Taken::Octets(_) if is_on(Bug::RestLost) => Taken::Octets(offered()),
+        taken @ (Taken::Octets(_) | Taken::WouldBlock | Taken::Lost) => taken,
     }
 }

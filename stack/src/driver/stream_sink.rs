@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 
 use dgiwarp_memory::socket::{self, Piece, SendOptions};
 
+use super::seeded;
 use crate::engine::rc::{StreamSink, Taken};
 
 /// A TCP socket.
@@ -15,13 +16,20 @@ impl Tcp<'_> {
     /// Sends octets that lie in one piece.
     #[inline]
     pub(super) fn send_staged(&mut self, octets: &[u8]) -> Taken {
-        taken(self.0.write(octets))
+        seeded::rest_lost(taken(self.0.write(octets)), || octets.len())
     }
 }
 
 impl StreamSink for Tcp<'_> {
     fn send(&mut self, pieces: &[Piece<'_>]) -> Taken {
-        taken(socket::send(self.0.as_fd(), pieces, SendOptions::default()))
+        let result = socket::send(self.0.as_fd(), pieces, SendOptions::default());
+        seeded::rest_lost(taken(result), || {
+            let octets = pieces.iter().map(|piece| match piece {
+                Piece::Bytes(octets) => octets.len(),
+                Piece::Region(slice) => slice.len(),
+            });
+            octets.sum()
+        })
     }
 }
 
