@@ -162,6 +162,9 @@ pub(crate) enum Command {
     /// Run the groups of one place for a suite
     #[command(hide = true)]
     Part,
+    /// Play many peers for a suite
+    #[command(hide = true)]
+    Crowd,
 }
 
 #[derive(Debug, Args)]

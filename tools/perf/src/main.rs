@@ -62,6 +62,7 @@ fn main() -> ExitCode {
         Some(Command::Server(server)) => serve(&server),
         Some(Command::Client(client)) => session::remote(&client),
         Some(Command::Part) => suite::part::run(),
+        Some(Command::Crowd) => suite::scale::run_crowd(),
         Some(Command::Programs(args)) => programs::run(&args),
         None => session::local(&cli.run),
     };

@@ -4,14 +4,14 @@ mod completions;
 pub(crate) mod fetch;
 pub(crate) mod idle;
 mod link;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod rc;
 pub(crate) mod ud;
 
 use crate::error::PerfError;
 
 /// What the stack's own words mean here.
-fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> PerfError {
+pub(crate) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> PerfError {
     move |error| PerfError::Stack {
         what,
         reason: error.to_string(),

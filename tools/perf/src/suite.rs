@@ -11,6 +11,7 @@ pub(crate) mod quantities;
 mod report;
 mod results;
 mod runs;
+pub(crate) mod scale;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

@@ -8,18 +8,18 @@ use crate::ours::stack;
 use crate::pattern::widen;
 
 /// Slots begin on their own cache lines, and hold a credit at least.
-pub(super) const ALIGN: u64 = 64;
+pub(crate) const ALIGN: u64 = 64;
 
 /// Memory and its registration.
 #[derive(Debug)]
-pub(super) struct Memory {
-    pub(super) buffer: Buffer,
-    pub(super) region: Mr,
+pub(crate) struct Memory {
+    pub(crate) buffer: Buffer,
+    pub(crate) region: Mr,
 }
 
 impl Memory {
     /// Zeros of this length, registered with these rights.
-    pub(super) fn new(pd: &Pd, length: usize, access: Access) -> Result<Self> {
+    pub(crate) fn new(pd: &Pd, length: usize, access: Access) -> Result<Self> {
         let buffer = Buffer::zeroed(length).map_err(stack("allocate memory"))?;
         let region = pd
             .register(buffer.region(), access)
@@ -28,7 +28,7 @@ impl Memory {
     }
 
     /// The region as the peer must know it.
-    pub(super) fn remote(&self) -> RemoteRegion {
+    pub(crate) fn remote(&self) -> RemoteRegion {
         RemoteRegion {
             stag: self.region.rkey(),
             base: self.region.addr(),
@@ -38,6 +38,6 @@ impl Memory {
 }
 
 /// Distance of messages of this length.
-pub(super) fn stride(length: u64) -> u64 {
+pub(crate) fn stride(length: u64) -> u64 {
     length.next_multiple_of(ALIGN)
 }

@@ -24,6 +24,7 @@ use crate::stats;
 use crate::suite::peers::{Peer, Test};
 use crate::suite::results::{Figures, Recorded, Series};
 use crate::suite::runs::{Group, Kind, Member};
+use crate::suite::scale::{Scale, Stage};
 
 /// What a part is asked to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,6 +72,7 @@ enum State {
     },
     Program,
     Peer(Peer, Test),
+    Scale(Scale),
     Missing,
 }
 
@@ -126,6 +128,7 @@ impl Part {
     /// A B A B: each round gives every member its turn.
     fn group(&self, session: &mut Session, group: &Group) -> Result<Recorded> {
         session.close_all()?;
+        let mut stage = None;
         let mut runners = Vec::new();
         for member in &group.members {
             runners.push(self.open(session, member)?);
@@ -136,7 +139,7 @@ impl Part {
                 if number == 0 && !matches!(runner.state, State::Endpoint { .. }) {
                     continue;
                 }
-                let figures = self.turn(session, runner, group.round_time)?;
+                let figures = self.turn(session, &mut stage, runner, group.round_time)?;
                 let is_missing = matches!(runner.state, State::Missing);
                 if number > 0 && !is_missing {
                     runner.series.rounds.push(figures);
@@ -184,6 +187,7 @@ impl Part {
                     None => State::Program,
                 }
             }
+            Kind::Scale(scale) => State::Scale(*scale),
             Kind::Peer { peer, test } => {
                 series.missing = peer.missing(*test);
                 match series.missing {
@@ -208,7 +212,7 @@ impl Part {
                 loss,
                 list,
             } => (subject, mode, wait, loss, list),
-            Kind::Program { .. } | Kind::Peer { .. } => (
+            Kind::Program { .. } | Kind::Peer { .. } | Kind::Scale(_) => (
                 Subject::new(Transport::Tcp, Op::Raw),
                 Mode::Lat,
                 Wait::Block,
@@ -239,6 +243,7 @@ impl Part {
     fn turn(
         &self,
         session: &mut Session,
+        stage: &mut Option<Stage>,
         runner: &mut Runner<'_>,
         time: Duration,
     ) -> Result<Option<Figures>> {
@@ -254,8 +259,11 @@ impl Part {
                 *messages = next_messages(*messages, time, &round);
                 Ok(Some(figures(runner.member, &round)))
             }
-            State::Program | State::Peer(..) => {
-                let outcome = self.program(runner, session.interrupt());
+            State::Program | State::Peer(..) | State::Scale(_) => {
+                let outcome = match runner.state {
+                    State::Scale(scale) => self.scale(stage, scale, session.interrupt()),
+                    _ => self.program(runner, session.interrupt()),
+                };
                 // Starting processes took this thread elsewhere.
                 let _ = Placement::pin(&self.allowed, self.task.pins.0, Side::Client)?;
                 match outcome {
@@ -272,13 +280,38 @@ impl Part {
         }
     }
 
-    /// A run of somebody else's program.
-    fn program(&self, runner: &Runner<'_>, interrupt: &Interrupt) -> Result<Figures> {
-        let cpus = Cpus {
+    /// A round with many peers, who are there from the group's first such round on.
+    fn scale(
+        &self,
+        stage: &mut Option<Stage>,
+        scale: Scale,
+        interrupt: &Interrupt,
+    ) -> Result<Figures> {
+        if stage.is_none() {
+            *stage = Some(Stage::open(scale.transport, scale.all, &self.cpus())?);
+        }
+        let outcome = match stage {
+            Some(stage) => stage.run(scale, interrupt),
+            None => Err(PerfError::PeerGone),
+        };
+        if outcome.is_err() {
+            // The two sides may not agree any more on what comes next.
+            *stage = None;
+        }
+        outcome
+    }
+
+    fn cpus(&self) -> Cpus {
+        Cpus {
             allowed: self.allowed.clone(),
             client: self.task.pins.0,
             server: self.task.pins.1,
-        };
+        }
+    }
+
+    /// A run of somebody else's program.
+    fn program(&self, runner: &Runner<'_>, interrupt: &Interrupt) -> Result<Figures> {
+        let cpus = self.cpus();
         let size = narrow(runner.member.size);
         match (&runner.state, &runner.member.kind, &self.task.runner) {
             (State::Peer(peer, test), ..) => peer.run(*test, &cpus, interrupt),

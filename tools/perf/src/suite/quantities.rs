@@ -250,6 +250,59 @@ pub(crate) const QUANTITIES: &[Quantity] = &[
             1.0,
         )
     },
+    at_most(
+        "scale-ud",
+        "cost of a message with many UD peers of one queue pair",
+        "the same with two",
+        1.3,
+        1.3,
+    ),
+    at_most(
+        "scale-rc",
+        "cost of a message with many RC connections",
+        "the same with two",
+        1.3,
+        1.3,
+    ),
+    at_most(
+        "scale-cq",
+        "cost of a message with 256 busy queue pairs on one completion queue",
+        "the same with two",
+        1.3,
+        1.3,
+    ),
+    at_most(
+        "scale-disturbed",
+        "cost of a message beside a peer that is gone and one that never looks",
+        "the same without them",
+        1.1,
+        1.1,
+    ),
+    at_most(
+        "memory-ud",
+        "memory of the process for each UD peer",
+        "KiB",
+        1.0,
+        1.0,
+    ),
+    at_most(
+        "memory-rc",
+        "memory of the process for each idle RC connection",
+        "KiB",
+        32.0,
+        32.0,
+    ),
+    Quantity {
+        bar: None,
+        aim: None,
+        ..at_most(
+            "memory-kernel",
+            "memory of the kernel for each end of it",
+            "KiB",
+            1.0,
+            1.0,
+        )
+    },
 ];
 
 /// The quantity of this name.

@@ -68,6 +68,10 @@ pub(crate) enum Figure {
     Rate,
     /// CPU seconds for each GiB.
     Cpu,
+    /// KiB of the process.
+    Memory,
+    /// KiB of the kernel.
+    Kernel,
     /// Valid segments over those that came through.
     Valid,
 }
@@ -80,6 +84,7 @@ impl Figure {
             Self::Goodput => "GB/s",
             Self::Rate => "M/s",
             Self::Cpu => "s/GiB",
+            Self::Memory | Self::Kernel => "KiB",
             Self::Valid => "",
         }
     }
@@ -90,6 +95,8 @@ impl Figure {
             Self::Goodput => figures.gigabytes_s,
             Self::Rate => figures.mmsg_s,
             Self::Cpu => figures.cpu_s_per_gib,
+            Self::Memory => figures.user_kib,
+            Self::Kernel => figures.kernel_kib,
             Self::Valid => figures.valid,
         }
     }
@@ -97,7 +104,7 @@ impl Figure {
     /// The better of two members in the same round.
     fn better(self, one: f64, other: f64) -> f64 {
         match self {
-            Self::Time | Self::Cpu => one.min(other),
+            Self::Time | Self::Cpu | Self::Memory | Self::Kernel => one.min(other),
             Self::Goodput | Self::Rate | Self::Valid => one.max(other),
         }
     }

@@ -9,6 +9,7 @@ use crate::host::Wait;
 use crate::report::size as short;
 use crate::suite::peers::{PEERS, Peer, Test};
 use crate::suite::results::Figure;
+use crate::suite::scale::Scale;
 
 /// Where a group runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,6 +58,8 @@ pub(crate) enum Kind {
         /// Messages of a round.
         iters: u32,
     },
+    /// Messages to many peers by turns.
+    Scale(Scale),
     /// The benchmark of another library.
     Peer {
         /// Which one.
@@ -125,6 +128,8 @@ pub(crate) struct Pace {
 const OVERHEAD: Duration = Duration::from_millis(3);
 /// What a run of another program takes, about.
 const PROGRAM: Duration = Duration::from_millis(900);
+/// What a message to one of many peers takes, and the way back, about.
+const MESSAGE: Duration = Duration::from_micros(20);
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -262,6 +267,7 @@ impl Group {
         let turn = |member: &Member| match member.kind {
             Kind::Endpoint { .. } => self.round_time + OVERHEAD,
             Kind::Program { .. } | Kind::Peer { .. } => PROGRAM,
+            Kind::Scale(scale) => MESSAGE * scale.peers.max(4000),
         };
         let turns: Duration = self.members.iter().map(turn).sum();
         turns * (self.rounds + 1)
@@ -301,6 +307,7 @@ pub(crate) fn groups(pace: Pace, only: &[String]) -> Vec<Group> {
     groups.push(cpu(pace, Place::Wire));
     groups.extend(losses(pace));
     groups.extend(peers(pace));
+    groups.extend(scales(pace));
     if !only.is_empty() {
         groups = groups
             .into_iter()
@@ -609,6 +616,90 @@ fn peers_at(pace: Pace, size: u64, stream: bool) -> Group {
     });
     let name = format!("peers {} {}", mode.name(), short(size));
     pace.group(Place::Lo, &name, (5, 40), members).with(cases)
+}
+
+/// One queue pair or completion queue with more and more peers.
+fn scales(pace: Pace) -> [Group; 2] {
+    let counts = pace.sizes(&[2, 16, 256, 4096, 10_000], &[2, 256, 1000]);
+    let counts: Vec<u32> = counts
+        .iter()
+        .filter_map(|&count| u32::try_from(count).ok())
+        .collect();
+    let all = counts.last().copied().unwrap_or(2);
+    let member = |transport, peers: u32, theirs, disturbed, key: String| Member {
+        key,
+        size: SMALL,
+        kind: Kind::Scale(Scale {
+            transport,
+            all,
+            peers,
+            theirs,
+            disturbed,
+        }),
+    };
+    let case = |quantity, name: String, ours: String, base: Option<String>, figure| Case {
+        ours: vec![ours],
+        base: base.into_iter().collect(),
+        ..Case::new(quantity, name, &[], &[], figure)
+    };
+    let of = |transport: Transport, id: &'static str, memory: &'static str| {
+        let key = |peers: u32| format!("{} {peers}", transport.name());
+        let members: Vec<Member> = counts
+            .iter()
+            .map(|&peers| member(transport, peers, false, false, key(peers)))
+            .collect();
+        let more = counts.iter().skip(1);
+        let mut cases: Vec<Case> = more
+            .map(|&peers| {
+                case(
+                    id,
+                    peers.to_string(),
+                    key(peers),
+                    Some(key(2)),
+                    Figure::Time,
+                )
+            })
+            .collect();
+        cases.push(case(
+            memory,
+            format!("of {all}"),
+            key(all),
+            None,
+            Figure::Memory,
+        ));
+        let name = format!("scale {}", transport.name());
+        pace.group(Place::Lo, &name, (7, 1), members).with(cases)
+    };
+    let mut ud = of(Transport::Ud, "scale-ud", "memory-ud");
+    let more = [
+        member(Transport::Ud, 2, true, false, "cq 2".to_owned()),
+        member(Transport::Ud, 256, true, false, "cq 256".to_owned()),
+        member(Transport::Ud, 256, false, true, "disturbed".to_owned()),
+    ];
+    ud.members.extend(more);
+    let mut rc = of(Transport::Rc, "scale-rc", "memory-rc");
+    let kernel = case(
+        "memory-kernel",
+        format!("of {all}"),
+        format!("rc {all}"),
+        None,
+        Figure::Kernel,
+    );
+    rc.cases.push(kernel);
+    let beside = |quantity, ours: &str, base: &str| {
+        case(
+            quantity,
+            "256 UD".to_owned(),
+            ours.to_owned(),
+            Some(base.to_owned()),
+            Figure::Time,
+        )
+    };
+    let ud = ud.with([
+        beside("scale-cq", "cq 256", "cq 2"),
+        beside("scale-disturbed", "disturbed", "ud 256"),
+    ]);
+    [ud, rc]
 }
 
 #[cfg(test)]
