@@ -369,6 +369,9 @@ fn e40(bench: &mut Bench<'_>) -> Result<(), Broken> {
         if reaction.lives {
             if reply.depths().is_some_and(|depths| depths.peer_to_peer) {
                 event(bench, on)?;
+            } else {
+                // That of the first FPDU, which the device had to send.
+                bench.agent()?.poll(on, SOON)?;
             }
             in_turn(
                 bench,
