@@ -17,6 +17,15 @@ use dgiwarp_conform::wire::startup::{HEADER, M, Startup};
 const LONGEST: usize = 160;
 /// Octets of a stream: a startup frame and the first FPDUs.
 const STREAM: usize = 900;
+/// Octets of a capture file: a connection's beginning.
+const FILE: usize = 2400;
+/// Captures whose beginnings differ for whoever reads them.
+const FILES: [&str; 4] = [
+    "probe-rev1-markers",
+    "rping-crc-p2p-rtr1",
+    "rping-default-v6",
+    "rdma_client-default",
+];
 
 type Corpus = BTreeMap<String, Vec<u8>>;
 
@@ -81,6 +90,20 @@ fn startup_input(responds: bool, octets: &[u8]) -> Vec<u8> {
     input
 }
 
+/// The packets at the beginning of a capture file (pcap, little endian).
+fn beginning(path: &Path) -> Vec<u8> {
+    let file = fs::read(path).unwrap();
+    let mut end = 24;
+    while let Some(header) = file.get(end..end + 16) {
+        let next = end + 16 + u32::from_le_bytes(header[8..12].try_into().unwrap()) as usize;
+        if next > FILE {
+            break;
+        }
+        end = next;
+    }
+    file[..end].to_vec()
+}
+
 /// What the captures of siw's traffic give, by target.
 fn extract() -> BTreeMap<&'static str, Corpus> {
     let mut corpora: BTreeMap<&'static str, Corpus> = BTreeMap::new();
@@ -97,6 +120,9 @@ fn extract() -> BTreeMap<&'static str, Corpus> {
     captures.sort();
     for path in captures {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if FILES.contains(&name.as_str()) {
+            put("captures", format!("file-{name}.pcap"), &beginning(&path));
+        }
         for stream in trace::streams(&path) {
             let (ours, theirs) = (&stream.from_initiator, &stream.from_responder);
             for (octets, other, end) in [(ours, theirs, "request"), (theirs, ours, "reply")] {

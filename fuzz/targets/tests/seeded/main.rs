@@ -6,6 +6,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod extraction;
+#[cfg(feature = "engine")]
+mod tap;
 
 use std::collections::hash_map::RandomState;
 use std::env;
