@@ -9,9 +9,9 @@ use dgiwarp_rdmap::datagram::DropReason;
 use dgiwarp_rdmap::datagram::read::segment::{
     About, ReadSegment, cookie_of, emit_request, emit_response_header, emit_terminate, extension_of,
 };
-use dgiwarp_rdmap::datagram::segment::{self, Parsed, Prefix, Template};
+use dgiwarp_rdmap::datagram::segment::{self, MAX_SEND, Parsed, Prefix, Template};
 use dgiwarp_rdmap::wire::{
-    AtomicRequest, AtomicResponse, Extension, ImmediateData, Opcode, ReadRequest, Terminate,
+    AtomicRequest, AtomicResponse, Extension, Flags, ImmediateData, Opcode, ReadRequest, Terminate,
     TerminateControl, atomic, extension, read_request,
 };
 
@@ -42,9 +42,9 @@ fn stranger(data: &[u8]) {
         | (Err(DropReason::Malformed), Err(Dropped::Malformed(_))) => true,
         // A single octet is too short, whatever format it names.
         (Err(_), Err(_)) => data.len() < 2,
-        // The tester has a rule of its own for what a Read Request asks for.
+        // The tester has rules of its own for what a Read Request asks for and for the flags and length of a Send.
         (Err(DropReason::Malformed), Ok(Datagram::Segment(found))) => {
-            asks_for_too_much(&found.payload)
+            asks_for_too_much(&found.payload) || is_no_send(data)
         }
         (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
     };
@@ -60,6 +60,16 @@ fn asks_for_too_much(payload: &[u8]) -> bool {
     ReadRequest::parse(payload).is_ok_and(|(request, rest)| {
         let end = request.sink_offset.checked_add(request.size.into());
         rest.is_empty() && (request.size > 1 << 30 || end.is_none())
+    })
+}
+
+/// Whether these are a Segmented Send that says that it is a Write, or is of more than 2^24 octets.
+fn is_no_send(data: &[u8]) -> bool {
+    extension_of(data).is_some_and(|extension| {
+        let is_send = data
+            .first()
+            .is_some_and(|first| !Control::parse(*first).tagged);
+        is_send && (extension.flags.contains(Flags::WRITE) || extension.length > MAX_SEND)
     })
 }
 
