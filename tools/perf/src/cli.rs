@@ -120,6 +120,12 @@ pub(crate) const PROGRAM: Program = Program {
              Every dgiwarp row runs in turns with its raw baseline (A B A B); a ratio is the median of the ratios of neighbouring rounds.",
         ),
         (
+            "Suite",
+            "--suite makes its links itself: a veth pair between two network namespaces that last as long as the run, as root or in a user namespace, with ip(8) and \
+             ethtool(8). ucx_perftest, fi_pingpong and perftest's programs take part if they are installed. A row that cannot be measured says why. \
+             Bars that are missed do not change the exit status.",
+        ),
+        (
             "Exit status",
             "0 ok, 1 measurement or peer failed, 2 usage, 130 interrupted.",
         ),
