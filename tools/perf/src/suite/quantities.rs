@@ -272,6 +272,13 @@ pub(crate) const QUANTITIES: &[Quantity] = &[
         1.3,
     ),
     at_most(
+        "scale-threads",
+        "cost of a message of 8 threads on 8 UD queue pairs",
+        "the same of one",
+        1.3,
+        1.3,
+    ),
+    at_most(
         "scale-disturbed",
         "cost of a message beside a peer that is gone and one that never looks",
         "the same without them",

@@ -635,6 +635,7 @@ fn scales(pace: Pace) -> [Group; 2] {
             peers,
             theirs,
             disturbed,
+            threads: 0,
         }),
     };
     let case = |quantity, name: String, ours: String, base: Option<String>, figure| Case {
@@ -675,6 +676,8 @@ fn scales(pace: Pace) -> [Group; 2] {
         member(Transport::Ud, 2, true, false, "cq 2".to_owned()),
         member(Transport::Ud, 256, true, false, "cq 256".to_owned()),
         member(Transport::Ud, 256, false, true, "disturbed".to_owned()),
+        threaded(1, all),
+        threaded(8, all),
     ];
     ud.members.extend(more);
     let mut rc = of(Transport::Rc, "scale-rc", "memory-rc");
@@ -698,8 +701,28 @@ fn scales(pace: Pace) -> [Group; 2] {
     let ud = ud.with([
         beside("scale-cq", "cq 256", "cq 2"),
         beside("scale-disturbed", "disturbed", "ud 256"),
+        Case {
+            name: "8".to_owned(),
+            ..beside("scale-threads", "threads 8", "threads 1")
+        },
     ]);
     [ud, rc]
+}
+
+/// So many threads with a UD queue pair each.
+fn threaded(threads: u32, all: u32) -> Member {
+    Member {
+        key: format!("threads {threads}"),
+        size: SMALL,
+        kind: Kind::Scale(Scale {
+            transport: Transport::Ud,
+            all,
+            peers: 2 * threads,
+            theirs: false,
+            disturbed: false,
+            threads,
+        }),
+    }
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@ mod side;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
+use dgiwarp::{Config, Rnic};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,7 @@ use crate::error::{IoContext, PerfError, Result};
 use crate::footprint::Footprint;
 use crate::host::{Placement, Side};
 use crate::interrupt::Interrupt;
+use crate::ours::stack;
 use crate::programs::Cpus;
 use crate::suite::results::Figures;
 use side::{Calls, Cost, One};
@@ -49,6 +52,8 @@ pub(crate) struct Scale {
     pub(crate) theirs: bool,
     /// Beside them, one peer is gone and another never looks.
     pub(crate) disturbed: bool,
+    /// Threads with a queue pair and two peers each, if there are any.
+    pub(crate) threads: u32,
 }
 
 /// What both processes agree on.
@@ -63,6 +68,9 @@ pub(crate) struct Stage {
     one: One,
     crowd: Crowd,
     transport: Transport,
+    /// Of the process of the peers; UD queue pairs there are named by them.
+    ports: Vec<u16>,
+    rnic: Rnic,
     before: Footprint,
     /// Once all peers were spoken with.
     memory: Option<Footprint>,
@@ -88,7 +96,8 @@ impl Stage {
         let mut crowd = crowd?;
         let ports: Vec<u16> = crowd.say()?;
         let before = Footprint::now();
-        let one = One::open(transport, count, &ports)?;
+        let rnic = Rnic::open(Config::default()).map_err(stack("open the device"))?;
+        let one = One::open(&rnic, transport, count, &ports)?;
         let _connected: Cost = crowd.say()?;
         let any = |what| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).during(what);
         let port = |socket: &UdpSocket| socket.local_addr().during("read a local port");
@@ -97,6 +106,8 @@ impl Stage {
             one,
             crowd,
             transport,
+            ports,
+            rnic,
             before,
             memory: None,
             gone,
@@ -112,7 +123,10 @@ impl Stage {
         let _: Cost = self.crowd.say()?;
         let silent = self.silent.local_addr().during("read a local port")?;
         let disturbing = scale.disturbed.then_some([self.gone, silent.port()]);
-        let mine = self.exchange(messages, peers, disturbing, interrupt)?;
+        let mine = match scale.threads {
+            0 => self.exchange(messages, peers, disturbing, interrupt)?,
+            threads => self.threads(threads)?,
+        };
         self.crowd.ask("end")?;
         let theirs: Cost = self.crowd.say()?;
         if scale.peers == scale.all && self.memory.is_none() {
@@ -132,6 +146,33 @@ impl Stage {
             arrived: Some(float(mine.answered) / float(messages)),
             ..Figures::default()
         })
+    }
+
+    /// Each thread speaks with two peers, one message under way. What it waits is no cost of its.
+    fn threads(&self, threads: u32) -> Result<Cost> {
+        let each = |ports: &[u16]| -> Result<Calls> {
+            let mut one = One::open(&self.rnic, self.transport, 2, ports)?;
+            let mut calls = Calls::default();
+            for number in 0..MESSAGES.0 {
+                one.send(number % 2, &mut calls)?;
+                let since = clock::now();
+                while one.poll(&mut calls)? == 0 && clock::now() - since < LOST {}
+            }
+            Ok(calls)
+        };
+        let outcomes: Vec<_> = thread::scope(|scope| {
+            let pairs = self.ports.chunks(2).take(index(threads));
+            let started: Vec<_> = pairs
+                .map(|ports| scope.spawn(move || each(ports)))
+                .collect();
+            let ended = started.into_iter().map(ScopedJoinHandle::join);
+            ended.collect()
+        });
+        let mut all = Calls::default();
+        for outcome in outcomes {
+            all.join(&outcome.unwrap_or(Err(PerfError::PeerGone))?);
+        }
+        Ok(all.cost())
     }
 
     /// Messages to the peers by turns, and their answers.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, AddressHandle, Config, ConnectionChannel, ConnectionEvent, Cq, Destination, MpaConfig,
+    Access, AddressHandle, ConnectionChannel, ConnectionEvent, Cq, Destination, MpaConfig,
     Operation, Pd, RcOperation, RcQp, RcQpAttr, RcSendWr, RecvWr, Rnic, SendWr, UdQp, UdQpAttr, Wc,
     WcOpcode, WcStatus,
 };
@@ -55,6 +55,13 @@ impl Calls {
         self.answered += messages;
     }
 
+    /// These and those of another thread.
+    pub(super) fn join(&mut self, other: &Self) {
+        self.posts.extend(&other.posts);
+        self.polls.extend(&other.polls);
+        self.answered += other.answered;
+    }
+
     /// The sum of both kinds' means, each without its longest tenth: that is when somebody else had the CPU.
     pub(super) fn cost(&mut self) -> Cost {
         let post = mean_of_shorter(&mut self.posts);
@@ -85,7 +92,6 @@ pub(crate) struct One {
     memory: Memory,
     kind: Kind,
     _pd: Pd,
-    _rnic: Rnic,
     batch: Vec<Wc>,
 }
 
@@ -105,8 +111,12 @@ enum Kind {
 
 impl One {
     /// Makes queue pairs, and connects them.
-    pub(super) fn open(transport: Transport, peers: u32, ports: &[u16]) -> Result<Self> {
-        let rnic = Rnic::open(Config::default()).map_err(stack("open the device"))?;
+    pub(super) fn open(
+        rnic: &Rnic,
+        transport: Transport,
+        peers: u32,
+        ports: &[u16],
+    ) -> Result<Self> {
         let pd = rnic.alloc_pd();
         let cq = rnic
             .create_cq(4096)
@@ -120,7 +130,7 @@ impl One {
                 let &[port] = ports else {
                     return Err(PerfError::Protocol("a listener has one port".to_owned()));
                 };
-                connect(&rnic, &qps, port)?;
+                connect(rnic, &qps, port)?;
                 let (first, by_number) = by_number(&qps);
                 Kind::Rc {
                     qps,
@@ -134,7 +144,6 @@ impl One {
             memory,
             kind,
             _pd: pd,
-            _rnic: rnic,
             batch: vec![Wc::default(); BATCH],
         })
     }
