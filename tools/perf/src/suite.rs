@@ -117,7 +117,15 @@ impl Suite<'_> {
                 continue;
             }
             match Site::make(place) {
-                Ok(site) => self.parts(&site, &here)?,
+                Ok(site) => {
+                    // What others have freed would pass for memory that peers do not need.
+                    let (alone, together): (Vec<&Group>, Vec<&Group>) =
+                        here.into_iter().partition(|group| group.counts_memory());
+                    self.parts(&site, &together)?;
+                    for group in alone {
+                        self.parts(&site, &[group])?;
+                    }
+                }
                 Err(reason) => {
                     for group in here {
                         self.progress.advance(group.duration());

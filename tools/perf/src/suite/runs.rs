@@ -273,6 +273,12 @@ impl Group {
         turns * (self.rounds + 1)
     }
 
+    /// Whether memory is counted in it.
+    pub(crate) fn counts_memory(&self) -> bool {
+        let counts = |member: &Member| matches!(member.kind, Kind::Scale(_));
+        self.members.iter().any(counts)
+    }
+
     fn with(mut self, cases: impl IntoIterator<Item = Case>) -> Self {
         self.cases.extend(cases);
         self
