@@ -377,7 +377,7 @@ impl Background {
                     at_once |= cq.flush_unsent() && cq.watch_state().is_on();
                 }
                 cq.run_timers();
-                cq.settle();
+                cq.settle(true);
             }
             if tick {
                 ticks = self.tick(&queues, &mut seen, ticks);

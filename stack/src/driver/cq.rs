@@ -53,7 +53,7 @@ impl MemberId {
         u64::from(self.generation) << 32 | u64::from(self.key) << 8 | u64::from(socket)
     }
 
-    fn from_token(token: u64) -> (Self, SocketIndex) {
+    pub(super) fn from_token(token: u64) -> (Self, SocketIndex) {
         let [g0, g1, g2, g3, k0, k1, k2, socket] = token.to_be_bytes();
         let member = Self {
             key: u32::from_be_bytes([0, k0, k1, k2]),
@@ -453,6 +453,10 @@ impl CqShared {
                     return None;
                 }
                 got = found == Some(true);
+                // Hot sockets see to it themselves when they are empty.
+                if !got && poller.hot.len() == 0 {
+                    self.settle(false);
+                }
             }
         }
         self.busy.store(got, Ordering::Relaxed);
@@ -526,7 +530,7 @@ impl CqShared {
         got
     }
 
-    /// Finds sockets with data among all, receives from them and makes them hot. Returns whether something was received,
+    /// Finds sockets with data among all, receives from them and makes those hot that it finds again. Returns whether something was received,
     /// or `None` if there is something that could not be received now.
     fn look(&self, poller: &mut Poller, pace: Pace) -> Option<bool> {
         let mut events = [EpollEvent::empty(); EVENTS];
@@ -557,7 +561,7 @@ impl CqShared {
                 if crowded {
                     continue;
                 }
-                if let Some(gone) = poller.hot.promote(member, qp, socket) {
+                if let Some(gone) = poller.hot.found(member, qp, socket) {
                     self.put_back(&gone);
                 }
             }
@@ -685,15 +689,15 @@ impl CqShared {
         self.has_owing.store(true, Ordering::Release);
     }
 
-    /// Tells the peers.
-    pub(crate) fn settle(&self) {
+    /// Tells the peers, all of them `at_once`, or those that have waited long enough.
+    pub(crate) fn settle(&self, at_once: bool) {
         if !self.has_owing.load(Ordering::Acquire) {
             return;
         }
         let owing = std::mem::take(&mut *self.owing.lock());
         self.has_owing.store(false, Ordering::Release);
         for member in owing {
-            if self.member(member).is_some_and(|qp| !qp.settle()) {
+            if self.member(member).is_some_and(|qp| !qp.settle(at_once)) {
                 self.add_owing(member);
             }
         }

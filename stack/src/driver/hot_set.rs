@@ -1,7 +1,10 @@
 //! The sockets that a poller tries first.
 //!
-//! Trying a socket costs a system call; a completion queue may have thousands. Those that brought something lately are tried on every
-//! poll, all others are found by one look at the queue's epoll set now and then.
+//! Trying a socket costs a system call; a completion queue may have thousands. Those that brought something lately, and again soon after, are
+//! tried on every poll, all others are found by one look at the queue's epoll set now and then. Where many take turns none is tried: each
+//! would be empty until all others had theirs.
+
+use arrayvec::ArrayVec;
 
 use super::cq::MemberId;
 use super::member::Qp;
@@ -9,6 +12,9 @@ use super::udp_sockets::SocketIndex;
 
 /// A socket that was empty this often, while another was not, is no longer hot.
 const PATIENCE: u32 = 32;
+
+/// A socket is hot when a look finds it again among so many that looks found last.
+const ACQUAINTANCES: usize = 2 * HotSet::SIZE;
 
 /// A socket that brought something this often is parked, if no other thread watches.
 const PARK_AFTER: u32 = 64;
@@ -29,6 +35,8 @@ pub(super) struct Hot {
 #[derive(Debug, Default)]
 pub(super) struct HotSet {
     entries: Vec<Hot>,
+    /// What looks found last, the latest first.
+    found: ArrayVec<(MemberId, SocketIndex), ACQUAINTANCES>,
 }
 
 impl HotSet {
@@ -43,27 +51,40 @@ impl HotSet {
         self.entries.get(position)
     }
 
-    /// Adds a socket. The one that was empty most often makes room and is returned if it was parked.
-    pub(super) fn promote(&mut self, member: MemberId, qp: Qp, socket: SocketIndex) -> Option<Hot> {
+    /// A look found something on a socket: it is hot if one did lately. The one that was empty most often makes room, or goes if it was empty
+    /// for long, and is returned if it was parked.
+    pub(super) fn found(&mut self, member: MemberId, qp: Qp, socket: SocketIndex) -> Option<Hot> {
         let known = |hot: &Hot| hot.member == member && hot.socket == socket;
         if self.entries.iter().any(known) {
             return None;
         }
-        let mut parked = None;
-        if self.entries.len() == Self::SIZE
-            && let Some(coldest) = (0..Self::SIZE).max_by_key(|&i| self.entries[i].misses)
-        {
-            parked = Some(self.entries.swap_remove(coldest)).filter(|hot| hot.parked);
+        let again = self.is_acquainted(member, socket);
+        let full = self.entries.len() == Self::SIZE;
+        let coldest = (0..self.entries.len()).max_by_key(|&i| self.entries[i].misses);
+        let gone = coldest
+            .filter(|&i| (again && full) || self.entries[i].misses >= PATIENCE)
+            .map(|i| self.entries.swap_remove(i));
+        if again {
+            self.entries.push(Hot {
+                member,
+                qp,
+                socket,
+                misses: 0,
+                hits: 0,
+                parked: false,
+            });
         }
-        self.entries.push(Hot {
-            member,
-            qp,
-            socket,
-            misses: 0,
-            hits: 0,
-            parked: false,
-        });
-        parked
+        gone.filter(|hot| hot.parked)
+    }
+
+    /// Whether a look found this socket lately; from now on one did.
+    fn is_acquainted(&mut self, member: MemberId, socket: SocketIndex) -> bool {
+        let again = self.found.contains(&(member, socket));
+        if !again {
+            self.found.truncate(ACQUAINTANCES - 1);
+            self.found.insert(0, (member, socket));
+        }
+        again
     }
 
     /// Notes that a socket brought something. Returns whether it did so often enough to be parked.
@@ -114,11 +135,36 @@ impl HotSet {
     /// Forgets the sockets of a QP.
     pub(super) fn forget(&mut self, member: MemberId) {
         self.entries.retain(|hot| hot.member != member);
+        self.found.retain(|(it, _)| *it != member);
     }
 }
 
 impl Hot {
     pub(super) fn is_parked(&self) -> bool {
         self.parked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_by_turns_are_strangers_where_there_are_many() {
+        let found_again = |count: u64| {
+            let mut set = HotSet::default();
+            let mut turn = || {
+                let again = (0..count).map(|key| {
+                    let (member, socket) = MemberId::from_token(key << 8);
+                    set.is_acquainted(member, socket)
+                });
+                again.filter(|again| *again).count()
+            };
+            (turn(), turn())
+        };
+        assert_eq!(found_again(1), (0, 1));
+        assert_eq!(found_again(8), (0, 8));
+        assert_eq!(found_again(9), (0, 0));
+        assert_eq!(found_again(256), (0, 0));
     }
 }

@@ -97,11 +97,11 @@ impl Qp {
         }
     }
 
-    /// Tells the peer what it waits for. Returns whether that could be done.
-    pub(super) fn settle(&self) -> bool {
+    /// Tells the peer what it waits for, `at_once` or if it has waited long enough. Returns whether nothing is left to be told.
+    pub(super) fn settle(&self, at_once: bool) -> bool {
         match self {
             Self::Ud(_) => true,
-            Self::Rc(qp) => qp.settle(),
+            Self::Rc(qp) => qp.settle(at_once),
         }
     }
 

@@ -617,20 +617,24 @@ impl RcShared {
         }
     }
 
-    /// Tells the peer what was placed and it was not told. Returns whether that could be done.
-    pub(crate) fn settle(&self) -> bool {
+    /// Tells the peer what was placed and it was not told, `at_once` or if that has waited long enough. Returns whether nothing is left to be
+    /// told.
+    pub(crate) fn settle(&self, at_once: bool) -> bool {
         let settled = self.serialized.try_run(
             |inner| {
-                self.owing.store(false, Ordering::Relaxed);
-                if let Some(link) = &mut inner.link
-                    && link.engine.tell_placed(clock::now(), true)
-                {
-                    self.work(inner);
+                if let Some(link) = &mut inner.link {
+                    if link.engine.tell_placed(clock::now(), at_once) {
+                        self.work(inner);
+                    } else if link.engine.owes_acknowledgement() {
+                        return false;
+                    }
                 }
+                self.owing.store(false, Ordering::Relaxed);
+                true
             },
             |inner| self.work(inner),
         );
-        settled.is_some()
+        settled.unwrap_or(false)
     }
 
     fn receive_locked(&self, link: &mut Link) -> Got {
