@@ -1,6 +1,5 @@
 //! A completion queue: its ring, the sockets that fill it, and progress on behalf of whoever polls it.
 
-use std::collections::VecDeque;
 mod sleep;
 
 pub(crate) use sleep::Slept;
@@ -23,6 +22,7 @@ use super::hot_set::{Hot, HotSet};
 use super::member::{Got, Qp, WeakQp};
 use super::partners::Partners;
 use super::rc::RcShared;
+use super::turns::Turns;
 use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
 use super::watch::Watch;
@@ -112,11 +112,9 @@ pub(crate) struct CqShared {
     poller: Mutex<Poller>,
     polls_with_completions: AtomicU32,
     /// Those with something left to send, in the order of their turns.
-    unsent: Mutex<VecDeque<MemberId>>,
-    has_unsent: AtomicBool,
+    unsent: Turns<MemberId>,
     /// QPs whose peers may wait to be told something.
-    owing: Mutex<Vec<MemberId>>,
-    has_owing: AtomicBool,
+    owing: Turns<MemberId>,
     /// The last look at the sockets found something.
     busy: AtomicBool,
     /// No timer of a member expires before this, in nanoseconds of the driver's clock.
@@ -157,10 +155,8 @@ impl CqShared {
                 first: 0,
             }),
             polls_with_completions: AtomicU32::new(0),
-            unsent: Mutex::new(VecDeque::new()),
-            has_unsent: AtomicBool::new(false),
-            owing: Mutex::new(Vec::new()),
-            has_owing: AtomicBool::new(false),
+            unsent: Turns::new(),
+            owing: Turns::new(),
             busy: AtomicBool::new(false),
             deadline: AtomicU64::new(u64::MAX),
             watch: Watch::new(),
@@ -427,7 +423,7 @@ impl CqShared {
         if by == By::Poller {
             self.watch.polled();
         }
-        if self.has_unsent.load(Ordering::Acquire) {
+        if self.unsent.any() {
             self.flush_unsent();
         }
         let pace = self.pace(by);
@@ -628,7 +624,7 @@ impl CqShared {
     // Unsent messages.
 
     pub(crate) fn add_unsent(&self, member: MemberId) {
-        self.take_turns(member);
+        self.unsent.add(member);
         // Whoever polls goes on with it. Should that end, the thread's next tick sees to it.
         if self.watch.is_on() {
             self.background.wake();
@@ -641,7 +637,7 @@ impl CqShared {
     }
 
     pub(crate) fn has_unsent(&self) -> bool {
-        self.has_unsent.load(Ordering::Acquire)
+        self.unsent.any()
     }
 
     /// Gives every member with something left to send one turn. Returns whether some of it may go on at once: a socket whose buffer is
@@ -650,10 +646,10 @@ impl CqShared {
     /// Several threads may be at it. Each takes the next member in turn: had one of them a list of its own, those at its front would come
     /// back to the others again and again before those at its end had their first turn.
     pub(crate) fn flush_unsent(&self) -> bool {
-        let turns = self.unsent.lock().len();
+        let turns = self.unsent.len();
         let mut at_once = false;
         for _ in 0..turns {
-            let Some(member) = self.next_unsent() else {
+            let Some(member) = self.unsent.next() else {
                 break;
             };
             let Some(qp) = self.member(member) else {
@@ -661,23 +657,10 @@ impl CqShared {
             };
             if let Some(blocked) = qp.flush_unsent() {
                 at_once |= !blocked;
-                self.take_turns(member);
+                self.unsent.add(member);
             }
         }
         at_once
-    }
-
-    fn take_turns(&self, member: MemberId) {
-        let mut unsent = self.unsent.lock();
-        unsent.push_back(member);
-        self.has_unsent.store(true, Ordering::Release);
-    }
-
-    fn next_unsent(&self) -> Option<MemberId> {
-        let mut unsent = self.unsent.lock();
-        let next = unsent.pop_front();
-        self.has_unsent.store(!unsent.is_empty(), Ordering::Release);
-        next
     }
 
     // What peers wait for.
@@ -685,18 +668,19 @@ impl CqShared {
     /// A peer may wait to be told something that the next poll, or the program's next post, tells it. If neither comes, the background thread
     /// does, at its next tick.
     pub(crate) fn add_owing(&self, member: MemberId) {
-        self.owing.lock().push(member);
-        self.has_owing.store(true, Ordering::Release);
+        self.owing.add(member);
     }
 
     /// Tells the peers, all of them `at_once`, or those that have waited long enough.
     pub(crate) fn settle(&self, at_once: bool) {
-        if !self.has_owing.load(Ordering::Acquire) {
+        if !self.owing.any() {
             return;
         }
-        let owing = std::mem::take(&mut *self.owing.lock());
-        self.has_owing.store(false, Ordering::Release);
-        for member in owing {
+        let turns = self.owing.len();
+        for _ in 0..turns {
+            let Some(member) = self.owing.next() else {
+                break;
+            };
             if self.member(member).is_some_and(|qp| !qp.settle(at_once)) {
                 self.add_owing(member);
             }

@@ -11,7 +11,7 @@
 //! - [`posting`]: work requests on their way from posting threads to an engine;
 //! - [`member`]: a QP of either transport, as a completion queue sees it;
 //! - [`answers`]: paths back to those who read from us;
-//! - [`cq`]: a completion queue, and receiving on behalf of who polls it;
+//! - [`cq`]: a completion queue, and receiving on behalf of who polls it; [`turns`], its members that wait for something;
 //! - [`background`]: the thread that makes progress while nobody polls, and [`watch`], how it learns where it need not.
 
 mod answers;
@@ -44,6 +44,7 @@ pub(crate) mod startups;
 mod stream_sink;
 mod tap;
 pub(crate) mod tcp;
+mod turns;
 pub(crate) mod ud;
 pub(crate) mod udp_socket;
 mod udp_sockets;

@@ -1,0 +1,45 @@
+//! Those who wait for a turn, in the order in which they came.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+/// A queue that costs one look where it is empty, as it mostly is. Several threads may take turns from it.
+#[derive(Debug)]
+pub(super) struct Turns<T> {
+    queue: Mutex<VecDeque<T>>,
+    any: AtomicBool,
+}
+
+impl<T> Turns<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            queue: Mutex::new(VecDeque::new()),
+            any: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether somebody waits.
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// How many wait now: so many turns are one for each.
+    pub(super) fn len(&self) -> usize {
+        self.queue.lock().len()
+    }
+
+    pub(super) fn add(&self, one: T) {
+        let mut queue = self.queue.lock();
+        queue.push_back(one);
+        self.any.store(true, Ordering::Release);
+    }
+
+    pub(super) fn next(&self) -> Option<T> {
+        let mut queue = self.queue.lock();
+        let next = queue.pop_front();
+        self.any.store(!queue.is_empty(), Ordering::Release);
+        next
+    }
+}
