@@ -27,7 +27,7 @@ mod upper;
 
 pub use error::StreamError;
 pub use message::{Header, Message, SendKind};
-pub use own_ends::{Capabilities, OwnEnds, Peer, VERSION};
+pub use own_ends::{Capabilities, OwnEnds, Peer, Question, VERSION};
 pub use parking::overtakes;
 pub use requester::ReadSource;
 pub use responder::Response;

@@ -21,8 +21,10 @@ const FAREWELL: STag = STag::new(u32::from_be_bytes(*b"DGiB"));
 
 /// The low 48 bits of a TO: capabilities, or a count of messages.
 const LOW: u64 = (1 << 48) - 1;
-/// Of an acknowledgement: the sender wants one back.
-const ASKS: u64 = 1 << 63;
+/// Of an acknowledgement: the sender wants one back, of what comes next.
+const ASKS_OF_NEXT: u64 = 1 << 63;
+/// The same, of all that has come.
+const ASKS_OF_ALL: u64 = 1 << 62;
 
 /// What an end can do or wants, 48 bits. Unknown ones are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +35,8 @@ impl Capabilities {
     pub const WANTS_ACKNOWLEDGEMENTS: Self = Self(1);
     /// It takes the immediate of a Send.
     pub const TAKES_IMMEDIATES: Self = Self(2);
+    /// It asks for every acknowledgement that it waits for, and answers questions of all that has come.
+    pub const ASKS: Self = Self(4);
 
     /// Both.
     #[must_use]
@@ -47,6 +51,15 @@ impl Capabilities {
     }
 }
 
+/// What the peer is to tell of, once it is placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// The next Send or Write.
+    Next,
+    /// All that has come. Only for a peer that [asks](Capabilities::ASKS) itself.
+    All,
+}
+
 /// What one zero-length Write says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notice {
@@ -55,8 +68,8 @@ pub(super) enum Notice {
         version: u16,
         capabilities: Capabilities,
     },
-    /// So many Sends and Writes were placed since the connection began, modulo 2^48.
-    Placed { count: u64, asks: bool },
+    /// So many Sends and Writes were placed since the connection began, modulo 2^48; and maybe the peer is to tell the same.
+    Placed { count: u64, asks: Option<Question> },
     /// The next Send carries this immediate.
     Immediate(u32),
     /// Nothing comes any more, and that is in order.
@@ -75,7 +88,11 @@ impl Notice {
             }),
             ACKNOWLEDGEMENT => Some(Self::Placed {
                 count: offset & LOW,
-                asks: offset & ASKS != 0,
+                asks: match offset {
+                    _ if offset & ASKS_OF_ALL != 0 => Some(Question::All),
+                    _ if offset & ASKS_OF_NEXT != 0 => Some(Question::Next),
+                    _ => None,
+                },
             }),
             IMMEDIATE => Some(Self::Immediate(u32::from_be_bytes([a, b, c, d]))),
             FAREWELL => Some(Self::Farewell),
@@ -90,7 +107,12 @@ impl Notice {
                 capabilities,
             } => (HELLO, u64::from(version) << 48 | capabilities.0),
             Self::Placed { count, asks } => {
-                (ACKNOWLEDGEMENT, count & LOW | if asks { ASKS } else { 0 })
+                let question = match asks {
+                    None => 0,
+                    Some(Question::Next) => ASKS_OF_NEXT,
+                    Some(Question::All) => ASKS_OF_ALL,
+                };
+                (ACKNOWLEDGEMENT, count & LOW | question)
             }
             Self::Immediate(immediate) => (IMMEDIATE, immediate.into()),
             Self::Farewell => (FAREWELL, 0),
@@ -121,14 +143,14 @@ pub struct OwnEnds {
     sent: u64,
     /// How many of them the peer has placed for certain.
     acknowledged: u64,
-    /// How many had begun when the peer was asked last to tell what it has placed: it was asked about the next one.
-    asking: Option<u64>,
+    /// How many are acknowledged once the peer has answered the last question.
+    asking: u64,
     /// Sends and Writes of the peer that were placed.
     placed: u64,
     /// What the peer was told last of it.
     told: u64,
-    /// How many were placed when the peer asked to be told: it asks about the next one.
-    asked: Option<u64>,
+    /// What the peer has asked to be told, and how many were placed then.
+    asked: Option<(Question, u64)>,
     /// The immediate of the next Send.
     immediate: Option<u32>,
     /// The peer has said that it leaves.
@@ -149,7 +171,7 @@ impl OwnEnds {
             greeted: false,
             sent: 0,
             acknowledged: 0,
-            asking: None,
+            asking: 0,
             placed: 0,
             told: 0,
             asked: None,
@@ -185,8 +207,8 @@ impl OwnEnds {
             ) => self.peer = Peer::Own(capabilities),
             (Notice::Placed { count, asks }, Peer::Own(_)) => {
                 self.hear_placed(count);
-                if asks {
-                    self.asked = Some(self.placed);
+                if let Some(question) = asks {
+                    self.asked = Some((question, self.placed));
                 }
             }
             (Notice::Immediate(immediate), Peer::Own(_)) => self.immediate = Some(immediate),
@@ -275,10 +297,10 @@ impl OwnEnds {
         self.acknowledged = self.acknowledged.max(count.min(self.sent));
     }
 
-    /// Whether to ask for an acknowledgement of what leaves next: one question at a time.
+    /// Whether the peer has answered all questions: one is asked at a time.
     #[must_use]
-    pub fn should_ask(&self) -> bool {
-        self.asking.is_none_or(|at| at < self.acknowledged)
+    pub const fn may_ask(&self) -> bool {
+        self.asking <= self.acknowledged
     }
 
     /// Messages of the peer that it wants to know placed and was not told of.
@@ -294,20 +316,39 @@ impl OwnEnds {
         }
     }
 
+    /// Whether the peer waits to be told what was placed.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.owed() > 0 && (self.is_asked() || !self.peer_asks())
+    }
+
+    /// Whether the peer asks for every acknowledgement that it waits for.
+    #[must_use]
+    pub fn peer_asks(&self) -> bool {
+        matches!(self.peer, Peer::Own(capabilities) if capabilities.contain(Capabilities::ASKS))
+    }
+
     /// Whether the peer has asked, and what it asked about is placed.
     #[must_use]
     pub fn is_asked(&self) -> bool {
-        self.asked.is_some_and(|at| at < self.placed)
+        self.asked.is_some_and(|(question, at)| match question {
+            Question::Next => at < self.placed,
+            Question::All => true,
+        })
     }
 
-    /// An acknowledgement of what was placed, as a whole ULPDU; `asks` for one in turn, of what leaves behind it.
-    pub fn placed(&mut self, asks: bool) -> Header {
-        if self.is_asked() {
+    /// An acknowledgement of what was placed, as a whole ULPDU, which may ask for one in turn. What has come and waits to be placed (`more`) leaves a
+    /// question of all open.
+    pub fn placed(&mut self, asks: Option<Question>, more: bool) -> Header {
+        let open = more && matches!(self.asked, Some((Question::All, _)));
+        if self.is_asked() && !open {
             self.asked = None;
         }
         self.told = self.placed;
-        if asks {
-            self.asking = Some(self.sent);
+        match asks {
+            None => {}
+            Some(Question::Next) => self.asking = self.sent + 1,
+            Some(Question::All) => self.asking = self.sent,
         }
         Notice::Placed {
             count: self.placed,
@@ -372,14 +413,23 @@ mod tests {
     /// rfc-notes/rc-extensions.md, the examples there.
     #[test]
     fn notices_look_as_specified() {
-        let mut end = OwnEnds::new(Some(WANTS.with(Capabilities::TAKES_IMMEDIATES)));
+        let both = WANTS.with(Capabilities::TAKES_IMMEDIATES);
+        let mut end = OwnEnds::new(Some(both.with(Capabilities::ASKS)));
         let hello = end.hello().unwrap();
-        assert_eq!(hello[..], *b"\xc1\x40DGiW\x00\x01\x00\x00\x00\x00\x00\x03");
+        assert_eq!(hello[..], *b"\xc1\x40DGiW\x00\x01\x00\x00\x00\x00\x00\x07");
         end.count_sent();
         end.count_placed();
         end.count_placed();
-        assert_eq!(end.placed(false)[..], *b"\xc1\x40DGiA\0\0\0\0\0\0\0\x02");
-        assert_eq!(end.placed(true)[..], *b"\xc1\x40DGiA\x80\0\0\0\0\0\0\x02");
+        assert_eq!(
+            end.placed(None, false)[..],
+            *b"\xc1\x40DGiA\0\0\0\0\0\0\0\x02"
+        );
+        assert_eq!(
+            end.placed(Some(Question::Next), false)[..],
+            *b"\xc1\x40DGiA\x80\0\0\0\0\0\0\x02"
+        );
+        let all = end.placed(Some(Question::All), false);
+        assert_eq!(all[..], *b"\xc1\x40DGiA\x40\0\0\0\0\0\0\x02");
         let immediate = OwnEnds::immediate(0x0102_0304);
         assert_eq!(immediate[..], *b"\xc1\x40DGiI\0\0\0\0\x01\x02\x03\x04");
     }
@@ -455,19 +505,24 @@ mod tests {
     #[test]
     fn one_question_at_a_time() {
         let mut end = acquainted();
-        assert!(end.should_ask());
-        end.placed(true);
+        assert!(end.may_ask());
+        end.placed(Some(Question::Next), false);
         end.count_sent();
         end.count_sent();
-        assert!(!end.should_ask(), "it was asked");
+        assert!(!end.may_ask(), "it was asked");
         end.was_placed(1);
-        assert!(end.should_ask());
-        end.placed(true);
+        assert!(end.may_ask());
+        end.placed(Some(Question::Next), false);
         end.was_placed(2);
-        assert!(!end.should_ask(), "it was asked about the next one");
+        assert!(!end.may_ask(), "it was asked about the next one");
         end.count_sent();
         end.was_placed(3);
-        assert!(end.should_ask());
+        assert!(end.may_ask());
+        end.count_sent();
+        end.placed(Some(Question::All), false);
+        assert!(!end.may_ask());
+        end.was_placed(4);
+        assert!(end.may_ask());
     }
 
     #[test]
@@ -475,13 +530,39 @@ mod tests {
         let mut end = acquainted();
         end.count_placed();
         assert_eq!((end.owed(), end.is_asked()), (1, false));
-        end.hear(ACKNOWLEDGEMENT, TaggedOffset::new(ASKS));
+        end.hear(ACKNOWLEDGEMENT, TaggedOffset::new(ASKS_OF_NEXT));
         assert!(!end.is_asked(), "the question is about the next one");
-        end.placed(false);
+        end.placed(None, false);
         assert_eq!(end.owed(), 0);
         end.count_placed();
         assert_eq!((end.owed(), end.is_asked()), (1, true));
-        end.placed(false);
+        end.placed(None, false);
         assert_eq!((end.owed(), end.is_asked()), (0, false));
+    }
+
+    #[test]
+    fn a_question_of_all_stays_open_while_something_waits_to_be_placed() {
+        let mut end = acquainted();
+        end.count_placed();
+        end.hear(ACKNOWLEDGEMENT, TaggedOffset::new(ASKS_OF_ALL));
+        for more in [true, false] {
+            assert!(end.is_asked() && end.is_awaited());
+            end.placed(None, more);
+            assert!(!end.is_awaited(), "there is nothing to tell");
+            end.count_placed();
+        }
+        assert!(!end.is_asked());
+    }
+
+    #[test]
+    fn who_asks_waits_for_nothing_that_it_did_not_ask_about() {
+        let mut end = OwnEnds::new(Some(WANTS));
+        let asks = WANTS.with(Capabilities::ASKS);
+        end.hear(HELLO, TaggedOffset::new(1 << 48 | asks.0));
+        end.count_placed();
+        assert_eq!((end.owed(), end.is_awaited()), (1, false));
+        let mut end = acquainted();
+        end.count_placed();
+        assert_eq!((end.owed(), end.is_awaited()), (1, true));
     }
 }

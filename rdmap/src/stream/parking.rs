@@ -40,7 +40,7 @@ mod tests {
     use dgiwarp_ddp::{STag, TaggedOffset};
 
     use super::super::message::{short, tagged_header};
-    use super::super::{Capabilities, Header, OwnEnds};
+    use super::super::{Capabilities, Header, OwnEnds, Question};
     use super::*;
 
     #[test]
@@ -53,7 +53,7 @@ mod tests {
             (untagged(Opcode::AtomicResponse), true),
             (untagged(Opcode::Terminate), true),
             (end.hello().unwrap(), true),
-            (end.placed(true), true),
+            (end.placed(Some(Question::Next), false), true),
             (OwnEnds::immediate(1), false),
             (tagged(Opcode::Write), false),
             (untagged(Opcode::Send), false),

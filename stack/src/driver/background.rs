@@ -23,7 +23,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use parking_lot::Mutex;
 
 use super::clock;
-use super::cq::{By, CqShared};
+use super::cq::{By, CqShared, LATE};
 use super::departures::{Departure, Departures};
 use crate::events::Events;
 use crate::{Config, Error};
@@ -378,6 +378,7 @@ impl Background {
                 }
                 cq.run_timers();
                 cq.settle(true);
+                cq.settle_late();
             }
             if tick {
                 ticks = self.tick(&queues, &mut seen, ticks);
@@ -406,6 +407,12 @@ impl Background {
         // Published before the deadlines are read: whoever sets an earlier one afterwards sees it and wakes us.
         self.next_look.store(by_tick, Ordering::SeqCst);
         let by_timer = queues.iter().map(|cq| cq.deadline()).min();
+        let late = queues.iter().any(|cq| cq.owes_late());
+        let by_owing = if late {
+            now + u64::try_from(LATE.as_nanos()).unwrap_or(0)
+        } else {
+            u64::MAX
+        };
         let connections = self.live_connections();
         let by_connection = connections
             .iter()
@@ -413,6 +420,7 @@ impl Background {
             .min();
         let next = by_tick
             .min(by_timer.unwrap_or(u64::MAX))
+            .min(by_owing)
             .min(by_connection.unwrap_or(u64::MAX));
         self.next_look.store(next, Ordering::SeqCst);
         if next == u64::MAX {

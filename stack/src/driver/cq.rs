@@ -1,7 +1,9 @@
 //! A completion queue: its ring, the sockets that fill it, and progress on behalf of whoever polls it.
 
+mod owing;
 mod sleep;
 
+pub(super) use owing::LATE;
 pub(crate) use sleep::Slept;
 
 use std::io;
@@ -115,6 +117,8 @@ pub(crate) struct CqShared {
     unsent: Turns<MemberId>,
     /// QPs whose peers may wait to be told something.
     owing: Turns<MemberId>,
+    /// Those whose peers do not wait for it, and since when.
+    owing_late: Turns<(MemberId, Instant)>,
     /// The last look at the sockets found something.
     busy: AtomicBool,
     /// No timer of a member expires before this, in nanoseconds of the driver's clock.
@@ -157,6 +161,7 @@ impl CqShared {
             polls_with_completions: AtomicU32::new(0),
             unsent: Turns::new(),
             owing: Turns::new(),
+            owing_late: Turns::new(),
             busy: AtomicBool::new(false),
             deadline: AtomicU64::new(u64::MAX),
             watch: Watch::new(),
@@ -661,30 +666,6 @@ impl CqShared {
             }
         }
         at_once
-    }
-
-    // What peers wait for.
-
-    /// A peer may wait to be told something that the next poll, or the program's next post, tells it. If neither comes, the background thread
-    /// does, at its next tick.
-    pub(crate) fn add_owing(&self, member: MemberId) {
-        self.owing.add(member);
-    }
-
-    /// Tells the peers, all of them `at_once`, or those that have waited long enough.
-    pub(crate) fn settle(&self, at_once: bool) {
-        if !self.owing.any() {
-            return;
-        }
-        let turns = self.owing.len();
-        for _ in 0..turns {
-            let Some(member) = self.owing.next() else {
-                break;
-            };
-            if self.member(member).is_some_and(|qp| !qp.settle(at_once)) {
-                self.add_owing(member);
-            }
-        }
     }
 
     // Timers.

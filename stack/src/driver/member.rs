@@ -105,6 +105,14 @@ impl Qp {
         }
     }
 
+    /// Tells the peer what it does not wait for.
+    pub(super) fn settle_late(&self) {
+        match self {
+            Self::Ud(_) => {}
+            Self::Rc(qp) => qp.settle_late(),
+        }
+    }
+
     /// Ends the QP if its completions are lost.
     pub(super) fn fail_overrun(&self) {
         match self {

@@ -33,6 +33,11 @@ impl<W> Posting<W> {
         }
     }
 
+    /// Work requests that may be outstanding.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
     /// Takes room for `wanted` work requests; returns how many there is room for, or none if these are fewer than `least`.
     fn admit(&self, wanted: usize, least: usize) -> usize {
         let mut admitted = 0;

@@ -110,6 +110,8 @@ pub(crate) struct RcShared {
     refuses_immediates: AtomicBool,
     /// The completion queue knows that the peer may have to be told what was placed.
     owing: AtomicBool,
+    /// The same, where the peer does not wait for it.
+    owing_late: AtomicBool,
     /// Whether work requests may be posted.
     open: AtomicBool,
     /// The connection is over, or will not come.
@@ -169,6 +171,7 @@ impl RcShared {
             kicked: AtomicBool::new(false),
             refuses_immediates: AtomicBool::new(false),
             owing: AtomicBool::new(false),
+            owing_late: AtomicBool::new(false),
             open: AtomicBool::new(false),
             over: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
@@ -290,6 +293,7 @@ impl RcShared {
             let this: Weak<Self> = Arc::downgrade(self);
             let waiter: WeakWaiter = this;
             let mut engine = RcEngine::new(config, mpa, waiter);
+            engine.limit_sends(self.posting.max());
             if let Some(rtr) = startup.send_rtr {
                 engine.send_rtr(clock::now(), rtr);
             }
@@ -456,7 +460,7 @@ impl RcShared {
         let mut completions = self.completions();
         let mut taken = 0;
         let now = clock::now();
-        if link.look_at_path <= now {
+        if link.look_at_path <= now && link.engine.may_cut() {
             link.look_at_path = now + PATH_LASTS;
             if let Ok(emss) = tcp::emss(&link.stream) {
                 link.engine.follow_path(emss, self.background().mulpdu());
@@ -608,12 +612,17 @@ impl RcShared {
     /// Sees to it that the peer is told what was placed even if the program neither posts nor polls any more.
     #[inline]
     fn remember_owing(&self, link: &Link) {
-        if link.engine.owes_acknowledgement()
-            && !self.owing.load(Ordering::Relaxed)
-            && let Some(member) = self.member.get()
-        {
-            self.owing.store(true, Ordering::Relaxed);
-            self.recv_cq.add_owing(*member);
+        let Some(member) = self.member.get() else {
+            return;
+        };
+        if link.engine.is_awaited() {
+            if !self.owing.load(Ordering::Relaxed) {
+                self.owing.store(true, Ordering::Relaxed);
+                self.recv_cq.add_owing(*member);
+            }
+        } else if !self.owing_late.load(Ordering::Relaxed) && link.engine.owes_acknowledgement() {
+            self.owing_late.store(true, Ordering::Relaxed);
+            self.recv_cq.add_owing_late(*member);
         }
     }
 
@@ -625,7 +634,7 @@ impl RcShared {
                 if let Some(link) = &mut inner.link {
                     if link.engine.tell_placed(clock::now(), at_once) {
                         self.work(inner);
-                    } else if link.engine.owes_acknowledgement() {
+                    } else if link.engine.is_awaited() {
                         return false;
                     }
                 }
@@ -635,6 +644,18 @@ impl RcShared {
             |inner| self.work(inner),
         );
         settled.unwrap_or(false)
+    }
+
+    /// Tells the peer what was placed long ago, although it does not wait for that.
+    pub(crate) fn settle_late(&self) {
+        self.run(|inner| {
+            self.owing_late.store(false, Ordering::Relaxed);
+            if let Some(link) = &mut inner.link
+                && link.engine.tell_late()
+            {
+                self.work(inner);
+            }
+        });
     }
 
     fn receive_locked(&self, link: &mut Link) -> Got {

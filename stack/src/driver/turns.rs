@@ -37,8 +37,13 @@ impl<T> Turns<T> {
     }
 
     pub(super) fn next(&self) -> Option<T> {
+        self.next_if(|_| true)
+    }
+
+    /// Whoever has the next turn, if `its_time` has come.
+    pub(super) fn next_if(&self, its_time: impl FnOnce(&mut T) -> bool) -> Option<T> {
         let mut queue = self.queue.lock();
-        let next = queue.pop_front();
+        let next = queue.pop_front_if(its_time);
         self.any.store(!queue.is_empty(), Ordering::Release);
         next
     }

@@ -157,6 +157,8 @@ impl RcShared {
         }
         let placed_until = *parting.placed_until.get_or_insert(now + PLACED_FOR);
         if goes_on && !link.paused && link.engine.awaits_placement() && now < placed_until {
+            link.engine.ask_for_all();
+            self.transmit(link);
             return;
         }
         link.parting = None;
@@ -214,6 +216,7 @@ impl RcShared {
                 &self.kicked,
                 &self.refuses_immediates,
                 &self.owing,
+                &self.owing_late,
                 &self.over,
                 &self.failed,
             ] {

@@ -325,7 +325,7 @@ impl RcEngine {
             return;
         }
         let own_ends = self.stream.own_ends_mut();
-        let placed = (own_ends.owed() > 0).then(|| own_ends.placed(false));
+        let placed = (own_ends.owed() > 0).then(|| own_ends.placed(None, false));
         let farewell = own_ends
             .farewell()
             .filter(|_| says_so && self.config.paired);
@@ -503,6 +503,8 @@ impl RcEngine {
     }
 }
 
+#[cfg(test)]
+mod asking_tests;
 #[cfg(test)]
 mod memory_tests;
 #[cfg(test)]

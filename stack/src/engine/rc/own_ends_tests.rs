@@ -12,7 +12,7 @@ use super::*;
 use crate::{Completion, MpaConfig, NoReceive, RcOptions};
 
 /// Carries octets both ways until nothing is left.
-fn settle(a: &mut End, b: &mut End, piece: usize) {
+pub(super) fn settle(a: &mut End, b: &mut End, piece: usize) {
     while !(a.engine.poll_transmit(now()).is_empty() && b.engine.poll_transmit(now()).is_empty()) {
         a.carry_to(b, piece);
         b.carry_to(a, piece);
@@ -20,7 +20,7 @@ fn settle(a: &mut End, b: &mut End, piece: usize) {
 }
 
 /// Two ends of our own kind that have greeted each other.
-fn acquainted() -> (End, End) {
+pub(super) fn acquainted() -> (End, End) {
     let (mut client, mut server) = pair_of(4, &MpaConfig::default(), [RcOptions::default(); 2]);
     client.work(|_, _, _| ());
     settle(&mut client, &mut server, 100);
@@ -36,7 +36,7 @@ fn send(end: &mut End, wr_id: u64, length: u32) {
     end.post(wr_id, work, &sges, false);
 }
 
-fn write_to(target: &End) -> RcWork {
+pub(super) fn write_to(target: &End) -> RcWork {
     let region = target.memory.region();
     let keys = target.mrs.register(region, 0, Access::REMOTE_WRITE, PD);
     RcWork::Write {
@@ -46,7 +46,7 @@ fn write_to(target: &End) -> RcWork {
     }
 }
 
-fn ids(wcs: &[crate::Wc]) -> Vec<u64> {
+pub(super) fn ids(wcs: &[crate::Wc]) -> Vec<u64> {
     assert!(
         wcs.iter().all(|wc| wc.status == WcStatus::Success),
         "{wcs:?}"

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dgiwarp_rdmap::stream::{Capabilities, Peer};
+use dgiwarp_rdmap::stream::{Capabilities, Peer, Question};
 
 use super::{RcEngine, RcWork};
 use crate::{Completion, RcOptions};
@@ -15,8 +15,10 @@ const GREETING: Duration = Duration::from_secs(2);
 /// Messages, and octets of them, that are placed before their sender is told of it without having asked.
 const TELL_MESSAGES: u64 = 64;
 const TELL_OCTETS: usize = 256 << 10;
-/// How long what was placed may wait for something to go with, if the sender did not ask.
+/// How long what was placed may wait for something to go with, if the sender waits for it and did not ask.
 const PATIENCE: Duration = Duration::from_micros(20);
+/// Work requests in the send queue that the program waits for, at most: then the room is asked for.
+const UNASKED: usize = 32;
 
 /// What this end tells of itself, if it tells anything.
 pub(super) fn capabilities(options: RcOptions) -> Option<Capabilities> {
@@ -24,12 +26,14 @@ pub(super) fn capabilities(options: RcOptions) -> Option<Capabilities> {
         Completion::Placed => Capabilities::WANTS_ACKNOWLEDGEMENTS,
         Completion::Local => Capabilities::default(),
     };
-    let all = all.with(Capabilities::TAKES_IMMEDIATES);
+    let all = all
+        .with(Capabilities::TAKES_IMMEDIATES)
+        .with(Capabilities::ASKS);
     options.hello.then_some(all)
 }
 
 /// What is to be told of placement, beside what the stream knows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Placement {
     acquaintance: Acquaintance,
     /// Until when a Send with immediate waits for the peer to say who it is.
@@ -44,6 +48,29 @@ pub(super) struct Placement {
     since: Option<Instant>,
     /// The peer is to be told even if nothing else leaves.
     tell: bool,
+    /// Sends and Writes that left up to and with the last one whose completion the program wants.
+    wanted: u64,
+    /// From so many posted work requests on their room is wanted too.
+    crowd: usize,
+    /// All are wanted, for the connection is about to end.
+    all: bool,
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Self {
+            acquaintance: Acquaintance::Idle,
+            greeting: None,
+            no_greeting: false,
+            timed_out: false,
+            octets: 0,
+            since: None,
+            tell: false,
+            wanted: 0,
+            crowd: UNASKED,
+            all: false,
+        }
+    }
 }
 
 /// How long an unknown peer is waited for.
@@ -199,6 +226,12 @@ impl RcEngine {
         self.end.is_none() && self.stream.own_ends().owed() > 0
     }
 
+    /// Whether it waits for that.
+    #[inline]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.end.is_none() && self.stream.own_ends().is_awaited()
+    }
+
     /// Whoever looks after the connection has found nothing to receive, or will not look again soon (`at_once`). Returns whether the peer is to be
     /// told now what was placed: what the program posted in the meantime took nothing along.
     #[inline]
@@ -206,32 +239,66 @@ impl RcEngine {
         if !self.owes_acknowledgement() {
             return false;
         }
-        let waited = self
-            .placement
-            .since
-            .is_none_or(|since| since + PATIENCE <= now);
-        if at_once || waited || self.stream.own_ends().is_asked() {
+        let own_ends = self.stream.own_ends();
+        let waited = || {
+            let since = self.placement.since;
+            since.is_none_or(|since| since + PATIENCE <= now)
+        };
+        if own_ends.is_awaited() && (at_once || own_ends.is_asked() || waited()) {
             self.placement.tell = true;
         }
         self.placement.tell
     }
 
+    /// The same where the peer has not been told for long: it does not wait, but should not learn it from the connection's end. Returns whether there
+    /// is something to tell.
+    pub(crate) fn tell_late(&mut self) -> bool {
+        self.placement.tell |= self.owes_acknowledgement();
+        self.placement.tell
+    }
+
+    /// So many work requests fit the send queue: the room of those that the program does not wait for is needed, too.
+    pub(crate) fn limit_sends(&mut self, most: usize) {
+        self.placement.crowd = most.div_ceil(2).min(UNASKED);
+    }
+
+    /// Asks what the peer has placed, whether the program waits for that or not.
+    pub(crate) fn ask_for_all(&mut self) {
+        self.placement.all = true;
+    }
+
+    /// A Send or Write has left, the `messages`th, of which the program wants to know.
+    #[inline]
+    pub(super) fn note_wanted(&mut self, messages: u64) {
+        self.placement.wanted = messages;
+    }
+
     /// Whether something is to be told even if nothing else leaves.
+    #[inline]
     pub(super) fn has_to_tell(&self) -> bool {
         let own_ends = self.stream.own_ends();
-        own_ends.owes_hello(self.is_initiator) || (self.placement.tell && own_ends.owed() > 0)
+        own_ends.owes_hello(self.is_initiator)
+            || (self.placement.tell && own_ends.owed() > 0)
+            || self.asks_of_all()
     }
 
     /// Tells the peer what was placed: in front of what leaves next (`with_others`), so that completions come in the order of what
     /// happened, or alone where it must be. No message may have begun.
     #[inline]
     pub(super) fn acknowledge(&mut self, now: Instant, with_others: bool) {
-        if !(with_others || self.placement.tell) {
+        let question = if self.asks_of_next() {
+            Some(Question::Next)
+        } else if self.asks_of_all() {
+            Some(Question::All)
+        } else {
+            None
+        };
+        if !(with_others || self.placement.tell || question.is_some()) {
             return;
         }
-        let asks = self.asks_next();
-        if self.stream.own_ends().owed() > 0 || asks {
-            let ulpdu = self.stream.own_ends_mut().placed(asks);
+        if self.stream.own_ends().owed() > 0 || question.is_some() {
+            let waiting = !self.parked.is_empty();
+            let ulpdu = self.stream.own_ends_mut().placed(question, waiting);
             self.put(now, &ulpdu, &[]);
         }
         self.placement.tell = false;
@@ -239,18 +306,46 @@ impl RcEngine {
         self.placement.since = None;
     }
 
-    /// Whether to ask for an acknowledgement of the work request that leaves next.
-    fn asks_next(&self) -> bool {
+    /// Whether a question may be asked at all.
+    #[inline]
+    fn may_ask(&self) -> bool {
         let own_ends = self.stream.own_ends();
         matches!(own_ends.peer(), Peer::Own(_))
             && self.config.options.completion == Completion::Placed
-            && own_ends.should_ask()
+            && own_ends.may_ask()
+    }
+
+    /// Whether an acknowledgement of something that has left is wanted.
+    #[inline]
+    fn wants_more(&self) -> bool {
+        let own_ends = self.stream.own_ends();
+        let acknowledged = own_ends.acknowledged();
+        let any = self.placement.all || self.sends.len() >= self.placement.crowd;
+        acknowledged < self.placement.wanted || (any && acknowledged < own_ends.sent())
+    }
+
+    /// Whether to ask for an acknowledgement of the work request that leaves next.
+    fn asks_of_next(&self) -> bool {
+        self.may_ask()
             && self.may_begin()
             && self.sends.next().is_some_and(|(_, wqe)| {
-                matches!(
+                let is_message = matches!(
                     wqe.work,
                     RcWork::Send { .. } | RcWork::SendImmediate { .. } | RcWork::Write { .. }
-                )
+                );
+                let crowd = self.sends.len() >= self.placement.crowd;
+                is_message && (wqe.signaled || crowd || self.wants_more())
             })
+    }
+
+    /// Whether to ask for an acknowledgement of what has left, since nothing follows that could take the question along.
+    #[inline]
+    fn asks_of_all(&self) -> bool {
+        self.wants_more()
+            && self.may_ask()
+            && self.stream.own_ends().peer_asks()
+            && self.sends.next().is_none()
+            && self.mpa.may_send()
+            && !self.is_amid()
     }
 }

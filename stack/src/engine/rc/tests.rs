@@ -117,12 +117,32 @@ impl End {
     }
 
     pub(super) fn post(&mut self, wr_id: u64, work: RcWork, sges: &[crate::Sge], fence: bool) {
+        self.accept(wr_id, work, sges, [true, fence]);
+    }
+
+    pub(super) fn post_as(
+        &mut self,
+        wr_id: u64,
+        work: RcWork,
+        sges: &[crate::Sge],
+        signaled: bool,
+    ) {
+        self.accept(wr_id, work, sges, [signaled, false]);
+    }
+
+    fn accept(
+        &mut self,
+        wr_id: u64,
+        work: RcWork,
+        sges: &[crate::Sge],
+        [signaled, fence]: [bool; 2],
+    ) {
         self.engine.accept(RcSendWqe {
             wr_id,
             work,
             data: RcData::Sges(copy_sges(sges, 4).unwrap()),
             length: sges.iter().map(|sge| sge.length).sum(),
-            signaled: true,
+            signaled,
             solicited: wr_id == 9,
             fence,
         });

@@ -24,6 +24,9 @@ const OVERHEAD: usize = 256;
 /// Octets that a turn's FPDUs take at most: the window, and the FPDU that exceeds it.
 pub(crate) const ROOM: usize = WINDOW + (66 << 10);
 
+/// A message of so many octets is one segment on any path that is worth asking for.
+const UNCUT: u32 = 256;
+
 /// A Send or Write of which segments have left.
 #[derive(Debug)]
 pub(super) struct Sending {
@@ -87,6 +90,14 @@ impl RcEngine {
     pub(crate) fn follow_path(&mut self, emss: u16, chosen: Option<u16>) {
         self.mpa.set_emss(emss);
         self.mpa.choose_mulpdu(chosen);
+    }
+
+    /// Whether something waits that may be longer than a MULPDU.
+    pub(crate) fn may_cut(&self) -> bool {
+        let next = self.sends.next();
+        self.is_amid()
+            || self.stream.has_responses()
+            || next.is_some_and(|(_, wqe)| wqe.length > UNCUT)
     }
 
     /// Whether a work request or answer could become FPDUs, or be done, now.
@@ -276,6 +287,7 @@ impl RcEngine {
             return;
         };
         let (work, length, solicited) = (wqe.work, wqe.length, wqe.solicited);
+        let signaled = wqe.signaled;
         if let RcWork::Write {
             immediate: Some(immediate),
             ..
@@ -289,6 +301,9 @@ impl RcEngine {
             self.put(now, &ulpdu, &[]);
         }
         let messages = self.stream.own_ends().sent();
+        if signaled {
+            self.note_wanted(messages);
+        }
         self.sends.framed(number, self.made, messages);
     }
 

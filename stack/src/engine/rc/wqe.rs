@@ -300,6 +300,10 @@ impl SendQueue {
         self.entries.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Number of the first one.
     pub(super) const fn first(&self) -> u64 {
         self.first
