@@ -28,6 +28,7 @@ impl Peer {
 
     /// The socket address, if it has one.
     #[must_use]
+    #[inline]
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Ip(address) => Some(*address),

@@ -96,6 +96,7 @@ impl SendOptions {
 /// What `sendmsg(2)` returns: `WouldBlock` where the socket's buffer is full, `EMSGSIZE`, `EINVAL` or
 /// `EIO` where the path does not take the size or the segmentation. `EINVAL` also for more than
 /// [`MAX_PIECES`] pieces.
+#[inline(always)]
 pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> io::Result<usize> {
     let plain = options.from.is_none()
         && options.segment_size.is_none()
@@ -104,6 +105,15 @@ pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> i
     if let ([Piece::Bytes(bytes)], true) = (pieces, plain) {
         return send_plain(fd, bytes, options.to);
     }
+    send_message(fd, pieces, &options)
+}
+
+#[inline(never)]
+fn send_message(
+    fd: BorrowedFd<'_>,
+    pieces: &[Piece<'_>],
+    options: &SendOptions,
+) -> io::Result<usize> {
     if pieces.len() > MAX_PIECES {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
@@ -146,6 +156,7 @@ pub fn send(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], options: SendOptions) -> i
 
 /// One contiguous message without options: the call without a message header is a good tenth of a microsecond
 /// cheaper.
+#[inline]
 fn send_plain(fd: BorrowedFd<'_>, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
     let name = to.map(socket2::SockAddr::from);
     let (address, length) = name.as_ref().map_or((std::ptr::null(), 0), |name| {

@@ -436,7 +436,7 @@ impl UdpSocket {
     }
 
     /// Sends one datagram, or several of `segment_size` octets.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(
         &self,
         to: Option<SocketAddr>,
@@ -456,6 +456,7 @@ impl UdpSocket {
     }
 
     /// An IPv4 destination as a dual-stack socket wants it.
+    #[inline]
     fn in_family(&self, address: SocketAddr) -> SocketAddr {
         match address {
             SocketAddr::V4(v4) if self.ipv6 => {
@@ -465,6 +466,7 @@ impl UdpSocket {
         }
     }
 
+    #[inline]
     fn source_in_family(&self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(v4) if self.ipv6 => v4.to_ipv6_mapped().into(),

@@ -127,13 +127,12 @@ impl UdpSockets {
         let suits = |it: &Sibling| {
             it.peer == peer && from.is_none_or(|from| it.socket.connected_from() == Some(from))
         };
-        let place = self
-            .siblings
-            .iter()
-            .position(|it| it.as_ref().is_some_and(suits));
-        if let Some(sibling) = place.and_then(|place| self.siblings[place].as_mut()) {
-            sibling.last_used = now;
-            return (&sibling.socket, None);
+        let siblings = self.siblings.iter_mut().flatten();
+        for sibling in siblings {
+            if suits(sibling) {
+                sibling.last_used = now;
+                return (&sibling.socket, None);
+            }
         }
         (&self.main, peer.socket_addr())
     }

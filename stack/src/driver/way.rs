@@ -21,7 +21,7 @@ pub(super) struct Way<'a> {
 }
 
 impl Way<'_> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(
         &mut self,
         pieces: &[Piece<'_>],
