@@ -60,6 +60,20 @@ impl<W> Posting<W> {
         self.waiting.store(inbox.len(), Ordering::Release);
     }
 
+    /// Leaves work requests to the thread that is at work. Returns how many, and why no more.
+    #[cold]
+    fn leave_all<T>(
+        &self,
+        serialized: &Serialized<T>,
+        wqes: &mut dyn Iterator<Item = Result<W, PostError>>,
+        most: usize,
+        work: impl Fn(&mut T),
+    ) -> (usize, Result<(), PostError>) {
+        let taken = take(wqes, most, |wqe| self.leave(wqe));
+        serialized.ring(work);
+        taken
+    }
+
     /// A work request left the engine.
     #[inline]
     pub(crate) fn retire(&self) {
@@ -93,42 +107,27 @@ impl<W> Posting<W> {
     pub(crate) fn post<T>(
         &self,
         serialized: &Serialized<T>,
-        wqes: impl ExactSizeIterator<Item = Result<W, PostError>>,
+        mut wqes: impl ExactSizeIterator<Item = Result<W, PostError>>,
         least: usize,
         accept: impl Fn(&mut T, W),
         work: impl Fn(&mut T),
     ) -> (usize, Result<(), PostError>) {
         let wanted = wqes.len();
         let admitted = self.admit(wanted, least);
-        let mut wqes = wqes.take(admitted);
-        let mut accepted = 0;
-        let mut result = Ok(());
-        let mut take = |mut engine: Option<&mut T>| {
-            for wqe in wqes.by_ref() {
-                match (wqe, &mut engine) {
-                    (Ok(wqe), Some(engine)) => accept(engine, wqe),
-                    (Ok(wqe), None) => self.leave(wqe),
-                    (Err(error), _) => {
-                        result = Err(error);
-                        break;
-                    }
-                }
-                accepted += 1;
-            }
-        };
         let ran = serialized.try_run(
             |engine| {
                 // What others posted before goes first.
                 self.empty(|wqe| accept(engine, wqe));
-                take(Some(engine));
+                let taken = take(&mut wqes, admitted, |wqe| accept(engine, wqe));
                 work(engine);
+                taken
             },
             &work,
         );
-        if ran.is_none() {
-            take(None);
-            serialized.ring(&work);
-        }
+        let (accepted, mut result) = match ran {
+            Some(taken) => taken,
+            None => self.leave_all(serialized, &mut wqes, admitted, work),
+        };
         // Seldom: an atomic operation costs as much as a copy of the message.
         if accepted < admitted {
             self.outstanding
@@ -139,6 +138,23 @@ impl<W> Posting<W> {
         }
         (accepted, result)
     }
+}
+
+/// Hands over `most` work requests, until one could not be made. Returns how many, and why no more.
+#[inline]
+fn take<W, I: Iterator<Item = Result<W, PostError>> + ?Sized>(
+    wqes: &mut I,
+    most: usize,
+    mut accept: impl FnMut(W),
+) -> (usize, Result<(), PostError>) {
+    for taken in 0..most {
+        match wqes.next() {
+            Some(Ok(wqe)) => accept(wqe),
+            Some(Err(error)) => return (taken, Err(error)),
+            None => return (taken, Ok(())),
+        }
+    }
+    (most, Ok(()))
 }
 
 /// Sends completions to the queues of a QP.
