@@ -312,7 +312,6 @@ impl UcQp {
             signaled: wr.signaled,
             solicited: wr.solicited,
             unrecorded,
-            template: None,
         })
     }
 

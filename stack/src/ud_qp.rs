@@ -284,7 +284,6 @@ impl UdQp {
             signaled: wr.signaled,
             solicited: wr.solicited,
             unrecorded: false,
-            template: None,
         })
     }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`mr`]: the table of registered regions, found by STag;
 //! - [`cq`]: the ring of completions;
+//! - [`line`]: a queue that is mostly empty or has one element;
 //! - [`pairing`]: what QPs say of themselves that are connected by exchanged numbers;
 //! - [`queue`]: work queue elements and the receive queue;
 //! - [`rc`]: a connected QP;
@@ -10,6 +11,7 @@
 //! - [`ud`]: a datagram QP.
 
 pub(crate) mod cq;
+pub(crate) mod line;
 pub(crate) mod mr;
 pub(crate) mod pairing;
 pub(crate) mod queue;

@@ -19,7 +19,7 @@ use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_memory::{Access, Region, RegionSlice};
 use dgiwarp_rdmap::datagram::{DropReason, Origin};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rand_chacha::ChaCha20Rng;
 use rustc_hash::FxHashMap;
 
@@ -154,6 +154,7 @@ impl Registration {
     }
 
     /// Offset of `length` octets at `addr`, if they are all inside.
+    #[inline]
     fn offset(&self, addr: u64, length: u32) -> Option<usize> {
         let offset = usize::try_from(addr.checked_sub(self.iova)?).ok()?;
         let end = offset.checked_add(usize::try_from(length).ok()?)?;
@@ -414,12 +415,43 @@ impl MrTable {
     /// The region of a scatter/gather element.
     #[inline]
     pub(crate) fn local(&self, pd: PdId, sge: Sge, write: bool) -> Result<Use, LocalProtection> {
-        let found = self.local.read().get(&sge.lkey).cloned();
-        let registration = found.ok_or(LocalProtection)?;
+        self.view_local().find(pd, sge, write).cloned()
+    }
+
+    /// Looks at regions by their local keys.
+    #[inline]
+    pub(crate) fn view_local(&self) -> LocalView<'_> {
+        LocalView(self.local.read())
+    }
+}
+
+/// A look into the table of local keys, while which nothing in it is deregistered: for as long as it takes to copy a message. Whoever has it
+/// neither allocates, frees nor waits, as with a [`Use`], and takes no other.
+#[derive(Debug)]
+pub(crate) struct LocalView<'a>(RwLockReadGuard<'a, FxHashMap<u32, Use>>);
+
+impl LocalView<'_> {
+    /// The region of a scatter/gather element.
+    #[inline]
+    pub(crate) fn find(&self, pd: PdId, sge: Sge, write: bool) -> Result<&Use, LocalProtection> {
+        let registration = self.0.get(&sge.lkey).ok_or(LocalProtection)?;
         let allowed = registration.pd == pd
             && (!write || registration.access.contains(Access::LOCAL_WRITE))
             && registration.offset(sge.addr, sge.length).is_some();
         allowed.then_some(registration).ok_or(LocalProtection)
+    }
+
+    /// The octets of a scatter/gather element.
+    #[inline]
+    pub(crate) fn slice(
+        &self,
+        pd: PdId,
+        sge: Sge,
+        write: bool,
+    ) -> Result<RegionSlice<'_>, LocalProtection> {
+        let registration = self.find(pd, sge, write)?;
+        let slice = registration.slice(sge.addr, sge.length);
+        slice.ok_or(LocalProtection)
     }
 }
 

@@ -1,19 +1,29 @@
 //! Scatter/gather lists: the registered memory of one message, whatever carries it.
 
+use std::ops::Deref;
+
 use arrayvec::ArrayVec;
 use dgiwarp_codec::Payload;
 use dgiwarp_memory::RegionSlice;
 use dgiwarp_rdmap::datagram::PlaceFailed;
 
-use super::mr::{LocalProtection, MrTable, PdId, Use};
+use super::mr::{LocalProtection, LocalView, MrTable, PdId, Registration, Use};
 use super::queue::SgeList;
 use crate::{MAX_SGE, Sge};
 
-/// The registered memory of a message, held while segments of it are built and sent. It is large: filled where it
-/// stands, and not moved.
-#[derive(Debug, Default)]
-pub(super) struct Gathered {
-    parts: ArrayVec<(Use, u64, u32), MAX_SGE>,
+/// The registered memory of a message, held while segments of it are built and sent: by uses of the regions, which may last for a system
+/// call, or by a view of their table, which costs less. It is large: filled where it stands, and not moved.
+#[derive(Debug)]
+pub(super) struct Gathered<R = Use> {
+    parts: ArrayVec<(R, u64, u32), MAX_SGE>,
+}
+
+impl<R> Default for Gathered<R> {
+    fn default() -> Self {
+        Self {
+            parts: ArrayVec::new(),
+        }
+    }
 }
 
 impl Gathered {
@@ -25,9 +35,32 @@ impl Gathered {
         pd: PdId,
         sges: &SgeList,
     ) -> Result<(), LocalProtection> {
+        self.hold_with(sges, |sge| mrs.local(pd, sge, false))
+    }
+}
+
+impl<'a> Gathered<&'a Registration> {
+    /// Shows the memory of these elements, too.
+    #[inline]
+    pub(super) fn view(
+        &mut self,
+        view: &'a LocalView<'_>,
+        pd: PdId,
+        sges: &SgeList,
+    ) -> Result<(), LocalProtection> {
+        self.hold_with(sges, |sge| Ok(&**view.find(pd, sge, false)?))
+    }
+}
+
+impl<R: Deref<Target = Registration>> Gathered<R> {
+    #[inline]
+    fn hold_with(
+        &mut self,
+        sges: &SgeList,
+        find: impl Fn(Sge) -> Result<R, LocalProtection>,
+    ) -> Result<(), LocalProtection> {
         for sge in sges.iter().filter(|sge| sge.length > 0) {
-            let registration = mrs.local(pd, *sge, false)?;
-            self.parts.push((registration, sge.addr, sge.length));
+            self.parts.push((find(*sge)?, sge.addr, sge.length));
         }
         Ok(())
     }
@@ -74,13 +107,13 @@ impl Gathered {
 
 /// Some octets of a message, for a lower layer that copies and checksums them.
 #[derive(Debug)]
-pub(super) struct Part<'a> {
-    pub(super) of: &'a Gathered,
+pub(super) struct Part<'a, R = Use> {
+    pub(super) of: &'a Gathered<R>,
     pub(super) offset: u32,
     pub(super) length: u32,
 }
 
-impl Payload for Part<'_> {
+impl<R: Deref<Target = Registration>> Payload for Part<'_, R> {
     fn len(&self) -> usize {
         self.length as usize
     }
@@ -105,7 +138,7 @@ impl Payload for Part<'_> {
     }
 }
 
-impl Part<'_> {
+impl<R: Deref<Target = Registration>> Part<'_, R> {
     /// A range of the part as one of the message.
     fn range(&self, offset: usize, length: usize) -> (u32, u32) {
         let inside = offset
@@ -115,6 +148,25 @@ impl Part<'_> {
         let narrow = |n| u32::try_from(n).expect("no more than the part's length");
         (self.offset + narrow(offset), narrow(length))
     }
+}
+
+/// Copies a whole message into `dst`, which has its length.
+#[inline]
+pub(super) fn gather(
+    mrs: &MrTable,
+    pd: PdId,
+    sges: &SgeList,
+    dst: &mut [u8],
+) -> Result<(), LocalProtection> {
+    let view = mrs.view_local();
+    let mut rest = dst;
+    for sge in sges.iter().filter(|sge| sge.length > 0) {
+        let slice = view.slice(pd, *sge, false)?;
+        let (now, later) = rest.split_at_mut(slice.len());
+        slice.copy_to(now);
+        rest = later;
+    }
+    Ok(())
 }
 
 /// Places octets at `offset` of the buffers of a receive, a Read or an atomic operation.
@@ -127,6 +179,7 @@ pub(super) fn scatter(
 ) -> Result<(), PlaceFailed> {
     let mut skip = offset;
     let mut rest = octets;
+    let view = mrs.view_local();
     for sge in sges {
         if rest.is_empty() {
             return Ok(());
@@ -142,11 +195,8 @@ pub(super) fn scatter(
             length: u32::try_from(now.len()).map_err(|_| PlaceFailed)?,
             lkey: sge.lkey,
         };
-        let registration = mrs.local(pd, part, true).map_err(|_| PlaceFailed)?;
-        registration
-            .slice(part.addr, part.length)
-            .ok_or(PlaceFailed)?
-            .place(now);
+        let slice = view.slice(pd, part, true).map_err(|_| PlaceFailed)?;
+        slice.place(now);
         skip = 0;
         rest = later;
     }

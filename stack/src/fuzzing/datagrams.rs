@@ -263,7 +263,6 @@ impl Scene {
             signaled: u.ratio(7u8, 8u8)?,
             solicited: u.arbitrary()?,
             unrecorded: connected && u.arbitrary()?,
-            template: None,
         };
         self.accept(who, wqe, about, from_index);
         Ok(())

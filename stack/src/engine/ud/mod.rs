@@ -8,6 +8,7 @@
 mod epochs;
 mod errors;
 mod grh;
+mod numbering;
 mod pace;
 mod reads;
 mod receive;

@@ -1,26 +1,27 @@
 //! The sending half: work requests become trains of datagrams.
 
-use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_codec::{Payload, crc};
-use dgiwarp_ddp::{Msn, STag, Segment, Segmenter, TaggedOffset};
+use dgiwarp_ddp::{Segment, Segmenter};
 use dgiwarp_llp_udp::{MAX_TRAIN_OCTETS, Peer, Train, digest};
 use dgiwarp_memory::RegionSlice;
 use dgiwarp_memory::socket::{MAX_PIECES, Piece};
-use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Prefix, Template};
-use dgiwarp_rdmap::datagram::{Cookie, Numbers};
-use dgiwarp_rdmap::wire::{Extension, Flags};
+use dgiwarp_rdmap::datagram::Numbers;
+use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Prefix};
 
 use super::epochs::Epochs;
+use super::numbering::Numbering;
 use super::pace::Pace;
 use crate::engine::cq::CompletionSink;
-use crate::engine::mr::{LocalProtection, MrTable, PdId};
+use crate::engine::line::Line;
+use crate::engine::mr::{LocalProtection, MrTable, PdId, Registration};
 use crate::engine::queue::SgeList;
-use crate::engine::sges::Gathered;
+use crate::engine::sges::{Gathered, gather};
 use crate::{AddressHandle, MAX_SGE, Operation, QpCounters, Wc, WcOpcode, WcStatus};
 
 /// Segments with at least this much payload leave from where they lie; smaller ones are copied, because
@@ -47,8 +48,14 @@ pub(crate) struct SendWqe {
     pub(crate) solicited: bool,
     /// A Write-Record that makes no record: a UC Write.
     pub(crate) unrecorded: bool,
+}
+
+/// One that stands in line.
+#[derive(Debug)]
+struct Posted {
+    wqe: SendWqe,
     /// Made when the first train is built, so that numbers follow the order of sending.
-    pub(crate) template: Option<Prefix>,
+    prefix: Option<Prefix>,
 }
 
 /// What became of a train.
@@ -122,16 +129,15 @@ pub(super) struct Context<'a> {
 /// Posted sends, and how far the first one is.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    posted: VecDeque<SendWqe>,
+    posted: Line<Posted>,
     /// Segments of the first message that are still to be sent.
     first: Option<Segmenter>,
-    epochs: Epochs,
-    numbers: Numbers<Peer>,
-    msn: Msn,
+    numbering: Numbering,
     pub(super) pace: Pace,
 }
 
 /// What a train holds: how many messages end in it, and how far the next one is.
+#[derive(Default)]
 struct Loaded {
     train: Train,
     finished: usize,
@@ -142,17 +148,15 @@ struct Loaded {
 impl SendQueue {
     pub(super) fn new(epochs: Epochs, numbers: Numbers<Peer>, msn: u32) -> Self {
         Self {
-            posted: VecDeque::new(),
+            posted: Line::new(),
             first: None,
-            epochs,
-            numbers,
-            msn: Msn::new(msn),
+            numbering: Numbering::new(epochs, numbers, msn),
             pace: Pace::new(0),
         }
     }
 
     pub(super) fn push(&mut self, wqe: SendWqe) {
-        self.posted.push_back(wqe);
+        self.posted.push(Posted { wqe, prefix: None });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -168,7 +172,7 @@ impl SendQueue {
         counters: &mut QpCounters,
     ) -> Transmitted {
         for _ in 0..budget {
-            let Some(head) = self.posted.front() else {
+            let Some(Posted { wqe: head, .. }) = self.posted.first() else {
                 return Transmitted::All;
             };
             if let Some(ready) = self.pace.ready_at(context.now) {
@@ -217,124 +221,105 @@ impl SendQueue {
         sink: &mut impl TransmitSink,
     ) -> Result<(Loaded, SendOutcome), LocalProtection> {
         let mut staging = sink.staging();
-        staging.resize(STAGING, 0);
-        let loaded = self.load(context, limit, &mut staging);
+        if staging.len() != STAGING {
+            staging.resize(STAGING, 0);
+        }
+        let alone = self.load_alone(context, limit, &mut staging);
+        let loaded = alone.unwrap_or_else(|| self.load(context, limit, &mut staging));
         let outcome = loaded.map(|loaded| {
-            let head = &self.posted[0];
-            let octets = &staging[..loaded.train.octets()];
-            let outcome = sink.send(head.peer, &head.ah, &[Piece::Bytes(octets)], &loaded.train);
+            let outcome =
+                self.posted
+                    .first()
+                    .map_or(SendOutcome::Sent, |Posted { wqe, .. }| {
+                        let octets = &staging[..loaded.train.octets()];
+                        sink.send(wqe.peer, &wqe.ah, &[Piece::Bytes(octets)], &loaded.train)
+                    });
             (loaded, outcome)
         });
         sink.give_back(staging);
         outcome
     }
 
+    /// Loads the message that nothing follows, if one segment takes it: so most go, and need no train's bookkeeping.
+    #[inline]
+    fn load_alone(
+        &mut self,
+        context: Context<'_>,
+        limit: u16,
+        staging: &mut [u8],
+    ) -> Option<Result<Loaded, LocalProtection>> {
+        if self.first.is_some() {
+            return None;
+        }
+        let Posted { wqe, prefix } = self.posted.sole_mut()?;
+        let prefix = self.numbering.prefix(prefix, wqe, limit);
+        let segment = Segmenter::new(wqe.length).peek(room(prefix, limit))?;
+        if !segment.last {
+            return None;
+        }
+        let mut loaded = Loaded {
+            finished: 1,
+            ..Loaded::default()
+        };
+        let copied = stage(
+            prefix,
+            segment,
+            loaded.make_room(prefix, segment, staging),
+            |dst| gather(context.mrs, context.pd, &wqe.sges, dst),
+        );
+        Some(copied.map(|()| loaded))
+    }
+
+    /// Loads segments of the first message, and of following ones.
+    #[inline(never)]
     fn load(
         &mut self,
         context: Context<'_>,
         limit: u16,
         staging: &mut [u8],
     ) -> Result<Loaded, LocalProtection> {
-        let mut train = Train::new();
-        let mut payload = 0;
-        let mut finished = 0;
-        loop {
-            let next = if finished == 0 {
-                self.first.clone()
-            } else {
-                None
-            };
-            let Some((template, limit_payload)) = self.prepare(finished, limit, &train) else {
-                return Ok(Loaded {
-                    train,
-                    finished,
-                    next: None,
-                    payload,
-                });
-            };
-            let wqe = &self.posted[finished];
-            let mut segmenter = next.unwrap_or_else(|| Segmenter::new(wqe.length));
-            let header = template.length();
+        let mut loaded = Loaded::default();
+        let mut begun = self.first.clone();
+        let mut peer = None;
+        for Posted { wqe, prefix } in self.posted.iter_mut() {
+            // Decided before the message gets its number: it stands in line until then.
+            let numbered = prefix.is_some();
+            if peer.is_some_and(|peer| !loaded.is_followed_by(wqe, numbered, peer, limit)) {
+                break;
+            }
+            let prefix = self.numbering.prefix(prefix, wqe, limit);
+            let view = context.mrs.view_local();
             let mut source = Gathered::default();
-            match source.hold(context.mrs, context.pd, &wqe.sges) {
+            match source.view(&view, context.pd, &wqe.sges) {
                 Ok(()) => {}
                 // The error belongs to this message alone; those before it go out first.
-                Err(LocalProtection) if finished > 0 => {
-                    return Ok(Loaded {
-                        train,
-                        finished,
-                        next: None,
-                        payload,
-                    });
-                }
+                Err(LocalProtection) if loaded.finished > 0 => break,
                 Err(error) => return Err(error),
-            };
-            while let Some(segment) = segmenter.peek(limit_payload) {
-                let length = header + segment.length as usize + digest::LEN;
-                if !train.accepts(length) {
-                    return Ok(Loaded {
-                        train,
-                        finished,
-                        next: Some(segmenter),
-                        payload,
-                    });
-                }
-                let start = train.octets();
-                let datagram = &mut staging[start..start + length];
-                stage(&template, segment, &source, datagram);
-                train.add(length);
-                payload += u64::from(segment.length);
-                segmenter.advance(segment);
             }
-            finished += 1;
+            let mut segmenter = begun.take().unwrap_or_else(|| Segmenter::new(wqe.length));
+            loaded.add(prefix, &source, &mut segmenter, limit, staging);
+            if !segmenter.is_done() {
+                loaded.next = Some(segmenter);
+                break;
+            }
+            loaded.finished += 1;
+            peer = Some(wqe.peer);
         }
+        Ok(loaded)
     }
 
-    /// The headers of the message at `index` and the payload of its segments, if it may join the train.
-    fn prepare(&mut self, index: usize, limit: u16, train: &Train) -> Option<(Prefix, u32)> {
-        if let Some(wqe) = self.posted.get(index)
-            && index > 0
-        {
-            // Decided before the message gets its number: it stands in line until then.
-            let whole = MAX_HEADER + wqe.length as usize + digest::LEN;
-            let follows = wqe.peer == self.posted[0].peer
-                && wqe.length < GATHER_FROM
-                && (whole <= usize::from(limit) || wqe.template.is_some())
-                && !train.is_empty();
-            if !follows {
-                return None;
-            }
-        }
-        let wqe = self.posted.get_mut(index)?;
-        let template = match wqe.template {
-            Some(template) if fits(&template, wqe.length, limit) => template,
-            Some(_) | None => {
-                let template =
-                    make_template(wqe, limit, self.epochs, &mut self.numbers, &mut self.msn);
-                let template = Prefix::new(template, cookie_of(wqe));
-                wqe.template = Some(template);
-                template
-            }
-        };
-        let headers = template.length() + digest::LEN;
-        Some((
-            template,
-            u32::from(limit).saturating_sub(u32::try_from(headers).ok()?),
-        ))
-    }
-
-    /// Sends segments of the first message from where their octets lie.
+    /// Sends segments of the first message from where their octets lie. Apart, because what it needs of the stack would be cleared for short
+    /// messages too.
+    #[inline(never)]
     fn send_gathered(
         &mut self,
         context: Context<'_>,
         limit: u16,
         sink: &mut impl TransmitSink,
     ) -> Result<(Loaded, SendOutcome), LocalProtection> {
-        let empty = Train::new();
-        let (template, limit_payload) = self
-            .prepare(0, limit, &empty)
-            .expect("the first message is there");
-        let wqe = &self.posted[0];
+        let Posted { wqe, prefix } = self.posted.first_mut().expect("the caller looked at it");
+        let template = self.numbering.prefix(prefix, wqe, limit);
+        let limit_payload = room(template, limit);
         let mut segmenter = self
             .first
             .clone()
@@ -396,7 +381,7 @@ impl SendQueue {
         completions: &mut impl CompletionSink,
     ) {
         self.first = None;
-        let Some(wqe) = self.posted.pop_front() else {
+        let Some(Posted { wqe, .. }) = self.posted.first() else {
             return;
         };
         // First, so that who sees the completion finds the place free.
@@ -414,6 +399,7 @@ impl SendQueue {
                 ..Wc::new(wqe.wr_id, opcode, qpn)
             });
         }
+        self.posted.remove_first();
     }
 
     pub(super) fn flush(&mut self, qpn: u32, completions: &mut impl CompletionSink) {
@@ -423,7 +409,72 @@ impl SendQueue {
     }
 }
 
+impl Loaded {
+    /// Adds segments of a message to the train, as long as they fit.
+    #[inline]
+    fn add<R: Deref<Target = Registration>>(
+        &mut self,
+        prefix: &Prefix,
+        source: &Gathered<R>,
+        segmenter: &mut Segmenter,
+        limit: u16,
+        staging: &mut [u8],
+    ) {
+        let room = room(prefix, limit);
+        while let Some(segment) = segmenter.peek(room) {
+            if !self.train.accepts(length(prefix, segment)) {
+                return;
+            }
+            let datagram = self.make_room(prefix, segment, staging);
+            let staged = stage(prefix, segment, datagram, |dst| {
+                source.copy(segment.offset, dst);
+                Ok::<_, Infallible>(())
+            });
+            let Ok(()) = staged;
+            segmenter.advance(segment);
+        }
+    }
+
+    /// The place of a segment that joins the train.
+    #[inline]
+    fn make_room<'a>(
+        &mut self,
+        prefix: &Prefix,
+        segment: Segment,
+        staging: &'a mut [u8],
+    ) -> &'a mut [u8] {
+        let length = length(prefix, segment);
+        let start = self.train.octets();
+        self.train.add(length);
+        self.payload += u64::from(segment.length);
+        &mut staging[start..start + length]
+    }
+
+    /// Whether a message may join the train, which goes to `peer`.
+    fn is_followed_by(&self, wqe: &SendWqe, numbered: bool, peer: Peer, limit: u16) -> bool {
+        let whole = MAX_HEADER + wqe.length as usize + digest::LEN;
+        wqe.peer == peer
+            && wqe.length < GATHER_FROM
+            && (whole <= usize::from(limit) || numbered)
+            && !self.train.is_empty()
+    }
+}
+
+/// Octets of a segment's datagram.
+#[inline]
+fn length(prefix: &Prefix, segment: Segment) -> usize {
+    prefix.length() + segment.length as usize + digest::LEN
+}
+
+/// Octets of payload beside what stands before and behind it.
+#[inline]
+fn room(prefix: &Prefix, limit: u16) -> u32 {
+    let around = u32::try_from(prefix.length() + digest::LEN).unwrap_or(u32::MAX);
+    u32::from(limit).saturating_sub(around)
+}
+
 /// Whether a work request may be posted at all.
+#[inline]
 pub(crate) fn check_length(operation: Operation, length: u32) -> bool {
     match operation {
         Operation::Send { .. } => length <= MAX_SEND,
@@ -433,82 +484,18 @@ pub(crate) fn check_length(operation: Operation, length: u32) -> bool {
     }
 }
 
-/// Whether a message can still go as it was meant to: the path may take less than it did, and a plain Send has one
-/// segment.
-fn fits(template: &Prefix, length: u32, limit: u16) -> bool {
-    match template.template() {
-        Template::Send { .. } => {
-            template.length() + length as usize + digest::LEN <= usize::from(limit)
-        }
-        Template::SegmentedSend { .. } | Template::WriteRecord { .. } => true,
-    }
-}
-
-/// The cookie that each segment of a message carries: only memory may ask for it.
-fn cookie_of(wqe: &SendWqe) -> Option<Cookie> {
-    match wqe.operation {
-        Operation::WriteRecord { .. } if is_on(Bug::CookieNotSent) => None,
-        Operation::WriteRecord { .. } => wqe.ah.cookie(),
-        Operation::Send { .. } | Operation::Read { .. } => None,
-    }
-}
-
-fn make_template(
-    wqe: &SendWqe,
-    limit: u16,
-    epochs: Epochs,
-    numbers: &mut Numbers<Peer>,
-    msn: &mut Msn,
-) -> Template {
-    let flags = |immediate: Option<u32>| {
-        Flags::empty()
-            .with(Flags::IMMEDIATE, immediate.is_some())
-            .with(Flags::SOLICITED, wqe.solicited)
-            .with(Flags::WRITE, wqe.unrecorded)
-    };
-    let mut extension = |immediate: Option<u32>| Extension {
-        flags: flags(immediate),
-        epoch: epochs.of(&wqe.ah, wqe.peer),
-        number: numbers.take(wqe.peer),
-        length: wqe.length,
-        offset: 0,
-        immediate: immediate.unwrap_or(0),
-    };
-    match wqe.operation {
-        Operation::Send { immediate } => {
-            let plain = Template::Send {
-                qkey: wqe.qkey,
-                msn: *msn,
-                solicited: wqe.solicited,
-            };
-            if immediate.is_none() && fits(&Prefix::new(plain, None), wqe.length, limit) {
-                *msn = msn.next();
-                return plain;
-            }
-            Template::SegmentedSend {
-                qkey: wqe.qkey,
-                extension: extension(immediate),
-            }
-        }
-        Operation::WriteRecord {
-            rkey,
-            remote_addr,
-            immediate,
-        } => Template::WriteRecord {
-            stag: STag::new(rkey),
-            base: TaggedOffset::new(remote_addr),
-            extension: extension(immediate),
-        },
-        Operation::Read { .. } => unreachable!("the engine gives Reads to the requester"),
-    }
-}
-
-/// Writes one datagram: header, payload, CRC. Each octet of payload is loaded once; the CRC is that of the copy.
+/// Writes one datagram: header, payload, CRC. Each octet of payload is loaded once, by `copy`; the CRC is that of the copy.
 #[inline]
-fn stage(template: &Prefix, segment: Segment, source: &Gathered, datagram: &mut [u8]) {
-    let header = template.emit(segment, datagram);
+fn stage<E>(
+    prefix: &Prefix,
+    segment: Segment,
+    datagram: &mut [u8],
+    copy: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let header = prefix.emit(segment, datagram);
     let end = datagram.len() - digest::LEN;
-    source.copy(segment.offset, &mut datagram[header..end]);
+    copy(&mut datagram[header..end])?;
     let crc = crc::crc32c(&datagram[..end]);
     datagram[end..].copy_from_slice(&crc::to_wire(crc));
+    Ok(())
 }

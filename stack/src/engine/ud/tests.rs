@@ -208,7 +208,6 @@ impl End {
             signaled: true,
             solicited: false,
             unrecorded: false,
-            template: None,
         });
     }
 

@@ -268,7 +268,6 @@ impl Host {
             signaled: message.signaled,
             solicited: message.solicited,
             unrecorded: false,
-            template: None,
         });
         self.transmit(now, position, network);
     }
