@@ -9,6 +9,10 @@ use dgiwarp_codec::seeded;
 
 use crate::{Completion, Fault, MpaConfig, MpaRevision, NoReceive, RcOptions, RtrSet};
 
+/// Most connected sockets that a datagram queue pair makes for its peers: more slow down everybody, because the kernel tries all sockets of a port for
+/// each datagram that arrives.
+pub const MAX_PEER_SOCKETS: usize = 4;
+
 /// A setting that can be given in the environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Knob {
@@ -39,6 +43,15 @@ pub const KNOBS: &[Knob] = &[
             Some(())
         },
         show: |config| config.receive_buffer.to_string(),
+    },
+    Knob {
+        name: "DGIWARP_PEER_SOCKETS",
+        help: "connected sockets that a datagram queue pair makes for its busiest peers, 0 to 4",
+        set: |config, text| {
+            config.peer_sockets = number(text, 0, MAX_PEER_SOCKETS)?;
+            Some(())
+        },
+        show: |config| config.peer_sockets.to_string(),
     },
     Knob {
         name: "DGIWARP_MTU",
@@ -305,6 +318,9 @@ pub struct Config {
     /// Receive buffer asked of the kernel for each socket, in octets; the kernel may grant less. 0
     /// leaves the system's default. Default 4 MiB.
     pub receive_buffer: usize,
+    /// Connected sockets that a datagram queue pair makes for its busiest peers, 0 to [`MAX_PEER_SOCKETS`]: they cost the kernel a fifth less for each
+    /// datagram, and a descriptor each. Default 4.
+    pub peer_sockets: usize,
     /// Largest MTU assumed of any path, in octets; 0 takes the routes' own. Default 0.
     pub max_mtu: u32,
     /// Longest ULPDU that connected queue pairs send, in octets, 128 to 64,768; 0 follows the path, so that an FPDU fits a segment of TCP's
@@ -355,6 +371,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             receive_buffer: 4 << 20,
+            peer_sockets: MAX_PEER_SOCKETS,
             max_mtu: 0,
             mulpdu: 0,
             group_port: 18_514,

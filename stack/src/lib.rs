@@ -80,7 +80,7 @@ mod wr;
 pub use ah::AddressHandle;
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncCq;
-pub use config::{Config, KNOBS, Knob};
+pub use config::{Config, KNOBS, Knob, MAX_PEER_SOCKETS};
 pub use connections::{
     ChannelListener, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink,
     PortOptions,

@@ -717,5 +717,7 @@ impl Counts for UdShared {
 
 /// Opens the sockets of a QP.
 pub(crate) fn bind(address: SocketAddr, config: &Config) -> Result<UdpSockets, Error> {
-    UdpSockets::bind(address, config.receive_buffer)
+    let mut sockets = UdpSockets::bind(address, config.receive_buffer)?;
+    sockets.limit_places(config.peer_sockets);
+    Ok(sockets)
 }

@@ -11,10 +11,8 @@ use dgiwarp_llp_udp::Peer;
 
 use super::groups::{HostAddresses, Members};
 use super::udp_socket::UdpSocket;
-use crate::Error;
+use crate::{Error, MAX_PEER_SOCKETS};
 
-/// Connected sockets of one QP.
-const MAX_SIBLINGS: usize = 4;
 /// Peers that are watched for becoming busy.
 const CANDIDATES: usize = 8;
 /// Datagrams or trains from or to one peer, more than others interrupt, that make it busy.
@@ -43,7 +41,9 @@ struct Sibling {
 #[derive(Debug)]
 pub(crate) struct UdpSockets {
     main: UdpSocket,
-    siblings: [Option<Sibling>; MAX_SIBLINGS],
+    siblings: [Option<Sibling>; MAX_PEER_SOCKETS],
+    /// How many of them busy peers may have.
+    places: usize,
     /// No peer's any more: what was under way to it may still arrive there.
     retired: Option<(UdpSocket, Instant)>,
     candidates: [Option<(Peer, u32)>; CANDIDATES],
@@ -69,7 +69,8 @@ impl UdpSockets {
     pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> Result<Self, Error> {
         Ok(Self {
             main: UdpSocket::bind(address, receive_buffer)?,
-            siblings: [const { None }; MAX_SIBLINGS],
+            siblings: [const { None }; MAX_PEER_SOCKETS],
+            places: MAX_PEER_SOCKETS,
             retired: None,
             candidates: [None; CANDIDATES],
             hand: 0,
@@ -78,6 +79,12 @@ impl UdpSockets {
             hosts: HostAddresses::default(),
             members: Members::default(),
         })
+    }
+
+    /// Busy peers get at most so many sockets.
+    pub(crate) fn limit_places(&mut self, places: usize) {
+        self.places = places;
+        self.stays |= places == 0;
     }
 
     /// Whether what arrived through the socket at `index` for the address `to` was sent to a group.
@@ -139,10 +146,10 @@ impl UdpSockets {
 
     /// Closes all sockets that peers have for themselves.
     pub(crate) fn forget_peers(&mut self) {
-        self.siblings = [const { None }; MAX_SIBLINGS];
+        self.siblings = [const { None }; MAX_PEER_SOCKETS];
         self.retired = None;
         self.candidates = [None; CANDIDATES];
-        self.stays = false;
+        self.stays = self.places == 0;
     }
 
     /// No peer gets a socket from now on but by [`connect`](Self::connect).
@@ -171,7 +178,8 @@ impl UdpSockets {
             .retired
             .as_ref()
             .is_none_or(|(_, at)| since(*at) >= RETIRED_FOR);
-        let place = self.siblings.iter().position(|it| {
+        let mut places = self.siblings.iter().take(self.places);
+        let place = places.position(|it| {
             it.as_ref()
                 .is_none_or(|it| settled && since(it.last_used) >= IDLE_AFTER)
         });
@@ -342,7 +350,7 @@ mod tests {
         let port = sockets.main().local_addr().unwrap().port();
         let local = IpAddr::from([127, 0, 0, 1]);
         let mut buffer = ReceiveBuffer::new();
-        let peers: Vec<_> = (1..=MAX_SIBLINGS)
+        let peers: Vec<_> = (1..=MAX_PEER_SOCKETS)
             .map(|index| {
                 let index = u8::try_from(index).unwrap();
                 let socket = StdSocket::bind("127.0.0.1:0").unwrap();

@@ -1,6 +1,7 @@
 //! The process that runs the groups of one place, started there by the suite: it takes a [`Task`] on standard
 //! input and answers with one line for each group.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -76,6 +77,9 @@ enum State {
     Missing,
 }
 
+/// Many peers, for each transport of a group.
+type Stages = HashMap<Transport, Stage>;
+
 /// What the process needs beside the session.
 struct Part {
     allowed: Vec<usize>,
@@ -128,7 +132,7 @@ impl Part {
     /// A B A B: each round gives every member its turn.
     fn group(&self, session: &mut Session, group: &Group) -> Result<Recorded> {
         session.close_all()?;
-        let mut stage = None;
+        let mut stages = Stages::default();
         let mut runners = Vec::new();
         for member in &group.members {
             runners.push(self.open(session, member)?);
@@ -139,7 +143,7 @@ impl Part {
                 if number == 0 && !matches!(runner.state, State::Endpoint { .. }) {
                     continue;
                 }
-                let figures = self.turn(session, &mut stage, runner, group.round_time)?;
+                let figures = self.turn(session, &mut stages, runner, group.round_time)?;
                 let is_missing = matches!(runner.state, State::Missing);
                 if number > 0 && !is_missing {
                     runner.series.rounds.push(figures);
@@ -243,7 +247,7 @@ impl Part {
     fn turn(
         &self,
         session: &mut Session,
-        stage: &mut Option<Stage>,
+        stages: &mut Stages,
         runner: &mut Runner<'_>,
         time: Duration,
     ) -> Result<Option<Figures>> {
@@ -261,7 +265,7 @@ impl Part {
             }
             State::Program | State::Peer(..) | State::Scale(_) => {
                 let outcome = match runner.state {
-                    State::Scale(scale) => self.scale(stage, scale, session.interrupt()),
+                    State::Scale(scale) => self.scale(stages, scale, session.interrupt()),
                     _ => self.program(runner, session.interrupt()),
                 };
                 // Starting processes took this thread elsewhere.
@@ -281,24 +285,16 @@ impl Part {
     }
 
     /// A round with many peers, who are there from the group's first such round on.
-    fn scale(
-        &self,
-        stage: &mut Option<Stage>,
-        scale: Scale,
-        interrupt: &Interrupt,
-    ) -> Result<Figures> {
-        if stage.is_none() {
-            *stage = Some(Stage::open(scale.transport, scale.all, &self.cpus())?);
-        }
-        let outcome = match stage {
-            Some(stage) => stage.run(scale, interrupt),
-            None => Err(PerfError::PeerGone),
+    fn scale(&self, stages: &mut Stages, scale: Scale, interrupt: &Interrupt) -> Result<Figures> {
+        let transport = scale.transport;
+        let mut stage = match stages.remove(&transport) {
+            Some(stage) => stage,
+            None => Stage::open(transport, scale.all, &self.cpus())?,
         };
-        if outcome.is_err() {
-            // The two sides may not agree any more on what comes next.
-            *stage = None;
-        }
-        outcome
+        // After an error the two sides may not agree any more on what comes next.
+        let figures = stage.run(scale, interrupt)?;
+        stages.insert(transport, stage);
+        Ok(figures)
     }
 
     fn cpus(&self) -> Cpus {

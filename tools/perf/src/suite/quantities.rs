@@ -264,6 +264,28 @@ pub(crate) const QUANTITIES: &[Quantity] = &[
         1.3,
         1.3,
     ),
+    Quantity {
+        bar: None,
+        aim: None,
+        ..at_most(
+            "scale-ud-raw",
+            "cost of a message with many UD peers of one queue pair",
+            "plain sockets with as many",
+            1.0,
+            1.0,
+        )
+    },
+    Quantity {
+        bar: None,
+        aim: None,
+        ..at_most(
+            "scale-rc-raw",
+            "cost of a message with many RC connections",
+            "plain sockets with as many",
+            1.0,
+            1.0,
+        )
+    },
     at_most(
         "scale-cq",
         "cost of a message with 256 busy queue pairs on one completion queue",

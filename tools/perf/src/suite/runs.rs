@@ -9,7 +9,7 @@ use crate::host::Wait;
 use crate::report::size as short;
 use crate::suite::peers::{PEERS, Peer, Test};
 use crate::suite::results::Figure;
-use crate::suite::scale::Scale;
+use crate::suite::scale::{Scale, scales};
 
 /// Where a group runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -134,7 +134,7 @@ const MESSAGE: Duration = Duration::from_micros(20);
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// The message size of rates.
-const SMALL: u64 = 64;
+pub(crate) const SMALL: u64 = 64;
 /// Messages of a list.
 const LIST: u32 = 64;
 /// Shares of datagrams dropped, and the name of a member without.
@@ -214,7 +214,7 @@ fn lossy_key(subject: Subject, share: f64) -> String {
 }
 
 impl Case {
-    fn new(
+    pub(crate) fn new(
         quantity: &'static str,
         name: impl Into<String>,
         ours: &[Subject],
@@ -234,7 +234,7 @@ impl Case {
 }
 
 impl Pace {
-    fn group(
+    pub(crate) fn group(
         self,
         place: Place,
         name: &str,
@@ -256,7 +256,7 @@ impl Pace {
     }
 
     /// All sizes, or in a hurry those that say most.
-    const fn sizes<'a>(self, all: &'a [u64], quick: &'a [u64]) -> &'a [u64] {
+    pub(crate) const fn sizes<'a>(self, all: &'a [u64], quick: &'a [u64]) -> &'a [u64] {
         if self.quick { quick } else { all }
     }
 }
@@ -279,7 +279,7 @@ impl Group {
         self.members.iter().any(counts)
     }
 
-    fn with(mut self, cases: impl IntoIterator<Item = Case>) -> Self {
+    pub(crate) fn with(mut self, cases: impl IntoIterator<Item = Case>) -> Self {
         self.cases.extend(cases);
         self
     }
@@ -622,113 +622,6 @@ fn peers_at(pace: Pace, size: u64, stream: bool) -> Group {
     });
     let name = format!("peers {} {}", mode.name(), short(size));
     pace.group(Place::Lo, &name, (5, 40), members).with(cases)
-}
-
-/// One queue pair or completion queue with more and more peers.
-fn scales(pace: Pace) -> [Group; 2] {
-    let counts = pace.sizes(&[2, 16, 256, 4096, 10_000], &[2, 256, 1000]);
-    let counts: Vec<u32> = counts
-        .iter()
-        .filter_map(|&count| u32::try_from(count).ok())
-        .collect();
-    let all = counts.last().copied().unwrap_or(2);
-    let member = |transport, peers: u32, theirs, disturbed, key: String| Member {
-        key,
-        size: SMALL,
-        kind: Kind::Scale(Scale {
-            transport,
-            all,
-            peers,
-            theirs,
-            disturbed,
-            threads: 0,
-        }),
-    };
-    let case = |quantity, name: String, ours: String, base: Option<String>, figure| Case {
-        ours: vec![ours],
-        base: base.into_iter().collect(),
-        ..Case::new(quantity, name, &[], &[], figure)
-    };
-    let of = |transport: Transport, id: &'static str, memory: &'static str| {
-        let key = |peers: u32| format!("{} {peers}", transport.name());
-        let members: Vec<Member> = counts
-            .iter()
-            .map(|&peers| member(transport, peers, false, false, key(peers)))
-            .collect();
-        let more = counts.iter().skip(1);
-        let mut cases: Vec<Case> = more
-            .map(|&peers| {
-                case(
-                    id,
-                    peers.to_string(),
-                    key(peers),
-                    Some(key(2)),
-                    Figure::Time,
-                )
-            })
-            .collect();
-        cases.push(case(
-            memory,
-            format!("of {all}"),
-            key(all),
-            None,
-            Figure::Memory,
-        ));
-        let name = format!("scale {}", transport.name());
-        pace.group(Place::Lo, &name, (7, 1), members).with(cases)
-    };
-    let mut ud = of(Transport::Ud, "scale-ud", "memory-ud");
-    let more = [
-        member(Transport::Ud, 2, true, false, "cq 2".to_owned()),
-        member(Transport::Ud, 256, true, false, "cq 256".to_owned()),
-        member(Transport::Ud, 256, false, true, "disturbed".to_owned()),
-        threaded(1, all),
-        threaded(8, all),
-    ];
-    ud.members.extend(more);
-    let mut rc = of(Transport::Rc, "scale-rc", "memory-rc");
-    let kernel = case(
-        "memory-kernel",
-        format!("of {all}"),
-        format!("rc {all}"),
-        None,
-        Figure::Kernel,
-    );
-    rc.cases.push(kernel);
-    let beside = |quantity, ours: &str, base: &str| {
-        case(
-            quantity,
-            "256 UD".to_owned(),
-            ours.to_owned(),
-            Some(base.to_owned()),
-            Figure::Time,
-        )
-    };
-    let ud = ud.with([
-        beside("scale-cq", "cq 256", "cq 2"),
-        beside("scale-disturbed", "disturbed", "ud 256"),
-        Case {
-            name: "8".to_owned(),
-            ..beside("scale-threads", "threads 8", "threads 1")
-        },
-    ]);
-    [ud, rc]
-}
-
-/// So many threads with a UD queue pair each.
-fn threaded(threads: u32, all: u32) -> Member {
-    Member {
-        key: format!("threads {threads}"),
-        size: SMALL,
-        kind: Kind::Scale(Scale {
-            transport: Transport::Ud,
-            all,
-            peers: 2 * threads,
-            theirs: false,
-            disturbed: false,
-            threads,
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@
 //!
 //! Messages of 64 octets go to the peers by turns, one post for each, few of them under way, and come back. What
 //! counts is the time spent in the calls that post and that find something, on either side: waiting for the other
-//! side is no cost of this one. Turns also keep a queue pair from giving a busy peer a socket of its own.
+//! side is no cost of this one. No peer gets a connected socket, few or many.
 
 mod crowd;
+mod raw;
+mod rows;
 mod side;
 
 use std::io::{BufRead, BufReader, Write};
@@ -18,6 +20,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use crowd::run as run_crowd;
+pub(crate) use rows::scales;
 
 use crate::catalog::Transport;
 use crate::clock;
@@ -28,6 +31,7 @@ use crate::interrupt::Interrupt;
 use crate::ours::stack;
 use crate::programs::Cpus;
 use crate::suite::results::Figures;
+use raw::Sockets;
 use side::{Calls, Cost, One};
 
 /// What a process needs beside a descriptor for each peer.
@@ -42,7 +46,7 @@ const WINDOW: u64 = 8;
 /// One point of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Scale {
-    /// Over what: UD has one queue pair for all peers, RC one for each.
+    /// Over what: UD has one queue pair for all peers, RC one for each; sockets likewise.
     pub(crate) transport: Transport,
     /// Peers that there are.
     pub(crate) all: u32,
@@ -65,8 +69,9 @@ struct Plan {
 
 /// Both sides, connected.
 pub(crate) struct Stage {
-    one: One,
+    /// Ends first, so that it does not see the other side leave.
     crowd: Crowd,
+    one: Speaker,
     transport: Transport,
     /// Of the process of the peers; UD queue pairs there are named by them.
     ports: Vec<u16>,
@@ -77,6 +82,35 @@ pub(crate) struct Stage {
     /// Somebody who is gone, and somebody who does not look.
     gone: u16,
     silent: UdpSocket,
+}
+
+/// Who speaks with all peers.
+enum Speaker {
+    Stack(One),
+    Raw(Sockets),
+}
+
+impl Speaker {
+    fn send(&self, peer: u64, calls: &mut Calls) -> Result<()> {
+        match self {
+            Self::Stack(one) => one.send(peer, calls),
+            Self::Raw(sockets) => sockets.send(peer, calls),
+        }
+    }
+
+    fn poll(&mut self, calls: &mut Calls) -> Result<u64> {
+        match self {
+            Self::Stack(one) => one.poll(calls),
+            Self::Raw(sockets) => sockets.poll(calls),
+        }
+    }
+
+    fn disturb(&self, ports: [u16; 2]) -> Result<()> {
+        match self {
+            Self::Stack(one) => one.disturb(ports),
+            Self::Raw(_) => Ok(()),
+        }
+    }
 }
 
 /// The process of all peers.
@@ -96,8 +130,15 @@ impl Stage {
         let mut crowd = crowd?;
         let ports: Vec<u16> = crowd.say()?;
         let before = Footprint::now();
-        let rnic = Rnic::open(Config::default()).map_err(stack("open the device"))?;
-        let one = One::open(&rnic, transport, count, &ports)?;
+        let rnic = Rnic::open(device()).map_err(stack("open the device"))?;
+        let one = match transport {
+            Transport::Ud | Transport::Rc => {
+                Speaker::Stack(One::open(&rnic, transport, count, &ports)?)
+            }
+            Transport::Udp | Transport::Tcp => {
+                Speaker::Raw(Sockets::one(transport, count, &ports)?)
+            }
+        };
         let _connected: Cost = crowd.say()?;
         let any = |what| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).during(what);
         let port = |socket: &UdpSocket| socket.local_addr().during("read a local port");
@@ -259,9 +300,10 @@ impl Drop for Crowd {
     }
 }
 
-/// A descriptor for each peer, and some more.
+/// A descriptor for each peer, and some more, beside those that are open.
 fn raise_descriptors(peers: u64) -> Result<()> {
-    let needed = peers + SPARE_DESCRIPTORS;
+    let open = std::fs::read_dir("/proc/self/fd").during("count descriptors")?;
+    let needed = crate::pattern::widen(open.count()) + peers + SPARE_DESCRIPTORS;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).during("read the descriptor limit")?;
     if soft >= needed {
         return Ok(());
@@ -272,6 +314,13 @@ fn raise_descriptors(peers: u64) -> Result<()> {
             "{needed} descriptors are needed, and {hard} are allowed (ulimit -Hn)"
         ))
     })
+}
+
+/// Few peers use the same socket as many do.
+fn device() -> Config {
+    let mut config = Config::default();
+    config.peer_sockets = 0;
+    config
 }
 
 /// The address of both sides.

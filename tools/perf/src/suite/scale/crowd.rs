@@ -6,8 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, AddressHandle, Config, Cq, MpaConfig, Pd, RcListener, RcQp, RecvWr, Rnic, UdQp,
-    UdQpAttr, Wc,
+    Access, AddressHandle, Cq, MpaConfig, Pd, RcListener, RcQp, RecvWr, Rnic, UdQp, UdQpAttr, Wc,
 };
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -18,11 +17,12 @@ use crate::clock;
 use crate::error::{IoContext, PerfError, Result};
 use crate::ours::memory::Memory;
 use crate::ours::stack;
+use crate::suite::scale::raw::Sockets;
 use crate::suite::scale::side::{
     Calls, Cost, by_number, find, is_message, post_rc, post_rc_receive, post_rc_receives, post_ud,
     rc_qps,
 };
-use crate::suite::scale::{HERE, Plan, SIZE, index, raise_descriptors};
+use crate::suite::scale::{HERE, Plan, SIZE, device, index, raise_descriptors};
 
 /// Empty polls between two looks for a command.
 const IDLE_TURNS: u32 = 4096;
@@ -41,7 +41,12 @@ pub(crate) fn run() -> Result<()> {
     let plan: Plan =
         serde_json::from_str(&plan).map_err(|error| PerfError::Protocol(error.to_string()))?;
     raise_descriptors(u64::from(plan.count))?;
-    let rnic = Rnic::open(Config::default()).map_err(stack("open the device"))?;
+    if matches!(plan.transport, Transport::Udp | Transport::Tcp) {
+        let sockets = Sockets::peers(plan.transport, plan.count, |ports| say(&ports))?;
+        say(&Cost::default())?;
+        return serve(&commands, |_| sockets.answer());
+    }
+    let rnic = Rnic::open(device()).map_err(stack("open the device"))?;
     let pd = rnic.alloc_pd();
     let cq = rnic
         .create_cq(4096)
@@ -52,7 +57,24 @@ pub(crate) fn run() -> Result<()> {
         Transport::Rc | Transport::Tcp => Peers::rc(&pd, &cq, &memory, plan.count)?,
     };
     say(&Cost::default())?;
-    serve(&cq, &peers, &memory, &commands)
+    let mut batch = vec![Wc::default(); 16];
+    serve(&commands, |calls| {
+        let start = clock::now();
+        let found = cq
+            .poll(&mut batch)
+            .map_err(stack("poll the completion queue"))?;
+        let mut answered = 0;
+        for wc in batch.iter().take(found) {
+            if is_message(wc)? {
+                peers.answer(wc, &memory)?;
+                answered += 1;
+            }
+        }
+        if answered > 0 {
+            calls.found(clock::nanoseconds(start, clock::now()), answered);
+        }
+        Ok(crate::pattern::widen(found))
+    })
 }
 
 /// Lines of standard input, read by a thread: whoever answers peers cannot wait for them.
@@ -189,8 +211,11 @@ fn post_ud_receive(qp: &UdQp, memory: &Memory) -> Result<()> {
     qp.post_recv(&[request]).map_err(stack("post a receive"))
 }
 
-fn serve(cq: &Cq, peers: &Peers, memory: &Memory, commands: &Receiver<String>) -> Result<()> {
-    let mut batch = vec![Wc::default(); 16];
+/// Answers, while a round goes on; `answer` tells how much it found.
+fn serve(
+    commands: &Receiver<String>,
+    mut answer: impl FnMut(&mut Calls) -> Result<u64>,
+) -> Result<()> {
     let mut calls = Calls::default();
     let mut active = false;
     let mut idle = 0;
@@ -212,20 +237,9 @@ fn serve(cq: &Cq, peers: &Peers, memory: &Memory, commands: &Receiver<String>) -
             }
             continue;
         }
-        let start = clock::now();
-        let found = cq
-            .poll(&mut batch)
-            .map_err(stack("poll the completion queue"))?;
-        let mut answered = 0;
-        for wc in batch.iter().take(found) {
-            if is_message(wc)? {
-                peers.answer(wc, memory)?;
-                answered += 1;
-            }
-        }
-        idle = if found == 0 { idle + 1 } else { 0 };
-        if answered > 0 {
-            calls.found(clock::nanoseconds(start, clock::now()), answered);
-        }
+        idle = match answer(&mut calls)? {
+            0 => idle + 1,
+            _ => 0,
+        };
     }
 }

@@ -24,7 +24,7 @@ const AT_A_TIME: usize = 64;
 /// How long the next of them may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Completions taken in one call.
-const BATCH: usize = 16;
+pub(super) const BATCH: usize = 16;
 
 /// What a side's calls took in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
