@@ -16,12 +16,21 @@ pub trait Payload {
         self.len() == 0
     }
 
-    /// Copies `dst.len()` bytes from `offset` into `dst`, loading each byte once, and returns `crc`
-    /// extended by the bytes as copied.
+    /// Copies `dst.len()` bytes from `offset` into `dst`, loading each byte once.
     ///
     /// # Panics
     /// If `offset + dst.len()` exceeds [`len`](Self::len): the caller cuts its own segments.
-    fn copy_crc(&self, offset: usize, dst: &mut [u8], crc: u32) -> u32;
+    fn copy(&self, offset: usize, dst: &mut [u8]);
+
+    /// The same, and returns `crc` extended by the bytes as copied.
+    ///
+    /// # Panics
+    /// As [`copy`](Self::copy).
+    #[inline]
+    fn copy_crc(&self, offset: usize, dst: &mut [u8], crc: u32) -> u32 {
+        self.copy(offset, dst);
+        crc::crc32c_append(crc, dst)
+    }
 
     /// `crc` extended by `length` bytes from `offset`, read where they lie.
     ///
@@ -35,10 +44,10 @@ impl Payload for [u8] {
         <[u8]>::len(self)
     }
 
-    fn copy_crc(&self, offset: usize, dst: &mut [u8], crc: u32) -> u32 {
+    #[inline]
+    fn copy(&self, offset: usize, dst: &mut [u8]) {
         let end = offset + dst.len();
         dst.copy_from_slice(&self[offset..end]);
-        crc::crc32c_append(crc, dst)
     }
 
     fn crc(&self, offset: usize, length: usize, crc: u32) -> u32 {
@@ -51,8 +60,8 @@ impl Payload for Vec<u8> {
         <[u8]>::len(self)
     }
 
-    fn copy_crc(&self, offset: usize, dst: &mut [u8], crc: u32) -> u32 {
-        self.as_slice().copy_crc(offset, dst, crc)
+    fn copy(&self, offset: usize, dst: &mut [u8]) {
+        self.as_slice().copy(offset, dst);
     }
 
     fn crc(&self, offset: usize, length: usize, crc: u32) -> u32 {

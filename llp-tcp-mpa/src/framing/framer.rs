@@ -38,28 +38,59 @@ impl Framer {
     pub fn frame<P: Payload + ?Sized>(&mut self, out: &mut Vec<u8>, header: &[u8], payload: &P) {
         let ulpdu_len = header.len() + payload.len();
         let length = u16::try_from(ulpdu_len).expect("a ULPDU is no longer than the MULPDU");
-        let pad = pad_len(ulpdu_len);
-        out.reserve(LENGTH_LEN + ulpdu_len + pad + crc::LEN);
+        let octets = pad_octets();
+        let (pad, _) = octets.split_at(pad_len(ulpdu_len));
+        out.reserve(LENGTH_LEN + ulpdu_len + pad.len() + crc::LEN);
+        if self.leaves_payload_whole() {
+            let start = out.len();
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(header);
+            let at = out.len();
+            out.resize(at + payload.len(), 0);
+            let (_, place) = out.split_at_mut(at);
+            payload.copy(0, place);
+            out.extend_from_slice(pad);
+            let (_, fpdu) = out.split_at(start);
+            let field = self.field(|| crc::crc32c(fpdu));
+            out.extend_from_slice(&field);
+        } else {
+            self.frame_with_markers(out, &[&length.to_be_bytes(), header], payload, pad);
+        }
+    }
+
+    /// The same with Markers among the octets.
+    fn frame_with_markers<P: Payload + ?Sized>(
+        &mut self,
+        out: &mut Vec<u8>,
+        before: &[&[u8]],
+        payload: &P,
+        pad: &[u8],
+    ) {
         // RFC 5044 §4.4: the CRC covers a Marker before the ULPDU_Length, Markers inside, and
         // one between PAD and CRC: all that is written from here to the CRC field.
         let mut sum = 0;
-        self.put(out, &mut sum, &length.to_be_bytes());
-        self.put(out, &mut sum, header);
+        for part in before {
+            self.put(out, &mut sum, part);
+        }
         self.put_payload(out, &mut sum, payload);
-        let octets = pad_octets();
-        let (pad, _) = octets.split_at(pad);
         self.put(out, &mut sum, pad);
         self.put_due_marker(out, &mut sum);
-        // RFC 5044 §4.1: without CRCs the field is present and may hold anything.
-        let field = if self.crc && !is_on(Bug::CrcNotSent) {
-            crc::to_wire(sum)
-        } else {
-            [0; crc::LEN]
-        };
+        let field = self.field(|| sum);
         out.extend_from_slice(&field);
         if let Some(position) = &mut self.markers {
             position.pass(field.len());
             position.end_fpdu();
+        }
+    }
+
+    /// What stands in the CRC field.
+    #[inline]
+    fn field(&self, sum: impl FnOnce() -> u32) -> [u8; crc::LEN] {
+        // RFC 5044 §4.1: without CRCs the field is present and may hold anything.
+        if self.crc && !is_on(Bug::CrcNotSent) {
+            crc::to_wire(sum())
+        } else {
+            [0; crc::LEN]
         }
     }
 
@@ -92,13 +123,11 @@ impl Framer {
         out.extend_from_slice(&length.to_be_bytes());
         out.extend_from_slice(header);
         let at = out.len();
-        let field = if self.crc {
-            let (_, before) = out.split_at(start);
+        let (_, before) = out.split_at(start);
+        let field = self.field(|| {
             let sum = payload.crc(0, payload.len(), crc::crc32c(before));
-            crc::to_wire(crc::crc32c_append(sum, pad))
-        } else {
-            [0; crc::LEN]
-        };
+            crc::crc32c_append(sum, pad)
+        });
         out.extend_from_slice(pad);
         out.extend_from_slice(&field);
         at
