@@ -498,9 +498,8 @@ impl RcQp {
             return Err(PostError::Malformed);
         }
         let (data, length) = if wr.inline.is_empty() {
-            let sges = copy_sges(wr.sges, self.max_sge)?;
-            let length = total_length(&sges)?;
-            (RcData::Sges(sges), length)
+            let length = total_length(wr.sges, self.max_sge)?;
+            (RcData::Sges(copy_sges(wr.sges)), length)
         } else if sends && wr.sges.is_empty() {
             let octets = wr.inline.try_into().map_err(|_| PostError::TooLong)?;
             let length = u32::try_from(wr.inline.len()).map_err(|_| PostError::TooLong)?;

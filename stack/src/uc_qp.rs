@@ -10,6 +10,7 @@ use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::RecordHandle;
 use parking_lot::RwLock;
 
+use crate::engine::queue::copy_sges;
 use crate::engine::ud::SendWqe;
 use crate::ud_qp::DEFAULT_REORDER_WINDOW;
 use crate::{
@@ -300,14 +301,14 @@ impl UcQp {
                 immediate,
             } => (write(rkey, remote_addr, immediate), false),
         };
-        let (sges, length) = self.qp.gather(operation, wr.sges)?;
+        let length = self.qp.check(operation, wr.sges)?;
         Ok(SendWqe {
             wr_id: wr.wr_id,
             operation,
             ah: connected.ah.clone(),
             peer: connected.peer,
             qkey: 0,
-            sges,
+            sges: copy_sges(wr.sges),
             length,
             signaled: wr.signaled,
             solicited: wr.solicited,

@@ -9,7 +9,7 @@ use dgiwarp_rdmap::datagram::RecordHandle;
 
 use crate::driver::instruments::Instruments;
 use crate::driver::ud::{Parts, UdShared, UdpSockets, bind};
-use crate::engine::queue::{RecvQueue, SgeList, copy_sges, total_length};
+use crate::engine::queue::{RecvQueue, copy_sges, total_length};
 use crate::engine::ud::{Random, SendWqe, UdConfig, UdEngine, check_length};
 use crate::error::PostFailure;
 use crate::rnic::RnicShared;
@@ -269,7 +269,7 @@ impl UdQp {
 
     #[inline]
     fn wqe(&self, wr: &SendWr<'_>) -> Result<SendWqe, PostError> {
-        let (sges, length) = self.gather(wr.operation, wr.sges)?;
+        let length = self.check(wr.operation, wr.sges)?;
         if matches!(wr.operation, Operation::Read { .. }) && wr.destination.ah.is_group() {
             return Err(PostError::Group);
         }
@@ -279,7 +279,7 @@ impl UdQp {
             ah: wr.destination.ah.clone(),
             peer: self.peer(&wr.destination.ah, wr.destination.qpn)?,
             qkey: wr.destination.qkey,
-            sges,
+            sges: copy_sges(wr.sges),
             length,
             signaled: wr.signaled,
             solicited: wr.solicited,
@@ -287,19 +287,14 @@ impl UdQp {
         })
     }
 
-    /// The elements of a work request, and how many octets they have.
+    /// How many octets a work request has, if its elements may be posted.
     #[inline]
-    pub(crate) fn gather(
-        &self,
-        operation: Operation,
-        sges: &[Sge],
-    ) -> Result<(SgeList, u32), PostError> {
-        let sges = copy_sges(sges, self.max_sge)?;
-        let length = total_length(&sges)?;
+    pub(crate) fn check(&self, operation: Operation, sges: &[Sge]) -> Result<u32, PostError> {
+        let length = total_length(sges, self.max_sge)?;
         if !check_length(operation, length) {
             return Err(PostError::TooLong);
         }
-        Ok((sges, length))
+        Ok(length)
     }
 
     /// The peer at a QPN of a host, if it can be reached from this QP's socket.

@@ -91,9 +91,13 @@ impl<W> Posting<W> {
     /// Hands over what was posted while another thread was at work.
     #[inline]
     pub(crate) fn empty(&self, mut accept: impl FnMut(W)) {
-        if self.waiting.load(Ordering::Acquire) == 0 {
-            return;
+        if self.waiting.load(Ordering::Acquire) != 0 {
+            self.hand_over(&mut accept);
         }
+    }
+
+    #[cold]
+    fn hand_over(&self, accept: &mut dyn FnMut(W)) {
         let mut inbox = self.inbox.lock();
         self.waiting.store(0, Ordering::Release);
         while let Some(wqe) = inbox.pop_front() {

@@ -497,6 +497,10 @@ impl RcShared {
                 Taken::Octets(octets) => {
                     watchdog.sent(now);
                     taken += octets;
+                    if engine.is_idle() {
+                        self.unsent.store(false, Ordering::Release);
+                        return;
+                    }
                 }
                 Taken::WouldBlock => {
                     self.blocked.store(true, Ordering::Release);

@@ -122,26 +122,21 @@ impl UdpSockets {
         }
     }
 
-    /// The socket to send to a peer with, and the address to name: none on a connected socket. One that is connected from
-    /// another address of ours than `from`, if that is named, does not serve.
+    /// The socket that a peer has for itself. One that is connected from another address of ours than `from`, if that is named, does not
+    /// serve.
     #[inline]
-    pub(crate) fn sender(
+    pub(crate) fn own(
         &mut self,
         now: Instant,
         peer: Peer,
         from: Option<IpAddr>,
-    ) -> (&UdpSocket, Option<SocketAddr>) {
-        let suits = |it: &Sibling| {
+    ) -> Option<&UdpSocket> {
+        let mut siblings = self.siblings.iter_mut().flatten();
+        let sibling = siblings.find(|it| {
             it.peer == peer && from.is_none_or(|from| it.socket.connected_from() == Some(from))
-        };
-        let siblings = self.siblings.iter_mut().flatten();
-        for sibling in siblings {
-            if suits(sibling) {
-                sibling.last_used = now;
-                return (&sibling.socket, None);
-            }
-        }
-        (&self.main, peer.socket_addr())
+        })?;
+        sibling.last_used = now;
+        Some(&sibling.socket)
     }
 
     /// Closes all sockets that peers have for themselves.

@@ -21,6 +21,21 @@ pub(super) struct Way<'a> {
 }
 
 impl Way<'_> {
+    /// Sends a train, or its datagrams one by one.
+    #[inline(always)]
+    pub(super) fn carry(
+        mut self,
+        pieces: &[Piece<'_>],
+        train: &Train,
+        singly: bool,
+    ) -> io::Result<usize> {
+        if singly {
+            self.send_singly(pieces, train)
+        } else {
+            self.send(pieces, train.segment_size())
+        }
+    }
+
     #[inline(always)]
     pub(super) fn send(
         &mut self,

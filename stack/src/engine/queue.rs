@@ -15,12 +15,15 @@ use crate::{AsyncEvent, PostError, PostFailure, RecvWr, Sge};
 /// Scatter/gather elements. A few are kept in place: work requests are moved more than once, and most have one element.
 pub(crate) type SgeList = SmallVec<[Sge; 2]>;
 
-/// The sum of the elements' lengths.
+/// The sum of the lengths of at most `max` elements.
 ///
 /// # Errors
-/// [`PostError::TooLong`] above 2^32 - 1.
+/// [`PostError::TooManySges`], [`PostError::TooLong`] above 2^32 - 1.
 #[inline]
-pub(crate) fn total_length(sges: &[Sge]) -> Result<u32, PostError> {
+pub(crate) fn total_length(sges: &[Sge], max: usize) -> Result<u32, PostError> {
+    if sges.len() > max {
+        return Err(PostError::TooManySges);
+    }
     sges.iter()
         .try_fold(0u32, |sum, sge| sum.checked_add(sge.length))
         .ok_or(PostError::TooLong)
@@ -28,15 +31,12 @@ pub(crate) fn total_length(sges: &[Sge]) -> Result<u32, PostError> {
 
 /// Copies elements into a list of the queue's own.
 #[inline]
-pub(crate) fn copy_sges(sges: &[Sge], max: usize) -> Result<SgeList, PostError> {
-    if sges.len() > max {
-        return Err(PostError::TooManySges);
-    }
-    Ok(match sges {
+pub(crate) fn copy_sges(sges: &[Sge]) -> SgeList {
+    match sges {
         // Mostly, and without a call to copy memory.
         [sge] => SgeList::from_buf_and_len([*sge, Sge::default()], 1),
         sges => SgeList::from_slice(sges),
-    })
+    }
 }
 
 /// The tables that a QP shares with others.
@@ -162,8 +162,8 @@ impl RecvQueue {
     fn push(&self, wr: &RecvWr<'_>) -> Result<Vec<WeakWaiter>, PostError> {
         let wqe = RecvWqe {
             wr_id: wr.wr_id,
-            sges: copy_sges(wr.sges, self.max_sge)?,
-            length: total_length(wr.sges)?,
+            length: total_length(wr.sges, self.max_sge)?,
+            sges: copy_sges(wr.sges),
         };
         let mut posted = self.posted.lock();
         if posted.receives.len() >= self.capacity {
@@ -352,7 +352,8 @@ mod tests {
             length: u32::MAX,
             ..Sge::default()
         };
-        assert_eq!(total_length(&[sge]), Ok(u32::MAX));
-        assert_eq!(total_length(&[sge, sge]), Err(PostError::TooLong));
+        assert_eq!(total_length(&[sge], 2), Ok(u32::MAX));
+        assert_eq!(total_length(&[sge, sge], 2), Err(PostError::TooLong));
+        assert_eq!(total_length(&[sge, sge], 1), Err(PostError::TooManySges));
     }
 }

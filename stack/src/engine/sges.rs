@@ -95,7 +95,7 @@ impl<R: Deref<Target = Registration>> Gathered<R> {
 
     #[inline]
     pub(super) fn copy(&self, offset: u32, dst: &mut [u8]) {
-        let length = u32::try_from(dst.len()).expect("a datagram is shorter than 64 KiB");
+        let length = u32::try_from(dst.len()).expect("a segment is no longer than 64 KiB");
         let mut at = 0;
         self.for_each(offset, length, |slice| {
             let end = at + slice.len();
@@ -114,19 +114,15 @@ pub(super) struct Part<'a, R = Use> {
 }
 
 impl<R: Deref<Target = Registration>> Payload for Part<'_, R> {
+    #[inline]
     fn len(&self) -> usize {
         self.length as usize
     }
 
-    fn copy_crc(&self, offset: usize, dst: &mut [u8], mut crc: u32) -> u32 {
-        let (offset, length) = self.range(offset, dst.len());
-        let mut at = 0;
-        self.of.for_each(offset, length, |slice| {
-            let end = at + slice.len();
-            crc = slice.copy_crc(0, &mut dst[at..end], crc);
-            at = end;
-        });
-        crc
+    #[inline]
+    fn copy(&self, offset: usize, dst: &mut [u8]) {
+        let (offset, _) = self.range(offset, dst.len());
+        self.of.copy(offset, dst);
     }
 
     fn crc(&self, offset: usize, length: usize, mut crc: u32) -> u32 {
@@ -140,6 +136,7 @@ impl<R: Deref<Target = Registration>> Payload for Part<'_, R> {
 
 impl<R: Deref<Target = Registration>> Part<'_, R> {
     /// A range of the part as one of the message.
+    #[inline]
     fn range(&self, offset: usize, length: usize) -> (u32, u32) {
         let inside = offset
             .checked_add(length)

@@ -48,44 +48,18 @@ impl TransmitSink for SocketSink<'_> {
         pieces: &[Piece<'_>],
         train: &Train,
     ) -> SendOutcome {
-        let (socket, to) = self.sockets.sender(self.now, peer, ah.source());
-        let unconnected = to.is_some();
-        let leave = if unconnected {
-            ah.leave()
-        } else {
-            Leave::default()
-        };
         let singly = train.len() > 1 && (ah.sends_singly() || !can_send_trains());
-        let mut way = Way {
+        let Some(socket) = self.sockets.own(self.now, peer, ah.source()) else {
+            return self.send_openly(peer, ah, pieces, train, singly);
+        };
+        let way = Way {
             socket,
-            to,
-            leave,
+            to: None,
+            leave: Leave::default(),
             notices: self.notices,
         };
-        let result = if singly {
-            way.send_singly(pieces, train)
-        } else {
-            way.send(pieces, train.segment_size())
-        };
-        let outcome = match result {
-            Ok(_) => SendOutcome::Sent,
-            Err(error) => self.judge(&error, ah, train),
-        };
-        if let Some(tap) = &mut self.tap
-            && outcome == SendOutcome::Sent
-        {
-            let local = ah.source().unwrap_or_else(|| ah.route_source());
-            tap.sent(local, peer, pieces, train);
-        }
-        if unconnected
-            && !ah.is_group()
-            && outcome == SendOutcome::Sent
-            && let Advice::Connect(index) = self.sockets.note(self.now, 0, peer)
-        {
-            let local = ah.source().unwrap_or_else(|| ah.route_source());
-            self.connect = Some((index, peer, local));
-        }
-        outcome
+        let result = way.carry(pieces, train, singly);
+        self.sent(result, peer, ah, pieces, train)
     }
 
     fn send_short(
@@ -95,8 +69,16 @@ impl TransmitSink for SocketSink<'_> {
         octets: &[u8],
         train: &Train,
     ) -> SendOutcome {
-        let (socket, to) = self.sockets.sender(self.now, peer, from);
-        let leave = if to.is_some() { from } else { None };
+        let own = self.sockets.own(self.now, peer, from).is_some();
+        let (to, leave) = if own {
+            (None, None)
+        } else {
+            (peer.socket_addr(), from)
+        };
+        let socket = match self.sockets.own(self.now, peer, from) {
+            Some(socket) => socket,
+            None => self.sockets.main(),
+        };
         let mut way = Way {
             socket,
             to,
@@ -144,7 +126,59 @@ impl TransmitSink for SocketSink<'_> {
 }
 
 impl SocketSink<'_> {
+    /// Sends to a peer without a socket of its own.
+    #[inline(never)]
+    fn send_openly(
+        &mut self,
+        peer: Peer,
+        ah: &AddressHandle,
+        pieces: &[Piece<'_>],
+        train: &Train,
+        singly: bool,
+    ) -> SendOutcome {
+        let way = Way {
+            socket: self.sockets.main(),
+            to: peer.socket_addr(),
+            leave: ah.leave(),
+            notices: self.notices,
+        };
+        let result = way.carry(pieces, train, singly);
+        let outcome = self.sent(result, peer, ah, pieces, train);
+        if !ah.is_group()
+            && outcome == SendOutcome::Sent
+            && let Advice::Connect(index) = self.sockets.note(self.now, 0, peer)
+        {
+            let local = ah.source().unwrap_or_else(|| ah.route_source());
+            self.connect = Some((index, peer, local));
+        }
+        outcome
+    }
+
+    /// What became of a train.
+    #[inline]
+    fn sent(
+        &mut self,
+        result: io::Result<usize>,
+        peer: Peer,
+        ah: &AddressHandle,
+        pieces: &[Piece<'_>],
+        train: &Train,
+    ) -> SendOutcome {
+        let outcome = match result {
+            Ok(_) => SendOutcome::Sent,
+            Err(error) => self.judge(&error, ah, train),
+        };
+        if let Some(tap) = &mut self.tap
+            && outcome == SendOutcome::Sent
+        {
+            let local = ah.source().unwrap_or_else(|| ah.route_source());
+            tap.sent(local, peer, pieces, train);
+        }
+        outcome
+    }
+
     /// What an error of the network means for the train.
+    #[cold]
     fn judge(&self, error: &io::Error, ah: &AddressHandle, train: &Train) -> SendOutcome {
         let errno = error.raw_os_error().unwrap_or(nix::libc::EIO);
         match errno {

@@ -140,7 +140,7 @@ impl End {
         self.engine.accept(RcSendWqe {
             wr_id,
             work,
-            data: RcData::Sges(copy_sges(sges, 4).unwrap()),
+            data: RcData::Sges(copy_sges(sges)),
             length: sges.iter().map(|sge| sge.length).sum(),
             signaled,
             solicited: wr_id == 9,

@@ -12,7 +12,7 @@ use dgiwarp_rdmap::wire::{AtomicRequest, ImmediateData};
 use super::wqe::{RcData, RcWork};
 use super::{RcEnd, RcEngine, upper};
 use crate::engine::cq::CompletionSink;
-use crate::engine::mr::LocalProtection;
+use crate::engine::mr::{LocalProtection, Registration};
 use crate::engine::queue::Tables;
 use crate::engine::sges::{Gathered, Part};
 
@@ -256,9 +256,10 @@ impl RcEngine {
             RcData::Sges(sges) => {
                 // Room is made before memory is held: nothing may be allocated while it is.
                 reserve(&mut self.mpa, length);
+                let view = tables.mrs.view_local();
                 let mut gathered = Gathered::default();
                 gathered
-                    .hold(tables.mrs, self.config.pd, sges)
+                    .view(&view, self.config.pd, sges)
                     .map(|()| frame(&mut message, &gathered, &mut self.mpa, now))
             }
         };
@@ -405,7 +406,12 @@ struct Framed {
 }
 
 /// Makes FPDUs of segments of `message`, until it is done or enough octets wait.
-fn frame(message: &mut Message, gathered: &Gathered, mpa: &mut Connection, now: Instant) -> Framed {
+fn frame(
+    message: &mut Message,
+    gathered: &Gathered<&Registration>,
+    mpa: &mut Connection,
+    now: Instant,
+) -> Framed {
     let mut framed = Framed::default();
     while mpa.poll_transmit(now).len() < WINDOW {
         let Some((header, segment)) = message.next_segment(mpa.mulpdu()) else {

@@ -246,10 +246,10 @@ impl SendQueue {
         self.proven
     }
 
-    /// Takes the first one if it is complete: it is done, or TCP has `taken` all of it (RFC 5040 §5.5 rule 14) and it is among the first `placed`
+    /// The first one if it is complete: it is done, or TCP has `taken` all of it (RFC 5040 §5.5 rule 14) and it is among the first `placed`
     /// Sends and Writes.
     #[inline]
-    fn pop_complete(&mut self, taken: u64, placed: Option<u64>) -> Option<RcSendWqe> {
+    fn complete_one(&self, taken: u64, placed: Option<u64>) -> Option<&RcSendWqe> {
         let entry = self.entries.front()?;
         let complete = match entry.progress {
             Progress::Posted | Progress::Begun => false,
@@ -258,7 +258,7 @@ impl SendQueue {
             }
             Progress::Done => true,
         };
-        if complete { self.pop() } else { None }
+        complete.then_some(&entry.wqe)
     }
 
     /// Completes those that are complete.
@@ -270,8 +270,9 @@ impl SendQueue {
         qpn: u32,
         completions: &mut impl CompletionSink,
     ) {
-        while let Some(wqe) = self.pop_complete(taken, placed) {
+        while let Some(wqe) = self.complete_one(taken, placed) {
             wqe.complete(qpn, WcStatus::Success, completions);
+            self.pop();
         }
     }
 

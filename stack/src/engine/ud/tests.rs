@@ -204,7 +204,7 @@ impl End {
             peer: Peer::ip("192.0.2.2:2".parse().unwrap()),
             qkey: QKEY,
             sges: SgeList::from_slice(sges),
-            length: total_length(sges).unwrap(),
+            length: total_length(sges, sges.len()).unwrap(),
             signaled: true,
             solicited: false,
             unrecorded: false,
