@@ -380,7 +380,8 @@ impl RcShared {
             }
             return;
         };
-        if self.kicked.swap(false, Ordering::AcqRel) {
+        // Looked at first: who sets it rings behind it.
+        if self.kicked.load(Ordering::Acquire) && self.kicked.swap(false, Ordering::AcqRel) {
             let mut completions = self.completions();
             link.engine
                 .resume(clock::now(), self.tables(), &mut completions);

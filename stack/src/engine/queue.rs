@@ -63,6 +63,7 @@ pub(crate) trait Waiter: fmt::Debug + Send + Sync {
 /// A waiter, if it is still there.
 pub(crate) type WeakWaiter = Weak<dyn Waiter>;
 
+#[cold]
 fn kick_all(waiters: Vec<WeakWaiter>) {
     for waiter in waiters {
         if let Some(waiter) = waiter.upgrade() {
@@ -154,12 +155,15 @@ impl RecvQueue {
 
     #[cfg(test)]
     pub(crate) fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        kick_all(self.push(wr)?);
+        let mut waiters = Vec::new();
+        self.push(wr, &mut waiters)?;
+        kick_all(waiters);
         Ok(())
     }
 
-    /// Posts one. Returns who is to be kicked: under the lock that they registered under, so that none is missed.
-    fn push(&self, wr: &RecvWr<'_>) -> Result<Vec<WeakWaiter>, PostError> {
+    /// Posts one. Adds who is to be kicked: under the lock that they registered under, so that none is missed.
+    #[inline]
+    fn push(&self, wr: &RecvWr<'_>, waiters: &mut Vec<WeakWaiter>) -> Result<(), PostError> {
         let wqe = RecvWqe {
             wr_id: wr.wr_id,
             length: total_length(wr.sges, self.max_sge)?,
@@ -170,7 +174,10 @@ impl RecvQueue {
             return Err(PostError::QueueFull);
         }
         posted.receives.push_back(wqe);
-        Ok(std::mem::take(&mut posted.waiters))
+        if !posted.waiters.is_empty() {
+            waiters.append(&mut posted.waiters);
+        }
+        Ok(())
     }
 
     /// Posts receives in order, until one is refused.
@@ -178,16 +185,15 @@ impl RecvQueue {
         let mut waiters = Vec::new();
         let mut result = Ok(());
         for (accepted, wr) in wrs.iter().enumerate() {
-            match self.push(wr) {
-                Ok(more) => waiters.extend(more),
-                Err(source) => {
-                    result = Err(PostFailure { accepted, source });
-                    break;
-                }
+            if let Err(source) = self.push(wr, &mut waiters) {
+                result = Err(PostFailure { accepted, source });
+                break;
             }
         }
         // Only now: whoever waits takes all it needs.
-        kick_all(waiters);
+        if !waiters.is_empty() {
+            kick_all(waiters);
+        }
         result
     }
 

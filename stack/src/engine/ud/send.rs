@@ -180,16 +180,17 @@ impl SendQueue {
             }
             let limit = head.ah.limit(context.now);
             let longest = head.length.min(limit.payload(MAX_HEADER + digest::LEN));
+            let mut loaded = Loaded::default();
             let sent = if longest >= GATHER_FROM && !context.copy {
-                self.send_gathered(context, limit.get(), sink)
+                self.send_gathered(context, limit.get(), &mut loaded, sink)
             } else {
-                self.send_staged(context, limit.get(), sink)
+                self.send_staged(context, limit.get(), &mut loaded, sink)
             };
             match sent {
                 Err(LocalProtection) => {
                     self.complete_first(context.qpn, WcStatus::LocalProtection, 0, completions);
                 }
-                Ok((loaded, SendOutcome::Sent)) => {
+                Ok(SendOutcome::Sent) => {
                     counters.count_sent(loaded.train.len(), loaded.payload);
                     self.pace.spend(context.now, loaded.train.octets());
                     for _ in 0..loaded.finished {
@@ -197,9 +198,9 @@ impl SendQueue {
                     }
                     self.first = loaded.next;
                 }
-                Ok((_, SendOutcome::WouldBlock)) => return Transmitted::Blocked,
-                Ok((_, SendOutcome::TooBig)) => counters.count_resized(),
-                Ok((_, SendOutcome::Failed(errno))) => {
+                Ok(SendOutcome::WouldBlock) => return Transmitted::Blocked,
+                Ok(SendOutcome::TooBig) => counters.count_resized(),
+                Ok(SendOutcome::Failed(errno)) => {
                     counters.count_send_error();
                     self.complete_first(context.qpn, WcStatus::General, errno, completions);
                 }
@@ -218,23 +219,21 @@ impl SendQueue {
         &mut self,
         context: Context<'_>,
         limit: u16,
+        loaded: &mut Loaded,
         sink: &mut impl TransmitSink,
-    ) -> Result<(Loaded, SendOutcome), LocalProtection> {
+    ) -> Result<SendOutcome, LocalProtection> {
         let mut staging = sink.staging();
         if staging.len() != STAGING {
             staging.resize(STAGING, 0);
         }
-        let alone = self.load_alone(context, limit, &mut staging);
-        let loaded = alone.unwrap_or_else(|| self.load(context, limit, &mut staging));
-        let outcome = loaded.map(|loaded| {
-            let outcome =
-                self.posted
-                    .first()
-                    .map_or(SendOutcome::Sent, |Posted { wqe, .. }| {
-                        let octets = &staging[..loaded.train.octets()];
-                        sink.send(wqe.peer, &wqe.ah, &[Piece::Bytes(octets)], &loaded.train)
-                    });
-            (loaded, outcome)
+        let alone = self.load_alone(context, limit, loaded, &mut staging);
+        let result = alone.unwrap_or_else(|| self.load(context, limit, loaded, &mut staging));
+        let outcome = result.map(|()| {
+            let head = self.posted.first();
+            head.map_or(SendOutcome::Sent, |Posted { wqe, .. }| {
+                let octets = &staging[..loaded.train.octets()];
+                sink.send(wqe.peer, &wqe.ah, &[Piece::Bytes(octets)], &loaded.train)
+            })
         });
         sink.give_back(staging);
         outcome
@@ -246,8 +245,9 @@ impl SendQueue {
         &mut self,
         context: Context<'_>,
         limit: u16,
+        loaded: &mut Loaded,
         staging: &mut [u8],
-    ) -> Option<Result<Loaded, LocalProtection>> {
+    ) -> Option<Result<(), LocalProtection>> {
         if self.first.is_some() {
             return None;
         }
@@ -257,17 +257,12 @@ impl SendQueue {
         if !segment.last {
             return None;
         }
-        let mut loaded = Loaded {
-            finished: 1,
-            ..Loaded::default()
-        };
-        let copied = stage(
-            prefix,
-            segment,
-            loaded.make_room(prefix, segment, staging),
-            |dst| gather(context.mrs, context.pd, &wqe.sges, dst),
-        );
-        Some(copied.map(|()| loaded))
+        loaded.finished = 1;
+        let datagram = loaded.make_room(prefix, segment, staging);
+        let copied = stage(prefix, segment, datagram, |dst| {
+            gather(context.mrs, context.pd, &wqe.sges, dst)
+        });
+        Some(copied)
     }
 
     /// Loads segments of the first message, and of following ones.
@@ -276,9 +271,9 @@ impl SendQueue {
         &mut self,
         context: Context<'_>,
         limit: u16,
+        loaded: &mut Loaded,
         staging: &mut [u8],
-    ) -> Result<Loaded, LocalProtection> {
-        let mut loaded = Loaded::default();
+    ) -> Result<(), LocalProtection> {
         let mut begun = self.first.clone();
         let mut peer = None;
         for Posted { wqe, prefix } in self.posted.iter_mut() {
@@ -305,7 +300,7 @@ impl SendQueue {
             loaded.finished += 1;
             peer = Some(wqe.peer);
         }
-        Ok(loaded)
+        Ok(())
     }
 
     /// Sends segments of the first message from where their octets lie. Apart, because what it needs of the stack would be cleared for short
@@ -315,8 +310,9 @@ impl SendQueue {
         &mut self,
         context: Context<'_>,
         limit: u16,
+        loaded: &mut Loaded,
         sink: &mut impl TransmitSink,
-    ) -> Result<(Loaded, SendOutcome), LocalProtection> {
+    ) -> Result<SendOutcome, LocalProtection> {
         let Posted { wqe, prefix } = self.posted.first_mut().expect("the caller looked at it");
         let template = self.numbering.prefix(prefix, wqe, limit);
         let limit_payload = room(template, limit);
@@ -364,13 +360,13 @@ impl SendQueue {
         }
         let outcome = sink.send(wqe.peer, &wqe.ah, &pieces, &train);
         let done = segmenter.is_done();
-        let loaded = Loaded {
+        *loaded = Loaded {
             train,
             finished: usize::from(done),
             next: (!done).then_some(segmenter),
             payload,
         };
-        Ok((loaded, outcome))
+        Ok(outcome)
     }
 
     fn complete_first(
