@@ -12,6 +12,8 @@ const MAX_PEERS: usize = 65_536;
 #[derive(Debug, Clone)]
 pub struct Numbers<K> {
     next: FxHashMap<K, u32>,
+    /// The peer that messages went to last, and its next number: mostly it is the next one's too. What the map has of it is old.
+    latest: Option<(K, u32)>,
     /// First number of a peer that is not in the map.
     start: u32,
     /// Above every number ever used in this epoch, in serial order.
@@ -24,31 +26,39 @@ impl<K: Copy + Eq + Hash> Numbers<K> {
     pub fn new(start: u32) -> Self {
         Self {
             next: FxHashMap::default(),
+            latest: None,
             start,
             ceiling: start,
         }
     }
 
     /// The number of the next message to `peer`.
+    #[inline]
     pub fn take(&mut self, peer: K) -> u32 {
-        if let Some(next) = self.next.get_mut(&peer) {
-            let number = *next;
-            if !is_on(Bug::NumberStatic) {
-                *next = number.wrapping_add(1);
-            }
-            self.raise_ceiling(number);
-            return number;
+        let number = match self.latest {
+            Some((latest, next)) if latest == peer => next,
+            Some(_) | None => self.turn_to(peer),
+        };
+        let step = u32::from(!is_on(Bug::NumberStatic));
+        self.latest = Some((peer, number.wrapping_add(step)));
+        self.raise_ceiling(number);
+        number
+    }
+
+    /// The same for another peer than the latest, whose count is put down.
+    fn turn_to(&mut self, peer: K) -> u32 {
+        if let Some((latest, next)) = self.latest {
+            self.next.insert(latest, next);
+        }
+        if let Some(next) = self.next.get(&peer) {
+            return *next;
         }
         if self.next.len() >= MAX_PEERS {
             // A receiver may remember a forgotten peer's last number: continue above all of them.
             self.next.clear();
             self.start = self.ceiling;
         }
-        let number = self.start;
-        let step = u32::from(!is_on(Bug::NumberStatic));
-        self.next.insert(peer, number.wrapping_add(step));
-        self.raise_ceiling(number);
-        number
+        self.start
     }
 
     fn raise_ceiling(&mut self, number: u32) {
