@@ -177,6 +177,7 @@ impl UdShared {
             })
     }
 
+    #[inline(always)]
     fn work(&self, inner: &mut UdInner) {
         if self.closing.load(Ordering::Acquire) {
             return;
@@ -191,6 +192,7 @@ impl UdShared {
 
     /// Sends some of what others asked for, and of what was posted. While much arrives, answers get a quarter of the time: who reads without
     /// end must not keep the others' datagrams waiting.
+    #[inline(never)]
     fn answer(&self, inner: &mut UdInner) {
         let began = clock::now();
         let is_busy = self.recv_cq.is_busy();
@@ -205,6 +207,7 @@ impl UdShared {
         inner.answer_after = Some(ended + (ended - began) * 3);
     }
 
+    #[inline(never)]
     fn transmit(&self, inner: &mut UdInner, budget: usize) {
         if !inner.engine.has_unsent() {
             return;

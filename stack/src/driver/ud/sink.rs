@@ -40,7 +40,7 @@ impl TransmitSink for SocketSink<'_> {
         staging::put_back(staging);
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(
         &mut self,
         peer: Peer,

@@ -174,7 +174,10 @@ impl UdEngine {
     }
 
     /// Hands queued messages to the network until none is left, the network is full, the rate makes a pause, or `budget` trains went out.
-    #[inline]
+    ///
+    /// It and what it calls for posted messages is made a part of its caller, down to the system call: after one, the processor does not know
+    /// where functions return to, and takes long to find out.
+    #[inline(always)]
     pub(crate) fn transmit(
         &mut self,
         now: Instant,
@@ -204,6 +207,7 @@ impl UdEngine {
     }
 
     /// Posted messages and what Reads send take turns, so that neither starves. The rate is that of posted messages.
+    #[inline(never)]
     fn transmit_in_turn(
         &mut self,
         context: send::Context<'_>,

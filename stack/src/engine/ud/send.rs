@@ -163,6 +163,7 @@ impl SendQueue {
         self.posted.is_empty()
     }
 
+    #[inline(always)]
     pub(super) fn transmit(
         &mut self,
         context: Context<'_>,
@@ -215,6 +216,7 @@ impl SendQueue {
 
     /// Builds a train of segments of the first message, and of following ones to the same peer as long as the
     /// lengths fit, in staging memory, and sends it.
+    #[inline(always)]
     fn send_staged(
         &mut self,
         context: Context<'_>,
@@ -228,13 +230,14 @@ impl SendQueue {
         }
         let alone = self.load_alone(context, limit, loaded, &mut staging);
         let result = alone.unwrap_or_else(|| self.load(context, limit, loaded, &mut staging));
-        let outcome = result.map(|()| {
-            let head = self.posted.first();
-            head.map_or(SendOutcome::Sent, |Posted { wqe, .. }| {
+        let outcome = match (result, self.posted.first()) {
+            (Ok(()), Some(Posted { wqe, .. })) => {
                 let octets = &staging[..loaded.train.octets()];
-                sink.send(wqe.peer, &wqe.ah, &[Piece::Bytes(octets)], &loaded.train)
-            })
-        });
+                Ok(sink.send(wqe.peer, &wqe.ah, &[Piece::Bytes(octets)], &loaded.train))
+            }
+            (Ok(()), None) => Ok(SendOutcome::Sent),
+            (Err(error), _) => Err(error),
+        };
         sink.give_back(staging);
         outcome
     }
@@ -369,6 +372,7 @@ impl SendQueue {
         Ok(outcome)
     }
 
+    #[inline]
     fn complete_first(
         &mut self,
         qpn: u32,
