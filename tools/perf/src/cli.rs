@@ -242,7 +242,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
     /// Bytes in flight [default: over UDP a quarter of the receive buffer, at most 256K, and at most one
-    /// datagram per KiB of it; over TCP four messages, at least 256K and at most 4M; always 4096 messages at most]
+    /// datagram per KiB of it; over TCP two messages, at least 256K and at most 4M; always 4096 messages at most]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub(crate) window: Option<u64>,
     /// Receive buffer to ask the kernel for, per UDP socket; TCP's are the kernel's to size [default: 4M]

@@ -83,7 +83,7 @@ impl Geometry {
     /// For a connection, which loses nothing and tells what it has no room for: what is in flight need only keep both sides busy. At
     /// least one chunk is always allowed, and never more than [`MAX_MESSAGES`].
     pub(crate) fn connected(size: u64, chunk: u64, window: Option<u64>) -> Self {
-        let default = (4 * chunk).clamp(DEFAULT_WINDOW_CAP, CONNECTED_WINDOW_CAP);
+        let default = (2 * chunk).clamp(DEFAULT_WINDOW_CAP, CONNECTED_WINDOW_CAP);
         let window = window
             .unwrap_or_else(|| default.max(2 * chunk))
             .clamp(chunk, chunk * MAX_MESSAGES);

@@ -109,7 +109,8 @@ impl Ud {
         if let Some(group) = spec.group {
             config.group_port = group.port;
         }
-        if spec.loss > 0.0 && side == Side::Server {
+        // Without loss too: who decides of each datagram by itself takes its time.
+        if spec.mode == Mode::Loss && side == Side::Server {
             config.fault = Some(Fault {
                 drop: spec.loss,
                 seed: spec.seed,
