@@ -8,7 +8,7 @@ pub(crate) use sleep::Slept;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -24,6 +24,7 @@ use super::hot_set::{Hot, HotSet};
 use super::member::{Got, Qp, WeakQp};
 use super::partners::Partners;
 use super::rc::RcShared;
+use super::timers::Timers;
 use super::turns::Turns;
 use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
@@ -44,7 +45,7 @@ const RECEIVE_EVERY: u32 = 16;
 const EVENTS: usize = 16;
 
 /// A QP among those that a completion queue receives for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MemberId {
     key: u32,
     generation: u32,
@@ -121,8 +122,7 @@ pub(crate) struct CqShared {
     owing_late: Turns<(MemberId, Instant)>,
     /// The last look at the sockets found something.
     busy: AtomicBool,
-    /// No timer of a member expires before this, in nanoseconds of the driver's clock.
-    deadline: AtomicU64,
+    timers: Timers,
     watch: Watch,
     /// Threads that sleep until there is a completion.
     sleepers: AtomicU32,
@@ -163,7 +163,7 @@ impl CqShared {
             owing: Turns::new(),
             owing_late: Turns::new(),
             busy: AtomicBool::new(false),
-            deadline: AtomicU64::new(u64::MAX),
+            timers: Timers::new(),
             watch: Watch::new(),
             sleepers: AtomicU32::new(0),
             wake,
@@ -211,6 +211,7 @@ impl CqShared {
     }
 
     pub(crate) fn detach(&self, member: MemberId) {
+        self.timers.forget(member);
         self.poller.lock().hot.forget(member);
         let mut members = self.members.write();
         let key = member.key as usize;
@@ -670,15 +671,16 @@ impl CqShared {
 
     // Timers.
 
-    pub(crate) fn note_deadline(&self, deadline: Option<Instant>) {
+    /// A member wants to be looked at then, or never.
+    pub(crate) fn note_deadline(&self, member: MemberId, deadline: Option<Instant>) {
         let nanos = clock::to_nanos(deadline);
-        if nanos < self.deadline.fetch_min(nanos, Ordering::AcqRel) {
+        if self.timers.note(member, nanos) {
             self.background.wake_before(nanos);
         }
     }
 
     pub(crate) fn deadline(&self) -> u64 {
-        self.deadline.load(Ordering::Acquire)
+        self.timers.next()
     }
 
     pub(crate) fn run_timers(&self) {
@@ -686,20 +688,15 @@ impl CqShared {
             return;
         }
         let now = clock::now();
-        if clock::to_nanos(Some(now)) < self.deadline() {
+        let nanos = clock::to_nanos(Some(now));
+        if nanos < self.deadline() {
             return;
         }
-        self.deadline.store(u64::MAX, Ordering::Release);
-        let members: Vec<_> = self
-            .members
-            .read()
-            .iter()
-            .filter_map(|(_, member)| member.qp.upgrade())
-            .collect();
-        for qp in members {
-            let next = qp.handle_timeout(now);
-            self.deadline
-                .fetch_min(clock::to_nanos(next), Ordering::AcqRel);
+        for member in self.timers.take_due(nanos) {
+            if let Some(qp) = self.member(member) {
+                let next = qp.handle_timeout(now);
+                self.timers.note(member, clock::to_nanos(next));
+            }
         }
         // The background thread may have planned its sleep meanwhile, when there seemed to be none.
         let next = self.deadline();

@@ -44,6 +44,7 @@ pub(crate) mod startups;
 mod stream_sink;
 mod tap;
 pub(crate) mod tcp;
+mod timers;
 mod turns;
 pub(crate) mod ud;
 pub(crate) mod udp_socket;

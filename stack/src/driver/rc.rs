@@ -419,7 +419,9 @@ impl RcShared {
         };
         if deadline != link.deadline {
             link.deadline = deadline;
-            self.recv_cq.note_deadline(deadline);
+            if let Some(member) = self.member.get() {
+                self.recv_cq.note_deadline(*member, deadline);
+            }
         }
     }
 

@@ -425,7 +425,9 @@ impl UdShared {
         let deadline = inner.poll_timeout();
         if deadline != inner.deadline {
             inner.deadline = deadline;
-            self.recv_cq.note_deadline(deadline);
+            if let Some(member) = self.member.get() {
+                self.recv_cq.note_deadline(*member, deadline);
+            }
         }
     }
 
