@@ -157,10 +157,28 @@ pub const BUILD_CHECKS: &[Check] = &[
     },
 ];
 
-/// Compiles what the tests load and start besides their own binaries: libraries and programs in the test profile.
+/// Compiles the tests, and what they load and start besides their own binaries: libraries and programs in the test profile.
+///
+/// One command for all of it. The features of a package are those that the selected targets and their dependencies
+/// together ask for, so that programs without tests would be compiled from other packages than the tests are, the whole
+/// stack among them.
+pub const TESTS_AND_PROGRAMS: Check = Check {
+    name: "tests and programs",
+    arguments: &[
+        "build",
+        "--workspace",
+        "--all-features",
+        "--lib",
+        "--bins",
+        "--tests",
+        "--examples",
+    ],
+    environment: None,
+};
+
+/// Compiles what the tests of some packages load and start: libraries and programs of all of them.
 pub const PROGRAMS_FOR_TESTS: Check = Check {
     name: "programs for the tests",
-    // As the tests are compiled, or what they share would be compiled twice.
     arguments: &["build", "--workspace", "--all-features"],
     environment: None,
 };

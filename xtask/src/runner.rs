@@ -127,14 +127,13 @@ impl Run<'_> {
                 tally += self.check(check, COMPILATION_LIMIT)?;
             }
         }
-        let has = |name| groups.iter().any(|group| group.name == name);
-        if has(Name::Process)
-            || has(Name::Debian)
-            || has(Name::Interop)
-            || has(Name::Soak)
-            || chosen.is_some()
-        {
-            tally += self.check(&groups::PROGRAMS_FOR_TESTS, COMPILATION_LIMIT)?;
+        if groups.iter().any(|group| group.name != Name::Unit) {
+            let programs = if self.options.packages.is_empty() {
+                &groups::TESTS_AND_PROGRAMS
+            } else {
+                &groups::PROGRAMS_FOR_TESTS
+            };
+            tally += self.check(programs, COMPILATION_LIMIT)?;
         }
         tally += self.compile_tests()?;
         self.report.rows.push(Row {
