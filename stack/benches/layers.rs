@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use dgiwarp::{Buffer, Config, Rnic, UdQpAttr, Wc};
+use dgiwarp::{Buffer, Config, RecvWr, Rnic, UdQpAttr, Wc};
 use dgiwarp_codec::crc;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::wire::TaggedHeader;
@@ -92,11 +92,25 @@ fn completion_queues(c: &mut Criterion) {
     group.bench_function("poll, nobody to receive for", |b| {
         b.iter(|| cq.poll(black_box(&mut found)));
     });
-    let qp = pd.create_ud_qp(&UdQpAttr::new(&cq, &cq));
+    let qp = pd
+        .create_ud_qp(&UdQpAttr::new(&cq, &cq))
+        .expect("a queue pair");
     group.bench_function("poll, one socket without data", |b| {
         b.iter(|| cq.poll(black_box(&mut found)));
     });
-    drop(qp);
+    // A flush makes completions of posted receives, and nothing else.
+    let receives = [RecvWr {
+        wr_id: 7,
+        sges: &[],
+    }; 16];
+    group.throughput(Throughput::Elements(receives.len() as u64));
+    group.bench_function("receives posted, completed and polled", |b| {
+        b.iter(|| {
+            qp.post_recv(black_box(&receives)).expect("room");
+            qp.flush();
+            assert_eq!(cq.poll(&mut found), Ok(receives.len()));
+        });
+    });
     group.finish();
 }
 
