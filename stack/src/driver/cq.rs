@@ -370,9 +370,14 @@ impl CqShared {
 
     #[inline]
     fn take(&self, out: &mut [Wc]) -> Result<usize, CqError> {
-        if !self.has_completions() {
-            return Ok(0);
+        if self.has_completions() {
+            self.take_some(out)
+        } else {
+            Ok(0)
         }
+    }
+
+    fn take_some(&self, out: &mut [Wc]) -> Result<usize, CqError> {
         let mut ring = self.ring.lock();
         let count = ring.poll(out);
         if count == 0 && ring.is_overrun() {
@@ -415,6 +420,7 @@ impl CqShared {
         self.ring.lock().resize(depth)
     }
 
+    #[inline]
     pub(crate) fn has_completions(&self) -> bool {
         self.filled.load(Ordering::SeqCst)
     }

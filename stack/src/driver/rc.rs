@@ -372,6 +372,8 @@ impl RcShared {
             })
     }
 
+    // A part of its callers, as after a system call the processor does not know where functions return to.
+    #[inline(always)]
     fn work(&self, inner: &mut RcInner) {
         let Some(link) = &mut inner.link else {
             self.posting.empty(|wqe| inner.waiting.push_back(wqe));
@@ -448,6 +450,7 @@ impl RcShared {
         }
     }
 
+    #[inline(never)]
     fn transmit(&self, link: &mut Link) {
         if link.engine.can_make() {
             link.engine.copy_all(self.background().copies_all());
@@ -595,11 +598,15 @@ impl RcShared {
                 let got = self.receive_locked(link);
                 let came = got != Got::Nothing;
                 // Whoever looks again soon leaves the peer's acknowledgement to what the program may post until then.
-                let tell = match (pace, came) {
-                    (Pace::Once, _) => link.engine.tell_placed(clock::now(), true),
-                    (Pace::First, false) => link.engine.tell_placed(clock::now(), false),
-                    (Pace::First | Pace::Again, _) => false,
+                let at_once = match (pace, came) {
+                    (Pace::Once, _) => Some(true),
+                    (Pace::First, false) => Some(false),
+                    (Pace::First | Pace::Again, _) => None,
                 };
+                // Most polls find nothing and owe nothing: they need not know the time.
+                let engine = &mut link.engine;
+                let at_once = at_once.filter(|_| engine.owes_acknowledgement());
+                let tell = at_once.is_some_and(|it| engine.tell_placed(clock::now(), it));
                 if came && !tell {
                     self.remember_owing(link);
                 }
@@ -737,7 +744,7 @@ impl RcShared {
                     Got::Something
                 };
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Got::Nothing,
+            Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return Got::Nothing,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Got::Something,
             Err(_) => {
                 link.way_down.lost();

@@ -360,7 +360,7 @@ impl UdShared {
         };
         let received = match socket.receive(buffer) {
             Ok(received) => received,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return false,
             // What the network says of something sent earlier; the socket goes on.
             Err(_) => {
                 self.read_notices_locked(inner, index);
