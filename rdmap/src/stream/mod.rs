@@ -28,7 +28,7 @@ mod upper;
 pub use error::StreamError;
 pub use message::{Header, Message, SendKind};
 pub use own_ends::{Capabilities, OwnEnds, Peer, Question, VERSION};
-pub use parking::overtakes;
+pub use parking::{ends_message, overtakes};
 pub use requester::ReadSource;
 pub use responder::Response;
 pub use state::{Depths, Handled, Stream};

@@ -149,7 +149,9 @@ pub struct OwnEnds {
     placed: u64,
     /// What the peer was told last of it.
     told: u64,
-    /// What the peer has asked to be told, and how many were placed then.
+    /// Others that have come and wait for a receive.
+    waiting: u64,
+    /// What the peer has asked to be told, and how many had come then.
     asked: Option<(Question, u64)>,
     /// The immediate of the next Send.
     immediate: Option<u32>,
@@ -174,6 +176,7 @@ impl OwnEnds {
             asking: 0,
             placed: 0,
             told: 0,
+            waiting: 0,
             asked: None,
             immediate: None,
             has_left: false,
@@ -208,7 +211,7 @@ impl OwnEnds {
             (Notice::Placed { count, asks }, Peer::Own(_)) => {
                 self.hear_placed(count);
                 if let Some(question) = asks {
-                    self.asked = Some((question, self.placed));
+                    self.asked = Some((question, self.placed + self.waiting));
                 }
             }
             (Notice::Immediate(immediate), Peer::Own(_)) => self.immediate = Some(immediate),
@@ -247,6 +250,11 @@ impl OwnEnds {
     /// A Send or Write was placed in full.
     pub(super) fn count_placed(&mut self) {
         self.placed += 1;
+    }
+
+    /// So many Sends and Writes of the peer have come and wait for a receive.
+    pub fn note_waiting(&mut self, waiting: u64) {
+        self.waiting = waiting;
     }
 
     /// The immediate of the message that begins on queue 0.
@@ -337,13 +345,12 @@ impl OwnEnds {
         })
     }
 
-    /// An acknowledgement of what was placed, as a whole ULPDU, which may ask for one in turn. What has come and waits to be placed (`more`) leaves a
-    /// question of all open.
-    pub fn placed(&mut self, asks: Option<Question>, more: bool) -> Header {
-        let open = more && matches!(self.asked, Some((Question::All, _)));
-        if self.is_asked() && !open {
-            self.asked = None;
-        }
+    /// An acknowledgement of what was placed, as a whole ULPDU, which may ask for one in turn.
+    pub fn placed(&mut self, asks: Option<Question>) -> Header {
+        self.asked = self.asked.filter(|(question, at)| match question {
+            Question::Next => *at >= self.placed,
+            Question::All => *at > self.placed,
+        });
         self.told = self.placed;
         match asks {
             None => {}
@@ -420,15 +427,12 @@ mod tests {
         end.count_sent();
         end.count_placed();
         end.count_placed();
+        assert_eq!(end.placed(None)[..], *b"\xc1\x40DGiA\0\0\0\0\0\0\0\x02");
         assert_eq!(
-            end.placed(None, false)[..],
-            *b"\xc1\x40DGiA\0\0\0\0\0\0\0\x02"
-        );
-        assert_eq!(
-            end.placed(Some(Question::Next), false)[..],
+            end.placed(Some(Question::Next))[..],
             *b"\xc1\x40DGiA\x80\0\0\0\0\0\0\x02"
         );
-        let all = end.placed(Some(Question::All), false);
+        let all = end.placed(Some(Question::All));
         assert_eq!(all[..], *b"\xc1\x40DGiA\x40\0\0\0\0\0\0\x02");
         let immediate = OwnEnds::immediate(0x0102_0304);
         assert_eq!(immediate[..], *b"\xc1\x40DGiI\0\0\0\0\x01\x02\x03\x04");
@@ -506,20 +510,20 @@ mod tests {
     fn one_question_at_a_time() {
         let mut end = acquainted();
         assert!(end.may_ask());
-        end.placed(Some(Question::Next), false);
+        end.placed(Some(Question::Next));
         end.count_sent();
         end.count_sent();
         assert!(!end.may_ask(), "it was asked");
         end.was_placed(1);
         assert!(end.may_ask());
-        end.placed(Some(Question::Next), false);
+        end.placed(Some(Question::Next));
         end.was_placed(2);
         assert!(!end.may_ask(), "it was asked about the next one");
         end.count_sent();
         end.was_placed(3);
         assert!(end.may_ask());
         end.count_sent();
-        end.placed(Some(Question::All), false);
+        end.placed(Some(Question::All));
         assert!(!end.may_ask());
         end.was_placed(4);
         assert!(end.may_ask());
@@ -532,26 +536,34 @@ mod tests {
         assert_eq!((end.owed(), end.is_asked()), (1, false));
         end.hear(ACKNOWLEDGEMENT, TaggedOffset::new(ASKS_OF_NEXT));
         assert!(!end.is_asked(), "the question is about the next one");
-        end.placed(None, false);
+        end.placed(None);
         assert_eq!(end.owed(), 0);
         end.count_placed();
         assert_eq!((end.owed(), end.is_asked()), (1, true));
-        end.placed(None, false);
+        end.placed(None);
         assert_eq!((end.owed(), end.is_asked()), (0, false));
     }
 
     #[test]
-    fn a_question_of_all_stays_open_while_something_waits_to_be_placed() {
-        let mut end = acquainted();
-        end.count_placed();
-        end.hear(ACKNOWLEDGEMENT, TaggedOffset::new(ASKS_OF_ALL));
-        for more in [true, false] {
-            assert!(end.is_asked() && end.is_awaited());
-            end.placed(None, more);
-            assert!(!end.is_awaited(), "there is nothing to tell");
+    fn a_question_is_about_what_had_come_even_if_it_waits_for_a_receive() {
+        for (bit, open_for) in [(ASKS_OF_ALL, 3), (ASKS_OF_NEXT, 4)] {
+            let mut end = acquainted();
             end.count_placed();
+            end.note_waiting(2);
+            end.hear(ACKNOWLEDGEMENT, TaggedOffset::new(bit));
+            end.placed(None);
+            // Two that wait, the next one, and another one.
+            for placed in 2..=5 {
+                end.count_placed();
+                let asked = end.is_asked();
+                let expected = match bit {
+                    ASKS_OF_ALL => placed <= open_for,
+                    _ => placed == open_for,
+                };
+                assert_eq!(asked, expected, "{placed}");
+                end.placed(None);
+            }
         }
-        assert!(!end.is_asked());
     }
 
     #[test]

@@ -35,6 +35,25 @@ pub fn overtakes(ulpdu: &[u8]) -> bool {
     }
 }
 
+/// Whether a Send or Write of the peer's, or an Immediate Data message, is complete with this ULPDU.
+#[must_use]
+pub fn ends_message(ulpdu: &[u8]) -> bool {
+    let Some(first) = ulpdu.first() else {
+        return false;
+    };
+    if Control::parse(*first).tagged {
+        TaggedHeader::parse(ulpdu).is_ok_and(|(header, payload)| {
+            let is_notice =
+                payload.is_empty() && Notice::parse(header.stag, header.tagged_offset).is_some();
+            Opcode::parse(header.rsvd_ulp) == Ok(Opcode::Write) && header.control.last && !is_notice
+        })
+    } else {
+        UntaggedHeader::parse(ulpdu).is_ok_and(|(header, _)| {
+            header.queue_number == QueueNumber::SEND && header.control.last
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use dgiwarp_ddp::{STag, TaggedOffset};
@@ -53,7 +72,7 @@ mod tests {
             (untagged(Opcode::AtomicResponse), true),
             (untagged(Opcode::Terminate), true),
             (end.hello().unwrap(), true),
-            (end.placed(Some(Question::Next), false), true),
+            (end.placed(Some(Question::Next)), true),
             (OwnEnds::immediate(1), false),
             (tagged(Opcode::Write), false),
             (untagged(Opcode::Send), false),
@@ -65,5 +84,23 @@ mod tests {
         ] {
             assert_eq!(overtakes(&ulpdu), expected, "{ulpdu:x?}");
         }
+    }
+
+    #[test]
+    fn messages_are_counted_by_their_last_segment() {
+        let write = |last| tagged_header(Opcode::Write, STag::new(1), TaggedOffset::new(0), last);
+        let untagged = |opcode| -> Header { short(opcode, dgiwarp_ddp::Msn::FIRST, &[]) };
+        for (ulpdu, expected) in [
+            (write(true), true),
+            (write(false), false),
+            (untagged(Opcode::Send), true),
+            (untagged(Opcode::Immediate), true),
+            (OwnEnds::immediate(1), false),
+            (untagged(Opcode::ReadRequest), false),
+            (untagged(Opcode::Terminate), false),
+        ] {
+            assert_eq!(ends_message(&ulpdu), expected, "{ulpdu:?}");
+        }
+        assert!(!ends_message(&[]));
     }
 }

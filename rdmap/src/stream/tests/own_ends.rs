@@ -49,7 +49,7 @@ fn sends_writes_and_immediates_are_counted_alike_at_both_ends() {
     assert_eq!(counts, [0, 1, 1, 2, 3, 4, 5]);
     assert_eq!(client.own_ends().sent(), 5);
     assert_eq!(client.own_ends().acknowledged(), 0);
-    let told = server.own_ends_mut().placed(None, false);
+    let told = server.own_ends_mut().placed(None);
     assert_eq!(client.handle_ulpdu(&told, &mut memory), Ok(Handled::Taken));
     assert_eq!(client.own_ends().acknowledged(), 5);
 }

@@ -130,3 +130,20 @@ fn the_room_of_a_full_send_queue_is_asked_for() {
         assert_eq!(client.completed.retired, crowd);
     }
 }
+
+#[test]
+fn a_question_finds_its_message_although_others_wait_for_receives() {
+    let (mut client, mut server) = acquainted();
+    for wr_id in 0..3 {
+        post(&mut client, wr_id, wr_id == 2);
+    }
+    client.carry_to(&mut server, 1 << 20);
+    for placed in 1..=3 {
+        server.post_recv(7, 0, 100);
+        server.work(|engine, tables, completed| engine.resume(now(), tables, completed));
+        let told = waiting(&server) > 0;
+        assert_eq!(told, placed == 3, "{placed} placed");
+    }
+    server.carry_to(&mut client, 1 << 20);
+    assert_eq!(ids(&client.completed.sent), [2]);
+}

@@ -325,7 +325,7 @@ impl RcEngine {
             return;
         }
         let own_ends = self.stream.own_ends_mut();
-        let placed = (own_ends.owed() > 0).then(|| own_ends.placed(None, false));
+        let placed = (own_ends.owed() > 0).then(|| own_ends.placed(None));
         let farewell = own_ends
             .farewell()
             .filter(|_| says_so && self.config.paired);

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use dgiwarp_rdmap::stream::ends_message;
+
 /// Octets that may wait. What lies in the connection beyond that waits in TCP.
 pub(super) const LIMIT: usize = 256 << 10;
 
@@ -16,6 +18,8 @@ pub(super) struct Parked {
     first: usize,
     /// Since when that one waits.
     since: Option<Instant>,
+    /// Sends and Writes whose last segment is here.
+    messages: u64,
 }
 
 impl Parked {
@@ -33,10 +37,16 @@ impl Parked {
         self.since
     }
 
+    /// Sends and Writes whose last segment waits.
+    pub(super) fn messages(&self) -> u64 {
+        self.messages
+    }
+
     pub(super) fn push(&mut self, now: Instant, ulpdu: &[u8]) {
         let length = u16::try_from(ulpdu.len()).expect("MPA's length field has 16 bits");
         self.octets.extend_from_slice(&length.to_be_bytes());
         self.octets.extend_from_slice(ulpdu);
+        self.messages += u64::from(ends_message(ulpdu));
         self.since.get_or_insert(now);
     }
 
@@ -54,7 +64,9 @@ impl Parked {
         let Some(ulpdu) = self.front() else {
             return;
         };
-        self.first += LENGTH + ulpdu.len();
+        let length = LENGTH + ulpdu.len();
+        self.messages -= u64::from(ends_message(ulpdu));
+        self.first += length;
         self.since = Some(now);
         if self.first == self.octets.len() {
             *self = Self::default();

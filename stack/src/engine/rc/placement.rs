@@ -297,8 +297,7 @@ impl RcEngine {
             return;
         }
         if self.stream.own_ends().owed() > 0 || question.is_some() {
-            let waiting = !self.parked.is_empty();
-            let ulpdu = self.stream.own_ends_mut().placed(question, waiting);
+            let ulpdu = self.stream.own_ends_mut().placed(question);
             self.put(now, &ulpdu, &[]);
         }
         self.placement.tell = false;

@@ -68,6 +68,8 @@ impl RcEngine {
                     Ok(Handled::Waits) => {
                         self.counters.count_parked();
                         self.parked.push(now, ulpdu);
+                        let waiting = self.parked.messages();
+                        self.stream.own_ends_mut().note_waiting(waiting);
                     }
                     Err(failure) => failed = Some(failure),
                 }
@@ -107,7 +109,11 @@ impl RcEngine {
                 tables,
                 completions,
             ) {
-                Ok(Handled::Taken) => self.parked.pop(now),
+                Ok(Handled::Taken) => {
+                    self.parked.pop(now);
+                    let waiting = self.parked.messages();
+                    self.stream.own_ends_mut().note_waiting(waiting);
+                }
                 Ok(Handled::Waits) => break,
                 Err(failure) => self.fail(failure, tables, completions),
             }
