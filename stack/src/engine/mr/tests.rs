@@ -221,3 +221,39 @@ fn nothing_lands_after_deregistration() {
         });
     }
 }
+
+/// Who copies while it looks at the table, copies what is registered.
+#[test]
+fn deregistration_waits_for_who_looks_at_the_table() {
+    let table = table();
+    let region = Buffer::zeroed(8).unwrap().region();
+    let keys = table.register(region, 0, Access::LOCAL_WRITE, PD);
+    let sge = Sge {
+        addr: 0,
+        length: 8,
+        lkey: keys.lkey,
+    };
+    let begins = AtomicBool::new(false);
+    let gone = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let view = table.view_local();
+        let slice = view.slice(PD, sge, true).unwrap();
+        scope.spawn(|| {
+            begins.store(true, Ordering::SeqCst);
+            table.deregister(keys);
+            gone.store(true, Ordering::SeqCst);
+        });
+        while !begins.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        // Long enough for a deregistration that does not wait.
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        slice.place(&[1; 8]);
+        assert!(!gone.load(Ordering::SeqCst));
+        drop(view);
+    });
+    assert!(gone.load(Ordering::SeqCst));
+    assert_eq!(table.local(PD, sge, true).unwrap_err(), LocalProtection);
+}
