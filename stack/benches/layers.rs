@@ -295,6 +295,22 @@ impl Upper<u32> for Target {
     fn count(&mut self, _reason: DropReason) {}
 }
 
+/// Posting, receiving and polling a Send over a network that takes no time.
+#[cfg(feature = "null-llp")]
+fn null_llp(c: &mut Criterion) {
+    let mut group = c.benchmark_group("post and poll over a null LLP");
+    let mut queue_pair = dgiwarp::null_llp::NullLlp::new();
+    for length in [1, 64, 1024] {
+        group.bench_function(BenchmarkId::from_parameter(length), |b| {
+            b.iter(|| assert_eq!(queue_pair.message(black_box(length)), 2));
+        });
+    }
+    group.finish();
+}
+
+#[cfg(not(feature = "null-llp"))]
+fn null_llp(_c: &mut Criterion) {}
+
 criterion_group!(
     layers,
     headers,
@@ -302,6 +318,7 @@ criterion_group!(
     placements,
     maps,
     completion_queues,
-    messages
+    messages,
+    null_llp
 );
 criterion_main!(layers);

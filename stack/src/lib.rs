@@ -61,6 +61,9 @@ mod fault;
 pub mod fuzzing;
 mod groups;
 mod mw;
+#[cfg(feature = "null-llp")]
+#[doc(hidden)]
+pub mod null_llp;
 mod pd;
 mod proof;
 mod qpns;
