@@ -108,7 +108,7 @@ impl TransmitSink for Network {
 }
 
 impl NullLlp {
-    /// A queue pair with a kilobyte of memory.
+    /// A queue pair with memory for the longest message and its receive.
     ///
     /// # Panics
     /// Where there is no such memory.

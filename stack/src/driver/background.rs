@@ -23,8 +23,9 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use parking_lot::Mutex;
 
 use super::clock;
-use super::cq::{By, CqShared, LATE};
+use super::cq::{By, CqShared};
 use super::departures::{Departure, Departures};
+use crate::engine::rc::LATE;
 use crate::events::Events;
 use crate::{Config, Error};
 

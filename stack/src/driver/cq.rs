@@ -3,7 +3,6 @@
 mod owing;
 mod sleep;
 
-pub(super) use owing::LATE;
 pub(crate) use sleep::Slept;
 
 use std::io;

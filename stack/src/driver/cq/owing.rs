@@ -1,12 +1,8 @@
 //! What peers are to be told that nothing may take along: how much was placed of what they sent.
 
-use std::time::Duration;
-
 use super::super::clock;
 use super::{CqShared, MemberId};
-
-/// When a peer is told what was placed although it does not wait for that.
-pub(in super::super) const LATE: Duration = Duration::from_millis(250);
+use crate::engine::rc::LATE;
 
 impl CqShared {
     /// A peer may wait to be told something that the next poll, or the program's next post, tells it. If neither comes, the background thread

@@ -37,6 +37,7 @@ use upper::failed_receive;
 use wqe::SendQueue;
 
 pub use end::RcEnd;
+pub(crate) use placement::LATE;
 pub(crate) use transmit::ROOM;
 pub(crate) use uncopied::{StreamSink, Taken};
 pub(crate) use wqe::{MAX_INLINE, MemoryWork, RcData, RcSendWqe, RcWork};

@@ -17,6 +17,8 @@ const TELL_MESSAGES: u64 = 64;
 const TELL_OCTETS: usize = 256 << 10;
 /// How long what was placed may wait for something to go with, if the sender waits for it and did not ask.
 const PATIENCE: Duration = Duration::from_micros(20);
+/// How long it may wait if the sender does not: then it is told so that it does not learn it from the connection's end.
+pub(crate) const LATE: Duration = Duration::from_millis(250);
 /// Work requests in the send queue that the program waits for, at most: then the room is asked for.
 const UNASKED: usize = 32;
 
