@@ -13,6 +13,9 @@ pub enum ProfileError {
     /// It is no profile.
     #[error("{0}: {1}")]
     Json(String, serde_json::Error),
+    /// An entry would expect every failure.
+    #[error("{0}: an entry has neither \"case\" nor \"seen\"")]
+    Everything(String),
 }
 
 /// A file of expected failures.
@@ -29,11 +32,15 @@ pub struct Profile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
-    /// The case.
+    /// The case; without it all cases, and then [`seen`](Self::seen) is needed.
+    #[serde(default)]
     pub case: String,
     /// What the trial's name contains; all trials without it.
     #[serde(default)]
     pub trial: String,
+    /// What the device did, whole, in the report's words; whatever it did without it.
+    #[serde(default)]
+    pub seen: String,
     /// What the device does instead, for the reader.
     pub why: String,
 }
@@ -53,15 +60,27 @@ impl Profile {
             None => std::fs::read_to_string(Path::new(name))
                 .map_err(|error| ProfileError::Io(name.to_owned(), error))?,
         };
-        serde_json::from_str(&text).map_err(|error| ProfileError::Json(name.to_owned(), error))
+        Self::parse(name, &text)
     }
 
-    /// What is known of this trial.
+    fn parse(name: &str, text: &str) -> Result<Self, ProfileError> {
+        let profile: Self = serde_json::from_str(text)
+            .map_err(|error| ProfileError::Json(name.to_owned(), error))?;
+        let everything = |entry: &Expected| entry.case.is_empty() && entry.seen.is_empty();
+        if profile.expected.iter().any(everything) {
+            return Err(ProfileError::Everything(name.to_owned()));
+        }
+        Ok(profile)
+    }
+
+    /// What is known of this trial, in which the device did what `seen` says.
     #[must_use]
-    pub fn expects(&self, case: &str, trial: &str) -> Option<&Expected> {
-        self.expected
-            .iter()
-            .find(|expected| expected.case == case && trial.contains(&expected.trial))
+    pub fn expects(&self, case: &str, trial: &str, seen: &str) -> Option<&Expected> {
+        self.expected.iter().find(|expected| {
+            (expected.case.is_empty() || expected.case == case)
+                && trial.contains(&expected.trial)
+                && (expected.seen.is_empty() || expected.seen == seen)
+        })
     }
 }
 
@@ -74,21 +93,40 @@ mod tests {
         for (name, _) in OWN {
             let profile = Profile::load(name).unwrap();
             for expected in &profile.expected {
-                let known = crate::cases::all()
-                    .iter()
-                    .any(|case| case.id == expected.case);
+                let known = expected.case.is_empty()
+                    || crate::cases::all()
+                        .iter()
+                        .any(|case| case.id == expected.case);
                 assert!(known, "{name}: {}", expected.case);
                 assert!(!expected.why.is_empty());
             }
         }
     }
 
+    const ONE: &str = r#"{"device":"x","expected":[
+        {"case":"M05","trial":"257","why":"y"}, {"seen":"end of stream","why":"z"}]}"#;
+
     #[test]
     fn a_trial_is_expected_by_a_part_of_its_name() {
-        let text = r#"{"device":"x","expected":[{"case":"M05","trial":"257","why":"y"}]}"#;
-        let profile: Profile = serde_json::from_str(text).unwrap();
-        assert!(profile.expects("M05", "257 octets").is_some());
-        assert!(profile.expects("M05", "256 octets").is_none());
-        assert!(profile.expects("M06", "257 octets").is_none());
+        let profile = Profile::parse("x", ONE).unwrap();
+        assert!(profile.expects("M05", "257 octets", "reset").is_some());
+        assert!(profile.expects("M05", "256 octets", "reset").is_none());
+        assert!(profile.expects("M06", "257 octets", "reset").is_none());
+    }
+
+    #[test]
+    fn a_trial_of_any_case_is_expected_by_what_was_seen() {
+        let profile = Profile::parse("x", ONE).unwrap();
+        let of = |seen| profile.expects("M06", "anything", seen);
+        assert_eq!(of("end of stream").unwrap().why, "z");
+        assert!(of("nothing; end of stream").is_none());
+        assert!(of("").is_none(), "what happens to a whole case");
+    }
+
+    #[test]
+    fn an_entry_does_not_expect_everything() {
+        let text = ONE.replace("\"seen\"", "\"trial\"");
+        let refused = Profile::parse("x", &text);
+        assert!(matches!(refused, Err(ProfileError::Everything(_))));
     }
 }

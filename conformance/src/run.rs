@@ -164,7 +164,7 @@ fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) ->
             match plan
                 .profile
                 .as_ref()
-                .and_then(|p| p.expects(case.id, &reason))
+                .and_then(|p| p.expects(case.id, &reason, ""))
             {
                 Some(expected) => {
                     reason = format!("{reason}; expected: {}", expected.why);
@@ -200,7 +200,7 @@ fn of_trials(plan: &Plan, case: &Case, trials: &[Trial], reason: &mut String) ->
         let expected = plan
             .profile
             .as_ref()
-            .and_then(|p| p.expects(case.id, &trial.what));
+            .and_then(|p| p.expects(case.id, &trial.what, &trial.seen));
         let outcome = match (expected, case.level) {
             (Some(expected), _) => {
                 if !reason.contains(&expected.why) {
@@ -283,7 +283,7 @@ fn dead(plan: &Plan, done: &mut Done, why: &str) {
     let expected = plan
         .profile
         .as_ref()
-        .and_then(|p| p.expects(done.case.id, why));
+        .and_then(|p| p.expects(done.case.id, why, ""));
     done.dead = true;
     done.outcome = Outcome::Dead;
     done.reason = format!("{} {why}", done.reason);

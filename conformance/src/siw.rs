@@ -91,11 +91,25 @@ pub struct Vm {
 impl Vm {
     /// Boots a VM with these settings of siw, such as `"mpa_crc_required=1"`; with none, siw
     /// is as in the kernel's source. Takes about 5 s, and a minute or two for the first VM
-    /// of a machine.
+    /// of a machine. A kernel that does not come up, which happens where the machine has little
+    /// time for it, is booted anew, twice.
     ///
     /// # Errors
     /// [`VmError`]; the reason is on standard error.
     pub fn boot(settings: &[&str]) -> Result<Self, VmError> {
+        let mut again = 2;
+        loop {
+            match Self::boot_once(settings) {
+                Err(VmError::Boot) if again > 0 => {
+                    again -= 1;
+                    eprintln!("siw-vm: booting it anew");
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn boot_once(settings: &[&str]) -> Result<Self, VmError> {
         let mut command = Command::new(script());
         command.args(["hold", "--life", "900"]);
         for setting in settings {

@@ -158,12 +158,14 @@ pub(crate) fn all(siw: &Siw<'_>) {
         (Initiator::We, (64 << 20) + 64, &SIZES[..]),
         (Initiator::Siw, 1 << 20, &[0, 1, 1425, 100_001]),
     ] {
-        let ops = Ops::connect(siw, &mpa, initiator, room);
-        for size in sizes {
-            every_operation(&ops, *size);
-        }
-        ops.leave();
+        siw.tried(|| {
+            let ops = Ops::connect(siw, &mpa, initiator, room);
+            for size in sizes {
+                every_operation(&ops, *size);
+            }
+            ops.leave();
+        });
     }
-    many_reads(siw);
-    solicited(siw);
+    siw.tried(|| many_reads(siw));
+    siw.tried(|| solicited(siw));
 }

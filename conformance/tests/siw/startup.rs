@@ -203,8 +203,8 @@ fn rejects(siw: &Siw<'_>) {
 }
 
 pub(crate) fn all(siw: &Siw<'_>) {
-    ours(siw);
-    rejected(siw);
-    theirs(siw);
-    rejects(siw);
+    siw.tried(|| ours(siw));
+    siw.tried(|| rejected(siw));
+    siw.tried(|| theirs(siw));
+    siw.tried(|| rejects(siw));
 }
