@@ -41,7 +41,16 @@ impl Server {
 
     /// The agent, compiled here.
     pub(crate) fn agent(environment: &[(&str, &str)]) -> Self {
-        let mut child = agent(environment).stdout(Stdio::piped()).spawn().unwrap();
+        Self::agent_that_says(environment, Stdio::inherit())
+    }
+
+    /// The agent; what it has to say goes there.
+    pub(crate) fn agent_that_says(environment: &[(&str, &str)], stderr: Stdio) -> Self {
+        let mut child = agent(environment)
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut word = |key: &str| {
             let line = lines.next().unwrap().unwrap();
@@ -128,7 +137,7 @@ fn on_our_library(program: &str) -> Command {
 pub(crate) struct Run {
     pub(crate) status: Option<i32>,
     json: Value,
-    stderr: String,
+    pub(crate) stderr: String,
 }
 
 /// Runs the tester with its JSON on standard output. Devices on a loaded machine may take their time.

@@ -8,6 +8,7 @@ mod programs;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Seek};
 use std::sync::Mutex;
 
 use dgiwarp_codec::seeded::{Bug, VARIABLE};
@@ -23,14 +24,20 @@ fn run(row: &Row, bug: bool, cases: Option<&str>, patience: &str) -> Run {
     if bug {
         environment.push((VARIABLE, &row.bug));
     }
-    let agent = Server::agent(&environment);
+    // A bug may end in a panic, which is nobody's concern unless the test fails.
+    let mut said = tempfile::tempfile().unwrap();
+    let stderr = said.try_clone().unwrap();
+    let agent = Server::agent_that_says(&environment, stderr.into());
     let address = agent.address();
     let mut arguments = vec!["--agent", &address, "--token", &agent.token];
     arguments.extend(["--allow-crash", "--many", "8", "--patience", patience]);
     if let Some(cases) = cases {
         arguments.extend(["--case", cases]);
     }
-    tester(&arguments)
+    let mut done = tester(&arguments);
+    said.rewind().unwrap();
+    said.read_to_string(&mut done.stderr).unwrap();
+    done
 }
 
 /// What `each` makes of each row, several at a time.
