@@ -113,7 +113,8 @@ pub enum ConnectionEvent {
         /// Why.
         error: ConnectError,
     },
-    /// A connection is over; everything posted has completed.
+    /// A connection is over; everything posted has completed. Where the peer ended it, this comes after the program took the completions
+    /// that succeeded before, or a second later.
     Disconnected {
         /// The connection's.
         context: u64,

@@ -10,11 +10,11 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use common::{Process, role};
+use common::{Process, now, role};
 use dgiwarp::{
     Config, ConnectError, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink, Cq,
-    Error, MpaConfig, MpaRevision, Pd, PortOptions, RcEnd, RcOptions, RcQp, RcQpAttr, ReadDepths,
-    RecvWr, Rnic, WcStatus,
+    Error, MpaConfig, MpaRevision, Pd, PortOptions, RcEnd, RcOptions, RcQp, RcQpAttr, RcSendWr,
+    ReadDepths, RecvWr, Rnic, WcStatus,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -22,6 +22,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 const SOON: Duration = Duration::from_secs(20);
 const DEPTHS: ReadDepths = ReadDepths { ird: 4, ord: 4 };
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A receive for a message without octets.
+const EMPTY: RecvWr<'static> = RecvWr {
+    wr_id: 8,
+    sges: &[],
+};
 
 /// A device with a channel.
 struct Side {
@@ -681,10 +687,8 @@ fn a_sink_is_told_at_once() {
     assert!(channel.next_event(Duration::ZERO).is_none());
 }
 
-/// A queue pair that outlives its peer keeps what is posted until its own side ends the connection.
-#[test]
-fn what_is_posted_may_outlive_the_peer() {
-    let (client, server) = (Side::new(), Side::new());
+/// A queue pair of `client`'s, number 2, connected to one of `server`'s, number 3, that has a receive and may outlive its peer.
+fn connected(client: &Side, server: &Side, outlives_peer: bool) -> (RcQp, RcQp) {
     let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
     let (to, mpa) = (listener.local_addr(), MpaConfig::default());
     let theirs = client.qp();
@@ -693,7 +697,7 @@ fn what_is_posted_may_outlive_the_peer() {
         panic!("not a request");
     };
     let options = RcOptions {
-        outlives_peer: true,
+        outlives_peer,
         ..RcOptions::default()
     };
     let attr = RcQpAttr {
@@ -701,11 +705,7 @@ fn what_is_posted_may_outlive_the_peer() {
         ..RcQpAttr::new(&server.cq, &server.cq)
     };
     let ours = server.pd.create_rc_qp(&attr).unwrap();
-    let receive = RecvWr {
-        wr_id: 8,
-        sges: &[],
-    };
-    ours.post_recv(&[receive]).unwrap();
+    ours.post_recv(&[EMPTY]).unwrap();
     server
         .channel
         .accept(request, &ours, DEPTHS, b"", 3)
@@ -714,6 +714,14 @@ fn what_is_posted_may_outlive_the_peer() {
         client.next(),
         ConnectionEvent::Established { context: 2, .. }
     ));
+    (theirs, ours)
+}
+
+/// A queue pair that outlives its peer keeps what is posted until its own side ends the connection.
+#[test]
+fn what_is_posted_may_outlive_the_peer() {
+    let (client, server) = (Side::new(), Side::new());
+    let (theirs, ours) = connected(&client, &server, true);
     theirs.disconnect();
     assert!(matches!(
         server.next(),
@@ -729,4 +737,62 @@ fn what_is_posted_may_outlive_the_peer() {
     assert_eq!((wc.wr_id, wc.status), (8, WcStatus::Flushed));
     assert!(ours.is_over());
     assert!(!server.has_event());
+}
+
+/// Sends to a peer that ends the connection as soon as it has the message. The completion is not taken.
+fn send_last(client: &Side, [theirs, ours]: [&RcQp; 2]) {
+    theirs.post_recv(&[EMPTY]).unwrap();
+    ours.post_send(&[RcSendWr::send(5, &[])]).unwrap();
+    let wc = client.cq.wait(SOON).unwrap().unwrap();
+    assert_eq!((wc.wr_id, wc.status), (8, WcStatus::Success));
+    theirs.disconnect();
+}
+
+/// Who looks at events first, and destroys the queue pair when its connection is over, loses no completion: that of a message which the peer's program
+/// has is there to be taken before the end is told.
+#[test]
+fn completions_come_before_the_end() {
+    // The end is told anyway some time later. A slow machine may be too late to look, but not each time.
+    const ROUNDS: usize = 50;
+    const QUICK: Duration = Duration::from_millis(200);
+    for outlives_peer in [false, true] {
+        let mut rounds = (0..ROUNDS).map(|_| {
+            let (client, server) = (Side::new(), Side::new());
+            let (theirs, ours) = connected(&client, &server, outlives_peer);
+            let began = now();
+            send_last(&client, [&theirs, &ours]);
+            while ours.end().is_none() {
+                assert!(began.elapsed() < SOON);
+                std::thread::yield_now();
+            }
+            let told = server.has_event();
+            let quick = began.elapsed() < QUICK;
+            assert!(!(told && quick), "told before the completion was taken");
+            let wc = server.cq.poll_one().unwrap().unwrap();
+            assert_eq!((wc.wr_id, wc.status), (5, WcStatus::Success));
+            let told = server.next();
+            assert!(matches!(
+                told,
+                ConnectionEvent::Disconnected { context: 3, .. }
+            ));
+            quick
+        });
+        assert!(rounds.any(|quick| quick));
+    }
+}
+
+/// A program that takes no completions is told of the end all the same.
+#[test]
+fn an_end_does_not_wait_for_ever() {
+    let (client, server) = (Side::new(), Side::new());
+    let (theirs, ours) = connected(&client, &server, true);
+    send_last(&client, [&theirs, &ours]);
+    assert!(matches!(
+        server.next(),
+        ConnectionEvent::Disconnected {
+            context: 3,
+            end: RcEnd::PeerLeft
+        }
+    ));
+    assert_eq!(server.cq.poll_one().unwrap().unwrap().wr_id, 5);
 }

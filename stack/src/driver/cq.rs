@@ -294,6 +294,11 @@ impl CqShared {
         self.filled.store(filled, Ordering::Release);
     }
 
+    /// Whether a completion of a QP that succeeded was not taken yet.
+    pub(crate) fn has_good_of(&self, qpn: u32) -> bool {
+        self.ring.lock().has_good_of(qpn)
+    }
+
     /// Adds a completion. Returns whether it had a place.
     #[inline]
     pub(crate) fn push(&self, wc: Wc) -> bool {

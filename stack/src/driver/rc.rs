@@ -1,6 +1,7 @@
 //! A connected QP: its engine with its TCP connection, shared by whoever posts and polls.
 
 mod ending;
+mod telling;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read};
@@ -33,6 +34,7 @@ use crate::{
     Access, ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus,
 };
 use ending::Parting;
+use telling::Telling;
 
 /// Octets for TCP in one go, before other QPs get their turn.
 const TURN: usize = 1 << 20;
@@ -49,6 +51,8 @@ struct Link {
     watchdog: Watchdog,
     /// The program ended it.
     parting: Option<Parting>,
+    /// The peer did, and the program is not told yet.
+    telling: Telling,
     /// Nothing is read: what arrived waits for receives. Only the end of the stream is looked for.
     paused: bool,
     /// The next timer that the completion queue knows of.
@@ -313,6 +317,7 @@ impl RcShared {
                 way_down: WayDown::default(),
                 watchdog: Watchdog::new(self.patience),
                 parting: None,
+                telling: Telling::default(),
                 paused: false,
                 deadline: None,
                 look_at_path: clock::now(),
@@ -414,10 +419,14 @@ impl RcShared {
                     link.engine.poll_timeout(),
                     link.watchdog.deadline(),
                     parting,
+                    link.telling.deadline(),
                 ];
                 timers.into_iter().flatten().min()
             }
-            until => until.into_iter().chain(link.engine.poll_timeout()).min(),
+            until => {
+                let timers = [until, link.engine.poll_timeout(), link.telling.deadline()];
+                timers.into_iter().flatten().min()
+            }
         };
         if deadline != link.deadline {
             link.deadline = deadline;
@@ -536,17 +545,11 @@ impl RcShared {
         if !link.way_down.has_begun() && link.engine.had_bad_crc() {
             self.background().copy_all();
         }
-        if let Some((queue, context)) = inner.listener.take() {
-            queue.push(match inner.beginning.take() {
-                Some(beginning) => ConnectionEvent::Failed {
-                    context,
-                    peer: beginning.peer,
-                    error: ConnectError::Mpa(dgiwarp_llp_tcp_mpa::Error::ClosedInStartup),
-                },
-                None => ConnectionEvent::Disconnected { context, end },
-            });
-        }
         let now = clock::now();
+        self.tell(inner, end, now);
+        let Some(link) = &mut inner.link else {
+            return;
+        };
         let flushed = link.engine.poll_transmit(now).is_empty();
         let step = link.way_down.advance(now, flushed);
         if step.shut_down {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{AsyncEvent, Wc, WcOpcode};
+use crate::{AsyncEvent, Wc, WcOpcode, WcStatus};
 
 /// Where completions go.
 pub(crate) trait CompletionSink {
@@ -170,7 +170,7 @@ impl CqRing {
         let tell = match self.armed {
             Armed::No => false,
             Armed::Any => true,
-            Armed::Solicited => wc.solicited || wc.status != crate::WcStatus::Success,
+            Armed::Solicited => wc.solicited || wc.status != WcStatus::Success,
         };
         self.entries.push_back(wc);
         if let Some(stamps) = &mut self.stamps {
@@ -226,6 +226,12 @@ impl CqRing {
         });
         self.records -= records;
         self.segments -= segments;
+    }
+
+    /// Whether one of a QP's that succeeded is there.
+    pub(crate) fn has_good_of(&self, qpn: u32) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|wc| wc.qpn == qpn && wc.status == WcStatus::Success)
     }
 
     /// Asks to be told of the next completion, or only of the next solicited one.

@@ -1,0 +1,128 @@
+//! When a program is told that its peer ended the connection.
+//!
+//! A NIC acknowledges what it placed without its program, so that a Send is complete long before the peer's program can have seen the message and
+//! closed. Here a program that had no core for a while finds the acknowledgement and the end together. One that looks at its events before its
+//! completions would take the queue pair down, and with it the completions that it never saw. So it is told of the end once it has taken those that
+//! came before, or has had its time for that.
+
+use std::time::{Duration, Instant};
+
+use super::{RcInner, RcShared};
+use crate::engine::rc::RcEnd;
+use crate::{ConnectError, ConnectionEvent};
+
+/// The first look at whether the completions were taken. Each pause is twice as long as the one before: the end is told at most twice as late as
+/// it could be, and a program that takes none costs little.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// After this one the end is told anyway, 1,023 ms in all: more than a busy machine keeps a program from its core.
+const LAST_PAUSE: Duration = Duration::from_millis(512);
+
+impl RcShared {
+    /// Tells the program of the connection's end, unless it is told, or has completions to take before.
+    pub(super) fn tell(&self, inner: &mut RcInner, end: RcEnd, now: Instant) {
+        let (Some(link), Some((queue, context))) = (&mut inner.link, inner.listener.take()) else {
+            return;
+        };
+        let waits = comes_behind_completions(end) && link.parting.is_none();
+        let untaken = || {
+            let mut queues = [&self.send_cq, &self.recv_cq].into_iter();
+            queues.any(|cq| cq.has_good_of(self.qpn))
+        };
+        if waits && !link.telling.is_due(now, untaken) {
+            self.note_deadline(link);
+            inner.listener = Some((queue, context));
+            return;
+        }
+        link.telling = Telling::default();
+        queue.push(match inner.beginning.take() {
+            Some(beginning) => ConnectionEvent::Failed {
+                context,
+                peer: beginning.peer,
+                error: ConnectError::Mpa(dgiwarp_llp_tcp_mpa::Error::ClosedInStartup),
+            },
+            None => ConnectionEvent::Disconnected { context, end },
+        });
+    }
+}
+
+/// Whether the program should have the completions before it knows of the end: it is the peer's doing, and nothing went wrong.
+const fn comes_behind_completions(end: RcEnd) -> bool {
+    match end {
+        RcEnd::PeerClosed | RcEnd::PeerLeft | RcEnd::PeerLost | RcEnd::Mpa(_) => true,
+        RcEnd::Closed
+        | RcEnd::Stream(_)
+        | RcEnd::LocalProtection
+        | RcEnd::Bind(_)
+        | RcEnd::NoReads
+        | RcEnd::NoImmediates => false,
+    }
+}
+
+/// An end that the program is not told of yet.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Telling {
+    /// When to look next, and how long after the look before.
+    next: Option<(Instant, Duration)>,
+}
+
+impl Telling {
+    /// When [`is_due`](Self::is_due) has to be asked again.
+    pub(super) fn deadline(self) -> Option<Instant> {
+        self.next.map(|(at, _)| at)
+    }
+
+    /// Whether to tell now; `untaken` finds out whether completions from before the end lie in a queue.
+    fn is_due(&mut self, now: Instant, untaken: impl FnOnce() -> bool) -> bool {
+        let pause = match self.next {
+            None => FIRST_PAUSE,
+            Some((at, _)) if now < at => return false,
+            Some((_, pause)) => pause * 2,
+        };
+        if pause > LAST_PAUSE || !untaken() {
+            self.next = None;
+            return true;
+        }
+        self.next = Some((now + pause, pause));
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::clock;
+    use super::*;
+
+    #[test]
+    fn a_program_that_took_everything_is_told_at_once() {
+        let mut telling = Telling::default();
+        assert!(telling.is_due(clock::now(), || false));
+        assert_eq!(telling.deadline(), None);
+    }
+
+    #[test]
+    fn the_end_waits_for_completions_to_be_taken() {
+        let (mut telling, now) = (Telling::default(), clock::now());
+        assert!(!telling.is_due(now, || true));
+        let next = telling.deadline().unwrap();
+        assert_eq!(next, now + FIRST_PAUSE);
+        let early = next - Duration::from_nanos(1);
+        assert!(!telling.is_due(early, || panic!("it is not the time to look")));
+        assert!(telling.is_due(next, || false));
+        assert_eq!(telling.deadline(), None);
+    }
+
+    #[test]
+    fn it_does_not_wait_for_ever() {
+        let (mut telling, began) = (Telling::default(), clock::now());
+        let mut now = began;
+        let mut looks = 0;
+        while !telling.is_due(now, || {
+            looks += 1;
+            true
+        }) {
+            now = telling.deadline().unwrap();
+        }
+        assert_eq!(looks, 10);
+        assert_eq!(now - began, Duration::from_millis(1023));
+    }
+}
