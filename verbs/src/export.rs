@@ -1,9 +1,13 @@
-//! The macro that gives a Rust function a C name with a symbol version.
+//! The macro that gives Rust functions C names with symbol versions.
 //!
 //! A `.symver` directive binds `__dg_NAME` to `NAME@@NODE`; the label is one direct jump to the function. Label and
 //! directive stand in one assembly block, so codegen units, LTO and section garbage collection cannot separate them.
 //! The jump is paid by calls that go through an exported name only: posting and polling go through the tables in
 //! the context and never touch it.
+//!
+//! The block is a generic naked function: its text comes to be where it is instantiated, which is the shared library (package
+//! `dgiwarp-verbs-library`). Programs that use this crate as a library have no such symbols, and nothing of what is
+//! behind them.
 
 /// One exported symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +23,13 @@ pub struct Export {
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump {
     () => {
-        "jmp {target}"
+        "jmp {}"
     };
 }
 #[cfg(target_arch = "aarch64")]
 macro_rules! jump {
     () => {
-        "b {target}"
+        "b {}"
     };
 }
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -33,28 +37,36 @@ compile_error!(
     "dgiwarp-verbs exports its symbols through one jump instruction, written for x86-64 and aarch64 only"
 );
 
-/// Exports functions: `export! { pub TABLE; "NODE" { "name" => path::to::function; } }` also defines `TABLE`, the
-/// list of what it exported.
+/// Exports functions: `export! { pub TABLE, bound by bind; "NODE" { "name" => path::to::function; } }` defines `TABLE`, the
+/// list of them, and `bind`, whose instance carries their symbols. It is never called.
 macro_rules! export {
-    ($(#[$doc:meta])* pub $table:ident; $($node:literal { $($name:literal => $target:path;)* })*) => {
+    ($(#[$doc:meta])* pub $table:ident, bound by $bind:ident;
+     $($node:literal { $($name:literal => $target:path;)* })*) => {
         $(#[$doc])*
         pub const $table: &[$crate::export::Export] = &[$($(
             $crate::export::Export { name: $name, node: $node, target: stringify!($target) },
         )*)*];
-        $($(
-            std::arch::global_asm!(
-                ".pushsection .text,\"ax\",@progbits",
-                ".p2align 4",
-                concat!(".globl __dg_", $name),
-                concat!(".type __dg_", $name, ",@function"),
-                concat!("__dg_", $name, ":"),
-                $crate::export::jump!(),
-                concat!(".size __dg_", $name, ", . - __dg_", $name),
-                concat!(".symver __dg_", $name, ", ", $name, "@@", $node),
-                ".popsection",
-                target = sym $target,
-            );
-        )*)*
+
+        #[allow(
+            named_asm_labels,
+            clippy::extra_unused_type_parameters,
+            reason = "the labels are the symbols; the type says whose, and a second instance would not link"
+        )]
+        #[unsafe(naked)]
+        pub(crate) unsafe extern "C" fn $bind<Library>() {
+            std::arch::naked_asm!(
+                $($(
+                    ".p2align 4",
+                    concat!(".globl __dg_", $name),
+                    concat!(".type __dg_", $name, ",@function"),
+                    concat!("__dg_", $name, ":"),
+                    $crate::export::jump!(),
+                    concat!(".size __dg_", $name, ", . - __dg_", $name),
+                    concat!(".symver __dg_", $name, ", ", $name, "@@", $node),
+                )*)*
+                $($(sym $target,)*)*
+            )
+        }
     };
 }
 

@@ -1,8 +1,8 @@
 //! Drop-in `libibverbs.so.1` and `librdmacm.so.1` on the dgiwarp software RNIC.
 //!
 //! This crate translates: C structs to the safe API of [`dgiwarp`], and its results to the return conventions of
-//! rdma-core's man pages. It holds no protocol. The shared library is one file for both names (two symbolic links to
-//! it), so that programs which use both libraries share one device.
+//! rdma-core's man pages. It holds no protocol. The shared library, which package `dgiwarp-verbs-library` makes of it, is one
+//! file for both names (two symbolic links to it), so that programs which use both libraries share one device.
 //!
 //! Layers, from the outside in: [`export`] binds C names with symbol versions; one module per man-page family checks
 //! pointers and converts; `ffi` catches panics and finds our object behind a C pointer; [`abi`] mirrors the structs.
@@ -66,7 +66,7 @@ pub use unsupported::UNSUPPORTED;
 
 export::export! {
 /// Exported and supported: name, node, and the function behind it.
-pub EXPORTS;
+pub EXPORTS, bound by bind_exports;
     "IBVERBS_1.0" {
         "ibv_create_comp_channel" => cq::ibv_create_comp_channel;
         "ibv_destroy_comp_channel" => cq::ibv_destroy_comp_channel;
@@ -202,8 +202,14 @@ pub EXPORTS;
 }
 
 /// Read by providers' debug code in rdma-core; exported because it is part of the library's interface.
-mod data {
-    std::arch::global_asm!(
+#[allow(
+    named_asm_labels,
+    clippy::extra_unused_type_parameters,
+    reason = "as in the other functions that hold symbols"
+)]
+#[unsafe(naked)]
+unsafe extern "C" fn bind_data<Library>() {
+    std::arch::naked_asm!(
         ".pushsection .data,\"aw\",@progbits",
         ".globl __dg_verbs_allow_disassociate_destroy",
         ".type __dg_verbs_allow_disassociate_destroy,@object",
@@ -211,5 +217,28 @@ mod data {
         "__dg_verbs_allow_disassociate_destroy: .byte 0",
         ".symver __dg_verbs_allow_disassociate_destroy, verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34",
         ".popsection",
-    );
+    )
+}
+
+/// Everything that the shared library exports.
+#[derive(Clone, Copy, Debug)]
+pub struct Symbols {
+    /// What is named here is linked; it is code that nobody calls by these pointers.
+    _bound: [unsafe extern "C" fn(); 4],
+}
+
+impl Symbols {
+    /// Puts the symbols into the crate that has a static item of this value, which must be one alone in a program or library.
+    /// `Library` is a type of that crate.
+    #[must_use]
+    pub const fn of<Library>() -> Self {
+        Self {
+            _bound: [
+                bind_exports::<Library>,
+                bind_data::<Library>,
+                direct::bind::<Library>,
+                unsupported::bind::<Library>,
+            ],
+        }
+    }
 }

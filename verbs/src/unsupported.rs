@@ -43,7 +43,7 @@ extern "C" fn nothing() {}
 
 export! {
 /// Exported and not supported: name, node, and the manner of failing.
-pub UNSUPPORTED;
+pub UNSUPPORTED, bound by bind;
     "IBVERBS_1.0" {
         "ibv_copy_path_rec_from_kern" => nothing;
         "ibv_copy_path_rec_to_kern" => nothing;

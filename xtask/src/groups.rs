@@ -83,17 +83,17 @@ pub const GROUPS: [Group; 6] = [
 pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp", "interleavings", Name::Unit),
     ("xtask", "tidy", Name::Unit),
-    ("dgiwarp-verbs", "debian", Name::Debian),
-    ("dgiwarp-verbs", "direct", Name::Debian),
-    ("dgiwarp-verbs", "pyverbs", Name::Debian),
-    ("dgiwarp-verbs", "rdmacm", Name::Debian),
-    ("dgiwarp-verbs", "errors", Name::Debian),
-    ("dgiwarp-verbs", "linking", Name::Debian),
-    ("dgiwarp-verbs", "others", Name::Debian),
-    ("dgiwarp-verbs", "paths", Name::Debian),
-    ("dgiwarp-verbs", "perftest", Name::Debian),
-    ("dgiwarp-verbs", "rdmacm_ud", Name::Debian),
-    ("dgiwarp-verbs", "valgrind", Name::Debian),
+    ("dgiwarp-run", "debian", Name::Debian),
+    ("dgiwarp-run", "direct", Name::Debian),
+    ("dgiwarp-run", "pyverbs", Name::Debian),
+    ("dgiwarp-run", "rdmacm", Name::Debian),
+    ("dgiwarp-run", "errors", Name::Debian),
+    ("dgiwarp-run", "linking", Name::Debian),
+    ("dgiwarp-run", "others", Name::Debian),
+    ("dgiwarp-run", "paths", Name::Debian),
+    ("dgiwarp-run", "perftest", Name::Debian),
+    ("dgiwarp-run", "rdmacm_ud", Name::Debian),
+    ("dgiwarp-run", "valgrind", Name::Debian),
     ("dgiwarp-perf", "programs", Name::Debian),
     ("dgiwarp-fuzz-targets", "seeded", Name::Debian),
     ("dgiwarp-conform", "clauses", Name::Unit),
@@ -227,8 +227,8 @@ mod tests {
 
     #[test]
     fn targets_go_where_the_tables_say() {
-        assert_eq!(place("dgiwarp-verbs", "debian"), Name::Debian);
-        assert_eq!(place("dgiwarp-verbs", "abi"), Name::Process);
+        assert_eq!(place("dgiwarp-run", "debian"), Name::Debian);
+        assert_eq!(place("dgiwarp-run", "abi"), Name::Process);
         assert_eq!(place("dgiwarp-ddp", "anything"), Name::Unit);
         assert_eq!(place("xtask", "tidy"), Name::Unit);
         assert_eq!(

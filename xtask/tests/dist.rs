@@ -287,7 +287,7 @@ fn a_program_is_linked_to_an_installation() {
     let program = folder.path().join("program");
     succeed(
         Command::new("cc")
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs/tests/c/linking.c"))
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs/run/tests/c/linking.c"))
             .args(text(&flags).split_ascii_whitespace())
             .arg("-o")
             .arg(&program),

@@ -122,7 +122,7 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// A program with the library as the dynamic linker finds it in the folder that was laid out when `dgiwarp-verbs` was built
+/// A program with the library as the dynamic linker finds it in the folder that was laid out when `dgiwarp-verbs-library` was built
 /// for this test.
 fn on_our_library(program: &str) -> Command {
     let test = std::env::current_exe().unwrap();

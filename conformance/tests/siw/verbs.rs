@@ -223,7 +223,7 @@ impl Drop for Ours {
     }
 }
 
-/// The folder with `libibverbs.so.1` and `librdmacm.so.1` that was laid out when `dgiwarp-verbs` was built for this test.
+/// The folder with `libibverbs.so.1` and `librdmacm.so.1` that was laid out when `dgiwarp-verbs-library` was built for this test.
 fn libraries() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.ancestors().nth(2).unwrap().join("dgiwarp");

@@ -15,10 +15,7 @@ fn every_program_has_a_figure_and_a_ratio() {
         return skip(NAME, "perftest is not installed");
     }
     if !Path::new(PERF).with_file_name("dgiwarp-run").exists() {
-        return skip(
-            NAME,
-            "dgiwarp-run is not built: cargo build -p dgiwarp-verbs",
-        );
+        return skip(NAME, "dgiwarp-run is not built: cargo build -p dgiwarp-run");
     }
     let output = Command::new(PERF)
         .args(["programs", "--rounds", "1", "--iters", "50", "--json", "-"])

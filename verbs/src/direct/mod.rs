@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 
 export! {
 /// Exported beside rdma-core's functions: name, node, and the function behind it.
-pub DIRECT;
+pub DIRECT, bound by bind;
     "DGIWARP_1.0" {
         "dgiwarpdv_bitmap" => records::dgiwarpdv_bitmap;
         "dgiwarpdv_counter_name" => counters::dgiwarpdv_counter_name;

@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn who_is_linked_is_named_with_a_licence() {
-        let text = text(&["dgiwarp-verbs".to_owned()]).unwrap();
+        let text = text(&["dgiwarp-run".to_owned()]).unwrap();
         for name in ["\nlibc ", "\nnix ", "\nclap "] {
             assert!(text.contains(name), "{name}");
         }

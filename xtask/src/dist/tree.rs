@@ -70,7 +70,7 @@ pub(super) fn lay_out(metadata: &Metadata, tree: &Path) -> Result<(), Box<dyn Er
     }
     let pkgconfig = tree.join("lib/pkgconfig/dgiwarp.pc");
     // Relative to the file, so that the tree may be put anywhere.
-    let text = fs::read_to_string(root.join("verbs/dgiwarp.pc.in"))?
+    let text = fs::read_to_string(root.join("verbs/library/dgiwarp.pc.in"))?
         .replace("@includedir@", "${pcfiledir}/../../include")
         .replace("@libdir@", "${pcfiledir}/../dgiwarp")
         .replace("@version@", &version(metadata)?);

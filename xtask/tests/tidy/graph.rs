@@ -27,9 +27,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("dgiwarp-paths", &[]),
     ("dgiwarp-cli", &[]),
+    ("dgiwarp-verbs", &["dgiwarp", "dgiwarp-memory"]),
+    ("dgiwarp-verbs-library", &["dgiwarp-verbs"]),
     (
-        "dgiwarp-verbs",
-        &["dgiwarp", "dgiwarp-cli", "dgiwarp-memory", "dgiwarp-paths"],
+        "dgiwarp-run",
+        &[
+            "dgiwarp-cli",
+            "dgiwarp-paths",
+            "dgiwarp-verbs",
+            "dgiwarp-verbs-library",
+        ],
     ),
     ("dgiwarp-perf", &["dgiwarp", "dgiwarp-cli"]),
     // It shows what the tester decodes, and so sees traffic as a stranger to the stack does.
@@ -55,16 +62,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const TESTS_MAY_USE: &[&str] = &["dgiwarp-sim", "xtask"];
 
 /// And these packages' tests, these packages: the tester meets the stack only across a network, and each protocol in what others sent.
-const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[(
-    "dgiwarp-conform",
-    &[
-        "dgiwarp",
-        "dgiwarp-ddp",
-        "dgiwarp-llp-tcp-mpa",
-        "dgiwarp-rdmap",
-        "dgiwarp-verbs",
-    ],
-)];
+const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[
+    (
+        "dgiwarp-conform",
+        &[
+            "dgiwarp",
+            "dgiwarp-ddp",
+            "dgiwarp-llp-tcp-mpa",
+            "dgiwarp-rdmap",
+            "dgiwarp-verbs-library",
+        ],
+    ),
+    // A C program's peer that uses the Rust API.
+    ("dgiwarp-run", &["dgiwarp"]),
+];
 
 /// Packages without I/O, and what of the outside world would give them some.
 const SANS_IO: &[&str] = &[

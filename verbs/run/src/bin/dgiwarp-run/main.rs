@@ -4,6 +4,8 @@
 //! from a private directory that holds two symbolic links to dgiwarp's library, and then this process becomes it.
 //! Another library shows it the device below `/dev/infiniband` and `/sys/class/infiniband`.
 
+#![forbid(unsafe_code)]
+
 mod library;
 mod packages;
 mod paths;

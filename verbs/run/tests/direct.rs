@@ -28,9 +28,10 @@ const SECOND: End = End::client("{program} {port} {server}");
 
 #[test]
 fn a_write_record_shows_what_arrived_of_it() {
-    let Some((_directory, program)) =
-        linked("write_record", include_str!("../examples/c/write_record.c"))
-    else {
+    let Some((_directory, program)) = linked(
+        "write_record",
+        include_str!("../../examples/c/write_record.c"),
+    ) else {
         return;
     };
     let lossy = &[("DGIWARP_FAULT", "drop=0.1,seed=1")];
@@ -52,7 +53,7 @@ fn a_write_record_shows_what_arrived_of_it() {
 fn a_read_ends_in_time_and_says_what_it_brought() {
     let Some((_directory, program)) = linked(
         "read_deadline",
-        include_str!("../examples/c/read_deadline.c"),
+        include_str!("../../examples/c/read_deadline.c"),
     ) else {
         return;
     };
@@ -69,9 +70,10 @@ fn a_read_ends_in_time_and_says_what_it_brought() {
 
 #[test]
 fn errors_come_back_to_the_sender() {
-    let Some((_directory, program)) =
-        linked("error_queue", include_str!("../examples/c/error_queue.c"))
-    else {
+    let Some((_directory, program)) = linked(
+        "error_queue",
+        include_str!("../../examples/c/error_queue.c"),
+    ) else {
         return;
     };
     let says = &["Connection refused", "layer 0, type 1, code 0"];
@@ -87,7 +89,7 @@ fn errors_come_back_to_the_sender() {
 fn memory_is_kept_from_those_it_is_not_for() {
     let Some((_directory, program)) = linked(
         "restricted_memory",
-        include_str!("../examples/c/restricted_memory.c"),
+        include_str!("../../examples/c/restricted_memory.c"),
     ) else {
         return;
     };
@@ -104,7 +106,8 @@ fn memory_is_kept_from_those_it_is_not_for() {
 
 #[test]
 fn queue_pairs_count_what_they_do() {
-    let Some((_directory, program)) = linked("counters", include_str!("../examples/c/counters.c"))
+    let Some((_directory, program)) =
+        linked("counters", include_str!("../../examples/c/counters.c"))
     else {
         return;
     };
@@ -118,7 +121,7 @@ fn queue_pairs_count_what_they_do() {
 #[test]
 fn a_program_for_hardware_uses_what_is_there() {
     let directory = tempfile::tempdir().unwrap();
-    let source = include_str!("../examples/c/standard_api.c");
+    let source = include_str!("../../examples/c/standard_api.c");
     let Some(program) = plain("standard_api", directory.path(), source) else {
         return;
     };
@@ -198,7 +201,7 @@ fn the_header_is_one_for_cpp_too() {
 
 #[test]
 fn counters_have_the_names_of_the_header() {
-    let header = include_str!("../include/infiniband/dgiwarpdv.h");
+    let header = include_str!("../../include/infiniband/dgiwarpdv.h");
     let (_, counters) = header.split_once("enum dgiwarpdv_counter {").unwrap();
     let (counters, _) = counters.split_once("};").unwrap();
     let names = counters.lines().filter_map(|line| {

@@ -8,8 +8,8 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// Where our header is, for programs that are not linked so.
-pub(crate) const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
-const EXAMPLES: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/examples/c");
+pub(crate) const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../include");
+const EXAMPLES: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../examples/c");
 const TESTS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
 const STRICT: [&str; 3] = ["-Wall", "-Wextra", "-Werror"];
 /// The examples keep to a standard of C.

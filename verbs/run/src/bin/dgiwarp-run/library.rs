@@ -26,7 +26,7 @@ pub(crate) enum LibraryError {
     OwnPath(#[source] io::Error),
     /// The library is not beside this program.
     #[error(
-        "{file} is neither in {directory} nor in its deps nor in ../lib/dgiwarp; build it with: cargo build -p dgiwarp-verbs"
+        "{file} is neither in {directory} nor in its deps nor in ../lib/dgiwarp; build it with: cargo build -p dgiwarp-run"
     )]
     Missing {
         /// What was looked for.

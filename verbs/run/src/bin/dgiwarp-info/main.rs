@@ -1,5 +1,7 @@
 //! Prints the device that verbs programs see, its limits, and the knobs with their present values.
 
+#![forbid(unsafe_code)]
+
 mod manual;
 
 use std::io::Write;

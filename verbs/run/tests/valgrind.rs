@@ -64,7 +64,7 @@ fn example(
 
 #[test]
 fn write_record() {
-    let source = include_str!("../examples/c/write_record.c");
+    let source = include_str!("../../examples/c/write_record.c");
     example(
         "write_record",
         source,
@@ -76,7 +76,7 @@ fn write_record() {
 #[test]
 #[ignore = "long under valgrind: only with --soak"]
 fn soak_read_deadline() {
-    let source = include_str!("../examples/c/read_deadline.c");
+    let source = include_str!("../../examples/c/read_deadline.c");
     let slow = &[("DGIWARP_FAULT", "delay=50ms")];
     example("read_deadline", source, slow, Place::Here);
 }
@@ -84,28 +84,28 @@ fn soak_read_deadline() {
 #[test]
 #[ignore = "long under valgrind: only with --soak"]
 fn soak_error_queue() {
-    let source = include_str!("../examples/c/error_queue.c");
+    let source = include_str!("../../examples/c/error_queue.c");
     example("error_queue", source, &[], Place::Here);
 }
 
 #[test]
 #[ignore = "long under valgrind: only with --soak"]
 fn soak_restricted_memory() {
-    let source = include_str!("../examples/c/restricted_memory.c");
+    let source = include_str!("../../examples/c/restricted_memory.c");
     example("restricted_memory", source, &[], Place::Loopback);
 }
 
 #[test]
 #[ignore = "long under valgrind: only with --soak"]
 fn soak_counters() {
-    let source = include_str!("../examples/c/counters.c");
+    let source = include_str!("../../examples/c/counters.c");
     example("counters", source, &[], Place::Here);
 }
 
 #[test]
 #[ignore = "long under valgrind: only with --soak"]
 fn soak_standard_api() {
-    let source = include_str!("../examples/c/standard_api.c");
+    let source = include_str!("../../examples/c/standard_api.c");
     example("standard_api", source, &[], Place::Here);
 }
 

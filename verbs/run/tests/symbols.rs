@@ -85,7 +85,7 @@ fn symbols_are_those_of_debians_libraries_and_our_own() {
 
 #[test]
 fn our_own_functions_are_those_of_our_header() {
-    let header = include_str!("../include/infiniband/dgiwarpdv.h");
+    let header = include_str!("../../include/infiniband/dgiwarpdv.h");
     let declared: BTreeSet<&str> = header
         .lines()
         .filter(|line| line.starts_with("DGIWARPDV_API "))
@@ -93,7 +93,7 @@ fn our_own_functions_are_those_of_our_header() {
         .collect();
     let exported: BTreeSet<&str> = DIRECT.iter().map(|export| export.name).collect();
     assert_eq!(exported, declared);
-    let manual = include_str!("../man/dgiwarpdv.7");
+    let manual = include_str!("../../man/dgiwarpdv.7");
     let explained: BTreeSet<&str> = manual
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| word.starts_with("dgiwarpdv_"))

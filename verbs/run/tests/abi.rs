@@ -50,7 +50,7 @@ fn structs_are_laid_out_as_the_c_compiler_lays_them_out() {
             "rdma/rdma_cma.h is missing (Debian package librdmacm-dev)",
         );
     }
-    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../include");
     let Some(program) = compile("layouts", &directory, &source, &[include]) else {
         return;
     };

@@ -139,7 +139,7 @@ mod tests {
             .iter()
             .map(|it| format!("| `{}` | {} | {} |", it.name, quoted(&it.default), it.about))
             .collect();
-        let readme = include_str!("../../../../README.md");
+        let readme = include_str!("../../../../../README.md");
         let found: Vec<_> = readme
             .lines()
             .filter(|line| line.starts_with("| `DGIWARP_"))

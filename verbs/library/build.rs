@@ -2,7 +2,7 @@
 //!
 //! rustc always passes an anonymous version script of its own. lld, which is rustc's default linker on x86-64
 //! Linux, accepts a second, named one beside it as long as that one only declares nodes; the symbols name their node
-//! themselves (`src/export.rs`). GNU ld refuses the pair, and the link then fails loudly.
+//! themselves (`export.rs` of dgiwarp-verbs). GNU ld refuses the pair, and the link then fails loudly.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ fn lay_out(package: &Path) -> io::Result<()> {
     let text = fs::read_to_string(package.join("dgiwarp.pc.in"))?
         .replace(
             "@includedir@",
-            &package.join("include").display().to_string(),
+            &package.with_file_name("include").display().to_string(),
         )
         .replace("@libdir@", &folder.display().to_string())
         .replace("@version@", &version);
