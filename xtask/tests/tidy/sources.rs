@@ -112,6 +112,26 @@ fn takes_lints(manifest: &str) -> bool {
 }
 
 #[test]
+fn shared_libraries_are_nothing_else() {
+    let metadata = workspace::metadata().unwrap();
+    let mut libraries = 0;
+    let mut wrong = Vec::new();
+    for target in metadata.packages.iter().flat_map(|one| &one.targets) {
+        if target.kind.contains(&TargetKind::CDyLib) {
+            libraries += 1;
+            if target.kind.len() > 1 {
+                wrong.push(target.src_path.to_string());
+            }
+        }
+    }
+    assert!(libraries > 0);
+    assert_none(
+        "shared libraries that are Rust libraries too: cargo would not optimize them across crates",
+        &wrong,
+    );
+}
+
+#[test]
 fn no_file_is_too_long() {
     let mut wrong: Vec<_> = tree::rust_files()
         .iter()
