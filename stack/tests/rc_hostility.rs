@@ -15,12 +15,15 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, Buffer, Config, Cq, MpaConfig, MpaRevision, Mr, Pd, RcEnd, RcListener, RcOperation,
-    RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
+    Access, Buffer, Config, ConnectionEvent, ConnectionSink, Cq, MpaConfig, MpaRevision, Mr, Pd,
+    RcEnd, RcListener, RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic,
+    WcStatus,
 };
 use dgiwarp_codec::crc;
 use rand::{RngExt, SeedableRng};
@@ -368,6 +371,74 @@ fn a_stream_cut_at_any_octet() {
         let end = qp.end().expect("the connection is over");
         assert_eq!(end == RcEnd::PeerClosed, between, "cut at {cut}: {end}");
     }
+}
+
+/// Keeps the background thread of its device from all else.
+#[derive(Debug)]
+struct Holdup(Mutex<(Sender<()>, Receiver<()>)>);
+
+impl ConnectionSink for Holdup {
+    fn happened(&self, _: ConnectionEvent) {
+        let held = self.0.lock().unwrap();
+        held.0.send(()).unwrap();
+        // Until the other end of this is gone.
+        let _ = held.1.recv();
+    }
+}
+
+/// What came whole before a reset counts, also where a Send finds the reset before anybody has read.
+#[test]
+fn a_reset_that_a_send_finds_takes_nothing_back() {
+    let target = Target::new();
+    let (qp, mut peer) = target.accept();
+    peer.write_all(&send(1, b"first")).unwrap();
+    let wc = target.cq.wait(SOON).unwrap().expect("a completion");
+    assert_eq!(wc.status, WcStatus::Success);
+    let sges = [target.mr.sge(..100)];
+    let second = RecvWr {
+        wr_id: 1,
+        sges: &sges,
+    };
+    qp.post_recv(&[second]).unwrap();
+    let (sender, has_begun) = channel();
+    let (goes_on, receiver) = channel();
+    let holdup = Arc::new(Holdup(Mutex::new((sender, receiver))));
+    let rnic = target.pd.rnic();
+    let told = rnic.create_connection_channel_to(holdup).unwrap();
+    let address = (Ipv4Addr::LOCALHOST, 0).into();
+    let listener = told.listen(address, MpaConfig::default(), 0).unwrap();
+    let mut other = TcpStream::connect(listener.local_addr()).unwrap();
+    other.write_all(REQUEST).unwrap();
+    has_begun.recv_timeout(SOON).unwrap();
+    // It arrives before the reset does.
+    peer.set_nodelay(true).unwrap();
+    peer.write_all(&send(2, b"second")).unwrap();
+    let linger = Some(Duration::ZERO);
+    SockRef::from(&peer).set_linger(linger).unwrap();
+    drop(peer);
+    let last = RcSendWr {
+        signaled: false,
+        ..RcSendWr::send(2, &[])
+    };
+    let mut found = (0..1_000_000).map(|_| {
+        qp.post_send(&[last]).unwrap();
+        thread::yield_now();
+        qp.end().is_some()
+    });
+    assert!(found.any(|found| found), "a reset comes at once");
+    let (mut sent, mut received) = (vec![], vec![]);
+    while let Some(wc) = target.cq.poll_one().unwrap() {
+        let of = if wc.wr_id == 1 {
+            &mut received
+        } else {
+            &mut sent
+        };
+        of.push(wc.status);
+    }
+    assert_eq!(received, [WcStatus::Success]);
+    let lost = sent.iter().find(|status| **status != WcStatus::Success);
+    assert_eq!(lost, Some(&WcStatus::RetryExceeded));
+    drop(goes_on);
 }
 
 /// Whichever octet of an FPDU is wrong, nothing of it or behind it is delivered.

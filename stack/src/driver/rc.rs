@@ -524,8 +524,10 @@ impl RcShared {
                     return;
                 }
                 Taken::Lost => {
-                    way_down.lost();
-                    engine.handle_end(now, TcpEnd::Lost, self.tables(), &mut completions);
+                    self.receive_before_loss(link);
+                    link.way_down.lost();
+                    link.engine
+                        .handle_end(now, TcpEnd::Lost, self.tables(), &mut completions);
                 }
             }
         }
@@ -723,7 +725,7 @@ impl RcShared {
         let end = match received {
             Ok(0) => {
                 link.way_down.peer_closed();
-                TcpEnd::Fin
+                link.way_down.end_of_stream()
             }
             Ok(len) => {
                 let placed = placed.min(len);

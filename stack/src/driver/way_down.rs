@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use dgiwarp_llp_tcp_mpa::TcpEnd;
+
 /// How long the network has to take what is left to send.
 pub(super) const FLUSH_FOR: Duration = Duration::from_secs(1);
 /// How long the peer has for its end of the stream afterwards: closing with unread octets resets the connection, and what the peer
@@ -53,6 +55,16 @@ impl WayDown {
     /// The peer closed its half.
     pub(super) fn peer_closed(&mut self) {
         self.peer_done = true;
+    }
+
+    /// The peer cannot be reached; what it sent before may lie there.
+    pub(super) fn unreachable(&mut self) {
+        self.lost = true;
+    }
+
+    /// What the end of the stream means: TCP reports a loss once, to whoever is first, and then says that the stream has ended.
+    pub(super) fn end_of_stream(&self) -> TcpEnd {
+        if self.lost { TcpEnd::Lost } else { TcpEnd::Fin }
     }
 
     /// The connection is lost.

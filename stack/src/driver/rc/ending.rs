@@ -177,6 +177,15 @@ impl RcShared {
         }
     }
 
+    /// The connection is lost, as TCP says of what was to be sent. What had arrived before is there to be read, and counts.
+    pub(super) fn receive_before_loss(&self, link: &mut Link) {
+        link.way_down.unreachable();
+        // What waits for receives is not delivered any more.
+        if !link.paused {
+            self.receive_last(link);
+        }
+    }
+
     /// Takes the QP out of service. What was posted completes no more, but leaves as far as it can; its connection is closed in the background.
     pub(crate) fn close(&self) {
         self.run(|inner| {
