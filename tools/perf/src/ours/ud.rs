@@ -62,8 +62,11 @@ pub(crate) struct Ud {
     target: Option<RemoteRegion>,
     /// Where the peer's Write-Records go.
     exposed: Option<Memory>,
-    /// What we send: one slot per message in flight, and a last one for credits.
+    /// What we send: one slot per message in flight, and a last one for credits. Write-Records carry no stamps, and all
+    /// have the same source: it is no more in memory and no less in the cache than the one of raw sockets.
     outgoing: Option<Memory>,
+    /// Slots for messages in it.
+    sources: usize,
     /// Slots of posted receives.
     receives: Option<Memory>,
     receive_stride: usize,
@@ -177,6 +180,7 @@ impl Ud {
             target: None,
             exposed,
             outgoing: None,
+            sources: 0,
             receives: None,
             receive_stride: 0,
             pattern: Vec::new(),
@@ -257,8 +261,13 @@ impl Ud {
             )));
         }
         self.pattern = pattern::fill(self.chunk);
-        let outgoing = Memory::new(&self.pd, (self.slots + 1) * self.stride, Access::empty())?;
-        for slot in 0..self.slots {
+        self.sources = match self.op {
+            Op::WriteRecord => 1,
+            _ => self.slots,
+        };
+        let length = (self.sources + 1) * self.stride;
+        let outgoing = Memory::new(&self.pd, length, Access::empty())?;
+        for slot in 0..self.sources {
             outgoing.buffer.write(slot * self.stride, &self.pattern);
         }
         self.outgoing = Some(outgoing);

@@ -43,7 +43,7 @@ impl Flow for Ud {
             return self.transmit_list(position, length);
         }
         let number = position / widen(self.chunk);
-        let slot = narrow(number % widen(self.slots));
+        let slot = self.source(number);
         if self.op != Op::WriteRecord
             && self.chunk >= pattern::STAMP
             && length >= widen(pattern::STAMP)
@@ -110,9 +110,9 @@ impl Ud {
         let stamp = (self.round << POSITION_BITS) | position;
         memory
             .buffer
-            .write(self.slots * self.stride, &stamp.to_le_bytes());
+            .write(self.sources * self.stride, &stamp.to_le_bytes());
         let operation = Operation::Send { immediate: Some(0) };
-        self.post(operation, self.slots, pattern::STAMP)
+        self.post(operation, self.sources, pattern::STAMP)
     }
 
     fn counted(&self) -> Counted {

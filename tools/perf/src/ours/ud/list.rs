@@ -53,13 +53,18 @@ impl Ud {
     /// Where the message of this number lies. One with a stamp gets it.
     fn message_sge(&self, number: u64) -> Result<[Sge; 1]> {
         let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
-        let start = narrow(number % widen(self.slots)) * self.stride;
+        let start = self.source(number) * self.stride;
         if self.op == Op::Send && self.chunk >= pattern::STAMP {
             let position = number * widen(self.chunk);
             let stamp = (self.round << POSITION_BITS) | position;
             memory.buffer.write(start, &stamp.to_le_bytes());
         }
         Ok([memory.region.sge(start..start + self.chunk)])
+    }
+
+    /// The slot that the message of this number is sent from.
+    pub(super) fn source(&self, number: u64) -> usize {
+        narrow(number % widen(self.sources))
     }
 
     /// What is done with the message of this number.
