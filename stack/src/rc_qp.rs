@@ -432,8 +432,8 @@ impl RcQp {
         self.shared.deny(all - access);
     }
 
-    /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). Receives that are posted
-    /// later stay until it is called again.
+    /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). What has
+    /// arrived is delivered before. Receives that are posted later stay until it is called again.
     pub fn flush(&self) {
         self.shared.flush();
     }

@@ -15,17 +15,19 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, Buffer, Config, ConnectionEvent, ConnectionSink, Cq, MpaConfig, MpaRevision, Mr, Pd,
-    RcEnd, RcListener, RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic,
-    WcStatus,
+    Access, Buffer, ChannelListener, Config, ConnectionChannel, ConnectionEvent, ConnectionSink,
+    Cq, MpaConfig, MpaRevision, Mr, Pd, RcEnd, RcListener, RcOperation, RcOptions, RcQp, RcQpAttr,
+    RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
 };
 use dgiwarp_codec::crc;
+use dgiwarp_memory::tcp_progress;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 use socket2::SockRef;
@@ -373,17 +375,63 @@ fn a_stream_cut_at_any_octet() {
     }
 }
 
-/// Keeps the background thread of its device from all else.
-#[derive(Debug)]
-struct Holdup(Mutex<(Sender<()>, Receiver<()>)>);
+/// Keeps the background thread of a device from all else until it is dropped.
+struct Holdup {
+    _goes_on: Sender<()>,
+    _listener: ChannelListener,
+    _channel: ConnectionChannel,
+    _asker: TcpStream,
+}
 
-impl ConnectionSink for Holdup {
+/// Does not return while there is a [`Holdup`].
+#[derive(Debug)]
+struct Held(Mutex<(Sender<()>, Receiver<()>)>);
+
+impl Holdup {
+    fn of(rnic: &Rnic) -> Self {
+        let (sender, has_begun) = channel();
+        let (goes_on, receiver) = channel();
+        let sink = Arc::new(Held(Mutex::new((sender, receiver))));
+        let channel = rnic.create_connection_channel_to(sink).unwrap();
+        let any = (Ipv4Addr::LOCALHOST, 0).into();
+        let listener = channel.listen(any, MpaConfig::default(), 0).unwrap();
+        let mut asker = TcpStream::connect(listener.local_addr()).unwrap();
+        asker.write_all(REQUEST).unwrap();
+        has_begun.recv_timeout(SOON).unwrap();
+        Self {
+            _goes_on: goes_on,
+            _listener: listener,
+            _channel: channel,
+            _asker: asker,
+        }
+    }
+}
+
+impl ConnectionSink for Held {
     fn happened(&self, _: ConnectionEvent) {
         let held = self.0.lock().unwrap();
         held.0.send(()).unwrap();
-        // Until the other end of this is gone.
         let _ = held.1.recv();
     }
+}
+
+/// What TCP has acknowledged counts, though nobody has read it: a NIC needs nobody for that.
+#[test]
+fn a_flush_takes_nothing_back() {
+    let target = Target::new();
+    let (qp, mut peer) = target.accept();
+    let held = Holdup::of(target.pd.rnic());
+    peer.write_all(&send(1, b"first")).unwrap();
+    let arrived = (0..10_000_000).any(|_| {
+        thread::yield_now();
+        let left = tcp_progress(peer.as_fd()).unwrap();
+        left.unsent == 0 && left.unacknowledged == 0
+    });
+    assert!(arrived, "loopback is quicker");
+    qp.flush();
+    let wc = target.cq.poll_one().unwrap().expect("a completion");
+    assert_eq!(wc.status, WcStatus::Success);
+    drop(held);
 }
 
 /// What came whole before a reset counts, also where a Send finds the reset before anybody has read.
@@ -400,16 +448,7 @@ fn a_reset_that_a_send_finds_takes_nothing_back() {
         sges: &sges,
     };
     qp.post_recv(&[second]).unwrap();
-    let (sender, has_begun) = channel();
-    let (goes_on, receiver) = channel();
-    let holdup = Arc::new(Holdup(Mutex::new((sender, receiver))));
-    let rnic = target.pd.rnic();
-    let told = rnic.create_connection_channel_to(holdup).unwrap();
-    let address = (Ipv4Addr::LOCALHOST, 0).into();
-    let listener = told.listen(address, MpaConfig::default(), 0).unwrap();
-    let mut other = TcpStream::connect(listener.local_addr()).unwrap();
-    other.write_all(REQUEST).unwrap();
-    has_begun.recv_timeout(SOON).unwrap();
+    let held = Holdup::of(target.pd.rnic());
     // It arrives before the reset does.
     peer.set_nodelay(true).unwrap();
     peer.write_all(&send(2, b"second")).unwrap();
@@ -438,7 +477,7 @@ fn a_reset_that_a_send_finds_takes_nothing_back() {
     assert_eq!(received, [WcStatus::Success]);
     let lost = sent.iter().find(|status| **status != WcStatus::Success);
     assert_eq!(lost, Some(&WcStatus::RetryExceeded));
-    drop(goes_on);
+    drop(held);
 }
 
 /// Whichever octet of an FPDU is wrong, nothing of it or behind it is delivered.

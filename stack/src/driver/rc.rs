@@ -252,6 +252,9 @@ impl RcShared {
             Self::begin(inner);
             // It may be over already.
             self.wind_down(inner);
+            if let Some(link) = &mut inner.link {
+                self.note_deadline(link);
+            }
         });
     }
 
@@ -412,22 +415,14 @@ impl RcShared {
     }
 
     fn note_deadline(&self, link: &mut Link) {
-        let deadline = match link.way_down.deadline() {
-            None => {
-                let parting = link.parting.map(Parting::deadline);
-                let timers = [
-                    link.engine.poll_timeout(),
-                    link.watchdog.deadline(),
-                    parting,
-                    link.telling.deadline(),
-                ];
-                timers.into_iter().flatten().min()
-            }
-            until => {
-                let timers = [until, link.engine.poll_timeout(), link.telling.deadline()];
-                timers.into_iter().flatten().min()
-            }
+        let [second, third] = if link.way_down.has_begun() {
+            [link.way_down.deadline(), link.telling.deadline()]
+        } else {
+            let parting = link.parting.map(Parting::deadline);
+            [link.watchdog.deadline(), parting]
         };
+        let timers = [link.engine.poll_timeout(), second, third];
+        let deadline = timers.into_iter().flatten().min();
         if deadline != link.deadline {
             link.deadline = deadline;
             if let Some(member) = self.member.get() {

@@ -97,6 +97,7 @@ impl RcShared {
                 self.give_up_locked(inner, WcStatus::Flushed);
                 return;
             };
+            self.receive_last(link);
             link.engine.close(self.tables(), &mut self.completions());
             self.transmit(link);
             // An engine that was over before has flushed what was posted then.

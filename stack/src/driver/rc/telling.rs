@@ -29,7 +29,6 @@ impl RcShared {
             queues.any(|cq| cq.has_good_of(self.qpn))
         };
         if waits && !link.telling.is_due(now, untaken) {
-            self.note_deadline(link);
             inner.listener = Some((queue, context));
             return;
         }
