@@ -110,7 +110,9 @@ impl CmQueue {
         if let Some(sink) = &self.sink {
             return sink.happened(happened);
         }
-        self.happened.lock().push_back(happened);
+        let mut waiting = self.happened.lock();
+        waiting.push_back(happened);
+        // Under the lock: who has taken the event before would leave the descriptor readable, with nothing there to take.
         let _ = self.readable.write(1);
     }
 
