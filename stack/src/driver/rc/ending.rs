@@ -191,7 +191,8 @@ impl RcShared {
     pub(crate) fn close(&self) {
         self.run(|inner| {
             inner.closed = true;
-            // Whoever destroys the QP need not be told.
+            // Whoever destroys the QP need not be told of what comes now.
+            Self::tell_untold(inner);
             inner.listener = None;
             inner.beginning = None;
             self.work(inner);
@@ -211,6 +212,7 @@ impl RcShared {
             // From now on nothing that was begun earlier is meant for this QP.
             self.life.fetch_add(1, Ordering::AcqRel);
             self.open.store(false, Ordering::Release);
+            Self::tell_untold(inner);
             inner.listener = None;
             inner.beginning = None;
             if let Some(link) = &mut inner.link {

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{RcInner, RcShared};
+use super::{Link, RcInner, RcShared};
 use crate::engine::rc::RcEnd;
 use crate::{ConnectError, ConnectionEvent};
 
@@ -20,28 +20,45 @@ const LAST_PAUSE: Duration = Duration::from_millis(512);
 impl RcShared {
     /// Tells the program of the connection's end, unless it is told, or has completions to take before.
     pub(super) fn tell(&self, inner: &mut RcInner, end: RcEnd, now: Instant) {
-        let (Some(link), Some((queue, context))) = (&mut inner.link, inner.listener.take()) else {
+        let Some(link) = &mut inner.link else {
             return;
         };
+        if inner.listener.is_none() {
+            return;
+        }
         let waits = comes_behind_completions(end) && link.parting.is_none();
         let untaken = || {
             let mut queues = [&self.send_cq, &self.recv_cq].into_iter();
             queues.any(|cq| cq.has_good_of(self.qpn))
         };
-        if waits && !link.telling.is_due(now, untaken) {
-            inner.listener = Some((queue, context));
-            return;
+        if !waits || link.telling.is_due(now, untaken) {
+            link.telling = Telling::default();
+            push(inner, end);
         }
-        link.telling = Telling::default();
-        queue.push(match inner.beginning.take() {
-            Some(beginning) => ConnectionEvent::Failed {
-                context,
-                peer: beginning.peer,
-                error: ConnectError::Mpa(dgiwarp_llp_tcp_mpa::Error::ClosedInStartup),
-            },
-            None => ConnectionEvent::Disconnected { context, end },
-        });
     }
+
+    /// The QP goes: an end that the program was to be told of is told now. There are no completions to be taken any more.
+    pub(super) fn tell_untold(inner: &mut RcInner) {
+        let untold = |link: &Link| link.telling.deadline().and_then(|_| link.engine.end());
+        if let Some(end) = inner.link.as_ref().and_then(untold) {
+            push(inner, end);
+        }
+    }
+}
+
+/// Tells whoever listens, once.
+fn push(inner: &mut RcInner, end: RcEnd) {
+    let Some((queue, context)) = inner.listener.take() else {
+        return;
+    };
+    queue.push(match inner.beginning.take() {
+        Some(beginning) => ConnectionEvent::Failed {
+            context,
+            peer: beginning.peer,
+            error: ConnectError::Mpa(dgiwarp_llp_tcp_mpa::Error::ClosedInStartup),
+        },
+        None => ConnectionEvent::Disconnected { context, end },
+    });
 }
 
 /// Whether the program should have the completions before it knows of the end: it is the peer's doing, and nothing went wrong.
