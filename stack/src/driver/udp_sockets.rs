@@ -302,6 +302,37 @@ mod tests {
         }
     }
 
+    /// What becomes of busy peers, one after another, each connected where it is advised.
+    fn places_taken(sockets: &mut UdpSockets) -> Vec<SocketIndex> {
+        let (now, local) = (clock::now(), IpAddr::from([127, 0, 0, 1]));
+        let mut taken = Vec::new();
+        for port in 5..15 {
+            let busy = Peer::ip((local, port).into());
+            for _ in 0..BUSY_AFTER {
+                if let Advice::Connect(index) = sockets.note(now, 0, busy) {
+                    sockets.connect(now, index, busy, local).unwrap();
+                    taken.push(index);
+                }
+            }
+        }
+        taken
+    }
+
+    #[test]
+    fn busy_peers_get_as_many_sockets_as_are_allowed() {
+        for places in 0..=MAX_PEER_SOCKETS {
+            let mut sockets = UdpSockets::bind("127.0.0.1:0".parse().unwrap(), 0).unwrap();
+            sockets.limit_places(places);
+            // The limit outlives the peers.
+            for _ in 0..2 {
+                let all: Vec<SocketIndex> = (1..).take(places).collect();
+                assert_eq!(places_taken(&mut sockets), all);
+                assert_eq!(sockets.siblings().count(), places);
+                sockets.forget_peers();
+            }
+        }
+    }
+
     /// What arrived while trains were taken whole is not taken for one datagram afterwards.
     #[test]
     fn a_train_behind_many_datagrams_stays_a_train() {
