@@ -268,16 +268,14 @@ impl<'a> Ops<'a> {
             signaled: false,
             ..RcSendWr::new(6, self.their_write(0), &[])
         };
-        let until_woken = || {
-            loop {
-                if let Some(wc) = self.cq.wait(PATIENCE).unwrap() {
-                    return wc;
-                }
-                eprintln!("siw lies asleep");
-                self.qp.post_send(&[nothing]).unwrap();
+        let wc = loop {
+            if let Some(wc) = self.cq.wait(PATIENCE).unwrap() {
+                break wc;
             }
+            eprintln!("siw lies asleep");
+            self.qp.post_send(&[nothing]).unwrap();
         };
-        self.check_answer(&until_woken());
+        self.check_answer(&wc);
         self.messages.0.to_vec(COMMAND, ANSWER)
     }
 
