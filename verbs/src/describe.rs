@@ -1,8 +1,9 @@
 //! The device in words, for `dgiwarp-run` and `dgiwarp-info`.
 
+use crate::DEVICE_NAME;
+use crate::device::gid::{GidTable, host_gids};
+use crate::device::{device_attr, env, persona};
 use crate::export::Export;
-use crate::gid::{GidTable, host_gids};
-use crate::{DEVICE_NAME, facts, knobs, persona};
 use dgiwarp::{Config, KNOBS};
 use std::fmt::Write;
 
@@ -10,12 +11,12 @@ use std::fmt::Write;
 pub fn device() -> String {
     let mut gids = GidTable::new();
     gids.update(host_gids().unwrap_or_default());
-    let port = facts::port_attr(&gids, knobs::read().0.max_mtu);
+    let port = device_attr::port_attr(&gids, env::read().0.max_mtu);
     let mut text = format!(
         "{DEVICE_NAME}: dgiwarp {} software RNIC, persona {}, node GUID {:016x}\n",
         env!("CARGO_PKG_VERSION"),
         persona::present(),
-        facts::node_guid(),
+        device_attr::node_guid(),
     );
     let state = if gids.primary().is_some() {
         "active"
@@ -37,7 +38,7 @@ pub fn device() -> String {
 
 /// Everything that `dgiwarp-info` prints without an option.
 pub fn everything() -> String {
-    let limits = facts::device_attr();
+    let limits = device_attr::device_attr();
     let mut text = device();
     let rows = [
         ("queue pairs", limits.max_qp),
@@ -54,7 +55,7 @@ pub fn everything() -> String {
         let _ = writeln!(text, "  {name}: {value}");
     }
     text.push_str("knobs (environment variables):\n");
-    let (config, warnings) = knobs::read();
+    let (config, warnings) = env::read();
     for knob in KNOBS {
         let _ = writeln!(
             text,
@@ -64,7 +65,7 @@ pub fn everything() -> String {
             knob.help
         );
     }
-    for own in knobs::own() {
+    for own in env::own() {
         let _ = writeln!(text, "  {}={}  {}", own.name, own.present, own.help);
     }
     for warning in warnings {
@@ -92,7 +93,7 @@ pub fn settings() -> Vec<Setting> {
         default: knob.show(&config),
         help: knob.help,
     });
-    let own = knobs::own().into_iter().map(|own| Setting {
+    let own = env::own().into_iter().map(|own| Setting {
         name: own.name,
         default: own.default,
         help: own.help,

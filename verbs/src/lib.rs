@@ -16,139 +16,113 @@
 )]
 
 pub mod abi;
-mod acks;
-mod ah;
-mod async_event;
-mod at_exit;
-mod batch;
-mod batch_calls;
 mod cm;
-mod connectable;
-mod context;
 mod cq;
-mod cq_poll;
 pub mod describe;
 mod device;
-mod direct;
-mod domains;
-mod errno;
+mod dv;
 pub mod export;
-mod facts;
 mod ffi;
-mod fork;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod gid;
-mod inline;
-mod knobs;
-mod limits;
 mod log;
-mod mcast;
-mod memory;
-mod memory_change;
+mod mem;
 mod names;
-pub mod persona;
 mod post;
 mod qp;
-mod qp_create;
-mod qp_state;
-mod srq;
-pub mod sysfs;
-mod turns;
 mod unsupported;
-mod wc;
-mod window;
 
-pub use device::DEVICE_NAME;
-pub use direct::DIRECT;
+pub use device::list::DEVICE_NAME;
+pub use device::{gid, persona, sysfs};
+pub use dv::DIRECT;
 pub use unsupported::UNSUPPORTED;
 
 export::export! {
 /// Exported and supported: name, node, and the function behind it.
 pub EXPORTS, bound by bind_exports;
     "IBVERBS_1.0" {
-        "ibv_create_comp_channel" => cq::ibv_create_comp_channel;
-        "ibv_destroy_comp_channel" => cq::ibv_destroy_comp_channel;
-        "ibv_get_sysfs_path" => device::ibv_get_sysfs_path;
+        "ibv_create_comp_channel" => cq::queue::ibv_create_comp_channel;
+        "ibv_destroy_comp_channel" => cq::queue::ibv_destroy_comp_channel;
+        "ibv_get_sysfs_path" => device::list::ibv_get_sysfs_path;
         "ibv_rate_to_mult" => names::ibv_rate_to_mult;
-        "ibv_read_sysfs_file" => device::ibv_read_sysfs_file;
+        "ibv_read_sysfs_file" => device::list::ibv_read_sysfs_file;
         "mult_to_ibv_rate" => names::mult_to_ibv_rate;
     }
     "IBVERBS_1.1" {
-        "ibv_ack_async_event" => async_event::ibv_ack_async_event;
-        "ibv_ack_cq_events" => cq::ibv_ack_cq_events;
-        "ibv_attach_mcast" => mcast::ibv_attach_mcast;
-        "ibv_detach_mcast" => mcast::ibv_detach_mcast;
-        "ibv_alloc_pd" => memory::ibv_alloc_pd;
-        "ibv_close_device" => context::ibv_close_device;
-        "ibv_create_ah" => ah::ibv_create_ah;
-        "ibv_create_ah_from_wc" => ah::ibv_create_ah_from_wc;
-        "ibv_create_cq" => cq::ibv_create_cq;
-        "ibv_create_qp" => qp_create::ibv_create_qp;
-        "ibv_create_srq" => srq::ibv_create_srq;
-        "ibv_dealloc_pd" => memory::ibv_dealloc_pd;
-        "ibv_dereg_mr" => memory::ibv_dereg_mr;
-        "ibv_destroy_ah" => ah::ibv_destroy_ah;
-        "ibv_destroy_cq" => cq::ibv_destroy_cq;
-        "ibv_destroy_qp" => qp::ibv_destroy_qp;
-        "ibv_destroy_srq" => srq::ibv_destroy_srq;
-        "ibv_dofork_range" => device::ibv_dofork_range;
-        "ibv_dontfork_range" => device::ibv_dontfork_range;
+        "ibv_ack_async_event" => device::async_event::ibv_ack_async_event;
+        "ibv_ack_cq_events" => cq::queue::ibv_ack_cq_events;
+        "ibv_attach_mcast" => qp::mcast::ibv_attach_mcast;
+        "ibv_detach_mcast" => qp::mcast::ibv_detach_mcast;
+        "ibv_alloc_pd" => mem::mr::ibv_alloc_pd;
+        "ibv_close_device" => device::context::ibv_close_device;
+        "ibv_create_ah" => qp::ah::ibv_create_ah;
+        "ibv_create_ah_from_wc" => qp::ah::ibv_create_ah_from_wc;
+        "ibv_create_cq" => cq::queue::ibv_create_cq;
+        "ibv_create_qp" => qp::create::ibv_create_qp;
+        "ibv_create_srq" => qp::srq::ibv_create_srq;
+        "ibv_dealloc_pd" => mem::mr::ibv_dealloc_pd;
+        "ibv_dereg_mr" => mem::mr::ibv_dereg_mr;
+        "ibv_destroy_ah" => qp::ah::ibv_destroy_ah;
+        "ibv_destroy_cq" => cq::queue::ibv_destroy_cq;
+        "ibv_destroy_qp" => qp::queue_pair::ibv_destroy_qp;
+        "ibv_destroy_srq" => qp::srq::ibv_destroy_srq;
+        "ibv_dofork_range" => device::list::ibv_dofork_range;
+        "ibv_dontfork_range" => device::list::ibv_dontfork_range;
         "ibv_event_type_str" => names::ibv_event_type_str;
-        "ibv_fork_init" => device::ibv_fork_init;
-        "ibv_free_device_list" => device::ibv_free_device_list;
-        "ibv_get_async_event" => async_event::ibv_get_async_event;
-        "ibv_get_cq_event" => cq::ibv_get_cq_event;
-        "ibv_get_device_guid" => device::ibv_get_device_guid;
-        "ibv_get_device_list" => device::ibv_get_device_list;
-        "ibv_get_device_name" => device::ibv_get_device_name;
-        "ibv_init_ah_from_wc" => ah::ibv_init_ah_from_wc;
-        "ibv_modify_qp" => qp::ibv_modify_qp;
-        "ibv_modify_srq" => srq::ibv_modify_srq;
+        "ibv_fork_init" => device::list::ibv_fork_init;
+        "ibv_free_device_list" => device::list::ibv_free_device_list;
+        "ibv_get_async_event" => device::async_event::ibv_get_async_event;
+        "ibv_get_cq_event" => cq::queue::ibv_get_cq_event;
+        "ibv_get_device_guid" => device::list::ibv_get_device_guid;
+        "ibv_get_device_list" => device::list::ibv_get_device_list;
+        "ibv_get_device_name" => device::list::ibv_get_device_name;
+        "ibv_init_ah_from_wc" => qp::ah::ibv_init_ah_from_wc;
+        "ibv_modify_qp" => qp::queue_pair::ibv_modify_qp;
+        "ibv_modify_srq" => qp::srq::ibv_modify_srq;
         "ibv_node_type_str" => names::ibv_node_type_str;
-        "ibv_open_device" => context::ibv_open_device;
+        "ibv_open_device" => device::context::ibv_open_device;
         "ibv_port_state_str" => names::ibv_port_state_str;
-        "ibv_query_device" => context::ibv_query_device;
-        "ibv_query_gid" => context::ibv_query_gid;
-        "ibv_query_pkey" => context::ibv_query_pkey;
-        "ibv_query_port" => context::ibv_query_port;
-        "ibv_query_qp" => qp::ibv_query_qp;
-        "ibv_query_srq" => srq::ibv_query_srq;
+        "ibv_query_device" => device::context::ibv_query_device;
+        "ibv_query_gid" => device::context::ibv_query_gid;
+        "ibv_query_pkey" => device::context::ibv_query_pkey;
+        "ibv_query_port" => device::context::ibv_query_port;
+        "ibv_query_qp" => qp::queue_pair::ibv_query_qp;
+        "ibv_query_srq" => qp::srq::ibv_query_srq;
         "ibv_rate_to_mbps" => names::ibv_rate_to_mbps;
-        "ibv_reg_mr" => memory::ibv_reg_mr;
-        "ibv_rereg_mr" => memory_change::ibv_rereg_mr;
-        "ibv_resize_cq" => cq::ibv_resize_cq;
+        "ibv_reg_mr" => mem::mr::ibv_reg_mr;
+        "ibv_rereg_mr" => mem::rereg_mr::ibv_rereg_mr;
+        "ibv_resize_cq" => cq::queue::ibv_resize_cq;
         "ibv_wc_status_str" => names::ibv_wc_status_str;
         "mbps_to_ibv_rate" => names::mbps_to_ibv_rate;
     }
     "IBVERBS_1.5" {
-        "ibv_get_pkey_index" => context::ibv_get_pkey_index;
+        "ibv_get_pkey_index" => device::context::ibv_get_pkey_index;
     }
     "IBVERBS_1.6" {
-        "ibv_qp_to_qp_ex" => batch_calls::ibv_qp_to_qp_ex;
+        "ibv_qp_to_qp_ex" => post::wr_calls::ibv_qp_to_qp_ex;
     }
     "IBVERBS_1.7" {
-        "ibv_reg_mr_iova" => memory::ibv_reg_mr_iova;
+        "ibv_reg_mr_iova" => mem::mr::ibv_reg_mr_iova;
     }
     "IBVERBS_1.8" {
-        "ibv_reg_mr_iova2" => memory::ibv_reg_mr_iova2;
+        "ibv_reg_mr_iova2" => mem::mr::ibv_reg_mr_iova2;
     }
     "IBVERBS_1.9" {
-        "ibv_get_device_index" => device::ibv_get_device_index;
+        "ibv_get_device_index" => device::list::ibv_get_device_index;
     }
     "IBVERBS_1.11" {
-        "_ibv_query_gid_ex" => context::_ibv_query_gid_ex;
-        "_ibv_query_gid_table" => context::_ibv_query_gid_table;
+        "_ibv_query_gid_ex" => device::context::_ibv_query_gid_ex;
+        "_ibv_query_gid_table" => device::context::_ibv_query_gid_table;
     }
     "IBVERBS_1.13" {
-        "ibv_is_fork_initialized" => device::ibv_is_fork_initialized;
+        "ibv_is_fork_initialized" => device::list::ibv_is_fork_initialized;
     }
     "IBVERBS_1.14" {
-        "ibv_query_qp_data_in_order" => context::ibv_query_qp_data_in_order;
+        "ibv_query_qp_data_in_order" => device::context::ibv_query_qp_data_in_order;
     }
     "IBVERBS_PRIVATE_34" {
-        "ibv_query_gid_type" => device::ibv_query_gid_type;
+        "ibv_query_gid_type" => device::list::ibv_query_gid_type;
     }
     "RDMACM_1.0" {
         "rdma_accept" => cm::rdma_accept;
@@ -236,7 +210,7 @@ impl Symbols {
             _bound: [
                 bind_exports::<Library>,
                 bind_data::<Library>,
-                direct::bind::<Library>,
+                dv::bind::<Library>,
                 unsupported::bind::<Library>,
             ],
         }

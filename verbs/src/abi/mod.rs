@@ -17,14 +17,14 @@
 mod cm;
 mod context;
 mod device;
-mod direct;
+mod dv;
 mod object;
 mod work;
 
 pub use cm::*;
 pub use context::*;
 pub use device::*;
-pub use direct::*;
+pub use dv::*;
 pub use object::*;
 pub use work::*;
 

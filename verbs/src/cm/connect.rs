@@ -1,7 +1,8 @@
 //! Connecting, listening, answering and ending: `rdma_connect(3)` and its kind, for whatever transport an identifier has.
 
+use super::addr::resolve;
 use super::id::{self, Id, State, Transport};
-use super::{resolve, tcp, udp};
+use super::{tcp, udp};
 use crate::abi::{rdma_cm_id, rdma_conn_param};
 use crate::ffi::{load, minus_one};
 use nix::errno::Errno;

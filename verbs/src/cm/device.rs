@@ -3,12 +3,12 @@
 use super::event::What;
 use super::{id, udp};
 use crate::abi::{ibv_context, ibv_pd};
-use crate::context::{self, ibv_open_device};
-use crate::device::device as c_device;
-use crate::errno;
+use crate::device::context::{self, ibv_open_device};
+use crate::device::list::device as c_device;
+use crate::ffi::errno;
+use crate::ffi::fork;
 use crate::ffi::{CPointer, entry, pointer};
-use crate::fork;
-use crate::memory::ibv_alloc_pd;
+use crate::mem::mr::ibv_alloc_pd;
 use dgiwarp::{
     ConnectionChannel, ConnectionEvent, ConnectionSink, MpaConfig, ServiceChannel, ServiceEvent,
     ServiceSink,

@@ -1,16 +1,16 @@
 //! Identifiers made whole (`rdma_create_ep(3)`), requests taken by waiting calls, and shared receive queues.
 
-use super::address;
+use super::addr::address;
+use super::addr::resolve;
 use super::event;
 use super::id::{self, Making, State};
 use super::qp::{rdma_create_qp, rdma_destroy_qp};
-use super::resolve;
 use crate::abi::{
     IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, RAI_PASSIVE, ibv_pd, ibv_qp_init_attr, ibv_srq,
     ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_addrinfo, rdma_cm_event, rdma_cm_id,
 };
 use crate::ffi::{CPointer, entry, load, minus_one, store};
-use crate::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
+use crate::qp::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::ptr;

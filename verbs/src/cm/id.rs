@@ -1,20 +1,21 @@
 //! Identifiers: what stands behind `struct rdma_cm_id`, from its making to its end.
 
+use super::addr::address;
 use super::channel::{EventQueue, Happening, queue};
+use super::device;
 use super::device::Device;
 use super::endpoint::Template;
 use super::event::{self, EventType, What};
 use super::request::Turns;
 use super::tcp::{self, Tcp};
 use super::udp::Udp;
-use super::{address, device};
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UD, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, ibv_sa_path_rec,
     rdma_addr, rdma_cm_event, rdma_cm_id, rdma_event_channel, rdma_ib_addr, rdma_route,
 };
+use crate::device::gid::to_gid;
+use crate::ffi::fork;
 use crate::ffi::{CPointer, Facade, Object, entry, minus_one, store};
-use crate::fork;
-use crate::gid::to_gid;
 use dgiwarp::ConnectionEvent;
 use nix::errno::Errno;
 use std::any::Any;

@@ -8,8 +8,7 @@
 //! Locks, outermost first: the table of identifiers, the state of one, the channel it belongs to, the channel's queue. What
 //! the stack tells takes only the table and the last two, so that it may be told under a lock of the stack.
 
-pub(crate) mod address;
-mod addrinfo;
+pub(crate) mod addr;
 mod channel;
 mod connect;
 mod device;
@@ -20,11 +19,11 @@ mod multicast;
 mod options;
 mod qp;
 mod request;
-mod resolve;
 mod tcp;
 mod udp;
 
-pub(crate) use addrinfo::{rdma_freeaddrinfo, rdma_getaddrinfo};
+pub(crate) use addr::addrinfo::{rdma_freeaddrinfo, rdma_getaddrinfo};
+pub(crate) use addr::resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 pub(crate) use channel::{
     rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
 };
@@ -44,7 +43,6 @@ pub(crate) use id::{
 pub(crate) use multicast::{rdma_join_multicast, rdma_join_multicast_ex, rdma_leave_multicast};
 pub(crate) use options::{rdma_get_remote_ece, rdma_notify, rdma_set_local_ece, rdma_set_option};
 pub(crate) use qp::{rdma_create_qp, rdma_create_qp_ex, rdma_destroy_qp, rdma_init_qp_attr};
-pub(crate) use resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 
 /// In a child that forked off: the parent's device and identifiers are not this process's.
 pub(crate) fn forget_parent() {

@@ -3,13 +3,17 @@
 //! Nobody has to be asked before a group can be sent to or received from, so a join has succeeded when its event is fetched and the
 //! identifier's queue pair, if it has one, is attached: that happens in the program's thread, as with librdmacm.
 
+use super::addr::address;
+use super::device;
 use super::event::{EventType, Param, Told, What};
 use super::id::{self, Id, Inner, State, Transport};
 use super::udp::{self, QKEY};
-use super::{address, device};
 use crate::abi::{ibv_ah_attr, ibv_qp, rdma_cm_id, rdma_cm_join_mc_attr_ex, rdma_ud_param};
+use crate::device::context;
+use crate::ffi::errno;
 use crate::ffi::{CPointer, load, minus_one};
-use crate::{ah, context, errno, memory, qp};
+use crate::mem::mr;
+use crate::qp::{ah, queue_pair};
 use dgiwarp::{GroupInterface, UdQp};
 use libc::sockaddr;
 use nix::errno::Errno;
@@ -140,7 +144,7 @@ fn expect_way(attr: &ibv_ah_attr) -> Result<(), Errno> {
     // SAFETY: the device's context is never closed.
     let context = unsafe { context::state(device.context.0) }?;
     // SAFETY: nor is its protection domain ever deallocated.
-    let domain = unsafe { memory::domain(device.pd.0) }?;
+    let domain = unsafe { mr::domain(device.pd.0) }?;
     ah::handle(context, &domain, attr).map(drop)
 }
 
@@ -163,9 +167,11 @@ fn detach(qp: &UdQp, group: &Group) -> Result<(), dgiwarp::Error> {
 /// `qp` is a live queue pair.
 unsafe fn change(qp: *mut ibv_qp, group: &Group, change: Change) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
-    match &unsafe { qp::state(qp) }?.qp {
-        qp::Transport::Ud(qp) => change(qp, group).map_err(|error| errno::of_create(&error)),
-        qp::Transport::Uc(_) | qp::Transport::Rc(_) => Err(Errno::EINVAL),
+    match &unsafe { queue_pair::state(qp) }?.qp {
+        queue_pair::Transport::Ud(qp) => {
+            change(qp, group).map_err(|error| errno::of_create(&error))
+        }
+        queue_pair::Transport::Uc(_) | queue_pair::Transport::Rc(_) => Err(Errno::EINVAL),
     }
 }
 

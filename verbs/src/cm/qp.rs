@@ -10,12 +10,14 @@ use crate::abi::{
     ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
     ibv_qp_init_attr_ex, rdma_cm_id,
 };
-use crate::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
+use crate::cq::queue::{
+    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+};
+use crate::device::limits::MAX_RD_ATOMIC;
 use crate::ffi::{entry, minus_one};
-use crate::limits::MAX_RD_ATOMIC;
-use crate::qp::{CM_PEER, ibv_destroy_qp, ibv_modify_qp};
-use crate::qp_create::{create_qp_ex, ibv_create_qp};
-use crate::qp_state::QpState;
+use crate::qp::create::{create_qp_ex, ibv_create_qp};
+use crate::qp::queue_pair::{CM_PEER, ibv_destroy_qp, ibv_modify_qp};
+use crate::qp::state::QpState;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::ptr;

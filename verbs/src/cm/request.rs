@@ -1,10 +1,11 @@
 //! A peer's request becomes an identifier of its own.
 
+use super::addr::{address, resolve};
 use super::channel::EventQueue;
 use super::device;
 use super::event::{EventType, Told};
 use super::id::{self, Id, Making, State, Transport};
-use super::{address, resolve, tcp};
+use super::tcp;
 use crate::ffi::CPointer;
 use dgiwarp::RcRequest;
 use nix::errno::Errno;

@@ -3,18 +3,21 @@
 //! Connecting one asks which queue pair stands behind a service's port, and what it gets is an address to send to: there is no connection.
 //! As on InfiniBand (SIDR), the asker's `ESTABLISHED` ends that, and whoever accepts hears no more of it.
 
+use super::addr::address;
+use super::device;
 use super::event::{EventType, Param, Told, What};
 use super::id::{self, Id, Inner, Making, Options, State, Transport};
 use super::multicast::Groups;
-use super::{address, device};
 use crate::abi::{
     IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_SQ_PSN, IBV_QP_STATE, ibv_ah_attr,
     ibv_global_route, ibv_qp, ibv_qp_attr, rdma_ud_param,
 };
+use crate::device::context;
+use crate::device::gid::{Gid, to_gid};
 use crate::ffi::CPointer;
-use crate::gid::{Gid, to_gid};
-use crate::qp_state::QpState;
-use crate::{context, errno, qp};
+use crate::ffi::errno;
+use crate::qp::queue_pair;
+use crate::qp::state::QpState;
 use dgiwarp::{
     LookupError, RejectStatus, ServiceEvent, ServiceListener, ServiceLookup, ServicePort,
     ServiceQp, ServiceRequest,
@@ -333,7 +336,7 @@ pub(crate) unsafe fn make_ready(qp: *mut ibv_qp) -> Result<(), Errno> {
     let way = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
     for (mut attr, mask) in way.into_iter().filter_map(queue_pair_attributes) {
         // SAFETY: the caller's contract, and attributes of ours.
-        let status = unsafe { qp::ibv_modify_qp(qp, &raw mut attr, mask) };
+        let status = unsafe { queue_pair::ibv_modify_qp(qp, &raw mut attr, mask) };
         if status != 0 {
             return Err(Errno::from_raw(status));
         }

@@ -7,7 +7,7 @@ use arbitrary::{Result, Unstructured};
 use super::requests::{local_key, remote_address, remote_key};
 use super::scene::{QKEY, Scene, documented, number};
 use crate::abi::*;
-use crate::batch_calls::ibv_qp_to_qp_ex;
+use crate::post::wr_calls::ibv_qp_to_qp_ex;
 
 /// Calls a function of a queue pair's table, if it is there.
 macro_rules! call {

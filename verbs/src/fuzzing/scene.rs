@@ -9,8 +9,11 @@ use dgiwarp::MAX_SGE;
 use nix::errno::Errno;
 
 use crate::abi::*;
+use crate::cq::queue;
+use crate::device::{context, list};
 use crate::ffi::CPointer;
-use crate::{ah, context, cq, device, mcast, memory, memory_change, qp, qp_create, srq, window};
+use crate::mem::{mr, mw, rereg_mr};
+use crate::qp::{ah, create, mcast, queue_pair, srq};
 
 /// Octets of the program's memory.
 const MEMORY: usize = 8192;
@@ -49,7 +52,7 @@ fn open() -> *mut ibv_context {
     static CONTEXT: OnceLock<CPointer<ibv_context>> = OnceLock::new();
     let open = || {
         // SAFETY: no number is asked for.
-        let list = unsafe { device::ibv_get_device_list(ptr::null_mut()) };
+        let list = unsafe { list::ibv_get_device_list(ptr::null_mut()) };
         assert!(!list.is_null());
         // SAFETY: a list ends with NULL, so it has one entry at least.
         let first = unsafe { list.read() };
@@ -57,7 +60,7 @@ fn open() -> *mut ibv_context {
         let context = unsafe { context::ibv_open_device(first) };
         assert!(!context.is_null(), "{}", Errno::last());
         // SAFETY: made above.
-        unsafe { device::ibv_free_device_list(list) };
+        unsafe { list::ibv_free_device_list(list) };
         CPointer(context)
     };
     CONTEXT.get_or_init(open).0
@@ -99,10 +102,10 @@ impl Scene {
     pub(super) fn new() -> Self {
         let context = open();
         // SAFETY: an open context.
-        let pd = unsafe { memory::ibv_alloc_pd(context) };
+        let pd = unsafe { mr::ibv_alloc_pd(context) };
         let cqs = [0; 2].map(|vector| {
             // SAFETY: an open context, no channel.
-            unsafe { cq::ibv_create_cq(context, 64, ptr::null_mut(), ptr::null_mut(), vector) }
+            unsafe { queue::ibv_create_cq(context, 64, ptr::null_mut(), ptr::null_mut(), vector) }
         });
         let mut attr = ibv_srq_init_attr {
             srq_context: ptr::null_mut(),
@@ -177,7 +180,7 @@ impl Scene {
     fn register(&mut self, offset: usize, length: usize, access: c_uint) {
         let addr: *mut c_void = ptr::with_exposed_provenance_mut(self.place() + offset);
         // SAFETY: a live domain; memory that is not freed before the region is deregistered.
-        let mr = unsafe { memory::ibv_reg_mr(self.pd, addr, length, access.cast_signed()) };
+        let mr = unsafe { mr::ibv_reg_mr(self.pd, addr, length, access.cast_signed()) };
         if mr.is_null() {
             documented(Errno::last_raw());
         } else {
@@ -231,7 +234,7 @@ impl Scene {
                 attr.srq = self.srq;
             }
             // SAFETY: an open context, and attributes that name live objects.
-            let qp = unsafe { qp_create::create_qp_ex(self.context, &raw mut attr) };
+            let qp = unsafe { create::create_qp_ex(self.context, &raw mut attr) };
             assert!(!qp.is_null(), "{}", Errno::last());
             self.connect(qp);
             self.qps.push(qp);
@@ -274,7 +277,7 @@ impl Scene {
             let kind = unsafe { (*qp).qp_type };
             let mask = mask_of(kind, state) & mask;
             // SAFETY: a live queue pair and attributes.
-            let answer = unsafe { qp::ibv_modify_qp(qp, &raw mut attr, mask) };
+            let answer = unsafe { queue_pair::ibv_modify_qp(qp, &raw mut attr, mask) };
             assert_eq!(answer, 0, "kind {kind}, state {state}");
         }
     }
@@ -306,12 +309,12 @@ impl Scene {
         let cq = self.cqs[usize::from(which & 1)];
         let count = c_int::from(which >> 1) % 9;
         // SAFETY: a live queue, and room for so many completions.
-        let found = unsafe { cq::poll_cq(cq, count, wcs.as_mut_ptr()) };
+        let found = unsafe { queue::poll_cq(cq, count, wcs.as_mut_ptr()) };
         // A queue that overran says so.
         assert!(found <= count, "{found} of {count}");
         if which & 0x40 != 0 {
             // SAFETY: a live queue.
-            documented(unsafe { cq::req_notify_cq(cq, c_int::from(which & 1)) });
+            documented(unsafe { queue::req_notify_cq(cq, c_int::from(which & 1)) });
         }
     }
 
@@ -339,7 +342,7 @@ impl Scene {
             attr.max_rd_atomic = u.arbitrary()?;
         }
         // SAFETY: a live queue pair and attributes.
-        documented(unsafe { qp::ibv_modify_qp(qp, &raw mut attr, mask) });
+        documented(unsafe { queue_pair::ibv_modify_qp(qp, &raw mut attr, mask) });
         Ok(())
     }
 
@@ -360,7 +363,7 @@ impl Scene {
         match u.int_in_range(0..=3u8)? {
             0 if self.mws.len() < MOST => {
                 // SAFETY: a live domain.
-                let mw = unsafe { window::alloc_mw(self.pd, u.int_in_range(0..=3)?) };
+                let mw = unsafe { mw::alloc_mw(self.pd, u.int_in_range(0..=3)?) };
                 if mw.is_null() {
                     documented(Errno::last_raw());
                 } else {
@@ -370,7 +373,7 @@ impl Scene {
             1 if !self.mws.is_empty() => {
                 let mw = self.mws.swap_remove(u.choose_index(self.mws.len())?);
                 // SAFETY: a live window, which nobody uses any more.
-                documented(unsafe { window::dealloc_mw(mw) });
+                documented(unsafe { mw::dealloc_mw(mw) });
             }
             _ => {
                 let (qp, mw) = (self.queue_pair(u)?, Self::one_of(u, &self.mws)?);
@@ -380,7 +383,7 @@ impl Scene {
                     bind_info: self.binding(u)?,
                 };
                 // SAFETY: a live queue pair, a live window or NULL, and a description that names a live region or none.
-                documented(unsafe { window::bind_mw(qp, mw, &raw mut bind) });
+                documented(unsafe { mw::bind_mw(qp, mw, &raw mut bind) });
             }
         }
         Ok(())
@@ -424,7 +427,7 @@ impl Scene {
                 let index = u.choose_index(self.mrs.len())?;
                 let mr = self.mrs[index];
                 // SAFETY: a live region.
-                let answer = unsafe { memory::ibv_dereg_mr(mr) };
+                let answer = unsafe { mr::ibv_dereg_mr(mr) };
                 documented(answer);
                 // It stays while windows are bound to it.
                 if answer == 0 {
@@ -436,7 +439,7 @@ impl Scene {
                 if !mr.is_null() {
                     // SAFETY: a live region whose domain and place stay.
                     let answer = unsafe {
-                        memory_change::ibv_rereg_mr(
+                        rereg_mr::ibv_rereg_mr(
                             mr,
                             IBV_REREG_MR_CHANGE_ACCESS,
                             ptr::null_mut(),
@@ -466,7 +469,7 @@ impl Scene {
             1 => {
                 let cqe = c_int::from(u.arbitrary::<i16>()?);
                 // SAFETY: a live queue.
-                documented(unsafe { cq::ibv_resize_cq(self.cqs[0], cqe) });
+                documented(unsafe { queue::ibv_resize_cq(self.cqs[0], cqe) });
             }
             2 => {
                 let mut attr = ibv_srq_attr {
@@ -504,7 +507,8 @@ impl Scene {
             sq_sig_all: 0,
         };
         // SAFETY: a live queue pair, and room for both answers.
-        let answer = unsafe { qp::ibv_query_qp(qp, &raw mut attr, c_int::MAX, &raw mut init) };
+        let answer =
+            unsafe { queue_pair::ibv_query_qp(qp, &raw mut attr, c_int::MAX, &raw mut init) };
         assert_eq!(answer, 0);
         assert!(attr.qp_state <= 6 && init.cap.max_send_wr >= DEPTH);
         Ok(())
@@ -531,12 +535,12 @@ impl Scene {
         attr.create_flags = u32::from(u.arbitrary::<u8>()?);
         attr.comp_mask ^= u.arbitrary::<u32>()? & IBV_QP_INIT_ATTR_CREATE_FLAGS;
         // SAFETY: an open context, and attributes that name live objects.
-        let qp = unsafe { qp_create::create_qp_ex(self.context, &raw mut attr) };
+        let qp = unsafe { create::create_qp_ex(self.context, &raw mut attr) };
         if qp.is_null() {
             documented(Errno::last_raw());
         } else {
             // SAFETY: a live queue pair, which nobody uses any more.
-            assert_eq!(unsafe { qp::ibv_destroy_qp(qp) }, 0);
+            assert_eq!(unsafe { queue_pair::ibv_destroy_qp(qp) }, 0);
         }
         Ok(())
     }
@@ -545,15 +549,15 @@ impl Scene {
     pub(super) fn destroy(self) {
         for qp in self.qps {
             // SAFETY: a live queue pair, which nobody uses any more.
-            assert_eq!(unsafe { qp::ibv_destroy_qp(qp) }, 0);
+            assert_eq!(unsafe { queue_pair::ibv_destroy_qp(qp) }, 0);
         }
         for mw in self.mws {
             // SAFETY: a live window, which nobody uses any more.
-            assert_eq!(unsafe { window::dealloc_mw(mw) }, 0);
+            assert_eq!(unsafe { mw::dealloc_mw(mw) }, 0);
         }
         for mr in self.mrs {
             // SAFETY: a live region, which nobody uses any more.
-            assert_eq!(unsafe { memory::ibv_dereg_mr(mr) }, 0);
+            assert_eq!(unsafe { mr::ibv_dereg_mr(mr) }, 0);
         }
         for ah in self.ahs {
             // SAFETY: a live address handle, which nobody uses any more.
@@ -563,10 +567,10 @@ impl Scene {
         assert_eq!(unsafe { srq::ibv_destroy_srq(self.srq) }, 0);
         for cq in self.cqs {
             // SAFETY: a live queue, which nobody uses any more.
-            assert_eq!(unsafe { cq::ibv_destroy_cq(cq) }, 0);
+            assert_eq!(unsafe { queue::ibv_destroy_cq(cq) }, 0);
         }
         // SAFETY: a live domain, which nobody uses any more.
-        assert_eq!(unsafe { memory::ibv_dealloc_pd(self.pd) }, 0);
+        assert_eq!(unsafe { mr::ibv_dealloc_pd(self.pd) }, 0);
         let mut from = 0;
         for (offset, length, _) in REGIONS.into_iter().chain([(MEMORY, 0, 0)]) {
             let guard = self.memory.get(from..offset).unwrap_or_default();

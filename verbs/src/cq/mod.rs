@@ -1,0 +1,5 @@
+//! Completion channels, completion queues and completions.
+
+pub(crate) mod cq_ex;
+pub(crate) mod queue;
+pub(crate) mod wc;

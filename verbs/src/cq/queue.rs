@@ -1,0 +1,366 @@
+//! Completion channels and completion queues.
+
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
+use crate::cq::cq_ex::Current;
+use crate::cq::wc;
+use crate::device::async_event::{Listing, Subject};
+use crate::device::context;
+use crate::device::limits;
+use crate::ffi::acks::Acks;
+use crate::ffi::errno;
+use crate::ffi::turns::Turns;
+use crate::ffi::{
+    Attempt, CPointer, Facade, Object, entry, errno_value, is_nonblocking, minus_one, pointer,
+    store, waiting,
+};
+use dgiwarp::{Rnic, Wc};
+use nix::errno::Errno;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Completions fetched from the stack at once; a longer poll goes round.
+const BATCH: usize = 8;
+/// Empty polls in a row, of which the last gives the core to whoever else wants it.
+///
+/// Programs poll in a loop and never sleep. Where the peer, or the background thread, runs on the same core, each would
+/// otherwise burn its whole time slice before the other gets a turn: milliseconds for each message.
+const YIELD_EVERY: u32 = 64;
+
+/// A completion channel; the completion queues on it share it.
+pub(crate) struct Channel {
+    channel: dgiwarp::CompChannel,
+    /// The program's pointer to each queue, by the stack's number for it.
+    queues: Mutex<BTreeMap<u64, CPointer<ibv_cq>>>,
+}
+
+impl Facade for Arc<Channel> {
+    type C = ibv_comp_channel;
+    const TAG: u32 = 0x6470_6363;
+}
+
+impl Channel {
+    fn queues(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, CPointer<ibv_cq>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The queue of the next event, if there is one.
+    fn next(&self) -> Option<*mut ibv_cq> {
+        loop {
+            let id = self.channel.next_event(false)?;
+            // An event of a queue that was destroyed meanwhile is nobody's any more.
+            if let Some(cq) = self.queues().get(&id) {
+                return Some(cq.0);
+            }
+        }
+    }
+}
+
+/// A completion queue; the queue pairs that complete into it share it.
+pub(crate) struct Cq {
+    pub(crate) cq: dgiwarp::Cq,
+    channel: Option<Arc<Channel>>,
+    pub(crate) rnic: Rnic,
+    /// Where a thread that polls completion by completion stands.
+    pub(crate) current: Turns<Current>,
+    empty_polls: AtomicU32,
+    /// Completion events that were fetched.
+    events: Acks,
+    /// Its asynchronous events.
+    pub(crate) listing: Listing,
+}
+
+impl Facade for Arc<Cq> {
+    type C = ibv_cq_ex;
+    const TAG: u32 = 0x6470_7163;
+}
+
+impl Cq {
+    /// Counts empty polls and yields now and then. Losing a count to another thread does no harm.
+    #[inline]
+    pub(crate) fn note_poll(&self, found: usize) {
+        let empty = if found > 0 {
+            0
+        } else {
+            self.empty_polls.load(Ordering::Relaxed) + 1
+        };
+        if empty == YIELD_EVERY {
+            std::thread::yield_now();
+        }
+        self.empty_polls
+            .store(empty % YIELD_EVERY, Ordering::Relaxed);
+    }
+}
+
+/// The completion queue behind a pointer.
+///
+/// # Safety
+/// `cq` is NULL or a live completion queue.
+pub(crate) unsafe fn queue(cq: *mut ibv_cq) -> Result<Arc<Cq>, Errno> {
+    // SAFETY: the caller's contract is the same.
+    unsafe { Object::<Arc<Cq>>::state(cq.cast()) }.cloned()
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        let state = unsafe { context::state(context) }?;
+        let channel = state
+            .rnic
+            .create_comp_channel()
+            .map_err(|error| errno::of_create(&error))?;
+        let fd = channel.as_fd().as_raw_fd();
+        let channel = Channel {
+            channel,
+            queues: Mutex::default(),
+        };
+        Ok(Object::create(
+            ibv_comp_channel {
+                context,
+                fd,
+                refcnt: 0,
+            },
+            Arc::new(channel),
+        ))
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live channel.
+        if Arc::strong_count(unsafe { Object::<Arc<Channel>>::state(channel) }?) > 1 {
+            return Err(Errno::EBUSY);
+        }
+        // SAFETY: and does not use it any more.
+        unsafe { Object::<Arc<Channel>>::release(channel) }.map(drop)
+    })
+}
+
+/// What a completion queue shall be.
+pub(crate) struct CqPlan {
+    pub(crate) cqe: u32,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) comp_vector: u32,
+    /// Keep the times of completions.
+    pub(crate) timestamps: bool,
+    /// Lose completions instead of going into error.
+    pub(crate) ignore_overrun: bool,
+}
+
+/// What the program sees of a completion queue, without the operations of the extended API. It has room for them, because
+/// programs cast between the two kinds.
+fn face(base: ibv_cq) -> ibv_cq_ex {
+    // SAFETY: nullable function pointers, raw pointers and integers, for which zero is a valid value.
+    let face: ibv_cq_ex = unsafe { std::mem::zeroed() };
+    ibv_cq_ex { base, ..face }
+}
+
+/// Makes a completion queue; `fill` adds to what the program sees of it.
+///
+/// # Safety
+/// `context` is NULL or open, the channel NULL or live.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    plan: &CqPlan,
+    fill: impl FnOnce(&mut ibv_cq_ex),
+) -> Result<*mut ibv_cq_ex, Errno> {
+    // SAFETY: the caller's contract.
+    let state = unsafe { context::state(context) }?;
+    if !(1..=limits::MAX_CQE.cast_unsigned()).contains(&plan.cqe) || plan.comp_vector != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let depth = usize::try_from(plan.cqe).map_err(|_| Errno::EINVAL)?;
+    let shared = if plan.channel.is_null() {
+        None
+    } else {
+        // SAFETY: not NULL, so a live channel.
+        Some(Arc::clone(unsafe {
+            Object::<Arc<Channel>>::state(plan.channel)
+        }?))
+    };
+    let cq = match &shared {
+        Some(shared) => state.rnic.create_cq_on(depth, &shared.channel),
+        None => state.rnic.create_cq(depth),
+    };
+    let cq = cq.map_err(|error| errno::of_create(&error))?;
+    if plan.timestamps {
+        cq.keep_timestamps();
+    }
+    if plan.ignore_overrun {
+        cq.ignore_overrun();
+    }
+    let id = cq.id();
+    let listing = Listing::new(&state.async_events, Subject::Cq(id));
+    let mut face = face(ibv_cq {
+        context,
+        channel: plan.channel,
+        cq_context: plan.cq_context,
+        handle: 0,
+        cqe: plan.cqe.cast_signed(),
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    });
+    fill(&mut face);
+    let state = Cq {
+        cq,
+        channel: shared.clone(),
+        rnic: state.rnic.clone(),
+        current: Turns::new(Current::default()),
+        empty_polls: AtomicU32::new(0),
+        events: Acks::default(),
+        listing,
+    };
+    let state = Arc::new(state);
+    let pointer = Object::create(face, Arc::clone(&state));
+    state.listing.enter(pointer);
+    if let Some(shared) = shared {
+        shared.queues().insert(id, CPointer(pointer.cast()));
+    }
+    Ok(pointer)
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    pointer(|| {
+        let unsigned = |value: c_int| u32::try_from(value).map_err(|_| Errno::EINVAL);
+        let plan = CqPlan {
+            cqe: unsigned(cqe)?,
+            cq_context,
+            channel,
+            comp_vector: unsigned(comp_vector)?,
+            timestamps: false,
+            ignore_overrun: false,
+        };
+        // SAFETY: the program passes an open context, and a live channel or none.
+        unsafe { create(context, &plan, |_| ()) }.map(<*mut ibv_cq_ex>::cast)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live completion queue.
+        let state = unsafe { queue(cq) }?;
+        if !(1..=limits::MAX_CQE).contains(&cqe) {
+            return Err(Errno::EINVAL);
+        }
+        let depth = usize::try_from(cqe).map_err(|_| Errno::EINVAL)?;
+        let resized = state.cq.resize(depth);
+        resized.map_err(|error| errno::of_create(&error))?;
+        // SAFETY: a live completion queue; ibv_resize_cq(3) has the new size in this field.
+        unsafe { (*cq).cqe = cqe };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live completion queue.
+        let state = unsafe { Object::<Arc<Cq>>::state(cq.cast()) }?;
+        if Arc::strong_count(state) > 1 {
+            return Err(Errno::EBUSY);
+        }
+        if let Some(channel) = &state.channel {
+            channel.queues().remove(&state.cq.id());
+        }
+        // ibv_get_cq_event(3): destroying waits until every event that was fetched has been acknowledged.
+        state.events.wait();
+        state.listing.leave();
+        // SAFETY: and does not use it any more.
+        unsafe { Object::<Arc<Cq>>::release(cq.cast()) }.map(drop)
+    })
+}
+
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    waiting(|| {
+        // SAFETY: the program passes a live channel.
+        let channel = unsafe { Object::<Arc<Channel>>::state(channel) }?;
+        let Some(found) = channel.next() else {
+            if is_nonblocking(&channel.channel)? {
+                return Err(Errno::EAGAIN);
+            }
+            return Ok(Attempt::Wait(channel.channel.as_fd().as_raw_fd()));
+        };
+        // SAFETY: a queue of this channel; the program may not destroy it while it waits for its events.
+        unsafe { Object::<Arc<Cq>>::state(found.cast()) }?
+            .events
+            .fetched();
+        // SAFETY: the same queue; this field never changes.
+        let program_context = unsafe { (*found).cq_context };
+        // SAFETY: the program passes room for the pointer.
+        unsafe { store(cq, found) }?;
+        // SAFETY: and for the context.
+        unsafe { store(cq_context, program_context) }.map(|()| Attempt::Done)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    entry((), || {
+        // SAFETY: the program passes a live completion queue.
+        if let Ok(state) = unsafe { Object::<Arc<Cq>>::state(cq.cast()) } {
+            state.events.acknowledged(events);
+        }
+    });
+}
+
+/// Behind `ibv_req_notify_cq`.
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live completion queue.
+        let state = unsafe { Object::<Arc<Cq>>::state(cq.cast()) }?;
+        state.cq.request_notification(solicited_only != 0);
+        Ok(())
+    })
+}
+
+/// Behind `ibv_poll_cq`: the number of completions written, or a negative number.
+pub(crate) unsafe extern "C" fn poll_cq(
+    cq: *mut ibv_cq,
+    entries: c_int,
+    out: *mut ibv_wc,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live completion queue.
+        let state = unsafe { Object::<Arc<Cq>>::state(cq.cast()) }?;
+        let room = usize::try_from(entries).map_err(|_| Errno::EINVAL)?;
+        let mut written = 0;
+        while written < room {
+            let mut batch = [Wc::default(); BATCH];
+            let wanted = batch.len().min(room - written);
+            let fetched = state.cq.poll(batch.get_mut(..wanted).unwrap_or_default());
+            let count = match fetched {
+                Ok(count) => count,
+                Err(_) if written > 0 => break,
+                Err(_) => return Err(Errno::EOVERFLOW),
+            };
+            for wc in batch.iter().take(count).filter_map(wc::to_c) {
+                // SAFETY: `written` is below `entries`.
+                let slot = unsafe { out.add(written) };
+                // SAFETY: the program provides `entries` completions.
+                unsafe { ptr::write(slot, wc) };
+                written += 1;
+            }
+            if count < wanted {
+                break;
+            }
+        }
+        state.note_poll(written);
+        c_int::try_from(written).map_err(|_| Errno::EOVERFLOW)
+    })
+}

@@ -1,0 +1,105 @@
+//! Completions, from the stack's form to C's.
+
+use crate::abi::{
+    DGIWARPDV_WC_RECORD_SEGMENT, DGIWARPDV_WC_WRITE_RECORD, IBV_WC_BIND_MW, IBV_WC_COMP_SWAP,
+    IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_LOCAL_INV, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE,
+    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc,
+};
+use crate::device::gid::MAX_UNICAST_LID;
+use dgiwarp::{Wc, WcOpcode, WcStatus};
+use std::ffi::c_uint;
+use std::net::{IpAddr, SocketAddr};
+
+/// `enum ibv_wc_status`.
+fn status(status: WcStatus) -> c_uint {
+    match status {
+        WcStatus::Success => 0,
+        WcStatus::LocalLength => 1,
+        WcStatus::LocalProtection => 4,
+        WcStatus::Flushed => 5,
+        WcStatus::MwBind => 6,
+        WcStatus::RemoteInvalidRequest => 9,
+        WcStatus::RemoteAccess => 10,
+        WcStatus::RemoteOperation => 11,
+        WcStatus::RetryExceeded => 12,
+        WcStatus::RnrRetryExceeded => 13,
+        WcStatus::ResponseTimeout => 20,
+        WcStatus::General => 21,
+        // The stack may learn new ways to fail before this table does; the program then sees a general error.
+        _ => 21,
+    }
+}
+
+/// `enum ibv_wc_opcode`; `None` for what no program can have asked for. Records are those of `dgiwarpdv.h`.
+fn opcode(opcode: WcOpcode) -> Option<c_uint> {
+    match opcode {
+        WcOpcode::Send => Some(IBV_WC_SEND),
+        WcOpcode::RdmaWrite => Some(IBV_WC_RDMA_WRITE),
+        WcOpcode::RdmaRead => Some(IBV_WC_RDMA_READ),
+        WcOpcode::CompareSwap => Some(IBV_WC_COMP_SWAP),
+        WcOpcode::FetchAdd => Some(IBV_WC_FETCH_ADD),
+        WcOpcode::LocalInvalidate => Some(IBV_WC_LOCAL_INV),
+        WcOpcode::BindMw => Some(IBV_WC_BIND_MW),
+        WcOpcode::Recv => Some(IBV_WC_RECV),
+        WcOpcode::RecvRdmaWithImmediate => Some(IBV_WC_RECV_RDMA_WITH_IMM),
+        WcOpcode::WriteRecord => Some(DGIWARPDV_WC_WRITE_RECORD),
+        WcOpcode::WriteRecordSegment => Some(DGIWARPDV_WC_RECORD_SEGMENT),
+        WcOpcode::RegisterMr => None,
+        _ => None,
+    }
+}
+
+/// The LID of a sender: the lower half of its IPv4 address, where that is a unicast LID.
+fn source_lid(source: SocketAddr) -> u16 {
+    let IpAddr::V4(v4) = source.ip().to_canonical() else {
+        return 0;
+    };
+    let [_, _, high, low] = v4.octets();
+    match u16::from_be_bytes([high, low]) {
+        lid @ 1..=MAX_UNICAST_LID => lid,
+        _ => 0,
+    }
+}
+
+/// The service level of a datagram with an IPv4 header. RoCE has none, and mlx5 devices say there what kind of header
+/// they received: UCX looks for 4 octets of address in the header instead of 16 if it says IPv4, and takes no datagram
+/// otherwise.
+const SL_OF_IPV4: u8 = 2;
+
+/// A completion as C programs see it.
+pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
+    let grh = wc.grh && wc.status == WcStatus::Success;
+    let mut flags = 0;
+    if grh {
+        flags |= IBV_WC_GRH;
+    }
+    if wc.immediate.is_some() {
+        flags |= IBV_WC_WITH_IMM;
+    }
+    if wc.invalidated.is_some() {
+        flags |= IBV_WC_WITH_INV;
+    }
+    Some(ibv_wc {
+        wr_id: wc.wr_id,
+        status: status(wc.status),
+        opcode: opcode(wc.opcode)?,
+        // Of a segment, which is no error, where it begins.
+        vendor_err: wc.vendor_error | wc.offset,
+        byte_len: wc.byte_len.saturating_add(if grh { 40 } else { 0 }),
+        // The program reads an immediate in network order; an STag shares the field and is in that of the machine.
+        imm_data: match (wc.immediate, wc.invalidated) {
+            (Some(immediate), _) => immediate.to_be(),
+            (None, invalidated) => invalidated.unwrap_or(0),
+        },
+        qp_num: wc.qpn,
+        src_qp: wc.source.map_or(0, |source| source.port().into()),
+        wc_flags: flags,
+        pkey_index: 0,
+        slid: wc.source.map_or(0, source_lid),
+        sl: match wc.source {
+            Some(source) if grh && source.ip().to_canonical().is_ipv4() => SL_OF_IPV4,
+            Some(_) | None => 0,
+        },
+        dlid_path_bits: 0,
+    })
+}

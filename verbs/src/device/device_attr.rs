@@ -1,0 +1,252 @@
+//! What the device and its port report about themselves.
+
+use crate::abi::{
+    IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW,
+    IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID,
+    IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS,
+    ibv_device_attr, ibv_device_attr_ex, ibv_port_attr,
+};
+use crate::device::gid::{GidTable, host_gids};
+use crate::device::limits;
+use nix::ifaddrs::getifaddrs;
+use std::ffi::{c_int, c_uint};
+use std::net::UdpSocket;
+use std::sync::OnceLock;
+
+/// `enum ibv_port_state`: no address, no port.
+const IBV_PORT_DOWN: c_uint = 1;
+/// `enum ibv_atomic_cap`: atomic for the host's own processors too.
+const IBV_ATOMIC_GLOB: c_uint = 2;
+/// IPv6 header, UDP header, DDP and RDMAP headers with the datagram extension, CRC: what surrounds the payload of one
+/// datagram at most, in bytes.
+const DATAGRAM_OVERHEAD: usize = 40 + 8 + 18 + 24 + 4;
+
+/// `enum ibv_device_cap_flags`: what the device can do beyond what every device can.
+const CAPABILITIES: c_uint = IBV_DEVICE_SYS_IMAGE_GUID
+    | IBV_DEVICE_CURR_QP_STATE_MOD
+    | IBV_DEVICE_RC_RNR_NAK_GEN
+    | IBV_DEVICE_MEM_WINDOW
+    | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+    | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+
+/// The port's GUID, as a number: EUI-64 of the first interface's hardware address, else made from the host's name.
+pub(crate) fn node_guid() -> u64 {
+    static GUID: OnceLock<u64> = OnceLock::new();
+    *GUID.get_or_init(|| hardware_address().map_or_else(|| name_guid(&host_name()), eui64))
+}
+
+/// RFC 4291 appendix A: the universal/local bit inverted and ff:fe in the middle.
+fn eui64(mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+/// A locally administered identifier for hosts without any hardware address (FNV-1a, 64 bits).
+fn name_guid(name: &[u8]) -> u64 {
+    let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    let [_, rest @ ..] = hash.to_be_bytes();
+    let [b, c, d, e, f, g, h] = rest;
+    u64::from_be_bytes([0x02, b, c, d, e, f, g, h])
+}
+
+/// The hardware address of the interface that has the port's first address, else of the first one that has any.
+fn hardware_address() -> Option<[u8; 6]> {
+    let first = host_gids().ok()?.first().map_or(0, |gid| gid.ifindex);
+    let mut found: Vec<(bool, usize, [u8; 6])> = getifaddrs()
+        .ok()?
+        .filter_map(|entry| {
+            let link = *entry.address.as_ref()?.as_link_addr()?;
+            let other = u32::try_from(link.ifindex()) != Ok(first);
+            Some((other, link.ifindex(), link.addr()?))
+        })
+        .filter(|(_, _, mac)| *mac != [0; 6])
+        .collect();
+    found.sort_unstable();
+    found.first().map(|(_, _, mac)| *mac)
+}
+
+fn host_name() -> Vec<u8> {
+    nix::unistd::gethostname()
+        .map(std::os::unix::ffi::OsStringExt::into_vec)
+        .unwrap_or_default()
+}
+
+/// MTU of the interface that has the port's first address, in bytes.
+fn port_mtu(gids: &GidTable) -> Option<usize> {
+    let primary = gids.primary()?;
+    let socket = UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    interface_mtu(&socket, &primary.interface)
+}
+
+/// `SIOCGIFMTU`. sysfs would do, but shows another namespace's interfaces when it was mounted there.
+fn interface_mtu(socket: &UdpSocket, interface: &str) -> Option<usize> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: `ifreq` is plain data for which zero is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request
+        .ifr_name
+        .iter_mut()
+        .take(libc::IFNAMSIZ - 1)
+        .zip(interface.bytes())
+    {
+        *to = std::ffi::c_char::from_ne_bytes([from]);
+    }
+    // SAFETY: SIOCGIFMTU reads the name and writes the MTU, both inside `request`.
+    let status = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    if status != 0 {
+        return None;
+    }
+    // SAFETY: a successful SIOCGIFMTU fills this member of the union.
+    usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
+}
+
+/// `enum ibv_mtu`: the largest of 256, 512, 1024, 2048 and 4096 bytes that one datagram carries.
+fn ib_mtu(path_mtu: usize) -> c_uint {
+    match path_mtu.saturating_sub(DATAGRAM_OVERHEAD) {
+        4096.. => 5,
+        2048..4096 => 4,
+        1024..2048 => 3,
+        512..1024 => 2,
+        0..512 => 1,
+    }
+}
+
+/// The port's attributes as they are now; `max_mtu` is the largest MTU assumed of any path, 0 for the paths' own.
+pub(crate) fn port_attr(gids: &GidTable, max_mtu: u32) -> ibv_port_attr {
+    let up = gids.primary().is_some();
+    let own_mtu = port_mtu(gids).unwrap_or(1500);
+    let mtu = match usize::try_from(max_mtu) {
+        Ok(max_mtu @ 1..) => own_mtu.min(max_mtu),
+        Ok(0) | Err(_) => own_mtu,
+    };
+    ibv_port_attr {
+        state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
+        max_mtu: 5,
+        active_mtu: ib_mtu(mtu),
+        gid_tbl_len: c_int::try_from(gids.len()).unwrap_or(c_int::MAX),
+        port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+        max_msg_sz: limits::MAX_MESSAGE,
+        pkey_tbl_len: 1,
+        lid: gids.lid(),
+        max_vl_num: 1,
+        // 4X at 2.5 Gbit/s is the 10 Gbit/s that virtual Ethernet devices name; nothing in software has a line rate.
+        active_width: 2,
+        active_speed: 1,
+        // LINK_UP or DISABLED.
+        phys_state: if up { 5 } else { 3 },
+        link_layer: IBV_LINK_LAYER_ETHERNET,
+        ..ibv_port_attr::default()
+    }
+}
+
+/// The device's attributes.
+pub(crate) fn device_attr() -> ibv_device_attr {
+    let mut fw_ver = [0; 64];
+    for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+        *to = from;
+    }
+    let guid = node_guid().to_be();
+    ibv_device_attr {
+        fw_ver,
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        vendor_id: limits::VENDOR_ID,
+        vendor_part_id: limits::VENDOR_PART_ID,
+        hw_ver: 0,
+        max_qp: limits::max_qp(),
+        max_qp_wr: limits::MAX_QP_WR,
+        device_cap_flags: CAPABILITIES,
+        max_sge: limits::MAX_SGE,
+        max_sge_rd: limits::MAX_SGE,
+        max_cq: limits::MAX_CQ,
+        max_cqe: limits::MAX_CQE,
+        max_mr: limits::MAX_MR,
+        max_pd: limits::MAX_PD,
+        max_qp_rd_atom: limits::MAX_RD_ATOMIC.into(),
+        max_ee_rd_atom: 0,
+        max_res_rd_atom: limits::max_qp().saturating_mul(limits::MAX_RD_ATOMIC.into()),
+        max_qp_init_rd_atom: limits::MAX_RD_ATOMIC.into(),
+        max_ee_init_rd_atom: 0,
+        atomic_cap: IBV_ATOMIC_GLOB,
+        max_ee: 0,
+        max_rdd: 0,
+        max_mw: limits::MAX_MW,
+        max_raw_ipv6_qp: 0,
+        max_raw_ethy_qp: 0,
+        max_mcast_grp: limits::MAX_MCAST_GROUPS,
+        max_mcast_qp_attach: limits::max_qp(),
+        max_total_mcast_qp_attach: limits::max_qp(),
+        max_ah: limits::MAX_AH,
+        max_fmr: 0,
+        max_map_per_fmr: 0,
+        max_srq: limits::MAX_SRQ,
+        max_srq_wr: limits::MAX_QP_WR,
+        max_srq_sge: limits::MAX_SGE,
+        max_pkeys: 1,
+        local_ca_ack_delay: 0,
+        phys_port_cnt: 1,
+    }
+}
+
+/// The device's attributes with what the extended query adds, all of it absent here.
+pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
+    ibv_device_attr_ex {
+        orig_attr: device_attr(),
+        comp_mask: 0,
+        odp_caps: Default::default(),
+        completion_timestamp_mask: u64::MAX,
+        // In kHz: the clock counts nanoseconds.
+        hca_core_clock: 1_000_000,
+        device_cap_flags_ex: u64::from(CAPABILITIES),
+        tso_caps: Default::default(),
+        rss_caps: Default::default(),
+        max_wq_type_rq: 0,
+        packet_pacing_caps: Default::default(),
+        raw_packet_caps: 0,
+        tm_caps: Default::default(),
+        cq_mod_caps: Default::default(),
+        max_dm_size: 0,
+        pci_atomic_caps: Default::default(),
+        xrc_odp_caps: 0,
+        phys_port_cnt_ex: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guids_are_never_zero_and_follow_the_hardware_address() {
+        assert_eq!(
+            eui64([0x02, 0xfc, 0x00, 0x00, 0x00, 0x01]),
+            0x00fc_00ff_fe00_0001
+        );
+        assert_eq!(name_guid(b"host") >> 56, 2);
+        assert_ne!(name_guid(b"host"), name_guid(b"tsoh"));
+        assert_ne!(node_guid(), 0);
+    }
+
+    #[test]
+    fn the_mtu_is_the_largest_that_one_datagram_carries() {
+        assert_eq!(ib_mtu(1500), 3);
+        assert_eq!(ib_mtu(65_536), 5);
+        assert_eq!(ib_mtu(9000), 5);
+        assert_eq!(ib_mtu(1280), 3);
+        assert_eq!(ib_mtu(1024 + DATAGRAM_OVERHEAD - 1), 2);
+        assert_eq!(ib_mtu(0), 1);
+    }
+
+    #[test]
+    fn a_host_without_addresses_has_its_port_down() {
+        let attr = port_attr(&GidTable::default(), 0);
+        assert_eq!(
+            (attr.state, attr.lid, attr.gid_tbl_len),
+            (IBV_PORT_DOWN, 0, 0)
+        );
+    }
+}

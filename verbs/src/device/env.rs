@@ -1,0 +1,146 @@
+//! Settings from the environment.
+
+use crate::device::persona::{self, Persona};
+use crate::log;
+use dgiwarp::{Completion, Config, NoReceive, RcOptions};
+use std::sync::Once;
+
+/// What the persona knob does.
+const PERSONA_HELP: &str = "what programs take the device for: roce (transport InfiniBand) or iwarp (an RNIC, which behaves as the RFCs have it: \
+     DGIWARP_HELLO=0, DGIWARP_COMPLETION=local, DGIWARP_NO_RECEIVE=terminate unless they are set)";
+
+/// A variable that this crate itself reads.
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    pub(crate) present: String,
+    pub(crate) default: String,
+    /// What it does.
+    pub(crate) help: &'static str,
+}
+
+/// All of them.
+pub(crate) fn own() -> [Variable; 2] {
+    [
+        Variable {
+            name: persona::VARIABLE,
+            present: persona::present().to_string(),
+            default: Persona::default().to_string(),
+            help: PERSONA_HELP,
+        },
+        Variable {
+            name: log::VARIABLE,
+            present: log::present().to_string(),
+            default: log::DEFAULT.to_string(),
+            help: log::HELP,
+        },
+    ]
+}
+
+/// Whether a variable of this crate has a value that it understands; `None` for all others.
+fn is_understood(name: &str, value: &str) -> Option<bool> {
+    match name {
+        persona::VARIABLE => Some(value.parse::<Persona>().is_ok()),
+        log::VARIABLE => Some(log::level(value).is_some()),
+        _ => None,
+    }
+}
+
+/// The environment's settings, and what is wrong with them.
+pub(crate) fn read() -> (Config, Vec<String>) {
+    // Variables that are not UTF-8 are none of ours.
+    let variables: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let own = own();
+    let mut wrong = Vec::new();
+    for (name, value) in &variables {
+        if is_understood(name, value) == Some(false) {
+            let help = own
+                .iter()
+                .find(|it| it.name == name)
+                .map_or("", |it| it.help);
+            wrong.push(format!(
+                "{name}={value} is not understood and ignored: {help}"
+            ));
+        }
+    }
+    let named: Vec<String> = variables.iter().map(|(name, _)| name.clone()).collect();
+    let (mut config, mut warnings) = Config::from_environment(variables, &own.map(|it| it.name));
+    behave_as(persona::present(), &mut config.rc, |name| {
+        named.iter().any(|it| it == name)
+    });
+    warnings.extend(wrong);
+    (config, warnings)
+}
+
+/// An RNIC does what the RFCs have, unless a variable that is set says otherwise: completion is local, a Send without a receive ends the connection,
+/// and nobody is greeted.
+fn behave_as(persona: Persona, options: &mut RcOptions, is_set: impl Fn(&str) -> bool) {
+    options.outlives_peer = persona == Persona::Roce;
+    if persona != Persona::Iwarp {
+        return;
+    }
+    if !is_set("DGIWARP_HELLO") {
+        options.hello = false;
+    }
+    if !is_set("DGIWARP_COMPLETION") {
+        options.completion = Completion::Local;
+    }
+    if !is_set("DGIWARP_NO_RECEIVE") {
+        options.no_receive = NoReceive::Terminate;
+    }
+}
+
+/// The environment's settings; says once per process what is wrong with them.
+pub(crate) fn config() -> Config {
+    static WARN: Once = Once::new();
+    let (config, warnings) = read();
+    WARN.call_once(|| {
+        for warning in &warnings {
+            eprintln!("dgiwarp: {warning}");
+        }
+    });
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dgiwarp::KNOBS;
+
+    #[test]
+    fn an_rnic_behaves_as_the_rfcs_have_it_unless_told_otherwise() {
+        let default = RcOptions::default();
+        let rnic = RcOptions {
+            hello: false,
+            completion: Completion::Local,
+            no_receive: NoReceive::Terminate,
+            ..default
+        };
+        let behaves = |persona, set: &[&str]| {
+            let mut options = default;
+            behave_as(persona, &mut options, |name| set.contains(&name));
+            options
+        };
+        let outliving = RcOptions {
+            outlives_peer: true,
+            ..default
+        };
+        assert_eq!(behaves(Persona::Roce, &[]), outliving);
+        assert_eq!(behaves(Persona::Iwarp, &[]), rnic);
+        let hello = RcOptions {
+            hello: true,
+            ..rnic
+        };
+        assert_eq!(behaves(Persona::Iwarp, &["DGIWARP_HELLO"]), hello);
+        let all = ["DGIWARP_HELLO", "DGIWARP_COMPLETION", "DGIWARP_NO_RECEIVE"];
+        for name in all {
+            assert_eq!(
+                KNOBS.iter().filter(|it| it.name == name).count(),
+                1,
+                "{name}"
+            );
+        }
+        assert_eq!(behaves(Persona::Iwarp, &all), default);
+    }
+}

@@ -1,0 +1,77 @@
+//! Waiting for completions without a channel.
+
+use crate::abi::{Milliseconds, ibv_cq, ibv_wc};
+use crate::cq::queue::{Cq, poll_cq};
+use crate::ffi::{Object, minus_one};
+use nix::errno::Errno;
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a thread sleeps before it looks whether it was cancelled.
+const NAP: Duration = Duration::from_millis(100);
+
+/// Ends the thread here if somebody cancelled it. There is nothing to be dropped on the way out of the caller.
+fn cancellation_point() {
+    unsafe extern "C-unwind" {
+        fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
+    }
+    // SAFETY: no entries, and no waiting.
+    unsafe { poll(ptr::null_mut(), 0, 0) };
+}
+
+/// Sleeps until there may be a completion, or for so long; `EINTR` if a signal handler ran.
+///
+/// # Safety
+/// `cq` is NULL or a live completion queue.
+unsafe fn nap(cq: *mut ibv_cq, time: Duration) -> c_int {
+    minus_one(|| {
+        // SAFETY: the caller's contract.
+        let state: &Arc<Cq> = unsafe { Object::<Arc<Cq>>::state(cq.cast()) }?;
+        if state.cq.sleep(time) {
+            Ok(0)
+        } else {
+            Err(Errno::EINTR)
+        }
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn dgiwarpdv_wait_cq(
+    cq: *mut ibv_cq,
+    timeout: Milliseconds,
+    entries: c_int,
+    out: *mut ibv_wc,
+) -> c_int {
+    if entries < 1 || out.is_null() {
+        Errno::EINVAL.set();
+        return -1;
+    }
+    let limit = u64::try_from(timeout).map(Duration::from_millis).ok();
+    let began = now();
+    loop {
+        // SAFETY: the program passes a live completion queue, and room for the completions.
+        let found = unsafe { poll_cq(cq, entries, out) };
+        if found != 0 {
+            return found;
+        }
+        let left = limit.map_or(NAP, |limit| limit.saturating_sub(began.elapsed()));
+        if left.is_zero() {
+            return 0;
+        }
+        cancellation_point();
+        // SAFETY: a live completion queue.
+        if unsafe { nap(cq, left.min(NAP)) } < 0 {
+            return -1;
+        }
+    }
+}
+
+/// The one place here that looks at the clock.
+fn now() -> Instant {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a wait for the program's thread ends by the real clock"
+    )]
+    Instant::now()
+}

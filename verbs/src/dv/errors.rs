@@ -1,0 +1,72 @@
+//! The error queue, and events about queue pairs that the verbs do not have.
+
+use super::sized::{size_of_program, store_sized};
+use super::{Datagram, datagram, place};
+use crate::abi::{
+    DGIWARPDV_ERROR_NETWORK, DGIWARPDV_ERROR_TERMINATE, dgiwarpdv_error, ibv_context, ibv_qp,
+};
+use crate::device::context;
+use crate::ffi::minus_one;
+use dgiwarp::{ErrorEntry, ErrorReason};
+use std::ffi::c_int;
+
+fn to_c(entry: ErrorEntry, size: usize) -> dgiwarpdv_error {
+    let (gid, qpn, scope_id) = place(entry.peer);
+    let plain = dgiwarpdv_error {
+        size,
+        qpn,
+        gid,
+        scope_id,
+        has_message: u32::from(entry.message.is_some()),
+        message: entry.message.unwrap_or(0),
+        ..dgiwarpdv_error::default()
+    };
+    match entry.reason {
+        ErrorReason::Terminate {
+            layer,
+            error_type,
+            code,
+        } => dgiwarpdv_error {
+            reason: DGIWARPDV_ERROR_TERMINATE,
+            layer,
+            error_type,
+            code,
+            ..plain
+        },
+        ErrorReason::Network { errno } => dgiwarpdv_error {
+            reason: DGIWARPDV_ERROR_NETWORK,
+            network_errno: errno,
+            ..plain
+        },
+        // The stack may learn reasons before this table does.
+        _ => plain,
+    }
+}
+
+pub(super) unsafe extern "C" fn dgiwarpdv_poll_error(
+    qp: *mut ibv_qp,
+    error: *mut dgiwarpdv_error,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes room of the size that it says.
+        let size = unsafe { size_of_program(error) }?;
+        // SAFETY: and a live queue pair.
+        let entry = match unsafe { datagram(qp) }? {
+            Datagram::Ud(ud) => ud.poll_error(),
+            Datagram::Uc(uc) => uc.poll_error(),
+        };
+        match entry {
+            None => Ok(0),
+            // SAFETY: as above.
+            Some(entry) => unsafe { store_sized(error, size, &to_c(entry, size)) }.map(|()| 1),
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn dgiwarpdv_enable_events(context: *mut ibv_context) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes an open context.
+        unsafe { context::state(context) }?.async_events.tell_all();
+        Ok(0)
+    })
+}

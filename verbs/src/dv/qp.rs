@@ -1,0 +1,203 @@
+//! Queue pairs with what the verbs cannot ask for.
+
+use super::sized::{load_sized, size_of_program, store_sized};
+use super::{Datagram, datagram};
+use crate::abi::{
+    DGIWARPDV_QP_RECORDS, DGIWARPDV_QP_SEGMENT_COMPLETIONS, dgiwarpdv_qp_attr,
+    dgiwarpdv_qp_init_attr, ibv_context, ibv_qp, ibv_qp_init_attr_ex,
+};
+use crate::cm::addr::address;
+use crate::device::context;
+use crate::ffi::errno;
+use crate::ffi::{minus_one, pointer};
+use crate::qp::create::create_extended;
+use dgiwarp::RecordCompletions;
+use nix::errno::Errno;
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::ptr;
+use std::time::Duration;
+
+/// Records of a queue pair that says nothing of their number.
+const RECORD_SLOTS: usize = 256;
+/// Slots for segments likewise.
+const SEGMENT_SLOTS: usize = 1024;
+/// How far Write-Records may be behind likewise.
+const REORDER_WINDOW: u32 = 64;
+
+/// What a queue pair shall be besides what `ibv_create_qp_ex` says, in the stack's terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Extras {
+    pub(crate) bind: Option<SocketAddr>,
+    pub(crate) record_slots: usize,
+    pub(crate) record_completions: RecordCompletions,
+    pub(crate) segment_slots: usize,
+    pub(crate) record_timeout: Option<Duration>,
+    pub(crate) reorder_window: u32,
+    pub(crate) read_timeout: Option<Duration>,
+    pub(crate) max_rate: u64,
+}
+
+impl Default for Extras {
+    fn default() -> Self {
+        Self {
+            bind: None,
+            record_slots: 0,
+            record_completions: RecordCompletions::PerMessage,
+            segment_slots: SEGMENT_SLOTS,
+            record_timeout: None,
+            reorder_window: REORDER_WINDOW,
+            read_timeout: None,
+            max_rate: 0,
+        }
+    }
+}
+
+/// What zero is in a struct of the program's.
+fn unless_zero<T: PartialEq + Default>(value: T) -> Option<T> {
+    (value != T::default()).then_some(value)
+}
+
+fn milliseconds(value: u32) -> Option<Duration> {
+    unless_zero(value).map(|millis| Duration::from_millis(millis.into()))
+}
+
+impl Extras {
+    fn of(attr: &dgiwarpdv_qp_init_attr, bind: Option<SocketAddr>) -> Result<Self, Errno> {
+        const KNOWN: u32 = DGIWARPDV_QP_RECORDS | DGIWARPDV_QP_SEGMENT_COMPLETIONS;
+        let has = |flag| attr.flags & flag != 0;
+        if attr.flags & !KNOWN != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if has(DGIWARPDV_QP_SEGMENT_COMPLETIONS) && !has(DGIWARPDV_QP_RECORDS) {
+            return Err(Errno::EINVAL);
+        }
+        let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
+        let slots = unless_zero(count(attr.record_slots)?).unwrap_or(RECORD_SLOTS);
+        Ok(Self {
+            bind,
+            record_slots: if has(DGIWARPDV_QP_RECORDS) { slots } else { 0 },
+            record_completions: if has(DGIWARPDV_QP_SEGMENT_COMPLETIONS) {
+                RecordCompletions::PerSegment
+            } else {
+                RecordCompletions::PerMessage
+            },
+            segment_slots: unless_zero(count(attr.segment_slots)?).unwrap_or(SEGMENT_SLOTS),
+            record_timeout: milliseconds(attr.record_timeout_ms),
+            reorder_window: unless_zero(attr.reorder_window).unwrap_or(REORDER_WINDOW),
+            read_timeout: milliseconds(attr.read_timeout_ms),
+            max_rate: attr.max_rate,
+        })
+    }
+}
+
+/// The address to bind, if there is one.
+///
+/// # Safety
+/// The pointer in `attr` is NULL or points to an address of the length beside it.
+unsafe fn bind_address(attr: &dgiwarpdv_qp_init_attr) -> Result<Option<SocketAddr>, Errno> {
+    let length = usize::try_from(attr.bind_addr_len).map_err(|_| Errno::EINVAL)?;
+    if attr.bind_addr.is_null() {
+        return Ok(None);
+    }
+    if length < size_of::<libc::sockaddr_in>() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: not NULL, and long enough for its family.
+    let family = unsafe { (*attr.bind_addr).sa_family };
+    if c_int::from(family) == libc::AF_INET6 && length < size_of::<libc::sockaddr_in6>() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: as long as its family needs, as was just checked.
+    unsafe { address::read(attr.bind_addr) }.map(Some)
+}
+
+const FRESH: dgiwarpdv_qp_init_attr = dgiwarpdv_qp_init_attr {
+    size: 0,
+    flags: 0,
+    record_slots: 0,
+    segment_slots: 0,
+    record_timeout_ms: 0,
+    reorder_window: 0,
+    read_timeout_ms: 0,
+    max_rate: 0,
+    bind_addr: ptr::null(),
+    bind_addr_len: 0,
+};
+
+pub(super) unsafe extern "C" fn dgiwarpdv_create_qp(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+    dv: *const dgiwarpdv_qp_init_attr,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        unsafe { context::state(context) }?;
+        let extras = if dv.is_null() {
+            Extras::default()
+        } else {
+            // SAFETY: not NULL, so attributes of the size that they say.
+            let attr = unsafe { load_sized(dv, FRESH) }?;
+            // SAFETY: their address is valid.
+            let bind = unsafe { bind_address(&attr) }?;
+            Extras::of(&attr, bind)?
+        };
+        // SAFETY: the rest is `ibv_create_qp_ex(3)`.
+        unsafe { create_extended(init, &extras) }
+    })
+}
+
+pub(super) unsafe extern "C" fn dgiwarpdv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut dgiwarpdv_qp_attr,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes room of the size that it says.
+        let size = unsafe { size_of_program(attr) }?;
+        // SAFETY: and a live queue pair.
+        let granted = match unsafe { datagram(qp) }? {
+            Datagram::Ud(ud) => ud.receive_buffer(),
+            Datagram::Uc(uc) => uc.receive_buffer(),
+        };
+        let granted = granted.map_err(|error| errno::of_create(&error))?;
+        let answer = dgiwarpdv_qp_attr {
+            size,
+            receive_buffer: u64::try_from(granted).unwrap_or(u64::MAX),
+        };
+        // SAFETY: as above.
+        unsafe { store_sized(attr, size, &answer) }.map(|()| 0)
+    })
+}
+
+pub(super) unsafe extern "C" fn dgiwarpdv_set_max_rate(
+    qp: *mut ibv_qp,
+    bytes_per_second: u64,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the program passes a live queue pair.
+        match unsafe { datagram(qp) }? {
+            Datagram::Ud(ud) => ud.set_max_rate(bytes_per_second),
+            Datagram::Uc(uc) => uc.set_max_rate(bytes_per_second),
+        }
+        Ok(0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_that_of_the_verbs() {
+        assert_eq!(Extras::of(&FRESH, None), Ok(Extras::default()));
+    }
+
+    #[test]
+    fn records_are_taken_where_asked_for() {
+        let attr = |flags| dgiwarpdv_qp_init_attr { flags, ..FRESH };
+        let slots = |flags| Extras::of(&attr(flags), None).map(|extras| extras.record_slots);
+        assert_eq!(slots(DGIWARPDV_QP_RECORDS), Ok(256));
+        assert_eq!(slots(DGIWARPDV_QP_SEGMENT_COMPLETIONS), Err(Errno::EINVAL));
+        assert_eq!(slots(1 << 31), Err(Errno::EOPNOTSUPP));
+    }
+}

@@ -1,0 +1,6 @@
+//! Protection domains, memory regions, memory windows and thread domains.
+
+pub(crate) mod mr;
+pub(crate) mod mw;
+pub(crate) mod rereg_mr;
+pub(crate) mod td;

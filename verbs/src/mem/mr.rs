@@ -1,0 +1,292 @@
+//! Protection domains and memory regions.
+
+use crate::abi::{
+    IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_OPTIONAL_RANGE,
+    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
+    IBV_ACCESS_ZERO_BASED, ibv_context, ibv_mr, ibv_pd,
+};
+use crate::device::context;
+use crate::ffi::{Facade, Object, errno_value, pointer};
+use crate::mem::td::ThreadDomain;
+use dgiwarp::MrOptions;
+use dgiwarp_memory::{Access, MappedError, Region, check_mapped};
+use nix::errno::Errno;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A protection domain; queue pairs, regions and address handles share it.
+pub(crate) struct Pd {
+    pub(crate) pd: dgiwarp::Pd,
+    /// What a parent domain was made of, which is in use as long as it exists.
+    pub(crate) _parts: Option<(Arc<Self>, Option<Arc<ThreadDomain>>)>,
+}
+
+impl Facade for Arc<Pd> {
+    type C = ibv_pd;
+    const TAG: u32 = 0x6470_6d70;
+}
+
+/// A registered region. Dropping it deregisters and waits until nothing is being placed there.
+pub(crate) struct Mr {
+    registered: Mutex<Registered>,
+}
+
+/// What a region is at present.
+pub(crate) struct Registered {
+    /// Absent only while it is being deregistered.
+    pub(crate) mr: Option<dgiwarp::Mr>,
+    pub(crate) region: Region,
+    pub(crate) access: Access,
+    pub(crate) pd: Arc<Pd>,
+}
+
+impl Mr {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Registered> {
+        self.registered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `body` on the stack's region.
+    pub(crate) fn with<T>(&self, body: impl FnOnce(&dgiwarp::Mr) -> T) -> Result<T, Errno> {
+        self.lock().mr.as_ref().map(body).ok_or(Errno::EINVAL)
+    }
+
+    /// Deregisters it unless memory windows are bound to it.
+    fn deregister(&self) -> Result<(), Errno> {
+        let mut registered = self.lock();
+        match registered.mr.take().map(dgiwarp::Mr::deregister) {
+            Some(Err(busy)) => {
+                registered.mr = Some(busy.mr);
+                Err(Errno::EBUSY)
+            }
+            Some(Ok(())) => Ok(()),
+            None => Err(Errno::EINVAL),
+        }
+    }
+}
+
+impl Facade for Mr {
+    type C = ibv_mr;
+    const TAG: u32 = 0x6470_726d;
+}
+
+/// The protection domain behind a pointer.
+///
+/// # Safety
+/// `pd` is NULL or a live protection domain.
+pub(crate) unsafe fn domain(pd: *mut ibv_pd) -> Result<Arc<Pd>, Errno> {
+    // SAFETY: the caller's contract is the same.
+    unsafe { Object::<Arc<Pd>>::state(pd) }.cloned()
+}
+
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        let state = unsafe { context::state(context) }?;
+        let pd = Pd {
+            pd: state.rnic.alloc_pd(),
+            _parts: None,
+        };
+        Ok(Object::create(ibv_pd { context, handle: 0 }, Arc::new(pd)))
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live protection domain.
+        if Arc::strong_count(unsafe { Object::<Arc<Pd>>::state(pd) }?) > 1 {
+            return Err(Errno::EBUSY);
+        }
+        // SAFETY: and does not use it any more.
+        unsafe { Object::<Arc<Pd>>::release(pd) }.map(drop)
+    })
+}
+
+/// The rights that access flags ask for.
+pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
+    // Hints: memory of huge pages and relaxed ordering need nothing here.
+    let flags = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB | IBV_ACCESS_ZERO_BASED);
+    let known = [
+        (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
+        (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
+        (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        (IBV_ACCESS_MW_BIND, Access::MW_BIND),
+    ];
+    if flags & !known.iter().fold(0, |all, (flag, _)| all | flag) != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // ibv_reg_mr(3): remote write and atomic access need local write access too.
+    let writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+    if flags & writes != 0 && flags & IBV_ACCESS_LOCAL_WRITE == 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(known
+        .iter()
+        .filter(|(flag, _)| flags & flag != 0)
+        .map(|(_, right)| *right)
+        .collect())
+}
+
+/// What a queue pair lets its peer do, of flags that say more.
+pub(crate) fn remote_access(flags: c_uint) -> Access {
+    [
+        (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
+        (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ]
+    .into_iter()
+    .filter(|(flag, _)| flags & flag != 0)
+    .map(|(_, right)| right)
+    .collect()
+}
+
+fn mapped_errno(error: &MappedError) -> Errno {
+    match error {
+        MappedError::Hole { .. } => Errno::ENOMEM,
+        MappedError::Protection { .. } => Errno::EFAULT,
+        MappedError::Maps(error) => crate::device::list::errno_of(error),
+    }
+}
+
+/// Memory of the program, once it was checked to be there and to allow the access.
+///
+/// # Safety
+/// The memory stays mapped as long as it is registered.
+pub(crate) unsafe fn mapped(
+    addr: *mut c_void,
+    length: usize,
+    access: Access,
+) -> Result<Region, Errno> {
+    let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno::EINVAL)?;
+    if length == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let writable = access.contains(Access::LOCAL_WRITE);
+    check_mapped(start.addr().get(), length, writable).map_err(|error| mapped_errno(&error))?;
+    // SAFETY: mapped as was just checked, and by the caller's contract it stays so as long as the region exists.
+    Ok(unsafe { Region::from_raw_parts(start, length) })
+}
+
+/// Registers memory; of `options` it takes what the parameters do not say.
+///
+/// # Safety
+/// As for `ibv_reg_mr(3)`: `pd` is live, and the memory stays mapped until the region is deregistered.
+pub(crate) unsafe fn register(
+    pd: *mut ibv_pd,
+    (addr, length): (*mut c_void, usize),
+    iova: u64,
+    flags: c_uint,
+    options: MrOptions,
+) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: the caller's contract.
+    let domain = unsafe { domain(pd) }?;
+    let access = access(flags)?;
+    // SAFETY: the caller's contract.
+    let region = unsafe { mapped(addr, length, access) }?;
+    let iova = if flags & IBV_ACCESS_ZERO_BASED == 0 {
+        iova
+    } else {
+        0
+    };
+    let options = MrOptions {
+        access,
+        iova: Some(iova),
+        ..options
+    };
+    let mr = domain
+        .pd
+        .register_with(region.clone(), options)
+        .map_err(|error| crate::ffi::errno::of_create(&error))?;
+    // SAFETY: a live protection domain; its first field never changes.
+    let context = unsafe { (*pd).context };
+    let c = ibv_mr {
+        context,
+        pd,
+        addr,
+        length,
+        handle: 0,
+        lkey: mr.lkey(),
+        rkey: mr.rkey(),
+    };
+    Ok(Object::create(
+        c,
+        Mr {
+            registered: Mutex::new(Registered {
+                mr: Some(mr),
+                region,
+                access,
+                pd: domain,
+            }),
+        },
+    ))
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    flags: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the contract is the same; without an own virtual address, the address itself is it.
+    unsafe { ibv_reg_mr_iova(pd, addr, length, addr.addr() as u64, flags) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the contract is the same.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, flags.cast_unsigned()) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: c_uint,
+) -> *mut ibv_mr {
+    let plain = MrOptions::new(Access::empty());
+    // SAFETY: this is `ibv_reg_mr(3)`.
+    pointer(|| unsafe { register(pd, (addr, length), iova, flags, plain) })
+}
+
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live region.
+        unsafe { Object::<Mr>::state(mr) }?.deregister()?;
+        // SAFETY: and does not use it any more.
+        unsafe { Object::<Mr>::release(mr) }.map(drop)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remote_writers_need_local_write_access() {
+        assert_eq!(access(IBV_ACCESS_REMOTE_WRITE), Err(Errno::EINVAL));
+        assert_eq!(access(IBV_ACCESS_REMOTE_ATOMIC), Err(Errno::EINVAL));
+        let both = access(IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE);
+        assert_eq!(both, Ok(Access::REMOTE_WRITE | Access::LOCAL_WRITE));
+        assert_eq!(access(0), Ok(Access::empty()));
+    }
+
+    #[test]
+    fn hints_are_accepted_and_unsupported_rights_are_not() {
+        assert_eq!(
+            access(IBV_ACCESS_HUGETLB | (1 << 20) | (1 << 29)),
+            Ok(Access::empty())
+        );
+        for flag in [crate::abi::IBV_ACCESS_ON_DEMAND, 1 << 8] {
+            assert_eq!(access(flag), Err(Errno::EOPNOTSUPP));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Memory windows: `ibv_alloc_mw(3)`, `ibv_bind_mw(3)`.
+
+use crate::abi::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_SEND_FENCE,
+    IBV_SEND_SIGNALED, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp,
+};
+use crate::ffi::errno;
+use crate::ffi::{Facade, Object, errno_value, load, pointer};
+use crate::mem::mr::{Mr, Pd, domain};
+use crate::qp::queue_pair::{self, Transport};
+use crate::qp::state::QpState;
+use dgiwarp::{Access, MwBind, MwType, RcOperation};
+use nix::errno::Errno;
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+
+/// A memory window. Dropping it closes it.
+struct Window {
+    mw: dgiwarp::Mw,
+    _pd: Arc<Pd>,
+}
+
+impl Facade for Window {
+    type C = ibv_mw;
+    const TAG: u32 = 0x6471_776d;
+}
+
+/// The rights that a window may give, and whether its addresses begin at zero. Programs also ask for local rights, which are
+/// the region's.
+fn rights(flags: c_uint) -> Result<(Access, bool), Errno> {
+    let known = [
+        (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
+        (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ];
+    let all = known.iter().fold(
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED,
+        |all, (flag, _)| all | flag,
+    );
+    if flags & !all != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let given = known.iter().filter(|(flag, _)| flags & flag != 0);
+    Ok((
+        given.map(|(_, right)| *right).collect(),
+        flags & IBV_ACCESS_ZERO_BASED != 0,
+    ))
+}
+
+/// Behind `ibv_alloc_mw`.
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
+    pointer(|| {
+        // SAFETY: the program passes a live protection domain.
+        let domain = unsafe { domain(pd) }?;
+        let mw_type = match kind {
+            IBV_MW_TYPE_1 => MwType::One,
+            IBV_MW_TYPE_2 => MwType::Two,
+            _ => return Err(Errno::EINVAL),
+        };
+        let mw = domain.pd.alloc_mw(mw_type);
+        let c = ibv_mw {
+            // SAFETY: a live protection domain; this field never changes.
+            context: unsafe { (*pd).context },
+            pd,
+            rkey: mw.rkey(),
+            handle: 0,
+            kind,
+        };
+        Ok(Object::create(c, Window { mw, _pd: domain }))
+    })
+}
+
+/// Behind `ibv_dealloc_mw`.
+pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: the program passes a live window and does not use it any more.
+    errno_value(|| unsafe { Object::<Window>::release(mw) }.map(drop))
+}
+
+/// The work request that binds a window of type 2.
+///
+/// # Safety
+/// `mw` is NULL or a live window, `info` NULL or a valid description that names a live region or none.
+pub(crate) unsafe fn binding(
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) -> Result<RcOperation, Errno> {
+    // SAFETY: the caller's contract.
+    let window = unsafe { Object::<Window>::state(mw) }?;
+    // SAFETY: the caller's contract.
+    let info = unsafe { load(info) }?;
+    // SAFETY: the caller's contract.
+    unsafe { Object::<Mr>::state(info.mr) }?;
+    // The lower eight bits are the program's, the others name the window.
+    if window.mw.kind() != MwType::Two || (rkey ^ window.mw.rkey()) >> 8 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (access, zero_based) = rights(info.mw_access_flags)?;
+    Ok(RcOperation::BindMw {
+        rkey,
+        // SAFETY: a live region, as was just found.
+        lkey: unsafe { lkey(info.mr) },
+        addr: info.addr,
+        length: info.length,
+        access,
+        zero_based,
+    })
+}
+
+/// # Safety
+/// `mr` is a live region.
+unsafe fn lkey(mr: *mut ibv_mr) -> u32 {
+    // SAFETY: the caller's contract.
+    unsafe { (*mr).lkey }
+}
+
+/// Behind `ibv_bind_mw`, for windows of type 1.
+pub(crate) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live queue pair.
+        let state = unsafe { queue_pair::state(qp) }?;
+        // SAFETY: and a live window.
+        let window = unsafe { Object::<Window>::state(mw) }?;
+        // SAFETY: and a description of the binding.
+        let bind = unsafe { load(bind) }?;
+        // ibv_bind_mw(3) has UC too; windows over datagrams do not exist here.
+        let Transport::Rc(rc) = &state.qp else {
+            return Err(Errno::EOPNOTSUPP);
+        };
+        let flags = bind.send_flags & !IBV_SEND_FENCE;
+        if flags & !IBV_SEND_SIGNALED != 0 || state.state() != QpState::ReadyToSend {
+            return Err(Errno::EINVAL);
+        }
+        let signaled = state.signal_all || flags & IBV_SEND_SIGNALED != 0;
+        let info = bind.bind_info;
+        let (access, zero_based) = rights(info.mw_access_flags)?;
+        let posted = if info.mr.is_null() || info.length == 0 {
+            rc.unbind_mw(&window.mw, bind.wr_id, signaled)
+        } else {
+            // SAFETY: not NULL, so a live region.
+            unsafe { Object::<Mr>::state(info.mr) }?.with(|mr| {
+                rc.bind_mw(
+                    &window.mw,
+                    &MwBind {
+                        wr_id: bind.wr_id,
+                        mr,
+                        addr: info.addr,
+                        length: info.length,
+                        access,
+                        zero_based,
+                        signaled,
+                    },
+                )
+            })?
+        };
+        let rkey = posted.map_err(|failure| errno::of_post(failure.source))?;
+        // SAFETY: a live window; ibv_bind_mw(3) has the new key in this field.
+        unsafe { (*mw).rkey = rkey };
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::IBV_ACCESS_MW_BIND;
+
+    #[test]
+    fn windows_give_remote_rights_only() {
+        let both = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED;
+        assert_eq!(rights(both), Ok((Access::REMOTE_WRITE, true)));
+        assert_eq!(rights(0), Ok((Access::empty(), false)));
+        assert_eq!(rights(IBV_ACCESS_LOCAL_WRITE), Ok((Access::empty(), false)));
+        assert_eq!(rights(IBV_ACCESS_MW_BIND), Err(Errno::EINVAL));
+    }
+}

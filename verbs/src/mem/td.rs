@@ -1,0 +1,85 @@
+//! Thread domains and parent domains: `ibv_alloc_td(3)`, `ibv_alloc_parent_domain(3)`.
+//!
+//! A thread domain lets a device leave locks away. Here every object keeps its locks, which cost little where only one
+//! thread comes, so a thread domain is only a name.
+
+use crate::abi::{
+    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
+    ibv_td, ibv_td_init_attr,
+};
+use crate::device::context;
+use crate::ffi::{Facade, Object, errno_value, load, pointer};
+use crate::mem::mr::{Pd, domain};
+use nix::errno::Errno;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// A thread domain; parent domains share it.
+pub(crate) struct ThreadDomain;
+
+impl Facade for Arc<ThreadDomain> {
+    type C = ibv_td;
+    const TAG: u32 = 0x6470_6474;
+}
+
+/// Behind `ibv_alloc_td`.
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    init: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        unsafe { context::state(context) }?;
+        // SAFETY: and attributes.
+        if unsafe { load(init) }?.comp_mask != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Ok(Object::create(ibv_td { context }, Arc::new(ThreadDomain)))
+    })
+}
+
+/// Behind `ibv_dealloc_td`.
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live thread domain.
+        if Arc::strong_count(unsafe { Object::<Arc<ThreadDomain>>::state(td) }?) > 1 {
+            return Err(Errno::EBUSY);
+        }
+        // SAFETY: and does not use it any more.
+        unsafe { Object::<Arc<ThreadDomain>>::release(td) }.map(drop)
+    })
+}
+
+/// Behind `ibv_alloc_parent_domain`. Allocators of the program are not supported: no buffer of a device is in its memory.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    init: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        unsafe { context::state(context) }?;
+        // SAFETY: and attributes.
+        let attr = unsafe { load(init) }?;
+        if attr.comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: with a live protection domain.
+        let domain = unsafe { domain(attr.pd) }?;
+        let td = if attr.td.is_null() {
+            None
+        } else {
+            // SAFETY: not NULL, so a live thread domain.
+            Some(Arc::clone(unsafe {
+                Object::<Arc<ThreadDomain>>::state(attr.td)
+            }?))
+        };
+        let parent = Pd {
+            pd: domain.pd.clone(),
+            _parts: Some((domain, td)),
+        };
+        Ok(Object::create(
+            ibv_pd { context, handle: 0 },
+            Arc::new(parent),
+        ))
+    })
+}

@@ -1,0 +1,343 @@
+//! Making queue pairs.
+
+use crate::abi::{
+    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QPT_UD, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
+};
+use crate::cq::queue::{Cq, queue};
+use crate::device::async_event::{Listing, Subject};
+use crate::device::context::{self, Context};
+use crate::device::limits;
+use crate::dv::Extras;
+use crate::ffi::errno;
+use crate::ffi::{Object, load, pointer};
+use crate::mem::mr::{Pd, domain};
+use crate::post::inline::InlineRing;
+use crate::post::wr_builder::{Batches, operations_of};
+use crate::post::wr_calls;
+use crate::qp::queue_pair::{self, Qp, QpFace, Transport};
+use crate::qp::srq::Srq;
+use crate::qp::state::{Attributes, QpState, Service};
+use crate::qp::{qp_table, srq};
+use dgiwarp::{RcQpAttr, UcQpAttr, UdQpAttr};
+use nix::errno::Errno;
+use std::ffi::c_int;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+
+/// The sizes that a queue pair gets for those asked for; more than the device has is `EINVAL`.
+fn granted(asked: ibv_qp_cap) -> Result<ibv_qp_cap, Errno> {
+    let within = |value: u32, max: c_int| {
+        if value <= max.cast_unsigned() {
+            Ok(value.max(1))
+        } else {
+            Err(Errno::EINVAL)
+        }
+    };
+    if asked.max_inline_data > limits::MAX_INLINE {
+        return Err(Errno::EINVAL);
+    }
+    Ok(ibv_qp_cap {
+        max_send_wr: within(asked.max_send_wr, limits::MAX_QP_WR)?,
+        max_recv_wr: within(asked.max_recv_wr, limits::MAX_QP_WR)?,
+        max_send_sge: within(asked.max_send_sge, limits::MAX_SGE)?,
+        max_recv_sge: within(asked.max_recv_sge, limits::MAX_SGE)?,
+        max_inline_data: limits::MAX_INLINE,
+    })
+}
+
+/// The stack's queue pair.
+fn transport(
+    service: Service,
+    domain: &Pd,
+    (send_cq, recv_cq): (&Cq, &Cq),
+    shared: Option<&Srq>,
+    cap: ibv_qp_cap,
+    extras: &Extras,
+) -> Result<Transport, Errno> {
+    let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
+    let max_send_wr = count(cap.max_send_wr)?;
+    let max_recv_wr = count(cap.max_recv_wr.max(1))?;
+    let max_sge = count(cap.max_send_sge.max(cap.max_recv_sge))?;
+    let srq = shared.map(|shared| &shared.srq);
+    let (send_cq, recv_cq, pd) = (&send_cq.cq, &recv_cq.cq, &domain.pd);
+    let made = match service {
+        Service::ReliableConnected => {
+            if *extras != Extras::default() {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            let attr = RcQpAttr {
+                max_send_wr,
+                max_recv_wr,
+                max_sge,
+                srq,
+                paired: true,
+                ..RcQpAttr::new(send_cq, recv_cq)
+            };
+            pd.create_rc_qp(&attr).map(Transport::Rc)
+        }
+        Service::UnreliableDatagram => {
+            let attr = UdQpAttr {
+                max_send_wr,
+                max_recv_wr,
+                max_sge,
+                grh: true,
+                srq,
+                bind: extras.bind,
+                record_slots: extras.record_slots,
+                record_completions: extras.record_completions,
+                segment_slots: extras.segment_slots,
+                record_timeout: extras.record_timeout,
+                reorder_window: extras.reorder_window,
+                read_timeout: extras.read_timeout,
+                max_rate: extras.max_rate,
+                ..UdQpAttr::new(send_cq, recv_cq)
+            };
+            pd.create_ud_qp(&attr).map(Transport::Ud)
+        }
+        Service::UnreliableConnected => {
+            let attr = UcQpAttr {
+                max_send_wr,
+                max_recv_wr,
+                max_sge,
+                srq,
+                bind: extras.bind,
+                record_slots: extras.record_slots,
+                record_completions: extras.record_completions,
+                segment_slots: extras.segment_slots,
+                record_timeout: extras.record_timeout,
+                reorder_window: extras.reorder_window,
+                max_rate: extras.max_rate,
+                ..UcQpAttr::new(send_cq, recv_cq)
+            };
+            pd.create_uc_qp(&attr).map(Transport::Uc)
+        }
+    };
+    made.map_err(|error| errno::of_create(&error))
+}
+
+/// # Safety
+/// The pointers in `init` are live objects or NULL.
+unsafe fn create(
+    context: &Context,
+    domain: Arc<Pd>,
+    init: &ibv_qp_init_attr,
+    send_ops: Option<u64>,
+    extras: &Extras,
+) -> Result<Qp, Errno> {
+    let service = Service::of(init.qp_type)?;
+    if send_ops.unwrap_or(0) & !operations_of(service) != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut cap = granted(init.cap)?;
+    // SAFETY: the caller's contract.
+    let send_cq = unsafe { queue(init.send_cq) }?;
+    // SAFETY: the caller's contract.
+    let recv_cq = unsafe { queue(init.recv_cq) }?;
+    // SAFETY: the caller's contract.
+    let shared = unsafe { srq::shared(init.srq) }?;
+    if shared.is_some() {
+        // ibv_create_qp(3): the sizes of the receive queue are the shared one's.
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
+    // A batch of the extended API may fill the whole send queue at once.
+    let longest = send_ops.map_or(1, |_| cap.max_send_wr);
+    let qp = transport(
+        service,
+        &domain,
+        (&send_cq, &recv_cq),
+        shared.as_deref(),
+        cap,
+        extras,
+    )?;
+    let listing = Listing::new(&context.async_events, Subject::Qp(qp.qpn()));
+    Ok(Qp {
+        qp,
+        inline: InlineRing::new(cap.max_send_wr, longest),
+        batches: send_ops.map(Batches::new),
+        attributes: Mutex::new(Attributes::RESET),
+        state: AtomicU32::new(QpState::Reset.code()),
+        cap,
+        signal_all: init.sq_sig_all != 0,
+        pd: domain,
+        send_cq,
+        recv_cq,
+        srq: shared,
+        listing,
+    })
+}
+
+/// What the program sees of a queue pair, without the operations of the extended API.
+fn face(base: ibv_qp) -> QpFace {
+    // SAFETY: nullable function pointers, raw pointers and integers, for which zero is a valid value.
+    let mut face: QpFace = unsafe { std::mem::zeroed() };
+    face.ex = ibv_qp_ex {
+        qp_base: base,
+        ..face.ex
+    };
+    face
+}
+
+/// Makes a queue pair and what the program sees of it.
+///
+/// # Safety
+/// `pd` is NULL or live, and the pointers in `init` are live objects or NULL.
+unsafe fn make(
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    send_ops: Option<u64>,
+    extras: &Extras,
+) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
+    // SAFETY: the caller's contract.
+    let domain = unsafe { domain(pd) }?;
+    // SAFETY: a live protection domain; this field never changes.
+    let context = unsafe { (*pd).context };
+    // SAFETY: the context outlives its protection domains.
+    let device = unsafe { context::state(context) }?;
+    // SAFETY: the caller's contract.
+    let qp = unsafe { create(device, domain, init, send_ops, extras) }?;
+    let base = ibv_qp {
+        context,
+        qp_context: init.qp_context,
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        handle: qp.qp.qpn(),
+        qp_num: qp.qp.qpn(),
+        state: QpState::Reset.code(),
+        qp_type: init.qp_type,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    let mut face = face(base);
+    if send_ops.is_some() {
+        wr_calls::fill(&mut face.ex);
+    }
+    let (cap, qpn) = (qp.cap, qp.qp.qpn());
+    let reliable = qp.qp.service() == Service::ReliableConnected;
+    let made = Object::create(face, qp).cast();
+    // SAFETY: it was just made.
+    unsafe { queue_pair::state(made) }?.listing.enter(made);
+    if reliable {
+        qp_table::enter(qpn, made);
+    }
+    Ok((made, cap))
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program passes valid attributes.
+        let attr = unsafe { load(init) }?;
+        // SAFETY: and a live protection domain; the pointers in the attributes are live objects.
+        let (qp, cap) = unsafe { make(pd, &attr, None, &Extras::default()) }?;
+        // SAFETY: ibv_create_qp(3) writes the sizes granted into the program's struct.
+        unsafe { (*init).cap = cap };
+        Ok(qp)
+    })
+}
+
+/// Behind `ibv_create_qp_ex`. Only the fields that the mask names are looked at: the structs of older headers are shorter.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the contract is the same.
+    pointer(|| unsafe { create_extended(init, &Extras::default()) })
+}
+
+/// That, with what `dgiwarpdv_create_qp` adds.
+///
+/// # Safety
+/// As for `ibv_create_qp_ex(3)`.
+pub(crate) unsafe fn create_extended(
+    init: *mut ibv_qp_init_attr_ex,
+    extras: &Extras,
+) -> Result<*mut ibv_qp, Errno> {
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    // SAFETY: the struct begins as the plain one does.
+    let attr = unsafe { load(init.cast::<ibv_qp_init_attr>()) }?;
+    // SAFETY: loading it has shown that the pointer is not NULL.
+    let mask = unsafe { (*init).comp_mask };
+    if mask & !KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if mask & IBV_QP_INIT_ATTR_PD == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let flags = if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 {
+        0
+    } else {
+        // SAFETY: the mask says that the field is there.
+        unsafe { (*init).create_flags }
+    };
+    let keeps_out = flags == IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+    if flags != 0 && !(keeps_out && attr.qp_type == IBV_QPT_UD) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // SAFETY: the mask says that the field is there.
+    if mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER != 0 && unsafe { (*init).max_tso_header } != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let send_ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| {
+        // SAFETY: the mask says that the field is there.
+        unsafe { (*init).send_ops_flags }
+    });
+    // SAFETY: the mask says that the field is there.
+    let pd = unsafe { (*init).pd };
+    // SAFETY: the pointers in the attributes are live objects.
+    let (qp, cap) = unsafe { make(pd, &attr, send_ops, extras) }?;
+    // SAFETY: just made.
+    if let (true, Transport::Ud(ud)) = (keeps_out, unsafe { &queue_pair::state(qp)?.qp }) {
+        ud.set_multicast_loop(false).map_err(|error| {
+            // SAFETY: just made, and nobody's.
+            unsafe { queue_pair::ibv_destroy_qp(qp) };
+            errno::of_create(&error)
+        })?;
+    }
+    // SAFETY: ibv_create_qp_ex(3) writes the sizes granted into the program's struct.
+    unsafe { (*init).cap = cap };
+    Ok(qp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_beyond_the_device_are_refused_and_none_is_zero() {
+        let asked = ibv_qp_cap {
+            max_send_wr: 10,
+            max_recv_wr: 0,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let got = granted(asked).unwrap();
+        assert_eq!(
+            (got.max_send_wr, got.max_recv_wr, got.max_inline_data),
+            (10, 1, limits::MAX_INLINE)
+        );
+        let over = |change: fn(&mut ibv_qp_cap)| {
+            let mut cap = asked;
+            change(&mut cap);
+            granted(cap)
+        };
+        assert_eq!(over(|cap| cap.max_send_wr = 16_385), Err(Errno::EINVAL));
+        assert_eq!(over(|cap| cap.max_recv_wr = u32::MAX), Err(Errno::EINVAL));
+        assert_eq!(over(|cap| cap.max_send_sge = 17), Err(Errno::EINVAL));
+        assert_eq!(
+            over(|cap| cap.max_inline_data = limits::MAX_INLINE + 1),
+            Err(Errno::EINVAL)
+        );
+    }
+}

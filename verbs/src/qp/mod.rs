@@ -1,0 +1,9 @@
+//! Queue pairs, shared receive queues, address handles and multicast groups.
+
+pub(crate) mod ah;
+pub(crate) mod create;
+pub(crate) mod mcast;
+pub(crate) mod qp_table;
+pub(crate) mod queue_pair;
+pub(crate) mod srq;
+pub(crate) mod state;

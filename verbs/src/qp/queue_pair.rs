@@ -1,0 +1,326 @@
+//! Queue pairs: changing, asking, destroying. Making them is in [`crate::qp_create`], posting in [`crate::post`].
+
+use crate::abi::{
+    IBV_QP_ACCESS_FLAGS, IBV_QP_DEST_QPN, IBV_QP_SQ_PSN, Unset, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_ex, ibv_qp_init_attr,
+};
+use crate::cq::queue::Cq;
+use crate::device::async_event::Listing;
+use crate::device::context;
+use crate::device::context::Context;
+use crate::ffi::{Facade, Object, errno_value, load, store};
+use crate::mem::mr::{self, Pd};
+use crate::post::inline::InlineRing;
+use crate::post::wr_builder::Batches;
+use crate::qp::srq::Srq;
+use crate::qp::state::{Attributes, QpState, Service};
+use crate::qp::{ah, qp_table};
+use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcEnd, RcQp, RecvWr, UcQp, UdQp};
+use nix::errno::Errno;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What `rdma_init_qp_attr(3)` has as the peer's number: rdma_cm connects the queue pair, and the program's own steps to ready-to-send change what it
+/// is told about it only. No queue pair has this number.
+pub(crate) const CM_PEER: u32 = 1;
+
+/// The stack's queue pair.
+pub(crate) enum Transport {
+    Ud(UdQp),
+    Uc(UcQp),
+    Rc(RcQp),
+}
+
+impl Transport {
+    pub(crate) fn qpn(&self) -> u32 {
+        match self {
+            Self::Ud(qp) => qp.qpn().into(),
+            Self::Uc(qp) => qp.qpn().into(),
+            Self::Rc(qp) => qp.qpn(),
+        }
+    }
+
+    pub(crate) fn service(&self) -> Service {
+        match self {
+            Self::Ud(_) => Service::UnreliableDatagram,
+            Self::Uc(_) => Service::UnreliableConnected,
+            Self::Rc(_) => Service::ReliableConnected,
+        }
+    }
+
+    pub(crate) fn post_recv(&self, wr: RecvWr<'_>) -> Result<(), PostFailure> {
+        match self {
+            Self::Ud(qp) => qp.post_recv(&[wr]),
+            Self::Uc(qp) => qp.post_recv(&[wr]),
+            Self::Rc(qp) => qp.post_recv(&[wr]),
+        }
+    }
+
+    fn reset(&self) {
+        match self {
+            Self::Ud(qp) => qp.reset(),
+            Self::Uc(qp) => qp.reset(),
+            Self::Rc(qp) => qp.reset(),
+        }
+    }
+
+    pub(crate) fn flush(&self) {
+        match self {
+            Self::Ud(qp) => qp.flush(),
+            Self::Uc(qp) => qp.flush(),
+            Self::Rc(qp) => qp.flush(),
+        }
+    }
+}
+
+/// A queue pair.
+pub(crate) struct Qp {
+    // Before what it uses: dropping it ends every send and receive.
+    pub(crate) qp: Transport,
+    pub(crate) inline: InlineRing,
+    /// What is prepared with `ibv_wr_start`, where the queue pair was made for that.
+    pub(crate) batches: Option<Batches>,
+    pub(crate) attributes: Mutex<Attributes>,
+    /// `attributes.state`, for posting, which takes no lock.
+    pub(crate) state: AtomicU32,
+    pub(crate) cap: ibv_qp_cap,
+    /// Every send makes a completion, whatever its flags say.
+    pub(crate) signal_all: bool,
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    /// Its asynchronous events.
+    pub(crate) listing: Listing,
+}
+
+/// What programs have a pointer to, as the longest struct of any header: they may look at it as an `ibv_qp_ex`
+/// whatever it was made with, and newer headers than those mirrored here know one operation more.
+#[repr(C)]
+pub(crate) struct QpFace {
+    pub(crate) ex: ibv_qp_ex,
+    pub(crate) _wr_flush: Unset,
+}
+
+impl Facade for Qp {
+    type C = QpFace;
+    const TAG: u32 = 0x6470_7071;
+}
+
+/// The queue pair behind a pointer.
+///
+/// # Safety
+/// `qp` is NULL or a live queue pair that stays alive for `'a`.
+pub(crate) unsafe fn state<'a>(qp: *mut ibv_qp) -> Result<&'a Qp, Errno> {
+    // SAFETY: the caller's contract is the same; the public struct is the first field of the face.
+    unsafe { Object::<Qp>::state(qp.cast()) }
+}
+
+impl Qp {
+    fn lock(&self) -> MutexGuard<'_, Attributes> {
+        self.attributes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn attributes(&self) -> Attributes {
+        Attributes {
+            state: self.state(),
+            ..*self.lock()
+        }
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        let has_ended = match &self.qp {
+            Transport::Rc(qp) => qp.is_over(),
+            Transport::Ud(qp) => qp.has_failed(),
+            Transport::Uc(qp) => qp.has_failed(),
+        };
+        if has_ended {
+            return QpState::Error;
+        }
+        QpState::from_code(self.state.load(Ordering::Acquire)).unwrap_or(QpState::Error)
+    }
+
+    /// Ends it, and takes completions that nobody polled with it: the program may have freed what their numbers mean to it.
+    fn destroy(self) {
+        let qpn = self.qp.qpn();
+        let cqs = [&self.send_cq, &self.recv_cq].map(Arc::clone);
+        drop(self);
+        for cq in cqs {
+            cq.cq.forget(qpn);
+        }
+    }
+
+    /// `ibv_modify_qp`, all of it or nothing.
+    fn modify(&self, context: &Context, attr: &ibv_qp_attr, mask: c_int) -> Result<QpState, Errno> {
+        let mut attributes = self.lock();
+        let before = self.state();
+        attributes.state = before;
+        let after = attributes.modified(self.qp.service(), attr, mask)?;
+        if after.state == QpState::Reset && attributes.state != QpState::Reset {
+            self.qp.reset();
+        }
+        match &self.qp {
+            Transport::Ud(qp) => qp.set_qkey(after.qkey),
+            Transport::Uc(qp) if mask & IBV_QP_DEST_QPN != 0 => {
+                let ah = ah::handle(context, &self.pd, &after.av)?;
+                let qpn = u16::try_from(after.dest_qpn).map_err(|_| Errno::EINVAL)?;
+                qp.connect(&ah, qpn).map_err(|_| Errno::EINVAL)?;
+            }
+            Transport::Uc(_) => {}
+            Transport::Rc(qp) => self.connect(context, qp, &after, mask)?,
+        }
+        *attributes = after;
+        self.state.store(after.state.code(), Ordering::Release);
+        if after.state == QpState::Error {
+            self.qp.flush();
+            if before != QpState::Error && self.srq.is_some() {
+                let qpn = self.qp.qpn();
+                self.listing.report(AsyncEvent::LastWqeReached { qpn });
+            }
+        }
+        Ok(after.state)
+    }
+}
+
+impl Qp {
+    /// rdma_cm has moved the queue pair on.
+    ///
+    /// # Safety
+    /// `c` is the program's pointer to this queue pair, in a call of the program's.
+    pub(crate) unsafe fn follow(&self, c: *mut ibv_qp, change: impl FnOnce(&mut Attributes)) {
+        let mut attributes = self.lock();
+        change(&mut attributes);
+        self.state.store(attributes.state.code(), Ordering::Release);
+        // Where the connection ended by itself, the stack has told.
+        let ended_here = match &self.qp {
+            Transport::Rc(qp) => matches!(qp.end(), Some(RcEnd::Closed)),
+            Transport::Ud(_) | Transport::Uc(_) => false,
+        };
+        if attributes.state == QpState::Error && ended_here && self.srq.is_some() {
+            let qpn = self.qp.qpn();
+            self.listing.report(AsyncEvent::LastWqeReached { qpn });
+        }
+        // SAFETY: the caller's contract; programs read this field.
+        unsafe { (*c).state = self.state().code() };
+    }
+
+    /// The steps of a reliable queue pair that its connection follows. They fail for no reason of the network.
+    fn connect(
+        &self,
+        context: &Context,
+        qp: &RcQp,
+        after: &Attributes,
+        mask: c_int,
+    ) -> Result<(), Errno> {
+        if mask & IBV_QP_ACCESS_FLAGS != 0 {
+            qp.allow(mr::remote_access(after.access_flags));
+        }
+        if after.dest_qpn == CM_PEER {
+            if mask & IBV_QP_SQ_PSN != 0 {
+                qp.open();
+            }
+            return Ok(());
+        }
+        if mask & IBV_QP_DEST_QPN != 0 {
+            let (to, source) = ah::ends(context, &after.av)?;
+            let pairing = Pairing {
+                peer: to.address,
+                scope_id: to.scope,
+                peer_qpn: after.dest_qpn,
+                source,
+                rq_psn: after.rq_psn,
+                ird: after.reliable.max_dest_rd_atomic.into(),
+            };
+            qp.pair(&pairing).map_err(|_| Errno::EINVAL)?;
+        }
+        if mask & IBV_QP_SQ_PSN != 0 {
+            let ord = after.reliable.max_rd_atomic.into();
+            qp.start(after.sq_psn, ord, after.reliable.patience())
+                .map_err(|_| Errno::EINVAL)?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    errno_value(|| {
+        qp_table::leave(qp);
+        // SAFETY: the program passes a live queue pair.
+        unsafe { state(qp) }?.listing.leave();
+        // SAFETY: and does not use it any more.
+        unsafe { Object::<Qp>::release(qp.cast()) }.map(Qp::destroy)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live queue pair.
+        let state = unsafe { state(qp) }?;
+        // SAFETY: and attributes.
+        let attr = unsafe { load(attr) }?;
+        // SAFETY: a live queue pair; this field never changes.
+        let context = unsafe { (*qp).context };
+        // SAFETY: the context outlives its queue pairs.
+        let context = unsafe { context::state(context) }?;
+        let after = state.modify(context, &attr, mask)?;
+        // SAFETY: a live queue pair; programs read this field, and only this function writes it.
+        unsafe { (*qp).state = after.code() };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    errno_value(|| {
+        // SAFETY: the program passes a live queue pair.
+        let state = unsafe { state(qp) }?;
+        let now = state.attributes();
+        let answer = ibv_qp_attr {
+            qp_state: now.state.code(),
+            cur_qp_state: now.state.code(),
+            qkey: now.qkey,
+            sq_psn: now.sq_psn,
+            rq_psn: now.rq_psn,
+            dest_qp_num: now.dest_qpn,
+            path_mtu: now.path_mtu,
+            qp_access_flags: now.access_flags,
+            ah_attr: now.av,
+            cap: state.cap,
+            pkey_index: now.pkey_index,
+            port_num: now.port,
+            timeout: now.reliable.timeout,
+            retry_cnt: now.reliable.retry_cnt,
+            rnr_retry: now.reliable.rnr_retry,
+            min_rnr_timer: now.reliable.min_rnr_timer,
+            max_rd_atomic: now.reliable.max_rd_atomic,
+            max_dest_rd_atomic: now.reliable.max_dest_rd_atomic,
+            ..ibv_qp_attr::default()
+        };
+        // SAFETY: a live queue pair; the fields read never change.
+        let c = unsafe { &*qp };
+        let made = ibv_qp_init_attr {
+            qp_context: c.qp_context,
+            send_cq: c.send_cq,
+            recv_cq: c.recv_cq,
+            srq: c.srq,
+            cap: state.cap,
+            qp_type: c.qp_type,
+            sq_sig_all: c_int::from(state.signal_all),
+        };
+        // SAFETY: the program passes room for both.
+        unsafe { store(attr, answer) }?;
+        // SAFETY: as above.
+        unsafe { store(init, made) }
+    })
+}
