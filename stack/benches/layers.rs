@@ -299,7 +299,7 @@ impl Upper<u32> for Target {
 #[cfg(feature = "null-llp")]
 fn null_llp(c: &mut Criterion) {
     let mut group = c.benchmark_group("post and poll over a null LLP");
-    let mut queue_pair = dgiwarp::null_llp::NullLlp::new();
+    let mut queue_pair = dgiwarp_engine::null_llp::NullLlp::new(Instant::now());
     for length in [1, 64, 1024] {
         group.bench_function(BenchmarkId::from_parameter(length), |b| {
             b.iter(|| assert_eq!(queue_pair.message(black_box(length)), 2));

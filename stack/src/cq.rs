@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::driver::clock;
 use crate::driver::cq::{CqShared, Slept};
-use crate::{CqError, Error, RecordHandle, Wc};
+use crate::{CqError, Error, Wc};
 
 /// Most completions that a queue may be made for.
 pub(crate) const MAX_CQE: usize = 1 << 22;
@@ -271,14 +271,5 @@ impl AsFd for CompChannel {
 impl AsRawFd for CompChannel {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
-    }
-}
-
-impl Wc {
-    /// The record that a completion with opcode [`WcOpcode::WriteRecord`](crate::WcOpcode::WriteRecord) or
-    /// [`WriteRecordSegment`](crate::WcOpcode::WriteRecordSegment) tells of.
-    #[must_use]
-    pub fn record(&self) -> RecordHandle {
-        RecordHandle::from_u64(self.wr_id)
     }
 }

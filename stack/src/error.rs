@@ -124,49 +124,6 @@ impl Error {
     }
 }
 
-/// Why a work request was not accepted; nothing of it was queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PostError {
-    /// The queue holds as many work requests as it was made for.
-    #[error("the queue is full")]
-    QueueFull,
-    /// More scatter/gather elements than the queue was made for.
-    #[error("too many scatter/gather elements")]
-    TooManySges,
-    /// The message is longer than the operation allows, or reaches past the end of the address space.
-    #[error("the message is too long")]
-    TooLong,
-    /// The QP takes its receives from a shared receive queue: post there.
-    #[error("the queue pair takes its receives from a shared queue")]
-    SharedReceiveQueue,
-    /// The destination's address and the QP's socket are not of one kind.
-    #[error("the destination cannot be reached from this QP's address")]
-    AddressFamily,
-    /// The parts of the work request do not fit its operation: inline data with a Read, an atomic of other than 8 octets.
-    #[error("the parts of the work request do not fit its operation")]
-    Malformed,
-    /// A group cannot be read from.
-    #[error("a group cannot be read from")]
-    Group,
-    /// The peer is not dgiwarp, and takes no Sends with immediate: no RFC has them.
-    #[error("the peer takes no Sends with immediate")]
-    NoImmediates,
-    /// The QP is being destroyed.
-    #[error("the queue pair is not able to send")]
-    State,
-}
-
-/// Not all work requests of a list were accepted (`bad_wr` of `ibv_post_send(3)`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{source} (after {accepted} accepted work requests)")]
-pub struct PostFailure {
-    /// How many were; they complete as usual.
-    pub accepted: usize,
-    /// Why the next one was not.
-    pub source: PostError,
-}
-
 /// A completion queue cannot be polled any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

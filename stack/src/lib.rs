@@ -49,26 +49,17 @@ mod ah;
 mod asynchronous;
 mod config;
 mod connections;
-mod counters;
 mod cq;
 mod driver;
-mod engine;
 mod error;
 mod events;
 mod fault;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzzing;
 mod groups;
 mod mw;
-#[cfg(feature = "null-llp")]
-#[doc(hidden)]
-pub mod null_llp;
 mod pd;
 mod proof;
 mod qpns;
 mod rc_listener;
-mod rc_options;
 mod rc_qp;
 mod read_map;
 mod record;
@@ -88,8 +79,18 @@ pub use connections::{
     ChannelListener, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink,
     PortOptions,
 };
-pub use counters::QpCounters;
 pub use cq::{CompChannel, Cq};
+pub use dgiwarp_engine::cm::oob::Pairing;
+pub use dgiwarp_engine::cm::sidr::{
+    MAX_PRIVATE_DATA as MAX_SERVICE_PRIVATE_DATA, RejectStatus, ServiceQp,
+};
+pub use dgiwarp_engine::connected::RcEnd;
+pub use dgiwarp_engine::datagram::{ErrorEntry, ErrorReason};
+pub use dgiwarp_engine::mr::BindError;
+pub use dgiwarp_engine::types::{
+    AsyncEvent, Completion, MAX_SGE, MwType, NoReceive, Operation, PostError, PostFailure,
+    QpCounters, RcOptions, RecvWr, Sge, Wc, WcOpcode, WcStatus,
+};
 pub use dgiwarp_llp_tcp_mpa::{
     Config as MpaConfig, Error as MpaError, Established, FrameError as MpaFrameError, Negotiation,
     ReadDepth as MpaReadDepth, ReadDepths, Rejection, Request as MpaRequest,
@@ -99,19 +100,13 @@ pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use dgiwarp_rdmap::wire::AtomicOperation;
 pub use driver::own_sockets::own_sockets;
-pub use engine::mr::BindError;
-pub use engine::pairing::Pairing;
-pub use engine::rc::RcEnd;
-pub use engine::service::{MAX_PRIVATE_DATA as MAX_SERVICE_PRIVATE_DATA, RejectStatus, ServiceQp};
-pub use engine::ud::{ErrorEntry, ErrorReason};
-pub use error::{CqError, Error, PostError, PostFailure};
-pub use events::{AsyncEvent, AsyncEvents};
+pub use error::{CqError, Error};
+pub use events::AsyncEvents;
 pub use fault::{Fault, FaultError};
 pub use groups::{GroupInterface, IPV6_ALL_HOSTS};
-pub use mw::{FastMr, Mw, MwBind, MwType, next_rkey};
+pub use mw::{FastMr, Mw, MwBind, next_rkey};
 pub use pd::{Mr, MrBusy, MrOptions, Pd};
 pub use rc_listener::{RcListener, RcRequest};
-pub use rc_options::{Completion, NoReceive, RcOptions};
 pub use rc_qp::{ConnectError, MAX_INLINE_DATA, RcOperation, RcQp, RcQpAttr, RcSendWr};
 pub use read_map::ReadMap;
 pub use record::{RecordCompletions, RecordRef, RecordView};
@@ -123,4 +118,4 @@ pub use services::{
 pub use srq::{Srq, SrqAttr};
 pub use uc_qp::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
 pub use ud_qp::{UdQp, UdQpAttr};
-pub use wr::{Destination, MAX_SGE, Operation, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus};
+pub use wr::{Destination, SendWr};

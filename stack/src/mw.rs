@@ -4,21 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dgiwarp_memory::Region;
 
-use crate::engine::mr::{Bind, Keys, increment};
-use crate::engine::queue::SgeList;
-use crate::engine::rc::{MemoryWork, RcData, RcSendWqe, RcWork};
-use crate::{Access, Error, Mr, Pd, PostFailure, RcQp, Sge};
-
-/// What kind of window it is (`enum ibv_mw_type`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MwType {
-    /// Bound by [`RcQp::bind_mw`](crate::RcQp::bind_mw), as often as one likes, and open to all queue pairs of its protection domain.
-    One,
-    /// Bound by a posted [`RcOperation::BindMw`](crate::RcOperation::BindMw), with a key of the program's choice, and open to the peer of that queue pair alone (type 2B). It has to be
-    /// invalidated before it is bound again: by [`RcOperation::LocalInvalidate`](crate::RcOperation::LocalInvalidate), or by the peer's Send with Invalidate, which every window of
-    /// this type allows.
-    Two,
-}
+use crate::{Access, Error, Mr, MwType, Pd, PostFailure, RcQp, Sge};
+use dgiwarp_engine::connected::{MemoryWork, RcData, RcSendWqe, RcWork};
+use dgiwarp_engine::mr::{Bind, Keys, increment};
+use dgiwarp_engine::recv_queue::SgeList;
 
 /// A memory window (`ibv_alloc_mw(3)`): a part of a region, with rights of its own, that is opened to peers and closed again by work
 /// requests in the order of the send queue. The region has to be registered with [`Access::MW_BIND`]. Dropping the window closes it.

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use dgiwarp_llp_udp::{Path, PathKind, Peer};
 
 use crate::driver::{groups, route};
-use crate::engine::mr::{Keys, PdId, Terms, WindowsBound};
 use crate::{
     Access, AddressHandle, Error, FastMr, Mw, MwType, RcQp, RcQpAttr, Region, Rnic, Sge, Srq,
     SrqAttr, UcQp, UcQpAttr, UdQp, UdQpAttr,
 };
+use dgiwarp_engine::mr::{Keys, PdId, Terms, WindowsBound};
+use dgiwarp_engine::types::Route;
 
 /// How memory is registered, and which datagrams may use it.
 ///
@@ -222,8 +223,12 @@ impl Pd {
         } else {
             source.filter(|source| *source != route.source)
         };
-        let ah = AddressHandle::new(destination, scope_id, source, route.source, path);
-        Ok(if route.group { ah.of_group() } else { ah })
+        let to = Route::new(destination, scope_id, source, route.source, path);
+        Ok(AddressHandle::new(if route.group {
+            to.of_group()
+        } else {
+            to
+        }))
     }
 }
 

@@ -10,11 +10,11 @@ use crate::driver::clock;
 use crate::driver::cm::{Asked, Cm};
 use crate::driver::rc::{Claimed, Startup};
 use crate::driver::tcp;
-use crate::engine::rc::RcConfig;
 use crate::{
     Access, ConnectError, ConnectionEvent, Error, MpaConfig, MpaRequest, Negotiation, RcQp,
     ReadDepths,
 };
+use dgiwarp_engine::connected::RcConfig;
 
 /// Waits for connections on a TCP port.
 #[derive(Debug)]

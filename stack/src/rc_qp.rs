@@ -16,16 +16,16 @@ use dgiwarp_rdmap::wire::AtomicOperation;
 use crate::driver::cm::{Caller, Cm};
 use crate::driver::pairing::Pairings;
 use crate::driver::rc::RcShared;
-use crate::engine::mr::Bind;
-use crate::engine::pairing::Start;
-use crate::engine::queue::{RecvQueue, copy_sges, total_length};
-use crate::engine::rc::{MemoryWork, RcData, RcEnd, RcSendWqe, RcWork};
 use crate::qpns::Qpn;
 use crate::statistics::{Counts as _, Entry};
 use crate::{
     Access, ConnectionEvent, ConnectionPort, Cq, Error, Established, MAX_SGE, MpaConfig, MwType,
     Pairing, Pd, PostError, PostFailure, QpCounters, RcOptions, RecvWr, Rejection, Sge, Srq,
 };
+use dgiwarp_engine::cm::oob::Start;
+use dgiwarp_engine::connected::{MemoryWork, RcData, RcEnd, RcSendWqe, RcWork};
+use dgiwarp_engine::mr::Bind;
+use dgiwarp_engine::recv_queue::{RecvQueue, copy_sges, total_length};
 
 /// Most work requests of a queue.
 const MAX_WR: usize = 1 << 16;
@@ -186,7 +186,7 @@ impl<'a> RcSendWr<'a> {
 }
 
 /// Most octets of a work request's inline data.
-pub const MAX_INLINE_DATA: usize = crate::engine::rc::MAX_INLINE;
+pub const MAX_INLINE_DATA: usize = dgiwarp_engine::connected::MAX_INLINE;
 
 /// Octets that an atomic operation works on.
 const OPERAND: u32 = 8;

@@ -14,13 +14,13 @@ use crate::driver::clock;
 use crate::driver::cq::CqShared;
 use crate::driver::pairing::Pairings;
 use crate::driver::seeded;
-use crate::engine::mr::{MrTable, PdId};
 use crate::events::Events;
 use crate::statistics::Statistics;
 use crate::{
     AsyncEvents, CompChannel, Config, ConnectionChannel, ConnectionSink, Cq, Error, Pd, QpCounters,
     ServiceChannel, ServiceSink,
 };
+use dgiwarp_engine::mr::{MrTable, PdId};
 
 /// A handle of an [`Rnic`] that does not keep it open.
 #[derive(Debug, Clone)]

@@ -11,10 +11,10 @@ use crate::driver::clock;
 use crate::driver::instruments::Instruments;
 use crate::driver::services::{Begin, ServiceId, Services};
 use crate::driver::udp_socket::UdpSocket;
-use crate::engine::service::listener::{Asked, Listener, Question, Verdict};
-use crate::engine::service::lookup::Lookup;
 use crate::statistics::Counts as _;
 use crate::{Error, MAX_SERVICE_PRIVATE_DATA, QpCounters, RejectStatus, Rnic, ServiceQp};
+use dgiwarp_engine::cm::sidr::listener::{Asked, Listener, Question, Verdict};
+use dgiwarp_engine::cm::sidr::lookup::Lookup;
 
 /// Offers services, looks services up, and tells what happened (`rdma_create_event_channel(3)`, port space `RDMA_PS_UDP`). The background thread
 /// of its device makes progress; no call here waits, but [`next_event`](Self::next_event) on request. Cloning shares it; when the last clone and

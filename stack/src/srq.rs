@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::engine::queue::RecvQueue;
 use crate::{AsyncEvent, Error, MAX_SGE, Pd, PostFailure, RecvWr};
+use dgiwarp_engine::recv_queue::RecvQueue;
 
 /// Most receives of a queue.
 const MAX_WR: usize = 1 << 16;

@@ -10,13 +10,14 @@ use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::RecordHandle;
 use parking_lot::RwLock;
 
-use crate::engine::queue::copy_sges;
-use crate::engine::ud::SendWqe;
 use crate::ud_qp::DEFAULT_REORDER_WINDOW;
 use crate::{
     AddressHandle, Cq, Error, ErrorEntry, Operation, Pd, PostError, PostFailure, QpCounters,
     RecordCompletions, RecordRef, RecordView, RecvWr, Sge, Srq, UdQp, UdQpAttr,
 };
+use dgiwarp_engine::datagram::SendWqe;
+use dgiwarp_engine::recv_queue::copy_sges;
+use dgiwarp_engine::types::Route;
 
 /// What a UC queue pair shall be (`ibv_qp_init_attr`).
 #[derive(Debug, Clone)]
@@ -134,7 +135,7 @@ pub enum UcConnectError {
 /// The peer, once it is known.
 #[derive(Debug)]
 struct Connected {
-    ah: AddressHandle,
+    route: Route,
     peer: Peer,
 }
 
@@ -246,8 +247,8 @@ impl UcQp {
         if !self.qp.connect(peer, local) {
             return Err(UcConnectError::Connected);
         }
-        let ah = ah.clone();
-        *self.connected.write() = Some(Connected { ah, peer });
+        let route = ah.route().clone();
+        *self.connected.write() = Some(Connected { route, peer });
         Ok(())
     }
 
@@ -305,7 +306,7 @@ impl UcQp {
         Ok(SendWqe {
             wr_id: wr.wr_id,
             operation,
-            ah: connected.ah.clone(),
+            route: connected.route.clone(),
             peer: connected.peer,
             qkey: 0,
             sges: copy_sges(wr.sges),

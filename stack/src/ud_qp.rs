@@ -7,17 +7,17 @@ use std::time::Duration;
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::RecordHandle;
 
+use crate::PostFailure;
 use crate::driver::instruments::Instruments;
 use crate::driver::ud::{Parts, UdShared, UdpSockets, bind};
-use crate::engine::queue::{RecvQueue, copy_sges, total_length};
-use crate::engine::ud::{Random, SendWqe, UdConfig, UdEngine, check_length};
-use crate::error::PostFailure;
 use crate::rnic::RnicShared;
 use crate::statistics::Entry;
 use crate::{
     AddressHandle, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError, QpCounters, ReadMap,
     RecordCompletions, RecordRef, RecordView, RecvWr, SendWr, Sge, Srq,
 };
+use dgiwarp_engine::datagram::{Random, SendWqe, UdConfig, UdEngine, check_length};
+use dgiwarp_engine::recv_queue::{RecvQueue, copy_sges, total_length};
 
 /// Most work requests of a queue.
 const MAX_WR: usize = 1 << 16;
@@ -276,7 +276,7 @@ impl UdQp {
         Ok(SendWqe {
             wr_id: wr.wr_id,
             operation: wr.operation,
-            ah: wr.destination.ah.clone(),
+            route: wr.destination.ah.route().clone(),
             peer: self.peer(&wr.destination.ah, wr.destination.qpn)?,
             qkey: wr.destination.qkey,
             sges: copy_sges(wr.sges),

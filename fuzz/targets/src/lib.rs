@@ -16,8 +16,6 @@ use std::time::Instant;
 pub use captures::captures;
 pub use deframer::deframer;
 #[cfg(feature = "engine")]
-pub use dgiwarp::fuzzing::{connection, datagrams};
-#[cfg(feature = "engine")]
 pub use dgiwarp_verbs::fuzzing::work_requests;
 pub use parsers::parsers;
 
@@ -29,6 +27,18 @@ pub use parsers::parsers;
 fn start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)
+}
+
+/// Connected queue pairs under a peer that does as it likes.
+#[cfg(feature = "engine")]
+pub fn connection(data: &[u8]) {
+    dgiwarp_engine::fuzzing::connection(start(), data);
+}
+
+/// Datagram queue pairs under peers that do as they like.
+#[cfg(feature = "engine")]
+pub fn datagrams(data: &[u8]) {
+    dgiwarp_engine::fuzzing::datagrams(start(), data);
 }
 
 /// A function for fuzzers.

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
+use dgiwarp_engine::types::Route;
 use dgiwarp_llp_udp::{Path, PathKind, Peer};
 use rustc_hash::FxHashMap;
 
 use super::route;
-use crate::AddressHandle;
 
 /// Paths that a QP remembers. With the table full, all are forgotten: looking one up costs a few system calls.
 const MAX_PATHS: usize = 256;
@@ -17,7 +17,7 @@ type Key = (IpAddr, u32, Option<IpAddr>);
 /// The paths of a QP to its requesters.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    paths: FxHashMap<Key, Option<AddressHandle>>,
+    paths: FxHashMap<Key, Option<Route>>,
 }
 
 impl Answers {
@@ -29,7 +29,7 @@ impl Answers {
         from: Option<IpAddr>,
         mtu: impl FnOnce(u32) -> u32,
         receive_buffer: impl FnOnce() -> usize,
-    ) -> Option<AddressHandle> {
+    ) -> Option<Route> {
         let address = peer.socket_addr()?;
         let scope_id = match address {
             std::net::SocketAddr::V6(v6) => v6.scope_id(),
@@ -50,7 +50,7 @@ impl Answers {
                 PathKind::Network
             };
             let path = Path::new(kind, key.0.is_ipv6(), mtu(route.mtu));
-            AddressHandle::new(key.0, scope_id, from, route.source, path)
+            Route::new(key.0, scope_id, from, route.source, path)
         });
         self.paths.insert(key, path.clone());
         path
@@ -76,7 +76,10 @@ mod tests {
                 },
                 || 8 << 20,
             );
-            assert_eq!(path.unwrap().datagram_limit(), 65_000);
+            assert_eq!(
+                path.unwrap().limit(super::super::clock::now()).get(),
+                65_000
+            );
         }
         assert_eq!(looked_up, 1);
         for last in 0..=255 {

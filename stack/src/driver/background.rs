@@ -25,9 +25,9 @@ use parking_lot::Mutex;
 use super::clock;
 use super::cq::{By, CqShared};
 use super::departures::{Departure, Departures};
-use crate::engine::rc::LATE;
 use crate::events::Events;
 use crate::{Config, Error};
+use dgiwarp_engine::connected::LATE;
 
 /// Event of the thread's own eventfd.
 const WAKE: u64 = u64::MAX;

@@ -21,12 +21,12 @@ use super::background::Connecting;
 use super::rc::{Claimed, RcShared, Startup};
 use super::startups::{Failure, ListenerId, Outcome, Over, Startups};
 use super::{clock, tcp};
-use crate::engine::mr::PdId;
-use crate::engine::rc::RcConfig;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig,
     PortOptions, RcRequest,
 };
+use dgiwarp_engine::connected::RcConfig;
+use dgiwarp_engine::mr::PdId;
 
 /// A request that waits for an answer.
 #[derive(Debug)]

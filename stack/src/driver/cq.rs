@@ -29,8 +29,8 @@ use super::udp_socket::ReceiveBuffer;
 use super::udp_sockets::SocketIndex;
 use super::watch::Watch;
 use crate::cq::ChannelShared;
-use crate::engine::cq::{CqRing, Pushed};
 use crate::{AsyncEvent, CqError, Error, Wc};
+use dgiwarp_engine::cq_ring::{CqRing, Pushed};
 
 /// Receive calls on one socket before the next one gets its turn.
 const BURST: usize = 8;

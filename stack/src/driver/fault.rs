@@ -10,8 +10,8 @@ use rand::distr::{Bernoulli, Distribution};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::Fault;
-use crate::engine::ud::Arrival;
+use crate::{Fault, QpCounters};
+use dgiwarp_engine::datagram::Arrival;
 
 /// Datagrams in the delay line.
 const MAX_DELAYED: usize = 16_384;
@@ -34,6 +34,18 @@ pub(crate) struct FaultCounts {
     pub(crate) delayed: u64,
     /// Lost because too much was waiting.
     pub(crate) overflowed: u64,
+}
+
+impl FaultCounts {
+    /// Puts the counts into those of a queue pair.
+    pub(crate) fn add_to(self, counters: &mut QpCounters) {
+        counters.fault_dropped = self.dropped;
+        counters.fault_duplicated = self.duplicated;
+        counters.fault_reordered = self.reordered;
+        counters.fault_corrupted = self.corrupted;
+        counters.fault_delayed = self.delayed;
+        counters.fault_overflowed = self.overflowed;
+    }
 }
 
 /// What becomes of a datagram.

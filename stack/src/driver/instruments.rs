@@ -9,7 +9,7 @@ use dgiwarp_rdmap::datagram::DropReason;
 use super::fault::{Deliver, FaultCounts, Faults, Loss};
 use super::tap::{Fate, Tap};
 use crate::Config;
-use crate::engine::ud::Arrival;
+use dgiwarp_engine::datagram::Arrival;
 
 /// The instruments of one queue pair.
 #[derive(Debug)]

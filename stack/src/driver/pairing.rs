@@ -19,11 +19,11 @@ use super::cm::Asked;
 use super::rc::{Claimed, RcShared, Startup};
 use super::startups::{Failure, ListenerId, Outcome, Over, Startups};
 use super::{clock, tcp};
-use crate::engine::mr::PdId;
-use crate::engine::pairing::{Action, Claim, Need, Pairing, Pairs, Refusal, Start, StartupId};
-use crate::engine::rc::RcConfig;
 use crate::qpns::Qpn;
 use crate::{Access, Error, MpaConfig, ReadDepths, RtrSet, WcStatus};
+use dgiwarp_engine::cm::oob::{Action, Claim, Need, Pairing, Pairs, Refusal, Start, StartupId};
+use dgiwarp_engine::connected::RcConfig;
+use dgiwarp_engine::mr::PdId;
 
 /// QPs behind one port.
 const PER_PORT: u16 = 256;

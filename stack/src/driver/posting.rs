@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use super::cq::CqShared;
 use super::serialized::Serialized;
-use crate::engine::cq::CompletionSink;
 use crate::{AsyncEvent, PostError, Wc};
+use dgiwarp_engine::cq_ring::CompletionSink;
 
 /// The send queue of a QP as posting threads see it.
 #[derive(Debug)]

@@ -26,13 +26,13 @@ use super::stream_sink::Tcp;
 use super::watchdog::{self, Watchdog};
 use super::way_down::WayDown;
 use super::{clock, staging, tcp};
-use crate::engine::mr::MrTable;
-use crate::engine::queue::{RecvQueue, Tables, Waiter, WeakWaiter};
-use crate::engine::rc::{RcConfig, RcEngine, RcSendWqe, Taken};
 use crate::statistics::Counts;
 use crate::{
     Access, ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus,
 };
+use dgiwarp_engine::connected::{RcConfig, RcEngine, RcSendWqe, Taken};
+use dgiwarp_engine::mr::MrTable;
+use dgiwarp_engine::recv_queue::{RecvQueue, Tables, Waiter, WeakWaiter};
 use ending::Parting;
 use telling::Telling;
 

@@ -10,11 +10,11 @@ use nix::sys::socket::{getsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::groups;
-use crate::AddressHandle;
+use dgiwarp_engine::types::Route;
 
-/// A route.
+/// A route as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Route {
+pub(crate) struct KernelRoute {
     /// MTU in octets.
     pub(crate) mtu: u32,
     /// The source address that the kernel chooses.
@@ -24,16 +24,16 @@ pub(crate) struct Route {
 }
 
 /// Asks the kernel for the route to a host, by connecting a socket that sends nothing.
-pub(crate) fn look_up(destination: IpAddr, scope_id: u32) -> io::Result<Route> {
+pub(crate) fn look_up(destination: IpAddr, scope_id: u32) -> io::Result<KernelRoute> {
     find(destination, scope_id, None)
 }
 
 /// Asks again for the route that an address handle was made with.
-pub(crate) fn look_up_again(ah: &AddressHandle) -> io::Result<Route> {
-    if ah.is_group() {
-        look_up_group(ah.destination(), ah.scope_id(), ah.source())
+pub(crate) fn look_up_again(route: &Route) -> io::Result<KernelRoute> {
+    if route.is_group() {
+        look_up_group(route.destination(), route.scope_id(), route.source())
     } else {
-        look_up(ah.destination(), ah.scope_id())
+        look_up(route.destination(), route.scope_id())
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn look_up_group(
     group: IpAddr,
     interface: u32,
     source: Option<IpAddr>,
-) -> io::Result<Route> {
+) -> io::Result<KernelRoute> {
     let route = find(group, interface, source)?;
     if !route.source.is_unspecified() {
         return Ok(route);
@@ -52,7 +52,7 @@ pub(crate) fn look_up_group(
     find(group, interface, Some(Ipv4Addr::LOCALHOST.into()))
 }
 
-fn find(destination: IpAddr, interface: u32, source: Option<IpAddr>) -> io::Result<Route> {
+fn find(destination: IpAddr, interface: u32, source: Option<IpAddr>) -> io::Result<KernelRoute> {
     // Any port does; 9 is discard.
     let address: SocketAddr = match destination {
         IpAddr::V4(v4) => (v4, 9).into(),
@@ -87,7 +87,7 @@ fn find(destination: IpAddr, interface: u32, source: Option<IpAddr>) -> io::Resu
         }
         IpAddr::V6(_) => socket::ipv6_route_mtu(socket.as_fd())?,
     };
-    Ok(Route {
+    Ok(KernelRoute {
         mtu,
         source,
         group: broadcast || destination.is_multicast(),
@@ -127,7 +127,7 @@ fn unspecified(like: IpAddr) -> IpAddr {
 }
 
 /// Whether a host is this one: the kernel then sends from the very address. A group on the loopback interface has no members elsewhere.
-pub(crate) fn is_local(destination: IpAddr, route: Route) -> bool {
+pub(crate) fn is_local(destination: IpAddr, route: KernelRoute) -> bool {
     destination.is_loopback()
         || destination == route.source
         || (route.group && route.source.is_loopback())

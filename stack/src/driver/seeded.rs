@@ -7,7 +7,7 @@ use std::os::fd::IntoRawFd;
 use dgiwarp_codec::seeded::{self, Bug, is_on};
 
 use crate::Error;
-use crate::engine::rc::Taken;
+use dgiwarp_engine::connected::Taken;
 
 /// Has the process break the rule that the environment names.
 pub(crate) fn sow() -> Result<(), Error> {

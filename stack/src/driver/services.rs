@@ -1,4 +1,4 @@
-//! Services and the lookups of services: sockets and time for [`crate::engine::service`].
+//! Services and the lookups of services: sockets and time for [`dgiwarp_engine::cm::sidr`].
 //!
 //! Each listener, and each lookup while it lasts, has a UDP socket; that of a lookup is connected, so that it takes the answers of the one
 //! that it asked and learns from the network that nobody listens there.
@@ -24,13 +24,13 @@ use super::clock;
 use super::instruments::Instruments;
 use super::tap::Tap;
 use super::udp_socket::{ReceiveBuffer, UdpSocket};
-use crate::engine::service::listener::{Listener, Question, Verdict};
-use crate::engine::service::lookup::{Lookup, Outcome};
-use crate::engine::ud::Arrival;
 use crate::statistics::Counts;
 use crate::{
     Error, LookupError, QpCounters, Rnic, ServiceEvent, ServiceRequest, ServiceSink, WeakRnic,
 };
+use dgiwarp_engine::cm::sidr::listener::{Listener, Question, Verdict};
+use dgiwarp_engine::cm::sidr::lookup::{Lookup, Outcome};
+use dgiwarp_engine::datagram::Arrival;
 
 /// Datagrams that one socket receives before the others get their turn.
 const RECEIVES: usize = 64;

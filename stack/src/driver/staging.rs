@@ -6,7 +6,7 @@ use std::cell::Cell;
 use arrayvec::ArrayVec;
 use dgiwarp_llp_tcp_mpa::framing::LONGEST_FPDU;
 
-use crate::engine::rc::ROOM;
+use dgiwarp_engine::connected::ROOM;
 
 thread_local! {
     static STAGING: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use dgiwarp_memory::socket::{self, Piece, SendOptions};
 
 use super::seeded;
-use crate::engine::rc::{StreamSink, Taken};
+use dgiwarp_engine::connected::{StreamSink, Taken};
 
 /// A TCP socket.
 pub(super) struct Tcp<'a>(pub(super) &'a TcpStream);

@@ -21,7 +21,7 @@ use nix::libc;
 use super::ip::{self, MAX_HEADERS};
 use super::pcapng::{self, Direction, PACKET_OVERHEAD};
 use super::{clock, fault::Loss};
-use crate::engine::ud::Arrival;
+use dgiwarp_engine::datagram::Arrival;
 
 /// Octets that one call on a socket moves at most.
 const MAX_OCTETS: usize = 65_536;

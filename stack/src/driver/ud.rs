@@ -25,11 +25,11 @@ use super::serialized::Serialized;
 use super::udp_socket::{ReceiveBuffer, UdpSocket};
 pub(crate) use super::udp_sockets::UdpSockets;
 use super::udp_sockets::{Advice, RETIRED, SocketIndex};
-use crate::engine::mr::MrTable;
-use crate::engine::queue::{RecvQueue, Tables};
-use crate::engine::ud::{Arrival, Random, SendWqe, Transmitted, UdEngine};
 use crate::statistics::Counts;
 use crate::{AsyncEvent, Config, Error, ErrorEntry, ErrorReason, PostError, QpCounters};
+use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
+use dgiwarp_engine::mr::MrTable;
+use dgiwarp_engine::recv_queue::{RecvQueue, Tables};
 use sink::SocketSink;
 
 /// Trains that one turn sends before others get theirs.
@@ -94,7 +94,7 @@ impl UdInner {
     pub(crate) fn counters(&self) -> QpCounters {
         let mut counters = self.engine.counters();
         if let Some(instruments) = &self.instruments {
-            counters.set_faults(instruments.fault_counts());
+            instruments.fault_counts().add_to(&mut counters);
         }
         counters
     }

@@ -17,6 +17,8 @@ use nix::sys::socket::{
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use super::{clock, own_sockets};
+use dgiwarp_engine::types::Route;
+
 use crate::Error;
 
 /// How datagrams leave, where the kernel would choose otherwise.
@@ -28,6 +30,21 @@ pub(crate) struct Leave {
     pub(crate) interface: u32,
     /// The hop limit.
     pub(crate) hop_limit: Option<u8>,
+}
+
+impl Leave {
+    /// How messages on a route leave over a socket that is not connected.
+    #[inline]
+    pub(crate) fn of(route: &Route) -> Self {
+        match route.hop_limit() {
+            None => route.source().into(),
+            Some(hop_limit) => Self {
+                from: route.source(),
+                interface: route.scope_id(),
+                hop_limit: (hop_limit != Route::GROUP_HOP_LIMIT).then_some(hop_limit),
+            },
+        }
+    }
 }
 
 impl From<Option<IpAddr>> for Leave {

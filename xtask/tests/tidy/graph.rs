@@ -15,10 +15,22 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("dgiwarp-llp-tcp-mpa", &["dgiwarp-codec"]),
     ("dgiwarp-sim", &[]),
     (
+        "dgiwarp-engine",
+        &[
+            "dgiwarp-codec",
+            "dgiwarp-ddp",
+            "dgiwarp-llp-tcp-mpa",
+            "dgiwarp-llp-udp",
+            "dgiwarp-memory",
+            "dgiwarp-rdmap",
+        ],
+    ),
+    (
         "dgiwarp",
         &[
             "dgiwarp-codec",
             "dgiwarp-ddp",
+            "dgiwarp-engine",
             "dgiwarp-llp-tcp-mpa",
             "dgiwarp-llp-udp",
             "dgiwarp-memory",
@@ -45,7 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "dgiwarp-fuzz-targets",
         &[
-            "dgiwarp",
+            "dgiwarp-engine",
             "dgiwarp-codec",
             "dgiwarp-conform",
             "dgiwarp-ddp",
@@ -73,6 +85,8 @@ const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-verbs-library",
         ],
     ),
+    // Its corpora come from taps of the device.
+    ("dgiwarp-fuzz-targets", &["dgiwarp"]),
     // A C program's peer that uses the Rust API.
     ("dgiwarp-run", &["dgiwarp"]),
 ];
@@ -81,6 +95,7 @@ const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[
 const SANS_IO: &[&str] = &[
     "dgiwarp-codec",
     "dgiwarp-ddp",
+    "dgiwarp-engine",
     "dgiwarp-llp-tcp-mpa",
     "dgiwarp-llp-udp",
     "dgiwarp-rdmap",

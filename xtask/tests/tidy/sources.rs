@@ -24,7 +24,7 @@ const SANS_IO_FOLDERS: [&str; 6] = [
     "rdmap/src",
     "llp-udp/src",
     "llp-tcp-mpa/src",
-    "stack/src/engine",
+    "stack/engine/src",
 ];
 
 /// Ways to the outside world in the standard library.

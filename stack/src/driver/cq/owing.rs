@@ -2,7 +2,7 @@
 
 use super::super::clock;
 use super::{CqShared, MemberId};
-use crate::engine::rc::LATE;
+use dgiwarp_engine::connected::LATE;
 
 impl CqShared {
     /// A peer may wait to be told something that the next poll, or the program's next post, tells it. If neither comes, the background thread

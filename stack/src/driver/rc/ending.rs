@@ -13,9 +13,9 @@ use super::super::staging;
 use super::super::stream_sink::Tcp;
 use super::super::way_down::FLUSH_FOR;
 use super::{Link, RcInner, RcShared};
-use crate::engine::cq::Unheard;
-use crate::engine::rc::{self, RcEnd, Taken};
 use crate::{AsyncEvent, ConnectionEvent, WcStatus};
+use dgiwarp_engine::connected::{self, RcEnd, Taken};
+use dgiwarp_engine::cq_ring::Unheard;
 
 /// How long a peer of our own kind has to say that it has placed what left before we close.
 const PLACED_FOR: Duration = Duration::from_millis(200);
@@ -83,7 +83,7 @@ impl RcShared {
             wqe.complete(self.qpn, status, &mut completions);
             status = WcStatus::Flushed;
         }
-        rc::flush_receives(&self.recv_queue, self.qpn, &mut completions);
+        connected::flush_receives(&self.recv_queue, self.qpn, &mut completions);
     }
 
     /// Puts the QP into its error state: what is posted is flushed, and the connection ends.
@@ -101,7 +101,7 @@ impl RcShared {
             link.engine.close(self.tables(), &mut self.completions());
             self.transmit(link);
             // An engine that was over before has flushed what was posted then.
-            rc::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
+            connected::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
             self.wind_down(inner);
         });
     }

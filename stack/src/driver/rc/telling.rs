@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use super::{Link, RcInner, RcShared};
-use crate::engine::rc::RcEnd;
 use crate::{ConnectError, ConnectionEvent};
+use dgiwarp_engine::connected::RcEnd;
 
 /// The first look at whether the completions were taken. Each pause is twice as long as the one before: the end is told at most twice as late as
 /// it could be, and a program that takes none costs little.
@@ -26,7 +26,7 @@ impl RcShared {
         if inner.listener.is_none() {
             return;
         }
-        let waits = comes_behind_completions(end) && link.parting.is_none();
+        let waits = end.comes_behind_completions() && link.parting.is_none();
         let untaken = || {
             let mut queues = [&self.send_cq, &self.recv_cq].into_iter();
             queues.any(|cq| cq.has_good_of(self.qpn))
@@ -59,19 +59,6 @@ fn push(inner: &mut RcInner, end: RcEnd) {
         },
         None => ConnectionEvent::Disconnected { context, end },
     });
-}
-
-/// Whether the program should have the completions before it knows of the end: it is the peer's doing, and nothing went wrong.
-const fn comes_behind_completions(end: RcEnd) -> bool {
-    match end {
-        RcEnd::PeerClosed | RcEnd::PeerLeft | RcEnd::PeerLost | RcEnd::Mpa(_) => true,
-        RcEnd::Closed
-        | RcEnd::Stream(_)
-        | RcEnd::LocalProtection
-        | RcEnd::Bind(_)
-        | RcEnd::NoReads
-        | RcEnd::NoImmediates => false,
-    }
 }
 
 /// An end that the program is not told of yet.

@@ -12,10 +12,10 @@ use crate::driver::clock;
 use crate::driver::instruments::Instruments;
 use crate::driver::tap::{Fate, Tap};
 use crate::driver::udp_socket::UdpSocket;
-use crate::engine::service::listener::{Asked, Listener};
-use crate::engine::service::lookup::{Lookup, Outcome};
-use crate::engine::ud::Arrival;
 use crate::{LookupError, QpCounters};
+use dgiwarp_engine::cm::sidr::listener::{Asked, Listener};
+use dgiwarp_engine::cm::sidr::lookup::{Lookup, Outcome};
+use dgiwarp_engine::datagram::Arrival;
 
 /// A listener or lookup.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Entry {
     pub(super) fn faults(&self) -> QpCounters {
         let mut counters = QpCounters::default();
         if let Some(instruments) = &self.instruments {
-            counters.set_faults(instruments.fault_counts());
+            instruments.fault_counts().add_to(&mut counters);
         }
         counters
     }

@@ -13,10 +13,10 @@ use super::super::tap::Tap;
 use super::super::udp_socket::{Leave, can_send_trains};
 use super::super::udp_sockets::{Advice, SocketIndex, UdpSockets};
 use super::super::way::Way;
-use super::super::{route, staging};
+use super::super::{route as routes, staging};
 use super::UdShared;
-use crate::AddressHandle;
-use crate::engine::ud::{SendOutcome, TransmitSink};
+use dgiwarp_engine::datagram::{SendOutcome, TransmitSink};
+use dgiwarp_engine::types::Route;
 
 /// Hands trains to the sockets of a QP.
 pub(super) struct SocketSink<'a> {
@@ -44,13 +44,13 @@ impl TransmitSink for SocketSink<'_> {
     fn send(
         &mut self,
         peer: Peer,
-        ah: &AddressHandle,
+        route: &Route,
         pieces: &[Piece<'_>],
         train: &Train,
     ) -> SendOutcome {
-        let singly = train.len() > 1 && (ah.sends_singly() || !can_send_trains());
-        let Some(socket) = self.sockets.own(self.now, peer, ah.source()) else {
-            return self.send_openly(peer, ah, pieces, train, singly);
+        let singly = train.len() > 1 && (route.sends_singly() || !can_send_trains());
+        let Some(socket) = self.sockets.own(self.now, peer, route.source()) else {
+            return self.send_openly(peer, route, pieces, train, singly);
         };
         let way = Way {
             socket,
@@ -59,7 +59,7 @@ impl TransmitSink for SocketSink<'_> {
             notices: self.notices,
         };
         let result = way.carry(pieces, train, singly);
-        self.sent(result, peer, ah, pieces, train)
+        self.sent(result, peer, route, pieces, train)
     }
 
     fn send_short(
@@ -117,7 +117,7 @@ impl TransmitSink for SocketSink<'_> {
         }
     }
 
-    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<AddressHandle> {
+    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<Route> {
         let main = self.sockets.main();
         let granted = || main.granted_receive_buffer().unwrap_or(0);
         self.answers
@@ -131,7 +131,7 @@ impl SocketSink<'_> {
     fn send_openly(
         &mut self,
         peer: Peer,
-        ah: &AddressHandle,
+        route: &Route,
         pieces: &[Piece<'_>],
         train: &Train,
         singly: bool,
@@ -139,16 +139,16 @@ impl SocketSink<'_> {
         let way = Way {
             socket: self.sockets.main(),
             to: peer.socket_addr(),
-            leave: ah.leave(),
+            leave: Leave::of(route),
             notices: self.notices,
         };
         let result = way.carry(pieces, train, singly);
-        let outcome = self.sent(result, peer, ah, pieces, train);
-        if !ah.is_group()
+        let outcome = self.sent(result, peer, route, pieces, train);
+        if !route.is_group()
             && outcome == SendOutcome::Sent
             && let Advice::Connect(index) = self.sockets.note(self.now, 0, peer)
         {
-            let local = ah.source().unwrap_or_else(|| ah.route_source());
+            let local = route.source().unwrap_or_else(|| route.route_source());
             self.connect = Some((index, peer, local));
         }
         outcome
@@ -160,18 +160,18 @@ impl SocketSink<'_> {
         &mut self,
         result: io::Result<usize>,
         peer: Peer,
-        ah: &AddressHandle,
+        route: &Route,
         pieces: &[Piece<'_>],
         train: &Train,
     ) -> SendOutcome {
         let outcome = match result {
             Ok(_) => SendOutcome::Sent,
-            Err(error) => self.judge(&error, ah, train),
+            Err(error) => self.judge(&error, route, train),
         };
         if let Some(tap) = &mut self.tap
             && outcome == SendOutcome::Sent
         {
-            let local = ah.source().unwrap_or_else(|| ah.route_source());
+            let local = route.source().unwrap_or_else(|| route.route_source());
             tap.sent(local, peer, pieces, train);
         }
         outcome
@@ -179,29 +179,29 @@ impl SocketSink<'_> {
 
     /// What an error of the network means for the train.
     #[cold]
-    fn judge(&self, error: &io::Error, ah: &AddressHandle, train: &Train) -> SendOutcome {
+    fn judge(&self, error: &io::Error, route: &Route, train: &Train) -> SendOutcome {
         let errno = error.raw_os_error().unwrap_or(nix::libc::EIO);
         match errno {
             nix::libc::EAGAIN => SendOutcome::WouldBlock,
             // As a full queue of the device: datagrams are lost on the way all the time.
             nix::libc::ENOBUFS | nix::libc::ECONNREFUSED => SendOutcome::Sent,
-            nix::libc::EMSGSIZE => self.too_big(ah, train, errno),
-            nix::libc::EINVAL | nix::libc::EIO if train.len() > 1 && !ah.sends_singly() => {
+            nix::libc::EMSGSIZE => self.too_big(route, train, errno),
+            nix::libc::EINVAL | nix::libc::EIO if train.len() > 1 && !route.sends_singly() => {
                 // The device cannot cut trains, or the path got smaller than the segment.
-                ah.send_singly();
+                route.send_singly();
                 SendOutcome::TooBig
             }
-            nix::libc::EINVAL => self.too_big(ah, train, errno),
+            nix::libc::EINVAL => self.too_big(route, train, errno),
             _ => SendOutcome::Failed(errno),
         }
     }
 
-    fn too_big(&self, ah: &AddressHandle, train: &Train, errno: i32) -> SendOutcome {
-        let Ok(route) = route::look_up_again(ah) else {
+    fn too_big(&self, route: &Route, train: &Train, errno: i32) -> SendOutcome {
+        let Ok(kernel) = routes::look_up_again(route) else {
             return SendOutcome::Failed(errno);
         };
         let size = u16::try_from(train.datagram()).unwrap_or(u16::MAX);
-        if ah.handle_too_big(self.now, size, self.qp.mtu(route.mtu)) {
+        if route.handle_too_big(self.now, size, self.qp.mtu(kernel.mtu)) {
             SendOutcome::TooBig
         } else {
             SendOutcome::Failed(errno)

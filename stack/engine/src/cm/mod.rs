@@ -1,0 +1,7 @@
+//! Connection management without sockets.
+//!
+//! - [`oob`]: connections between queue pairs whose programs exchange QPNs and addresses out of band;
+//! - [`sidr`]: service ID resolution, from a port to a QPN and a Q_Key.
+
+pub mod oob;
+pub mod sidr;

@@ -1,0 +1,304 @@
+//! The datagrams of service lookup (`rfc-notes/datagram-mapping.md` §10).
+//!
+//! ```text
+//!   0        1        2        4             12       14       16       20       24
+//!  +--------+--------+--------+-------------+--------+--------+--------+--------+--------------+-----+--------+
+//!  | 0x4D   | type   | status | transaction | port   | length | QPN    | Q_Key  | private data | 0.. | CRC32c |
+//!  +--------+--------+--------+-------------+--------+--------+--------+--------+--------------+-----+--------+
+//! ```
+
+use arrayvec::ArrayVec;
+use dgiwarp_codec::{crc, split_header};
+use dgiwarp_ddp::wire::control::{Control, DV};
+use dgiwarp_llp_udp::digest;
+use dgiwarp_rdmap::datagram::DropReason;
+
+use super::{RejectStatus, ServiceQp};
+
+/// Most octets of private data in a lookup or an answer.
+pub const MAX_PRIVATE_DATA: usize = 256;
+/// Octets before the private data.
+const HEADER: usize = 24;
+/// Octets of every lookup, and of the longest answer.
+pub const LOOKUP: usize = HEADER + MAX_PRIVATE_DATA + crc::LEN;
+/// The format of these datagrams.
+const FORMAT: u8 = 3;
+
+const TYPE_LOOKUP: u8 = 1;
+const TYPE_ANSWER: u8 = 2;
+const TYPE_REJECT: u8 = 3;
+const TYPE_WAITING: u8 = 4;
+
+/// A whole datagram.
+pub type Datagram = ArrayVec<u8, LOOKUP>;
+
+/// What a datagram says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Which QP is it? Asked by this QP, if the asker has one.
+    Lookup(Option<ServiceQp>),
+    /// This one.
+    Answer(ServiceQp),
+    /// None for you.
+    Reject(RejectStatus),
+    /// The program has not said yet.
+    Waiting,
+}
+
+/// A datagram, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message<'a> {
+    pub kind: Kind,
+    /// Names the question; drawn by the asker.
+    pub transaction: u64,
+    /// Names the service.
+    pub port: u16,
+    /// At most [`MAX_PRIVATE_DATA`] octets.
+    pub private_data: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// Takes a received datagram apart.
+    ///
+    /// # Errors
+    /// The reason to drop it.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, DropReason> {
+        let message = digest::check(datagram).map_err(|error| match error {
+            digest::DigestError::TooShort(_) => DropReason::Malformed,
+            digest::DigestError::Mismatch { .. } => DropReason::BadCrc,
+        })?;
+        let (header, rest) = split_header::<HEADER>(message).map_err(|_| DropReason::Malformed)?;
+        let control = Control::parse(header[0]);
+        if control.format != FORMAT {
+            return Err(DropReason::UnknownFormat);
+        }
+        if control.version != DV {
+            return Err(DropReason::BadVersion);
+        }
+        if control.tagged || !control.last {
+            return Err(DropReason::Malformed);
+        }
+        let [
+            _,
+            kind,
+            s0,
+            s1,
+            transaction @ ..,
+            p0,
+            p1,
+            l0,
+            l1,
+            q0,
+            q1,
+            q2,
+            q3,
+            k0,
+            k1,
+            k2,
+            k3,
+        ] = *header;
+        let qp = ServiceQp {
+            qpn: u32::from_be_bytes([q0, q1, q2, q3]),
+            qkey: u32::from_be_bytes([k0, k1, k2, k3]),
+        };
+        let length = usize::from(u16::from_be_bytes([l0, l1]));
+        // A lookup has the length of the longest answer, so that no answer is longer than what asked for it.
+        if length > MAX_PRIVATE_DATA || kind == TYPE_LOOKUP && datagram.len() != LOOKUP {
+            return Err(DropReason::Malformed);
+        }
+        Ok(Self {
+            kind: match kind {
+                TYPE_LOOKUP => Kind::Lookup((qp.qpn != 0).then_some(qp)),
+                TYPE_ANSWER => Kind::Answer(qp),
+                TYPE_REJECT => Kind::Reject(RejectStatus(u16::from_be_bytes([s0, s1]))),
+                TYPE_WAITING => Kind::Waiting,
+                _ => return Err(DropReason::UnexpectedOpcode),
+            },
+            transaction: u64::from_be_bytes(transaction),
+            port: u16::from_be_bytes([p0, p1]),
+            private_data: rest.get(..length).ok_or(DropReason::Malformed)?,
+        })
+    }
+
+    /// The datagram. Private data beyond [`MAX_PRIVATE_DATA`] octets, which the caller refused, would be cut off.
+    pub fn emit(&self) -> Datagram {
+        let none = ServiceQp { qpn: 0, qkey: 0 };
+        let (kind, status, qp) = match self.kind {
+            Kind::Lookup(qp) => (TYPE_LOOKUP, 0, qp.unwrap_or(none)),
+            Kind::Answer(qp) => (TYPE_ANSWER, 0, qp),
+            Kind::Reject(RejectStatus(status)) => (TYPE_REJECT, status, none),
+            Kind::Waiting => (TYPE_WAITING, 0, none),
+        };
+        let control = Control {
+            tagged: false,
+            last: true,
+            format: FORMAT,
+            version: DV,
+        };
+        let fits = self.private_data.len().min(MAX_PRIVATE_DATA);
+        let private_data = &self.private_data[..fits];
+        let length = u16::try_from(fits).unwrap_or_default();
+        let mut datagram = Datagram::new();
+        datagram.extend([control.emit(), kind]);
+        datagram.extend(status.to_be_bytes());
+        datagram.extend(self.transaction.to_be_bytes());
+        datagram.extend(self.port.to_be_bytes());
+        datagram.extend(length.to_be_bytes());
+        datagram.extend(qp.qpn.to_be_bytes());
+        datagram.extend(qp.qkey.to_be_bytes());
+        datagram.extend(private_data.iter().copied());
+        if kind == TYPE_LOOKUP {
+            let padding = LOOKUP - crc::LEN - datagram.len();
+            datagram.extend(std::iter::repeat_n(0, padding));
+        }
+        let crc = crc::to_wire(crc::crc32c(&datagram));
+        datagram.extend(crc);
+        datagram
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn kind() -> impl Strategy<Value = Kind> {
+        let qp = || (1u32.., any::<u32>()).prop_map(|(qpn, qkey)| ServiceQp { qpn, qkey });
+        prop_oneof![
+            proptest::option::of(qp()).prop_map(Kind::Lookup),
+            qp().prop_map(Kind::Answer),
+            any::<u16>().prop_map(|status| Kind::Reject(RejectStatus(status))),
+            Just(Kind::Waiting),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_understood(
+            kind in kind(),
+            transaction: u64,
+            port: u16,
+            private_data in proptest::collection::vec(any::<u8>(), 0..=MAX_PRIVATE_DATA),
+        ) {
+            let message = Message { kind, transaction, port, private_data: &private_data };
+            let datagram = message.emit();
+            prop_assert_eq!(Message::parse(&datagram), Ok(message));
+            prop_assert!(datagram.len() <= LOOKUP);
+            let is_lookup = matches!(kind, Kind::Lookup(_));
+            prop_assert!(!is_lookup || datagram.len() == LOOKUP);
+        }
+
+        /// Whatever arrives, also with a good CRC, is parsed or dropped.
+        #[test]
+        fn any_octets_are_parsed_or_dropped(
+            mut octets in proptest::collection::vec(any::<u8>(), 0..600),
+            start in proptest::option::of(1u8..6),
+        ) {
+            if let (Some(kind), [first, second, ..]) = (start, &mut octets[..]) {
+                (*first, *second) = (0x4d, kind);
+            }
+            let crc = crc::to_wire(crc::crc32c(&octets));
+            octets.extend(crc);
+            if let Ok(message) = Message::parse(&octets) {
+                prop_assert!(message.private_data.len() <= MAX_PRIVATE_DATA);
+            }
+        }
+    }
+
+    const QUESTION: Message<'_> = Message {
+        kind: Kind::Lookup(None),
+        transaction: 1,
+        port: 7174,
+        private_data: b"x",
+    };
+
+    /// The octets with a CRC that fits them.
+    fn sealed(octets: &[u8]) -> Vec<u8> {
+        let crc = crc::to_wire(crc::crc32c(octets));
+        [octets, &crc].concat()
+    }
+
+    #[test]
+    fn each_check_has_its_reason() {
+        let good = QUESTION.emit();
+        let body = &good[..good.len() - crc::LEN];
+        let with = |at: usize, octet: u8| {
+            let mut octets = body.to_vec();
+            octets[at] = octet;
+            sealed(&octets)
+        };
+        let reason = |datagram: &[u8]| Message::parse(datagram).err();
+        assert_eq!(reason(&good), None);
+        assert_eq!(reason(&good[..3]), Some(DropReason::Malformed));
+        assert_eq!(reason(&good[..100]), Some(DropReason::BadCrc));
+        assert_eq!(reason(&sealed(&body[..20])), Some(DropReason::Malformed));
+        assert_eq!(reason(&sealed(&body[..100])), Some(DropReason::Malformed));
+        assert_eq!(reason(&with(0, 0x49)), Some(DropReason::UnknownFormat));
+        assert_eq!(reason(&with(0, 0x4e)), Some(DropReason::BadVersion));
+        assert_eq!(reason(&with(0, 0x0d)), Some(DropReason::Malformed));
+        assert_eq!(reason(&with(0, 0xcd)), Some(DropReason::Malformed));
+        assert_eq!(reason(&with(1, 5)), Some(DropReason::UnexpectedOpcode));
+        assert_eq!(reason(&with(14, 2)), Some(DropReason::Malformed));
+        let answer = Message {
+            kind: Kind::Waiting,
+            ..QUESTION
+        };
+        let mut short = answer.emit().to_vec();
+        short.truncate(short.len() - crc::LEN - 1);
+        assert_eq!(reason(&sealed(&short)), Some(DropReason::Malformed));
+    }
+
+    /// The examples of the specification are what this code emits and understands.
+    #[test]
+    fn the_examples_of_the_specification_hold() {
+        let specification = include_str!("../../../../../rfc-notes/datagram-mapping.md");
+        let mut seen = 0;
+        for block in specification.split("```example service-").skip(1) {
+            let (block, _) = block.split_once("```").unwrap();
+            let mut lines = block.lines().skip(1);
+            let fields = lines.next().unwrap();
+            let field = |name: &str| {
+                let found = fields.split(' ').find_map(|field| {
+                    let (key, value) = field.split_once('=')?;
+                    (key == name).then_some(value)
+                });
+                found.unwrap_or_else(|| panic!("{name} in {fields}"))
+            };
+            let number = |name: &str| {
+                let text = field(name);
+                match text.strip_prefix("0x") {
+                    Some(digits) => u64::from_str_radix(digits, 16).unwrap(),
+                    None => text.parse().unwrap(),
+                }
+            };
+            let octets = |text: &str| -> Vec<u8> {
+                let digits: Vec<char> = text.chars().filter(|it| !it.is_whitespace()).collect();
+                let pairs = digits.chunks(2).map(|pair| pair.iter().collect::<String>());
+                pairs
+                    .map(|pair| u8::from_str_radix(&pair, 16).unwrap())
+                    .collect()
+            };
+            let qp = ServiceQp {
+                qpn: number("qpn").try_into().unwrap(),
+                qkey: number("qkey").try_into().unwrap(),
+            };
+            let private_data = octets(field("payload"));
+            let message = Message {
+                kind: match field("type") {
+                    "1" => Kind::Lookup((qp.qpn != 0).then_some(qp)),
+                    "2" => Kind::Answer(qp),
+                    "3" => Kind::Reject(RejectStatus(number("status").try_into().unwrap())),
+                    _ => Kind::Waiting,
+                },
+                transaction: number("transaction"),
+                port: number("port").try_into().unwrap(),
+                private_data: &private_data,
+            };
+            let datagram = octets(&lines.collect::<String>());
+            assert_eq!(message.emit()[..], datagram[..], "{fields}");
+            assert_eq!(Message::parse(&datagram), Ok(message), "{fields}");
+            seen += 1;
+        }
+        assert!(seen >= 4, "the specification lost its examples");
+    }
+}

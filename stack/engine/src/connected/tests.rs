@@ -1,0 +1,402 @@
+//! Two engines, and octets carried between them in pieces.
+
+use dgiwarp_llp_tcp_mpa::{Config, ReadDepths};
+use dgiwarp_memory::{Access, Buffer};
+use rand::SeedableRng;
+use rand_chacha::ChaCha20Rng;
+
+use std::time::Duration;
+
+use super::transmit::WINDOW;
+use super::*;
+use crate::mr::{Keys, MrTable};
+use crate::recv_queue::{RecvQueue, Waiter, copy_sges};
+use crate::types::{AsyncEvent, Completion, NoReceive, RcOptions, RecvWr, Wc};
+
+pub(super) const PD: PdId = PdId(1);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an instant cannot be made otherwise"
+)]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
+
+#[derive(Default)]
+pub(super) struct Completed {
+    pub(super) sent: Vec<Wc>,
+    pub(super) received: Vec<Wc>,
+    pub(super) retired: usize,
+    events: Vec<AsyncEvent>,
+}
+
+impl CompletionSink for Completed {
+    fn sent(&mut self, wc: Wc) {
+        self.sent.push(wc);
+    }
+
+    fn received(&mut self, wc: Wc) {
+        self.received.push(wc);
+    }
+
+    fn segment(&mut self, wc: Wc) -> bool {
+        self.received.push(wc);
+        true
+    }
+
+    fn retired(&mut self) {
+        self.retired += 1;
+    }
+
+    fn event(&mut self, event: AsyncEvent) {
+        self.events.push(event);
+    }
+}
+
+/// Waits for no receive: tests go on with what waits themselves.
+#[derive(Debug)]
+struct Nobody;
+
+impl Waiter for Nobody {
+    fn kick(&self) {}
+}
+
+/// Ends that keep to the RFCs.
+pub(super) const FOREIGN: RcOptions = RcOptions {
+    hello: false,
+    completion: Completion::Local,
+    no_receive: NoReceive::Terminate,
+    receive_timeout: None,
+    outlives_peer: false,
+};
+
+/// One end, with 16 KiB of registered memory.
+pub(super) struct End {
+    pub(super) engine: RcEngine,
+    pub(super) mrs: MrTable,
+    pub(super) keys: Keys,
+    pub(super) memory: Buffer,
+    pub(super) receives: RecvQueue,
+    pub(super) completed: Completed,
+}
+
+impl End {
+    fn new(mpa: Connection, options: RcOptions) -> Self {
+        let mrs = MrTable::new(ChaCha20Rng::seed_from_u64(7));
+        let memory = Buffer::zeroed(16_384).unwrap();
+        let keys = mrs.register(memory.region(), 0, Access::LOCAL_WRITE, PD);
+        let config = RcConfig {
+            qpn: 70_000,
+            pd: PD,
+            peer: ([192, 0, 2, 1], 7).into(),
+            options,
+            paired: false,
+            denied: Access::empty(),
+        };
+        Self {
+            engine: RcEngine::new(config, mpa, std::sync::Weak::<Nobody>::new()),
+            mrs,
+            keys,
+            memory,
+            receives: RecvQueue::new(8, 4),
+            completed: Completed::default(),
+        }
+    }
+
+    pub(super) fn sge(&self, addr: u64, length: u32) -> crate::types::Sge {
+        crate::types::Sge {
+            addr,
+            length,
+            lkey: self.keys.lkey,
+        }
+    }
+
+    fn post_send(&mut self, wr_id: u64, sges: &[crate::types::Sge]) {
+        self.post(wr_id, RcWork::Send { invalidate: None }, sges, false);
+    }
+
+    pub(super) fn post(
+        &mut self,
+        wr_id: u64,
+        work: RcWork,
+        sges: &[crate::types::Sge],
+        fence: bool,
+    ) {
+        self.accept(wr_id, work, sges, [true, fence]);
+    }
+
+    pub(super) fn post_as(
+        &mut self,
+        wr_id: u64,
+        work: RcWork,
+        sges: &[crate::types::Sge],
+        signaled: bool,
+    ) {
+        self.accept(wr_id, work, sges, [signaled, false]);
+    }
+
+    fn accept(
+        &mut self,
+        wr_id: u64,
+        work: RcWork,
+        sges: &[crate::types::Sge],
+        [signaled, fence]: [bool; 2],
+    ) {
+        self.engine.accept(RcSendWqe {
+            wr_id,
+            work,
+            data: RcData::Sges(copy_sges(sges)),
+            length: sges.iter().map(|sge| sge.length).sum(),
+            signaled,
+            solicited: wr_id == 9,
+            fence,
+        });
+        self.work(|_, _, _| ());
+    }
+
+    pub(super) fn post_recv(&mut self, wr_id: u64, addr: u64, length: u32) {
+        let sges = [
+            self.sge(addr, length / 2),
+            self.sge(addr + u64::from(length / 2), length - length / 2),
+        ];
+        self.receives.post(&RecvWr { wr_id, sges: &sges }).unwrap();
+    }
+
+    pub(super) fn work(&mut self, first: impl FnOnce(&mut RcEngine, Tables<'_>, &mut Completed)) {
+        let tables = Tables {
+            mrs: &self.mrs,
+            recv_queue: &self.receives,
+        };
+        first(&mut self.engine, tables, &mut self.completed);
+        self.engine.make_fpdus(now(), tables, &mut self.completed);
+    }
+
+    /// Moves what waits here to `other`, in pieces of `piece` octets, until nothing is left.
+    pub(super) fn carry_to(&mut self, other: &mut Self, piece: usize) {
+        loop {
+            let octets = self.engine.poll_transmit(now()).to_vec();
+            if octets.is_empty() {
+                return;
+            }
+            self.engine
+                .transmitted(now(), octets.len(), &mut self.completed);
+            self.work(|_, _, _| ());
+            for octets in octets.chunks(piece) {
+                other.work(|engine, tables, completed| {
+                    engine.handle_input(now(), octets, tables, completed);
+                });
+            }
+        }
+    }
+}
+
+/// Both ends of a connection: the Initiator first.
+pub(super) fn pair() -> (End, End) {
+    pair_with(1)
+}
+
+/// The same with so many Reads at a time.
+pub(super) fn pair_with(depth: u16) -> (End, End) {
+    pair_of(depth, &Config::default(), [FOREIGN; 2])
+}
+
+/// The same with these settings and this behaviour.
+pub(super) fn pair_of(depth: u16, config: &Config, options: [RcOptions; 2]) -> (End, End) {
+    let mut client = Connection::initiator(now(), config.clone(), b"").unwrap();
+    let mut server = Connection::responder(now(), config.clone());
+    let request = client.poll_transmit(now()).to_vec();
+    client.transmitted(request.len());
+    server.handle_input(now(), &mut &request[..]);
+    let depths = ReadDepths {
+        ird: depth,
+        ord: depth,
+    };
+    server.accept(depths, b"").unwrap();
+    let reply = server.poll_transmit(now()).to_vec();
+    server.transmitted(reply.len());
+    client.handle_input(now(), &mut &reply[..]);
+    while client.poll_event().is_some() {}
+    while server.poll_event().is_some() {}
+    (End::new(client, options[0]), End::new(server, options[1]))
+}
+
+#[test]
+fn a_send_each_way_whatever_the_pieces() {
+    for piece in [1, 7, 100, 1 << 20] {
+        let (mut client, mut server) = pair();
+        let message: Vec<u8> = (0..5000u32).map(|i| (i * 7).to_le_bytes()[0]).collect();
+        client.memory.write(100, &message);
+        server.post_recv(1, 0, 8000);
+        // Two scatter/gather elements at each end, cut at different places.
+        let sges = [client.sge(100, 1234), client.sge(1334, 3766)];
+        client.post_send(9, &sges);
+        // A Responder's Send waits for the first FPDU of the Initiator.
+        server.post_send(3, &[server.sge(0, 16)]);
+        assert!(server.engine.poll_transmit(now()).is_empty());
+        assert!(!server.engine.has_unsent(now()));
+
+        client.carry_to(&mut server, piece);
+        let wc = server.completed.received[0];
+        assert_eq!(
+            (wc.wr_id, wc.status, wc.byte_len),
+            (1, WcStatus::Success, 5000)
+        );
+        assert!(wc.solicited);
+        assert_eq!(server.memory.to_vec(0, 5000), message);
+        assert_eq!(client.completed.sent[0].wr_id, 9);
+
+        client.post_recv(4, 10_000, 16);
+        server.carry_to(&mut client, piece);
+        assert_eq!(client.completed.received[0].byte_len, 16);
+        assert_eq!(client.memory.to_vec(10_000, 16), message[..16]);
+        assert_eq!((client.completed.retired, server.completed.retired), (1, 1));
+    }
+}
+
+#[test]
+fn more_than_the_window_goes_on_as_tcp_takes_it() {
+    let (mut client, mut server) = pair();
+    let sges = [client.sge(0, 16_000)];
+    for wr_id in 0..8 {
+        server.post_recv(wr_id, 0, 16_000);
+        client.post_send(wr_id, &sges);
+    }
+    let waiting = client.engine.poll_transmit(now()).len();
+    assert!((WINDOW..WINDOW + 2000).contains(&waiting), "{waiting}");
+    assert!(client.completed.sent.is_empty(), "TCP has taken nothing");
+    client.carry_to(&mut server, 5000);
+    let ids = |wcs: &[Wc]| wcs.iter().map(|wc| wc.wr_id).collect::<Vec<_>>();
+    assert_eq!(ids(&client.completed.sent), (0..8).collect::<Vec<_>>());
+    assert_eq!(ids(&server.completed.received), (0..8).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_end_flushes_everything_in_order() {
+    let (mut client, _) = pair();
+    client.post_recv(1, 0, 10);
+    client.post_recv(2, 0, 10);
+    client.post_send(3, &[client.sge(0, 4)]);
+    client
+        .work(|engine, tables, completed| engine.handle_end(now(), TcpEnd::Fin, tables, completed));
+    assert_eq!(client.engine.end(), Some(RcEnd::PeerClosed));
+    client.post_send(4, &[client.sge(0, 4)]);
+    let flushed = |wcs: &[Wc]| {
+        assert!(wcs.iter().all(|wc| wc.status == WcStatus::Flushed));
+        wcs.iter().map(|wc| wc.wr_id).collect::<Vec<_>>()
+    };
+    assert_eq!(flushed(&client.completed.received), [1, 2]);
+    assert_eq!(flushed(&client.completed.sent), [3, 4]);
+    assert_eq!(client.completed.retired, 2);
+}
+
+#[test]
+fn a_message_without_a_receive_ends_the_connection() {
+    let (mut client, mut server) = pair();
+    client.post_send(1, &[client.sge(0, 4)]);
+    client.carry_to(&mut server, 100);
+    let end = server.engine.end().unwrap();
+    assert_eq!(
+        end.to_string(),
+        "untagged segment: no buffer available for the message"
+    );
+}
+
+#[test]
+fn too_long_a_message_fails_its_receive() {
+    let (mut client, mut server) = pair();
+    server.post_recv(1, 0, 3);
+    server.post_recv(2, 0, 9);
+    client.post_send(1, &[client.sge(0, 4)]);
+    client.carry_to(&mut server, 100);
+    let outcomes: Vec<_> = server
+        .completed
+        .received
+        .iter()
+        .map(|wc| (wc.wr_id, wc.status))
+        .collect();
+    assert_eq!(
+        outcomes,
+        [(1, WcStatus::LocalLength), (2, WcStatus::Flushed)]
+    );
+}
+
+#[test]
+fn memory_that_is_gone_ends_the_connection() {
+    let (mut client, mut server) = pair();
+    client.mrs.deregister(client.keys);
+    client.post_send(1, &[client.sge(0, 4)]);
+    assert_eq!(client.completed.sent[0].status, WcStatus::LocalProtection);
+    assert_eq!(client.engine.end(), Some(RcEnd::LocalProtection));
+
+    let (mut client, _) = pair();
+    server.post_recv(1, 0, 8);
+    server.mrs.deregister(server.keys);
+    client.post_send(1, &[client.sge(0, 4)]);
+    client.carry_to(&mut server, 100);
+    assert_eq!(
+        server.completed.received[0].status,
+        WcStatus::LocalProtection
+    );
+    assert_eq!(server.engine.end(), Some(RcEnd::LocalProtection));
+}
+
+/// Takes what waits without carrying it anywhere; gives the number of octets.
+fn lose(end: &mut End, at: Instant) -> usize {
+    let octets = end.engine.poll_transmit(at).len();
+    end.engine.transmitted(at, octets, &mut end.completed);
+    octets
+}
+
+#[test]
+fn a_silent_peer_is_nudged_three_times_and_one_that_speaks_never() {
+    let (mut client, mut server) = pair();
+    let start = now();
+    let at = |millis| start + Duration::from_millis(millis);
+    assert_eq!(client.engine.poll_timeout(), None);
+    client.post_send(1, &[client.sge(0, 4)]);
+    assert_eq!(client.engine.poll_timeout(), None, "nothing has left yet");
+    lose(&mut client, start);
+    assert_eq!(client.engine.poll_timeout(), Some(at(20)));
+    client.engine.handle_timeout(at(19));
+    assert_eq!(lose(&mut client, at(19)), 0);
+    for due in [20, 120, 620] {
+        assert_eq!(client.engine.poll_timeout(), Some(at(due)));
+        client.engine.handle_timeout(at(due));
+        // Length, tagged header, CRC.
+        assert_eq!(lose(&mut client, at(due)), 2 + 14 + 4);
+    }
+    assert_eq!(client.engine.poll_timeout(), None);
+
+    // A Responder never nudges, and takes a nudge without a trace.
+    let (mut client, mut peer) = pair();
+    peer.post_recv(1, 0, 8);
+    client.post_send(1, &[client.sge(0, 4)]);
+    let octets = client.engine.poll_transmit(start).to_vec();
+    client
+        .engine
+        .transmitted(start, octets.len(), &mut client.completed);
+    client.engine.handle_timeout(at(20));
+    peer.work(|engine, tables, completed| engine.handle_input(start, &octets, tables, completed));
+    client.carry_to(&mut peer, 3);
+    assert_eq!(peer.completed.received.len(), 1);
+    assert_eq!(
+        (peer.engine.end(), peer.engine.poll_timeout()),
+        (None, None)
+    );
+    peer.post_send(2, &[peer.sge(0, 4)]);
+    client.post_recv(1, 0, 8);
+    peer.carry_to(&mut client, 100);
+    assert_eq!(client.engine.poll_timeout(), None);
+
+    // What TCP does not take is waited for.
+    server.post_recv(1, 0, 8);
+    let (mut client, _) = pair();
+    client.post_send(1, &[client.sge(0, 4)]);
+    lose(&mut client, start);
+    client.post_send(1, &[client.sge(0, 4)]);
+    let waiting = client.engine.poll_transmit(start).len();
+    client.engine.handle_timeout(at(20));
+    assert_eq!(client.engine.poll_transmit(start).len(), waiting);
+    assert_eq!(client.engine.poll_timeout(), Some(at(40)));
+}

@@ -1,0 +1,452 @@
+//! What leaves: work requests and answers become FPDUs.
+
+use std::time::Instant;
+
+use dgiwarp_ddp::error::TaggedError;
+use dgiwarp_ddp::placement::TaggedSpan;
+use dgiwarp_llp_tcp_mpa::Connection;
+use dgiwarp_memory::{AtomicError, RegionSlice};
+use dgiwarp_rdmap::stream::{Message, OwnEnds, ReadSource, Response, SendKind, SourceUse};
+use dgiwarp_rdmap::wire::{AtomicRequest, ImmediateData};
+
+use super::wqe::{RcData, RcWork};
+use super::{RcEnd, RcEngine, ulp};
+use crate::cq_ring::CompletionSink;
+use crate::mr::{LocalProtection, Registration};
+use crate::recv_queue::Tables;
+use crate::sges::{Gathered, Part};
+
+/// Octets of FPDUs that wait for TCP before no more are made.
+pub(super) const WINDOW: usize = 64 << 10;
+/// Octets of an FPDU beside its payload, with room to spare: headers, pad, CRC and a few Markers.
+const OVERHEAD: usize = 256;
+
+/// Octets that a turn's FPDUs take at most: the window, and the FPDU that exceeds it.
+pub const ROOM: usize = WINDOW + (66 << 10);
+
+/// A message of so many octets is one segment on any path that is worth asking for.
+const UNCUT: u32 = 256;
+
+/// A Send or Write of which segments have left.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) number: u64,
+    pub(super) message: Message,
+}
+
+/// Why nothing more is made.
+pub(super) enum Stop {
+    /// Nothing is there, or it has to wait.
+    Idle,
+    /// The next segment is to be sent from where it lies.
+    Uncopied,
+    /// The connection is over, and which work request is the reason.
+    Ended(RcEnd, Option<u64>),
+}
+
+impl RcEngine {
+    /// Makes FPDUs of posted work requests and of answers to the peer's requests, until there are no more, enough of them wait for TCP, or
+    /// the next one is for [`send_uncopied`](Self::send_uncopied).
+    pub fn make_fpdus(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        if self.end.is_some() {
+            if !self.dormant {
+                self.flush_sends(None, completions);
+            } else {
+                self.go_on_dormant(now, tables, completions);
+            }
+            return;
+        }
+        if self.parked_too_long {
+            self.refuse_parked(tables, completions);
+            return;
+        }
+        self.end_timeouts();
+        self.greet(now);
+        while if self.mpa.may_send() {
+            self.mpa.poll_transmit(now).len() < WINDOW
+        } else {
+            self.may_begin_memory_work()
+        } {
+            match self.make_next(now, tables) {
+                Ok(()) => {}
+                Err(Stop::Idle | Stop::Uncopied) => break,
+                Err(Stop::Ended(end, blamed)) => {
+                    self.finish(end, blamed, tables, completions);
+                    return;
+                }
+            }
+        }
+        self.expect_greeting(now);
+        // An invalidation is done when its turn has come.
+        self.complete_sends(completions);
+    }
+
+    /// Tells TCP's effective maximum segment size, octets, and the MULPDU to use whatever that is, if one was chosen.
+    pub fn follow_path(&mut self, emss: u16, chosen: Option<u16>) {
+        self.mpa.set_emss(emss);
+        self.mpa.choose_mulpdu(chosen);
+    }
+
+    /// Whether something waits that may be longer than a MULPDU.
+    pub fn may_cut(&self) -> bool {
+        let next = self.sends.next();
+        self.is_amid()
+            || self.stream.has_responses()
+            || next.is_some_and(|(_, wqe)| wqe.length > UNCUT)
+    }
+
+    /// Whether a work request or answer could become FPDUs, or be done, now.
+    pub fn can_make(&self) -> bool {
+        if self.mpa.may_send() {
+            self.sending.is_some()
+                || self.stream.has_responses()
+                || self.may_begin()
+                || self.has_to_tell()
+        } else {
+            self.may_begin_memory_work()
+        }
+    }
+
+    /// Segments of two messages are never mixed; where both a work request and an answer may begin, they take turns.
+    fn make_next(&mut self, now: Instant, tables: Tables<'_>) -> Result<(), Stop> {
+        if self.sending.is_some() {
+            return self.go_on(now, tables);
+        }
+        if !self.stream.is_amid_response() && self.mpa.may_send() {
+            let others = self.stream.has_responses() || self.may_begin();
+            self.acknowledge(now, others);
+        }
+        let answer = self.stream.has_responses()
+            && (self.stream.is_amid_response() || self.answer_next || !self.may_begin());
+        if answer {
+            self.answer_next = false;
+            self.answer(now, tables)
+        } else {
+            self.answer_next = true;
+            self.begin(now, tables)
+        }
+    }
+
+    /// Whether the next work request may begin: Reads and atomics need credit, and a fence waits for all of them (RFC 5040 §5.5 rule 12).
+    pub(super) fn may_begin(&self) -> bool {
+        let Some((_, wqe)) = self.sends.next() else {
+            return false;
+        };
+        let outstanding = self.stream.outstanding();
+        let credit = match wqe.work {
+            RcWork::Send { .. } | RcWork::Write { .. } | RcWork::Memory(_) => true,
+            RcWork::SendImmediate { .. } => self.has_met_peer(),
+            // Without any credit ever it begins in order to fail.
+            RcWork::Read { .. } | RcWork::Atomic { .. } => {
+                let limit = self.stream.request_limit();
+                limit == 0 || outstanding < limit
+            }
+        };
+        credit && (!wqe.fence || outstanding == 0)
+    }
+
+    /// Whether the next work request is one that nothing leaves for, so that it need not wait until something may.
+    fn may_begin_memory_work(&self) -> bool {
+        let next = self.sends.next();
+        next.is_some_and(|(_, wqe)| matches!(wqe.work, RcWork::Memory(_))) && self.may_begin()
+    }
+
+    fn begin(&mut self, now: Instant, tables: Tables<'_>) -> Result<(), Stop> {
+        if !self.may_begin() {
+            return Err(Stop::Idle);
+        }
+        let Some((number, wqe)) = self.sends.next() else {
+            return Err(Stop::Idle);
+        };
+        let no_reads = Stop::Ended(RcEnd::NoReads, Some(number));
+        let (work, length, solicited) = (wqe.work, wqe.length, wqe.solicited);
+        self.sends.begin(self.stream.own_ends().sent());
+        match work {
+            RcWork::Send { invalidate } => {
+                let kind = SendKind {
+                    solicited,
+                    invalidate,
+                };
+                let message = self.stream.send(length, kind);
+                self.sending = Some(Sending { number, message });
+                self.go_on(now, tables)
+            }
+            RcWork::SendImmediate { immediate } => {
+                if !self.peer_takes_immediates() {
+                    return Err(Stop::Ended(RcEnd::NoImmediates, Some(number)));
+                }
+                self.put(now, &OwnEnds::immediate(immediate), &[]);
+                let kind = SendKind {
+                    solicited,
+                    invalidate: None,
+                };
+                let message = self.stream.send(length, kind);
+                self.sending = Some(Sending { number, message });
+                self.go_on(now, tables)
+            }
+            RcWork::Write { stag, start, .. } => {
+                let message = self.stream.write(stag, start, length);
+                self.sending = Some(Sending { number, message });
+                self.go_on(now, tables)
+            }
+            RcWork::Read { stag, start } => {
+                let source = ReadSource {
+                    stag,
+                    start,
+                    length,
+                };
+                let ulpdu = self.stream.read(source, number).ok_or(no_reads)?;
+                self.put(now, &ulpdu, &[]);
+                Ok(())
+            }
+            RcWork::Atomic {
+                stag,
+                start,
+                operation,
+            } => {
+                let at = (stag, start);
+                let ulpdu = self.stream.atomic(operation, at, number).ok_or(no_reads)?;
+                self.put(now, &ulpdu, &[]);
+                Ok(())
+            }
+            RcWork::Memory(work) => {
+                let done = work.carry_out(tables.mrs, self.config.stream());
+                done.map_err(|error| Stop::Ended(RcEnd::Bind(error), Some(number)))?;
+                self.sends.done(number);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends a ULPDU that lies ready. It is short, or a part of a message that was cut to the MULPDU.
+    pub(super) fn put(&mut self, now: Instant, header: &[u8], payload: &[u8]) {
+        let before = self.mpa.poll_transmit(now).len();
+        self.mpa
+            .send_ulpdu(header, payload)
+            .expect("MPA may send, and RDMAP's own messages are shorter than the least MULPDU");
+        let octets = (self.mpa.poll_transmit(now).len() - before) as u64;
+        self.made += octets;
+        self.counters.count_sent(1, octets);
+    }
+
+    /// Makes FPDUs of segments of the message that has begun, until it ends or enough octets wait.
+    fn go_on(&mut self, now: Instant, tables: Tables<'_>) -> Result<(), Stop> {
+        if self.leaves_uncopied() {
+            return Err(Stop::Uncopied);
+        }
+        let Some(Sending {
+            number,
+            mut message,
+        }) = self.sending.take()
+        else {
+            return Err(Stop::Idle);
+        };
+        let Some(wqe) = self.sends.get(number) else {
+            return Err(Stop::Idle);
+        };
+        let length = wqe.length;
+        let before = self.mpa.poll_transmit(now).len();
+        let framed = match &wqe.data {
+            RcData::Inline(octets) => Ok(frame_inline(&mut message, octets, &mut self.mpa, now)),
+            RcData::Sges(sges) => {
+                // Room is made before memory is held: nothing may be allocated while it is.
+                reserve(&mut self.mpa, length);
+                let view = tables.mrs.view_local();
+                let mut gathered = Gathered::default();
+                gathered
+                    .view(&view, self.config.pd, sges)
+                    .map(|()| frame(&mut message, &gathered, &mut self.mpa, now))
+            }
+        };
+        let octets = (self.mpa.poll_transmit(now).len() - before) as u64;
+        self.made += octets;
+        match framed {
+            Ok(Framed { segments, payload }) => {
+                self.counters.count_sent(segments, octets);
+                self.counters.octets_staged += payload;
+            }
+            Err(LocalProtection) => {
+                return Err(Stop::Ended(RcEnd::LocalProtection, Some(number)));
+            }
+        }
+        if message.is_done() {
+            self.end_message(now, number);
+        } else {
+            self.sending = Some(Sending { number, message });
+        }
+        Ok(())
+    }
+
+    /// All segments of a Send or Write are FPDUs now.
+    pub(super) fn end_message(&mut self, now: Instant, number: u64) {
+        let Some(wqe) = self.sends.get(number) else {
+            return;
+        };
+        let (work, length, solicited) = (wqe.work, wqe.length, wqe.solicited);
+        let signaled = wqe.signaled;
+        if let RcWork::Write {
+            immediate: Some(immediate),
+            ..
+        } = work
+        {
+            let data = ImmediateData {
+                immediate,
+                written: length,
+            };
+            let ulpdu = self.stream.immediate(data, solicited);
+            self.put(now, &ulpdu, &[]);
+        }
+        let messages = self.stream.own_ends().sent();
+        if signaled {
+            self.note_wanted(messages);
+        }
+        self.sends.framed(number, self.made, messages);
+    }
+
+    /// Makes an FPDU of what is due next in answer to the peer's requests.
+    fn answer(&mut self, now: Instant, tables: Tables<'_>) -> Result<(), Stop> {
+        let answered = match self.stream.next_response(self.mpa.mulpdu()) {
+            None => return Err(Stop::Idle),
+            Some(Response::ReadSegment { header, source }) => {
+                self.answer_read(now, &header, source, tables)
+            }
+            Some(Response::Atomic(request)) => self.answer_atomic(now, &request, tables),
+        };
+        answered.map_err(|error| Stop::Ended(RcEnd::Stream(self.stream.fail_response(error)), None))
+    }
+
+    /// A segment of a Read Response. Its octets are copied: the program may write there meanwhile, and the CRC must be that of what leaves.
+    fn answer_read(
+        &mut self,
+        now: Instant,
+        header: &[u8],
+        source: TaggedSpan,
+        tables: Tables<'_>,
+    ) -> Result<(), TaggedError> {
+        if source.length == 0 {
+            self.put(now, header, &[]);
+        } else {
+            reserve(&mut self.mpa, source.length);
+            let registration = ulp::source(tables.mrs, &self.config, source, SourceUse::Read)?;
+            let slice = registration
+                .slice(source.start.get(), source.length)
+                .ok_or(TaggedError::BaseOrBounds)?;
+            let before = self.mpa.poll_transmit(now).len();
+            send_slice(&mut self.mpa, header, &slice);
+            let octets = (self.mpa.poll_transmit(now).len() - before) as u64;
+            self.made += octets;
+            self.counters.count_sent(1, octets);
+            self.counters.octets_staged += u64::from(source.length);
+        }
+        self.stream.read_segment_sent(source.length);
+        Ok(())
+    }
+
+    fn answer_atomic(
+        &mut self,
+        now: Instant,
+        request: &AtomicRequest,
+        tables: Tables<'_>,
+    ) -> Result<(), TaggedError> {
+        let span = TaggedSpan {
+            stag: request.stag,
+            start: request.tagged_offset,
+            length: 8,
+        };
+        let registration = ulp::source(tables.mrs, &self.config, span, SourceUse::Atomic)?;
+        let slice = registration
+            .slice(span.start.get(), span.length)
+            .ok_or(TaggedError::BaseOrBounds)?;
+        // The offset is aligned; the region may be at an odd place of its own address space, which is no fault of the peer's, but then
+        // nothing atomic can be done there.
+        let original = update(&slice, request).map_err(|_| TaggedError::Access)?;
+        drop(registration);
+        if let Some(ulpdu) = self.stream.atomic_done(original) {
+            self.put(now, &ulpdu, &[]);
+        }
+        Ok(())
+    }
+}
+
+/// Does an atomic operation; gives what was there before. Masks are done by trying until nobody came in between.
+fn update(slice: &RegionSlice<'_>, request: &AtomicRequest) -> Result<u64, AtomicError> {
+    let mut held = slice.fetch_add(0)?;
+    loop {
+        let found = slice.compare_swap(held, request.operation.apply(held))?;
+        if found == held {
+            return Ok(held);
+        }
+        held = found;
+    }
+}
+
+/// Makes room for the FPDUs of as much of `length` octets as the window takes.
+fn reserve(mpa: &mut Connection, length: u32) {
+    let mulpdu = usize::from(mpa.mulpdu());
+    let room = (length as usize).min(WINDOW) + mulpdu;
+    mpa.reserve(room + room / mulpdu * OVERHEAD + OVERHEAD);
+}
+
+fn send_slice(mpa: &mut Connection, header: &[u8], slice: &RegionSlice<'_>) {
+    mpa.send_ulpdu(header, slice)
+        .expect("MPA may send, and the segment is no longer than the MULPDU");
+}
+
+/// What was framed.
+#[derive(Default)]
+struct Framed {
+    segments: usize,
+    /// Octets of their payload.
+    payload: u64,
+}
+
+/// Makes FPDUs of segments of `message`, until it is done or enough octets wait.
+fn frame(
+    message: &mut Message,
+    gathered: &Gathered<&Registration>,
+    mpa: &mut Connection,
+    now: Instant,
+) -> Framed {
+    let mut framed = Framed::default();
+    while mpa.poll_transmit(now).len() < WINDOW {
+        let Some((header, segment)) = message.next_segment(mpa.mulpdu()) else {
+            break;
+        };
+        let part = Part {
+            of: gathered,
+            offset: segment.offset,
+            length: segment.length,
+        };
+        mpa.send_ulpdu(&header, &part)
+            .expect("MPA may send, and the segment is no longer than the MULPDU");
+        framed.segments += 1;
+        framed.payload += u64::from(segment.length);
+    }
+    framed
+}
+
+/// The same with octets that the work request has of its own.
+fn frame_inline(
+    message: &mut Message,
+    octets: &[u8],
+    mpa: &mut Connection,
+    now: Instant,
+) -> Framed {
+    let mut framed = Framed::default();
+    while mpa.poll_transmit(now).len() < WINDOW {
+        let Some((header, segment)) = message.next_segment(mpa.mulpdu()) else {
+            break;
+        };
+        let from = segment.offset as usize;
+        mpa.send_ulpdu(&header, &octets[from..from + segment.length as usize])
+            .expect("MPA may send, and the segment is no longer than the MULPDU");
+        framed.segments += 1;
+        framed.payload += u64::from(segment.length);
+    }
+    framed
+}

@@ -1,0 +1,224 @@
+//! Memory, receive queue and completions of a QP, as its stream uses them.
+
+use dgiwarp_codec::seeded::{Bug, is_on};
+use dgiwarp_ddp::error::TaggedError;
+use dgiwarp_ddp::placement::{TaggedBuffers, TaggedSpan};
+use dgiwarp_ddp::{STag, TaggedOffset};
+use dgiwarp_rdmap::datagram::PlaceFailed;
+use dgiwarp_rdmap::stream::{Delivered, SourceUse, StreamError, Upper};
+
+use super::RcConfig;
+use super::wqe::SendQueue;
+use crate::cq_ring::CompletionSink;
+use crate::mr::{MrTable, Use};
+use crate::recv_queue::{RecvWqe, Tables, WeakWaiter};
+use crate::sges::scatter;
+use crate::types::{NoReceive, Wc, WcOpcode, WcStatus};
+use dgiwarp_memory::Access;
+
+/// The completion of a receive that did not happen.
+pub(super) fn failed_receive(wqe: &RecvWqe, qpn: u32, status: WcStatus) -> Wc {
+    Wc::new(wqe.wr_id, WcOpcode::Recv, qpn).with_status(status)
+}
+
+/// The region that a peer's request reads or changes.
+pub(super) fn source(
+    mrs: &MrTable,
+    config: &RcConfig,
+    span: TaggedSpan,
+    purpose: SourceUse,
+) -> Result<Use, TaggedError> {
+    let right = match purpose {
+        SourceUse::Read => Access::REMOTE_READ,
+        SourceUse::Atomic if is_on(Bug::AtomicNeedsWrite) => Access::REMOTE_WRITE,
+        SourceUse::Atomic => Access::REMOTE_ATOMIC,
+    };
+    remote(mrs, config, span, right)
+}
+
+/// The region that a peer names, if key and QP give it the right.
+#[inline]
+fn remote(
+    mrs: &MrTable,
+    config: &RcConfig,
+    span: TaggedSpan,
+    right: Access,
+) -> Result<Use, TaggedError> {
+    let found = mrs.remote(config.stream(), span, right)?;
+    if config.denied.contains(right) {
+        return Err(TaggedError::Access);
+    }
+    Ok(found)
+}
+
+pub(super) struct RcUpper<'a, C> {
+    pub(super) config: RcConfig,
+    pub(super) tables: Tables<'a>,
+    pub(super) completions: &'a mut C,
+    pub(super) sends: &'a mut SendQueue,
+    pub(super) waiter: &'a WeakWaiter,
+    /// A Read or atomic whose own memory could not be written.
+    pub(super) failed: Option<u64>,
+}
+
+impl<C> RcUpper<'_, C> {
+    fn place_answer(
+        &mut self,
+        number: u64,
+        offset: u32,
+        payload: &[u8],
+    ) -> Result<(), PlaceFailed> {
+        let (mrs, pd) = (self.tables.mrs, self.config.pd);
+        let wqe = self.sends.get(number).ok_or(PlaceFailed)?;
+        let placed = scatter(mrs, pd, wqe.data.sink(), offset, payload);
+        if placed.is_err() {
+            self.failed = Some(number);
+        }
+        placed
+    }
+}
+
+impl<C: CompletionSink> TaggedBuffers for RcUpper<'_, C> {
+    fn check(&self, span: TaggedSpan) -> Result<(), TaggedError> {
+        let right = Access::REMOTE_WRITE;
+        remote(self.tables.mrs, &self.config, span, right).map(|_| ())
+    }
+
+    #[inline]
+    fn place(
+        &mut self,
+        stag: STag,
+        start: TaggedOffset,
+        payload: &[u8],
+    ) -> Result<(), TaggedError> {
+        let length = u32::try_from(payload.len()).map_err(|_| TaggedError::BaseOrBounds)?;
+        let span = TaggedSpan {
+            stag,
+            start,
+            length,
+        };
+        let right = Access::REMOTE_WRITE;
+        let found = remote(self.tables.mrs, &self.config, span, right);
+        if found.as_ref().err() == Some(&TaggedError::BaseOrBounds)
+            && is_on(Bug::BoundsViolationDropped)
+        {
+            return Ok(());
+        }
+        let registration = found?;
+        let (mut length, mut payload) = (length, payload);
+        if is_on(Bug::WriteTailLost) && length.is_multiple_of(8) && length > 0 {
+            length -= 1;
+            payload = &payload[..payload.len() - 1];
+        }
+        registration
+            .slice(start.get(), length)
+            .ok_or(TaggedError::BaseOrBounds)?
+            .place(payload);
+        Ok(())
+    }
+}
+
+impl<C: CompletionSink> Upper for RcUpper<'_, C> {
+    type Receive = RecvWqe;
+    type Request = u64;
+
+    fn take_receive(&mut self) -> Option<RecvWqe> {
+        // The length of a Send is known with its last segment only, so any receive will do here.
+        let queue = self.tables.recv_queue;
+        if self.waits() {
+            queue.take_or_wait(self.completions, self.waiter)
+        } else {
+            queue.take(0, self.completions).ok()
+        }
+    }
+
+    fn waits(&self) -> bool {
+        self.config.options.no_receive == NoReceive::Wait
+    }
+
+    fn capacity(&self, receive: &RecvWqe) -> u32 {
+        receive.length
+    }
+
+    fn place_untagged(
+        &mut self,
+        receive: &RecvWqe,
+        offset: u32,
+        payload: &[u8],
+    ) -> Result<(), PlaceFailed> {
+        let pd = self.tables.recv_queue.pd(self.config.pd);
+        scatter(self.tables.mrs, pd, &receive.sges, offset, payload)
+    }
+
+    fn invalidate(&mut self, stag: STag) -> Result<(), TaggedError> {
+        if is_on(Bug::InvalidatedUsable) {
+            return Ok(());
+        }
+        self.tables.mrs.invalidate(self.config.stream(), stag, true)
+    }
+
+    fn deliver(&mut self, receive: RecvWqe, delivered: Delivered) {
+        // The verbs know Immediate Data as the end of a Write, whose length comes with it.
+        let (opcode, byte_len, immediate) = match delivered.immediate {
+            Some(data) => (
+                WcOpcode::RecvRdmaWithImmediate,
+                data.written,
+                Some(data.immediate),
+            ),
+            None => (WcOpcode::Recv, delivered.length, delivered.attached),
+        };
+        self.completions.received(Wc {
+            byte_len,
+            immediate,
+            invalidated: delivered.invalidated.map(STag::get),
+            source: Some(self.config.peer),
+            solicited: delivered.solicited,
+            ..Wc::new(receive.wr_id, opcode, self.config.qpn)
+        });
+    }
+
+    fn fail(&mut self, receive: RecvWqe, error: StreamError) {
+        let status = match error {
+            StreamError::LocalProtection => WcStatus::LocalProtection,
+            StreamError::Untagged(_) => WcStatus::LocalLength,
+            StreamError::Truncated(_)
+            | StreamError::Control(_)
+            | StreamError::UnexpectedOpcode(_)
+            | StreamError::Length { .. }
+            | StreamError::Tagged(_)
+            | StreamError::Source(_)
+            | StreamError::CannotInvalidate(_)
+            | StreamError::Misaligned(_)
+            | StreamError::AtomicCode(_)
+            | StreamError::AtomicIdentifier { .. }
+            | StreamError::Llp(_)
+            | StreamError::Terminated(_) => WcStatus::RemoteOperation,
+        };
+        self.completions
+            .received(failed_receive(&receive, self.config.qpn, status));
+    }
+
+    fn check_source(&self, span: TaggedSpan, purpose: SourceUse) -> Result<(), TaggedError> {
+        source(self.tables.mrs, &self.config, span, purpose).map(|_| ())
+    }
+
+    fn place_response(
+        &mut self,
+        request: u64,
+        offset: u32,
+        payload: &[u8],
+    ) -> Result<(), PlaceFailed> {
+        self.place_answer(request, offset, payload)
+    }
+
+    fn complete_read(&mut self, request: u64) {
+        self.sends.answered(request);
+    }
+
+    fn complete_atomic(&mut self, request: u64, original: u64) -> Result<(), PlaceFailed> {
+        // The verbs give the value in the byte order of the machine.
+        self.place_answer(request, 0, &original.to_ne_bytes())?;
+        self.sends.answered(request);
+        Ok(())
+    }
+}

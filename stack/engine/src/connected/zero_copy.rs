@@ -1,0 +1,264 @@
+//! Large segments leave from where they lie: headers and CRCs are made here, the payload goes from registered memory to TCP.
+//!
+//! Where TCP takes part of an FPDU, the rest of that one is copied, since its length is promised already and the program may deregister the
+//! memory. FPDUs that TCP took nothing of are taken back and made again.
+
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use dgiwarp_ddp::Segment;
+use dgiwarp_memory::RegionSlice;
+use dgiwarp_memory::socket::{MAX_PIECES, Piece};
+use dgiwarp_rdmap::stream::Message;
+
+use super::transmit::Sending;
+use super::wqe::RcData;
+use super::{RcEnd, RcEngine};
+use crate::cq_ring::CompletionSink;
+use crate::mr::LocalProtection;
+use crate::recv_queue::Tables;
+use crate::sges::{Gathered, Part};
+
+/// Segments with at least this much payload leave from where they lie; smaller ones are copied, because that costs less than
+/// gathering them.
+const GATHER_FROM: u32 = 8192;
+/// FPDUs that leave with one call at most: a quarter of a mebioctet or more.
+const MOST: usize = 8;
+/// Octets of an FPDU beside its payload: length, header, pad and CRC.
+const AROUND: usize = 32;
+
+/// Takes octets for TCP.
+pub trait StreamSink {
+    /// Hands over `pieces`, in this order.
+    fn send(&mut self, pieces: &[Piece<'_>]) -> Taken;
+}
+
+/// What TCP did with octets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// It took so many.
+    Octets(usize),
+    /// Its buffer is full.
+    WouldBlock,
+    /// The connection is lost.
+    Lost,
+}
+
+/// How many FPDUs the next call tries. What TCP does not take is made again, so the number falls to one when that happened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Batch(usize);
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self(MOST)
+    }
+}
+
+/// An FPDU whose payload stays where it is. Octets are counted behind the first one that TCP has not taken, without payload.
+struct Fpdu {
+    /// The message before this segment.
+    before: Message,
+    segment: Segment,
+    /// Where it begins.
+    start: usize,
+    /// Where its payload belongs.
+    at: usize,
+    end: usize,
+}
+
+impl Fpdu {
+    fn octets(&self) -> usize {
+        self.end - self.start + self.segment.length as usize
+    }
+}
+
+/// FPDUs on their way, with their message.
+struct Train {
+    message: Message,
+    fpdus: ArrayVec<Fpdu, MOST>,
+}
+
+impl RcEngine {
+    /// Whether the next segment leaves from where it lies, with [`send_uncopied`](Self::send_uncopied).
+    pub(super) fn leaves_uncopied(&self) -> bool {
+        let Some(sending) = &self.sending else {
+            return false;
+        };
+        let large = |message: &Message| {
+            let next = message.peek(self.mpa.mulpdu());
+            next.is_some_and(|segment| segment.length >= GATHER_FROM)
+        };
+        !self.copies
+            && large(&sending.message)
+            && self.mpa.leaves_payload_whole()
+            && self
+                .sends
+                .get(sending.number)
+                .is_some_and(|wqe| matches!(wqe.data, RcData::Sges(_)))
+    }
+
+    /// Sends what waits for TCP and large segments of the message that has begun. `None` if no segment could be sent so: there is none, or the
+    /// connection just ended.
+    pub fn send_uncopied(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        sink: &mut impl StreamSink,
+        completions: &mut impl CompletionSink,
+    ) -> Option<Taken> {
+        if !self.leaves_uncopied() {
+            return None;
+        }
+        let Sending { number, message } = self.sending.take()?;
+        let train = Train {
+            message,
+            fpdus: ArrayVec::new(),
+        };
+        match self.send_train(now, number, train, tables, sink) {
+            Ok((message, taken)) => {
+                if message.is_done() {
+                    self.end_message(now, number);
+                } else {
+                    self.sending = Some(Sending { number, message });
+                }
+                self.note_sent(now);
+                self.complete_sends(completions);
+                Some(taken)
+            }
+            Err(LocalProtection) => {
+                let end = RcEnd::LocalProtection;
+                self.finish(end, Some(number), tables, completions);
+                None
+            }
+        }
+    }
+
+    fn send_train(
+        &mut self,
+        now: Instant,
+        number: u64,
+        mut train: Train,
+        tables: Tables<'_>,
+        sink: &mut impl StreamSink,
+    ) -> Result<(Message, Taken), LocalProtection> {
+        // Room is made before memory is held: nothing may be allocated while it is.
+        let mulpdu = usize::from(self.mpa.mulpdu());
+        self.mpa.reserve(MOST * AROUND + mulpdu);
+        let Some(RcData::Sges(sges)) = self.sends.get(number).map(|wqe| &wqe.data) else {
+            return Ok((train.message, Taken::WouldBlock));
+        };
+        let mut gathered = Gathered::default();
+        gathered.hold(tables.mrs, self.config.pd, sges)?;
+        let mut slices: ArrayVec<(usize, RegionSlice<'_>), MAX_PIECES> = ArrayVec::new();
+        while train.fpdus.len() < self.batch.0 {
+            let before = train.message.clone();
+            let index = train.fpdus.len();
+            let Some((header, segment)) = train.message.next_segment(self.mpa.mulpdu()) else {
+                break;
+            };
+            let mut parts = 0;
+            gathered.for_each(segment.offset, segment.length, |_| parts += 1);
+            // A header before each FPDU's slices, and the last one's CRC.
+            let fits = slices.len() + parts + index + 2 <= MAX_PIECES;
+            if segment.length < GATHER_FROM || !fits {
+                train.message = before;
+                break;
+            }
+            gathered.for_each(segment.offset, segment.length, |slice| {
+                slices.push((index, slice));
+            });
+            let part = Part {
+                of: &gathered,
+                offset: segment.offset,
+                length: segment.length,
+            };
+            let start = self.mpa.poll_transmit(now).len();
+            let at = self
+                .mpa
+                .send_ulpdu_around(&header, &part)
+                .expect("MPA may send, and the segment is no longer than the MULPDU");
+            train.fpdus.push(Fpdu {
+                before,
+                segment,
+                start,
+                at,
+                end: self.mpa.poll_transmit(now).len(),
+            });
+        }
+        let taken = sink.send(&interleave(
+            self.mpa.poll_transmit(now),
+            &train.fpdus,
+            &slices,
+        ));
+        let octets = match taken {
+            Taken::Octets(octets) => octets,
+            Taken::WouldBlock | Taken::Lost => 0,
+        };
+        Ok((self.settle(train, octets, &gathered), taken))
+    }
+
+    /// TCP took the first `taken` octets of a train, and whatever stood before it. Returns how far the message is.
+    fn settle(&mut self, train: Train, taken: usize, gathered: &Gathered) -> Message {
+        let Train { message, fpdus } = train;
+        let mut payload_taken = 0;
+        // Where the present one begins, payload included.
+        let mut start = fpdus.first().map_or(0, |fpdu| fpdu.start);
+        let mut kept = 0;
+        let mut octets = 0;
+        let mut whole = true;
+        for fpdu in &fpdus {
+            if taken <= start {
+                break;
+            }
+            let length = fpdu.segment.length;
+            let before = taken - start;
+            let head = fpdu.at - fpdu.start;
+            let theirs = before.saturating_sub(head).min(length as usize);
+            let rest = length as usize - theirs;
+            if rest > 0 {
+                whole = false;
+                self.mpa.take_back(fpdu.end);
+                let offset = fpdu.segment.offset + (length - u32::try_from(rest).unwrap_or(length));
+                gathered.copy(offset, self.mpa.open(fpdu.at, rest));
+                self.counters.octets_staged += rest as u64;
+            }
+            payload_taken += theirs;
+            kept += 1;
+            octets += fpdu.octets() as u64;
+            start += fpdu.octets();
+        }
+        self.made += octets;
+        self.taken += taken as u64;
+        self.counters.count_sent(kept, octets);
+        let again = fpdus.get(kept);
+        if let (Some(fpdu), true) = (again, whole) {
+            self.mpa.take_back(fpdu.start);
+        }
+        self.batch = match again {
+            None if whole => Batch((self.batch.0 * 2).min(MOST)),
+            Some(_) | None => Batch(1),
+        };
+        self.mpa.transmitted(taken - payload_taken);
+        again.map_or(message, |fpdu| fpdu.before.clone())
+    }
+}
+
+/// The octets of a train in their order on the wire.
+fn interleave<'a>(
+    octets: &'a [u8],
+    fpdus: &[Fpdu],
+    slices: &[(usize, RegionSlice<'a>)],
+) -> ArrayVec<Piece<'a>, MAX_PIECES> {
+    let mut pieces = ArrayVec::new();
+    let mut slices = slices.iter().peekable();
+    let mut from = 0;
+    for (index, fpdu) in fpdus.iter().enumerate() {
+        pieces.push(Piece::Bytes(&octets[from..fpdu.at]));
+        from = fpdu.at;
+        while let Some((_, slice)) = slices.next_if(|(of, _)| *of == index) {
+            pieces.push(Piece::Region(*slice));
+        }
+    }
+    pieces.push(Piece::Bytes(&octets[from..]));
+    pieces
+}

@@ -1,0 +1,437 @@
+//! A datagram QP, sans I/O (`rfc-notes/datagram-mapping.md`).
+//!
+//! Order of calls: `accept` for each work request posted; `transmit(now, …)` until it says that nothing is left or
+//! that the network is full; `handle_input(now, …)` for every datagram received; `handle_timeout(now, …)` at or
+//! after `poll_timeout()`. Bytes go out through a [`TransmitSink`] and not through a buffer that the caller drains, because large
+//! segments leave from registered memory, which may only be held for the length of one call.
+
+mod epochs;
+mod errors;
+mod grh;
+mod numbering;
+mod pacer;
+mod reads;
+mod receive;
+mod transmit;
+
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_rdmap::datagram::read::segment::{About, ReadSegment};
+use dgiwarp_rdmap::datagram::{
+    DropReason, Numbers, Receiver, ReceiverConfig, Record, RecordHandle,
+};
+
+use super::cq_ring::{CompletionSink, Unheard};
+use super::mr::{MrTable, PdId};
+use super::recv_queue::{RecvWqe, Tables};
+use crate::types::{AsyncEvent, Operation, QpCounters};
+
+use epochs::Epochs;
+use errors::ErrorQueue;
+pub use errors::{ErrorEntry, ErrorReason};
+use pacer::Pacer;
+pub use reads::FailedRead;
+use reads::{Reads, Turn};
+pub use receive::Arrival;
+use transmit::SendQueue;
+pub use transmit::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
+
+/// Settings of a datagram QP's engine.
+#[derive(Debug, Clone, Copy)]
+pub struct UdConfig {
+    pub qpn: u16,
+    pub pd: PdId,
+    /// Whether it is a UC QP, which hears its one peer only.
+    pub connected: bool,
+    pub qkey: u32,
+    /// Whether receives begin with 40 octets for a GRH, as the verbs ask.
+    pub grh: bool,
+    pub max_recv_wr: usize,
+    pub record_slots: usize,
+    /// Whether all that is sent is copied.
+    pub send_copy: bool,
+    /// Whether each segment of a record is reported.
+    pub segment_completions: bool,
+    pub record_timeout: Duration,
+    /// How many messages a Write-Record may be behind.
+    pub reorder_window: u32,
+    /// Octets of datagrams that may leave per second; 0 is no limit.
+    pub max_rate: u64,
+    /// The receive buffer that the socket was granted, in octets.
+    pub receive_buffer: usize,
+    /// When a Read that names no time ends at the latest, from its posting.
+    pub read_timeout: Duration,
+    pub random: Random,
+}
+
+/// What tells the QP from others, and from itself before a reset.
+#[derive(Debug, Clone, Copy)]
+pub struct Random {
+    /// Epoch, first message number, first MSN.
+    pub seed: [u32; 3],
+    /// What the epochs of groups are made from.
+    pub group_key: [u32; 4],
+    /// What cookies, sink STags and nonces are made with.
+    pub secret: [u32; 4],
+    /// Part of the handles of records.
+    pub record_generation: u32,
+}
+
+impl UdConfig {
+    /// Whether the QP takes a segment of Reads. UC has no Reads, but its peer may report errors.
+    fn takes(&self, segment: &ReadSegment<'_>) -> bool {
+        !self.connected
+            || matches!(segment, ReadSegment::Terminate(report) if matches!(report.about, About::Message(_)))
+    }
+}
+
+/// The engine of one datagram QP.
+#[derive(Debug)]
+pub struct UdEngine {
+    config: UdConfig,
+    send: SendQueue,
+    receiver: Receiver<Peer, RecvWqe>,
+    reads: Reads,
+    counters: QpCounters,
+    /// What was counted before the latest reset.
+    past: QpCounters,
+    errors: ErrorQueue,
+    /// The rate made sending pause; it goes on at this time.
+    paused_until: Option<Instant>,
+    /// What Reads send waits.
+    answers_wait: bool,
+}
+
+impl UdEngine {
+    pub fn new(config: UdConfig) -> Self {
+        let [epoch, number, msn] = config.random.seed;
+        let make = if config.connected {
+            Receiver::new_connected
+        } else {
+            Receiver::new
+        };
+        let receiver = make(ReceiverConfig {
+            qkey: config.qkey,
+            record_slots: config.record_slots,
+            record_generation: config.random.record_generation,
+            segment_completions: config.segment_completions,
+            record_timeout: config.record_timeout,
+            reorder_window: config.reorder_window,
+            max_assemblies: (config.max_recv_wr / 2).clamp(1, 16),
+            ..ReceiverConfig::default()
+        });
+        let epochs = Epochs::new(epoch, config.random.group_key);
+        let mut send = SendQueue::new(epochs, Numbers::new(number), msn);
+        send.pace = Pacer::new(config.max_rate);
+        Self {
+            send,
+            paused_until: None,
+            receiver,
+            reads: Reads::new(&config),
+            counters: QpCounters::default(),
+            past: QpCounters::default(),
+            errors: ErrorQueue::default(),
+            answers_wait: false,
+            config,
+        }
+    }
+
+    /// Makes the QP a new one that has counted what this one did. All that was posted is forgotten, but for receives that QPs share, and so are
+    /// records and the peer of a UC QP. Peers see another source: its epochs are new.
+    pub fn reset(&mut self, random: Random, tables: Tables<'_>) {
+        self.abandon_sends(tables, &mut Unheard);
+        self.close_reads(tables, &mut Unheard);
+        drop(tables.recv_queue.drain());
+        let past = self.counters();
+        let config = UdConfig {
+            random,
+            ..self.config
+        };
+        *self = Self {
+            past,
+            ..Self::new(config)
+        };
+    }
+
+    /// Gives a UC QP its peer. Returns whether it is one and had none.
+    pub fn connect(&mut self, peer: Peer) -> bool {
+        self.receiver.connect(peer)
+    }
+
+    /// Takes over a posted work request.
+    #[inline]
+    pub fn accept(&mut self, wqe: SendWqe) {
+        match wqe.operation {
+            Operation::Send { .. } | Operation::WriteRecord { .. } => self.send.push(wqe),
+            Operation::Read { .. } => self.reads.accept(wqe),
+        }
+    }
+
+    /// Who asks for peers' cookies.
+    pub fn cookies(&mut self) -> &mut reads::PostedReads {
+        self.reads.cookies()
+    }
+
+    /// Hands queued messages to the network until none is left, the network is full, the rate makes a pause, or `budget` trains went out.
+    ///
+    /// It and what it calls for posted messages is made a part of its caller, down to the system call: after one, the processor does not know
+    /// where functions return to, and takes long to find out.
+    #[inline(always)]
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        mrs: &MrTable,
+        sink: &mut impl TransmitSink,
+        completions: &mut impl CompletionSink,
+    ) -> Transmitted {
+        let context = transmit::Context {
+            now,
+            mrs,
+            pd: self.config.pd,
+            qpn: self.config.qpn.into(),
+            copy: self.config.send_copy,
+        };
+        let sent = if self.reads.has_transmit() && !self.answers_wait {
+            self.transmit_in_turn(context, budget, sink, completions)
+        } else {
+            self.send
+                .transmit(context, budget, sink, completions, &mut self.counters)
+        };
+        self.paused_until = match sent {
+            Transmitted::Paused(until) => Some(until),
+            Transmitted::All | Transmitted::Blocked | Transmitted::Budget => None,
+        };
+        sent
+    }
+
+    /// Posted messages and what Reads send take turns, so that neither starves. The rate is that of posted messages.
+    #[inline(never)]
+    fn transmit_in_turn(
+        &mut self,
+        context: transmit::Context<'_>,
+        budget: usize,
+        sink: &mut impl TransmitSink,
+        completions: &mut impl CompletionSink,
+    ) -> Transmitted {
+        let counters = &mut self.counters;
+        for turn in 0..budget {
+            let of_reads = self
+                .reads
+                .transmit(context, self.config, sink, completions, counters);
+            if of_reads == Turn::Blocked {
+                return Transmitted::Blocked;
+            }
+            let share = if of_reads == Turn::Idle {
+                budget - turn
+            } else {
+                1
+            };
+            let sent = self
+                .send
+                .transmit(context, share, sink, completions, counters);
+            match (of_reads, sent) {
+                (Turn::Idle, sent) | (_, sent @ Transmitted::Blocked) => return sent,
+                (_, Transmitted::All | Transmitted::Budget | Transmitted::Paused(_)) => {}
+            }
+        }
+        if self.has_unsent() {
+            Transmitted::Budget
+        } else {
+            Transmitted::All
+        }
+    }
+
+    /// Handles what one receive call brought: one datagram, or a train of equal ones. Returns why the last one that was dropped was.
+    #[inline]
+    pub fn handle_input(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_>,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) -> Option<DropReason> {
+        let intake = receive::Intake {
+            receiver: &mut self.receiver,
+            reads: &mut self.reads,
+            errors: &mut self.errors,
+            counters: &mut self.counters,
+            config: self.config,
+        };
+        receive::handle_input(intake, (now, arrival), tables, completions)
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let paused = if self.send.is_empty() {
+            None
+        } else {
+            self.paused_until
+        };
+        let timers = [
+            self.receiver.poll_timeout(),
+            self.reads.poll_timeout(),
+            paused,
+        ];
+        timers.into_iter().flatten().min()
+    }
+
+    /// When sending goes on, where the rate made it pause.
+    pub fn paused_until(&self) -> Option<Instant> {
+        self.paused_until
+    }
+
+    /// Whether it keeps to a rate, so that [`transmit`](Self::transmit) needs to know the time well.
+    pub fn is_paced(&self) -> bool {
+        self.send.pace.is_limited()
+    }
+
+    /// Changes the rate; 0 is no limit.
+    pub fn set_max_rate(&mut self, octets_per_second: u64) {
+        self.config.max_rate = octets_per_second;
+        self.send.pace = Pacer::new(octets_per_second);
+        self.paused_until = None;
+    }
+
+    /// Closes records and gives up incomplete Sends whose time is over.
+    pub fn handle_timeout(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.with_upper(tables, completions, |receiver, upper| {
+            receiver.handle_timeout(now, upper);
+        });
+        self.reads
+            .handle_timeout(now, self.config, tables.mrs, completions);
+    }
+
+    /// Closes all open records now.
+    pub fn complete_now(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        self.with_upper(tables, completions, |receiver, upper| {
+            receiver.complete_now(upper);
+        });
+    }
+
+    /// Returns the receives of incomplete Sends to their queue.
+    pub fn abandon_sends(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        self.with_upper(tables, completions, |receiver, upper| {
+            receiver.abandon_sends(upper);
+        });
+    }
+
+    /// Ends everything that was posted with `Flushed`, but for receives that QPs share.
+    pub fn flush(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        self.abandon_sends(tables, completions);
+        self.send.flush(self.config.qpn.into(), completions);
+        self.reads.flush(self.config, tables.mrs, completions);
+        for wqe in tables.recv_queue.drain() {
+            completions.received(receive::flushed(&wqe, self.config.qpn));
+        }
+    }
+
+    fn with_upper<C: CompletionSink>(
+        &mut self,
+        tables: Tables<'_>,
+        completions: &mut C,
+        run: impl FnOnce(&mut Receiver<Peer, RecvWqe>, &mut receive::UdUpper<'_, C>),
+    ) {
+        let mut upper =
+            receive::UdUpper::new(self.config, None, tables, completions, &mut self.counters);
+        run(&mut self.receiver, &mut upper);
+    }
+
+    /// Changes the Q_Key for what arrives from now on.
+    pub fn set_qkey(&mut self, qkey: u32) {
+        self.config.qkey = qkey;
+        self.receiver.set_qkey(qkey);
+    }
+
+    pub fn qpn(&self) -> u16 {
+        self.config.qpn
+    }
+
+    pub fn qkey(&self) -> u32 {
+        self.config.qkey
+    }
+
+    pub fn record(&self, handle: RecordHandle) -> Option<&Record<Peer>> {
+        self.receiver.record(handle)
+    }
+
+    pub fn release_record(&mut self, handle: RecordHandle) -> bool {
+        self.receiver.release(handle)
+    }
+
+    pub fn has_unsent(&self) -> bool {
+        !self.send.is_empty() || self.reads.has_transmit()
+    }
+
+    /// Whether only what was posted is transmitted, until this is called again.
+    pub fn let_answers_wait(&mut self, wait: bool) {
+        self.answers_wait = wait;
+    }
+
+    /// Whether something received, or a timer, has made something to send.
+    #[inline]
+    pub fn has_answers(&self) -> bool {
+        self.reads.has_transmit()
+    }
+
+    /// Whether a posted Read has not completed, so that time matters.
+    pub fn has_reads(&self) -> bool {
+        self.reads.is_waiting()
+    }
+
+    /// Ends posted Reads with `Flushed` and answers no more requests, for a QP that goes.
+    pub fn close_reads(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        self.reads.close(self.config, tables.mrs, completions);
+    }
+
+    /// What is valid of a Read that failed; the latest with this number, once.
+    pub fn take_failed_read(&mut self, wr_id: u64) -> Option<FailedRead> {
+        self.reads.take_failure(wr_id)
+    }
+
+    pub fn counters(&self) -> QpCounters {
+        let mut counters = self.counters.clone();
+        counters.errors_lost = self.errors.lost();
+        self.reads.count_into(&mut counters);
+        counters.add(&self.past);
+        counters
+    }
+
+    /// Adds to the error queue what a peer or the network reported of an earlier message.
+    pub fn report_error(&mut self, entry: ErrorEntry, completions: &mut impl CompletionSink) {
+        if let ErrorReason::Network { errno } = entry.reason {
+            self.reads.note_error(Peer::ip(entry.peer), errno);
+        }
+        if self.errors.push(entry) {
+            completions.event(AsyncEvent::ErrorQueue {
+                qpn: self.config.qpn.into(),
+            });
+        }
+    }
+
+    /// Counts reports that never became entries, because too many came at once.
+    pub fn lose_errors(&mut self, count: u64) {
+        self.errors.lose(count);
+    }
+
+    /// The oldest entry of the error queue.
+    pub fn poll_error(&mut self) -> Option<ErrorEntry> {
+        self.errors.pop()
+    }
+
+    /// Counts a datagram that never became a segment.
+    pub fn count_drop(&mut self, reason: DropReason) {
+        self.counters.count_drop(reason);
+    }
+}
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

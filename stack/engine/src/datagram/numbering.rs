@@ -1,0 +1,108 @@
+//! The headers of messages, and the numbers that tell them apart (§3).
+
+use dgiwarp_codec::seeded::{Bug, is_on};
+use dgiwarp_ddp::{Msn, STag, TaggedOffset};
+use dgiwarp_llp_udp::{Peer, digest};
+use dgiwarp_rdmap::datagram::segment::{Prefix, Template};
+use dgiwarp_rdmap::datagram::{Cookie, Numbers};
+use dgiwarp_rdmap::wire::{Extension, Flags};
+
+use super::epochs::Epochs;
+use super::transmit::SendWqe;
+use crate::types::Operation;
+
+/// What the messages of a QP are told apart by.
+#[derive(Debug)]
+pub(super) struct Numbering {
+    epochs: Epochs,
+    numbers: Numbers<Peer>,
+    msn: Msn,
+}
+
+impl Numbering {
+    pub(super) fn new(epochs: Epochs, numbers: Numbers<Peer>, msn: u32) -> Self {
+        Self {
+            epochs,
+            numbers,
+            msn: Msn::new(msn),
+        }
+    }
+
+    /// What stands before the segments of a message, made when first asked for, and made anew where the path takes too little for what was.
+    #[inline]
+    pub(super) fn prefix<'a>(
+        &mut self,
+        made: &'a mut Option<Prefix>,
+        message: &SendWqe,
+        limit: u16,
+    ) -> &'a Prefix {
+        let keeps = |made: &Prefix| fits(made.length(), made.template(), message.length, limit);
+        if !made.as_ref().is_some_and(keeps) {
+            *made = None;
+        }
+        made.get_or_insert_with(|| Prefix::new(self.template(message, limit), cookie_of(message)))
+    }
+
+    fn template(&mut self, wqe: &SendWqe, limit: u16) -> Template {
+        let flags = |immediate: Option<u32>| {
+            Flags::empty()
+                .with(Flags::IMMEDIATE, immediate.is_some())
+                .with(Flags::SOLICITED, wqe.solicited)
+                .with(Flags::WRITE, wqe.unrecorded)
+        };
+        let mut extension = |immediate: Option<u32>| Extension {
+            flags: flags(immediate),
+            epoch: self.epochs.of(&wqe.route, wqe.peer),
+            number: self.numbers.take(wqe.peer),
+            length: wqe.length,
+            offset: 0,
+            immediate: immediate.unwrap_or(0),
+        };
+        match wqe.operation {
+            Operation::Send { immediate } => {
+                let plain = Template::Send {
+                    qkey: wqe.qkey,
+                    msn: self.msn,
+                    solicited: wqe.solicited,
+                };
+                if immediate.is_none() && fits(plain.header_len(), &plain, wqe.length, limit) {
+                    self.msn = self.msn.next();
+                    return plain;
+                }
+                Template::SegmentedSend {
+                    qkey: wqe.qkey,
+                    extension: extension(immediate),
+                }
+            }
+            Operation::WriteRecord {
+                rkey,
+                remote_addr,
+                immediate,
+            } => Template::WriteRecord {
+                stag: STag::new(rkey),
+                base: TaggedOffset::new(remote_addr),
+                extension: extension(immediate),
+            },
+            Operation::Read { .. } => unreachable!("the engine gives Reads to the requester"),
+        }
+    }
+}
+
+/// Whether a message can still go as it was meant to: the path may take less than it did, and a plain Send has one
+/// segment.
+#[inline]
+fn fits(before: usize, template: &Template, length: u32, limit: u16) -> bool {
+    match template {
+        Template::Send { .. } => before + length as usize + digest::LEN <= usize::from(limit),
+        Template::SegmentedSend { .. } | Template::WriteRecord { .. } => true,
+    }
+}
+
+/// The cookie that each segment of a message carries: only memory may ask for it.
+fn cookie_of(wqe: &SendWqe) -> Option<Cookie> {
+    match wqe.operation {
+        Operation::WriteRecord { .. } if is_on(Bug::CookieNotSent) => None,
+        Operation::WriteRecord { .. } => wqe.route.cookie(),
+        Operation::Send { .. } | Operation::Read { .. } => None,
+    }
+}

@@ -1,0 +1,501 @@
+//! The sending half: work requests become trains of datagrams.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use dgiwarp_codec::{Payload, crc};
+use dgiwarp_ddp::{Segment, Segmenter};
+use dgiwarp_llp_udp::{MAX_TRAIN_OCTETS, Peer, Train, digest};
+use dgiwarp_memory::RegionSlice;
+use dgiwarp_memory::socket::{MAX_PIECES, Piece};
+use dgiwarp_rdmap::datagram::Numbers;
+use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Prefix};
+
+use super::epochs::Epochs;
+use super::numbering::Numbering;
+use super::pacer::Pacer;
+use crate::cq_ring::CompletionSink;
+use crate::mr::{LocalProtection, MrTable, PdId, Registration};
+use crate::recv_queue::SgeList;
+use crate::sges::{Gathered, gather};
+use crate::single_slot_queue::SingleSlotQueue;
+use crate::types::{MAX_SGE, Operation, QpCounters, Route, Wc, WcOpcode, WcStatus};
+
+/// Segments with at least this much payload leave from where they lie; smaller ones are copied, because
+/// gathering costs more per segment than copying so few octets.
+const GATHER_FROM: u32 = 8192;
+
+/// Room for one train.
+pub(super) const STAGING: usize = MAX_TRAIN_OCTETS + 536;
+
+/// Segments of one gathered train: each takes a header, its octets in up to `MAX_SGE` parts, and a CRC.
+const MAX_GATHERED: usize = 8;
+
+/// A posted send.
+#[derive(Debug)]
+pub struct SendWqe {
+    pub wr_id: u64,
+    pub operation: Operation,
+    pub route: Route,
+    pub peer: Peer,
+    pub qkey: u32,
+    pub sges: SgeList,
+    pub length: u32,
+    pub signaled: bool,
+    pub solicited: bool,
+    /// A Write-Record that makes no record: a UC Write.
+    pub unrecorded: bool,
+}
+
+/// One that stands in line.
+#[derive(Debug)]
+struct Posted {
+    wqe: SendWqe,
+    /// Made when the first train is built, so that numbers follow the order of sending.
+    prefix: Option<Prefix>,
+}
+
+/// What became of a train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// The network took it, or lost it as networks do.
+    Sent,
+    /// The socket's buffer is full; try again when there is room.
+    WouldBlock,
+    /// Too large for the path, whose limit is smaller now: cut anew.
+    TooBig,
+    /// The network cannot take messages to this peer; the errno.
+    Failed(i32),
+}
+
+/// Takes trains.
+pub trait TransmitSink {
+    /// Room to build a train in.
+    fn staging(&mut self) -> Vec<u8>;
+
+    /// Takes the room back.
+    fn give_back(&mut self, staging: Vec<u8>);
+
+    /// Sends `pieces`, to be cut into datagrams of `segment_size` octets where there are several.
+    fn send(
+        &mut self,
+        peer: Peer,
+        route: &Route,
+        pieces: &[Piece<'_>],
+        train: &Train,
+    ) -> SendOutcome;
+
+    /// Sends `octets`, one datagram of at most 512 octets or several equal ones, to a peer that no path is known of, from an
+    /// address of ours.
+    fn send_short(
+        &mut self,
+        peer: Peer,
+        from: Option<IpAddr>,
+        octets: &[u8],
+        train: &Train,
+    ) -> SendOutcome;
+
+    /// The path back to a peer that asked something of an address of ours. `None` where there is none.
+    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<Route>;
+}
+
+/// How [`SendQueue::transmit`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transmitted {
+    /// The queue is empty.
+    All,
+    /// The socket's buffer is full.
+    Blocked,
+    /// The budget is used up.
+    Budget,
+    /// The rate allows no more before this time.
+    Paused(Instant),
+}
+
+/// What a QP shares with others or knows of itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) now: Instant,
+    pub(super) mrs: &'a MrTable,
+    pub(super) pd: PdId,
+    pub(super) qpn: u32,
+    /// Whether large segments are copied like small ones.
+    pub(super) copy: bool,
+}
+
+/// Posted sends, and how far the first one is.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    posted: SingleSlotQueue<Posted>,
+    /// Segments of the first message that are still to be sent.
+    first: Option<Segmenter>,
+    numbering: Numbering,
+    pub(super) pace: Pacer,
+}
+
+/// What a train holds: how many messages end in it, and how far the next one is.
+#[derive(Default)]
+struct Loaded {
+    train: Train,
+    finished: usize,
+    next: Option<Segmenter>,
+    payload: u64,
+}
+
+impl SendQueue {
+    pub(super) fn new(epochs: Epochs, numbers: Numbers<Peer>, msn: u32) -> Self {
+        Self {
+            posted: SingleSlotQueue::new(),
+            first: None,
+            numbering: Numbering::new(epochs, numbers, msn),
+            pace: Pacer::new(0),
+        }
+    }
+
+    pub(super) fn push(&mut self, wqe: SendWqe) {
+        self.posted.push(Posted { wqe, prefix: None });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.posted.is_empty()
+    }
+
+    #[inline(always)]
+    pub(super) fn transmit(
+        &mut self,
+        context: Context<'_>,
+        budget: usize,
+        sink: &mut impl TransmitSink,
+        completions: &mut impl CompletionSink,
+        counters: &mut QpCounters,
+    ) -> Transmitted {
+        for _ in 0..budget {
+            let Some(Posted { wqe: head, .. }) = self.posted.first() else {
+                return Transmitted::All;
+            };
+            if let Some(ready) = self.pace.ready_at(context.now) {
+                return Transmitted::Paused(ready);
+            }
+            let limit = head.route.limit(context.now);
+            let longest = head.length.min(limit.payload(MAX_HEADER + digest::LEN));
+            let mut loaded = Loaded::default();
+            let sent = if longest >= GATHER_FROM && !context.copy {
+                self.send_gathered(context, limit.get(), &mut loaded, sink)
+            } else {
+                self.send_staged(context, limit.get(), &mut loaded, sink)
+            };
+            match sent {
+                Err(LocalProtection) => {
+                    self.complete_first(context.qpn, WcStatus::LocalProtection, 0, completions);
+                }
+                Ok(SendOutcome::Sent) => {
+                    counters.count_sent(loaded.train.len(), loaded.payload);
+                    self.pace.spend(context.now, loaded.train.octets());
+                    for _ in 0..loaded.finished {
+                        self.complete_first(context.qpn, WcStatus::Success, 0, completions);
+                    }
+                    self.first = loaded.next;
+                }
+                Ok(SendOutcome::WouldBlock) => return Transmitted::Blocked,
+                Ok(SendOutcome::TooBig) => counters.count_resized(),
+                Ok(SendOutcome::Failed(errno)) => {
+                    counters.count_send_error();
+                    self.complete_first(context.qpn, WcStatus::General, errno, completions);
+                }
+            }
+        }
+        if self.posted.is_empty() {
+            Transmitted::All
+        } else {
+            Transmitted::Budget
+        }
+    }
+
+    /// Builds a train of segments of the first message, and of following ones to the same peer as long as the
+    /// lengths fit, in staging memory, and sends it.
+    #[inline(always)]
+    fn send_staged(
+        &mut self,
+        context: Context<'_>,
+        limit: u16,
+        loaded: &mut Loaded,
+        sink: &mut impl TransmitSink,
+    ) -> Result<SendOutcome, LocalProtection> {
+        let mut staging = sink.staging();
+        if staging.len() != STAGING {
+            staging.resize(STAGING, 0);
+        }
+        let alone = self.load_alone(context, limit, loaded, &mut staging);
+        let result = alone.unwrap_or_else(|| self.load(context, limit, loaded, &mut staging));
+        let outcome = match (result, self.posted.first()) {
+            (Ok(()), Some(Posted { wqe, .. })) => {
+                let octets = &staging[..loaded.train.octets()];
+                Ok(sink.send(wqe.peer, &wqe.route, &[Piece::Bytes(octets)], &loaded.train))
+            }
+            (Ok(()), None) => Ok(SendOutcome::Sent),
+            (Err(error), _) => Err(error),
+        };
+        sink.give_back(staging);
+        outcome
+    }
+
+    /// Loads the message that nothing follows, if one segment takes it: so most go, and need no train's bookkeeping.
+    #[inline]
+    fn load_alone(
+        &mut self,
+        context: Context<'_>,
+        limit: u16,
+        loaded: &mut Loaded,
+        staging: &mut [u8],
+    ) -> Option<Result<(), LocalProtection>> {
+        if self.first.is_some() {
+            return None;
+        }
+        let Posted { wqe, prefix } = self.posted.sole_mut()?;
+        let prefix = self.numbering.prefix(prefix, wqe, limit);
+        let segment = Segmenter::new(wqe.length).peek(room(prefix, limit))?;
+        if !segment.last {
+            return None;
+        }
+        loaded.finished = 1;
+        let datagram = loaded.make_room(prefix, segment, staging);
+        let copied = stage(prefix, segment, datagram, |dst| {
+            gather(context.mrs, context.pd, &wqe.sges, dst)
+        });
+        Some(copied)
+    }
+
+    /// Loads segments of the first message, and of following ones.
+    #[inline(never)]
+    fn load(
+        &mut self,
+        context: Context<'_>,
+        limit: u16,
+        loaded: &mut Loaded,
+        staging: &mut [u8],
+    ) -> Result<(), LocalProtection> {
+        let mut begun = self.first.clone();
+        let mut peer = None;
+        for Posted { wqe, prefix } in self.posted.iter_mut() {
+            // Decided before the message gets its number: it stands in line until then.
+            let numbered = prefix.is_some();
+            if peer.is_some_and(|peer| !loaded.is_followed_by(wqe, numbered, peer, limit)) {
+                break;
+            }
+            let prefix = self.numbering.prefix(prefix, wqe, limit);
+            let view = context.mrs.view_local();
+            let mut source = Gathered::default();
+            match source.view(&view, context.pd, &wqe.sges) {
+                Ok(()) => {}
+                // The error belongs to this message alone; those before it go out first.
+                Err(LocalProtection) if loaded.finished > 0 => break,
+                Err(error) => return Err(error),
+            }
+            let mut segmenter = begun.take().unwrap_or_else(|| Segmenter::new(wqe.length));
+            loaded.add(prefix, &source, &mut segmenter, limit, staging);
+            if !segmenter.is_done() {
+                loaded.next = Some(segmenter);
+                break;
+            }
+            loaded.finished += 1;
+            peer = Some(wqe.peer);
+        }
+        Ok(())
+    }
+
+    /// Sends segments of the first message from where their octets lie. Apart, because what it needs of the stack would be cleared for short
+    /// messages too.
+    #[inline(never)]
+    fn send_gathered(
+        &mut self,
+        context: Context<'_>,
+        limit: u16,
+        loaded: &mut Loaded,
+        sink: &mut impl TransmitSink,
+    ) -> Result<SendOutcome, LocalProtection> {
+        let Posted { wqe, prefix } = self.posted.first_mut().expect("the caller looked at it");
+        let template = self.numbering.prefix(prefix, wqe, limit);
+        let limit_payload = room(template, limit);
+        let mut segmenter = self
+            .first
+            .clone()
+            .unwrap_or_else(|| Segmenter::new(wqe.length));
+        let mut source = Gathered::default();
+        source.hold(context.mrs, context.pd, &wqe.sges)?;
+        let mut train = Train::new();
+        let mut payload = 0;
+        let mut headers = [[0; MAX_HEADER]; MAX_GATHERED];
+        let mut trailers = [[0; digest::LEN]; MAX_GATHERED];
+        let mut parts: ArrayVec<(usize, RegionSlice<'_>), MAX_PIECES> = ArrayVec::new();
+        let header_len = template.length();
+        while let Some(segment) = segmenter.peek(limit_payload) {
+            let length = header_len + segment.length as usize + digest::LEN;
+            let index = train.len();
+            let room = index < MAX_GATHERED
+                && parts.len() + MAX_SGE + 2 * (index + 1) <= MAX_PIECES
+                && train.accepts(length);
+            if !room {
+                break;
+            }
+            let header = &mut headers[index];
+            template.emit(segment, header);
+            let mut crc = crc::crc32c(&header[..header_len]);
+            source.for_each(segment.offset, segment.length, |slice| {
+                crc = Payload::crc(&slice, 0, slice.len(), crc);
+                parts.push((index, slice));
+            });
+            trailers[index] = crc::to_wire(crc);
+            train.add(length);
+            payload += u64::from(segment.length);
+            segmenter.advance(segment);
+        }
+        let mut pieces: ArrayVec<Piece<'_>, MAX_PIECES> = ArrayVec::new();
+        let mut parts = parts.iter().peekable();
+        for index in 0..train.len() {
+            pieces.push(Piece::Bytes(&headers[index][..header_len]));
+            while let Some((_, slice)) = parts.next_if(|(of, _)| *of == index) {
+                pieces.push(Piece::Region(*slice));
+            }
+            pieces.push(Piece::Bytes(&trailers[index]));
+        }
+        let outcome = sink.send(wqe.peer, &wqe.route, &pieces, &train);
+        let done = segmenter.is_done();
+        *loaded = Loaded {
+            train,
+            finished: usize::from(done),
+            next: (!done).then_some(segmenter),
+            payload,
+        };
+        Ok(outcome)
+    }
+
+    #[inline]
+    fn complete_first(
+        &mut self,
+        qpn: u32,
+        status: WcStatus,
+        errno: i32,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.first = None;
+        let Some(Posted { wqe, .. }) = self.posted.first() else {
+            return;
+        };
+        // First, so that who sees the completion finds the place free.
+        completions.retired();
+        if wqe.signaled || status != WcStatus::Success {
+            let opcode = match wqe.operation {
+                Operation::Send { .. } => WcOpcode::Send,
+                Operation::WriteRecord { .. } => WcOpcode::RdmaWrite,
+                Operation::Read { .. } => WcOpcode::RdmaRead,
+            };
+            completions.sent(Wc {
+                status,
+                byte_len: wqe.length,
+                vendor_error: errno.unsigned_abs(),
+                ..Wc::new(wqe.wr_id, opcode, qpn)
+            });
+        }
+        self.posted.remove_first();
+    }
+
+    pub(super) fn flush(&mut self, qpn: u32, completions: &mut impl CompletionSink) {
+        while !self.posted.is_empty() {
+            self.complete_first(qpn, WcStatus::Flushed, 0, completions);
+        }
+    }
+}
+
+impl Loaded {
+    /// Adds segments of a message to the train, as long as they fit.
+    #[inline]
+    fn add<R: Deref<Target = Registration>>(
+        &mut self,
+        prefix: &Prefix,
+        source: &Gathered<R>,
+        segmenter: &mut Segmenter,
+        limit: u16,
+        staging: &mut [u8],
+    ) {
+        let room = room(prefix, limit);
+        while let Some(segment) = segmenter.peek(room) {
+            if !self.train.accepts(length(prefix, segment)) {
+                return;
+            }
+            let datagram = self.make_room(prefix, segment, staging);
+            let staged = stage(prefix, segment, datagram, |dst| {
+                source.copy(segment.offset, dst);
+                Ok::<_, Infallible>(())
+            });
+            let Ok(()) = staged;
+            segmenter.advance(segment);
+        }
+    }
+
+    /// The place of a segment that joins the train.
+    #[inline]
+    fn make_room<'a>(
+        &mut self,
+        prefix: &Prefix,
+        segment: Segment,
+        staging: &'a mut [u8],
+    ) -> &'a mut [u8] {
+        let length = length(prefix, segment);
+        let start = self.train.octets();
+        self.train.add(length);
+        self.payload += u64::from(segment.length);
+        &mut staging[start..start + length]
+    }
+
+    /// Whether a message may join the train, which goes to `peer`.
+    fn is_followed_by(&self, wqe: &SendWqe, numbered: bool, peer: Peer, limit: u16) -> bool {
+        let whole = MAX_HEADER + wqe.length as usize + digest::LEN;
+        wqe.peer == peer
+            && wqe.length < GATHER_FROM
+            && (whole <= usize::from(limit) || numbered)
+            && !self.train.is_empty()
+    }
+}
+
+/// Octets of a segment's datagram.
+#[inline]
+fn length(prefix: &Prefix, segment: Segment) -> usize {
+    prefix.length() + segment.length as usize + digest::LEN
+}
+
+/// Octets of payload beside what stands before and behind it.
+#[inline]
+fn room(prefix: &Prefix, limit: u16) -> u32 {
+    let around = u32::try_from(prefix.length() + digest::LEN).unwrap_or(u32::MAX);
+    u32::from(limit).saturating_sub(around)
+}
+
+/// Whether a work request may be posted at all.
+#[inline]
+pub fn check_length(operation: Operation, length: u32) -> bool {
+    match operation {
+        Operation::Send { .. } => length <= MAX_SEND,
+        Operation::WriteRecord { remote_addr, .. } | Operation::Read { remote_addr, .. } => {
+            length <= MAX_WRITE_RECORD && remote_addr.checked_add(length.into()).is_some()
+        }
+    }
+}
+
+/// Writes one datagram: header, payload, CRC. Each octet of payload is loaded once, by `copy`; the CRC is that of the copy.
+#[inline]
+fn stage<E>(
+    prefix: &Prefix,
+    segment: Segment,
+    datagram: &mut [u8],
+    copy: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let header = prefix.emit(segment, datagram);
+    let end = datagram.len() - digest::LEN;
+    copy(&mut datagram[header..end])?;
+    let crc = crc::crc32c(&datagram[..end]);
+    datagram[end..].copy_from_slice(&crc::to_wire(crc));
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! The protocol engine of dgiwarp, sans I/O: no socket, thread, clock, environment or global randomness.
+//!
+//! - [`types`]: work requests, completions, events, counters, options, routes;
+//! - [`mr`]: the table of memory regions and windows, found by STag;
+//! - [`cq_ring`], [`recv_queue`], [`sges`], [`single_slot_queue`]: queues and scatter/gather lists;
+//! - [`datagram`]: a datagram queue pair (UD, UC);
+//! - [`connected`]: a connected queue pair (RC);
+//! - [`cm`]: connection management.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "to be removed")]
+
+pub mod cm;
+pub mod connected;
+pub mod cq_ring;
+pub mod datagram;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod mr;
+#[cfg(feature = "null-llp")]
+#[doc(hidden)]
+pub mod null_llp;
+pub mod recv_queue;
+pub mod sges;
+pub mod single_slot_queue;
+pub mod types;

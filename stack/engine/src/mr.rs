@@ -1,0 +1,459 @@
+//! Registered regions by STag.
+//!
+//! Local and remote keys are different random numbers (RFC 5042 §6.1.1: STags must be hard to guess), and
+//! a retired one is not given out again for a while. A region in use is held by an `Arc`; deregistration
+//! takes it out of the table and waits until no use is left, so that no octet lands afterwards.
+//!
+//! Programs deregister memory from inside `free()`. Whoever holds a [`Use`] must therefore neither
+//! allocate nor free.
+
+mod keys;
+mod windows;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dgiwarp_codec::seeded::{Bug, is_on};
+use dgiwarp_ddp::error::TaggedError;
+use dgiwarp_ddp::placement::TaggedSpan;
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_memory::{Access, Region, RegionSlice};
+use dgiwarp_rdmap::datagram::{DropReason, Origin};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rand_chacha::ChaCha20Rng;
+use rustc_hash::FxHashMap;
+
+use crate::types::{MwType, Sge};
+use keys::Keyring;
+use windows::Windows;
+
+pub use keys::increment;
+pub use windows::Bind;
+pub use windows::BindError;
+
+/// Names a protection domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PdId(pub u32);
+
+/// Whose stream uses an STag. A region belongs to all streams of its domain, a window of type 2 to one (RFC 5041 §8.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamId {
+    pub pd: PdId,
+    pub qpn: u32,
+}
+
+/// Which datagrams a region takes, beyond what its access says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Restrictions {
+    /// From this peer alone.
+    pub only_from: Option<Peer>,
+    /// Only those with their peer's valid cookie.
+    pub cookie: bool,
+    /// The STag was agreed on beforehand, so that what is sent to a group may name it.
+    pub well_known: bool,
+}
+
+impl Restrictions {
+    /// Whether a datagram of this origin may use the region: §5 steps 5 and 6 of the datagram mapping.
+    #[inline]
+    pub fn check(&self, origin: Origin<Peer>) -> Result<(), DropReason> {
+        let other = self.only_from.is_some_and(|peer| peer != origin.peer);
+        if other && !is_on(Bug::SolePeerUnchecked) {
+            return Err(DropReason::WrongPeer);
+        }
+        if self.cookie && !origin.cookie_valid {
+            return Err(DropReason::BadCookie);
+        }
+        if origin.to_group && !self.well_known {
+            return Err(DropReason::NotWellKnown);
+        }
+        Ok(())
+    }
+
+    /// Whether they ask what only a datagram can show.
+    fn ask_for_datagrams(&self) -> bool {
+        self.only_from.is_some() || self.cookie
+    }
+}
+
+/// What memory is registered as.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    pub iova: u64,
+    pub access: Access,
+    pub pd: PdId,
+    pub only_from: Option<Peer>,
+    pub cookie: bool,
+    /// The STag that the caller chose.
+    pub well_known: Option<u32>,
+}
+
+/// The STag that a caller chose names another region, or is one that none can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StagTaken;
+
+/// What a registration came from, which says how it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A call.
+    Region,
+    /// A work request.
+    Fast,
+    /// The binding of a window.
+    Window(MwType),
+}
+
+/// A registered region.
+#[derive(Debug)]
+pub struct Registration {
+    region: Region,
+    /// Address of the first octet in the region's own address space.
+    iova: u64,
+    access: Access,
+    pd: PdId,
+    restrictions: Restrictions,
+    /// The connected QP that alone may use it.
+    only_qp: Option<u32>,
+    kind: Kind,
+    /// Windows that are bound to it, where that is allowed.
+    windows: Option<Windows>,
+}
+
+/// A region that cannot be deregistered until this is dropped.
+pub type Use = Arc<Registration>;
+
+impl Registration {
+    fn new(region: Region, terms: Terms) -> Self {
+        Self {
+            region,
+            iova: terms.iova,
+            access: terms.access.with_implied(),
+            pd: terms.pd,
+            restrictions: Restrictions {
+                only_from: terms.only_from,
+                cookie: terms.cookie,
+                well_known: terms.well_known.is_some(),
+            },
+            only_qp: None,
+            kind: Kind::Region,
+            windows: terms
+                .access
+                .contains(Access::MW_BIND)
+                .then(Windows::default),
+        }
+    }
+
+    #[inline]
+    fn is_associated(&self, stream: StreamId) -> bool {
+        self.pd == stream.pd && self.only_qp.is_none_or(|qpn| qpn == stream.qpn)
+    }
+
+    fn bound_windows(&self) -> usize {
+        let windows = self.windows.as_ref();
+        windows.map_or(0, |windows| windows.load(Ordering::Acquire))
+    }
+
+    /// Offset of `length` octets at `addr`, if they are all inside.
+    #[inline]
+    fn offset(&self, addr: u64, length: u32) -> Option<usize> {
+        let offset = usize::try_from(addr.checked_sub(self.iova)?).ok()?;
+        let end = offset.checked_add(usize::try_from(length).ok()?)?;
+        let inside =
+            end < self.region.len() || (end == self.region.len() && !is_on(Bug::BoundsExclusive));
+        inside.then_some(offset)
+    }
+
+    /// Where the octet at `addr` lies in this process.
+    pub fn address_of(&self, addr: u64) -> Option<u64> {
+        self.region
+            .address()
+            .checked_add(addr.checked_sub(self.iova)?)
+    }
+
+    /// The octets at `addr`.
+    #[inline]
+    pub fn slice(&self, addr: u64, length: u32) -> Option<RegionSlice<'_>> {
+        let offset = self.offset(addr, length)?;
+        self.region
+            .slice(offset, usize::try_from(length).ok()?)
+            .ok()
+    }
+}
+
+/// A scatter/gather element names memory that the work request may not use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalProtection;
+
+/// The keys of a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keys {
+    pub lkey: u32,
+    pub rkey: u32,
+}
+
+/// Windows are bound to a region, which therefore stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowsBound(pub usize);
+
+/// All registrations of a device.
+#[derive(Debug)]
+pub struct MrTable {
+    local: RwLock<FxHashMap<u32, Use>>,
+    remote: RwLock<FxHashMap<u32, Use>>,
+    /// Locked before the others, where more than one is.
+    keyring: Mutex<Keyring>,
+}
+
+impl MrTable {
+    /// An empty table that draws its keys from `generator`.
+    pub fn new(generator: ChaCha20Rng) -> Self {
+        Self {
+            local: RwLock::default(),
+            remote: RwLock::default(),
+            keyring: Mutex::new(Keyring::new(generator)),
+        }
+    }
+
+    /// Registers memory that any peer may use.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn register(&self, region: Region, iova: u64, access: Access, pd: PdId) -> Keys {
+        let terms = Terms {
+            iova,
+            access,
+            pd,
+            only_from: None,
+            cookie: false,
+            well_known: None,
+        };
+        self.register_with(region, terms)
+            .expect("no STag of its own is asked for")
+    }
+
+    pub fn register_with(&self, region: Region, terms: Terms) -> Result<Keys, StagTaken> {
+        let registration = Arc::new(Registration::new(region, terms));
+        let mut keyring = self.keyring.lock();
+        let mut local = self.local.write();
+        let mut remote = self.remote.write();
+        let taken = |key: u32| local.contains_key(&key) || remote.contains_key(&key);
+        let rkey = match terms.well_known {
+            Some(stag) if keyring.is_usable(stag, taken) => stag,
+            Some(_) => return Err(StagTaken),
+            None => keyring.draw(taken),
+        };
+        let lkey = keyring.draw(|key| key == rkey || taken(key));
+        local.insert(lkey, Arc::clone(&registration));
+        remote.insert(rkey, registration);
+        Ok(Keys { lkey, rkey })
+    }
+
+    /// Takes a registration out, and first the windows that are bound to it. When this returns, nothing reads or writes the region any more.
+    pub fn deregister(&self, keys: Keys) {
+        while self.try_deregister(keys).is_err() {
+            self.unbind_all(keys.lkey);
+            // One of them may be on its way out in another thread.
+            std::thread::yield_now();
+        }
+    }
+
+    /// The same for a region without windows.
+    pub fn try_deregister(&self, keys: Keys) -> Result<(), WindowsBound> {
+        let mut table = self.local.write();
+        let bound = table.get(&keys.lkey).map_or(0, |it| it.bound_windows());
+        if bound > 0 {
+            return Err(WindowsBound(bound));
+        }
+        let local = table.remove(&keys.lkey);
+        drop(table);
+        let remote = self.remote.write().remove(&keys.rkey);
+        drop(remote);
+        if let Some(registration) = local {
+            // Uses are a few microseconds long: a copy, a checksum, one system call.
+            while Arc::strong_count(&registration) > 1 {
+                std::thread::yield_now();
+            }
+        }
+        let mut keyring = self.keyring.lock();
+        for key in [keys.lkey, keys.rkey] {
+            keyring.retire(key);
+        }
+        Ok(())
+    }
+
+    /// Registers something else under the same keys, which are returned; a remote key that was invalidated is replaced. When this returns,
+    /// nothing reads or writes what was there before, unless that is part of it.
+    pub fn reregister(
+        &self,
+        keys: Keys,
+        region: Region,
+        terms: Terms,
+    ) -> Result<Keys, WindowsBound> {
+        let registration = Arc::new(Registration::new(region, terms));
+        let mut keyring = self.keyring.lock();
+        let mut local = self.local.write();
+        let mut remote = self.remote.write();
+        let old = local.get(&keys.lkey).cloned();
+        let bound = old.as_ref().map_or(0, |old| old.bound_windows());
+        if bound > 0 {
+            return Err(WindowsBound(bound));
+        }
+        let same =
+            |a: Option<&Use>, b: Option<&Use>| a.zip(b).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        let rkey = if same(remote.get(&keys.rkey), old.as_ref()) {
+            keys.rkey
+        } else {
+            keyring.draw(|key| local.contains_key(&key) || remote.contains_key(&key))
+        };
+        local.insert(keys.lkey, Arc::clone(&registration));
+        drop(remote.insert(rkey, registration));
+        drop((local, remote, keyring));
+        if let Some(old) = old {
+            while Arc::strong_count(&old) > 1 {
+                std::thread::yield_now();
+            }
+        }
+        Ok(Keys { rkey, ..keys })
+    }
+
+    /// The region that a connected peer names, with the checks of RFC 5041 §7.1 and the right that the operation needs. A connection has
+    /// neither a datagram peer's address nor a cookie, so regions restricted to these are closed to it.
+    #[inline]
+    pub fn remote(
+        &self,
+        stream: StreamId,
+        span: TaggedSpan,
+        right: Access,
+    ) -> Result<Use, TaggedError> {
+        let found = self.remote.read().get(&span.stag.get()).cloned();
+        let found = found.or_else(|| self.of_any_key(span.stag.get()));
+        let registration = found.ok_or(TaggedError::InvalidStag)?;
+        if !registration.is_associated(stream) && !is_on(Bug::DomainUnchecked) {
+            return Err(TaggedError::NotAssociated);
+        }
+        let allowed =
+            registration.access.contains(right) && !registration.restrictions.ask_for_datagrams();
+        if !allowed && !is_on(Bug::RightsUnchecked) {
+            return Err(TaggedError::Access);
+        }
+        match registration.offset(span.start.get(), span.length) {
+            Some(_) => Ok(registration),
+            None if span.start.checked_add(span.length.into()).is_none() => Err(TaggedError::Wrap),
+            None => Err(TaggedError::BaseOrBounds),
+        }
+    }
+
+    /// What has an STag of this index, for a device that does not look at keys.
+    fn of_any_key(&self, stag: u32) -> Option<Use> {
+        if !is_on(Bug::StagKeyUnchecked) {
+            return None;
+        }
+        let remote = self.remote.read();
+        let found = remote.iter().find(|(key, _)| **key >> 8 == stag >> 8);
+        found.map(|(_, registration)| Arc::clone(registration))
+    }
+
+    /// The region that a Write-Record names, with the checks of §5 steps 3 to 7 of the datagram mapping.
+    #[inline]
+    pub fn write_record(
+        &self,
+        pd: PdId,
+        origin: Origin<Peer>,
+        span: TaggedSpan,
+    ) -> Result<Use, DropReason> {
+        let found = self.remote.read().get(&span.stag.get()).cloned();
+        let registration = found.ok_or(DropReason::BadStag)?;
+        Self::check_write_record(&registration, pd, origin, span)?;
+        Ok(registration)
+    }
+
+    /// The checks of a Write-Record into a region that was found before.
+    #[inline]
+    pub fn check_write_record(
+        registration: &Registration,
+        pd: PdId,
+        origin: Origin<Peer>,
+        span: TaggedSpan,
+    ) -> Result<(), DropReason> {
+        let theirs = registration.pd == pd || is_on(Bug::RecordDomainUnchecked);
+        if !theirs || registration.only_qp.is_some() {
+            return Err(DropReason::BadPd);
+        }
+        let allowed = registration.access.contains(Access::REMOTE_WRITE);
+        if !allowed && !is_on(Bug::RecordRightsUnchecked) {
+            return Err(DropReason::NoAccess);
+        }
+        registration.restrictions.check(origin)?;
+        registration
+            .offset(span.start.get(), span.length)
+            .map(|_| ())
+            .ok_or(DropReason::OutOfBounds)
+    }
+
+    /// The region that a Read Request on a datagram names, with the checks of §7.1 of the datagram mapping.
+    pub fn remote_read(
+        &self,
+        pd: PdId,
+        origin: Origin<Peer>,
+        span: TaggedSpan,
+    ) -> Result<Use, DropReason> {
+        let found = self.remote.read().get(&span.stag.get()).cloned();
+        let registration = found.ok_or(DropReason::BadStag)?;
+        let theirs = registration.pd == pd || is_on(Bug::RecordDomainUnchecked);
+        if !theirs || registration.only_qp.is_some() {
+            return Err(DropReason::BadPd);
+        }
+        let allowed = registration.access.contains(Access::REMOTE_READ);
+        if !allowed && !is_on(Bug::DatagramReadRights) {
+            return Err(DropReason::NoAccess);
+        }
+        registration.restrictions.check(origin)?;
+        if registration.offset(span.start.get(), span.length).is_none() {
+            return Err(DropReason::OutOfBounds);
+        }
+        Ok(registration)
+    }
+
+    /// The region of a scatter/gather element.
+    #[inline]
+    pub fn local(&self, pd: PdId, sge: Sge, write: bool) -> Result<Use, LocalProtection> {
+        self.view_local().find(pd, sge, write).cloned()
+    }
+
+    /// Looks at regions by their local keys.
+    #[inline]
+    pub fn view_local(&self) -> LocalView<'_> {
+        LocalView(self.local.read())
+    }
+}
+
+/// A look into the table of local keys, while which nothing in it is deregistered: for as long as it takes to copy a message. Whoever has it
+/// neither allocates, frees nor waits, as with a [`Use`], and takes no other.
+#[derive(Debug)]
+pub struct LocalView<'a>(RwLockReadGuard<'a, FxHashMap<u32, Use>>);
+
+impl LocalView<'_> {
+    /// The region of a scatter/gather element.
+    #[inline]
+    pub fn find(&self, pd: PdId, sge: Sge, write: bool) -> Result<&Use, LocalProtection> {
+        let registration = self.0.get(&sge.lkey).ok_or(LocalProtection)?;
+        let allowed = registration.pd == pd
+            && (!write || registration.access.contains(Access::LOCAL_WRITE))
+            && registration.offset(sge.addr, sge.length).is_some();
+        allowed.then_some(registration).ok_or(LocalProtection)
+    }
+
+    /// The octets of a scatter/gather element.
+    #[inline]
+    pub fn slice(
+        &self,
+        pd: PdId,
+        sge: Sge,
+        write: bool,
+    ) -> Result<RegionSlice<'_>, LocalProtection> {
+        let registration = self.find(pd, sge, write)?;
+        let slice = registration.slice(sge.addr, sge.length);
+        slice.ok_or(LocalProtection)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,365 @@
+//! Work queue elements and the receive queue.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Weak;
+
+use dgiwarp_rdmap::datagram::TakeError;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use super::cq_ring::CompletionSink;
+use super::mr::{MrTable, PdId};
+use crate::types::{AsyncEvent, PostError, PostFailure, RecvWr, Sge};
+
+/// Scatter/gather elements. A few are kept in place: work requests are moved more than once, and most have one element.
+pub type SgeList = SmallVec<[Sge; 2]>;
+
+/// The sum of the lengths of at most `max` elements.
+///
+/// # Errors
+/// [`PostError::TooManySges`], [`PostError::TooLong`] above 2^32 - 1.
+#[inline]
+pub fn total_length(sges: &[Sge], max: usize) -> Result<u32, PostError> {
+    if sges.len() > max {
+        return Err(PostError::TooManySges);
+    }
+    sges.iter()
+        .try_fold(0u32, |sum, sge| sum.checked_add(sge.length))
+        .ok_or(PostError::TooLong)
+}
+
+/// Copies elements into a list of the queue's own.
+#[inline]
+pub fn copy_sges(sges: &[Sge]) -> SgeList {
+    match sges {
+        // Mostly, and without a call to copy memory.
+        [sge] => SgeList::from_buf_and_len([*sge, Sge::default()], 1),
+        sges => SgeList::from_slice(sges),
+    }
+}
+
+/// The tables that a QP shares with others.
+#[derive(Debug, Clone, Copy)]
+pub struct Tables<'a> {
+    pub mrs: &'a MrTable,
+    pub recv_queue: &'a RecvQueue,
+}
+
+/// A posted receive.
+#[derive(Debug, Clone)]
+pub struct RecvWqe {
+    pub wr_id: u64,
+    pub sges: SgeList,
+    pub length: u32,
+}
+
+/// Somebody who waits for a receive.
+pub trait Waiter: fmt::Debug + Send + Sync {
+    /// One was posted; others may have taken it.
+    fn kick(&self);
+}
+
+/// A waiter, if it is still there.
+pub type WeakWaiter = Weak<dyn Waiter>;
+
+#[cold]
+fn kick_all(waiters: Vec<WeakWaiter>) {
+    for waiter in waiters {
+        if let Some(waiter) = waiter.upgrade() {
+            waiter.kick();
+        }
+    }
+}
+
+/// Posted receives, in order. Every transport takes from it, and several QPs may share one.
+#[derive(Debug)]
+pub struct RecvQueue {
+    capacity: usize,
+    max_sge: usize,
+    shared: Option<Shared>,
+    posted: Mutex<Posted>,
+}
+
+/// What a queue that QPs share has of its own.
+#[derive(Debug, Clone, Copy)]
+struct Shared {
+    id: u64,
+    /// Where the memory of its receives is registered; the QPs may belong to other domains.
+    pd: PdId,
+}
+
+#[derive(Debug, Default)]
+struct Posted {
+    // Grows with what is really posted: a ring goes through all of its room, and what is used should stay in the cache.
+    receives: VecDeque<RecvWqe>,
+    /// An event is due when fewer receives remain; 0 when none is.
+    limit: usize,
+    /// Who found the queue empty and waits. Each is here once: it looks again when it was kicked, and not before.
+    waiters: Vec<WeakWaiter>,
+}
+
+impl Posted {
+    /// Whether the limit is undercut, which disarms it.
+    fn is_below_limit(&mut self) -> bool {
+        let below = self.receives.len() < self.limit;
+        if below {
+            self.limit = 0;
+        }
+        below
+    }
+}
+
+impl RecvQueue {
+    /// The queue of one QP.
+    pub fn new(capacity: usize, max_sge: usize) -> Self {
+        Self {
+            capacity,
+            max_sge,
+            shared: None,
+            posted: Mutex::default(),
+        }
+    }
+
+    /// A queue that QPs share.
+    pub fn shared(capacity: usize, max_sge: usize, id: u64, pd: PdId) -> Self {
+        Self {
+            shared: Some(Shared { id, pd }),
+            ..Self::new(capacity, max_sge)
+        }
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Where the memory of receives is registered, given the domain of the QP that takes them.
+    #[inline]
+    pub fn pd(&self, of_qp: PdId) -> PdId {
+        self.shared.map_or(of_qp, |shared| shared.pd)
+    }
+
+    /// Asks for one event once fewer than `limit` receives remain; 0 takes that back. Returns the event if that is so already.
+    pub fn arm_limit(&self, limit: usize) -> Option<AsyncEvent> {
+        let mut posted = self.posted.lock();
+        posted.limit = limit;
+        let below = posted.is_below_limit();
+        self.shared
+            .filter(|_| below)
+            .map(|shared| AsyncEvent::SrqLimit { srq: shared.id })
+    }
+
+    #[cfg(test)]
+    pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let mut waiters = Vec::new();
+        self.push(wr, &mut waiters)?;
+        kick_all(waiters);
+        Ok(())
+    }
+
+    /// Posts one. Adds who is to be kicked: under the lock that they registered under, so that none is missed.
+    #[inline]
+    fn push(&self, wr: &RecvWr<'_>, waiters: &mut Vec<WeakWaiter>) -> Result<(), PostError> {
+        let wqe = RecvWqe {
+            wr_id: wr.wr_id,
+            length: total_length(wr.sges, self.max_sge)?,
+            sges: copy_sges(wr.sges),
+        };
+        let mut posted = self.posted.lock();
+        if posted.receives.len() >= self.capacity {
+            return Err(PostError::QueueFull);
+        }
+        posted.receives.push_back(wqe);
+        if !posted.waiters.is_empty() {
+            waiters.append(&mut posted.waiters);
+        }
+        Ok(())
+    }
+
+    /// Posts receives in order, until one is refused.
+    pub fn post_all(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        let mut waiters = Vec::new();
+        let mut result = Ok(());
+        for (accepted, wr) in wrs.iter().enumerate() {
+            if let Err(source) = self.push(wr, &mut waiters) {
+                result = Err(PostFailure { accepted, source });
+                break;
+            }
+        }
+        // Only now: whoever waits takes all it needs.
+        if !waiters.is_empty() {
+            kick_all(waiters);
+        }
+        result
+    }
+
+    /// The same for a QP, which may post to a queue of its own only.
+    pub fn post_own(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        if self.is_shared() {
+            return Err(PostFailure {
+                accepted: 0,
+                source: PostError::SharedReceiveQueue,
+            });
+        }
+        self.post_all(wrs)
+    }
+
+    /// Takes the receive at the head, if `length` octets fit it. Raises the event that [`arm_limit`](Self::arm_limit) asked for.
+    #[inline]
+    pub fn take(
+        &self,
+        length: u32,
+        completions: &mut impl CompletionSink,
+    ) -> Result<RecvWqe, TakeError> {
+        let mut posted = self.posted.lock();
+        let taken = match posted.receives.front() {
+            None => return Err(TakeError::Empty),
+            Some(head) if head.length < length => return Err(TakeError::TooShort),
+            Some(_) => posted.receives.pop_front().ok_or(TakeError::Empty)?,
+        };
+        self.taken(posted, completions);
+        Ok(taken)
+    }
+
+    /// A receive was taken.
+    #[inline]
+    fn taken(&self, mut posted: MutexGuard<'_, Posted>, completions: &mut impl CompletionSink) {
+        let below = posted.is_below_limit();
+        drop(posted);
+        if below && let Some(Shared { id, .. }) = self.shared {
+            completions.event(AsyncEvent::SrqLimit { srq: id });
+        }
+    }
+
+    /// Takes the receive at the head. If there is none, `waiter` is kicked, once, when one is posted.
+    pub fn take_or_wait(
+        &self,
+        completions: &mut impl CompletionSink,
+        waiter: &WeakWaiter,
+    ) -> Option<RecvWqe> {
+        let mut posted = self.posted.lock();
+        let Some(taken) = posted.receives.pop_front() else {
+            let waiters = &mut posted.waiters;
+            if waiters.len() == waiters.capacity() {
+                waiters.retain(|waiter| waiter.strong_count() > 0);
+            }
+            waiters.push(Weak::clone(waiter));
+            return None;
+        };
+        self.taken(posted, completions);
+        Some(taken)
+    }
+
+    pub fn give_back(&self, wqe: RecvWqe) {
+        let mut posted = self.posted.lock();
+        posted.receives.push_front(wqe);
+        let waiters = std::mem::take(&mut posted.waiters);
+        drop(posted);
+        kick_all(waiters);
+    }
+
+    /// The requests in the queue, from the head.
+    #[cfg(test)]
+    pub fn wr_ids(&self) -> Vec<u64> {
+        self.posted
+            .lock()
+            .receives
+            .iter()
+            .map(|wqe| wqe.wr_id)
+            .collect()
+    }
+
+    /// Empties the queue, for a QP that flushes. Receives that QPs share belong to none of them and stay.
+    pub fn drain(&self) -> Vec<RecvWqe> {
+        if self.is_shared() {
+            return Vec::new();
+        }
+        self.posted.lock().receives.drain(..).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Wc;
+
+    /// The events that were raised.
+    #[derive(Debug, Default)]
+    struct Raised(Vec<AsyncEvent>);
+
+    impl CompletionSink for Raised {
+        fn sent(&mut self, _: Wc) {}
+        fn received(&mut self, _: Wc) {}
+        fn segment(&mut self, _: Wc) -> bool {
+            false
+        }
+        fn retired(&mut self) {}
+        fn event(&mut self, event: AsyncEvent) {
+            self.0.push(event);
+        }
+    }
+
+    #[test]
+    fn the_queue_is_bounded_and_keeps_its_order() {
+        let queue = RecvQueue::new(2, 1);
+        let sge = Sge {
+            addr: 0,
+            length: 10,
+            lkey: 1,
+        };
+        let post = |wr_id, sges: &[Sge]| queue.post(&RecvWr { wr_id, sges });
+        assert_eq!(post(1, &[sge]), Ok(()));
+        assert_eq!(post(2, &[sge, sge]), Err(PostError::TooManySges));
+        assert_eq!(post(2, &[]), Ok(()));
+        assert_eq!(post(3, &[sge]), Err(PostError::QueueFull));
+        let take = |length| queue.take(length, &mut Raised::default());
+        assert_eq!(take(11).unwrap_err(), TakeError::TooShort);
+        let first = take(10).unwrap();
+        assert_eq!(first.wr_id, 1);
+        queue.give_back(first);
+        assert_eq!(take(0).unwrap().wr_id, 1);
+        assert_eq!(take(0).unwrap().wr_id, 2);
+        assert_eq!(take(0).unwrap_err(), TakeError::Empty);
+    }
+
+    #[test]
+    fn a_shared_queue_tells_once_of_each_limit_and_is_not_flushed() {
+        let queue = RecvQueue::shared(8, 1, 5, PdId(3));
+        for wr_id in 0..6 {
+            queue.post(&RecvWr { wr_id, sges: &[] }).unwrap();
+        }
+        let told = [AsyncEvent::SrqLimit { srq: 5 }];
+        let mut raised = Raised::default();
+        assert_eq!(queue.arm_limit(5), None);
+        let mut take = || {
+            queue.take(0, &mut raised).unwrap();
+            std::mem::take(&mut raised.0)
+        };
+        assert_eq!(take(), []);
+        assert_eq!(take(), told);
+        assert_eq!(take(), []);
+        assert_eq!(queue.arm_limit(4), Some(told[0]), "three are left");
+        assert_eq!(queue.arm_limit(3), None);
+        assert_eq!(queue.arm_limit(0), None);
+        assert_eq!(take(), []);
+        assert!(queue.drain().is_empty());
+        assert_eq!(take(), []);
+        assert_eq!(queue.pd(PdId(1)), PdId(3));
+        assert_eq!(RecvQueue::new(1, 1).pd(PdId(1)), PdId(1));
+    }
+
+    #[test]
+    fn lengths_that_overflow_are_refused() {
+        let sge = Sge {
+            length: u32::MAX,
+            ..Sge::default()
+        };
+        assert_eq!(total_length(&[sge], 2), Ok(u32::MAX));
+        assert_eq!(total_length(&[sge, sge], 2), Err(PostError::TooLong));
+        assert_eq!(total_length(&[sge, sge], 1), Err(PostError::TooManySges));
+    }
+}

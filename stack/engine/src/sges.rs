@@ -1,0 +1,205 @@
+//! Scatter/gather lists: the registered memory of one message, whatever carries it.
+
+use std::ops::Deref;
+
+use arrayvec::ArrayVec;
+use dgiwarp_codec::Payload;
+use dgiwarp_memory::RegionSlice;
+use dgiwarp_rdmap::datagram::PlaceFailed;
+
+use super::mr::{LocalProtection, LocalView, MrTable, PdId, Registration, Use};
+use super::recv_queue::SgeList;
+use crate::types::{MAX_SGE, Sge};
+
+/// The registered memory of a message, held while segments of it are built and sent: by uses of the regions, which may last for a system
+/// call, or by a view of their table, which costs less. It is large: filled where it stands, and not moved.
+#[derive(Debug)]
+pub(super) struct Gathered<R = Use> {
+    parts: ArrayVec<(R, u64, u32), MAX_SGE>,
+}
+
+impl<R> Default for Gathered<R> {
+    fn default() -> Self {
+        Self {
+            parts: ArrayVec::new(),
+        }
+    }
+}
+
+impl Gathered {
+    /// Holds the memory of these elements, too.
+    #[inline]
+    pub(super) fn hold(
+        &mut self,
+        mrs: &MrTable,
+        pd: PdId,
+        sges: &SgeList,
+    ) -> Result<(), LocalProtection> {
+        self.hold_with(sges, |sge| mrs.local(pd, sge, false))
+    }
+}
+
+impl<'a> Gathered<&'a Registration> {
+    /// Shows the memory of these elements, too.
+    #[inline]
+    pub(super) fn view(
+        &mut self,
+        view: &'a LocalView<'_>,
+        pd: PdId,
+        sges: &SgeList,
+    ) -> Result<(), LocalProtection> {
+        self.hold_with(sges, |sge| Ok(&**view.find(pd, sge, false)?))
+    }
+}
+
+impl<R: Deref<Target = Registration>> Gathered<R> {
+    #[inline]
+    fn hold_with(
+        &mut self,
+        sges: &SgeList,
+        find: impl Fn(Sge) -> Result<R, LocalProtection>,
+    ) -> Result<(), LocalProtection> {
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            self.parts.push((find(*sge)?, sge.addr, sge.length));
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with the parts of `length` octets at `offset` of the message.
+    #[inline]
+    pub(super) fn for_each<'a>(
+        &'a self,
+        offset: u32,
+        length: u32,
+        mut each: impl FnMut(RegionSlice<'a>),
+    ) {
+        let mut skip = offset;
+        let mut left = length;
+        for (registration, addr, part) in &self.parts {
+            if skip >= *part {
+                skip -= part;
+                continue;
+            }
+            let take = (part - skip).min(left);
+            if take == 0 {
+                return;
+            }
+            let slice = registration
+                .slice(addr + u64::from(skip), take)
+                .expect("the element was checked when it was gathered");
+            each(slice);
+            skip = 0;
+            left -= take;
+        }
+    }
+
+    #[inline]
+    pub(super) fn copy(&self, offset: u32, dst: &mut [u8]) {
+        let length = u32::try_from(dst.len()).expect("a segment is no longer than 64 KiB");
+        let mut at = 0;
+        self.for_each(offset, length, |slice| {
+            let end = at + slice.len();
+            slice.copy_to(&mut dst[at..end]);
+            at = end;
+        });
+    }
+}
+
+/// Some octets of a message, for a lower layer that copies and checksums them.
+#[derive(Debug)]
+pub(super) struct Part<'a, R = Use> {
+    pub(super) of: &'a Gathered<R>,
+    pub(super) offset: u32,
+    pub(super) length: u32,
+}
+
+impl<R: Deref<Target = Registration>> Payload for Part<'_, R> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.length as usize
+    }
+
+    #[inline]
+    fn copy(&self, offset: usize, dst: &mut [u8]) {
+        let (offset, _) = self.range(offset, dst.len());
+        self.of.copy(offset, dst);
+    }
+
+    fn crc(&self, offset: usize, length: usize, mut crc: u32) -> u32 {
+        let (offset, length) = self.range(offset, length);
+        self.of.for_each(offset, length, |slice| {
+            crc = Payload::crc(&slice, 0, slice.len(), crc);
+        });
+        crc
+    }
+}
+
+impl<R: Deref<Target = Registration>> Part<'_, R> {
+    /// A range of the part as one of the message.
+    #[inline]
+    fn range(&self, offset: usize, length: usize) -> (u32, u32) {
+        let inside = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= self.len());
+        assert!(inside, "the lower layer cuts inside the part");
+        let narrow = |n| u32::try_from(n).expect("no more than the part's length");
+        (self.offset + narrow(offset), narrow(length))
+    }
+}
+
+/// Copies a whole message into `dst`, which has its length.
+#[inline]
+pub(super) fn gather(
+    mrs: &MrTable,
+    pd: PdId,
+    sges: &SgeList,
+    dst: &mut [u8],
+) -> Result<(), LocalProtection> {
+    let view = mrs.view_local();
+    let mut rest = dst;
+    for sge in sges.iter().filter(|sge| sge.length > 0) {
+        let slice = view.slice(pd, *sge, false)?;
+        let (now, later) = rest.split_at_mut(slice.len());
+        slice.copy_to(now);
+        rest = later;
+    }
+    Ok(())
+}
+
+/// Places octets at `offset` of the buffers of a receive, a Read or an atomic operation.
+pub(super) fn scatter(
+    mrs: &MrTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u32,
+    octets: &[u8],
+) -> Result<(), PlaceFailed> {
+    let mut skip = offset;
+    let mut rest = octets;
+    let view = mrs.view_local();
+    for sge in sges {
+        if rest.is_empty() {
+            return Ok(());
+        }
+        if skip >= sge.length {
+            skip -= sge.length;
+            continue;
+        }
+        let room = (sge.length - skip) as usize;
+        let (now, later) = rest.split_at(room.min(rest.len()));
+        let part = Sge {
+            addr: sge.addr + u64::from(skip),
+            length: u32::try_from(now.len()).map_err(|_| PlaceFailed)?,
+            lkey: sge.lkey,
+        };
+        let slice = view.slice(pd, part, true).map_err(|_| PlaceFailed)?;
+        slice.place(now);
+        skip = 0;
+        rest = later;
+    }
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(PlaceFailed)
+    }
+}

@@ -1,0 +1,96 @@
+//! A queue that is mostly empty or has one element.
+
+use std::collections::VecDeque;
+
+/// Elements in order. One that finds the queue empty has a place of its own, always the same: a ring would put every one somewhere else, and ask
+/// each time where.
+#[derive(Debug)]
+pub struct SingleSlotQueue<T> {
+    /// Before all others.
+    alone: Option<T>,
+    others: VecDeque<T>,
+}
+
+impl<T> SingleSlotQueue<T> {
+    pub const fn new() -> Self {
+        Self {
+            alone: None,
+            others: VecDeque::new(),
+        }
+    }
+
+    #[inline]
+    pub fn push(&mut self, element: T) {
+        if self.is_empty() {
+            self.alone = Some(element);
+        } else {
+            self.others.push_back(element);
+        }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.alone.is_none() && self.others.is_empty()
+    }
+
+    #[inline]
+    pub fn first(&self) -> Option<&T> {
+        self.alone.as_ref().or_else(|| self.others.front())
+    }
+
+    #[inline]
+    pub fn first_mut(&mut self) -> Option<&mut T> {
+        self.alone.as_mut().or_else(|| self.others.front_mut())
+    }
+
+    /// The first, if no other follows it. One that others once stood before may not be found.
+    #[inline]
+    pub fn sole_mut(&mut self) -> Option<&mut T> {
+        self.alone.as_mut().filter(|_| self.others.is_empty())
+    }
+
+    /// Drops the first.
+    #[inline]
+    pub fn remove_first(&mut self) {
+        if self.alone.is_some() {
+            self.alone = None;
+        } else {
+            self.others.pop_front();
+        }
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.alone.iter_mut().chain(&mut self.others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// It is a queue: what comes first goes first, however long it gets in between.
+        #[test]
+        fn elements_keep_their_order(pushes in proptest::collection::vec(any::<bool>(), 0..200)) {
+            let mut line = SingleSlotQueue::new();
+            let mut expected = VecDeque::new();
+            for (number, push) in pushes.into_iter().enumerate() {
+                if push {
+                    line.push(number);
+                    expected.push_back(number);
+                } else {
+                    line.remove_first();
+                    expected.pop_front();
+                }
+                prop_assert_eq!(line.first(), expected.front());
+                prop_assert_eq!(line.first_mut(), expected.front_mut());
+                prop_assert_eq!(line.is_empty(), expected.is_empty());
+                prop_assert!(line.iter_mut().eq(&mut expected));
+                if let Some(sole) = line.sole_mut() {
+                    prop_assert_eq!(vec![*sole], Vec::from(expected.clone()));
+                }
+            }
+        }
+    }
+}

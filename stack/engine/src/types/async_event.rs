@@ -1,0 +1,66 @@
+//! Asynchronous events.
+
+/// Something that happened to an object of the device (`ibv_get_async_event(3)`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// The error queue of a QP, which was empty, has an entry: see [`UdQp::poll_error`](crate::UdQp::poll_error).
+    ErrorQueue {
+        /// The QP.
+        qpn: u32,
+    },
+    /// A Write-Record found every record slot of a QP in use; its octets were placed and not recorded. Not raised again until a slot
+    /// was free.
+    RecordRingFull {
+        /// The QP.
+        qpn: u32,
+    },
+    /// A shared receive queue holds fewer receives than its limit, which is disarmed now.
+    SrqLimit {
+        /// The queue, as its `id` tells.
+        srq: u64,
+    },
+    /// A completion found its queue full and was lost; the queue takes no more. Its queue pairs end, each with
+    /// [`QpFatal`](Self::QpFatal); others do not suffer.
+    CqOverrun {
+        /// The queue, as [`Cq::id`](crate::Cq::id) tells.
+        cq: u64,
+    },
+    /// The peer of a connected QP named memory of ours that it may not use so; the connection is over.
+    QpAccessError {
+        /// The QP.
+        qpn: u32,
+    },
+    /// The peer of a connected QP violated the protocol; the connection is over.
+    QpRequestError {
+        /// The QP.
+        qpn: u32,
+    },
+    /// A connection was so damaged that it is over, or completions of a QP of any transport were lost.
+    QpFatal {
+        /// The QP.
+        qpn: u32,
+    },
+    /// A QP that takes its receives from a shared queue is in error and takes no more of them.
+    LastWqeReached {
+        /// The QP.
+        qpn: u32,
+    },
+    /// The device cannot be used any more.
+    DeviceFatal,
+}
+
+impl AsyncEvent {
+    /// Whether it is about this QP.
+    pub fn is_about(self, number: u32) -> bool {
+        match self {
+            Self::ErrorQueue { qpn }
+            | Self::RecordRingFull { qpn }
+            | Self::QpAccessError { qpn }
+            | Self::QpRequestError { qpn }
+            | Self::QpFatal { qpn }
+            | Self::LastWqeReached { qpn } => qpn == number,
+            Self::SrqLimit { .. } | Self::CqOverrun { .. } | Self::DeviceFatal => false,
+        }
+    }
+}
