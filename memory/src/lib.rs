@@ -29,6 +29,7 @@ mod access;
 mod buffer;
 mod descriptor;
 mod mapped;
+mod mapping;
 mod region;
 pub mod socket;
 mod tcp_info;

@@ -7,7 +7,7 @@ use std::sync::atomic::{self, AtomicU8, AtomicU64, Ordering};
 
 use dgiwarp_codec::{Payload, crc};
 
-use crate::buffer::Mapping;
+use crate::mapping::Mapping;
 
 /// A range reaches outside its region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -6,10 +6,11 @@ use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, tagged, untagged}
 use dgiwarp_llp_tcp_mpa::startup::{FrameKind, HEADER_LEN, MAX_PRIVATE_DATA, StartupReader};
 use dgiwarp_llp_udp::digest;
 use dgiwarp_rdmap::datagram::DropReason;
+use dgiwarp_rdmap::datagram::format;
 use dgiwarp_rdmap::datagram::read::segment::{
     About, ReadSegment, cookie_of, emit_request, emit_response_header, emit_terminate, extension_of,
 };
-use dgiwarp_rdmap::datagram::segment::{self, MAX_SEND, Parsed, Prefix, Template};
+use dgiwarp_rdmap::datagram::segment::{self, MAX_SEND, Parsed, Prefix, Template, WriteSegment};
 use dgiwarp_rdmap::wire::{
     AtomicRequest, AtomicResponse, Extension, Flags, ImmediateData, Opcode, ReadRequest, Terminate,
     TerminateControl, atomic, extension, read_request,
@@ -187,13 +188,13 @@ fn datagram_segment(data: &[u8]) {
             let prefix = Prefix::new(template, cookie);
             emitted(prefix, found.offset, is_last(data), payload)
         }
-        Parsed::WriteRecord {
+        Parsed::WriteRecord(WriteSegment {
             stag,
             base,
             extension: found,
             payload,
             ..
-        } => {
+        }) => {
             assert_eq!(extension, Some(found));
             let template = Template::WriteRecord {
                 stag,
@@ -220,7 +221,7 @@ fn cookie_is_due(data: &[u8], parsed: &Parsed<'_>) -> bool {
         Parsed::Read(_)
         | Parsed::Send { .. }
         | Parsed::SegmentedSend { .. }
-        | Parsed::WriteRecord { .. } => segment::has_cookie(data),
+        | Parsed::WriteRecord(_) => format::has_cookie(data),
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod assembly;
 mod drop_reason;
+pub mod format;
 mod numbers;
 mod open_writes;
 pub mod read;

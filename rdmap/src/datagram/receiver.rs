@@ -19,7 +19,6 @@ use super::source::{SourceId, SourceTable, Standing};
 use crate::wire::{Extension, Flags};
 
 pub use upper::{Delivery, Origin, PlaceFailed, TakeError, Upper};
-use writes::WriteSegment;
 
 /// Settings of a [`Receiver`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,21 +165,8 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             return Err(DropReason::WrongPeer);
         }
         match parsed {
-            Parsed::WriteRecord {
-                stag,
-                tagged_offset,
-                base,
-                extension,
-                payload,
-            } => {
-                let write = WriteSegment {
-                    stag,
-                    tagged_offset,
-                    base,
-                    extension,
-                    payload,
-                };
-                if extension.flags.contains(Flags::WRITE) {
+            Parsed::WriteRecord(write) => {
+                if write.extension.flags.contains(Flags::WRITE) {
                     return match self.service {
                         Service::Datagram => Err(DropReason::UnexpectedOpcode),
                         Service::Connected(_) => self.handle_uc_write(now, origin, &write, upper),

@@ -6,6 +6,7 @@ use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, Segment, TaggedOffset};
 
+use super::format::{FORMAT_COOKIE, FORMAT_EXCHANGE, FORMAT_SEGMENT, parse_cookie};
 use super::read::segment::{self as read, ReadSegment};
 use super::{Cookie, DropReason};
 use crate::wire::{ControlError, Extension, Flags, Opcode, extension};
@@ -16,13 +17,6 @@ pub const MAX_WRITE_RECORD: u32 = 1 << 30;
 pub const MAX_SEND: u32 = 1 << 24;
 /// Most octets that a segment has before its payload.
 pub const MAX_HEADER: usize = untagged::LEN + extension::LEN + Cookie::LEN;
-
-/// The format of plain segments.
-pub(super) const FORMAT_SEGMENT: u8 = 0;
-/// The format of segments with a cookie after header and extension.
-pub(super) const FORMAT_COOKIE: u8 = 1;
-/// The format of cookie exchanges.
-pub(super) const FORMAT_EXCHANGE: u8 = 2;
 
 /// A received segment that passed the checks of §1 to §3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,28 +40,24 @@ pub enum Parsed<'a> {
         payload: &'a [u8],
     },
     /// A part of a Write-Record, or of a UC Write if flag W is set.
-    WriteRecord {
-        /// The target buffer.
-        stag: STag,
-        /// Where this segment goes.
-        tagged_offset: TaggedOffset,
-        /// Where the message starts: TO minus the message offset.
-        base: TaggedOffset,
-        /// Which part of which message.
-        extension: Extension,
-        /// The part.
-        payload: &'a [u8],
-    },
-    /// What Reads and their errors are made of.
+    WriteRecord(WriteSegment<'a>),
+    /// A segment of a Read, of a Terminate or of a cookie exchange.
     Read(ReadSegment<'a>),
 }
 
-/// Whether a datagram's first octet says that it carries a cookie.
-#[must_use]
-#[inline]
-pub fn has_cookie(datagram: &[u8]) -> bool {
-    let first = datagram.first();
-    first.is_some_and(|first| Control::parse(*first).format == FORMAT_COOKIE)
+/// A segment of a Write-Record or of a UC Write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteSegment<'a> {
+    /// The target buffer.
+    pub stag: STag,
+    /// TO of this segment.
+    pub tagged_offset: TaggedOffset,
+    /// TO of the message's first octet: the segment's TO minus its message offset.
+    pub base: TaggedOffset,
+    /// Identifies the message and the segment's part of it.
+    pub extension: Extension,
+    /// Octets of that part.
+    pub payload: &'a [u8],
 }
 
 /// Parses a segment: a datagram without its CRC, which was checked before. A cookie is skipped, but for Read Requests:
@@ -117,7 +107,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, DropReason> {
 fn parse_write_record(bytes: &[u8], cookie: bool) -> Result<Parsed<'_>, DropReason> {
     let (header, rest) = TaggedHeader::parse(bytes).map_err(|_| DropReason::Malformed)?;
     let (extension, rest) = Extension::parse(rest).map_err(|_| DropReason::Malformed)?;
-    let (_, payload) = read::parse_cookie(rest, cookie)?;
+    let (_, payload) = parse_cookie(rest, cookie)?;
     check_extension(&extension, header.control, payload.len(), MAX_WRITE_RECORD)?;
     if !header.control.tagged {
         return Err(DropReason::Malformed);
@@ -128,13 +118,13 @@ fn parse_write_record(bytes: &[u8], cookie: bool) -> Result<Parsed<'_>, DropReas
         .ok_or(DropReason::Malformed)?;
     base.checked_add(extension.length.into())
         .ok_or(DropReason::Malformed)?;
-    Ok(Parsed::WriteRecord {
+    Ok(Parsed::WriteRecord(WriteSegment {
         stag: header.stag,
         tagged_offset: header.tagged_offset,
         base,
         extension,
         payload,
-    })
+    }))
 }
 
 fn parse_untagged(bytes: &[u8]) -> Result<(UntaggedHeader, &[u8]), DropReason> {
@@ -148,7 +138,7 @@ fn parse_untagged(bytes: &[u8]) -> Result<(UntaggedHeader, &[u8]), DropReason> {
 #[inline]
 fn parse_send(bytes: &[u8], cookie: bool, solicited: bool) -> Result<Parsed<'_>, DropReason> {
     let (header, rest) = parse_untagged(bytes)?;
-    let (_, payload) = read::parse_cookie(rest, cookie)?;
+    let (_, payload) = parse_cookie(rest, cookie)?;
     if !header.control.last || header.message_offset.get() != 0 {
         return Err(DropReason::Malformed);
     }
@@ -162,7 +152,7 @@ fn parse_send(bytes: &[u8], cookie: bool, solicited: bool) -> Result<Parsed<'_>,
 fn parse_segmented_send(bytes: &[u8], cookie: bool) -> Result<Parsed<'_>, DropReason> {
     let (header, rest) = parse_untagged(bytes)?;
     let (extension, rest) = Extension::parse(rest).map_err(|_| DropReason::Malformed)?;
-    let (_, payload) = read::parse_cookie(rest, cookie)?;
+    let (_, payload) = parse_cookie(rest, cookie)?;
     check_extension(&extension, header.control, payload.len(), MAX_SEND)?;
     let agrees = header.msn.get() == extension.number
         && header.message_offset.get() == extension.offset

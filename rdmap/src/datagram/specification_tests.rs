@@ -9,7 +9,7 @@ use dgiwarp_ddp::{Msn, STag, Segment, TaggedOffset};
 
 use super::Cookie;
 use super::DropReason;
-use super::segment::{self, MAX_HEADER, Parsed, Prefix, Template};
+use super::segment::{self, MAX_HEADER, Parsed, Prefix, Template, WriteSegment};
 use crate::wire::{Extension, Flags};
 
 const SPECIFICATION: &str = include_str!("../../../rfc-notes/datagram-mapping.md");
@@ -185,13 +185,13 @@ fn examples_of_the_specification_are_what_we_parse() {
                 assert_eq!(extension, example.extension());
                 ("segmented-send", payload)
             }
-            Parsed::WriteRecord {
+            Parsed::WriteRecord(WriteSegment {
                 stag,
                 tagged_offset,
                 base,
                 extension,
                 payload,
-            } => {
+            }) => {
                 assert_eq!(stag.get(), example.word("stag"));
                 assert_eq!(tagged_offset.get(), example.number("to"));
                 assert_eq!(

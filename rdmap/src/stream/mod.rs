@@ -31,7 +31,8 @@ pub use own_ends::{Capabilities, OwnEnds, Peer, Question, VERSION};
 pub use parking::{ends_message, overtakes};
 pub use requester::ReadSource;
 pub use responder::Response;
-pub use state::{Depths, Handled, Stream};
+pub use sends::Handled;
+pub use state::{Depths, Stream};
 pub use terminate::{TerminateMessage, last_word};
 pub use upper::{Delivered, SourceUse, Upper};
 

@@ -5,8 +5,18 @@ use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_ddp::wire::UntaggedHeader;
 use dgiwarp_ddp::{Msn, STag};
 
-use super::{Delivered, Handled, OwnEnds, StreamError, Upper};
+use super::{Delivered, OwnEnds, StreamError, Upper};
 use crate::wire::{ImmediateData, Opcode};
+
+/// What became of a ULPDU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handled {
+    /// It was taken.
+    Taken,
+    /// It begins a message for which there is no receive, and [`Upper::waits`] for one: nothing has happened. It is to be offered again, and what
+    /// arrived behind it only afterwards.
+    Waits,
+}
 
 /// The receiving end of queue 0. `R` is a posted receive.
 #[derive(Debug)]

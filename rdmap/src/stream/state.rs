@@ -14,7 +14,7 @@ use super::responder::{Responder, Segment};
 use super::sends::Sends;
 use super::terminate::{Offender, message};
 use super::{
-    Capabilities, Header, Message, OwnEnds, ReadSource, Response, SendKind, StreamError,
+    Capabilities, Handled, Header, Message, OwnEnds, ReadSource, Response, SendKind, StreamError,
     TerminateMessage, Upper,
 };
 use crate::wire::{
@@ -29,16 +29,6 @@ pub struct Depths {
     pub ird: u16,
     /// Outbound: requests of ours before the first of them is answered.
     pub ord: u16,
-}
-
-/// What became of a ULPDU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handled {
-    /// It was taken.
-    Taken,
-    /// It begins a message for which there is no receive, and [`Upper::waits`] for one: nothing has happened. It is to be offered again, and what
-    /// arrived behind it only afterwards.
-    Waits,
 }
 
 /// One end of a stream. `R` is a posted receive, `Q` names a Read or atomic work request.

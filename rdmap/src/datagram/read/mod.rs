@@ -9,6 +9,7 @@
 //! `handle_request` and `handle_exchange` for what arrives; then `turn` and `commit` or `refuse` until there is none, and `reply`
 //! and `replied` likewise. Spurious calls do no harm.
 
+mod amplification;
 mod requester;
 mod responder;
 pub mod segment;

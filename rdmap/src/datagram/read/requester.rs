@@ -14,12 +14,12 @@ use dgiwarp_ddp::{Msn, RangeMap, STag, TaggedOffset};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
+use super::amplification::MAX_UNVALIDATED_READ;
 use super::segment::Short;
-use super::targets::{MAX_OPEN, TargetId, Targets};
+use super::targets::{MAX_OPEN, ReadKey, TargetId, Targets};
 use crate::datagram::{Cookie, PlaceFailed, Secret};
 use crate::wire::Cause;
 use chunk::Chunks;
-pub(super) use outbound::AMPLIFICATION;
 
 /// Settings of a [`Requester`].
 #[derive(Debug, Clone, Copy)]
@@ -129,13 +129,6 @@ pub(super) struct Counts {
     pub(super) requests: u64,
     pub(super) repeats: u64,
     pub(super) timed_out: u64,
-}
-
-/// Names a Read; goes stale when it ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ReadKey {
-    slot: usize,
-    sink_stag: u32,
 }
 
 /// An outstanding Read.
@@ -248,7 +241,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         });
         self.by_stag.insert(sink_stag, slot);
         self.wake_by(work.deadline);
-        let needs_cookie = work.length > outbound::SMALL && !is_on(Bug::ReadsWithoutCookie);
+        let needs_cookie = work.length > MAX_UNVALIDATED_READ && !is_on(Bug::ReadsWithoutCookie);
         if needs_cookie && self.targets.get(target).cookie.is_none() {
             self.reads[slot].waits = true;
             self.want_cookie(now, target);

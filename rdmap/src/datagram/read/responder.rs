@@ -15,7 +15,7 @@ use dgiwarp_ddp::wire::tagged;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::requester::AMPLIFICATION;
+use super::amplification::{AMPLIFICATION, CRC};
 use super::segment::{About, CookieExchange, ExchangeKind, Short, TerminateReport, emit_terminate};
 use crate::datagram::{Cookie, DropReason, Secret};
 use crate::wire::{Cause, ReadRequest};
@@ -29,7 +29,6 @@ const MAX_REQUESTERS: usize = 1024;
 const MAX_UNVALIDATED: usize = MAX_REQUESTERS / 2;
 /// Short answers that wait to be sent.
 const MAX_REPLIES: usize = 256;
-const CRC: usize = 4;
 
 /// Settings of a [`Responder`].
 #[derive(Debug, Clone, Copy)]

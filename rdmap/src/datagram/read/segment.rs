@@ -4,11 +4,10 @@
 
 use arrayvec::ArrayVec;
 use dgiwarp_codec::seeded::{Bug, is_on};
-use dgiwarp_codec::split_header;
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, TaggedOffset};
 
-use crate::datagram::segment::{FORMAT_COOKIE, FORMAT_EXCHANGE, FORMAT_SEGMENT};
+use crate::datagram::format::{FORMAT_COOKIE, FORMAT_EXCHANGE, FORMAT_SEGMENT, parse_cookie};
 use crate::datagram::{Cookie, DropReason};
 use crate::wire::terminate::{Cause, TerminateControl};
 use crate::wire::{Extension, Opcode, ReadRequest, extension, read_request};
@@ -170,18 +169,6 @@ fn parse_untagged(bytes: &[u8], queue: QueueNumber) -> Result<(u32, &[u8]), Drop
         return Err(DropReason::Malformed);
     }
     Ok((header.rsvd_ulp_word, rest))
-}
-
-pub(crate) fn parse_cookie(
-    rest: &[u8],
-    with_cookie: bool,
-) -> Result<(Option<Cookie>, &[u8]), DropReason> {
-    if !with_cookie {
-        return Ok((None, rest));
-    }
-    let (&cookie, rest) =
-        split_header::<{ Cookie::LEN }>(rest).map_err(|_| DropReason::Malformed)?;
-    Ok((Some(Cookie::new(u64::from_be_bytes(cookie))), rest))
 }
 
 impl ReadSegment<'_> {

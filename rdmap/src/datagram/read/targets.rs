@@ -9,7 +9,6 @@ use dgiwarp_codec::seeded::{Bug, is_on};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::requester::ReadKey;
 use crate::datagram::Cookie;
 
 /// Targets remembered beyond those that are read from now.
@@ -29,6 +28,13 @@ const MAX_NONCES: usize = 8;
 
 /// Index of a target in its table.
 pub(super) type TargetId = usize;
+
+/// Names a Read; goes stale when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReadKey {
+    pub(super) slot: usize,
+    pub(super) sink_stag: u32,
+}
 
 /// A cookie was asked for and has not come.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use dgiwarp_ddp::placement::TaggedSpan;
 
-use super::writes::WriteSegment;
 use super::{Delivery, Origin, Receiver, Upper};
 use crate::datagram::DropReason;
 use crate::datagram::open_writes::OpenWrite;
+use crate::datagram::segment::WriteSegment;
 use crate::datagram::source::{SourceId, Standing};
 use crate::wire::{Extension, Flags};
 

@@ -5,22 +5,13 @@ use std::time::Instant;
 
 use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::placement::TaggedSpan;
-use dgiwarp_ddp::{STag, TaggedOffset};
 
 use super::{Origin, Receiver, Upper};
 use crate::datagram::DropReason;
 use crate::datagram::records::{Fields, Record};
+use crate::datagram::segment::WriteSegment;
 use crate::datagram::source::{SourceId, Standing};
-use crate::wire::{Extension, Flags};
-
-/// A Write-Record segment, parsed.
-pub(super) struct WriteSegment<'a> {
-    pub(super) stag: STag,
-    pub(super) tagged_offset: TaggedOffset,
-    pub(super) base: TaggedOffset,
-    pub(super) extension: Extension,
-    pub(super) payload: &'a [u8],
-}
+use crate::wire::Flags;
 
 impl<K> Record<K> {
     fn belongs(&self, write: &WriteSegment<'_>) -> bool {

@@ -76,13 +76,13 @@ fn expected<'a>(template: &Template, segment: Segment, payload: &'a [u8]) -> Par
             stag,
             base,
             extension,
-        } => Parsed::WriteRecord {
+        } => Parsed::WriteRecord(WriteSegment {
             stag,
             tagged_offset: base.checked_add(segment.offset.into()).unwrap(),
             base,
             extension: at(extension, segment),
             payload,
-        },
+        }),
     }
 }
 
@@ -125,7 +125,7 @@ proptest! {
         let octets = [&[first, opcode], &rest[..]].concat();
         let (extension, payload) = match parse(&octets) {
             Ok(Parsed::SegmentedSend { extension, payload, .. }) => (extension, payload),
-            Ok(Parsed::WriteRecord { tagged_offset, base, extension, payload, .. }) => {
+            Ok(Parsed::WriteRecord(WriteSegment { tagged_offset, base, extension, payload, .. })) => {
                 prop_assert_eq!(base.checked_add(extension.offset.into()), Some(tagged_offset));
                 prop_assert!(base.checked_add(extension.length.into()).is_some());
                 (extension, payload)

@@ -6,6 +6,7 @@ use std::time::Instant;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_llp_udp::{Peer, digest};
+use dgiwarp_rdmap::datagram::format;
 use dgiwarp_rdmap::datagram::read::segment::ReadSegment;
 use dgiwarp_rdmap::datagram::segment::{self, Parsed};
 use dgiwarp_rdmap::datagram::{
@@ -82,7 +83,7 @@ pub(super) fn handle_input<C: CompletionSink>(
         cookie_valid: false,
     };
     for datagram in arrival.octets.chunks(arrival.stride.max(1)) {
-        let has_cookie = segment::has_cookie(datagram);
+        let has_cookie = format::has_cookie(datagram);
         let handled = digest::check(datagram)
             .map_err(|error| match error {
                 digest::DigestError::TooShort(_) => DropReason::Malformed,

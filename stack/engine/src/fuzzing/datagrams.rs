@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use arbitrary::{Result, Unstructured};
 use dgiwarp_codec::crc;
 use dgiwarp_llp_udp::{Peer, digest};
-use dgiwarp_rdmap::datagram::segment::{self, Parsed};
+use dgiwarp_rdmap::datagram::segment::{self, Parsed, WriteSegment};
 
 use super::ud_end::{Asked, DEPTH, End, Plan, QKEY, path};
 use crate::datagram::{SendOutcome, SendWqe};
@@ -161,12 +161,12 @@ impl Scene {
     fn arrive(&mut self, from: usize, octets: &[u8], to_group: bool) {
         let to = 1 - from;
         let open = self.ends[to].memory.open;
-        if let Ok(Parsed::WriteRecord {
+        if let Ok(Parsed::WriteRecord(WriteSegment {
             stag,
             tagged_offset,
             payload,
             ..
-        }) = digest::check(octets).map_or(Err(()), |it| segment::parse(it).map_err(drop))
+        })) = digest::check(octets).map_or(Err(()), |it| segment::parse(it).map_err(drop))
             && stag.get() == open.keys.rkey
             && let Some(start) = tagged_offset.get().checked_sub(open.addr())
             && let Ok(start) = usize::try_from(start)

@@ -6,9 +6,10 @@ use std::time::Instant;
 use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::{STag, TaggedOffset};
 
-use super::{ReadEnd, ReadKey, ReadSink, Requester};
+use super::{ReadEnd, ReadSink, Requester};
 use crate::datagram::DropReason;
 use crate::datagram::read::segment::{About, CookieExchange, TerminateReport};
+use crate::datagram::read::targets::ReadKey;
 
 impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     /// Handles a Read Response segment.

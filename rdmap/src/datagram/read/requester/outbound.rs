@@ -4,29 +4,15 @@ use std::hash::Hash;
 use std::time::Instant;
 
 use dgiwarp_codec::seeded::{Bug, is_on};
-use dgiwarp_ddp::wire::untagged;
-use dgiwarp_ddp::{TaggedOffset, wire::tagged};
+use dgiwarp_ddp::TaggedOffset;
 
 use super::chunk::{Chunk, MAX_GAPS, gaps};
-use super::{Outgoing, Read, ReadKey, Requester, back_off};
+use super::{Outgoing, Read, Requester, back_off};
 use crate::datagram::Cookie;
+use crate::datagram::read::amplification::MAX_UNVALIDATED_READ;
 use crate::datagram::read::segment::{CookieExchange, ExchangeKind, emit_request};
-use crate::datagram::read::targets::{MAX_OPEN, TargetId};
-use crate::wire::{ReadRequest, read_request};
-
-/// Octets that a target sends at most for each octet of a request without a valid cookie (§6).
-pub(crate) const AMPLIFICATION: usize = 3;
-const CRC: usize = 4;
-/// Longest Read that a target answers without a cookie: its one response segment is no longer than that.
-pub(super) const SMALL: u32 = {
-    let response = AMPLIFICATION * (untagged::LEN + read_request::LEN + CRC);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "three times a request is some hundred octets"
-    )]
-    let payload = (response - tagged::LEN - CRC) as u32;
-    payload
-};
+use crate::datagram::read::targets::{MAX_OPEN, ReadKey, TargetId};
+use crate::wire::ReadRequest;
 
 impl<R> Read<R> {
     /// The request for a range of the message. The sink offset is the offset in the message.
@@ -123,7 +109,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             .iter()
             .position(|it| it.start == start && it.to_repeat)?;
         let id = read.target;
-        if read.length > SMALL && self.targets.get(id).cookie.is_none() {
+        if read.length > MAX_UNVALIDATED_READ && self.targets.get(id).cookie.is_none() {
             self.read_mut(key)?.waits = true;
             self.want_cookie(now, id);
             return None;
@@ -232,7 +218,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         let Some(read) = self.read_mut(key) else {
             return false;
         };
-        if needs_cookie && read.length > SMALL && !is_on(Bug::ReadsWithoutCookie) {
+        if needs_cookie && read.length > MAX_UNVALIDATED_READ && !is_on(Bug::ReadsWithoutCookie) {
             read.waits = true;
             self.want_cookie(now, id);
             return false;

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use dgiwarp_codec::seeded::{Bug, is_on};
 
-use super::{ReadEnd, ReadKey, ReadSink, Requester, back_off};
+use super::{ReadEnd, ReadSink, Requester, back_off};
+use crate::datagram::read::targets::ReadKey;
 
 /// A cookie is forgotten when a chunk was asked for again this often and nothing came: the target may have restarted, and a
 /// restarted one does not know it.
