@@ -44,42 +44,37 @@
 
 #![forbid(unsafe_code)]
 
-mod ah;
-#[cfg(feature = "tokio")]
-mod asynchronous;
-mod config;
-mod connections;
-mod cq;
+mod api;
 mod driver;
-mod error;
-mod events;
-mod fault;
-mod groups;
-mod mw;
-mod pd;
-mod proof;
-mod qpns;
-mod rc_listener;
-mod rc_qp;
-mod read_map;
-mod record;
-mod rnic;
-mod services;
-mod srq;
-mod statistics;
-mod uc_qp;
-mod ud_qp;
-mod wr;
 
-pub use ah::AddressHandle;
-#[cfg(feature = "tokio")]
-pub use asynchronous::AsyncCq;
-pub use config::{Config, KNOBS, Knob, MAX_PEER_SOCKETS};
-pub use connections::{
+pub use api::cm::channel::{
     ChannelListener, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink,
     PortOptions,
 };
-pub use cq::{CompChannel, Cq};
+pub use api::cm::listener::{RcListener, RcRequest};
+pub use api::cm::sidr::{
+    LookupError, ServiceChannel, ServiceEvent, ServiceListener, ServiceLookup, ServicePort,
+    ServiceRequest, ServiceSink,
+};
+#[cfg(feature = "tokio")]
+pub use api::cq::async_cq::AsyncCq;
+pub use api::cq::queue::{CompChannel, Cq};
+pub use api::device::config::{Config, KNOBS, Knob, MAX_PEER_SOCKETS};
+pub use api::device::error::{CqError, Error};
+pub use api::device::events::AsyncEvents;
+pub use api::device::fault::{Fault, FaultError};
+pub use api::device::rnic::{Rnic, WeakRnic};
+pub use api::memory::mw::{FastMr, Mw, MwBind, next_rkey};
+pub use api::memory::pd::{Mr, MrBusy, MrOptions, Pd};
+pub use api::qp::ah::AddressHandle;
+pub use api::qp::multicast::{GroupInterface, IPV6_ALL_HOSTS};
+pub use api::qp::rc::{ConnectError, MAX_INLINE_DATA, RcOperation, RcQp, RcQpAttr, RcSendWr};
+pub use api::qp::read_map::ReadMap;
+pub use api::qp::record::{RecordCompletions, RecordRef, RecordView};
+pub use api::qp::srq::{Srq, SrqAttr};
+pub use api::qp::uc::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
+pub use api::qp::ud::{UdQp, UdQpAttr};
+pub use api::qp::wr::{Destination, SendWr};
 pub use dgiwarp_engine::cm::oob::Pairing;
 pub use dgiwarp_engine::cm::sidr::{
     MAX_PRIVATE_DATA as MAX_SERVICE_PRIVATE_DATA, RejectStatus, ServiceQp,
@@ -99,23 +94,4 @@ pub use dgiwarp_llp_tcp_mpa::{
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use dgiwarp_rdmap::wire::AtomicOperation;
-pub use driver::own_sockets::own_sockets;
-pub use error::{CqError, Error};
-pub use events::AsyncEvents;
-pub use fault::{Fault, FaultError};
-pub use groups::{GroupInterface, IPV6_ALL_HOSTS};
-pub use mw::{FastMr, Mw, MwBind, next_rkey};
-pub use pd::{Mr, MrBusy, MrOptions, Pd};
-pub use rc_listener::{RcListener, RcRequest};
-pub use rc_qp::{ConnectError, MAX_INLINE_DATA, RcOperation, RcQp, RcQpAttr, RcSendWr};
-pub use read_map::ReadMap;
-pub use record::{RecordCompletions, RecordRef, RecordView};
-pub use rnic::{Rnic, WeakRnic};
-pub use services::{
-    LookupError, ServiceChannel, ServiceEvent, ServiceListener, ServiceLookup, ServicePort,
-    ServiceRequest, ServiceSink,
-};
-pub use srq::{Srq, SrqAttr};
-pub use uc_qp::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
-pub use ud_qp::{UdQp, UdQpAttr};
-pub use wr::{Destination, SendWr};
+pub use driver::device::fds::own_sockets;

@@ -1,7 +1,7 @@
 //! `Serialized` under a model checker: every interleaving of its threads with up to four preemptions.
 #![forbid(unsafe_code)]
 
-#[path = "../src/driver/serialized.rs"]
+#[path = "../src/driver/qp/exclusive.rs"]
 mod serialized;
 
 /// What the driver uses, made of the model checker's atomics. The checker's own mutex will not do: it does not take an

@@ -1,6 +1,7 @@
 //! A completion queue: its ring, the sockets that fill it, and progress on behalf of whoever polls it.
 
-mod owing;
+mod linked_cqs;
+mod pending_acks;
 mod sleep;
 
 pub(crate) use sleep::Slept;
@@ -17,18 +18,18 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::{Mutex, RwLock};
 use slab::Slab;
 
-use super::background::Background;
-use super::clock;
-use super::hot_set::{Hot, HotSet};
-use super::member::{Got, Qp, WeakQp};
-use super::partners::Partners;
-use super::rc::RcShared;
-use super::timers::Timers;
-use super::turns::Turns;
-use super::udp_socket::ReceiveBuffer;
-use super::udp_sockets::SocketIndex;
-use super::watch::Watch;
-use crate::cq::ChannelShared;
+use crate::api::cq::queue::ChannelShared;
+use crate::driver::cq::linked_cqs::Partners;
+use crate::driver::device::clock;
+use crate::driver::device::thread::Background;
+use crate::driver::reactor::adaptive_arming::Watch;
+use crate::driver::reactor::hot_sockets::{Hot, HotSet};
+use crate::driver::reactor::member::{Got, Qp, WeakQp};
+use crate::driver::reactor::run_queue::Turns;
+use crate::driver::reactor::timers::Timers;
+use crate::driver::tcp::qp::RcShared;
+use crate::driver::udp::socket::ReceiveBuffer;
+use crate::driver::udp::sockets::SocketIndex;
 use crate::{AsyncEvent, CqError, Error, Wc};
 use dgiwarp_engine::cq_ring::{CqRing, Pushed};
 
@@ -55,7 +56,7 @@ impl MemberId {
         u64::from(self.generation) << 32 | u64::from(self.key) << 8 | u64::from(socket)
     }
 
-    pub(super) fn from_token(token: u64) -> (Self, SocketIndex) {
+    pub(crate) fn from_token(token: u64) -> (Self, SocketIndex) {
         let [g0, g1, g2, g3, k0, k1, k2, socket] = token.to_be_bytes();
         let member = Self {
             key: u32::from_be_bytes([0, k0, k1, k2]),
@@ -126,13 +127,13 @@ pub(crate) struct CqShared {
     /// Threads that sleep until there is a completion.
     sleepers: AtomicU32,
     wake: EventFd,
-    pub(super) channel: OnceLock<Arc<ChannelShared>>,
+    pub(crate) channel: OnceLock<Arc<ChannelShared>>,
     /// Sockets of members are looked at on behalf of this queue; a queue of sends may have none.
-    pub(super) receives: AtomicBool,
+    pub(crate) receives: AtomicBool,
     /// Whose sockets bring completions too.
-    pub(super) partners: OnceLock<Partners>,
+    pub(crate) partners: OnceLock<Partners>,
     /// Somebody may sleep on the sockets for the sake of another queue.
-    pub(super) slept_on: AtomicBool,
+    pub(crate) slept_on: AtomicBool,
     background: Arc<Background>,
     id: u64,
 }
@@ -726,7 +727,7 @@ impl CqShared {
     }
 
     /// The background thread was woken by data, and `found` it still there.
-    pub(super) fn woken(&self, found: bool) {
+    pub(crate) fn woken(&self, found: bool) {
         if self.watch.woken(found) {
             self.stop_watching();
         }
@@ -738,7 +739,7 @@ impl CqShared {
         }
     }
 
-    pub(super) fn watch_state(&self) -> &Watch {
+    pub(crate) fn watch_state(&self) -> &Watch {
         &self.watch
     }
 

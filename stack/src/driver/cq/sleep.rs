@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::CqShared;
-use crate::driver::clock;
-use crate::driver::partners::poll_fds;
+use crate::driver::cq::CqShared;
+use crate::driver::cq::linked_cqs::poll_fds;
+use crate::driver::device::clock;
 
 /// How long a waiting thread spins before it sleeps, where there is a core for it.
 const SPIN_FOR: Duration = Duration::from_micros(30);

@@ -1,0 +1,327 @@
+//! Connections without waiting: any number at a time, told of by events.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::Socket;
+
+use crate::driver::cm::connect::{Beginning, Cm};
+use crate::driver::device::clock;
+use crate::driver::tcp::mpa_startup::ListenerId;
+use crate::driver::tcp::pipe as tcp;
+use crate::{
+    ConnectError, Error, Established, MpaConfig, Negotiation, RcEnd, RcQp, RcRequest, ReadDepths,
+    Rejection, Rnic,
+};
+
+/// Listens, connects, and tells what happened (`rdma_create_event_channel(3)`). The background thread of its device makes progress; no call
+/// here waits, but [`next_event`](Self::next_event) on request. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct ConnectionChannel {
+    cm: Arc<Cm>,
+    rnic: Rnic,
+}
+
+/// Is told what happens to connections, at once, instead of its being queued. The thread that makes progress calls it, which is usually
+/// the device's background thread, and may hold the lock of the QP in question: an implementation takes note and returns, and calls nothing of
+/// the device.
+pub trait ConnectionSink: std::fmt::Debug + Send + Sync {
+    /// This happened.
+    fn happened(&self, event: ConnectionEvent);
+}
+
+/// How a [`ConnectionPort`] is bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PortOptions {
+    /// An IPv6 port takes no IPv4 connections. Default no.
+    pub only_v6: bool,
+    /// Type of service, or traffic class, of what connections of this port send. Default the system's.
+    pub tos: Option<u8>,
+    /// Port 0 stays open until the port is connected from, so that connections to different peers can have the same one. Default no.
+    pub port_when_connected: bool,
+}
+
+/// A TCP port that was bound, and is to listen or to be connected from. Dropping it sets it free.
+#[derive(Debug)]
+pub struct ConnectionPort {
+    pub(crate) socket: Socket,
+    local: SocketAddr,
+    pub(crate) options: PortOptions,
+}
+
+impl ConnectionPort {
+    /// Binds an address and TCP port, port 0 for one of the system's choice.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where another listens on the port or the address is not one of this host's.
+    pub fn bind(address: SocketAddr, options: PortOptions) -> Result<Self, Error> {
+        let bind = |source| Error::Bind { address, source };
+        let socket = tcp::bind(address, options).map_err(bind)?;
+        let local = socket
+            .local_addr()
+            .map_err(bind)?
+            .as_socket()
+            .unwrap_or(address);
+        Ok(Self {
+            socket,
+            local,
+            options,
+        })
+    }
+
+    /// The address and port.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+/// What happened to a connection (`rdma_get_cm_event(3)`). `context` is the number that the program gave the listener or connection.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectionEvent {
+    /// A peer asks a listener for a connection.
+    Request {
+        /// The listener's.
+        context: u64,
+        /// To be accepted, rejected or dropped.
+        request: RcRequest,
+    },
+    /// A QP is connected.
+    Established {
+        /// The connection's.
+        context: u64,
+        /// What was agreed.
+        established: Established,
+    },
+    /// The peer said no; the QP may be connected again.
+    Rejected {
+        /// The connection's.
+        context: u64,
+        /// What the peer said.
+        rejection: Rejection,
+    },
+    /// There will be no connection: a QP could not be connected and may be tried again, or a peer connected to a listener without
+    /// a proper request.
+    Failed {
+        /// The connection's, or the listener's.
+        context: u64,
+        /// The other end.
+        peer: SocketAddr,
+        /// Why.
+        error: ConnectError,
+    },
+    /// A connection is over; everything posted has completed. Where the peer ended it, this comes after the program took the completions
+    /// that succeeded before, or a second later.
+    Disconnected {
+        /// The connection's.
+        context: u64,
+        /// Why.
+        end: RcEnd,
+    },
+}
+
+/// A listening TCP port of a [`ConnectionChannel`]. Dropping it closes the port and ends what came through it and was not yet told.
+#[derive(Debug)]
+pub struct ChannelListener {
+    cm: Arc<Cm>,
+    id: ListenerId,
+    local: SocketAddr,
+}
+
+impl ConnectionChannel {
+    pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ConnectionSink>>) -> Result<Self, Error> {
+        let cm = Cm::new(sink)?;
+        rnic.shared.background.serve_connections(&cm)?;
+        Ok(Self {
+            cm,
+            rnic: rnic.clone(),
+        })
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn rnic(&self) -> &Rnic {
+        &self.rnic
+    }
+
+    /// Listens on an address and TCP port, port 0 for one of the system's choice. `mpa` is what this end wants of every connection. At most 256
+    /// startups are on their way at a time; further peers wait.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where the port is taken or the address is not one of this host's.
+    pub fn listen(
+        &self,
+        address: SocketAddr,
+        mpa: MpaConfig,
+        context: u64,
+    ) -> Result<ChannelListener, Error> {
+        let port = ConnectionPort::bind(address, PortOptions::default())?;
+        self.listen_on(port, mpa, tcp::BACKLOG, context)
+    }
+
+    /// The same on a port that is bound. TCP connections beyond `backlog` that nobody has taken yet are not answered until there is room.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where another listens on the port.
+    pub fn listen_on(
+        &self,
+        port: ConnectionPort,
+        mpa: MpaConfig,
+        backlog: i32,
+        context: u64,
+    ) -> Result<ChannelListener, Error> {
+        let ConnectionPort { socket, local, .. } = port;
+        let bind = |source| Error::Bind {
+            address: local,
+            source,
+        };
+        let listener = tcp::listen_on(socket, backlog).map_err(bind)?;
+        // One that was bound to no port got one now.
+        let local = listener.local_addr().map_err(bind)?;
+        let id = self.cm.listen(listener, mpa, context)?;
+        Ok(ChannelListener {
+            cm: Arc::clone(&self.cm),
+            id,
+            local,
+        })
+    }
+
+    /// Begins to connect a QP, as MPA Initiator. What comes of it is an event within [`MpaConfig::startup_timeout`]; TCP has at most five seconds of it
+    /// to reach the peer. A peer that closes upon an enhanced request may know revision 1 only, and is asked again as
+    /// [`MpaConfig::fall_back`] has it. Where nobody listens yet, TCP is asked again for a third of a second.
+    ///
+    /// # Errors
+    /// [`ConnectError::State`] if the QP has or had a connection or one is on its way, [`ConnectError::Tcp`] where TCP says no at once.
+    pub fn connect(
+        &self,
+        qp: &RcQp,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<(), ConnectError> {
+        self.begin(qp, None, to, mpa, private_data, context)
+    }
+
+    /// The same from a port that is bound.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_from(
+        &self,
+        port: ConnectionPort,
+        qp: &RcQp,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<(), ConnectError> {
+        self.begin(qp, Some(port), to, mpa, private_data, context)
+    }
+
+    fn begin(
+        &self,
+        qp: &RcQp,
+        from: Option<ConnectionPort>,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<(), ConnectError> {
+        qp.begin_connect(&self.cm, from, to, mpa, private_data, context)?;
+        // Whatever the deadline, the background thread may sleep longer.
+        self.rnic.shared.background.wake();
+        Ok(())
+    }
+
+    /// Accepts a request on a QP, whose end will be an event with `context`.
+    ///
+    /// # Errors
+    /// As [`RcRequest::accept`].
+    pub fn accept(
+        &self,
+        request: RcRequest,
+        qp: &RcQp,
+        depths: ReadDepths,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<Negotiation, ConnectError> {
+        let negotiation = request.accept(qp, depths, private_data)?;
+        self.cm.watch(&qp.shared, context);
+        Ok(negotiation)
+    }
+
+    /// The same, and the beginning is an event too: [`ConnectionEvent::Established`] when the QP may send. In peer-to-peer mode that is when the peer has
+    /// sent its first FPDU (RFC 6581 §5), and [`ConnectionEvent::Failed`] if it ends before; else it is at once.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_and_tell(
+        &self,
+        request: RcRequest,
+        qp: &RcQp,
+        depths: ReadDepths,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<Negotiation, ConnectError> {
+        let peer = request.peer();
+        let negotiation = request.accept(qp, depths, private_data)?;
+        let beginning = Beginning {
+            established: Established {
+                negotiation,
+                send_rtr: None,
+                private_data: Vec::new(),
+            },
+            peer,
+        };
+        self.cm.watch_from_beginning(&qp.shared, beginning, context);
+        Ok(negotiation)
+    }
+
+    /// Says no, with private data for the peer. TCP is closed once the peer has it.
+    ///
+    /// # Errors
+    /// [`ConnectError`]; the request is gone then.
+    pub fn reject(&self, request: RcRequest, private_data: &[u8]) -> Result<(), ConnectError> {
+        let stream = request.say_no(private_data)?;
+        // Whatever becomes of it, the answer is on its way.
+        let _ = self.cm.see_off(stream);
+        self.rnic.shared.background.wake();
+        Ok(())
+    }
+
+    /// Gives up an attempt to connect that has not come to an end: nothing is told of it any more, and the QP may be connected again.
+    pub fn cancel(&self, context: u64) {
+        self.cm.cancel(context);
+    }
+
+    /// What happened first and was not taken yet. Waits at most `timeout` for it.
+    #[must_use]
+    pub fn next_event(&self, timeout: Duration) -> Option<ConnectionEvent> {
+        self.cm.wait(clock::now().checked_add(timeout))
+    }
+}
+
+/// Readable while [`ConnectionChannel::next_event`] has one.
+impl AsFd for ConnectionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.cm.event_fd()
+    }
+}
+
+impl ChannelListener {
+    /// The address and port that it listens on.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl Drop for ChannelListener {
+    fn drop(&mut self) {
+        self.cm.unlisten(self.id);
+    }
+}

@@ -1,0 +1,157 @@
+//! Waiting for peers that ask for a connection, and answering them.
+
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dgiwarp_llp_tcp_mpa::Event;
+
+use crate::driver::cm::connect::{Asked, Cm};
+use crate::driver::device::clock;
+use crate::driver::tcp::pipe as tcp;
+use crate::driver::tcp::qp::{Claimed, Startup};
+use crate::{
+    Access, ConnectError, ConnectionEvent, Error, MpaConfig, MpaRequest, Negotiation, RcQp,
+    ReadDepths,
+};
+use dgiwarp_engine::connected::RcConfig;
+
+/// Waits for connections on a TCP port.
+#[derive(Debug)]
+pub struct RcListener {
+    cm: Arc<Cm>,
+    local: SocketAddr,
+}
+
+impl RcListener {
+    /// Listens on an address and TCP port, port 0 for one of the system's choice. `mpa` is what this end wants of every connection.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where the port is taken or the address is not one of this host's.
+    pub fn bind(address: SocketAddr, mpa: MpaConfig) -> Result<Self, Error> {
+        let bind = |source| Error::Bind { address, source };
+        let listener = tcp::listen(address).map_err(bind)?;
+        let local = listener.local_addr().map_err(bind)?;
+        let cm = Cm::new(None)?;
+        cm.listen(listener, mpa, 0)?;
+        Ok(Self { cm, local })
+    }
+
+    /// The address and port that it listens on.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The next request for a connection; `None` if nobody asks within `timeout`. Many may be on their way at a time. One that
+    /// connects without a proper request is an error within [`MpaConfig::startup_timeout`]; the listener goes on.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn accept(&self, timeout: Duration) -> Result<Option<RcRequest>, ConnectError> {
+        match self.cm.wait(clock::now().checked_add(timeout)) {
+            None => Ok(None),
+            Some(ConnectionEvent::Request { request, .. }) => Ok(Some(request)),
+            Some(ConnectionEvent::Failed { error, .. }) => Err(error),
+            Some(
+                ConnectionEvent::Established { .. }
+                | ConnectionEvent::Rejected { .. }
+                | ConnectionEvent::Disconnected { .. },
+            ) => unreachable!("nothing that happens to a listener"),
+        }
+    }
+}
+
+/// A peer that asks for a connection. Dropping it closes TCP without an answer.
+#[derive(Debug)]
+pub struct RcRequest {
+    pub(crate) asked: Asked,
+}
+
+impl RcRequest {
+    /// Who asks.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.asked.peer
+    }
+
+    /// Our address and TCP port that it came to; `None` if the connection is gone already.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.asked.stream.local_addr().ok()
+    }
+
+    /// What the request says.
+    #[must_use]
+    pub fn request(&self) -> &MpaRequest {
+        &self.asked.request
+    }
+
+    /// Accepts on a queue pair, as MPA Responder.
+    ///
+    /// # Errors
+    /// [`ConnectError`]; the request is gone then, and the queue pair may be used for another.
+    pub fn accept(
+        self,
+        qp: &RcQp,
+        depths: ReadDepths,
+        private_data: &[u8],
+    ) -> Result<Negotiation, ConnectError> {
+        let claimed = qp.shared.claim().ok_or(ConnectError::State)?;
+        self.answer(qp, claimed, depths, private_data)
+            .inspect_err(|_| qp.shared.unclaim(claimed))
+    }
+
+    fn answer(
+        self,
+        qp: &RcQp,
+        claimed: Claimed,
+        depths: ReadDepths,
+        private_data: &[u8],
+    ) -> Result<Negotiation, ConnectError> {
+        let Asked {
+            stream,
+            peer,
+            mut connection,
+            ..
+        } = self.asked;
+        connection.accept(depths, private_data)?;
+        let Some(Event::Established(established)) = connection.poll_event() else {
+            unreachable!("accepting begins full operation");
+        };
+        // The receives are in place before the peer can know: it may send as soon as it has the Reply.
+        tcp::transmit_all(&stream, &mut connection)?;
+        let config = RcConfig {
+            qpn: qp.qpn(),
+            pd: qp.pd().id,
+            peer,
+            options: qp.shared.options,
+            paired: false,
+            denied: Access::empty(),
+        };
+        qp.shared
+            .link(claimed, config, *connection, stream, Startup::default())?;
+        Ok(established.negotiation)
+    }
+
+    /// Says no, with private data for the peer.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn reject(self, private_data: &[u8]) -> Result<(), ConnectError> {
+        self.say_no(private_data).map(drop)
+    }
+
+    /// The same, leaving what is to be read to its end so that the peer surely gets the answer.
+    pub(crate) fn say_no(self, private_data: &[u8]) -> Result<TcpStream, ConnectError> {
+        let Asked {
+            stream,
+            mut connection,
+            ..
+        } = self.asked;
+        connection.reject(ReadDepths { ird: 0, ord: 0 }, private_data)?;
+        tcp::transmit_all(&stream, &mut connection)?;
+        stream.shutdown(Shutdown::Write)?;
+        Ok(stream)
+    }
+}

@@ -1,0 +1,275 @@
+//! Completion queues and channels.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
+
+use crate::driver::cq::{CqShared, Slept};
+use crate::driver::device::clock;
+use crate::{CqError, Error, Wc};
+
+/// Most completions that a queue may be made for.
+pub(crate) const MAX_CQE: usize = 1 << 22;
+
+/// A completion queue (`ibv_create_cq(3)`). Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Cq {
+    pub(crate) shared: Arc<CqShared>,
+}
+
+impl Cq {
+    /// Moves completions to the front of `out` and returns how many. Where there are none, it receives what has
+    /// arrived first. Never blocks.
+    ///
+    /// # Errors
+    /// [`CqError::Overrun`] once all completions before the lost one were taken.
+    #[inline]
+    pub fn poll(&self, out: &mut [Wc]) -> Result<usize, CqError> {
+        self.shared.poll(out)
+    }
+
+    /// The next completion, if there is one.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    #[inline]
+    pub fn poll_one(&self) -> Result<Option<Wc>, CqError> {
+        let mut out = [Wc::default()];
+        let count = self.poll(&mut out)?;
+        Ok((count > 0).then_some(out[0]))
+    }
+
+    /// Waits at most `timeout` for the next completion: spins for some microseconds where there is a core for
+    /// it, then sleeps.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn wait(&self, timeout: Duration) -> Result<Option<Wc>, CqError> {
+        if let Some(wc) = self.poll_one()? {
+            return Ok(Some(wc));
+        }
+        let deadline = clock::now().checked_add(timeout);
+        while self.shared.sleep(deadline) == Slept::Interrupted {}
+        self.poll_one()
+    }
+
+    /// As [`wait`](Self::wait), but takes no completion. Returns false where a signal handler ran meanwhile, which may be before
+    /// anything has come.
+    pub fn sleep(&self, timeout: Duration) -> bool {
+        self.shared.sleep(clock::now().checked_add(timeout)) != Slept::Interrupted
+    }
+
+    /// Takes completions of a queue pair, which is gone, out.
+    pub fn forget(&self, qpn: u32) {
+        self.shared.forget(qpn);
+    }
+
+    /// Asks for one event on the completion channel at the next completion, or the next solicited one
+    /// (`ibv_req_notify_cq(3)`). Poll once more afterwards: what came before makes no event.
+    pub fn request_notification(&self, solicited_only: bool) {
+        self.shared.arm(solicited_only);
+    }
+
+    /// From now on keeps when each completion came, for [`poll_stamped`](Self::poll_stamped). It costs a look at the clock for each.
+    pub fn keep_timestamps(&self) {
+        self.shared.keep_stamps();
+    }
+
+    /// As [`poll_one`](Self::poll_one), with the time at which the completion came, on the clock of [`Rnic::time`](crate::Rnic::time); zero where times are
+    /// not kept.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn poll_stamped(&self) -> Result<Option<(Wc, Duration)>, CqError> {
+        let found = self.shared.poll_stamped()?;
+        Ok(found.map(|(wc, nanos)| (wc, Duration::from_nanos(nanos))))
+    }
+
+    /// Loses completions that find the queue full, without a word, where else the queue could not be polled any more.
+    pub fn ignore_overrun(&self) {
+        self.shared.be_lossy();
+    }
+
+    /// Makes the queue for at least `depth` completions, 1 to 2^22 (`ibv_resize_cq(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for another depth, or if more completions wait in it.
+    pub fn resize(&self, depth: usize) -> Result<(), Error> {
+        Error::check_limit("completion queue depth", depth, 1, MAX_CQE)?;
+        if self.shared.resize(depth) {
+            return Ok(());
+        }
+        Err(Error::Limit {
+            what: "completion queue depth, with more completions in it,",
+            value: depth,
+            min: 1,
+            max: MAX_CQE,
+        })
+    }
+
+    /// Identifies the queue in [`CompChannel::next_event`].
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.shared.id()
+    }
+}
+
+/// Tells a program of completions (`ibv_create_comp_channel(3)`). Cloning shares it.
+///
+/// Its descriptor is for poll(2), epoll(7) and what is built on them, beside other descriptors of the program. Ask for a notification, poll
+/// what came before, and only then wait:
+///
+/// ```
+/// # use dgiwarp::{Config, Cq, CompChannel, Rnic};
+/// # use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+/// # use std::os::fd::AsFd;
+/// # fn example(cq: &Cq, channel: &CompChannel) -> Result<(), Box<dyn std::error::Error>> {
+/// cq.request_notification(false);
+/// while let Some(wc) = cq.poll_one()? {
+///     println!("{wc:?}");
+/// }
+/// let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
+/// poll(&mut fds, PollTimeout::NONE)?;
+/// while let Some(id) = channel.next_event(false) {
+///     assert_eq!(id, cq.id());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An edge-triggered poller (`EPOLLET`, as mio and tokio use it) hears only when something comes that was not there: before it waits,
+/// [`is_ready`](Self::is_ready) must say no. With the feature `tokio`, `AsyncCq` does all that.
+#[derive(Debug, Clone)]
+pub struct CompChannel {
+    pub(crate) shared: Arc<ChannelShared>,
+}
+
+/// What a channel's handle and its completion queues share.
+#[derive(Debug)]
+pub(crate) struct ChannelShared {
+    /// Readable when there is an event, or data that may become one.
+    epoll: Epoll,
+    event: EventFd,
+    pending: Mutex<VecDeque<u64>>,
+    queues: Mutex<Vec<Weak<CqShared>>>,
+}
+
+impl ChannelShared {
+    pub(crate) fn new() -> Result<Arc<Self>, Error> {
+        let failed = |errno: Errno| Error::system("cannot make a completion channel")(errno.into());
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
+        let event =
+            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
+        epoll
+            .add(&event, EpollEvent::new(EpollFlags::EPOLLIN, 0))
+            .map_err(failed)?;
+        Ok(Arc::new(Self {
+            epoll,
+            event,
+            pending: Mutex::new(VecDeque::new()),
+            queues: Mutex::new(Vec::new()),
+        }))
+    }
+
+    pub(crate) fn attach(self: &Arc<Self>, cq: &Arc<CqShared>) -> Result<(), Error> {
+        // Data that nobody received yet wakes the program too: it receives for itself, without another thread between.
+        self.epoll
+            .add(cq.sockets_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))
+            .map_err(|errno| Error::system("cannot watch a completion queue")(errno.into()))?;
+        self.queues.lock().push(Arc::downgrade(cq));
+        cq.set_channel(Arc::clone(self));
+        Ok(())
+    }
+
+    /// Wakes the program for what arrives at a queue that is not on this channel, but brings completions to one that is.
+    pub(crate) fn watch(&self, cq: &CqShared) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        match self.epoll.add(cq.sockets_fd(), event) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    pub(crate) fn tell(&self, cq: u64) {
+        let mut pending = self.pending.lock();
+        // Under the lock, so that it is readable exactly while something is pending: else a thread that takes this one in between leaves it
+        // readable for nothing, and who sleeps on it spins.
+        if pending.is_empty() {
+            let _ = self.event.write(1);
+        }
+        pending.push_back(cq);
+    }
+
+    fn take(&self) -> Option<u64> {
+        let mut pending = self.pending.lock();
+        let cq = pending.pop_front()?;
+        if pending.is_empty() {
+            let _ = self.event.read();
+        }
+        Some(cq)
+    }
+
+    fn progress(&self) {
+        let queues: Vec<_> = self
+            .queues
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for cq in queues {
+            // The look that finds no more tells peers what they wait for.
+            while cq.progress_on(self) == Some(true) && !cq.has_completions() {}
+        }
+    }
+}
+
+impl CompChannel {
+    /// Whether the descriptor is readable now.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The [`Cq::id`] of a queue that has what it was asked to tell of. Receives what has arrived. With
+    /// `block` it waits; else `None` means that there is no event now.
+    #[must_use]
+    pub fn next_event(&self, block: bool) -> Option<u64> {
+        loop {
+            if let Some(cq) = self.shared.take() {
+                return Some(cq);
+            }
+            self.shared.progress();
+            if let Some(cq) = self.shared.take() {
+                return Some(cq);
+            }
+            if !block {
+                return None;
+            }
+            let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, PollTimeout::NONE);
+        }
+    }
+}
+
+/// Readable when [`CompChannel::next_event`] may have one.
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.epoll.0.as_fd()
+    }
+}
+
+/// The number of that descriptor.
+impl AsRawFd for CompChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}

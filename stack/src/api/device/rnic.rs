@@ -1,0 +1,254 @@
+//! The device.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha20Rng;
+
+use crate::api::cq::queue::{ChannelShared, MAX_CQE};
+use crate::api::device::events::Events;
+use crate::api::device::statistics::Statistics;
+use crate::driver::cm::oob_connect::Pairings;
+use crate::driver::cq::CqShared;
+use crate::driver::debug::seeded;
+use crate::driver::device::clock;
+use crate::driver::device::thread::Background;
+use crate::{
+    AsyncEvents, CompChannel, Config, ConnectionChannel, ConnectionSink, Cq, Error, Pd, QpCounters,
+    ServiceChannel, ServiceSink,
+};
+use dgiwarp_engine::mr::{MrTable, PdId};
+
+/// A handle of an [`Rnic`] that does not keep it open.
+#[derive(Debug, Clone)]
+pub struct WeakRnic(Weak<RnicShared>);
+
+impl WeakRnic {
+    /// The device, if it is still open.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Rnic> {
+        let shared = self.0.upgrade()?;
+        Some(Rnic { shared })
+    }
+}
+
+/// A software RNIC. Cloning shares it; it lives until the last object made from it is gone.
+#[derive(Debug, Clone)]
+pub struct Rnic {
+    pub(crate) shared: Arc<RnicShared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct RnicShared {
+    pub(crate) config: Config,
+    pub(crate) mrs: Arc<MrTable>,
+    pub(crate) background: Arc<Background>,
+    /// QPs that are connected by exchanged numbers, once there are some.
+    pairings: Mutex<Option<Arc<Pairings>>>,
+    events: Arc<Events>,
+    pub(crate) statistics: Statistics,
+    /// What the kernel grants each socket, once it was asked.
+    pub(crate) receive_buffer: OnceLock<usize>,
+    random: Mutex<ChaCha20Rng>,
+    next_pd: AtomicU32,
+    /// Datagram QPs made so far.
+    datagram_qps: AtomicU64,
+}
+
+impl RnicShared {
+    /// Random words.
+    pub(crate) fn draw<const N: usize>(&self) -> [u32; N] {
+        let mut random = self.random.lock();
+        std::array::from_fn(|_| random.next_u32())
+    }
+
+    /// Takes the place of a datagram QP in the order of their making.
+    pub(crate) fn next_datagram_qp(&self) -> u64 {
+        self.datagram_qps.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Those who connect QPs by exchanged numbers.
+    pub(crate) fn pairings(&self) -> Result<Arc<Pairings>, Error> {
+        let mut pairings = self.pairings.lock();
+        if let Some(pairings) = &*pairings {
+            return Ok(Arc::clone(pairings));
+        }
+        let new = Pairings::new(self.config.ports.clone())?;
+        self.background.serve_connections(&new)?;
+        *pairings = Some(Arc::clone(&new));
+        Ok(new)
+    }
+}
+
+impl Drop for RnicShared {
+    fn drop(&mut self) {
+        self.background.stop();
+        self.statistics.write_all();
+    }
+}
+
+impl Rnic {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the system gives no randomness or descriptors.
+    pub fn open(config: Config) -> Result<Self, Error> {
+        clock::start();
+        seeded::sow()?;
+        let mut random = match config.seed {
+            Some(seed) => ChaCha20Rng::seed_from_u64(seed),
+            None => ChaCha20Rng::from_seed(system_seed()?),
+        };
+        let keys = ChaCha20Rng::from_rng(&mut random);
+        let events = Events::new()?;
+        let shared = RnicShared {
+            mrs: Arc::new(MrTable::new(keys)),
+            background: Background::new(&config, Arc::clone(&events))?,
+            pairings: Mutex::new(None),
+            events,
+            statistics: Statistics::new(config.stats.clone()),
+            receive_buffer: OnceLock::new(),
+            random: Mutex::new(random),
+            next_pd: AtomicU32::new(1),
+            datagram_qps: AtomicU64::new(0),
+            config,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// The settings it was opened with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// The device's clock: it counts from some moment of this process, and is not set.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        Duration::from_nanos(clock::to_nanos(Some(clock::now())))
+    }
+
+    /// What all queue pairs of the device counted, those that are gone included.
+    #[must_use]
+    pub fn counters(&self) -> QpCounters {
+        self.shared.statistics.sum().1
+    }
+
+    /// Writes what [`Config::stats`] asks for now: for programs that end without closing the device.
+    pub fn write_statistics(&self) {
+        self.shared.statistics.write_all();
+    }
+
+    /// For programs that end without closing the device: lets what connected queue pairs accepted leave, for at most 200 ms. They can be used no
+    /// more.
+    pub fn leave_process(&self) {
+        self.shared.background.leave_process();
+    }
+
+    /// A handle that does not keep the device open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakRnic {
+        WeakRnic(Arc::downgrade(&self.shared))
+    }
+
+    /// The device's asynchronous events (`ibv_get_async_event(3)`).
+    #[must_use]
+    pub fn async_events(&self) -> AsyncEvents {
+        AsyncEvents::new(Arc::clone(&self.shared.events))
+    }
+
+    /// Makes a protection domain (`ibv_alloc_pd(3)`).
+    #[must_use]
+    pub fn alloc_pd(&self) -> Pd {
+        let id = PdId(self.shared.next_pd.fetch_add(1, Ordering::Relaxed));
+        Pd::new(self.clone(), id)
+    }
+
+    /// Makes a completion queue for at least `depth` completions, 1 to 2^22 (`ibv_create_cq(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for another depth, [`Error::System`] where descriptors are exhausted.
+    pub fn create_cq(&self, depth: usize) -> Result<Cq, Error> {
+        if !(1..=MAX_CQE).contains(&depth) {
+            return Err(Error::Limit {
+                what: "completion queue depth",
+                value: depth,
+                min: 1,
+                max: MAX_CQE,
+            });
+        }
+        let shared = CqShared::new(depth, Arc::clone(&self.shared.background))?;
+        Ok(Cq { shared })
+    }
+
+    /// Makes a completion channel (`ibv_create_comp_channel(3)`).
+    ///
+    /// # Errors
+    /// [`Error::System`] where descriptors are exhausted.
+    pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
+        Ok(CompChannel {
+            shared: ChannelShared::new()?,
+        })
+    }
+
+    /// Makes a channel for connections (`rdma_create_event_channel(3)`).
+    ///
+    /// # Errors
+    /// [`Error::System`] where descriptors are exhausted.
+    pub fn create_connection_channel(&self) -> Result<ConnectionChannel, Error> {
+        ConnectionChannel::new(self, None)
+    }
+
+    /// Makes a channel for connections whose events go to `sink` instead of being queued.
+    ///
+    /// # Errors
+    /// As [`create_connection_channel`](Self::create_connection_channel).
+    pub fn create_connection_channel_to(
+        &self,
+        sink: Arc<dyn ConnectionSink>,
+    ) -> Result<ConnectionChannel, Error> {
+        ConnectionChannel::new(self, Some(sink))
+    }
+
+    /// Makes a channel for services: offering them and looking them up.
+    ///
+    /// # Errors
+    /// [`Error::System`] where descriptors are exhausted.
+    pub fn create_service_channel(&self) -> Result<ServiceChannel, Error> {
+        ServiceChannel::new(self, None)
+    }
+
+    /// The same, with events that go to `sink` instead of being queued.
+    ///
+    /// # Errors
+    /// As [`create_service_channel`](Self::create_service_channel).
+    pub fn create_service_channel_to(
+        &self,
+        sink: Arc<dyn ServiceSink>,
+    ) -> Result<ServiceChannel, Error> {
+        ServiceChannel::new(self, Some(sink))
+    }
+
+    /// Makes a completion queue whose events come through `channel`.
+    ///
+    /// # Errors
+    /// As [`create_cq`](Self::create_cq).
+    pub fn create_cq_on(&self, depth: usize, channel: &CompChannel) -> Result<Cq, Error> {
+        let cq = self.create_cq(depth)?;
+        channel.shared.attach(&cq.shared)?;
+        Ok(cq)
+    }
+}
+
+fn system_seed() -> Result<[u8; 32], Error> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|error| {
+        Error::system("the system gives no randomness")(std::io::Error::other(error))
+    })?;
+    Ok(seed)
+}

@@ -1,0 +1,4 @@
+//! Protection domains, memory regions, memory windows.
+
+pub(crate) mod mw;
+pub(crate) mod pd;

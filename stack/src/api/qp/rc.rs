@@ -1,0 +1,626 @@
+//! Connected queue pairs: iWARP over TCP.
+//!
+//! The order is that of rdma_cm: make the queue pair, post receives, then connect or accept. [`RcQp::connect`] and
+//! [`RcListener::accept`] wait in the calling thread, bounded by [`MpaConfig::startup_timeout`]; a
+//! [`ConnectionChannel`](crate::ConnectionChannel) does the same for any number of connections without waiting.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dgiwarp_ddp::{STag, TaggedOffset};
+use dgiwarp_llp_tcp_mpa::{ConfigError, Error as MpaError};
+use dgiwarp_rdmap::wire::AtomicOperation;
+
+use crate::api::device::statistics::{Counts as _, Entry};
+use crate::api::qp::qpn::Qpn;
+use crate::driver::cm::connect::{Caller, Cm};
+use crate::driver::cm::oob_connect::Pairings;
+use crate::driver::tcp::qp::RcShared;
+use crate::{
+    Access, ConnectionEvent, ConnectionPort, Cq, Error, Established, MAX_SGE, MpaConfig, MwType,
+    Pairing, Pd, PostError, PostFailure, QpCounters, RcOptions, RecvWr, Rejection, Sge, Srq,
+};
+use dgiwarp_engine::cm::oob::Start;
+use dgiwarp_engine::connected::{MemoryWork, RcData, RcEnd, RcSendWqe, RcWork};
+use dgiwarp_engine::mr::Bind;
+use dgiwarp_engine::recv_queue::{RecvQueue, copy_sges, total_length};
+
+/// Most work requests of a queue.
+const MAX_WR: usize = 1 << 16;
+
+/// What a connected queue pair shall be (`ibv_qp_init_attr`).
+#[derive(Debug, Clone)]
+pub struct RcQpAttr<'a> {
+    /// Where completions of posted sends go.
+    pub send_cq: &'a Cq,
+    /// Where completions of receives go.
+    pub recv_cq: &'a Cq,
+    /// Sends outstanding at most, 1 to 65,536. Default 256.
+    pub max_send_wr: usize,
+    /// Receives posted at most, 1 to 65,536. Default 256.
+    pub max_recv_wr: usize,
+    /// Scatter/gather elements per work request, 1 to [`MAX_SGE`]. Default 4.
+    pub max_sge: usize,
+    /// A queue to take receives from instead of one of this QP's own; then `max_recv_wr` does not count, and receives are posted there.
+    /// Default none.
+    pub srq: Option<&'a Srq>,
+    /// Whether the QP may be connected with [`RcQp::pair`] too, instead of by MPA requests of the program's own. Its number then says at which TCP
+    /// port it can be reached. Default no.
+    pub paired: bool,
+    /// How it behaves; `None`, the default, takes [`Config::rc`](crate::Config::rc).
+    pub options: Option<RcOptions>,
+}
+
+impl<'a> RcQpAttr<'a> {
+    /// The defaults with these completion queues.
+    #[must_use]
+    pub fn new(send_cq: &'a Cq, recv_cq: &'a Cq) -> Self {
+        Self {
+            send_cq,
+            recv_cq,
+            max_send_wr: 256,
+            max_recv_wr: 256,
+            max_sge: 4,
+            srq: None,
+            paired: false,
+            options: None,
+        }
+    }
+}
+
+/// What a send work request of a connected QP does. Keys and addresses are the peer's, except for `LocalInvalidate`, `BindMw` and `RegisterMr`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RcOperation {
+    /// Send to the peer's receive queue (RFC 5040 §5.3).
+    Send {
+        /// A key of the peer's that it has to invalidate before it delivers the message. The peer must have registered that with
+        /// [`Access::REMOTE_INVALIDATE`](crate::Access::REMOTE_INVALIDATE), else the connection ends.
+        invalidate: Option<u32>,
+    },
+    /// Send with 32 bits that come with the message. No RFC has it: only a peer that is dgiwarp too takes it
+    /// ([`RcOptions::hello`]). With another one posting it fails with [`PostError::NoImmediates`]; posted before it is known who the peer is, it
+    /// waits for that up to two seconds, and with another one it then ends the connection.
+    SendImmediate {
+        /// The 32 bits.
+        immediate: u32,
+    },
+    /// Write to the peer's memory (RFC 5040 §5.1).
+    Write {
+        /// The remote key of the target region.
+        rkey: u32,
+        /// The target address in that region's address space.
+        remote_addr: u64,
+        /// 32 bits that come after the octets and take a receive of the peer's (RFC 7306 §6).
+        immediate: Option<u32>,
+    },
+    /// Read the peer's memory into ours (RFC 5040 §5.2).
+    Read {
+        /// The remote key of the source region.
+        rkey: u32,
+        /// The source address in that region's address space.
+        remote_addr: u64,
+    },
+    /// Change eight octets of the peer's memory and get what they held, in our byte order (RFC 7306 §5). The local memory is eight octets.
+    Atomic {
+        /// The remote key of the region.
+        rkey: u32,
+        /// The address in that region's address space, a multiple of 8.
+        remote_addr: u64,
+        /// What is done.
+        operation: AtomicOperation,
+    },
+    /// Take a key of ours from the peers: of a region, of a window of type 2 bound on this QP, or of a fast registration, whose local key goes
+    /// with it. Anything else ends the connection, as does a fast registration with windows bound to it.
+    LocalInvalidate {
+        /// The remote key.
+        rkey: u32,
+    },
+    /// Open a window of type 2 to the peer (`IBV_WR_BIND_MW`). Work requests posted behind this one may tell the peer the key. A binding that cannot be
+    /// ends the connection.
+    BindMw {
+        /// The window's new key: its upper 24 bits are those of [`Mw::rkey`](crate::Mw::rkey), the others are the program's choice.
+        rkey: u32,
+        /// The local key of the region, which was registered with [`Access::MW_BIND`](crate::Access::MW_BIND).
+        lkey: u32,
+        /// The first octet, in the region's address space.
+        addr: u64,
+        /// Octets, at least one.
+        length: u64,
+        /// Any of [`Access::REMOTE_READ`](crate::Access::REMOTE_READ), [`Access::REMOTE_WRITE`](crate::Access::REMOTE_WRITE) and
+        /// [`Access::REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC); the latter two need a region with [`Access::LOCAL_WRITE`](crate::Access::LOCAL_WRITE).
+        access: Access,
+        /// Whether the peer counts addresses from the window's first octet; else it uses those of the region.
+        zero_based: bool,
+    },
+    /// Register the memory that a [`FastMr`](crate::FastMr) was given. Work requests posted behind this one may use it. A registration that cannot be ends
+    /// the connection.
+    RegisterMr {
+        /// The new key: its upper 24 bits are those of [`FastMr::rkey`](crate::FastMr::rkey), the others are the program's choice.
+        rkey: u32,
+        /// As for [`Pd::register`](crate::Pd::register).
+        access: Access,
+    },
+}
+
+/// A send work request of a connected QP (`ibv_send_wr`).
+#[derive(Debug, Clone, Copy)]
+pub struct RcSendWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub operation: RcOperation,
+    /// Local memory in this order: what is sent, which must stay unchanged until the completion, or where the answer goes.
+    pub sges: &'a [Sge],
+    /// Octets to send instead, at most [`MAX_INLINE_DATA`], which are copied now. Only for Send and Write, and with empty `sges`.
+    pub inline: &'a [u8],
+    /// Whether success makes a completion; errors always do.
+    pub signaled: bool,
+    /// Whether the receiver raises a solicited event.
+    pub solicited: bool,
+    /// Whether this waits until the Reads and atomics posted before are complete.
+    pub fence: bool,
+}
+
+impl<'a> RcSendWr<'a> {
+    /// A work request with a completion, neither solicited nor fenced.
+    #[must_use]
+    pub const fn new(wr_id: u64, operation: RcOperation, sges: &'a [Sge]) -> Self {
+        Self {
+            wr_id,
+            operation,
+            sges,
+            inline: &[],
+            signaled: true,
+            solicited: false,
+            fence: false,
+        }
+    }
+
+    /// A Send with a completion.
+    #[must_use]
+    pub const fn send(wr_id: u64, sges: &'a [Sge]) -> Self {
+        Self::new(wr_id, RcOperation::Send { invalidate: None }, sges)
+    }
+}
+
+/// Most octets of a work request's inline data.
+pub const MAX_INLINE_DATA: usize = dgiwarp_engine::connected::MAX_INLINE;
+
+/// Octets that an atomic operation works on.
+const OPERAND: u32 = 8;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// TCP could not connect, or was lost.
+    #[error("TCP: {0}")]
+    Tcp(#[from] io::Error),
+    /// The MPA startup failed.
+    #[error(transparent)]
+    Mpa(MpaError),
+    /// The peer said no.
+    #[error("the peer rejected the connection")]
+    Rejected(Rejection),
+    /// Our own request or answer cannot be said.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The queue pair has or had a connection.
+    #[error("the queue pair is or was connected")]
+    State,
+    /// The device could not take the connection over.
+    #[error(transparent)]
+    Device(Error),
+}
+
+/// A connected queue pair.
+///
+/// ```
+/// use std::time::Duration;
+/// use dgiwarp::{
+///     Access, Buffer, Config, MpaConfig, RcListener, RcOperation, RcQpAttr, RcSendWr, ReadDepths, Rnic, WcOpcode,
+/// };
+///
+/// let rnic = Rnic::open(Config::default())?;
+/// let pd = rnic.alloc_pd();
+/// let cq = rnic.create_cq(64)?;
+/// let mpa = MpaConfig::default();
+///
+/// // One side lets its peer read 4096 octets, and serves that without doing anything.
+/// let served = Buffer::zeroed(4096)?;
+/// served.write(0, b"to be read");
+/// let source = pd.register(served.region(), Access::REMOTE_READ)?;
+/// let server = pd.create_rc_qp(&RcQpAttr::new(&cq, &cq))?;
+/// let listener = RcListener::bind("127.0.0.1:0".parse()?, mpa.clone())?;
+/// let address = listener.local_addr();
+/// let accepting = std::thread::spawn(move || -> Result<_, dgiwarp::ConnectError> {
+///     let request = listener.accept(Duration::from_secs(5))?.expect("a peer connects");
+///     request.accept(&server, ReadDepths { ird: 4, ord: 4 }, b"")?;
+///     Ok(server)
+/// });
+///
+/// // The other side connects and reads.
+/// let client = pd.create_rc_qp(&RcQpAttr::new(&cq, &cq))?;
+/// client.connect(address, &mpa, b"")?;
+/// let memory = Buffer::zeroed(10)?;
+/// let sink = pd.register(memory.region(), Access::LOCAL_WRITE)?;
+/// let read = RcOperation::Read { rkey: source.rkey(), remote_addr: source.addr() };
+/// client.post_send(&[RcSendWr::new(1, read, &[sink.sge(..)])])?;
+/// let wc = cq.wait(Duration::from_secs(5))?.expect("the Read completes");
+/// assert_eq!(wc.opcode, WcOpcode::RdmaRead);
+/// assert_eq!(memory.to_vec(0, 10), b"to be read");
+/// # drop((client, accepting.join().unwrap()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Dropping it forgets what is posted, without completions, and closes the connection in the background: what can leave still does, up to a
+/// mebibyte that TCP has not taken, and has a second for it; the peer has two for closing its half. The last handle of the device waits for
+/// this up to 200 ms.
+#[derive(Debug)]
+pub struct RcQp {
+    pub(crate) shared: Arc<RcShared>,
+    pd: Pd,
+    qpn: Qpn,
+    pairings: Option<Arc<Pairings>>,
+    max_sge: usize,
+    entry: Entry,
+}
+
+impl RcQp {
+    pub(crate) fn create(pd: &Pd, attr: &RcQpAttr<'_>) -> Result<Self, Error> {
+        for (what, value, max) in [
+            ("max_send_wr", attr.max_send_wr, MAX_WR),
+            ("max_recv_wr", attr.max_recv_wr, MAX_WR),
+            ("max_sge", attr.max_sge, MAX_SGE),
+        ] {
+            if !(1..=max).contains(&value) {
+                return Err(Error::Limit {
+                    what,
+                    value,
+                    min: 1,
+                    max,
+                });
+            }
+        }
+        let rnic = &pd.rnic.shared;
+        let pairings = attr.paired.then(|| rnic.pairings()).transpose()?;
+        let qpn = match &pairings {
+            Some(pairings) => pairings.reserve()?,
+            None => Qpn::draw().ok_or_else(Error::no_qpn)?,
+        };
+        let number = qpn.get();
+        attr.send_cq.shared.is_fed_by(&attr.recv_cq.shared)?;
+        let shared = RcShared::new(
+            [attr.send_cq, attr.recv_cq].map(|cq| Arc::clone(&cq.shared)),
+            Arc::clone(&rnic.mrs),
+            attr.max_send_wr,
+            match attr.srq {
+                Some(srq) => Arc::clone(&srq.queue),
+                None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
+            },
+            number,
+            rnic.config.connection_timeout,
+            attr.options.unwrap_or(rnic.config.rc),
+        );
+        if let Some(pairings) = &pairings {
+            // Nobody could be told later, when it is connected in the background; who connects otherwise is told then.
+            shared
+                .keep_place()
+                .map_err(Error::system("no descriptor is left for a connection"))?;
+            pairings.enter(number, pd.id, &shared);
+        }
+        let entry = rnic.statistics.begin("rc", number, &shared);
+        Ok(Self {
+            shared,
+            pd: pd.clone(),
+            qpn,
+            pairings,
+            entry,
+            max_sge: attr.max_sge,
+        })
+    }
+
+    /// Our number for it.
+    #[must_use]
+    pub fn qpn(&self) -> u32 {
+        self.qpn.get()
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Connects to a listener, as MPA Initiator. [`MpaConfig::emss`] is replaced by what TCP finds, and
+    /// [`MpaConfig::rtr`] loses the zero-length Send, which is not done here.
+    ///
+    /// # Errors
+    /// [`ConnectError`]; the queue pair may then be used for another attempt.
+    pub fn connect(
+        &self,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+    ) -> Result<Established, ConnectError> {
+        let cm = Cm::new(None).map_err(ConnectError::Device)?;
+        self.begin_connect(&cm, None, to, mpa, private_data, 0)?;
+        match cm.wait(None) {
+            Some(ConnectionEvent::Established { established, .. }) => Ok(established),
+            Some(ConnectionEvent::Rejected { rejection, .. }) => {
+                Err(ConnectError::Rejected(rejection))
+            }
+            Some(ConnectionEvent::Failed { error, .. }) => Err(error),
+            Some(ConnectionEvent::Request { .. } | ConnectionEvent::Disconnected { .. }) | None => {
+                unreachable!("the first that happens to an attempt, and it has a deadline")
+            }
+        }
+    }
+
+    /// Begins to connect; what comes of it is told with `context`.
+    pub(crate) fn begin_connect(
+        &self,
+        cm: &Cm,
+        from: Option<ConnectionPort>,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> Result<(), ConnectError> {
+        let claimed = self.shared.claim().ok_or(ConnectError::State)?;
+        let caller = Caller {
+            qp: Arc::clone(&self.shared),
+            claimed,
+            qpn: self.qpn(),
+            pd: self.pd.id,
+            context,
+        };
+        cm.connect(caller, from, to, mpa, private_data)
+    }
+
+    /// Tells a QP that was made to be [paired](RcQpAttr::paired) of its peer, once (`ibv_modify_qp(3)` to ready-to-receive). The connection is
+    /// made in the background, whichever end is told first; nothing is reported of failed attempts.
+    ///
+    /// # Errors
+    /// [`ConnectError::State`] if the QP was not made for this, was told before, or is or was connected otherwise.
+    pub fn pair(&self, pairing: &Pairing) -> Result<(), ConnectError> {
+        let pairings = self.pairings.as_ref().ok_or(ConnectError::State)?;
+        let claimed = self.shared.claim().ok_or(ConnectError::State)?;
+        pairings.pair(self.qpn(), claimed, *pairing);
+        self.pd.rnic.shared.background.wake();
+        Ok(())
+    }
+
+    /// Lets work requests be posted to a paired QP (`ibv_modify_qp(3)` to ready-to-send); those before the connection is there wait for it.
+    /// `sq_psn` is the number that the peer knows as its [`Pairing::rq_psn`], `ord` the Reads and atomics outstanding at most. If
+    /// work requests wait longer than `patience`, the first ends with [`WcStatus::RetryExceeded`](crate::WcStatus::RetryExceeded) and the QP is in error; `None` has them
+    /// wait for ever.
+    ///
+    /// # Errors
+    /// [`ConnectError::State`] if the QP was not made to be paired.
+    pub fn start(
+        &self,
+        sq_psn: u32,
+        ord: u16,
+        patience: Option<Duration>,
+    ) -> Result<(), ConnectError> {
+        let pairings = self.pairings.as_ref().ok_or(ConnectError::State)?;
+        let start = Start {
+            sq_psn,
+            ord,
+            patience,
+        };
+        pairings.start(self.qpn(), start);
+        self.shared.open();
+        self.pd.rnic.shared.background.wake();
+        Ok(())
+    }
+
+    /// Lets work requests be posted before there is a connection: they wait for it. For a QP that a [`ConnectionChannel`](crate::ConnectionChannel) is going to
+    /// connect and whose program counts on posting (`ibv_modify_qp(3)` to ready-to-send before `rdma_accept(3)`).
+    pub fn open(&self) {
+        self.shared.open();
+    }
+
+    /// Says what the peer may do with keys that give it the right (`qp_access_flags` of `ibv_modify_qp(3)`): any of
+    /// [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`] and [`Access::REMOTE_ATOMIC`]; the others end the connection as a key without the right does. At
+    /// first it may do all.
+    pub fn allow(&self, access: Access) {
+        let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        self.shared.deny(all - access);
+    }
+
+    /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). What has
+    /// arrived is delivered before. Receives that are posted later stay until it is called again.
+    pub fn flush(&self) {
+        self.shared.flush();
+    }
+
+    /// Makes the QP what it was when it was new (`ibv_modify_qp(3)` to reset): what is posted is forgotten without completions, completions that
+    /// were not polled are gone, the connection is closed in the background, and the QP may be connected again.
+    pub fn reset(&self) {
+        if let Some(pairings) = &self.pairings {
+            pairings.reset(self.qpn());
+        }
+        self.shared.reset();
+        self.pd.rnic.shared.mrs.close_windows_of(self.qpn());
+    }
+
+    /// Whether the QP is in error: its connection is over, or did not come up in time.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.shared.is_over()
+    }
+
+    /// Posts send work requests, in order, and hands as much of them to TCP as it takes now (`ibv_post_send(3)`). Never blocks. Those of the
+    /// side that accepted leave once the other side has sent something. They complete in this order.
+    ///
+    /// # Errors
+    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    pub fn post_send(&self, wrs: &[RcSendWr<'_>]) -> Result<(), PostFailure> {
+        let wqes = wrs.iter().map(|wr| self.wqe(wr));
+        let (accepted, result) = self.shared.post(wqes, 1);
+        result.map_err(|source| PostFailure { accepted, source })
+    }
+
+    /// Posts all of the work requests, in order, or none of them (`ibv_wr_complete(3)`). One that its maker could not make refuses all. Where there are several,
+    /// each is made twice.
+    ///
+    /// # Errors
+    /// [`PostError`] of the first that cannot be accepted.
+    pub fn post_send_all<'a>(
+        &self,
+        wrs: impl ExactSizeIterator<Item = Result<RcSendWr<'a>, PostError>> + Clone,
+    ) -> Result<(), PostError> {
+        let count = wrs.len();
+        if count > 1 {
+            wrs.clone().try_for_each(|wr| self.wqe(&wr?).map(drop))?;
+        }
+        self.shared.post(wrs.map(|wr| self.wqe(&wr?)), count).1
+    }
+
+    fn wqe(&self, wr: &RcSendWr<'_>) -> Result<RcSendWqe, PostError> {
+        let sends = matches!(
+            wr.operation,
+            RcOperation::Send { .. }
+                | RcOperation::SendImmediate { .. }
+                | RcOperation::Write { .. }
+        );
+        let memory = matches!(
+            wr.operation,
+            RcOperation::LocalInvalidate { .. }
+                | RcOperation::BindMw { .. }
+                | RcOperation::RegisterMr { .. }
+        );
+        if memory && !wr.sges.is_empty() {
+            return Err(PostError::Malformed);
+        }
+        let (data, length) = if wr.inline.is_empty() {
+            let length = total_length(wr.sges, self.max_sge)?;
+            (RcData::Sges(copy_sges(wr.sges)), length)
+        } else if sends && wr.sges.is_empty() {
+            let octets = wr.inline.try_into().map_err(|_| PostError::TooLong)?;
+            let length = u32::try_from(wr.inline.len()).map_err(|_| PostError::TooLong)?;
+            (RcData::Inline(octets), length)
+        } else {
+            return Err(PostError::Malformed);
+        };
+        if matches!(wr.operation, RcOperation::SendImmediate { .. })
+            && self.shared.peer_refuses_immediates()
+        {
+            return Err(PostError::NoImmediates);
+        }
+        if matches!(wr.operation, RcOperation::Atomic { .. }) && length != OPERAND {
+            return Err(PostError::Malformed);
+        }
+        Ok(RcSendWqe {
+            wr_id: wr.wr_id,
+            work: work(wr.operation),
+            data,
+            length,
+            signaled: wr.signaled,
+            solicited: wr.solicited,
+            fence: wr.fence,
+        })
+    }
+
+    /// Posts receives, in order (`ibv_post_recv(3)`). A message that finds none waits for it, or ends the
+    /// connection: [`RcOptions::no_receive`].
+    ///
+    /// # Errors
+    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        self.shared.recv_queue.post_own(wrs)
+    }
+
+    /// Begins to close the connection gracefully: what was posted gets up to a second to leave, and a peer of our own kind a moment to place it;
+    /// then TCP's end follows, and everything still posted completes with `Flushed`. Does not wait for any of this.
+    pub fn disconnect(&self) {
+        self.shared.disconnect();
+    }
+
+    /// Why the connection is over, if it is.
+    #[must_use]
+    pub fn end(&self) -> Option<RcEnd> {
+        self.shared.end()
+    }
+
+    /// Our address and TCP port, once connected.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.shared.local_addr()
+    }
+
+    /// What the queue pair counted.
+    #[must_use]
+    pub fn counters(&self) -> QpCounters {
+        self.shared.counters()
+    }
+}
+
+fn work(operation: RcOperation) -> RcWork {
+    match operation {
+        RcOperation::Send { invalidate } => RcWork::Send {
+            invalidate: invalidate.map(STag::new),
+        },
+        RcOperation::SendImmediate { immediate } => RcWork::SendImmediate { immediate },
+        RcOperation::Write {
+            rkey,
+            remote_addr,
+            immediate,
+        } => RcWork::Write {
+            stag: STag::new(rkey),
+            start: TaggedOffset::new(remote_addr),
+            immediate,
+        },
+        RcOperation::Read { rkey, remote_addr } => RcWork::Read {
+            stag: STag::new(rkey),
+            start: TaggedOffset::new(remote_addr),
+        },
+        RcOperation::Atomic {
+            rkey,
+            remote_addr,
+            operation,
+        } => RcWork::Atomic {
+            stag: STag::new(rkey),
+            start: TaggedOffset::new(remote_addr),
+            operation,
+        },
+        RcOperation::LocalInvalidate { rkey } => RcWork::Memory(MemoryWork::LocalInvalidate {
+            stag: STag::new(rkey),
+        }),
+        RcOperation::BindMw {
+            rkey,
+            lkey,
+            addr,
+            length,
+            access,
+            zero_based,
+        } => RcWork::Memory(MemoryWork::BindMw(Bind {
+            kind: MwType::Two,
+            rkey,
+            lkey,
+            addr,
+            length,
+            access,
+            zero_based,
+        })),
+        RcOperation::RegisterMr { rkey, access } => {
+            RcWork::Memory(MemoryWork::RegisterMr { rkey, access })
+        }
+    }
+}
+
+impl Drop for RcQp {
+    fn drop(&mut self) {
+        if let Some(pairings) = &self.pairings {
+            pairings.forget(self.qpn());
+        }
+        self.shared.close();
+        self.pd.rnic.shared.mrs.close_windows_of(self.qpn());
+        let statistics = &self.pd.rnic.shared.statistics;
+        statistics.end(&self.entry, &self.counters());
+    }
+}

@@ -1,0 +1,394 @@
+//! Queue pairs for unreliable messages to and from one peer.
+//!
+//! A UC queue pair is a datagram queue pair that speaks with one peer only: the same socket, segments and engine, and an RDMA
+//! Write that makes no record (`rfc-notes/datagram-mapping.md` §5.2).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_rdmap::datagram::RecordHandle;
+use parking_lot::RwLock;
+
+use crate::api::qp::ud::DEFAULT_REORDER_WINDOW;
+use crate::{
+    AddressHandle, Cq, Error, ErrorEntry, Operation, Pd, PostError, PostFailure, QpCounters,
+    RecordCompletions, RecordRef, RecordView, RecvWr, Sge, Srq, UdQp, UdQpAttr,
+};
+use dgiwarp_engine::datagram::SendWqe;
+use dgiwarp_engine::recv_queue::copy_sges;
+use dgiwarp_engine::types::Route;
+
+/// What a UC queue pair shall be (`ibv_qp_init_attr`).
+#[derive(Debug, Clone)]
+pub struct UcQpAttr<'a> {
+    /// Where completions of posted sends go.
+    pub send_cq: &'a Cq,
+    /// Where completions of receives and records go.
+    pub recv_cq: &'a Cq,
+    /// Address and UDP port to bind; the port is the QPN. `None`: all addresses, a port of the system's choice.
+    pub bind: Option<SocketAddr>,
+    /// Sends outstanding at most, 1 to 65,536. Default 256.
+    pub max_send_wr: usize,
+    /// Receives posted at most, 1 to 65,536. Default 256.
+    pub max_recv_wr: usize,
+    /// Scatter/gather elements per work request, 1 to [`MAX_SGE`](crate::MAX_SGE). Default 4.
+    pub max_sge: usize,
+    /// A queue to take receives from instead of one of this QP's own; then `max_recv_wr` does not count, and receives are posted there.
+    /// Default none.
+    pub srq: Option<&'a Srq>,
+    /// Records of Write-Records kept at most, 0 to 65,536; 0, the default, does not take any. UC Writes need none.
+    pub record_slots: usize,
+    /// What of records makes completions. Default [`PerMessage`](RecordCompletions::PerMessage).
+    pub record_completions: RecordCompletions,
+    /// Slots for segments of records, as [`UdQpAttr::segment_slots`].
+    pub segment_slots: usize,
+    /// When records are closed, as [`UdQpAttr::record_timeout`].
+    pub record_timeout: Option<Duration>,
+    /// How far Write-Records may be behind, as [`UdQpAttr::reorder_window`].
+    pub reorder_window: u32,
+    /// Octets that may leave per second, as [`UdQpAttr::max_rate`].
+    pub max_rate: u64,
+}
+
+impl<'a> UcQpAttr<'a> {
+    /// The defaults with these completion queues.
+    #[must_use]
+    pub fn new(send_cq: &'a Cq, recv_cq: &'a Cq) -> Self {
+        Self {
+            send_cq,
+            recv_cq,
+            bind: None,
+            max_send_wr: 256,
+            max_recv_wr: 256,
+            max_sge: 4,
+            srq: None,
+            record_slots: 0,
+            record_completions: RecordCompletions::PerMessage,
+            segment_slots: 1024,
+            record_timeout: None,
+            reorder_window: DEFAULT_REORDER_WINDOW,
+            max_rate: 0,
+        }
+    }
+}
+
+/// What a send work request of a UC queue pair does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UcOperation {
+    /// Send to the peer's receive queue.
+    Send {
+        /// 32 bits that come with the message.
+        immediate: Option<u32>,
+    },
+    /// RDMA Write to the peer's memory. Without an immediate the peer is told nothing; with one it consumes a posted receive and completes there
+    /// once all octets have arrived. If some are lost, nothing is reported and those that arrived stay.
+    Write {
+        /// The remote key of the target region.
+        rkey: u32,
+        /// The target address in that region's address space.
+        remote_addr: u64,
+        /// 32 bits that come with the peer's completion.
+        immediate: Option<u32>,
+    },
+    /// RDMA Write-Record, for a peer that keeps records.
+    WriteRecord {
+        /// The remote key of the target region.
+        rkey: u32,
+        /// The target address in that region's address space.
+        remote_addr: u64,
+        /// 32 bits that come with the record.
+        immediate: Option<u32>,
+    },
+}
+
+/// A send work request of a UC queue pair (`ibv_send_wr`).
+#[derive(Debug, Clone, Copy)]
+pub struct UcSendWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub operation: UcOperation,
+    /// The payload, gathered in this order. It must stay unchanged until the completion.
+    pub sges: &'a [Sge],
+    /// Whether success makes a completion; errors always do.
+    pub signaled: bool,
+    /// Whether the receiver raises a solicited event, where it completes something.
+    pub solicited: bool,
+}
+
+/// Why a UC queue pair has not got this peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UcConnectError {
+    /// It has a peer, which is fixed.
+    #[error("the queue pair has a peer")]
+    Connected,
+    /// The address is not that of one host.
+    #[error("the peer's address names no single host")]
+    NotUnicast,
+    /// The peer's address and the queue pair's socket are not of one kind.
+    #[error("the peer cannot be reached from this queue pair's address")]
+    AddressFamily,
+}
+
+/// The peer, once it is known.
+#[derive(Debug)]
+struct Connected {
+    route: Route,
+    peer: Peer,
+}
+
+/// A UC queue pair. Its QPN is the UDP port of its socket; it sends to its peer, takes messages from its peer, and drops all others'
+/// (`wrong-peer`). As on InfiniBand nothing is acknowledged: the address and port are all that tells the peer from others, beside the
+/// keys of memory. It has no RDMA Read. Dropping it destroys it, as with a [`UdQp`].
+///
+/// ```
+/// use dgiwarp::{Access, Buffer, Config, RecvWr, Rnic, UcOperation, UcQpAttr, UcSendWr, WcOpcode};
+///
+/// let rnic = Rnic::open(Config::default())?;
+/// let pd = rnic.alloc_pd();
+/// let cq = rnic.create_cq(64)?;
+/// let source = pd.create_uc_qp(&UcQpAttr::new(&cq, &cq))?;
+/// let target = pd.create_uc_qp(&UcQpAttr::new(&cq, &cq))?;
+/// // Each needs the other's address and QPN, exchanged by whatever means.
+/// let here = pd.create_ah("127.0.0.1".parse()?)?;
+/// source.connect(&here, target.qpn())?;
+/// target.connect(&here, source.qpn())?;
+///
+/// let memory = Buffer::zeroed(4096)?;
+/// let mr = pd.register(memory.region(), Access::REMOTE_WRITE)?;
+/// target.post_recv(&[RecvWr { wr_id: 7, sges: &[] }])?;
+/// let message = Buffer::zeroed(1000)?;
+/// message.write(0, &[7; 1000]);
+/// let local = pd.register(message.region(), Access::empty())?;
+/// source.post_send(&[UcSendWr {
+///     wr_id: 1,
+///     operation: UcOperation::Write { rkey: mr.rkey(), remote_addr: mr.addr(), immediate: Some(5) },
+///     sges: &[local.sge(..)],
+///     signaled: false,
+///     solicited: false,
+/// }])?;
+///
+/// let wc = cq.wait(std::time::Duration::from_secs(5))?.expect("all octets arrived");
+/// assert_eq!((wc.opcode, wc.wr_id), (WcOpcode::RecvRdmaWithImmediate, 7));
+/// assert_eq!((wc.byte_len, wc.immediate), (1000, Some(5)));
+/// assert_eq!(memory.to_vec(0, 1000), [7; 1000]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct UcQp {
+    qp: UdQp,
+    connected: RwLock<Option<Connected>>,
+}
+
+impl UcQp {
+    pub(crate) fn create(pd: &Pd, attr: &UcQpAttr<'_>) -> Result<Self, Error> {
+        let datagram = UdQpAttr {
+            bind: attr.bind,
+            max_send_wr: attr.max_send_wr,
+            max_recv_wr: attr.max_recv_wr,
+            max_sge: attr.max_sge,
+            srq: attr.srq,
+            record_slots: attr.record_slots,
+            record_completions: attr.record_completions,
+            segment_slots: attr.segment_slots,
+            record_timeout: attr.record_timeout,
+            reorder_window: attr.reorder_window,
+            max_rate: attr.max_rate,
+            ..UdQpAttr::new(attr.send_cq, attr.recv_cq)
+        };
+        Ok(Self {
+            qp: UdQp::create_as(pd, &datagram, true)?,
+            connected: RwLock::new(None),
+        })
+    }
+
+    /// The QPN: the UDP port.
+    #[must_use]
+    pub fn qpn(&self) -> u16 {
+        self.qp.qpn()
+    }
+
+    /// The address and port that the socket is bound to.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.qp.local_addr()
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        self.qp.pd()
+    }
+
+    /// The receive buffer that the kernel granted, as [`UdQp::receive_buffer`].
+    ///
+    /// # Errors
+    /// [`Error::System`] where the kernel does not tell.
+    pub fn receive_buffer(&self) -> Result<usize, Error> {
+        self.qp.receive_buffer()
+    }
+
+    /// Gives the queue pair its peer: a host, at the address that the peer sends from, and the peer's QPN. Until then nothing can be posted, and what
+    /// arrives is dropped. Can be done once; nothing is exchanged with the peer.
+    ///
+    /// # Errors
+    /// [`UcConnectError`].
+    pub fn connect(&self, ah: &AddressHandle, qpn: u16) -> Result<(), UcConnectError> {
+        if ah.is_group() || ah.destination().is_unspecified() {
+            return Err(UcConnectError::NotUnicast);
+        }
+        let peer = self
+            .qp
+            .peer(ah, qpn)
+            .map_err(|_| UcConnectError::AddressFamily)?;
+        let local = ah.source().unwrap_or_else(|| ah.route_source());
+        if !self.qp.connect(peer, local) {
+            return Err(UcConnectError::Connected);
+        }
+        let route = ah.route().clone();
+        *self.connected.write() = Some(Connected { route, peer });
+        Ok(())
+    }
+
+    /// The peer's address and QPN, once there is one.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.connected.read().as_ref()?.peer.socket_addr()
+    }
+
+    /// Posts sends, in order, and hands as much of them to the network as it takes now (`ibv_post_send(3)`), as
+    /// [`UdQp::post_send`]. Never blocks.
+    ///
+    /// # Errors
+    /// [`PostFailure`] tells how many were accepted, and why the next one was not: [`PostError::State`] without a peer.
+    pub fn post_send(&self, wrs: &[UcSendWr<'_>]) -> Result<(), PostFailure> {
+        let connected = self.connected.read();
+        let Some(connected) = &*connected else {
+            return Err(PostFailure {
+                accepted: 0,
+                source: PostError::State,
+            });
+        };
+        self.qp.post(wrs.iter().map(|wr| self.wqe(connected, wr)))
+    }
+
+    /// Posts all of the sends, in order, or none of them, as [`UdQp::post_send_all`].
+    ///
+    /// # Errors
+    /// [`PostError`] of the first that cannot be accepted: [`PostError::State`] without a peer.
+    pub fn post_send_all<'a>(
+        &self,
+        wrs: impl ExactSizeIterator<Item = Result<UcSendWr<'a>, PostError>> + Clone,
+    ) -> Result<(), PostError> {
+        let connected = self.connected.read();
+        let connected = connected.as_ref().ok_or(PostError::State)?;
+        self.qp.post_all(wrs.map(|wr| self.wqe(connected, &wr?)))
+    }
+
+    #[inline]
+    fn wqe(&self, connected: &Connected, wr: &UcSendWr<'_>) -> Result<SendWqe, PostError> {
+        let (operation, unrecorded) = match wr.operation {
+            UcOperation::Send { immediate } => (Operation::Send { immediate }, false),
+            UcOperation::Write {
+                rkey,
+                remote_addr,
+                immediate,
+            } => (write(rkey, remote_addr, immediate), true),
+            UcOperation::WriteRecord {
+                rkey,
+                remote_addr,
+                immediate,
+            } => (write(rkey, remote_addr, immediate), false),
+        };
+        let length = self.qp.check(operation, wr.sges)?;
+        Ok(SendWqe {
+            wr_id: wr.wr_id,
+            operation,
+            route: connected.route.clone(),
+            peer: connected.peer,
+            qkey: 0,
+            sges: copy_sges(wr.sges),
+            length,
+            signaled: wr.signaled,
+            solicited: wr.solicited,
+            unrecorded,
+        })
+    }
+
+    /// Posts receives, in order (`ibv_post_recv(3)`).
+    ///
+    /// # Errors
+    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        self.qp.post_recv(wrs)
+    }
+
+    /// A record that is not yet released, copied.
+    #[must_use]
+    pub fn record(&self, handle: RecordHandle) -> Option<RecordView> {
+        self.qp.record(handle)
+    }
+
+    /// Looks at a record where it lies, as [`UdQp::with_record`].
+    pub fn with_record<R>(
+        &self,
+        handle: RecordHandle,
+        look: impl FnOnce(RecordRef<'_>) -> R,
+    ) -> Option<R> {
+        self.qp.with_record(handle, look)
+    }
+
+    /// Gives the slot of a completed record back. Returns whether the handle named one.
+    pub fn release_record(&self, handle: RecordHandle) -> bool {
+        self.qp.release_record(handle)
+    }
+
+    /// Completes all open records with what is valid now.
+    pub fn complete_records(&self) {
+        self.qp.complete_records();
+    }
+
+    /// Ends everything posted with a completion of status `Flushed`, as the error state of a queue pair does.
+    pub fn flush(&self) {
+        self.qp.flush();
+    }
+
+    /// As [`UdQp::has_failed`].
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.qp.has_failed()
+    }
+
+    /// Makes the queue pair what it was when it was new, as [`UdQp::reset`]: without a peer.
+    pub fn reset(&self) {
+        *self.connected.write() = None;
+        self.qp.reset();
+    }
+
+    /// Changes how many octets may leave per second; 0 is no limit.
+    pub fn set_max_rate(&self, octets_per_second: u64) {
+        self.qp.set_max_rate(octets_per_second);
+    }
+
+    /// The oldest entry of the error queue, as [`UdQp::poll_error`].
+    #[must_use]
+    pub fn poll_error(&self) -> Option<ErrorEntry> {
+        self.qp.poll_error()
+    }
+
+    /// What the queue pair counted.
+    #[must_use]
+    pub fn counters(&self) -> QpCounters {
+        self.qp.counters()
+    }
+}
+
+fn write(rkey: u32, remote_addr: u64, immediate: Option<u32>) -> Operation {
+    Operation::WriteRecord {
+        rkey,
+        remote_addr,
+        immediate,
+    }
+}

@@ -1,0 +1,498 @@
+//! Connection management: what becomes of connections, told in one place.
+//!
+//! A [`Cm`] has its connections on their way up, links those that are up to their QPs, and queues what a program should know. Whoever
+//! waits makes it go on, or, where it was given to the background thread, that.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_tcp_mpa::{Connection, Established, Event, Rejection, Request};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use socket2::Socket;
+
+use crate::driver::device::clock;
+use crate::driver::device::thread::Connecting;
+use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startups};
+use crate::driver::tcp::pipe as tcp;
+use crate::driver::tcp::qp::{Claimed, RcShared, Startup};
+use crate::{
+    Access, ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig,
+    PortOptions, RcRequest,
+};
+use dgiwarp_engine::connected::RcConfig;
+use dgiwarp_engine::mr::PdId;
+
+/// A request that waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) stream: TcpStream,
+    pub(crate) peer: SocketAddr,
+    pub(crate) connection: Box<Connection>,
+    pub(crate) request: Request,
+}
+
+/// A QP that is to be connected.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) qp: Arc<RcShared>,
+    pub(crate) claimed: Claimed,
+    pub(crate) qpn: u32,
+    pub(crate) pd: PdId,
+    pub(crate) context: u64,
+}
+
+/// Connections, and what happened to them.
+#[derive(Debug)]
+pub(crate) struct Cm {
+    startups: Startups,
+    callers: Mutex<Callers>,
+    queue: Arc<CmQueue>,
+}
+
+#[derive(Debug, Default)]
+struct Callers {
+    next: u64,
+    waiting: FxHashMap<u64, Box<Calling>>,
+    /// Those that were refused, and when they are to ask whom again.
+    refused: Vec<(Instant, Box<Calling>, SocketAddr)>,
+}
+
+/// An attempt to connect, and what is needed for another.
+#[derive(Debug)]
+struct Calling {
+    caller: Caller,
+    from: Option<(SocketAddr, PortOptions)>,
+    mpa: MpaConfig,
+    private_data: Vec<u8>,
+    /// Until when the attempts may take.
+    until: Option<Instant>,
+    /// How often nobody listened.
+    refusals: u32,
+}
+
+/// Programs tell each other a port and begin to listen on it a moment later, or close a listener and open the next one: TCP is asked so often again
+/// after it said that nobody listens, first after [`FIRST_PAUSE`] and each time after twice as long, 315 ms in all.
+const MAX_REFUSALS: u32 = 6;
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+
+impl Calling {
+    /// What is left of the time that the attempts may take.
+    fn time_left(&self) -> Duration {
+        self.until.map_or(Duration::ZERO, |until| {
+            until.saturating_duration_since(clock::now())
+        })
+    }
+}
+
+/// What is told of a connection that was accepted, when it begins.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    pub(crate) established: Established,
+    pub(crate) peer: SocketAddr,
+}
+
+/// What happened and was not taken yet, or whoever is told at once.
+#[derive(Debug)]
+pub(crate) struct CmQueue {
+    happened: Mutex<VecDeque<ConnectionEvent>>,
+    readable: EventFd,
+    sink: Option<Arc<dyn ConnectionSink>>,
+}
+
+impl CmQueue {
+    pub(crate) fn push(&self, happened: ConnectionEvent) {
+        if let Some(sink) = &self.sink {
+            return sink.happened(happened);
+        }
+        let mut waiting = self.happened.lock();
+        waiting.push_back(happened);
+        // Under the lock: who has taken the event before would leave the descriptor readable, with nothing there to take.
+        let _ = self.readable.write(1);
+    }
+
+    fn take(&self) -> Option<ConnectionEvent> {
+        let mut happened = self.happened.lock();
+        let first = happened.pop_front()?;
+        if happened.is_empty() {
+            let _ = self.readable.read();
+        }
+        Some(first)
+    }
+}
+
+impl Cm {
+    pub(crate) fn new(sink: Option<Arc<dyn ConnectionSink>>) -> Result<Arc<Self>, Error> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let readable = EventFd::from_flags(flags)
+            .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
+        Ok(Arc::new(Self {
+            startups: Startups::new()?,
+            callers: Mutex::default(),
+            queue: Arc::new(CmQueue {
+                happened: Mutex::default(),
+                readable,
+                sink,
+            }),
+        }))
+    }
+
+    /// Readable while [`take`](Self::take) has something to give.
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.queue.readable.as_fd()
+    }
+
+    /// Begins to connect a QP that was claimed for it.
+    pub(crate) fn connect(
+        &self,
+        caller: Caller,
+        from: Option<ConnectionPort>,
+        to: SocketAddr,
+        mpa: &MpaConfig,
+        private_data: &[u8],
+    ) -> Result<(), ConnectError> {
+        let calling = Box::new(Calling {
+            caller,
+            from: from.as_ref().map(|it| (it.local_addr(), it.options)),
+            mpa: mpa.clone(),
+            private_data: private_data.to_vec(),
+            until: clock::now().checked_add(mpa.startup_timeout),
+            refusals: 0,
+        });
+        let socket = from.map(|it| it.socket);
+        self.begin(calling, socket, to).map_err(|(error, calling)| {
+            calling.caller.qp.unclaim(calling.caller.claimed);
+            error.into()
+        })
+    }
+
+    fn begin(
+        &self,
+        calling: Box<Calling>,
+        from: Option<Socket>,
+        to: SocketAddr,
+    ) -> Result<(), (io::Error, Box<Calling>)> {
+        let mut callers = self.callers.lock();
+        let id = callers.next;
+        callers.next += 1;
+        // Under the lock, so that its outcome finds the caller.
+        let (mpa, private_data) = (calling.mpa.clone(), calling.private_data.as_slice());
+        match self.startups.connect(from, to, mpa, private_data, id) {
+            Ok(()) => {
+                callers.waiting.insert(id, calling);
+                Ok(())
+            }
+            Err(error) => Err((error, calling)),
+        }
+    }
+
+    /// Asks once more, in another way, where the first way was perhaps not understood. Gives back the caller where there is no other way, or no time.
+    fn call_in_another_way(
+        &self,
+        mut calling: Box<Calling>,
+        to: SocketAddr,
+    ) -> Result<(), Box<Calling>> {
+        // RFC 6581 §10: a peer that closes upon an enhanced Request may know revision 1 only.
+        let Some(mpa) = calling.mpa.fall_back() else {
+            return Err(calling);
+        };
+        calling.mpa = mpa;
+        self.call_again(calling, to)
+    }
+
+    /// Asks once more. Gives back the caller where there is no time.
+    fn call_again(&self, mut calling: Box<Calling>, to: SocketAddr) -> Result<(), Box<Calling>> {
+        calling.mpa.startup_timeout = calling.time_left();
+        if calling.mpa.startup_timeout.is_zero() {
+            return Err(calling);
+        }
+        let from = match calling.from.map(|(on, options)| tcp::bind(on, options)) {
+            Some(Ok(socket)) => Some(socket),
+            Some(Err(_)) => return Err(calling),
+            None => None,
+        };
+        self.begin(calling, from, to)
+            .map_err(|(_, calling)| calling)
+    }
+
+    /// Asks once more in a moment, if somebody may listen then.
+    fn call_later(&self, mut calling: Box<Calling>, to: SocketAddr) -> Result<(), Box<Calling>> {
+        let pause = FIRST_PAUSE * (1 << calling.refusals);
+        if calling.refusals == MAX_REFUSALS || calling.time_left() <= pause {
+            return Err(calling);
+        }
+        calling.refusals += 1;
+        let at = clock::now() + pause;
+        self.callers.lock().refused.push((at, calling, to));
+        Ok(())
+    }
+
+    /// Asks those again whose time has come.
+    fn call_refused(&self) {
+        let due: Vec<_> = {
+            let mut callers = self.callers.lock();
+            if callers.refused.is_empty() {
+                return;
+            }
+            let now = clock::now();
+            callers
+                .refused
+                .extract_if(.., |(at, ..)| *at <= now)
+                .collect()
+        };
+        for (_, calling, to) in due {
+            if let Err(calling) = self.call_again(calling, to) {
+                self.failed(&calling.caller, to, ConnectError::Tcp(refused()));
+            }
+        }
+    }
+
+    /// Gives up what was begun under a number.
+    pub(crate) fn cancel(&self, context: u64) {
+        let mut callers = self.callers.lock();
+        let theirs: Vec<u64> = callers
+            .waiting
+            .iter()
+            .filter(|(_, calling)| calling.caller.context == context)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in theirs {
+            if let Some(calling) = callers.waiting.remove(&id) {
+                calling.caller.qp.unclaim(calling.caller.claimed);
+            }
+            self.startups.abandon(id);
+        }
+        let refused = callers
+            .refused
+            .extract_if(.., |(_, calling, _)| calling.caller.context == context);
+        for (_, calling, _) in refused {
+            calling.caller.qp.unclaim(calling.caller.claimed);
+        }
+    }
+
+    /// Reads a connection that was refused to its end.
+    pub(crate) fn see_off(&self, stream: TcpStream) -> io::Result<()> {
+        self.startups.see_off(stream)
+    }
+
+    pub(crate) fn listen(
+        &self,
+        listener: TcpListener,
+        mpa: MpaConfig,
+        context: u64,
+    ) -> Result<ListenerId, Error> {
+        self.startups
+            .listen(listener, mpa, context)
+            .map_err(Error::system("cannot watch a socket"))
+    }
+
+    pub(crate) fn unlisten(&self, listener: ListenerId) {
+        self.startups.unlisten(listener);
+    }
+
+    /// Tells of the end of a connection that a request led to.
+    pub(crate) fn watch(&self, qp: &RcShared, context: u64) {
+        qp.tell_end(&self.queue, context);
+    }
+
+    /// The same, and of its beginning.
+    pub(crate) fn watch_from_beginning(&self, qp: &RcShared, beginning: Beginning, context: u64) {
+        qp.tell_beginning(&self.queue, context, beginning);
+    }
+
+    /// An attempt to connect is over.
+    fn called(&self, over: Over) {
+        let Some(mut calling) = self.callers.lock().waiting.remove(&over.context) else {
+            return;
+        };
+        let again = if over.outcome.was_closed() {
+            self.call_in_another_way(calling, over.peer)
+        } else if over.outcome.was_refused() {
+            self.call_later(calling, over.peer)
+        } else {
+            Err(calling)
+        };
+        match again {
+            Ok(()) => return,
+            Err(unchanged) => calling = unchanged,
+        }
+        let caller = calling.caller;
+        let (context, peer) = (caller.context, over.peer);
+        let happened = match link(&caller, peer, over.outcome) {
+            Ok(Ok(established)) => {
+                self.queue.push(ConnectionEvent::Established {
+                    context,
+                    established,
+                });
+                // Only now, so that the end is told behind the beginning.
+                caller.qp.tell_end(&self.queue, context);
+                return;
+            }
+            Ok(Err(rejection)) => ConnectionEvent::Rejected { context, rejection },
+            Err(error) => return self.failed(&caller, peer, error),
+        };
+        caller.qp.unclaim(caller.claimed);
+        self.queue.push(happened);
+    }
+
+    /// Nothing came of an attempt.
+    fn failed(&self, caller: &Caller, peer: SocketAddr, error: ConnectError) {
+        caller.qp.unclaim(caller.claimed);
+        self.queue.push(ConnectionEvent::Failed {
+            context: caller.context,
+            peer,
+            error,
+        });
+    }
+
+    /// What happened first and was not taken yet.
+    pub(crate) fn take(&self) -> Option<ConnectionEvent> {
+        self.queue.take()
+    }
+
+    /// Waits for something to happen, going on with everything meanwhile. `None` at `deadline`.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<ConnectionEvent> {
+        loop {
+            if let Some(happened) = self.take() {
+                return Some(happened);
+            }
+            self.progress();
+            if let Some(happened) = self.take() {
+                return Some(happened);
+            }
+            let now = clock::now();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return None;
+            }
+            let next = deadline.into_iter().chain(self.poll_timeout()).min();
+            let timeout = next.map_or(PollTimeout::NONE, |next| {
+                let millis = next
+                    .saturating_duration_since(now)
+                    .as_micros()
+                    .div_ceil(1000);
+                PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+            });
+            let mut fds = [
+                PollFd::new(self.work_fd(), PollFlags::POLLIN),
+                PollFd::new(self.event_fd(), PollFlags::POLLIN),
+            ];
+            let _ = poll(&mut fds, timeout);
+        }
+    }
+}
+
+impl Connecting for Cm {
+    fn work_fd(&self) -> BorrowedFd<'_> {
+        self.startups.fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let callers = self.callers.lock();
+        let refused = callers.refused.iter().map(|(at, ..)| *at);
+        refused.chain(self.startups.poll_timeout()).min()
+    }
+
+    fn progress(&self) {
+        self.call_refused();
+        self.startups.progress();
+        while let Some(over) = self.startups.take() {
+            if over.inbound {
+                self.queue.push(arrived(over));
+            } else {
+                self.called(over);
+            }
+        }
+    }
+}
+
+/// What TCP said of a peer that does not listen.
+fn refused() -> io::Error {
+    io::Error::from_raw_os_error(nix::libc::ECONNREFUSED)
+}
+
+/// Links a QP with the connection that is up.
+fn link(
+    caller: &Caller,
+    peer: SocketAddr,
+    outcome: Outcome,
+) -> Result<Result<Established, Rejection>, ConnectError> {
+    let (event, connection, stream, rest) = match outcome {
+        Outcome::Mpa {
+            event,
+            connection,
+            stream,
+            rest,
+        } => (event, connection, stream, rest),
+        Outcome::Failed(failure) => return Err(failure.into()),
+    };
+    match event {
+        Event::Established(established) => {
+            let startup = Startup {
+                send_rtr: established.send_rtr,
+                rest: &rest,
+            };
+            let config = RcConfig {
+                qpn: caller.qpn,
+                pd: caller.pd,
+                peer,
+                options: caller.qp.options,
+                paired: false,
+                denied: Access::empty(),
+            };
+            let claimed = caller.claimed;
+            caller
+                .qp
+                .link(claimed, config, *connection, stream, startup)?;
+            Ok(Ok(established))
+        }
+        Event::Rejected(rejection) => Ok(Err(rejection)),
+        Event::Request(_) | Event::Failed(_) | Event::PeerClosed => {
+            unreachable!("not outcomes of an Initiator's startup")
+        }
+    }
+}
+
+/// A startup of a listener is over: somebody asks, or failed to.
+fn arrived(over: Over) -> ConnectionEvent {
+    let (context, peer) = (over.context, over.peer);
+    match over.outcome {
+        Outcome::Mpa {
+            event: Event::Request(request),
+            connection,
+            stream,
+            ..
+        } => ConnectionEvent::Request {
+            context,
+            request: RcRequest {
+                asked: Asked {
+                    stream,
+                    peer,
+                    connection,
+                    request,
+                },
+            },
+        },
+        Outcome::Mpa { .. } => unreachable!("not an outcome of a Responder before its answer"),
+        Outcome::Failed(failure) => ConnectionEvent::Failed {
+            context,
+            peer,
+            error: failure.into(),
+        },
+    }
+}
+
+impl From<Failure> for ConnectError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Tcp(error) => Self::Tcp(error),
+            Failure::Mpa(error) => Self::Mpa(error),
+            Failure::Config(error) => Self::Config(error),
+        }
+    }
+}

@@ -1,0 +1,506 @@
+//! Connections between QPs whose programs exchanged numbers and addresses themselves (`rfc-notes/rc-pairing.md`).
+//!
+//! A QPN made here names a TCP port of this device, and one of 256 QPs behind it. Who connects to whom, and when, is decided in
+//! `engine/pairing.rs`; here are the sockets.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV6, TcpStream};
+use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_tcp_mpa::{Connection, Event};
+use parking_lot::Mutex;
+
+use crate::api::qp::qpn::Qpn;
+use crate::driver::cm::connect::Asked;
+use crate::driver::device::clock;
+use crate::driver::device::thread::Connecting;
+use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startups};
+use crate::driver::tcp::pipe as tcp;
+use crate::driver::tcp::qp::{Claimed, RcShared, Startup};
+use crate::{Access, Error, MpaConfig, ReadDepths, RtrSet, WcStatus};
+use dgiwarp_engine::cm::oob::{Action, Claim, Need, Pairing, Pairs, Refusal, Start, StartupId};
+use dgiwarp_engine::connected::RcConfig;
+use dgiwarp_engine::mr::PdId;
+
+/// QPs behind one port.
+const PER_PORT: u16 = 256;
+/// QPNs of datagram QPs are below 65,536, and the last port would make QPNs that verbs programs use for groups.
+const PORTS: RangeInclusive<u16> = 256..=65_534;
+/// Ports tried before there is none.
+const TRIES: usize = 64;
+/// Time for one attempt's TCP handshake and startup.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
+/// What the driver knows of a QP.
+#[derive(Debug)]
+struct Pair {
+    qp: Weak<RcShared>,
+    pd: PdId,
+    claimed: Option<Claimed>,
+}
+
+#[derive(Debug)]
+struct Port {
+    number: u16,
+    _listener: ListenerId,
+    /// The index to give out next: a number is used again as late as possible.
+    next: u16,
+}
+
+/// A connection whose startup is over.
+#[derive(Debug)]
+struct Connected {
+    stream: TcpStream,
+    peer: SocketAddr,
+    connection: Box<Connection>,
+    event: Event,
+    rest: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    pairs: Pairs,
+    ports: Vec<Port>,
+    qps: BTreeMap<u32, Pair>,
+    /// Requests that wait for an answer.
+    asked: BTreeMap<StartupId, Asked>,
+    /// What came of a startup that the engine has just been told of.
+    connected: Option<(StartupId, Connected)>,
+}
+
+/// The pairs of a device.
+#[derive(Debug)]
+pub(crate) struct Pairings {
+    startups: Startups,
+    ports: RangeInclusive<u16>,
+    table: Mutex<Table>,
+}
+
+impl Pairings {
+    /// `ports` are those that may be used; `None` leaves it to the system.
+    pub(crate) fn new(ports: Option<RangeInclusive<u16>>) -> Result<Arc<Self>, Error> {
+        Ok(Arc::new(Self {
+            startups: Startups::new()?,
+            ports: ports.unwrap_or(0..=0),
+            table: Mutex::default(),
+        }))
+    }
+
+    /// Takes a QPN for a QP that [`enter`](Self::enter) will name.
+    pub(crate) fn reserve(&self) -> Result<Qpn, Error> {
+        let mut table = self.table.lock();
+        let known = table.ports.iter_mut().find_map(Port::take);
+        if let Some(qpn) = known {
+            return Ok(qpn);
+        }
+        table.ports.push(self.open_port()?);
+        let new = table.ports.last_mut();
+        new.and_then(Port::take).ok_or_else(Error::no_qpn)
+    }
+
+    /// Names the QP of a QPN that was reserved.
+    pub(crate) fn enter(&self, qpn: u32, pd: PdId, qp: &Arc<RcShared>) {
+        let mut table = self.table.lock();
+        let pair = Pair {
+            qp: Arc::downgrade(qp),
+            pd,
+            claimed: None,
+        };
+        table.qps.insert(qpn, pair);
+        table.pairs.insert(qpn);
+    }
+
+    /// Gives a QPN back.
+    pub(crate) fn forget(&self, qpn: u32) {
+        let mut table = self.table.lock();
+        table.pairs.remove(qpn);
+        table.qps.remove(&qpn);
+        self.act(&mut table);
+    }
+
+    /// The QP is new again.
+    pub(crate) fn reset(&self, qpn: u32) {
+        let mut table = self.table.lock();
+        table.pairs.reset(qpn);
+        self.act(&mut table);
+    }
+
+    fn open_port(&self) -> Result<Port, Error> {
+        let tries: Box<dyn Iterator<Item = u16>> = if self.ports == (0..=0) {
+            Box::new(std::iter::repeat_n(0, TRIES))
+        } else {
+            Box::new(self.ports.clone())
+        };
+        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+        for number in tries {
+            let listener = match listen(number) {
+                Ok(listener) => listener,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
+            let local = listener.local_addr();
+            let number = local.map_err(Error::system("cannot listen"))?.port();
+            if !PORTS.contains(&number) {
+                continue;
+            }
+            let listener = self
+                .startups
+                .listen(listener, mpa(ReadDepths { ird: 0, ord: 0 }), 0)
+                .map_err(Error::system("cannot watch a socket"))?;
+            return Ok(Port {
+                number,
+                _listener: listener,
+                next: 0,
+            });
+        }
+        Err(Error::system("cannot listen for connected QPs")(last))
+    }
+
+    /// A QP that was claimed for this was told of its peer.
+    pub(crate) fn pair(&self, qpn: u32, claimed: Claimed, pairing: Pairing) {
+        let mut table = self.table.lock();
+        if let Some(pair) = table.qps.get_mut(&qpn) {
+            pair.claimed = Some(claimed);
+        }
+        table.pairs.pair(clock::now(), qpn, pairing);
+        self.act(&mut table);
+    }
+
+    /// The QP may send.
+    pub(crate) fn start(&self, qpn: u32, start: Start) {
+        self.table.lock().pairs.start(clock::now(), qpn, start);
+    }
+
+    /// Does what the engine decided.
+    fn act(&self, table: &mut Table) {
+        while let Some(action) = table.pairs.poll_action() {
+            match action {
+                Action::Connect {
+                    attempt,
+                    pairing,
+                    claim,
+                    depths,
+                } => self.connect(table, attempt, &pairing, &claim, depths),
+                Action::Abandon { attempt } => self.startups.abandon(attempt.get()),
+                Action::Accept {
+                    request,
+                    claim,
+                    depths,
+                } => {
+                    if self.accept(table, request, &claim, depths).is_none() {
+                        // The peer has gone, and will ask again.
+                        table.pairs.over(clock::now(), request, None);
+                    }
+                }
+                Action::Refuse { request, refusal } => {
+                    if let Some(asked) = table.asked.remove(&request) {
+                        self.refuse(asked, refusal);
+                    }
+                }
+                Action::Drop { request } => {
+                    table.asked.remove(&request);
+                    self.startups.abandon(request.get());
+                }
+                Action::Link { qpn, of } => {
+                    let connected = table.connected.take().filter(|(id, _)| *id == of);
+                    if let (Some((_, connected)), Some(pair)) = (connected, table.qps.get(&qpn)) {
+                        // Should the QP not want it any more, its end tells the peer.
+                        let _ = pair.link(qpn, connected);
+                    }
+                }
+                Action::GiveUp { qpn } => {
+                    if let Some(qp) = table.qps.get(&qpn).and_then(|pair| pair.qp.upgrade()) {
+                        qp.give_up(WcStatus::RetryExceeded);
+                    }
+                }
+            }
+        }
+    }
+
+    fn connect(
+        &self,
+        table: &mut Table,
+        attempt: StartupId,
+        pairing: &Pairing,
+        claim: &Claim,
+        depths: ReadDepths,
+    ) {
+        if claim.is_of_itself(pairing) {
+            let looped = connect_to_itself(pairing, claim, depths);
+            self.over(table, attempt, looped);
+            return;
+        }
+        let begun = self.startups.connect_from(
+            Some(pairing.source),
+            at_port(pairing),
+            mpa(depths),
+            &claim.emit(),
+            attempt.get(),
+        );
+        if let Err(error) = begun {
+            tracing::trace!(%error, "not connected yet");
+            table.pairs.over(clock::now(), attempt, None);
+        }
+    }
+
+    /// A startup came to this.
+    fn over(&self, table: &mut Table, startup: StartupId, connected: Option<Connected>) {
+        let reply = connected.as_ref().map(|it| match &it.event {
+            Event::Established(established) => established.private_data.clone(),
+            Event::Request(_) | Event::Rejected(_) | Event::Failed(_) | Event::PeerClosed => {
+                Vec::new()
+            }
+        });
+        table.connected = connected.map(|it| (startup, it));
+        table.pairs.over(clock::now(), startup, reply.as_deref());
+        self.act(table);
+        // Not the peer that was meant: its end tells it.
+        table.connected = None;
+    }
+
+    /// Answers a request, and waits for what the peer makes of it. `None` if that came to nothing.
+    fn accept(
+        &self,
+        table: &mut Table,
+        request: StartupId,
+        claim: &Claim,
+        depths: ReadDepths,
+    ) -> Option<()> {
+        let Asked {
+            stream,
+            mut connection,
+            ..
+        } = table.asked.remove(&request)?;
+        connection.accept(depths, &claim.emit()).ok()?;
+        let established = connection.poll_event()?;
+        tcp::transmit_all(&stream, &mut connection).ok()?;
+        self.startups
+            .confirm(stream, connection, established, ATTEMPT, request.get())
+            .ok()
+    }
+
+    fn refuse(&self, mut asked: Asked, refusal: Refusal) {
+        let depths = ReadDepths { ird: 0, ord: 0 };
+        if asked.connection.reject(depths, &refusal.emit()).is_ok()
+            && tcp::transmit_all(&asked.stream, &mut asked.connection).is_ok()
+        {
+            // A peer that does not get it sees the connection close.
+            let _ = asked.stream.shutdown(Shutdown::Write);
+            let _ = self.startups.see_off(asked.stream);
+        }
+    }
+
+    /// Somebody came to one of our ports.
+    fn arrived(table: &mut Table, over: Over) {
+        let Outcome::Mpa {
+            event: Event::Request(request),
+            connection,
+            stream,
+            ..
+        } = over.outcome
+        else {
+            return;
+        };
+        let id = table.pairs.next_id();
+        let private_data = request.private_data.clone();
+        let asked = Asked {
+            stream,
+            peer: over.peer,
+            connection,
+            request,
+        };
+        table.asked.insert(id, asked);
+        let Table { pairs, qps, .. } = table;
+        let is_free = |qpn| {
+            let qp = qps.get(&qpn).and_then(|pair| pair.qp.upgrade());
+            qp.is_some_and(|qp| !qp.is_claimed())
+        };
+        pairs.arrived(clock::now(), id, over.peer.ip(), &private_data, is_free);
+    }
+}
+
+impl Connecting for Pairings {
+    fn work_fd(&self) -> BorrowedFd<'_> {
+        self.startups.fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let pairs = self.table.lock().pairs.poll_timeout();
+        pairs.into_iter().chain(self.startups.poll_timeout()).min()
+    }
+
+    fn progress(&self) {
+        self.startups.progress();
+        let mut table = self.table.lock();
+        let table = &mut *table;
+        while let Some(over) = self.startups.take() {
+            if over.inbound {
+                Self::arrived(table, over);
+                self.act(table);
+            } else {
+                let startup = StartupId::new(over.context);
+                let connected = established(over);
+                self.over(table, startup, connected);
+            }
+        }
+        let Table { pairs, qps, .. } = table;
+        pairs.handle_timeout(clock::now(), |qpn| {
+            match qps.get(&qpn).and_then(|pair| pair.qp.upgrade()) {
+                None => Need::Over,
+                Some(qp) if qp.is_over() => Need::Over,
+                Some(qp) if qp.has_waiting() => Need::Waiting,
+                Some(_) => Need::Idle,
+            }
+        });
+        self.act(table);
+    }
+}
+
+impl Pair {
+    /// Gives the QP its connection.
+    fn link(&self, qpn: u32, connected: Connected) -> Option<()> {
+        let qp = self.qp.upgrade()?;
+        let Event::Established(established) = connected.event else {
+            return None;
+        };
+        let startup = Startup {
+            send_rtr: established.send_rtr,
+            rest: &connected.rest,
+        };
+        let config = RcConfig {
+            qpn,
+            pd: self.pd,
+            peer: connected.peer,
+            options: qp.options,
+            paired: true,
+            denied: Access::empty(),
+        };
+        qp.link(
+            self.claimed?,
+            config,
+            *connected.connection,
+            connected.stream,
+            startup,
+        )
+        .ok()
+    }
+}
+
+impl Port {
+    fn take(&mut self) -> Option<Qpn> {
+        let free = (0..PER_PORT).find_map(|step| {
+            let index = (self.next + step) % PER_PORT;
+            let qpn = u32::from(self.number) << 8 | u32::from(index);
+            Qpn::take(qpn).map(|qpn| (qpn, index))
+        });
+        let (qpn, index) = free?;
+        self.next = (index + 1) % PER_PORT;
+        Some(qpn)
+    }
+}
+
+/// What both ends want of their connection: either may send first.
+fn mpa(depths: ReadDepths) -> MpaConfig {
+    MpaConfig {
+        depths,
+        peer_to_peer: true,
+        startup_timeout: ATTEMPT,
+        ..MpaConfig::default()
+    }
+}
+
+fn listen(port: u16) -> io::Result<std::net::TcpListener> {
+    // IPv4 peers come to this one too.
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    tcp::listen(any).or_else(|error| match error.raw_os_error() {
+        Some(nix::libc::EAFNOSUPPORT | nix::libc::EADDRNOTAVAIL) => {
+            tcp::listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
+        }
+        _ => Err(error),
+    })
+}
+
+/// Where the peer's QPN says that it listens.
+fn at_port(pairing: &Pairing) -> SocketAddr {
+    let port = u16::try_from(pairing.peer_qpn >> 8).unwrap_or(0);
+    match pairing.peer {
+        IpAddr::V4(v4) => (v4, port).into(),
+        IpAddr::V6(v6) => SocketAddrV6::new(v6, port, 0, pairing.scope_id).into(),
+    }
+}
+
+/// What a startup of ours, or the confirmation of an answer, came to, if it came to a connection.
+fn established(over: Over) -> Option<Connected> {
+    match over.outcome {
+        Outcome::Mpa {
+            event: event @ Event::Established(_),
+            connection,
+            stream,
+            rest,
+        } => Some(Connected {
+            stream,
+            peer: over.peer,
+            connection,
+            event,
+            rest,
+        }),
+        Outcome::Mpa { .. } => {
+            tracing::trace!("not accepted yet");
+            None
+        }
+        Outcome::Failed(failure) => {
+            match failure {
+                Failure::Tcp(error) => tracing::trace!(%error, "not connected yet"),
+                Failure::Mpa(error) => tracing::trace!(%error, "not connected yet"),
+                Failure::Config(error) => tracing::warn!(%error, "cannot be asked"),
+            }
+            None
+        }
+    }
+}
+
+/// One TCP connection whose two ends are one socket, with a startup that needs no network.
+fn connect_to_itself(pairing: &Pairing, claim: &Claim, depths: ReadDepths) -> Option<Connected> {
+    let stream = match tcp::connect_to_itself(pairing.source, pairing.scope_id) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::trace!(%error, "not connected yet");
+            return None;
+        }
+    };
+    let now = clock::now();
+    let config = MpaConfig {
+        emss: tcp::emss(&stream).ok()?,
+        rtr: RtrSet {
+            write: true,
+            ..RtrSet::NONE
+        },
+        ..mpa(depths)
+    };
+    let mut own = Connection::initiator(now, config.clone(), &claim.emit()).ok()?;
+    let mut other = Connection::responder(now, config);
+    exchange(&mut own, &mut other, now);
+    other.poll_event();
+    other.accept(depths, &claim.emit()).ok()?;
+    exchange(&mut other, &mut own, now);
+    Some(Connected {
+        peer: stream.peer_addr().ok()?,
+        stream,
+        event: own.poll_event()?,
+        connection: Box::new(own),
+        rest: Vec::new(),
+    })
+}
+
+/// Hands over what one end has to say.
+fn exchange(from: &mut Connection, to: &mut Connection, now: Instant) {
+    let octets = from.poll_transmit(now).to_vec();
+    from.transmitted(octets.len());
+    let _ = to.handle_input(now, &mut octets.as_slice());
+}

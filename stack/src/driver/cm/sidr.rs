@@ -1,0 +1,443 @@
+//! Services and the lookups of services: sockets and time for [`dgiwarp_engine::cm::sidr`].
+//!
+//! Each listener, and each lookup while it lasts, has a UDP socket; that of a lookup is connected, so that it takes the answers of the one
+//! that it asked and learns from the network that nobody listens there.
+
+mod entry;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
+
+use self::entry::{Entry, News, Role, Watch};
+use crate::api::device::statistics::Counts;
+use crate::driver::debug::instruments::Instruments;
+use crate::driver::debug::tap::Tap;
+use crate::driver::device::clock;
+use crate::driver::device::thread::Connecting;
+use crate::driver::udp::socket::{ReceiveBuffer, UdpSocket};
+use crate::{
+    Error, LookupError, QpCounters, Rnic, ServiceEvent, ServiceRequest, ServiceSink, WeakRnic,
+};
+use dgiwarp_engine::cm::sidr::listener::{Listener, Question, Verdict};
+use dgiwarp_engine::cm::sidr::lookup::{Lookup, Outcome};
+use dgiwarp_engine::datagram::Arrival;
+
+/// Datagrams that one socket receives before the others get their turn.
+const RECEIVES: usize = 64;
+/// Sockets found by one look.
+const EVENTS: usize = 64;
+
+/// Names a listener or lookup among [`Services`]. Never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ServiceId(u64);
+
+/// Listeners, lookups, and what happened to them.
+#[derive(Debug)]
+pub(crate) struct Services {
+    this: Weak<Self>,
+    epoll: Epoll,
+    table: Mutex<Table>,
+    happened: Mutex<VecDeque<ServiceEvent>>,
+    readable: EventFd,
+    sink: Option<Arc<dyn ServiceSink>>,
+    rnic: WeakRnic,
+}
+
+#[derive(Debug)]
+struct Table {
+    next: u64,
+    entries: BTreeMap<ServiceId, Entry>,
+    deadlines: BTreeSet<(Instant, ServiceId)>,
+    buffer: ReceiveBuffer,
+    watch: Watch,
+}
+
+/// A listener or lookup to begin with.
+#[derive(Debug)]
+pub(crate) struct Begin {
+    pub(crate) socket: UdpSocket,
+    pub(crate) context: u64,
+    pub(crate) instruments: Option<Box<Instruments>>,
+}
+
+impl Services {
+    pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ServiceSink>>) -> Result<Arc<Self>, Error> {
+        let make = || -> Result<(Epoll, EventFd), Errno> {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+            Ok((epoll, EventFd::from_flags(flags)?))
+        };
+        let (epoll, readable) =
+            make().map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        let tap = rnic.shared.config.pcap.as_ref();
+        let tap = tap.and_then(|directory| Tap::open_services(directory));
+        Ok(Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            epoll,
+            table: Mutex::new(Table {
+                next: 0,
+                entries: BTreeMap::new(),
+                deadlines: BTreeSet::new(),
+                buffer: ReceiveBuffer::new(),
+                watch: Watch {
+                    counters: QpCounters::default(),
+                    tap: tap.map(Box::new),
+                },
+            }),
+            happened: Mutex::default(),
+            readable,
+            sink,
+            rnic: rnic.downgrade(),
+        }))
+    }
+
+    /// Readable while [`take`](Self::take) has something to give.
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
+
+    pub(crate) fn listen(&self, begin: Begin, listener: Listener) -> Result<ServiceId, Error> {
+        self.begin(begin, Role::Listener(Box::new(listener)))
+            .map_err(Error::system("cannot watch a socket"))
+    }
+
+    /// Begins to ask; the socket is connected to `to`.
+    pub(crate) fn look_up(
+        &self,
+        begin: Begin,
+        lookup: Lookup,
+        to: SocketAddr,
+    ) -> Result<ServiceId, Error> {
+        let role = Role::Lookup(Box::new(lookup), to);
+        let id = self.begin(begin, role);
+        id.map_err(Error::system("cannot watch a socket"))
+    }
+
+    fn begin(&self, begin: Begin, role: Role) -> io::Result<ServiceId> {
+        let mut table = self.table.lock();
+        let id = ServiceId(table.next);
+        table.next += 1;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, id.0);
+        self.epoll.add(begin.socket.as_fd(), event)?;
+        let Begin {
+            socket,
+            context,
+            instruments,
+        } = begin;
+        let entry = Entry {
+            socket,
+            context,
+            deadline: None,
+            role,
+            instruments,
+            failure: None,
+        };
+        table.entries.insert(id, entry);
+        table.send(id);
+        Ok(id)
+    }
+
+    /// The program's answer to a question.
+    pub(crate) fn answer(
+        &self,
+        id: ServiceId,
+        question: Question,
+        verdict: Verdict,
+        private_data: &[u8],
+    ) {
+        let mut table = self.table.lock();
+        if let Some(entry) = table.entries.get_mut(&id)
+            && let Role::Listener(listener) = &mut entry.role
+        {
+            listener.answer(clock::now(), question, verdict, private_data);
+            table.send(id);
+            self.remove_if_over(&mut table, id);
+        }
+    }
+
+    /// A listener takes no more questions; a lookup is forgotten.
+    pub(crate) fn end(&self, id: ServiceId) {
+        let mut table = self.table.lock();
+        match table.entries.get_mut(&id).map(|entry| &mut entry.role) {
+            Some(Role::Listener(listener)) => {
+                listener.close();
+                self.remove_if_over(&mut table, id);
+            }
+            Some(Role::Lookup(..)) => self.remove(&mut table, id),
+            None => {}
+        }
+    }
+
+    fn remove_if_over(&self, table: &mut Table, id: ServiceId) {
+        if let Some(Entry {
+            role: Role::Listener(listener),
+            ..
+        }) = table.entries.get(&id)
+            && listener.is_over()
+        {
+            self.remove(table, id);
+        }
+    }
+
+    fn remove(&self, table: &mut Table, id: ServiceId) {
+        if let Some(entry) = table.entries.remove(&id) {
+            table.watch.counters.add(&entry.faults());
+            let _ = self.epoll.delete(entry.socket.as_fd());
+            if let Some(deadline) = entry.deadline {
+                table.deadlines.remove(&(deadline, id));
+            }
+        }
+    }
+
+    /// What happened first and was not taken yet.
+    pub(crate) fn take(&self) -> Option<ServiceEvent> {
+        let mut happened = self.happened.lock();
+        let first = happened.pop_front()?;
+        if happened.is_empty() {
+            let _ = self.readable.read();
+        }
+        Some(first)
+    }
+
+    fn tell(&self, event: ServiceEvent) {
+        match &self.sink {
+            Some(sink) => sink.happened(event),
+            None => {
+                self.happened.lock().push_back(event);
+                let _ = self.readable.write(1);
+            }
+        }
+    }
+
+    /// What came of the parts of the table, as the program sees it.
+    fn event(&self, id: ServiceId, context: u64, news: News) -> ServiceEvent {
+        match news {
+            News::Asked(asked, local_port) => {
+                let local = asked.to.map(|to| SocketAddr::new(to, local_port));
+                let request = ServiceRequest::new(Weak::clone(&self.this), id, asked, local);
+                ServiceEvent::Request { context, request }
+            }
+            News::Over(over, peer) => match *over {
+                Ok(Outcome::Found(qp, private_data)) => ServiceEvent::Found {
+                    context,
+                    peer,
+                    qp,
+                    private_data: private_data.to_vec(),
+                },
+                Ok(Outcome::Rejected(status, private_data)) => ServiceEvent::Rejected {
+                    context,
+                    status,
+                    private_data: private_data.to_vec(),
+                },
+                Ok(Outcome::NoService) => ServiceEvent::Failed {
+                    context,
+                    error: LookupError::NoService,
+                },
+                Ok(Outcome::TimedOut) => ServiceEvent::Failed {
+                    context,
+                    error: LookupError::TimedOut,
+                },
+                Err(error) => ServiceEvent::Failed { context, error },
+            },
+        }
+    }
+
+    /// Waits for something to happen, going on with everything meanwhile. `None` at `deadline`.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<ServiceEvent> {
+        loop {
+            self.progress();
+            if let Some(happened) = self.take() {
+                return Some(happened);
+            }
+            let now = clock::now();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return None;
+            }
+            let next = deadline.into_iter().chain(self.poll_timeout()).min();
+            let timeout = next.map_or(PollTimeout::NONE, |next| {
+                let wait = next.saturating_duration_since(now);
+                let millis = wait.as_micros().div_ceil(1000);
+                PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+            });
+            let mut fds = [
+                PollFd::new(self.work_fd(), PollFlags::POLLIN),
+                PollFd::new(self.event_fd(), PollFlags::POLLIN),
+            ];
+            let _ = poll(&mut fds, timeout);
+        }
+    }
+}
+
+impl Counts for Services {
+    fn counters(&self) -> QpCounters {
+        let table = self.table.lock();
+        let mut counters = table.watch.counters.clone();
+        for entry in table.entries.values() {
+            counters.add(&entry.faults());
+        }
+        counters
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        if let Some(rnic) = self.rnic.upgrade() {
+            rnic.shared.statistics.end_other(&self.counters());
+        }
+    }
+}
+
+impl Connecting for Services {
+    fn work_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let table = self.table.lock();
+        table.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    fn progress(&self) {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let ready = self
+            .epoll
+            .wait(&mut events, EpollTimeout::ZERO)
+            .unwrap_or(0);
+        let mut told = Vec::new();
+        let mut table = self.table.lock();
+        for event in &events[..ready] {
+            let id = ServiceId(event.data());
+            table.receive(id);
+            self.settle(&mut table, id, &mut told);
+        }
+        let now = clock::now();
+        while let Some((deadline, id)) = table.deadlines.first().copied()
+            && deadline <= now
+        {
+            table.handle_timeout(now, id);
+            self.settle(&mut table, id, &mut told);
+        }
+        drop(table);
+        // With no lock held: whoever is told may do what it likes.
+        for event in told {
+            self.tell(event);
+        }
+    }
+}
+
+impl Services {
+    /// Sends what an entry has to send, takes what it has to tell, and removes it if that was all.
+    fn settle(&self, table: &mut Table, id: ServiceId, told: &mut Vec<ServiceEvent>) {
+        let Some(context) = table.entries.get(&id).map(|entry| entry.context) else {
+            return;
+        };
+        let mut over = false;
+        table.poll_events(id, |news| {
+            over |= matches!(news, News::Over(..));
+            told.push(self.event(id, context, news));
+        });
+        if over {
+            self.remove(table, id);
+        } else {
+            table.send(id);
+        }
+    }
+}
+
+impl Table {
+    fn receive(&mut self, id: ServiceId) {
+        let Self {
+            entries,
+            buffer,
+            watch,
+            ..
+        } = self;
+        let Some(entry) = entries.get_mut(&id) else {
+            return;
+        };
+        for _ in 0..RECEIVES {
+            let received = match entry.socket.receive(buffer) {
+                Ok(received) => received,
+                Err(error) => {
+                    entry.fail(error);
+                    return;
+                }
+            };
+            let arrival = Arrival {
+                from: received.from,
+                to: received.to,
+                to_group: false,
+                octets: buffer.octets(received.len),
+                stride: received.stride,
+            };
+            let now = clock::now();
+            let Entry {
+                socket,
+                role,
+                instruments,
+                ..
+            } = entry;
+            let mut handle = |one: Arrival<'_>| role.handle_input(now, one, socket, watch);
+            match instruments {
+                None => arrival.each().for_each(|one| {
+                    handle(one);
+                }),
+                Some(instruments) => instruments.take(now, arrival, handle),
+            }
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant, id: ServiceId) {
+        let Self { entries, watch, .. } = self;
+        let Some(entry) = entries.get_mut(&id) else {
+            return;
+        };
+        let Entry {
+            socket,
+            role,
+            instruments,
+            ..
+        } = entry;
+        if let Some(instruments) = instruments {
+            instruments.handle_timeout(now, |one| role.handle_input(now, one, socket, watch));
+        }
+        match role {
+            Role::Listener(listener) => listener.handle_timeout(now),
+            Role::Lookup(lookup, _) => lookup.handle_timeout(now),
+        }
+    }
+
+    /// Gives what an entry has to tell.
+    fn poll_events(&mut self, id: ServiceId, tell: impl FnMut(News)) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.poll_events(tell);
+        }
+    }
+
+    /// Sends what is to be sent, and notes the next deadline.
+    fn send(&mut self, id: ServiceId) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        entry.transmit(&mut self.watch);
+        let deadline = entry.poll_timeout();
+        if deadline != entry.deadline {
+            let before = std::mem::replace(&mut entry.deadline, deadline);
+            if let Some(before) = before {
+                self.deadlines.remove(&(before, id));
+            }
+            self.deadlines
+                .extend(deadline.map(|deadline| (deadline, id)));
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! One listener or lookup with its socket, and what looks on.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_memory::socket::Piece;
+use dgiwarp_rdmap::datagram::DropReason;
+
+use crate::driver::debug::instruments::Instruments;
+use crate::driver::debug::tap::{Fate, Tap};
+use crate::driver::device::clock;
+use crate::driver::udp::socket::UdpSocket;
+use crate::{LookupError, QpCounters};
+use dgiwarp_engine::cm::sidr::listener::{Asked, Listener};
+use dgiwarp_engine::cm::sidr::lookup::{Lookup, Outcome};
+use dgiwarp_engine::datagram::Arrival;
+
+/// A listener or lookup.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) socket: UdpSocket,
+    pub(crate) context: u64,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) role: Role,
+    /// Where faults are made on purpose.
+    pub(crate) instruments: Option<Box<Instruments>>,
+    /// What ended a lookup, other than an answer, and when.
+    pub(crate) failure: Option<(Instant, LookupError)>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Role {
+    Listener(Box<Listener>),
+    Lookup(Box<Lookup>, SocketAddr),
+}
+
+/// What an entry has for its program.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A question, asked at this port of ours.
+    Asked(Box<Asked>, u16),
+    /// A lookup is over; whom it asked.
+    Over(Box<Result<Outcome, LookupError>>, SocketAddr),
+}
+
+/// What looks on.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) counters: QpCounters,
+    pub(crate) tap: Option<Box<Tap>>,
+}
+
+impl Entry {
+    /// Counters of nothing but the faults made on purpose.
+    pub(crate) fn faults(&self) -> QpCounters {
+        let mut counters = QpCounters::default();
+        if let Some(instruments) = &self.instruments {
+            instruments.fault_counts().add_to(&mut counters);
+        }
+        counters
+    }
+
+    pub(crate) fn transmit(&mut self, watch: &mut Watch) {
+        let sent = self.role.transmit(&self.socket, watch);
+        if let Err(error) = sent {
+            self.fail(error);
+        }
+    }
+
+    /// What the network says ends a lookup. A listener has no single peer that it could be about, and whom its answer does not reach asks again.
+    pub(crate) fn fail(&mut self, error: io::Error) {
+        let transient = matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+        );
+        if transient || self.failure.is_some() {
+            return;
+        }
+        let now = clock::now();
+        match &mut self.role {
+            Role::Lookup(lookup, _) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                lookup.handle_refused(now);
+                // It would keep the socket readable.
+                self.socket.forget_errors();
+            }
+            Role::Lookup(..) => self.failure = Some((now, LookupError::Unreachable(error))),
+            Role::Listener(_) => {}
+        }
+    }
+
+    pub(crate) fn poll_events(&mut self, mut tell: impl FnMut(News)) {
+        match &mut self.role {
+            Role::Listener(listener) => {
+                while let Some(asked) = listener.poll_event() {
+                    tell(News::Asked(Box::new(asked), listener.port()));
+                }
+            }
+            Role::Lookup(lookup, peer) => {
+                // An answer that came before is better than what the network says.
+                let over = lookup.poll_event().map(Ok);
+                let over = over.or_else(|| self.failure.take().map(|(_, error)| Err(error)));
+                if let Some(over) = over {
+                    tell(News::Over(Box::new(over), *peer));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let of_role = match &self.role {
+            Role::Listener(listener) => listener.poll_timeout(),
+            Role::Lookup(lookup, _) => lookup.poll_timeout(),
+        };
+        let of_instruments = self.instruments.as_ref().and_then(|it| it.poll_timeout());
+        // A failure is told at once, by whoever makes progress next.
+        let of_failure = self.failure.as_ref().map(|(when, _)| *when);
+        [of_role, of_instruments, of_failure]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+impl Role {
+    /// Handles one datagram, and sends what a listener answers. Counts why it was dropped, and says so.
+    pub(crate) fn handle_input(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_>,
+        socket: &UdpSocket,
+        watch: &mut Watch,
+    ) -> Option<DropReason> {
+        let from = arrival.from.socket_addr()?;
+        let handled = match self {
+            Self::Listener(listener) => {
+                listener.handle_input(now, from, arrival.to, arrival.octets)
+            }
+            // What others sent before the socket was connected.
+            Self::Lookup(_, peer) if !is_same(*peer, from) => Err(DropReason::WrongPeer),
+            Self::Lookup(lookup, _) => lookup.handle_input(now, arrival.octets),
+        };
+        let dropped = watch.received(socket, arrival, handled.err());
+        if let Self::Listener(_) = self {
+            // Whom it does not reach asks again.
+            let _ = self.transmit(socket, watch);
+        }
+        dropped
+    }
+
+    pub(crate) fn transmit(&mut self, socket: &UdpSocket, watch: &mut Watch) -> io::Result<()> {
+        match self {
+            Self::Listener(listener) => {
+                while let Some(reply) = listener.poll_transmit() {
+                    let pieces = [Piece::Bytes(&reply.datagram)];
+                    socket.send(Some(reply.to), reply.from, &pieces, None)?;
+                    watch.sent(socket, reply.from, reply.to, &reply.datagram);
+                }
+            }
+            Self::Lookup(lookup, peer) => {
+                while let Some(octets) = lookup.poll_transmit() {
+                    socket.send(None, None, &[Piece::Bytes(octets)], None)?;
+                    watch.sent(socket, None, *peer, octets);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Watch {
+    /// Notes what became of a datagram, and says it.
+    pub(crate) fn received(
+        &mut self,
+        socket: &UdpSocket,
+        arrival: Arrival<'_>,
+        dropped: Option<DropReason>,
+    ) -> Option<DropReason> {
+        match dropped {
+            None => self.counters.count_received(arrival.octets.len()),
+            Some(reason) => self.counters.count_drop(reason),
+        }
+        if let Some(tap) = &mut self.tap
+            && let Ok(local) = socket.local_addr()
+        {
+            let fate = dropped.map_or(Fate::Used, Fate::Dropped);
+            tap.received_at(local.port(), arrival, fate);
+            tap.settle();
+        }
+        dropped
+    }
+
+    pub(crate) fn sent(
+        &mut self,
+        socket: &UdpSocket,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+        octets: &[u8],
+    ) {
+        self.counters.count_sent(1, octets.len() as u64);
+        if let Some(tap) = &mut self.tap
+            && let Ok(local) = socket.local_addr()
+        {
+            let from = from.unwrap_or_else(|| local.ip()).to_canonical();
+            tap.sent_one(SocketAddr::new(from, local.port()), to, octets);
+            tap.settle();
+        }
+    }
+}
+
+/// Whether two names of a peer, of which one may say more of the way there, mean the same.
+fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
+    let name = |address| Peer::ip(address).ip_addr();
+    name(one) == name(other) && one.port() == other.port()
+}

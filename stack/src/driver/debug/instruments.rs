@@ -1,0 +1,117 @@
+//! What stands between the sockets of a queue pair and its engine when somebody asked for it: faults made on purpose, and a
+//! capture file.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use dgiwarp_rdmap::datagram::DropReason;
+
+use crate::Config;
+use crate::driver::debug::fault::{Deliver, FaultCounts, Faults, Loss};
+use crate::driver::debug::tap::{Fate, Tap};
+use dgiwarp_engine::datagram::Arrival;
+
+/// The instruments of one queue pair.
+#[derive(Debug)]
+pub(crate) struct Instruments {
+    faults: Option<Faults>,
+    tap: Option<Tap>,
+}
+
+impl Instruments {
+    /// What the settings ask for; the queue pair is bound to `local` and was made after `order` others.
+    pub(crate) fn new(config: &Config, local: SocketAddr, order: u64) -> Option<Box<Self>> {
+        let this = Self {
+            faults: config.fault.map(|fault| Faults::new(&fault, order)),
+            tap: config
+                .pcap
+                .as_ref()
+                .and_then(|path| Tap::open(path, local, config.group_port)),
+        };
+        (this.faults.is_some() || this.tap.is_some()).then(|| Box::new(this))
+    }
+
+    /// Faults alone, for sockets that share a capture file.
+    pub(crate) fn faults_only(config: &Config, order: u64) -> Option<Box<Self>> {
+        let faults = Some(Faults::new(&config.fault?, order));
+        Some(Box::new(Self { faults, tap: None }))
+    }
+
+    /// Takes what one receive call brought and gives `engine` what arrives because of it, one datagram at a time; it tells why
+    /// it dropped one.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_>,
+        engine: impl FnMut(Arrival<'_>) -> Option<DropReason>,
+    ) {
+        let Self { faults, tap } = self;
+        let mut to = Engine {
+            handle: engine,
+            tap: tap.as_mut(),
+        };
+        match faults {
+            Some(faults) => faults.take(now, arrival, &mut to),
+            None => arrival.each().for_each(|one| to.deliver(one)),
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.faults.as_ref()?.poll_timeout()
+    }
+
+    /// Gives `engine` what waited long enough.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        engine: impl FnMut(Arrival<'_>) -> Option<DropReason>,
+    ) {
+        if let Some(faults) = &mut self.faults {
+            let mut to = Engine {
+                handle: engine,
+                tap: self.tap.as_mut(),
+            };
+            faults.handle_timeout(now, &mut to);
+        }
+    }
+
+    /// The capture file, if there is one.
+    pub(crate) fn tap(&mut self) -> Option<&mut Tap> {
+        self.tap.as_mut()
+    }
+
+    /// Tells what could not be told while registered memory was held.
+    pub(crate) fn settle(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            tap.settle();
+        }
+    }
+
+    pub(crate) fn fault_counts(&self) -> FaultCounts {
+        self.faults
+            .as_ref()
+            .map_or_else(FaultCounts::default, Faults::counts)
+    }
+}
+
+/// Where what arrives goes, and who writes it down.
+struct Engine<'a, F> {
+    handle: F,
+    tap: Option<&'a mut Tap>,
+}
+
+impl<F: FnMut(Arrival<'_>) -> Option<DropReason>> Deliver for Engine<'_, F> {
+    fn deliver(&mut self, arrival: Arrival<'_>) {
+        let dropped = (self.handle)(arrival);
+        if let Some(tap) = &mut self.tap {
+            tap.received(arrival, dropped.map_or(Fate::Used, Fate::Dropped));
+        }
+    }
+
+    fn lose(&mut self, arrival: Arrival<'_>, loss: Loss) {
+        if let Some(tap) = &mut self.tap {
+            tap.received(arrival, Fate::Lost(loss));
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The background thread, the clock, descriptors of our own.
+
+pub(crate) mod clock;
+pub(crate) mod fds;
+pub(crate) mod thread;

@@ -1,0 +1,13 @@
+//! The parts of every queue pair: posting, exclusive access to its engine, buffers.
+
+pub(crate) mod exclusive;
+#[cfg(test)]
+mod exclusive_tests;
+pub(crate) mod posting;
+pub(crate) mod staging;
+
+/// Primitives of [`exclusive`], which its model check replaces.
+mod sync {
+    pub(super) use parking_lot::{Mutex, MutexGuard};
+    pub(super) use std::sync::atomic::{AtomicU32, Ordering};
+}

@@ -1,0 +1,194 @@
+//! Work requests on their way from the threads that post to an engine that one thread at a time works, and completions on
+//! their way back.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::driver::cq::CqShared;
+use crate::driver::qp::exclusive::Serialized;
+use crate::{AsyncEvent, PostError, Wc};
+use dgiwarp_engine::cq_ring::CompletionSink;
+
+/// The send queue of a QP as posting threads see it.
+#[derive(Debug)]
+pub(crate) struct Posting<W> {
+    /// Work requests posted while another thread was at work.
+    inbox: Mutex<VecDeque<W>>,
+    /// How many of them, to look at without the lock.
+    waiting: AtomicUsize,
+    outstanding: AtomicUsize,
+    max: usize,
+}
+
+impl<W> Posting<W> {
+    /// A queue for at most `max` outstanding work requests.
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            inbox: Mutex::new(VecDeque::with_capacity(max.min(1024))),
+            waiting: AtomicUsize::new(0),
+            outstanding: AtomicUsize::new(0),
+            max,
+        }
+    }
+
+    /// Work requests that may be outstanding.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Takes room for `wanted` work requests; returns how many there is room for, or none if these are fewer than `least`.
+    fn admit(&self, wanted: usize, least: usize) -> usize {
+        let mut admitted = 0;
+        let _ = self
+            .outstanding
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |outstanding| {
+                admitted = wanted.min(self.max.saturating_sub(outstanding));
+                if admitted < least {
+                    admitted = 0;
+                }
+                (admitted > 0).then_some(outstanding + admitted)
+            });
+        admitted
+    }
+
+    /// Leaves a work request to the thread that is at work.
+    fn leave(&self, wqe: W) {
+        let mut inbox = self.inbox.lock();
+        inbox.push_back(wqe);
+        self.waiting.store(inbox.len(), Ordering::Release);
+    }
+
+    /// Leaves work requests to the thread that is at work. Returns how many, and why no more.
+    #[cold]
+    fn leave_all<T>(
+        &self,
+        serialized: &Serialized<T>,
+        wqes: &mut dyn Iterator<Item = Result<W, PostError>>,
+        most: usize,
+        work: impl Fn(&mut T),
+    ) -> (usize, Result<(), PostError>) {
+        let taken = take(wqes, most, |wqe| self.leave(wqe));
+        serialized.ring(work);
+        taken
+    }
+
+    /// A work request left the engine.
+    #[inline]
+    pub(crate) fn retire(&self) {
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Forgets everything, for a QP that is made new.
+    pub(crate) fn reset(&self) {
+        let mut inbox = self.inbox.lock();
+        inbox.clear();
+        self.waiting.store(0, Ordering::Release);
+        self.outstanding.store(0, Ordering::Release);
+    }
+
+    /// Hands over what was posted while another thread was at work.
+    #[inline]
+    pub(crate) fn empty(&self, mut accept: impl FnMut(W)) {
+        if self.waiting.load(Ordering::Acquire) != 0 {
+            self.hand_over(&mut accept);
+        }
+    }
+
+    #[cold]
+    fn hand_over(&self, accept: &mut dyn FnMut(W)) {
+        let mut inbox = self.inbox.lock();
+        self.waiting.store(0, Ordering::Release);
+        while let Some(wqe) = inbox.pop_front() {
+            accept(wqe);
+        }
+    }
+
+    /// Gives work requests to the engine in this thread and lets it `work`; if another thread is at work, that one does.
+    /// Unless there is room for `least` of them, none is accepted. Returns how many were, and why no more.
+    #[inline]
+    pub(crate) fn post<T>(
+        &self,
+        serialized: &Serialized<T>,
+        mut wqes: impl ExactSizeIterator<Item = Result<W, PostError>>,
+        least: usize,
+        accept: impl Fn(&mut T, W),
+        work: impl Fn(&mut T),
+    ) -> (usize, Result<(), PostError>) {
+        let wanted = wqes.len();
+        let admitted = self.admit(wanted, least);
+        let ran = serialized.try_run(
+            |engine| {
+                // What others posted before goes first.
+                self.empty(|wqe| accept(engine, wqe));
+                let taken = take(&mut wqes, admitted, |wqe| accept(engine, wqe));
+                work(engine);
+                taken
+            },
+            &work,
+        );
+        let (accepted, mut result) = match ran {
+            Some(taken) => taken,
+            None => self.leave_all(serialized, &mut wqes, admitted, work),
+        };
+        // Seldom: an atomic operation costs as much as a copy of the message.
+        if accepted < admitted {
+            self.outstanding
+                .fetch_sub(admitted - accepted, Ordering::AcqRel);
+        }
+        if result.is_ok() && accepted < wanted {
+            result = Err(PostError::QueueFull);
+        }
+        (accepted, result)
+    }
+}
+
+/// Hands over `most` work requests, until one could not be made. Returns how many, and why no more.
+#[inline]
+fn take<W, I: Iterator<Item = Result<W, PostError>> + ?Sized>(
+    wqes: &mut I,
+    most: usize,
+    mut accept: impl FnMut(W),
+) -> (usize, Result<(), PostError>) {
+    for taken in 0..most {
+        match wqes.next() {
+            Some(Ok(wqe)) => accept(wqe),
+            Some(Err(error)) => return (taken, Err(error)),
+            None => return (taken, Ok(())),
+        }
+    }
+    (most, Ok(()))
+}
+
+/// Sends completions to the queues of a QP.
+pub(crate) struct Completions<'a, W> {
+    pub(crate) send_cq: &'a CqShared,
+    pub(crate) recv_cq: &'a CqShared,
+    pub(crate) posting: &'a Posting<W>,
+}
+
+impl<W> CompletionSink for Completions<'_, W> {
+    #[inline]
+    fn sent(&mut self, wc: Wc) {
+        self.send_cq.push(wc);
+    }
+
+    #[inline]
+    fn received(&mut self, wc: Wc) {
+        self.recv_cq.push(wc);
+    }
+
+    fn segment(&mut self, wc: Wc) -> bool {
+        self.recv_cq.push(wc)
+    }
+
+    #[inline]
+    fn retired(&mut self) {
+        self.posting.retire();
+    }
+
+    fn event(&mut self, event: AsyncEvent) {
+        self.recv_cq.background().events().raise(event);
+    }
+}

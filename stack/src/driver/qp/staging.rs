@@ -1,0 +1,96 @@
+//! Room for building what leaves, one per thread and transport, so that it stays in that core's cache and queue pairs without anything to
+//! send need none.
+
+use std::cell::Cell;
+
+use arrayvec::ArrayVec;
+use dgiwarp_llp_tcp_mpa::framing::LONGEST_FPDU;
+
+use dgiwarp_engine::connected::ROOM;
+
+thread_local! {
+    static STAGING: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static STREAMS: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static INTAKE: Cell<Option<Box<Intake>>> = const { Cell::new(None) };
+}
+
+/// Octets that one call reads from a connection at most. More do not fit the cache with the memory they go to.
+const READ: usize = 256 << 10;
+/// Memory of this thread's that connections may have for FPDUs that are unfinished, in pieces. Others allocate theirs.
+const SPARE: usize = 8;
+
+/// What a thread that reads from connections works with.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    pub(crate) octets: Vec<u8>,
+    spare: ArrayVec<Vec<u8>, SPARE>,
+    /// How many pieces were made.
+    made: usize,
+}
+
+impl Intake {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            octets: vec![0; READ],
+            spare: ArrayVec::new(),
+            made: 0,
+        })
+    }
+
+    /// Takes this thread's.
+    pub(crate) fn take() -> Box<Self> {
+        let own = INTAKE.try_with(Cell::take).ok().flatten();
+        own.unwrap_or_else(Self::new)
+    }
+
+    /// Puts it back.
+    pub(crate) fn put_back(self: Box<Self>) {
+        // A thread that is ending has none any more.
+        let _ = INTAKE.try_with(|intake| intake.set(Some(self)));
+    }
+
+    /// Memory for an unfinished FPDU; empty where none is left, so that who needs it takes only as much as it needs.
+    pub(crate) fn spare(&mut self) -> Vec<u8> {
+        match self.spare.pop() {
+            Some(memory) => memory,
+            None if self.made < SPARE => {
+                self.made += 1;
+                vec![0; LONGEST_FPDU]
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// Takes such memory back.
+    pub(crate) fn give_spare(&mut self, memory: Vec<u8>) {
+        if memory.len() == LONGEST_FPDU {
+            // The one beyond is freed.
+            let _ = self.spare.try_push(memory);
+        }
+    }
+}
+
+/// Takes this thread's room.
+pub(crate) fn take() -> Vec<u8> {
+    STAGING.take()
+}
+
+/// Puts it back.
+pub(crate) fn put_back(staging: Vec<u8>) {
+    STAGING.set(staging);
+}
+
+/// Takes this thread's room for the FPDUs of a connection.
+pub(crate) fn take_for_stream() -> Vec<u8> {
+    let mut room = STREAMS.try_with(Cell::take).unwrap_or_default();
+    room.reserve(ROOM);
+    room
+}
+
+/// Puts it back, or that of another connection which is not needed any more.
+pub(crate) fn put_back_of_stream(mut room: Vec<u8>) {
+    if room.capacity() >= ROOM {
+        room.clear();
+        let _ = STREAMS.try_with(|streams| streams.set(room));
+    }
+}

@@ -1,0 +1,50 @@
+//! Those who wait for a turn, in the order in which they came.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+/// A queue that costs one look where it is empty, as it mostly is. Several threads may take turns from it.
+#[derive(Debug)]
+pub(crate) struct Turns<T> {
+    queue: Mutex<VecDeque<T>>,
+    any: AtomicBool,
+}
+
+impl<T> Turns<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: Mutex::new(VecDeque::new()),
+            any: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether somebody waits.
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// How many wait now: so many turns are one for each.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.lock().len()
+    }
+
+    pub(crate) fn add(&self, one: T) {
+        let mut queue = self.queue.lock();
+        queue.push_back(one);
+        self.any.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn next(&self) -> Option<T> {
+        self.next_if(|_| true)
+    }
+
+    /// Whoever has the next turn, if `its_time` has come.
+    pub(crate) fn next_if(&self, its_time: impl FnOnce(&mut T) -> bool) -> Option<T> {
+        let mut queue = self.queue.lock();
+        let next = queue.pop_front_if(its_time);
+        self.any.store(!queue.is_empty(), Ordering::Release);
+        next
+    }
+}

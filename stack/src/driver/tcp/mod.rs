@@ -1,0 +1,9 @@
+//! Connected queue pairs, their TCP connections and how these come up and go down.
+
+pub(crate) mod lingering;
+pub(crate) mod liveness;
+pub(crate) mod mpa_startup;
+pub(crate) mod pipe;
+pub(crate) mod qp;
+pub(crate) mod tcp_close;
+pub(crate) mod transmit;

@@ -1,0 +1,711 @@
+//! Connections on their way up: TCP's handshake and the MPA startup, any number at a time.
+//!
+//! Nothing here waits. Whoever comes along calls [`Startups::progress`] when [`Startups::fd`] is readable or [`Startups::poll_timeout`] is
+//! reached, and takes what came of it with [`Startups::take`]: the program that waits for it, or the background thread.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::{self, Read};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Error, Event, RtrSet, TcpEnd};
+use dgiwarp_rdmap::stream::{StreamError, last_word};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use parking_lot::Mutex;
+use slab::Slab;
+use socket2::Socket;
+
+use crate::MpaConfig;
+use crate::driver::debug::seeded;
+use crate::driver::device::clock;
+use crate::driver::tcp::tcp_close::LINGER_FOR;
+use crate::driver::tcp::{liveness as watchdog, pipe as tcp};
+
+/// The RTR indications that this end can send, and receive without a trace. A zero-length Send would take a receive.
+const RTR: RtrSet = RtrSet {
+    write: true,
+    read: true,
+    ..RtrSet::NONE
+};
+/// Startups that a listener has at a time; those beyond wait in its backlog, so that strangers cannot use up the descriptors.
+const MAX_HALF_OPEN: usize = 256;
+/// Connections that a listener takes before others get their turn.
+const ACCEPTS: usize = 64;
+/// Sockets found by one look.
+const EVENTS: usize = 64;
+/// Longest startup frame.
+const FRAME: usize = 532;
+/// How long TCP has to reach a peer.
+const TCP_HAS: Duration = Duration::from_secs(5);
+/// How long a listener rests when there is no descriptor for another connection.
+const REST: Duration = Duration::from_millis(100);
+
+/// What a startup came to.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Request, establishment or rejection.
+    Mpa {
+        /// Which.
+        event: Event,
+        /// The connection, for what comes next.
+        connection: Box<Connection>,
+        /// Its TCP connection.
+        stream: TcpStream,
+        /// What arrived behind the last startup frame.
+        rest: Vec<u8>,
+    },
+    /// TCP or MPA failed.
+    Failed(Failure),
+}
+
+impl Outcome {
+    /// Whether the peer closed TCP instead of answering.
+    pub(crate) fn was_closed(&self) -> bool {
+        matches!(
+            self,
+            Self::Failed(Failure::Mpa(Error::ClosedInStartup | Error::TcpLost))
+        )
+    }
+
+    /// Whether nobody listened.
+    pub(crate) fn was_refused(&self) -> bool {
+        matches!(self, Self::Failed(Failure::Tcp(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
+/// Why a startup failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// TCP could not connect, or was lost.
+    Tcp(io::Error),
+    /// MPA failed.
+    Mpa(Error),
+    /// Our own request cannot be said.
+    Config(ConfigError),
+}
+
+/// A startup that is over.
+#[derive(Debug)]
+pub(crate) struct Over {
+    /// The number that its maker gave it, or its listener.
+    pub(crate) context: u64,
+    /// The other end.
+    pub(crate) peer: SocketAddr,
+    /// Whether it came through a listener.
+    pub(crate) inbound: bool,
+    pub(crate) outcome: Outcome,
+}
+
+/// Connections on their way up, and the listeners that some come from.
+#[derive(Debug)]
+pub(crate) struct Startups {
+    epoll: Epoll,
+    table: Mutex<Table>,
+    over: Mutex<VecDeque<Over>>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: Slab<Entry>,
+    deadlines: BTreeSet<(Instant, usize)>,
+    /// Held back while something listens.
+    spare: Option<Socket>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Listener(Listener),
+    Startup(Startup),
+}
+
+#[derive(Debug)]
+struct Listener {
+    listener: TcpListener,
+    mpa: MpaConfig,
+    context: u64,
+    half_open: usize,
+    /// No more are taken until some are over.
+    full: bool,
+}
+
+#[derive(Debug)]
+struct Startup {
+    stream: TcpStream,
+    peer: SocketAddr,
+    context: u64,
+    /// Of the present stage.
+    deadline: Instant,
+    /// Of all stages.
+    until: Instant,
+    stage: Stage,
+    /// The listener that it came from.
+    listener: Option<usize>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// TCP connects; then this is what to ask for.
+    Connecting(MpaConfig, Vec<u8>),
+    /// The frames are exchanged.
+    Exchanging(Box<Connection>),
+    /// This end has accepted, with this event, and the first octet of the peer says that it agrees.
+    Confirming(Box<Connection>, Box<Event>),
+    /// It was refused, and is only read to its end.
+    Leaving,
+}
+
+/// Names a listener among [`Startups`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ListenerId(usize);
+
+impl Startups {
+    pub(crate) fn new() -> Result<Self, crate::Error> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| crate::Error::system("cannot make an epoll set")(errno.into()))?;
+        Ok(Self {
+            epoll,
+            table: Mutex::default(),
+            over: Mutex::default(),
+        })
+    }
+
+    /// Readable when [`progress`](Self::progress) has something to do.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// When [`progress`](Self::progress) should be called even if nothing arrives.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let table = self.table.lock();
+        table.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Begins to connect, from a bound socket if there is one. The outcome carries `context`.
+    pub(crate) fn connect(
+        &self,
+        from: Option<Socket>,
+        to: SocketAddr,
+        mpa: MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> io::Result<()> {
+        let stream = match from {
+            Some(socket) => tcp::connect_on(socket, to)?,
+            None => tcp::begin_connect(None, to)?,
+        };
+        self.exchange_over(stream, to, mpa, private_data, context)
+    }
+
+    /// Begins to connect from a certain address of ours.
+    pub(crate) fn connect_from(
+        &self,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+        mpa: MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> io::Result<()> {
+        let stream = tcp::begin_connect(from, to)?;
+        self.exchange_over(stream, to, mpa, private_data, context)
+    }
+
+    fn exchange_over(
+        &self,
+        stream: TcpStream,
+        to: SocketAddr,
+        mpa: MpaConfig,
+        private_data: &[u8],
+        context: u64,
+    ) -> io::Result<()> {
+        let now = clock::now();
+        self.add(Startup {
+            stream,
+            peer: to,
+            context,
+            deadline: now + mpa.startup_timeout.min(TCP_HAS),
+            until: now + mpa.startup_timeout,
+            stage: Stage::Connecting(mpa, private_data.to_vec()),
+            listener: None,
+        })
+    }
+
+    /// Ends a startup that is not over; nothing comes of it.
+    pub(crate) fn abandon(&self, context: u64) {
+        let mut table = self.table.lock();
+        let theirs = table
+            .entries
+            .iter()
+            .find(|(_, entry)| matches!(entry, Entry::Startup(it) if it.is_of(context)));
+        if let Some(key) = theirs.map(|(key, _)| key) {
+            self.remove(&mut table, key);
+        }
+    }
+
+    /// Waits until the peer of a connection that was accepted, with `event`, has sent something: in peer-to-peer mode it does so as soon as it has
+    /// got the answer (RFC 6581 §5). The outcome carries `event` and `context`.
+    pub(crate) fn confirm(
+        &self,
+        stream: TcpStream,
+        connection: Box<Connection>,
+        event: Event,
+        within: Duration,
+        context: u64,
+    ) -> io::Result<()> {
+        let peer = stream.peer_addr()?;
+        let until = clock::now() + within;
+        self.add(Startup {
+            stream,
+            peer,
+            context,
+            deadline: until,
+            until,
+            stage: Stage::Confirming(connection, Box::new(event)),
+            listener: None,
+        })
+    }
+
+    /// Reads a connection that has nothing more to say to its end, so that closing it does not reset it before the peer has read what was said.
+    pub(crate) fn see_off(&self, stream: TcpStream) -> io::Result<()> {
+        let peer = stream.peer_addr()?;
+        self.add(leaving(stream, peer))
+    }
+
+    /// The same while the table is locked. What cannot be watched is closed.
+    fn see_off_locked(&self, table: &mut Table, stream: TcpStream, peer: SocketAddr) {
+        let _ = self.add_locked(table, leaving(stream, peer));
+    }
+
+    /// Takes connections from a listening socket from now on. Outcomes carry `context`.
+    pub(crate) fn listen(
+        &self,
+        listener: TcpListener,
+        mpa: MpaConfig,
+        context: u64,
+    ) -> io::Result<ListenerId> {
+        let mut table = self.table.lock();
+        // Who cannot turn anybody away must not listen: its clients would wait for nothing.
+        if table.spare.is_none() {
+            table.spare = Some(tcp::spare()?);
+        }
+        let entry = table.entries.vacant_entry();
+        let key = entry.key();
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
+        self.epoll.add(&listener, event)?;
+        entry.insert(Entry::Listener(Listener {
+            listener,
+            mpa,
+            context,
+            half_open: 0,
+            full: false,
+        }));
+        Ok(ListenerId(key))
+    }
+
+    /// Closes a listening socket, and the startups that came through it.
+    pub(crate) fn unlisten(&self, id: ListenerId) {
+        let mut table = self.table.lock();
+        let theirs: Vec<usize> = table
+            .entries
+            .iter()
+            .filter(|(_, entry)| matches!(entry, Entry::Startup(it) if it.listener == Some(id.0)))
+            .map(|(key, _)| key)
+            .collect();
+        for key in theirs {
+            self.remove(&mut table, key);
+        }
+        table.deadlines.retain(|(_, key)| *key != id.0);
+        if let Entry::Listener(gone) = table.entries.remove(id.0) {
+            let _ = self.epoll.delete(&gone.listener);
+        }
+    }
+
+    /// The oldest startup that is over.
+    pub(crate) fn take(&self) -> Option<Over> {
+        self.over.lock().pop_front()
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn progress(&self) {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let ready = self
+            .epoll
+            .wait(&mut events, EpollTimeout::ZERO)
+            .unwrap_or(0);
+        let mut table = self.table.lock();
+        for event in &events[..ready] {
+            let Ok(key) = usize::try_from(event.data()) else {
+                continue;
+            };
+            match table.entries.get(key) {
+                Some(Entry::Listener(_)) => self.accept(&mut table, key),
+                Some(Entry::Startup(_)) => self.drive(&mut table, key),
+                // Gone since the look.
+                None => {}
+            }
+        }
+        let now = clock::now();
+        while let Some((deadline, key)) = table.deadlines.first().copied()
+            && deadline <= now
+        {
+            table.deadlines.remove(&(deadline, key));
+            self.expire(&mut table, key, now);
+        }
+    }
+
+    fn add(&self, startup: Startup) -> io::Result<()> {
+        self.add_locked(&mut self.table.lock(), startup)
+    }
+
+    fn add_locked(&self, table: &mut Table, startup: Startup) -> io::Result<()> {
+        let entry = table.entries.vacant_entry();
+        let key = entry.key();
+        let flags = match startup.stage {
+            Stage::Connecting(..) => EpollFlags::EPOLLOUT,
+            Stage::Exchanging(_) | Stage::Confirming(..) | Stage::Leaving => EpollFlags::EPOLLIN,
+        };
+        self.epoll
+            .add(&startup.stream, EpollEvent::new(flags, token(key)))?;
+        let deadline = startup.deadline;
+        entry.insert(Entry::Startup(startup));
+        table.deadlines.insert((deadline, key));
+        Ok(())
+    }
+
+    /// Takes a startup out, and lets its listener go on if it was full.
+    fn remove(&self, table: &mut Table, key: usize) -> Option<Startup> {
+        let Entry::Startup(startup) = table.entries.try_remove(key)? else {
+            unreachable!("listeners are not removed here");
+        };
+        table.deadlines.remove(&(startup.deadline, key));
+        let _ = self.epoll.delete(&startup.stream);
+        if let Some(from) = startup.listener
+            && let Some(Entry::Listener(listener)) = table.entries.get_mut(from)
+        {
+            listener.half_open -= 1;
+            self.go_on(listener, from);
+        }
+        Some(startup)
+    }
+
+    fn go_on(&self, listener: &mut Listener, key: usize) {
+        if listener.full {
+            listener.full = false;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
+            let _ = self.epoll.add(&listener.listener, event);
+        }
+    }
+
+    fn accept(&self, table: &mut Table, key: usize) {
+        for _ in 0..ACCEPTS {
+            let Some(Entry::Listener(listener)) = table.entries.get_mut(key) else {
+                return;
+            };
+            if listener.half_open >= MAX_HALF_OPEN {
+                listener.full = true;
+                let _ = self.epoll.delete(&listener.listener);
+                return;
+            }
+            let (stream, peer) = match tcp::try_accept(&listener.listener) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
+                Err(_) => {
+                    // No descriptor is left, or no memory. It would stay readable: it rests instead.
+                    listener.full = true;
+                    let _ = self.epoll.delete(&listener.listener);
+                    table.deadlines.insert((clock::now() + REST, key));
+                    if table.spare.take().is_some() {
+                        // Who was not taken is turned away, and need not wait for nothing.
+                        drop(tcp::try_accept(&listener.listener));
+                        table.spare = tcp::spare().ok();
+                    }
+                    return;
+                }
+            };
+            let Ok(emss) = tcp::emss(&stream) else {
+                continue;
+            };
+            let config = MpaConfig {
+                emss,
+                rtr: listener.mpa.rtr.intersection(RTR),
+                ..listener.mpa.clone()
+            };
+            listener.half_open += 1;
+            let now = clock::now();
+            let startup = Startup {
+                stream,
+                peer,
+                context: listener.context,
+                deadline: now + config.startup_timeout,
+                until: now + config.startup_timeout,
+                stage: Stage::Exchanging(Box::new(Connection::responder(now, config))),
+                listener: Some(key),
+            };
+            if self.add_locked(table, startup).is_err()
+                && let Some(Entry::Listener(listener)) = table.entries.get_mut(key)
+            {
+                listener.half_open -= 1;
+            }
+        }
+    }
+
+    /// A startup's socket is ready.
+    fn drive(&self, table: &mut Table, key: usize) {
+        let Some(Entry::Startup(startup)) = table.entries.get_mut(key) else {
+            return;
+        };
+        match startup.step() {
+            Step::Wait => {}
+            Step::Connected => {
+                let mut event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
+                let _ = self.epoll.modify(&startup.stream, &mut event);
+                let before = std::mem::replace(&mut startup.deadline, startup.until);
+                let until = startup.until;
+                table.deadlines.remove(&(before, key));
+                table.deadlines.insert((until, key));
+            }
+            Step::Left => drop(self.remove(table, key)),
+            Step::Event(event, rest) => self.end(table, key, Ok((event, rest))),
+            Step::Failed(failure) => self.end(table, key, Err(failure)),
+        }
+    }
+
+    fn expire(&self, table: &mut Table, key: usize, now: Instant) {
+        let startup = match table.entries.get_mut(key) {
+            Some(Entry::Startup(startup)) => startup,
+            Some(Entry::Listener(listener)) => return self.go_on(listener, key),
+            None => return,
+        };
+        let failure = match &mut startup.stage {
+            Stage::Leaving => return drop(self.remove(table, key)),
+            Stage::Connecting(..) | Stage::Confirming(..) => timed_out(),
+            Stage::Exchanging(connection) => {
+                // The time of all is up; MPA's own began later, with TCP's connection.
+                let until = connection.poll_timeout().map_or(now, |own| own.max(now));
+                connection.handle_timeout(until);
+                match connection.poll_event() {
+                    Some(Event::Failed(error)) => Failure::Mpa(error),
+                    Some(_) | None => timed_out(),
+                }
+            }
+        };
+        self.end(table, key, Err(failure));
+    }
+
+    fn end(&self, table: &mut Table, key: usize, end: Result<(Event, Vec<u8>), Failure>) {
+        let Some(startup) = self.remove(table, key) else {
+            return;
+        };
+        let (context, peer) = (startup.context, startup.peer);
+        let inbound = startup.listener.is_some();
+        if inbound && !matches!(end, Ok((Event::Request(_), _))) {
+            seeded::refused(&startup.stream);
+        }
+        let outcome = match (end, startup.stage) {
+            (Ok((Event::Failed(error), _)), Stage::Exchanging(mut connection)) => {
+                if say_why(&startup.stream, &mut connection, error).is_ok() {
+                    self.see_off_locked(table, startup.stream, peer);
+                }
+                Outcome::Failed(Failure::Mpa(error))
+            }
+            (Ok((Event::Failed(error), _)), _) => Outcome::Failed(Failure::Mpa(error)),
+            (Ok((event, rest)), Stage::Exchanging(connection)) => Outcome::Mpa {
+                event,
+                connection,
+                stream: startup.stream,
+                rest,
+            },
+            (Ok((_, rest)), Stage::Confirming(connection, event)) => Outcome::Mpa {
+                event: *event,
+                connection,
+                stream: startup.stream,
+                rest,
+            },
+            (Ok(_), Stage::Connecting(..) | Stage::Leaving) => {
+                unreachable!("events come from the exchange")
+            }
+            (Err(failure), _) => Outcome::Failed(failure),
+        };
+        self.over.lock().push_back(Over {
+            context,
+            peer,
+            inbound,
+            outcome,
+        });
+    }
+}
+
+/// A connection that is only read to its end.
+fn leaving(stream: TcpStream, peer: SocketAddr) -> Startup {
+    let until = clock::now() + LINGER_FOR;
+    Startup {
+        stream,
+        peer,
+        context: 0,
+        deadline: until,
+        until,
+        stage: Stage::Leaving,
+        listener: None,
+    }
+}
+
+/// Tells a Responder whose Reply we cannot go along with why (RFC 6581 §9.1, §9.2), and ends our half of the stream.
+fn say_why(stream: &TcpStream, mpa: &mut Connection, error: Error) -> io::Result<()> {
+    let word = (!error.closes_tcp())
+        .then(|| last_word(StreamError::Llp(error.code().get())))
+        .flatten();
+    let Some(word) = word else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
+    mpa.send_ulpdu(&word, &[0; 0][..])
+        .map_err(io::Error::other)?;
+    tcp::transmit_all(stream, mpa)?;
+    stream.shutdown(Shutdown::Write)
+}
+
+fn timed_out() -> Failure {
+    Failure::Tcp(io::Error::from_raw_os_error(nix::libc::ETIMEDOUT))
+}
+
+fn token(key: usize) -> u64 {
+    u64::try_from(key).expect("a key is an index into memory")
+}
+
+/// How far one step of a startup came.
+enum Step {
+    /// The socket has no more for now.
+    Wait,
+    /// TCP is connected and our Request on its way.
+    Connected,
+    /// The startup is over, with what arrived behind its last frame.
+    Event(Event, Vec<u8>),
+    Failed(Failure),
+    /// One that was refused is at its end.
+    Left,
+}
+
+impl Startup {
+    /// Whether it connects to somebody, under this number.
+    fn is_of(&self, context: u64) -> bool {
+        let connects = match self.stage {
+            Stage::Connecting(..) | Stage::Exchanging(_) | Stage::Confirming(..) => {
+                self.listener.is_none()
+            }
+            Stage::Leaving => false,
+        };
+        connects && self.context == context
+    }
+
+    fn step(&mut self) -> Step {
+        match &mut self.stage {
+            Stage::Connecting(mpa, private_data) => {
+                match request(&self.stream, mpa, private_data) {
+                    Ok(connection) => {
+                        self.stage = Stage::Exchanging(Box::new(connection));
+                        Step::Connected
+                    }
+                    Err(failure) => Step::Failed(failure),
+                }
+            }
+            Stage::Exchanging(connection) => exchange(&self.stream, connection),
+            Stage::Confirming(_, event) => confirm(&self.stream, event),
+            Stage::Leaving => leave(&self.stream),
+        }
+    }
+}
+
+/// TCP has connected, or failed to: sends the Request.
+fn request(
+    stream: &TcpStream,
+    mpa: &MpaConfig,
+    private_data: &[u8],
+) -> Result<Connection, Failure> {
+    if let Some(error) = stream.take_error().map_err(Failure::Tcp)? {
+        return Err(Failure::Tcp(error));
+    }
+    if tcp::is_own_end(stream) {
+        let refused = io::Error::from_raw_os_error(nix::libc::ECONNREFUSED);
+        return Err(Failure::Tcp(refused));
+    }
+    // Whoever decides may take long, but a host that is gone is found.
+    watchdog::keep_alive(stream, TCP_HAS).map_err(Failure::Tcp)?;
+    let config = MpaConfig {
+        emss: tcp::emss(stream).map_err(Failure::Tcp)?,
+        rtr: mpa.rtr.intersection(RTR),
+        ..mpa.clone()
+    };
+    let mut connection =
+        Connection::initiator(clock::now(), config, private_data).map_err(Failure::Config)?;
+    tcp::transmit_all(stream, &mut connection).map_err(Failure::Tcp)?;
+    Ok(connection)
+}
+
+/// Reads what the peer sent.
+fn exchange(mut stream: &TcpStream, mpa: &mut Connection) -> Step {
+    let mut buffer = [0; FRAME];
+    loop {
+        let now = clock::now();
+        let mut rest = match stream.read(&mut buffer) {
+            Ok(0) => {
+                mpa.handle_end(now, TcpEnd::Fin);
+                &buffer[..0]
+            }
+            Ok(len) => &buffer[..len],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Wait,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                mpa.handle_end(now, TcpEnd::Lost);
+                &buffer[..0]
+            }
+            Err(error) => return Step::Failed(Failure::Tcp(error)),
+        };
+        loop {
+            if let Some(event) = mpa.poll_event() {
+                return behind(mpa, now, event, rest);
+            }
+            if rest.is_empty() {
+                break;
+            }
+            // No ULPDU comes before the event that begins full operation.
+            let _ = mpa.handle_input(now, &mut rest);
+        }
+    }
+}
+
+/// Looks whether the peer has sent something; that stays where it is.
+fn confirm(stream: &TcpStream, event: &Event) -> Step {
+    match stream.peek(&mut [0]) {
+        Ok(0) => Step::Failed(Failure::Mpa(Error::ClosedInStartup)),
+        Ok(_) => Step::Event(event.clone(), Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Step::Wait,
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Wait,
+        Err(error) => Step::Failed(Failure::Tcp(error)),
+    }
+}
+
+/// Reads what nobody wants.
+fn leave(mut stream: &TcpStream) -> Step {
+    let mut buffer = [0; FRAME];
+    // Bounded: a peer that goes on sending is given its turn again, until its time is over.
+    for _ in 0..ACCEPTS {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Step::Left,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Wait,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return Step::Left,
+        }
+    }
+    Step::Wait
+}
+
+/// The startup's event, and what arrived behind its last frame.
+fn behind(mpa: &mut Connection, now: Instant, event: Event, mut rest: &[u8]) -> Step {
+    if matches!(event, Event::Request(_)) && !rest.is_empty() {
+        // Nothing may follow a Request before its answer; MPA says so.
+        let _ = mpa.handle_input(now, &mut rest);
+        let event = mpa.poll_event().unwrap_or(event);
+        return Step::Event(event, Vec::new());
+    }
+    Step::Event(event, rest.to_vec())
+}

@@ -1,0 +1,785 @@
+//! A connected QP: its engine with its TCP connection, shared by whoever posts and polls.
+
+mod deferred_disconnect;
+mod ending;
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut, Read};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
+use dgiwarp_memory::tcp_progress;
+use parking_lot::Mutex;
+
+use crate::api::device::statistics::Counts;
+use crate::driver::cm::connect::{Beginning, CmQueue};
+use crate::driver::cq::{CqShared, MemberId, Pace};
+use crate::driver::device::clock;
+use crate::driver::device::thread::Background;
+use crate::driver::qp::exclusive::Serialized;
+use crate::driver::qp::posting::{Completions, Posting};
+use crate::driver::qp::staging;
+use crate::driver::qp::staging::Intake;
+use crate::driver::reactor::member::{Got, Qp};
+use crate::driver::tcp::liveness as watchdog;
+use crate::driver::tcp::liveness::Watchdog;
+use crate::driver::tcp::pipe as tcp;
+use crate::driver::tcp::tcp_close::WayDown;
+use crate::driver::tcp::transmit::Tcp;
+use crate::{
+    Access, ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus,
+};
+use deferred_disconnect::Telling;
+use dgiwarp_engine::connected::{RcConfig, RcEngine, RcSendWqe, Taken};
+use dgiwarp_engine::mr::MrTable;
+use dgiwarp_engine::recv_queue::{RecvQueue, Tables, Waiter, WeakWaiter};
+use ending::Parting;
+
+/// Octets for TCP in one go, before other QPs get their turn.
+const TURN: usize = 1 << 20;
+
+/// How long TCP's maximum segment size is taken for what it was.
+const PATH_LASTS: Duration = Duration::from_millis(100);
+
+/// A connection in full operation.
+#[derive(Debug)]
+struct Link {
+    engine: RcEngine,
+    stream: TcpStream,
+    way_down: WayDown,
+    watchdog: Watchdog,
+    /// The program ended it.
+    parting: Option<Parting>,
+    /// The peer did, and the program is not told yet.
+    telling: Telling,
+    /// Nothing is read: what arrived waits for receives. Only the end of the stream is looked for.
+    paused: bool,
+    /// The next timer that the completion queue knows of.
+    deadline: Option<Instant>,
+    /// When the path is to be looked at again.
+    look_at_path: Instant,
+}
+
+/// What one thread at a time works on: nothing before the QP is connected.
+#[derive(Debug, Default)]
+pub(crate) struct RcInner {
+    link: Option<Link>,
+    /// Work requests that wait for the connection.
+    waiting: VecDeque<RcSendWqe>,
+    /// There will be none.
+    given_up: bool,
+    /// Where the connection's end is told, and under which number.
+    listener: Option<(Arc<CmQueue>, u64)>,
+    /// What is to be told there when the peer has sent something.
+    beginning: Option<Box<Beginning>>,
+    /// What peers may not do, whatever keys they have.
+    denied: Access,
+    /// What was counted on connections that are gone.
+    counters: QpCounters,
+    /// The QP is being destroyed.
+    closed: bool,
+}
+
+/// What the startup leaves to do.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Startup<'a> {
+    /// The RTR indication that is due.
+    pub(crate) send_rtr: Option<Rtr>,
+    /// What arrived behind the startup frames.
+    pub(crate) rest: &'a [u8],
+}
+
+/// A connected QP, shared by its handle, its completion queues and the background thread.
+#[derive(Debug)]
+pub(crate) struct RcShared {
+    qpn: u32,
+    pub(crate) options: RcOptions,
+    serialized: Serialized<RcInner>,
+    posting: Posting<RcSendWqe>,
+    pub(crate) recv_queue: Arc<RecvQueue>,
+    send_cq: Arc<CqShared>,
+    recv_cq: Arc<CqShared>,
+    mrs: Arc<MrTable>,
+    /// How long a silent peer is waited for.
+    patience: Duration,
+    member: OnceLock<MemberId>,
+    /// Something posted could not be sent yet.
+    unsent: AtomicBool,
+    /// TCP took no more; else other QPs had their turn.
+    blocked: AtomicBool,
+    /// A receive was posted for which something waits.
+    kicked: AtomicBool,
+    /// The peer takes no Sends with immediate.
+    refuses_immediates: AtomicBool,
+    /// The completion queue knows that the peer may have to be told what was placed.
+    owing: AtomicBool,
+    /// The same, where the peer does not wait for it.
+    owing_late: AtomicBool,
+    /// Whether work requests may be posted.
+    open: AtomicBool,
+    /// The connection is over, or will not come.
+    over: AtomicBool,
+    /// A connection is there, or on its way.
+    claimed: AtomicBool,
+    /// It ended because completions of it were lost.
+    failed: AtomicBool,
+    /// How often the QP was reset.
+    life: AtomicU32,
+    /// The place of the socket to come.
+    place: Mutex<Option<OwnedFd>>,
+}
+
+/// A QP is claimed for a connection, until it is reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claimed {
+    life: u32,
+}
+
+impl Counts for RcShared {
+    fn counters(&self) -> QpCounters {
+        self.run(|inner| match &inner.link {
+            Some(link) => {
+                let mut counters = inner.counters.clone();
+                counters.add(&link.engine.counters());
+                counters
+            }
+            None => inner.counters.clone(),
+        })
+    }
+}
+
+impl RcShared {
+    pub(crate) fn new(
+        [send_cq, recv_cq]: [Arc<CqShared>; 2],
+        mrs: Arc<MrTable>,
+        max_send_wr: usize,
+        recv_queue: Arc<RecvQueue>,
+        qpn: u32,
+        patience: Duration,
+        options: RcOptions,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            qpn,
+            options,
+            serialized: Serialized::new(RcInner::default()),
+            posting: Posting::new(max_send_wr),
+            recv_queue,
+            send_cq,
+            recv_cq,
+            mrs,
+            patience,
+            member: OnceLock::new(),
+            unsent: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
+            refuses_immediates: AtomicBool::new(false),
+            owing: AtomicBool::new(false),
+            owing_late: AtomicBool::new(false),
+            open: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            claimed: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            life: AtomicU32::new(0),
+            place: Mutex::new(None),
+        })
+    }
+
+    fn run<R>(&self, control: impl FnOnce(&mut RcInner) -> R) -> R {
+        self.serialized.run(control, |inner| self.work(inner))
+    }
+
+    fn background(&self) -> &Background {
+        self.recv_cq.background()
+    }
+
+    fn tables(&self) -> Tables<'_> {
+        Tables {
+            mrs: &self.mrs,
+            recv_queue: &self.recv_queue,
+        }
+    }
+
+    fn completions(&self) -> Completions<'_, RcSendWqe> {
+        Completions {
+            send_cq: &self.send_cq,
+            recv_cq: &self.recv_cq,
+            posting: &self.posting,
+        }
+    }
+
+    /// Whether the peer is known to take no Sends with immediate.
+    pub(crate) fn peer_refuses_immediates(&self) -> bool {
+        self.refuses_immediates.load(Ordering::Relaxed)
+    }
+
+    /// Claims the QP for a connection, if it is free.
+    pub(crate) fn claim(&self) -> Option<Claimed> {
+        let free = !self.claimed.swap(true, Ordering::AcqRel);
+        free.then(|| {
+            // The connection takes it.
+            drop(self.place.lock().take());
+            Claimed {
+                life: self.life.load(Ordering::Acquire),
+            }
+        })
+    }
+
+    /// Keeps a descriptor for the connection, so that who makes more QPs than the process may have sockets is told so.
+    pub(crate) fn keep_place(&self) -> io::Result<()> {
+        let place = self.background().hold_descriptor()?;
+        *self.place.lock() = Some(place);
+        Ok(())
+    }
+
+    /// Whether it is.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Acquire)
+    }
+
+    /// There will be no connection: the QP may be claimed again.
+    pub(crate) fn unclaim(&self, claimed: Claimed) {
+        if claimed.life == self.life.load(Ordering::Acquire) {
+            self.claimed.store(false, Ordering::Release);
+        }
+    }
+
+    /// Tells of the connection's beginning there, which may be later, and of its end.
+    pub(crate) fn tell_beginning(&self, queue: &Arc<CmQueue>, context: u64, beginning: Beginning) {
+        self.run(|inner| {
+            inner.listener = Some((Arc::clone(queue), context));
+            inner.beginning = Some(Box::new(beginning));
+            Self::begin(inner);
+            // It may be over already.
+            self.wind_down(inner);
+            if let Some(link) = &mut inner.link {
+                self.note_deadline(link);
+            }
+        });
+    }
+
+    /// Tells of the connection's beginning once it has begun.
+    fn begin(inner: &mut RcInner) {
+        let (Some(link), Some((queue, context))) = (&inner.link, &inner.listener) else {
+            return;
+        };
+        // RFC 6581 §5: in peer-to-peer mode this side sends once the peer has; else the peer's program sees to that.
+        let has_begun = |it: &mut Box<Beginning>| {
+            it.established.negotiation.rtr.is_none() || link.engine.may_send()
+        };
+        if let Some(beginning) = inner.beginning.take_if(has_begun) {
+            queue.push(ConnectionEvent::Established {
+                context: *context,
+                established: beginning.established,
+            });
+        }
+    }
+
+    /// Takes over a connection whose startup is over, and lets the completion queue
+    /// receive for it.
+    pub(crate) fn link(
+        self: &Arc<Self>,
+        claimed: Claimed,
+        config: RcConfig,
+        mpa: Connection,
+        stream: TcpStream,
+        startup: Startup<'_>,
+    ) -> Result<(), ConnectError> {
+        watchdog::keep_alive(&stream, self.patience)?;
+        let attach = || self.recv_cq.attach(&Qp::Rc(Arc::clone(self)));
+        let member = *self.member.get_or_init(attach);
+        let watched = self.run(|inner| {
+            let meant = claimed.life == self.life.load(Ordering::Acquire);
+            if inner.closed || inner.given_up || !meant {
+                return None;
+            }
+            let config = RcConfig {
+                denied: inner.denied,
+                ..config
+            };
+            let this: Weak<Self> = Arc::downgrade(self);
+            let waiter: WeakWaiter = this;
+            let mut engine = RcEngine::new(config, mpa, waiter);
+            engine.limit_sends(self.posting.max());
+            if let Some(rtr) = startup.send_rtr {
+                engine.send_rtr(clock::now(), rtr);
+            }
+            engine.handle_input(
+                clock::now(),
+                startup.rest,
+                self.tables(),
+                &mut self.completions(),
+            );
+            let watched = self.recv_cq.watch(member, 0, stream.as_fd());
+            for wqe in inner.waiting.drain(..) {
+                engine.accept(wqe);
+            }
+            inner.link = Some(Link {
+                engine,
+                stream,
+                way_down: WayDown::default(),
+                watchdog: Watchdog::new(self.patience),
+                parting: None,
+                telling: Telling::default(),
+                paused: false,
+                deadline: None,
+                look_at_path: clock::now(),
+            });
+            self.open.store(true, Ordering::Release);
+            // The RTR indication and the greeting leave now.
+            self.work(inner);
+            Some(watched)
+        });
+        watched
+            .ok_or(ConnectError::State)?
+            .map_err(|source| ConnectError::Device(Error::system("cannot watch a socket")(source)))
+    }
+
+    /// Says what peers may not do, whatever keys they have.
+    pub(crate) fn deny(&self, denied: Access) {
+        self.run(|inner| {
+            inner.denied = denied;
+            if let Some(link) = &mut inner.link {
+                link.engine.deny(denied);
+            }
+        });
+    }
+
+    /// Lets work requests be posted before there is a connection: they wait for it.
+    pub(crate) fn open(&self) {
+        self.open.store(true, Ordering::Release);
+    }
+
+    /// Whether work requests wait for a connection.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.run(|inner| !inner.waiting.is_empty())
+    }
+
+    /// Whether the connection is over, or will not come.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Posts work requests and transmits them in this thread. Unless there is room for `least` of them, none is accepted. Returns how many
+    /// were, and why no more.
+    pub(crate) fn post(
+        &self,
+        wqes: impl ExactSizeIterator<Item = Result<RcSendWqe, PostError>>,
+        least: usize,
+    ) -> (usize, Result<(), PostError>) {
+        if !self.open.load(Ordering::Acquire) {
+            return (0, Err(PostError::State));
+        }
+        let accept = |inner: &mut RcInner, wqe| match &mut inner.link {
+            Some(link) => link.engine.accept(wqe),
+            None => inner.waiting.push_back(wqe),
+        };
+        self.posting
+            .post(&self.serialized, wqes, least, accept, |inner| {
+                self.work(inner)
+            })
+    }
+
+    // A part of its callers, as after a system call the processor does not know where functions return to.
+    #[inline(always)]
+    fn work(&self, inner: &mut RcInner) {
+        let Some(link) = &mut inner.link else {
+            self.posting.empty(|wqe| inner.waiting.push_back(wqe));
+            if inner.given_up {
+                self.flush_waiting(inner, WcStatus::Flushed);
+            }
+            return;
+        };
+        // Looked at first: who sets it rings behind it.
+        if self.kicked.load(Ordering::Acquire) && self.kicked.swap(false, Ordering::AcqRel) {
+            let mut completions = self.completions();
+            link.engine
+                .resume(clock::now(), self.tables(), &mut completions);
+            self.pause_or_go_on(link);
+        }
+        let refuses = link.engine.peer_refuses_immediates();
+        self.refuses_immediates.store(refuses, Ordering::Relaxed);
+        self.posting.empty(|wqe| link.engine.accept(wqe));
+        if !link.engine.is_idle() {
+            self.transmit(link);
+            self.wind_down(inner);
+        }
+        if let Some(link) = &inner.link
+            && link.parting.is_some()
+        {
+            self.part(inner);
+        }
+        if let Some(link) = &mut inner.link {
+            self.note_deadline(link);
+        }
+    }
+
+    fn note_deadline(&self, link: &mut Link) {
+        let [second, third] = if link.way_down.has_begun() {
+            [link.way_down.deadline(), link.telling.deadline()]
+        } else {
+            let parting = link.parting.map(Parting::deadline);
+            [link.watchdog.deadline(), parting]
+        };
+        let timers = [link.engine.poll_timeout(), second, third];
+        let deadline = timers.into_iter().flatten().min();
+        if deadline != link.deadline {
+            link.deadline = deadline;
+            if let Some(member) = self.member.get() {
+                self.recv_cq.note_deadline(*member, deadline);
+            }
+        }
+    }
+
+    /// Runs timers that are due and returns when the next one is.
+    pub(crate) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
+        self.run(|inner| {
+            if let Some(link) = &mut inner.link {
+                link.engine.handle_timeout(now);
+                self.look_after(link, now);
+            }
+            self.work(inner);
+            inner.link.as_ref().and_then(|link| link.deadline)
+        })
+    }
+
+    /// Ends a connection whose peer's host is gone.
+    fn look_after(&self, link: &mut Link, now: Instant) {
+        let look = || tcp_progress(link.stream.as_fd());
+        if !link.way_down.has_begun() && link.watchdog.check(now, look) {
+            link.way_down.lost();
+            let (tables, mut completions) = (self.tables(), self.completions());
+            let engine = &mut link.engine;
+            engine.handle_end(now, TcpEnd::Lost, tables, &mut completions);
+        }
+    }
+
+    #[inline(never)]
+    fn transmit(&self, link: &mut Link) {
+        if link.engine.can_make() {
+            link.engine.copy_all(self.background().copies_all());
+            staging::put_back_of_stream(link.engine.lend(staging::take_for_stream()));
+        }
+        self.transmit_staged(link);
+        if let Some(room) = link.engine.reclaim() {
+            staging::put_back_of_stream(room);
+        }
+    }
+
+    fn transmit_staged(&self, link: &mut Link) {
+        let mut completions = self.completions();
+        let mut taken = 0;
+        let now = clock::now();
+        if link.look_at_path <= now && link.engine.may_cut() {
+            link.look_at_path = now + PATH_LASTS;
+            if let Ok(emss) = tcp::emss(&link.stream) {
+                link.engine.follow_path(emss, self.background().mulpdu());
+            }
+        }
+        loop {
+            let Link {
+                engine,
+                stream,
+                way_down,
+                watchdog,
+                ..
+            } = link;
+            engine.make_fpdus(now, self.tables(), &mut completions);
+            if !way_down.may_send() || !engine.has_octets(now) {
+                self.unsent.store(false, Ordering::Release);
+                return;
+            }
+            if taken >= TURN {
+                self.blocked.store(false, Ordering::Release);
+                self.remember_unsent();
+                return;
+            }
+            let mut sink = Tcp(stream);
+            let uncopied = engine.send_uncopied(now, self.tables(), &mut sink, &mut completions);
+            let outcome = uncopied.unwrap_or_else(|| {
+                let outcome = sink.send_staged(engine.poll_transmit(now));
+                if let Taken::Octets(octets) = outcome {
+                    engine.transmitted(now, octets, &mut completions);
+                }
+                outcome
+            });
+            match outcome {
+                Taken::Octets(octets) => {
+                    watchdog.sent(now);
+                    taken += octets;
+                    if engine.is_idle() {
+                        self.unsent.store(false, Ordering::Release);
+                        return;
+                    }
+                }
+                Taken::WouldBlock => {
+                    self.blocked.store(true, Ordering::Release);
+                    self.remember_unsent();
+                    self.send_cq.background().watch_writable(stream.as_fd());
+                    return;
+                }
+                Taken::Lost => {
+                    self.receive_before_loss(link);
+                    link.way_down.lost();
+                    link.engine
+                        .handle_end(now, TcpEnd::Lost, self.tables(), &mut completions);
+                }
+            }
+        }
+    }
+
+    /// Once the engine is over, goes on with closing the connection.
+    fn wind_down(&self, inner: &mut RcInner) {
+        let Some(link) = &mut inner.link else {
+            return;
+        };
+        let Some(end) = link.engine.end() else {
+            return;
+        };
+        if !link.engine.is_dormant() {
+            self.over.store(true, Ordering::Release);
+        }
+        if !link.way_down.has_begun() && link.engine.had_bad_crc() {
+            self.background().copy_all();
+        }
+        let now = clock::now();
+        self.tell(inner, end, now);
+        let Some(link) = &mut inner.link else {
+            return;
+        };
+        let flushed = link.engine.poll_transmit(now).is_empty();
+        let step = link.way_down.advance(now, flushed);
+        if step.shut_down {
+            // The peer may have closed as well, so that there is nothing to shut down.
+            let _ = link.stream.shutdown(Shutdown::Write);
+        }
+        if step.unwatch {
+            self.recv_cq.unwatch(link.stream.as_fd());
+        }
+    }
+
+    fn remember_unsent(&self) {
+        if !self.unsent.swap(true, Ordering::AcqRel)
+            && let Some(member) = self.member.get()
+        {
+            self.recv_cq.add_unsent(*member);
+        }
+    }
+
+    /// Goes on with what could not be sent. If something is left, returns whether a full socket is why.
+    pub(crate) fn flush_unsent(&self) -> Option<bool> {
+        let work = |inner: &mut RcInner| self.work(inner);
+        let ran = self.serialized.try_run(work, work).is_some();
+        if !ran {
+            // Whoever is at work goes on with it. Trying again at once would only keep that thread from its core.
+            self.serialized.ring(work);
+        }
+        let unsent = self.unsent.load(Ordering::Acquire);
+        unsent.then(|| !ran || self.blocked.load(Ordering::Acquire))
+    }
+
+    /// Runs `with` on the descriptor, unless nobody looks for input there any more.
+    pub(crate) fn with_socket<R>(&self, with: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+        self.run(|inner| {
+            let link = inner.link.as_ref()?;
+            let looked_at = link.way_down.is_watched() && !link.paused;
+            looked_at.then(|| with(link.stream.as_fd()))
+        })
+    }
+
+    /// Receives once. `None` if another thread is at work.
+    #[inline]
+    pub(crate) fn receive(&self, pace: Pace) -> Option<Got> {
+        self.serialized.try_run(
+            |inner| {
+                let Some(link) = &mut inner.link else {
+                    return Got::Nothing;
+                };
+                let got = self.receive_locked(link);
+                let came = got != Got::Nothing;
+                // Whoever looks again soon leaves the peer's acknowledgement to what the program may post until then.
+                let at_once = match (pace, came) {
+                    (Pace::Once, _) => Some(true),
+                    (Pace::First, false) => Some(false),
+                    (Pace::First | Pace::Again, _) => None,
+                };
+                // Most polls find nothing and owe nothing: they need not know the time.
+                let engine = &mut link.engine;
+                let at_once = at_once.filter(|_| engine.owes_acknowledgement());
+                let tell = at_once.is_some_and(|it| engine.tell_placed(clock::now(), it));
+                if came && !tell {
+                    self.remember_owing(link);
+                }
+                if inner.beginning.is_some() {
+                    Self::begin(inner);
+                }
+                if came || tell {
+                    // What waited for the peer's first FPDU can leave now.
+                    self.work(inner);
+                }
+                got
+            },
+            |inner| self.work(inner),
+        )
+    }
+
+    /// Sees to it that the peer is told what was placed even if the program neither posts nor polls any more.
+    #[inline]
+    fn remember_owing(&self, link: &Link) {
+        let Some(member) = self.member.get() else {
+            return;
+        };
+        if link.engine.is_awaited() {
+            if !self.owing.load(Ordering::Relaxed) {
+                self.owing.store(true, Ordering::Relaxed);
+                self.recv_cq.add_owing(*member);
+            }
+        } else if !self.owing_late.load(Ordering::Relaxed) && link.engine.owes_acknowledgement() {
+            self.owing_late.store(true, Ordering::Relaxed);
+            self.recv_cq.add_owing_late(*member);
+        }
+    }
+
+    /// Tells the peer what was placed and it was not told, `at_once` or if that has waited long enough. Returns whether nothing is left to be
+    /// told.
+    pub(crate) fn settle(&self, at_once: bool) -> bool {
+        let settled = self.serialized.try_run(
+            |inner| {
+                if let Some(link) = &mut inner.link {
+                    if link.engine.tell_placed(clock::now(), at_once) {
+                        self.work(inner);
+                    } else if link.engine.is_awaited() {
+                        return false;
+                    }
+                }
+                self.owing.store(false, Ordering::Relaxed);
+                true
+            },
+            |inner| self.work(inner),
+        );
+        settled.unwrap_or(false)
+    }
+
+    /// Tells the peer what was placed long ago, although it does not wait for that.
+    pub(crate) fn settle_late(&self) {
+        self.run(|inner| {
+            self.owing_late.store(false, Ordering::Relaxed);
+            if let Some(link) = &mut inner.link
+                && link.engine.tell_late()
+            {
+                self.work(inner);
+            }
+        });
+    }
+
+    fn receive_locked(&self, link: &mut Link) -> Got {
+        if link.way_down.peer_is_done() {
+            return Got::Nothing;
+        }
+        if link.paused {
+            return self.look_for_end(link);
+        }
+        let mut intake = Intake::take();
+        let got = self.receive_into(link, &mut intake);
+        intake.put_back();
+        got
+    }
+
+    /// While nothing is read.
+    fn look_for_end(&self, link: &mut Link) -> Got {
+        let end = match tcp::hung_up(&link.stream) {
+            None => return Got::Nothing,
+            Some(TcpEnd::Fin) => {
+                link.way_down.peer_closed();
+                TcpEnd::Fin
+            }
+            Some(TcpEnd::Lost) => {
+                link.way_down.lost();
+                TcpEnd::Lost
+            }
+        };
+        let (tables, mut completions) = (self.tables(), self.completions());
+        link.engine
+            .handle_end(clock::now(), end, tables, &mut completions);
+        Got::Everything
+    }
+
+    fn receive_into(&self, link: &mut Link, intake: &mut Intake) -> Got {
+        let engine = &mut link.engine;
+        let most = intake.octets.len().min(engine.parking_room());
+        let (room, most) = engine.input_room(most);
+        let placed = room.len();
+        let wanted = placed + most;
+        let behind = &mut intake.octets[..most];
+        let received = if placed == 0 {
+            link.stream.read(behind)
+        } else {
+            let mut parts = [IoSliceMut::new(room), IoSliceMut::new(behind)];
+            link.stream.read_vectored(&mut parts)
+        };
+        let end = match received {
+            Ok(0) => {
+                link.way_down.peer_closed();
+                link.way_down.end_of_stream()
+            }
+            Ok(len) => {
+                let placed = placed.min(len);
+                engine.input_placed(placed);
+                let unneeded = engine.lend_input(intake.spare());
+                intake.give_spare(unneeded);
+                // After the engine's end the octets are nobody's.
+                engine.handle_input(
+                    clock::now(),
+                    &intake.octets[..len - placed],
+                    self.tables(),
+                    &mut self.completions(),
+                );
+                if let Some(memory) = engine.reclaim_input() {
+                    intake.give_spare(memory);
+                }
+                self.pause_or_go_on(link);
+                return if len < wanted {
+                    Got::Everything
+                } else {
+                    Got::Something
+                };
+            }
+            Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return Got::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Got::Something,
+            Err(_) => {
+                link.way_down.lost();
+                TcpEnd::Lost
+            }
+        };
+        engine.handle_end(clock::now(), end, self.tables(), &mut self.completions());
+        Got::Everything
+    }
+
+    /// Stops to look for input while there is no room for what waits for receives, or looks for it again.
+    #[inline]
+    fn pause_or_go_on(&self, link: &mut Link) {
+        let pause = link.engine.parking_room() == 0;
+        if pause != link.paused
+            && let Some(member) = self.member.get()
+        {
+            link.paused = pause;
+            self.recv_cq
+                .watch_input(*member, link.stream.as_fd(), !pause);
+        }
+    }
+
+    /// Our address and port, once connected.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        self.run(|inner| inner.link.as_ref()?.stream.local_addr().ok())
+    }
+}
+
+impl Waiter for RcShared {
+    fn kick(&self) {
+        self.kicked.store(true, Ordering::Release);
+        self.serialized.ring(|inner| self.work(inner));
+    }
+}

@@ -1,0 +1,334 @@
+//! How a connected QP stops: it flushes, disconnects, goes back to its beginning, or is destroyed. Nothing here waits.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::driver::cm::connect::CmQueue;
+use crate::driver::device::clock;
+use crate::driver::qp::staging;
+use crate::driver::reactor::member::Got;
+use crate::driver::tcp::lingering::Departure;
+use crate::driver::tcp::qp::{Link, RcInner, RcShared};
+use crate::driver::tcp::tcp_close::FLUSH_FOR;
+use crate::driver::tcp::transmit::Tcp;
+use crate::{AsyncEvent, ConnectionEvent, WcStatus};
+use dgiwarp_engine::connected::{self, RcEnd, Taken};
+use dgiwarp_engine::cq_ring::Unheard;
+
+/// How long a peer of our own kind has to say that it has placed what left before we close.
+const PLACED_FOR: Duration = Duration::from_millis(200);
+/// Reads of what has arrived when a QP is taken out of service.
+const LAST_READS: usize = 64;
+/// Octets of FPDUs that are made for TCP to take after their QP is gone. What the program posted beyond is lost, as on InfiniBand all is.
+const MAX_REST: usize = 1 << 20;
+
+/// A connection that its program ended: how long it has for what comes before its end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parting {
+    /// For what was posted to leave.
+    flush_until: Instant,
+    /// For the peer to place it, from then on.
+    placed_until: Option<Instant>,
+}
+
+impl Parting {
+    /// When to go on at the latest.
+    pub(crate) fn deadline(self) -> Instant {
+        self.placed_until.unwrap_or(self.flush_until)
+    }
+}
+
+/// What an end leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// What was posted leaves as far as it can.
+    All,
+    /// Only what has become FPDUs does.
+    Made,
+}
+
+impl RcShared {
+    /// Tells of the connection's end there.
+    pub(crate) fn tell_end(&self, queue: &Arc<CmQueue>, context: u64) {
+        self.run(|inner| {
+            let ended = inner.link.as_ref().filter(|link| link.way_down.has_begun());
+            match ended.and_then(|link| link.engine.end()) {
+                Some(end) => queue.push(ConnectionEvent::Disconnected { context, end }),
+                None => inner.listener = Some((Arc::clone(queue), context)),
+            }
+        });
+    }
+
+    /// There will be no connection: the first work request that waits ends with `status`, all others and the receives are flushed.
+    pub(crate) fn give_up(&self, status: WcStatus) {
+        self.open();
+        self.run(|inner| {
+            if inner.link.is_none() && !inner.given_up {
+                self.give_up_locked(inner, status);
+            }
+        });
+    }
+
+    fn give_up_locked(&self, inner: &mut RcInner, status: WcStatus) {
+        inner.given_up = true;
+        self.over.store(true, Ordering::Release);
+        self.flush_waiting(inner, status);
+    }
+
+    pub(crate) fn flush_waiting(&self, inner: &mut RcInner, mut status: WcStatus) {
+        let mut completions = self.completions();
+        for wqe in inner.waiting.drain(..) {
+            wqe.complete(self.qpn, status, &mut completions);
+            status = WcStatus::Flushed;
+        }
+        connected::flush_receives(&self.recv_queue, self.qpn, &mut completions);
+    }
+
+    /// Puts the QP into its error state: what is posted is flushed, and the connection ends.
+    pub(crate) fn flush(&self) {
+        self.open();
+        self.run(|inner| {
+            if inner.closed {
+                return;
+            }
+            let Some(link) = &mut inner.link else {
+                self.give_up_locked(inner, WcStatus::Flushed);
+                return;
+            };
+            self.receive_last(link);
+            link.engine.close(self.tables(), &mut self.completions());
+            self.transmit(link);
+            // An engine that was over before has flushed what was posted then.
+            connected::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
+            self.wind_down(inner);
+        });
+    }
+
+    /// Puts the QP into its error state if completions of it are lost, and says so once.
+    pub(crate) fn fail_overrun(&self) {
+        let lost = self.send_cq.is_overrun() || self.recv_cq.is_overrun();
+        if !lost || self.failed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.flush();
+        // Whoever destroys the QP has no use for events of it.
+        self.run(|inner| {
+            if !inner.closed {
+                let events = self.background().events();
+                events.raise(AsyncEvent::QpFatal { qpn: self.qpn });
+            }
+        });
+    }
+
+    /// Why the connection is over, if it is.
+    pub(crate) fn end(&self) -> Option<RcEnd> {
+        self.run(|inner| inner.link.as_ref().and_then(|link| link.engine.end()))
+    }
+
+    /// Ends the connection gracefully: what was posted gets a bounded time to leave and to be placed, then our half of TCP is closed. Everything still
+    /// posted completes with `Flushed`.
+    pub(crate) fn disconnect(&self) {
+        self.run(|inner| {
+            if let Some(link) = &mut inner.link
+                && link.parting.is_none()
+            {
+                link.parting = Some(Parting {
+                    flush_until: clock::now() + FLUSH_FOR,
+                    placed_until: None,
+                });
+            }
+            self.work(inner);
+        });
+    }
+
+    /// Goes on with ending a connection gracefully.
+    pub(crate) fn part(&self, inner: &mut RcInner) {
+        let Some(link) = &mut inner.link else {
+            return;
+        };
+        let Some(parting) = &mut link.parting else {
+            return;
+        };
+        let now = clock::now();
+        let goes_on = link.engine.end().is_none() && link.way_down.may_send();
+        if goes_on && link.engine.has_unsent(now) && now < parting.flush_until {
+            return;
+        }
+        let placed_until = *parting.placed_until.get_or_insert(now + PLACED_FOR);
+        if goes_on && !link.paused && link.engine.awaits_placement() && now < placed_until {
+            link.engine.ask_for_all();
+            self.transmit(link);
+            return;
+        }
+        link.parting = None;
+        self.receive_last(link);
+        link.engine.close(self.tables(), &mut self.completions());
+        self.transmit(link);
+        self.wind_down(inner);
+    }
+
+    /// What has arrived is placed and acknowledged: a NIC would have done so already.
+    fn receive_last(&self, link: &mut Link) {
+        for _ in 0..LAST_READS {
+            if self.receive_locked(link) == Got::Nothing {
+                break;
+            }
+        }
+    }
+
+    /// The connection is lost, as TCP says of what was to be sent. What had arrived before is there to be read, and counts.
+    pub(super) fn receive_before_loss(&self, link: &mut Link) {
+        link.way_down.unreachable();
+        // What waits for receives is not delivered any more.
+        if !link.paused {
+            self.receive_last(link);
+        }
+    }
+
+    /// Takes the QP out of service. What was posted completes no more, but leaves as far as it can; its connection is closed in the background.
+    pub(crate) fn close(&self) {
+        self.run(|inner| {
+            inner.closed = true;
+            // Whoever destroys the QP need not be told of what comes now.
+            Self::tell_untold(inner);
+            inner.listener = None;
+            inner.beginning = None;
+            self.work(inner);
+            if let Some(link) = &mut inner.link {
+                self.receive_last(link);
+            }
+            self.let_go(inner, Rest::All, true);
+        });
+        if let Some(member) = self.member.get() {
+            self.recv_cq.detach(*member);
+        }
+    }
+
+    /// Makes the QP what it was when it was new: what was posted is forgotten without completions, and its connection is closed in the background.
+    pub(crate) fn reset(&self) {
+        self.run(|inner| {
+            // From now on nothing that was begun earlier is meant for this QP.
+            self.life.fetch_add(1, Ordering::AcqRel);
+            self.open.store(false, Ordering::Release);
+            Self::tell_untold(inner);
+            inner.listener = None;
+            inner.beginning = None;
+            if let Some(link) = &mut inner.link {
+                self.receive_last(link);
+            }
+            self.let_go(inner, Rest::Made, true);
+            inner.given_up = false;
+            self.posting.reset();
+            drop(self.recv_queue.drain());
+            for flag in [
+                &self.unsent,
+                &self.blocked,
+                &self.kicked,
+                &self.refuses_immediates,
+                &self.owing,
+                &self.owing_late,
+                &self.over,
+                &self.failed,
+            ] {
+                flag.store(false, Ordering::Release);
+            }
+        });
+        if let Some(member) = self.member.get() {
+            self.recv_cq.cool(*member);
+        }
+        self.send_cq.forget(self.qpn);
+        self.recv_cq.forget(self.qpn);
+        self.claimed.store(false, Ordering::Release);
+    }
+
+    /// The process ends: what was posted leaves. Returns whether that was done; else TCP has not taken enough, unless this is the last call
+    /// (`at_last`), or another thread is at work. The peer is not told that the QP left in order, for it did not.
+    pub(crate) fn leave_process(&self, at_last: bool) -> bool {
+        let done = self.serialized.try_run(
+            |inner| {
+                let goes_on =
+                    |link: &Link| link.way_down.may_send() && link.engine.has_unsent(clock::now());
+                self.work(inner);
+                if !at_last && inner.link.as_ref().is_some_and(goes_on) {
+                    return false;
+                }
+                inner.closed = true;
+                inner.listener = None;
+                inner.beginning = None;
+                self.let_go(inner, Rest::All, false);
+                true
+            },
+            |_| {},
+        );
+        done == Some(true)
+    }
+
+    /// Forgets what is posted, and lets the connection, if there is one, go its way down without the QP.
+    fn let_go(&self, inner: &mut RcInner, rest: Rest, says_so: bool) {
+        inner.waiting.clear();
+        let Some(mut link) = inner.link.take() else {
+            return;
+        };
+        self.recv_cq.unwatch(link.stream.as_fd());
+        let octets = self.rest(&mut link, rest, says_so);
+        // What is posted to a queue that QPs share is not lost with one of them.
+        let unfinished = link.engine.abandon();
+        if let Some(wqe) = unfinished
+            && self.recv_queue.is_shared()
+        {
+            self.recv_queue.give_back(wqe);
+        }
+        let mut counters = link.engine.counters();
+        counters.octets_kept = 0;
+        inner.counters.add(&counters);
+        self.background().depart(Departure {
+            stream: link.stream,
+            octets,
+            way_down: link.way_down,
+        });
+    }
+
+    /// The last FPDUs, as far as TCP does not take them now.
+    fn rest(&self, link: &mut Link, rest: Rest, says_so: bool) -> Vec<u8> {
+        let mut octets = Vec::new();
+        let now = clock::now();
+        let engine = &mut link.engine;
+        engine.copy_all(true);
+        staging::put_back_of_stream(engine.lend(staging::take_for_stream()));
+        let mut last = false;
+        while link.way_down.may_send() {
+            if !last && rest == Rest::All && octets.len() < MAX_REST {
+                engine.make_fpdus(now, self.tables(), &mut Unheard);
+            }
+            let made = engine.poll_transmit(now);
+            if made.is_empty() {
+                if last {
+                    break;
+                }
+                last = true;
+                engine.take_leave(says_so);
+                continue;
+            }
+            let taken = if octets.is_empty() {
+                Tcp(&link.stream).send_staged(made)
+            } else {
+                Taken::WouldBlock
+            };
+            match taken {
+                Taken::Octets(len) => engine.transmitted(now, len, &mut Unheard),
+                Taken::WouldBlock => {
+                    octets.extend_from_slice(made);
+                    let len = made.len();
+                    engine.transmitted(now, len, &mut Unheard);
+                }
+                Taken::Lost => link.way_down.lost(),
+            }
+        }
+        if let Some(room) = engine.reclaim() {
+            staging::put_back_of_stream(room);
+        }
+        octets
+    }
+}

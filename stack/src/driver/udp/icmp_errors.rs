@@ -1,0 +1,111 @@
+//! What the network says of datagrams that were sent earlier: ICMP errors, from the error queue of a socket (`IP_RECVERR` in
+//! ip(7)).
+//!
+//! The kernel also returns each of them from the next call on the socket, whatever that call was about. Such an error says
+//! nothing of that call: who meets one reads the queue and tries again. A queue that is not empty makes the socket ready,
+//! so it must be read, or who sleeps on it does not sleep.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use arrayvec::ArrayVec;
+use dgiwarp_llp_udp::Peer;
+use nix::libc;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
+
+use crate::driver::udp::socket::socket_addr;
+
+/// Notices kept of one turn of work.
+const MAX_NOTICES: usize = 32;
+/// Notices read at once: the rest stays in the queue, which makes the socket ready again.
+const MAX_READ: usize = 64;
+/// Room for the control messages of one notice: the error with the address of who reports it, and packet information.
+const CONTROL: usize = 256;
+
+/// What the network said of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Notice {
+    /// Whom the datagram was for.
+    pub(crate) destination: Peer,
+    /// `ECONNREFUSED` where nobody listens, `EHOSTUNREACH` and others of icmp(7).
+    pub(crate) errno: i32,
+}
+
+/// What was read in one turn of work, without allocating: a send that meets notices may hold registered memory.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    kept: ArrayVec<Notice, MAX_NOTICES>,
+    /// How many more there were.
+    lost: u64,
+}
+
+impl Notices {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    pub(crate) fn kept(&self) -> &[Notice] {
+        &self.kept
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Reads the error queue of a socket. Returns how often the network said something. What this host's own kernel said
+    /// is not counted and not kept: it told the call that caused it.
+    pub(crate) fn read(&mut self, socket: &impl AsFd) -> usize {
+        let mut told = 0;
+        for _ in 0..MAX_READ {
+            match read_one(socket) {
+                Read::Nothing => break,
+                Read::Local => {}
+                Read::Notice(notice) => {
+                    told += 1;
+                    self.lost += u64::from(self.kept.try_push(notice).is_err());
+                }
+            }
+        }
+        told
+    }
+}
+
+enum Read {
+    /// The queue is empty.
+    Nothing,
+    /// Something that is no notice of the network's.
+    Local,
+    Notice(Notice),
+}
+
+fn read_one(socket: &impl AsFd) -> Read {
+    let mut control = [0; CONTROL];
+    let message = recvmsg::<SockaddrStorage>(
+        socket.as_fd().as_raw_fd(),
+        &mut [],
+        Some(&mut control),
+        MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT,
+    );
+    let Ok(message) = message else {
+        return Read::Nothing;
+    };
+    let Ok(mut controls) = message.cmsgs() else {
+        return Read::Local;
+    };
+    let error = controls.find_map(|control| match control {
+        ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _) => {
+            Some(error)
+        }
+        // Nothing else is of interest here.
+        _ => None,
+    });
+    match (message.address.and_then(socket_addr), error) {
+        (Some(address), Some(error)) if error.ee_origin != libc::SO_EE_ORIGIN_LOCAL => {
+            Read::Notice(Notice {
+                destination: Peer::ip(address),
+                errno: i32::try_from(error.ee_errno).unwrap_or(libc::EIO),
+            })
+        }
+        (Some(_) | None, _) => Read::Local,
+    }
+}

@@ -1,0 +1,95 @@
+//! The way back to those who ask: paths to requesters that proved their address.
+
+use std::net::IpAddr;
+
+use dgiwarp_engine::types::Route;
+use dgiwarp_llp_udp::{Path, PathKind, Peer};
+use rustc_hash::FxHashMap;
+
+use crate::driver::udp::route;
+
+/// Paths that a QP remembers. With the table full, all are forgotten: looking one up costs a few system calls.
+const MAX_PATHS: usize = 256;
+
+/// Which path: to where, over which interface, from which address of ours.
+type Key = (IpAddr, u32, Option<IpAddr>);
+
+/// The paths of a QP to its requesters.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    paths: FxHashMap<Key, Option<Route>>,
+}
+
+impl Answers {
+    /// The path to a peer from an address of ours, looked up if it is new. `mtu` limits a route's; `receive_buffer` is what our
+    /// own socket was granted, because on loopback the peer's is likely the same.
+    pub(crate) fn path(
+        &mut self,
+        peer: Peer,
+        from: Option<IpAddr>,
+        mtu: impl FnOnce(u32) -> u32,
+        receive_buffer: impl FnOnce() -> usize,
+    ) -> Option<Route> {
+        let address = peer.socket_addr()?;
+        let scope_id = match address {
+            std::net::SocketAddr::V6(v6) => v6.scope_id(),
+            std::net::SocketAddr::V4(_) => 0,
+        };
+        let key = (address.ip(), scope_id, from);
+        if let Some(path) = self.paths.get(&key) {
+            return path.clone();
+        }
+        if self.paths.len() >= MAX_PATHS {
+            self.paths.clear();
+        }
+        let path = route::look_up(key.0, scope_id).ok().map(|route| {
+            let kind = if route::is_local(key.0, route) {
+                let receive_buffer = receive_buffer();
+                PathKind::Loopback { receive_buffer }
+            } else {
+                PathKind::Network
+            };
+            let path = Path::new(kind, key.0.is_ipv6(), mtu(route.mtu));
+            Route::new(key.0, scope_id, from, route.source, path)
+        });
+        self.paths.insert(key, path.clone());
+        path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_looked_up_once_and_the_table_is_bounded() {
+        let mut answers = Answers::default();
+        let mut looked_up = 0;
+        for port in [1, 2] {
+            let peer = Peer::ip(([127, 0, 0, 1], port).into());
+            let path = answers.path(
+                peer,
+                None,
+                |mtu| {
+                    looked_up += 1;
+                    mtu
+                },
+                || 8 << 20,
+            );
+            assert_eq!(
+                path.unwrap()
+                    .limit(crate::driver::device::clock::now())
+                    .get(),
+                65_000
+            );
+        }
+        assert_eq!(looked_up, 1);
+        for last in 0..=255 {
+            for other in [1, 2] {
+                let peer = Peer::ip(([127, 0, other, last], 1).into());
+                assert!(answers.path(peer, None, |mtu| mtu, || 0).is_some());
+                assert!(answers.paths.len() <= MAX_PATHS);
+            }
+        }
+    }
+}

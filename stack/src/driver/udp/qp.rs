@@ -1,0 +1,728 @@
+//! A datagram QP: its engine with its sockets, shared by whoever posts and polls.
+
+mod transmit_sink;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_rdmap::datagram::{Cookie, DropReason};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::api::device::statistics::Counts;
+use crate::driver::cq::{By, CqShared, MemberId};
+use crate::driver::debug::instruments::Instruments;
+use crate::driver::device::clock;
+use crate::driver::qp::exclusive::Serialized;
+use crate::driver::qp::posting::{Completions, Posting};
+use crate::driver::reactor::member::Qp;
+use crate::driver::udp::icmp_errors::Notices;
+use crate::driver::udp::multicast::{GroupError, Membership};
+use crate::driver::udp::path_cache::Answers;
+use crate::driver::udp::socket::{ReceiveBuffer, UdpSocket};
+pub(crate) use crate::driver::udp::sockets::UdpSockets;
+use crate::driver::udp::sockets::{Advice, RETIRED, SocketIndex};
+use crate::{AsyncEvent, Config, Error, ErrorEntry, ErrorReason, PostError, QpCounters};
+use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
+use dgiwarp_engine::mr::MrTable;
+use dgiwarp_engine::recv_queue::{RecvQueue, Tables};
+use transmit_sink::SocketSink;
+
+/// Trains that one turn sends before others get theirs.
+const SEND_BUDGET: usize = 32;
+/// The same where some of them answer Read Requests: who asks for much must not keep those waiting whose datagrams came behind.
+const ANSWER_BUDGET: usize = 2;
+/// Receives of a socket that leaves its place: more than its buffer holds.
+const MAX_DRAIN: usize = 1 << 16;
+/// How soon, in milliseconds, who waits for a cookie looks whether another thread received it.
+const LOOK_AGAIN: u8 = 2;
+/// How long destruction waits for the network to take what was posted.
+const FLUSH_FOR: Duration = Duration::from_secs(1);
+
+/// What one thread at a time works on.
+#[derive(Debug)]
+pub(crate) struct UdInner {
+    pub(crate) engine: UdEngine,
+    pub(crate) sockets: UdpSockets,
+    answers: Answers,
+    /// What stands between them, if somebody asked for it.
+    instruments: Option<Box<Instruments>>,
+    deadline: Option<Instant>,
+    /// While much arrives, answers wait until then.
+    answer_after: Option<Instant>,
+}
+
+/// A datagram QP, shared by its handle, its completion queues and the background thread.
+#[derive(Debug)]
+pub(crate) struct UdShared {
+    serialized: Serialized<UdInner>,
+    posting: Posting<SendWqe>,
+    pub(crate) recv_queue: Arc<RecvQueue>,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    mrs: Arc<MrTable>,
+    member: OnceLock<MemberId>,
+    /// Something posted could not be sent yet.
+    unsent: AtomicBool,
+    /// The reason is a full socket.
+    blocked: AtomicBool,
+    closed: AtomicBool,
+    /// A thread is taking the QP out of service, and sends what it still can.
+    closing: AtomicBool,
+    /// Completions of it were lost.
+    failed: AtomicBool,
+}
+
+/// What a QP is made of.
+pub(crate) struct Parts {
+    pub(crate) engine: UdEngine,
+    pub(crate) sockets: UdpSockets,
+    pub(crate) max_send_wr: usize,
+    pub(crate) recv_queue: Arc<RecvQueue>,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    pub(crate) mrs: Arc<MrTable>,
+    pub(crate) instruments: Option<Box<Instruments>>,
+}
+
+impl UdInner {
+    /// What the queue pair counted.
+    pub(crate) fn counters(&self) -> QpCounters {
+        let mut counters = self.engine.counters();
+        if let Some(instruments) = &self.instruments {
+            instruments.fault_counts().add_to(&mut counters);
+        }
+        counters
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let instruments = self.instruments.as_ref();
+        let of_instruments = instruments.and_then(|instruments| instruments.poll_timeout());
+        let both = [self.engine.poll_timeout(), of_instruments];
+        both.into_iter().flatten().min()
+    }
+}
+
+impl UdShared {
+    /// Puts a QP together and lets its completion queue receive for it.
+    pub(crate) fn start(parts: Parts) -> Result<Arc<Self>, Error> {
+        let this = Arc::new(Self {
+            serialized: Serialized::new(UdInner {
+                engine: parts.engine,
+                sockets: parts.sockets,
+                answers: Answers::default(),
+                instruments: parts.instruments,
+                deadline: None,
+                answer_after: None,
+            }),
+            posting: Posting::new(parts.max_send_wr),
+            recv_queue: parts.recv_queue,
+            send_cq: parts.send_cq,
+            recv_cq: parts.recv_cq,
+            mrs: parts.mrs,
+            member: OnceLock::new(),
+            unsent: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        });
+        let member = this.recv_cq.attach(&Qp::Ud(Arc::clone(&this)));
+        let registered =
+            this.run(|inner| this.recv_cq.watch(member, 0, inner.sockets.main().as_fd()));
+        let _ = this.member.set(member);
+        registered.map_err(Error::system("cannot watch a socket"))?;
+        Ok(this)
+    }
+
+    /// Runs a control call on the engine and sockets.
+    pub(crate) fn run<R>(&self, control: impl FnOnce(&mut UdInner) -> R) -> R {
+        self.serialized.run(control, |inner| self.work(inner))
+    }
+
+    pub(crate) fn tables(&self) -> Tables<'_> {
+        Tables {
+            mrs: &self.mrs,
+            recv_queue: &self.recv_queue,
+        }
+    }
+
+    pub(crate) fn completions(&self) -> Completions<'_, SendWqe> {
+        Completions {
+            send_cq: &self.send_cq,
+            recv_cq: &self.recv_cq,
+            posting: &self.posting,
+        }
+    }
+
+    /// Posts work requests and transmits them in this thread. Unless there is room for `least` of them, none is accepted. Returns how many
+    /// were, and why no more.
+    #[inline]
+    pub(crate) fn post(
+        &self,
+        wqes: impl ExactSizeIterator<Item = Result<SendWqe, PostError>>,
+        least: usize,
+    ) -> (usize, Result<(), PostError>) {
+        if self.closed.load(Ordering::Acquire) {
+            return (0, Err(PostError::State));
+        }
+        let accept = |inner: &mut UdInner, wqe| inner.engine.accept(wqe);
+        self.posting
+            .post(&self.serialized, wqes, least, accept, |inner| {
+                self.work(inner)
+            })
+    }
+
+    #[inline(always)]
+    fn work(&self, inner: &mut UdInner) {
+        if self.closing.load(Ordering::Acquire) {
+            return;
+        }
+        self.posting.empty(|wqe| inner.engine.accept(wqe));
+        if inner.engine.has_answers() {
+            self.answer(inner);
+        } else {
+            self.transmit(inner, SEND_BUDGET);
+        }
+    }
+
+    /// Sends some of what others asked for, and of what was posted. While much arrives, answers get a quarter of the time: who reads without
+    /// end must not keep the others' datagrams waiting.
+    #[inline(never)]
+    fn answer(&self, inner: &mut UdInner) {
+        let began = clock::now();
+        let is_busy = self.recv_cq.is_busy();
+        let waits = is_busy && inner.answer_after.is_some_and(|after| began < after);
+        inner.engine.let_answers_wait(waits);
+        if waits {
+            self.transmit(inner, SEND_BUDGET);
+            return;
+        }
+        self.transmit(inner, if is_busy { 1 } else { ANSWER_BUDGET });
+        let ended = clock::now();
+        inner.answer_after = Some(ended + (ended - began) * 3);
+    }
+
+    #[inline(never)]
+    fn transmit(&self, inner: &mut UdInner, budget: usize) {
+        if !inner.engine.has_unsent() {
+            return;
+        }
+        // A rate is kept, and a Read's time begins, to the microsecond.
+        let now = if inner.engine.is_paced() || inner.engine.has_answers() {
+            clock::now()
+        } else {
+            clock::coarse()
+        };
+        let mut notices = Notices::default();
+        let mut sink = SocketSink {
+            qp: self,
+            sockets: &mut inner.sockets,
+            answers: &mut inner.answers,
+            now,
+            connect: None,
+            notices: &mut notices,
+            tap: inner.instruments.as_mut().and_then(|it| it.tap()),
+        };
+        let mut completions = self.completions();
+        let sent = inner
+            .engine
+            .transmit(now, budget, &self.mrs, &mut sink, &mut completions);
+        if let Some((index, peer, local)) = sink.connect {
+            self.connect(inner, now, index, peer, local);
+        }
+        if !notices.is_empty() {
+            self.report(inner, &notices);
+        }
+        if let Some(instruments) = &mut inner.instruments {
+            instruments.settle();
+        }
+        self.blocked
+            .store(sent == Transmitted::Blocked, Ordering::Release);
+        if inner.engine.has_reads() {
+            self.note_deadline(inner);
+        }
+        match sent {
+            // Answers wait.
+            Transmitted::All if inner.engine.has_unsent() => self.remember_unsent(),
+            Transmitted::All => self.unsent.store(false, Ordering::Release),
+            Transmitted::Budget => self.remember_unsent(),
+            // A timer goes on with it.
+            Transmitted::Paused(_) => {
+                self.unsent.store(false, Ordering::Release);
+                self.note_deadline(inner);
+            }
+            Transmitted::Blocked => {
+                self.remember_unsent();
+                self.send_cq
+                    .background()
+                    .watch_writable(inner.sockets.main().as_fd());
+            }
+        }
+    }
+
+    /// Changes the rate; what waited for the old one may leave.
+    pub(crate) fn set_max_rate(&self, octets_per_second: u64) {
+        self.run(|inner| {
+            inner.engine.set_max_rate(octets_per_second);
+            self.work(inner);
+        });
+    }
+
+    fn remember_unsent(&self) {
+        if !self.closing.load(Ordering::Acquire)
+            && !self.unsent.swap(true, Ordering::AcqRel)
+            && let Some(member) = self.member.get()
+        {
+            self.recv_cq.add_unsent(*member);
+        }
+    }
+
+    /// Goes on with what could not be sent. If something is left, returns whether a full socket is why.
+    pub(crate) fn flush_unsent(&self) -> Option<bool> {
+        if self.closing.load(Ordering::Acquire) {
+            return None;
+        }
+        self.serialized
+            .try_run(|inner| self.work(inner), |inner| self.work(inner));
+        self.unsent
+            .load(Ordering::Acquire)
+            .then(|| self.blocked.load(Ordering::Acquire))
+    }
+
+    /// Receives once on one socket. `None` if another thread is at work; else whether something came.
+    #[inline]
+    pub(crate) fn receive(&self, index: SocketIndex, buffer: &mut ReceiveBuffer) -> Option<bool> {
+        self.serialized.try_run(
+            |inner| self.receive_locked(inner, index, buffer),
+            |inner| self.work(inner),
+        )
+    }
+
+    /// Reads what the network says of datagrams sent earlier. `None` if another thread is at work.
+    pub(crate) fn read_notices(&self, index: SocketIndex) -> Option<()> {
+        self.serialized.try_run(
+            |inner| self.read_notices_locked(inner, index),
+            |inner| self.work(inner),
+        )
+    }
+
+    fn read_notices_locked(&self, inner: &mut UdInner, index: SocketIndex) {
+        if let Some(socket) = inner.sockets.get(index) {
+            let mut notices = Notices::default();
+            notices.read(socket);
+            self.report(inner, &notices);
+        }
+    }
+
+    /// Tells the program what the network said.
+    fn report(&self, inner: &mut UdInner, notices: &Notices) {
+        for notice in notices.kept() {
+            if let Some(peer) = notice.destination.socket_addr() {
+                let entry = ErrorEntry {
+                    peer,
+                    message: None,
+                    reason: ErrorReason::Network {
+                        errno: notice.errno,
+                    },
+                };
+                inner.engine.report_error(entry, &mut self.completions());
+            }
+        }
+        inner.engine.lose_errors(notices.lost());
+    }
+
+    /// Runs `with` on the descriptor of a socket, if it is there.
+    pub(crate) fn with_socket<R>(
+        &self,
+        index: SocketIndex,
+        with: impl FnOnce(BorrowedFd<'_>) -> R,
+    ) -> Option<R> {
+        self.run(|inner| inner.sockets.get(index).map(|socket| with(socket.as_fd())))
+    }
+
+    #[inline]
+    fn receive_locked(
+        &self,
+        inner: &mut UdInner,
+        index: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+    ) -> bool {
+        if self.closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Some(socket) = inner.sockets.get_mut(index) else {
+            return false;
+        };
+        let received = match socket.receive(buffer) {
+            Ok(received) => received,
+            Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return false,
+            // What the network says of something sent earlier; the socket goes on.
+            Err(_) => {
+                self.read_notices_locked(inner, index);
+                return true;
+            }
+        };
+        let now = clock::coarse();
+        let to_group = inner.sockets.is_to_group(index, received.to);
+        let arrival = Arrival {
+            from: received.from,
+            to: received.to,
+            to_group,
+            octets: buffer.octets(received.len),
+            stride: received.stride,
+        };
+        if received.len == 0 {
+            inner.engine.count_drop(DropReason::Malformed);
+            return true;
+        }
+        let behind = inner.engine.has_answers();
+        self.take_in(inner, now, arrival);
+        if behind {
+            // Its turn comes with the next poll.
+            self.remember_unsent();
+        } else if inner.engine.has_answers() {
+            self.answer(inner);
+        }
+        self.note_deadline(inner);
+        if let Advice::Connect(place) = inner.sockets.note(now, index, received.from)
+            && let Some(local) = received.to
+            && !to_group
+        {
+            self.connect(inner, now, place, received.from, local);
+        }
+        true
+    }
+
+    /// Gives the engine what arrived, through the instruments if there are any.
+    #[inline]
+    fn take_in(&self, inner: &mut UdInner, now: Instant, arrival: Arrival<'_>) {
+        let UdInner {
+            engine,
+            instruments,
+            ..
+        } = inner;
+        let mut handle = |now, arrival: Arrival<'_>| {
+            engine.handle_input(now, arrival, self.tables(), &mut self.completions())
+        };
+        match instruments {
+            None => {
+                handle(now, arrival);
+            }
+            Some(instruments) => {
+                // What waits does so to the microsecond.
+                let now = clock::now();
+                instruments.take(now, arrival, |arrival| handle(now, arrival));
+            }
+        }
+    }
+
+    fn note_deadline(&self, inner: &mut UdInner) {
+        let deadline = inner.poll_timeout();
+        if deadline != inner.deadline {
+            inner.deadline = deadline;
+            if let Some(member) = self.member.get() {
+                self.recv_cq.note_deadline(*member, deadline);
+            }
+        }
+    }
+
+    /// Runs timers that are due and returns when the next one is.
+    pub(crate) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
+        self.serialized.run(
+            |inner| {
+                let UdInner {
+                    engine,
+                    instruments,
+                    ..
+                } = inner;
+                if let Some(instruments) = instruments {
+                    instruments.handle_timeout(now, |arrival| {
+                        engine.handle_input(now, arrival, self.tables(), &mut self.completions())
+                    });
+                }
+                engine.handle_timeout(now, self.tables(), &mut self.completions());
+                let goes_on = engine.paused_until().is_some_and(|until| until <= now);
+                if goes_on || engine.has_answers() {
+                    self.work(inner);
+                }
+                inner.deadline = inner.poll_timeout();
+                inner.deadline
+            },
+            |inner| self.work(inner),
+        )
+    }
+
+    /// Gives a UC QP its peer, and the peer a socket of its own at once. Returns whether it had none. Where the kernel refuses such
+    /// a socket, the main one serves.
+    pub(crate) fn connect_sole(&self, peer: Peer, local: IpAddr) -> bool {
+        self.run(|inner| {
+            let connects = inner.engine.connect(peer);
+            if connects {
+                inner.sockets.stay();
+                self.connect(inner, clock::now(), 1, peer, local);
+            }
+            connects
+        })
+    }
+
+    /// Gives a busy peer a socket of its own. What an idle socket at that place still holds is received first.
+    fn connect(
+        &self,
+        inner: &mut UdInner,
+        now: Instant,
+        index: SocketIndex,
+        peer: Peer,
+        local: IpAddr,
+    ) {
+        let Some(member) = self.member.get().copied() else {
+            return;
+        };
+        if inner.sockets.get(index).is_some() {
+            self.retire(inner, now, member, index);
+        }
+        if inner.sockets.connect(now, index, peer, local).is_err() {
+            return;
+        }
+        let watched = inner
+            .sockets
+            .get(index)
+            .map(|socket| self.recv_cq.watch(member, index, socket.as_fd()));
+        if !matches!(watched, Some(Ok(()))) {
+            inner.sockets.close(index);
+        }
+        if inner.engine.has_answers() {
+            self.remember_unsent();
+        }
+    }
+
+    /// Makes room at a place whose socket was idle. What arrives there at this very moment must not be lost, so the socket stays
+    /// for a while, without a peer.
+    fn retire(&self, inner: &mut UdInner, now: Instant, member: MemberId, index: SocketIndex) {
+        for leaving in [RETIRED, index] {
+            self.drain(inner, now, leaving);
+            if let Some(socket) = inner.sockets.get(leaving) {
+                self.recv_cq.unwatch(socket.as_fd());
+            }
+        }
+        inner.sockets.retire(now, index);
+        if let Some(socket) = inner.sockets.get(RETIRED) {
+            let _ = self.recv_cq.watch(member, RETIRED, socket.as_fd());
+        }
+        self.drain(inner, now, RETIRED);
+    }
+
+    /// Receives what a socket holds.
+    fn drain(&self, inner: &mut UdInner, now: Instant, index: SocketIndex) {
+        let mut buffer = ReceiveBuffer::new();
+        for _ in 0..MAX_DRAIN {
+            let received = match inner.sockets.get_mut(index) {
+                Some(socket) => socket.receive(&mut buffer),
+                None => return,
+            };
+            match received {
+                Ok(received) => {
+                    let arrival = Arrival {
+                        from: received.from,
+                        to: received.to,
+                        to_group: false,
+                        octets: buffer.octets(received.len),
+                        stride: received.stride,
+                    };
+                    self.take_in(inner, now, arrival);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.read_notices_locked(inner, index),
+            }
+        }
+    }
+
+    /// Gets a new cookie of a peer that is reached from our address `via`, unless it takes longer than until `deadline`.
+    pub(crate) fn fetch_cookie(
+        &self,
+        peer: Peer,
+        via: Option<IpAddr>,
+        deadline: Instant,
+    ) -> Option<Cookie> {
+        self.run(|inner| {
+            inner
+                .engine
+                .cookies()
+                .ask_for_cookie(clock::now(), peer, via);
+            self.work(inner);
+            self.note_deadline(inner);
+        });
+        loop {
+            self.recv_cq.progress(By::Poller);
+            let found = self.run(|inner| inner.engine.cookies().cookie(peer, via));
+            let left = deadline.saturating_duration_since(clock::now());
+            if found.is_some() || left.is_zero() {
+                self.run(|inner| inner.engine.cookies().stop_asking(peer, via));
+                return found;
+            }
+            // Another thread may receive the answer, so this one looks again soon.
+            let mut fds = [PollFd::new(self.recv_cq.sockets_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, PollTimeout::from(LOOK_AGAIN));
+        }
+    }
+
+    /// Flushes the QP if completions of it are lost, and says so once.
+    pub(crate) fn fail_overrun(&self) {
+        let lost = self.send_cq.is_overrun() || self.recv_cq.is_overrun();
+        if !lost || self.failed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.run(|inner| {
+            // Whoever destroys the QP has no use for events of it.
+            if self.closing.load(Ordering::Acquire) {
+                return;
+            }
+            inner.engine.flush(self.tables(), &mut self.completions());
+            let qpn = inner.engine.qpn().into();
+            let events = self.recv_cq.background().events();
+            events.raise(AsyncEvent::QpFatal { qpn });
+            if self.recv_queue.is_shared() {
+                events.raise(AsyncEvent::LastWqeReached { qpn });
+            }
+        });
+    }
+
+    /// Whether completions of it were lost, so that it is in error until it is reset.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Makes the QP what it was when it was new: what was posted is forgotten without completions. It stays in its groups.
+    pub(crate) fn reset(&self, qpn: u32, random: Random) {
+        self.run(|inner| {
+            self.posting.reset();
+            inner.engine.reset(random, self.tables());
+            for socket in inner.sockets.siblings() {
+                self.recv_cq.unwatch(socket.as_fd());
+            }
+            inner.sockets.forget_peers();
+            inner.answer_after = None;
+            self.unsent.store(false, Ordering::Release);
+            self.failed.store(false, Ordering::Release);
+        });
+        if let Some(member) = self.member.get() {
+            self.recv_cq.cool(*member);
+        }
+        self.send_cq.forget(qpn);
+        self.recv_cq.forget(qpn);
+    }
+
+    /// Receives from a group through `socket` from now on.
+    pub(crate) fn attach(
+        &self,
+        membership: Membership,
+        socket: UdpSocket,
+    ) -> Result<(), GroupError> {
+        self.run(|inner| {
+            let members = &mut inner.sockets.members;
+            if members.find(membership).is_some() {
+                return Err(GroupError::Attached);
+            }
+            let index = members.add(membership, socket).ok_or(GroupError::TooMany)?;
+            let member = self.member.get().copied();
+            let watched = member
+                .zip(members.get(index))
+                .map(|(member, socket)| self.recv_cq.watch(member, index, socket.as_fd()));
+            if let Some(Err(error)) = watched {
+                members.remove(index);
+                return Err(GroupError::System(error));
+            }
+            Ok(())
+        })
+    }
+
+    /// Ends that. Returns whether it was so.
+    pub(crate) fn detach(&self, membership: Membership) -> bool {
+        self.run(|inner| {
+            let members = &mut inner.sockets.members;
+            let Some(index) = members.find(membership) else {
+                return false;
+            };
+            if let Some(socket) = members.get(index) {
+                self.recv_cq.unwatch(socket.as_fd());
+            }
+            members.remove(index);
+            true
+        })
+    }
+
+    /// Takes the QP out of service. Sends that the network has not taken yet get a bounded time.
+    pub(crate) fn close(&self) {
+        let deadline = clock::now() + FLUSH_FOR;
+        // From now on only this thread sends: whoever else did would hold the engine while the time runs out.
+        self.closing.store(true, Ordering::Release);
+        self.run(|inner| {
+            // What was left to a thread at work, which may have let go just now: a Read that came later would never complete.
+            self.posting.empty(|wqe| inner.engine.accept(wqe));
+            inner
+                .engine
+                .close_reads(self.tables(), &mut self.completions());
+            inner.engine.let_answers_wait(false);
+        });
+        while self.run(|inner| {
+            // Little at a time, so that the deadline is kept.
+            self.posting.empty(|wqe| inner.engine.accept(wqe));
+            self.transmit(inner, ANSWER_BUDGET);
+            inner.engine.has_unsent()
+        }) && clock::now() < deadline
+        {
+            self.run(|inner| {
+                if inner.engine.paused_until().is_some() {
+                    let _ = poll(&mut [], PollTimeout::from(1u8));
+                    return;
+                }
+                let mut fds = [PollFd::new(
+                    inner.sockets.main().as_fd(),
+                    PollFlags::POLLOUT,
+                )];
+                let _ = poll(&mut fds, PollTimeout::from(10u8));
+            });
+        }
+        self.closed.store(true, Ordering::Release);
+        // A queue that others share goes on without this QP.
+        self.run(|inner| {
+            inner
+                .engine
+                .abandon_sends(self.tables(), &mut self.completions());
+        });
+        if let Some(member) = self.member.get() {
+            self.run(|inner| {
+                self.recv_cq.unwatch(inner.sockets.main().as_fd());
+                for other in inner.sockets.siblings().chain(inner.sockets.members.iter()) {
+                    self.recv_cq.unwatch(other.as_fd());
+                }
+            });
+            self.recv_cq.detach(*member);
+        }
+    }
+
+    pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
+        self.run(|inner| inner.sockets.main().granted_receive_buffer())
+    }
+
+    pub(crate) fn set_multicast_loop(&self, on: bool) -> io::Result<()> {
+        self.run(|inner| inner.sockets.main().set_multicast_loop(on))
+    }
+}
+
+impl Counts for UdShared {
+    fn counters(&self) -> QpCounters {
+        self.run(|inner| inner.counters())
+    }
+}
+
+/// Opens the sockets of a QP.
+pub(crate) fn bind(address: SocketAddr, config: &Config) -> Result<UdpSockets, Error> {
+    let mut sockets = UdpSockets::bind(address, config.receive_buffer)?;
+    sockets.limit_places(config.peer_sockets);
+    Ok(sockets)
+}

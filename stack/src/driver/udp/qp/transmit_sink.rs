@@ -1,0 +1,217 @@
+//! The way of trains and short segments from the engine to the sockets.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use dgiwarp_llp_udp::{Peer, Train};
+use dgiwarp_memory::socket::Piece;
+
+use crate::driver::debug::tap::Tap;
+use crate::driver::qp::staging;
+use crate::driver::udp::icmp_errors::Notices;
+use crate::driver::udp::path_cache::Answers;
+use crate::driver::udp::qp::UdShared;
+use crate::driver::udp::route as routes;
+use crate::driver::udp::socket::{Leave, can_send_trains};
+use crate::driver::udp::sockets::{Advice, SocketIndex, UdpSockets};
+use crate::driver::udp::transmit::Way;
+use dgiwarp_engine::datagram::{SendOutcome, TransmitSink};
+use dgiwarp_engine::types::Route;
+
+/// Hands trains to the sockets of a QP.
+pub(crate) struct SocketSink<'a> {
+    pub(crate) qp: &'a UdShared,
+    pub(crate) sockets: &'a mut UdpSockets,
+    pub(crate) answers: &'a mut Answers,
+    pub(crate) now: Instant,
+    /// A peer that became busy with this train.
+    pub(crate) connect: Option<(SocketIndex, Peer, IpAddr)>,
+    /// What the network said of earlier trains.
+    pub(crate) notices: &'a mut Notices,
+    pub(crate) tap: Option<&'a mut Tap>,
+}
+
+impl TransmitSink for SocketSink<'_> {
+    fn staging(&mut self) -> Vec<u8> {
+        staging::take()
+    }
+
+    fn give_back(&mut self, staging: Vec<u8>) {
+        staging::put_back(staging);
+    }
+
+    #[inline(always)]
+    fn send(
+        &mut self,
+        peer: Peer,
+        route: &Route,
+        pieces: &[Piece<'_>],
+        train: &Train,
+    ) -> SendOutcome {
+        let singly = train.len() > 1 && (route.sends_singly() || !can_send_trains());
+        let Some(socket) = self.sockets.own(self.now, peer, route.source()) else {
+            return self.send_openly(peer, route, pieces, train, singly);
+        };
+        let way = Way {
+            socket,
+            to: None,
+            leave: Leave::default(),
+            notices: self.notices,
+        };
+        let result = way.carry(pieces, train, singly);
+        self.sent(result, peer, route, pieces, train)
+    }
+
+    fn send_short(
+        &mut self,
+        peer: Peer,
+        from: Option<IpAddr>,
+        octets: &[u8],
+        train: &Train,
+    ) -> SendOutcome {
+        let own = self.sockets.own(self.now, peer, from).is_some();
+        let (to, leave) = if own {
+            (None, None)
+        } else {
+            (peer.socket_addr(), from)
+        };
+        let socket = match self.sockets.own(self.now, peer, from) {
+            Some(socket) => socket,
+            None => self.sockets.main(),
+        };
+        let mut way = Way {
+            socket,
+            to,
+            leave: leave.into(),
+            notices: self.notices,
+        };
+        let pieces = [Piece::Bytes(octets)];
+        let mut result = if train.len() == 1 || can_send_trains() {
+            way.send(&pieces, train.segment_size())
+        } else {
+            way.send_singly(&pieces, train)
+        };
+        if let Err(error) = &result
+            && train.len() > 1
+            && matches!(
+                error.raw_os_error(),
+                Some(nix::libc::EINVAL | nix::libc::EIO | nix::libc::EMSGSIZE)
+            )
+        {
+            // A device that cannot cut trains.
+            result = way.send_singly(&pieces, train);
+        }
+        let connected_from = socket.connected_from();
+        if result.is_ok() && self.tap.is_some() {
+            let local = from
+                .or(connected_from)
+                .or_else(|| self.path(peer, None).map(|path| path.route_source()));
+            if let (Some(tap), Some(local)) = (&mut self.tap, local) {
+                tap.sent(local, peer, &pieces, train);
+            }
+        }
+        match result.map_err(|error| error.raw_os_error().unwrap_or(nix::libc::EIO)) {
+            Ok(_) | Err(nix::libc::ENOBUFS | nix::libc::ECONNREFUSED) => SendOutcome::Sent,
+            Err(nix::libc::EAGAIN) => SendOutcome::WouldBlock,
+            Err(errno) => SendOutcome::Failed(errno),
+        }
+    }
+
+    fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<Route> {
+        let main = self.sockets.main();
+        let granted = || main.granted_receive_buffer().unwrap_or(0);
+        self.answers
+            .path(peer, from, |mtu| self.qp.mtu(mtu), granted)
+    }
+}
+
+impl SocketSink<'_> {
+    /// Sends to a peer without a socket of its own.
+    #[inline(never)]
+    fn send_openly(
+        &mut self,
+        peer: Peer,
+        route: &Route,
+        pieces: &[Piece<'_>],
+        train: &Train,
+        singly: bool,
+    ) -> SendOutcome {
+        let way = Way {
+            socket: self.sockets.main(),
+            to: peer.socket_addr(),
+            leave: Leave::of(route),
+            notices: self.notices,
+        };
+        let result = way.carry(pieces, train, singly);
+        let outcome = self.sent(result, peer, route, pieces, train);
+        if !route.is_group()
+            && outcome == SendOutcome::Sent
+            && let Advice::Connect(index) = self.sockets.note(self.now, 0, peer)
+        {
+            let local = route.source().unwrap_or_else(|| route.route_source());
+            self.connect = Some((index, peer, local));
+        }
+        outcome
+    }
+
+    /// What became of a train.
+    #[inline]
+    fn sent(
+        &mut self,
+        result: io::Result<usize>,
+        peer: Peer,
+        route: &Route,
+        pieces: &[Piece<'_>],
+        train: &Train,
+    ) -> SendOutcome {
+        let outcome = match result {
+            Ok(_) => SendOutcome::Sent,
+            Err(error) => self.judge(&error, route, train),
+        };
+        if let Some(tap) = &mut self.tap
+            && outcome == SendOutcome::Sent
+        {
+            let local = route.source().unwrap_or_else(|| route.route_source());
+            tap.sent(local, peer, pieces, train);
+        }
+        outcome
+    }
+
+    /// What an error of the network means for the train.
+    #[cold]
+    fn judge(&self, error: &io::Error, route: &Route, train: &Train) -> SendOutcome {
+        let errno = error.raw_os_error().unwrap_or(nix::libc::EIO);
+        match errno {
+            nix::libc::EAGAIN => SendOutcome::WouldBlock,
+            // As a full queue of the device: datagrams are lost on the way all the time.
+            nix::libc::ENOBUFS | nix::libc::ECONNREFUSED => SendOutcome::Sent,
+            nix::libc::EMSGSIZE => self.too_big(route, train, errno),
+            nix::libc::EINVAL | nix::libc::EIO if train.len() > 1 && !route.sends_singly() => {
+                // The device cannot cut trains, or the path got smaller than the segment.
+                route.send_singly();
+                SendOutcome::TooBig
+            }
+            nix::libc::EINVAL => self.too_big(route, train, errno),
+            _ => SendOutcome::Failed(errno),
+        }
+    }
+
+    fn too_big(&self, route: &Route, train: &Train, errno: i32) -> SendOutcome {
+        let Ok(kernel) = routes::look_up_again(route) else {
+            return SendOutcome::Failed(errno);
+        };
+        let size = u16::try_from(train.datagram()).unwrap_or(u16::MAX);
+        if route.handle_too_big(self.now, size, self.qp.mtu(kernel.mtu)) {
+            SendOutcome::TooBig
+        } else {
+            SendOutcome::Failed(errno)
+        }
+    }
+}
+
+impl UdShared {
+    fn mtu(&self, of_route: u32) -> u32 {
+        self.recv_cq.background().limit_mtu(of_route)
+    }
+}

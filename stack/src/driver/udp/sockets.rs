@@ -1,0 +1,497 @@
+//! The sockets of a datagram QP: the one that its QPN names, and a few connected ones for its busiest peers.
+//!
+//! A connected socket saves the kernel the route look-up of every datagram. More than a few slow down everybody, because
+//! the kernel tries all sockets of a port for each datagram that arrives.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_udp::Peer;
+
+use crate::driver::udp::multicast::{HostAddresses, Members};
+use crate::driver::udp::socket::UdpSocket;
+use crate::{Error, MAX_PEER_SOCKETS};
+
+/// Peers that are watched for becoming busy.
+const CANDIDATES: usize = 8;
+/// Datagrams or trains from or to one peer, more than others interrupt, that make it busy.
+const BUSY_AFTER: u32 = 16;
+/// A connected socket that was not used for this long may go to another peer.
+const IDLE_AFTER: Duration = Duration::from_millis(100);
+
+/// A connected socket whose place was given away is kept for at least this long: far longer than a datagram takes from its
+/// look-up of a socket to the socket's queue.
+const RETIRED_FOR: Duration = Duration::from_millis(20);
+
+/// Which socket of a QP: 0 is the one that its QPN names.
+pub(crate) type SocketIndex = u8;
+
+/// The socket that was connected to a peer until lately.
+pub(crate) const RETIRED: SocketIndex = 5;
+
+#[derive(Debug)]
+struct Sibling {
+    socket: UdpSocket,
+    peer: Peer,
+    last_used: Instant,
+}
+
+/// The sockets of a QP.
+#[derive(Debug)]
+pub(crate) struct UdpSockets {
+    main: UdpSocket,
+    siblings: [Option<Sibling>; MAX_PEER_SOCKETS],
+    /// How many of them busy peers may have.
+    places: usize,
+    /// No peer's any more: what was under way to it may still arrive there.
+    retired: Option<(UdpSocket, Instant)>,
+    candidates: [Option<(Peer, u32)>; CANDIDATES],
+    hand: usize,
+    receive_buffer: usize,
+    /// No peer gets a socket for being busy: the QP has one peer, or making a connected socket failed once (as where ports are forwarded by
+    /// a sandbox).
+    stays: bool,
+    hosts: HostAddresses,
+    pub(crate) members: Members,
+}
+
+/// What traffic of a busy peer asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Advice {
+    /// Nothing.
+    Stay,
+    /// Connect a socket at this place, which is free or idle.
+    Connect(SocketIndex),
+}
+
+impl UdpSockets {
+    pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> Result<Self, Error> {
+        Ok(Self {
+            main: UdpSocket::bind(address, receive_buffer)?,
+            siblings: [const { None }; MAX_PEER_SOCKETS],
+            places: MAX_PEER_SOCKETS,
+            retired: None,
+            candidates: [None; CANDIDATES],
+            hand: 0,
+            receive_buffer,
+            stays: false,
+            hosts: HostAddresses::default(),
+            members: Members::default(),
+        })
+    }
+
+    /// Busy peers get at most so many sockets.
+    pub(crate) fn limit_places(&mut self, places: usize) {
+        self.places = places;
+        self.stays |= places == 0;
+    }
+
+    /// Whether what arrived through the socket at `index` for the address `to` was sent to a group.
+    #[inline]
+    pub(crate) fn is_to_group(&mut self, index: SocketIndex, to: Option<IpAddr>) -> bool {
+        // A connected socket is bound to an address of this host.
+        (index == 0 && to.is_some_and(|to| self.hosts.is_group(to))) || Members::have(index)
+    }
+
+    pub(crate) fn main(&self) -> &UdpSocket {
+        &self.main
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: SocketIndex) -> Option<&UdpSocket> {
+        match usize::from(index).checked_sub(1) {
+            None => Some(&self.main),
+            Some(place) => match self.siblings.get(place) {
+                Some(sibling) => sibling.as_ref().map(|it| &it.socket),
+                None if index == RETIRED => self.retired.as_ref().map(|(socket, _)| socket),
+                None => self.members.get(index),
+            },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: SocketIndex) -> Option<&mut UdpSocket> {
+        match usize::from(index).checked_sub(1) {
+            None => Some(&mut self.main),
+            Some(place) => match self.siblings.get_mut(place) {
+                Some(sibling) => sibling.as_mut().map(|it| &mut it.socket),
+                None if index == RETIRED => self.retired.as_mut().map(|(socket, _)| socket),
+                None => self.members.get_mut(index),
+            },
+        }
+    }
+
+    /// The socket that a peer has for itself. One that is connected from another address of ours than `from`, if that is named, does not
+    /// serve.
+    #[inline]
+    pub(crate) fn own(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        from: Option<IpAddr>,
+    ) -> Option<&UdpSocket> {
+        let mut siblings = self.siblings.iter_mut().flatten();
+        let sibling = siblings.find(|it| {
+            it.peer == peer && from.is_none_or(|from| it.socket.connected_from() == Some(from))
+        })?;
+        sibling.last_used = now;
+        Some(&sibling.socket)
+    }
+
+    /// Closes all sockets that peers have for themselves.
+    pub(crate) fn forget_peers(&mut self) {
+        self.siblings = [const { None }; MAX_PEER_SOCKETS];
+        self.retired = None;
+        self.candidates = [None; CANDIDATES];
+        self.stays = self.places == 0;
+    }
+
+    /// No peer gets a socket from now on but by [`connect`](Self::connect).
+    pub(crate) fn stay(&mut self) {
+        self.stays = true;
+    }
+
+    /// Takes note of a datagram or train from or to `peer` over the socket at `index`.
+    #[inline]
+    pub(crate) fn note(&mut self, now: Instant, index: SocketIndex, peer: Peer) -> Advice {
+        if let Some(place) = usize::from(index).checked_sub(1) {
+            if let Some(sibling) = self.siblings.get_mut(place).and_then(Option::as_mut) {
+                sibling.last_used = now;
+            }
+            return Advice::Stay;
+        }
+        if self.stays || !self.becomes_busy(peer) {
+            return Advice::Stay;
+        }
+        let usable = peer
+            .ip_addr()
+            .is_some_and(|ip| !ip.is_multicast() && !ip.is_unspecified());
+        let present = self.siblings.iter().flatten().any(|it| it.peer == peer);
+        let since = |at| now.saturating_duration_since(at);
+        let settled = self
+            .retired
+            .as_ref()
+            .is_none_or(|(_, at)| since(*at) >= RETIRED_FOR);
+        let mut places = self.siblings.iter().take(self.places);
+        let place = places.position(|it| {
+            it.as_ref()
+                .is_none_or(|it| settled && since(it.last_used) >= IDLE_AFTER)
+        });
+        match place.and_then(|place| u8::try_from(place + 1).ok()) {
+            Some(index) if usable && !present => Advice::Connect(index),
+            Some(_) | None => Advice::Stay,
+        }
+    }
+
+    /// Counts for `peer` and against one of the others, so that only what stands out gets there.
+    fn becomes_busy(&mut self, peer: Peer) -> bool {
+        for candidate in self.candidates.iter_mut().flatten() {
+            if candidate.0 == peer {
+                candidate.1 += 1;
+                let busy = candidate.1 >= BUSY_AFTER;
+                if busy {
+                    candidate.1 = 0;
+                }
+                return busy;
+            }
+        }
+        self.hand = (self.hand + 1) % CANDIDATES;
+        match &mut self.candidates[self.hand] {
+            Some((_, count)) if *count > 0 => *count -= 1,
+            place => *place = Some((peer, 1)),
+        }
+        false
+    }
+
+    /// Connects a socket for a busy peer.
+    pub(crate) fn connect(
+        &mut self,
+        now: Instant,
+        index: SocketIndex,
+        peer: Peer,
+        local: IpAddr,
+    ) -> io::Result<()> {
+        let address = peer.socket_addr().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        // Reuse is allowed for the moment of binding only, and only to sockets of this user.
+        self.share_port(true)?;
+        let connected = self
+            .main
+            .connect_sibling(address, local, self.receive_buffer);
+        self.share_port(false)?;
+        self.stays |= connected.is_err();
+        let sibling = Sibling {
+            socket: connected?,
+            peer,
+            last_used: now,
+        };
+        if let Some(place) = self.siblings.get_mut(usize::from(index).saturating_sub(1)) {
+            *place = Some(sibling);
+        }
+        Ok(())
+    }
+
+    fn share_port(&self, share: bool) -> io::Result<()> {
+        let mut all = std::iter::once(&self.main).chain(self.siblings());
+        all.try_for_each(|socket| socket.share_port(share))
+    }
+
+    /// Takes the socket at a place from its peer, so that another may have the place. Nothing new arrives there; what the kernel
+    /// had begun to deliver still may, so it is kept as [`RETIRED`]. The one that was kept until now is closed.
+    pub(crate) fn retire(&mut self, now: Instant, index: SocketIndex) {
+        let place = self.siblings.get_mut(usize::from(index).saturating_sub(1));
+        if let Some(Sibling {
+            mut socket, peer, ..
+        }) = place.and_then(Option::take)
+        {
+            // Where it fails there is no way to the peer any more.
+            self.retired = socket.forsake(peer).is_ok().then_some((socket, now));
+        }
+    }
+
+    /// Closes the socket at a place, so that another may take it.
+    pub(crate) fn close(&mut self, index: SocketIndex) {
+        if let Some(place) = self.siblings.get_mut(usize::from(index).saturating_sub(1)) {
+            *place = None;
+        }
+    }
+
+    /// Sockets in use beside the main one.
+    pub(crate) fn siblings(&self) -> impl Iterator<Item = &UdpSocket> {
+        let retired = self.retired.iter().map(|(socket, _)| socket);
+        let siblings = self.siblings.iter().flatten();
+        siblings.map(|it| &it.socket).chain(retired)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::device::clock;
+    use crate::driver::udp::socket::ReceiveBuffer;
+    use dgiwarp_memory::socket::Piece;
+    use std::collections::VecDeque;
+    use std::net::UdpSocket as StdSocket;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    /// Runs something at the end of a scope, a panic's included.
+    struct OnDrop<F: Fn()>(F);
+
+    impl<F: Fn()> Drop for OnDrop<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+
+    fn peer(socket: &StdSocket) -> Peer {
+        Peer::ip(socket.local_addr().unwrap())
+    }
+
+    #[test]
+    fn a_busy_peer_is_advised_and_a_crowd_is_not() {
+        let mut sockets = UdpSockets::bind("127.0.0.1:0".parse().unwrap(), 0).unwrap();
+        let now = clock::now();
+        let one = Peer::ip("127.0.0.1:5".parse().unwrap());
+        let advice: Vec<_> = (0..BUSY_AFTER).map(|_| sockets.note(now, 0, one)).collect();
+        assert_eq!(advice.last(), Some(&Advice::Connect(1)));
+        for round in 0..200u16 {
+            for port in 100..200u16 {
+                let peer = Peer::ip(SocketAddr::from(([127, 0, 0, 1], port)));
+                assert_eq!(sockets.note(now, 0, peer), Advice::Stay, "round {round}");
+            }
+        }
+    }
+
+    /// What becomes of busy peers, one after another, each connected where it is advised.
+    fn places_taken(sockets: &mut UdpSockets) -> Vec<SocketIndex> {
+        let (now, local) = (clock::now(), IpAddr::from([127, 0, 0, 1]));
+        let mut taken = Vec::new();
+        for port in 5..15 {
+            let busy = Peer::ip((local, port).into());
+            for _ in 0..BUSY_AFTER {
+                if let Advice::Connect(index) = sockets.note(now, 0, busy) {
+                    sockets.connect(now, index, busy, local).unwrap();
+                    taken.push(index);
+                }
+            }
+        }
+        taken
+    }
+
+    #[test]
+    fn busy_peers_get_as_many_sockets_as_are_allowed() {
+        for places in 0..=MAX_PEER_SOCKETS {
+            let mut sockets = UdpSockets::bind("127.0.0.1:0".parse().unwrap(), 0).unwrap();
+            sockets.limit_places(places);
+            // The limit outlives the peers.
+            for _ in 0..2 {
+                let all: Vec<SocketIndex> = (1..).take(places).collect();
+                assert_eq!(places_taken(&mut sockets), all);
+                assert_eq!(sockets.siblings().count(), places);
+                sockets.forget_peers();
+            }
+        }
+    }
+
+    /// What arrived while trains were taken whole is not taken for one datagram afterwards.
+    #[test]
+    fn a_train_behind_many_datagrams_stays_a_train() {
+        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 1 << 20).unwrap();
+        let port = sockets.main().local_addr().unwrap().port();
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let busy = UdpSocket::bind((local, 0).into(), 1 << 20).unwrap();
+        let from = Peer::ip(busy.local_addr().unwrap());
+        sockets.connect(clock::now(), 1, from, local).unwrap();
+        let to = Some((local, port).into());
+        let mut buffer = ReceiveBuffer::new();
+        let own = sockets.get_mut(1).unwrap();
+        assert!(own.receive(&mut buffer).is_err());
+        // A run of some makes it take trains, one of many makes it stop.
+        for count in [8, 256] {
+            for _ in 0..count {
+                busy.send(to, None, &[Piece::Bytes(b"one")], None).unwrap();
+            }
+            if count == 256 {
+                let train = [Piece::Bytes(b"onetwosix")];
+                busy.send(to, None, &train, Some(3)).unwrap();
+            }
+            for _ in 0..count {
+                let received = own.receive(&mut buffer).unwrap();
+                assert_eq!((received.len, received.stride), (3, 3));
+            }
+        }
+        let mut octets = 0;
+        let train = [Piece::Bytes(b"onetwo")];
+        busy.send(to, None, &train, Some(3)).unwrap();
+        while let Ok(received) = own.receive(&mut buffer) {
+            assert_eq!(received.stride, 3, "{received:?}");
+            octets += received.len;
+        }
+        assert_eq!(octets, 9 + 6);
+    }
+
+    #[test]
+    fn every_place_can_be_taken() {
+        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 0).unwrap();
+        let port = sockets.main().local_addr().unwrap().port();
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let mut buffer = ReceiveBuffer::new();
+        let peers: Vec<_> = (1..=MAX_PEER_SOCKETS)
+            .map(|index| {
+                let index = u8::try_from(index).unwrap();
+                let socket = StdSocket::bind("127.0.0.1:0").unwrap();
+                let now = clock::now();
+                sockets.connect(now, index, peer(&socket), local).unwrap();
+                (index, socket)
+            })
+            .collect();
+        for (index, socket) in &peers {
+            socket.send_to(&[*index], (local, port)).unwrap();
+            let own = sockets.get_mut(*index).unwrap();
+            let received = own.receive(&mut buffer).unwrap();
+            assert_eq!(buffer.octets(received.len), [*index]);
+            assert_eq!(received.from, peer(socket));
+        }
+        assert!(StdSocket::bind((local, port)).is_err());
+    }
+
+    /// A connected socket gets its peer's datagrams, the main one all others, and no other socket can be
+    /// bound to the port.
+    #[test]
+    fn a_connected_sibling_takes_over_its_peer_only() {
+        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 0).unwrap();
+        let port = sockets.main().local_addr().unwrap().port();
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let busy = StdSocket::bind("127.0.0.1:0").unwrap();
+        let other = StdSocket::bind("127.0.0.1:0").unwrap();
+        sockets
+            .connect(clock::now(), 1, peer(&busy), local)
+            .unwrap();
+        busy.send_to(b"busy", (local, port)).unwrap();
+        other.send_to(b"other", (local, port)).unwrap();
+        let mut buffer = ReceiveBuffer::new();
+        let received = sockets.get_mut(1).unwrap().receive(&mut buffer).unwrap();
+        assert_eq!(buffer.octets(received.len), b"busy");
+        assert_eq!((received.from, received.to), (peer(&busy), Some(local)));
+        let received = sockets.get_mut(0).unwrap().receive(&mut buffer).unwrap();
+        assert_eq!(buffer.octets(received.len), b"other");
+        assert_eq!((received.from, received.to), (peer(&other), Some(local)));
+        assert!(sockets.get_mut(0).unwrap().receive(&mut buffer).is_err());
+        assert!(StdSocket::bind((local, port)).is_err());
+        sockets.close(1);
+        busy.send_to(b"again", (local, port)).unwrap();
+        let received = sockets.get_mut(0).unwrap().receive(&mut buffer).unwrap();
+        assert_eq!(buffer.octets(received.len), b"again");
+    }
+
+    /// A peer sends all the time while sockets are connected to it and given to another.
+    #[test]
+    fn a_socket_changes_hands_and_nothing_is_lost() {
+        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 1 << 20).unwrap();
+        let port = sockets.main().local_addr().unwrap().port();
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let busy = StdSocket::bind("127.0.0.1:0").unwrap();
+        let from = peer(&busy);
+        let (taken, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (sent, received) = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let mut sent = 0_u64;
+                while !over.load(Ordering::Relaxed) {
+                    // No more than fit.
+                    if sent - taken.load(Ordering::Relaxed) < 64 {
+                        busy.send_to(&sent.to_be_bytes(), (local, port)).unwrap();
+                        sent += 1;
+                    }
+                }
+                sent
+            });
+            // Whatever happens here, the sender must not go on for ever.
+            let ending = OnDrop(|| over.store(true, Ordering::Relaxed));
+            let mut buffer = ReceiveBuffer::new();
+            let mut received = 0;
+            let mut drain = |socket: Option<&mut UdpSocket>| {
+                let Some(socket) = socket else { return };
+                while let Ok(came) = socket.receive(&mut buffer) {
+                    received += u64::try_from(came.len.div_ceil(8)).unwrap();
+                    taken.store(received, Ordering::Relaxed);
+                }
+            };
+            // The rule is that a socket changes hands only when the last retired one has settled. So that more of them do, each is kept for
+            // its time here.
+            let mut settling = VecDeque::new();
+            for round in 0..2000 {
+                if sockets.get(1).is_some() {
+                    sockets.retire(clock::now(), 1);
+                    settling.extend(sockets.retired.take());
+                }
+                let share = |share| {
+                    settling
+                        .iter()
+                        .try_for_each(|(it, _): &(UdpSocket, _)| it.share_port(share))
+                };
+                share(true).unwrap();
+                sockets.connect(clock::now(), 1, from, local).unwrap();
+                share(false).unwrap();
+                for _ in 0..round % 7 {
+                    drain(sockets.get_mut(0));
+                    drain(sockets.get_mut(1));
+                }
+                while settling
+                    .front()
+                    .is_some_and(|(_, at)| at.elapsed() >= RETIRED_FOR)
+                {
+                    drain(settling.pop_front().as_mut().map(|(it, _)| it));
+                }
+            }
+            drop(ending);
+            let sent = sender.join().unwrap();
+            for (socket, _) in &mut settling {
+                drain(Some(socket));
+            }
+            drain(sockets.get_mut(0));
+            drain(sockets.get_mut(1));
+            (sent, received)
+        });
+        assert_eq!(received, sent);
+    }
+}

@@ -1,0 +1,110 @@
+//! The way of a train to its peer: one system call, or several, past what the network says of earlier ones.
+
+use std::io;
+use std::net::SocketAddr;
+
+use dgiwarp_llp_udp::Train;
+use dgiwarp_memory::socket::Piece;
+
+use crate::driver::udp::icmp_errors::Notices;
+use crate::driver::udp::socket::{Leave, UdpSocket};
+
+/// How often a send is tried again because the network had something to say of an earlier one.
+const TRIES: usize = 4;
+
+/// How a train leaves.
+pub(crate) struct Way<'a> {
+    pub(crate) socket: &'a UdpSocket,
+    pub(crate) to: Option<SocketAddr>,
+    pub(crate) leave: Leave,
+    pub(crate) notices: &'a mut Notices,
+}
+
+impl Way<'_> {
+    /// Sends a train, or its datagrams one by one.
+    #[inline(always)]
+    pub(crate) fn carry(
+        mut self,
+        pieces: &[Piece<'_>],
+        train: &Train,
+        singly: bool,
+    ) -> io::Result<usize> {
+        if singly {
+            self.send_singly(pieces, train)
+        } else {
+            self.send(pieces, train.segment_size())
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn send(
+        &mut self,
+        pieces: &[Piece<'_>],
+        segment_size: Option<u16>,
+    ) -> io::Result<usize> {
+        let result = self.socket.send(self.to, self.leave, pieces, segment_size);
+        match &result {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                self.send_again(pieces, segment_size, result)
+            }
+            Ok(_) | Err(_) => result,
+        }
+    }
+
+    /// Sends what met an error. An error that the network reported for an earlier datagram is told once, by whatever call
+    /// comes next, and is not about this one; another comes back.
+    #[cold]
+    fn send_again(
+        &mut self,
+        pieces: &[Piece<'_>],
+        segment_size: Option<u16>,
+        mut result: io::Result<usize>,
+    ) -> io::Result<usize> {
+        for tries in 0..TRIES {
+            let told = self.notices.read(self.socket);
+            if tries > 0 && told == 0 {
+                break;
+            }
+            result = self.socket.send(self.to, self.leave, pieces, segment_size);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Sends the datagrams of a train one by one.
+    pub(crate) fn send_singly(&mut self, pieces: &[Piece<'_>], train: &Train) -> io::Result<usize> {
+        let size = train.datagram();
+        let mut sent = 0;
+        match pieces {
+            [Piece::Bytes(octets)] => {
+                for datagram in octets.chunks(size) {
+                    sent += self.send(&[Piece::Bytes(datagram)], None)?;
+                }
+            }
+            // Gathered datagrams are made of a header, parts and a CRC each: cut where their lengths end.
+            pieces => {
+                let mut rest = pieces;
+                while !rest.is_empty() {
+                    let mut octets = 0;
+                    let count = rest
+                        .iter()
+                        .take_while(|piece| {
+                            let before = octets;
+                            octets += match piece {
+                                Piece::Bytes(octets) => octets.len(),
+                                Piece::Region(slice) => slice.len(),
+                            };
+                            before < size
+                        })
+                        .count();
+                    let (datagram, later) = rest.split_at(count.max(1));
+                    sent += self.send(datagram, None)?;
+                    rest = later;
+                }
+            }
+        }
+        Ok(sent)
+    }
+}
