@@ -35,7 +35,7 @@ mod unsupported;
 
 pub use device::list::DEVICE_NAME;
 pub use device::{gid, persona, sysfs};
-pub use dv::DIRECT;
+pub use dv::DV_EXPORTS;
 pub use unsupported::UNSUPPORTED;
 
 export::export! {
@@ -55,7 +55,7 @@ pub EXPORTS, bound by bind_exports;
         "ibv_attach_mcast" => qp::mcast::ibv_attach_mcast;
         "ibv_detach_mcast" => qp::mcast::ibv_detach_mcast;
         "ibv_alloc_pd" => mem::mr::ibv_alloc_pd;
-        "ibv_close_device" => device::context::ibv_close_device;
+        "ibv_close_device" => device::open::ibv_close_device;
         "ibv_create_ah" => qp::ah::ibv_create_ah;
         "ibv_create_ah_from_wc" => qp::ah::ibv_create_ah_from_wc;
         "ibv_create_cq" => cq::queue::ibv_create_cq;
@@ -81,12 +81,12 @@ pub EXPORTS, bound by bind_exports;
         "ibv_modify_qp" => qp::queue_pair::ibv_modify_qp;
         "ibv_modify_srq" => qp::srq::ibv_modify_srq;
         "ibv_node_type_str" => names::ibv_node_type_str;
-        "ibv_open_device" => device::context::ibv_open_device;
+        "ibv_open_device" => device::open::ibv_open_device;
         "ibv_port_state_str" => names::ibv_port_state_str;
-        "ibv_query_device" => device::context::ibv_query_device;
-        "ibv_query_gid" => device::context::ibv_query_gid;
-        "ibv_query_pkey" => device::context::ibv_query_pkey;
-        "ibv_query_port" => device::context::ibv_query_port;
+        "ibv_query_device" => device::query::ibv_query_device;
+        "ibv_query_gid" => device::query::ibv_query_gid;
+        "ibv_query_pkey" => device::query::ibv_query_pkey;
+        "ibv_query_port" => device::query::ibv_query_port;
         "ibv_query_qp" => qp::queue_pair::ibv_query_qp;
         "ibv_query_srq" => qp::srq::ibv_query_srq;
         "ibv_rate_to_mbps" => names::ibv_rate_to_mbps;
@@ -97,7 +97,7 @@ pub EXPORTS, bound by bind_exports;
         "mbps_to_ibv_rate" => names::mbps_to_ibv_rate;
     }
     "IBVERBS_1.5" {
-        "ibv_get_pkey_index" => device::context::ibv_get_pkey_index;
+        "ibv_get_pkey_index" => device::query::ibv_get_pkey_index;
     }
     "IBVERBS_1.6" {
         "ibv_qp_to_qp_ex" => post::wr_calls::ibv_qp_to_qp_ex;
@@ -112,17 +112,17 @@ pub EXPORTS, bound by bind_exports;
         "ibv_get_device_index" => device::list::ibv_get_device_index;
     }
     "IBVERBS_1.11" {
-        "_ibv_query_gid_ex" => device::context::_ibv_query_gid_ex;
-        "_ibv_query_gid_table" => device::context::_ibv_query_gid_table;
+        "_ibv_query_gid_ex" => device::query::_ibv_query_gid_ex;
+        "_ibv_query_gid_table" => device::query::_ibv_query_gid_table;
     }
     "IBVERBS_1.13" {
         "ibv_is_fork_initialized" => device::list::ibv_is_fork_initialized;
     }
     "IBVERBS_1.14" {
-        "ibv_query_qp_data_in_order" => device::context::ibv_query_qp_data_in_order;
+        "ibv_query_qp_data_in_order" => device::query::ibv_query_qp_data_in_order;
     }
     "IBVERBS_PRIVATE_34" {
-        "ibv_query_gid_type" => device::list::ibv_query_gid_type;
+        "ibv_query_gid_type" => device::query::ibv_query_gid_type;
     }
     "RDMACM_1.0" {
         "rdma_accept" => cm::rdma_accept;

@@ -8,7 +8,7 @@
 mod common;
 
 use common::{library, skip, system_library};
-use dgiwarp_verbs::{DIRECT, EXPORTS, UNSUPPORTED};
+use dgiwarp_verbs::{DV_EXPORTS, EXPORTS, UNSUPPORTED};
 use object::elf::{FileHeader64, STT_FUNC};
 use object::read::elf::{FileHeader, Sym};
 use object::{Endianness, SymbolIndex};
@@ -73,7 +73,7 @@ fn symbols_are_those_of_debians_libraries_and_our_own() {
     let mut ours = default_versions(&library());
     let all = ours.len();
     ours.retain(|(_, symbol)| !symbol.ends_with("@@DGIWARP_1.0"));
-    assert_eq!(all - ours.len(), DIRECT.len());
+    assert_eq!(all - ours.len(), DV_EXPORTS.len());
     let missing: Vec<_> = theirs.difference(&ours).collect();
     let surplus: Vec<_> = ours.difference(&theirs).collect();
     assert!(
@@ -91,7 +91,7 @@ fn our_own_functions_are_those_of_our_header() {
         .filter(|line| line.starts_with("DGIWARPDV_API "))
         .filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next())
         .collect();
-    let exported: BTreeSet<&str> = DIRECT.iter().map(|export| export.name).collect();
+    let exported: BTreeSet<&str> = DV_EXPORTS.iter().map(|export| export.name).collect();
     assert_eq!(exported, declared);
     let manual = include_str!("../../man/dgiwarpdv.7");
     let explained: BTreeSet<&str> = manual
@@ -100,12 +100,12 @@ fn our_own_functions_are_those_of_our_header() {
         .collect();
     let missing: Vec<_> = exported.difference(&explained).collect();
     assert!(missing.is_empty(), "not in the manual page: {missing:?}");
-    assert!(DIRECT.iter().all(|export| export.node == "DGIWARP_1.0"));
+    assert!(DV_EXPORTS.iter().all(|export| export.node == "DGIWARP_1.0"));
 }
 
 #[test]
 fn the_tables_name_every_exported_function_once() {
-    let tables = EXPORTS.iter().chain(UNSUPPORTED).chain(DIRECT);
+    let tables = EXPORTS.iter().chain(UNSUPPORTED).chain(DV_EXPORTS);
     let rows: Vec<(u8, String)> = tables
         .map(|export| (STT_FUNC, format!("{}@@{}", export.name, export.node)))
         .collect();

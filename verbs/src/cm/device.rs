@@ -3,10 +3,11 @@
 use super::event::What;
 use super::{id, udp};
 use crate::abi::{ibv_context, ibv_pd};
-use crate::device::context::{self, ibv_open_device};
+use crate::device::context;
 use crate::device::list::device as c_device;
+use crate::device::open::ibv_open_device;
 use crate::ffi::errno;
-use crate::ffi::fork;
+use crate::ffi::fork::ProcessTable;
 use crate::ffi::{CPointer, entry, pointer};
 use crate::mem::mr::ibv_alloc_pd;
 use dgiwarp::{
@@ -14,11 +15,10 @@ use dgiwarp::{
     ServiceSink,
 };
 use nix::errno::Errno;
-use std::any::Any;
 use std::ffi::c_int;
 use std::process;
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// The one context and protection domain that identifiers have (`rdma_get_devices(3)`: the same contexts for all).
 pub(crate) struct Device {
@@ -34,17 +34,7 @@ pub(crate) struct Device {
 }
 
 /// Made at first use, and never closed: programs may hold on to its context.
-static DEVICE: Mutex<Option<Arc<Device>>> = Mutex::new(None);
-
-/// Keeps others away while the process forks.
-pub(crate) fn hold() -> Option<Box<dyn Any>> {
-    fork::held(&DEVICE)
-}
-
-/// In a child that forked off: what is here is the parent's.
-pub(crate) fn forget() {
-    fork::forget(&DEVICE);
-}
+static DEVICE: ProcessTable<Option<Arc<Device>>> = ProcessTable::new(None);
 
 /// Queues what the stack tells with the identifier whose number it tells.
 #[derive(Debug)]
@@ -79,7 +69,7 @@ impl Device {
         }
         let made = self.connections.rnic();
         let made = made.create_service_channel_to(Arc::new(Sink));
-        let made = made.map_err(|error| errno::of_create(&error))?;
+        let made = made.map_err(errno::of)?;
         // Another thread may have been quicker; then this one is not needed.
         Ok(self.services.get_or_init(|| made))
     }
@@ -99,7 +89,7 @@ impl Device {
         let rnic = &unsafe { context::state(c) }?.rnic;
         let connections = rnic
             .create_connection_channel_to(Arc::new(Sink))
-            .map_err(|error| errno::of_create(&error))?;
+            .map_err(errno::of)?;
         Ok(Self {
             context: CPointer(c),
             pd: CPointer(pd),
@@ -114,7 +104,7 @@ impl Device {
 
 /// The device. A forked child gets one of its own: the parent's is of no use to it.
 pub(crate) fn device() -> Result<Arc<Device>, Errno> {
-    let mut device = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut device = DEVICE.lock();
     match &mut *device {
         Some(open) if open.process == process::id() => Ok(Arc::clone(open)),
         other => {

@@ -14,11 +14,10 @@ use crate::abi::{
     rdma_addr, rdma_cm_event, rdma_cm_id, rdma_event_channel, rdma_ib_addr, rdma_route,
 };
 use crate::device::gid::to_gid;
-use crate::ffi::fork;
+use crate::ffi::fork::ProcessTable;
 use crate::ffi::{CPointer, Facade, Object, entry, minus_one, store};
 use dgiwarp::ConnectionEvent;
 use nix::errno::Errno;
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::SocketAddr;
@@ -113,25 +112,11 @@ impl Facade for Arc<Id> {
 }
 
 /// Every identifier by its number, which the stack knows.
-static IDS: Mutex<BTreeMap<u64, Arc<Id>>> = Mutex::new(BTreeMap::new());
-
-/// Keeps others away while the process forks.
-pub(crate) fn hold() -> Option<Box<dyn Any>> {
-    fork::held(&IDS)
-}
-
-/// In a child that forked off: what is here is the parent's.
-pub(crate) fn forget() {
-    fork::forget(&IDS);
-}
-
-fn ids() -> MutexGuard<'static, BTreeMap<u64, Arc<Id>>> {
-    IDS.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static IDS: ProcessTable<BTreeMap<u64, Arc<Id>>> = ProcessTable::new(BTreeMap::new());
 
 /// Queues what the stack tells of an identifier; what it tells of one that is gone is forgotten.
 pub(crate) fn tell(key: u64, what: What) {
-    let Some(id) = ids().get(&key).cloned() else {
+    let Some(id) = IDS.lock().get(&key).cloned() else {
         return;
     };
     // Strangers may ask faster than the program answers.
@@ -356,7 +341,7 @@ pub(crate) unsafe fn create(making: &Making) -> Result<*mut rdma_cm_id, Errno> {
     };
     let pointer = Object::create(c, Arc::clone(&id));
     let _ = id.c.set(CPointer(pointer));
-    ids().insert(id.key, id);
+    IDS.lock().insert(id.key, id);
     Ok(pointer)
 }
 
@@ -444,7 +429,7 @@ pub(crate) unsafe fn forget_event(pointer: *mut rdma_cm_id) -> Result<(), Errno>
 pub(crate) unsafe fn destroy(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
     let id = Arc::clone(unsafe { id(pointer) }?);
-    ids().remove(&id.key);
+    IDS.lock().remove(&id.key);
     id.take_turn();
     let (transport, path, template, waits) = {
         let mut inner = id.lock();

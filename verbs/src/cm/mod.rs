@@ -31,21 +31,14 @@ pub(crate) use connect::{
     rdma_accept, rdma_connect, rdma_disconnect, rdma_establish, rdma_listen, rdma_reject,
     rdma_reject_ece,
 };
-pub(crate) use device::{hold as hold_devices, rdma_free_devices, rdma_get_devices};
+pub(crate) use device::{rdma_free_devices, rdma_get_devices};
 pub(crate) use endpoint::{
     rdma_create_ep, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_ep, rdma_destroy_srq,
     rdma_get_request,
 };
 pub(crate) use id::{
-    hold as hold_identifiers, rdma_create_id, rdma_destroy_id, rdma_get_dst_port,
-    rdma_get_src_port, rdma_migrate_id,
+    rdma_create_id, rdma_destroy_id, rdma_get_dst_port, rdma_get_src_port, rdma_migrate_id,
 };
 pub(crate) use multicast::{rdma_join_multicast, rdma_join_multicast_ex, rdma_leave_multicast};
 pub(crate) use options::{rdma_get_remote_ece, rdma_notify, rdma_set_local_ece, rdma_set_option};
 pub(crate) use qp::{rdma_create_qp, rdma_create_qp_ex, rdma_destroy_qp, rdma_init_qp_attr};
-
-/// In a child that forked off: the parent's device and identifiers are not this process's.
-pub(crate) fn forget_parent() {
-    device::forget();
-    id::forget();
-}

@@ -168,9 +168,7 @@ fn detach(qp: &UdQp, group: &Group) -> Result<(), dgiwarp::Error> {
 unsafe fn change(qp: *mut ibv_qp, group: &Group, change: Change) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
     match &unsafe { queue_pair::state(qp) }?.qp {
-        queue_pair::Transport::Ud(qp) => {
-            change(qp, group).map_err(|error| errno::of_create(&error))
-        }
+        queue_pair::Transport::Ud(qp) => change(qp, group).map_err(errno::of),
         queue_pair::Transport::Uc(_) | queue_pair::Transport::Rc(_) => Err(Errno::EINVAL),
     }
 }

@@ -62,7 +62,7 @@ impl Udp {
     pub(crate) fn bind(&mut self, to: SocketAddr, options: Options) -> Result<SocketAddr, Errno> {
         let offset = device::device()?.port_offset;
         let port = ServicePort::bind(address::to_socket(to, offset), options.af_only)
-            .map_err(|error| errno::of_create(&error))?;
+            .map_err(errno::of)?;
         let local = address::from_socket(port.local_addr(), offset);
         self.port = Some(port);
         Ok(local)
@@ -109,7 +109,7 @@ pub(crate) fn listen(id: &Id, inner: &mut Inner, backlog: c_int) -> Result<(), E
     let service = device
         .services()?
         .listen_as(port, number, backlog, id.key())
-        .map_err(|error| errno::of_create(&error))?;
+        .map_err(errno::of)?;
     udp.role = Role::Listens { _service: service };
     Ok(())
 }
@@ -134,7 +134,7 @@ pub(crate) fn connect(
     let lookup = device
         .services()?
         .look_up_as(port, to, service_qp(qpn), private_data, id.key())
-        .map_err(|error| errno::of_create(&error))?;
+        .map_err(errno::of)?;
     udp.role = Role::Asks { _lookup: lookup };
     if let Some(shown) = &mut inner.local {
         shown.set_port(local.port());
@@ -148,13 +148,13 @@ pub(crate) fn accept(inner: &mut Inner, qpn: u32, private_data: &[u8]) -> Result
     let qp = service_qp(qpn).ok_or(Errno::EINVAL)?;
     let request = udp(inner)?.take_request()?;
     let accepted = request.accept(qp, private_data);
-    accepted.map_err(|error| errno::of_create(&error))
+    accepted.map_err(errno::of)
 }
 
 /// Says no (`rdma_reject(3)`).
 pub(crate) fn reject(inner: &mut Inner, private_data: &[u8]) -> Result<(), Errno> {
     let rejected = udp(inner)?.take_request()?.reject(private_data);
-    rejected.map_err(|error| errno::of_create(&error))
+    rejected.map_err(errno::of)
 }
 
 /// What the program is told of a service or a lookup. Called in calls of the program only.

@@ -135,12 +135,12 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
             return Err(Errno::EINVAL);
         }
-        state.current.take();
+        state.current.acquire();
         // SAFETY: this thread has just taken the turn.
         let found = unsafe { step(cq, state) };
         if found.is_err() {
             // SAFETY: as above; nothing refers to the value. The program does not end what did not start.
-            unsafe { state.current.give_back() };
+            unsafe { state.current.release() };
         }
         found
     })
@@ -160,7 +160,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
         // SAFETY: the program passes a live completion queue.
         if let Ok(state) = unsafe { state(cq) } {
             // SAFETY: this thread has started polling.
-            unsafe { state.current.give_back() };
+            unsafe { state.current.release() };
         }
     });
 }

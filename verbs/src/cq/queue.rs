@@ -3,15 +3,14 @@
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::cq::cq_ex::Current;
 use crate::cq::wc;
-use crate::device::async_event::{Listing, Subject};
+use crate::device::async_queue::{EventSource, Subject};
 use crate::device::context;
 use crate::device::limits;
-use crate::ffi::acks::Acks;
 use crate::ffi::errno;
-use crate::ffi::turns::Turns;
+use crate::ffi::unacked::Unacked;
+use crate::ffi::wr_lock::WrLock;
 use crate::ffi::{
-    Attempt, CPointer, Facade, Object, entry, errno_value, is_nonblocking, minus_one, pointer,
-    store, waiting,
+    Attempt, CPointer, Facade, Object, entry, errno_value, minus_one, pointer, store, waiting,
 };
 use dgiwarp::{Rnic, Wc};
 use nix::errno::Errno;
@@ -65,12 +64,11 @@ pub(crate) struct Cq {
     channel: Option<Arc<Channel>>,
     pub(crate) rnic: Rnic,
     /// Where a thread that polls completion by completion stands.
-    pub(crate) current: Turns<Current>,
+    pub(crate) current: WrLock<Current>,
     empty_polls: AtomicU32,
-    /// Completion events that were fetched.
-    events: Acks,
-    /// Its asynchronous events.
-    pub(crate) listing: Listing,
+    /// Completion events.
+    unacked: Unacked,
+    pub(crate) event_source: EventSource,
 }
 
 impl Facade for Arc<Cq> {
@@ -110,10 +108,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     pointer(|| {
         // SAFETY: the program passes an open context.
         let state = unsafe { context::state(context) }?;
-        let channel = state
-            .rnic
-            .create_comp_channel()
-            .map_err(|error| errno::of_create(&error))?;
+        let channel = state.rnic.create_comp_channel().map_err(errno::of)?;
         let fd = channel.as_fd().as_raw_fd();
         let channel = Channel {
             channel,
@@ -188,7 +183,7 @@ pub(crate) unsafe fn create(
         Some(shared) => state.rnic.create_cq_on(depth, &shared.channel),
         None => state.rnic.create_cq(depth),
     };
-    let cq = cq.map_err(|error| errno::of_create(&error))?;
+    let cq = cq.map_err(errno::of)?;
     if plan.timestamps {
         cq.keep_timestamps();
     }
@@ -196,7 +191,7 @@ pub(crate) unsafe fn create(
         cq.ignore_overrun();
     }
     let id = cq.id();
-    let listing = Listing::new(&state.async_events, Subject::Cq(id));
+    let event_source = EventSource::new(&state.async_events, Subject::Cq(id));
     let mut face = face(ibv_cq {
         context,
         channel: plan.channel,
@@ -213,14 +208,14 @@ pub(crate) unsafe fn create(
         cq,
         channel: shared.clone(),
         rnic: state.rnic.clone(),
-        current: Turns::new(Current::default()),
+        current: WrLock::new(Current::default()),
         empty_polls: AtomicU32::new(0),
-        events: Acks::default(),
-        listing,
+        unacked: Unacked::default(),
+        event_source,
     };
     let state = Arc::new(state);
     let pointer = Object::create(face, Arc::clone(&state));
-    state.listing.enter(pointer);
+    state.event_source.enter(pointer);
     if let Some(shared) = shared {
         shared.queues().insert(id, CPointer(pointer.cast()));
     }
@@ -258,7 +253,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
         }
         let depth = usize::try_from(cqe).map_err(|_| Errno::EINVAL)?;
         let resized = state.cq.resize(depth);
-        resized.map_err(|error| errno::of_create(&error))?;
+        resized.map_err(errno::of)?;
         // SAFETY: a live completion queue; ibv_resize_cq(3) has the new size in this field.
         unsafe { (*cq).cqe = cqe };
         Ok(())
@@ -276,8 +271,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             channel.queues().remove(&state.cq.id());
         }
         // ibv_get_cq_event(3): destroying waits until every event that was fetched has been acknowledged.
-        state.events.wait();
-        state.listing.leave();
+        state.unacked.wait();
+        state.event_source.leave();
         // SAFETY: and does not use it any more.
         unsafe { Object::<Arc<Cq>>::release(cq.cast()) }.map(drop)
     })
@@ -292,14 +287,11 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         // SAFETY: the program passes a live channel.
         let channel = unsafe { Object::<Arc<Channel>>::state(channel) }?;
         let Some(found) = channel.next() else {
-            if is_nonblocking(&channel.channel)? {
-                return Err(Errno::EAGAIN);
-            }
-            return Ok(Attempt::Wait(channel.channel.as_fd().as_raw_fd()));
+            return Attempt::again(&channel.channel);
         };
         // SAFETY: a queue of this channel; the program may not destroy it while it waits for its events.
         unsafe { Object::<Arc<Cq>>::state(found.cast()) }?
-            .events
+            .unacked
             .fetched();
         // SAFETY: the same queue; this field never changes.
         let program_context = unsafe { (*found).cq_context };
@@ -314,7 +306,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uin
     entry((), || {
         // SAFETY: the program passes a live completion queue.
         if let Ok(state) = unsafe { Object::<Arc<Cq>>::state(cq.cast()) } {
-            state.events.acknowledged(events);
+            state.unacked.acknowledged(events);
         }
     });
 }

@@ -1,8 +1,9 @@
 //! The one device, its list, and its names.
 
-use crate::abi::{ibv_context, ibv_device};
+use crate::abi::ibv_device;
 use crate::device::{device_attr, persona};
-use crate::ffi::{entry, errno_value, minus_one, pointer};
+use crate::ffi::errno::of_io;
+use crate::ffi::{entry, minus_one, pointer};
 use nix::errno::Errno;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::io::Read;
@@ -136,12 +137,12 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
         // SAFETY: and another one.
         let file = unsafe { path(file) }?;
         let mut bytes = Vec::new();
-        let opened = std::fs::File::open(directory.join(file)).map_err(|error| errno_of(&error))?;
+        let opened = std::fs::File::open(directory.join(file)).map_err(|error| of_io(&error))?;
         let limit = u64::try_from(size).unwrap_or(u64::MAX);
         opened
             .take(limit)
             .read_to_end(&mut bytes)
-            .map_err(|error| errno_of(&error))?;
+            .map_err(|error| of_io(&error))?;
         if bytes.last() == Some(&b'\n') {
             bytes.pop();
         }
@@ -166,11 +167,6 @@ unsafe fn path<'a>(text: *const c_char) -> Result<&'a Path, Errno> {
     Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
 }
 
-/// The errno value inside an I/O error.
-pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
-}
-
 /// Nothing is pinned and no page is shared with hardware, so fork needs no preparation.
 pub(crate) extern "C" fn ibv_fork_init() -> c_int {
     0
@@ -187,28 +183,4 @@ pub(crate) extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) ->
 
 pub(crate) extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
-}
-
-/// `IBV_GID_TYPE_SYSFS_ROCE_V2` for every index in the table.
-pub(crate) unsafe extern "C" fn ibv_query_gid_type(
-    context: *mut ibv_context,
-    port: u8,
-    index: std::ffi::c_uint,
-    gid_type: *mut std::ffi::c_uint,
-) -> c_int {
-    let status = errno_value(|| {
-        // SAFETY: the program passes an open context.
-        let context = unsafe { crate::device::context::state(context) }?;
-        context.expect_port(port.into())?;
-        context.with_gids(|gids| {
-            if usize::try_from(index).is_ok_and(|index| index < gids.len()) {
-                Ok(())
-            } else {
-                Err(Errno::EINVAL)
-            }
-        })?;
-        // SAFETY: the program passes room for the result.
-        unsafe { crate::ffi::store(gid_type, crate::abi::IBV_GID_TYPE_SYSFS_ROCE_V2) }
-    });
-    if status == 0 { 0 } else { -1 }
 }

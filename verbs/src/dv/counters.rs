@@ -1,8 +1,8 @@
 //! Counters as an array whose order is part of the interface.
 
+use super::datagram::to_int;
 use crate::abi::{ibv_context, ibv_qp};
 use crate::device::context;
-use crate::dv::number;
 use crate::ffi::{entry, minus_one};
 use crate::qp::queue_pair::{self, Transport};
 use dgiwarp::{DropReason, QpCounters};
@@ -91,7 +91,7 @@ unsafe fn store(counters: &QpCounters, values: *mut u64, count: c_int) -> Result
         // SAFETY: the program provides `count` numbers.
         unsafe { slot.write(value) };
     }
-    number(NAMES.len())
+    to_int(NAMES.len())
 }
 
 pub(super) unsafe extern "C" fn dgiwarpdv_query_counters(

@@ -9,7 +9,7 @@ use crate::device::gid::from_gid;
 use crate::ffi::errno;
 use crate::ffi::{Object, pointer};
 use crate::mem::mr::register;
-use crate::post::posting::address;
+use crate::post::send::address;
 use crate::qp::ah::Ah;
 use crate::qp::queue_pair::{self, Transport};
 use dgiwarp::{Access, MrOptions};
@@ -102,7 +102,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_prove_address(
         let to = address(state, old, qpn, 0)?;
         let timeout = Duration::from_millis(u64::try_from(timeout).map_err(|_| Errno::EINVAL)?);
         let proved = ud.prove_address(&to, timeout);
-        let proved = proved.map_err(|error| errno::of_create(&error))?;
+        let proved = proved.map_err(errno::of)?;
         // SAFETY: a live address handle; these fields never change.
         let face = unsafe { ptr::read(ah) };
         let made = Ah {

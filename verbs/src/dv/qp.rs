@@ -1,7 +1,7 @@
 //! Queue pairs with what the verbs cannot ask for.
 
+use super::datagram::{Datagram, datagram};
 use super::sized::{load_sized, size_of_program, store_sized};
-use super::{Datagram, datagram};
 use crate::abi::{
     DGIWARPDV_QP_RECORDS, DGIWARPDV_QP_SEGMENT_COMPLETIONS, dgiwarpdv_qp_attr,
     dgiwarpdv_qp_init_attr, ibv_context, ibv_qp, ibv_qp_init_attr_ex,
@@ -11,47 +11,13 @@ use crate::device::context;
 use crate::ffi::errno;
 use crate::ffi::{minus_one, pointer};
 use crate::qp::create::create_extended;
+use crate::qp::datagram_attr::{DatagramAttr, RECORD_SLOTS, REORDER_WINDOW, SEGMENT_SLOTS};
 use dgiwarp::RecordCompletions;
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::ptr;
 use std::time::Duration;
-
-/// Records of a queue pair that says nothing of their number.
-const RECORD_SLOTS: usize = 256;
-/// Slots for segments likewise.
-const SEGMENT_SLOTS: usize = 1024;
-/// How far Write-Records may be behind likewise.
-const REORDER_WINDOW: u32 = 64;
-
-/// What a queue pair shall be besides what `ibv_create_qp_ex` says, in the stack's terms.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Extras {
-    pub(crate) bind: Option<SocketAddr>,
-    pub(crate) record_slots: usize,
-    pub(crate) record_completions: RecordCompletions,
-    pub(crate) segment_slots: usize,
-    pub(crate) record_timeout: Option<Duration>,
-    pub(crate) reorder_window: u32,
-    pub(crate) read_timeout: Option<Duration>,
-    pub(crate) max_rate: u64,
-}
-
-impl Default for Extras {
-    fn default() -> Self {
-        Self {
-            bind: None,
-            record_slots: 0,
-            record_completions: RecordCompletions::PerMessage,
-            segment_slots: SEGMENT_SLOTS,
-            record_timeout: None,
-            reorder_window: REORDER_WINDOW,
-            read_timeout: None,
-            max_rate: 0,
-        }
-    }
-}
 
 /// What zero is in a struct of the program's.
 fn unless_zero<T: PartialEq + Default>(value: T) -> Option<T> {
@@ -62,7 +28,7 @@ fn milliseconds(value: u32) -> Option<Duration> {
     unless_zero(value).map(|millis| Duration::from_millis(millis.into()))
 }
 
-impl Extras {
+impl DatagramAttr {
     fn of(attr: &dgiwarpdv_qp_init_attr, bind: Option<SocketAddr>) -> Result<Self, Errno> {
         const KNOWN: u32 = DGIWARPDV_QP_RECORDS | DGIWARPDV_QP_SEGMENT_COMPLETIONS;
         let has = |flag| attr.flags & flag != 0;
@@ -133,17 +99,17 @@ pub(super) unsafe extern "C" fn dgiwarpdv_create_qp(
     pointer(|| {
         // SAFETY: the program passes an open context.
         unsafe { context::state(context) }?;
-        let extras = if dv.is_null() {
-            Extras::default()
+        let attr_dv = if dv.is_null() {
+            DatagramAttr::default()
         } else {
             // SAFETY: not NULL, so attributes of the size that they say.
             let attr = unsafe { load_sized(dv, FRESH) }?;
             // SAFETY: their address is valid.
             let bind = unsafe { bind_address(&attr) }?;
-            Extras::of(&attr, bind)?
+            DatagramAttr::of(&attr, bind)?
         };
         // SAFETY: the rest is `ibv_create_qp_ex(3)`.
-        unsafe { create_extended(init, &extras) }
+        unsafe { create_extended(init, &attr_dv) }
     })
 }
 
@@ -159,7 +125,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_query_qp(
             Datagram::Ud(ud) => ud.receive_buffer(),
             Datagram::Uc(uc) => uc.receive_buffer(),
         };
-        let granted = granted.map_err(|error| errno::of_create(&error))?;
+        let granted = granted.map_err(errno::of)?;
         let answer = dgiwarpdv_qp_attr {
             size,
             receive_buffer: u64::try_from(granted).unwrap_or(u64::MAX),
@@ -189,13 +155,14 @@ mod tests {
 
     #[test]
     fn the_default_is_that_of_the_verbs() {
-        assert_eq!(Extras::of(&FRESH, None), Ok(Extras::default()));
+        assert_eq!(DatagramAttr::of(&FRESH, None), Ok(DatagramAttr::default()));
     }
 
     #[test]
     fn records_are_taken_where_asked_for() {
         let attr = |flags| dgiwarpdv_qp_init_attr { flags, ..FRESH };
-        let slots = |flags| Extras::of(&attr(flags), None).map(|extras| extras.record_slots);
+        let slots =
+            |flags| DatagramAttr::of(&attr(flags), None).map(|attr_dv| attr_dv.record_slots);
         assert_eq!(slots(DGIWARPDV_QP_RECORDS), Ok(256));
         assert_eq!(slots(DGIWARPDV_QP_SEGMENT_COMPLETIONS), Err(Errno::EINVAL));
         assert_eq!(slots(1 << 31), Err(Errno::EOPNOTSUPP));

@@ -1,7 +1,7 @@
 //! Records: what arrived of Write-Records.
 
+use super::datagram::{Datagram, address_of, datagram, to_int};
 use super::sized::{size_of_program, store_sized};
-use super::{Datagram, datagram, number, place};
 use crate::abi::{DGIWARPDV_RECORD_WITH_IMM, dgiwarpdv_range, dgiwarpdv_record_info, ibv_qp};
 use crate::ffi::minus_one;
 use dgiwarp::{ReadMap, RecordHandle, RecordRef};
@@ -36,7 +36,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_info(
         // SAFETY: and a live queue pair.
         let datagram = unsafe { datagram(qp) }?;
         let answer = datagram.with_record(record, |record| {
-            let (gid, qpn, scope_id) = record.source().map(place).unwrap_or_default();
+            let (gid, qpn, scope_id) = record.source().map(address_of).unwrap_or_default();
             dgiwarpdv_record_info {
                 size,
                 remote_addr: record.remote_addr(),
@@ -75,7 +75,7 @@ pub(super) unsafe fn store_ranges(
         // SAFETY: the program provides `max` ranges.
         unsafe { slot.write(dgiwarpdv_range { start, end }) };
     }
-    number(ranges.len())
+    to_int(ranges.len())
 }
 
 pub(super) unsafe extern "C" fn dgiwarpdv_record_ranges(
@@ -127,7 +127,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_bitmap(
         let room = unsafe { room(bitmap, size) }?;
         // SAFETY: and a live queue pair.
         let datagram = unsafe { datagram(qp) }?;
-        number(datagram.with_record(record, |record| record.bitmap_into(granule, room))?)
+        to_int(datagram.with_record(record, |record| record.bitmap_into(granule, room))?)
     })
 }
 
@@ -158,7 +158,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_bitmap(
             ranges: ranges.iter().map(|it| (it.start, it.end)).collect(),
         };
         // SAFETY: and room for the bitmap.
-        number(map.bitmap_into(granule, unsafe { room(bitmap, size) }?))
+        to_int(map.bitmap_into(granule, unsafe { room(bitmap, size) }?))
     })
 }
 

@@ -1,6 +1,6 @@
 //! Structs that begin with their size, so that programs and libraries of other versions understand each other.
 
-use crate::device::context::store_prefix;
+use crate::ffi::store_prefix;
 use nix::errno::Errno;
 use std::{ptr, slice};
 

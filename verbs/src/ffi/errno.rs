@@ -1,25 +1,29 @@
-//! The stack's errors as errno values, as rdma-core's man pages have them.
+//! errno values of errors, as rdma-core's man pages list them.
 
-use dgiwarp::{Error, PostError};
+use dgiwarp::{Error, PostError, PostFailure};
 use nix::errno::Errno;
+use std::io;
 
-/// Why an object could not be made.
-pub(crate) fn of_create(error: &Error) -> Errno {
+/// errno value of an operation on the device or its objects.
+pub(crate) fn of(error: Error) -> Errno {
     Errno::from_raw(error.errno())
 }
 
-/// Why a work request was not accepted.
+/// errno value of a refused work request.
 pub(crate) fn of_post(error: PostError) -> Errno {
     match error {
         // ibv_post_send(3), ibv_post_recv(3): the queue is full.
         PostError::QueueFull => Errno::ENOMEM,
-        PostError::TooManySges
-        | PostError::TooLong
-        | PostError::SharedReceiveQueue
-        | PostError::AddressFamily
-        | PostError::Group
-        | PostError::State => Errno::EINVAL,
-        // The stack may learn new reasons before this table does.
         _ => Errno::EINVAL,
     }
+}
+
+/// errno value of a refused list of work requests.
+pub(crate) fn of_post_failure(failure: PostFailure) -> Errno {
+    of_post(failure.source)
+}
+
+/// errno value of an I/O error.
+pub(crate) fn of_io(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }

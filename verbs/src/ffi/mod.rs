@@ -1,12 +1,14 @@
-//! The boundary to C: conventions of exported functions, objects behind C pointers, errno values, and children of `fork(2)`.
+//! The boundary to C: conventions of exported functions, objects behind C pointers, errno values, `fork(2)`.
 
-pub(crate) mod acks;
 mod boundary;
 pub(crate) mod errno;
 pub(crate) mod fork;
-pub(crate) mod turns;
+mod object;
+pub(crate) mod unacked;
+pub(crate) mod wr_lock;
 
 pub(crate) use boundary::{
-    Attempt, CPointer, Facade, Object, entry, errno_value, is_fatal, is_nonblocking, load,
-    minus_one, pointer, store, waiting,
+    Attempt, entry, errno_value, is_fatal, is_nonblocking, load, minus_one, on_fatal, pointer,
+    poll, store, store_prefix, waiting,
 };
+pub(crate) use object::{CPointer, Facade, Object};

@@ -5,6 +5,7 @@
 mod batches;
 mod requests;
 mod scene;
+mod steps;
 
 use arbitrary::{Result, Unstructured};
 

@@ -8,7 +8,7 @@ use dgiwarp::MAX_SGE;
 
 use super::scene::{List, QKEY, Scene, documented, number};
 use crate::abi::*;
-use crate::post::posting;
+use crate::post::{recv, send};
 
 /// Work requests of a list at most.
 const MOST: usize = 3;
@@ -209,7 +209,7 @@ pub(super) fn post_send(scene: &Scene, u: &mut Unstructured<'_>) -> Result<()> {
     }
     let mut bad = ptr::null_mut();
     // SAFETY: a live queue pair, a list whose pointers are NULL or valid, and room for a pointer.
-    let answer = unsafe { posting::post_send(qp, next, &raw mut bad) };
+    let answer = unsafe { send::post_send(qp, next, &raw mut bad) };
     documented(answer);
     // The first that was not accepted is named.
     let first = &raw const requests[0].0;
@@ -240,11 +240,11 @@ pub(super) fn post_receive(scene: &Scene, u: &mut Unstructured<'_>) -> Result<()
     let mut bad = ptr::null_mut();
     let answer = if u.ratio(1u8, 4u8)? {
         // SAFETY: a live queue, a list whose pointers are valid, and room for a pointer.
-        unsafe { posting::post_srq_recv(scene.srq, &raw mut first, &raw mut bad) }
+        unsafe { recv::post_srq_recv(scene.srq, &raw mut first, &raw mut bad) }
     } else {
         let qp = scene.queue_pair(u)?;
         // SAFETY: a live queue pair, a list whose pointers are valid, and room for a pointer.
-        unsafe { posting::post_recv(qp, &raw mut first, &raw mut bad) }
+        unsafe { recv::post_recv(qp, &raw mut first, &raw mut bad) }
     };
     documented(answer);
     assert_eq!(answer == 0, bad.is_null());

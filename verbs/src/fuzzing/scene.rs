@@ -10,23 +10,20 @@ use nix::errno::Errno;
 
 use crate::abi::*;
 use crate::cq::queue;
-use crate::device::{context, list};
+use crate::device::{list, open, query};
 use crate::ffi::CPointer;
-use crate::mem::{mr, mw, rereg_mr};
-use crate::qp::{ah, create, mcast, queue_pair, srq};
+use crate::mem::{mr, mw};
+use crate::qp::{ah, create, queue_pair, srq};
 
 /// Octets of the program's memory.
 const MEMORY: usize = 8192;
 /// Where in it the region that everybody may use is, and the one that only the program may.
-const REGIONS: [(usize, usize, c_uint); 2] =
+pub(super) const REGIONS: [(usize, usize, c_uint); 2] =
     [(1024, 4096, 0x1f), (6144, 1024, IBV_ACCESS_LOCAL_WRITE)];
 const GUARD_OCTET: u8 = 0x5e;
 /// The key that everybody knows.
 pub(super) const QKEY: u32 = 0x1111_1111;
-const DEPTH: u32 = 16;
-/// More of a kind are not made.
-const MOST: usize = 6;
-
+pub(super) const DEPTH: u32 = 16;
 /// What a call may answer. `EIO` is a panic, or a process that forked.
 #[track_caller]
 pub(super) fn documented(answer: c_int) {
@@ -57,7 +54,7 @@ fn open() -> *mut ibv_context {
         // SAFETY: a list ends with NULL, so it has one entry at least.
         let first = unsafe { list.read() };
         // SAFETY: a device of the list.
-        let context = unsafe { context::ibv_open_device(first) };
+        let context = unsafe { open::ibv_open_device(first) };
         assert!(!context.is_null(), "{}", Errno::last());
         // SAFETY: made above.
         unsafe { list::ibv_free_device_list(list) };
@@ -73,7 +70,7 @@ fn loopback(context: *mut ibv_context) -> (u8, ibv_gid) {
     for index in 0..=u8::MAX {
         let mut gid = ibv_gid::default();
         // SAFETY: an open context, and room for a GID.
-        let answer = unsafe { context::ibv_query_gid(context, 1, index.into(), &raw mut gid) };
+        let answer = unsafe { query::ibv_query_gid(context, 1, index.into(), &raw mut gid) };
         if answer == 0 && gid == wanted {
             return (index, gid);
         }
@@ -82,7 +79,7 @@ fn loopback(context: *mut ibv_context) -> (u8, ibv_gid) {
 }
 
 pub(super) struct Scene {
-    context: *mut ibv_context,
+    pub(super) context: *mut ibv_context,
     pub(super) pd: *mut ibv_pd,
     pub(super) cqs: [*mut ibv_cq; 2],
     pub(super) srq: *mut ibv_srq,
@@ -93,7 +90,7 @@ pub(super) struct Scene {
     pub(super) ahs: Vec<*mut ibv_ah>,
     /// Used by the objects above through its address alone.
     memory: Box<[u8]>,
-    gid: (u8, ibv_gid),
+    pub(super) gid: (u8, ibv_gid),
     /// lkey and rkey of the first region.
     keys: (u32, u32),
 }
@@ -177,7 +174,7 @@ impl Scene {
         self.keys.1
     }
 
-    fn register(&mut self, offset: usize, length: usize, access: c_uint) {
+    pub(super) fn register(&mut self, offset: usize, length: usize, access: c_uint) {
         let addr: *mut c_void = ptr::with_exposed_provenance_mut(self.place() + offset);
         // SAFETY: a live domain; memory that is not freed before the region is deregistered.
         let mr = unsafe { mr::ibv_reg_mr(self.pd, addr, length, access.cast_signed()) };
@@ -188,7 +185,7 @@ impl Scene {
         }
     }
 
-    fn route(&self) -> ibv_ah_attr {
+    pub(super) fn route(&self) -> ibv_ah_attr {
         ibv_ah_attr {
             grh: ibv_global_route {
                 dgid: self.gid.1,
@@ -202,7 +199,7 @@ impl Scene {
         }
     }
 
-    fn handle(&mut self, attr: &ibv_ah_attr) {
+    pub(super) fn handle(&mut self, attr: &ibv_ah_attr) {
         let mut attr = *attr;
         // SAFETY: a live domain and attributes.
         let ah = unsafe { ah::ibv_create_ah(self.pd, &raw mut attr) };
@@ -241,7 +238,12 @@ impl Scene {
         }
     }
 
-    fn attributes(&self, kind: c_uint, cap: ibv_qp_cap, operations: u64) -> ibv_qp_init_attr_ex {
+    pub(super) fn attributes(
+        &self,
+        kind: c_uint,
+        cap: ibv_qp_cap,
+        operations: u64,
+    ) -> ibv_qp_init_attr_ex {
         ibv_qp_init_attr_ex {
             qp_context: ptr::null_mut(),
             send_cq: self.cqs[0],
@@ -283,7 +285,7 @@ impl Scene {
     }
 
     /// Attributes that lead to a state, and every mask bit that has one.
-    fn transition(&self, state: c_uint, peer: u32) -> (ibv_qp_attr, c_int) {
+    pub(super) fn transition(&self, state: c_uint, peer: u32) -> (ibv_qp_attr, c_int) {
         let attr = ibv_qp_attr {
             qp_state: state,
             path_mtu: 3,
@@ -318,34 +320,6 @@ impl Scene {
         }
     }
 
-    /// `ibv_modify_qp` with attributes that are nearly right.
-    pub(super) fn change_state(&self, u: &mut Unstructured<'_>) -> Result<()> {
-        let qp = self.queue_pair(u)?;
-        let state = u.int_in_range(0..=8)?;
-        let peer = if u.ratio(3u8, 4u8)? {
-            number(qp)
-        } else {
-            u.arbitrary()?
-        };
-        let (mut attr, _) = self.transition(state, peer);
-        // SAFETY: a live queue pair; its kind never changes.
-        let kind = unsafe { (*qp).qp_type };
-        let mut mask = mask_of(kind, state);
-        if u.ratio(1u8, 4u8)? {
-            mask ^= 1 << u.int_in_range(0..=21)?;
-        }
-        if u.ratio(1u8, 4u8)? {
-            attr.ah_attr.grh.sgid_index = u.arbitrary()?;
-            attr.path_mtu = u.arbitrary()?;
-            attr.port_num = u.arbitrary()?;
-            attr.qp_access_flags = u.arbitrary()?;
-            attr.max_rd_atomic = u.arbitrary()?;
-        }
-        // SAFETY: a live queue pair and attributes.
-        documented(unsafe { queue_pair::ibv_modify_qp(qp, &raw mut attr, mask) });
-        Ok(())
-    }
-
     pub(super) fn queue_pair(&self, u: &mut Unstructured<'_>) -> Result<*mut ibv_qp> {
         u.choose(&self.qps).copied()
     }
@@ -356,37 +330,6 @@ impl Scene {
             return Ok(ptr::null_mut());
         }
         u.choose(all).copied()
-    }
-
-    /// Windows come, are bound by a call, and go.
-    pub(super) fn window(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        match u.int_in_range(0..=3u8)? {
-            0 if self.mws.len() < MOST => {
-                // SAFETY: a live domain.
-                let mw = unsafe { mw::alloc_mw(self.pd, u.int_in_range(0..=3)?) };
-                if mw.is_null() {
-                    documented(Errno::last_raw());
-                } else {
-                    self.mws.push(mw);
-                }
-            }
-            1 if !self.mws.is_empty() => {
-                let mw = self.mws.swap_remove(u.choose_index(self.mws.len())?);
-                // SAFETY: a live window, which nobody uses any more.
-                documented(unsafe { mw::dealloc_mw(mw) });
-            }
-            _ => {
-                let (qp, mw) = (self.queue_pair(u)?, Self::one_of(u, &self.mws)?);
-                let mut bind = ibv_mw_bind {
-                    wr_id: u.arbitrary()?,
-                    send_flags: u.arbitrary()?,
-                    bind_info: self.binding(u)?,
-                };
-                // SAFETY: a live queue pair, a live window or NULL, and a description that names a live region or none.
-                documented(unsafe { mw::bind_mw(qp, mw, &raw mut bind) });
-            }
-        }
-        Ok(())
     }
 
     pub(super) fn binding(&self, u: &mut Unstructured<'_>) -> Result<ibv_mw_bind_info> {
@@ -411,138 +354,6 @@ impl Scene {
             length: 0,
             mw_access_flags: 0,
         }
-    }
-
-    /// Regions come, change and go.
-    pub(super) fn region(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let index = u.choose_index(REGIONS.len())?;
-        let (offset, length, access) = REGIONS[index];
-        match u.int_in_range(0..=2u8)? {
-            0 if self.mrs.len() < MOST => {
-                let length = usize::from(u.arbitrary::<u16>()?) % length + 1;
-                let access = access & u32::from(u.arbitrary::<u8>()?);
-                self.register(offset, length, access);
-            }
-            1 if !self.mrs.is_empty() => {
-                let index = u.choose_index(self.mrs.len())?;
-                let mr = self.mrs[index];
-                // SAFETY: a live region.
-                let answer = unsafe { mr::ibv_dereg_mr(mr) };
-                documented(answer);
-                // It stays while windows are bound to it.
-                if answer == 0 {
-                    self.mrs.swap_remove(index);
-                }
-            }
-            _ => {
-                let mr = Self::one_of(u, &self.mrs)?;
-                if !mr.is_null() {
-                    // SAFETY: a live region whose domain and place stay.
-                    let answer = unsafe {
-                        rereg_mr::ibv_rereg_mr(
-                            mr,
-                            IBV_REREG_MR_CHANGE_ACCESS,
-                            ptr::null_mut(),
-                            ptr::null_mut(),
-                            0,
-                            (access & u32::from(u.arbitrary::<u8>()?)).cast_signed(),
-                        )
-                    };
-                    // 2 and more say that the region is not as it was (ibv_rereg_mr(3)).
-                    assert!((-4..=4).contains(&answer) || answer > 0, "{answer}");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Calls that are rare.
-    pub(super) fn other(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        match u.int_in_range(0..=6u8)? {
-            0 if self.ahs.len() < MOST => {
-                let mut attr = self.route();
-                attr.grh.sgid_index = u.arbitrary()?;
-                attr.is_global = u.arbitrary()?;
-                attr.grh.dgid.raw[15] = u.arbitrary()?;
-                self.handle(&attr);
-            }
-            1 => {
-                let cqe = c_int::from(u.arbitrary::<i16>()?);
-                // SAFETY: a live queue.
-                documented(unsafe { queue::ibv_resize_cq(self.cqs[0], cqe) });
-            }
-            2 => {
-                let mut attr = ibv_srq_attr {
-                    max_wr: u.arbitrary()?,
-                    max_sge: 3,
-                    srq_limit: u32::from(u.arbitrary::<u8>()?),
-                };
-                let mask = u.int_in_range(0..=3)?;
-                // SAFETY: a live queue and attributes.
-                documented(unsafe { srq::ibv_modify_srq(self.srq, &raw mut attr, mask) });
-            }
-            3 => self.query(u)?,
-            4 => {
-                let qp = self.queue_pair(u)?;
-                let mut gid = self.gid.1;
-                gid.raw[12] = u.arbitrary()?;
-                // SAFETY: a live queue pair and a GID.
-                documented(unsafe { mcast::ibv_attach_mcast(qp, &raw const gid, 0) });
-            }
-            _ => self.create_another(u)?,
-        }
-        Ok(())
-    }
-
-    fn query(&self, u: &mut Unstructured<'_>) -> Result<()> {
-        let qp = self.queue_pair(u)?;
-        let mut attr = ibv_qp_attr::default();
-        let mut init = ibv_qp_init_attr {
-            qp_context: ptr::null_mut(),
-            send_cq: ptr::null_mut(),
-            recv_cq: ptr::null_mut(),
-            srq: ptr::null_mut(),
-            cap: ibv_qp_cap::default(),
-            qp_type: 0,
-            sq_sig_all: 0,
-        };
-        // SAFETY: a live queue pair, and room for both answers.
-        let answer =
-            unsafe { queue_pair::ibv_query_qp(qp, &raw mut attr, c_int::MAX, &raw mut init) };
-        assert_eq!(answer, 0);
-        assert!(attr.qp_state <= 6 && init.cap.max_send_wr >= DEPTH);
-        Ok(())
-    }
-
-    /// A queue pair with arbitrary sizes, which goes again.
-    fn create_another(&self, u: &mut Unstructured<'_>) -> Result<()> {
-        let size = |u: &mut Unstructured<'_>| {
-            let small = u32::from(u.arbitrary::<u8>()?);
-            Ok(if u.ratio(1u8, 8u8)? {
-                u.arbitrary()?
-            } else {
-                small
-            })
-        };
-        let cap = ibv_qp_cap {
-            max_send_wr: size(u)?,
-            max_recv_wr: size(u)?,
-            max_send_sge: size(u)?,
-            max_recv_sge: size(u)?,
-            max_inline_data: size(u)?,
-        };
-        let mut attr = self.attributes(u.int_in_range(0..=9)?, cap, u.arbitrary()?);
-        attr.create_flags = u32::from(u.arbitrary::<u8>()?);
-        attr.comp_mask ^= u.arbitrary::<u32>()? & IBV_QP_INIT_ATTR_CREATE_FLAGS;
-        // SAFETY: an open context, and attributes that name live objects.
-        let qp = unsafe { create::create_qp_ex(self.context, &raw mut attr) };
-        if qp.is_null() {
-            documented(Errno::last_raw());
-        } else {
-            // SAFETY: a live queue pair, which nobody uses any more.
-            assert_eq!(unsafe { queue_pair::ibv_destroy_qp(qp) }, 0);
-        }
-        Ok(())
     }
 
     /// Destroys everything, and looks at the octets that nobody registered.
@@ -587,7 +398,7 @@ pub(super) fn number(qp: *mut ibv_qp) -> u32 {
 }
 
 /// What a transition to a state needs of each kind of queue pair (`ibv_modify_qp(3)`).
-fn mask_of(kind: c_uint, state: c_uint) -> c_int {
+pub(super) fn mask_of(kind: c_uint, state: c_uint) -> c_int {
     let (ud, rc) = (kind == IBV_QPT_UD, kind == IBV_QPT_RC);
     let when = |condition: bool, mask: c_int| if condition { mask } else { 0 };
     IBV_QP_STATE

@@ -147,7 +147,7 @@ fn mapped_errno(error: &MappedError) -> Errno {
     match error {
         MappedError::Hole { .. } => Errno::ENOMEM,
         MappedError::Protection { .. } => Errno::EFAULT,
-        MappedError::Maps(error) => crate::device::list::errno_of(error),
+        MappedError::Maps(error) => crate::ffi::errno::of_io(error),
     }
 }
 
@@ -199,7 +199,7 @@ pub(crate) unsafe fn register(
     let mr = domain
         .pd
         .register_with(region.clone(), options)
-        .map_err(|error| crate::ffi::errno::of_create(&error))?;
+        .map_err(crate::ffi::errno::of)?;
     // SAFETY: a live protection domain; its first field never changes.
     let context = unsafe { (*pd).context };
     let c = ibv_mr {

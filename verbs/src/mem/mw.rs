@@ -1,23 +1,20 @@
-//! Memory windows: `ibv_alloc_mw(3)`, `ibv_bind_mw(3)`.
+//! Memory windows: `ibv_alloc_mw(3)`.
 
 use crate::abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
-    IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_SEND_FENCE,
-    IBV_SEND_SIGNALED, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp,
+    IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mr, ibv_mw,
+    ibv_mw_bind_info, ibv_pd,
 };
-use crate::ffi::errno;
 use crate::ffi::{Facade, Object, errno_value, load, pointer};
 use crate::mem::mr::{Mr, Pd, domain};
-use crate::qp::queue_pair::{self, Transport};
-use crate::qp::state::QpState;
-use dgiwarp::{Access, MwBind, MwType, RcOperation};
+use dgiwarp::{Access, MwType, RcOperation};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 /// A memory window. Dropping it closes it.
-struct Window {
-    mw: dgiwarp::Mw,
+pub(crate) struct Window {
+    pub(crate) mw: dgiwarp::Mw,
     _pd: Arc<Pd>,
 }
 
@@ -28,7 +25,7 @@ impl Facade for Window {
 
 /// The rights that a window may give, and whether its addresses begin at zero. Programs also ask for local rights, which are
 /// the region's.
-fn rights(flags: c_uint) -> Result<(Access, bool), Errno> {
+pub(crate) fn rights(flags: c_uint) -> Result<(Access, bool), Errno> {
     let known = [
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
@@ -113,56 +110,6 @@ pub(crate) unsafe fn binding(
 unsafe fn lkey(mr: *mut ibv_mr) -> u32 {
     // SAFETY: the caller's contract.
     unsafe { (*mr).lkey }
-}
-
-/// Behind `ibv_bind_mw`, for windows of type 1.
-pub(crate) unsafe extern "C" fn bind_mw(
-    qp: *mut ibv_qp,
-    mw: *mut ibv_mw,
-    bind: *mut ibv_mw_bind,
-) -> c_int {
-    errno_value(|| {
-        // SAFETY: the program passes a live queue pair.
-        let state = unsafe { queue_pair::state(qp) }?;
-        // SAFETY: and a live window.
-        let window = unsafe { Object::<Window>::state(mw) }?;
-        // SAFETY: and a description of the binding.
-        let bind = unsafe { load(bind) }?;
-        // ibv_bind_mw(3) has UC too; windows over datagrams do not exist here.
-        let Transport::Rc(rc) = &state.qp else {
-            return Err(Errno::EOPNOTSUPP);
-        };
-        let flags = bind.send_flags & !IBV_SEND_FENCE;
-        if flags & !IBV_SEND_SIGNALED != 0 || state.state() != QpState::ReadyToSend {
-            return Err(Errno::EINVAL);
-        }
-        let signaled = state.signal_all || flags & IBV_SEND_SIGNALED != 0;
-        let info = bind.bind_info;
-        let (access, zero_based) = rights(info.mw_access_flags)?;
-        let posted = if info.mr.is_null() || info.length == 0 {
-            rc.unbind_mw(&window.mw, bind.wr_id, signaled)
-        } else {
-            // SAFETY: not NULL, so a live region.
-            unsafe { Object::<Mr>::state(info.mr) }?.with(|mr| {
-                rc.bind_mw(
-                    &window.mw,
-                    &MwBind {
-                        wr_id: bind.wr_id,
-                        mr,
-                        addr: info.addr,
-                        length: info.length,
-                        access,
-                        zero_based,
-                        signaled,
-                    },
-                )
-            })?
-        };
-        let rkey = posted.map_err(|failure| errno::of_post(failure.source))?;
-        // SAFETY: a live window; ibv_bind_mw(3) has the new key in this field.
-        unsafe { (*mw).rkey = rkey };
-        Ok(())
-    })
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ impl Change {
             (false, _) => mr.addr(),
         };
         mr.reregister(&pd.pd, region.clone(), iova, access)
-            .map_err(|error| errno::of_create(&error))?;
+            .map_err(errno::of)?;
         // SAFETY: a live region, whose fields this call is to change.
         let face = unsafe { c.as_mut() }.ok_or(Errno::EINVAL)?;
         (face.addr, face.length) = (addr, length);
@@ -192,13 +192,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
         }
         // SAFETY: not NULL, so a list of `count` elements.
         let list = unsafe { slice::from_raw_parts(list.cast_const(), count) };
-        list.iter().try_for_each(|sge| {
-            let sge = Sge {
-                addr: sge.addr,
-                length: sge.length,
-                lkey: sge.lkey,
-            };
-            advice.follow(&domain, sge)
-        })
+        list.iter()
+            .try_for_each(|sge| advice.follow(&domain, Sge::from(*sge)))
     })
 }

@@ -6,6 +6,7 @@
 //! read, and the slots of one that is refused are nobody's.
 
 use crate::device::limits::MAX_INLINE;
+use crate::ffi::errno;
 use crate::mem::mr::Pd;
 use dgiwarp::{Access, Buffer, Mr, Sge};
 use nix::errno::Errno;
@@ -32,12 +33,11 @@ struct Ring {
 
 impl Ring {
     fn new(pd: &Pd, slots: usize) -> Result<Self, Errno> {
-        let buffer =
-            Buffer::zeroed(slots * SLOT).map_err(|error| crate::device::list::errno_of(&error))?;
+        let buffer = Buffer::zeroed(slots * SLOT).map_err(|error| errno::of_io(&error))?;
         let mr = pd
             .pd
             .register(buffer.region(), Access::empty())
-            .map_err(|error| crate::ffi::errno::of_create(&error))?;
+            .map_err(errno::of)?;
         Ok(Self {
             buffer,
             mr,

@@ -89,7 +89,7 @@ pub(crate) fn handle(
 ) -> Result<AddressHandle, Errno> {
     let to = context.with_gids(|gids| resolve(attr, gids))?;
     let handle = domain.pd.create_ah_from(to.address, to.scope, to.source);
-    let handle = handle.map_err(|error| errno::of_create(&error))?;
+    let handle = handle.map_err(errno::of)?;
     // Messages to a single host go as far as it takes; those to a group no further than the program says, and by default not through routers.
     match attr.grh.hop_limit {
         1.. if attr.is_global != 0 && handle.is_group() => {

@@ -7,16 +7,16 @@ use crate::abi::{
     ibv_qp_init_attr_ex,
 };
 use crate::cq::queue::{Cq, queue};
-use crate::device::async_event::{Listing, Subject};
+use crate::device::async_queue::{EventSource, Subject};
 use crate::device::context::{self, Context};
 use crate::device::limits;
-use crate::dv::Extras;
 use crate::ffi::errno;
 use crate::ffi::{Object, load, pointer};
 use crate::mem::mr::{Pd, domain};
 use crate::post::inline::InlineRing;
-use crate::post::wr_builder::{Batches, operations_of};
+use crate::post::wr_builder::{SendOps, operations_of};
 use crate::post::wr_calls;
+use crate::qp::datagram_attr::DatagramAttr;
 use crate::qp::queue_pair::{self, Qp, QpFace, Transport};
 use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
@@ -55,7 +55,7 @@ fn transport(
     (send_cq, recv_cq): (&Cq, &Cq),
     shared: Option<&Srq>,
     cap: ibv_qp_cap,
-    extras: &Extras,
+    datagram: &DatagramAttr,
 ) -> Result<Transport, Errno> {
     let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
     let max_send_wr = count(cap.max_send_wr)?;
@@ -65,7 +65,7 @@ fn transport(
     let (send_cq, recv_cq, pd) = (&send_cq.cq, &recv_cq.cq, &domain.pd);
     let made = match service {
         Service::ReliableConnected => {
-            if *extras != Extras::default() {
+            if *datagram != DatagramAttr::default() {
                 return Err(Errno::EOPNOTSUPP);
             }
             let attr = RcQpAttr {
@@ -85,14 +85,14 @@ fn transport(
                 max_sge,
                 grh: true,
                 srq,
-                bind: extras.bind,
-                record_slots: extras.record_slots,
-                record_completions: extras.record_completions,
-                segment_slots: extras.segment_slots,
-                record_timeout: extras.record_timeout,
-                reorder_window: extras.reorder_window,
-                read_timeout: extras.read_timeout,
-                max_rate: extras.max_rate,
+                bind: datagram.bind,
+                record_slots: datagram.record_slots,
+                record_completions: datagram.record_completions,
+                segment_slots: datagram.segment_slots,
+                record_timeout: datagram.record_timeout,
+                reorder_window: datagram.reorder_window,
+                read_timeout: datagram.read_timeout,
+                max_rate: datagram.max_rate,
                 ..UdQpAttr::new(send_cq, recv_cq)
             };
             pd.create_ud_qp(&attr).map(Transport::Ud)
@@ -103,19 +103,19 @@ fn transport(
                 max_recv_wr,
                 max_sge,
                 srq,
-                bind: extras.bind,
-                record_slots: extras.record_slots,
-                record_completions: extras.record_completions,
-                segment_slots: extras.segment_slots,
-                record_timeout: extras.record_timeout,
-                reorder_window: extras.reorder_window,
-                max_rate: extras.max_rate,
+                bind: datagram.bind,
+                record_slots: datagram.record_slots,
+                record_completions: datagram.record_completions,
+                segment_slots: datagram.segment_slots,
+                record_timeout: datagram.record_timeout,
+                reorder_window: datagram.reorder_window,
+                max_rate: datagram.max_rate,
                 ..UcQpAttr::new(send_cq, recv_cq)
             };
             pd.create_uc_qp(&attr).map(Transport::Uc)
         }
     };
-    made.map_err(|error| errno::of_create(&error))
+    made.map_err(errno::of)
 }
 
 /// # Safety
@@ -125,7 +125,7 @@ unsafe fn create(
     domain: Arc<Pd>,
     init: &ibv_qp_init_attr,
     send_ops: Option<u64>,
-    extras: &Extras,
+    datagram: &DatagramAttr,
 ) -> Result<Qp, Errno> {
     let service = Service::of(init.qp_type)?;
     if send_ops.unwrap_or(0) & !operations_of(service) != 0 {
@@ -150,13 +150,13 @@ unsafe fn create(
         (&send_cq, &recv_cq),
         shared.as_deref(),
         cap,
-        extras,
+        datagram,
     )?;
-    let listing = Listing::new(&context.async_events, Subject::Qp(qp.qpn()));
+    let event_source = EventSource::new(&context.async_events, Subject::Qp(qp.qpn()));
     Ok(Qp {
         qp,
         inline: InlineRing::new(cap.max_send_wr, longest),
-        batches: send_ops.map(Batches::new),
+        send_ops: send_ops.map(SendOps::new),
         attributes: Mutex::new(Attributes::RESET),
         state: AtomicU32::new(QpState::Reset.code()),
         cap,
@@ -165,7 +165,7 @@ unsafe fn create(
         send_cq,
         recv_cq,
         srq: shared,
-        listing,
+        event_source,
     })
 }
 
@@ -188,7 +188,7 @@ unsafe fn make(
     pd: *mut ibv_pd,
     init: &ibv_qp_init_attr,
     send_ops: Option<u64>,
-    extras: &Extras,
+    datagram: &DatagramAttr,
 ) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
     // SAFETY: the caller's contract.
     let domain = unsafe { domain(pd) }?;
@@ -197,7 +197,7 @@ unsafe fn make(
     // SAFETY: the context outlives its protection domains.
     let device = unsafe { context::state(context) }?;
     // SAFETY: the caller's contract.
-    let qp = unsafe { create(device, domain, init, send_ops, extras) }?;
+    let qp = unsafe { create(device, domain, init, send_ops, datagram) }?;
     let base = ibv_qp {
         context,
         qp_context: init.qp_context,
@@ -221,7 +221,7 @@ unsafe fn make(
     let reliable = qp.qp.service() == Service::ReliableConnected;
     let made = Object::create(face, qp).cast();
     // SAFETY: it was just made.
-    unsafe { queue_pair::state(made) }?.listing.enter(made);
+    unsafe { queue_pair::state(made) }?.event_source.enter(made);
     if reliable {
         qp_table::enter(qpn, made);
     }
@@ -236,7 +236,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         // SAFETY: the program passes valid attributes.
         let attr = unsafe { load(init) }?;
         // SAFETY: and a live protection domain; the pointers in the attributes are live objects.
-        let (qp, cap) = unsafe { make(pd, &attr, None, &Extras::default()) }?;
+        let (qp, cap) = unsafe { make(pd, &attr, None, &DatagramAttr::default()) }?;
         // SAFETY: ibv_create_qp(3) writes the sizes granted into the program's struct.
         unsafe { (*init).cap = cap };
         Ok(qp)
@@ -249,7 +249,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     // SAFETY: the contract is the same.
-    pointer(|| unsafe { create_extended(init, &Extras::default()) })
+    pointer(|| unsafe { create_extended(init, &DatagramAttr::default()) })
 }
 
 /// That, with what `dgiwarpdv_create_qp` adds.
@@ -258,7 +258,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// As for `ibv_create_qp_ex(3)`.
 pub(crate) unsafe fn create_extended(
     init: *mut ibv_qp_init_attr_ex,
-    extras: &Extras,
+    datagram: &DatagramAttr,
 ) -> Result<*mut ibv_qp, Errno> {
     const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
@@ -295,13 +295,13 @@ pub(crate) unsafe fn create_extended(
     // SAFETY: the mask says that the field is there.
     let pd = unsafe { (*init).pd };
     // SAFETY: the pointers in the attributes are live objects.
-    let (qp, cap) = unsafe { make(pd, &attr, send_ops, extras) }?;
+    let (qp, cap) = unsafe { make(pd, &attr, send_ops, datagram) }?;
     // SAFETY: just made.
     if let (true, Transport::Ud(ud)) = (keeps_out, unsafe { &queue_pair::state(qp)?.qp }) {
         ud.set_multicast_loop(false).map_err(|error| {
             // SAFETY: just made, and nobody's.
             unsafe { queue_pair::ibv_destroy_qp(qp) };
-            errno::of_create(&error)
+            errno::of(error)
         })?;
     }
     // SAFETY: ibv_create_qp_ex(3) writes the sizes granted into the program's struct.

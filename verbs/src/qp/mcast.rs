@@ -37,7 +37,7 @@ fn on_each(
         match change(GroupInterface::Index(index)) {
             // Attaching again changes nothing, and is no error to programs on InfiniBand.
             Ok(()) | Err(dgiwarp::Error::Attached { .. }) => outcome = Ok(()),
-            Err(error) if outcome.is_err() => outcome = Err(errno::of_create(&error)),
+            Err(error) if outcome.is_err() => outcome = Err(errno::of(error)),
             Err(_) => {}
         }
     }

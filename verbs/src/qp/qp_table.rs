@@ -2,13 +2,11 @@
 
 use crate::abi::ibv_qp;
 use crate::ffi::CPointer;
-use crate::ffi::fork;
+use crate::ffi::fork::ProcessTable;
 use crate::qp::queue_pair::{self, Qp, Transport};
 use dgiwarp::RcQp;
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One reliable queue pair of this process. Numbers are used again, so it also has a place in the order of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,37 +15,24 @@ pub(crate) struct Name {
     order: u64,
 }
 
-static ALL: Mutex<BTreeMap<u32, (u64, CPointer<ibv_qp>)>> = Mutex::new(BTreeMap::new());
-
-/// Keeps others away while the process forks.
-pub(crate) fn hold() -> Option<Box<dyn Any>> {
-    fork::held(&ALL)
-}
-
-/// In a child that forked off: what is here is the parent's.
-pub(crate) fn forget() {
-    fork::forget(&ALL);
-}
-
-fn all() -> MutexGuard<'static, BTreeMap<u32, (u64, CPointer<ibv_qp>)>> {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static QPS: ProcessTable<BTreeMap<u32, (u64, CPointer<ibv_qp>)>> =
+    ProcessTable::new(BTreeMap::new());
 
 /// A reliable queue pair was made.
 pub(crate) fn enter(qpn: u32, qp: *mut ibv_qp) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let order = NEXT.fetch_add(1, Ordering::Relaxed);
-    all().insert(qpn, (order, CPointer(qp)));
+    QPS.lock().insert(qpn, (order, CPointer(qp)));
 }
 
 /// A queue pair is going to be destroyed.
 pub(crate) fn leave(qp: *mut ibv_qp) {
-    all().retain(|_, (_, known)| known.0 != qp);
+    QPS.lock().retain(|_, (_, known)| known.0 != qp);
 }
 
 /// The queue pair of a number.
 pub(crate) fn find(qpn: u32) -> Option<Name> {
-    all()
+    QPS.lock()
         .get(&qpn)
         .map(|(order, _)| Name { qpn, order: *order })
 }
@@ -64,7 +49,7 @@ impl Name {
     /// Runs `with` on the queue pair, if it is still there. The program may not destroy it meanwhile: it is in a call about it.
     pub(crate) fn with<T>(self, with: impl FnOnce(Found<'_>) -> T) -> Option<T> {
         let c = {
-            let all = all();
+            let all = QPS.lock();
             let (order, c) = all.get(&self.qpn)?;
             (*order == self.order).then_some(c.0)?
         };

@@ -5,13 +5,13 @@ use crate::abi::{
     ibv_qp_ex, ibv_qp_init_attr,
 };
 use crate::cq::queue::Cq;
-use crate::device::async_event::Listing;
+use crate::device::async_queue::EventSource;
 use crate::device::context;
 use crate::device::context::Context;
 use crate::ffi::{Facade, Object, errno_value, load, store};
 use crate::mem::mr::{self, Pd};
 use crate::post::inline::InlineRing;
-use crate::post::wr_builder::Batches;
+use crate::post::wr_builder::SendOps;
 use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
 use crate::qp::{ah, qp_table};
@@ -79,8 +79,8 @@ pub(crate) struct Qp {
     // Before what it uses: dropping it ends every send and receive.
     pub(crate) qp: Transport,
     pub(crate) inline: InlineRing,
-    /// What is prepared with `ibv_wr_start`, where the queue pair was made for that.
-    pub(crate) batches: Option<Batches>,
+    /// Of a queue pair created with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
+    pub(crate) send_ops: Option<SendOps>,
     pub(crate) attributes: Mutex<Attributes>,
     /// `attributes.state`, for posting, which takes no lock.
     pub(crate) state: AtomicU32,
@@ -91,8 +91,7 @@ pub(crate) struct Qp {
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) srq: Option<Arc<Srq>>,
-    /// Its asynchronous events.
-    pub(crate) listing: Listing,
+    pub(crate) event_source: EventSource,
 }
 
 /// What programs have a pointer to, as the longest struct of any header: they may look at it as an `ibv_qp_ex`
@@ -178,7 +177,7 @@ impl Qp {
             self.qp.flush();
             if before != QpState::Error && self.srq.is_some() {
                 let qpn = self.qp.qpn();
-                self.listing.report(AsyncEvent::LastWqeReached { qpn });
+                self.event_source.raise(AsyncEvent::LastWqeReached { qpn });
             }
         }
         Ok(after.state)
@@ -201,7 +200,7 @@ impl Qp {
         };
         if attributes.state == QpState::Error && ended_here && self.srq.is_some() {
             let qpn = self.qp.qpn();
-            self.listing.report(AsyncEvent::LastWqeReached { qpn });
+            self.event_source.raise(AsyncEvent::LastWqeReached { qpn });
         }
         // SAFETY: the caller's contract; programs read this field.
         unsafe { (*c).state = self.state().code() };
@@ -249,7 +248,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     errno_value(|| {
         qp_table::leave(qp);
         // SAFETY: the program passes a live queue pair.
-        unsafe { state(qp) }?.listing.leave();
+        unsafe { state(qp) }?.event_source.leave();
         // SAFETY: and does not use it any more.
         unsafe { Object::<Qp>::release(qp.cast()) }.map(Qp::destroy)
     })

@@ -4,7 +4,7 @@ use crate::abi::{
     IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC,
     ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
-use crate::device::async_event::{Listing, Subject};
+use crate::device::async_queue::{EventSource, Subject};
 use crate::device::context;
 use crate::device::limits;
 use crate::ffi::errno;
@@ -22,8 +22,7 @@ pub(crate) struct Srq {
     attr: ibv_srq_attr,
     /// What was asked for last: the stack disarms it when it is reached.
     limit: AtomicU32,
-    /// Its asynchronous events.
-    pub(crate) listing: Listing,
+    pub(crate) event_source: EventSource,
     _pd: Arc<Pd>,
 }
 
@@ -82,9 +81,9 @@ unsafe fn create(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut i
         max_wr: size(attr.max_wr)?,
         max_sge: size(attr.max_sge)?,
     });
-    let srq = made.map_err(|error| errno::of_create(&error))?;
+    let srq = made.map_err(errno::of)?;
     let srq = Arc::new(Srq {
-        listing: Listing::new(&device.async_events, Subject::Srq(srq.id())),
+        event_source: EventSource::new(&device.async_events, Subject::Srq(srq.id())),
         srq,
         attr,
         limit: AtomicU32::new(0),
@@ -103,7 +102,7 @@ unsafe fn create(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut i
         events_completed: 0,
     };
     let pointer = Object::create(c, Arc::clone(&srq));
-    srq.listing.enter(pointer);
+    srq.event_source.enter(pointer);
     Ok(pointer)
 }
 
@@ -173,7 +172,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
         if mask & IBV_SRQ_LIMIT != 0 {
             let limit = usize::try_from(attr.srq_limit).map_err(|_| Errno::EINVAL)?;
             let armed = srq.srq.arm_limit(limit);
-            armed.map_err(|error| errno::of_create(&error))?;
+            armed.map_err(errno::of)?;
             srq.limit.store(attr.srq_limit, Ordering::Relaxed);
         }
         Ok(())
@@ -200,7 +199,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         if Arc::strong_count(state) > 1 {
             return Err(Errno::EBUSY);
         }
-        state.listing.leave();
+        state.event_source.leave();
         // SAFETY: and does not use it any more.
         unsafe { Object::<Arc<Srq>>::release(srq) }.map(drop)
     })

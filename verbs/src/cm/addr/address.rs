@@ -146,9 +146,9 @@ pub(crate) fn towards(from: Option<SocketAddr>, to: SocketAddr) -> Result<Socket
         Err(error) if to.ip().is_multicast() => {
             let chosen = Some(bind).filter(|bind| !bind.ip().is_unspecified());
             let chosen = chosen.or_else(|| first_of_kind(to));
-            chosen.ok_or_else(|| crate::device::list::errno_of(&error))?
+            chosen.ok_or_else(|| crate::ffi::errno::of_io(&error))?
         }
-        Err(error) => return Err(crate::device::list::errno_of(&error)),
+        Err(error) => return Err(crate::ffi::errno::of_io(&error)),
     };
     found.set_port(from.map_or(0, |from| from.port()));
     Ok(found)

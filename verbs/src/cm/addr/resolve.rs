@@ -4,7 +4,7 @@ use super::address;
 use crate::abi::{ibv_port_attr, rdma_cm_id};
 use crate::cm::event::EventType;
 use crate::cm::id::{self, Id, Inner, State, Transport};
-use crate::device::context;
+use crate::device::query::ibv_query_port;
 use crate::ffi::minus_one;
 use libc::sockaddr;
 use nix::errno::Errno;
@@ -90,7 +90,7 @@ pub(crate) fn active_mtu(id: &Id) -> Result<u8, Errno> {
     let device = id.attach()?;
     let mut attr = ibv_port_attr::default();
     // SAFETY: the device's context, and room for the result.
-    let status = unsafe { context::ibv_query_port(device.context.0, 1, &raw mut attr) };
+    let status = unsafe { ibv_query_port(device.context.0, 1, &raw mut attr) };
     if status != 0 {
         return Err(Errno::from_raw(status));
     }

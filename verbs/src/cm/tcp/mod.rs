@@ -70,7 +70,7 @@ impl Tcp {
     pub(crate) fn bind(&mut self, to: SocketAddr, options: Options) -> Result<SocketAddr, Errno> {
         let offset = device::device()?.port_offset;
         let port = ConnectionPort::bind(address::to_socket(to, offset), port_options(options))
-            .map_err(|error| errno::of_create(&error))?;
+            .map_err(errno::of)?;
         let local = address::from_socket(port.local_addr(), offset);
         self.port = Some(port);
         Ok(local)
@@ -135,9 +135,7 @@ impl End {
             };
             rnic.alloc_pd().create_rc_qp(&attr)
         });
-        stand_in
-            .map(Self::StandIn)
-            .map_err(|error| errno::of_create(&error))
+        stand_in.map(Self::StandIn).map_err(errno::of)
     }
 
     fn with_rc<T>(&self, with: impl FnOnce(&RcQp) -> T) -> Option<T> {
@@ -236,7 +234,7 @@ pub(crate) fn connect(id: &Arc<Id>, parameters: &Parameters) -> Result<(), Errno
                 port_when_connected: true,
                 ..port_options(options)
             };
-            ConnectionPort::bind(any_port, options).map_err(|error| errno::of_create(&error))?
+            ConnectionPort::bind(any_port, options).map_err(errno::of)?
         }
     };
     let mpa = MpaConfig {
@@ -280,7 +278,7 @@ pub(crate) fn connect(id: &Arc<Id>, parameters: &Parameters) -> Result<(), Errno
 fn told_at_once(error: &ConnectError) -> Option<Errno> {
     match error {
         ConnectError::Tcp(error) => {
-            let errno = crate::device::list::errno_of(error);
+            let errno = errno::of_io(error);
             match errno {
                 Errno::ECONNREFUSED
                 | Errno::EHOSTUNREACH
@@ -290,7 +288,7 @@ fn told_at_once(error: &ConnectError) -> Option<Errno> {
                 other => Some(other),
             }
         }
-        ConnectError::Device(error) => Some(errno::of_create(error)),
+        ConnectError::Device(error) => Some(Errno::from_raw(error.errno())),
         // The queue pair is connected, or the private data too long.
         _ => Some(Errno::EINVAL),
     }
@@ -322,7 +320,7 @@ pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
     let listener = device
         .connections
         .listen_on(port, listener_config(&device), backlog, id.key())
-        .map_err(|error| errno::of_create(&error))?;
+        .map_err(errno::of)?;
     let local = address::from_socket(listener.local_addr(), device.port_offset);
     tcp.listener = Some(listener);
     inner.local = Some(local);
@@ -399,7 +397,7 @@ pub(crate) fn accept(id: &Arc<Id>, parameters: &Parameters) -> Result<(), Errno>
             }));
             Ok(())
         }
-        Err(ConnectError::Device(error)) => Err(errno::of_create(&error)),
+        Err(ConnectError::Device(error)) => Err(errno::of(error)),
         Err(_) => Err(Errno::EINVAL),
     }
 }
@@ -569,7 +567,7 @@ fn explain(error: &ConnectError, persona: Persona, accepted: bool) -> (EventType
     };
     match error {
         _ if accepted => (EventType::ConnectError, -libc::ECONNRESET),
-        ConnectError::Tcp(error) => match crate::device::list::errno_of(error) {
+        ConnectError::Tcp(error) => match errno::of_io(error) {
             Errno::ECONNREFUSED => rejected(INVALID_SERVICE_ID, Errno::ECONNREFUSED),
             Errno::ECONNRESET => (EventType::ConnectError, -libc::ECONNRESET),
             errno => (EventType::Unreachable, -(errno as c_int)),

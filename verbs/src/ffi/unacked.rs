@@ -1,32 +1,33 @@
-//! Counting what a program fetched and has not acknowledged: destroying an object waits for that.
+//! Unacknowledged events of an object: destroying the object waits for the program's acknowledgements.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Events of one object that were fetched and not acknowledged yet.
+/// Events of one object that the program fetched and has not acknowledged.
 #[derive(Debug, Default)]
-pub(crate) struct Acks {
+pub(crate) struct Unacked {
     counts: Mutex<Counts>,
     none: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
+    /// Events fetched and not acknowledged.
     fetched: u64,
-    /// Threads that wait until there are none. Programs acknowledge each event, and nearly always nobody waits.
+    /// Threads in [`Unacked::wait`]. Mostly zero: then an acknowledgement notifies nobody.
     waiting: u32,
 }
 
-impl Acks {
+impl Unacked {
     fn lock(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An event is handed to the program.
+    /// Counts an event that the program fetches.
     pub(crate) fn fetched(&self) {
         self.lock().fetched += 1;
     }
 
-    /// The program is done with events.
+    /// Counts events that the program acknowledges.
     pub(crate) fn acknowledged(&self, events: u32) {
         let mut counts = self.lock();
         counts.fetched = counts.fetched.saturating_sub(events.into());
@@ -35,7 +36,7 @@ impl Acks {
         }
     }
 
-    /// Waits until the program is done with all.
+    /// Waits until every fetched event is acknowledged.
     pub(crate) fn wait(&self) {
         let mut counts = self.lock();
         counts.waiting += 1;

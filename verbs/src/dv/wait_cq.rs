@@ -2,24 +2,14 @@
 
 use crate::abi::{Milliseconds, ibv_cq, ibv_wc};
 use crate::cq::queue::{Cq, poll_cq};
-use crate::ffi::{Object, minus_one};
+use crate::ffi::{Object, minus_one, poll};
 use nix::errno::Errno;
 use std::ffi::c_int;
-use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a thread sleeps before it looks whether it was cancelled.
 const NAP: Duration = Duration::from_millis(100);
-
-/// Ends the thread here if somebody cancelled it. There is nothing to be dropped on the way out of the caller.
-fn cancellation_point() {
-    unsafe extern "C-unwind" {
-        fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
-    }
-    // SAFETY: no entries, and no waiting.
-    unsafe { poll(ptr::null_mut(), 0, 0) };
-}
 
 /// Sleeps until there may be a completion, or for so long; `EINTR` if a signal handler ran.
 ///
@@ -59,7 +49,8 @@ pub(super) unsafe extern "C-unwind" fn dgiwarpdv_wait_cq(
         if left.is_zero() {
             return 0;
         }
-        cancellation_point();
+        // Nothing here has a destructor.
+        poll(&mut [], 0);
         // SAFETY: a live completion queue.
         if unsafe { nap(cq, left.min(NAP)) } < 0 {
             return -1;

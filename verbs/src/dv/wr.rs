@@ -1,13 +1,13 @@
 //! Work requests that the verbs cannot express, and what is left of Reads that failed.
 
-use super::number;
+use super::datagram::to_int;
 use super::records::store_ranges;
 use crate::abi::{
     IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, dgiwarpdv_range, ibv_qp,
     ibv_qp_ex,
 };
 use crate::ffi::{minus_one, store};
-use crate::post::wr_calls::{build, go_on};
+use crate::post::wr_calls::{begin, with_builder};
 use crate::qp::queue_pair::{self, Transport};
 use dgiwarp::RcOperation;
 use nix::errno::Errno;
@@ -35,11 +35,11 @@ unsafe fn write_record(
         })
     };
     // SAFETY: the caller's contract.
-    unsafe { build(qp, flag, operation) };
+    unsafe { begin(qp, flag, operation) };
     // SAFETY: the caller's contract.
     unsafe {
-        go_on(qp, |state, batch| match state.qp {
-            Transport::Ud(_) | Transport::Uc(_) => batch.set_record(),
+        with_builder(qp, |state, builder| match state.qp {
+            Transport::Ud(_) | Transport::Uc(_) => builder.set_record(),
             Transport::Rc(_) => Err(Errno::EOPNOTSUPP),
         });
     }
@@ -67,8 +67,8 @@ pub(super) unsafe extern "C" fn dgiwarpdv_wr_write_record_imm(
 pub(super) unsafe extern "C" fn dgiwarpdv_wr_set_read_timeout(qp: *mut ibv_qp_ex, timeout_ms: u32) {
     // SAFETY: the program calls it as `ibv_wr_post(3)` has it.
     unsafe {
-        go_on(qp, |state, batch| match state.qp {
-            Transport::Ud(_) => batch.set_timeout(Duration::from_millis(timeout_ms.into())),
+        with_builder(qp, |state, builder| match state.qp {
+            Transport::Ud(_) => builder.set_timeout(Duration::from_millis(timeout_ms.into())),
             Transport::Uc(_) | Transport::Rc(_) => Err(Errno::EOPNOTSUPP),
         });
     }
@@ -97,6 +97,6 @@ pub(super) unsafe extern "C" fn dgiwarpdv_take_read_map(
         }
         // SAFETY: the program passes room for the ranges.
         unsafe { store_ranges(&map.ranges, ranges, max) }?;
-        number(map.ranges.len())
+        to_int(map.ranges.len())
     })
 }

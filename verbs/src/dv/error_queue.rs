@@ -1,7 +1,7 @@
 //! The error queue, and events about queue pairs that the verbs do not have.
 
+use super::datagram::{Datagram, address_of, datagram};
 use super::sized::{size_of_program, store_sized};
-use super::{Datagram, datagram, place};
 use crate::abi::{
     DGIWARPDV_ERROR_NETWORK, DGIWARPDV_ERROR_TERMINATE, dgiwarpdv_error, ibv_context, ibv_qp,
 };
@@ -11,7 +11,7 @@ use dgiwarp::{ErrorEntry, ErrorReason};
 use std::ffi::c_int;
 
 fn to_c(entry: ErrorEntry, size: usize) -> dgiwarpdv_error {
-    let (gid, qpn, scope_id) = place(entry.peer);
+    let (gid, qpn, scope_id) = address_of(entry.peer);
     let plain = dgiwarpdv_error {
         size,
         qpn,
@@ -66,7 +66,9 @@ pub(super) unsafe extern "C" fn dgiwarpdv_poll_error(
 pub(super) unsafe extern "C" fn dgiwarpdv_enable_events(context: *mut ibv_context) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes an open context.
-        unsafe { context::state(context) }?.async_events.tell_all();
+        unsafe { context::state(context) }?
+            .async_events
+            .enable_all();
         Ok(0)
     })
 }

@@ -1,0 +1,117 @@
+//! `ibv_post_send(3)`, which programs call through the context's table.
+
+use crate::abi::{IBV_SEND_INLINE, ibv_qp, ibv_send_wr};
+use crate::ffi::{Object, entry, errno};
+use crate::post::list::{InlineData, Sges, elements, post_chain};
+use crate::post::operation::{WorkRequest, is_send, operation};
+use crate::qp::ah::Ah;
+use crate::qp::queue_pair::{self, Qp, Transport};
+use crate::qp::state::QpState;
+use dgiwarp::{Destination, RcQp, Sge};
+use nix::errno::Errno;
+use std::ffi::c_int;
+
+/// QPN of every member of a multicast group.
+const MULTICAST_QPN: u32 = 0x00ff_ffff;
+/// Bit of a work request's Q_Key that selects the queue pair's own.
+const OWN_QKEY: u32 = 1 << 31;
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    entry(libc::EIO, || {
+        // SAFETY: the program passes a live queue pair.
+        let qp = unsafe { queue_pair::state(qp) };
+        // SAFETY: and a chain of valid work requests.
+        unsafe { post_chain(wr, bad, |wr| wr.next, |wr| post_one(qp?, wr)) }
+    })
+}
+
+fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
+    if !matches!(qp.state(), QpState::ReadyToSend | QpState::Error) {
+        return Err(Errno::EINVAL);
+    }
+    // ibv_post_send(3): datagram queue pairs have Sends only. The members of other opcodes overlap the address.
+    if matches!(qp.qp, Transport::Ud(_)) && !is_send(wr) {
+        return Err(Errno::EINVAL);
+    }
+    let request = WorkRequest::new(operation(wr)?, wr.wr_id, wr.send_flags, qp.signal_all)?;
+    match &qp.qp {
+        Transport::Ud(ud) => {
+            let to = destination(qp, wr)?;
+            with_sges(qp, wr, |sges| {
+                let request = request.ud(to, sges).map_err(errno::of_post)?;
+                ud.post_send(&[request]).map_err(errno::of_post_failure)
+            })?;
+        }
+        Transport::Uc(uc) => with_sges(qp, wr, |sges| {
+            let request = request.uc(sges).map_err(errno::of_post)?;
+            uc.post_send(&[request]).map_err(errno::of_post_failure)
+        })?,
+        Transport::Rc(rc) => post_reliable(rc, wr, &request)?,
+    }
+    if qp.state() == QpState::Error {
+        qp.qp.flush();
+    }
+    Ok(())
+}
+
+/// Posts with the payload's elements, or with a registered copy of inline data.
+fn with_sges(
+    qp: &Qp,
+    wr: &ibv_send_wr,
+    post: impl FnOnce(&[Sge]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    // SAFETY: part of a valid work request.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    if wr.send_flags & IBV_SEND_INLINE == 0 {
+        return post(Sges::of(list).as_slice());
+    }
+    // SAFETY: the elements of a valid inline work request point to readable memory.
+    let data = unsafe { InlineData::gather(list) }?;
+    qp.inline
+        .post(&qp.pd, |slots| post(&[slots.fill(data.as_slice())?]))
+}
+
+fn post_reliable(rc: &RcQp, wr: &ibv_send_wr, request: &WorkRequest) -> Result<(), Errno> {
+    // SAFETY: part of a valid work request.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    if wr.send_flags & IBV_SEND_INLINE != 0 {
+        // SAFETY: the elements of a valid inline work request point to readable memory.
+        let data = unsafe { InlineData::gather(list) }?;
+        return rc
+            .post_send(&[request.rc(&[], data.as_slice())])
+            .map_err(errno::of_post_failure);
+    }
+    rc.post_send(&[request.rc(Sges::of(list).as_slice(), &[])])
+        .map_err(errno::of_post_failure)
+}
+
+/// Destination of a datagram.
+fn destination(qp: &Qp, wr: &ibv_send_wr) -> Result<Destination, Errno> {
+    // SAFETY: sends on a datagram queue pair fill this member, and all members are plain data.
+    let ud = unsafe { wr.wr.ud };
+    // SAFETY: the program passes a live address handle.
+    let ah = unsafe { Object::<Ah>::state(ud.ah) }?;
+    address(qp, ah, ud.remote_qpn, ud.remote_qkey)
+}
+
+/// Destination of a datagram from the parts that `struct ibv_send_wr` has.
+pub(crate) fn address(qp: &Qp, ah: &Ah, qpn: u32, qkey: u32) -> Result<Destination, Errno> {
+    let port = match u16::try_from(qpn) {
+        Ok(port) => port,
+        Err(_) if ah.handle.is_group() && qpn == MULTICAST_QPN => 0,
+        Err(_) => return Err(Errno::EINVAL),
+    };
+    Ok(Destination {
+        ah: ah.handle.clone(),
+        qpn: port,
+        qkey: if qkey & OWN_QKEY == 0 {
+            qkey
+        } else {
+            qp.attributes().qkey
+        },
+    })
+}
