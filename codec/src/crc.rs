@@ -1,11 +1,11 @@
-//! CRC32c, the checksum of RFC 5044 §4.4, and its order of bytes on the wire.
+//! CRC32c, the checksum of RFC 5044 §4.4, and its order of octets on the wire.
 //!
-//! The value is the usual one (reflected, initial value and final complement all ones): a value from
-//! here is a complete checksum and may be extended with [`crc32c_append`].
+//! Values are reflected, with initial value and final complement all ones: each is a complete checksum,
+//! and [`crc32c_append`] extends it.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Length in bytes of a CRC on the wire.
+/// Length in octets of a CRC on the wire.
 pub const LEN: usize = 4;
 
 /// CRC32c of `bytes`.
@@ -15,7 +15,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// CRC32c of what `crc` covers followed by `bytes`; the CRC of nothing is 0.
+/// CRC32c of the bytes that `crc` covers followed by `bytes`; the CRC of no bytes is 0.
 #[must_use]
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
@@ -27,15 +27,15 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     low_32(digest.finalize())
 }
 
-/// The four bytes in which a CRC travels: the coefficient of x^31 is bit 0 of the first byte, so the
-/// value is sent least significant byte first (RFC 5044 §4.4).
+/// Wire form of a CRC: the coefficient of x^31 is bit 0 of the first octet, so the value is sent least
+/// significant octet first (RFC 5044 §4.4).
 #[must_use]
 #[inline]
 pub fn to_wire(crc: u32) -> [u8; LEN] {
     crc.to_le_bytes()
 }
 
-/// The CRC that four received bytes stand for.
+/// CRC from its wire form.
 #[must_use]
 #[inline]
 pub fn from_wire(bytes: [u8; LEN]) -> u32 {

@@ -23,13 +23,13 @@ pub mod seeded;
 
 pub use payload::Payload;
 
-/// Received bytes end before the header that they should hold.
+/// Received octets end before the header that they should hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{available} bytes where a header of {needed} was expected")]
+#[error("{available} octets where a header of {needed} was expected")]
 pub struct Truncated {
-    /// Length in bytes of the header that was expected.
+    /// Length of the expected header in octets.
     pub needed: usize,
-    /// Number of bytes that were there.
+    /// Octets received.
     pub available: usize,
 }
 

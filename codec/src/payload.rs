@@ -2,10 +2,10 @@
 
 use crate::crc;
 
-/// Bytes that a lower layer sends on behalf of a layer above: it may copy them or checksum them where
-/// they lie, but never holds a reference to them.
+/// Payload that a lower layer sends on behalf of its ULP: the layer copies it, or computes the CRC where it
+/// lies, without holding a reference to it.
 ///
-/// Registered memory implements this without ever yielding `&[u8]`, because the application and a
+/// Registered memory implements the trait without ever yielding `&[u8]`, because the application and a
 /// peer may write it at any moment; byte slices implement it for tests and staged data.
 pub trait Payload {
     /// Number of bytes.
@@ -22,7 +22,7 @@ pub trait Payload {
     /// If `offset + dst.len()` exceeds [`len`](Self::len): the caller cuts its own segments.
     fn copy(&self, offset: usize, dst: &mut [u8]);
 
-    /// The same, and returns `crc` extended by the bytes as copied.
+    /// Copies as [`copy`](Self::copy) does and returns `crc` extended by the bytes as copied.
     ///
     /// # Panics
     /// As [`copy`](Self::copy).
@@ -32,7 +32,7 @@ pub trait Payload {
         crc::crc32c_append(crc, dst)
     }
 
-    /// `crc` extended by `length` bytes from `offset`, read where they lie.
+    /// Returns `crc` extended by `length` bytes from `offset`, read where they lie.
     ///
     /// # Panics
     /// If `offset + length` exceeds [`len`](Self::len).
@@ -83,6 +83,16 @@ mod tests {
             copied,
             Payload::crc(&bytes, 10, 100, crc::crc32c(b"header"))
         );
-        assert!(!bytes.is_empty());
+    }
+
+    #[test]
+    fn slices_and_vectors_are_payload_of_their_length() {
+        for length in 0..3 {
+            let bytes = vec![7; length];
+            assert_eq!(Payload::len(&bytes), length);
+            assert_eq!(Payload::len(&bytes[..]), length);
+            assert_eq!(Payload::is_empty(&bytes), length == 0);
+            assert_eq!(Payload::is_empty(&bytes[..]), length == 0);
+        }
     }
 }

@@ -1,12 +1,11 @@
 //! Direct Data Placement (RFC 5041), sans I/O.
 //!
-//! This crate holds what DDP is whatever carries it: header formats ([`wire`]), the numbers with their
-//! arithmetic ([`STag`], [`TaggedOffset`], [`Msn`], …), the checks before placement and the trait
-//! through which bytes are placed ([`placement`]), which octets of a message are there ([`RangeMap`]),
-//! and the cutting of messages into segments ([`Segmenter`]). To *place* is not to *deliver*: placing
-//! happens per segment as it arrives; delivery of messages is decided by RDMAP above.
+//! DDP over any lower layer: header formats ([`wire`]), numbers with their arithmetic ([`STag`],
+//! [`TaggedOffset`], [`Msn`], …), the trait through which octets are placed ([`placement`]), validity maps
+//! ([`RangeMap`]) and the segmentation of messages ([`Segmenter`]). Segments are *placed* as they arrive;
+//! the ULP, RDMAP, decides when a message is *delivered*.
 //!
-//! It knows neither sockets nor time nor memory.
+//! No socket, clock or memory is used here.
 
 #![forbid(unsafe_code)]
 

@@ -1,17 +1,17 @@
 //! The seam between DDP and memory.
 //!
-//! DDP checks and places without owning memory. The RNIC implements [`TaggedBuffers`] over its table
-//! of registered regions; tests implement it with a `Vec<u8>`.
+//! Segments are checked and placed without memory of DDP's own. The RNIC implements [`TaggedBuffers`] over
+//! its table of registered regions; tests implement it with a `Vec<u8>`.
 
 use crate::error::TaggedError;
 use crate::{STag, TaggedOffset};
 
-/// Octets of a tagged message that a peer wants placed.
+/// Range of a tagged buffer that a peer writes or reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaggedSpan {
-    /// The buffer.
+    /// Names the buffer.
     pub stag: STag,
-    /// First octet.
+    /// TO of the first octet.
     pub start: TaggedOffset,
     /// Number of octets.
     pub length: u32,
@@ -25,11 +25,11 @@ pub trait TaggedBuffers {
     /// The row of RFC 5041 §7.2 that the span violates.
     fn check(&self, span: TaggedSpan) -> Result<(), TaggedError>;
 
-    /// Checks the span of `payload.len()` octets at `start` again and writes `payload` there, the last octet last.
-    /// The check belongs to the write: the buffer may have been invalidated since [`check`](Self::check).
+    /// Checks the span of `payload.len()` octets at `start` and writes `payload` there, the last octet last.
+    /// Each write has its own check, because the buffer may have been invalidated since [`check`](Self::check).
     ///
     /// # Errors
-    /// As `check`; then nothing was written.
+    /// As [`check`](Self::check); no octet was written.
     fn place(&mut self, stag: STag, start: TaggedOffset, payload: &[u8])
     -> Result<(), TaggedError>;
 }

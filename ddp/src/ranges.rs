@@ -1,6 +1,6 @@
-//! Which octets of a message are there: the validity map.
+//! Validity map: the octets of a message that are placed.
 
-/// Most ranges that a map holds. Each segment lost in the middle of a message makes one more.
+/// Most ranges that a map holds. Each segment lost inside a message adds one.
 pub const MAX_RANGES: usize = 64;
 
 /// A segment would need one range more than [`MAX_RANGES`].
@@ -10,11 +10,12 @@ pub struct MapFull;
 
 /// Octets of a message that were placed, as sorted ranges that neither touch nor overlap.
 ///
-/// Room for all ranges is taken when the map is made, so that nothing is allocated between checks and placement.
+/// Memory for all ranges is allocated with the map, and none between checks and placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeMap {
-    /// `(start, end)` with start < end < next start.
+    /// `(start, end)` in octets of the message, with start < end < next start; at most [`MAX_RANGES`].
     ranges: Vec<(u32, u32)>,
+    /// Sum of the ranges' lengths in octets.
     octets: u32,
 }
 
@@ -34,7 +35,7 @@ impl RangeMap {
         }
     }
 
-    /// Forgets everything, keeps the room.
+    /// Removes all ranges and keeps their memory.
     pub fn clear(&mut self) {
         self.ranges.clear();
         self.octets = 0;
@@ -63,7 +64,7 @@ impl RangeMap {
                 .is_some_and(|range| end <= range.1)
     }
 
-    /// Whether [`insert`](Self::insert) of `start..end` would find room.
+    /// Whether [`insert`](Self::insert) of `start..end` would succeed.
     #[must_use]
     #[inline]
     pub fn has_room(&self, start: u32, end: u32) -> bool {
@@ -77,7 +78,7 @@ impl RangeMap {
     /// Marks `start..end` valid.
     ///
     /// # Errors
-    /// [`MapFull`] where that needs a 65th range; then the map is unchanged.
+    /// [`MapFull`] where a 65th range would be needed; the map is unchanged.
     #[inline]
     pub fn insert(&mut self, start: u32, end: u32) -> Result<(), MapFull> {
         if start >= end {
@@ -95,7 +96,7 @@ impl RangeMap {
     }
 
     fn insert_anywhere(&mut self, start: u32, end: u32) -> Result<(), MapFull> {
-        // The ranges first..after touch or overlap the new one and melt into it.
+        // The ranges first..after touch or overlap the new one and are merged with it.
         let first = self.ranges.partition_point(|range| range.1 < start);
         let after = self.ranges.partition_point(|range| range.0 <= end);
         let merged = self.ranges.get(first..after).unwrap_or_default();
@@ -149,6 +150,15 @@ mod tests {
         let map = RangeMap::new();
         assert!(map.contains(3, 3));
         assert!(!map.contains(0, 1));
+    }
+
+    #[test]
+    fn a_cleared_map_is_a_new_one() {
+        let mut map = RangeMap::new();
+        map.insert(3, 9).unwrap();
+        map.clear();
+        assert_eq!(map, RangeMap::new());
+        assert!(!map.contains(3, 4));
     }
 
     proptest! {

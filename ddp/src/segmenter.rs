@@ -1,4 +1,4 @@
-//! Cutting a message into segments (RFC 5041 §5.1.1).
+//! Segmentation of messages (RFC 5041 §5.1.1).
 
 /// One segment of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,13 +11,16 @@ pub struct Segment {
     pub last: bool,
 }
 
-/// The segments of a message, in order; all but the last equally long. An empty message has one.
+/// Segments of a message in order. An empty message has one.
 ///
-/// The size may change between segments, as when the path takes less than it did.
+/// The longest payload is given for each segment, because the path MTU may change in between.
 #[derive(Debug, Clone)]
 pub struct Segmenter {
+    /// Octets of the message.
     length: u32,
+    /// Message offset of the next segment; at most `length`.
     next: u32,
+    /// The last segment was taken.
     done: bool,
 }
 
@@ -104,19 +107,26 @@ mod tests {
     }
 
     proptest! {
-        /// Segments are adjacent, cover the message, and only the last says so, whatever sizes are asked for.
+        /// Segments are adjacent, as long as they may be, and cover the message; only the last has L, whatever sizes are asked for.
         #[test]
         fn segments_tile_the_message(length in 0u32..100_000, sizes in proptest::collection::vec(1u32..9000, 1..20)) {
             let mut segmenter = Segmenter::new(length);
             let mut expected = 0;
-            let mut sizes = sizes.iter().cycle();
-            while let Some(segment) = segmenter.peek(*sizes.next().unwrap()) {
-                prop_assert_eq!(segment.offset, expected);
-                prop_assert!(segment.length > 0 || length == 0);
+            let mut sizes = sizes.iter().copied().cycle();
+            for _ in 0..=length {
+                prop_assert_eq!((segmenter.length(), segmenter.remaining()), (length, length - expected));
+                let most = sizes.next().unwrap();
+                let Some(segment) = segmenter.peek(most) else {
+                    break;
+                };
+                prop_assert!(!segmenter.is_done());
+                prop_assert_eq!((segment.offset, segment.length), (expected, most.min(length - expected)));
                 expected += segment.length;
                 prop_assert_eq!(segment.last, expected == length);
                 segmenter.advance(segment);
             }
+            prop_assert!(segmenter.is_done());
+            prop_assert_eq!(segmenter.peek(1), None);
             prop_assert_eq!(expected, length);
             prop_assert_eq!(segmenter.remaining(), 0);
         }

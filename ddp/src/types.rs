@@ -1,4 +1,4 @@
-//! The numbers of DDP, each with its own arithmetic.
+//! Numbers of DDP, each with its own arithmetic.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct STag(u32);
 
-/// Tagged Offset: where in a tagged buffer (RFC 5041 §2.3). It must not wrap (RFC 5041 §7.2, code
-/// 0x03), so there is no arithmetic but the checked one.
+/// Tagged Offset: octet of a tagged buffer (RFC 5041 §2.3). It must not wrap (RFC 5041 §7.2, code 0x03), so
+/// its arithmetic is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TaggedOffset(u64);
 
-/// Queue Number: which untagged queue (RFC 5041 §4.3).
+/// Queue Number: names an untagged queue (RFC 5041 §4.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QueueNumber(u32);
 
 /// Message Sequence Number: counts the messages of a queue from one, modulo 2^32 (RFC 5041 §4.3).
 ///
-/// It wraps, so it has no order; [`before`](Self::before) compares within half the range.
+/// A number that wraps has no order; [`before`](Self::before) compares within half the range.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Msn(u32);
 
@@ -28,13 +28,13 @@ pub struct MessageOffset(u32);
 macro_rules! number {
     ($name:ident, $raw:ty, $format:literal) => {
         impl $name {
-            /// The number with this value.
+            /// Number with this value.
             #[must_use]
             pub const fn new(value: $raw) -> Self {
                 Self(value)
             }
 
-            /// Its value.
+            /// Value of the number.
             #[must_use]
             pub const fn get(self) -> $raw {
                 self.0
@@ -123,8 +123,20 @@ mod tests {
 
     #[test]
     fn a_tagged_offset_never_wraps() {
-        assert_eq!(TaggedOffset::new(u64::MAX).checked_add(1), None);
+        let last = TaggedOffset::new(u64::MAX);
+        assert_eq!(last.checked_add(1), None);
+        assert_eq!(TaggedOffset::new(u64::MAX - 2).checked_add(2), Some(last));
+        let first = TaggedOffset::new(0);
         assert_eq!(TaggedOffset::new(3).checked_sub(4), None);
+        assert_eq!(TaggedOffset::new(3).checked_sub(3), Some(first));
+    }
+
+    #[test]
+    fn msns_half_the_range_apart_have_no_order() {
+        let (a, b) = (Msn::new(7), Msn::new(7 + (1 << 31)));
+        assert!(!a.before(b) && !b.before(a));
+        assert!(!a.before(a));
+        assert!(a.before(Msn::new(6 + (1 << 31))));
     }
 
     proptest! {

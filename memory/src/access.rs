@@ -1,7 +1,7 @@
 //! Rights of a registered region.
 
 bitflags::bitflags! {
-    /// What may be done with a region (`ibv_reg_mr(3)`; RFC 5040 §4.8 "Access rights violation").
+    /// Rights of a region (`ibv_reg_mr(3)`; RFC 5040 §4.8 "Access rights violation").
     ///
     /// Local read access is always given.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -22,7 +22,7 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// With the rights that these bring along: who lets a peer write may write.
+    /// These rights with those that they imply: remote write implies local write.
     #[must_use]
     pub fn with_implied(self) -> Self {
         if self.contains(Self::REMOTE_WRITE) {
@@ -30,5 +30,23 @@ impl Access {
         } else {
             self
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remote_write_implies_local_write_and_nothing_else_does() {
+        for access in Access::all() {
+            let implied = if access == Access::REMOTE_WRITE {
+                access | Access::LOCAL_WRITE
+            } else {
+                access
+            };
+            assert_eq!(access.with_implied(), implied);
+        }
+        assert_eq!(Access::empty().with_implied(), Access::empty());
     }
 }

@@ -26,7 +26,7 @@ impl Buffer {
     /// Maps `len` zero bytes. Pages take memory when they are first written.
     ///
     /// # Errors
-    /// What `mmap(2)` returns, in practice `ENOMEM`.
+    /// Error of `mmap(2)`, in practice `ENOMEM`.
     pub fn zeroed(len: usize) -> io::Result<Self> {
         let mapping = Arc::new(Mapping::zeroed(len)?);
         Ok(Self {
@@ -46,7 +46,7 @@ impl Buffer {
         self.len() == 0
     }
 
-    /// The memory, for registration.
+    /// Memory of the buffer, for registration.
     #[must_use]
     pub fn region(&self) -> Region {
         self.region.clone()
@@ -74,7 +74,7 @@ impl Buffer {
             .copy_to(bytes);
     }
 
-    /// One byte, loaded now: for programs that wait for a peer's write by looking at memory.
+    /// One byte, loaded now: for programs that poll memory for a peer's write.
     ///
     /// # Panics
     /// If `offset` is outside the buffer.

@@ -1,9 +1,9 @@
-//! Where descriptors are.
+//! Numbers of descriptors.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Gives a descriptor a number of at least `least`, if the process may have such numbers; else it stays as it is. Programs that use `select(2)` need
-/// the low ones for themselves.
+/// Moves a descriptor to a number of at least `least`, within the process's limit (`RLIMIT_NOFILE`); beyond the limit the descriptor keeps its number.
+/// Low numbers are left to programs that use `select(2)`.
 #[must_use]
 pub fn move_up(fd: OwnedFd, least: RawFd) -> OwnedFd {
     if fd.as_raw_fd() >= least {
@@ -14,7 +14,7 @@ pub fn move_up(fd: OwnedFd, least: RawFd) -> OwnedFd {
     if higher < 0 {
         return fd;
     }
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: a new descriptor without another owner.
     unsafe { OwnedFd::from_raw_fd(higher) }
 }
 

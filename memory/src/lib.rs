@@ -3,20 +3,20 @@
 //! This is one of the two crates of dgiwarp that contain `unsafe` code; it exists to keep that code
 //! small. It offers
 //! - [`Buffer`], page-aligned memory owned by safe Rust code;
-//! - [`Region`], memory that may be registered: a `Buffer`'s, or a C program's through one `unsafe` constructor;
+//! - [`Region`], memory that may be registered: of a `Buffer`, or of a C program through one `unsafe` constructor;
 //! - [`RegionSlice`], a checked part of a region. It **never yields `&[u8]` or `&mut [u8]`**: bytes are
 //!   copied in ([`place`](RegionSlice::place)), copied out, checksummed, or handed to the kernel;
 //! - [`socket::send`], the vectored socket call that sends bytes where they lie;
-//! - [`tcp_progress`], which tells how far a TCP connection is;
+//! - [`tcp_progress`], the state of a TCP connection (`TCP_INFO`);
 //! - [`move_up`], which gives a descriptor a high number;
-//! - [`check_mapped`], which tells whether a C program's range can be registered.
+//! - [`check_mapped`], the check of a C program's range before it is registered.
 //!
 //! # What concurrent access means here
 //! Bulk copies are plain `memcpy`. Where the application writes a byte while a copy reads it, the copy
 //! holds the old or the new byte; where a peer and the application write the same byte, either wins.
-//! RFC 5040 §5.5 says the same to applications: bytes of a buffer are indeterminate from the time it
-//! is handed over until the completion that gives it back. Nothing more is promised, and no length,
-//! index or pointer of ours is ever read out of registered memory.
+//! RFC 5040 §5.5 has this rule for applications: bytes of a buffer are indeterminate from the time it
+//! is handed over until the completion that gives it back. No length, index or pointer is ever read
+//! out of registered memory.
 //!
 //! Nothing is pinned, populated or locked.
 

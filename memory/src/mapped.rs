@@ -1,4 +1,4 @@
-//! Whether a range of this process can be registered.
+//! Check that a range of this process can be registered.
 
 use std::fs;
 use std::io;
@@ -21,10 +21,10 @@ pub enum MappedError {
     Protection {
         /// Start of the first mapping that lacks it.
         address: usize,
-        /// Whether write protection was the trouble.
+        /// Write access is missing; else read access.
         write: bool,
     },
-    /// The kernel could not be asked.
+    /// The memory map could not be read.
     #[error("cannot read the memory map: {0}")]
     Maps(#[source] io::Error),
 }
@@ -62,7 +62,7 @@ pub fn check_mapped(address: usize, len: usize, write: bool) -> Result<(), Mappe
     Ok(())
 }
 
-/// `mincore(2)` answers `ENOMEM` for a range with a hole, without touching a page.
+/// Whether `mincore(2)` finds no hole; a hole is `ENOMEM`. No page is touched.
 fn has_all_pages(address: usize, end: usize) -> io::Result<bool> {
     let mut residency = [0u8; 4096];
     let mut page = address & !(PAGE - 1);
@@ -112,6 +112,86 @@ mod tests {
             check_mapped(usize::MAX - 3, 8, false),
             Err(MappedError::Hole { .. })
         ));
+    }
+
+    /// Pages at an address where the kernel maps nothing by itself.
+    struct Pages {
+        address: usize,
+        count: usize,
+    }
+
+    impl Pages {
+        fn map(address: usize, count: usize) -> Self {
+            // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
+            let at = unsafe {
+                libc::mmap(
+                    address as *mut libc::c_void,
+                    count * PAGE,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                    -1,
+                    0,
+                )
+            };
+            assert_eq!(at.addr(), address);
+            Self { address, count }
+        }
+
+        /// Address of a page.
+        fn page(&self, index: usize) -> usize {
+            self.address + index * PAGE
+        }
+
+        fn protect(&self, index: usize, protection: libc::c_int) {
+            // SAFETY: one page of these, which nothing refers to.
+            let status =
+                unsafe { libc::mprotect(self.page(index) as *mut libc::c_void, PAGE, protection) };
+            assert_eq!(status, 0);
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            // SAFETY: these pages were mapped here, and nothing refers to them.
+            unsafe { libc::munmap(self.address as *mut libc::c_void, self.count * PAGE) };
+        }
+    }
+
+    #[test]
+    fn a_hole_is_found_wherever_it_is() {
+        // One page more than one call of mincore(2) covers.
+        let pages = Pages::map(0x5a_0000_0000, 4097);
+        let whole = 4097 * PAGE;
+        assert!(check_mapped(pages.address, whole, true).is_ok());
+        assert!(check_mapped(pages.address + 5, whole - 5, true).is_ok());
+        for (address, len) in [
+            (pages.address, whole + 1),
+            (pages.page(4097), 1),
+            (pages.page(4096) + 1, PAGE),
+            (pages.address - 1, 2),
+        ] {
+            let result = check_mapped(address, len, false);
+            assert!(matches!(result, Err(MappedError::Hole { .. })), "{len}");
+        }
+        assert!(check_mapped(pages.page(4097), 0, true).is_ok());
+    }
+
+    #[test]
+    fn protection_is_that_of_the_pages_of_the_range() {
+        let pages = Pages::map(0x5b_0000_0000, 3);
+        pages.protect(1, libc::PROT_READ);
+        pages.protect(2, libc::PROT_NONE);
+        let lacking = |address, len, write| match check_mapped(address, len, write) {
+            Err(MappedError::Protection { address, write }) => Some((address, write)),
+            other => other.map(|()| None).unwrap(),
+        };
+        let page = |index| pages.page(index);
+        assert_eq!(lacking(page(0), PAGE, true), None);
+        assert_eq!(lacking(page(0), 2 * PAGE, false), None);
+        assert_eq!(lacking(page(0), PAGE + 1, true), Some((page(1), true)));
+        assert_eq!(lacking(page(1) + 7, 1, true), Some((page(1) + 7, true)));
+        assert_eq!(lacking(page(1), PAGE + 1, false), Some((page(2), false)));
+        assert_eq!(lacking(page(2), PAGE, true), Some((page(2), false)));
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::ptr::{self, NonNull};
 /// An anonymous mapping, unmapped when the last owner goes.
 #[derive(Debug)]
 pub(crate) struct Mapping {
+    /// First byte of the mapping.
     ptr: NonNull<u8>,
+    /// Bytes asked for; 0 maps one.
     len: usize,
 }
 

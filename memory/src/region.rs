@@ -24,7 +24,7 @@ pub struct OutOfBounds {
 /// An atomic operation could not be done, and memory is untouched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AtomicError {
-    /// RFC 7306 §5 asks for 8 bytes at an address that is a multiple of 8.
+    /// The address is not a multiple of 8 (RFC 7306 §5).
     #[error("address {0:#x} is not a multiple of 8")]
     Misaligned(usize),
     /// The slice is not 8 bytes long.
@@ -37,8 +37,11 @@ pub enum AtomicError {
 /// Cloning shares it. A region of a [`Buffer`](crate::Buffer) keeps that buffer mapped.
 #[derive(Debug, Clone)]
 pub struct Region {
+    /// First byte; `ptr..ptr + len` is mapped as long as the region exists.
     ptr: NonNull<u8>,
+    /// Bytes.
     len: usize,
+    /// Owner of the memory; `None` for a C program's.
     _mapping: Option<Arc<Mapping>>,
 }
 
@@ -64,6 +67,7 @@ impl Region {
         }
     }
 
+    /// A region over a buffer's mapping, which it keeps mapped.
     pub(crate) fn from_mapping(mapping: Arc<Mapping>) -> Self {
         Self {
             ptr: mapping.ptr(),
@@ -165,13 +169,13 @@ impl<'a> RegionSlice<'a> {
         })
     }
 
-    /// Writes `src` here, **last byte last**: a program that waits for the last byte, or for the last aligned
-    /// word, of what a peer writes sees all other bytes when it sees that one.
+    /// Writes `src` here, **last byte last**: a program that polls the last byte, or the last aligned word, of
+    /// a peer's write sees all other bytes with it.
     ///
-    /// A plain `memcpy` does not give that: it may store the end of the range first.
+    /// A plain `memcpy` may store the end of the range first.
     ///
     /// # Panics
-    /// If the lengths differ; the caller cut the slice for these bytes.
+    /// If the lengths differ: the caller cuts the slice for these bytes.
     #[inline]
     pub fn place(&self, src: &[u8]) {
         assert_eq!(src.len(), self.len, "placement covers its slice exactly");
@@ -231,7 +235,7 @@ impl<'a> RegionSlice<'a> {
         unsafe { AtomicU8::from_ptr(self.ptr.as_ptr()) }.load(Ordering::Acquire)
     }
 
-    /// Adds `value` to the 8 bytes (native order) and returns what they held (RFC 7306 §5.1).
+    /// Adds `value` to the 8 bytes (native order) and returns their value before (RFC 7306 §5.1).
     ///
     /// # Errors
     /// [`AtomicError`] if the slice is not 8 bytes at a multiple of 8.
@@ -239,7 +243,7 @@ impl<'a> RegionSlice<'a> {
         Ok(self.atomic()?.fetch_add(value, Ordering::AcqRel))
     }
 
-    /// Stores `swap` in the 8 bytes (native order) if they hold `compare`, and returns what they held
+    /// Stores `swap` in the 8 bytes (native order) if they hold `compare`, and returns their value before
     /// (RFC 7306 §5.2).
     ///
     /// # Errors
@@ -263,6 +267,7 @@ impl<'a> RegionSlice<'a> {
         Ok(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
     }
 
+    /// Address of the first byte, for system calls.
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
     }

@@ -1,5 +1,5 @@
-//! The vectored socket call that sends registered bytes where they lie, and the two socket options of datagrams
-//! that no safe wrapper has.
+//! Vectored send of registered bytes where they lie, and the two socket options of datagrams without a safe
+//! wrapper.
 
 use std::io;
 use std::mem;
@@ -14,23 +14,23 @@ pub const MAX_PIECES: usize = 64;
 /// Consecutive bytes of an outgoing message.
 #[derive(Debug, Clone, Copy)]
 pub enum Piece<'a> {
-    /// Bytes of ours: headers, checksums, staged payload.
+    /// Owned bytes: headers, CRCs, staged payload.
     Bytes(&'a [u8]),
     /// Registered bytes, sent without a copy.
     Region(RegionSlice<'a>),
 }
 
-/// Where and how a message leaves.
+/// Destination and options of one message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SendOptions {
     /// Destination; `None` on a connected socket.
     pub to: Option<SocketAddr>,
     /// Source address for this message, where the kernel would choose another.
     pub from: Option<IpAddr>,
-    /// Index of the interface that it leaves through; 0 lets the kernel choose. Needs the protocol of `to` or `from` to
-    /// be told, so one of them must be there.
+    /// Index of the outgoing interface; 0 leaves the choice to the kernel. Its address family is that of `to` or `from`,
+    /// of which one must be given.
     pub interface: u32,
-    /// Routers that it may pass, and one (`IP_TTL`, `IPV6_HOPLIMIT`); `None` takes the socket's own.
+    /// Hop limit (`IP_TTL`, `IPV6_HOPLIMIT`): routers on the way, plus one; `None` takes the socket's.
     pub hop_limit: Option<u8>,
     /// Cut the message into datagrams of this many bytes, the last may be shorter (`UDP_SEGMENT`).
     pub segment_size: Option<u16>,
@@ -78,7 +78,7 @@ impl SendOptions {
         control
     }
 
-    /// The address that stands for any of ours, of the kind of the destination; mapped for a mapped one.
+    /// Unspecified address of the destination's family; mapped for a mapped destination.
     fn any_source(&self) -> IpAddr {
         match self.to {
             Some(SocketAddr::V6(to)) if to.ip().to_ipv4_mapped().is_some() => {
@@ -93,7 +93,7 @@ impl SendOptions {
 /// Sends `pieces` as one message on a non-blocking socket and returns the number of bytes taken.
 ///
 /// # Errors
-/// What `sendmsg(2)` returns: `WouldBlock` where the socket's buffer is full, `EMSGSIZE`, `EINVAL` or
+/// Those of `sendmsg(2)`: `WouldBlock` where the socket's buffer is full, `EMSGSIZE`, `EINVAL` or
 /// `EIO` where the path does not take the size or the segmentation. `EINVAL` also for more than
 /// [`MAX_PIECES`] pieces.
 #[inline(always)]
@@ -154,8 +154,7 @@ fn send_message(
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// One contiguous message without options: the call without a message header is a good tenth of a microsecond
-/// cheaper.
+/// Sends one contiguous message without options: `sendto` is 0.1 µs cheaper than `sendmsg`.
 #[inline]
 fn send_plain(fd: BorrowedFd<'_>, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
     let name = to.map(socket2::SockAddr::from);
@@ -177,10 +176,10 @@ fn send_plain(fd: BorrowedFd<'_>, bytes: &[u8], to: Option<SocketAddr>) -> io::R
 }
 
 /// Forbids IP fragmentation of what a datagram socket sends: too large datagrams fail with `EMSGSIZE`. `ipv4`
-/// and `ipv6` tell which protocols the socket speaks; a dual-stack one speaks both.
+/// and `ipv6` are the protocols of the socket; a dual-stack socket has both.
 ///
 /// # Errors
-/// What `setsockopt(2)` returns.
+/// Those of `setsockopt(2)`.
 pub fn forbid_fragmentation(fd: BorrowedFd<'_>, ipv4: bool, ipv6: bool) -> io::Result<()> {
     if ipv4 {
         set_option(
@@ -204,7 +203,7 @@ pub fn forbid_fragmentation(fd: BorrowedFd<'_>, ipv4: bool, ipv6: bool) -> io::R
 /// The MTU, in octets, of the route that a connected IPv6 socket uses.
 ///
 /// # Errors
-/// What `getsockopt(2)` returns.
+/// Those of `getsockopt(2)`.
 pub fn ipv6_route_mtu(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut mtu: libc::c_int = 0;
     let mut length: libc::socklen_t = 4;
@@ -240,12 +239,14 @@ fn set_option(
     }
 }
 
-/// Room for the control messages above, aligned as `cmsghdr` wants.
+/// Memory of the control messages, aligned as `cmsghdr` requires.
 #[repr(align(8))]
 struct Aligned([u8; 96]);
 
+/// Control messages of one `sendmsg(2)`.
 struct Control {
     bytes: Aligned,
+    /// Bytes in use.
     len: usize,
 }
 
@@ -328,8 +329,163 @@ mod tests {
     #[test]
     fn too_many_pieces_are_refused() {
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(sender.local_addr().unwrap()).unwrap();
         let pieces = [Piece::Bytes(b"x"); MAX_PIECES + 1];
         let error = send(sender.as_fd(), &pieces, SendOptions::default()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        let most = &pieces[..MAX_PIECES];
+        let sent = send(sender.as_fd(), most, SendOptions::default()).unwrap();
+        assert_eq!(sent, MAX_PIECES);
+    }
+
+    #[test]
+    fn no_option_is_lost_on_one_piece() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let plain = SendOptions {
+            to: Some(receiver.local_addr().unwrap()),
+            ..SendOptions::default()
+        };
+        let sent = |options| send(sender.as_fd(), &[Piece::Bytes(b"octets")], options);
+        assert_eq!(sent(plain).unwrap(), 6);
+        let mut out = [0; 64];
+        let (len, _) = receiver.recv_from(&mut out).unwrap();
+        assert_eq!(&out[..len], b"octets");
+        let from = SendOptions {
+            from: Some([127, 0, 0, 7].into()),
+            ..plain
+        };
+        assert_eq!(sent(from).unwrap(), 6);
+        let (_, source) = receiver.recv_from(&mut out).unwrap();
+        assert_eq!(source.ip(), IpAddr::from([127, 0, 0, 7]));
+        // Values that the kernel refuses.
+        let interface = SendOptions {
+            interface: 0x7fff_0000,
+            ..plain
+        };
+        assert!(sent(interface).is_err());
+        let hop_limit = SendOptions {
+            hop_limit: Some(0),
+            ..plain
+        };
+        assert!(sent(hop_limit).is_err());
+    }
+
+    /// A control message as Linux has it: length, level, type, data, padding.
+    fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
+        let total = 16 + data.len();
+        let mut bytes = total.to_ne_bytes().to_vec();
+        bytes.extend(level.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(data);
+        bytes.resize(total.next_multiple_of(8), 0);
+        bytes
+    }
+
+    #[track_caller]
+    fn check(options: SendOptions, expected: &[Vec<u8>]) {
+        let control = options.control();
+        assert_eq!(&control.bytes.0[..control.len], expected.concat());
+    }
+
+    #[test]
+    fn control_messages_are_those_of_the_kernel() {
+        let options = SendOptions::default();
+        check(options, &[]);
+        let v4 = SendOptions {
+            to: Some("10.0.0.1:5".parse().unwrap()),
+            interface: 3,
+            hop_limit: Some(7),
+            segment_size: Some(1400),
+            ..options
+        };
+        let segment = message(libc::SOL_UDP, libc::UDP_SEGMENT, &1400u16.to_ne_bytes());
+        let mut info = [0; 12];
+        info[0] = 3;
+        let hops = 7i32.to_ne_bytes();
+        let any = message(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+        let limit = message(libc::IPPROTO_IP, libc::IP_TTL, &hops);
+        check(v4, &[segment, any, limit.clone()]);
+        info = [0, 0, 0, 0, 10, 9, 8, 7, 0, 0, 0, 0];
+        let from = SendOptions {
+            from: Some([10, 9, 8, 7].into()),
+            ..options
+        };
+        check(from, &[message(libc::IPPROTO_IP, libc::IP_PKTINFO, &info)]);
+        let address: Ipv6Addr = "fe80::9".parse().unwrap();
+        let mut info = [0; 20];
+        info[..16].copy_from_slice(&address.octets());
+        info[16] = 2;
+        let v6 = SendOptions {
+            to: Some("[fe80::1]:5".parse().unwrap()),
+            from: Some(address.into()),
+            interface: 2,
+            hop_limit: Some(7),
+            ..options
+        };
+        let from = message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+        let limit_6 = message(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &hops);
+        check(v6, &[from, limit_6]);
+        info[..16].fill(0);
+        let any = SendOptions {
+            from: None,
+            hop_limit: None,
+            ..v6
+        };
+        check(
+            any,
+            &[message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info)],
+        );
+        info[10..12].fill(0xff);
+        let mapped = SendOptions {
+            to: Some("[::ffff:10.0.0.1]:5".parse().unwrap()),
+            hop_limit: Some(7),
+            ..any
+        };
+        let from = message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+        check(mapped, &[from, limit]);
+    }
+
+    fn option(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> libc::c_int {
+        let mut value: libc::c_int = -1;
+        let mut length: libc::socklen_t = 4;
+        // SAFETY: value and length point to an int and its size.
+        let status = unsafe {
+            libc::getsockopt(
+                fd.as_raw_fd(),
+                level,
+                name,
+                (&raw mut value).cast(),
+                &raw mut length,
+            )
+        };
+        assert_eq!(status, 0);
+        value
+    }
+
+    #[test]
+    fn fragmentation_is_forbidden_for_the_protocols_of_the_socket() {
+        let v4 = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let discovery = |fd| option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
+        let before = discovery(v4.as_fd());
+        assert_ne!(before, libc::IP_PMTUDISC_DO);
+        forbid_fragmentation(v4.as_fd(), false, false).unwrap();
+        assert_eq!(discovery(v4.as_fd()), before);
+        forbid_fragmentation(v4.as_fd(), true, false).unwrap();
+        assert_eq!(discovery(v4.as_fd()), libc::IP_PMTUDISC_DO);
+        assert!(forbid_fragmentation(v4.as_fd(), false, true).is_err());
+        assert!(ipv6_route_mtu(v4.as_fd()).is_err());
+        // Kernels without IPv6 have no such sockets.
+        let Ok(v6) = UdpSocket::bind("[::1]:0") else {
+            return;
+        };
+        let discovery = |fd| option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER);
+        forbid_fragmentation(v6.as_fd(), false, true).unwrap();
+        assert_eq!(discovery(v6.as_fd()), libc::IPV6_PMTUDISC_DO);
+        v6.connect(v6.local_addr().unwrap()).unwrap();
+        let mtu = ipv6_route_mtu(v6.as_fd()).unwrap();
+        let expected = option(v6.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU);
+        assert_eq!(i32::try_from(mtu), Ok(expected));
+        assert!(mtu >= 1280);
     }
 }

@@ -1,33 +1,33 @@
-//! What the kernel knows of a TCP connection (`TCP_INFO` of `tcp(7)`), for which no safe wrapper exists.
+//! State of a TCP connection (`TCP_INFO` of `tcp(7)`), for which no safe wrapper exists.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// Octets of `struct tcp_info` that are looked at.
+/// Octets of `struct tcp_info` up to the last field used.
 const LEN: usize = 148;
 const PROBES: usize = 3;
 const UNACKED: usize = 24;
 const LAST_ACK_RECEIVED: usize = 56;
 const NOT_SENT: usize = 144;
 
-/// How far a TCP connection is with what it has to send.
+/// Progress of a TCP connection with the octets that it has to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpProgress {
-    /// TCP segments that the peer has not acknowledged.
+    /// TCP segments without a TCP acknowledgement.
     pub unacknowledged: u32,
-    /// Octets that did not leave yet: the peer's window is closed, or the network is busy.
+    /// Octets that did not leave yet: the peer's window is closed, or the congestion window is full.
     pub unsent: u32,
-    /// Probes of a closed window, or of an idle connection, that were not answered yet.
+    /// Window or keepalive probes without an answer.
     pub probes: u8,
-    /// Time since the last acknowledgement came.
+    /// Time since the last TCP acknowledgement.
     pub since_acknowledgement: Duration,
 }
 
-/// Asks the kernel.
+/// Reads the state of a connection from the kernel.
 ///
 /// # Errors
-/// Those of `getsockopt(2)`: the socket is no TCP socket.
+/// Those of `getsockopt(2)`, for a socket that is no TCP socket.
 pub fn tcp_progress(socket: BorrowedFd<'_>) -> io::Result<TcpProgress> {
     let mut info = [0u8; LEN];
     let mut length = libc::socklen_t::try_from(LEN).map_err(io::Error::other)?;

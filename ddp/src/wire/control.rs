@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The four reserved bits are carried in [`Control::format`]: over TCP they are zero when sent and
-//! ignored when received; the datagram mapping gives them a meaning and refuses unknown ones.
+//! ignored when received; the datagram mapping defines values for them and drops unknown ones.
 
 /// The DDP version that RFC 5041 §4.1 defines.
 pub const DV: u8 = 0b01;
@@ -19,21 +19,21 @@ const FORMAT_SHIFT: u32 = 2;
 const FORMAT_MASK: u8 = 0x0f;
 const DV_MASK: u8 = 0x03;
 
-/// The first octet, taken apart.
+/// Fields of the first octet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Control {
-    /// T: the tagged buffer model.
+    /// T: tagged buffer model.
     pub tagged: bool,
-    /// L: the last segment of its message.
+    /// L: last segment of its message.
     pub last: bool,
-    /// The four bits that RFC 5041 §4.1 reserves.
+    /// Four bits that RFC 5041 §4.1 reserves.
     pub format: u8,
-    /// DV: the DDP version.
+    /// DV: DDP version.
     pub version: u8,
 }
 
 impl Control {
-    /// Takes the octet apart; every value has a meaning.
+    /// Fields of an octet; every value is valid.
     #[must_use]
     #[inline]
     pub const fn parse(octet: u8) -> Self {
@@ -45,7 +45,7 @@ impl Control {
         }
     }
 
-    /// The octet. Only the low four bits of `format` and the low two of `version` count.
+    /// Octet with these fields: the low four bits of `format`, the low two of `version`.
     #[must_use]
     #[inline]
     pub const fn emit(self) -> u8 {

@@ -1,7 +1,7 @@
 //! DDP headers (RFC 5041 §4), one file each.
 //!
-//! `parse` yields a typed header and the rest of the bytes, or a named error; `emit` writes exactly
-//! `LEN` bytes and cannot fail. The first octet is shared: see [`control`].
+//! `parse` yields a typed header and the octets behind it, or a named error; `emit` writes exactly
+//! `LEN` octets and cannot fail. All headers share the first octet, [`control`].
 
 #![deny(clippy::indexing_slicing)]
 

@@ -15,18 +15,18 @@ pub const LEN: usize = 14;
 /// A tagged header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaggedHeader {
-    /// First octet; `tagged` is set.
+    /// First octet; T is set.
     pub control: Control,
-    /// The octet that DDP reserves for its upper layer: RDMAP's control octet.
+    /// RsvdULP: the control octet of RDMAP.
     pub rsvd_ulp: u8,
-    /// Which tagged buffer.
+    /// Names the tagged buffer.
     pub stag: STag,
-    /// Where in it.
+    /// TO of the segment's first octet.
     pub tagged_offset: TaggedOffset,
 }
 
 impl TaggedHeader {
-    /// Parses a header whose first octet has T set and returns it with what follows.
+    /// Parses a header whose first octet has T set and returns it with the octets behind it.
     ///
     /// # Errors
     /// [`Truncated`] for fewer than 14 octets.
@@ -43,7 +43,7 @@ impl TaggedHeader {
         Ok((header, rest))
     }
 
-    /// The octets.
+    /// Octets of the header.
     #[must_use]
     #[inline]
     pub fn emit(&self) -> [u8; LEN] {

@@ -15,22 +15,22 @@ pub const LEN: usize = 18;
 /// An untagged header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UntaggedHeader {
-    /// First octet; `tagged` is clear.
+    /// First octet; T is clear.
     pub control: Control,
-    /// First of the five octets reserved for the upper layer: RDMAP's control octet.
+    /// First octet of RsvdULP: the control octet of RDMAP.
     pub rsvd_ulp: u8,
-    /// The other four: RDMAP's Invalidate STag, or the Q_Key on datagrams.
+    /// Other four octets of RsvdULP: RDMAP's Invalidate STag, or the Q_Key on datagrams.
     pub rsvd_ulp_word: u32,
-    /// Which queue.
+    /// QN.
     pub queue_number: QueueNumber,
-    /// Which message of the queue.
+    /// MSN of the message in its queue.
     pub msn: Msn,
-    /// Where in the message.
+    /// MO of the segment's first octet.
     pub message_offset: MessageOffset,
 }
 
 impl UntaggedHeader {
-    /// Parses a header whose first octet has T clear and returns it with what follows.
+    /// Parses a header whose first octet has T clear and returns it with the octets behind it.
     ///
     /// # Errors
     /// [`Truncated`] for fewer than 18 octets.
@@ -70,7 +70,7 @@ impl UntaggedHeader {
         Ok((header, rest))
     }
 
-    /// The octets.
+    /// Octets of the header.
     #[must_use]
     #[inline]
     pub fn emit(&self) -> [u8; LEN] {

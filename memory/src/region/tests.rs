@@ -1,5 +1,5 @@
 use super::*;
-use crate::Buffer;
+use crate::{Buffer, check_mapped};
 use proptest::prelude::*;
 use std::sync::atomic::AtomicBool;
 
@@ -20,6 +20,36 @@ fn a_slice_never_reaches_outside_its_region() {
     }
     let inner = region.slice(16, 16).unwrap();
     assert!(inner.subslice(8, 9).is_err());
+}
+
+#[test]
+fn only_what_has_no_bytes_is_empty() {
+    for len in [0, 1, 8] {
+        let buffer = Buffer::zeroed(len).unwrap();
+        let region = buffer.region();
+        let slice = region.slice(0, len).unwrap();
+        assert_eq!((buffer.len(), region.len(), slice.len()), (len, len, len));
+        assert_eq!(Payload::len(&slice), len);
+        let empty = len == 0;
+        assert_eq!((buffer.is_empty(), region.is_empty()), (empty, empty));
+        assert_eq!(
+            (slice.is_empty(), Payload::is_empty(&slice)),
+            (empty, empty)
+        );
+    }
+}
+
+#[test]
+fn a_buffer_is_unmapped_with_its_last_owner() {
+    // Nothing else in a test fills a range of this length.
+    let len = 1 << 30;
+    let buffer = Buffer::zeroed(len).unwrap();
+    let region = buffer.region();
+    let address = usize::try_from(region.address()).unwrap();
+    drop(buffer);
+    assert!(check_mapped(address, len, true).is_ok());
+    drop(region);
+    assert!(check_mapped(address, len, true).is_err());
 }
 
 #[test]
