@@ -9,10 +9,11 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// What carries the messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
     /// Datagram iWARP: an unreliable datagram queue pair over UDP.
+    #[default]
     Ud,
     /// iWARP: a connected queue pair over TCP.
     Rc,
@@ -23,10 +24,11 @@ pub(crate) enum Transport {
 }
 
 /// What is done with a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Op {
     /// Send into a posted receive.
+    #[default]
     Send,
     /// RDMA Write, noticed by looking at memory.
     Write,
@@ -55,10 +57,11 @@ pub(crate) enum Op {
 }
 
 /// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Mode {
     /// Ping-pong: half of the round trip.
+    #[default]
     Lat,
     /// Goodput in one direction, counted at the receiver.
     Bw,
@@ -87,129 +90,40 @@ pub(crate) struct Entry {
     pub(crate) summary: &'static str,
 }
 
-const STREAM_MODES: &[Mode] = &[Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate];
-const ALL_MODES: &[Mode] = &[Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate, Mode::Loss];
+/// The table of entries: transport, operation, modes, summary.
+macro_rules! catalog {
+    ($($transport:ident $op:ident [$($mode:ident)*] $summary:literal;)*) => {
+        &[$(Entry {
+            transport: Transport::$transport,
+            op: Op::$op,
+            modes: &[$(Mode::$mode),*],
+            summary: $summary,
+        }),*]
+    };
+}
 
-/// Everything that can be measured.
-pub(crate) const CATALOG: &[Entry] = &[
-    Entry {
-        transport: Transport::Ud,
-        op: Op::Send,
-        modes: ALL_MODES,
-        summary: "datagram iWARP Send into posted receives",
-    },
-    Entry {
-        transport: Transport::Ud,
-        op: Op::WriteRecord,
-        modes: ALL_MODES,
-        summary: "datagram iWARP RDMA Write-Record with validity maps",
-    },
-    Entry {
-        transport: Transport::Ud,
-        op: Op::Read,
-        modes: &[Mode::Lat, Mode::Bw, Mode::Loss],
-        summary: "datagram iWARP RDMA Read, from server to client; latency is half of the time \
-                  from post to completion",
-    },
-    Entry {
-        transport: Transport::Ud,
-        op: Op::Multicast,
-        modes: &[Mode::Fanout],
-        summary: "datagram iWARP Send to a multicast group, each receiver a process of its own",
-    },
-    Entry {
-        transport: Transport::Ud,
-        op: Op::Broadcast,
-        modes: &[Mode::Fanout],
-        summary: "the same to a broadcast address",
-    },
-    Entry {
-        transport: Transport::Rc,
-        op: Op::Send,
-        modes: STREAM_MODES,
-        summary: "iWARP Send into posted receives",
-    },
-    Entry {
-        transport: Transport::Rc,
-        op: Op::Write,
-        modes: STREAM_MODES,
-        summary: "iWARP RDMA Write; its target polls its completion queue and looks at the last byte",
-    },
-    Entry {
-        transport: Transport::Rc,
-        op: Op::WriteImm,
-        modes: STREAM_MODES,
-        summary: "iWARP RDMA Write with immediate into posted receives",
-    },
-    Entry {
-        transport: Transport::Rc,
-        op: Op::Read,
-        modes: &[Mode::Lat, Mode::Bw],
-        summary: "iWARP RDMA Read, from server to client; latency is half of the time from post \
-                  to completion",
-    },
-    Entry {
-        transport: Transport::Rc,
-        op: Op::FetchAdd,
-        modes: &[Mode::Lat, Mode::Rate],
-        summary: "iWARP atomic addition to 8 bytes, beside 8 bytes to and fro; latency as of Read",
-    },
-    Entry {
-        transport: Transport::Rc,
-        op: Op::CompareSwap,
-        modes: &[Mode::Lat, Mode::Rate],
-        summary: "iWARP atomic compare and swap of 8 bytes, all of which swap",
-    },
-    Entry {
-        transport: Transport::Rc,
-        op: Op::Connect,
-        modes: &[Mode::Idle],
-        summary: "iWARP connections that do nothing, each with a queue pair",
-    },
-    Entry {
-        transport: Transport::Tcp,
-        op: Op::Connect,
-        modes: &[Mode::Idle],
-        summary: "TCP connections that do nothing",
-    },
-    Entry {
-        transport: Transport::Udp,
-        op: Op::Multicast,
-        modes: &[Mode::Fanout],
-        summary: "UDP sockets of a multicast group, the best code for the path",
-    },
-    Entry {
-        transport: Transport::Udp,
-        op: Op::Broadcast,
-        modes: &[Mode::Fanout],
-        summary: "the same at a broadcast address",
-    },
-    Entry {
-        transport: Transport::Udp,
-        op: Op::Raw,
-        modes: ALL_MODES,
-        summary: "connected UDP sockets, the best code for the path: \
-                  65000-byte datagrams on loopback, else GSO trains and GRO",
-    },
-    Entry {
-        transport: Transport::Udp,
-        op: Op::RawTrain,
-        modes: &[Mode::Lat, Mode::Bw, Mode::Bibw],
-        summary: "connected UDP sockets, GSO trains of MTU-sized datagrams and GRO",
-    },
-    Entry {
-        transport: Transport::Udp,
-        op: Op::RawSingle,
-        modes: STREAM_MODES,
-        summary: "connected UDP sockets, one MTU-sized datagram per system call",
-    },
-    Entry {
-        transport: Transport::Tcp,
-        op: Op::Raw,
-        modes: STREAM_MODES,
-        summary: "a TCP connection with NODELAY, one write per message",
-    },
-];
+/// All operations that can be measured.
+pub(crate) const CATALOG: &[Entry] = catalog! {
+    Ud Send [Lat Bw Bibw Rate Loss] "datagram iWARP Send into posted receives";
+    Ud WriteRecord [Lat Bw Bibw Rate Loss] "datagram iWARP RDMA Write-Record with validity maps";
+    Ud Read [Lat Bw Loss] "datagram iWARP RDMA Read, from server to client; latency is half of the time from post to completion";
+    Ud Multicast [Fanout] "datagram iWARP Send to a multicast group, each receiver a process of its own";
+    Ud Broadcast [Fanout] "the same to a broadcast address";
+    Rc Send [Lat Bw Bibw Rate] "iWARP Send into posted receives";
+    Rc Write [Lat Bw Bibw Rate] "iWARP RDMA Write; its target polls its completion queue and looks at the last byte";
+    Rc WriteImm [Lat Bw Bibw Rate] "iWARP RDMA Write with immediate into posted receives";
+    Rc Read [Lat Bw] "iWARP RDMA Read, from server to client; latency is half of the time from post to completion";
+    Rc FetchAdd [Lat Rate] "iWARP atomic addition to 8 bytes, beside 8 bytes to and fro; latency as of Read";
+    Rc CompareSwap [Lat Rate] "iWARP atomic compare and swap of 8 bytes, all of which swap";
+    Rc Connect [Idle] "iWARP connections that do nothing, each with a queue pair";
+    Tcp Connect [Idle] "TCP connections that do nothing";
+    Udp Multicast [Fanout] "UDP sockets of a multicast group, the best code for the path";
+    Udp Broadcast [Fanout] "the same at a broadcast address";
+    Udp Raw [Lat Bw Bibw Rate Loss] "connected UDP sockets, the best code for the path: 65000-byte datagrams on loopback, else GSO trains and GRO";
+    Udp RawTrain [Lat Bw Bibw] "connected UDP sockets, GSO trains of MTU-sized datagrams and GRO";
+    Udp RawSingle [Lat Bw Bibw Rate] "connected UDP sockets, one MTU-sized datagram per system call";
+    Tcp Raw [Lat Bw Bibw Rate] "a TCP connection with NODELAY, one write per message";
+};
 
 /// A transport with an operation, the name of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -247,6 +161,39 @@ impl Subject {
             (Transport::Rc, _) => Some(Self::new(Transport::Tcp, Op::Raw)),
             (Transport::Udp | Transport::Tcp, _) => None,
         }
+    }
+}
+
+/// Subjects by name.
+pub(crate) mod subjects {
+    use super::{Op, Subject, Transport};
+
+    macro_rules! subjects {
+        ($($name:ident = $transport:ident $op:ident;)*) => {
+            $(pub(crate) const $name: Subject = Subject::new(Transport::$transport, Op::$op);)*
+        };
+    }
+
+    subjects! {
+        UDP_RAW = Udp Raw;
+        UDP_TRAIN = Udp RawTrain;
+        UDP_SINGLE = Udp RawSingle;
+        RC_SEND = Rc Send;
+        RC_WRITE = Rc Write;
+        RC_WRITE_IMM = Rc WriteImm;
+        RC_READ = Rc Read;
+        RC_FETCH_ADD = Rc FetchAdd;
+        RC_COMPARE_SWAP = Rc CompareSwap;
+        TCP_RAW = Tcp Raw;
+        UD_SEND = Ud Send;
+        UD_WRITE_RECORD = Ud WriteRecord;
+        UD_READ = Ud Read;
+        UD_MULTICAST = Ud Multicast;
+        UD_BROADCAST = Ud Broadcast;
+        RC_CONNECT = Rc Connect;
+        TCP_CONNECT = Tcp Connect;
+        UDP_BROADCAST = Udp Broadcast;
+        UDP_MULTICAST = Udp Multicast;
     }
 }
 
@@ -376,7 +323,16 @@ pub(crate) fn list() -> String {
         ));
     }
     text.push('\n');
-    for mode in ALL_MODES.iter().chain(&[Mode::Fanout, Mode::Idle]) {
+    let modes = [
+        Mode::Lat,
+        Mode::Bw,
+        Mode::Bibw,
+        Mode::Rate,
+        Mode::Loss,
+        Mode::Fanout,
+        Mode::Idle,
+    ];
+    for mode in modes {
         text.push_str(&format!("{:<6} {}\n", mode.name(), mode.summary()));
     }
     text

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use dgiwarp_cli::{Example, Program};
+use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Mode, Op, Transport};
 use crate::endpoint::MAX_SIZE;
-use crate::host::{Pin, Wait};
+use crate::machine::host::{Pin, Wait};
 
 /// The control port, on the server.
 pub(crate) const DEFAULT_PORT: u16 = 18515;
@@ -296,6 +297,11 @@ impl RunArgs {
             .is_some_and(|path| path.as_os_str() == "-")
     }
 
+    /// The CPUs of both sides.
+    pub(crate) fn pins(&self) -> PinPair {
+        self.pin.unwrap_or_default()
+    }
+
     /// The time that the groups of a run without own counts share.
     pub(crate) const fn time_limit(&self) -> Duration {
         if self.quick {
@@ -310,8 +316,8 @@ impl RunArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<u64>);
 
-/// Where the two sides run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// CPUs of the two sides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PinPair {
     /// The client's CPU.
     pub(crate) client: Pin,

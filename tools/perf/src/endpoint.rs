@@ -1,24 +1,31 @@
 //! One endpoint of either kind, and its measurements. The only place that names them all.
 
+pub(crate) mod idle;
+pub(crate) mod loss;
+pub(crate) mod members;
+pub(crate) mod ours;
+pub(crate) mod pattern;
+pub(crate) mod raw;
+
 use std::net::IpAddr;
 
 use crate::catalog::{Mode, Transport};
-use crate::control::{Control, EndpointSpec, Offer, RoundReport};
+use crate::endpoint::idle::Idle;
+use crate::endpoint::ours::fetch::{Fetches, RcRequester, UdRequester};
+use crate::endpoint::ours::idle::RcConnections;
+use crate::endpoint::ours::rc::Rc;
+use crate::endpoint::ours::ud::Ud;
+use crate::endpoint::raw::group::Group;
+use crate::endpoint::raw::idle::TcpConnections;
+use crate::endpoint::raw::tcp::Tcp;
+use crate::endpoint::raw::udp::Udp;
 use crate::error::{PerfError, Result};
-use crate::host::{Side, Wait};
-use crate::idle::Idle;
-use crate::interrupt::Interrupt;
+use crate::machine::host::{Side, Wait};
+use crate::machine::interrupt::Interrupt;
 use crate::measure::bandwidth::{self, Task};
 use crate::measure::latency::{self, PingOutcome};
 use crate::measure::{Flow, Geometry, Watch};
-use crate::ours::fetch::{Fetches, RcRequester, UdRequester};
-use crate::ours::idle::RcConnections;
-use crate::ours::rc::Rc;
-use crate::ours::ud::Ud;
-use crate::raw::group::Group;
-use crate::raw::idle::TcpConnections;
-use crate::raw::tcp::Tcp;
-use crate::raw::udp::Udp;
+use crate::session::control::{Control, EndpointSpec, Offer, RoundReport};
 
 /// The largest message: what one tagged offset range and one `--size` may cover here.
 pub(crate) const MAX_SIZE: u64 = 1 << 30;

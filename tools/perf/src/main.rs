@@ -3,37 +3,24 @@
 //!
 //! Without a command it starts its own server process and sweeps everything; `server` and
 //! `client` measure between two machines. The client decides everything: it sends the server one
-//! request per step over a control connection ([`control`]), opens an endpoint on both sides
-//! ([`endpoint`]), and runs the rounds of each group of rows in turns ([`run`]). What exists is
-//! in one table ([`catalog`]); what a run measures is a [`plan`]. [`programs`] measures other people's programs, [`suite`]
-//! everything that dgiwarp has a goal for.
+//! request per step over a control connection ([`session`]), opens an endpoint on both sides
+//! ([`endpoint`]), and runs the rounds of each group of members in turns ([`run`]). One table lists all
+//! operations ([`catalog`]). Three commands describe groups: single measurements ([`single`]), latencies of
+//! other people's programs ([`programs`]), and every quantity with a bar ([`suite`]).
 
 #![forbid(unsafe_code)]
 
 mod catalog;
 mod cli;
-mod client;
-mod clock;
-mod control;
 mod endpoint;
 mod error;
-mod footprint;
-mod host;
-mod idle;
-mod interrupt;
-mod loss;
+mod machine;
 mod measure;
-mod members;
-mod ours;
-mod pattern;
-mod plan;
 mod programs;
-mod progress;
-mod raw;
 mod report;
 mod run;
-mod server;
 mod session;
+mod single;
 mod stats;
 mod suite;
 
@@ -60,11 +47,11 @@ fn main() -> ExitCode {
             Ok(())
         }
         Some(Command::Server(server)) => serve(&server),
-        Some(Command::Client(client)) => session::remote(&client),
+        Some(Command::Client(client)) => single::remote(&client),
         Some(Command::Part) => suite::part::run(),
-        Some(Command::Crowd) => suite::scale::run_crowd(),
+        Some(Command::Crowd) => run::scale::run_crowd(),
         Some(Command::Programs(args)) => programs::run(&args),
-        None => session::local(&cli.run),
+        None => single::local(&cli.run),
     };
     match outcome {
         Ok(()) => ExitCode::from(EXIT_OK),
@@ -78,10 +65,10 @@ fn main() -> ExitCode {
 /// Listens on all addresses of both families unless told otherwise.
 fn serve(args: &ServerArgs) -> Result<()> {
     if args.child {
-        server::follow_parent()?;
+        session::server::follow_parent()?;
     }
     let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-    match server::serve(args.bind.unwrap_or(any), args.port, args.child) {
+    match session::server::serve(args.bind.unwrap_or(any), args.port, args.child) {
         // IPv6 may be switched off.
         Err(PerfError::Io { source, .. })
             if args.bind.is_none()
@@ -90,7 +77,7 @@ fn serve(args: &ServerArgs) -> Result<()> {
                     Some(nix::libc::EAFNOSUPPORT | nix::libc::EADDRNOTAVAIL)
                 ) =>
         {
-            server::serve(IpAddr::V4(Ipv4Addr::UNSPECIFIED), args.port, args.child)
+            session::server::serve(IpAddr::V4(Ipv4Addr::UNSPECIFIED), args.port, args.child)
         }
         outcome => outcome,
     }

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
-use crate::control::{Control, Datagrams, Pending, Reply};
+use crate::endpoint::loss::Mark;
 use crate::error::{PerfError, Result};
-use crate::footprint::Footprint;
-use crate::host::Side;
-use crate::interrupt::Interrupt;
-use crate::loss::Mark;
+use crate::machine::clock;
+use crate::machine::footprint::Footprint;
+use crate::machine::host::Side;
+use crate::machine::interrupt::Interrupt;
+use crate::session::control::{Control, Datagrams, Pending, Reply};
 
 /// A blocking receive returns after this long at the latest, to look at everything else.
 pub(crate) const BLOCK_SLICE: Duration = Duration::from_millis(4);

@@ -1,24 +1,30 @@
 //! Latencies of perftest's unmodified programs under `dgiwarp-run`, in turns with raw TCP.
 
+pub(crate) mod peers;
 pub(crate) mod perftest;
-mod raw;
+pub(crate) mod threads;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use comfy_table::CellAlignment::{Left, Right};
 use serde::Serialize;
 
 use crate::cli::ProgramsArgs;
 use crate::error::{PerfError, Result};
-use crate::host::{Host, Pin, Side, Wait, allowed_cpus};
-use crate::interrupt::Interrupt;
-use crate::pattern::narrow;
-use crate::report::json;
+use crate::machine::host::{Cpus, Host, Wait};
+use crate::machine::interrupt::Interrupt;
+use crate::report::{json, table};
+use crate::run::figures::Series;
+use crate::run::group::{Group, Kind, Member};
+use crate::run::{Bench, Limits};
+use crate::session::client::Session;
 use crate::stats;
 
-/// What the figure of a program is compared with.
+/// The raw TCP that a program is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Baseline {
-    /// Half a round trip, both sides asking again and again.
+    /// Half a round trip, both sides spinning.
     Spin,
     /// Half a round trip, both sides sleeping.
     Block,
@@ -26,14 +32,15 @@ enum Baseline {
     SpinAndBlock,
 }
 
-/// A program and how it is judged.
+/// A program with its baseline.
 struct Subject {
     line: &'static str,
     baseline: Baseline,
 }
 
-/// What the programs do while they wait decides the baseline: `ib_write_lat` looks at memory and never calls the library, so another thread
-/// has to wake up for each message, as in a read from a blocking socket. The target of `ib_read_lat` sleeps, its initiator asks.
+/// The wait of a program decides its baseline: `ib_write_lat` polls memory and never calls the library, so another
+/// thread wakes up for each message, as in a read from a blocking socket. The target of `ib_read_lat` sleeps, its
+/// initiator polls.
 const SUBJECTS: [Subject; 4] = [
     Subject {
         line: "ib_write_lat",
@@ -53,33 +60,11 @@ const SUBJECTS: [Subject; 4] = [
     },
 ];
 
-/// Where both sides run.
-pub(crate) struct Cpus {
-    /// CPUs this process may use.
-    pub(crate) allowed: Vec<usize>,
-    /// The client's.
-    pub(crate) client: Pin,
-    /// The server's.
-    pub(crate) server: Pin,
-}
-
-impl Cpus {
-    /// The CPU of one side.
-    pub(crate) const fn pin(&self, side: Side) -> Pin {
-        match side {
-            Side::Client => self.client,
-            Side::Server => self.server,
-        }
-    }
-}
-
-/// Microseconds of each round.
-#[derive(Default)]
-struct Rounds {
-    spin: Vec<f64>,
-    block: Vec<f64>,
-    programs: Vec<Vec<f64>>,
-}
+/// Names of the raw rows, spinning and sleeping.
+const RAW: [(&str, Wait); 2] = [
+    ("raw TCP, spinning", Wait::Spin),
+    ("raw TCP, sleeping", Wait::Block),
+];
 
 #[derive(Serialize)]
 struct Row {
@@ -104,7 +89,7 @@ struct Document<'a> {
     rows: &'a [Row],
 }
 
-/// Runs all of it and reports.
+/// Runs all programs that are installed, and reports.
 pub(crate) fn run(args: &ProgramsArgs) -> Result<()> {
     let mut host = Host::read();
     let interrupt = Interrupt::install()?;
@@ -115,50 +100,53 @@ pub(crate) fn run(args: &ProgramsArgs) -> Result<()> {
             "no program of perftest is installed (Debian: apt install perftest)".to_owned(),
         ));
     }
-    let allowed = allowed_cpus()?;
-    let pins = args.pin.map(|pins| (pins.client, pins.server));
-    let (client, server) = pins.unwrap_or((Pin::Auto, Pin::Auto));
-    if let (Pin::Cpu(client), Pin::Cpu(server)) = (client, server) {
-        host.pinned = Some((client, server));
-    } else if let (Pin::Auto, [client, server, ..]) = (client, allowed.as_slice()) {
-        host.pinned = Some((*client, *server));
-    }
-    let cpus = Cpus {
-        allowed,
-        client,
-        server,
-    };
+    let cpus = Cpus::new(args.pin.unwrap_or_default())?;
+    host.pinned = cpus.pinned();
     if host.is_busy() {
         eprintln!(
             "dgiwarp-perf: note: the machine is busy (load {:.1})",
             host.load
         );
     }
-    let mut rounds = Rounds {
-        programs: vec![Vec::new(); subjects.len()],
-        ..Rounds::default()
+    let mut bench = Bench {
+        session: Session::new(interrupt),
+        pinned: host.pinned,
+        cpus,
+        wait: Wait::Spin,
+        runner: Some(runner),
+        lenient: false,
     };
-    let size = narrow(args.size);
-    for _ in 0..args.rounds {
-        for (wait, into) in [
-            (Wait::Spin, &mut rounds.spin),
-            (Wait::Block, &mut rounds.block),
-        ] {
-            interrupt.check()?;
-            into.push(raw::half_round_trip(wait, size, args.iters, &cpus)?);
-        }
-        for (subject, into) in subjects.iter().zip(&mut rounds.programs) {
-            let amount = (size, args.iters);
-            into.push(perftest::latency(
-                &runner,
-                subject.line,
-                amount,
-                &cpus,
-                &interrupt,
-            )?);
-        }
+    let measured = bench.measure(&group(args, &subjects), Limits::default());
+    measured.result?;
+    report(args, &host, &rows(&subjects, &measured.series))
+}
+
+/// Raw TCP that spins, raw TCP that sleeps, and the programs, once each in every round.
+fn group(args: &ProgramsArgs, subjects: &[&Subject]) -> Group {
+    let (size, iters) = (args.size, args.iters);
+    let raw = RAW.map(|(key, wait)| Member {
+        key: key.to_owned(),
+        kind: Kind::Threads { wait, size, iters },
+    });
+    let program = |subject: &&Subject| Member {
+        key: subject.line.to_owned(),
+        kind: Kind::Program {
+            line: subject.line.to_owned(),
+            size,
+            iters,
+        },
+    };
+    Group {
+        name: "programs".to_owned(),
+        rounds: args.rounds,
+        round_time: Duration::ZERO,
+        iters: None,
+        repeats: 0,
+        members: raw
+            .into_iter()
+            .chain(subjects.iter().map(program))
+            .collect(),
     }
-    report(args, &host, &rows(&subjects, &rounds))
 }
 
 /// The program that puts others on our libraries: as given, beside this one, or where a shell finds it.
@@ -189,7 +177,15 @@ fn is_installed(subject: &Subject) -> bool {
     found
 }
 
-fn rows(subjects: &[&Subject], rounds: &Rounds) -> Vec<Row> {
+fn rows(subjects: &[&Subject], series: &[Series]) -> Vec<Row> {
+    let values: Vec<Vec<f64>> = series
+        .iter()
+        .map(|one| one.figures.iter().flatten().filter_map(|it| it.us))
+        .map(Iterator::collect)
+        .collect();
+    let [spin, block, programs @ ..] = values.as_slice() else {
+        return Vec::new();
+    };
     let raw = |name: &str, values: &[f64]| Row {
         program: name.to_owned(),
         median_us: stats::median(values),
@@ -199,16 +195,17 @@ fn rows(subjects: &[&Subject], rounds: &Rounds) -> Vec<Row> {
         ratio_q25: None,
         ratio_q75: None,
     };
-    let mut rows = vec![
-        raw("raw TCP, spinning", &rounds.spin),
-        raw("raw TCP, sleeping", &rounds.block),
-    ];
-    for (subject, values) in subjects.iter().zip(&rounds.programs) {
+    let mut rows: Vec<Row> = RAW
+        .iter()
+        .zip([spin, block])
+        .map(|((name, _), values)| raw(name, values))
+        .collect();
+    for (subject, values) in subjects.iter().zip(programs) {
         let (name, baseline) = match subject.baseline {
-            Baseline::Spin => ("spinning", rounds.spin.clone()),
-            Baseline::Block => ("sleeping", rounds.block.clone()),
+            Baseline::Spin => ("spinning", spin.clone()),
+            Baseline::Block => ("sleeping", block.clone()),
             Baseline::SpinAndBlock => {
-                let both = rounds.spin.iter().zip(&rounds.block);
+                let both = spin.iter().zip(block);
                 ("both", both.map(|(spin, block)| spin + block).collect())
             }
         };
@@ -242,34 +239,45 @@ fn report(args: &ProgramsArgs, host: &Host, rows: &[Row]) -> Result<()> {
         }
     }
     println!(
-        "\nLatency in us, medians of {} rounds, {} octets\n{:<20} {:>9}  ratio [quartiles] to raw TCP",
-        args.rounds, args.size, "program", "median"
+        "\nLatency in us, medians of {} rounds, {} octets",
+        args.rounds, args.size
     );
-    for row in rows {
-        let ratio = match (row.ratio, row.ratio_q25, row.ratio_q75, row.baseline) {
-            (Some(ratio), Some(q25), Some(q75), Some(baseline)) => {
-                format!("{ratio:.2} [{q25:.2} {q75:.2}] {baseline}")
-            }
-            _ => String::new(),
-        };
-        let median = row.median_us.unwrap_or(0.0);
-        println!("{:<20} {median:>9.2}  {ratio}", row.program);
-    }
+    let columns = [
+        ("program", Left, 20),
+        ("median", Right, 7),
+        ("ratio [quartiles] to raw TCP", Left, 0),
+    ];
+    let cells = rows.iter().map(|row| {
+        let ratios = row.ratio.zip(row.ratio_q25).zip(row.ratio_q75);
+        let ratios = ratios.map(|((ratio, q25), q75)| [q25, ratio, q75]);
+        [
+            row.program.clone(),
+            format!("{:.2}", row.median_us.unwrap_or(0.0)),
+            table::comparison(ratios, row.baseline),
+        ]
+    });
+    print!("{}", table::aligned(&columns, true, cells));
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::figures::Figures;
 
     #[test]
     fn each_program_has_its_own_baseline() {
-        let rounds = Rounds {
-            spin: vec![5.0, 6.0, 7.0],
-            block: vec![20.0, 20.0, 20.0],
-            programs: vec![vec![10.0, 12.0, 14.0], vec![50.0, 26.0, 27.0]],
-        };
-        let rows = rows(&[&SUBJECTS[1], &SUBJECTS[3]], &rounds);
+        let rounds = [
+            [5.0, 6.0, 7.0],
+            [20.0, 20.0, 20.0],
+            [10.0, 12.0, 14.0],
+            [50.0, 26.0, 27.0],
+        ];
+        let series = rounds.map(|rounds| Series {
+            figures: rounds.map(|us| Some(Figures::time(us))).to_vec(),
+            ..Series::default()
+        });
+        let rows = rows(&[&SUBJECTS[1], &SUBJECTS[3]], &series);
         let figures: Vec<_> = rows
             .iter()
             .map(|it| (it.median_us, it.baseline_us))

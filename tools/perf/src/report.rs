@@ -7,10 +7,11 @@ pub(crate) mod table;
 use serde::Serialize;
 
 use crate::catalog::{Mode, Op, Subject, Transport};
-use crate::host::Host;
+use crate::machine::host::Host;
+use crate::run::figures::float;
 
 /// One line of results. Fields that mean nothing for a row are `None`, null in JSON.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Row {
     /// What carried the messages.
     pub(crate) transport: Transport,
@@ -78,39 +79,13 @@ pub(crate) struct Row {
 
 impl Row {
     /// A row without results.
-    pub(crate) const fn new(subject: Subject, mode: Mode, size: u64) -> Self {
+    pub(crate) fn new(subject: Subject, mode: Mode, size: u64) -> Self {
         Self {
             transport: subject.transport,
             op: subject.op,
             mode,
             size,
-            iters: 0,
-            min_us: None,
-            p50_us: None,
-            p99_us: None,
-            p999_us: None,
-            gbps: None,
-            mmsg_s: None,
-            loss: None,
-            valid_fraction: None,
-            holes: None,
-            loss_rate: None,
-            segments: None,
-            segments_dropped: None,
-            segments_refused: None,
-            segments_valid: None,
-            complete_fraction: None,
-            holes_per_message: None,
-            receivers: None,
-            receiver_loss: None,
-            user_kib: None,
-            kernel_kib: None,
-            baseline: None,
-            baseline_value: None,
-            ratio: None,
-            ratio_q25: None,
-            ratio_q75: None,
-            cpu_s_per_gib: None,
+            ..Self::default()
         }
     }
 
@@ -120,7 +95,12 @@ impl Row {
         Some(float(dropped) / float(segments.max(1)))
     }
 
-    /// What was measured.
+    /// Lower quartile, median and upper quartile of the ratio.
+    pub(crate) fn ratios(&self) -> Option<[f64; 3]> {
+        Some([self.ratio_q25?, self.ratio?, self.ratio_q75?])
+    }
+
+    /// The transport with its operation.
     pub(crate) const fn subject(&self) -> Subject {
         Subject::new(self.transport, self.op)
     }
@@ -135,11 +115,6 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     /// What the reader should know.
     pub(crate) notes: Vec<String>,
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^52")]
-const fn float(count: u64) -> f64 {
-    count as f64
 }
 
 /// A message size as people write it: 64, 4K, 1M.

@@ -1,7 +1,12 @@
 //! Percentiles, paired ratios and the drift of a baseline.
 
+use hdrhistogram::Histogram;
+
 /// Below this many samples a 99.9th percentile rests on fewer than ten values and is not given.
-pub(crate) const MIN_SAMPLES_P999: usize = 10_000;
+pub(crate) const MIN_SAMPLES_P999: u64 = 10_000;
+
+/// Decimal digits of a recorded sample: 32,767 ns and less are exact.
+const DIGITS: u8 = 4;
 
 /// The raw p50 of a run may drift by this factor before the run is repeated.
 pub(crate) const MAX_DRIFT: f64 = 1.5;
@@ -30,21 +35,30 @@ pub(crate) struct Latency {
     pub(crate) p999: Option<f64>,
 }
 
-/// The nearest-rank percentile of sorted samples, `q` in 0..=1; none without samples.
-pub(crate) fn percentile(sorted: &[u64], q: f64) -> Option<u64> {
-    let last = sorted.len().checked_sub(1)?;
-    sorted.get(rank(q, sorted.len()).min(last)).copied()
+/// Samples in nanoseconds.
+pub(crate) fn histogram(samples: &[u64]) -> Histogram<u32> {
+    let mut histogram =
+        Histogram::new(DIGITS).expect("a histogram has up to five significant digits");
+    for &sample in samples {
+        // A histogram without a bound grows to any sample; one of centuries may be left out.
+        histogram.record(sample).unwrap_or_default();
+    }
+    histogram
 }
 
-/// Index of the nearest rank: ceil(q·n) − 1, at least 0.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "q is in 0..=1 and sample counts stay far below 2^52"
-)]
-fn rank(q: f64, samples: usize) -> usize {
-    ((q * samples as f64).ceil() as usize).saturating_sub(1)
+/// The nearest-rank percentile in microseconds, `q` in 0..=1; none without samples.
+pub(crate) fn percentile(samples: &Histogram<u32>, q: f64) -> Option<f64> {
+    (!samples.is_empty()).then(|| microseconds(samples.value_at_quantile(q)))
+}
+
+/// Summary of latency samples; none without samples.
+pub(crate) fn latency(samples: &Histogram<u32>) -> Option<Latency> {
+    Some(Latency {
+        min: percentile(samples, 0.0)?,
+        p50: percentile(samples, 0.5)?,
+        p99: percentile(samples, 0.99)?,
+        p999: percentile(samples, 0.999).filter(|_| samples.len() >= MIN_SAMPLES_P999),
+    })
 }
 
 /// The quantile of sorted values with linear interpolation; none without values.
@@ -65,22 +79,6 @@ pub(crate) fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
 /// The median of values in any order; none without values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     quantile(&sorted(values), 0.5)
-}
-
-/// Summary of latency samples in nanoseconds, in any order; none without samples.
-pub(crate) fn latency(samples: &mut [u64]) -> Option<Latency> {
-    samples.sort_unstable();
-    let p999 = if samples.len() >= MIN_SAMPLES_P999 {
-        percentile(samples, 0.999).map(microseconds)
-    } else {
-        None
-    };
-    Some(Latency {
-        min: microseconds(*samples.first()?),
-        p50: microseconds(percentile(samples, 0.5)?),
-        p99: microseconds(percentile(samples, 0.99)?),
-        p999,
-    })
 }
 
 /// Ratios of rounds that ran next to each other: value `i` of both lists is from round `i`.
@@ -140,26 +138,30 @@ mod tests {
     #[test]
     fn percentile_is_the_nearest_rank() {
         let samples: Vec<u64> = (1..=100).collect();
-        assert_eq!(percentile(&samples, 0.5), Some(50));
-        assert_eq!(percentile(&samples, 0.99), Some(99));
-        assert_eq!(percentile(&samples, 1.0), Some(100));
-        assert_eq!(percentile(&samples, 0.0), Some(1));
-        assert_eq!(percentile(&[7], 0.999), Some(7));
-        assert_eq!(percentile(&[], 0.5), None);
+        let samples = histogram(&samples);
+        assert_eq!(percentile(&samples, 0.5), Some(0.050));
+        assert_eq!(percentile(&samples, 0.99), Some(0.099));
+        assert_eq!(percentile(&samples, 1.0), Some(0.100));
+        assert_eq!(percentile(&samples, 0.0), Some(0.001));
+        assert_eq!(percentile(&histogram(&[7]), 0.999), Some(0.007));
+        assert_eq!(percentile(&histogram(&[]), 0.5), None);
+        assert_eq!(percentile(&histogram(&[32_767; 3]), 0.5), Some(32.767));
+        let long = percentile(&histogram(&[1_234_567]), 0.5).expect("a sample");
+        assert!((long / 1234.567 - 1.0).abs() < 1e-4, "{long}");
     }
 
     #[test]
-    fn latency_sorts_and_withholds_p999_below_ten_thousand_samples() {
-        let mut few: Vec<u64> = (1..10_000).rev().map(|n| n * 1000).collect();
-        let summary = latency(&mut few).expect("samples");
-        assert_eq!((summary.min, summary.p50), (1.0, 5000.0));
+    fn latency_withholds_p999_below_ten_thousand_samples() {
+        let few: Vec<u64> = (1..10_000).rev().collect();
+        let summary = latency(&histogram(&few)).expect("samples");
+        assert_eq!((summary.min, summary.p50), (0.001, 5.0));
         assert_eq!(summary.p999, None);
 
-        let mut enough: Vec<u64> = (1..=10_000).rev().map(|n| n * 1000).collect();
-        let summary = latency(&mut enough).expect("samples");
-        assert_eq!(summary.p99, 9900.0);
-        assert_eq!(summary.p999, Some(9990.0));
-        assert_eq!(latency(&mut []), None);
+        let enough: Vec<u64> = (1..=10_000).rev().collect();
+        let summary = latency(&histogram(&enough)).expect("samples");
+        assert_eq!(summary.p99, 9.9);
+        assert_eq!(summary.p999, Some(9.99));
+        assert_eq!(latency(&histogram(&[])), None);
     }
 
     #[test]

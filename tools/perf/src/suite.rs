@@ -1,39 +1,39 @@
 //! Every quantity that dgiwarp has a goal for, measured in one run (`--suite`).
 //!
-//! [`quantities`] says what is judged, [`runs`] which rounds give it. The groups of each place ([`places`]) run in
+//! [`quantities`] says what is judged, [`plan`] which rounds give it. The groups of each place ([`places`]) run in
 //! a process of their own ([`part`]), so that what fails takes no other group with it; [`results`] judges what they
 //! recorded, and [`report`] writes it down.
 
 pub(crate) mod part;
-mod peers;
 mod places;
+mod plan;
 pub(crate) mod quantities;
 mod report;
 mod results;
-mod runs;
-pub(crate) mod scale;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::cli::{Cli, PinPair, RunArgs};
-use crate::clock;
+use crate::cli::{Cli, RunArgs};
 use crate::error::{IoContext, PerfError, Result};
-use crate::host::{Host, Pin, Side, Wait};
-use crate::interrupt::Interrupt;
+use crate::machine::clock;
+use crate::machine::host::{Host, Side, Wait};
+use crate::machine::interrupt::Interrupt;
 use crate::programs;
-use crate::progress::Progress;
+use crate::run::figures::Series;
+use crate::run::progress::Progress;
+use crate::session::process::{Process, own_program};
 use crate::suite::part::{Event, Task};
 use crate::suite::places::Site;
+use crate::suite::plan::{Pace, Place, Planned};
 use crate::suite::report::Document;
 use crate::suite::results::{Recorded, judge, not_measured};
-use crate::suite::runs::{Group, Pace, Place};
 
-/// Where a run leaves its report.
+/// The report of a run.
 const DEFAULT_HTML: &str = "dgiwarp-perf-suite.html";
 /// How often is looked for an interrupt.
 const LOOK: Duration = Duration::from_millis(100);
@@ -66,8 +66,8 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         quick: args.quick,
         rounds: args.rounds,
     };
-    let groups = runs::groups(pace, &cli.only);
-    let total: Duration = groups.iter().map(Group::duration).sum();
+    let groups = plan::groups(pace, &cli.only);
+    let total: Duration = groups.iter().map(|it| it.group.duration()).sum();
     let interrupt = Interrupt::install()?;
     eprintln!(
         "dgiwarp-perf: {} groups, about {:.0} min",
@@ -104,23 +104,24 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
 
 impl Suite<'_> {
     fn note(&mut self, text: String) {
-        self.progress.clear();
-        eprintln!("dgiwarp-perf: note: {text}");
+        self.progress
+            .aside(|| eprintln!("dgiwarp-perf: note: {text}"));
         self.notes.push(text);
     }
 
     /// One place after the other, each made once.
-    fn places(&mut self, groups: &[Group]) -> Result<()> {
+    fn places(&mut self, groups: &[Planned]) -> Result<()> {
         for place in [Place::Lo, Place::Veth, Place::Wire] {
-            let here: Vec<&Group> = groups.iter().filter(|group| group.place == place).collect();
+            let here: Vec<&Planned> = groups.iter().filter(|group| group.place == place).collect();
             if here.is_empty() {
                 continue;
             }
             match Site::make(place) {
                 Ok(site) => {
                     // What others have freed would pass for memory that peers do not need.
-                    let (alone, together): (Vec<&Group>, Vec<&Group>) =
-                        here.into_iter().partition(|group| group.counts_memory());
+                    let (alone, together): (Vec<&Planned>, Vec<&Planned>) = here
+                        .into_iter()
+                        .partition(|group| group.group.counts_memory());
                     self.parts(&site, &together)?;
                     for group in alone {
                         self.parts(&site, &[group])?;
@@ -128,8 +129,8 @@ impl Suite<'_> {
                 }
                 Err(reason) => {
                     for group in here {
-                        self.progress.advance(group.duration());
-                        self.failed.push((group.name.clone(), reason.clone()));
+                        self.progress.advance(group.group.duration());
+                        self.failed.push((group.group.name.clone(), reason.clone()));
                     }
                     self.note(reason);
                 }
@@ -139,7 +140,7 @@ impl Suite<'_> {
     }
 
     /// Runs these groups; what a failed one leaves is run by another process.
-    fn parts(&mut self, site: &Site, groups: &[&Group]) -> Result<()> {
+    fn parts(&mut self, site: &Site, groups: &[&Planned]) -> Result<()> {
         let mut left = groups;
         while let [next, ..] = left {
             let before = self.recorded.len();
@@ -150,13 +151,14 @@ impl Suite<'_> {
                 (Err(PerfError::Interrupted), _) => return Err(PerfError::Interrupted),
                 (Err(error), [failed, rest @ ..]) => {
                     self.broken = true;
-                    self.progress.advance(failed.duration());
-                    self.failed.push((failed.name.clone(), error.to_string()));
-                    self.note(format!("{}: {error}", failed.name));
+                    self.progress.advance(failed.group.duration());
+                    self.failed
+                        .push((failed.group.name.clone(), error.to_string()));
+                    self.note(format!("{}: {error}", failed.group.name));
                     left = rest;
                 }
                 (Err(error), []) => {
-                    self.note(format!("after {}: {error}", next.name));
+                    self.note(format!("after {}: {error}", next.group.name));
                     left = &[];
                 }
                 (Ok(()), rest) => left = rest,
@@ -166,61 +168,40 @@ impl Suite<'_> {
     }
 
     /// One process for these groups, and its server.
-    fn part(&mut self, site: &Site, groups: &[&Group]) -> Result<()> {
-        let program = std::env::current_exe().during("find this program's file")?;
-        let server = site
-            .command(Side::Server, &program)
-            .args(["server", "--child", "--bind", site.address(), "--port", "0"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut server = Started(server.during("start the server process")?);
-        let port = server.port()?;
-        let pins = self.args.pin.unwrap_or(PinPair {
-            client: Pin::Auto,
-            server: Pin::Auto,
-        });
+    fn part(&mut self, site: &Site, groups: &[&Planned]) -> Result<()> {
+        let program = own_program()?;
+        let command = site.command(Side::Server, &program);
+        let (_server, port) = Process::server(command, site.address())?;
         let task = Task {
             host: site.address().to_owned(),
             port,
-            pins: (pins.client, pins.server),
+            pins: self.args.pins(),
             runner: programs::runner(None).ok(),
-            groups: groups.iter().copied().cloned().collect(),
+            groups: groups.iter().map(|it| it.group.clone()).collect(),
         };
-        let mut client = self.client(site.command(Side::Client, &program), &task)?;
-        let events = client.events()?;
-        for group in groups {
+        let mut client = start(site.command(Side::Client, &program), &task)?;
+        let events = events(&mut client)?;
+        for Planned { place, group, .. } in groups {
             self.progress.show(&group.name);
             let limit = group.duration() * PATIENCE.0 + PATIENCE.1;
-            let recorded = self.next(&events, limit, &mut client)?;
-            self.recorded.push(recorded);
+            let members = self.next(&events, limit, &mut client)?;
+            self.recorded.push(Recorded {
+                group: group.name.clone(),
+                place: *place,
+                members,
+            });
             self.progress.advance(group.duration());
         }
         Ok(())
     }
 
-    fn client(&self, mut command: Command, task: &Task) -> Result<Started> {
-        let child = command
-            .arg("part")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut client = Started(child.during("start the client process")?);
-        let text =
-            serde_json::to_vec(task).map_err(|error| PerfError::Protocol(error.to_string()))?;
-        if let Some(mut stdin) = client.0.stdin.take() {
-            stdin.write_all(&text).during("tell the client its task")?;
-        }
-        Ok(client)
-    }
-
-    /// What the client recorded next.
+    /// The rounds that the client measured next.
     fn next(
         &mut self,
         events: &Receiver<String>,
         limit: Duration,
-        client: &mut Started,
-    ) -> Result<Recorded> {
+        client: &mut Process,
+    ) -> Result<Vec<Series>> {
         let deadline = clock::now() + limit;
         loop {
             self.interrupt.check()?;
@@ -232,7 +213,7 @@ impl Suite<'_> {
             };
             let event = serde_json::from_str(&line);
             match event.map_err(|error| PerfError::Protocol(error.to_string()))? {
-                Event::Done(recorded) => return Ok(recorded),
+                Event::Done(series) => return Ok(series),
                 Event::Ready { pinned, wait } => {
                     self.host.pinned = pinned;
                     let text =
@@ -246,17 +227,20 @@ impl Suite<'_> {
     }
 
     /// Judges every case, and writes what was asked for.
-    fn report(&self, groups: &[Group]) -> Result<()> {
+    fn report(&self, groups: &[Planned]) -> Result<()> {
         let mut rows = Vec::new();
         for quantity in quantities::QUANTITIES {
             for group in groups {
                 for case in group.cases.iter().filter(|it| it.quantity == quantity.id) {
-                    let recorded = self.recorded.iter().find(|it| it.group == group.name);
-                    let why = self.failed.iter().find(|(name, _)| *name == group.name);
+                    let recorded = self.recorded.iter().find(|it| it.group == group.group.name);
+                    let why = self
+                        .failed
+                        .iter()
+                        .find(|(name, _)| *name == group.group.name);
                     let why = why.map_or("interrupted", |(_, reason)| reason);
                     rows.push(match recorded {
                         Some(recorded) => judge(quantity, case, recorded),
-                        None => not_measured(quantity, case, &group.name, why.to_owned()),
+                        None => not_measured(quantity, case, &group.group.name, why.to_owned()),
                     });
                 }
             }
@@ -280,57 +264,35 @@ impl Suite<'_> {
     }
 }
 
-/// A process that does not outlive this value.
-struct Started(Child);
-
-impl Started {
-    /// The port that a server says it listens on.
-    fn port(&mut self) -> Result<u16> {
-        let mut line = String::new();
-        if let Some(stdout) = self.0.stdout.take() {
-            BufReader::new(stdout)
-                .read_line(&mut line)
-                .during("read from the server process")?;
-        }
-        let port = line.trim().rsplit(':').next();
-        port.and_then(|port| port.parse().ok())
-            .ok_or_else(|| PerfError::PeerFailed("the server process did not start".to_owned()))
+/// Starts a part with its task.
+fn start(mut command: Command, task: &Task) -> Result<Process> {
+    let child = command
+        .arg("part")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut client = Process(child.during("start the client process")?);
+    let text = serde_json::to_vec(task).map_err(|error| PerfError::Protocol(error.to_string()))?;
+    if let Some(mut stdin) = client.0.stdin.take() {
+        stdin.write_all(&text).during("send the client its task")?;
     }
-
-    /// Its lines, read by a thread so that waiting for them can end.
-    fn events(&mut self) -> Result<Receiver<String>> {
-        let stdout = self.0.stdout.take().ok_or(PerfError::PeerGone)?;
-        let (sender, receiver) = channel();
-        let read = move |stdout: ChildStdout| {
-            for line in BufReader::new(stdout)
-                .lines()
-                .map_while(std::io::Result::ok)
-            {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        };
-        thread::spawn(move || read(stdout));
-        Ok(receiver)
-    }
-
-    /// Why it ended before it was done.
-    fn failure(&mut self) -> PerfError {
-        match self.0.wait().map(|status| status.code()) {
-            Ok(Some(code)) if code == i32::from(crate::error::EXIT_INTERRUPTED) => {
-                PerfError::Interrupted
-            }
-            Ok(Some(code)) => PerfError::PeerFailed(format!("the client ended with status {code}")),
-            Ok(None) => PerfError::PeerFailed("the client was killed".to_owned()),
-            Err(error) => PerfError::PeerFailed(error.to_string()),
-        }
-    }
+    Ok(client)
 }
 
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// The lines of a part, read by a thread so that waiting for them can end.
+fn events(client: &mut Process) -> Result<Receiver<String>> {
+    let stdout = client.0.stdout.take().ok_or(PerfError::PeerGone)?;
+    let (sender, receiver) = channel();
+    let read = move |stdout: ChildStdout| {
+        for line in BufReader::new(stdout)
+            .lines()
+            .map_while(std::io::Result::ok)
+        {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    };
+    thread::spawn(move || read(stdout));
+    Ok(receiver)
 }

@@ -10,12 +10,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::clock;
-use crate::control::{Datagrams, RoundReport};
+use crate::endpoint::loss::Mark;
 use crate::error::Result;
-use crate::host::cpu_time;
-use crate::loss::Mark;
+use crate::machine::clock;
+use crate::machine::host::cpu_time;
 use crate::measure::{Arrival, Flow, Geometry, Idle, RecordShape, Want, Watch};
+use crate::session::control::{Datagrams, RoundReport};
 
 /// Without a credit for this long, what is in flight counts as lost. A receiver that only lost its
 /// CPU for a while must not be sent another window too soon: its buffer is still full.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::clock;
 use crate::error::Result;
+use crate::machine::clock;
 use crate::measure::{Idle, PingPong, Watch};
 
 /// A ping without an answer for this long is counted as lost, and the next one is sent. On a busy
@@ -95,9 +95,9 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::control::Control;
-    use crate::host::Side;
-    use crate::interrupt::Interrupt;
+    use crate::machine::host::Side;
+    use crate::machine::interrupt::Interrupt;
+    use crate::session::control::Control;
 
     /// Answers every ping but those in `dropped`, and first repeats the previous answer.
     struct Echo {

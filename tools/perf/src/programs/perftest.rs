@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollTimeout, poll};
 
-use crate::clock;
 use crate::error::{IoContext, PerfError, Result};
-use crate::host::{Placement, Side};
-use crate::interrupt::Interrupt;
-
-use super::Cpus;
+use crate::machine::clock;
+use crate::machine::host::{Cpus, Side};
+use crate::machine::interrupt::Interrupt;
 
 /// How long a server may take until it listens.
 const START: Duration = Duration::from_secs(10);
@@ -32,8 +30,6 @@ pub(crate) fn latency(
 ) -> Result<f64> {
     let port = free_port()?;
     let start = |side, host: Option<&str>| -> Result<Running> {
-        // A process begins where the thread is that starts it.
-        let _ = Placement::pin(&cpus.allowed, cpus.pin(side), side)?;
         let mut command = Command::new(runner);
         command
             .args(line.split_whitespace())
@@ -43,8 +39,7 @@ pub(crate) fn latency(
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let child = command.spawn();
-        let _ = Placement::pin(&cpus.allowed, crate::host::Pin::None, side)?;
+        let child = cpus.start(side, || command.spawn())?;
         Running::new(child.during("start a program under dgiwarp-run")?)
     };
     let server = start(Side::Server, None)?;
@@ -140,6 +135,16 @@ fn typical(printed: &str) -> Option<f64> {
     lines.find(|line| line.contains("t_typical"))?;
     let row = lines.next()?;
     row.split_ascii_whitespace().nth(4)?.parse().ok()
+}
+
+/// The reason why a line of perftest cannot run here, if so.
+pub(crate) fn missing(line: &str, runner: Option<&Path>) -> Option<String> {
+    if runner.is_none() {
+        return Some("dgiwarp-run is neither beside this program nor in PATH".to_owned());
+    }
+    let name = line.split(' ').next().unwrap_or_default();
+    let missing = find(name).is_none();
+    missing.then(|| format!("{name} is not installed (Debian: perftest)"))
 }
 
 /// Where a program is, as a shell would find it.

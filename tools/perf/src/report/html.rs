@@ -3,7 +3,7 @@
 pub(crate) mod plot;
 
 use crate::catalog::{Mode, Subject};
-use crate::host::Host;
+use crate::machine::host::Host;
 use crate::report::html::plot::{Axis, Plot, Series};
 use crate::report::{Report, Row, size};
 
@@ -256,7 +256,7 @@ pub(crate) fn escape(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::catalog::{Op, Transport};
-    use crate::host::Host;
+    use crate::machine::host::Host;
 
     fn report() -> Report {
         let mut rows = Vec::new();

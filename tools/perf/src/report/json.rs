@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::error::{IoContext, PerfError, Result};
-use crate::host::Host;
+use crate::machine::host::Host;
 use crate::report::{Report, Row};
 
 /// The version of the document's schema.

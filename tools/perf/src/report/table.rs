@@ -1,11 +1,50 @@
-//! The table on standard output.
+//! Tables on standard output.
+
+use comfy_table::CellAlignment::{self, Left, Right};
+use comfy_table::{ColumnConstraint, Table, Width, presets};
 
 use crate::catalog::Mode;
 use crate::report::{Row, size};
 
-/// The heading of the rows of one mode, and of one share of dropped datagrams in loss mode.
-pub(crate) fn heading(mode: Mode, loss: Option<f64>) -> String {
-    let title = match mode {
+/// A column: its heading, its alignment, and its least width.
+type Column<'a> = (&'a str, CellAlignment, u16);
+
+/// Lines without borders, columns two spaces apart; a heading on request.
+pub(crate) fn aligned<const N: usize>(
+    columns: &[Column<'_>; N],
+    heading: bool,
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if heading {
+        table.set_header(columns.map(|(name, ..)| name));
+    }
+    table.add_rows(rows);
+    for (column, &(_, alignment, width)) in table.column_iter_mut().zip(columns) {
+        column.set_cell_alignment(alignment);
+        let least = ColumnConstraint::LowerBoundary(Width::Fixed(width + 2));
+        column.set_padding((0, 2)).set_constraint(least);
+    }
+    table.trim_fmt() + "\n"
+}
+
+/// Rows of one mode, and of one share of dropped datagrams in loss mode; a heading where they begin.
+pub(crate) fn text(rows: &[Row], heading: bool) -> String {
+    let Some(first) = rows.first() else {
+        return String::new();
+    };
+    let title = if heading {
+        format!("\n{}\n", title(first.mode, first.loss_rate))
+    } else {
+        String::new()
+    };
+    let cells = rows.iter().map(cells);
+    title + &aligned(&columns(first.mode), heading, cells)
+}
+
+fn title(mode: Mode, loss: Option<f64>) -> String {
+    match mode {
         Mode::Lat => "Latency, half round trip in us".to_owned(),
         Mode::Bw => "Goodput in one direction".to_owned(),
         Mode::Bibw => "Goodput in both directions at once".to_owned(),
@@ -16,7 +55,10 @@ pub(crate) fn heading(mode: Mode, loss: Option<f64>) -> String {
             "Goodput while the receiver drops {} of the datagrams",
             share(loss.unwrap_or(0.0), 3)
         ),
-    };
+    }
+}
+
+fn columns(mode: Mode) -> [Column<'static>; 9] {
     let [a, b, c, d] = match mode {
         Mode::Lat => ["min", "p50", "p99", "p99.9"],
         Mode::Bw | Mode::Bibw | Mode::Rate => ["GB/s", "Mmsg/s", "valid", "CPUs/GiB"],
@@ -30,14 +72,20 @@ pub(crate) fn heading(mode: Mode, loss: Option<f64>) -> String {
         Mode::Idle => "",
         Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Rate => "loss",
     };
-    format!(
-        "\n{title}\n{:<4} {:<12} {:>6} {a:>9} {b:>9} {c:>9} {d:>9} {lost:>8}  {}",
-        "", "op", "size", "ratio [quartiles] to"
-    )
+    [
+        ("", Left, 3),
+        ("op", Left, 12),
+        ("size", Right, 6),
+        (a, Right, 8),
+        (b, Right, 8),
+        (c, Right, 8),
+        (d, Right, 8),
+        (lost, Right, 7),
+        ("ratio [quartiles] to", Left, 0),
+    ]
 }
 
-/// One row.
-pub(crate) fn line(row: &Row) -> String {
+fn cells(row: &Row) -> [String; 9] {
     // 1e9 bytes per second: the unit of memory and files.
     let gigabytes = row.gbps.map(|gbps| gbps / 8.0);
     let [a, b, c, d] = match row.mode {
@@ -88,20 +136,23 @@ pub(crate) fn line(row: &Row) -> String {
         Mode::Idle => None,
         Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Rate => row.loss.map(|loss| share(loss, 2)),
     };
-    let text = format!(
-        "{:<4} {:<12} {:>6} {a:>9} {b:>9} {c:>9} {d:>9} {:>8}  {}",
-        row.transport.name(),
-        row.op.name(),
+    [
+        row.transport.name().to_owned(),
+        row.op.name().to_owned(),
         size(row.size),
+        a,
+        b,
+        c,
+        d,
         lost.unwrap_or_default(),
-        comparison(row),
-    );
-    text.trim_end().to_owned()
+        comparison(row.ratios(), row.baseline.as_deref()),
+    ]
 }
 
-fn comparison(row: &Row) -> String {
-    match (row.ratio, row.ratio_q25, row.ratio_q75, &row.baseline) {
-        (Some(ratio), Some(q25), Some(q75), Some(baseline)) => {
+/// A ratio with its quartiles and its baseline.
+pub(crate) fn comparison(ratios: Option<[f64; 3]>, baseline: Option<&str>) -> String {
+    match (ratios, baseline) {
+        (Some([q25, ratio, q75]), Some(baseline)) => {
             format!("{ratio:.2} [{q25:.2} {q75:.2}] {baseline}")
         }
         _ => String::new(),
@@ -112,7 +163,7 @@ fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// A share in per cent; a small one does not look like none.
+/// A share in per cent. A small one is not shown as none.
 fn share(share: f64, decimals: usize) -> String {
     if share == 0.0 {
         return "0 %".to_owned();
@@ -135,19 +186,24 @@ mod tests {
         row.ratio_q25 = Some(1.1);
         row.ratio_q75 = Some(1.2);
         row.baseline = Some("udp raw".to_owned());
-        let text = line(&row);
+        let text = text(&[row], false);
         assert!(text.contains("1K") && text.contains(" 3.1"), "{text}");
-        assert!(text.ends_with("0 %  1.15 [1.10 1.20] udp raw"), "{text}");
+        assert!(text.ends_with("0 %  1.15 [1.10 1.20] udp raw\n"), "{text}");
     }
 
     #[test]
     fn columns_stand_under_their_headings() {
         let row = Row::new(Subject::new(Transport::Udp, Op::Raw), Mode::Bw, 64);
-        let heading = heading(Mode::Bw, None);
-        let columns = heading.lines().last().unwrap();
+        let first = text(std::slice::from_ref(&row), true);
+        let [_, title, columns, line] = first.lines().collect::<Vec<_>>()[..] else {
+            panic!("{first}");
+        };
+        assert_eq!(title, "Goodput in one direction");
         let end_of = |text: &str, word: &str| text.find(word).unwrap() + word.len();
-        assert_eq!(end_of(columns, "size"), end_of(&line(&row), "64"));
-        assert_eq!(end_of(columns, "GB/s"), line(&row).find('-').unwrap() + 1);
+        assert_eq!(end_of(columns, "size"), end_of(line, "64"));
+        assert_eq!(end_of(columns, "GB/s"), line.find('-').unwrap() + 1);
+        // Rows that follow stand under the same heading.
+        assert_eq!(text(&[row], false).trim_end(), line);
     }
 
     #[test]
@@ -166,15 +222,17 @@ mod tests {
         row.valid_fraction = Some(0.99);
         row.complete_fraction = Some(0.63);
         row.holes_per_message = Some(0.456);
+        row.loss_rate = Some(0.01);
         (row.segments, row.segments_dropped) = (Some(1000), Some(10));
-        let text = line(&row);
+        let text = text(&[row], true);
         for cell in ["2.000", "0.99000", "0.6300", "0.46", "1.000 %"] {
             assert!(text.contains(cell), "{cell} not in {text}");
         }
-        let heading = heading(Mode::Loss, Some(0.01));
+        let [_, heading, columns, line] = text.lines().collect::<Vec<_>>()[..] else {
+            panic!("{text}");
+        };
         assert!(heading.contains("drops 1.000 % of"), "{heading}");
-        let columns = heading.lines().last().unwrap();
         let end_of = |text: &str, word: &str| text.find(word).unwrap() + word.len();
-        assert_eq!(end_of(columns, "holes/msg"), end_of(&text, "0.46"));
+        assert_eq!(end_of(columns, "holes/msg"), end_of(line, "0.46"));
     }
 }

@@ -8,8 +8,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use nix::unistd::Uid;
 
-use crate::host::Side;
-use crate::suite::runs::Place;
+use crate::machine::host::Side;
+use crate::suite::plan::Place;
 
 /// The two ends of the link (RFC 5737's first documentation network), and the interface's name.
 const CLIENT: &str = "192.0.2.1";

@@ -2,12 +2,14 @@
 
 use serde::Serialize;
 
-use crate::host::Host;
+use crate::catalog::Mode;
+use crate::machine::host::Host;
 use crate::report::html::plot::{Axis, Plot, Series};
 use crate::report::html::{STYLE, escape, host_line};
+use crate::run::figures::Figures;
+use crate::suite::plan::Planned;
 use crate::suite::quantities::{QUANTITIES, Quantity, find};
-use crate::suite::results::{Figures, Recorded, Row, Verdict};
-use crate::suite::runs::{Group, Kind};
+use crate::suite::results::{Recorded, Row, Verdict};
 
 /// The version of the document's schema.
 const SCHEMA: u32 = 1;
@@ -148,7 +150,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
 }
 
 /// The HTML document, a single file that loads nothing.
-pub(crate) fn html(document: &Document<'_>, groups: &[Group]) -> String {
+pub(crate) fn html(document: &Document<'_>, groups: &[Planned]) -> String {
     let item = |note: &String| format!("<li>{}</li>", escape(note));
     let notes: String = document.notes.iter().map(item).collect();
     let plots: String = loss_plots(groups, document.groups)
@@ -197,7 +199,7 @@ fn html_table(rows: &[Row]) -> String {
 
 /// Goodput and the share that arrived, over the message size: a plot for each operation, a line for each share
 /// dropped.
-fn loss_plots(groups: &[Group], recorded: &[Recorded]) -> Vec<Plot> {
+fn loss_plots(groups: &[Planned], recorded: &[Recorded]) -> Vec<Plot> {
     type Of = fn(&Figures) -> Option<f64>;
     let figures: [(&str, Of); 2] = [
         ("goodput under loss, GB/s", |figures| figures.gigabytes_s),
@@ -208,26 +210,20 @@ fn loss_plots(groups: &[Group], recorded: &[Recorded]) -> Vec<Plot> {
     let mut plots: Vec<Plot> = Vec::new();
     for (title, of) in figures {
         for group in groups {
-            let Some(recorded) = recorded.iter().find(|it| it.group == group.name) else {
+            let Some(recorded) = recorded.iter().find(|it| it.group == group.group.name) else {
                 continue;
             };
-            for (member, series) in group.members.iter().zip(&recorded.members) {
-                let Kind::Endpoint {
-                    subject,
-                    loss,
-                    mode: crate::catalog::Mode::Loss,
-                    ..
-                } = member.kind
-                else {
+            for (member, series) in group.group.members.iter().zip(&recorded.members) {
+                let Some(spec) = member.spec().filter(|spec| spec.mode == Mode::Loss) else {
                     continue;
                 };
-                let rounds = series.rounds.iter().flatten().filter_map(of);
+                let rounds = series.figures.iter().flatten().filter_map(of);
                 let Some(median) = crate::stats::median(&rounds.collect::<Vec<_>>()) else {
                     continue;
                 };
-                let title = format!("{subject}: {title}");
-                let line = format!("{:.1} % dropped", loss * 100.0);
-                point(&mut plots, &title, line, (member.size, median));
+                let title = format!("{}: {title}", spec.subject);
+                let line = format!("{:.1} % dropped", spec.loss * 100.0);
+                point(&mut plots, &title, line, (spec.size, median));
             }
         }
     }
@@ -262,7 +258,7 @@ fn point(plots: &mut Vec<Plot>, title: &str, line: String, point: (u64, f64)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::runs::{Pace, groups};
+    use crate::suite::plan::{Pace, groups};
 
     fn row(verdict: Verdict, missing: Option<&str>) -> Row {
         Row {
@@ -308,15 +304,15 @@ mod tests {
         let recorded: Vec<Recorded> = groups
             .iter()
             .map(|group| Recorded {
-                group: group.name.clone(),
+                group: group.group.name.clone(),
                 place: group.place,
                 members: group
+                    .group
                     .members
                     .iter()
-                    .map(|member| crate::suite::results::Series {
-                        key: member.key.clone(),
-                        missing: None,
-                        rounds: vec![Some(round.clone())],
+                    .map(|member| crate::run::figures::Series {
+                        figures: vec![Some(round.clone())],
+                        ..crate::run::figures::Series::new(&member.key, None)
                     })
                     .collect(),
             })

@@ -2,49 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::figures::{Figures, Series};
 use crate::stats;
+use crate::suite::plan::{Case, Place};
 use crate::suite::quantities::{Better, Quantity};
-use crate::suite::runs::{Case, Place};
-
-/// The figures of one round of one member; none where it has no such figure.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Figures {
-    /// Median half round trip, or cost of a message, in microseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) us: Option<f64>,
-    /// Payload at the receiver, in 1e9 octets per second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) gigabytes_s: Option<f64>,
-    /// Million messages per second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) mmsg_s: Option<f64>,
-    /// CPU seconds of both sides for each GiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) cpu_s_per_gib: Option<f64>,
-    /// Memory of the process for each peer, in KiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) user_kib: Option<f64>,
-    /// Memory of the kernel for it, in KiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) kernel_kib: Option<f64>,
-    /// The share of what was sent that arrived (and is marked valid, where there are maps).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) arrived: Option<f64>,
-    /// Segments marked valid over those neither dropped nor refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) valid: Option<f64>,
-}
-
-/// The rounds of one member.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Series {
-    /// Its name within the group.
-    pub(crate) key: String,
-    /// Why it has no rounds, or fewer than it should.
-    pub(crate) missing: Option<String>,
-    /// One entry for each round, none for a round that failed.
-    pub(crate) rounds: Vec<Option<Figures>>,
-}
 
 /// The rounds of a group, as they are kept in the JSON document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -246,7 +207,7 @@ fn series(recorded: &Recorded, keys: &[String], figure: Figure) -> Result<Vec<f6
         if let Some(reason) = &member.missing {
             missing.get_or_insert_with(|| format!("{key}: {reason}"));
         }
-        let values = member.rounds.iter().map(|round| {
+        let values = member.figures.iter().map(|round| {
             let value = round.as_ref().and_then(|figures| figure.of(figures));
             value.unwrap_or(0.0)
         });

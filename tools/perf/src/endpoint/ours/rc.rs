@@ -1,0 +1,320 @@
+//! Connected queue pairs: Send, RDMA Write, and RDMA Write with immediate, iWARP over TCP.
+//!
+//! Every message is one work request, whatever its size, and has a slot of its own in the peer's memory while it is in flight. Nothing
+//! gets lost, so messages are told by counting them. The last byte of each is a tag that differs from that of the message before in
+//! the same slot: the target of plain Writes polls its completion queue and looks at that byte, as RDMA programs do. Credits are
+//! empty Writes with an immediate in the other direction.
+
+mod flow;
+mod list;
+mod ping;
+
+use std::net::IpAddr;
+
+use dgiwarp::{
+    Access, Config, Pd, PostError, RcOperation, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Sge,
+    Wc,
+};
+
+use crate::catalog::{Mode, Op};
+use crate::endpoint::ours::completions::Completions;
+use crate::endpoint::ours::link::Link;
+use crate::endpoint::ours::memory::{Memory, stride};
+use crate::endpoint::ours::{stack, too_early};
+use crate::endpoint::pattern::{self, narrow, widen};
+use crate::error::{PerfError, Result};
+use crate::machine::host::{Side, Wait};
+use crate::measure::{Geometry, MAX_MESSAGES};
+use crate::session::control::{EndpointSpec, Offer, RemoteRegion};
+
+/// Receives posted for credits: one comes per half window.
+const CREDIT_RECEIVES: usize = 16;
+/// Receives posted for ping-pong, where one message is under way. Few, so that they stay cached.
+const PING_RECEIVES: usize = 4;
+/// Room for messages in flight at the target of Writes, if not fewer than two.
+const ROOM: u64 = 16 << 20;
+/// Neither side reads the other's memory.
+const NO_READS: ReadDepths = ReadDepths { ird: 0, ord: 0 };
+
+/// One side of a connected queue pair.
+#[derive(Debug)]
+pub(crate) struct Rc {
+    pd: Pd,
+    completions: Completions,
+    link: Link,
+    _rnic: Rnic,
+    op: Op,
+    mode: Mode,
+    blocking: bool,
+    check: bool,
+    size: usize,
+    /// Messages of one call.
+    list: usize,
+    target: Option<RemoteRegion>,
+    /// Where the peer's Writes go.
+    exposed: Option<Memory>,
+    /// What we send: one slot per message in flight.
+    outgoing: Option<Memory>,
+    /// Slots of posted receives.
+    receives: Option<Memory>,
+    receive_stride: usize,
+    /// A message but for its tag, with `check`.
+    pattern: Vec<u8>,
+    /// Distance of two messages in `outgoing` and at the target.
+    stride: usize,
+    slots: u64,
+    /// Messages posted, and seen of the peer's, since the queue pair was made.
+    posted: u64,
+    seen: u64,
+    round: u64,
+    /// What the peer has seen of this round's messages.
+    credited: u64,
+    /// What the latest ping carried, as far as this side sent it.
+    sequence: u64,
+    /// A receive to post again once the answer is on its way.
+    consumed: Option<u64>,
+}
+
+impl Rc {
+    /// Opens this side's queue pair on `local`.
+    pub(crate) fn open(spec: &EndpointSpec, local: IpAddr, side: Side) -> Result<(Self, Offer)> {
+        let rnic = Rnic::open(Config::default()).map_err(stack("open the device"))?;
+        let pd = rnic.alloc_pd();
+        let most = narrow(MAX_MESSAGES) + CREDIT_RECEIVES;
+        let cq = rnic
+            .create_cq(2 * most)
+            .map_err(stack("create a completion queue"))?;
+        let attributes = RcQpAttr {
+            max_send_wr: most,
+            max_recv_wr: most,
+            max_sge: 1,
+            ..RcQpAttr::new(&cq, &cq)
+        };
+        let (link, ports) = Link::open(&rnic, &pd, &attributes, local, side, NO_READS)?;
+        let exposed = match spec.subject.op {
+            Op::Write | Op::WriteImm => {
+                let length = most_in_flight(spec.mode, spec.size) * stride(spec.size);
+                let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+                Some(Memory::new(&pd, narrow(length), access)?)
+            }
+            // Credits are empty, and named by nobody.
+            _ => None,
+        };
+        let offer = Offer {
+            ports,
+            region: exposed.as_ref().map(Memory::remote),
+            ..Offer::default()
+        };
+        let blocking = spec.wait == Wait::Block;
+        let rc = Self {
+            pd,
+            completions: Completions::new(cq, blocking),
+            link,
+            _rnic: rnic,
+            op: spec.subject.op,
+            mode: spec.mode,
+            blocking,
+            check: spec.check,
+            size: narrow(spec.size),
+            list: narrow(u64::from(spec.list.max(1))),
+            target: None,
+            exposed,
+            outgoing: None,
+            receives: None,
+            receive_stride: 0,
+            pattern: Vec::new(),
+            stride: narrow(stride(spec.size)),
+            slots: 1,
+            posted: 0,
+            seen: 0,
+            round: 0,
+            credited: 0,
+            sequence: 0,
+            consumed: None,
+        };
+        Ok((rc, offer))
+    }
+
+    /// The client begins to connect.
+    pub(crate) fn connect(&mut self, peer: IpAddr, offer: &Offer) -> Result<()> {
+        self.target = offer.region;
+        self.link.connect(peer, offer)
+    }
+
+    /// Messages are not cut, and in flight are as many as the peer has slots for.
+    pub(crate) fn geometry(&self, window: Option<u64>) -> Geometry {
+        let size = widen(self.size);
+        let most = size * most_in_flight(self.mode, size);
+        let geometry = Geometry::connected(size, size, window);
+        Geometry {
+            window: geometry.window.min(most),
+            credit_every: geometry.credit_every.min(most),
+            chunk: size * widen(self.list),
+            ..geometry
+        }
+    }
+
+    /// Prepares memory, posts receives for the agreed sizes, and completes the connection.
+    pub(crate) fn configure(&mut self, geometry: &Geometry) -> Result<()> {
+        if self.mode != Mode::Lat {
+            self.slots = (geometry.window / geometry.size).clamp(1, MAX_MESSAGES);
+        }
+        let length = narrow(self.slots) * self.stride;
+        if self
+            .target
+            .is_some_and(|target| target.length < widen(length))
+        {
+            return Err(PerfError::Protocol(format!(
+                "impossible sizes {geometry:?}"
+            )));
+        }
+        let pattern = pattern::fill(self.size);
+        let outgoing = Memory::new(&self.pd, length, Access::empty())?;
+        for slot in 0..narrow(self.slots) {
+            outgoing.buffer.write(slot * self.stride, &pattern);
+        }
+        self.outgoing = Some(outgoing);
+        self.pattern = pattern;
+
+        let messages = match (self.op, self.mode) {
+            (Op::Write, _) => 0,
+            (_, Mode::Lat) => PING_RECEIVES,
+            _ => narrow(self.slots),
+        };
+        let count = match self.mode {
+            Mode::Lat => messages,
+            _ => messages + CREDIT_RECEIVES,
+        };
+        if self.op == Op::Send {
+            self.receive_stride = self.stride;
+            let length = count * self.receive_stride;
+            self.receives = Some(Memory::new(&self.pd, length, Access::LOCAL_WRITE)?);
+        }
+        for slot in 0..count {
+            self.post_receive(widen(slot))?;
+        }
+        self.link.complete()
+    }
+
+    /// Posts the receive of this slot. What only an immediate comes for has no memory.
+    fn post_receive(&self, slot: u64) -> Result<()> {
+        let sge = self.receives.as_ref().map(|memory| {
+            let start = narrow(slot) * self.receive_stride;
+            memory.region.sge(start..start + self.receive_stride)
+        });
+        let request = RecvWr {
+            wr_id: slot,
+            sges: sge.as_slice(),
+        };
+        self.link
+            .qp
+            .post_recv(&[request])
+            .map_err(stack("post a receive"))
+    }
+
+    /// Posts the next message; false if the queue is full.
+    fn post_message(&mut self) -> Result<bool> {
+        let memory = self.outgoing.as_ref().ok_or_else(too_early)?;
+        let start = self.place(self.posted);
+        let end = start + self.size;
+        memory.buffer.write(end - 1, &[self.tag(self.posted)]);
+        let operation = self.operation(self.posted)?;
+        let taken = self.post(operation, &[memory.region.sge(start..end)])?;
+        self.posted += u64::from(taken);
+        Ok(taken)
+    }
+
+    /// Where the message of this number lies, here and at the target.
+    fn place(&self, number: u64) -> usize {
+        narrow(number % self.slots) * self.stride
+    }
+
+    /// What is done with the message of this number.
+    fn operation(&self, number: u64) -> Result<RcOperation> {
+        match (self.op, self.target) {
+            (Op::Send, _) => Ok(RcOperation::Send { invalidate: None }),
+            (Op::Write | Op::WriteImm, Some(target)) => Ok(RcOperation::Write {
+                rkey: target.stag,
+                remote_addr: target.base + widen(self.place(number)),
+                immediate: (self.op == Op::WriteImm).then_some(0),
+            }),
+            _ => Err(too_early()),
+        }
+    }
+
+    /// Posts one send work request; false if the queue is full.
+    fn post(&self, operation: RcOperation, sges: &[Sge]) -> Result<bool> {
+        let request = RcSendWr {
+            signaled: false,
+            ..RcSendWr::new(0, operation, sges)
+        };
+        match self.link.qp.post_send(&[request]) {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.source == PostError::QueueFull => Ok(false),
+            Err(error) => Err(stack("post a send")(error)),
+        }
+    }
+
+    /// What the last byte of the message with this number is. Never 0, and never what it was in the same slot before.
+    fn tag(&self, number: u64) -> u8 {
+        let (lap, slot) = (number / self.slots, number % self.slots);
+        u8::try_from((lap + 7 * slot) % 255).unwrap_or(0) + 1
+    }
+
+    /// The next completion, if there is one. With `wait` a blocking side sleeps for it.
+    fn completion(&mut self, wait: bool) -> Result<Option<Wc>> {
+        let found = self.completions.next(wait)?;
+        found.map(|wc| self.link.succeeded(wc)).transpose()
+    }
+
+    /// A Write wakes nobody who sleeps: instead of sleeping its target lets others have the CPU between two looks.
+    fn let_others_run(&self) {
+        if self.blocking {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the peer's next Write is there.
+    fn is_written(&self) -> bool {
+        let at = narrow(self.seen % self.slots) * self.stride + self.size - 1;
+        let memory = self.exposed.as_ref();
+        memory.is_some_and(|memory| memory.buffer.load(at) == self.tag(self.seen))
+    }
+
+    /// The peer's next message arrived: in the receive of this slot if it was a Send, else where it was written to.
+    fn arrived(&mut self, receive: u64) -> Result<()> {
+        if self.check {
+            let (memory, slot, stride) = match self.op {
+                Op::Send => (&self.receives, receive, self.receive_stride),
+                _ => (&self.exposed, self.seen % self.slots, self.stride),
+            };
+            let memory = memory.as_ref().ok_or_else(too_early)?;
+            let start = narrow(slot) * stride;
+            let message = memory.buffer.to_vec(start, self.size);
+            let tag = self.size - 1;
+            let body = message.get(..tag).unwrap_or(&[]);
+            pattern::verify_stream(body, 0, &self.pattern)?;
+            let [got, want] = [message.get(tag).copied().unwrap_or(0), self.tag(self.seen)];
+            if got != want {
+                return Err(PerfError::Contents {
+                    position: self.seen * widen(self.size),
+                    offset: tag,
+                    got,
+                    want,
+                });
+            }
+            // What is there must not pass for what comes there next.
+            memory.buffer.write(start, &vec![0; self.size]);
+        }
+        self.seen += 1;
+        Ok(())
+    }
+}
+
+/// Slots that both sides have at most for messages of this size.
+fn most_in_flight(mode: Mode, size: u64) -> u64 {
+    match mode {
+        Mode::Lat => 1,
+        _ => (ROOM / size).clamp(2, MAX_MESSAGES),
+    }
+}
