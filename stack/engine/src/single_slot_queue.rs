@@ -34,6 +34,29 @@ impl<T> SingleSlotQueue<T> {
     }
 
     #[inline]
+    pub fn len(&self) -> usize {
+        usize::from(self.alone.is_some()) + self.others.len()
+    }
+
+    /// The element behind `index` others.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&T> {
+        match index.checked_sub(usize::from(self.alone.is_some())) {
+            Some(index) => self.others.get(index),
+            None => self.alone.as_ref(),
+        }
+    }
+
+    /// The element behind `index` others, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        match index.checked_sub(usize::from(self.alone.is_some())) {
+            Some(index) => self.others.get_mut(index),
+            None => self.alone.as_mut(),
+        }
+    }
+
+    #[inline]
     pub fn first(&self) -> Option<&T> {
         self.alone.as_ref().or_else(|| self.others.front())
     }
@@ -73,21 +96,26 @@ mod tests {
         /// It is a queue: what comes first goes first, however long it gets in between.
         #[test]
         fn elements_keep_their_order(pushes in proptest::collection::vec(any::<bool>(), 0..200)) {
-            let mut line = SingleSlotQueue::new();
+            let mut queue = SingleSlotQueue::new();
             let mut expected = VecDeque::new();
             for (number, push) in pushes.into_iter().enumerate() {
                 if push {
-                    line.push(number);
+                    queue.push(number);
                     expected.push_back(number);
                 } else {
-                    line.remove_first();
+                    queue.remove_first();
                     expected.pop_front();
                 }
-                prop_assert_eq!(line.first(), expected.front());
-                prop_assert_eq!(line.first_mut(), expected.front_mut());
-                prop_assert_eq!(line.is_empty(), expected.is_empty());
-                prop_assert!(line.iter_mut().eq(&mut expected));
-                if let Some(sole) = line.sole_mut() {
+                prop_assert_eq!(queue.first(), expected.front());
+                prop_assert_eq!(queue.first_mut(), expected.front_mut());
+                prop_assert_eq!(queue.is_empty(), expected.is_empty());
+                prop_assert_eq!(queue.len(), expected.len());
+                for index in 0..=expected.len() {
+                    prop_assert_eq!(queue.get(index), expected.get(index));
+                    prop_assert_eq!(queue.get_mut(index), expected.get_mut(index));
+                }
+                prop_assert!(queue.iter_mut().eq(&mut expected));
+                if let Some(sole) = queue.sole_mut() {
                     prop_assert_eq!(vec![*sole], Vec::from(expected.clone()));
                 }
             }

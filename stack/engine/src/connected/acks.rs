@@ -50,6 +50,8 @@ pub(super) struct Placement {
     since: Option<Instant>,
     /// The peer is to be told even if nothing else leaves.
     tell: bool,
+    /// Sends and Writes that the peer has placed as its answers to later requests prove.
+    pub(super) proven: u64,
     /// Sends and Writes that left up to and with the last one whose completion the program wants.
     wanted: u64,
     /// From so many posted work requests on their room is wanted too.
@@ -68,6 +70,7 @@ impl Default for Placement {
             octets: 0,
             since: None,
             tell: false,
+            proven: 0,
             wanted: 0,
             crowd: UNASKED,
             all: false,
@@ -113,7 +116,7 @@ impl RcEngine {
             return None;
         }
         let own_ends = self.stream.own_ends_mut();
-        own_ends.was_placed(self.sends.proven());
+        own_ends.was_placed(self.placement.proven);
         match own_ends.peer() {
             Peer::Own(_) => Some(own_ends.acknowledged()),
             Peer::Unknown => (self.placement.acquaintance != Acquaintance::Over)
@@ -124,8 +127,12 @@ impl RcEngine {
 
     /// Whether all that was posted has left, and the peer has yet to say that it has placed it.
     pub fn awaits_placement(&self) -> bool {
-        let left = self.sends.next().is_none() && !self.is_amid();
-        self.end.is_none() && left && self.sends.awaits_placement(self.taken)
+        let left = self.sends.unstarted().is_none() && !self.is_amid();
+        self.end.is_none()
+            && left
+            && self
+                .sends
+                .oldest_is_framed(|extent| extent.octets <= self.taken)
     }
 
     /// Something leaves: from now on an unknown peer has its time.
@@ -175,7 +182,7 @@ impl RcEngine {
             && self.placement.greeting.is_none()
             && self
                 .sends
-                .next()
+                .unstarted()
                 .is_some_and(|(_, wqe)| matches!(wqe.work, RcWork::SendImmediate { .. }))
     }
 
@@ -329,7 +336,7 @@ impl RcEngine {
     fn asks_of_next(&self) -> bool {
         self.may_ask()
             && self.may_begin()
-            && self.sends.next().is_some_and(|(_, wqe)| {
+            && self.sends.unstarted().is_some_and(|(_, wqe)| {
                 let is_message = matches!(
                     wqe.work,
                     RcWork::Send { .. } | RcWork::SendImmediate { .. } | RcWork::Write { .. }
@@ -345,7 +352,7 @@ impl RcEngine {
         self.wants_more()
             && self.may_ask()
             && self.stream.own_ends().peer_asks()
-            && self.sends.next().is_none()
+            && self.sends.unstarted().is_none()
             && self.mpa.may_send()
             && !self.is_amid()
     }

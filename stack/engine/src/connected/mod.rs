@@ -251,7 +251,7 @@ impl RcEngine {
                         true => RcEnd::PeerLeft,
                         false => RcEnd::PeerLost,
                     };
-                    let blamed = (!self.sends.is_empty()).then(|| self.sends.first());
+                    let blamed = (!self.sends.is_empty()).then(|| self.sends.oldest());
                     self.finish(end, blamed, tables, completions);
                 }
                 Event::Failed(error) => {
@@ -372,8 +372,8 @@ impl RcEngine {
 
     fn complete_sends(&mut self, completions: &mut impl CompletionSink) {
         let placed = self.placed_by_peer();
-        self.sends
-            .complete(self.taken, placed, self.config.qpn, completions);
+        let qpn = self.config.qpn;
+        wqe::complete(&mut self.sends, self.taken, placed, qpn, completions);
     }
 
     /// The connection is over: the peer is told if it has to be, and all that was posted ends in order, as in the error state of a QP. The
@@ -471,7 +471,7 @@ impl RcEngine {
     fn end_dormancy(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         self.dormant = false;
         self.dormant_until = None;
-        let first = self.sends.first();
+        let first = self.sends.oldest();
         self.flush_sends(Some((first, WcStatus::RetryExceeded)), completions);
         let unfinished = self.stream.abandon().into_iter();
         for wqe in unfinished.chain(tables.recv_queue.drain()) {
@@ -486,17 +486,14 @@ impl RcEngine {
         completions: &mut impl CompletionSink,
     ) {
         self.sending = None;
-        loop {
-            let number = self.sends.first();
-            let Some(wqe) = self.sends.pop() else {
-                return;
-            };
+        let qpn = self.config.qpn;
+        self.sends.flush(|number, wqe| {
             let status = match blamed {
                 Some((blamed, status)) if blamed == number => status,
                 Some(_) | None => WcStatus::Flushed,
             };
-            wqe.complete(self.config.qpn, status, completions);
-        }
+            wqe.complete(qpn, status, completions);
+        });
     }
 }
 

@@ -5,11 +5,10 @@ use std::time::Instant;
 use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_rdmap::stream::{Handled, Peer, StreamError, overtakes};
 
-use super::ulp::RcUpper;
-use super::wqe::SendQueue;
-use super::{RcConfig, RcEnd, RcEngine, RcStream};
+use super::ulp::Ulp;
+use super::{RcEnd, RcEngine, wqe};
 use crate::cq_ring::CompletionSink;
-use crate::recv_queue::{Tables, WeakWaiter};
+use crate::recv_queue::Tables;
 
 /// Why the stream cannot go on, and which Read or atomic of ours is the reason, if one is.
 type Failure = (StreamError, Option<u64>);
@@ -45,23 +44,23 @@ impl RcEngine {
                     self.stream.meet(ulpdu);
                     if self.stream.own_ends().peer() == Peer::Foreign {
                         let qpn = self.config.qpn;
-                        self.sends.complete(self.taken, None, qpn, completions);
+                        wqe::complete(&mut self.sends, self.taken, None, qpn, completions);
                     }
                 }
                 let handled = if !self.parked.is_empty() && !overtakes(ulpdu) {
                     Ok(Handled::Waits)
                 } else {
-                    let waiter = &self.waiter;
-                    let (stream, sends) = (&mut self.stream, &mut self.sends);
-                    handle(
-                        self.config,
-                        stream,
-                        sends,
-                        waiter,
-                        ulpdu,
+                    let mut ulp = Ulp {
+                        config: self.config,
                         tables,
                         completions,
-                    )
+                        sends: &mut self.sends,
+                        proven: &mut self.placement.proven,
+                        waiter: &self.waiter,
+                        failed: None,
+                    };
+                    let handled = self.stream.handle_ulpdu(ulpdu, &mut ulp);
+                    handled.map_err(|error| (error, ulp.failed))
                 };
                 match handled {
                     Ok(Handled::Taken) => {}
@@ -98,17 +97,17 @@ impl RcEngine {
             && let Some(ulpdu) = self.parked.front()
         {
             let octets = ulpdu.len();
-            let waiter = &self.waiter;
-            let (stream, sends) = (&mut self.stream, &mut self.sends);
-            match handle(
-                self.config,
-                stream,
-                sends,
-                waiter,
-                ulpdu,
+            let mut ulp = Ulp {
+                config: self.config,
                 tables,
                 completions,
-            ) {
+                sends: &mut self.sends,
+                proven: &mut self.placement.proven,
+                waiter: &self.waiter,
+                failed: None,
+            };
+            let handled = self.stream.handle_ulpdu(ulpdu, &mut ulp);
+            match handled.map_err(|error| (error, ulp.failed)) {
                 Ok(Handled::Taken) => {
                     self.parked.pop(now);
                     let waiting = self.parked.messages();
@@ -158,26 +157,4 @@ impl RcEngine {
             error => self.finish(RcEnd::Stream(error), None, tables, completions),
         }
     }
-}
-
-/// Gives a ULPDU to the stream.
-fn handle(
-    config: RcConfig,
-    stream: &mut RcStream,
-    sends: &mut SendQueue,
-    waiter: &WeakWaiter,
-    ulpdu: &[u8],
-    tables: Tables<'_>,
-    completions: &mut impl CompletionSink,
-) -> Result<Handled, Failure> {
-    let mut upper = RcUpper {
-        config,
-        tables,
-        completions,
-        sends,
-        waiter,
-        failed: None,
-    };
-    let handled = stream.handle_ulpdu(ulpdu, &mut upper);
-    handled.map_err(|error| (error, upper.failed))
 }

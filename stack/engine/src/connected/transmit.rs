@@ -9,7 +9,7 @@ use dgiwarp_memory::{AtomicError, RegionSlice};
 use dgiwarp_rdmap::stream::{Message, OwnEnds, ReadSource, Response, SendKind, SourceUse};
 use dgiwarp_rdmap::wire::{AtomicRequest, ImmediateData};
 
-use super::wqe::{RcData, RcWork};
+use super::wqe::{Extent, RcData, RcWork};
 use super::{RcEnd, RcEngine, ulp};
 use crate::cq_ring::CompletionSink;
 use crate::mr::{LocalProtection, Registration};
@@ -94,7 +94,7 @@ impl RcEngine {
 
     /// Whether something waits that may be longer than a MULPDU.
     pub fn may_cut(&self) -> bool {
-        let next = self.sends.next();
+        let next = self.sends.unstarted();
         self.is_amid()
             || self.stream.has_responses()
             || next.is_some_and(|(_, wqe)| wqe.length > UNCUT)
@@ -134,7 +134,7 @@ impl RcEngine {
 
     /// Whether the next work request may begin: Reads and atomics need credit, and a fence waits for all of them (RFC 5040 §5.5 rule 12).
     pub(super) fn may_begin(&self) -> bool {
-        let Some((_, wqe)) = self.sends.next() else {
+        let Some((_, wqe)) = self.sends.unstarted() else {
             return false;
         };
         let outstanding = self.stream.outstanding();
@@ -152,7 +152,7 @@ impl RcEngine {
 
     /// Whether the next work request is one that nothing leaves for, so that it need not wait until something may.
     fn may_begin_memory_work(&self) -> bool {
-        let next = self.sends.next();
+        let next = self.sends.unstarted();
         next.is_some_and(|(_, wqe)| matches!(wqe.work, RcWork::Memory(_))) && self.may_begin()
     }
 
@@ -160,12 +160,15 @@ impl RcEngine {
         if !self.may_begin() {
             return Err(Stop::Idle);
         }
-        let Some((number, wqe)) = self.sends.next() else {
+        let Some((number, wqe)) = self.sends.unstarted() else {
             return Err(Stop::Idle);
         };
         let no_reads = Stop::Ended(RcEnd::NoReads, Some(number));
         let (work, length, solicited) = (wqe.work, wqe.length, wqe.solicited);
-        self.sends.begin(self.stream.own_ends().sent());
+        self.sends.begin(Extent {
+            octets: 0,
+            messages: self.stream.own_ends().sent(),
+        });
         match work {
             RcWork::Send { invalidate } => {
                 let kind = SendKind {
@@ -305,7 +308,8 @@ impl RcEngine {
         if signaled {
             self.note_wanted(messages);
         }
-        self.sends.framed(number, self.made, messages);
+        let octets = self.made;
+        self.sends.framed(number, Extent { octets, messages });
     }
 
     /// Makes an FPDU of what is due next in answer to the peer's requests.

@@ -5,7 +5,7 @@ use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::{TaggedBuffers, TaggedSpan};
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_rdmap::datagram::PlaceFailed;
-use dgiwarp_rdmap::stream::{Delivered, SourceUse, StreamError, Upper};
+use dgiwarp_rdmap::stream::{Delivered, SourceUse, StreamError};
 
 use super::RcConfig;
 use super::wqe::SendQueue;
@@ -51,17 +51,26 @@ fn remote(
     Ok(found)
 }
 
-pub(super) struct RcUpper<'a, C> {
+pub(super) struct Ulp<'a, C> {
     pub(super) config: RcConfig,
     pub(super) tables: Tables<'a>,
     pub(super) completions: &'a mut C,
     pub(super) sends: &'a mut SendQueue,
+    /// Sends and Writes that the peer has placed as its answers to later requests prove.
+    pub(super) proven: &'a mut u64,
     pub(super) waiter: &'a WeakWaiter,
     /// A Read or atomic whose own memory could not be written.
     pub(super) failed: Option<u64>,
 }
 
-impl<C> RcUpper<'_, C> {
+impl<C> Ulp<'_, C> {
+    /// The peer has answered a Read or an atomic, and so has placed all Sends and Writes that left before.
+    fn answered(&mut self, number: u64) {
+        if let Some(extent) = self.sends.done(number) {
+            *self.proven = (*self.proven).max(extent.messages);
+        }
+    }
+
     fn place_answer(
         &mut self,
         number: u64,
@@ -78,7 +87,7 @@ impl<C> RcUpper<'_, C> {
     }
 }
 
-impl<C: CompletionSink> TaggedBuffers for RcUpper<'_, C> {
+impl<C: CompletionSink> TaggedBuffers for Ulp<'_, C> {
     fn check(&self, span: TaggedSpan) -> Result<(), TaggedError> {
         let right = Access::REMOTE_WRITE;
         remote(self.tables.mrs, &self.config, span, right).map(|_| ())
@@ -118,7 +127,7 @@ impl<C: CompletionSink> TaggedBuffers for RcUpper<'_, C> {
     }
 }
 
-impl<C: CompletionSink> Upper for RcUpper<'_, C> {
+impl<C: CompletionSink> dgiwarp_rdmap::stream::Upper for Ulp<'_, C> {
     type Receive = RecvWqe;
     type Request = u64;
 
@@ -212,13 +221,13 @@ impl<C: CompletionSink> Upper for RcUpper<'_, C> {
     }
 
     fn complete_read(&mut self, request: u64) {
-        self.sends.answered(request);
+        self.answered(request);
     }
 
     fn complete_atomic(&mut self, request: u64, original: u64) -> Result<(), PlaceFailed> {
         // The verbs give the value in the byte order of the machine.
         self.place_answer(request, 0, &original.to_ne_bytes())?;
-        self.sends.answered(request);
+        self.answered(request);
         Ok(())
     }
 }

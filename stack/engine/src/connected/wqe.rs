@@ -1,6 +1,4 @@
-//! Work requests of a connected QP, and the queue of those that have not completed.
-
-use std::collections::VecDeque;
+//! Work requests of a connected QP.
 
 use arrayvec::ArrayVec;
 use dgiwarp_ddp::{STag, TaggedOffset};
@@ -146,165 +144,34 @@ impl RcSendWqe {
     }
 }
 
-/// How far a work request is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Posted,
-    /// Some of it has become FPDUs, or a request of the peer.
-    Begun,
-    /// All of it has; it is complete when TCP has taken so many octets.
-    Framed(u64),
-    Done,
+/// Mark of a work request in the send queue.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Extent {
+    /// Octets of FPDUs up to and with its last one, counted from the beginning of the connection.
+    pub(super) octets: u64,
+    /// Sends and Writes that left up to and with it, as the stream counts them.
+    pub(super) messages: u64,
 }
 
-/// Work requests in the order in which they were posted, which is that of their completions (RFC 5040 §5.5 rule 15).
-#[derive(Debug, Default)]
-pub(super) struct SendQueue {
-    entries: VecDeque<Entry>,
-    /// Number of the first of them. Work requests are numbered from zero as they are posted.
-    first: u64,
-    /// Number of the next one to begin.
-    next: u64,
-    /// Sends and Writes that the peer has placed as its answers to later requests prove.
-    proven: u64,
-}
+/// Work requests that are not complete.
+pub(super) type SendQueue = crate::send_queue::SendQueue<RcSendWqe, Extent>;
 
-#[derive(Debug)]
-struct Entry {
-    wqe: RcSendWqe,
-    progress: Progress,
-    /// Sends and Writes that left up to and with this one, as the stream counts them.
-    messages: u64,
-}
-
-impl SendQueue {
-    pub(super) fn push(&mut self, wqe: RcSendWqe) {
-        self.entries.push_back(Entry {
-            wqe,
-            progress: Progress::Posted,
-            messages: 0,
-        });
-    }
-
-    fn entry(&mut self, number: u64) -> Option<&mut Entry> {
-        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        self.entries.get_mut(index)
-    }
-
-    pub(super) fn get(&self, number: u64) -> Option<&RcSendWqe> {
-        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        self.entries.get(index).map(|entry| &entry.wqe)
-    }
-
-    /// The next one to begin, and its number.
-    pub(super) fn next(&self) -> Option<(u64, &RcSendWqe)> {
-        self.get(self.next).map(|wqe| (self.next, wqe))
-    }
-
-    fn progress(&mut self, number: u64, progress: Progress) {
-        if let Some(entry) = self.entry(number) {
-            entry.progress = progress;
-        }
-    }
-
-    /// The next one has begun, behind so many Sends and Writes.
-    pub(super) fn begin(&mut self, messages: u64) {
-        if let Some(entry) = self.entry(self.next) {
-            entry.progress = Progress::Begun;
-            entry.messages = messages;
-        }
-        self.next += 1;
-    }
-
-    /// All of a Send or Write is among the first `octets` octets for TCP, and the last of the first `messages` Sends and Writes.
-    pub(super) fn framed(&mut self, number: u64, octets: u64, messages: u64) {
-        if let Some(entry) = self.entry(number) {
-            entry.progress = Progress::Framed(octets);
-            entry.messages = messages;
-        }
-    }
-
-    pub(super) fn done(&mut self, number: u64) {
-        self.progress(number, Progress::Done);
-    }
-
-    /// The peer has answered a Read or an atomic. What left before it was placed before that.
-    pub(super) fn answered(&mut self, number: u64) {
-        if let Some(entry) = self.entry(number) {
-            entry.progress = Progress::Done;
-            let messages = entry.messages;
-            self.proven = self.proven.max(messages);
-        }
-    }
-
-    /// Sends and Writes that the peer has placed as its answers prove.
-    pub(super) const fn proven(&self) -> u64 {
-        self.proven
-    }
-
-    /// The first one if it is complete: it is done, or TCP has `taken` all of it (RFC 5040 §5.5 rule 14) and it is among the first `placed`
-    /// Sends and Writes.
-    #[inline]
-    fn complete_one(&self, taken: u64, placed: Option<u64>) -> Option<&RcSendWqe> {
-        let entry = self.entries.front()?;
-        let complete = match entry.progress {
-            Progress::Posted | Progress::Begun => false,
-            Progress::Framed(octets) => {
-                octets <= taken && placed.is_none_or(|placed| entry.messages <= placed)
-            }
-            Progress::Done => true,
-        };
-        complete.then_some(&entry.wqe)
-    }
-
-    /// Completes those that are complete.
-    #[inline]
-    pub(super) fn complete(
-        &mut self,
-        taken: u64,
-        placed: Option<u64>,
-        qpn: u32,
-        completions: &mut impl CompletionSink,
-    ) {
-        while let Some(wqe) = self.complete_one(taken, placed) {
-            wqe.complete(qpn, WcStatus::Success, completions);
-            self.pop();
-        }
-    }
-
-    /// Whether TCP has taken all of the first one and it is not complete.
-    pub(super) fn awaits_placement(&self, taken: u64) -> bool {
-        let first = self.entries.front();
-        first.is_some_and(
-            |first| matches!(first.progress, Progress::Framed(octets) if octets <= taken),
-        )
-    }
-
-    /// Takes the first one, complete or not.
-    pub(super) fn pop(&mut self) -> Option<RcSendWqe> {
-        let Entry { wqe, .. } = self.entries.pop_front()?;
-        self.first += 1;
-        self.next = self.next.max(self.first);
-        Some(wqe)
-    }
-
-    /// Number of the first one, if it has begun: what an error that names none is about.
-    pub(super) fn oldest_begun(&self) -> Option<u64> {
-        (self.next > self.first).then_some(self.first)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Number of the first one.
-    pub(super) const fn first(&self) -> u64 {
-        self.first
-    }
+/// Completes the oldest work requests: framed ones of which TCP has `taken` all octets (RFC 5040 §5.5 rule 14) and that are among the first `placed`
+/// Sends and Writes.
+#[inline]
+pub(super) fn complete(
+    sends: &mut SendQueue,
+    taken: u64,
+    placed: Option<u64>,
+    qpn: u32,
+    completions: &mut impl CompletionSink,
+) {
+    let reached = |extent: &Extent| {
+        extent.octets <= taken && placed.is_none_or(|placed| extent.messages <= placed)
+    };
+    sends.complete(reached, |wqe| {
+        wqe.complete(qpn, WcStatus::Success, completions);
+    });
 }
 
 #[cfg(test)]
