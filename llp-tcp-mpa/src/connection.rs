@@ -6,11 +6,10 @@ use crate::framing::{Deframer, Framer};
 use crate::mulpdu::{MULPDU_FLOOR, mulpdu};
 use crate::outgoing::Outgoing;
 use crate::startup::{
-    Config, Established, FrameKind, Negotiation, ReadDepths, Rejection, Request, Role, Rtr, RtrSet,
+    Config, Established, FrameKind, Negotiation, ReadDepths, Rejection, Request, Role, RtrSet,
     StartupFrame, StartupReader, accept_reply, reject_reply, request_frame, settle, takes_request,
 };
 use dgiwarp_codec::Payload;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -69,11 +68,8 @@ impl FullOperation {
     fn new(negotiation: Negotiation) -> Self {
         Self {
             framer: Framer::new(negotiation.crc, negotiation.send_markers),
-            deframer: Deframer::new(
-                negotiation.crc || is_on(Bug::CrcAlwaysChecked),
-                negotiation.receive_markers,
-            ),
-            may_send: negotiation.role == Role::Initiator || is_on(Bug::ResponderSpeaksFirst),
+            deframer: Deframer::new(negotiation.crc, negotiation.receive_markers),
+            may_send: negotiation.role == Role::Initiator,
             stopped: false,
             negotiation,
         }
@@ -185,7 +181,6 @@ impl Connection {
                 Some(ulpdu)
             }
             Ok(None) => None,
-            Err(Error::Crc { .. }) if is_on(Bug::WrongCrcSkipped) => None,
             Err(error) => {
                 full.stopped = true;
                 self.events.push_back(Event::Failed(error));
@@ -266,10 +261,7 @@ impl Connection {
         } else {
             self.events.push_back(Event::Established(Established {
                 negotiation,
-                send_rtr: match negotiation.rtr {
-                    Some(_) if is_on(Bug::RtrAlwaysWrite) => Some(Rtr::Write),
-                    rtr => rtr.and_then(RtrSet::preferred),
-                },
+                send_rtr: negotiation.rtr.and_then(RtrSet::preferred),
                 private_data: reply.private_data.clone(),
             }));
         }
@@ -292,11 +284,6 @@ impl Connection {
     /// TCP has ended; after a FIN our half of it may still send.
     pub fn handle_end(&mut self, _now: Instant, end: TcpEnd) {
         match (&mut self.state, end) {
-            (State::ExpectRequest(_) | State::Deciding(_), TcpEnd::Lost)
-                if is_on(Bug::ResetCrashes) =>
-            {
-                panic!("a reset in startup")
-            }
             (State::ExpectRequest(_) | State::Deciding(_) | State::ExpectReply(_), TcpEnd::Fin) => {
                 self.exit(Error::ClosedInStartup);
             }
@@ -305,12 +292,6 @@ impl Connection {
                 TcpEnd::Lost,
             ) => {
                 self.exit(Error::TcpLost);
-            }
-            (State::FullOperation(_), TcpEnd::Fin) if is_on(Bug::EndMissed) => {}
-            (State::FullOperation(full), TcpEnd::Fin | TcpEnd::Lost)
-                if !full.may_send && is_on(Bug::EarlyEndCrashes) =>
-            {
-                panic!("no FPDU was received")
             }
             (State::FullOperation(full), TcpEnd::Fin) => {
                 if !full.stopped {

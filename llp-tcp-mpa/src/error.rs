@@ -6,7 +6,6 @@
 //! [`Error::code`].
 
 use core::time::Duration;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use thiserror::Error;
 
 /// An error code of RFC 5044 §8 or RFC 6581 §8: the "error code" octet of a Terminate
@@ -125,10 +124,8 @@ pub enum Error {
 
 impl Error {
     /// The code for DDP and for a Terminate (RFC 5044 §8, RFC 6581 §8).
-    pub fn code(self) -> ErrorCode {
+    pub const fn code(self) -> ErrorCode {
         match self {
-            Self::Crc { .. } if is_on(Bug::LlpCodesSwapped) => ErrorCode::Marker,
-            Self::Marker { .. } if is_on(Bug::LlpCodesSwapped) => ErrorCode::Crc,
             Self::StartupFrame(_) => ErrorCode::StartupFrame,
             Self::StartupTimeout(_)
             | Self::ClosedInStartup

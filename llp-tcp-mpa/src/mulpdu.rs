@@ -1,7 +1,5 @@
 //! The largest ULPDU that fits an FPDU (RFC 5044 §4.5).
 
-use dgiwarp_codec::seeded::{Bug, is_on};
-
 use crate::framing::{FPDU_OVERHEAD, MARKER_INTERVAL, MARKER_LEN};
 
 /// Below this MPA does not shrink the MULPDU, however small the EMSS gets
@@ -16,9 +14,6 @@ pub const MULPDU_CEILING: u16 = 64_768;
 /// `markers` says whether *we* have to send Markers. The result is at least
 /// [`MULPDU_FLOOR`] and at most [`MULPDU_CEILING`].
 pub fn mulpdu(emss: u16, markers: bool) -> u16 {
-    if is_on(Bug::UlpduTooLong) {
-        return u16::MAX - 10;
-    }
     // RFC 5044 §4.5: EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4), the middle term only
     // with Markers.
     let markers_len = if markers {

@@ -5,7 +5,6 @@ use super::marker::{MARKER_LEN, MarkerPosition};
 use super::{LENGTH_LEN, pad_len};
 use crate::error::Error;
 use dgiwarp_codec::crc;
-use dgiwarp_codec::seeded::{Bug, is_on};
 
 /// Octets of the longest FPDU, Markers not counted: memory of this length serves for every one.
 pub const LONGEST_FPDU: usize = LENGTH_LEN + 0xffff + 3 + crc::LEN;
@@ -85,10 +84,7 @@ struct Extent {
 impl Extent {
     fn of(fpdu: &[u8]) -> Option<Self> {
         let (length, _) = fpdu.split_first_chunk::<LENGTH_LEN>()?;
-        let mut ulpdu_len = usize::from(u16::from_be_bytes(*length));
-        if is_on(Bug::UlpduLengthSigned) {
-            ulpdu_len &= 0x7fff;
-        }
+        let ulpdu_len = usize::from(u16::from_be_bytes(*length));
         let covered = LENGTH_LEN + ulpdu_len + pad_len(ulpdu_len);
         Some(Self {
             covered,
@@ -208,9 +204,6 @@ impl Deframer {
             self.latest = extent.total;
             return verified(fpdu, &extent, self.crc).map(Some);
         }
-        if is_on(Bug::FpduInOneRead) {
-            *input = &[];
-        }
         self.fill(input, LENGTH_LEN);
         let Some(extent) = Extent::of(self.gathered.octets()) else {
             return Ok(None);
@@ -253,10 +246,6 @@ impl Deframer {
             }
             if input.is_empty() {
                 return Ok(None);
-            }
-            if track.position.is_due() && !in_sum && is_on(Bug::MarkerBeforeCrcMissed) {
-                track.position.pass_marker();
-                continue;
             }
             if track.position.is_due() {
                 track.take_marker(input);
@@ -335,7 +324,7 @@ fn verified<'a>(fpdu: &'a [u8], extent: &Extent, check: bool) -> Result<&'a [u8]
 fn compare(calculated: u32, fpdu: &[u8], extent: &Extent) -> Result<(), Error> {
     let field = fpdu.get(extent.covered..).and_then(<[u8]>::first_chunk);
     let received = crc::from_wire(*field.expect("the FPDU is complete"));
-    if received == calculated || is_on(Bug::CrcUnchecked) {
+    if received == calculated {
         Ok(())
     } else {
         Err(Error::Crc {

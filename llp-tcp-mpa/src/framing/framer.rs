@@ -2,16 +2,10 @@
 
 use super::marker::MarkerPosition;
 use super::{LENGTH_LEN, pad_len};
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_codec::{Payload, crc};
 
-/// What pads are made of (RFC 5044 §4.1).
-fn pad_octets() -> [u8; 3] {
-    if is_on(Bug::PadNotZero) {
-        return [0xa5; 3];
-    }
-    [0; 3]
-}
+/// Octets of pads (RFC 5044 §4.1).
+const PAD: [u8; 3] = [0; 3];
 
 /// Makes the FPDUs of one direction of a connection.
 #[derive(Debug, Clone)]
@@ -38,8 +32,7 @@ impl Framer {
     pub fn frame<P: Payload + ?Sized>(&mut self, out: &mut Vec<u8>, header: &[u8], payload: &P) {
         let ulpdu_len = header.len() + payload.len();
         let length = u16::try_from(ulpdu_len).expect("a ULPDU is no longer than the MULPDU");
-        let octets = pad_octets();
-        let (pad, _) = octets.split_at(pad_len(ulpdu_len));
+        let (pad, _) = PAD.split_at(pad_len(ulpdu_len));
         out.reserve(LENGTH_LEN + ulpdu_len + pad.len() + crc::LEN);
         if self.leaves_payload_whole() {
             let start = out.len();
@@ -87,7 +80,7 @@ impl Framer {
     #[inline]
     fn field(&self, sum: impl FnOnce() -> u32) -> [u8; crc::LEN] {
         // RFC 5044 §4.1: without CRCs the field is present and may hold anything.
-        if self.crc && !is_on(Bug::CrcNotSent) {
+        if self.crc {
             crc::to_wire(sum())
         } else {
             [0; crc::LEN]
@@ -117,8 +110,7 @@ impl Framer {
         );
         let ulpdu_len = header.len() + payload.len();
         let length = u16::try_from(ulpdu_len).expect("a ULPDU is no longer than the MULPDU");
-        let octets = pad_octets();
-        let (pad, _) = octets.split_at(pad_len(ulpdu_len));
+        let (pad, _) = PAD.split_at(pad_len(ulpdu_len));
         let start = out.len();
         out.extend_from_slice(&length.to_be_bytes());
         out.extend_from_slice(header);
@@ -168,9 +160,7 @@ impl Framer {
         if position.is_due() {
             let marker = position.emit();
             out.extend_from_slice(&marker);
-            if !is_on(Bug::MarkerOutsideCrc) {
-                *sum = crc::crc32c_append(*sum, &marker);
-            }
+            *sum = crc::crc32c_append(*sum, &marker);
             position.pass_marker();
         }
         position.room()

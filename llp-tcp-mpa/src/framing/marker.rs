@@ -1,7 +1,5 @@
 //! Markers and where they stand (RFC 5044 §4.2, §4.3).
 
-use dgiwarp_codec::seeded::{Bug, is_on};
-
 /// Octets of a Marker.
 pub const MARKER_LEN: u16 = 4;
 /// Distance from the first octet of a Marker to that of the next.
@@ -54,21 +52,13 @@ impl MarkerPosition {
     }
 
     /// The FPDUPTR of a received Marker.
-    pub(super) fn received_pointer(marker: [u8; MARKER_LEN as usize]) -> u16 {
+    pub(super) const fn received_pointer(marker: [u8; MARKER_LEN as usize]) -> u16 {
         let [_, _, hi, lo] = marker;
-        let mask = if is_on(Bug::MarkerLowBitsCount) {
-            u16::MAX
-        } else {
-            POINTER_MASK
-        };
-        u16::from_be_bytes([hi, lo]) & mask
+        u16::from_be_bytes([hi, lo]) & POINTER_MASK
     }
 
     /// A Marker for here.
     pub(super) fn emit(&self) -> [u8; MARKER_LEN as usize] {
-        if is_on(Bug::MarkerPointerZero) {
-            return [0; MARKER_LEN as usize];
-        }
         let [hi, lo] = self.pointer().to_be_bytes();
         [0, 0, hi, lo]
     }

@@ -14,8 +14,6 @@ mod deframer;
 mod framer;
 mod marker;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
-
 pub use deframer::{Deframer, LONGEST_FPDU};
 pub use framer::Framer;
 pub use marker::{MARKER_INTERVAL, MARKER_LEN};
@@ -28,10 +26,7 @@ const LENGTH_LEN: usize = 2;
 
 /// Octets of PAD after a ULPDU of `ulpdu_len` octets: they make the FPDU an integral
 /// multiple of four (RFC 5044 §4.1).
-fn pad_len(ulpdu_len: usize) -> usize {
-    if is_on(Bug::WrongPad) {
-        return (LENGTH_LEN + ulpdu_len) % 4;
-    }
+const fn pad_len(ulpdu_len: usize) -> usize {
     (4 - (LENGTH_LEN + ulpdu_len) % 4) % 4
 }
 

@@ -10,7 +10,6 @@
 //! ```
 
 use core::fmt;
-use dgiwarp_codec::seeded::{Bug, is_on};
 
 /// Flag A in the first half, C in the second.
 const HIGH_FLAG: u16 = 0x8000;
@@ -138,12 +137,12 @@ impl Enhanced {
     pub const LEN: usize = 4;
 
     /// Reads the four octets; every value has a meaning.
-    pub fn parse(bytes: [u8; Self::LEN]) -> Self {
+    pub const fn parse(bytes: [u8; Self::LEN]) -> Self {
         let [a, b, c, d] = bytes;
         let first = u16::from_be_bytes([a, b]);
         let second = u16::from_be_bytes([c, d]);
         // RFC 6581 §9.2: without flag A the flags B, C and D are ignored.
-        let peer_to_peer = if first & HIGH_FLAG != 0 || is_on(Bug::ControlFlagsWithoutA) {
+        let peer_to_peer = if first & HIGH_FLAG != 0 {
             Some(RtrSet {
                 send: first & LOW_FLAG != 0,
                 write: second & HIGH_FLAG != 0,

@@ -5,7 +5,6 @@
 use super::enhanced::Enhanced;
 use crate::error::FrameError;
 use core::fmt;
-use dgiwarp_codec::seeded::{Bug, is_on};
 
 const KEY_LEN: usize = 16;
 const REQUEST_KEY: [u8; KEY_LEN] = *b"MPA ID Req Frame";
@@ -119,7 +118,6 @@ impl StartupFrame {
             (self.crc, FLAG_CRC),
             (self.reject, FLAG_REJECT),
             (self.enhanced.is_some(), FLAG_ENHANCED),
-            (is_on(Bug::ReservedFlagSent), 0x08),
         ] {
             if on {
                 flags |= flag;
@@ -148,9 +146,7 @@ impl StartupFrame {
             kind,
             markers: header.flags & FLAG_MARKERS != 0,
             crc: header.flags & FLAG_CRC != 0,
-            reject: kind == FrameKind::Reply
-                && header.flags & FLAG_REJECT != 0
-                && !is_on(Bug::RejectionMissed),
+            reject: kind == FrameKind::Reply && header.flags & FLAG_REJECT != 0,
             revision: header.revision,
             enhanced,
             private_data: rest.to_vec(),
@@ -188,24 +184,15 @@ struct Header {
 impl Header {
     fn parse([flags, rev, len_hi, len_lo]: [u8; 4]) -> Result<Self, FrameError> {
         let revision = Revision::try_from(rev)?;
-        if is_on(Bug::ReservedFlagsChecked) && flags & 0x0f != 0 {
-            return Err(FrameError::Revision(rev));
-        }
-        let len_hi = if is_on(Bug::PrivateDataLengthOneOctet) {
-            0
-        } else {
-            len_hi
-        };
         let pd_len = u16::from_be_bytes([len_hi, len_lo]);
         // RFC 5044 §7.1.2 rule 9: PD_Length is validated before anything is received into
         // the buffer that it sizes.
-        if usize::from(pd_len) > MAX_PRIVATE_DATA && !is_on(Bug::PrivateDataUnbounded) {
+        if usize::from(pd_len) > MAX_PRIVATE_DATA {
             return Err(FrameError::PrivateDataLength(pd_len));
         }
         if revision == Revision::Two
             && flags & FLAG_ENHANCED != 0
             && usize::from(pd_len) < ENHANCED_LEN
-            && !is_on(Bug::EnhancedDataUnchecked)
         {
             return Err(FrameError::EnhancedTooShort(pd_len));
         }
@@ -241,9 +228,6 @@ impl StartupReader {
     /// # Errors
     /// [`FrameError`] as soon as the octets cannot become a valid frame.
     pub fn read(&mut self, input: &mut &[u8]) -> Result<Option<StartupFrame>, FrameError> {
-        if is_on(Bug::StartupFrameAtOnce) && input.len() < HEADER_LEN {
-            return Err(FrameError::TrailingOctets(input.len()));
-        }
         let checked = self.bytes.len().min(KEY_LEN);
         self.fill(input, HEADER_LEN);
         self.check_key(checked)?;
@@ -283,16 +267,10 @@ impl StartupReader {
         let Some((at, (&found, _))) = wrong else {
             return Ok(());
         };
-        if is_on(Bug::KeyUnchecked) {
-            return Ok(());
-        }
         // RFC 5044 §7.1.2 rule 8: the difference between the keys tells that both ends
         // started in the same role. The keys agree up to the octet where they part.
         let other = self.kind.other().key();
         if other.get(at) == Some(&found) {
-            if is_on(Bug::KeyOfEitherFrame) {
-                return Ok(());
-            }
             return Err(match self.kind {
                 FrameKind::Reply => FrameError::BothInitiators,
                 FrameKind::Request => FrameError::BothResponders,

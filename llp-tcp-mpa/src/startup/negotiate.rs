@@ -5,7 +5,6 @@ use super::enhanced::{Enhanced, ReadDepth, Rtr, RtrSet};
 use super::frame::{ENHANCED_LEN, FrameKind, MAX_PRIVATE_DATA, Revision, StartupFrame};
 use crate::error::{ConfigError, Error, FrameError};
 use core::time::Duration;
-use dgiwarp_codec::seeded::{Bug, is_on};
 
 /// The side taken in the startup: the Initiator sends its frame first. Unrelated to which
 /// side opened TCP (RFC 5044 §7.1).
@@ -208,9 +207,7 @@ pub(crate) fn takes_request(frame: StartupFrame) -> Request {
 /// offered.
 fn answer_depth(ours: u16, theirs: ReadDepth) -> (ReadDepth, u16) {
     match theirs {
-        ReadDepth::LeftToUlp if is_on(Bug::NotNegotiatedLimited) => (ReadDepth::Limit(ours), ours),
         ReadDepth::LeftToUlp => (ReadDepth::LeftToUlp, ours),
-        ReadDepth::Limit(_) if is_on(Bug::DepthsNotLowered) => (ReadDepth::Limit(ours), ours),
         ReadDepth::Limit(n) => {
             let depth = ours.min(n).min(ReadDepth::MAX);
             (ReadDepth::Limit(depth), depth)
@@ -250,9 +247,7 @@ fn answer_enhanced(
         ord: ord_said,
         // RFC 6581 §9.2: A follows the Request's; without an indication in common the
         // Responder still names one that it supports, and the Initiator ends the connection.
-        peer_to_peer: common
-            .filter(|_| !is_on(Bug::PeerToPeerUnanswered))
-            .map(|rtr| if rtr.is_empty() { config.rtr } else { rtr }),
+        peer_to_peer: common.map(|rtr| if rtr.is_empty() { config.rtr } else { rtr }),
     };
     (reply, ReadDepths { ird, ord }, common)
 }
@@ -271,7 +266,7 @@ fn reply_frame(
         // The bit declares a preference, and CRCs are used if either end has it; a Reply
         // that repeats the Request's is also right for a peer that looks at the Reply only.
         crc: config.crc || request.crc,
-        reject: reject && !is_on(Bug::RejectsWithoutBit),
+        reject,
         // RFC 6581 §6, §10: an enhanced Request gets an enhanced Reply, a plain one a plain one.
         revision: request.revision,
         enhanced,
@@ -294,27 +289,14 @@ pub(crate) fn accept_reply(
             let (reply, depths, rtr) = answer_enhanced(config, depths, theirs);
             (Some(reply), depths, rtr)
         }
-        None if is_on(Bug::EnhancedReplyToPlain) => {
-            let (ird, ord) = (ReadDepth::Limit(0), ReadDepth::Limit(0));
-            let peer_to_peer = None;
-            (
-                Some(Enhanced {
-                    ird,
-                    ord,
-                    peer_to_peer,
-                }),
-                depths,
-                None,
-            )
-        }
         None => (None, depths, None),
     };
     let frame = reply_frame(config, request, enhanced, false, private_data)?;
     let negotiation = Negotiation {
         role: Role::Responder,
         revision: request.revision,
-        crc: frame.crc && (request.crc || !is_on(Bug::CrcOnlyIfBothAsk)),
-        send_markers: request.markers && !is_on(Bug::MarkersNotSent),
+        crc: frame.crc,
+        send_markers: request.markers,
         receive_markers: config.markers,
         depths,
         peer: request.enhanced,
@@ -331,10 +313,7 @@ pub(crate) fn reject_reply(
     depths: ReadDepths,
     private_data: &[u8],
 ) -> Result<StartupFrame, ConfigError> {
-    let asked = request
-        .enhanced
-        .filter(|_| !is_on(Bug::RejectionWithoutDepths));
-    let enhanced = asked.map(|theirs| Enhanced {
+    let enhanced = request.enhanced.map(|theirs| Enhanced {
         ird: ReadDepth::limit(depths.ird),
         ord: ReadDepth::limit(depths.ord),
         peer_to_peer: theirs.peer_to_peer.map(|_| config.rtr),
@@ -367,7 +346,6 @@ pub(crate) fn settle(
             };
             if let ReadDepth::Limit(wanted) = theirs.ord
                 && wanted > own.ird
-                && !is_on(Bug::InsufficientIrdAccepted)
             {
                 refusal = Some(Error::InsufficientIrd {
                     wanted,
@@ -381,7 +359,7 @@ pub(crate) fn settle(
                     .unwrap_or(RtrSet::NONE)
                     .intersection(config.rtr)
             });
-            if rtr.is_some_and(RtrSet::is_empty) && !is_on(Bug::NoCommonRtrAccepted) {
+            if rtr.is_some_and(RtrSet::is_empty) {
                 refusal = Some(Error::NoMatchingRtr);
             }
             (ReadDepths { ird: own.ird, ord }, rtr)
@@ -397,7 +375,7 @@ pub(crate) fn settle(
         revision: reply.revision,
         // RFC 5044 §7.1.1: CRCs are off only if both ends prefer so.
         crc: config.crc || reply.crc,
-        send_markers: reply.markers && !is_on(Bug::MarkersNotSent),
+        send_markers: reply.markers,
         receive_markers: config.markers,
         depths,
         peer: reply.enhanced,
