@@ -2,7 +2,6 @@
 
 use std::hash::Hash;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use rustc_hash::FxHashMap;
 
 /// Most peers whose counts are kept; beyond, all are forgotten and the rule for that applies.
@@ -39,8 +38,7 @@ impl<K: Copy + Eq + Hash> Numbers<K> {
             Some((latest, next)) if latest == peer => next,
             Some(_) | None => self.turn_to(peer),
         };
-        let step = u32::from(!is_on(Bug::NumberStatic));
-        self.latest = Some((peer, number.wrapping_add(step)));
+        self.latest = Some((peer, number.wrapping_add(1)));
         self.raise_ceiling(number);
         number
     }

@@ -8,8 +8,6 @@ mod writes;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use dgiwarp_codec::seeded::{Bug, is_on};
-
 use super::DropReason;
 use super::assembly::Assemblies;
 use super::open_writes::OpenWrites;
@@ -123,7 +121,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     pub fn hears(&self, peer: K) -> bool {
         match self.service {
             Service::Datagram => true,
-            Service::Connected(sole) => sole == Some(peer) || is_on(Bug::UcPeerUnchecked),
+            Service::Connected(sole) => sole == Some(peer),
         }
     }
 
@@ -203,7 +201,6 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         };
         let source = self.sources.touch(now, id);
         match source.standing(extension.number) {
-            Standing::Late if is_on(Bug::LateTaken) => Ok(id),
             Standing::Late => Err(DropReason::Late),
             Standing::Newer | Standing::Open(_) => Ok(id),
         }
@@ -218,9 +215,6 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         source.advance(number);
         if source.open_writes > 0 {
             self.give_up_old_writes(id, upper);
-        }
-        if is_on(Bug::WindowIgnored) {
-            return;
         }
         let window = self.config.reorder_window;
         while self.sources.get(id).open_records > 0 {

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::{RangeMap, STag, TaggedOffset};
 use rustc_hash::FxHashMap;
 
@@ -99,11 +98,7 @@ impl<K: Copy> Records<K> {
             maps: (0..capacity).map(|_| RangeMap::new()).collect(),
             free: Vec::with_capacity(capacity),
             open: Vec::with_capacity(capacity),
-            max_open: if is_on(Bug::OpenRecordsUnbounded) {
-                capacity
-            } else {
-                capacity - capacity / 4
-            },
+            max_open: capacity - capacity / 4,
             index: FxHashMap::with_capacity_and_hasher(capacity, rustc_hash::FxBuildHasher),
             latest: 0,
         }

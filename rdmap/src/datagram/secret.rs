@@ -2,7 +2,6 @@
 
 use std::hash::{Hash, Hasher};
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use siphasher::sip::SipHasher24;
 
 /// What a number is for. Numbers of one kind tell nothing about those of another.
@@ -65,11 +64,6 @@ impl Secret {
     /// The cookie of a requester at `peer` with this epoch, for the QP with this number.
     #[must_use]
     pub fn cookie(&self, qpn: u32, peer: &impl Hash, epoch: u32) -> Cookie {
-        let epoch = if is_on(Bug::CookieWithoutEpoch) {
-            0
-        } else {
-            epoch
-        };
         Cookie(self.mac(Kind::Cookie, (qpn, peer, epoch)))
     }
 

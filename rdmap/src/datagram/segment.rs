@@ -2,7 +2,6 @@
 
 #![deny(clippy::indexing_slicing)]
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, Segment, TaggedOffset};
 
@@ -71,7 +70,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, DropReason> {
         return Err(DropReason::Malformed);
     };
     let control = Control::parse(first);
-    if control.format > FORMAT_EXCHANGE && !is_on(Bug::UnknownFormatTaken) {
+    if control.format > FORMAT_EXCHANGE {
         return Err(DropReason::UnknownFormat);
     }
     if control.version != control::DV {
@@ -331,7 +330,7 @@ impl Prefix {
 fn first_octet(tagged: bool, segment: Segment) -> Control {
     Control {
         tagged,
-        last: segment.last || is_on(Bug::LastOnEveryDatagram),
+        last: segment.last,
         format: FORMAT_SEGMENT,
         version: control::DV,
     }

@@ -4,7 +4,6 @@ use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use bitvec::array::BitArray;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use rustc_hash::FxHashMap;
 
 /// How many numbers of a source are remembered as open or closed.
@@ -122,7 +121,6 @@ impl<K: Copy + Eq + Hash> SourceTable<K> {
 
     #[inline]
     pub(super) fn find(&mut self, key: K, epoch: u32) -> Option<SourceId> {
-        let epoch = if is_on(Bug::EpochIgnored) { 0 } else { epoch };
         if let Some((latest_key, latest_epoch, id)) = self.latest
             && latest_epoch == epoch
             && latest_key == key
@@ -142,7 +140,6 @@ impl<K: Copy + Eq + Hash> SourceTable<K> {
         epoch: u32,
         number: u32,
     ) -> Option<SourceId> {
-        let epoch = if is_on(Bug::EpochIgnored) { 0 } else { epoch };
         let source = Source {
             key,
             epoch,

@@ -1,7 +1,6 @@
 //! Queues 1 to 3: short messages that RDMAP consumes itself.
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::Msn;
 use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_ddp::wire::UntaggedHeader;
@@ -43,7 +42,7 @@ impl ControlQueue {
         opcode: Opcode,
         payload: &[u8],
     ) -> Result<Option<ControlMessage>, StreamError> {
-        if header.msn != self.msn && !is_on(Bug::RequestMsnUnchecked) {
+        if header.msn != self.msn {
             return Err(UntaggedError::MsnRange.into());
         }
         let (begun, mut message) = self

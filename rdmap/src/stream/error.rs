@@ -1,6 +1,5 @@
 //! What ends a stream, and how the peer is told.
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 use dgiwarp_ddp::{STag, TaggedOffset};
 
@@ -68,22 +67,18 @@ impl StreamError {
     /// The row of RFC 5040 §4.8 figure 9, of RFC 5041 §7.2, or of the lower layer that tells the peer. `None` for what the peer told us:
     /// a Terminate is not answered.
     #[must_use]
-    pub fn cause(self) -> Option<Cause> {
+    pub const fn cause(self) -> Option<Cause> {
         Some(match self {
             // None of the rows is about lengths, so they are the unspecified one.
             Self::Truncated(_) | Self::Length { .. } | Self::AtomicIdentifier { .. } => {
                 Cause::UNSPECIFIED_OPERATION
             }
             Self::Control(ControlError::Version(_)) => Cause::VERSION,
-            Self::UnexpectedOpcode(_) | Self::Control(_) if is_on(Bug::OpcodeWrongCode) => {
-                Cause::UNSPECIFIED_OPERATION
-            }
             Self::Control(ControlError::Opcode(_))
             | Self::UnexpectedOpcode(_)
             | Self::AtomicCode(_) => Cause::UNEXPECTED_OPCODE,
             Self::Tagged(error) => tagged(error),
             Self::Untagged(error) => untagged(error),
-            Self::Source(error) if is_on(Bug::ReadErrorOfDdp) => tagged(error),
             Self::Source(error) => source(error),
             Self::CannotInvalidate(_) => Cause::CANNOT_INVALIDATE,
             // RFC 7306 §8.2 names this row.
@@ -94,7 +89,6 @@ impl StreamError {
                 error_type: 0,
                 code,
             },
-            Self::Terminated(cause) if is_on(Bug::TerminateAnswered) => cause,
             Self::Terminated(_) => return None,
         })
     }
@@ -109,7 +103,7 @@ const fn ddp(error_type: u8, code: u8) -> Cause {
 }
 
 /// RFC 5041 §7.2, type 1.
-fn tagged(error: TaggedError) -> Cause {
+const fn tagged(error: TaggedError) -> Cause {
     match error {
         TaggedError::InvalidStag => ddp(1, 0x00),
         TaggedError::BaseOrBounds => ddp(1, 0x01),
@@ -122,20 +116,19 @@ fn tagged(error: TaggedError) -> Cause {
 }
 
 /// RFC 5041 §7.2, type 2.
-fn untagged(error: UntaggedError) -> Cause {
+const fn untagged(error: UntaggedError) -> Cause {
     match error {
         UntaggedError::InvalidQueue => ddp(2, 0x01),
         UntaggedError::NoBuffer => ddp(2, 0x02),
         UntaggedError::MsnRange => ddp(2, 0x03),
         UntaggedError::InvalidOffset => ddp(2, 0x04),
-        UntaggedError::TooLong if is_on(Bug::TooLongWrongCode) => ddp(2, 0x04),
         UntaggedError::TooLong => ddp(2, 0x05),
         UntaggedError::Version => ddp(2, 0x06),
     }
 }
 
 /// RFC 5040 §4.8, remote protection errors: of a request it is RDMAP that checks the buffer.
-fn source(error: TaggedError) -> Cause {
+const fn source(error: TaggedError) -> Cause {
     match error {
         TaggedError::InvalidStag => Cause::INVALID_STAG,
         TaggedError::BaseOrBounds => Cause::BASE_OR_BOUNDS,

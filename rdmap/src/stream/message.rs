@@ -1,7 +1,6 @@
 //! Messages that leave: headers and where they are cut.
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::wire::control::DV;
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, Segment, Segmenter, TaggedOffset};
@@ -71,20 +70,17 @@ impl Message {
     pub fn next_segment(&mut self, mulpdu: u16) -> Option<(Header, Segment)> {
         let segment = self.peek(mulpdu)?;
         self.segmenter.advance(segment);
-        let last = segment.last || is_on(Bug::LastOnEverySegment);
-        let offset = if is_on(Bug::OffsetStatic) {
-            0
-        } else {
-            segment.offset
-        };
         let header = match self.target {
-            Target::Untagged { opcode, word, msn } => {
-                untagged_header(opcode, word, (queue(opcode), msn, offset), last)
-            }
+            Target::Untagged { opcode, word, msn } => untagged_header(
+                opcode,
+                word,
+                (queue(opcode), msn, segment.offset),
+                segment.last,
+            ),
             Target::Tagged { stag, start } => {
                 // Where this would wrap, an earlier segment was outside of the peer's buffer.
                 let offset = TaggedOffset::new(start.get().wrapping_add(segment.offset.into()));
-                tagged_header(Opcode::Write, stag, offset, last)
+                tagged_header(Opcode::Write, stag, offset, segment.last)
             }
         };
         Some((header, segment))
@@ -122,7 +118,6 @@ impl Message {
 /// The queue of an untagged message (RFC 5040 §5.2.1, §5.3, §5.4, RFC 7306 §5.2).
 fn queue(opcode: Opcode) -> QueueNumber {
     match opcode {
-        Opcode::AtomicResponse if is_on(Bug::AtomicResponseQueue) => QueueNumber::READ_REQUEST,
         Opcode::ReadRequest | Opcode::AtomicRequest => QueueNumber::READ_REQUEST,
         Opcode::Terminate => QueueNumber::TERMINATE,
         Opcode::AtomicResponse => QueueNumber::ATOMIC_RESPONSE,

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
 use dgiwarp_ddp::{Msn, QueueNumber, STag, TaggedOffset};
@@ -51,11 +50,7 @@ struct Atomic<Q> {
 impl<Q: Copy> Requester<Q> {
     pub(super) fn new(limit: usize) -> Self {
         Self {
-            limit: if is_on(Bug::OrdExceeded) {
-                usize::MAX
-            } else {
-                limit
-            },
+            limit,
             msn: Msn::FIRST,
             reads: VecDeque::with_capacity(limit.min(64)),
             atomics: VecDeque::new(),
@@ -141,14 +136,11 @@ impl<Q: Copy> Requester<Q> {
         upper: &mut U,
     ) -> Result<(), StreamError> {
         let Some(read) = self.reads.front_mut() else {
-            if is_on(Bug::ResponseUnaskedIgnored) {
-                return Ok(());
-            }
             return Err(TaggedError::InvalidStag.into());
         };
         // RFC 5041 §5.2: STag and TO of a zero-length segment are not checked.
         if !payload.is_empty() {
-            if header.stag != read.sink && !is_on(Bug::ResponseStagUnchecked) {
+            if header.stag != read.sink {
                 return Err(TaggedError::InvalidStag.into());
             }
             let end = u32::try_from(payload.len())
@@ -163,9 +155,8 @@ impl<Q: Copy> Requester<Q> {
                 .map_err(|_| StreamError::LocalProtection)?;
             read.placed = end;
         }
-        let early = is_on(Bug::ReadCompletesEarly);
-        if header.control.last || early {
-            if read.placed != read.length && !early && !is_on(Bug::ResponseShortTaken) {
+        if header.control.last {
+            if read.placed != read.length {
                 return Err(StreamError::Length {
                     opcode: Opcode::ReadResponse,
                     length: read.placed,

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::wire::{UntaggedHeader, tagged, untagged};
@@ -80,9 +79,6 @@ impl Responder {
     /// RFC 5040 §5.2.2: the queue holds what was negotiated; beyond that there is no buffer for a request.
     fn admit(&mut self, operation: Operation, segment: &Segment<'_>) -> Result<(), StreamError> {
         if self.queue.len() >= self.limit {
-            if is_on(Bug::RequestBeyondIrdDropped) {
-                return Ok(());
-            }
             return Err(UntaggedError::NoBuffer.into());
         }
         self.queue.push_back(Asked {
@@ -128,7 +124,6 @@ impl Responder {
             .tagged_offset
             .get()
             .is_multiple_of(OPERAND_LEN.into())
-            && !is_on(Bug::AtomicMisaligned)
         {
             return Err(StreamError::Misaligned(request.tagged_offset));
         }
@@ -169,20 +164,12 @@ impl Responder {
                 let length = left.min(room);
                 // RFC 5040 §5.2.2: STag and TO are those that the request named as sink. They are the requester's affair, so
                 // they may even wrap.
-                let offset =
-                    request
-                        .sink_offset
-                        .get()
-                        .wrapping_add(if is_on(Bug::ReadOffsetStatic) {
-                            0
-                        } else {
-                            sent.into()
-                        });
+                let offset = request.sink_offset.get().wrapping_add(sent.into());
                 let header = tagged_header(
                     Opcode::ReadResponse,
                     request.sink_stag,
                     TaggedOffset::new(offset),
-                    length == left && !is_on(Bug::ReadLastMissing),
+                    length == left,
                 );
                 let rest = request.after(sent).unwrap_or(request);
                 Some(Response::ReadSegment {

@@ -1,6 +1,5 @@
 //! Queue 0: Sends and Immediate Data, each of which takes a posted receive.
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_ddp::wire::UntaggedHeader;
 use dgiwarp_ddp::{Msn, STag};
@@ -58,11 +57,11 @@ impl<R> Sends<R> {
         own_ends: &mut OwnEnds,
     ) -> Result<Handled, StreamError> {
         // The lower layer keeps the order, so there is one MSN and one offset that can come.
-        if header.msn != self.msn && !is_on(Bug::MsnUnchecked) {
+        if header.msn != self.msn {
             return Err(UntaggedError::MsnRange.into());
         }
         let placed = self.arriving.as_ref().map_or(0, |arriving| arriving.placed);
-        if header.message_offset.get() != placed && !is_on(Bug::OffsetUnchecked) {
+        if header.message_offset.get() != placed {
             return Err(UntaggedError::InvalidOffset.into());
         }
         let begun = self.arriving.as_ref().map(|arriving| arriving.opcode);
@@ -70,14 +69,8 @@ impl<R> Sends<R> {
             return Err(StreamError::UnexpectedOpcode(opcode));
         }
         match opcode {
-            Opcode::SendSolicited if is_on(Bug::SolicitedSendUnknown) => {
-                Err(StreamError::UnexpectedOpcode(opcode))
-            }
             Opcode::Send | Opcode::SendSolicited => {
-                let invalidate =
-                    is_on(Bug::PlainSendInvalidates).then(|| STag::new(header.rsvd_ulp_word));
-                let invalidate = invalidate.filter(|stag| stag.get() != 0);
-                self.handle_send(header, opcode, invalidate, payload, upper, own_ends)
+                self.handle_send(header, opcode, None, payload, upper, own_ends)
             }
             Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate => {
                 let invalidate = Some(STag::new(header.rsvd_ulp_word));
@@ -106,10 +99,6 @@ impl<R> Sends<R> {
         upper: &mut U,
         own_ends: &mut OwnEnds,
     ) -> Result<Handled, StreamError> {
-        if is_on(Bug::EmptySendIgnored) && payload.is_empty() {
-            self.msn = self.msn.next();
-            return Ok(Handled::Taken);
-        }
         let Arriving {
             receive,
             placed,
@@ -120,10 +109,6 @@ impl<R> Sends<R> {
             Some(arriving) => arriving,
             None => {
                 let Some(receive) = take_receive(upper)? else {
-                    if is_on(Bug::NoReceiveDropped) {
-                        self.msn = self.msn.next();
-                        return Ok(Handled::Taken);
-                    }
                     return Ok(Handled::Waits);
                 };
                 Arriving {
@@ -135,12 +120,6 @@ impl<R> Sends<R> {
                 }
             }
         };
-        let payload = if is_on(Bug::LongSendCut) {
-            let room = upper.capacity(&receive).saturating_sub(placed) as usize;
-            &payload[..payload.len().min(room)]
-        } else {
-            payload
-        };
         let end = u32::try_from(payload.len())
             .ok()
             .and_then(|length| placed.checked_add(length));
@@ -148,12 +127,7 @@ impl<R> Sends<R> {
             upper.fail(receive, UntaggedError::TooLong.into());
             return Err(UntaggedError::TooLong.into());
         };
-        let at = if is_on(Bug::SegmentsAtStart) {
-            0
-        } else {
-            placed
-        };
-        if !payload.is_empty() && upper.place_untagged(&receive, at, payload).is_err() {
+        if !payload.is_empty() && upper.place_untagged(&receive, placed, payload).is_err() {
             upper.fail(receive, StreamError::LocalProtection);
             return Err(StreamError::LocalProtection);
         }
@@ -170,7 +144,6 @@ impl<R> Sends<R> {
         // RFC 5040 §5.3: invalidation comes before delivery, and an STag that is not the stream's costs it.
         if let Some(stag) = invalidate
             && upper.invalidate(stag).is_err()
-            && !is_on(Bug::InvalidateUnchecked)
         {
             let error = StreamError::CannotInvalidate(stag);
             upper.fail(receive, error);
@@ -207,10 +180,6 @@ impl<R> Sends<R> {
                 length: u32::try_from(payload.len()).unwrap_or(u32::MAX),
             });
         };
-        if is_on(Bug::ImmediateTakesNoReceive) {
-            self.msn = self.msn.next();
-            return Ok(Handled::Taken);
-        }
         let Some(receive) = take_receive(upper)? else {
             return Ok(Handled::Waits);
         };

@@ -1,7 +1,6 @@
 //! A stream: what arrives, what leaves, and its end.
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 use dgiwarp_ddp::wire::control::DV;
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, tagged, untagged};
@@ -113,11 +112,6 @@ impl<R, Q: Copy> Stream<R, Q> {
         let result = match ulpdu.first() {
             None => Err(StreamError::Truncated(0)),
             // RFC 5041 §4.1: reserved bits are ignored over a reliable lower layer.
-            Some(first)
-                if is_on(Bug::ReservedBitsChecked) && Control::parse(*first).format != 0 =>
-            {
-                Err(TaggedError::Version.into())
-            }
             Some(first) if Control::parse(*first).tagged => {
                 self.handle_tagged(ulpdu, upper).map(|()| Handled::Taken)
             }
@@ -134,19 +128,16 @@ impl<R, Q: Copy> Stream<R, Q> {
         ulpdu: &[u8],
         upper: &mut U,
     ) -> Result<(), StreamError> {
-        if is_on(Bug::ShortSegmentTaken) && ulpdu.len() < tagged::LEN {
-            return Ok(());
-        }
         let (header, payload) =
             TaggedHeader::parse(ulpdu).map_err(|_| StreamError::Truncated(ulpdu.len()))?;
-        if header.control.version != DV && !is_on(Bug::DdpVersionUnchecked) {
+        if header.control.version != DV {
             return Err(TaggedError::Version.into());
         }
         match Opcode::parse(header.rsvd_ulp)? {
             Opcode::Write => {
                 // RFC 5041 §5.2: STag and TO of a zero-length segment are not checked. Such a Write is also what peers send as RTR
                 // indication, and what our own kind says.
-                if !payload.is_empty() || is_on(Bug::EmptyWriteChecked) {
+                if !payload.is_empty() {
                     upper.place(header.stag, header.tagged_offset, payload)?;
                 } else if self.own_ends.hear(header.stag, header.tagged_offset) {
                     return Ok(());
@@ -168,12 +159,7 @@ impl<R, Q: Copy> Stream<R, Q> {
             | Opcode::AtomicRequest
             | Opcode::AtomicResponse
             | Opcode::WriteRecord
-            | Opcode::SegmentedSend) => {
-                if is_on(Bug::OtherModelIgnored) {
-                    return Ok(());
-                }
-                Err(StreamError::UnexpectedOpcode(opcode))
-            }
+            | Opcode::SegmentedSend) => Err(StreamError::UnexpectedOpcode(opcode)),
         }
     }
 
@@ -184,15 +170,12 @@ impl<R, Q: Copy> Stream<R, Q> {
     ) -> Result<Handled, StreamError> {
         let (header, payload) =
             UntaggedHeader::parse(ulpdu).map_err(|_| StreamError::Truncated(ulpdu.len()))?;
-        if header.control.version != DV && !is_on(Bug::DdpVersionUnchecked) {
+        if header.control.version != DV {
             return Err(UntaggedError::Version.into());
         }
         let opcode = Opcode::parse(header.rsvd_ulp)?;
         match (header.queue_number, opcode) {
-            (queue, opcode)
-                if queue == QueueNumber::SEND
-                    || (queue.get() > 3 && is_on(Bug::QueueUnchecked)) =>
-            {
+            (QueueNumber::SEND, opcode) => {
                 let own_ends = &mut self.own_ends;
                 self.sends.handle(&header, opcode, payload, upper, own_ends)
             }
@@ -235,9 +218,6 @@ impl<R, Q: Copy> Stream<R, Q> {
         message: &ControlMessage,
         upper: &U,
     ) -> Result<(), StreamError> {
-        if is_on(Bug::ShortRequestDropped) && message.len() < read_request::LEN {
-            return Ok(());
-        }
         let wrong_length = StreamError::Length {
             opcode,
             length: u32::try_from(message.len()).unwrap_or(u32::MAX),
@@ -301,10 +281,7 @@ impl<R, Q: Copy> Stream<R, Q> {
     pub fn send(&mut self, length: u32, kind: SendKind) -> Message {
         self.own_ends.count_sent();
         let msn = self.next_msn();
-        let invalidate = kind
-            .invalidate
-            .filter(|_| !is_on(Bug::InvalidateStagMissing));
-        let word = invalidate.map_or(0, STag::get);
+        let word = kind.invalidate.map_or(0, STag::get);
         Message::untagged(kind.opcode(), word, msn, length)
     }
 
@@ -337,9 +314,7 @@ impl<R, Q: Copy> Stream<R, Q> {
 
     fn next_msn(&mut self) -> Msn {
         let msn = self.msn;
-        if !is_on(Bug::MsnStatic) {
-            self.msn = msn.next();
-        }
+        self.msn = msn.next();
         msn
     }
 
@@ -485,9 +460,7 @@ impl<R, Q: Copy> Stream<R, Q> {
 
     /// The Terminate that is to be sent, once, after what has been sent before. Nothing may follow it (RFC 5040 §5.4).
     pub fn take_terminate(&mut self) -> Option<TerminateMessage> {
-        self.terminate
-            .take()
-            .filter(|_| !is_on(Bug::TerminateNotSent))
+        self.terminate.take()
     }
 
     /// Whether the stream is over.

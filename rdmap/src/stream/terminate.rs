@@ -1,7 +1,6 @@
 //! The Terminate that ends a stream: what it says about which segment.
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::Msn;
 use dgiwarp_ddp::wire::{Control, tagged, untagged};
 
@@ -43,14 +42,7 @@ pub(super) fn message(
     let terminate = Terminate {
         cause,
         // RFC 5040 §4.8 figure 10 gives length and header together, "if possible".
-        segment_length: ddp_header.and(offender).map(|it| {
-            let header = if is_on(Bug::TerminateLengthOfPayload) {
-                tagged::LEN
-            } else {
-                0
-            };
-            it.length - u16::try_from(header).unwrap_or(0)
-        }),
+        segment_length: ddp_header.and(offender).map(|it| it.length),
         ddp_header,
         // RFC 5040 §4.8 figure 10: only remote protection errors bring the request back.
         read_request: offender
@@ -58,12 +50,7 @@ pub(super) fn message(
             .filter(|_| cause.is_protection()),
     };
     // RFC 5040 §5.4: queue 2, a single one, the first and last message of its queue.
-    let msn = if is_on(Bug::TerminateMsnZero) {
-        Msn::new(0)
-    } else {
-        Msn::FIRST
-    };
-    Some(short(Opcode::Terminate, msn, &terminate.emit()))
+    Some(short(Opcode::Terminate, Msn::FIRST, &terminate.emit()))
 }
 
 /// RFC 5040 §4.8 figure 10: neither a local error nor one of the lower layer is about a segment.

@@ -6,7 +6,6 @@
 //! response: octet 0 request identifier | 4 original value
 //! ```
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_codec::{Truncated, split_header};
 use dgiwarp_ddp::{STag, TaggedOffset};
 
@@ -48,9 +47,8 @@ pub enum AtomicOperation {
 impl AtomicOperation {
     /// What the eight octets hold after the operation, if they held `held`.
     #[must_use]
-    pub fn apply(self, held: u64) -> u64 {
+    pub const fn apply(self, held: u64) -> u64 {
         match self {
-            Self::FetchAdd { add, .. } if is_on(Bug::FetchAddMaskIgnored) => held.wrapping_add(add),
             Self::FetchAdd { add, mask } => {
                 // With the fields' highest bits left out no carry leaves a field; they are added without one.
                 ((held & !mask).wrapping_add(add & !mask)) ^ ((held ^ add) & mask)
@@ -61,11 +59,6 @@ impl AtomicOperation {
                 swap,
                 swap_mask,
             } => {
-                let compare_mask = if is_on(Bug::CompareMaskIgnored) {
-                    u64::MAX
-                } else {
-                    compare_mask
-                };
                 if (compare ^ held) & compare_mask == 0 {
                     (held & !swap_mask) | (swap & swap_mask)
                 } else {
@@ -102,14 +95,7 @@ pub enum AtomicRequestError {
 
 fn word(bytes: &[u8; REQUEST_LEN], at: usize) -> u64 {
     let field = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    let field = field.map(|field| {
-        let mut field = *field;
-        if is_on(Bug::AtomicByteOrder) && at == 20 {
-            field.reverse();
-        }
-        field
-    });
-    u64::from_be_bytes(field.expect("the offsets of fields are inside the header"))
+    u64::from_be_bytes(*field.expect("the offsets of fields are inside the header"))
 }
 
 fn half(bytes: &[u8; REQUEST_LEN], at: usize) -> u32 {
@@ -125,13 +111,7 @@ impl AtomicRequest {
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), AtomicRequestError> {
         let (header, rest) = split_header::<REQUEST_LEN>(bytes)?;
         let [_, _, _, code, ..] = header;
-        let code = match code & OPCODE_MASK {
-            // As in a list that knows no gap.
-            1 if is_on(Bug::CompareSwapOne) => COMPARE_SWAP,
-            COMPARE_SWAP if is_on(Bug::CompareSwapOne) => 1,
-            code => code,
-        };
-        let operation = match code {
+        let operation = match code & OPCODE_MASK {
             FETCH_ADD => AtomicOperation::FetchAdd {
                 add: word(header, 20),
                 mask: word(header, 28),
@@ -178,10 +158,6 @@ impl AtomicRequest {
         put(&self.stag.get().to_be_bytes());
         put(&self.tagged_offset.get().to_be_bytes());
         for field in fields {
-            if is_on(Bug::AtomicSentByteOrder) {
-                put(&field.to_le_bytes());
-                continue;
-            }
             put(&field.to_be_bytes());
         }
         out

@@ -1,7 +1,5 @@
 //! RDMAP's control octet (RFC 5040 §4.1): version, two reserved bits, opcode.
 
-use dgiwarp_codec::seeded::{Bug, is_on};
-
 /// The RDMAP version that RFC 5040 §4.1 defines.
 pub const RV: u8 = 0b01;
 
@@ -59,9 +57,9 @@ impl Opcode {
     /// # Errors
     /// [`ControlError`], the version first.
     #[inline]
-    pub fn parse(octet: u8) -> Result<Self, ControlError> {
+    pub const fn parse(octet: u8) -> Result<Self, ControlError> {
         let version = octet >> RV_SHIFT;
-        if version != RV && !is_on(Bug::RdmapVersionUnchecked) {
+        if version != RV {
             return Err(ControlError::Version(version));
         }
         // RFC 5040 §4.1: the two reserved bits between are ignored when received.

@@ -4,7 +4,6 @@
 //! octet 0 flags | 1..4 zero | 4 epoch | 8 message number | 12 message length | 16 message offset | 20 immediate
 //! ```
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_codec::{Truncated, split_header};
 
 /// Length in octets.
@@ -156,11 +155,7 @@ impl Extension {
     pub fn immediate(&self) -> Option<u32> {
         self.flags
             .contains(Flags::IMMEDIATE)
-            .then_some(if is_on(Bug::ImmediateSwapped) {
-                self.immediate.swap_bytes()
-            } else {
-                self.immediate
-            })
+            .then_some(self.immediate)
     }
 }
 

@@ -7,8 +7,6 @@
 //! octet 0 immediate | 4 octets written before
 //! ```
 
-use dgiwarp_codec::seeded::{Bug, is_on};
-
 /// Length in octets.
 pub const LEN: usize = 8;
 
@@ -25,11 +23,6 @@ impl ImmediateData {
     /// Reads the octets. `None` unless there are exactly eight (RFC 7306 §6.3).
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        if is_on(Bug::ImmediateOfFour)
-            && let &[i0, i1, i2, i3] = bytes
-        {
-            return Self::parse(&[i0, i1, i2, i3, 0, 0, 0, 0]);
-        }
         let &[i0, i1, i2, i3, w0, w1, w2, w3] = bytes else {
             return None;
         };

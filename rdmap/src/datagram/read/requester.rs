@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::{Msn, RangeMap, STag, TaggedOffset};
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -241,7 +240,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         });
         self.by_stag.insert(sink_stag, slot);
         self.wake_by(work.deadline);
-        let needs_cookie = work.length > MAX_UNVALIDATED_READ && !is_on(Bug::ReadsWithoutCookie);
+        let needs_cookie = work.length > MAX_UNVALIDATED_READ;
         if needs_cookie && self.targets.get(target).cookie.is_none() {
             self.reads[slot].waits = true;
             self.want_cookie(now, target);
@@ -277,11 +276,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     fn draw_stag(&mut self) -> u32 {
         loop {
             self.drawn += 1;
-            let stag = if is_on(Bug::SinkStagCounts) {
-                u32::try_from(self.drawn).unwrap_or(u32::MAX)
-            } else {
-                self.config.secret.sink_stag(self.drawn)
-            };
+            let stag = self.config.secret.sink_stag(self.drawn);
             if !self.by_stag.contains_key(&stag) {
                 return stag;
             }
@@ -302,8 +297,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     fn find(&self, from: K, stag: STag) -> Option<ReadKey> {
         let slot = *self.by_stag.get(&stag.get())?;
         let read = self.reads.get(slot)?;
-        let known = self.targets.get(read.target).peer == from || is_on(Bug::ResponseOfAnyone);
-        known.then_some(ReadKey {
+        (self.targets.get(read.target).peer == from).then_some(ReadKey {
             slot,
             sink_stag: stag.get(),
         })

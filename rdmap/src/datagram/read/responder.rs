@@ -10,7 +10,6 @@ use std::hash::Hash;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::wire::tagged;
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -105,7 +104,6 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
     pub fn is_valid(&self, from: K, epoch: u32, cookie: Option<Cookie>) -> bool {
         cookie.is_some_and(|cookie| {
             self.config.secret.cookie(self.config.qpn, &from, epoch) == cookie
-                || is_on(Bug::CookieUnchecked)
         })
     }
 
@@ -126,17 +124,14 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         let validated = self.is_valid(from, epoch, cookie);
         let response = tagged::LEN + request.size as usize + CRC;
         let long = response > AMPLIFICATION * octets;
-        if !validated && long && !is_on(Bug::AmplificationUnbounded) {
+        if !validated && long {
             return Err(DropReason::UnvalidatedRead);
         }
         // RFC 5040 §5.2.1: of an empty Read neither STag nor TO are looked at.
         if request.size > 0
             && let Err(reason) = check(&request, validated)
         {
-            if (validated || is_on(Bug::StrangersTold))
-                && let Some(cause) = cause_of(reason)
-            {
-                let octets = if validated { octets } else { usize::MAX };
+            if validated && let Some(cause) = cause_of(reason) {
                 self.report(now, (from, via), octets, cause, About::Request(request));
             }
             return Err(reason);

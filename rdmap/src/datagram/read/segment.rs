@@ -3,7 +3,6 @@
 #![deny(clippy::indexing_slicing)]
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, TaggedOffset};
 
@@ -265,7 +264,7 @@ pub fn emit_response_header(
     TaggedHeader {
         control: Control {
             tagged: true,
-            last: last && !is_on(Bug::DatagramReadLastMissing),
+            last,
             format: FORMAT_SEGMENT,
             version: control::DV,
         },

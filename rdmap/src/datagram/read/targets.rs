@@ -5,7 +5,6 @@ use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::seeded::{Bug, is_on};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
@@ -113,10 +112,7 @@ impl<K, V> Target<K, V> {
         let Some(exchange) = &self.exchange else {
             return false;
         };
-        let sent = exchange
-            .sent
-            .iter()
-            .find(|(sent, _)| *sent == nonce || is_on(Bug::NonceUnchecked));
+        let sent = exchange.sent.iter().find(|(sent, _)| *sent == nonce);
         let Some(took) = sent.map(|(_, at)| now.saturating_duration_since(*at)) else {
             return false;
         };

@@ -3,8 +3,6 @@
 use std::hash::Hash;
 use std::time::Instant;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
-
 use super::{Delivery, Receiver, Upper};
 use crate::datagram::DropReason;
 use crate::datagram::source::SourceId;
@@ -22,7 +20,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         payload: &[u8],
         upper: &mut U,
     ) -> Result<(), DropReason> {
-        if qkey != self.config.qkey && !is_on(Bug::QkeyUnchecked) {
+        if qkey != self.config.qkey {
             return Err(DropReason::BadQkey);
         }
         let length = u32::try_from(payload.len()).map_err(|_| DropReason::Malformed)?;
@@ -51,7 +49,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         payload: &[u8],
         upper: &mut U,
     ) -> Result<(), DropReason> {
-        if qkey != self.config.qkey && !is_on(Bug::QkeyUnchecked) {
+        if qkey != self.config.qkey {
             return Err(DropReason::BadQkey);
         }
         upper.prepare_state();
@@ -75,13 +73,8 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         if !assembly.map.has_room(extension.offset, end) {
             return Err(DropReason::MapFull);
         }
-        let at = if is_on(Bug::SegmentsByArrival) {
-            assembly.map.octets()
-        } else {
-            extension.offset
-        };
         if upper
-            .place_untagged(&assembly.receive, at, payload)
+            .place_untagged(&assembly.receive, extension.offset, payload)
             .is_err()
         {
             let receive = self.close_assembly(position);

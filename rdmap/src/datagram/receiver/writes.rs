@@ -3,7 +3,6 @@
 use std::hash::Hash;
 use std::time::Instant;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::placement::TaggedSpan;
 
 use super::{Origin, Receiver, Upper};
@@ -46,15 +45,11 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         if let Some((source, slot)) = open {
             return self.place_recorded((now, origin), source, slot, write, upper);
         }
-        let mut span = TaggedSpan {
+        let span = TaggedSpan {
             stag: write.stag,
             start: write.base,
             length: extension.length,
         };
-        if is_on(Bug::SegmentBoundsOnly) {
-            span.start = write.tagged_offset;
-            span.length = u32::try_from(write.payload.len()).unwrap_or(0);
-        }
         upper.check_write(origin, span)?;
         upper.prepare_state();
         let source = self.source_of(now, from, extension)?;
@@ -165,22 +160,16 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         let start = extension.offset;
         let end = start + u32::try_from(write.payload.len()).unwrap_or(0);
         let record = self.records.record_mut(slot);
-        let known = record.map.contains(start, end) && !is_on(Bug::DuplicateWritten);
-        if known && extension.length > 0 {
+        if record.map.contains(start, end) && extension.length > 0 {
             return Err(DropReason::Duplicate);
         }
-        if !record.map.has_room(start, end) && !is_on(Bug::FullMapWritten) {
+        if !record.map.has_room(start, end) {
             return Err(DropReason::MapFull);
         }
         upper.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
-        let valid = if is_on(Bug::MapOneMore) {
-            (end + 1).min(record.length)
-        } else {
-            end
-        };
         record
             .map
-            .insert(start, valid)
+            .insert(start, end)
             .map_err(|_| DropReason::MapFull)?;
         record.immediate = extension.immediate();
         record.solicited = extension.flags.contains(Flags::SOLICITED);
@@ -200,8 +189,5 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         source.open_records -= 1;
         source.close(number);
         upper.deliver_record(handle, self.records.record(slot));
-        if is_on(Bug::RecordTwice) {
-            upper.deliver_record(handle, self.records.record(slot));
-        }
     }
 }

@@ -3,7 +3,6 @@
 use std::hash::Hash;
 use std::time::Instant;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::{STag, TaggedOffset};
 
 use super::{ReadEnd, ReadSink, Requester};
@@ -41,7 +40,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             self.finish(key, ReadEnd::Complete, sink);
             return Ok(());
         }
-        if read.map.contains(start, end) && !is_on(Bug::ResponseAgainWritten) {
+        if read.map.contains(start, end) {
             return Err(DropReason::Duplicate);
         }
         // RFC 5040 §5.2.2: only into the range that its own request named.

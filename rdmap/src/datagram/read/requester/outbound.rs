@@ -3,7 +3,6 @@
 use std::hash::Hash;
 use std::time::Instant;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::TaggedOffset;
 
 use super::chunk::{Chunk, MAX_GAPS, gaps};
@@ -218,7 +217,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         let Some(read) = self.read_mut(key) else {
             return false;
         };
-        if needs_cookie && read.length > MAX_UNVALIDATED_READ && !is_on(Bug::ReadsWithoutCookie) {
+        if needs_cookie && read.length > MAX_UNVALIDATED_READ {
             read.waits = true;
             self.want_cookie(now, id);
             return false;

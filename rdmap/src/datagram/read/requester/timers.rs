@@ -3,8 +3,6 @@
 use std::hash::Hash;
 use std::time::Instant;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
-
 use super::{ReadEnd, ReadSink, Requester, back_off};
 use crate::datagram::read::targets::ReadKey;
 
@@ -25,9 +23,6 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             };
             let (deadline, sink_stag) = (read.deadline, read.sink_stag);
             let key = ReadKey { slot, sink_stag };
-            if deadline <= now && is_on(Bug::ReadNeverEnds) {
-                continue;
-            }
             if deadline <= now {
                 let errno = self.targets.get(read.target).errno;
                 self.finish(key, ReadEnd::TimedOut(errno), sink);
