@@ -13,7 +13,6 @@ mod windows;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_llp_udp::Peer;
@@ -57,8 +56,7 @@ impl Restrictions {
     /// Whether a datagram of this origin may use the region: §5 steps 5 and 6 of the datagram mapping.
     #[inline]
     pub fn check(&self, origin: Origin<Peer>) -> Result<(), DropReason> {
-        let other = self.only_from.is_some_and(|peer| peer != origin.peer);
-        if other && !is_on(Bug::SolePeerUnchecked) {
+        if self.only_from.is_some_and(|peer| peer != origin.peer) {
             return Err(DropReason::WrongPeer);
         }
         if self.cookie && !origin.cookie_valid {
@@ -158,9 +156,7 @@ impl Registration {
     fn offset(&self, addr: u64, length: u32) -> Option<usize> {
         let offset = usize::try_from(addr.checked_sub(self.iova)?).ok()?;
         let end = offset.checked_add(usize::try_from(length).ok()?)?;
-        let inside =
-            end < self.region.len() || (end == self.region.len() && !is_on(Bug::BoundsExclusive));
-        inside.then_some(offset)
+        (end <= self.region.len()).then_some(offset)
     }
 
     /// Where the octet at `addr` lies in this process.
@@ -324,14 +320,11 @@ impl MrTable {
         right: Access,
     ) -> Result<Use, TaggedError> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
-        let found = found.or_else(|| self.of_any_key(span.stag.get()));
         let registration = found.ok_or(TaggedError::InvalidStag)?;
-        if !registration.is_associated(stream) && !is_on(Bug::DomainUnchecked) {
+        if !registration.is_associated(stream) {
             return Err(TaggedError::NotAssociated);
         }
-        let allowed =
-            registration.access.contains(right) && !registration.restrictions.ask_for_datagrams();
-        if !allowed && !is_on(Bug::RightsUnchecked) {
+        if !registration.access.contains(right) || registration.restrictions.ask_for_datagrams() {
             return Err(TaggedError::Access);
         }
         match registration.offset(span.start.get(), span.length) {
@@ -339,16 +332,6 @@ impl MrTable {
             None if span.start.checked_add(span.length.into()).is_none() => Err(TaggedError::Wrap),
             None => Err(TaggedError::BaseOrBounds),
         }
-    }
-
-    /// What has an STag of this index, for a device that does not look at keys.
-    fn of_any_key(&self, stag: u32) -> Option<Use> {
-        if !is_on(Bug::StagKeyUnchecked) {
-            return None;
-        }
-        let remote = self.remote.read();
-        let found = remote.iter().find(|(key, _)| **key >> 8 == stag >> 8);
-        found.map(|(_, registration)| Arc::clone(registration))
     }
 
     /// The region that a Write-Record names, with the checks of §5 steps 3 to 7 of the datagram mapping.
@@ -373,12 +356,10 @@ impl MrTable {
         origin: Origin<Peer>,
         span: TaggedSpan,
     ) -> Result<(), DropReason> {
-        let theirs = registration.pd == pd || is_on(Bug::RecordDomainUnchecked);
-        if !theirs || registration.only_qp.is_some() {
+        if registration.pd != pd || registration.only_qp.is_some() {
             return Err(DropReason::BadPd);
         }
-        let allowed = registration.access.contains(Access::REMOTE_WRITE);
-        if !allowed && !is_on(Bug::RecordRightsUnchecked) {
+        if !registration.access.contains(Access::REMOTE_WRITE) {
             return Err(DropReason::NoAccess);
         }
         registration.restrictions.check(origin)?;
@@ -397,12 +378,10 @@ impl MrTable {
     ) -> Result<Use, DropReason> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
         let registration = found.ok_or(DropReason::BadStag)?;
-        let theirs = registration.pd == pd || is_on(Bug::RecordDomainUnchecked);
-        if !theirs || registration.only_qp.is_some() {
+        if registration.pd != pd || registration.only_qp.is_some() {
             return Err(DropReason::BadPd);
         }
-        let allowed = registration.access.contains(Access::REMOTE_READ);
-        if !allowed && !is_on(Bug::DatagramReadRights) {
+        if !registration.access.contains(Access::REMOTE_READ) {
             return Err(DropReason::NoAccess);
         }
         registration.restrictions.check(origin)?;

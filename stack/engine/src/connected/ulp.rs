@@ -1,6 +1,5 @@
 //! Memory, receive queue and completions of a QP, as its stream uses them.
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::{TaggedBuffers, TaggedSpan};
 use dgiwarp_ddp::{STag, TaggedOffset};
@@ -30,7 +29,6 @@ pub(super) fn source(
 ) -> Result<Use, TaggedError> {
     let right = match purpose {
         SourceUse::Read => Access::REMOTE_READ,
-        SourceUse::Atomic if is_on(Bug::AtomicNeedsWrite) => Access::REMOTE_WRITE,
         SourceUse::Atomic => Access::REMOTE_ATOMIC,
     };
     remote(mrs, config, span, right)
@@ -107,19 +105,7 @@ impl<C: CompletionSink> TaggedBuffers for Ulp<'_, C> {
             length,
         };
         let right = Access::REMOTE_WRITE;
-        let found = remote(self.tables.mrs, &self.config, span, right);
-        if found.as_ref().err() == Some(&TaggedError::BaseOrBounds)
-            && is_on(Bug::BoundsViolationDropped)
-        {
-            return Ok(());
-        }
-        let registration = found?;
-        let (mut length, mut payload) = (length, payload);
-        if is_on(Bug::WriteTailLost) && length.is_multiple_of(8) && length > 0 {
-            length -= 1;
-            payload = &payload[..payload.len() - 1];
-        }
-        registration
+        remote(self.tables.mrs, &self.config, span, right)?
             .slice(start.get(), length)
             .ok_or(TaggedError::BaseOrBounds)?
             .place(payload);
@@ -160,9 +146,6 @@ impl<C: CompletionSink> dgiwarp_rdmap::stream::Upper for Ulp<'_, C> {
     }
 
     fn invalidate(&mut self, stag: STag) -> Result<(), TaggedError> {
-        if is_on(Bug::InvalidatedUsable) {
-            return Ok(());
-        }
         self.tables.mrs.invalidate(self.config.stream(), stag, true)
     }
 

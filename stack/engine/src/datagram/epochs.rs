@@ -2,7 +2,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_llp_udp::Peer;
 
 use crate::types::Route;
@@ -20,7 +19,6 @@ pub(super) struct Epochs {
 
 impl Epochs {
     pub(super) fn new(own: u32, group_key: [u32; 4]) -> Self {
-        let own = if is_on(Bug::EpochFixed) { 1 } else { own };
         Self { own, group_key }
     }
 

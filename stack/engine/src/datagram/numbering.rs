@@ -1,6 +1,5 @@
 //! The headers of messages, and the numbers that tell them apart (§3).
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::{Msn, STag, TaggedOffset};
 use dgiwarp_llp_udp::{Peer, digest};
 use dgiwarp_rdmap::datagram::segment::{Prefix, Template};
@@ -101,7 +100,6 @@ fn fits(before: usize, template: &Template, length: u32, limit: u16) -> bool {
 /// The cookie that each segment of a message carries: only memory may ask for it.
 fn cookie_of(wqe: &SendWqe) -> Option<Cookie> {
     match wqe.operation {
-        Operation::WriteRecord { .. } if is_on(Bug::CookieNotSent) => None,
         Operation::WriteRecord { .. } => wqe.route.cookie(),
         Operation::Send { .. } | Operation::Read { .. } => None,
     }

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dgiwarp_codec::seeded::{Bug, is_on};
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{RangeMap, STag, TaggedOffset};
 use dgiwarp_llp_udp::{Peer, digest};
@@ -236,8 +235,7 @@ impl Reads {
         let from = arrival.from;
         let epoch = self.epoch;
         // §6: nothing that was sent to a group is answered.
-        let to_group = arrival.to_group && !is_on(Bug::BroadcastAnswered);
-        if to_group || self.closed {
+        if arrival.to_group || self.closed {
             return Err(DropReason::NotWellKnown);
         }
         self.stirred = true;
@@ -275,9 +273,7 @@ impl Reads {
             },
             ReadSegment::Terminate(report) => match report.about {
                 About::Request(_) => requester.handle_terminate(from, &report, &mut finisher)?,
-                About::Message(extension)
-                    if extension.epoch == epoch || is_on(Bug::ErrorOfAnyEpoch) =>
-                {
+                About::Message(extension) if extension.epoch == epoch => {
                     return Ok(error_entry(from, &report, extension.number));
                 }
                 About::Message(_) => return Err(DropReason::Unsolicited),
@@ -414,9 +410,6 @@ impl<C: CompletionSink> ReadSink<SendWqe> for Finisher<'_, C> {
         };
         let counts = (map.octets(), errno.unwrap_or(0).unsigned_abs());
         if status != WcStatus::Success {
-            if is_on(Bug::ReadMapWhole) {
-                let _ = map.insert(0, read.length);
-            }
             if self.failures.len() >= MAX_FAILURES {
                 self.failures.pop_front();
             }

@@ -5,8 +5,6 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dgiwarp_codec::seeded;
-
 use crate::{Completion, Fault, MpaConfig, MpaRevision, NoReceive, RcOptions, RtrSet};
 
 /// Most connected sockets that a datagram queue pair makes for its peers: more slow down everybody, because the kernel tries all sockets of a port for
@@ -418,8 +416,7 @@ impl Config {
             .collect();
         for (name, value) in variables {
             let Some(knob) = KNOBS.iter().find(|knob| knob.name == name) else {
-                let is_for_tests = seeded::SEEDABLE && name == seeded::VARIABLE;
-                if !others.contains(&name.as_str()) && !is_for_tests {
+                if !others.contains(&name.as_str()) {
                     warnings.push(unknown(&name, others));
                 }
                 continue;

@@ -13,7 +13,6 @@ use crate::api::device::events::Events;
 use crate::api::device::statistics::Statistics;
 use crate::driver::cm::oob_connect::Pairings;
 use crate::driver::cq::CqShared;
-use crate::driver::debug::seeded;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
 use crate::{
@@ -97,7 +96,6 @@ impl Rnic {
     /// [`Error::System`] where the system gives no randomness or descriptors.
     pub fn open(config: Config) -> Result<Self, Error> {
         clock::start();
-        seeded::sow()?;
         let mut random = match config.seed {
             Some(seed) => ChaCha20Rng::seed_from_u64(seed),
             None => ChaCha20Rng::from_seed(system_seed()?),

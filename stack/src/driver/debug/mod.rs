@@ -4,5 +4,4 @@ pub(crate) mod fault;
 pub(crate) mod instruments;
 mod ip;
 mod pcapng;
-pub(crate) mod seeded;
 pub(crate) mod tap;

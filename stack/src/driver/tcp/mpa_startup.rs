@@ -17,7 +17,6 @@ use slab::Slab;
 use socket2::Socket;
 
 use crate::MpaConfig;
-use crate::driver::debug::seeded;
 use crate::driver::device::clock;
 use crate::driver::tcp::tcp_close::LINGER_FOR;
 use crate::driver::tcp::{liveness as watchdog, pipe as tcp};
@@ -498,9 +497,6 @@ impl Startups {
         };
         let (context, peer) = (startup.context, startup.peer);
         let inbound = startup.listener.is_some();
-        if inbound && !matches!(end, Ok((Event::Request(_), _))) {
-            seeded::refused(&startup.stream);
-        }
         let outcome = match (end, startup.stage) {
             (Ok((Event::Failed(error), _)), Stage::Exchanging(mut connection)) => {
                 if say_why(&startup.stream, &mut connection, error).is_ok() {

@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 
 use dgiwarp_memory::socket::{self, Piece, SendOptions};
 
-use crate::driver::debug::seeded;
 use dgiwarp_engine::connected::{StreamSink, Taken};
 
 /// A TCP socket.
@@ -16,20 +15,13 @@ impl Tcp<'_> {
     /// Sends octets that lie in one piece.
     #[inline]
     pub(crate) fn send_staged(&mut self, octets: &[u8]) -> Taken {
-        seeded::rest_lost(taken(self.0.write(octets)), || octets.len())
+        taken(self.0.write(octets))
     }
 }
 
 impl StreamSink for Tcp<'_> {
     fn send(&mut self, pieces: &[Piece<'_>]) -> Taken {
-        let result = socket::send(self.0.as_fd(), pieces, SendOptions::default());
-        seeded::rest_lost(taken(result), || {
-            let octets = pieces.iter().map(|piece| match piece {
-                Piece::Bytes(octets) => octets.len(),
-                Piece::Region(slice) => slice.len(),
-            });
-            octets.sum()
-        })
+        taken(socket::send(self.0.as_fd(), pieces, SendOptions::default()))
     }
 }
 
