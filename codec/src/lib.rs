@@ -3,8 +3,7 @@
 //! This crate knows no protocol. It holds
 //! - [`split_header`], the one way headers are cut off received bytes without an index that could panic;
 //! - [`crc`], the CRC32c that RFC 5044 §4.4 uses, with its order of bytes on the wire;
-//! - [`Payload`], through which a lower layer reads and checksums payload that it does not own;
-//! - [`seeded`], the rules that a build for tests can be told to break.
+//! - [`Payload`], through which a lower layer reads and checksums payload that it does not own.
 //!
 //! ```
 //! use dgiwarp_codec::{crc, split_header};
@@ -19,7 +18,6 @@
 
 pub mod crc;
 mod payload;
-pub mod seeded;
 
 pub use payload::Payload;
 

@@ -98,7 +98,6 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-fuzz-targets", "seeded", Name::Debian),
     ("dgiwarp-conform", "clauses", Name::Unit),
     ("dgiwarp-conform", "device", Name::Debian),
-    ("dgiwarp-conform", "seeded", Name::Debian),
     ("dgiwarp-conform", "siw", Name::Interop),
     ("dgiwarp-conform", "tshark", Name::Interop),
 ];

@@ -111,23 +111,6 @@ fn the_tree_is_complete_and_its_programs_run() {
     }
 }
 
-/// Bugs on purpose are for tests: nothing that is installed can be told to have one.
-#[test]
-fn no_program_and_no_library_knows_of_seeded_bugs() {
-    let tree = &MADE.tree;
-    let variable = b"DGIWARP_SEEDED_BUG";
-    let mut seen = 0;
-    for file in files(tree) {
-        if file.starts_with("bin/") || file.starts_with("lib/") {
-            let octets = fs::read(tree.join(&file)).unwrap();
-            let knows = octets.windows(variable.len()).any(|it| it == variable);
-            assert!(!knows, "{file}");
-            seen += 1;
-        }
-    }
-    assert!(seen > 4, "{seen}");
-}
-
 #[test]
 fn the_archive_is_the_tree_and_works_wherever_it_is_put() {
     let folder = tempfile::tempdir().unwrap();

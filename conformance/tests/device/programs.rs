@@ -64,14 +64,6 @@ impl Server {
         }
     }
 
-    /// What an agent says that finds no device it can open.
-    #[allow(dead_code, reason = "for the tests of seeded bugs")]
-    pub(crate) fn agent_that_ends(environment: &[(&str, &str)]) -> String {
-        let output = agent(environment).output().unwrap();
-        assert!(!output.status.success(), "{output:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
