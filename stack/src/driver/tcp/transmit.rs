@@ -4,9 +4,8 @@ use std::io::{self, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 
-use dgiwarp_memory::socket::{self, Piece, SendOptions};
-
 use dgiwarp_engine::connected::{StreamSink, Taken};
+use dgiwarp_memory::socket::{self, Piece, SendOptions};
 
 /// A TCP socket.
 pub(crate) struct Tcp<'a>(pub(crate) &'a TcpStream);
