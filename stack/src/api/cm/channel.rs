@@ -134,7 +134,7 @@ pub struct ChannelListener {
 impl ConnectionChannel {
     pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ConnectionSink>>) -> Result<Self, Error> {
         let cm = Cm::new(sink)?;
-        rnic.shared.background.serve_connections(&cm)?;
+        rnic.shared.background.serve_task(&cm)?;
         Ok(Self {
             cm,
             rnic: rnic.clone(),

@@ -175,7 +175,7 @@ impl ServiceChannel {
     pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ServiceSink>>) -> Result<Self, Error> {
         let services = Services::new(rnic, sink)?;
         rnic.shared.statistics.begin_other(&services);
-        rnic.shared.background.serve_connections(&services)?;
+        rnic.shared.background.serve_task(&services)?;
         Ok(Self {
             services,
             rnic: rnic.clone(),

@@ -1,18 +1,14 @@
 //! Completion queues and channels.
 
-use std::collections::VecDeque;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::eventfd::{EfdFlags, EventFd};
-use parking_lot::Mutex;
 
-use crate::driver::cq::{CqShared, Slept};
+use crate::driver::cq::channel::ChannelShared;
+use crate::driver::cq::completion_queue::CompletionQueue;
+use crate::driver::cq::sleep::Slept;
 use crate::driver::device::clock;
 use crate::{CqError, Error, Wc};
 
@@ -22,7 +18,7 @@ pub(crate) const MAX_CQE: usize = 1 << 22;
 /// A completion queue (`ibv_create_cq(3)`). Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct Cq {
-    pub(crate) shared: Arc<CqShared>,
+    pub(crate) shared: Arc<CompletionQueue>,
 }
 
 impl Cq {
@@ -95,7 +91,7 @@ impl Cq {
 
     /// Loses completions that find the queue full, without a word, where else the queue could not be polled any more.
     pub fn ignore_overrun(&self) {
-        self.shared.be_lossy();
+        self.shared.ignore_overrun();
     }
 
     /// Makes the queue for at least `depth` completions, 1 to 2^22 (`ibv_resize_cq(3)`).
@@ -152,85 +148,6 @@ pub struct CompChannel {
     pub(crate) shared: Arc<ChannelShared>,
 }
 
-/// What a channel's handle and its completion queues share.
-#[derive(Debug)]
-pub(crate) struct ChannelShared {
-    /// Readable when there is an event, or data that may become one.
-    epoll: Epoll,
-    event: EventFd,
-    pending: Mutex<VecDeque<u64>>,
-    queues: Mutex<Vec<Weak<CqShared>>>,
-}
-
-impl ChannelShared {
-    pub(crate) fn new() -> Result<Arc<Self>, Error> {
-        let failed = |errno: Errno| Error::system("cannot make a completion channel")(errno.into());
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
-        let event =
-            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
-        epoll
-            .add(&event, EpollEvent::new(EpollFlags::EPOLLIN, 0))
-            .map_err(failed)?;
-        Ok(Arc::new(Self {
-            epoll,
-            event,
-            pending: Mutex::new(VecDeque::new()),
-            queues: Mutex::new(Vec::new()),
-        }))
-    }
-
-    pub(crate) fn attach(self: &Arc<Self>, cq: &Arc<CqShared>) -> Result<(), Error> {
-        // Data that nobody received yet wakes the program too: it receives for itself, without another thread between.
-        self.epoll
-            .add(cq.sockets_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))
-            .map_err(|errno| Error::system("cannot watch a completion queue")(errno.into()))?;
-        self.queues.lock().push(Arc::downgrade(cq));
-        cq.set_channel(Arc::clone(self));
-        Ok(())
-    }
-
-    /// Wakes the program for what arrives at a queue that is not on this channel, but brings completions to one that is.
-    pub(crate) fn watch(&self, cq: &CqShared) -> io::Result<()> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-        match self.epoll.add(cq.sockets_fd(), event) {
-            Ok(()) | Err(Errno::EEXIST) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    pub(crate) fn tell(&self, cq: u64) {
-        let mut pending = self.pending.lock();
-        // Under the lock, so that it is readable exactly while something is pending: else a thread that takes this one in between leaves it
-        // readable for nothing, and who sleeps on it spins.
-        if pending.is_empty() {
-            let _ = self.event.write(1);
-        }
-        pending.push_back(cq);
-    }
-
-    fn take(&self) -> Option<u64> {
-        let mut pending = self.pending.lock();
-        let cq = pending.pop_front()?;
-        if pending.is_empty() {
-            let _ = self.event.read();
-        }
-        Some(cq)
-    }
-
-    fn progress(&self) {
-        let queues: Vec<_> = self
-            .queues
-            .lock()
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
-        for cq in queues {
-            // The look that finds no more tells peers what they wait for.
-            while cq.progress_on(self) == Some(true) && !cq.has_completions() {}
-        }
-    }
-}
-
 impl CompChannel {
     /// Whether the descriptor is readable now.
     #[must_use]
@@ -263,7 +180,7 @@ impl CompChannel {
 /// Readable when [`CompChannel::next_event`] may have one.
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.epoll.0.as_fd()
+        self.shared.as_fd()
     }
 }
 

@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
-use crate::api::cq::queue::{ChannelShared, MAX_CQE};
+use crate::api::cq::queue::MAX_CQE;
 use crate::api::device::events::Events;
 use crate::api::device::statistics::Statistics;
 use crate::driver::cm::oob_connect::Pairings;
-use crate::driver::cq::CqShared;
+use crate::driver::cq::channel::ChannelShared;
+use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
 use crate::{
@@ -76,7 +77,7 @@ impl RnicShared {
             return Ok(Arc::clone(pairings));
         }
         let new = Pairings::new(self.config.ports.clone())?;
-        self.background.serve_connections(&new)?;
+        self.background.serve_task(&new)?;
         *pairings = Some(Arc::clone(&new));
         Ok(new)
     }
@@ -180,7 +181,7 @@ impl Rnic {
                 max: MAX_CQE,
             });
         }
-        let shared = CqShared::new(depth, Arc::clone(&self.shared.background))?;
+        let shared = CompletionQueue::new(depth, Arc::clone(&self.shared.background))?;
         Ok(Cq { shared })
     }
 

@@ -291,7 +291,7 @@ impl RcQp {
             None => Qpn::draw().ok_or_else(Error::no_qpn)?,
         };
         let number = qpn.get();
-        attr.send_cq.shared.is_fed_by(&attr.recv_cq.shared)?;
+        attr.send_cq.shared.link(&attr.recv_cq.shared)?;
         let shared = RcShared::new(
             [attr.send_cq, attr.recv_cq].map(|cq| Arc::clone(&cq.shared)),
             Arc::clone(&rnic.mrs),

@@ -164,7 +164,7 @@ impl UdQp {
             read_timeout: attr.read_timeout.unwrap_or(rnic.config.read_timeout),
             random: random(rnic),
         });
-        attr.send_cq.shared.is_fed_by(&attr.recv_cq.shared)?;
+        attr.send_cq.shared.link(&attr.recv_cq.shared)?;
         let shared = UdShared::start(Parts {
             engine,
             sockets,

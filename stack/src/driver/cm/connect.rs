@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use socket2::Socket;
 
 use crate::driver::device::clock;
-use crate::driver::device::thread::Connecting;
+use crate::driver::reactor::waker::Task;
 use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startups};
 use crate::driver::tcp::pipe as tcp;
 use crate::driver::tcp::qp::{Claimed, RcShared, Startup};
@@ -387,7 +387,7 @@ impl Cm {
     }
 }
 
-impl Connecting for Cm {
+impl Task for Cm {
     fn work_fd(&self) -> BorrowedFd<'_> {
         self.startups.fd()
     }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::api::qp::qpn::Qpn;
 use crate::driver::cm::connect::Asked;
 use crate::driver::device::clock;
-use crate::driver::device::thread::Connecting;
+use crate::driver::reactor::waker::Task;
 use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startups};
 use crate::driver::tcp::pipe as tcp;
 use crate::driver::tcp::qp::{Claimed, RcShared, Startup};
@@ -325,7 +325,7 @@ impl Pairings {
     }
 }
 
-impl Connecting for Pairings {
+impl Task for Pairings {
     fn work_fd(&self) -> BorrowedFd<'_> {
         self.startups.fd()
     }

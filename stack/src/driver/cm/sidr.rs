@@ -23,7 +23,7 @@ use crate::api::device::statistics::Counts;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::debug::tap::Tap;
 use crate::driver::device::clock;
-use crate::driver::device::thread::Connecting;
+use crate::driver::reactor::waker::Task;
 use crate::driver::udp::socket::{ReceiveBuffer, UdpSocket};
 use crate::{
     Error, LookupError, QpCounters, Rnic, ServiceEvent, ServiceRequest, ServiceSink, WeakRnic,
@@ -297,7 +297,7 @@ impl Drop for Services {
     }
 }
 
-impl Connecting for Services {
+impl Task for Services {
     fn work_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }

@@ -1,16 +1,15 @@
 //! Waiting for a completion, asleep: the program's thread receives for itself when it wakes.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use smallvec::SmallVec;
 
-use crate::driver::cq::CqShared;
-use crate::driver::cq::linked_cqs::poll_fds;
+use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::device::clock;
+use crate::driver::reactor::poll_set::PollSet;
 
 /// How long a waiting thread spins before it sleeps, where there is a core for it.
 const SPIN_FOR: Duration = Duration::from_micros(30);
@@ -24,28 +23,27 @@ pub(crate) enum Slept {
     Interrupted,
 }
 
-impl CqShared {
+impl CompletionQueue {
     /// Waits until there is something to take, until `deadline`, or until a signal handler has run.
     pub(crate) fn sleep(&self, deadline: Option<Instant>) -> Slept {
         let spin_until = clock::now() + SPIN_FOR;
-        if self.background.may_spin() {
+        if self.background().may_spin() {
             while clock::now() < spin_until {
-                self.progress_all();
+                self.progress();
                 if self.has_completions() {
                     return Slept::Enough;
                 }
             }
         }
-        let partners = self.live_partners();
-        let all = || std::iter::once(self).chain(partners.iter().map(AsRef::as_ref));
-        for it in all() {
-            it.stop_watching();
-            it.sleepers.fetch_add(1, Ordering::SeqCst);
-            it.unpark();
+        let mut sets = self.linked_sets();
+        sets.push(Arc::clone(self.poll_set()));
+        self.begin_sleep();
+        for set in &sets {
+            set.begin_sleep();
         }
         let slept = loop {
             // To the end: what is there makes completions, and the look that finds no more tells peers what they wait for.
-            while self.progress_all() == Some(true) && !self.has_completions() {}
+            while self.progress() == Some(true) && !self.has_completions() {}
             if self.has_completions() {
                 break Slept::Enough;
             }
@@ -61,34 +59,30 @@ impl CqShared {
                     PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
                 }
             };
-            if self.poll_sockets(&partners, timeout) == Err(Errno::EINTR) {
+            if self.poll_sockets(&sets, timeout) == Err(Errno::EINTR) {
                 break Slept::Interrupted;
             }
         };
-        for it in all() {
-            it.sleepers.fetch_sub(1, Ordering::SeqCst);
+        for set in &sets {
+            set.end_sleep();
         }
+        self.end_sleep();
         slept
     }
 
-    /// Sleeps until there may be something to do here or at a partner.
-    fn poll_sockets(&self, partners: &[Arc<Self>], timeout: PollTimeout) -> Result<(), Errno> {
-        let own = [
-            PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.sockets_fd(), PollFlags::POLLIN),
-        ];
-        let wait = |fds: &mut [PollFd<'_>]| {
-            poll(fds, timeout)?;
-            if fds.first().and_then(PollFd::any).unwrap_or(false) {
-                let _ = self.wake.read();
-            }
-            Ok(())
-        };
-        if partners.is_empty() {
-            wait(&mut { own })
-        } else {
-            let mut all: Vec<_> = own.into_iter().chain(poll_fds(partners)).collect();
-            wait(&mut all)
+    /// Sleeps until a completion comes or a socket of the sets is readable.
+    fn poll_sockets(&self, sets: &[Arc<PollSet>], timeout: PollTimeout) -> Result<(), Errno> {
+        let wake = PollFd::new(self.wake_fd(), PollFlags::POLLIN);
+        let mut fds: SmallVec<[PollFd<'_>; 4]> = std::iter::once(wake)
+            .chain(
+                sets.iter()
+                    .map(|set| PollFd::new(set.sockets_fd(), PollFlags::POLLIN)),
+            )
+            .collect();
+        poll(&mut fds, timeout)?;
+        if fds.first().and_then(PollFd::any).unwrap_or(false) {
+            self.acknowledge_wake();
         }
+        Ok(())
     }
 }

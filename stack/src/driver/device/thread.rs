@@ -7,37 +7,29 @@
 //! [`watch`](crate::driver::reactor::adaptive_arming). Those it looks at only now and then, to find out whether their program stopped polling.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::pthread::pthread_self;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use parking_lot::Mutex;
 
 use crate::api::device::events::Events;
-use crate::driver::cq::{By, CqShared};
 use crate::driver::device::clock;
+use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
+use crate::driver::reactor::waker::{TASK, Task, WAKE, WRITABLE, Waker};
 use crate::driver::tcp::lingering::{Departure, Departures};
 use crate::{Config, Error};
 use dgiwarp_engine::connected::LATE;
 
-/// Event of the thread's own eventfd.
-const WAKE: u64 = u64::MAX;
-/// Event of a socket that can take more.
-const WRITABLE: u64 = u64::MAX - 1;
-/// Event of a connection on its way up.
-const CONNECTIONS: u64 = u64::MAX - 2;
 /// How often queues that are polled are looked at, at first and after a while.
 const TICK: Duration = Duration::from_millis(1);
-const SLOW_TICK: Duration = Duration::from_millis(4);
 /// Ticks until the slow one.
 const TICKS: u32 = 32;
 /// Turns for one queue before the next one.
@@ -48,31 +40,18 @@ const IDLE_TICKS: u32 = 64;
 /// How long the end of a process, or of a device, waits for connections to be closed on both sides.
 const AT_END: Duration = Duration::from_millis(200);
 
-/// Connections on their way up or down, which somebody has to move on.
-pub(crate) trait Connecting: std::fmt::Debug + Send + Sync {
-    /// Readable when [`progress`](Self::progress) has something to do.
-    fn work_fd(&self) -> BorrowedFd<'_>;
-    /// When to call it even if nothing arrives.
-    fn poll_timeout(&self) -> Option<Instant>;
-    /// Does what can be done now.
-    fn progress(&self);
-}
-
 /// The thread and what it shares with the others.
 #[derive(Debug)]
 pub(crate) struct Background {
-    epoll: Epoll,
-    wake: EventFd,
-    queues: Mutex<Vec<Weak<CqShared>>>,
-    connections: Mutex<Vec<Weak<dyn Connecting>>>,
+    waker: Arc<Waker>,
+    sets: Mutex<Vec<Weak<PollSet>>>,
+    tasks: Mutex<Vec<Weak<dyn Task>>>,
     departures: Arc<Departures>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
     /// A completion queue lost a completion, and its queue pairs do not know.
     overruns: AtomicBool,
     next_id: AtomicU64,
-    /// When the thread will look next, in nanoseconds of the driver's clock.
-    next_look: AtomicU64,
     spinning_allowed: bool,
     max_mtu: u32,
     /// Longest ULPDU of connected QPs, if it was chosen.
@@ -92,32 +71,20 @@ struct Seen {
 
 impl Background {
     pub(crate) fn new(config: &Config, events: Arc<Events>) -> Result<Arc<Self>, Error> {
-        let make = || -> Result<(Epoll, EventFd), Errno> {
-            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-            let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-            epoll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
-            Ok((epoll, wake))
-        };
-        let (epoll, wake) =
-            make().map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        let waker = Waker::new()?;
         let departures = Departures::new()?;
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, CONNECTIONS);
-        epoll
-            .add(departures.work_fd(), event)
-            .map_err(|errno| Error::system("cannot watch connections")(errno.into()))?;
+        waker.add_task(departures.work_fd())?;
         let departing: Weak<Departures> = Arc::downgrade(&departures);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
-            epoll,
-            wake,
-            queues: Mutex::new(Vec::new()),
-            connections: Mutex::new(vec![departing]),
+            waker: Arc::new(waker),
+            sets: Mutex::new(Vec::new()),
+            tasks: Mutex::new(vec![departing]),
             departures,
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
             overruns: AtomicBool::new(false),
             next_id: AtomicU64::new(0),
-            next_look: AtomicU64::new(0),
             spinning_allowed: cores > 1,
             max_mtu: config.max_mtu,
             mulpdu: (config.mulpdu > 0).then_some(config.mulpdu),
@@ -165,44 +132,44 @@ impl Background {
         }
     }
 
-    /// Looks after a completion queue from now on.
-    pub(crate) fn serve(self: &Arc<Self>, cq: &Arc<CqShared>) {
-        let mut queues = self.queues.lock();
-        let known = queues
+    /// The descriptors on which the thread sleeps.
+    pub(crate) fn waker(&self) -> &Arc<Waker> {
+        &self.waker
+    }
+
+    /// Serves a poll set from now on.
+    pub(crate) fn serve(self: &Arc<Self>, set: &Arc<PollSet>) {
+        let mut sets = self.sets.lock();
+        let known = sets
             .iter()
-            .any(|it| std::ptr::eq(it.as_ptr(), Arc::as_ptr(cq)));
+            .any(|it| std::ptr::eq(it.as_ptr(), Arc::as_ptr(set)));
         if !known {
-            queues.retain(|it| it.strong_count() > 0);
-            queues.push(Arc::downgrade(cq));
-            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, cq.id());
-            cq.watch_state()
-                .turn(self.epoll.add(cq.sockets_fd(), event).is_ok());
+            sets.retain(|it| it.strong_count() > 0);
+            sets.push(Arc::downgrade(set));
+            set.start_watching();
         }
-        drop(queues);
+        drop(sets);
         self.start();
     }
 
-    /// Looks after connections on their way up from now on.
-    pub(crate) fn serve_connections<C: Connecting + 'static>(
+    /// Serves a task from now on.
+    pub(crate) fn serve_task<T: Task + 'static>(
         self: &Arc<Self>,
-        them: &Arc<C>,
+        task: &Arc<T>,
     ) -> Result<(), Error> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, CONNECTIONS);
-        self.epoll
-            .add(them.work_fd(), event)
-            .map_err(|errno| Error::system("cannot watch connections")(errno.into()))?;
-        let mut connections = self.connections.lock();
-        connections.retain(|it| it.strong_count() > 0);
-        let weak: Weak<C> = Arc::downgrade(them);
-        connections.push(weak);
-        drop(connections);
+        self.waker.add_task(task.work_fd())?;
+        let mut tasks = self.tasks.lock();
+        tasks.retain(|it| it.strong_count() > 0);
+        let weak: Weak<T> = Arc::downgrade(task);
+        tasks.push(weak);
+        drop(tasks);
         self.start();
         Ok(())
     }
 
-    fn live_connections(&self) -> Vec<Arc<dyn Connecting>> {
-        let connections = self.connections.lock();
-        connections.iter().filter_map(Weak::upgrade).collect()
+    fn live_tasks(&self) -> Vec<Arc<dyn Task>> {
+        let tasks = self.tasks.lock();
+        tasks.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn start(self: &Arc<Self>) {
@@ -235,7 +202,7 @@ impl Background {
     /// Closes a connection whose QP is gone.
     pub(crate) fn depart(&self, departure: Departure) {
         if let Some(deadline) = self.departures.add(departure) {
-            self.wake_before(clock::to_nanos(Some(deadline)));
+            self.waker.wake_before(clock::to_nanos(Some(deadline)));
         }
     }
 
@@ -258,13 +225,13 @@ impl Background {
     pub(crate) fn leave_process(&self) {
         let deadline = clock::now() + AT_END;
         let mut left: Vec<_> = self
-            .live_queues()
+            .live_sets()
             .iter()
-            .flat_map(|cq| cq.rc_qps())
+            .flat_map(|set| set.live_members())
             .collect();
         loop {
             let at_last = clock::now() >= deadline;
-            left.retain(|qp| !qp.leave_process(at_last));
+            left.retain(|member| !member.leave_process(at_last));
             if left.is_empty() || at_last {
                 break;
             }
@@ -276,7 +243,7 @@ impl Background {
 
     /// A descriptor that is held for somebody who will need one.
     pub(crate) fn hold_descriptor(&self) -> io::Result<OwnedFd> {
-        self.wake.as_fd().try_clone_to_owned()
+        self.waker.hold_descriptor()
     }
 
     /// A completion queue lost a completion: its queue pairs end, which whoever holds one of them now cannot see to.
@@ -285,51 +252,9 @@ impl Background {
         self.wake();
     }
 
-    /// Makes the thread look now.
+    /// Wakes the thread.
     pub(crate) fn wake(&self) {
-        let _ = self.wake.write(1);
-    }
-
-    /// Makes the thread look if it would else look later than `nanos`.
-    pub(crate) fn wake_before(&self, nanos: u64) {
-        if self.next_look.load(Ordering::Acquire) > nanos {
-            self.wake();
-        }
-    }
-
-    /// Stops watching a queue's sockets.
-    pub(crate) fn disarm(&self, cq: &CqShared) {
-        let mut event = EpollEvent::new(EpollFlags::empty(), cq.id());
-        let _ = self.epoll.modify(cq.sockets_fd(), &mut event);
-        // It may sleep without a tick: queues that are not watched need one.
-        self.wake_before(clock::to_nanos(Some(clock::now() + SLOW_TICK)));
-    }
-
-    /// Watches a queue's sockets from now on.
-    fn arm(&self, cq: &CqShared) {
-        cq.watch_state().turn(true);
-        self.rearm(cq);
-    }
-
-    /// Goes on watching after an event, unless a poller said meanwhile that it need not: that one often comes at the very
-    /// moment, with the same datagram.
-    fn rearm(&self, cq: &CqShared) {
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
-        let mut event = EpollEvent::new(flags, cq.id());
-        let _ = self.epoll.modify(cq.sockets_fd(), &mut event);
-        if !cq.watch_state().is_on() {
-            let mut event = EpollEvent::new(EpollFlags::empty(), cq.id());
-            let _ = self.epoll.modify(cq.sockets_fd(), &mut event);
-        }
-    }
-
-    /// Wakes the thread when a socket can take more.
-    pub(crate) fn watch_writable(&self, fd: BorrowedFd<'_>) {
-        let flags = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
-        let mut event = EpollEvent::new(flags, WRITABLE);
-        if self.epoll.modify(fd, &mut event) == Err(Errno::ENOENT) {
-            let _ = self.epoll.add(fd, event);
-        }
+        self.waker.wake();
     }
 
     fn run(&self) {
@@ -338,67 +263,62 @@ impl Background {
         let mut at_once = false;
         let mut events = [EpollEvent::empty(); 32];
         while !(self.stop.load(Ordering::Acquire) && self.departures.is_empty()) {
-            let queues = self.live_queues();
+            let sets = self.live_sets();
             let timeout = if at_once {
                 EpollTimeout::ZERO
             } else {
-                self.plan(&queues, ticks)
+                self.plan(&sets, ticks)
             };
             at_once = false;
-            drop(queues);
-            let ready = self.epoll.wait(&mut events, timeout).unwrap_or(0);
-            self.next_look.store(0, Ordering::Release);
-            let mut tick = true;
+            drop(sets);
+            let ready = self.waker.wait(&mut events, timeout);
+            let mut ticked = true;
             let mut writable = false;
-            let queues = self.live_queues();
-            for event in &events[..ready] {
+            let sets = self.live_sets();
+            for event in ready {
                 match event.data() {
                     WAKE => {
-                        let _ = self.wake.read();
+                        self.waker.acknowledge();
                     }
                     WRITABLE => writable = true,
-                    CONNECTIONS => {}
+                    TASK => {}
                     id => {
-                        tick = false;
-                        if let Some(cq) = queues.iter().find(|cq| cq.id() == id) {
-                            self.serve_event(cq);
+                        ticked = false;
+                        if let Some(set) = sets.iter().find(|set| set.id() == id) {
+                            serve_event(set);
                         }
                     }
                 }
             }
-            for connections in self.live_connections() {
-                connections.progress();
+            for task in self.live_tasks() {
+                task.progress();
             }
             if self.overruns.swap(false, Ordering::AcqRel) {
-                queues.iter().for_each(|cq| cq.fail_overrun());
+                sets.iter().for_each(|set| set.fail_overrun());
             }
-            for cq in &queues {
-                if writable || cq.has_unsent() {
+            for set in &sets {
+                if writable || set.has_unsent() {
                     // A queue that is polled needs help only now and then, and this thread would take a core from its poller.
-                    at_once |= cq.flush_unsent() && cq.watch_state().is_on();
+                    at_once |= set.flush_unsent() && set.arming().is_on();
                 }
-                cq.run_timers();
-                cq.settle(true);
-                cq.settle_late();
+                set.run_timers();
+                set.settle(true);
+                set.settle_late();
             }
-            if tick {
-                ticks = self.tick(&queues, &mut seen, ticks);
+            if ticked {
+                ticks = tick(&sets, &mut seen, ticks);
             }
         }
     }
 
-    fn live_queues(&self) -> Vec<Arc<CqShared>> {
-        self.queues
-            .lock()
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect()
+    fn live_sets(&self) -> Vec<Arc<PollSet>> {
+        self.sets.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// How long to sleep, and tells the others until when.
-    fn plan(&self, queues: &[Arc<CqShared>], ticks: u32) -> EpollTimeout {
+    fn plan(&self, sets: &[Arc<PollSet>], ticks: u32) -> EpollTimeout {
         let now = clock::to_nanos(Some(clock::now()));
-        let unwatched = queues.iter().any(|cq| !cq.watch_state().is_on());
+        let unwatched = sets.iter().any(|set| !set.arming().is_on());
         let tick = if ticks < TICKS { TICK } else { SLOW_TICK };
         let by_tick = if unwatched {
             now + u64::try_from(tick.as_nanos()).unwrap_or(0)
@@ -406,93 +326,93 @@ impl Background {
             u64::MAX
         };
         // Published before the deadlines are read: whoever sets an earlier one afterwards sees it and wakes us.
-        self.next_look.store(by_tick, Ordering::SeqCst);
-        let by_timer = queues.iter().map(|cq| cq.deadline()).min();
-        let late = queues.iter().any(|cq| cq.owes_late());
+        self.waker.set_wakes_at(by_tick);
+        let by_timer = sets.iter().map(|set| set.deadline()).min();
+        let late = sets.iter().any(|set| set.owes_late());
         let by_owing = if late {
             now + u64::try_from(LATE.as_nanos()).unwrap_or(0)
         } else {
             u64::MAX
         };
-        let connections = self.live_connections();
-        let by_connection = connections
+        let tasks = self.live_tasks();
+        let by_task = tasks
             .iter()
-            .map(|them| clock::to_nanos(them.poll_timeout()))
+            .map(|task| clock::to_nanos(task.poll_timeout()))
             .min();
         let next = by_tick
             .min(by_timer.unwrap_or(u64::MAX))
             .min(by_owing)
-            .min(by_connection.unwrap_or(u64::MAX));
-        self.next_look.store(next, Ordering::SeqCst);
+            .min(by_task.unwrap_or(u64::MAX));
+        self.waker.set_wakes_at(next);
         if next == u64::MAX {
             return EpollTimeout::NONE;
         }
         let millis = next.saturating_sub(now).div_ceil(1_000_000);
         EpollTimeout::try_from(millis).unwrap_or(EpollTimeout::MAX)
     }
+}
 
-    /// A watched queue has data.
-    fn serve_event(&self, cq: &Arc<CqShared>) {
-        let mut found = false;
-        for _ in 0..TURNS {
-            match cq.progress(By::Background) {
-                Some(true) => found = true,
-                Some(false) => break,
-                // A poller is at it: step aside until the next tick.
-                None => {
-                    cq.woken(found);
-                    cq.watch_state().turn(false);
-                    return;
-                }
+/// A watched queue has data.
+fn serve_event(set: &PollSet) {
+    let mut found = false;
+    for _ in 0..TURNS {
+        match set.progress(By::Background) {
+            Some(true) => found = true,
+            Some(false) => break,
+            // A poller is at it: step aside until the next tick.
+            None => {
+                set.woken(found);
+                set.arming().turn(false);
+                return;
             }
-        }
-        cq.woken(found);
-        if cq.watch_state().is_on() {
-            self.rearm(cq);
         }
     }
+    set.woken(found);
+    if set.arming().is_on() {
+        set.rearm();
+    }
+}
 
-    /// Looks at the queues that are not watched. Returns how many ticks there were in a row.
-    fn tick(&self, queues: &[Arc<CqShared>], seen: &mut Vec<Seen>, ticks: u32) -> u32 {
-        let mut unwatched = 0;
-        for cq in queues.iter().filter(|cq| !cq.watch_state().is_on()) {
-            unwatched += 1;
-            let polls = cq.watch_state().polls();
-            let position = seen.iter().position(|it| it.id == cq.id());
-            let Some(known) = position.map(|position| &mut seen[position]) else {
-                seen.push(Seen {
-                    id: cq.id(),
-                    polls,
-                    idle_ticks: 0,
-                    lying: false,
-                });
-                continue;
-            };
-            if known.polls != polls {
-                known.polls = polls;
-                known.idle_ticks = 0;
-                known.lying = false;
-                continue;
-            }
-            known.idle_ticks += 1;
-            cq.try_unpark();
-            let data = cq.has_data();
-            // A sleeping program is given the time to wake up by itself.
-            let lying = data && (known.lying || !cq.has_sleepers());
-            known.lying = data;
-            if lying {
-                cq.watch_state().data_lay_there();
-                self.arm(cq);
-                cq.progress(By::Background);
-            } else if known.idle_ticks >= IDLE_TICKS && !cq.has_sleepers() {
-                self.arm(cq);
-            }
+/// Looks at the queues that are not watched. Returns how many ticks there were in a row.
+fn tick(sets: &[Arc<PollSet>], seen: &mut Vec<Seen>, ticks: u32) -> u32 {
+    let mut unwatched = 0;
+    for set in sets.iter().filter(|set| !set.arming().is_on()) {
+        unwatched += 1;
+        let polls = set.arming().polls();
+        let position = seen.iter().position(|it| it.id == set.id());
+        let Some(known) = position.map(|position| &mut seen[position]) else {
+            seen.push(Seen {
+                id: set.id(),
+                polls,
+                idle_ticks: 0,
+                lying: false,
+            });
+            continue;
+        };
+        if known.polls != polls {
+            known.polls = polls;
+            known.idle_ticks = 0;
+            known.lying = false;
+            continue;
         }
-        seen.retain(|it| queues.iter().any(|cq| cq.id() == it.id));
-        if unwatched == 0 {
-            0
-        } else {
-            ticks.saturating_add(1)
+        known.idle_ticks += 1;
+        set.try_unpark();
+        let data = set.has_data();
+        // A sleeping program is given the time to wake up by itself.
+        let lying = data && (known.lying || !set.has_sleepers());
+        known.lying = data;
+        if lying {
+            set.arming().data_lay_there();
+            set.arm();
+            set.progress(By::Background);
+        } else if known.idle_ticks >= IDLE_TICKS && !set.has_sleepers() {
+            set.arm();
         }
+    }
+    seen.retain(|it| sets.iter().any(|set| set.id() == it.id));
+    if unwatched == 0 {
+        0
+    } else {
+        ticks.saturating_add(1)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::driver::cq::CqShared;
+use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::qp::exclusive::Serialized;
 use crate::{AsyncEvent, PostError, Wc};
 use dgiwarp_engine::cq_ring::CompletionSink;
@@ -163,8 +163,8 @@ fn take<W, I: Iterator<Item = Result<W, PostError>> + ?Sized>(
 
 /// Sends completions to the queues of a QP.
 pub(crate) struct Completions<'a, W> {
-    pub(crate) send_cq: &'a CqShared,
-    pub(crate) recv_cq: &'a CqShared,
+    pub(crate) send_cq: &'a CompletionQueue,
+    pub(crate) recv_cq: &'a CompletionQueue,
     pub(crate) posting: &'a Posting<W>,
 }
 

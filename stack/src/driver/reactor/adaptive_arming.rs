@@ -14,7 +14,7 @@ const POLLING: u64 = 16;
 
 /// What is known of who polls.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct AdaptiveArming {
     on: AtomicBool,
     /// Batches in a row that a poller found, or would have found.
     streak: AtomicU32,
@@ -23,7 +23,7 @@ pub(crate) struct Watch {
     polls_at_wake: AtomicU64,
 }
 
-impl Watch {
+impl AdaptiveArming {
     pub(crate) fn new() -> Self {
         Self {
             on: AtomicBool::new(false),
@@ -100,8 +100,8 @@ impl Watch {
 mod tests {
     use super::*;
 
-    fn on() -> Watch {
-        let watch = Watch::new();
+    fn on() -> AdaptiveArming {
+        let watch = AdaptiveArming::new();
         watch.turn(true);
         watch
     }

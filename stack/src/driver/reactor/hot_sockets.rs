@@ -4,26 +4,26 @@
 //! tried on every poll, all others are found by one look at the queue's epoll set now and then. Where many take turns none is tried: each
 //! would be empty until all others had theirs.
 
+use std::sync::Arc;
+
 use arrayvec::ArrayVec;
 
-use crate::driver::cq::MemberId;
-use crate::driver::reactor::member::Qp;
-use crate::driver::udp::sockets::SocketIndex;
+use crate::driver::reactor::member::{Member, MemberId, SocketIndex};
 
 /// A socket that was empty this often, while another was not, is no longer hot.
 const PATIENCE: u32 = 32;
 
 /// A socket is hot when a look finds it again among so many that looks found last.
-const ACQUAINTANCES: usize = 2 * HotSet::SIZE;
+const ACQUAINTANCES: usize = 2 * HotSockets::SIZE;
 
 /// A socket that brought something this often is parked, if no other thread watches.
 const PARK_AFTER: u32 = 64;
 
 /// A socket of a QP.
 #[derive(Debug, Clone)]
-pub(crate) struct Hot {
-    pub(crate) member: MemberId,
-    pub(crate) qp: Qp,
+pub(crate) struct HotSocket {
+    pub(crate) id: MemberId,
+    pub(crate) member: Arc<dyn Member>,
     pub(crate) socket: SocketIndex,
     misses: u32,
     hits: u32,
@@ -33,13 +33,13 @@ pub(crate) struct Hot {
 
 /// The hot sockets of a completion queue.
 #[derive(Debug, Default)]
-pub(crate) struct HotSet {
-    entries: Vec<Hot>,
+pub(crate) struct HotSockets {
+    entries: Vec<HotSocket>,
     /// What looks found last, the latest first.
     found: ArrayVec<(MemberId, SocketIndex), ACQUAINTANCES>,
 }
 
-impl HotSet {
+impl HotSockets {
     /// Sockets tried on every poll.
     pub(crate) const SIZE: usize = 4;
 
@@ -47,27 +47,32 @@ impl HotSet {
         self.entries.len()
     }
 
-    pub(crate) fn get(&self, position: usize) -> Option<&Hot> {
+    pub(crate) fn get(&self, position: usize) -> Option<&HotSocket> {
         self.entries.get(position)
     }
 
     /// A look found something on a socket: it is hot if one did lately. The one that was empty most often makes room, or goes if it was empty
     /// for long, and is returned if it was parked.
-    pub(crate) fn found(&mut self, member: MemberId, qp: Qp, socket: SocketIndex) -> Option<Hot> {
-        let known = |hot: &Hot| hot.member == member && hot.socket == socket;
+    pub(crate) fn found(
+        &mut self,
+        id: MemberId,
+        member: Arc<dyn Member>,
+        socket: SocketIndex,
+    ) -> Option<HotSocket> {
+        let known = |hot: &HotSocket| hot.id == id && hot.socket == socket;
         if self.entries.iter().any(known) {
             return None;
         }
-        let again = self.is_acquainted(member, socket);
+        let again = self.is_acquainted(id, socket);
         let full = self.entries.len() == Self::SIZE;
         let coldest = (0..self.entries.len()).max_by_key(|&i| self.entries[i].misses);
         let gone = coldest
             .filter(|&i| (again && full) || self.entries[i].misses >= PATIENCE)
             .map(|i| self.entries.swap_remove(i));
         if again {
-            self.entries.push(Hot {
+            self.entries.push(HotSocket {
+                id,
                 member,
-                qp,
                 socket,
                 misses: 0,
                 hits: 0,
@@ -106,7 +111,7 @@ impl HotSet {
     }
 
     /// The parked sockets, which are not parked any more: the caller puts them back into the epoll set.
-    pub(crate) fn unpark(&mut self) -> impl Iterator<Item = &Hot> {
+    pub(crate) fn unpark(&mut self) -> impl Iterator<Item = &HotSocket> {
         self.entries.iter_mut().filter_map(|hot| {
             hot.hits = 0;
             std::mem::take(&mut hot.parked).then_some(&*hot)
@@ -116,7 +121,7 @@ impl HotSet {
     /// Notes that a socket was empty. Returns it if it is not hot any more: the only one always is, for it costs
     /// nothing to try the socket that alone is used.
     #[inline]
-    pub(crate) fn miss(&mut self, position: usize) -> Option<Hot> {
+    pub(crate) fn miss(&mut self, position: usize) -> Option<HotSocket> {
         let hot = self.entries.get_mut(position)?;
         hot.misses = hot.misses.saturating_add(1);
         let misses = hot.misses;
@@ -134,12 +139,12 @@ impl HotSet {
 
     /// Forgets the sockets of a QP.
     pub(crate) fn forget(&mut self, member: MemberId) {
-        self.entries.retain(|hot| hot.member != member);
+        self.entries.retain(|hot| hot.id != member);
         self.found.retain(|(it, _)| *it != member);
     }
 }
 
-impl Hot {
+impl HotSocket {
     pub(crate) fn is_parked(&self) -> bool {
         self.parked
     }
@@ -152,7 +157,7 @@ mod tests {
     #[test]
     fn sockets_by_turns_are_strangers_where_there_are_many() {
         let found_again = |count: u64| {
-            let mut set = HotSet::default();
+            let mut set = HotSockets::default();
             let mut turn = || {
                 let again = (0..count).map(|key| {
                     let (member, socket) = MemberId::from_token(key << 8);

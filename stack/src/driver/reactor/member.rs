@@ -1,131 +1,112 @@
-//! A QP of either transport, as a completion queue sees it.
+//! Members of a poll set: queue pairs, as the poll set sees them.
 
+use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use crate::driver::cq::Pace;
-use crate::driver::tcp::qp::RcShared;
-use crate::driver::udp::qp::UdShared;
 use crate::driver::udp::socket::ReceiveBuffer;
-use crate::driver::udp::sockets::SocketIndex;
 
-/// A QP that a completion queue receives for.
-#[derive(Debug, Clone)]
-pub(crate) enum Qp {
-    Ud(Arc<UdShared>),
-    Rc(Arc<RcShared>),
+/// One of the sockets of a member.
+pub(crate) type SocketIndex = u8;
+
+/// A member of a poll set. A number is used again with another generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct MemberId {
+    /// Below 2^24.
+    pub(crate) key: u32,
+    pub(crate) generation: u32,
 }
 
-/// The same, without keeping it.
-#[derive(Debug)]
-pub(crate) enum WeakQp {
-    Ud(Weak<UdShared>),
-    Rc(Weak<RcShared>),
-}
+impl MemberId {
+    /// The token of a socket in an epoll set.
+    pub(crate) fn token(self, socket: SocketIndex) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.key) << 8 | u64::from(socket)
+    }
 
-impl WeakQp {
-    #[inline]
-    pub(crate) fn upgrade(&self) -> Option<Qp> {
-        match self {
-            Self::Ud(qp) => qp.upgrade().map(Qp::Ud),
-            Self::Rc(qp) => qp.upgrade().map(Qp::Rc),
-        }
+    pub(crate) fn from_token(token: u64) -> (Self, SocketIndex) {
+        let [g0, g1, g2, g3, k0, k1, k2, socket] = token.to_be_bytes();
+        let member = Self {
+            key: u32::from_be_bytes([0, k0, k1, k2]),
+            generation: u32::from_be_bytes([g0, g1, g2, g3]),
+        };
+        (member, socket)
     }
 }
 
-/// What a receive call brought.
+/// The yield of a receive call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Got {
+pub(crate) enum Received {
     Nothing,
     Something,
     /// All there was: another call would find nothing.
     Everything,
 }
 
-impl Qp {
-    pub(crate) fn downgrade(&self) -> WeakQp {
-        match self {
-            Self::Ud(qp) => WeakQp::Ud(Arc::downgrade(qp)),
-            Self::Rc(qp) => WeakQp::Rc(Arc::downgrade(qp)),
-        }
-    }
+/// When the caller of a receive will receive again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NextReceive {
+    /// Perhaps never: nothing may be left for later.
+    Unknown,
+    /// Soon, and the program had a chance to post since the receive before.
+    Soon,
+    /// Soon, directly behind the receive before.
+    SoonAgain,
+}
 
-    /// Receives once on one socket. `None` if another thread is at work.
-    #[inline]
-    pub(crate) fn receive(
+/// A queue pair, or another source of input, that a poll set serves.
+pub(crate) trait Member: Debug + Send + Sync {
+    /// Receives once from one socket. `None` if another thread is at work.
+    fn receive(
         &self,
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
-        pace: Pace,
-    ) -> Option<Got> {
-        match self {
-            Self::Ud(qp) => match qp.receive(socket, buffer)? {
-                true => Some(Got::Something),
-                false => Some(Got::Nothing),
-            },
-            Self::Rc(qp) => qp.receive(pace),
-        }
+        next: NextReceive,
+    ) -> Option<Received>;
+
+    /// Whether completions wait in the completion queue of receives.
+    fn has_completions(&self) -> bool;
+
+    /// Reads the error queue of a socket. `None` if another thread is at work. The error of a stream is its end, which `receive` meets.
+    fn read_error_queue(&self, _socket: SocketIndex) -> Option<()> {
+        None
     }
 
-    /// Reads what the network says of datagrams sent earlier. `None` if another thread is at work.
-    pub(crate) fn read_notices(&self, socket: SocketIndex) -> Option<()> {
-        match self {
-            Self::Ud(qp) => qp.read_notices(socket),
-            // The error of a stream is its end, which receiving meets.
-            Self::Rc(_) => None,
-        }
+    /// Calls `with` with the descriptor of a socket that is to be polled. Returns whether there is one.
+    fn with_socket(&self, socket: SocketIndex, with: &mut dyn FnMut(BorrowedFd<'_>)) -> bool;
+
+    /// Continues sending. If something is left, returns whether a full socket is the reason.
+    fn flush_unsent(&self) -> Option<bool>;
+
+    /// Sends the acknowledgements that the peer waits for: `at_once`, or those that are overdue. Returns whether none is left.
+    fn settle(&self, _at_once: bool) -> bool {
+        true
     }
 
-    /// Runs `with` on the descriptor of a socket, if it is there.
-    pub(crate) fn with_socket<R>(
-        &self,
-        socket: SocketIndex,
-        with: impl FnOnce(BorrowedFd<'_>) -> R,
-    ) -> Option<R> {
-        match self {
-            Self::Ud(qp) => qp.with_socket(socket, with),
-            Self::Rc(qp) => qp.with_socket(with),
-        }
-    }
+    /// Sends the acknowledgements that the peer does not wait for.
+    fn settle_late(&self) {}
 
-    /// Goes on with what could not be sent. If something is left, returns whether a full socket is why.
-    pub(crate) fn flush_unsent(&self) -> Option<bool> {
-        match self {
-            Self::Ud(qp) => qp.flush_unsent(),
-            Self::Rc(qp) => qp.flush_unsent(),
-        }
-    }
+    /// Ends the queue pair if completions of it were lost.
+    fn fail_overrun(&self);
 
-    /// Tells the peer what it waits for, `at_once` or if it has waited long enough. Returns whether nothing is left to be told.
-    pub(crate) fn settle(&self, at_once: bool) -> bool {
-        match self {
-            Self::Ud(_) => true,
-            Self::Rc(qp) => qp.settle(at_once),
-        }
-    }
+    /// Runs timers that are due and returns the next deadline.
+    fn handle_timeout(&self, now: Instant) -> Option<Instant>;
 
-    /// Tells the peer what it does not wait for.
-    pub(crate) fn settle_late(&self) {
-        match self {
-            Self::Ud(_) => {}
-            Self::Rc(qp) => qp.settle_late(),
-        }
+    /// The process ends: hands to the network what was accepted. Returns whether nothing is left, which holds if it is called `at_last`.
+    fn leave_process(&self, _at_last: bool) -> bool {
+        true
     }
+}
 
-    /// Ends the QP if its completions are lost.
-    pub(crate) fn fail_overrun(&self) {
-        match self {
-            Self::Ud(qp) => qp.fail_overrun(),
-            Self::Rc(qp) => qp.fail_overrun(),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Runs timers that are due and returns when the next one is.
-    pub(crate) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
-        match self {
-            Self::Ud(qp) => qp.handle_timeout(now),
-            Self::Rc(qp) => qp.handle_timeout(now),
-        }
+    #[test]
+    fn tokens_keep_all_their_parts() {
+        let member = MemberId {
+            key: 0x00ab_cdef,
+            generation: 0x0123_4567,
+        };
+        assert_eq!(MemberId::from_token(member.token(4)), (member, 4));
     }
 }

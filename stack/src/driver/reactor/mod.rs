@@ -1,7 +1,10 @@
-//! Which sockets are polled when, by whom, and timers.
+//! Which sockets are polled when, by whom, and timers. No queue pair is known here but as a [`member`].
 
 pub(crate) mod adaptive_arming;
 pub(crate) mod hot_sockets;
 pub(crate) mod member;
+mod pending_acks;
+pub(crate) mod poll_set;
 pub(crate) mod run_queue;
 pub(crate) mod timers;
+pub(crate) mod waker;

@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 
 /// A queue that costs one look where it is empty, as it mostly is. Several threads may take turns from it.
 #[derive(Debug)]
-pub(crate) struct Turns<T> {
+pub(crate) struct RunQueue<T> {
     queue: Mutex<VecDeque<T>>,
     any: AtomicBool,
 }
 
-impl<T> Turns<T> {
+impl<T> RunQueue<T> {
     pub(crate) fn new() -> Self {
         Self {
             queue: Mutex::new(VecDeque::new()),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::driver::cq::MemberId;
+use crate::driver::reactor::member::MemberId;
 
 /// The timers of a queue, in nanoseconds of the driver's clock.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use slab::Slab;
 
 use crate::Error;
 use crate::driver::device::clock;
-use crate::driver::device::thread::Connecting;
+use crate::driver::reactor::waker::Task;
 use crate::driver::tcp::pipe as tcp;
 use crate::driver::tcp::tcp_close::WayDown;
 
@@ -147,7 +147,7 @@ impl Departures {
     }
 }
 
-impl Connecting for Departures {
+impl Task for Departures {
     fn work_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }

@@ -2,11 +2,12 @@
 
 mod deferred_disconnect;
 mod ending;
+mod member;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -17,14 +18,15 @@ use parking_lot::Mutex;
 
 use crate::api::device::statistics::Counts;
 use crate::driver::cm::connect::{Beginning, CmQueue};
-use crate::driver::cq::{CqShared, MemberId, Pace};
+use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
 use crate::driver::qp::exclusive::Serialized;
 use crate::driver::qp::posting::{Completions, Posting};
 use crate::driver::qp::staging;
 use crate::driver::qp::staging::Intake;
-use crate::driver::reactor::member::{Got, Qp};
+use crate::driver::reactor::member::{MemberId, Received};
+use crate::driver::reactor::poll_set::PollSet;
 use crate::driver::tcp::liveness as watchdog;
 use crate::driver::tcp::liveness::Watchdog;
 use crate::driver::tcp::pipe as tcp;
@@ -101,8 +103,9 @@ pub(crate) struct RcShared {
     serialized: Serialized<RcInner>,
     posting: Posting<RcSendWqe>,
     pub(crate) recv_queue: Arc<RecvQueue>,
-    send_cq: Arc<CqShared>,
-    recv_cq: Arc<CqShared>,
+    send_cq: Arc<CompletionQueue>,
+    recv_cq: Arc<CompletionQueue>,
+    poll_set: Arc<PollSet>,
     mrs: Arc<MrTable>,
     /// How long a silent peer is waited for.
     patience: Duration,
@@ -154,7 +157,7 @@ impl Counts for RcShared {
 
 impl RcShared {
     pub(crate) fn new(
-        [send_cq, recv_cq]: [Arc<CqShared>; 2],
+        [send_cq, recv_cq]: [Arc<CompletionQueue>; 2],
         mrs: Arc<MrTable>,
         max_send_wr: usize,
         recv_queue: Arc<RecvQueue>,
@@ -169,6 +172,7 @@ impl RcShared {
             posting: Posting::new(max_send_wr),
             recv_queue,
             send_cq,
+            poll_set: Arc::clone(recv_cq.poll_set()),
             recv_cq,
             mrs,
             patience,
@@ -289,7 +293,10 @@ impl RcShared {
         startup: Startup<'_>,
     ) -> Result<(), ConnectError> {
         watchdog::keep_alive(&stream, self.patience)?;
-        let attach = || self.recv_cq.attach(&Qp::Rc(Arc::clone(self)));
+        let attach = || {
+            let weak: Weak<Self> = Arc::downgrade(self);
+            self.recv_cq.attach(weak)
+        };
         let member = *self.member.get_or_init(attach);
         let watched = self.run(|inner| {
             let meant = claimed.life == self.life.load(Ordering::Acquire);
@@ -313,7 +320,7 @@ impl RcShared {
                 self.tables(),
                 &mut self.completions(),
             );
-            let watched = self.recv_cq.watch(member, 0, stream.as_fd());
+            let watched = self.poll_set.watch(member, 0, stream.as_fd());
             for wqe in inner.waiting.drain(..) {
                 engine.accept(wqe);
             }
@@ -429,21 +436,9 @@ impl RcShared {
         if deadline != link.deadline {
             link.deadline = deadline;
             if let Some(member) = self.member.get() {
-                self.recv_cq.note_deadline(*member, deadline);
+                self.poll_set.note_deadline(*member, deadline);
             }
         }
-    }
-
-    /// Runs timers that are due and returns when the next one is.
-    pub(crate) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
-        self.run(|inner| {
-            if let Some(link) = &mut inner.link {
-                link.engine.handle_timeout(now);
-                self.look_after(link, now);
-            }
-            self.work(inner);
-            inner.link.as_ref().and_then(|link| link.deadline)
-        })
     }
 
     /// Ends a connection whose peer's host is gone.
@@ -518,7 +513,7 @@ impl RcShared {
                 Taken::WouldBlock => {
                     self.blocked.store(true, Ordering::Release);
                     self.remember_unsent();
-                    self.send_cq.background().watch_writable(stream.as_fd());
+                    self.background().waker().watch_writable(stream.as_fd());
                     return;
                 }
                 Taken::Lost => {
@@ -557,7 +552,7 @@ impl RcShared {
             let _ = link.stream.shutdown(Shutdown::Write);
         }
         if step.unwatch {
-            self.recv_cq.unwatch(link.stream.as_fd());
+            self.poll_set.unwatch(link.stream.as_fd());
         }
     }
 
@@ -565,65 +560,8 @@ impl RcShared {
         if !self.unsent.swap(true, Ordering::AcqRel)
             && let Some(member) = self.member.get()
         {
-            self.recv_cq.add_unsent(*member);
+            self.poll_set.add_unsent(*member);
         }
-    }
-
-    /// Goes on with what could not be sent. If something is left, returns whether a full socket is why.
-    pub(crate) fn flush_unsent(&self) -> Option<bool> {
-        let work = |inner: &mut RcInner| self.work(inner);
-        let ran = self.serialized.try_run(work, work).is_some();
-        if !ran {
-            // Whoever is at work goes on with it. Trying again at once would only keep that thread from its core.
-            self.serialized.ring(work);
-        }
-        let unsent = self.unsent.load(Ordering::Acquire);
-        unsent.then(|| !ran || self.blocked.load(Ordering::Acquire))
-    }
-
-    /// Runs `with` on the descriptor, unless nobody looks for input there any more.
-    pub(crate) fn with_socket<R>(&self, with: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
-        self.run(|inner| {
-            let link = inner.link.as_ref()?;
-            let looked_at = link.way_down.is_watched() && !link.paused;
-            looked_at.then(|| with(link.stream.as_fd()))
-        })
-    }
-
-    /// Receives once. `None` if another thread is at work.
-    #[inline]
-    pub(crate) fn receive(&self, pace: Pace) -> Option<Got> {
-        self.serialized.try_run(
-            |inner| {
-                let Some(link) = &mut inner.link else {
-                    return Got::Nothing;
-                };
-                let got = self.receive_locked(link);
-                let came = got != Got::Nothing;
-                // Whoever looks again soon leaves the peer's acknowledgement to what the program may post until then.
-                let at_once = match (pace, came) {
-                    (Pace::Once, _) => Some(true),
-                    (Pace::First, false) => Some(false),
-                    (Pace::First | Pace::Again, _) => None,
-                };
-                // Most polls find nothing and owe nothing: they need not know the time.
-                let engine = &mut link.engine;
-                let at_once = at_once.filter(|_| engine.owes_acknowledgement());
-                let tell = at_once.is_some_and(|it| engine.tell_placed(clock::now(), it));
-                if came && !tell {
-                    self.remember_owing(link);
-                }
-                if inner.beginning.is_some() {
-                    Self::begin(inner);
-                }
-                if came || tell {
-                    // What waited for the peer's first FPDU can leave now.
-                    self.work(inner);
-                }
-                got
-            },
-            |inner| self.work(inner),
-        )
     }
 
     /// Sees to it that the peer is told what was placed even if the program neither posts nor polls any more.
@@ -635,49 +573,17 @@ impl RcShared {
         if link.engine.is_awaited() {
             if !self.owing.load(Ordering::Relaxed) {
                 self.owing.store(true, Ordering::Relaxed);
-                self.recv_cq.add_owing(*member);
+                self.poll_set.add_owing(*member);
             }
         } else if !self.owing_late.load(Ordering::Relaxed) && link.engine.owes_acknowledgement() {
             self.owing_late.store(true, Ordering::Relaxed);
-            self.recv_cq.add_owing_late(*member);
+            self.poll_set.add_owing_late(*member);
         }
     }
 
-    /// Tells the peer what was placed and it was not told, `at_once` or if that has waited long enough. Returns whether nothing is left to be
-    /// told.
-    pub(crate) fn settle(&self, at_once: bool) -> bool {
-        let settled = self.serialized.try_run(
-            |inner| {
-                if let Some(link) = &mut inner.link {
-                    if link.engine.tell_placed(clock::now(), at_once) {
-                        self.work(inner);
-                    } else if link.engine.is_awaited() {
-                        return false;
-                    }
-                }
-                self.owing.store(false, Ordering::Relaxed);
-                true
-            },
-            |inner| self.work(inner),
-        );
-        settled.unwrap_or(false)
-    }
-
-    /// Tells the peer what was placed long ago, although it does not wait for that.
-    pub(crate) fn settle_late(&self) {
-        self.run(|inner| {
-            self.owing_late.store(false, Ordering::Relaxed);
-            if let Some(link) = &mut inner.link
-                && link.engine.tell_late()
-            {
-                self.work(inner);
-            }
-        });
-    }
-
-    fn receive_locked(&self, link: &mut Link) -> Got {
+    fn receive_locked(&self, link: &mut Link) -> Received {
         if link.way_down.peer_is_done() {
-            return Got::Nothing;
+            return Received::Nothing;
         }
         if link.paused {
             return self.look_for_end(link);
@@ -689,9 +595,9 @@ impl RcShared {
     }
 
     /// While nothing is read.
-    fn look_for_end(&self, link: &mut Link) -> Got {
+    fn look_for_end(&self, link: &mut Link) -> Received {
         let end = match tcp::hung_up(&link.stream) {
-            None => return Got::Nothing,
+            None => return Received::Nothing,
             Some(TcpEnd::Fin) => {
                 link.way_down.peer_closed();
                 TcpEnd::Fin
@@ -704,10 +610,10 @@ impl RcShared {
         let (tables, mut completions) = (self.tables(), self.completions());
         link.engine
             .handle_end(clock::now(), end, tables, &mut completions);
-        Got::Everything
+        Received::Everything
     }
 
-    fn receive_into(&self, link: &mut Link, intake: &mut Intake) -> Got {
+    fn receive_into(&self, link: &mut Link, intake: &mut Intake) -> Received {
         let engine = &mut link.engine;
         let most = intake.octets.len().min(engine.parking_room());
         let (room, most) = engine.input_room(most);
@@ -742,20 +648,22 @@ impl RcShared {
                 }
                 self.pause_or_go_on(link);
                 return if len < wanted {
-                    Got::Everything
+                    Received::Everything
                 } else {
-                    Got::Something
+                    Received::Something
                 };
             }
-            Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return Got::Nothing,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Got::Something,
+            Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => {
+                return Received::Nothing;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Received::Something,
             Err(_) => {
                 link.way_down.lost();
                 TcpEnd::Lost
             }
         };
         engine.handle_end(clock::now(), end, self.tables(), &mut self.completions());
-        Got::Everything
+        Received::Everything
     }
 
     /// Stops to look for input while there is no room for what waits for receives, or looks for it again.
@@ -766,7 +674,7 @@ impl RcShared {
             && let Some(member) = self.member.get()
         {
             link.paused = pause;
-            self.recv_cq
+            self.poll_set
                 .watch_input(*member, link.stream.as_fd(), !pause);
         }
     }

@@ -8,8 +8,8 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::driver::reactor::member::SocketIndex;
 use crate::driver::udp::socket::UdpSocket;
-use crate::driver::udp::sockets::SocketIndex;
 
 /// Whether all hosts of a network get what is sent to this address. The kernel knows its networks: it lets no
 /// socket connect to a broadcast address that was not allowed to.

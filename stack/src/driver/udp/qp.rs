@@ -1,12 +1,13 @@
 //! A datagram QP: its engine with its sockets, shared by whoever posts and polls.
 
+mod member;
 mod transmit_sink;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::Peer;
@@ -14,19 +15,20 @@ use dgiwarp_rdmap::datagram::{Cookie, DropReason};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::api::device::statistics::Counts;
-use crate::driver::cq::{By, CqShared, MemberId};
+use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
 use crate::driver::qp::exclusive::Serialized;
 use crate::driver::qp::posting::{Completions, Posting};
-use crate::driver::reactor::member::Qp;
+use crate::driver::reactor::member::{MemberId, SocketIndex};
+use crate::driver::reactor::poll_set::{By, PollSet};
 use crate::driver::udp::icmp_errors::Notices;
 use crate::driver::udp::multicast::{GroupError, Membership};
 use crate::driver::udp::path_cache::Answers;
 use crate::driver::udp::socket::{ReceiveBuffer, UdpSocket};
 pub(crate) use crate::driver::udp::sockets::UdpSockets;
-use crate::driver::udp::sockets::{Advice, RETIRED, SocketIndex};
-use crate::{AsyncEvent, Config, Error, ErrorEntry, ErrorReason, PostError, QpCounters};
+use crate::driver::udp::sockets::{Advice, RETIRED};
+use crate::{Config, Error, ErrorEntry, ErrorReason, PostError, QpCounters};
 use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
 use dgiwarp_engine::mr::MrTable;
 use dgiwarp_engine::recv_queue::{RecvQueue, Tables};
@@ -62,8 +64,9 @@ pub(crate) struct UdShared {
     serialized: Serialized<UdInner>,
     posting: Posting<SendWqe>,
     pub(crate) recv_queue: Arc<RecvQueue>,
-    pub(crate) send_cq: Arc<CqShared>,
-    pub(crate) recv_cq: Arc<CqShared>,
+    pub(crate) send_cq: Arc<CompletionQueue>,
+    pub(crate) recv_cq: Arc<CompletionQueue>,
+    poll_set: Arc<PollSet>,
     mrs: Arc<MrTable>,
     member: OnceLock<MemberId>,
     /// Something posted could not be sent yet.
@@ -83,8 +86,8 @@ pub(crate) struct Parts {
     pub(crate) sockets: UdpSockets,
     pub(crate) max_send_wr: usize,
     pub(crate) recv_queue: Arc<RecvQueue>,
-    pub(crate) send_cq: Arc<CqShared>,
-    pub(crate) recv_cq: Arc<CqShared>,
+    pub(crate) send_cq: Arc<CompletionQueue>,
+    pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) mrs: Arc<MrTable>,
     pub(crate) instruments: Option<Box<Instruments>>,
 }
@@ -122,6 +125,7 @@ impl UdShared {
             posting: Posting::new(parts.max_send_wr),
             recv_queue: parts.recv_queue,
             send_cq: parts.send_cq,
+            poll_set: Arc::clone(parts.recv_cq.poll_set()),
             recv_cq: parts.recv_cq,
             mrs: parts.mrs,
             member: OnceLock::new(),
@@ -131,9 +135,10 @@ impl UdShared {
             closing: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         });
-        let member = this.recv_cq.attach(&Qp::Ud(Arc::clone(&this)));
+        let weak: Weak<Self> = Arc::downgrade(&this);
+        let member = this.recv_cq.attach(weak);
         let registered =
-            this.run(|inner| this.recv_cq.watch(member, 0, inner.sockets.main().as_fd()));
+            this.run(|inner| this.poll_set.watch(member, 0, inner.sockets.main().as_fd()));
         let _ = this.member.set(member);
         registered.map_err(Error::system("cannot watch a socket"))?;
         Ok(this)
@@ -195,7 +200,7 @@ impl UdShared {
     #[inline(never)]
     fn answer(&self, inner: &mut UdInner) {
         let began = clock::now();
-        let is_busy = self.recv_cq.is_busy();
+        let is_busy = self.poll_set.is_busy();
         let waits = is_busy && inner.answer_after.is_some_and(|after| began < after);
         inner.engine.let_answers_wait(waits);
         if waits {
@@ -260,6 +265,7 @@ impl UdShared {
                 self.remember_unsent();
                 self.send_cq
                     .background()
+                    .waker()
                     .watch_writable(inner.sockets.main().as_fd());
             }
         }
@@ -278,37 +284,8 @@ impl UdShared {
             && !self.unsent.swap(true, Ordering::AcqRel)
             && let Some(member) = self.member.get()
         {
-            self.recv_cq.add_unsent(*member);
+            self.poll_set.add_unsent(*member);
         }
-    }
-
-    /// Goes on with what could not be sent. If something is left, returns whether a full socket is why.
-    pub(crate) fn flush_unsent(&self) -> Option<bool> {
-        if self.closing.load(Ordering::Acquire) {
-            return None;
-        }
-        self.serialized
-            .try_run(|inner| self.work(inner), |inner| self.work(inner));
-        self.unsent
-            .load(Ordering::Acquire)
-            .then(|| self.blocked.load(Ordering::Acquire))
-    }
-
-    /// Receives once on one socket. `None` if another thread is at work; else whether something came.
-    #[inline]
-    pub(crate) fn receive(&self, index: SocketIndex, buffer: &mut ReceiveBuffer) -> Option<bool> {
-        self.serialized.try_run(
-            |inner| self.receive_locked(inner, index, buffer),
-            |inner| self.work(inner),
-        )
-    }
-
-    /// Reads what the network says of datagrams sent earlier. `None` if another thread is at work.
-    pub(crate) fn read_notices(&self, index: SocketIndex) -> Option<()> {
-        self.serialized.try_run(
-            |inner| self.read_notices_locked(inner, index),
-            |inner| self.work(inner),
-        )
     }
 
     fn read_notices_locked(&self, inner: &mut UdInner, index: SocketIndex) {
@@ -334,15 +311,6 @@ impl UdShared {
             }
         }
         inner.engine.lose_errors(notices.lost());
-    }
-
-    /// Runs `with` on the descriptor of a socket, if it is there.
-    pub(crate) fn with_socket<R>(
-        &self,
-        index: SocketIndex,
-        with: impl FnOnce(BorrowedFd<'_>) -> R,
-    ) -> Option<R> {
-        self.run(|inner| inner.sockets.get(index).map(|socket| with(socket.as_fd())))
     }
 
     #[inline]
@@ -426,35 +394,9 @@ impl UdShared {
         if deadline != inner.deadline {
             inner.deadline = deadline;
             if let Some(member) = self.member.get() {
-                self.recv_cq.note_deadline(*member, deadline);
+                self.poll_set.note_deadline(*member, deadline);
             }
         }
-    }
-
-    /// Runs timers that are due and returns when the next one is.
-    pub(crate) fn handle_timeout(&self, now: Instant) -> Option<Instant> {
-        self.serialized.run(
-            |inner| {
-                let UdInner {
-                    engine,
-                    instruments,
-                    ..
-                } = inner;
-                if let Some(instruments) = instruments {
-                    instruments.handle_timeout(now, |arrival| {
-                        engine.handle_input(now, arrival, self.tables(), &mut self.completions())
-                    });
-                }
-                engine.handle_timeout(now, self.tables(), &mut self.completions());
-                let goes_on = engine.paused_until().is_some_and(|until| until <= now);
-                if goes_on || engine.has_answers() {
-                    self.work(inner);
-                }
-                inner.deadline = inner.poll_timeout();
-                inner.deadline
-            },
-            |inner| self.work(inner),
-        )
     }
 
     /// Gives a UC QP its peer, and the peer a socket of its own at once. Returns whether it had none. Where the kernel refuses such
@@ -491,7 +433,7 @@ impl UdShared {
         let watched = inner
             .sockets
             .get(index)
-            .map(|socket| self.recv_cq.watch(member, index, socket.as_fd()));
+            .map(|socket| self.poll_set.watch(member, index, socket.as_fd()));
         if !matches!(watched, Some(Ok(()))) {
             inner.sockets.close(index);
         }
@@ -506,12 +448,12 @@ impl UdShared {
         for leaving in [RETIRED, index] {
             self.drain(inner, now, leaving);
             if let Some(socket) = inner.sockets.get(leaving) {
-                self.recv_cq.unwatch(socket.as_fd());
+                self.poll_set.unwatch(socket.as_fd());
             }
         }
         inner.sockets.retire(now, index);
         if let Some(socket) = inner.sockets.get(RETIRED) {
-            let _ = self.recv_cq.watch(member, RETIRED, socket.as_fd());
+            let _ = self.poll_set.watch(member, RETIRED, socket.as_fd());
         }
         self.drain(inner, now, RETIRED);
     }
@@ -557,7 +499,7 @@ impl UdShared {
             self.note_deadline(inner);
         });
         loop {
-            self.recv_cq.progress(By::Poller);
+            self.poll_set.progress(By::Poller);
             let found = self.run(|inner| inner.engine.cookies().cookie(peer, via));
             let left = deadline.saturating_duration_since(clock::now());
             if found.is_some() || left.is_zero() {
@@ -565,30 +507,9 @@ impl UdShared {
                 return found;
             }
             // Another thread may receive the answer, so this one looks again soon.
-            let mut fds = [PollFd::new(self.recv_cq.sockets_fd(), PollFlags::POLLIN)];
+            let mut fds = [PollFd::new(self.poll_set.sockets_fd(), PollFlags::POLLIN)];
             let _ = poll(&mut fds, PollTimeout::from(LOOK_AGAIN));
         }
-    }
-
-    /// Flushes the QP if completions of it are lost, and says so once.
-    pub(crate) fn fail_overrun(&self) {
-        let lost = self.send_cq.is_overrun() || self.recv_cq.is_overrun();
-        if !lost || self.failed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.run(|inner| {
-            // Whoever destroys the QP has no use for events of it.
-            if self.closing.load(Ordering::Acquire) {
-                return;
-            }
-            inner.engine.flush(self.tables(), &mut self.completions());
-            let qpn = inner.engine.qpn().into();
-            let events = self.recv_cq.background().events();
-            events.raise(AsyncEvent::QpFatal { qpn });
-            if self.recv_queue.is_shared() {
-                events.raise(AsyncEvent::LastWqeReached { qpn });
-            }
-        });
     }
 
     /// Whether completions of it were lost, so that it is in error until it is reset.
@@ -602,7 +523,7 @@ impl UdShared {
             self.posting.reset();
             inner.engine.reset(random, self.tables());
             for socket in inner.sockets.siblings() {
-                self.recv_cq.unwatch(socket.as_fd());
+                self.poll_set.unwatch(socket.as_fd());
             }
             inner.sockets.forget_peers();
             inner.answer_after = None;
@@ -610,7 +531,7 @@ impl UdShared {
             self.failed.store(false, Ordering::Release);
         });
         if let Some(member) = self.member.get() {
-            self.recv_cq.cool(*member);
+            self.poll_set.cool(*member);
         }
         self.send_cq.forget(qpn);
         self.recv_cq.forget(qpn);
@@ -631,7 +552,7 @@ impl UdShared {
             let member = self.member.get().copied();
             let watched = member
                 .zip(members.get(index))
-                .map(|(member, socket)| self.recv_cq.watch(member, index, socket.as_fd()));
+                .map(|(member, socket)| self.poll_set.watch(member, index, socket.as_fd()));
             if let Some(Err(error)) = watched {
                 members.remove(index);
                 return Err(GroupError::System(error));
@@ -648,7 +569,7 @@ impl UdShared {
                 return false;
             };
             if let Some(socket) = members.get(index) {
-                self.recv_cq.unwatch(socket.as_fd());
+                self.poll_set.unwatch(socket.as_fd());
             }
             members.remove(index);
             true
@@ -696,12 +617,12 @@ impl UdShared {
         });
         if let Some(member) = self.member.get() {
             self.run(|inner| {
-                self.recv_cq.unwatch(inner.sockets.main().as_fd());
+                self.poll_set.unwatch(inner.sockets.main().as_fd());
                 for other in inner.sockets.siblings().chain(inner.sockets.members.iter()) {
-                    self.recv_cq.unwatch(other.as_fd());
+                    self.poll_set.unwatch(other.as_fd());
                 }
             });
-            self.recv_cq.detach(*member);
+            self.poll_set.detach(*member);
         }
     }
 

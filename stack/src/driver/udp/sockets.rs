@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::Peer;
 
+use crate::driver::reactor::member::SocketIndex;
 use crate::driver::udp::multicast::{HostAddresses, Members};
 use crate::driver::udp::socket::UdpSocket;
 use crate::{Error, MAX_PEER_SOCKETS};
@@ -23,9 +24,6 @@ const IDLE_AFTER: Duration = Duration::from_millis(100);
 /// A connected socket whose place was given away is kept for at least this long: far longer than a datagram takes from its
 /// look-up of a socket to the socket's queue.
 const RETIRED_FOR: Duration = Duration::from_millis(20);
-
-/// Which socket of a QP: 0 is the one that its QPN names.
-pub(crate) type SocketIndex = u8;
 
 /// The socket that was connected to a peer until lately.
 pub(crate) const RETIRED: SocketIndex = 5;

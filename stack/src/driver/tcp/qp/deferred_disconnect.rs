@@ -29,7 +29,7 @@ impl RcShared {
         let waits = end.comes_behind_completions() && link.parting.is_none();
         let untaken = || {
             let mut queues = [&self.send_cq, &self.recv_cq].into_iter();
-            queues.any(|cq| cq.has_good_of(self.qpn))
+            queues.any(|cq| cq.has_success_of(self.qpn))
         };
         if !waits || link.telling.is_due(now, untaken) {
             link.telling = Telling::default();

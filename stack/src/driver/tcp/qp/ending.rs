@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use crate::driver::cm::connect::CmQueue;
 use crate::driver::device::clock;
 use crate::driver::qp::staging;
-use crate::driver::reactor::member::Got;
+use crate::driver::reactor::member::Received;
 use crate::driver::tcp::lingering::Departure;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
 use crate::driver::tcp::tcp_close::FLUSH_FOR;
 use crate::driver::tcp::transmit::Tcp;
-use crate::{AsyncEvent, ConnectionEvent, WcStatus};
+use crate::{ConnectionEvent, WcStatus};
 use dgiwarp_engine::connected::{self, RcEnd, Taken};
 use dgiwarp_engine::cq_ring::Unheard;
 
@@ -42,7 +42,7 @@ impl Parting {
 
 /// What an end leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rest {
+pub(super) enum Rest {
     /// What was posted leaves as far as it can.
     All,
     /// Only what has become FPDUs does.
@@ -106,22 +106,6 @@ impl RcShared {
         });
     }
 
-    /// Puts the QP into its error state if completions of it are lost, and says so once.
-    pub(crate) fn fail_overrun(&self) {
-        let lost = self.send_cq.is_overrun() || self.recv_cq.is_overrun();
-        if !lost || self.failed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.flush();
-        // Whoever destroys the QP has no use for events of it.
-        self.run(|inner| {
-            if !inner.closed {
-                let events = self.background().events();
-                events.raise(AsyncEvent::QpFatal { qpn: self.qpn });
-            }
-        });
-    }
-
     /// Why the connection is over, if it is.
     pub(crate) fn end(&self) -> Option<RcEnd> {
         self.run(|inner| inner.link.as_ref().and_then(|link| link.engine.end()))
@@ -172,7 +156,7 @@ impl RcShared {
     /// What has arrived is placed and acknowledged: a NIC would have done so already.
     fn receive_last(&self, link: &mut Link) {
         for _ in 0..LAST_READS {
-            if self.receive_locked(link) == Got::Nothing {
+            if self.receive_locked(link) == Received::Nothing {
                 break;
             }
         }
@@ -202,7 +186,7 @@ impl RcShared {
             self.let_go(inner, Rest::All, true);
         });
         if let Some(member) = self.member.get() {
-            self.recv_cq.detach(*member);
+            self.poll_set.detach(*member);
         }
     }
 
@@ -236,42 +220,20 @@ impl RcShared {
             }
         });
         if let Some(member) = self.member.get() {
-            self.recv_cq.cool(*member);
+            self.poll_set.cool(*member);
         }
         self.send_cq.forget(self.qpn);
         self.recv_cq.forget(self.qpn);
         self.claimed.store(false, Ordering::Release);
     }
 
-    /// The process ends: what was posted leaves. Returns whether that was done; else TCP has not taken enough, unless this is the last call
-    /// (`at_last`), or another thread is at work. The peer is not told that the QP left in order, for it did not.
-    pub(crate) fn leave_process(&self, at_last: bool) -> bool {
-        let done = self.serialized.try_run(
-            |inner| {
-                let goes_on =
-                    |link: &Link| link.way_down.may_send() && link.engine.has_unsent(clock::now());
-                self.work(inner);
-                if !at_last && inner.link.as_ref().is_some_and(goes_on) {
-                    return false;
-                }
-                inner.closed = true;
-                inner.listener = None;
-                inner.beginning = None;
-                self.let_go(inner, Rest::All, false);
-                true
-            },
-            |_| {},
-        );
-        done == Some(true)
-    }
-
     /// Forgets what is posted, and lets the connection, if there is one, go its way down without the QP.
-    fn let_go(&self, inner: &mut RcInner, rest: Rest, says_so: bool) {
+    pub(super) fn let_go(&self, inner: &mut RcInner, rest: Rest, says_so: bool) {
         inner.waiting.clear();
         let Some(mut link) = inner.link.take() else {
             return;
         };
-        self.recv_cq.unwatch(link.stream.as_fd());
+        self.poll_set.unwatch(link.stream.as_fd());
         let octets = self.rest(&mut link, rest, says_so);
         // What is posted to a queue that QPs share is not lost with one of them.
         let unfinished = link.engine.abandon();

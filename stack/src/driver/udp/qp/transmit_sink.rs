@@ -9,12 +9,13 @@ use dgiwarp_memory::socket::Piece;
 
 use crate::driver::debug::tap::Tap;
 use crate::driver::qp::staging;
+use crate::driver::reactor::member::SocketIndex;
 use crate::driver::udp::icmp_errors::Notices;
 use crate::driver::udp::path_cache::Answers;
 use crate::driver::udp::qp::UdShared;
 use crate::driver::udp::route as routes;
 use crate::driver::udp::socket::{Leave, can_send_trains};
-use crate::driver::udp::sockets::{Advice, SocketIndex, UdpSockets};
+use crate::driver::udp::sockets::{Advice, UdpSockets};
 use crate::driver::udp::transmit::Way;
 use dgiwarp_engine::datagram::{SendOutcome, TransmitSink};
 use dgiwarp_engine::types::Route;

@@ -1,10 +1,11 @@
 //! What peers are to be told that nothing may take along: how much was placed of what they sent.
 
-use crate::driver::cq::{CqShared, MemberId};
 use crate::driver::device::clock;
+use crate::driver::reactor::member::MemberId;
+use crate::driver::reactor::poll_set::PollSet;
 use dgiwarp_engine::connected::LATE;
 
-impl CqShared {
+impl PollSet {
     /// A peer may wait to be told something that the next poll, or the program's next post, tells it. If neither comes, the background thread
     /// does, at its next tick.
     pub(crate) fn add_owing(&self, member: MemberId) {

@@ -1,0 +1,391 @@
+//! A completion queue: its ring, arming, and the threads that wait for it.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::{Mutex, RwLock};
+
+use crate::driver::cq::channel::ChannelShared;
+use crate::driver::device::clock;
+use crate::driver::device::thread::Background;
+use crate::driver::reactor::member::{Member, MemberId};
+use crate::driver::reactor::poll_set::{By, PollSet};
+use crate::{AsyncEvent, CqError, Error, Wc};
+use dgiwarp_engine::cq_ring::{CqRing, Pushed};
+
+/// A poll that found completions in this many receives too.
+const RECEIVE_EVERY: u32 = 16;
+
+/// A completion queue.
+///
+/// Its sources are poll sets: its own, of the queue pairs that complete their receives here, and linked ones, of queue pairs that complete only
+/// their sends here. Completions of sends come of what arrives, too: acknowledgements and responses.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    ring: Mutex<CqRing>,
+    /// The ring is not empty, or overran; for a check without the lock.
+    filled: AtomicBool,
+    /// The ring keeps the times of completions.
+    stamped: AtomicBool,
+    polls_with_completions: AtomicU32,
+    /// Threads that sleep until there is a completion.
+    sleepers: AtomicU32,
+    wake: EventFd,
+    channel: OnceLock<Arc<ChannelShared>>,
+    poll_set: Arc<PollSet>,
+    /// Once linked, a set stays linked until it is gone.
+    linked: OnceLock<RwLock<Vec<Weak<PollSet>>>>,
+    background: Arc<Background>,
+    id: u64,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(depth: usize, background: Arc<Background>) -> Result<Arc<Self>, Error> {
+        let id = background.next_id();
+        let poll_set = PollSet::new(id, Arc::clone(background.waker()))?;
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
+        Ok(Arc::new(Self {
+            ring: Mutex::new(CqRing::new(depth)),
+            filled: AtomicBool::new(false),
+            stamped: AtomicBool::new(false),
+            polls_with_completions: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            wake,
+            channel: OnceLock::new(),
+            poll_set,
+            linked: OnceLock::new(),
+            background,
+            id,
+        }))
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn background(&self) -> &Background {
+        &self.background
+    }
+
+    /// The poll set of the queue pairs that complete their receives here.
+    pub(crate) fn poll_set(&self) -> &Arc<PollSet> {
+        &self.poll_set
+    }
+
+    pub(crate) fn set_channel(&self, channel: Arc<ChannelShared>) {
+        let _ = self.channel.set(channel);
+        self.poll_set.sleep_on_all();
+    }
+
+    /// Makes a queue pair a member of the poll set, and has the background thread serve the set.
+    pub(crate) fn attach(&self, member: Weak<dyn Member>) -> MemberId {
+        let member = self.poll_set.attach(member);
+        self.background.serve(&self.poll_set);
+        member
+    }
+
+    // Sources.
+
+    /// Links the poll set of `recv_cq`: completions come here of what arrives there.
+    pub(crate) fn link(&self, recv_cq: &Arc<Self>) -> Result<(), Error> {
+        if std::ptr::eq(self, Arc::as_ptr(recv_cq)) {
+            return Ok(());
+        }
+        let set = &recv_cq.poll_set;
+        let mut linked = self.linked.get_or_init(RwLock::default).write();
+        let known = linked
+            .iter()
+            .any(|it| std::ptr::eq(it.as_ptr(), Arc::as_ptr(set)));
+        if !known {
+            linked.retain(|it| it.strong_count() > 0);
+            linked.push(Arc::downgrade(set));
+        }
+        drop(linked);
+        if let Some(channel) = self.channel.get() {
+            set.sleep_on_all();
+            channel
+                .watch(set)
+                .map_err(Error::system("cannot watch a completion queue"))?;
+        }
+        Ok(())
+    }
+
+    /// The linked poll sets.
+    pub(super) fn linked_sets(&self) -> Vec<Arc<PollSet>> {
+        self.linked.get().map_or_else(Vec::new, |linked| {
+            linked.read().iter().filter_map(Weak::upgrade).collect()
+        })
+    }
+
+    /// Makes progress at all sources. As [`PollSet::progress`] otherwise.
+    #[inline]
+    pub(crate) fn progress(&self) -> Option<bool> {
+        match self.linked.get() {
+            None => self.poll_set.progress(By::Poller),
+            Some(linked) => {
+                let mut got = self.progress_own();
+                for set in linked.read().iter().filter_map(Weak::upgrade) {
+                    got = both(got, set.progress(By::Poller));
+                }
+                got
+            }
+        }
+    }
+
+    /// Progress at the set of this queue; without members there is none to make.
+    pub(super) fn progress_own(&self) -> Option<bool> {
+        if self.poll_set.is_in_use() {
+            self.poll_set.progress(By::Poller)
+        } else {
+            Some(false)
+        }
+    }
+
+    // Completions.
+
+    pub(crate) fn reserve(&self, records: usize, segments: usize) {
+        self.ring.lock().reserve(records, segments);
+    }
+
+    pub(crate) fn unreserve(&self, records: usize, segments: usize) {
+        self.ring.lock().unreserve(records, segments);
+    }
+
+    /// Takes completions of a QP out.
+    pub(crate) fn forget(&self, qpn: u32) {
+        let mut ring = self.ring.lock();
+        ring.forget(qpn);
+        let filled = !ring.is_empty() || ring.is_overrun();
+        self.filled.store(filled, Ordering::Release);
+    }
+
+    /// Whether a completion of a QP that succeeded was not taken yet.
+    pub(crate) fn has_success_of(&self, qpn: u32) -> bool {
+        self.ring.lock().has_good_of(qpn)
+    }
+
+    /// Adds a completion. Returns whether it had a place.
+    #[inline]
+    pub(crate) fn push(&self, wc: Wc) -> bool {
+        let mut ring = self.ring.lock();
+        if self.stamped.load(Ordering::Relaxed) {
+            ring.set_time(clock::to_nanos(Some(clock::now())));
+        }
+        let pushed = ring.push(wc);
+        self.filled.store(true, Ordering::SeqCst);
+        drop(ring);
+        match pushed {
+            Pushed::Quiet => {}
+            Pushed::Tell => {
+                if let Some(channel) = self.channel.get() {
+                    channel.raise(self.id);
+                }
+            }
+            Pushed::Overrun => {
+                let event = AsyncEvent::CqOverrun { cq: self.id };
+                self.background.events().raise(event);
+                self.background.end_overrun();
+            }
+            Pushed::NoSlot => return false,
+        }
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _ = self.wake.write(1);
+        }
+        true
+    }
+
+    /// Whether a completion was lost.
+    pub(crate) fn is_overrun(&self) -> bool {
+        self.ring.lock().is_overrun()
+    }
+
+    pub(crate) fn arm(&self, solicited_only: bool) {
+        self.ring.lock().arm(solicited_only);
+        // The program will sleep on the sockets itself; two sleepers would both be woken by each datagram.
+        for set in self.linked_sets() {
+            set.stop_watching();
+            set.unpark();
+        }
+        self.poll_set.stop_watching();
+        self.poll_set.unpark();
+    }
+
+    #[inline]
+    pub(crate) fn poll(&self, out: &mut [Wc]) -> Result<usize, CqError> {
+        let count = self.take(out)?;
+        if count > 0 {
+            let polls = self.polls_with_completions.fetch_add(1, Ordering::Relaxed);
+            if polls % RECEIVE_EVERY == RECEIVE_EVERY - 1 {
+                self.progress();
+            }
+            return Ok(count);
+        }
+        self.progress();
+        self.take(out)
+    }
+
+    #[inline]
+    fn take(&self, out: &mut [Wc]) -> Result<usize, CqError> {
+        if self.has_completions() {
+            self.take_some(out)
+        } else {
+            Ok(0)
+        }
+    }
+
+    fn take_some(&self, out: &mut [Wc]) -> Result<usize, CqError> {
+        let mut ring = self.ring.lock();
+        let count = ring.poll(out);
+        if count == 0 && ring.is_overrun() {
+            return Err(CqError::Overrun);
+        }
+        let filled = !ring.is_empty() || ring.is_overrun();
+        self.filled.store(filled, Ordering::Release);
+        Ok(count)
+    }
+
+    /// The next completion, and when it came.
+    pub(crate) fn poll_stamped(&self) -> Result<Option<(Wc, u64)>, CqError> {
+        if !self.has_completions() {
+            self.progress();
+        }
+        let mut out = [Wc::default()];
+        let mut ring = self.ring.lock();
+        if ring.poll(&mut out) == 0 {
+            return if ring.is_overrun() {
+                Err(CqError::Overrun)
+            } else {
+                Ok(None)
+            };
+        }
+        let filled = !ring.is_empty() || ring.is_overrun();
+        self.filled.store(filled, Ordering::Release);
+        Ok(Some((out[0], ring.stamp_of_last_taken().unwrap_or(0))))
+    }
+
+    pub(crate) fn keep_stamps(&self) {
+        self.ring.lock().keep_stamps();
+        self.stamped.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ignore_overrun(&self) {
+        self.ring.lock().be_lossy();
+    }
+
+    pub(crate) fn resize(&self, depth: usize) -> bool {
+        self.ring.lock().resize(depth)
+    }
+
+    #[inline]
+    pub(crate) fn has_completions(&self) -> bool {
+        self.filled.load(Ordering::SeqCst)
+    }
+
+    /// A thread is about to sleep until there is a completion.
+    pub(super) fn begin_sleep(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The thread of [`begin_sleep`](Self::begin_sleep) is awake.
+    pub(super) fn end_sleep(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Readable when a completion came while a thread slept.
+    pub(super) fn wake_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Resets [`wake_fd`](Self::wake_fd).
+    pub(super) fn acknowledge_wake(&self) {
+        let _: Result<u64, Errno> = self.wake.read();
+    }
+}
+
+/// The outcome of progress at two sources: something, nothing, or `None` where another thread is at work.
+pub(super) fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
+    match (one, other) {
+        (Some(true), _) | (_, Some(true)) => Some(true),
+        (Some(false), Some(false)) => Some(false),
+        (None, _) | (_, None) => None,
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        let gone = AsyncEvent::CqOverrun { cq: self.id };
+        self.background.events().forget(|event| event == gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::thread;
+    use std::time::Duration;
+
+    use crate::driver::device::clock;
+    use crate::{
+        Access, Buffer, Config, MpaConfig, RcListener, RcOperation, RcQpAttr, RcSendWr, ReadDepths,
+        Rnic, WcStatus,
+    };
+
+    const LONG: Duration = Duration::from_secs(30);
+    const DEPTHS: ReadDepths = ReadDepths { ird: 4, ord: 4 };
+
+    /// Only the queue of sends is polled, and responses come to the sockets of the other one.
+    #[test]
+    fn whoever_polls_the_queue_of_sends_is_a_poller_of_the_other_one() {
+        let [here, there] = [(); 2].map(|()| Rnic::open(Config::default()).unwrap());
+        let (pd, peer_pd) = (here.alloc_pd(), there.alloc_pd());
+        let [send_cq, recv_cq] = [16; 2].map(|depth| here.create_cq(depth).unwrap());
+        let peer_cq = there.create_cq(16).unwrap();
+        let qp = pd.create_rc_qp(&RcQpAttr::new(&send_cq, &recv_cq)).unwrap();
+        let peer = RcQpAttr::new(&peer_cq, &peer_cq);
+        let peer = peer_pd.create_rc_qp(&peer).unwrap();
+        let memory = [64; 2].map(|len| Buffer::zeroed(len).unwrap());
+        let sink = pd
+            .register(memory[0].region(), Access::LOCAL_WRITE)
+            .unwrap();
+        let source = peer_pd
+            .register(memory[1].region(), Access::REMOTE_READ)
+            .unwrap();
+        let any = (Ipv4Addr::LOCALHOST, 0).into();
+        let listener = RcListener::bind(any, MpaConfig::default()).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let request = listener.accept(LONG).unwrap().unwrap();
+                request.accept(&peer, DEPTHS, b"").unwrap();
+            });
+            let address = listener.local_addr();
+            qp.connect(address, &MpaConfig::default(), b"").unwrap();
+        });
+        let read = RcOperation::Read {
+            rkey: source.rkey(),
+            remote_addr: source.addr(),
+        };
+        let deadline = clock::now() + LONG;
+        while recv_cq.shared.poll_set().arming().is_on() {
+            assert!(
+                clock::now() < deadline,
+                "the background thread watches for ever"
+            );
+            let sges = [sink.sge(..)];
+            qp.post_send(&[RcSendWr::new(1, read, &sges)]).unwrap();
+            let wc = loop {
+                if let Some(wc) = send_cq.poll_one().unwrap() {
+                    break wc;
+                }
+            };
+            assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Success));
+        }
+        assert!(
+            !send_cq.shared.poll_set().is_in_use(),
+            "no sockets of its own"
+        );
+    }
+}

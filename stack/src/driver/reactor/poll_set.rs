@@ -1,0 +1,763 @@
+//! A poll set: the sockets of some queue pairs, which of them are polled when, and progress on behalf of the poller.
+//!
+//! A queue pair belongs to one poll set; both of its completion queues refer to it. The set knows its members by a trait only, and they may be
+//! anything that yields input.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use parking_lot::{Mutex, RwLock};
+use slab::Slab;
+
+use crate::Error;
+use crate::driver::device::clock;
+use crate::driver::reactor::adaptive_arming::AdaptiveArming;
+use crate::driver::reactor::hot_sockets::{HotSocket, HotSockets};
+use crate::driver::reactor::member::{Member, MemberId, NextReceive, Received, SocketIndex};
+use crate::driver::reactor::run_queue::RunQueue;
+use crate::driver::reactor::timers::Timers;
+use crate::driver::reactor::waker::Waker;
+use crate::driver::udp::socket::ReceiveBuffer;
+
+/// Receive calls on one socket before the next one gets its turn.
+const BURST: usize = 8;
+/// An empty poll in this many looks at all sockets.
+const LOOK_EVERY: u32 = 8;
+/// A poll in this many whose hot sockets had something looks at all sockets too: what is hot may never be empty.
+const LOOK_WHEN_BUSY: u32 = 32;
+/// Sockets found by one look.
+const EVENTS: usize = 16;
+
+/// Ticks of the background thread are at most this far apart while a set is not armed.
+pub(crate) const SLOW_TICK: std::time::Duration = std::time::Duration::from_millis(4);
+
+#[derive(Debug)]
+struct Entry {
+    member: Weak<dyn Member>,
+    generation: u32,
+}
+
+/// The state of the thread that polls.
+#[derive(Debug)]
+struct Poller {
+    hot: HotSockets,
+    buffer: ReceiveBuffer,
+    empty_polls: u32,
+    busy_polls: u32,
+    first: usize,
+}
+
+/// The kind of thread that makes progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Poller,
+    Background,
+}
+
+/// A poll set.
+#[derive(Debug)]
+pub(crate) struct PollSet {
+    /// Level-triggered: all sockets of the members but the hot ones that are taken out.
+    sockets: Epoll,
+    members: RwLock<Slab<Entry>>,
+    generation: AtomicU32,
+    poller: Mutex<Poller>,
+    /// Members with unsent messages, in the order of their turns.
+    unsent: RunQueue<MemberId>,
+    /// Members whose peers may wait for an acknowledgement.
+    pub(super) owing: RunQueue<MemberId>,
+    /// Members whose peers do not wait for theirs, and since when it is owed.
+    pub(super) owing_late: RunQueue<(MemberId, Instant)>,
+    /// The last poll received something.
+    busy: AtomicBool,
+    timers: Timers,
+    arming: AdaptiveArming,
+    /// Threads that sleep on the sockets.
+    sleepers: AtomicU32,
+    /// A completion channel may sleep on the sockets at any time.
+    slept_on: AtomicBool,
+    /// A member was attached.
+    in_use: AtomicBool,
+    waker: Arc<Waker>,
+    id: u64,
+}
+
+impl PollSet {
+    /// An empty set. `id` is unique in the device, and the token of the set in the waker.
+    pub(crate) fn new(id: u64, waker: Arc<Waker>) -> Result<Arc<Self>, Error> {
+        let sockets = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        Ok(Arc::new(Self {
+            sockets,
+            members: RwLock::new(Slab::new()),
+            generation: AtomicU32::new(0),
+            poller: Mutex::new(Poller {
+                hot: HotSockets::default(),
+                buffer: ReceiveBuffer::new(),
+                empty_polls: 0,
+                busy_polls: 0,
+                first: 0,
+            }),
+            unsent: RunQueue::new(),
+            owing: RunQueue::new(),
+            owing_late: RunQueue::new(),
+            busy: AtomicBool::new(false),
+            timers: Timers::new(),
+            arming: AdaptiveArming::new(),
+            sleepers: AtomicU32::new(0),
+            slept_on: AtomicBool::new(false),
+            in_use: AtomicBool::new(false),
+            waker,
+            id,
+        }))
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The epoll set, for threads that sleep on it.
+    pub(crate) fn sockets_fd(&self) -> BorrowedFd<'_> {
+        self.sockets.0.as_fd()
+    }
+
+    /// Whether the set ever had a member.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.in_use.load(Ordering::Acquire)
+    }
+
+    // Members.
+
+    pub(crate) fn attach(&self, member: Weak<dyn Member>) -> MemberId {
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
+        let key = self.members.write().insert(Entry { member, generation });
+        self.in_use.store(true, Ordering::Release);
+        MemberId {
+            key: u32::try_from(key).expect("fewer than 2^24 QPs fit the descriptors of a process"),
+            generation,
+        }
+    }
+
+    pub(crate) fn detach(&self, member: MemberId) {
+        self.timers.forget(member);
+        self.poller.lock().hot.forget(member);
+        let mut members = self.members.write();
+        let key = member.key as usize;
+        if members
+            .get(key)
+            .is_some_and(|it| it.generation == member.generation)
+        {
+            members.remove(key);
+        }
+    }
+
+    /// A member's sockets are not what they were.
+    pub(crate) fn cool(&self, member: MemberId) {
+        let mut poller = self.poller.lock();
+        self.unpark_locked(&mut poller);
+        poller.hot.forget(member);
+    }
+
+    pub(crate) fn watch(
+        &self,
+        member: MemberId,
+        socket: SocketIndex,
+        fd: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, member.token(socket));
+        Ok(self.sockets.add(fd, event)?)
+    }
+
+    /// Looks for input on a socket, or only for its end.
+    pub(crate) fn watch_input(&self, member: MemberId, fd: BorrowedFd<'_>, input: bool) {
+        let flags = if input {
+            EpollFlags::EPOLLIN
+        } else {
+            EpollFlags::EPOLLRDHUP
+        };
+        let mut event = EpollEvent::new(flags, member.token(0));
+        // A hot socket may be outside of the set.
+        if self.sockets.modify(fd, &mut event).is_err() {
+            let _ = self.sockets.add(fd, event);
+        }
+    }
+
+    pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
+        let _ = self.sockets.delete(fd);
+    }
+
+    /// The live members.
+    pub(crate) fn live_members(&self) -> Vec<Arc<dyn Member>> {
+        let members = self.members.read();
+        members
+            .iter()
+            .filter_map(|(_, entry)| entry.member.upgrade())
+            .collect()
+    }
+
+    pub(super) fn member(&self, member: MemberId) -> Option<Arc<dyn Member>> {
+        let members = self.members.read();
+        let found = members.get(member.key as usize)?;
+        (found.generation == member.generation)
+            .then(|| found.member.upgrade())
+            .flatten()
+    }
+
+    /// Ends the members of which completions were lost.
+    pub(crate) fn fail_overrun(&self) {
+        for member in self.live_members() {
+            member.fail_overrun();
+        }
+    }
+
+    // Progress.
+
+    /// Receives what is there, sends what was left, runs timers that are due; a bounded amount. Returns whether
+    /// anything was received, or `None` if another thread is at it.
+    #[inline]
+    pub(crate) fn progress(&self, by: By) -> Option<bool> {
+        let mut poller = self.poller.try_lock()?;
+        if by == By::Poller {
+            self.arming.polled();
+        }
+        if self.unsent.any() {
+            self.flush_unsent();
+        }
+        let next = self.next_receive(by);
+        let mut got = self.receive_hot(&mut poller, next);
+        if got {
+            poller.empty_polls = 0;
+            poller.busy_polls += 1;
+            if poller.busy_polls >= LOOK_WHEN_BUSY {
+                poller.busy_polls = 0;
+                self.look(&mut poller, next);
+                self.run_timers();
+            }
+        } else {
+            poller.empty_polls += 1;
+            let look = poller.empty_polls % LOOK_EVERY == 0
+                || poller.hot.len() == 0
+                || by == By::Background;
+            if look {
+                let found = self.look(&mut poller, next);
+                self.run_timers();
+                // Data is there, but its QP is being posted to: whoever sleeps on it would only wake up again at once.
+                if found.is_none() && by == By::Background {
+                    return None;
+                }
+                got = found == Some(true);
+                // Hot sockets see to it themselves when they are empty.
+                if !got && poller.hot.len() == 0 {
+                    self.settle(false);
+                }
+            }
+        }
+        self.busy.store(got, Ordering::Relaxed);
+        drop(poller);
+        if got && by == By::Poller {
+            self.found_by_poller();
+        }
+        Some(got)
+    }
+
+    /// Whether the caller comes back soon. Where the background thread watches, there may be nobody else.
+    #[inline]
+    fn next_receive(&self, by: By) -> NextReceive {
+        match by {
+            By::Poller if !self.arming.is_on() => NextReceive::Soon,
+            By::Poller | By::Background => NextReceive::Unknown,
+        }
+    }
+
+    #[inline]
+    fn receive_hot(&self, poller: &mut Poller, next: NextReceive) -> bool {
+        let mut got = false;
+        let count = poller.hot.len();
+        poller.first = poller.first.wrapping_add(1);
+        let mut position = if count > 1 { poller.first % count } else { 0 };
+        for _ in 0..count {
+            let Some(hot) = poller.hot.get(position) else {
+                break;
+            };
+            if self.receive_burst(&*hot.member, hot.socket, &mut poller.buffer, next) {
+                got = true;
+                if poller.hot.hit(position) && self.nobody_sleeps() {
+                    self.park(poller, position);
+                }
+                position += 1;
+            } else if let Some(gone) = poller.hot.miss(position) {
+                self.put_back(&gone);
+            } else {
+                position += 1;
+            }
+            if position >= poller.hot.len() {
+                position = 0;
+            }
+        }
+        got
+    }
+
+    /// Receives on a socket until it is empty, a completion is there, or its turn is over.
+    #[inline]
+    fn receive_burst(
+        &self,
+        member: &dyn Member,
+        socket: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+        mut next: NextReceive,
+    ) -> bool {
+        let mut got = false;
+        for _ in 0..BURST {
+            match member.receive(socket, buffer, next) {
+                None | Some(Received::Nothing) => break,
+                Some(Received::Something) => got = true,
+                Some(Received::Everything) => return true,
+            }
+            if next == NextReceive::Soon {
+                next = NextReceive::SoonAgain;
+            }
+            if member.has_completions() {
+                break;
+            }
+        }
+        got
+    }
+
+    /// Finds sockets with data among all, receives from them and makes those hot that it finds again. Returns whether something was received,
+    /// or `None` if there is something that could not be received now.
+    fn look(&self, poller: &mut Poller, next: NextReceive) -> Option<bool> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let ready = self
+            .sockets
+            .wait(&mut events, EpollTimeout::ZERO)
+            .unwrap_or(0);
+        let mut got = false;
+        // Where more sockets have data than can be hot, those that are would get more than the others: all take turns then.
+        let crowded = ready > HotSockets::SIZE;
+        if crowded {
+            self.unpark_locked(poller);
+            poller.hot.clear();
+        }
+        // Who is not hot is not tried on the next poll.
+        let next = if crowded { NextReceive::Unknown } else { next };
+        for event in &events[..ready] {
+            let (id, socket) = MemberId::from_token(event.data());
+            let Some(member) = self.member(id) else {
+                continue;
+            };
+            // Unread, they would wake up every sleeper again and again.
+            if event.events().contains(EpollFlags::EPOLLERR) {
+                got |= member.read_error_queue(socket).is_some();
+            }
+            if self.receive_burst(&*member, socket, &mut poller.buffer, next) {
+                got = true;
+                if crowded {
+                    continue;
+                }
+                if let Some(gone) = poller.hot.found(id, member, socket) {
+                    self.put_back(&gone);
+                }
+            }
+        }
+        (got || ready == 0).then_some(got)
+    }
+
+    /// Whether nobody, now or at any time soon, sleeps on the epoll set.
+    fn nobody_sleeps(&self) -> bool {
+        !self.arming.is_on() && !self.has_sleepers() && !self.slept_on.load(Ordering::SeqCst)
+    }
+
+    /// Takes a busy socket out of the epoll set: it is tried on every poll, and its place in the set would cost
+    /// each of its datagrams.
+    fn park(&self, poller: &mut Poller, position: usize) {
+        let Some(hot) = poller.hot.get(position) else {
+            return;
+        };
+        let mut taken_out = false;
+        hot.member.with_socket(hot.socket, &mut |fd| {
+            taken_out = self.sockets.delete(fd).is_ok();
+        });
+        if taken_out {
+            poller.hot.park(position);
+        }
+    }
+
+    fn put_back(&self, hot: &HotSocket) {
+        if hot.is_parked() {
+            self.add(hot);
+        }
+    }
+
+    fn add(&self, hot: &HotSocket) {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, hot.id.token(hot.socket));
+        hot.member.with_socket(hot.socket, &mut |fd| {
+            let _ = self.sockets.add(fd, event);
+        });
+    }
+
+    /// Puts all sockets into the epoll set, for those who sleep on it.
+    pub(crate) fn unpark(&self) {
+        self.unpark_locked(&mut self.poller.lock());
+    }
+
+    /// The same, unless a thread is polling: then nobody needs to sleep.
+    pub(crate) fn try_unpark(&self) {
+        if let Some(mut poller) = self.poller.try_lock() {
+            self.unpark_locked(&mut poller);
+        }
+    }
+
+    fn unpark_locked(&self, poller: &mut Poller) {
+        for hot in poller.hot.unpark() {
+            self.add(hot);
+        }
+    }
+
+    /// Whether a socket has data, without receiving it.
+    pub(crate) fn has_data(&self) -> bool {
+        let mut fds = [PollFd::new(self.sockets_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    // Unsent messages.
+
+    pub(crate) fn add_unsent(&self, member: MemberId) {
+        self.unsent.add(member);
+        // Whoever polls goes on with it. Should that end, the thread's next tick sees to it.
+        if self.arming.is_on() {
+            self.waker.wake();
+        }
+    }
+
+    /// Whether more arrives than is taken, as far as is known.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.unsent.any()
+    }
+
+    /// Gives every member with something left to send one turn. Returns whether some of it may go on at once: a socket whose buffer is
+    /// full may not.
+    ///
+    /// Several threads may be at it. Each takes the next member in turn: had one of them a list of its own, those at its front would come
+    /// back to the others again and again before those at its end had their first turn.
+    pub(crate) fn flush_unsent(&self) -> bool {
+        let turns = self.unsent.len();
+        let mut at_once = false;
+        for _ in 0..turns {
+            let Some(member) = self.unsent.next() else {
+                break;
+            };
+            let Some(live) = self.member(member) else {
+                continue;
+            };
+            if let Some(blocked) = live.flush_unsent() {
+                at_once |= !blocked;
+                self.unsent.add(member);
+            }
+        }
+        at_once
+    }
+
+    // Timers.
+
+    /// A member wants to be looked at then, or never.
+    pub(crate) fn note_deadline(&self, member: MemberId, deadline: Option<Instant>) {
+        let nanos = clock::to_nanos(deadline);
+        if self.timers.note(member, nanos) {
+            self.waker.wake_before(nanos);
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> u64 {
+        self.timers.next()
+    }
+
+    pub(crate) fn run_timers(&self) {
+        if self.deadline() == u64::MAX {
+            return;
+        }
+        let now = clock::now();
+        let nanos = clock::to_nanos(Some(now));
+        if nanos < self.deadline() {
+            return;
+        }
+        for member in self.timers.take_due(nanos) {
+            if let Some(qp) = self.member(member) {
+                let next = qp.handle_timeout(now);
+                self.timers.note(member, clock::to_nanos(next));
+            }
+        }
+        // The background thread may have planned its sleep meanwhile, when there seemed to be none.
+        let next = self.deadline();
+        if next != u64::MAX {
+            self.waker.wake_before(next);
+        }
+    }
+
+    // Arming.
+
+    /// Takes note of a batch that a poller found.
+    #[inline]
+    fn found_by_poller(&self) {
+        if self.arming.found_by_poller() {
+            self.stop_watching();
+        }
+    }
+
+    /// The background thread was woken by data, and `found` it still there.
+    pub(crate) fn woken(&self, found: bool) {
+        if self.arming.woken(found) {
+            self.stop_watching();
+        }
+    }
+
+    pub(crate) fn stop_watching(&self) {
+        if self.arming.turn_off() {
+            self.waker.modify(self.sockets_fd(), self.id, false);
+            // The thread may sleep without a tick, and sets that are not armed need one.
+            self.waker.wake_within(SLOW_TICK);
+        }
+    }
+
+    pub(crate) fn arming(&self) -> &AdaptiveArming {
+        &self.arming
+    }
+
+    /// Arms the set: the background thread watches its sockets from now on.
+    pub(crate) fn arm(&self) {
+        self.arming.turn(true);
+        self.rearm();
+    }
+
+    /// Continues to watch after an event, unless a poller disarmed the set meanwhile: that often happens at this very moment, with the same
+    /// datagram.
+    pub(crate) fn rearm(&self) {
+        self.waker.modify(self.sockets_fd(), self.id, true);
+        if !self.arming.is_on() {
+            self.waker.modify(self.sockets_fd(), self.id, false);
+        }
+    }
+
+    /// Arms the set for the first time.
+    pub(crate) fn start_watching(&self) {
+        self.arming
+            .turn(self.waker.add_once(self.sockets_fd(), self.id));
+    }
+
+    // Threads that sleep on the sockets.
+
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0
+    }
+
+    /// A thread is about to sleep on the sockets.
+    pub(crate) fn begin_sleep(&self) {
+        self.stop_watching();
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.unpark();
+    }
+
+    /// The thread of [`begin_sleep`](Self::begin_sleep) is awake.
+    pub(crate) fn end_sleep(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// From now on a completion channel may sleep on the sockets at any time.
+    pub(crate) fn sleep_on_all(&self) {
+        self.slept_on.store(true, Ordering::SeqCst);
+        self.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+
+    use super::*;
+
+    /// A member in memory: its input is a number of messages behind an eventfd, its output a number of unsent ones.
+    #[derive(Debug)]
+    struct InMemory {
+        input: EventFd,
+        left: AtomicUsize,
+        received: AtomicUsize,
+        unsent: AtomicUsize,
+        flushed: AtomicUsize,
+        timeouts: AtomicUsize,
+    }
+
+    impl InMemory {
+        fn new(unsent: usize) -> Arc<Self> {
+            Arc::new(Self {
+                input: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap(),
+                left: AtomicUsize::new(0),
+                received: AtomicUsize::new(0),
+                unsent: AtomicUsize::new(unsent),
+                flushed: AtomicUsize::new(0),
+                timeouts: AtomicUsize::new(0),
+            })
+        }
+
+        fn deliver(&self, messages: usize) {
+            self.left.fetch_add(messages, Ordering::SeqCst);
+            self.input.write(1).unwrap();
+        }
+    }
+
+    impl Member for InMemory {
+        fn receive(
+            &self,
+            _socket: SocketIndex,
+            _buffer: &mut ReceiveBuffer,
+            _next: NextReceive,
+        ) -> Option<Received> {
+            if self.left.load(Ordering::SeqCst) == 0 {
+                return Some(Received::Nothing);
+            }
+            self.received.fetch_add(1, Ordering::SeqCst);
+            if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                let _ = self.input.read();
+            }
+            Some(Received::Something)
+        }
+
+        fn has_completions(&self) -> bool {
+            false
+        }
+
+        fn with_socket(&self, _socket: SocketIndex, with: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
+            with(self.input.as_fd());
+            true
+        }
+
+        fn flush_unsent(&self) -> Option<bool> {
+            self.flushed.fetch_add(1, Ordering::SeqCst);
+            (self.unsent.fetch_sub(1, Ordering::SeqCst) > 1).then_some(false)
+        }
+
+        fn fail_overrun(&self) {}
+
+        fn handle_timeout(&self, _now: Instant) -> Option<Instant> {
+            self.timeouts.fetch_add(1, Ordering::SeqCst);
+            None
+        }
+    }
+
+    fn set() -> Arc<PollSet> {
+        PollSet::new(1, Arc::new(Waker::new().unwrap())).unwrap()
+    }
+
+    fn join(set: &PollSet, member: &Arc<InMemory>) -> MemberId {
+        let weak: Weak<InMemory> = Arc::downgrade(member);
+        let id = set.attach(weak);
+        set.watch(id, 0, member.input.as_fd()).unwrap();
+        id
+    }
+
+    #[test]
+    fn input_is_found_by_poller_and_background_alike() {
+        for by in [By::Poller, By::Background] {
+            let set = set();
+            let member = InMemory::new(0);
+            join(&set, &member);
+            assert_eq!(set.progress(by), Some(false));
+            member.deliver(20);
+            let useful = (0..100).filter(|_| set.progress(by) == Some(true));
+            assert_eq!(useful.count(), 3, "bursts of 8, 8 and 4");
+            assert_eq!(member.received.load(Ordering::SeqCst), 20);
+            assert!(!set.has_data());
+        }
+    }
+
+    #[test]
+    fn more_ready_sockets_than_can_be_hot_get_equal_shares() {
+        let set = set();
+        let members: Vec<_> = (0..EVENTS).map(|_| InMemory::new(0)).collect();
+        for member in &members {
+            join(&set, member);
+            member.deliver(1000);
+        }
+        for _ in 0..64 {
+            set.progress(By::Poller);
+        }
+        let shares = members.iter().map(|it| it.received.load(Ordering::SeqCst));
+        let (least, most) = shares.fold((usize::MAX, 0), |(least, most), share| {
+            (least.min(share), most.max(share))
+        });
+        assert!(least > 0 && most - least <= BURST, "{least} to {most}");
+    }
+
+    #[test]
+    fn a_hot_socket_leaves_the_epoll_set_and_returns_for_sleepers() {
+        let set = set();
+        let member = InMemory::new(0);
+        join(&set, &member);
+        for _ in 0..1000 {
+            member.deliver(1);
+            set.progress(By::Poller);
+        }
+        member.deliver(1);
+        assert!(!set.has_data(), "a poller tries the socket on every poll");
+        set.begin_sleep();
+        assert!(set.has_data());
+        set.end_sleep();
+    }
+
+    #[test]
+    fn members_with_unsent_messages_take_turns() {
+        let set = set();
+        let members = [3, 1, 2].map(InMemory::new);
+        for member in &members {
+            set.add_unsent(join(&set, member));
+        }
+        for turn in 1..=3 {
+            set.flush_unsent();
+            let flushed = members
+                .each_ref()
+                .map(|it| it.flushed.load(Ordering::SeqCst));
+            assert_eq!(flushed, [turn, 1, turn.min(2)]);
+        }
+        assert!(!set.has_unsent());
+    }
+
+    #[test]
+    fn timers_run_when_due_and_not_for_members_that_left() {
+        let set = set();
+        let members = [(); 2].map(|()| InMemory::new(0));
+        let ids = members.each_ref().map(|member| join(&set, member));
+        let past = clock::now();
+        for id in ids {
+            set.note_deadline(id, Some(past));
+        }
+        set.detach(ids[1]);
+        set.run_timers();
+        set.run_timers();
+        let timeouts = members.map(|it| it.timeouts.load(Ordering::SeqCst));
+        assert_eq!(timeouts, [1, 0]);
+        assert_eq!(set.deadline(), u64::MAX);
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_names_the_new_member_only() {
+        let set = set();
+        let [old, new] = [(); 2].map(|()| InMemory::new(5));
+        let left = join(&set, &old);
+        set.detach(left);
+        set.unwatch(old.input.as_fd());
+        let id = join(&set, &new);
+        assert_eq!((left.key, id.key), (0, 0));
+        set.add_unsent(left);
+        set.flush_unsent();
+        assert_eq!(new.flushed.load(Ordering::SeqCst), 0);
+    }
+}

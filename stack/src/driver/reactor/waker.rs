@@ -1,0 +1,130 @@
+//! The descriptor set on which the background thread sleeps, and how other threads wake it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::Error;
+use crate::driver::device::clock;
+
+/// Token of the waker's own eventfd.
+pub(crate) const WAKE: u64 = u64::MAX;
+/// Token of a socket that can take more.
+pub(crate) const WRITABLE: u64 = u64::MAX - 1;
+/// Token of a task.
+pub(crate) const TASK: u64 = u64::MAX - 2;
+
+/// A background task beside queue pairs: connections that come up or go down, service ID resolution.
+pub(crate) trait Task: std::fmt::Debug + Send + Sync {
+    /// Readable while [`progress`](Self::progress) has work.
+    fn work_fd(&self) -> BorrowedFd<'_>;
+    /// The time of the next call although nothing arrives.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// Does the work that is possible now.
+    fn progress(&self);
+}
+
+/// The epoll set and the eventfd of the background thread.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    epoll: Epoll,
+    wake: EventFd,
+    /// End of the thread's sleep, in nanoseconds of the driver's clock; 0 while it is awake.
+    wakes_at: AtomicU64,
+}
+
+impl Waker {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let make = || -> Result<Self, Errno> {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+            epoll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+            Ok(Self {
+                epoll,
+                wake,
+                wakes_at: AtomicU64::new(0),
+            })
+        };
+        make().map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))
+    }
+
+    /// Wakes the thread.
+    pub(crate) fn wake(&self) {
+        let _ = self.wake.write(1);
+    }
+
+    /// Wakes the thread if it would sleep beyond `nanos`.
+    pub(crate) fn wake_before(&self, nanos: u64) {
+        if self.wakes_at.load(Ordering::Acquire) > nanos {
+            self.wake();
+        }
+    }
+
+    /// Wakes the thread if it would sleep longer than `time` from now on.
+    pub(crate) fn wake_within(&self, time: Duration) {
+        self.wake_before(clock::to_nanos(Some(clock::now() + time)));
+    }
+
+    /// Publishes the end of the next sleep. Deadlines that another thread sets afterwards and that are earlier wake the thread.
+    pub(crate) fn set_wakes_at(&self, nanos: u64) {
+        self.wakes_at.store(nanos, Ordering::SeqCst);
+    }
+
+    /// Sleeps, and returns the events.
+    pub(crate) fn wait<'a>(
+        &self,
+        events: &'a mut [EpollEvent],
+        timeout: EpollTimeout,
+    ) -> &'a [EpollEvent] {
+        let ready = self.epoll.wait(events, timeout).unwrap_or(0);
+        self.wakes_at.store(0, Ordering::Release);
+        &events[..ready]
+    }
+
+    /// Resets the eventfd.
+    pub(crate) fn acknowledge(&self) {
+        let _ = self.wake.read();
+    }
+
+    /// Adds the descriptor of a poll set, for one event. Returns whether that worked.
+    pub(crate) fn add_once(&self, fd: BorrowedFd<'_>, token: u64) -> bool {
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
+        self.epoll.add(fd, EpollEvent::new(flags, token)).is_ok()
+    }
+
+    /// Waits for one more event of a poll set, or for none.
+    pub(crate) fn modify(&self, fd: BorrowedFd<'_>, token: u64, armed: bool) {
+        let flags = if armed {
+            EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT
+        } else {
+            EpollFlags::empty()
+        };
+        let _ = self.epoll.modify(fd, &mut EpollEvent::new(flags, token));
+    }
+
+    /// Adds the descriptor of a task.
+    pub(crate) fn add_task(&self, fd: BorrowedFd<'_>) -> Result<(), Error> {
+        self.epoll
+            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, TASK))
+            .map_err(|errno| Error::system("cannot watch connections")(errno.into()))
+    }
+
+    /// Wakes the thread once, when a socket can take more.
+    pub(crate) fn watch_writable(&self, fd: BorrowedFd<'_>) {
+        let flags = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
+        let mut event = EpollEvent::new(flags, WRITABLE);
+        if self.epoll.modify(fd, &mut event) == Err(Errno::ENOENT) {
+            let _ = self.epoll.add(fd, event);
+        }
+    }
+
+    /// A descriptor that is held in reserve.
+    pub(crate) fn hold_descriptor(&self) -> io::Result<OwnedFd> {
+        self.wake.as_fd().try_clone_to_owned()
+    }
+}

@@ -1,0 +1,151 @@
+//! A connected queue pair as a member of its poll set.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::AsyncEvent;
+use crate::driver::device::clock;
+use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
+use crate::driver::tcp::qp::ending::Rest;
+use crate::driver::tcp::qp::{Link, RcInner, RcShared};
+use crate::driver::udp::socket::ReceiveBuffer;
+
+impl Member for RcShared {
+    fn receive(
+        &self,
+        _socket: SocketIndex,
+        _buffer: &mut ReceiveBuffer,
+        next: NextReceive,
+    ) -> Option<Received> {
+        self.serialized.try_run(
+            |inner| {
+                let Some(link) = &mut inner.link else {
+                    return Received::Nothing;
+                };
+                let got = self.receive_locked(link);
+                let came = got != Received::Nothing;
+                // Whoever looks again soon leaves the peer's acknowledgement to what the program may post until then.
+                let at_once = match (next, came) {
+                    (NextReceive::Unknown, _) => Some(true),
+                    (NextReceive::Soon, false) => Some(false),
+                    (NextReceive::Soon | NextReceive::SoonAgain, _) => None,
+                };
+                // Most polls find nothing and owe nothing: they need not know the time.
+                let engine = &mut link.engine;
+                let at_once = at_once.filter(|_| engine.owes_acknowledgement());
+                let tell = at_once.is_some_and(|it| engine.tell_placed(clock::now(), it));
+                if came && !tell {
+                    self.remember_owing(link);
+                }
+                if inner.beginning.is_some() {
+                    Self::begin(inner);
+                }
+                if came || tell {
+                    // What waited for the peer's first FPDU can leave now.
+                    self.work(inner);
+                }
+                got
+            },
+            |inner| self.work(inner),
+        )
+    }
+
+    fn has_completions(&self) -> bool {
+        self.recv_cq.has_completions()
+    }
+
+    fn with_socket(&self, _socket: SocketIndex, with: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
+        self.run(|inner| {
+            let polled = |link: &&Link| link.way_down.is_watched() && !link.paused;
+            let link = inner.link.as_ref().filter(polled);
+            link.inspect(|link| with(link.stream.as_fd())).is_some()
+        })
+    }
+
+    fn flush_unsent(&self) -> Option<bool> {
+        let work = |inner: &mut RcInner| self.work(inner);
+        let ran = self.serialized.try_run(work, work).is_some();
+        if !ran {
+            // Whoever is at work goes on with it. Trying again at once would only keep that thread from its core.
+            self.serialized.ring(work);
+        }
+        let unsent = self.unsent.load(Ordering::Acquire);
+        unsent.then(|| !ran || self.blocked.load(Ordering::Acquire))
+    }
+
+    fn settle(&self, at_once: bool) -> bool {
+        let settled = self.serialized.try_run(
+            |inner| {
+                if let Some(link) = &mut inner.link {
+                    if link.engine.tell_placed(clock::now(), at_once) {
+                        self.work(inner);
+                    } else if link.engine.is_awaited() {
+                        return false;
+                    }
+                }
+                self.owing.store(false, Ordering::Relaxed);
+                true
+            },
+            |inner| self.work(inner),
+        );
+        settled.unwrap_or(false)
+    }
+
+    fn settle_late(&self) {
+        self.run(|inner| {
+            self.owing_late.store(false, Ordering::Relaxed);
+            if let Some(link) = &mut inner.link
+                && link.engine.tell_late()
+            {
+                self.work(inner);
+            }
+        });
+    }
+
+    fn fail_overrun(&self) {
+        let lost = self.send_cq.is_overrun() || self.recv_cq.is_overrun();
+        if !lost || self.failed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.flush();
+        // Whoever destroys the QP has no use for events of it.
+        self.run(|inner| {
+            if !inner.closed {
+                let events = self.background().events();
+                events.raise(AsyncEvent::QpFatal { qpn: self.qpn });
+            }
+        });
+    }
+
+    fn handle_timeout(&self, now: Instant) -> Option<Instant> {
+        self.run(|inner| {
+            if let Some(link) = &mut inner.link {
+                link.engine.handle_timeout(now);
+                self.look_after(link, now);
+            }
+            self.work(inner);
+            inner.link.as_ref().and_then(|link| link.deadline)
+        })
+    }
+
+    fn leave_process(&self, at_last: bool) -> bool {
+        let done = self.serialized.try_run(
+            |inner| {
+                let goes_on =
+                    |link: &Link| link.way_down.may_send() && link.engine.has_unsent(clock::now());
+                self.work(inner);
+                if !at_last && inner.link.as_ref().is_some_and(goes_on) {
+                    return false;
+                }
+                inner.closed = true;
+                inner.listener = None;
+                inner.beginning = None;
+                self.let_go(inner, Rest::All, false);
+                true
+            },
+            |_| {},
+        );
+        done == Some(true)
+    }
+}
