@@ -1,7 +1,7 @@
-//! What `cargo xtask test` runs: the groups, the checks of the build, and which test target runs where.
+//! The groups of `cargo xtask test`, the checks of the build, and the group of each test.
 //!
-//! A new test target needs nothing here: unit tests of every package run in `unit`, integration tests in `process`. One
-//! that belongs elsewhere is one line in [`PLACES`].
+//! Unit tests of every package run in `unit`. Integration tests of a package are one program, `tests/it/main.rs`, and each
+//! of its modules runs as a process of its own: in `process`, unless a line of [`PLACES`] names another group.
 
 use std::time::Duration;
 
@@ -79,7 +79,10 @@ pub const GROUPS: [Group; 6] = [
     },
 ];
 
-/// Integration test targets that run elsewhere than in `process`: package, target, group.
+/// The integration test target that is split into its modules.
+pub const SPLIT: &str = "it";
+
+/// Integration tests that run elsewhere than in `process`: package, module of the target [`SPLIT`] or another target, group.
 pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp", "interleavings", Name::Unit),
     ("xtask", "tidy", Name::Unit),
@@ -189,12 +192,10 @@ pub const DOCUMENTATION_TESTS: Check = Check {
     environment: None,
 };
 
-/// The group of an integration test target.
+/// The group of a module of the target [`SPLIT`], or of another integration test target.
 #[must_use]
-pub fn place(package: &str, target: &str) -> Name {
-    let listed = PLACES
-        .iter()
-        .find(|(p, t, _)| (*p, *t) == (package, target));
+pub fn place(package: &str, part: &str) -> Name {
+    let listed = PLACES.iter().find(|(p, t, _)| (*p, *t) == (package, part));
     match listed {
         Some((_, _, name)) => *name,
         None if PURE_PACKAGES.contains(&package) => Name::Unit,
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_go_where_the_tables_say() {
+    fn tests_go_where_the_tables_say() {
         assert_eq!(place("dgiwarp-run", "debian"), Name::Debian);
         assert_eq!(place("dgiwarp-run", "abi"), Name::Process);
         assert_eq!(place("dgiwarp-ddp", "anything"), Name::Unit);

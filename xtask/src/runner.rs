@@ -11,7 +11,7 @@ use crate::clock;
 use crate::debian;
 use crate::groups::{self, BUILD_CHECKS, Check, GROUPS, Group, Name};
 use crate::interrupt::Interrupt;
-use crate::libtest::{self, Reader, Tally};
+use crate::libtest::{Reader, Tally};
 use crate::report::{Report, Row};
 use crate::skips;
 use crate::stream::{self, End};
@@ -89,7 +89,7 @@ pub fn run(options: &Options, interrupt: &Interrupt) -> Result<i32, Box<dyn Erro
         run.report.left_out = run
             .programs
             .iter()
-            .map(|program| program.list(true).len())
+            .map(|program| program.ignored.len())
             .sum();
     }
     if let Some(signal) = interrupt.caught() {
@@ -176,16 +176,12 @@ impl Run<'_> {
             if self.interrupt.caught().is_some() || !(soak || program.group == group.name) {
                 continue;
             }
-            let tests = program.list(soak);
-            let long = tests
-                .iter()
-                .any(|test| libtest::short_name(test).starts_with("soak_"));
             // A library without tests is not worth a heading; an integration test without any is started all the
             // same: it may have a harness of its own.
             let worth = if soak {
-                long
+                program.soak_tests().next().is_some()
             } else {
-                !tests.is_empty() || program.group != Name::Unit
+                !program.tests.is_empty() || program.group != Name::Unit
             };
             if worth {
                 tally += self.program(&program, group)?;
@@ -220,9 +216,7 @@ impl Run<'_> {
     fn program(&mut self, program: &TestProgram, group: &Group) -> Result<Tally, Box<dyn Error>> {
         println!("\n--- cargo test {}", program.selection);
         let mut command = program.command();
-        if group.name == Name::Soak {
-            command.args(["soak_", "--ignored", "--nocapture"]);
-        }
+        command.args(program.arguments(group.name == Name::Soak));
         self.tests(&mut command, &program.selection, 2 * group.budget)
     }
 
@@ -327,18 +321,11 @@ mod tests {
     use std::os::unix::process::ExitStatusExt as _;
     use std::process::ExitStatus;
 
-    /// A stand-in for a test program: a shell script, with what it does when it is asked to run its tests.
+    /// A shell script in place of a test program.
     fn script(folder: &Path, name: &str, group: Name, tests: &str, body: &str) -> TestProgram {
         let executable = folder.join(name);
-        let list: String = tests
-            .split(' ')
-            .map(|test| format!("echo {test}: test; "))
-            .collect();
-        fs::write(
-            &executable,
-            format!("#!/bin/sh\ncase $1 in --list) {list} exit;; esac\n{body}\n"),
-        )
-        .unwrap();
+        fs::write(&executable, format!("#!/bin/sh\n{body}\n")).unwrap();
+        let tests: Vec<_> = tests.split(' ').map(str::to_owned).collect();
         fs::set_permissions(&executable, fs::Permissions::from_mode(0o755)).unwrap();
         TestProgram {
             package: "p".into(),
@@ -347,6 +334,9 @@ mod tests {
             selection: format!("-p p --test {name}"),
             executable,
             folder: folder.into(),
+            module: None,
+            ignored: tests.clone(),
+            tests,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The workspace as cargo describes it: its root, packages, targets, and the compiled test programs.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::process::{Command, Stdio};
 use cargo_metadata::{Message, Metadata, MetadataCommand, TargetKind};
 
 use crate::groups::{self, Name};
+use crate::libtest;
 
 /// The folder of the workspace.
 ///
@@ -55,6 +57,8 @@ pub struct TestProgram {
     pub package: String,
     /// Its target: the library, a program, or a file under `tests/`.
     pub target: String,
+    /// The module that is run alone; `None`: all of the program.
+    pub module: Option<String>,
     /// The group it runs in.
     pub group: Name,
     /// The arguments that make `cargo test` run it alone.
@@ -63,6 +67,10 @@ pub struct TestProgram {
     pub executable: PathBuf,
     /// The package's folder: cargo starts tests there.
     pub folder: PathBuf,
+    /// Paths of its tests, the ignored ones too. Empty if it does not list them (a harness of its own).
+    pub tests: Vec<String>,
+    /// Paths of its ignored tests.
+    pub ignored: Vec<String>,
 }
 
 /// Lists the test programs, which are compiled already.
@@ -109,10 +117,8 @@ pub fn test_programs(packages: &[String]) -> Result<Vec<TestProgram>, Box<dyn Er
         let is = |kind: &TargetKind| artifact.target.kind.contains(kind);
         let (name, target) = (package.name.to_string(), artifact.target.name.clone());
         let (group, selection) = if is(&TargetKind::Test) {
-            (
-                groups::place(&name, &target),
-                format!("-p {name} --test {target}"),
-            )
+            let group = groups::place(&name, &target);
+            (group, format!("-p {name} --test {target}"))
         } else if is(&TargetKind::Bin) {
             (Name::Unit, format!("-p {name} --bin {target}"))
         } else {
@@ -122,14 +128,24 @@ pub fn test_programs(packages: &[String]) -> Result<Vec<TestProgram>, Box<dyn Er
             .manifest_path
             .parent()
             .ok_or("a manifest without a folder")?;
-        programs.push(TestProgram {
+        let mut program = TestProgram {
             package: name,
             target,
+            module: None,
             group,
             selection,
             executable: executable.into(),
             folder: folder.into(),
-        });
+            tests: Vec::new(),
+            ignored: Vec::new(),
+        };
+        program.tests = program.list(false);
+        program.ignored = program.list(true);
+        if is(&TargetKind::Test) && program.target == groups::SPLIT {
+            programs.extend(program.modules());
+        } else {
+            programs.push(program);
+        }
     }
     programs.sort_by(|a, b| a.selection.cmp(&b.selection));
     Ok(programs)
@@ -147,9 +163,62 @@ impl TestProgram {
         command
     }
 
-    /// Names of its tests, or of its ignored ones. Empty if it does not list them (a harness of its own).
+    /// The arguments that select what is run: nothing for a whole program, else each test of the module by its path.
+    ///
+    /// A filter by the module's name would also run tests of modules whose names end alike.
     #[must_use]
-    pub fn list(&self, ignored: bool) -> Vec<String> {
+    pub fn arguments(&self, soak: bool) -> Vec<String> {
+        let mut arguments = match (&self.module, soak) {
+            (None, false) => Vec::new(),
+            (None, true) => vec!["soak_".to_owned()],
+            (Some(_), false) => self.tests.clone(),
+            (Some(_), true) => self.soak_tests().map(str::to_owned).collect(),
+        };
+        if self.module.is_some() {
+            arguments.push("--exact".to_owned());
+        }
+        if soak {
+            arguments.extend(["--ignored", "--nocapture"].map(str::to_owned));
+        }
+        arguments
+    }
+
+    /// Paths of its long tests.
+    pub fn soak_tests(&self) -> impl Iterator<Item = &str> {
+        self.ignored
+            .iter()
+            .map(String::as_str)
+            .filter(|test| libtest::short_name(test).starts_with("soak_"))
+    }
+
+    /// One program for each module at the top, and one for the tests beside them.
+    #[must_use]
+    pub fn modules(&self) -> Vec<Self> {
+        let module_of = |test: &str| {
+            let module = test.split_once("::").map(|(module, _)| module.to_owned());
+            module.unwrap_or_default()
+        };
+        let names: BTreeSet<_> = self.tests.iter().map(|test| module_of(test)).collect();
+        let part = |module: String| {
+            let of_module = |tests: &[String]| {
+                let mut tests = tests.to_vec();
+                tests.retain(|test| module_of(test) == module);
+                tests
+            };
+            Self {
+                group: groups::place(&self.package, &module),
+                selection: format!("{} {module}", self.selection).trim_end().to_owned(),
+                tests: of_module(&self.tests),
+                ignored: of_module(&self.ignored),
+                module: Some(module),
+                ..self.clone()
+            }
+        };
+        names.into_iter().map(part).collect()
+    }
+
+    /// Asks it for the paths of its tests, or of its ignored ones.
+    fn list(&self, ignored: bool) -> Vec<String> {
         let mut command = self.command();
         command.args(["--list", "--format", "terse"]);
         if ignored {
@@ -159,7 +228,7 @@ impl TestProgram {
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .output()
-            .map(|output| crate::libtest::listed_tests(&String::from_utf8_lossy(&output.stdout)))
+            .map(|output| libtest::listed_tests(&String::from_utf8_lossy(&output.stdout)))
             .unwrap_or_default()
     }
 }
@@ -167,6 +236,71 @@ impl TestProgram {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn program(tests: &[&str], ignored: &[&str]) -> TestProgram {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        TestProgram {
+            package: "dgiwarp-run".into(),
+            target: groups::SPLIT.into(),
+            module: None,
+            group: Name::Process,
+            selection: "-p dgiwarp-run --test it".into(),
+            executable: "it".into(),
+            folder: ".".into(),
+            tests: owned(tests),
+            ignored: owned(ignored),
+        }
+    }
+
+    #[test]
+    fn each_test_runs_once_with_its_module() {
+        let tests = [
+            "run::a",
+            "debian::run::a",
+            "run::inner::soak_b",
+            "alone",
+            "rerun::a",
+        ];
+        let whole = program(&tests, &["run::inner::soak_b"]);
+        let parts = whole.modules();
+        let mut run: Vec<_> = parts.iter().flat_map(|part| part.tests.clone()).collect();
+        run.sort();
+        let mut all = whole.tests.clone();
+        all.sort();
+        assert_eq!(run, all);
+        let selections: Vec<_> = parts.iter().map(|it| it.selection.as_str()).collect();
+        let of = |module| format!("-p dgiwarp-run --test it {module}");
+        assert_eq!(
+            selections,
+            [
+                "-p dgiwarp-run --test it",
+                &of("debian"),
+                &of("rerun"),
+                &of("run")
+            ]
+        );
+        assert_eq!(parts[1].group, Name::Debian);
+        assert_eq!(parts[3].group, Name::Process);
+        assert_eq!(
+            parts[3].arguments(false),
+            ["run::a", "run::inner::soak_b", "--exact"]
+        );
+        assert_eq!(
+            parts[3].arguments(true),
+            ["run::inner::soak_b", "--exact", "--ignored", "--nocapture"]
+        );
+        assert_eq!(parts[2].soak_tests().count(), 0);
+    }
+
+    #[test]
+    fn a_program_that_is_not_split_runs_whole() {
+        let program = program(&["a"], &[]);
+        assert!(program.arguments(false).is_empty());
+        assert_eq!(
+            program.arguments(true),
+            ["soak_", "--ignored", "--nocapture"]
+        );
+    }
 
     #[test]
     fn the_workspace_is_found() {

@@ -2,7 +2,7 @@
 //!
 //! `FUZZ_EXTRACT=1 cargo test -p dgiwarp-fuzz-targets --all-features --test seeded extract` writes them anew.
 
-#[path = "../../../../conformance/tests/captures/trace.rs"]
+#[path = "../../../../conformance/tests/it/captures/trace.rs"]
 mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};

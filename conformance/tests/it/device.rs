@@ -1,0 +1,112 @@
+//! The tester, as the program that it is, against our own stack under programs that know nothing of it.
+
+mod programs;
+
+use programs::{Server, tester};
+
+/// Black box: rping serves whoever comes. What it cannot do without an agent is skipped; nothing fails.
+#[test]
+fn rping_passes() {
+    if xtask::debian::find_program("rping").is_none() {
+        return xtask::skips::skip(
+            "rping_passes",
+            "rping is missing (Debian package rdmacm-utils)",
+        );
+    }
+    for environment in [&[][..], &[("DGIWARP_MARKERS", "1")]] {
+        let server = Server::rping(environment);
+        let run = tester(&["--target", &server.address(), "--allow-crash"]);
+        assert_eq!(run.status, Some(0), "{}", run.report());
+        assert_eq!(run.outcome("M02"), "pass");
+        assert_eq!(run.outcome("C03"), "pass");
+        let markers = if environment.is_empty() {
+            "skipped"
+        } else {
+            "pass"
+        };
+        assert_eq!(run.outcome("K02"), markers);
+    }
+}
+
+/// Everything, both roles and both transports, with the agent.
+fn passes(environment: &[(&str, &str)]) {
+    let agent = Server::agent(environment);
+    let run = tester(&[
+        "--agent",
+        &agent.address(),
+        "--token",
+        &agent.token,
+        "--allow-crash",
+    ]);
+    assert_eq!(run.status, Some(0), "{environment:?} {}", run.report());
+    let some = [
+        "M21", "T02", "U05", "R06", "A02", "I03", "E11", "E20", "R40", "A07", "N02", "N05", "D06",
+        "D08", "D19", "D23",
+    ];
+    for case in some {
+        assert_eq!(run.outcome(case), "pass", "{environment:?} {case}");
+    }
+}
+
+#[test]
+fn our_stack_passes_as_programs_for_infiniband_find_it() {
+    passes(&[]);
+}
+
+#[test]
+fn our_stack_passes_as_programs_for_iwarp_find_it_with_markers() {
+    passes(&[
+        ("DGIWARP_PERSONA", "iwarp"),
+        ("DGIWARP_MARKERS", "1"),
+        ("DGIWARP_CRC", "0"),
+    ]);
+}
+
+/// What takes long, beside the others.
+#[test]
+fn our_stack_ends_startups_that_never_end() {
+    let agent = Server::agent(&[]);
+    let run = tester(&[
+        "--agent",
+        &agent.address(),
+        "--token",
+        &agent.token,
+        "--slow",
+        "--case",
+        "M41",
+    ]);
+    assert_eq!(run.status, Some(0), "{}", run.report());
+    assert_eq!(run.outcome("M41"), "pass");
+}
+
+/// Without our header it is a C file like others.
+#[test]
+fn the_agent_compiles_with_nothing_but_the_verbs() {
+    let folder = tempfile::tempdir().unwrap();
+    programs::compile(&folder.path().join("agent"), &[]);
+}
+
+/// Whoever does not know the token gets nothing.
+#[test]
+fn the_agent_wants_its_token() {
+    let agent = Server::agent(&[]);
+    let run = tester(&[
+        "--agent",
+        &agent.address(),
+        "--token",
+        "00",
+        "--case",
+        "M01",
+    ]);
+    assert_eq!(run.status, Some(3), "{}", run.report());
+}
+
+/// A port behind which nobody speaks iWARP is no device.
+#[test]
+fn who_does_not_speak_iwarp_is_no_device() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let run = tester(&["--target", &to, "--case", "M01", "--patience", "1"]);
+    assert_eq!(run.status, Some(3), "{}", run.report());
+}

@@ -1,0 +1,224 @@
+//! Processes of a test: the test program starts itself again, and the environment says what it is then.
+
+pub(crate) mod node;
+pub(crate) mod resources;
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Names the role of a process that a test started.
+pub(crate) const ROLE: &str = "TEST_ROLE";
+
+/// The clock.
+#[expect(clippy::disallowed_methods, reason = "these tests live in real time")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Waits; for what nobody tells of, and only beside a deadline.
+#[expect(clippy::disallowed_methods, reason = "these tests live in real time")]
+pub(crate) fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Waits until `done`, looking every millisecond.
+#[track_caller]
+pub(crate) fn wait_until(within: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = now() + within;
+    while !done() {
+        assert!(now() < deadline, "{what}: not within {within:?}");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+/// CRC32c, bit by bit.
+pub(crate) fn crc32c(octets: &[u8]) -> u32 {
+    let crc = octets.iter().fold(u32::MAX, |crc, octet| {
+        (0..8).fold(crc ^ u32::from(*octet), |crc, _| {
+            (crc >> 1) ^ (0x82f6_3b78 * (crc & 1))
+        })
+    });
+    !crc
+}
+
+/// Datagrams that found a socket full, as the kernel counts them.
+pub(crate) fn overruns(port: u16) -> u64 {
+    let of = |table: &str| {
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        let mine = table.lines().skip(1).filter(|line| {
+            let local = line.split_ascii_whitespace().nth(1).unwrap();
+            local.ends_with(&format!(":{port:04X}"))
+        });
+        mine.map(|line| {
+            line.split_ascii_whitespace()
+                .last()
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        })
+        .sum::<u64>()
+    };
+    of("/proc/net/udp") + of("/proc/net/udp6")
+}
+
+/// Octets that lie in the sockets of a port and were not received yet, the kernel's overhead included.
+pub(crate) fn waiting(port: u16) -> u64 {
+    let of = |table: &str| {
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        let mine = table.lines().skip(1).filter_map(|line| {
+            let words: Vec<_> = line.split_ascii_whitespace().collect();
+            let (_, received) = words[4].split_once(':').unwrap();
+            words[1]
+                .ends_with(&format!(":{port:04X}"))
+                .then(|| u64::from_str_radix(received, 16).unwrap())
+        });
+        mine.sum::<u64>()
+    };
+    of("/proc/net/udp") + of("/proc/net/udp6")
+}
+
+/// Resident memory of this process, in octets.
+pub(crate) fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// Says on standard error, and in the file named by `XTASK_SKIPS`, that a test could not run.
+pub(crate) fn skip(name: &str, reason: &str) {
+    eprintln!("SKIP {name}: {reason}");
+    if let Some(path) = env::var_os("XTASK_SKIPS") {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        writeln!(file.unwrap(), "{name}: {reason}").unwrap();
+    }
+}
+
+/// What this process is, if a test started it.
+pub(crate) fn role() -> Option<String> {
+    env::var(ROLE).ok()
+}
+
+/// A variable that the test set for this process.
+pub(crate) fn given(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
+}
+
+/// A test's path as the harness has it, from one with the name of this program before it.
+pub(crate) fn harness_path(test: &str) -> &str {
+    let (_program, path) = test.split_once("::").expect("a path made by `here!`");
+    path
+}
+
+/// A process, killed when it is dropped.
+pub(crate) struct Process {
+    role: String,
+    child: Child,
+    stdout: ChildStdout,
+    /// What it printed and nobody looked at.
+    printed: Vec<u8>,
+}
+
+impl Process {
+    /// Starts a test of this program, named by `here!`, as another process.
+    pub(crate) fn start(test: &str, role: &str, variables: &[(&str, String)]) -> Self {
+        Self::start_as(
+            Command::new(env::current_exe().unwrap()),
+            test,
+            role,
+            variables,
+        )
+    }
+
+    /// The same by a command that starts this program in its own way, as in another network.
+    pub(crate) fn start_as(
+        mut command: Command,
+        test: &str,
+        role: &str,
+        variables: &[(&str, String)],
+    ) -> Self {
+        let mut child = command
+            .args([
+                harness_path(test),
+                "--exact",
+                "--include-ignored",
+                "--nocapture",
+            ])
+            .arg("--test-threads=1")
+            .env(ROLE, role)
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            role: role.to_owned(),
+            stdout: child.stdout.take().unwrap(),
+            child,
+            printed: Vec::new(),
+        }
+    }
+
+    /// Its process number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The rest of the next line that it prints with `prefix`.
+    #[track_caller]
+    pub(crate) fn tells(&mut self, prefix: &str, within: Duration) -> String {
+        let deadline = now() + within;
+        loop {
+            while let Some(end) = self.printed.iter().position(|octet| *octet == b'\n') {
+                let line: Vec<u8> = self.printed.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                // The harness prints the name of the test before it, on the same line.
+                if let Some((_, rest)) = line.split_once(prefix) {
+                    return rest.trim().to_owned();
+                }
+            }
+            let more = self.read(deadline);
+            assert!(more, "{} ended before it told {prefix:?}", self.role);
+        }
+    }
+
+    /// Waits for its end, which must be a success.
+    #[track_caller]
+    pub(crate) fn finish(mut self, within: Duration) {
+        let deadline = now() + within;
+        while self.read(deadline) {}
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{} failed: {status}", self.role);
+    }
+
+    /// Kills it with `SIGKILL`.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    #[track_caller]
+    fn read(&mut self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(self.stdout.as_fd(), PollFlags::POLLIN)];
+        let ready = poll(&mut fds, timeout).unwrap();
+        assert!(ready > 0, "{} takes too long", self.role);
+        let mut octets = [0; 4096];
+        let count = self.stdout.read(&mut octets).unwrap();
+        self.printed.extend_from_slice(&octets[..count]);
+        count > 0
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,199 @@
+//! Queue pairs that go: nobody waits for their peers, and what they accepted arrives all the same.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Process, given, now, role};
+use dgiwarp::{
+    Access, Buffer, Config, MpaConfig, MpaRevision, Pd, RcOptions, RcQp, RcQpAttr, RcSendWr,
+    ReadDepths, Rnic,
+};
+use socket2::SockRef;
+
+const SOON: Duration = Duration::from_secs(10);
+/// What a peer that never closes may cost whoever destroys a queue pair: less than it would have to close.
+const SHORT: Duration = Duration::from_secs(1);
+/// Octets of a long Send.
+const LONG: usize = 64 << 10;
+/// Octets that TCP cannot take.
+const BEYOND: usize = 512 << 10;
+
+/// A peer that knows TCP and MPA and nothing else.
+struct Peer {
+    listener: TcpListener,
+}
+
+impl Peer {
+    fn new() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        // Little is on its way to a peer that does not read.
+        SockRef::from(&listener).set_recv_buffer_size(4096).unwrap();
+        Self { listener }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap()
+    }
+
+    fn accept(&self) -> TcpStream {
+        let (mut stream, _) = self.listener.accept().unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let mut request = [0; 20];
+        stream.read_exact(&mut request).unwrap();
+        stream.write_all(b"MPA ID Rep Frame\x40\x01\0\0").unwrap();
+        stream
+    }
+}
+
+/// How many long Sends are half a mebibyte more than TCP takes for a peer that does not read.
+fn too_many() -> usize {
+    let peer = Peer::new();
+    let mut ours = TcpStream::connect(peer.address()).unwrap();
+    ours.set_nodelay(true).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut taken = 0;
+    while let Ok(len) = ours.write(&[0; LONG]) {
+        taken += len;
+    }
+    (taken + BEYOND) / LONG
+}
+
+/// The octets that complete Sends carry, in a stream that ends between two FPDUs.
+fn sent(stream: &[u8]) -> usize {
+    let mut rest = stream;
+    let mut octets = 0;
+    while let Some((length, behind)) = rest.split_first_chunk::<2>() {
+        let length = usize::from(u16::from_be_bytes(*length));
+        let fpdu = (2 + length).next_multiple_of(4) + 4;
+        assert!(fpdu <= rest.len(), "the stream ends within an FPDU");
+        let untagged = behind[0] & 0x80 == 0;
+        octets += if untagged { length - 18 } else { 0 };
+        rest = &rest[fpdu..];
+    }
+    octets
+}
+
+fn connected(pd: &Pd, to: SocketAddr) -> RcQp {
+    let cq = pd.rnic().create_cq(64).unwrap();
+    let options = RcOptions {
+        hello: false,
+        ..RcOptions::default()
+    };
+    let attr = RcQpAttr {
+        options: Some(options),
+        ..RcQpAttr::new(&cq, &cq)
+    };
+    let qp = pd.create_rc_qp(&attr).unwrap();
+    let mpa = MpaConfig {
+        revision: MpaRevision::One,
+        depths: ReadDepths { ird: 1, ord: 1 },
+        ..MpaConfig::default()
+    };
+    qp.connect(to, &mpa, b"").unwrap();
+    qp
+}
+
+/// Long Sends, of which TCP has room for some, and a short one behind them. None has completed.
+fn post(pd: &Pd, qp: &RcQp, count: usize) -> usize {
+    let memory = Buffer::zeroed(LONG).unwrap();
+    let mr = pd.register(memory.region(), Access::empty()).unwrap();
+    let sges = [mr.sge(..)];
+    for _ in 0..count {
+        let wr = RcSendWr {
+            signaled: false,
+            ..RcSendWr::send(1, &sges)
+        };
+        qp.post_send(&[wr]).unwrap();
+    }
+    let last = RcSendWr {
+        inline: b"last",
+        signaled: false,
+        ..RcSendWr::send(2, &[])
+    };
+    qp.post_send(&[last]).unwrap();
+    // The memory is there until what was posted has left, or the queue pair is gone.
+    Box::leak(Box::new((mr, memory)));
+    count * LONG + 4
+}
+
+#[test]
+fn nobody_waits_for_a_peer_that_does_not_close_and_it_gets_all() {
+    let peer = Peer::new();
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let pd = rnic.alloc_pd();
+    let (qp, mut stream) = thread::scope(|scope| {
+        let address = peer.address();
+        let qp = scope.spawn({
+            let pd = &pd;
+            move || connected(pd, address)
+        });
+        let stream = peer.accept();
+        (qp.join().unwrap(), stream)
+    });
+    stream.write_all(&[0; 3]).unwrap();
+    let octets = post(&pd, &qp, too_many());
+    let began = now();
+    drop((qp, pd, rnic));
+    assert!(began.elapsed() < SHORT, "{:?}", began.elapsed());
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    assert_eq!(sent(&got), octets);
+}
+
+#[test]
+fn a_disconnect_does_not_wait_and_its_end_comes_last() {
+    let peer = Peer::new();
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let pd = rnic.alloc_pd();
+    let (qp, mut stream) = thread::scope(|scope| {
+        let address = peer.address();
+        let qp = scope.spawn({
+            let pd = &pd;
+            move || connected(pd, address)
+        });
+        let stream = peer.accept();
+        (qp.join().unwrap(), stream)
+    });
+    let octets = post(&pd, &qp, too_many());
+    let began = now();
+    qp.disconnect();
+    assert!(began.elapsed() < SHORT, "{:?}", began.elapsed());
+    assert_eq!(qp.end(), None, "TCP has not taken everything");
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    assert_eq!(sent(&got), octets);
+    assert_eq!(qp.end(), Some(dgiwarp::RcEnd::Closed));
+}
+
+const AT_ONCE: &str = here!("a_process_that_ends_at_once_loses_nothing");
+
+fn ends_at_once() -> ! {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let pd = rnic.alloc_pd();
+    let qp = connected(&pd, given("TO").parse().unwrap());
+    post(&pd, &qp, given("COUNT").parse().unwrap());
+    rnic.leave_process();
+    std::process::exit(0);
+}
+
+/// As a program whose `main` returns without destroying anything.
+#[test]
+fn a_process_that_ends_at_once_loses_nothing() {
+    if role().is_some() {
+        ends_at_once();
+    }
+    let peer = Peer::new();
+    let (to, count) = (peer.address().to_string(), too_many());
+    let variables = [("TO", to), ("COUNT", count.to_string())];
+    let leaver = Process::start(AT_ONCE, "leaver", &variables);
+    let mut stream = peer.accept();
+    // Unread when the process ends: the connection would be reset.
+    stream.write_all(&[0; 3]).unwrap();
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    drop(stream);
+    assert_eq!(sent(&got), count * LONG + 4);
+    leaver.finish(SOON);
+}

@@ -1,0 +1,122 @@
+//! What the tests with Debian's files share: saying why something was skipped, finding the files, and running programs
+//! that talk to each other ([`session`]) in a place made for it ([`scene`]).
+
+pub(crate) mod linked;
+pub(crate) mod scene;
+pub(crate) mod session;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The wrapper under test.
+pub(crate) const RUN: &str = env!("CARGO_BIN_EXE_dgiwarp-run");
+
+/// Says on standard error, and in the file named by `XTASK_SKIPS`, that a test could not run.
+pub(crate) fn skip(name: &str, reason: &str) {
+    eprintln!("SKIP {name}: {reason}");
+    if let Some(path) = std::env::var_os("XTASK_SKIPS") {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap();
+        writeln!(file, "{name}: {reason}").unwrap();
+    }
+}
+
+/// Whether a program is in `PATH`; if not, the test is skipped.
+pub(crate) fn have(test: &str, program: &str, package: &str) -> bool {
+    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .any(|directory| directory.join(program).is_file());
+    if !found {
+        skip(
+            test,
+            &format!("{program} is missing (Debian package {package})"),
+        );
+    }
+    found
+}
+
+/// The shared library that was built with this test.
+pub(crate) fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let library = test.parent().unwrap().join("libdgiwarp_verbs.so");
+    assert!(library.is_file(), "{} was not built", library.display());
+    library
+}
+
+/// A library of the distribution, by its soname; `None` skips the test.
+pub(crate) fn system_library(test: &str, soname: &str) -> Option<PathBuf> {
+    let places = [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+    ];
+    let found = places
+        .iter()
+        .map(|place| Path::new(place).join(soname))
+        .find(|path| path.is_file());
+    if found.is_none() {
+        skip(test, &format!("{soname} of the distribution is missing"));
+    }
+    found
+}
+
+/// A directory of this test process alone, below cargo's directory for such.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let path =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// Compiles a C program; `None` skips the test if there is no compiler or header.
+pub(crate) fn compile(
+    test: &str,
+    directory: &Path,
+    source: &str,
+    arguments: &[&str],
+) -> Option<PathBuf> {
+    if !have(test, "cc", "gcc") {
+        return None;
+    }
+    if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
+        skip(
+            test,
+            "infiniband/verbs.h is missing (Debian packages libibverbs-dev, librdmacm-dev)",
+        );
+        return None;
+    }
+    let file = directory.join(format!("{test}.c"));
+    let program = directory.join(test);
+    std::fs::write(&file, source).unwrap();
+    let output = Command::new("cc")
+        .arg("-o")
+        .arg(&program)
+        .arg(&file)
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(program)
+}
+
+/// Runs a command to its end and expects success.
+pub(crate) fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}

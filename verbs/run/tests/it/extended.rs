@@ -1,0 +1,117 @@
+//! What libibverbs has beyond its first version, as C programs written against the installed headers see it.
+
+use crate::common::{RUN, compile, scratch, succeed};
+use dgiwarp::{Access, Buffer, Config, Rnic, UdQpAttr, WcOpcode};
+use dgiwarp_verbs::gid::{GidTable, host_gids};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Compiles a program of `tests/c`.
+fn compiled(name: &str, source: &str) -> Option<PathBuf> {
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
+    let arguments = ["-Wall", include, "-libverbs", "-lrdmacm", "-lpthread"];
+    compile(name, &scratch(name), source, &arguments)
+}
+
+/// Runs a program to its good end.
+fn runs(program: &Path, arguments: &[String]) {
+    let mut command = Command::new("timeout");
+    let output = succeed(command.args(["60", RUN]).arg(program).args(arguments));
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let said = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(said, ("ok\n".into(), String::new()), "{arguments:?}");
+}
+
+fn gids() -> GidTable {
+    let mut gids = GidTable::new();
+    gids.update(host_gids().unwrap());
+    gids
+}
+
+/// Compiles a program and runs it once with the index of each of the host's addresses.
+fn for_each_gid(name: &str, source: &str) {
+    if let Some(program) = compiled(name, source) {
+        for (index, _) in gids().iter() {
+            runs(&program, &[index.to_string()]);
+        }
+    }
+}
+
+#[test]
+fn work_requests_are_prepared_call_by_call() {
+    for_each_gid("batch", include_str!("../c/batch.c"));
+}
+
+#[test]
+fn a_write_to_an_address_is_a_write_record() {
+    let Some(program) = compiled("record", include_str!("../c/record.c")) else {
+        return;
+    };
+    let rnic = Rnic::open(Config::default()).unwrap();
+    let pd = rnic.alloc_pd();
+    let cq = rnic.create_cq(16).unwrap();
+    let attr = UdQpAttr {
+        record_slots: 8,
+        ..UdQpAttr::new(&cq, &cq)
+    };
+    let target = pd.create_ud_qp(&attr).unwrap();
+    let memory = Buffer::zeroed(8192).unwrap();
+    let mr = pd.register(memory.region(), Access::REMOTE_WRITE).unwrap();
+    for (index, _) in gids().iter() {
+        let numbers = [u64::from(target.qpn()), mr.rkey().into(), mr.addr()];
+        let first = std::iter::once(index.to_string());
+        let arguments: Vec<_> = first.chain(numbers.iter().map(u64::to_string)).collect();
+        memory.write(0, &[0; 8192]);
+        runs(&program, &arguments);
+        for (length, immediate) in [(5000, Some(4711)), (6, None)] {
+            let wc = cq.wait(Duration::from_secs(5)).unwrap().unwrap();
+            assert_eq!(wc.opcode, WcOpcode::WriteRecord);
+            assert_eq!((wc.byte_len, wc.immediate), (length, immediate));
+            assert!(target.release_record(wc.record()));
+        }
+        assert_eq!(memory.to_vec(0, 5000), [b'r'; 5000]);
+        assert_eq!(memory.to_vec(5000, 7), b"inline\0");
+    }
+}
+
+#[test]
+fn completions_are_polled_one_by_one_and_queues_resized() {
+    for_each_gid("cq", include_str!("../c/cq.c"));
+}
+
+#[test]
+fn memory_is_registered_anew_and_opened_through_windows() {
+    for_each_gid("memory", include_str!("../c/memory.c"));
+}
+
+#[test]
+fn threads_that_wait_can_be_cancelled() {
+    if let Some(program) = compiled("cancel", include_str!("../c/cancel.c")) {
+        runs(&program, &["0".into()]);
+    }
+}
+
+#[test]
+fn events_tell_of_objects_and_are_acknowledged() {
+    for_each_gid("events", include_str!("../c/events.c"));
+}
+
+#[test]
+fn eight_threads_share_queues_and_nothing_is_lost_doubled_or_overtaken() {
+    if let Some(program) = compiled("threads", include_str!("../c/threads.c")) {
+        runs(&program, &["0".into()]);
+    }
+}
+
+#[test]
+fn a_message_costs_one_sleep() {
+    if let Some(program) = compiled("sleeps", include_str!("../c/sleeps.c")) {
+        runs(&program, &["0".into()]);
+    }
+}
+
+#[test]
+fn children_let_go_of_what_is_their_parents() {
+    for_each_gid("fork", include_str!("../c/fork.c"));
+}

@@ -1,0 +1,23 @@
+//! Integration tests of the drop-in libraries and of `dgiwarp-run`: one program, in which each module is what `cargo xtask test` runs as a process of its own.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod abi;
+mod api;
+mod common;
+mod debian;
+mod direct;
+mod errors;
+mod extended;
+mod linking;
+mod lives;
+mod others;
+mod paths;
+mod perftest;
+mod pyverbs;
+mod rdmacm;
+mod rdmacm_ud;
+mod run;
+mod services;
+mod symbols;
+mod valgrind;

@@ -1,0 +1,217 @@
+//! Who may use whom: the dependency graph of the workspace, and the outside packages that protocol code must not see.
+
+use cargo_metadata::{DependencyKind, Metadata, Package};
+use xtask::workspace;
+
+use super::assert_none;
+
+/// Packages of the workspace that each package may use. `sim` is for tests alone, and so is everything of `xtask`.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("dgiwarp-codec", &[]),
+    ("dgiwarp-memory", &["dgiwarp-codec"]),
+    ("dgiwarp-ddp", &["dgiwarp-codec"]),
+    ("dgiwarp-rdmap", &["dgiwarp-codec", "dgiwarp-ddp"]),
+    ("dgiwarp-llp-udp", &["dgiwarp-codec"]),
+    ("dgiwarp-llp-tcp-mpa", &["dgiwarp-codec"]),
+    ("dgiwarp-sim", &[]),
+    (
+        "dgiwarp-engine",
+        &[
+            "dgiwarp-codec",
+            "dgiwarp-ddp",
+            "dgiwarp-llp-tcp-mpa",
+            "dgiwarp-llp-udp",
+            "dgiwarp-memory",
+            "dgiwarp-rdmap",
+        ],
+    ),
+    (
+        "dgiwarp",
+        &[
+            "dgiwarp-codec",
+            "dgiwarp-ddp",
+            "dgiwarp-engine",
+            "dgiwarp-llp-tcp-mpa",
+            "dgiwarp-llp-udp",
+            "dgiwarp-memory",
+            "dgiwarp-rdmap",
+        ],
+    ),
+    ("dgiwarp-paths", &[]),
+    ("dgiwarp-cli", &[]),
+    ("dgiwarp-verbs", &["dgiwarp", "dgiwarp-memory"]),
+    ("dgiwarp-verbs-library", &["dgiwarp-verbs"]),
+    (
+        "dgiwarp-run",
+        &[
+            "dgiwarp-cli",
+            "dgiwarp-paths",
+            "dgiwarp-verbs",
+            "dgiwarp-verbs-library",
+        ],
+    ),
+    ("dgiwarp-perf", &["dgiwarp", "dgiwarp-cli"]),
+    // It shows what the tester decodes, and so sees traffic as a stranger to the stack does.
+    ("dgiwarp-dump", &["dgiwarp-cli", "dgiwarp-conform"]),
+    ("dgiwarp-conform", &["dgiwarp-cli", "dgiwarp-codec"]),
+    (
+        "dgiwarp-fuzz-targets",
+        &[
+            "dgiwarp-engine",
+            "dgiwarp-codec",
+            "dgiwarp-conform",
+            "dgiwarp-ddp",
+            "dgiwarp-llp-tcp-mpa",
+            "dgiwarp-llp-udp",
+            "dgiwarp-rdmap",
+            "dgiwarp-verbs",
+        ],
+    ),
+    ("xtask", &[]),
+];
+
+/// What tests may use in addition: anybody the simulator and the lab.
+const TESTS_MAY_USE: &[&str] = &["dgiwarp-sim", "xtask"];
+
+/// And these packages' tests, these packages: the tester meets the stack only across a network, and each protocol in what others sent.
+const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[
+    (
+        "dgiwarp-conform",
+        &[
+            "dgiwarp",
+            "dgiwarp-ddp",
+            "dgiwarp-llp-tcp-mpa",
+            "dgiwarp-rdmap",
+            "dgiwarp-verbs-library",
+        ],
+    ),
+    // Its corpora come from taps of the device.
+    ("dgiwarp-fuzz-targets", &["dgiwarp"]),
+    // A C program's peer that uses the Rust API.
+    ("dgiwarp-run", &["dgiwarp"]),
+];
+
+/// Packages without I/O, and what of the outside world would give them some.
+const SANS_IO: &[&str] = &[
+    "dgiwarp-codec",
+    "dgiwarp-ddp",
+    "dgiwarp-engine",
+    "dgiwarp-llp-tcp-mpa",
+    "dgiwarp-llp-udp",
+    "dgiwarp-rdmap",
+    "dgiwarp-sim",
+];
+const IO_PACKAGES: &[&str] = &["getrandom", "libc", "mio", "nix", "socket2", "tokio"];
+
+fn violations(metadata: &Metadata) -> Vec<String> {
+    metadata
+        .packages
+        .iter()
+        .flat_map(|package| edges(metadata, package))
+        .collect()
+}
+
+fn edges(metadata: &Metadata, package: &Package) -> Vec<String> {
+    let name = package.name.as_str();
+    let Some((_, allowed)) = MAY_USE.iter().find(|(of, _)| *of == name) else {
+        return vec![format!(
+            "{name} has no place in the graph: add it to MAY_USE"
+        )];
+    };
+    let in_tests = TESTS_OF_MAY_USE
+        .iter()
+        .find(|(of, _)| *of == name)
+        .map_or(&[][..], |(_, uses)| uses);
+    let ours = |dependency: &str| {
+        metadata
+            .packages
+            .iter()
+            .any(|package| package.name.as_str() == dependency)
+    };
+    package
+        .dependencies
+        .iter()
+        .filter_map(|dependency| {
+            let used = dependency.name.as_str();
+            let in_test = dependency.kind == DependencyKind::Development;
+            let fine = if ours(used) {
+                allowed.contains(&used)
+                    || in_test && (TESTS_MAY_USE.contains(&used) || in_tests.contains(&used))
+            } else {
+                in_test || !(SANS_IO.contains(&name) && IO_PACKAGES.contains(&used))
+            };
+            (!fine).then(|| format!("{name} must not use {used} ({})", dependency.kind))
+        })
+        .collect()
+}
+
+#[test]
+fn packages_use_only_what_they_may() {
+    assert_none(
+        "dependencies against the graph of ARCHITECTURE.md",
+        &violations(&workspace::metadata().unwrap()),
+    );
+}
+
+#[test]
+fn the_graph_has_no_cycle_and_no_package_twice() {
+    for (name, uses) in MAY_USE {
+        assert_eq!(
+            MAY_USE.iter().filter(|(other, _)| other == name).count(),
+            1,
+            "{name}"
+        );
+        for used in *uses {
+            let (_, back) = MAY_USE.iter().find(|(other, _)| other == used).unwrap();
+            assert!(!back.contains(name), "{name} and {used} use each other");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_edge_is_seen() {
+    let mut metadata = workspace::metadata().unwrap();
+    let stack = metadata
+        .packages
+        .iter()
+        .find(|package| package.name.as_str() == "dgiwarp")
+        .unwrap();
+    let mut to_ddp = stack
+        .dependencies
+        .iter()
+        .find(|dependency| dependency.name == "dgiwarp-ddp")
+        .unwrap()
+        .clone();
+    let mut to_nix = stack
+        .dependencies
+        .iter()
+        .find(|dependency| dependency.name == "nix")
+        .unwrap()
+        .clone();
+    to_ddp.kind = DependencyKind::Normal;
+    to_nix.kind = DependencyKind::Normal;
+    let codec = metadata
+        .packages
+        .iter_mut()
+        .find(|package| package.name.as_str() == "dgiwarp-codec")
+        .unwrap();
+    codec.dependencies = vec![to_ddp.clone(), to_nix.clone()];
+    to_ddp.kind = DependencyKind::Development;
+    to_nix.kind = DependencyKind::Development;
+    codec.dependencies.extend([to_ddp, to_nix]);
+    assert_eq!(
+        edges(
+            &metadata,
+            metadata
+                .packages
+                .iter()
+                .find(|package| package.name.as_str() == "dgiwarp-codec")
+                .unwrap()
+        ),
+        [
+            "dgiwarp-codec must not use dgiwarp-ddp (normal)",
+            "dgiwarp-codec must not use nix (normal)",
+            "dgiwarp-codec must not use dgiwarp-ddp (dev)",
+        ]
+    );
+}
