@@ -46,3 +46,63 @@ pub enum UntaggedError {
     #[error("invalid DDP version")]
     Version,
 }
+
+impl TaggedError {
+    /// Error code of the row, of error type 0x1; `None` for the row of RDMAP's.
+    #[must_use]
+    pub const fn code(self) -> Option<u8> {
+        match self {
+            Self::InvalidStag => Some(0x00),
+            Self::BaseOrBounds => Some(0x01),
+            Self::NotAssociated => Some(0x02),
+            Self::Wrap => Some(0x03),
+            Self::Version => Some(0x04),
+            Self::Access => None,
+        }
+    }
+}
+
+impl UntaggedError {
+    /// Error code of the row, of error type 0x2.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::InvalidQueue => 0x01,
+            Self::NoBuffer => 0x02,
+            Self::MsnRange => 0x03,
+            Self::InvalidOffset => 0x04,
+            Self::TooLong => 0x05,
+            Self::Version => 0x06,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 5041 §7.2, row by row.
+    #[test]
+    fn every_row_has_its_code() {
+        for (error, code) in [
+            (TaggedError::InvalidStag, Some(0)),
+            (TaggedError::BaseOrBounds, Some(1)),
+            (TaggedError::NotAssociated, Some(2)),
+            (TaggedError::Wrap, Some(3)),
+            (TaggedError::Version, Some(4)),
+            (TaggedError::Access, None),
+        ] {
+            assert_eq!(error.code(), code, "{error}");
+        }
+        for (error, code) in [
+            (UntaggedError::InvalidQueue, 1),
+            (UntaggedError::NoBuffer, 2),
+            (UntaggedError::MsnRange, 3),
+            (UntaggedError::InvalidOffset, 4),
+            (UntaggedError::TooLong, 5),
+            (UntaggedError::Version, 6),
+        ] {
+            assert_eq!(error.code(), code, "{error}");
+        }
+    }
+}

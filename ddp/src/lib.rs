@@ -1,8 +1,8 @@
 //! Direct Data Placement (RFC 5041), sans I/O.
 //!
 //! DDP over any lower layer: header formats ([`wire`]), numbers with their arithmetic ([`STag`],
-//! [`TaggedOffset`], [`Msn`], …), the trait through which octets are placed ([`placement`]), validity maps
-//! ([`RangeMap`]) and the segmentation of messages ([`Segmenter`]). Segments are *placed* as they arrive;
+//! [`TaggedOffset`], [`Msn`], …), the trait through which octets are placed ([`placement`]), untagged queues
+//! ([`UntaggedQueue`]), validity maps ([`RangeMap`]) and the segmentation of messages ([`Segmenter`]). Segments are *placed* as they arrive;
 //! the ULP, RDMAP, decides when a message is *delivered*.
 //!
 //! No socket, clock or memory is used here.
@@ -14,8 +14,10 @@ pub mod placement;
 mod ranges;
 mod segmenter;
 mod types;
+mod untagged_queue;
 pub mod wire;
 
 pub use ranges::{MAX_RANGES, MapFull, RangeMap};
 pub use segmenter::{Segment, Segmenter};
 pub use types::{MessageOffset, Msn, QueueNumber, STag, TaggedOffset};
+pub use untagged_queue::{ExpectedSegment, Placement, UntaggedQueue};

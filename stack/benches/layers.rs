@@ -13,7 +13,7 @@ use dgiwarp_memory::Region;
 use dgiwarp_rdmap::datagram::segment::{Prefix, Template};
 use dgiwarp_rdmap::datagram::{
     Delivery, DropReason, Origin, PlaceFailed, Receiver, ReceiverConfig, Record, RecordHandle,
-    TakeError, Upper,
+    TakeError, Ulp,
 };
 use dgiwarp_rdmap::wire::{Extension, Flags};
 
@@ -241,7 +241,7 @@ impl Target {
     }
 }
 
-impl Upper<u32> for Target {
+impl Ulp<u32> for Target {
     type Receive = ();
 
     fn check_write(&self, _origin: Origin<u32>, span: TaggedSpan) -> Result<(), DropReason> {

@@ -5,7 +5,7 @@
 //! - [`segment`] parses received segments and emits outgoing ones (§1 to §3);
 //! - [`Numbers`] counts the messages to each peer (§3);
 //! - [`Receiver`] decides what happens to each received segment: late ones are dropped (§4), Write-Records
-//!   placed and recorded (§5), UC Writes placed (§5.2), Sends matched with receives (§7). It reaches memory and queues through [`Upper`];
+//!   placed and recorded (§5), UC Writes placed (§5.2), Sends matched with receives (§7). It reaches memory and queues through [`Ulp`];
 //! - [`read`]: RDMA Read, with cookies and Terminates (§6, §7.1, §7.2).
 //!
 //! Order of calls on a [`Receiver`]: `handle_segment(now, …)` for each segment whose CRC is right;
@@ -26,7 +26,7 @@ mod source;
 
 pub use drop_reason::DropReason;
 pub use numbers::Numbers;
-pub use receiver::{Delivery, Origin, PlaceFailed, Receiver, ReceiverConfig, TakeError, Upper};
+pub use receiver::{Delivery, Origin, PlaceFailed, Receiver, ReceiverConfig, TakeError, Ulp};
 pub use records::{Record, RecordHandle};
 pub use secret::{Cookie, Secret};
 

@@ -2,7 +2,7 @@
 
 mod sends;
 mod uc_writes;
-mod upper;
+mod ulp;
 mod writes;
 
 use std::hash::Hash;
@@ -16,7 +16,7 @@ use super::segment::{self, Parsed};
 use super::source::{SourceId, SourceTable, Standing};
 use crate::wire::{Extension, Flags};
 
-pub use upper::{Delivery, Origin, PlaceFailed, TakeError, Upper};
+pub use ulp::{Delivery, Origin, PlaceFailed, TakeError, Ulp};
 
 /// Settings of a [`Receiver`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,14 +135,14 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     /// # Errors
     /// The reason for which it was dropped, for the caller to count. Nothing of it was placed then.
     #[inline]
-    pub fn handle_segment<U: Upper<K, Receive = R>>(
+    pub fn handle_segment<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
         origin: impl Into<Origin<K>>,
         bytes: &[u8],
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
-        self.handle_parsed(now, origin.into(), segment::parse(bytes)?, upper)
+        self.handle_parsed(now, origin.into(), segment::parse(bytes)?, ulp)
     }
 
     /// The same for a segment that the caller parsed. What belongs to Reads is the
@@ -151,12 +151,12 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     /// # Errors
     /// As [`handle_segment`](Self::handle_segment).
     #[inline]
-    pub fn handle_parsed<U: Upper<K, Receive = R>>(
+    pub fn handle_parsed<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
         origin: Origin<K>,
         parsed: Parsed<'_>,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
         let from = origin.peer;
         if !self.hears(from) {
@@ -167,21 +167,21 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                 if write.extension.flags.contains(Flags::WRITE) {
                     return match self.service {
                         Service::Datagram => Err(DropReason::UnexpectedOpcode),
-                        Service::Connected(_) => self.handle_uc_write(now, origin, &write, upper),
+                        Service::Connected(_) => self.handle_uc_write(now, origin, &write, ulp),
                     };
                 }
-                self.handle_write_record(now, origin, &write, upper)
+                self.handle_write_record(now, origin, &write, ulp)
             }
             Parsed::Send {
                 qkey,
                 solicited,
                 payload,
-            } => self.handle_send(from, qkey, solicited, payload, upper),
+            } => self.handle_send(from, qkey, solicited, payload, ulp),
             Parsed::SegmentedSend {
                 qkey,
                 extension,
                 payload,
-            } => self.handle_segmented_send(now, from, qkey, &extension, payload, upper),
+            } => self.handle_segmented_send(now, from, qkey, &extension, payload, ulp),
             Parsed::Read(_) => Err(DropReason::UnexpectedOpcode),
         }
     }
@@ -207,14 +207,14 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     }
 
     /// Takes note of a newer number, and closes the records that it leaves too far behind.
-    fn advance<U: Upper<K, Receive = R>>(&mut self, id: SourceId, number: u32, upper: &mut U) {
+    fn advance<U: Ulp<K, Receive = R>>(&mut self, id: SourceId, number: u32, ulp: &mut U) {
         let source = self.sources.get_mut(id);
         if source.standing(number) != Standing::Newer {
             return;
         }
         source.advance(number);
         if source.open_writes > 0 {
-            self.give_up_old_writes(id, upper);
+            self.give_up_old_writes(id, ulp);
         }
         let window = self.config.reorder_window;
         while self.sources.get(id).open_records > 0 {
@@ -224,7 +224,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                 return;
             };
             drop(open);
-            self.close_record(slot, upper);
+            self.close_record(slot, ulp);
         }
     }
 
@@ -239,7 +239,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     }
 
     /// Closes records and gives up Sends and UC Writes whose time is over.
-    pub fn handle_timeout<U: Upper<K, Receive = R>>(&mut self, now: Instant, upper: &mut U) {
+    pub fn handle_timeout<U: Ulp<K, Receive = R>>(&mut self, now: Instant, ulp: &mut U) {
         if self.timeout.is_none_or(|timeout| now < timeout) {
             return;
         }
@@ -251,9 +251,9 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                 break;
             };
             drop(open);
-            self.close_record(slot, upper);
+            self.close_record(slot, ulp);
         }
-        self.give_up_silent_writes(now, upper);
+        self.give_up_silent_writes(now, ulp);
         let reassembly_timeout = self.config.reassembly_timeout;
         loop {
             let mut ages = self.assemblies.ages();
@@ -263,8 +263,8 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             };
             drop(ages);
             let receive = self.close_assembly(position);
-            upper.give_back(receive);
-            upper.count(DropReason::ReassemblyTimeout);
+            ulp.give_back(receive);
+            ulp.count(DropReason::ReassemblyTimeout);
         }
         let records = self
             .records
@@ -282,20 +282,20 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     }
 
     /// Closes all open records now: completion on demand.
-    pub fn complete_now<U: Upper<K, Receive = R>>(&mut self, upper: &mut U) {
+    pub fn complete_now<U: Ulp<K, Receive = R>>(&mut self, ulp: &mut U) {
         loop {
             let Some((slot, _)) = self.records.open_slots().next() else {
                 return;
             };
-            self.close_record(slot, upper);
+            self.close_record(slot, ulp);
         }
     }
 
     /// Returns the receives of all incomplete Sends, for a QP that is torn down or reset.
-    pub fn abandon_sends<U: Upper<K, Receive = R>>(&mut self, upper: &mut U) {
+    pub fn abandon_sends<U: Ulp<K, Receive = R>>(&mut self, ulp: &mut U) {
         while self.assemblies.len() > 0 {
             let receive = self.close_assembly(0);
-            upper.give_back(receive);
+            ulp.give_back(receive);
         }
     }
 

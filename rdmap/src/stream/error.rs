@@ -1,4 +1,4 @@
-//! What ends a stream, and how the peer is told.
+//! Errors that end a stream, and their Terminate codes.
 
 use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 use dgiwarp_ddp::{STag, TaggedOffset};
@@ -6,22 +6,22 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 use crate::wire::control::ControlError;
 use crate::wire::{Cause, Opcode};
 
-/// Why a stream cannot go on.
+/// Error that ends a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// A ULPDU is shorter than the DDP header that it begins with.
     #[error("a ULPDU of {0} octets is shorter than its headers")]
     Truncated(usize),
-    /// The RDMAP control octet means nothing.
+    /// The RDMAP control octet is invalid.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The operation does not belong into this DDP header or onto this queue.
+    /// The opcode is not one of this buffer model or of this queue.
     #[error("unexpected {0:?}")]
     UnexpectedOpcode(Opcode),
-    /// A message has not the length that its kind, or what was asked for, gives it.
+    /// The length of a message is not that of its kind, or of its request.
     #[error("{opcode:?} of {length} octets")]
     Length {
-        /// What it is.
+        /// Kind of the message.
         opcode: Opcode,
         /// Octets behind the DDP header.
         length: u32,
@@ -32,30 +32,30 @@ pub enum StreamError {
     /// An untagged segment violates a row of RFC 5041 §7.2.
     #[error("untagged segment: {0}")]
     Untagged(#[from] UntaggedError),
-    /// The buffer that a Read Request or an atomic request names may not be used so (RFC 5040 §7.2).
+    /// The buffer of a Read Request or an atomic request violates a row (RFC 5040 §7.2).
     #[error("requested buffer: {0}")]
     Source(TaggedError),
-    /// An STag that the peer wants invalidated is not one of this stream's (RFC 5040 §5.3).
+    /// The STag of a Send with Invalidate is not one of this stream (RFC 5040 §5.3).
     #[error("{0} cannot be invalidated")]
     CannotInvalidate(STag),
-    /// An atomic request names octets that are not aligned (RFC 7306 §8.2).
+    /// The buffer of an atomic request is not aligned (RFC 7306 §8.2).
     #[error("atomic operation at {0}, which is not a multiple of 8")]
     Misaligned(TaggedOffset),
-    /// No atomic operation has this code (RFC 7306 §5.2.1).
+    /// The code of an atomic request is unknown (RFC 7306 §5.2.1).
     #[error("atomic operation code {0:#x}")]
     AtomicCode(u8),
     /// An Atomic Response with another identifier than the request's (RFC 7306 §5.2.2).
     #[error("an atomic response for {found:#x} instead of {expected:#x}")]
     AtomicIdentifier {
-        /// The identifier in the response.
+        /// Identifier in the response.
         found: u32,
-        /// That of the oldest request.
+        /// Identifier of the oldest request.
         expected: u32,
     },
-    /// Memory that our own program posted is not registered, or not any more.
+    /// The memory of an own work request is not registered.
     #[error("a work request names memory that is not registered")]
     LocalProtection,
-    /// The lower layer failed in a way that leaves the way out open; the number is its error code.
+    /// The lower layer failed but can still send; the number is its error code.
     #[error("the lower layer failed with code {0}")]
     Llp(u8),
     /// The peer sent a Terminate.
@@ -64,12 +64,12 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// The row of RFC 5040 §4.8 figure 9, of RFC 5041 §7.2, or of the lower layer that tells the peer. `None` for what the peer told us:
-    /// a Terminate is not answered.
+    /// Row of RFC 5040 §4.8 figure 9, of RFC 5041 §7.2, or of the lower layer for a Terminate. `None` for a Terminate of the peer, which
+    /// is not answered.
     #[must_use]
     pub const fn cause(self) -> Option<Cause> {
         Some(match self {
-            // None of the rows is about lengths, so they are the unspecified one.
+            // No row is about lengths: unspecified error.
             Self::Truncated(_) | Self::Length { .. } | Self::AtomicIdentifier { .. } => {
                 Cause::UNSPECIFIED_OPERATION
             }
@@ -102,32 +102,20 @@ const fn ddp(error_type: u8, code: u8) -> Cause {
     }
 }
 
-/// RFC 5041 §7.2, type 1.
+/// RFC 5041 §7.2, type 1. DDP has no row for rights; RDMAP has.
 const fn tagged(error: TaggedError) -> Cause {
-    match error {
-        TaggedError::InvalidStag => ddp(1, 0x00),
-        TaggedError::BaseOrBounds => ddp(1, 0x01),
-        TaggedError::NotAssociated => ddp(1, 0x02),
-        TaggedError::Wrap => ddp(1, 0x03),
-        TaggedError::Version => ddp(1, 0x04),
-        // DDP knows no rights; RDMAP has the row.
-        TaggedError::Access => Cause::ACCESS,
+    match error.code() {
+        Some(code) => ddp(1, code),
+        None => Cause::ACCESS,
     }
 }
 
 /// RFC 5041 §7.2, type 2.
 const fn untagged(error: UntaggedError) -> Cause {
-    match error {
-        UntaggedError::InvalidQueue => ddp(2, 0x01),
-        UntaggedError::NoBuffer => ddp(2, 0x02),
-        UntaggedError::MsnRange => ddp(2, 0x03),
-        UntaggedError::InvalidOffset => ddp(2, 0x04),
-        UntaggedError::TooLong => ddp(2, 0x05),
-        UntaggedError::Version => ddp(2, 0x06),
-    }
+    ddp(2, error.code())
 }
 
-/// RFC 5040 §4.8, remote protection errors: of a request it is RDMAP that checks the buffer.
+/// RFC 5040 §4.8, remote protection errors: RDMAP checks the buffer of a request.
 const fn source(error: TaggedError) -> Cause {
     match error {
         TaggedError::InvalidStag => Cause::INVALID_STAG,

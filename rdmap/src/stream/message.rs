@@ -1,4 +1,4 @@
-//! Messages that leave: headers and where they are cut.
+//! Outgoing messages: headers and segmentation.
 
 use arrayvec::ArrayVec;
 use dgiwarp_ddp::wire::control::DV;
@@ -10,12 +10,12 @@ use crate::wire::Opcode;
 /// A DDP header, tagged or untagged.
 pub type Header = ArrayVec<u8, { untagged::LEN }>;
 
-/// What a Send asks of the receiver beside taking it.
+/// Variants of a Send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SendKind {
-    /// Raise a solicited event.
+    /// The message raises a solicited event.
     pub solicited: bool,
-    /// Invalidate this STag of the receiver's.
+    /// STag of the receiver that the message invalidates.
     pub invalidate: Option<STag>,
 }
 
@@ -30,11 +30,11 @@ impl SendKind {
     }
 }
 
-/// Where segments carry at least this much payload, a message is cut into equal ones. Smaller ones fill TCP's segments, as
-/// RFC 5044 §5.1 wants them to; nothing on the way has segments that large.
+/// Payload per segment, in octets, from which a message is cut into equal segments. Smaller segments fill those of TCP (RFC 5044
+/// §5.1); no path has larger ones.
 const BALANCE_FROM: u32 = 16 << 10;
 
-/// A Send or RDMA Write on its way: which of its segments have left.
+/// A Send or RDMA Write that is being sent.
 #[derive(Debug, Clone)]
 pub struct Message {
     target: Target,
@@ -62,11 +62,10 @@ impl Message {
         }
     }
 
-    /// The header of the next segment and the part of the message that follows it, together at most `mulpdu`
-    /// octets. `None` after the last.
+    /// Header of the next segment and its part of the message, together at most `mulpdu` octets. `None` after the last.
     ///
     /// # Panics
-    /// If `mulpdu` has no room for a header and an octet; MPA never offers less than 128.
+    /// If `mulpdu` has no room for a header and an octet; the MULPDU of MPA is at least 128.
     pub fn next_segment(&mut self, mulpdu: u16) -> Option<(Header, Segment)> {
         let segment = self.peek(mulpdu)?;
         self.segmenter.advance(segment);
@@ -78,7 +77,7 @@ impl Message {
                 segment.last,
             ),
             Target::Tagged { stag, start } => {
-                // Where this would wrap, an earlier segment was outside of the peer's buffer.
+                // If this wraps, an earlier segment was outside the peer's buffer.
                 let offset = TaggedOffset::new(start.get().wrapping_add(segment.offset.into()));
                 tagged_header(Opcode::Write, stag, offset, segment.last)
             }
@@ -86,7 +85,7 @@ impl Message {
         Some((header, segment))
     }
 
-    /// The part of the message that the next segment carries. `None` after the last.
+    /// Part of the message in the next segment. `None` after the last.
     ///
     /// # Panics
     /// As [`next_segment`](Self::next_segment).
@@ -108,7 +107,7 @@ impl Message {
         self.segmenter.peek(payload)
     }
 
-    /// Whether every segment has left.
+    /// Whether every segment was taken.
     #[must_use]
     pub const fn is_done(&self) -> bool {
         self.segmenter.is_done()
@@ -176,7 +175,7 @@ fn untagged_header(
     header.emit().into()
 }
 
-/// A message of one untagged segment with nothing but RDMAP's own octets.
+/// A message of one untagged segment that only RDMAP reads.
 pub(super) fn short<const LEN: usize>(opcode: Opcode, msn: Msn, body: &[u8]) -> ArrayVec<u8, LEN> {
     let header = untagged_header(opcode, 0, (queue(opcode), msn, 0), true);
     header.into_iter().chain(body.iter().copied()).collect()

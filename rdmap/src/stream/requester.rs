@@ -6,7 +6,7 @@ use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
 use dgiwarp_ddp::{Msn, QueueNumber, STag, TaggedOffset};
 
-use super::{StreamError, Upper};
+use super::{StreamError, Ulp};
 use crate::wire::{AtomicOperation, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate};
 
 /// What a Read reads.
@@ -129,11 +129,11 @@ impl<Q: Copy> Requester<Q> {
 
     /// A segment of a Read Response. RFC 5040 §5.2.2 leaves it open whether STag, TO and length are compared with the request; here
     /// they always are, so that a response reaches no octet but those that its own request asked for.
-    pub(super) fn handle_read_response<U: Upper<Request = Q>>(
+    pub(super) fn handle_read_response<U: Ulp<Request = Q>>(
         &mut self,
         header: &TaggedHeader,
         payload: &[u8],
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), StreamError> {
         let Some(read) = self.reads.front_mut() else {
             return Err(TaggedError::InvalidStag.into());
@@ -150,8 +150,7 @@ impl<Q: Copy> Requester<Q> {
             let (Some(end), true) = (end, header.tagged_offset.get() == read.placed.into()) else {
                 return Err(TaggedError::BaseOrBounds.into());
             };
-            upper
-                .place_response(read.request, read.placed, payload)
+            ulp.place_response(read.request, read.placed, payload)
                 .map_err(|_| StreamError::LocalProtection)?;
             read.placed = end;
         }
@@ -164,16 +163,16 @@ impl<Q: Copy> Requester<Q> {
             }
             let request = read.request;
             self.reads.pop_front();
-            upper.complete_read(request);
+            ulp.complete_read(request);
         }
         Ok(())
     }
 
     /// An Atomic Response.
-    pub(super) fn handle_atomic_response<U: Upper<Request = Q>>(
+    pub(super) fn handle_atomic_response<U: Ulp<Request = Q>>(
         &mut self,
         response: AtomicResponse,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), StreamError> {
         let Some(atomic) = self.atomics.front() else {
             return Err(UntaggedError::NoBuffer.into());
@@ -187,8 +186,7 @@ impl<Q: Copy> Requester<Q> {
         }
         let request = atomic.request;
         self.atomics.pop_front();
-        upper
-            .complete_atomic(request, response.original)
+        ulp.complete_atomic(request, response.original)
             .map_err(|_| StreamError::LocalProtection)
     }
 

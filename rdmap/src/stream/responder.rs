@@ -1,4 +1,4 @@
-//! Read Requests and atomic requests of the peer that we have not answered.
+//! Read Requests and atomic requests of the peer that wait for their responses.
 
 use std::collections::VecDeque;
 
@@ -8,37 +8,37 @@ use dgiwarp_ddp::wire::{UntaggedHeader, tagged, untagged};
 use dgiwarp_ddp::{Msn, TaggedOffset};
 
 use super::message::{Header, tagged_header};
-use super::{SourceUse, StreamError, Upper};
+use super::{SourceUse, StreamError, Ulp};
 use crate::wire::atomic::OPERAND_LEN;
 use crate::wire::{AtomicRequest, AtomicResponse, Opcode, ReadRequest};
 
-/// What is due next in answer to the peer's requests.
+/// Next response to the peer's requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Response {
-    /// A segment of a Read Response: this header, then the octets of `source`, copied now.
+    /// A segment of a Read Response: this header and the octets of `source`, copied now.
     ReadSegment {
-        /// The DDP header.
+        /// DDP header.
         header: Header,
-        /// Our buffer. Empty for a Read of nothing, and then not to be looked at.
+        /// Range of the data source's buffer. A Read of zero octets has an empty one, which is not checked.
         source: TaggedSpan,
     },
-    /// An atomic operation to be done now, and answered with [`Stream::atomic_done`](super::Stream::atomic_done).
+    /// An atomic operation to be executed now; [`Stream::atomic_done`](super::Stream::atomic_done) makes its response.
     Atomic(AtomicRequest),
 }
 
-/// Requests in the order in which they were delivered.
+/// Requests in order of delivery.
 #[derive(Debug)]
 pub(super) struct Responder {
-    /// Requests that may wait: IRD, which Reads and atomics share.
+    /// Requests that may wait: IRD, for Reads and atomics together.
     limit: usize,
-    queue: VecDeque<Asked>,
+    queue: VecDeque<PendingRequest>,
     /// MSN of the next Atomic Response.
     msn: Msn,
 }
 
-/// A request that waits, with what a Terminate about it has to carry.
+/// A request that waits, with the header and length for a Terminate about it.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     operation: Operation,
     pub(super) header: [u8; untagged::LEN],
     pub(super) segment_length: u16,
@@ -48,15 +48,15 @@ pub(super) struct Asked {
 enum Operation {
     Read {
         request: ReadRequest,
-        /// Octets that have left.
+        /// Octets sent.
         sent: u32,
-        /// A segment has left, so that the message must go on before another one.
+        /// A segment was sent: no other message may follow before the last one.
         begun: bool,
     },
     Atomic(AtomicRequest),
 }
 
-impl Asked {
+impl PendingRequest {
     /// The Read Request that a Terminate carries, updated to where the response is (RFC 5040 §4.8).
     pub(super) fn read_request(&self) -> Option<ReadRequest> {
         match self.operation {
@@ -76,12 +76,12 @@ impl Responder {
         }
     }
 
-    /// RFC 5040 §5.2.2: the queue holds what was negotiated; beyond that there is no buffer for a request.
+    /// RFC 5040 §5.2.2: the queue holds IRD requests; beyond that there is no buffer for one.
     fn admit(&mut self, operation: Operation, segment: &Segment<'_>) -> Result<(), StreamError> {
         if self.queue.len() >= self.limit {
             return Err(UntaggedError::NoBuffer.into());
         }
-        self.queue.push_back(Asked {
+        self.queue.push_back(PendingRequest {
             operation,
             header: segment.header.emit(),
             segment_length: segment.length,
@@ -89,11 +89,11 @@ impl Responder {
         Ok(())
     }
 
-    pub(super) fn handle_read<U: Upper>(
+    pub(super) fn handle_read<U: Ulp>(
         &mut self,
         request: ReadRequest,
         segment: &Segment<'_>,
-        upper: &U,
+        ulp: &U,
     ) -> Result<(), StreamError> {
         let operation = Operation::Read {
             request,
@@ -105,20 +105,18 @@ impl Responder {
         if request.size == 0 {
             return Ok(());
         }
-        upper
-            .check_source(source(&request, request.size), SourceUse::Read)
+        ulp.check_source(source(&request, request.size), SourceUse::Read)
             .map_err(StreamError::Source)
     }
 
-    pub(super) fn handle_atomic<U: Upper>(
+    pub(super) fn handle_atomic<U: Ulp>(
         &mut self,
         request: AtomicRequest,
         segment: &Segment<'_>,
-        upper: &U,
+        ulp: &U,
     ) -> Result<(), StreamError> {
         self.admit(Operation::Atomic(request), segment)?;
-        upper
-            .check_source(operand(&request), SourceUse::Atomic)
+        ulp.check_source(operand(&request), SourceUse::Atomic)
             .map_err(StreamError::Source)?;
         if !request
             .tagged_offset
@@ -130,11 +128,11 @@ impl Responder {
         Ok(())
     }
 
-    /// Whether a message has begun and not ended.
+    /// Whether a Read Response has begun and not ended.
     pub(super) fn is_amid(&self) -> bool {
         matches!(
             self.queue.front(),
-            Some(Asked {
+            Some(PendingRequest {
                 operation: Operation::Read { begun: true, .. },
                 ..
             })
@@ -146,16 +144,16 @@ impl Responder {
     }
 
     /// The request that is being answered.
-    pub(super) fn head(&self) -> Option<&Asked> {
+    pub(super) fn head(&self) -> Option<&PendingRequest> {
         self.queue.front()
     }
 
-    /// The request that was admitted last.
-    pub(super) fn latest(&self) -> Option<&Asked> {
+    /// The latest admitted request.
+    pub(super) fn latest(&self) -> Option<&PendingRequest> {
         self.queue.back()
     }
 
-    /// What is due next, without taking it.
+    /// Next response, which stays the next one.
     pub(super) fn peek(&self, mulpdu: u16) -> Option<Response> {
         match self.queue.front()?.operation {
             Operation::Read { request, sent, .. } => {
@@ -183,7 +181,7 @@ impl Responder {
 
     /// The Read segment that [`peek`](Self::peek) gave, of `length` octets, leaves.
     pub(super) fn sent(&mut self, length: u32) {
-        let Some(Asked {
+        let Some(PendingRequest {
             operation:
                 Operation::Read {
                     request,

@@ -2,82 +2,78 @@
 
 use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_ddp::wire::UntaggedHeader;
-use dgiwarp_ddp::{Msn, STag};
+use dgiwarp_ddp::{ExpectedSegment, STag, UntaggedQueue};
 
-use super::{Delivered, OwnEnds, StreamError, Upper};
-use crate::wire::{ImmediateData, Opcode};
+use super::{Delivered, DgiwarpExt, StreamError, Ulp};
+use crate::wire::{ImmediateData, Opcode, immediate};
 
-/// What became of a ULPDU.
+/// Result of handling a ULPDU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
-    /// It was taken.
+    /// The ULPDU was taken.
     Taken,
-    /// It begins a message for which there is no receive, and [`Upper::waits`] for one: nothing has happened. It is to be offered again, and what
-    /// arrived behind it only afterwards.
-    Waits,
+    /// RNR: the ULPDU begins a message without a posted receive, and the ULP [has an RNR queue](Ulp::has_rnr_queue). No state has changed; the
+    /// ULPDU is to be offered again, and later ULPDUs only behind it.
+    ReceiverNotReady,
 }
+
+/// Octets of an Immediate Data message.
+const IMMEDIATE_LEN: u32 = 8;
+const _: () = assert!(IMMEDIATE_LEN as usize == immediate::LEN);
 
 /// The receiving end of queue 0. `R` is a posted receive.
 #[derive(Debug)]
 pub(super) struct Sends<R> {
-    /// MSN of the message that is arriving or comes next.
-    msn: Msn,
+    queue: UntaggedQueue,
+    /// The Send of which some segments are placed; the queue is in its middle then.
     arriving: Option<Arriving<R>>,
 }
 
-/// A Send of which not all segments are there.
+/// A Send of which the last segment has not arrived.
 #[derive(Debug)]
 struct Arriving<R> {
     receive: R,
-    placed: u32,
     opcode: Opcode,
-    /// RFC 5041 §4.3: the RsvdULP of any segment will do; this is the first one's.
+    /// STag to invalidate, from RsvdULP of the first segment (RFC 5041 §4.3 allows any).
     invalidate: Option<STag>,
-    /// The immediate that our own kind sends with it.
+    /// Immediate from a notice of a dgiwarp peer.
     immediate: Option<u32>,
 }
 
 impl<R> Default for Sends<R> {
     fn default() -> Self {
         Self {
-            msn: Msn::FIRST,
+            queue: UntaggedQueue::new(),
             arriving: None,
         }
     }
 }
 
 impl<R> Sends<R> {
-    /// A segment. All checks of RFC 5041 §7.1 come before placement.
-    pub(super) fn handle<U: Upper<Receive = R>>(
+    /// Handles a segment. All checks of RFC 5041 §7.1 come before placement.
+    pub(super) fn handle<U: Ulp<Receive = R>>(
         &mut self,
         header: &UntaggedHeader,
         opcode: Opcode,
         payload: &[u8],
-        upper: &mut U,
-        own_ends: &mut OwnEnds,
+        ulp: &mut U,
+        dgiwarp_ext: &mut DgiwarpExt,
     ) -> Result<Handled, StreamError> {
-        // The lower layer keeps the order, so there is one MSN and one offset that can come.
-        if header.msn != self.msn {
-            return Err(UntaggedError::MsnRange.into());
-        }
-        let placed = self.arriving.as_ref().map_or(0, |arriving| arriving.placed);
-        if header.message_offset.get() != placed {
-            return Err(UntaggedError::InvalidOffset.into());
-        }
+        let expected = self.queue.check(header)?;
         let begun = self.arriving.as_ref().map(|arriving| arriving.opcode);
         if begun.is_some_and(|begun| begun != opcode) {
             return Err(StreamError::UnexpectedOpcode(opcode));
         }
         match opcode {
             Opcode::Send | Opcode::SendSolicited => {
-                self.handle_send(header, opcode, None, payload, upper, own_ends)
+                self.handle_send(expected, (opcode, None), payload, ulp, dgiwarp_ext)
             }
             Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate => {
                 let invalidate = Some(STag::new(header.rsvd_ulp_word));
-                self.handle_send(header, opcode, invalidate, payload, upper, own_ends)
+                self.handle_send(expected, (opcode, invalidate), payload, ulp, dgiwarp_ext)
             }
             Opcode::Immediate | Opcode::ImmediateSolicited => {
-                self.handle_immediate(header, opcode, payload, upper, own_ends)
+                self.handle_immediate(expected, opcode, payload, ulp, dgiwarp_ext)
             }
             Opcode::Write
             | Opcode::ReadRequest
@@ -90,68 +86,65 @@ impl<R> Sends<R> {
         }
     }
 
-    fn handle_send<U: Upper<Receive = R>>(
+    fn handle_send<U: Ulp<Receive = R>>(
         &mut self,
-        header: &UntaggedHeader,
-        opcode: Opcode,
-        invalidate: Option<STag>,
+        expected: ExpectedSegment,
+        (opcode, invalidate): (Opcode, Option<STag>),
         payload: &[u8],
-        upper: &mut U,
-        own_ends: &mut OwnEnds,
+        ulp: &mut U,
+        dgiwarp_ext: &mut DgiwarpExt,
     ) -> Result<Handled, StreamError> {
         let Arriving {
             receive,
-            placed,
             opcode,
             invalidate,
             immediate,
         } = match self.arriving.take() {
             Some(arriving) => arriving,
             None => {
-                let Some(receive) = take_receive(upper)? else {
-                    return Ok(Handled::Waits);
+                let Some(receive) = take_receive(ulp)? else {
+                    return Ok(Handled::ReceiverNotReady);
                 };
                 Arriving {
                     receive,
-                    placed: 0,
                     opcode,
                     invalidate,
-                    immediate: own_ends.take_immediate(),
+                    immediate: dgiwarp_ext.take_immediate(),
                 }
             }
         };
-        let end = u32::try_from(payload.len())
-            .ok()
-            .and_then(|length| placed.checked_add(length));
-        let Some(end) = end.filter(|end| *end <= upper.capacity(&receive)) else {
-            upper.fail(receive, UntaggedError::TooLong.into());
-            return Err(UntaggedError::TooLong.into());
+        let placement = match expected.fit(payload.len(), ulp.capacity(&receive)) {
+            Ok(placement) => placement,
+            Err(error) => {
+                ulp.fail(receive, error.into());
+                return Err(error.into());
+            }
         };
-        if !payload.is_empty() && upper.place_untagged(&receive, placed, payload).is_err() {
-            upper.fail(receive, StreamError::LocalProtection);
+        let start = placement.start();
+        if !payload.is_empty() && ulp.place_untagged(&receive, start, payload).is_err() {
+            ulp.fail(receive, StreamError::LocalProtection);
             return Err(StreamError::LocalProtection);
         }
-        if !header.control.last {
+        self.queue.advance(placement);
+        if !placement.is_last() {
             self.arriving = Some(Arriving {
                 receive,
-                placed: end,
                 opcode,
                 invalidate,
                 immediate,
             });
             return Ok(Handled::Taken);
         }
-        // RFC 5040 §5.3: invalidation comes before delivery, and an STag that is not the stream's costs it.
+        // RFC 5040 §5.3: invalidation comes before delivery, and an STag of another stream ends this one.
         if let Some(stag) = invalidate
-            && upper.invalidate(stag).is_err()
+            && ulp.invalidate(stag).is_err()
         {
             let error = StreamError::CannotInvalidate(stag);
-            upper.fail(receive, error);
+            ulp.fail(receive, error);
             return Err(error);
         }
-        self.msn = self.msn.next();
         let delivered = Delivered {
-            length: end,
+            length: placement.end(),
             solicited: matches!(
                 opcode,
                 Opcode::SendSolicited | Opcode::SendSolicitedInvalidate
@@ -160,32 +153,33 @@ impl<R> Sends<R> {
             immediate: None,
             attached: immediate,
         };
-        own_ends.count_placed();
-        upper.deliver(receive, delivered);
+        dgiwarp_ext.count_placed();
+        ulp.deliver(receive, delivered);
         Ok(Handled::Taken)
     }
 
-    fn handle_immediate<U: Upper<Receive = R>>(
+    fn handle_immediate<U: Ulp<Receive = R>>(
         &mut self,
-        header: &UntaggedHeader,
+        expected: ExpectedSegment,
         opcode: Opcode,
         payload: &[u8],
-        upper: &mut U,
-        own_ends: &mut OwnEnds,
+        ulp: &mut U,
+        dgiwarp_ext: &mut DgiwarpExt,
     ) -> Result<Handled, StreamError> {
-        let immediate = ImmediateData::parse(payload).filter(|_| header.control.last);
-        let Some(immediate) = immediate else {
+        let placement = expected.fit(payload.len(), IMMEDIATE_LEN).ok();
+        let placement = placement.filter(|placement| placement.is_last());
+        let (Some(placement), Some(immediate)) = (placement, ImmediateData::parse(payload)) else {
             return Err(StreamError::Length {
                 opcode,
                 length: u32::try_from(payload.len()).unwrap_or(u32::MAX),
             });
         };
-        let Some(receive) = take_receive(upper)? else {
-            return Ok(Handled::Waits);
+        let Some(receive) = take_receive(ulp)? else {
+            return Ok(Handled::ReceiverNotReady);
         };
-        // It has one of its own.
-        own_ends.take_immediate();
-        self.msn = self.msn.next();
+        // An Immediate Data message drops the immediate of a notice before it.
+        dgiwarp_ext.take_immediate();
+        self.queue.advance(placement);
         let delivered = Delivered {
             length: 0,
             solicited: opcode == Opcode::ImmediateSolicited,
@@ -193,21 +187,21 @@ impl<R> Sends<R> {
             immediate: Some(immediate),
             attached: None,
         };
-        own_ends.count_placed();
-        upper.deliver(receive, delivered);
+        dgiwarp_ext.count_placed();
+        ulp.deliver(receive, delivered);
         Ok(Handled::Taken)
     }
 
-    /// Gives back the receive of a Send that will not arrive in full.
+    /// Returns the receive of the Send that is arriving, for the end of the stream.
     pub(super) fn abandon(&mut self) -> Option<R> {
         self.arriving.take().map(|arriving| arriving.receive)
     }
 }
 
-/// Takes the receive for a message. `None` if the message is to wait for one.
-fn take_receive<U: Upper>(upper: &mut U) -> Result<Option<U::Receive>, UntaggedError> {
-    match upper.take_receive() {
-        None if !upper.waits() => Err(UntaggedError::NoBuffer),
+/// Takes the receive for a message. `None` if the message goes to the RNR queue.
+fn take_receive<U: Ulp>(ulp: &mut U) -> Result<Option<U::Receive>, UntaggedError> {
+    match ulp.take_receive() {
+        None if !ulp.has_rnr_queue() => Err(UntaggedError::NoBuffer),
         receive => Ok(receive),
     }
 }

@@ -1,4 +1,4 @@
-//! A stream: what arrives, what leaves, and its end.
+//! A stream: receipt, transmission, and its end.
 
 use arrayvec::ArrayVec;
 use dgiwarp_ddp::error::{TaggedError, UntaggedError};
@@ -13,20 +13,20 @@ use super::responder::{Responder, Segment};
 use super::sends::Sends;
 use super::terminate::{Offender, message};
 use super::{
-    Capabilities, Handled, Header, Message, OwnEnds, ReadSource, Response, SendKind, StreamError,
-    TerminateMessage, Upper,
+    Capabilities, DgiwarpExt, Handled, Header, Message, ReadSource, Response, SendKind,
+    StreamError, TerminateMessage, Ulp,
 };
 use crate::wire::{
     AtomicOperation, AtomicRequest, AtomicRequestError, AtomicResponse, ImmediateData, Opcode,
     ReadRequest, Terminate, TerminateControl, atomic, immediate, read_request,
 };
 
-/// How many requests may be outstanding (RFC 5040 §6.1).
+/// IRD and ORD of a stream (RFC 5040 §6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depths {
-    /// Inbound: requests of the peer that are taken before the first of them is answered.
+    /// Requests of the peer that may be outstanding.
     pub ird: u16,
-    /// Outbound: requests of ours before the first of them is answered.
+    /// Own requests that may be outstanding.
     pub ord: u16,
 }
 
@@ -39,17 +39,19 @@ pub struct Stream<R, Q> {
     atomic_responses: ControlQueue,
     requester: Requester<Q>,
     responder: Responder,
-    own_ends: OwnEnds,
-    /// MSN of the next message on queue 0.
+    dgiwarp_ext: DgiwarpExt,
+    /// MSN of the next message sent on queue 0.
     msn: Msn,
-    /// Nothing is taken or given any more.
+    /// The stream is over: ULPDUs are dropped and none is made but the Terminate.
     ended: bool,
+    /// Terminate that is to be sent.
     terminate: Option<TerminateMessage>,
+    /// Work request that the peer's Terminate names.
     blamed: Option<Q>,
 }
 
 impl<R, Q: Copy> Stream<R, Q> {
-    /// A stream on which nothing has happened.
+    /// A stream without messages.
     #[must_use]
     pub fn new(depths: Depths) -> Self {
         Self {
@@ -59,7 +61,7 @@ impl<R, Q: Copy> Stream<R, Q> {
             atomic_responses: ControlQueue::default(),
             requester: Requester::new(depths.ord.into()),
             responder: Responder::new(depths.ird.into()),
-            own_ends: OwnEnds::new(None),
+            dgiwarp_ext: DgiwarpExt::new(None),
             msn: Msn::FIRST,
             ended: false,
             terminate: None,
@@ -67,55 +69,54 @@ impl<R, Q: Copy> Stream<R, Q> {
         }
     }
 
-    /// The same stream with the extensions that ends of this kind speak among themselves; `ours` is told the peer.
+    /// The stream with the dgiwarp extensions; `ours` go into the hello.
     #[must_use]
     pub fn with_extensions(self, ours: Capabilities) -> Self {
         Self {
-            own_ends: OwnEnds::new(Some(ours)),
+            dgiwarp_ext: DgiwarpExt::new(Some(ours)),
             ..self
         }
     }
 
-    /// What ends of this kind tell each other.
+    /// State of the dgiwarp extensions.
     #[must_use]
-    pub const fn own_ends(&self) -> &OwnEnds {
-        &self.own_ends
+    pub const fn dgiwarp_ext(&self) -> &DgiwarpExt {
+        &self.dgiwarp_ext
     }
 
-    /// The same, to make what is to be told.
-    pub const fn own_ends_mut(&mut self) -> &mut OwnEnds {
-        &mut self.own_ends
+    /// State of the dgiwarp extensions, to make notices.
+    pub const fn dgiwarp_ext_mut(&mut self) -> &mut DgiwarpExt {
+        &mut self.dgiwarp_ext
     }
 
-    // What arrives.
+    // Receipt.
 
-    /// Looks at a ULPDU that is to be handled next, for who the peer is.
-    pub fn meet(&mut self, ulpdu: &[u8]) {
-        self.own_ends.meet(ulpdu);
+    /// Decides from the next ULPDU whether the peer is a plain one.
+    pub fn detect_peer(&mut self, ulpdu: &[u8]) {
+        self.dgiwarp_ext.detect_peer(ulpdu);
     }
 
-    /// Handles one ULPDU: a DDP segment. After the end it is dropped without a word (RFC 5041 §7.1).
+    /// Handles one ULPDU: a DDP segment. After the end it is dropped without a report (RFC 5041 §7.1).
     ///
     /// # Errors
-    /// [`StreamError`]; nothing of the segment was placed, the stream is over, and unless the peer terminated there is a Terminate to
-    /// send.
+    /// [`StreamError`]: no octet of the segment was placed, the stream is over, and a Terminate is to be sent unless the peer sent one.
     #[inline]
-    pub fn handle_ulpdu<U: Upper<Receive = R, Request = Q>>(
+    pub fn handle_ulpdu<U: Ulp<Receive = R, Request = Q>>(
         &mut self,
         ulpdu: &[u8],
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<Handled, StreamError> {
         if self.ended {
             return Ok(Handled::Taken);
         }
-        self.own_ends.meet(ulpdu);
+        self.dgiwarp_ext.detect_peer(ulpdu);
         let result = match ulpdu.first() {
             None => Err(StreamError::Truncated(0)),
             // RFC 5041 §4.1: reserved bits are ignored over a reliable lower layer.
             Some(first) if Control::parse(*first).tagged => {
-                self.handle_tagged(ulpdu, upper).map(|()| Handled::Taken)
+                self.handle_tagged(ulpdu, ulp).map(|()| Handled::Taken)
             }
-            Some(_) => self.handle_untagged(ulpdu, upper),
+            Some(_) => self.handle_untagged(ulpdu, ulp),
         };
         if let Err(error) = result {
             self.end_by(error, ulpdu);
@@ -123,10 +124,10 @@ impl<R, Q: Copy> Stream<R, Q> {
         result
     }
 
-    fn handle_tagged<U: Upper<Receive = R, Request = Q>>(
+    fn handle_tagged<U: Ulp<Receive = R, Request = Q>>(
         &mut self,
         ulpdu: &[u8],
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), StreamError> {
         let (header, payload) =
             TaggedHeader::parse(ulpdu).map_err(|_| StreamError::Truncated(ulpdu.len()))?;
@@ -135,19 +136,21 @@ impl<R, Q: Copy> Stream<R, Q> {
         }
         match Opcode::parse(header.rsvd_ulp)? {
             Opcode::Write => {
-                // RFC 5041 §5.2: STag and TO of a zero-length segment are not checked. Such a Write is also what peers send as RTR
-                // indication, and what our own kind says.
+                // RFC 5041 §5.2: STag and TO of a zero-length segment are not checked. RTR indications and notices are such Writes.
                 if !payload.is_empty() {
-                    upper.place(header.stag, header.tagged_offset, payload)?;
-                } else if self.own_ends.hear(header.stag, header.tagged_offset) {
+                    ulp.place(header.stag, header.tagged_offset, payload)?;
+                } else if self
+                    .dgiwarp_ext
+                    .handle_notice(header.stag, header.tagged_offset)
+                {
                     return Ok(());
                 }
                 if header.control.last {
-                    self.own_ends.count_placed();
+                    self.dgiwarp_ext.count_placed();
                 }
                 Ok(())
             }
-            Opcode::ReadResponse => self.requester.handle_read_response(&header, payload, upper),
+            Opcode::ReadResponse => self.requester.handle_read_response(&header, payload, ulp),
             opcode @ (Opcode::ReadRequest
             | Opcode::Send
             | Opcode::SendInvalidate
@@ -163,10 +166,10 @@ impl<R, Q: Copy> Stream<R, Q> {
         }
     }
 
-    fn handle_untagged<U: Upper<Receive = R, Request = Q>>(
+    fn handle_untagged<U: Ulp<Receive = R, Request = Q>>(
         &mut self,
         ulpdu: &[u8],
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<Handled, StreamError> {
         let (header, payload) =
             UntaggedHeader::parse(ulpdu).map_err(|_| StreamError::Truncated(ulpdu.len()))?;
@@ -176,13 +179,14 @@ impl<R, Q: Copy> Stream<R, Q> {
         let opcode = Opcode::parse(header.rsvd_ulp)?;
         match (header.queue_number, opcode) {
             (QueueNumber::SEND, opcode) => {
-                let own_ends = &mut self.own_ends;
-                self.sends.handle(&header, opcode, payload, upper, own_ends)
+                let dgiwarp_ext = &mut self.dgiwarp_ext;
+                self.sends
+                    .handle(&header, opcode, payload, ulp, dgiwarp_ext)
             }
             (QueueNumber::READ_REQUEST, Opcode::ReadRequest | Opcode::AtomicRequest) => {
                 match self.requests.take(&header, opcode, payload)? {
                     Some(message) => {
-                        self.handle_request(&header, opcode, &message, upper)?;
+                        self.handle_request(&header, opcode, &message, ulp)?;
                         Ok(Handled::Taken)
                     }
                     None => Ok(Handled::Taken),
@@ -197,7 +201,7 @@ impl<R, Q: Copy> Stream<R, Q> {
             (QueueNumber::ATOMIC_RESPONSE, Opcode::AtomicResponse) => {
                 match self.atomic_responses.take(&header, opcode, payload)? {
                     Some(message) => {
-                        self.handle_atomic_response(&message, upper)?;
+                        self.handle_atomic_response(&message, ulp)?;
                         Ok(Handled::Taken)
                     }
                     None => Ok(Handled::Taken),
@@ -211,41 +215,41 @@ impl<R, Q: Copy> Stream<R, Q> {
         }
     }
 
-    fn handle_request<U: Upper<Receive = R, Request = Q>>(
+    fn handle_request<U: Ulp<Receive = R, Request = Q>>(
         &mut self,
         header: &UntaggedHeader,
         opcode: Opcode,
         message: &ControlMessage,
-        upper: &U,
+        ulp: &U,
     ) -> Result<(), StreamError> {
         let wrong_length = StreamError::Length {
             opcode,
             length: u32::try_from(message.len()).unwrap_or(u32::MAX),
         };
-        // What a Terminate of it will say: the length of a segment that holds all of the request.
+        // Segment length in a Terminate about it: that of one segment with the whole request.
         let length = u16::try_from(untagged::LEN + message.len()).unwrap_or(u16::MAX);
         let segment = Segment { header, length };
         if opcode == Opcode::ReadRequest {
             match ReadRequest::parse(message) {
-                Ok((request, [])) => self.responder.handle_read(request, &segment, upper),
+                Ok((request, [])) => self.responder.handle_read(request, &segment, ulp),
                 Ok((_, _)) | Err(_) => Err(wrong_length),
             }
         } else {
             match AtomicRequest::parse(message) {
-                Ok((request, [])) => self.responder.handle_atomic(request, &segment, upper),
+                Ok((request, [])) => self.responder.handle_atomic(request, &segment, ulp),
                 Ok((_, _)) | Err(AtomicRequestError::Truncated(_)) => Err(wrong_length),
                 Err(AtomicRequestError::Code(code)) => Err(StreamError::AtomicCode(code)),
             }
         }
     }
 
-    fn handle_atomic_response<U: Upper<Receive = R, Request = Q>>(
+    fn handle_atomic_response<U: Ulp<Receive = R, Request = Q>>(
         &mut self,
         message: &ControlMessage,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), StreamError> {
         match AtomicResponse::parse(message) {
-            Ok((response, [])) => self.requester.handle_atomic_response(response, upper),
+            Ok((response, [])) => self.requester.handle_atomic_response(response, ulp),
             Ok((_, _)) | Err(_) => Err(StreamError::Length {
                 opcode: Opcode::AtomicResponse,
                 length: u32::try_from(message.len()).unwrap_or(u32::MAX),
@@ -253,8 +257,7 @@ impl<R, Q: Copy> Stream<R, Q> {
         }
     }
 
-    /// The control of a Terminate is enough: what else is in it only helps to find out whom to blame, and peers differ in how they
-    /// announce it.
+    /// Only the control of a Terminate is required: the rest helps to find the work request, and peers differ in its flags.
     fn handle_terminate(&mut self, message: &ControlMessage) -> StreamError {
         let Ok((control, _)) = TerminateControl::parse(message) else {
             return StreamError::Length {
@@ -268,10 +271,10 @@ impl<R, Q: Copy> Stream<R, Q> {
         StreamError::Terminated(control.cause)
     }
 
-    // What leaves.
+    // Transmission.
 
-    /// The whole of a zero-length RDMA Write, as it serves for an RTR indication (RFC 6581 §9.2). Its STag and TO name nothing,
-    /// and nobody may look at them (RFC 5041 §5.2).
+    /// A zero-length RDMA Write, as a whole ULPDU: an RTR indication (RFC 6581 §9.2). Its STag and TO name no buffer, and are not
+    /// checked (RFC 5041 §5.2).
     #[must_use]
     pub fn rtr_write() -> Header {
         tagged_header(Opcode::Write, STag::new(0), TaggedOffset::new(0), true)
@@ -279,7 +282,7 @@ impl<R, Q: Copy> Stream<R, Q> {
 
     /// Starts a Send of `length` octets.
     pub fn send(&mut self, length: u32, kind: SendKind) -> Message {
-        self.own_ends.count_sent();
+        self.dgiwarp_ext.count_sent();
         let msn = self.next_msn();
         let word = kind.invalidate.map_or(0, STag::get);
         Message::untagged(kind.opcode(), word, msn, length)
@@ -287,9 +290,9 @@ impl<R, Q: Copy> Stream<R, Q> {
 
     /// Starts an RDMA Write of `length` octets.
     pub fn write(&mut self, stag: STag, start: TaggedOffset, length: u32) -> Message {
-        self.own_ends.count_sent();
-        // Of a Write of nothing no STag is looked at; but one that our own kind would take for a notice must not leave.
-        let stag = if length == 0 && OwnEnds::is_notice(stag) {
+        self.dgiwarp_ext.count_sent();
+        // A zero-length Write of the program must not look like a notice.
+        let stag = if length == 0 && DgiwarpExt::is_notice(stag) {
             STag::new(0)
         } else {
             stag
@@ -297,7 +300,7 @@ impl<R, Q: Copy> Stream<R, Q> {
         Message::write(stag, start, length)
     }
 
-    /// The whole of an Immediate Data message.
+    /// An Immediate Data message, as a whole ULPDU.
     pub fn immediate(
         &mut self,
         data: ImmediateData,
@@ -308,7 +311,7 @@ impl<R, Q: Copy> Stream<R, Q> {
         } else {
             Opcode::Immediate
         };
-        self.own_ends.count_sent();
+        self.dgiwarp_ext.count_sent();
         short(opcode, self.next_msn(), &data.emit())
     }
 
@@ -318,7 +321,7 @@ impl<R, Q: Copy> Stream<R, Q> {
         msn
     }
 
-    /// The whole of a Read Request; `None` while there is no credit.
+    /// A Read Request, as a whole ULPDU; `None` without credit.
     pub fn read(
         &mut self,
         source: ReadSource,
@@ -328,14 +331,13 @@ impl<R, Q: Copy> Stream<R, Q> {
         Some(short(Opcode::ReadRequest, msn, &header.emit()))
     }
 
-    /// The whole of a Read Request of nothing, as it serves for an RTR indication (RFC 6581 §9.2): the first request of all, which needs no
-    /// credit.
+    /// A Read Request of zero octets, as a whole ULPDU: an RTR indication (RFC 6581 §9.2). The first request of all needs no credit.
     pub fn rtr_read(&mut self, request: Q) -> ArrayVec<u8, { untagged::LEN + read_request::LEN }> {
         let (msn, header) = self.requester.rtr_read(request);
         short(Opcode::ReadRequest, msn, &header.emit())
     }
 
-    /// The whole of an atomic request; `None` while there is no credit.
+    /// An atomic request, as a whole ULPDU; `None` without credit.
     pub fn atomic(
         &mut self,
         operation: AtomicOperation,
@@ -346,21 +348,21 @@ impl<R, Q: Copy> Stream<R, Q> {
         Some(short(Opcode::AtomicRequest, msn, &header.emit()))
     }
 
-    /// Requests of ours that are not answered yet.
+    /// Own requests without an answer.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.requester.outstanding()
     }
 
-    /// Requests of ours that may be outstanding at most: ORD.
+    /// Own requests that may be outstanding: ORD.
     #[must_use]
     pub fn request_limit(&self) -> usize {
         self.requester.limit()
     }
 
-    /// What is due next in answer to the peer's requests, in ULPDUs of at most `mulpdu` octets; `None` if nothing is. It stays due until
-    /// [`read_segment_sent`](Self::read_segment_sent), [`atomic_done`](Self::atomic_done) or
-    /// [`fail_response`](Self::fail_response) says what became of it.
+    /// The next response to the peer's requests, in ULPDUs of at most `mulpdu` octets; `None` if no request waits. The response stays
+    /// the next one until [`read_segment_sent`](Self::read_segment_sent), [`atomic_done`](Self::atomic_done) or
+    /// [`fail_response`](Self::fail_response).
     #[must_use]
     pub fn next_response(&self, mulpdu: u16) -> Option<Response> {
         if self.ended {
@@ -369,24 +371,24 @@ impl<R, Q: Copy> Stream<R, Q> {
         self.responder.peek(mulpdu)
     }
 
-    /// Whether a Read Response has begun and has to go on before any other message.
+    /// Whether a Read Response has begun: no other message may be sent before its last segment.
     #[must_use]
     pub fn is_amid_response(&self) -> bool {
         self.responder.is_amid()
     }
 
-    /// Whether a request of the peer waits for its answer.
+    /// Whether a request of the peer waits for its response.
     #[must_use]
     pub fn has_responses(&self) -> bool {
         !self.ended && !self.responder.is_idle()
     }
 
-    /// The segment of a Read Response, with so many octets of payload, is on its way.
+    /// A segment of the Read Response was sent, with `length` octets of payload.
     pub fn read_segment_sent(&mut self, length: u32) {
         self.responder.sent(length);
     }
 
-    /// The atomic operation that was due is done; gives the whole of its response. `None` if none was due.
+    /// The next response's atomic operation was executed. Returns the Atomic Response, as a whole ULPDU; `None` if none was due.
     pub fn atomic_done(
         &mut self,
         original: u64,
@@ -397,7 +399,7 @@ impl<R, Q: Copy> Stream<R, Q> {
 
     // The end.
 
-    /// The buffer of the request that is being answered cannot be used any more: the stream is over.
+    /// Ends the stream: the buffer of the request that is being answered is no longer valid.
     pub fn fail_response(&mut self, error: TaggedError) -> StreamError {
         let error = StreamError::Source(error);
         let terminate = self.responder.head().and_then(|asked| {
@@ -412,19 +414,19 @@ impl<R, Q: Copy> Stream<R, Q> {
         error
     }
 
-    /// Something that no segment of the peer's caused ends the stream.
+    /// Ends the stream for an error that no segment of the peer caused.
     pub fn fail(&mut self, error: StreamError) {
         let terminate = message(error, None);
         self.end_with(terminate);
     }
 
-    /// A ULPDU that waited for a receive ends the stream.
+    /// Ends the stream for an error of a ULPDU in the RNR queue.
     pub fn fail_at(&mut self, error: StreamError, ulpdu: &[u8]) {
         self.end_by(error, ulpdu);
     }
 
     fn end_by(&mut self, error: StreamError, ulpdu: &[u8]) {
-        // Errors of a request are found right after it was taken into the queue.
+        // A request is checked right after it was admitted to the queue.
         let read_request = match error {
             StreamError::Source(_) => self.responder.latest().and_then(|it| it.read_request()),
             StreamError::Truncated(_)
@@ -449,7 +451,7 @@ impl<R, Q: Copy> Stream<R, Q> {
         self.end_with(message(error, Some(offender)));
     }
 
-    /// RFC 5040 §7.1 rule 4: the first error is the one that is told.
+    /// RFC 5040 §7.1 rule 4: the first error is reported.
     fn end_with(&mut self, terminate: Option<TerminateMessage>) {
         if !self.ended {
             self.ended = true;
@@ -458,7 +460,7 @@ impl<R, Q: Copy> Stream<R, Q> {
         }
     }
 
-    /// The Terminate that is to be sent, once, after what has been sent before. Nothing may follow it (RFC 5040 §5.4).
+    /// The Terminate that is to be sent, once, behind all earlier ULPDUs. No ULPDU may follow it (RFC 5040 §5.4).
     pub fn take_terminate(&mut self) -> Option<TerminateMessage> {
         self.terminate.take()
     }
@@ -469,13 +471,13 @@ impl<R, Q: Copy> Stream<R, Q> {
         self.ended
     }
 
-    /// The work request that the peer's Terminate was about, if it says so.
+    /// The work request that the peer's Terminate names, if it names one.
     #[must_use]
     pub fn blamed(&self) -> Option<Q> {
         self.blamed
     }
 
-    /// Gives back the receive of a Send that will not arrive in full, when the stream ends.
+    /// Returns the receive of the Send that is arriving, when the stream ends.
     pub fn abandon(&mut self) -> Option<R> {
         self.sends.abandon()
     }

@@ -1,4 +1,4 @@
-//! The Terminate that ends a stream: what it says about which segment.
+//! Terminate messages: error and offending segment.
 
 use arrayvec::ArrayVec;
 use dgiwarp_ddp::Msn;
@@ -14,30 +14,30 @@ const MAX_LEN: usize = untagged::LEN + terminate::MAX_LEN;
 /// A ULPDU that holds a Terminate.
 pub type TerminateMessage = ArrayVec<u8, MAX_LEN>;
 
-/// The segment that an error was found on.
+/// Segment with an error.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Offender<'a> {
-    /// The segment from its first octet, at least all of its DDP header if it has one.
+    /// Octets of the segment, at least its DDP header if it has a whole one.
     pub(super) octets: &'a [u8],
-    /// How long it was.
+    /// Octets of the whole segment.
     pub(super) length: u16,
-    /// The Read Request that it ends.
+    /// The Read Request whose last segment it is.
     pub(super) read_request: Option<ReadRequest>,
 }
 
-/// The Terminate of a stream that ends before it had a segment, or none for an error that is not told.
+/// Terminate of a stream that ends before its first segment; `None` for an error without a report.
 #[must_use]
 pub fn last_word(error: StreamError) -> Option<TerminateMessage> {
     message(error, None)
 }
 
-/// The Terminate for an error, or none for one that is not told.
+/// Terminate for an error; `None` for an error without a report.
 pub(super) fn message(
     error: StreamError,
     offender: Option<Offender<'_>>,
 ) -> Option<TerminateMessage> {
     let cause = error.cause()?;
-    let offender = offender.filter(|_| tells_of_segment(cause));
+    let offender = offender.filter(|_| is_about_segment(cause));
     let ddp_header = offender.and_then(|it| ddp_header(it.octets));
     let terminate = Terminate {
         cause,
@@ -53,15 +53,15 @@ pub(super) fn message(
     Some(short(Opcode::Terminate, Msn::FIRST, &terminate.emit()))
 }
 
-/// RFC 5040 §4.8 figure 10: neither a local error nor one of the lower layer is about a segment.
-const fn tells_of_segment(cause: Cause) -> bool {
+/// RFC 5040 §4.8 figure 10: local errors, and errors of the lower layer, are about no segment.
+const fn is_about_segment(cause: Cause) -> bool {
     match cause.layer {
         0 => cause.error_type != 0,
         layer => layer == 1,
     }
 }
 
-/// The DDP header of a segment, if it is all there.
+/// DDP header of a segment, if it is whole.
 fn ddp_header(segment: &[u8]) -> Option<&[u8]> {
     let len = if Control::parse(*segment.first()?).tagged {
         tagged::LEN

@@ -3,7 +3,7 @@
 use std::hash::Hash;
 use std::time::Instant;
 
-use super::{Delivery, Receiver, Upper};
+use super::{Delivery, Receiver, Ulp};
 use crate::datagram::DropReason;
 use crate::datagram::source::SourceId;
 use crate::wire::{Extension, Flags};
@@ -12,21 +12,21 @@ use crate::wire::{Extension, Flags};
 const MAX_ASSEMBLIES_PER_SOURCE: u32 = 2;
 
 impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
-    pub(super) fn handle_send<U: Upper<K, Receive = R>>(
+    pub(super) fn handle_send<U: Ulp<K, Receive = R>>(
         &mut self,
         source: K,
         qkey: u32,
         solicited: bool,
         payload: &[u8],
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
         if qkey != self.config.qkey {
             return Err(DropReason::BadQkey);
         }
         let length = u32::try_from(payload.len()).map_err(|_| DropReason::Malformed)?;
-        let receive = upper.take_receive(length)?;
-        if upper.place_untagged(&receive, 0, payload).is_err() {
-            upper.fail(receive);
+        let receive = ulp.take_receive(length)?;
+        if ulp.place_untagged(&receive, 0, payload).is_err() {
+            ulp.fail(receive);
             return Ok(());
         }
         let delivery = Delivery {
@@ -36,31 +36,31 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             solicited,
             written: false,
         };
-        upper.deliver(receive, delivery);
+        ulp.deliver(receive, delivery);
         Ok(())
     }
 
-    pub(super) fn handle_segmented_send<U: Upper<K, Receive = R>>(
+    pub(super) fn handle_segmented_send<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
         from: K,
         qkey: u32,
         extension: &Extension,
         payload: &[u8],
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
         if qkey != self.config.qkey {
             return Err(DropReason::BadQkey);
         }
-        upper.prepare_state();
+        ulp.prepare_state();
         let source = self.source_of(now, from, extension)?;
-        self.advance(source, extension.number, upper);
+        self.advance(source, extension.number, ulp);
         let position = match self.assemblies.find(source, extension.number) {
             Some(position) => position,
             None if payload.len() == extension.length as usize => {
-                return self.place_whole_send(from, source, extension, payload, upper);
+                return self.place_whole_send(from, source, extension, payload, ulp);
             }
-            None => self.open_assembly(now, source, extension, upper)?,
+            None => self.open_assembly(now, source, extension, ulp)?,
         };
         let assembly = self.assemblies.get_mut(position);
         let end = extension.offset + u32::try_from(payload.len()).unwrap_or(0);
@@ -73,12 +73,12 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         if !assembly.map.has_room(extension.offset, end) {
             return Err(DropReason::MapFull);
         }
-        if upper
+        if ulp
             .place_untagged(&assembly.receive, extension.offset, payload)
             .is_err()
         {
             let receive = self.close_assembly(position);
-            upper.fail(receive);
+            ulp.fail(receive);
             return Ok(());
         }
         assembly
@@ -87,44 +87,44 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             .map_err(|_| DropReason::MapFull)?;
         if assembly.map.octets() == extension.length {
             let receive = self.close_assembly(position);
-            upper.deliver(receive, delivery(from, extension));
+            ulp.deliver(receive, delivery(from, extension));
         }
         Ok(())
     }
 
     /// A message of one segment is never incomplete, and is not limited by how many others are.
-    fn place_whole_send<U: Upper<K, Receive = R>>(
+    fn place_whole_send<U: Ulp<K, Receive = R>>(
         &mut self,
         from: K,
         source: SourceId,
         extension: &Extension,
         payload: &[u8],
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
-        let receive = upper.take_receive(extension.length)?;
+        let receive = ulp.take_receive(extension.length)?;
         self.sources.get_mut(source).close(extension.number);
-        if upper.place_untagged(&receive, 0, payload).is_err() {
-            upper.fail(receive);
+        if ulp.place_untagged(&receive, 0, payload).is_err() {
+            ulp.fail(receive);
             return Ok(());
         }
-        upper.deliver(receive, delivery(from, extension));
+        ulp.deliver(receive, delivery(from, extension));
         Ok(())
     }
 
-    fn open_assembly<U: Upper<K, Receive = R>>(
+    fn open_assembly<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
         source: SourceId,
         extension: &Extension,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<usize, DropReason> {
-        self.make_room(source, extension.number, upper);
+        self.make_room(source, extension.number, ulp);
         let full = self.assemblies.len() >= self.config.max_assemblies
             || self.sources.get(source).assemblies >= MAX_ASSEMBLIES_PER_SOURCE;
         if full {
             return Err(DropReason::ReassemblyFull);
         }
-        let receive = upper.take_receive(extension.length)?;
+        let receive = ulp.take_receive(extension.length)?;
         self.sources.get_mut(source).assemblies += 1;
         self.wake_by(now + self.config.reassembly_timeout);
         let message = (extension.number, extension.length);
@@ -135,7 +135,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     /// gives way to a newer message: its missing segments are lost by now, or most likely they would have come
     /// before those of later messages. Waiting until its time is over would cost every message in between. A
     /// source displaces nobody but itself.
-    fn make_room<U: Upper<K, Receive = R>>(&mut self, id: SourceId, number: u32, upper: &mut U) {
+    fn make_room<U: Ulp<K, Receive = R>>(&mut self, id: SourceId, number: u32, ulp: &mut U) {
         let source = self.sources.get(id);
         let full = self.assemblies.len() >= self.config.max_assemblies;
         if source.assemblies < MAX_ASSEMBLIES_PER_SOURCE && !full {
@@ -150,8 +150,8 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             && behind > source.behind(number)
         {
             let receive = self.close_assembly(position);
-            upper.give_back(receive);
-            upper.count(DropReason::ReassemblySuperseded);
+            ulp.give_back(receive);
+            ulp.count(DropReason::ReassemblySuperseded);
         }
     }
 

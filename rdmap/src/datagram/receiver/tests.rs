@@ -45,7 +45,7 @@ impl Vecs {
     }
 }
 
-impl Upper<char> for Vecs {
+impl Ulp<char> for Vecs {
     type Receive = (u32, usize);
 
     fn check_write(&self, origin: Origin<char>, span: TaggedSpan) -> Result<(), DropReason> {
@@ -215,19 +215,19 @@ fn segmented_send(number: u32, length: u32, payload: u32) -> Vec<Vec<u8>> {
 #[test]
 fn losing_any_one_segment_costs_only_its_bytes() {
     for lost in 0..20u32 {
-        let mut upper = Vecs::new(2000, &[]);
+        let mut ulp = Vecs::new(2000, &[]);
         let mut receiver = receiver(4);
         let now = origin();
         for (i, segment) in (0..).zip(write_record(1, 2000, 100)) {
             if i != lost {
                 receiver
-                    .handle_segment(now, 'a', &segment, &mut upper)
+                    .handle_segment(now, 'a', &segment, &mut ulp)
                     .unwrap();
             }
         }
-        assert!(upper.records.is_empty());
-        receiver.handle_timeout(now + Duration::from_millis(200), &mut upper);
-        let (_, record) = &upper.records[0];
+        assert!(ulp.records.is_empty());
+        receiver.handle_timeout(now + Duration::from_millis(200), &mut ulp);
+        let (_, record) = &ulp.records[0];
         assert_eq!(record.map.octets(), 1900, "segment {lost} lost");
         assert!(!record.map.contains(100 * lost, 100 * lost + 1));
     }
@@ -235,46 +235,46 @@ fn losing_any_one_segment_costs_only_its_bytes() {
 
 #[test]
 fn a_late_segment_never_touches_memory() {
-    let mut upper = Vecs::new(1000, &[]);
+    let mut ulp = Vecs::new(1000, &[]);
     let mut receiver = receiver(4);
     let now = origin();
     let message = write_record(9, 1000, 250);
     for segment in &message {
         receiver
-            .handle_segment(now, 'a', segment, &mut upper)
+            .handle_segment(now, 'a', segment, &mut ulp)
             .unwrap();
     }
-    assert_eq!(upper.records.len(), 1);
-    upper.region.fill(0);
+    assert_eq!(ulp.records.len(), 1);
+    ulp.region.fill(0);
     for segment in &message {
         assert_eq!(
-            receiver.handle_segment(now, 'a', segment, &mut upper),
+            receiver.handle_segment(now, 'a', segment, &mut ulp),
             Err(DropReason::Late)
         );
     }
-    assert!(upper.region.iter().all(|&byte| byte == 0));
+    assert!(ulp.region.iter().all(|&byte| byte == 0));
 }
 
 #[test]
 fn a_record_is_closed_when_its_source_is_too_far_ahead() {
-    let mut upper = Vecs::new(1000, &[]);
+    let mut ulp = Vecs::new(1000, &[]);
     let mut receiver = receiver(8);
     let now = origin();
     let slow = write_record(100, 1000, 500);
     receiver
-        .handle_segment(now, 'a', &slow[0], &mut upper)
+        .handle_segment(now, 'a', &slow[0], &mut ulp)
         .unwrap();
     receiver
-        .handle_segment(now, 'a', &write_record(164, 10, 10)[0], &mut upper)
+        .handle_segment(now, 'a', &write_record(164, 10, 10)[0], &mut ulp)
         .unwrap();
-    assert_eq!(upper.records.len(), 1, "64 ahead closes nothing else");
+    assert_eq!(ulp.records.len(), 1, "64 ahead closes nothing else");
     receiver
-        .handle_segment(now, 'a', &write_record(165, 10, 10)[0], &mut upper)
+        .handle_segment(now, 'a', &write_record(165, 10, 10)[0], &mut ulp)
         .unwrap();
-    assert_eq!(upper.records.len(), 3);
-    assert_eq!(upper.records[1].1.map.ranges(), &[(0, 500)]);
+    assert_eq!(ulp.records.len(), 3);
+    assert_eq!(ulp.records[1].1.map.ranges(), &[(0, 500)]);
     assert_eq!(
-        receiver.handle_segment(now, 'a', &slow[1], &mut upper),
+        receiver.handle_segment(now, 'a', &slow[1], &mut ulp),
         Err(DropReason::Late)
     );
 }
@@ -282,48 +282,48 @@ fn a_record_is_closed_when_its_source_is_too_far_ahead() {
 /// Whoever begins messages and never ends them leaves room for the records of messages that come whole.
 #[test]
 fn open_records_leave_a_quarter_of_the_ring() {
-    let mut upper = Vecs::new(1000, &[]);
+    let mut ulp = Vecs::new(1000, &[]);
     let mut receiver = receiver(8);
     let now = origin();
     for number in 0..8 {
         let begun = write_record(number, 500, 250);
         receiver
-            .handle_segment(now, 'a', &begun[0], &mut upper)
+            .handle_segment(now, 'a', &begun[0], &mut ulp)
             .unwrap();
     }
-    assert_eq!(upper.counted, [DropReason::RecordDropped; 2]);
+    assert_eq!(ulp.counted, [DropReason::RecordDropped; 2]);
     for number in 8..10 {
         let whole = write_record(number, 10, 10);
         receiver
-            .handle_segment(now, 'b', &whole[0], &mut upper)
+            .handle_segment(now, 'b', &whole[0], &mut ulp)
             .unwrap();
     }
-    assert_eq!(upper.records.len(), 2);
-    assert_eq!(upper.counted.len(), 2);
+    assert_eq!(ulp.records.len(), 2);
+    assert_eq!(ulp.counted.len(), 2);
 }
 
 #[test]
 fn a_full_ring_places_and_drops_the_record_only() {
-    let mut upper = Vecs::new(1000, &[]);
+    let mut ulp = Vecs::new(1000, &[]);
     let mut receiver = receiver(1);
     let now = origin();
     receiver
-        .handle_segment(now, 'a', &write_record(1, 10, 10)[0], &mut upper)
+        .handle_segment(now, 'a', &write_record(1, 10, 10)[0], &mut ulp)
         .unwrap();
     let second = write_record(2, 500, 500);
     receiver
-        .handle_segment(now, 'a', &second[0], &mut upper)
+        .handle_segment(now, 'a', &second[0], &mut ulp)
         .unwrap();
-    assert_eq!(upper.region[499], octet(499, 0x5a));
-    assert_eq!(upper.counted, [DropReason::RecordDropped]);
-    let (handle, _) = upper.records[0];
+    assert_eq!(ulp.region[499], octet(499, 0x5a));
+    assert_eq!(ulp.counted, [DropReason::RecordDropped]);
+    let (handle, _) = ulp.records[0];
     assert!(receiver.release(handle));
     assert!(!receiver.release(handle), "a handle is released once");
     assert!(receiver.record(handle).is_none());
     receiver
-        .handle_segment(now, 'a', &write_record(3, 10, 10)[0], &mut upper)
+        .handle_segment(now, 'a', &write_record(3, 10, 10)[0], &mut ulp)
         .unwrap();
-    assert_eq!(upper.records.len(), 2);
+    assert_eq!(ulp.records.len(), 2);
 }
 
 #[test]
@@ -352,26 +352,26 @@ fn every_check_before_placement_names_its_reason() {
         (Vec::new(), DropReason::Malformed),
     ];
     for (bytes, reason) in cases {
-        let mut upper = Vecs::new(1000, &[]);
+        let mut ulp = Vecs::new(1000, &[]);
         let mut receiver = receiver(4);
         assert_eq!(
-            receiver.handle_segment(now, 'a', &bytes, &mut upper),
+            receiver.handle_segment(now, 'a', &bytes, &mut ulp),
             Err(reason),
             "{bytes:02x?}"
         );
-        assert!(upper.region.iter().all(|&byte| byte == 0));
-        assert!(upper.records.is_empty() && receiver.poll_timeout().is_none());
+        assert!(ulp.region.iter().all(|&byte| byte == 0));
+        assert!(ulp.records.is_empty() && receiver.poll_timeout().is_none());
     }
-    let mut upper = Vecs::new(1000, &[]);
+    let mut ulp = Vecs::new(1000, &[]);
     assert_eq!(
-        receiver(0).handle_segment(now, 'a', &good, &mut upper),
+        receiver(0).handle_segment(now, 'a', &good, &mut ulp),
         Err(DropReason::WriteRecordOff)
     );
 }
 
 #[test]
 fn a_send_takes_the_head_of_the_queue_or_nothing() {
-    let mut upper = Vecs::new(0, &[4, 100]);
+    let mut ulp = Vecs::new(0, &[4, 100]);
     let mut receiver = receiver(0);
     let now = origin();
     let send = |length, qkey| {
@@ -382,41 +382,41 @@ fn a_send_takes_the_head_of_the_queue_or_nothing() {
         };
         segments(template, length, 1000, 0x33).remove(0)
     };
-    let mut handle = |bytes: &[u8]| receiver.handle_segment(now, 'b', bytes, &mut upper);
+    let mut handle = |bytes: &[u8]| receiver.handle_segment(now, 'b', bytes, &mut ulp);
     assert_eq!(handle(&send(5, QKEY)), Err(DropReason::ReceiveTooShort));
     assert_eq!(handle(&send(4, 0)), Err(DropReason::BadQkey));
     assert_eq!(handle(&send(4, QKEY)), Ok(()));
     assert_eq!(handle(&send(0, QKEY)), Ok(()));
     assert_eq!(handle(&send(0, QKEY)), Err(DropReason::NoReceive));
-    let (wr, delivery) = upper.completions[0];
+    let (wr, delivery) = ulp.completions[0];
     assert_eq!((wr, delivery.length, delivery.solicited), (0, 4, true));
-    assert_eq!(upper.completions[1].1.length, 0);
+    assert_eq!(ulp.completions[1].1.length, 0);
 }
 
 #[test]
 fn an_incomplete_send_gives_its_receive_back_to_the_head() {
-    let mut upper = Vecs::new(0, &[1000, 1000]);
+    let mut ulp = Vecs::new(0, &[1000, 1000]);
     let mut receiver = receiver(0);
     let now = origin();
     let message = segmented_send(5, 1000, 300);
     receiver
-        .handle_segment(now, 'a', &message[2], &mut upper)
+        .handle_segment(now, 'a', &message[2], &mut ulp)
         .unwrap();
-    assert_eq!(upper.posted.len(), 1);
+    assert_eq!(ulp.posted.len(), 1);
     let deadline = receiver.poll_timeout().unwrap();
     assert_eq!(deadline, now + Duration::from_millis(200));
-    receiver.handle_timeout(deadline, &mut upper);
-    assert_eq!(upper.posted.front(), Some(&(0, 1000)));
-    assert_eq!(upper.counted, [DropReason::ReassemblyTimeout]);
+    receiver.handle_timeout(deadline, &mut ulp);
+    assert_eq!(ulp.posted.front(), Some(&(0, 1000)));
+    assert_eq!(ulp.counted, [DropReason::ReassemblyTimeout]);
     assert_eq!(
-        receiver.handle_segment(deadline, 'a', &message[0], &mut upper),
+        receiver.handle_segment(deadline, 'a', &message[0], &mut ulp),
         Err(DropReason::Late)
     );
 }
 
 #[test]
 fn incomplete_sends_are_bounded_per_queue_and_source() {
-    let mut upper = Vecs::new(0, &[100; 10]);
+    let mut ulp = Vecs::new(0, &[100; 10]);
     let mut receiver = Subject::new(ReceiverConfig {
         qkey: QKEY,
         max_assemblies: 3,
@@ -425,7 +425,7 @@ fn incomplete_sends_are_bounded_per_queue_and_source() {
     let now = origin();
     let mut first = |from, number| {
         let message = segmented_send(number, 100, 60);
-        receiver.handle_segment(now, from, &message[0], &mut upper)
+        receiver.handle_segment(now, from, &message[0], &mut ulp)
     };
     assert_eq!(first('a', 2), Ok(()));
     assert_eq!(first('a', 3), Ok(()));
@@ -437,7 +437,7 @@ fn incomplete_sends_are_bounded_per_queue_and_source() {
 /// §7: losing a segment of each of several messages does not cost the messages after them.
 #[test]
 fn an_incomplete_send_gives_way_to_a_newer_one_of_its_source_alone() {
-    let mut upper = Vecs::new(0, &[100; 4]);
+    let mut ulp = Vecs::new(0, &[100; 4]);
     let mut receiver = Subject::new(ReceiverConfig {
         qkey: QKEY,
         max_assemblies: 3,
@@ -446,7 +446,7 @@ fn an_incomplete_send_gives_way_to_a_newer_one_of_its_source_alone() {
     let now = origin();
     let mut segment = |from: char, number, index: usize| {
         let message = segmented_send(number, 100, 60);
-        receiver.handle_segment(now, from, &message[index], &mut upper)
+        receiver.handle_segment(now, from, &message[index], &mut ulp)
     };
     segment('b', 7, 0).unwrap();
     segment('a', 1, 0).unwrap();
@@ -456,15 +456,15 @@ fn an_incomplete_send_gives_way_to_a_newer_one_of_its_source_alone() {
     segment('a', 3, 1).unwrap();
     segment('a', 2, 1).unwrap();
     segment('b', 7, 1).unwrap();
-    assert_eq!(upper.counted, [DropReason::ReassemblySuperseded]);
-    assert_eq!(upper.completions.len(), 3);
-    assert_eq!(upper.posted.len(), 1, "its receive was given back");
+    assert_eq!(ulp.counted, [DropReason::ReassemblySuperseded]);
+    assert_eq!(ulp.completions.len(), 3);
+    assert_eq!(ulp.posted.len(), 1, "its receive was given back");
 }
 
 /// A Send of one segment, here with an immediate, completes whatever is incomplete beside it, once.
 #[test]
 fn a_send_of_one_segment_is_not_bounded_by_incomplete_ones() {
-    let mut upper = Vecs::new(0, &[100; 4]);
+    let mut ulp = Vecs::new(0, &[100; 4]);
     let mut receiver = Subject::new(ReceiverConfig {
         qkey: QKEY,
         max_assemblies: 2,
@@ -474,21 +474,19 @@ fn a_send_of_one_segment_is_not_bounded_by_incomplete_ones() {
     for number in [1, 2] {
         let message = segmented_send(number, 100, 60);
         receiver
-            .handle_segment(now, 'a', &message[0], &mut upper)
+            .handle_segment(now, 'a', &message[0], &mut ulp)
             .unwrap();
     }
     let whole = &segmented_send(3, 50, 60)[0];
-    receiver
-        .handle_segment(now, 'a', whole, &mut upper)
-        .unwrap();
+    receiver.handle_segment(now, 'a', whole, &mut ulp).unwrap();
     assert_eq!(
-        receiver.handle_segment(now, 'a', whole, &mut upper),
+        receiver.handle_segment(now, 'a', whole, &mut ulp),
         Err(DropReason::Late)
     );
-    assert_eq!(upper.completions.len(), 1);
-    let received = &upper.received[2];
+    assert_eq!(ulp.completions.len(), 1);
+    let received = &ulp.received[2];
     assert!((0..50).all(|i| received[i as usize] == octet(i, 0xa5)));
-    assert!(upper.counted.is_empty());
+    assert!(ulp.counted.is_empty());
 }
 
 proptest! {
@@ -501,7 +499,7 @@ proptest! {
         arrivals in proptest::collection::vec(any::<prop::sample::Index>(), 0..80),
     ) {
         let now = origin();
-        let mut upper = Vecs::new(3000, &[3000]);
+        let mut ulp = Vecs::new(3000, &[3000]);
         let mut receiver = receiver(4);
         let message = write_record(3, length, payload);
         let send = segmented_send(4, length, payload);
@@ -509,28 +507,28 @@ proptest! {
         let mut send_arrived = vec![false; send.len()];
         for index in arrivals {
             let i = index.index(message.len());
-            let before = upper.records.len();
-            let room_full = upper.records.is_empty() && before == 0;
-            let result = receiver.handle_segment(now, 'a', &message[i], &mut upper);
+            let before = ulp.records.len();
+            let room_full = ulp.records.is_empty() && before == 0;
+            let result = receiver.handle_segment(now, 'a', &message[i], &mut ulp);
             if result.is_ok() && room_full {
                 let start = i * payload as usize;
                 let end = (start + payload as usize).min(length as usize);
                 arrived[start..end].fill(true);
             }
-            let _ = receiver.handle_segment(now, 'a', &send[i], &mut upper);
+            let _ = receiver.handle_segment(now, 'a', &send[i], &mut ulp);
             send_arrived[i] = true;
         }
-        receiver.complete_now(&mut upper);
+        receiver.complete_now(&mut ulp);
         let any = arrived.iter().any(|&bit| bit);
-        prop_assert_eq!(upper.records.len(), usize::from(any));
+        prop_assert_eq!(ulp.records.len(), usize::from(any));
         for (position, &bit) in arrived.iter().enumerate() {
             let i = u32::try_from(position).unwrap();
-            prop_assert_eq!(upper.region[position], if bit { octet(i, 0x5a) } else { 0 });
-            prop_assert_eq!(any && upper.records[0].1.map.contains(i, i + 1), bit);
+            prop_assert_eq!(ulp.region[position], if bit { octet(i, 0x5a) } else { 0 });
+            prop_assert_eq!(any && ulp.records[0].1.map.contains(i, i + 1), bit);
         }
         if send_arrived.iter().all(|&bit| bit) && send.len() <= 64 {
-            prop_assert_eq!(upper.completions.len(), 1);
-            prop_assert!((0..length).all(|i| upper.received[0][i as usize] == octet(i, 0xa5)));
+            prop_assert_eq!(ulp.completions.len(), 1);
+            prop_assert!((0..length).all(|i| ulp.received[0][i as usize] == octet(i, 0xa5)));
         }
     }
 
@@ -540,7 +538,7 @@ proptest! {
         mut datagrams in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..120), any::<bool>()), 0..20),
     ) {
         let now = origin();
-        let mut upper = Vecs::new(64, &[64, 64]);
+        let mut ulp = Vecs::new(64, &[64, 64]);
         let mut receiver = receiver(2);
         for (bytes, plausible) in &mut datagrams {
             if *plausible && bytes.len() > 20 {
@@ -551,16 +549,16 @@ proptest! {
                 let offset = BASE + u64::from(bytes[13] % 80);
                 bytes[6..14].copy_from_slice(&offset.to_be_bytes());
             }
-            let _ = receiver.handle_segment(now, 'z', bytes, &mut upper);
+            let _ = receiver.handle_segment(now, 'z', bytes, &mut ulp);
         }
-        receiver.handle_timeout(now + Duration::from_secs(1), &mut upper);
+        receiver.handle_timeout(now + Duration::from_secs(1), &mut ulp);
     }
 }
 
 /// §5 steps 5 and 6 hold for each segment, also where a record is open already.
 #[test]
 fn later_segments_of_a_record_are_checked_for_their_own_origin() {
-    let (mut receiver, mut upper) = (receiver(4), Vecs::new(100, &[]));
+    let (mut receiver, mut ulp) = (receiver(4), Vecs::new(100, &[]));
     let message = write_record(1, 30, 10);
     let now = origin();
     let to_group = Origin {
@@ -568,16 +566,16 @@ fn later_segments_of_a_record_are_checked_for_their_own_origin() {
         ..'a'.into()
     };
     assert_eq!(
-        receiver.handle_segment(now, to_group, &message[0], &mut upper),
+        receiver.handle_segment(now, to_group, &message[0], &mut ulp),
         Err(DropReason::NotWellKnown)
     );
     assert_eq!(receiver.poll_timeout(), None, "no state was made");
     receiver
-        .handle_segment(now, 'a', &message[0], &mut upper)
+        .handle_segment(now, 'a', &message[0], &mut ulp)
         .unwrap();
     assert_eq!(
-        receiver.handle_segment(now, to_group, &message[1], &mut upper),
+        receiver.handle_segment(now, to_group, &message[1], &mut ulp),
         Err(DropReason::NotWellKnown)
     );
-    assert_eq!(upper.region[10..], [0; 90]);
+    assert_eq!(ulp.region[10..], [0; 90]);
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use dgiwarp_ddp::placement::TaggedSpan;
 
-use super::{Delivery, Origin, Receiver, Upper};
+use super::{Delivery, Origin, Receiver, Ulp};
 use crate::datagram::DropReason;
 use crate::datagram::open_writes::OpenWrite;
 use crate::datagram::segment::WriteSegment;
@@ -20,12 +20,12 @@ impl OpenWrite {
 
 impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     #[inline]
-    pub(super) fn handle_uc_write<U: Upper<K, Receive = R>>(
+    pub(super) fn handle_uc_write<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
         origin: Origin<K>,
         write: &WriteSegment<'_>,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
         let extension = &write.extension;
         // As with Write-Records: the checks cover the whole message and were made with its first segment.
@@ -37,47 +37,47 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             if !self.writes.get(position).is_of(write) {
                 return Err(DropReason::Malformed);
             }
-            return self.place_tracked(now, origin, position, write, upper);
+            return self.place_tracked(now, origin, position, write, ulp);
         }
         let span = TaggedSpan {
             stag: write.stag,
             start: write.base,
             length: extension.length,
         };
-        upper.check_write(origin, span)?;
-        upper.prepare_state();
+        ulp.check_write(origin, span)?;
+        ulp.prepare_state();
         let source = self.source_of(now, origin.peer, extension)?;
         if let Standing::Open(behind) = self.sources.get(source).standing(extension.number)
             && behind > self.config.reorder_window
         {
             return Err(DropReason::Late);
         }
-        self.advance(source, extension.number, upper);
+        self.advance(source, extension.number, ulp);
         if write.payload.len() == extension.length as usize {
             // A message of one segment is closed at once, whatever becomes of it.
             self.sources.get_mut(source).close(extension.number);
-            return self.place_last(origin, write, upper);
+            return self.place_last(origin, write, ulp);
         }
         if self.writes.is_full()
             && let Some(silent) = self.writes.most_silent()
         {
-            self.give_up_write(silent, upper);
+            self.give_up_write(silent, ulp);
         }
         let message = (write.stag, write.base, extension.length);
         let position = self.writes.add(now, (source, extension.number), message);
         self.sources.get_mut(source).open_writes += 1;
         self.wake_by(now + self.config.record_timeout);
-        self.place_tracked(now, origin, position, write, upper)
+        self.place_tracked(now, origin, position, write, ulp)
     }
 
     #[inline]
-    fn place_tracked<U: Upper<K, Receive = R>>(
+    fn place_tracked<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
         origin: Origin<K>,
         position: usize,
         write: &WriteSegment<'_>,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
         let start = write.extension.offset;
         let end = start + u32::try_from(write.payload.len()).unwrap_or(0);
@@ -89,14 +89,14 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             return Err(DropReason::MapFull);
         }
         if open.map.contains(0, start) && open.map.contains(end, open.length) {
-            let placed = self.place_last(origin, write, upper);
+            let placed = self.place_last(origin, write, ulp);
             // A segment that may not be placed is no part of the message. One that finds no receive ends it.
             if matches!(placed, Ok(()) | Err(DropReason::NoReceive)) {
                 self.close_write(position);
             }
             return placed;
         }
-        upper.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
+        ulp.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
         open.map
             .insert(start, end)
             .map_err(|_| DropReason::MapFull)?;
@@ -107,23 +107,23 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
 
     /// Places what completes a message, and completes the receive that it asks for. The receive is taken first: without
     /// one the segment is dropped like a Send would be.
-    fn place_last<U: Upper<K, Receive = R>>(
+    fn place_last<U: Ulp<K, Receive = R>>(
         &mut self,
         origin: Origin<K>,
         write: &WriteSegment<'_>,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
         let Extension { flags, length, .. } = write.extension;
         let Some(immediate) = write.extension.immediate() else {
-            return upper.place_write(origin, write.stag, write.tagged_offset, write.payload);
+            return ulp.place_write(origin, write.stag, write.tagged_offset, write.payload);
         };
-        let receive = upper.take_receive(0)?;
-        let placed = upper.place_write(origin, write.stag, write.tagged_offset, write.payload);
+        let receive = ulp.take_receive(0)?;
+        let placed = ulp.place_write(origin, write.stag, write.tagged_offset, write.payload);
         if let Err(reason) = placed {
-            upper.give_back(receive);
+            ulp.give_back(receive);
             return Err(reason);
         }
-        upper.deliver(
+        ulp.deliver(
             receive,
             Delivery {
                 source: origin.peer,
@@ -144,17 +144,13 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     }
 
     /// Closes a Write that will not be complete.
-    fn give_up_write<U: Upper<K, Receive = R>>(&mut self, position: usize, upper: &mut U) {
+    fn give_up_write<U: Ulp<K, Receive = R>>(&mut self, position: usize, ulp: &mut U) {
         self.close_write(position);
-        upper.count(DropReason::IncompleteWrite);
+        ulp.count(DropReason::IncompleteWrite);
     }
 
     /// Closes the Writes of a source that its highest number leaves too far behind.
-    pub(super) fn give_up_old_writes<U: Upper<K, Receive = R>>(
-        &mut self,
-        id: SourceId,
-        upper: &mut U,
-    ) {
+    pub(super) fn give_up_old_writes<U: Ulp<K, Receive = R>>(&mut self, id: SourceId, ulp: &mut U) {
         let window = self.config.reorder_window;
         loop {
             let source = self.sources.get(id);
@@ -163,20 +159,20 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             let Some(position) = self.writes.position(is_old) else {
                 return;
             };
-            self.give_up_write(position, upper);
+            self.give_up_write(position, ulp);
         }
     }
 
     /// Closes the Writes whose time is over.
-    pub(super) fn give_up_silent_writes<U: Upper<K, Receive = R>>(
+    pub(super) fn give_up_silent_writes<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
-        upper: &mut U,
+        ulp: &mut U,
     ) {
         let timeout = self.config.record_timeout;
         let is_silent = |write: &OpenWrite| write.last_placed + timeout <= now;
         while let Some(position) = self.writes.position(is_silent) {
-            self.give_up_write(position, upper);
+            self.give_up_write(position, ulp);
         }
     }
 }

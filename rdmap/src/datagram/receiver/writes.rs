@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use dgiwarp_ddp::placement::TaggedSpan;
 
-use super::{Origin, Receiver, Upper};
+use super::{Origin, Receiver, Ulp};
 use crate::datagram::DropReason;
 use crate::datagram::records::{Fields, Record};
 use crate::datagram::segment::WriteSegment;
@@ -20,12 +20,12 @@ impl<K> Record<K> {
 
 impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     #[inline]
-    pub(super) fn handle_write_record<U: Upper<K, Receive = R>>(
+    pub(super) fn handle_write_record<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
         origin: Origin<K>,
         write: &WriteSegment<'_>,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
         if self.config.record_slots == 0 {
             return Err(DropReason::WriteRecordOff);
@@ -43,22 +43,22 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
                 .then_some((source, slot))
         });
         if let Some((source, slot)) = open {
-            return self.place_recorded((now, origin), source, slot, write, upper);
+            return self.place_recorded((now, origin), source, slot, write, ulp);
         }
         let span = TaggedSpan {
             stag: write.stag,
             start: write.base,
             length: extension.length,
         };
-        upper.check_write(origin, span)?;
-        upper.prepare_state();
+        ulp.check_write(origin, span)?;
+        ulp.prepare_state();
         let source = self.source_of(now, from, extension)?;
         if let Standing::Open(behind) = self.sources.get(source).standing(extension.number)
             && behind > self.config.reorder_window
         {
             return Err(DropReason::Late);
         }
-        self.advance(source, extension.number, upper);
+        self.advance(source, extension.number, ulp);
         if self.records.find(source, extension.number).is_some() {
             // Same message, other buffer or length: the sender contradicts itself.
             return Err(DropReason::Malformed);
@@ -70,31 +70,31 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             length: extension.length,
         };
         if write.payload.len() == extension.length as usize {
-            return self.place_whole((now, origin), source, fields, write, upper);
+            return self.place_whole((now, origin), source, fields, write, ulp);
         }
         let Some(slot) = self.records.open(now, source, extension.number, fields) else {
-            return self.place_unrecorded(origin, write, upper);
+            return self.place_unrecorded(origin, write, ulp);
         };
         self.sources.get_mut(source).open_records += 1;
         self.wake_by(now + self.config.record_timeout);
-        self.place_recorded((now, origin), source, slot, write, upper)
+        self.place_recorded((now, origin), source, slot, write, ulp)
     }
 
     /// A message of one segment: its record is closed as soon as it is made.
-    fn place_whole<U: Upper<K, Receive = R>>(
+    fn place_whole<U: Ulp<K, Receive = R>>(
         &mut self,
         (now, origin): (Instant, Origin<K>),
         source: SourceId,
         fields: Fields<K>,
         write: &WriteSegment<'_>,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
         let extension = &write.extension;
         let number = extension.number;
         let Some((slot, handle)) = self.records.open_closed(now, source, number, fields) else {
-            return self.place_unrecorded(origin, write, upper);
+            return self.place_unrecorded(origin, write, ulp);
         };
-        let placed = upper.place_write(origin, write.stag, write.tagged_offset, write.payload);
+        let placed = ulp.place_write(origin, write.stag, write.tagged_offset, write.payload);
         if let Err(reason) = placed {
             self.records.release(handle);
             return Err(reason);
@@ -107,18 +107,18 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         record.immediate = extension.immediate();
         record.solicited = extension.flags.contains(Flags::SOLICITED);
         self.sources.get_mut(source).close(number);
-        self.report_segment(slot, write, upper);
-        upper.deliver_record(handle, self.records.record(slot));
+        self.report_segment(slot, write, ulp);
+        ulp.deliver_record(handle, self.records.record(slot));
         Ok(())
     }
 
     /// Reports a segment that was placed, where that is asked for. The map has it in any case.
     #[inline]
-    fn report_segment<U: Upper<K, Receive = R>>(
+    fn report_segment<U: Ulp<K, Receive = R>>(
         &self,
         slot: usize,
         write: &WriteSegment<'_>,
-        upper: &mut U,
+        ulp: &mut U,
     ) {
         if !self.config.segment_completions {
             return;
@@ -126,35 +126,35 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         let length = u32::try_from(write.payload.len()).unwrap_or(0);
         let handle = self.records.handle(slot);
         let record = self.records.record(slot);
-        if !upper.deliver_segment(handle, record, write.extension.offset, length) {
-            upper.count(DropReason::SegmentUnreported);
+        if !ulp.deliver_segment(handle, record, write.extension.offset, length) {
+            ulp.count(DropReason::SegmentUnreported);
         }
     }
 
     /// The ring is full: the octets are placed, the record is lost.
-    fn place_unrecorded<U: Upper<K, Receive = R>>(
+    fn place_unrecorded<U: Ulp<K, Receive = R>>(
         &mut self,
         origin: Origin<K>,
         write: &WriteSegment<'_>,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
-        upper.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
-        upper.count(DropReason::RecordDropped);
+        ulp.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
+        ulp.count(DropReason::RecordDropped);
         if !self.told_of_full_ring {
             self.told_of_full_ring = true;
-            upper.record_ring_full();
+            ulp.record_ring_full();
         }
         Ok(())
     }
 
     #[inline]
-    fn place_recorded<U: Upper<K, Receive = R>>(
+    fn place_recorded<U: Ulp<K, Receive = R>>(
         &mut self,
         (now, origin): (Instant, Origin<K>),
         source: SourceId,
         slot: usize,
         write: &WriteSegment<'_>,
-        upper: &mut U,
+        ulp: &mut U,
     ) -> Result<(), DropReason> {
         let extension = &write.extension;
         let start = extension.offset;
@@ -166,7 +166,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         if !record.map.has_room(start, end) {
             return Err(DropReason::MapFull);
         }
-        upper.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
+        ulp.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
         record
             .map
             .insert(start, end)
@@ -176,18 +176,18 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         let complete = record.map.octets() == record.length;
         self.records.touch(now, slot);
         self.sources.touch(now, source);
-        self.report_segment(slot, write, upper);
+        self.report_segment(slot, write, ulp);
         if complete {
-            self.close_record(slot, upper);
+            self.close_record(slot, ulp);
         }
         Ok(())
     }
 
-    pub(super) fn close_record<U: Upper<K, Receive = R>>(&mut self, slot: usize, upper: &mut U) {
+    pub(super) fn close_record<U: Ulp<K, Receive = R>>(&mut self, slot: usize, ulp: &mut U) {
         let (owner, number, handle) = self.records.close(slot);
         let source = self.sources.get_mut(owner);
         source.open_records -= 1;
         source.close(number);
-        upper.deliver_record(handle, self.records.record(slot));
+        ulp.deliver_record(handle, self.records.record(slot));
     }
 }

@@ -1,8 +1,8 @@
 //! A stream with a program's memory above it.
 
+mod dgiwarp_ext;
 mod ends;
 mod inbound;
-mod own_ends;
 mod requests;
 mod sequences;
 
@@ -105,7 +105,7 @@ impl TaggedBuffers for Memory {
     }
 }
 
-impl Upper for Memory {
+impl Ulp for Memory {
     type Receive = usize;
     type Request = usize;
 
@@ -113,7 +113,7 @@ impl Upper for Memory {
         self.posted.pop_front()
     }
 
-    fn waits(&self) -> bool {
+    fn has_rnr_queue(&self) -> bool {
         self.waits
     }
 

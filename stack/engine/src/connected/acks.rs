@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dgiwarp_rdmap::stream::{Capabilities, Peer, Question};
+use dgiwarp_rdmap::stream::{AckRequest, Capabilities, Peer};
 
 use super::{RcEngine, RcWork};
 use crate::types::{Completion, RcOptions};
@@ -30,7 +30,7 @@ pub(super) fn capabilities(options: RcOptions) -> Option<Capabilities> {
     };
     let all = all
         .with(Capabilities::TAKES_IMMEDIATES)
-        .with(Capabilities::ASKS);
+        .with(Capabilities::REQUESTS_ACKS);
     options.hello.then_some(all)
 }
 
@@ -93,14 +93,14 @@ impl RcEngine {
         if !self.mpa.may_send() || self.is_amid() {
             return;
         }
-        if self.stream.own_ends().owes_hello(self.is_initiator) {
+        if self.stream.dgiwarp_ext().is_hello_due(self.is_initiator) {
             self.say_hello(now);
         }
     }
 
     /// Says who we are, or, where we keep quiet, nothing in the same form. To a foreign peer both are alike.
     pub(super) fn say_hello(&mut self, now: Instant) {
-        let hello = self.stream.own_ends_mut().hello();
+        let hello = self.stream.dgiwarp_ext_mut().hello();
         let ulpdu = hello.unwrap_or_else(super::RcStream::rtr_write);
         self.put(now, &ulpdu, &[]);
     }
@@ -115,13 +115,13 @@ impl RcEngine {
         if self.config.options.completion == Completion::Local {
             return None;
         }
-        let own_ends = self.stream.own_ends_mut();
-        own_ends.was_placed(self.placement.proven);
-        match own_ends.peer() {
-            Peer::Own(_) => Some(own_ends.acknowledged()),
+        let dgiwarp_ext = self.stream.dgiwarp_ext_mut();
+        dgiwarp_ext.set_acknowledged(self.placement.proven);
+        match dgiwarp_ext.peer() {
+            Peer::Dgiwarp(_) => Some(dgiwarp_ext.acknowledged()),
             Peer::Unknown => (self.placement.acquaintance != Acquaintance::Over)
-                .then_some(own_ends.acknowledged()),
-            Peer::Foreign => None,
+                .then_some(dgiwarp_ext.acknowledged()),
+            Peer::Plain => None,
         }
     }
 
@@ -138,10 +138,11 @@ impl RcEngine {
     /// Something leaves: from now on an unknown peer has its time.
     #[inline]
     pub(super) fn expect_acquaintance(&mut self, now: Instant) {
-        if self.placement.acquaintance == Acquaintance::Idle && self.stream.own_ends().sent() > 0 {
-            self.placement.acquaintance = match self.stream.own_ends().peer() {
+        if self.placement.acquaintance == Acquaintance::Idle && self.stream.dgiwarp_ext().sent() > 0
+        {
+            self.placement.acquaintance = match self.stream.dgiwarp_ext().peer() {
                 Peer::Unknown => Acquaintance::Until(now + ACQUAINTANCE),
-                Peer::Own(_) | Peer::Foreign => Acquaintance::Over,
+                Peer::Dgiwarp(_) | Peer::Plain => Acquaintance::Over,
             };
         }
     }
@@ -149,7 +150,7 @@ impl RcEngine {
     /// When waiting for an unknown peer ends.
     pub(super) fn acquaintance_deadline(&self) -> Option<Instant> {
         match self.placement.acquaintance {
-            Acquaintance::Until(until) if self.stream.own_ends().peer() == Peer::Unknown => {
+            Acquaintance::Until(until) if self.stream.dgiwarp_ext().peer() == Peer::Unknown => {
                 Some(until)
             }
             Acquaintance::Until(_) | Acquaintance::Idle | Acquaintance::Over => None,
@@ -188,7 +189,7 @@ impl RcEngine {
 
     /// Whether it is known who the peer is, or was waited for in vain.
     pub(super) fn has_met_peer(&self) -> bool {
-        self.stream.own_ends().peer() != Peer::Unknown || self.placement.no_greeting
+        self.stream.dgiwarp_ext().peer() != Peer::Unknown || self.placement.no_greeting
     }
 
     /// Whether the peer is known to take no Sends with immediate.
@@ -198,9 +199,9 @@ impl RcEngine {
     }
 
     pub(super) fn peer_takes_immediates(&self) -> bool {
-        match self.stream.own_ends().peer() {
-            Peer::Own(capabilities) => capabilities.contain(Capabilities::TAKES_IMMEDIATES),
-            Peer::Unknown | Peer::Foreign => false,
+        match self.stream.dgiwarp_ext().peer() {
+            Peer::Dgiwarp(capabilities) => capabilities.contain(Capabilities::TAKES_IMMEDIATES),
+            Peer::Unknown | Peer::Plain => false,
         }
     }
 
@@ -218,7 +219,7 @@ impl RcEngine {
     /// So many octets were received and handled.
     #[inline]
     pub(super) fn note_placed(&mut self, now: Instant, octets: usize) {
-        let owed = self.stream.own_ends().owed();
+        let owed = self.stream.dgiwarp_ext().pending_acks();
         if owed == 0 {
             return;
         }
@@ -232,13 +233,13 @@ impl RcEngine {
     /// Whether the peer wants to know of something that was placed.
     #[inline]
     pub fn owes_acknowledgement(&self) -> bool {
-        self.end.is_none() && self.stream.own_ends().owed() > 0
+        self.end.is_none() && self.stream.dgiwarp_ext().pending_acks() > 0
     }
 
     /// Whether it waits for that.
     #[inline]
     pub fn is_awaited(&self) -> bool {
-        self.end.is_none() && self.stream.own_ends().is_awaited()
+        self.end.is_none() && self.stream.dgiwarp_ext().is_ack_awaited()
     }
 
     /// Whoever looks after the connection has found nothing to receive, or will not look again soon (`at_once`). Returns whether the peer is to be
@@ -248,12 +249,12 @@ impl RcEngine {
         if !self.owes_acknowledgement() {
             return false;
         }
-        let own_ends = self.stream.own_ends();
+        let dgiwarp_ext = self.stream.dgiwarp_ext();
         let waited = || {
             let since = self.placement.since;
             since.is_none_or(|since| since + PATIENCE <= now)
         };
-        if own_ends.is_awaited() && (at_once || own_ends.is_asked() || waited()) {
+        if dgiwarp_ext.is_ack_awaited() && (at_once || dgiwarp_ext.is_ack_requested() || waited()) {
             self.placement.tell = true;
         }
         self.placement.tell
@@ -285,9 +286,9 @@ impl RcEngine {
     /// Whether something is to be told even if nothing else leaves.
     #[inline]
     pub(super) fn has_to_tell(&self) -> bool {
-        let own_ends = self.stream.own_ends();
-        own_ends.owes_hello(self.is_initiator)
-            || (self.placement.tell && own_ends.owed() > 0)
+        let dgiwarp_ext = self.stream.dgiwarp_ext();
+        dgiwarp_ext.is_hello_due(self.is_initiator)
+            || (self.placement.tell && dgiwarp_ext.pending_acks() > 0)
             || self.asks_of_all()
     }
 
@@ -296,17 +297,17 @@ impl RcEngine {
     #[inline]
     pub(super) fn acknowledge(&mut self, now: Instant, with_others: bool) {
         let question = if self.asks_of_next() {
-            Some(Question::Next)
+            Some(AckRequest::Next)
         } else if self.asks_of_all() {
-            Some(Question::All)
+            Some(AckRequest::All)
         } else {
             None
         };
         if !(with_others || self.placement.tell || question.is_some()) {
             return;
         }
-        if self.stream.own_ends().owed() > 0 || question.is_some() {
-            let ulpdu = self.stream.own_ends_mut().placed(question);
+        if self.stream.dgiwarp_ext().pending_acks() > 0 || question.is_some() {
+            let ulpdu = self.stream.dgiwarp_ext_mut().acknowledge(question);
             self.put(now, &ulpdu, &[]);
         }
         self.placement.tell = false;
@@ -316,25 +317,25 @@ impl RcEngine {
 
     /// Whether a question may be asked at all.
     #[inline]
-    fn may_ask(&self) -> bool {
-        let own_ends = self.stream.own_ends();
-        matches!(own_ends.peer(), Peer::Own(_))
+    fn may_request_ack(&self) -> bool {
+        let dgiwarp_ext = self.stream.dgiwarp_ext();
+        matches!(dgiwarp_ext.peer(), Peer::Dgiwarp(_))
             && self.config.options.completion == Completion::Placed
-            && own_ends.may_ask()
+            && dgiwarp_ext.may_request_ack()
     }
 
     /// Whether an acknowledgement of something that has left is wanted.
     #[inline]
     fn wants_more(&self) -> bool {
-        let own_ends = self.stream.own_ends();
-        let acknowledged = own_ends.acknowledged();
+        let dgiwarp_ext = self.stream.dgiwarp_ext();
+        let acknowledged = dgiwarp_ext.acknowledged();
         let any = self.placement.all || self.sends.len() >= self.placement.crowd;
-        acknowledged < self.placement.wanted || (any && acknowledged < own_ends.sent())
+        acknowledged < self.placement.wanted || (any && acknowledged < dgiwarp_ext.sent())
     }
 
     /// Whether to ask for an acknowledgement of the work request that leaves next.
     fn asks_of_next(&self) -> bool {
-        self.may_ask()
+        self.may_request_ack()
             && self.may_begin()
             && self.sends.unstarted().is_some_and(|(_, wqe)| {
                 let is_message = matches!(
@@ -350,8 +351,8 @@ impl RcEngine {
     #[inline]
     fn asks_of_all(&self) -> bool {
         self.wants_more()
-            && self.may_ask()
-            && self.stream.own_ends().peer_asks()
+            && self.may_request_ack()
+            && self.stream.dgiwarp_ext().peer_requests_acks()
             && self.sends.unstarted().is_none()
             && self.mpa.may_send()
             && !self.is_amid()

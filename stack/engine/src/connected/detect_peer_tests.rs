@@ -26,7 +26,10 @@ pub(super) fn acquainted() -> (End, End) {
     client.work(|_, _, _| ());
     settle(&mut client, &mut server, 100);
     for end in [&client, &server] {
-        assert!(matches!(end.engine.stream.own_ends().peer(), Peer::Own(_)));
+        assert!(matches!(
+            end.engine.stream.dgiwarp_ext().peer(),
+            Peer::Dgiwarp(_)
+        ));
     }
     (client, server)
 }
@@ -91,7 +94,7 @@ fn a_foreign_initiator_hears_no_greeting_and_a_quiet_responder_is_foreign() {
         settle(&mut client, &mut server, 50);
         for (end, options) in [(&client, options[0]), (&server, options[1])] {
             assert_eq!(end.completed.received.len(), 1);
-            assert_eq!(end.engine.stream.own_ends().peer(), Peer::Foreign);
+            assert_eq!(end.engine.stream.dgiwarp_ext().peer(), Peer::Plain);
             assert_eq!(end.completed.sent.len(), 1, "{options:?}");
         }
         let fpdus = server.engine.counters().segments_sent;

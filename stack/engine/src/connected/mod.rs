@@ -245,7 +245,7 @@ impl RcEngine {
             match event {
                 Event::PeerClosed => {
                     let stays = self.config.options.outlives_peer && self.sends.is_empty();
-                    let end = match self.stream.own_ends().peer_has_left() {
+                    let end = match self.stream.dgiwarp_ext().peer_sent_bye() {
                         _ if !self.config.paired && stays => RcEnd::PeerLeft,
                         _ if !self.config.paired => RcEnd::PeerClosed,
                         true => RcEnd::PeerLeft,
@@ -321,11 +321,9 @@ impl RcEngine {
         if self.end.is_some() || !self.mpa.may_send() || self.is_amid() {
             return;
         }
-        let own_ends = self.stream.own_ends_mut();
-        let placed = (own_ends.owed() > 0).then(|| own_ends.placed(None));
-        let farewell = own_ends
-            .farewell()
-            .filter(|_| says_so && self.config.paired);
+        let dgiwarp_ext = self.stream.dgiwarp_ext_mut();
+        let placed = (dgiwarp_ext.pending_acks() > 0).then(|| dgiwarp_ext.acknowledge(None));
+        let farewell = dgiwarp_ext.bye().filter(|_| says_so && self.config.paired);
         for ulpdu in placed.into_iter().chain(farewell) {
             let nothing: &[u8] = &[];
             if self.mpa.send_ulpdu(&ulpdu, nothing).is_ok() {

@@ -35,20 +35,20 @@ impl RcEngine {
         let mut handled_octets = 0;
         while (!rest.is_empty() || self.has_complete_input()) && self.end.is_none() {
             let mut failed = None;
-            let known = self.stream.own_ends().acknowledged();
+            let known = self.stream.dgiwarp_ext().acknowledged();
             if let Some(ulpdu) = self.mpa.handle_input(now, &mut rest) {
                 self.counters.count_received(ulpdu.len());
                 handled_octets += ulpdu.len();
                 // What waited for a peer to say who it is completes before what it says.
-                if self.stream.own_ends().peer() == Peer::Unknown {
-                    self.stream.meet(ulpdu);
-                    if self.stream.own_ends().peer() == Peer::Foreign {
+                if self.stream.dgiwarp_ext().peer() == Peer::Unknown {
+                    self.stream.detect_peer(ulpdu);
+                    if self.stream.dgiwarp_ext().peer() == Peer::Plain {
                         let qpn = self.config.qpn;
                         wqe::complete(&mut self.sends, self.taken, None, qpn, completions);
                     }
                 }
                 let handled = if !self.parked.is_empty() && !overtakes(ulpdu) {
-                    Ok(Handled::Waits)
+                    Ok(Handled::ReceiverNotReady)
                 } else {
                     let mut ulp = Ulp {
                         config: self.config,
@@ -64,11 +64,11 @@ impl RcEngine {
                 };
                 match handled {
                     Ok(Handled::Taken) => {}
-                    Ok(Handled::Waits) => {
+                    Ok(Handled::ReceiverNotReady) => {
                         self.counters.count_parked();
                         self.parked.push(now, ulpdu);
                         let waiting = self.parked.messages();
-                        self.stream.own_ends_mut().note_waiting(waiting);
+                        self.stream.dgiwarp_ext_mut().set_in_rnr_queue(waiting);
                     }
                     Err(failure) => failed = Some(failure),
                 }
@@ -78,7 +78,7 @@ impl RcEngine {
             }
             self.handle_events(tables, completions);
             // An acknowledgement comes before the answer that it came with.
-            if self.stream.own_ends().acknowledged() != known {
+            if self.stream.dgiwarp_ext().acknowledged() != known {
                 self.complete_sends(completions);
             }
         }
@@ -111,9 +111,9 @@ impl RcEngine {
                 Ok(Handled::Taken) => {
                     self.parked.pop(now);
                     let waiting = self.parked.messages();
-                    self.stream.own_ends_mut().note_waiting(waiting);
+                    self.stream.dgiwarp_ext_mut().set_in_rnr_queue(waiting);
                 }
-                Ok(Handled::Waits) => break,
+                Ok(Handled::ReceiverNotReady) => break,
                 Err(failure) => self.fail(failure, tables, completions),
             }
             self.note_placed(now, octets);

@@ -6,7 +6,7 @@ use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_llp_tcp_mpa::Connection;
 use dgiwarp_memory::{AtomicError, RegionSlice};
-use dgiwarp_rdmap::stream::{Message, OwnEnds, ReadSource, Response, SendKind, SourceUse};
+use dgiwarp_rdmap::stream::{DgiwarpExt, Message, ReadSource, Response, SendKind, SourceUse};
 use dgiwarp_rdmap::wire::{AtomicRequest, ImmediateData};
 
 use super::wqe::{Extent, RcData, RcWork};
@@ -167,7 +167,7 @@ impl RcEngine {
         let (work, length, solicited) = (wqe.work, wqe.length, wqe.solicited);
         self.sends.begin(Extent {
             octets: 0,
-            messages: self.stream.own_ends().sent(),
+            messages: self.stream.dgiwarp_ext().sent(),
         });
         match work {
             RcWork::Send { invalidate } => {
@@ -183,7 +183,7 @@ impl RcEngine {
                 if !self.peer_takes_immediates() {
                     return Err(Stop::Ended(RcEnd::NoImmediates, Some(number)));
                 }
-                self.put(now, &OwnEnds::immediate(immediate), &[]);
+                self.put(now, &DgiwarpExt::immediate(immediate), &[]);
                 let kind = SendKind {
                     solicited,
                     invalidate: None,
@@ -304,7 +304,7 @@ impl RcEngine {
             let ulpdu = self.stream.immediate(data, solicited);
             self.put(now, &ulpdu, &[]);
         }
-        let messages = self.stream.own_ends().sent();
+        let messages = self.stream.dgiwarp_ext().sent();
         if signaled {
             self.note_wanted(messages);
         }

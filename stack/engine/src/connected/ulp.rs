@@ -113,21 +113,21 @@ impl<C: CompletionSink> TaggedBuffers for Ulp<'_, C> {
     }
 }
 
-impl<C: CompletionSink> dgiwarp_rdmap::stream::Upper for Ulp<'_, C> {
+impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
     type Receive = RecvWqe;
     type Request = u64;
 
     fn take_receive(&mut self) -> Option<RecvWqe> {
         // The length of a Send is known with its last segment only, so any receive will do here.
         let queue = self.tables.recv_queue;
-        if self.waits() {
+        if self.has_rnr_queue() {
             queue.take_or_wait(self.completions, self.waiter)
         } else {
             queue.take(0, self.completions).ok()
         }
     }
 
-    fn waits(&self) -> bool {
+    fn has_rnr_queue(&self) -> bool {
         self.config.options.no_receive == NoReceive::Wait
     }
 

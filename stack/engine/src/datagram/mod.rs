@@ -336,10 +336,10 @@ impl UdEngine {
         &mut self,
         tables: Tables<'_>,
         completions: &mut C,
-        run: impl FnOnce(&mut Receiver<Peer, RecvWqe>, &mut receive::UdUpper<'_, C>),
+        run: impl FnOnce(&mut Receiver<Peer, RecvWqe>, &mut receive::UdUlp<'_, C>),
     ) {
         let mut upper =
-            receive::UdUpper::new(self.config, None, tables, completions, &mut self.counters);
+            receive::UdUlp::new(self.config, None, tables, completions, &mut self.counters);
         run(&mut self.receiver, &mut upper);
     }
 

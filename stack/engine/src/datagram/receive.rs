@@ -10,7 +10,7 @@ use dgiwarp_rdmap::datagram::format;
 use dgiwarp_rdmap::datagram::read::segment::ReadSegment;
 use dgiwarp_rdmap::datagram::segment::{self, Parsed};
 use dgiwarp_rdmap::datagram::{
-    Delivery, DropReason, Origin, PlaceFailed, Receiver, Record, RecordHandle, TakeError, Upper,
+    Delivery, DropReason, Origin, PlaceFailed, Receiver, Record, RecordHandle, TakeError, Ulp,
 };
 
 use super::UdConfig;
@@ -76,7 +76,7 @@ pub(super) fn handle_input<C: CompletionSink>(
         config,
     } = intake;
     let mut last = None;
-    let mut upper = UdUpper::new(config, arrival.to, tables, completions, counters);
+    let mut ulp = UdUlp::new(config, arrival.to, tables, completions, counters);
     let mut origin = Origin {
         peer: arrival.from,
         to_group: arrival.to_group,
@@ -96,19 +96,19 @@ pub(super) fn handle_input<C: CompletionSink>(
                             return Err(DropReason::WrongPeer);
                         }
                         let arrived = (now, &arrival, datagram.len());
-                        upper.handle_read(arrived, part, reads, errors)?;
+                        ulp.handle_read(arrived, part, reads, errors)?;
                     }
                     parsed => {
                         origin.cookie_valid =
                             has_cookie && reads.is_cookie_valid(arrival.from, octets);
-                        receiver.handle_parsed(now, origin, parsed, &mut upper)?;
+                        receiver.handle_parsed(now, origin, parsed, &mut ulp)?;
                     }
                 }
-                upper.counters.count_received(octets.len());
+                ulp.counters.count_received(octets.len());
                 Ok(())
             });
         if let Err(reason) = handled {
-            upper.counters.count_drop(reason);
+            ulp.counters.count_drop(reason);
             last = Some(reason);
             // A peer that proved where it is may learn why: by its cookie, or because it is the one of a UC QP.
             let proven = config.connected && reason != DropReason::WrongPeer;
@@ -126,7 +126,7 @@ pub(super) fn flushed(wqe: &RecvWqe, qpn: u16) -> Wc {
 }
 
 /// Gives the receiver its memory, receive queue and completions.
-pub(super) struct UdUpper<'a, C> {
+pub(super) struct UdUlp<'a, C> {
     config: UdConfig,
     to: Option<IpAddr>,
     tables: Tables<'a>,
@@ -136,7 +136,7 @@ pub(super) struct UdUpper<'a, C> {
     held: Option<(STag, Use)>,
 }
 
-impl<'a, C: CompletionSink> UdUpper<'a, C> {
+impl<'a, C: CompletionSink> UdUlp<'a, C> {
     pub(super) fn new(
         config: UdConfig,
         to: Option<IpAddr>,
@@ -187,7 +187,7 @@ impl<'a, C: CompletionSink> UdUpper<'a, C> {
     }
 }
 
-impl<C: CompletionSink> Upper<Peer> for UdUpper<'_, C> {
+impl<C: CompletionSink> Ulp<Peer> for UdUlp<'_, C> {
     type Receive = RecvWqe;
 
     fn prepare_state(&mut self) {

@@ -5,52 +5,52 @@ use super::*;
 #[test]
 fn each_segment_is_reported_where_that_is_asked_for() {
     let now = origin();
-    let mut upper = Vecs::new(1000, &[]);
-    upper.segment_room = 5;
+    let mut ulp = Vecs::new(1000, &[]);
+    ulp.segment_room = 5;
     let mut receiver = Subject::new(ReceiverConfig {
         record_slots: 4,
         segment_completions: true,
         ..ReceiverConfig::default()
     });
     let mut handle =
-        |segment: &[u8], upper: &mut Vecs| receiver.handle_segment(now, 'a', segment, upper);
+        |segment: &[u8], ulp: &mut Vecs| receiver.handle_segment(now, 'a', segment, ulp);
     let mut message = write_record(1, 1000, 300);
     message.swap(1, 3);
     for segment in &message {
-        assert!(upper.records.is_empty());
-        handle(segment, &mut upper).unwrap();
-        assert!(handle(segment, &mut upper).is_err());
+        assert!(ulp.records.is_empty());
+        handle(segment, &mut ulp).unwrap();
+        assert!(handle(segment, &mut ulp).is_err());
     }
-    let (record, _) = upper.records[0];
+    let (record, _) = ulp.records[0];
     let reported = [(0, 300), (900, 100), (600, 300), (300, 300)];
     let expected = reported.map(|(offset, length)| (record, offset, length));
-    assert_eq!(upper.segments, expected);
+    assert_eq!(ulp.segments, expected);
     // One of one segment, and one that finds no room for the report.
     for number in [2, 3] {
-        handle(&write_record(number, 10, 10)[0], &mut upper).unwrap();
+        handle(&write_record(number, 10, 10)[0], &mut ulp).unwrap();
     }
-    assert_eq!(upper.segments[4..], [(upper.records[1].0, 0, 10)]);
-    assert_eq!(upper.counted, [DropReason::SegmentUnreported]);
-    assert_eq!(upper.records.len(), 3);
+    assert_eq!(ulp.segments[4..], [(ulp.records[1].0, 0, 10)]);
+    assert_eq!(ulp.counted, [DropReason::SegmentUnreported]);
+    assert_eq!(ulp.records.len(), 3);
 }
 
 #[test]
 fn a_full_ring_is_told_once_until_a_slot_is_free() {
     let now = origin();
-    let mut upper = Vecs::new(1000, &[]);
+    let mut ulp = Vecs::new(1000, &[]);
     let mut receiver = receiver(1);
-    let write = |receiver: &mut Subject, upper: &mut Vecs, number, payload| {
+    let write = |receiver: &mut Subject, ulp: &mut Vecs, number, payload| {
         let segment = &write_record(number, 100, payload)[0];
-        receiver.handle_segment(now, 'a', segment, upper).unwrap();
-        upper.rings_full
+        receiver.handle_segment(now, 'a', segment, ulp).unwrap();
+        ulp.rings_full
     };
-    assert_eq!(write(&mut receiver, &mut upper, 1, 100), 0);
-    assert_eq!(write(&mut receiver, &mut upper, 2, 100), 1);
-    assert_eq!(write(&mut receiver, &mut upper, 3, 60), 1);
-    let handle = upper.records[0].0;
+    assert_eq!(write(&mut receiver, &mut ulp, 1, 100), 0);
+    assert_eq!(write(&mut receiver, &mut ulp, 2, 100), 1);
+    assert_eq!(write(&mut receiver, &mut ulp, 3, 60), 1);
+    let handle = ulp.records[0].0;
     assert!(receiver.release(handle));
     assert!(!receiver.release(handle));
-    assert_eq!(write(&mut receiver, &mut upper, 4, 60), 1);
-    assert_eq!(write(&mut receiver, &mut upper, 5, 100), 2);
-    assert!(upper.segments.is_empty(), "nobody asked for segments");
+    assert_eq!(write(&mut receiver, &mut ulp, 4, 60), 1);
+    assert_eq!(write(&mut receiver, &mut ulp, 5, 100), 2);
+    assert!(ulp.segments.is_empty(), "nobody asked for segments");
 }

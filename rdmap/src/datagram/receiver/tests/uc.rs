@@ -44,42 +44,42 @@ fn expected(length: u32) -> Vec<u8> {
 
 #[test]
 fn only_the_peer_is_heard_and_nobody_before_there_is_one() {
-    let mut upper = Vecs::new(100, &[]);
+    let mut ulp = Vecs::new(100, &[]);
     let now = origin();
     let mut receiver = Subject::new_connected(config());
     let message = write(1, 100, 100, false).remove(0);
     let mut from =
-        |receiver: &mut Subject, who| receiver.handle_segment(now, who, &message, &mut upper);
+        |receiver: &mut Subject, who| receiver.handle_segment(now, who, &message, &mut ulp);
     assert_eq!(from(&mut receiver, 'p'), Err(DropReason::WrongPeer));
     assert!(receiver.connect('p'));
     assert!(!receiver.connect('q'), "a peer is fixed");
     assert_eq!(from(&mut receiver, 'q'), Err(DropReason::WrongPeer));
     assert_eq!(from(&mut receiver, 'p'), Ok(()));
-    assert_eq!(upper.region, expected(100));
+    assert_eq!(ulp.region, expected(100));
     let mut datagram_qp = Subject::new(config());
     assert!(!datagram_qp.connect('p'), "a UD QP has no peer");
 }
 
 #[test]
 fn a_ud_qp_takes_no_uc_write() {
-    let mut upper = Vecs::new(100, &[]);
+    let mut ulp = Vecs::new(100, &[]);
     let mut receiver = receiver(4);
     let message = write(1, 100, 100, false).remove(0);
     assert_eq!(
-        receiver.handle_segment(origin(), 'p', &message, &mut upper),
+        receiver.handle_segment(origin(), 'p', &message, &mut ulp),
         Err(DropReason::UnexpectedOpcode)
     );
-    assert_eq!(upper.region, [0; 100]);
+    assert_eq!(ulp.region, [0; 100]);
 }
 
 #[test]
 fn write_records_need_slots_on_uc_too() {
-    let mut upper = Vecs::new(100, &[]);
+    let mut ulp = Vecs::new(100, &[]);
     let now = origin();
     let message = write_record(1, 100, 100).remove(0);
     let mut receiver = connected();
     assert_eq!(
-        receiver.handle_segment(now, 'p', &message, &mut upper),
+        receiver.handle_segment(now, 'p', &message, &mut ulp),
         Err(DropReason::WriteRecordOff)
     );
     let mut receiver = Subject::new_connected(ReceiverConfig {
@@ -88,48 +88,48 @@ fn write_records_need_slots_on_uc_too() {
     });
     receiver.connect('p');
     assert_eq!(
-        receiver.handle_segment(now, 'p', &message, &mut upper),
+        receiver.handle_segment(now, 'p', &message, &mut ulp),
         Ok(())
     );
-    assert_eq!(upper.records.len(), 1);
+    assert_eq!(ulp.records.len(), 1);
 }
 
 #[test]
 fn a_write_without_immediate_leaves_no_trace_but_its_octets() {
     for payload in [1000, 300] {
-        let mut upper = Vecs::new(1000, &[10]);
+        let mut ulp = Vecs::new(1000, &[10]);
         let mut receiver = connected();
         let now = origin();
         for segment in write(1, 1000, payload, false) {
-            let handled = receiver.handle_segment(now, 'p', &segment, &mut upper);
+            let handled = receiver.handle_segment(now, 'p', &segment, &mut ulp);
             assert_eq!(handled, Ok(()));
         }
-        assert_eq!(upper.region, expected(1000));
-        receiver.handle_timeout(now + Duration::from_secs(1), &mut upper);
-        assert!(upper.completions.is_empty() && upper.records.is_empty());
-        assert!(upper.counted.is_empty());
-        assert_eq!(upper.posted.len(), 1);
-        upper.region.fill(0);
+        assert_eq!(ulp.region, expected(1000));
+        receiver.handle_timeout(now + Duration::from_secs(1), &mut ulp);
+        assert!(ulp.completions.is_empty() && ulp.records.is_empty());
+        assert!(ulp.counted.is_empty());
+        assert_eq!(ulp.posted.len(), 1);
+        ulp.region.fill(0);
         for segment in write(1, 1000, payload, false) {
-            let handled = receiver.handle_segment(now, 'p', &segment, &mut upper);
+            let handled = receiver.handle_segment(now, 'p', &segment, &mut ulp);
             assert_eq!(handled, Err(DropReason::Late));
         }
-        assert_eq!(upper.region, [0; 1000]);
+        assert_eq!(ulp.region, [0; 1000]);
     }
 }
 
 #[test]
 fn an_immediate_consumes_a_receive_when_all_octets_are_there() {
-    let mut upper = Vecs::new(1000, &[0, 50]);
+    let mut ulp = Vecs::new(1000, &[0, 50]);
     let mut receiver = connected();
     let now = origin();
     let mut message = write(1, 1000, 300, true);
     message.reverse();
     for (arrived, segment) in (1..).zip(&message) {
-        assert!(upper.completions.is_empty());
-        let handled = receiver.handle_segment(now, 'p', segment, &mut upper);
+        assert!(ulp.completions.is_empty());
+        let handled = receiver.handle_segment(now, 'p', segment, &mut ulp);
         assert_eq!(handled, Ok(()));
-        let again = receiver.handle_segment(now, 'p', segment, &mut upper);
+        let again = receiver.handle_segment(now, 'p', segment, &mut ulp);
         let reason = if arrived < 4 {
             DropReason::Duplicate
         } else {
@@ -137,7 +137,7 @@ fn an_immediate_consumes_a_receive_when_all_octets_are_there() {
         };
         assert_eq!(again, Err(reason));
     }
-    assert_eq!(upper.region, expected(1000));
+    assert_eq!(ulp.region, expected(1000));
     let delivery = Delivery {
         source: 'p',
         length: 1000,
@@ -145,82 +145,82 @@ fn an_immediate_consumes_a_receive_when_all_octets_are_there() {
         solicited: true,
         written: true,
     };
-    assert_eq!(upper.completions, [(0, delivery)]);
+    assert_eq!(ulp.completions, [(0, delivery)]);
     // An empty one, and one of one segment.
     for (number, length) in [(2, 0), (3, 200)] {
         let segment = write(number, length, 300, true).remove(0);
-        let handled = receiver.handle_segment(now, 'p', &segment, &mut upper);
+        let handled = receiver.handle_segment(now, 'p', &segment, &mut ulp);
         let posted = number == 2;
         assert_eq!(handled.is_ok(), posted);
     }
-    assert_eq!(upper.completions[1].1.length, 0);
+    assert_eq!(ulp.completions[1].1.length, 0);
 }
 
 #[test]
 fn without_a_receive_the_completing_segment_is_dropped() {
     for payload in [1000, 300] {
-        let mut upper = Vecs::new(1000, &[]);
+        let mut ulp = Vecs::new(1000, &[]);
         let mut receiver = connected();
         let now = origin();
         let mut message = write(1, 1000, payload, true);
         let last = message.pop().unwrap();
         for segment in &message {
-            let handled = receiver.handle_segment(now, 'p', segment, &mut upper);
+            let handled = receiver.handle_segment(now, 'p', segment, &mut ulp);
             assert_eq!(handled, Ok(()));
         }
         assert_eq!(
-            receiver.handle_segment(now, 'p', &last, &mut upper),
+            receiver.handle_segment(now, 'p', &last, &mut ulp),
             Err(DropReason::NoReceive)
         );
-        assert_eq!(upper.region[999], 0);
+        assert_eq!(ulp.region[999], 0);
         // It is over: a receive that comes later is not for a copy of it.
-        upper.posted.push_back((0, 0));
+        ulp.posted.push_back((0, 0));
         assert_eq!(
-            receiver.handle_segment(now, 'p', &last, &mut upper),
+            receiver.handle_segment(now, 'p', &last, &mut ulp),
             Err(DropReason::Late)
         );
-        assert!(upper.completions.is_empty() && upper.counted.is_empty());
+        assert!(ulp.completions.is_empty() && ulp.counted.is_empty());
     }
 }
 
 #[test]
 fn an_incomplete_write_is_counted_and_consumes_nothing() {
-    let mut upper = Vecs::new(1000, &[0]);
+    let mut ulp = Vecs::new(1000, &[0]);
     let mut receiver = connected();
     let now = origin();
     let message = write(1, 1000, 300, true);
     let later = now + Duration::from_millis(150);
     for (at, segment) in [(now, &message[0]), (later, &message[2])] {
-        let handled = receiver.handle_segment(at, 'p', segment, &mut upper);
+        let handled = receiver.handle_segment(at, 'p', segment, &mut ulp);
         assert_eq!(handled, Ok(()));
     }
     // Counted from the last segment that was placed.
     let due = later + Duration::from_millis(200);
-    receiver.handle_timeout(now + Duration::from_millis(200), &mut upper);
-    assert!(upper.counted.is_empty());
+    receiver.handle_timeout(now + Duration::from_millis(200), &mut ulp);
+    assert!(ulp.counted.is_empty());
     assert_eq!(receiver.poll_timeout(), Some(due));
-    receiver.handle_timeout(due, &mut upper);
-    assert_eq!(upper.counted, [DropReason::IncompleteWrite]);
+    receiver.handle_timeout(due, &mut ulp);
+    assert_eq!(ulp.counted, [DropReason::IncompleteWrite]);
     assert_eq!(receiver.poll_timeout(), None);
     assert_eq!(
-        receiver.handle_segment(due, 'p', &message[1], &mut upper),
+        receiver.handle_segment(due, 'p', &message[1], &mut ulp),
         Err(DropReason::Late)
     );
-    assert!(upper.completions.is_empty());
-    assert_eq!(upper.posted.len(), 1);
+    assert!(ulp.completions.is_empty());
+    assert_eq!(ulp.posted.len(), 1);
 }
 
 #[test]
 fn writes_far_behind_and_too_many_writes_give_way() {
-    let mut upper = Vecs::new(1000, &[]);
+    let mut ulp = Vecs::new(1000, &[]);
     let mut receiver = connected();
     let now = origin();
     let mut first = |number, epoch: u8, at| {
         let mut segment = write(number, 1000, 600, false).remove(0);
         segment[21] = epoch;
-        let handled = receiver.handle_segment(at, 'p', &segment, &mut upper);
+        let handled = receiver.handle_segment(at, 'p', &segment, &mut ulp);
         assert_eq!(handled, Ok(()));
-        upper.counted.len()
+        ulp.counted.len()
     };
     for number in 0..=64 {
         assert_eq!(first(number, 1, now), 0);
@@ -231,17 +231,17 @@ fn writes_far_behind_and_too_many_writes_give_way() {
     for (number, given_up) in (0..65).zip(2..) {
         assert_eq!(first(number, 2, later), given_up);
     }
-    assert_eq!(upper.counted.len(), 1 + MAX_OPEN_WRITES);
+    assert_eq!(ulp.counted.len(), 1 + MAX_OPEN_WRITES);
 }
 
 #[test]
 fn a_write_that_contradicts_itself_is_malformed() {
-    let mut upper = Vecs::new(1000, &[]);
+    let mut ulp = Vecs::new(1000, &[]);
     let mut receiver = connected();
     let now = origin();
     let one = write(1, 1000, 300, false);
     let other = write(1, 900, 300, false);
-    let mut handle = |segment: &[u8]| receiver.handle_segment(now, 'p', segment, &mut upper);
+    let mut handle = |segment: &[u8]| receiver.handle_segment(now, 'p', segment, &mut ulp);
     assert_eq!(handle(&one[0]), Ok(()));
     assert_eq!(handle(&other[1]), Err(DropReason::Malformed));
 }
@@ -249,7 +249,7 @@ fn a_write_that_contradicts_itself_is_malformed() {
 /// A segment that may not be placed is no part of the message, also if it would be the last one.
 #[test]
 fn a_refused_segment_leaves_the_message_open() {
-    let mut upper = Vecs::new(1000, &[0]);
+    let mut ulp = Vecs::new(1000, &[0]);
     let mut receiver = connected();
     let now = origin();
     let refused = Origin {
@@ -257,45 +257,43 @@ fn a_refused_segment_leaves_the_message_open() {
         ..Origin::from('p')
     };
     for segment in write(1, 1000, 600, true) {
-        let handled = receiver.handle_segment(now, refused, &segment, &mut upper);
+        let handled = receiver.handle_segment(now, refused, &segment, &mut ulp);
         assert_eq!(handled, Err(DropReason::NotWellKnown));
-        let handled = receiver.handle_segment(now, 'p', &segment, &mut upper);
+        let handled = receiver.handle_segment(now, 'p', &segment, &mut ulp);
         assert_eq!(handled, Ok(()));
     }
-    assert_eq!(upper.region, expected(1000));
-    assert_eq!((upper.completions.len(), upper.posted.len()), (1, 0));
+    assert_eq!(ulp.region, expected(1000));
+    assert_eq!((ulp.completions.len(), ulp.posted.len()), (1, 0));
     let first = write(2, 1000, 600, true).remove(0);
-    receiver
-        .handle_segment(now, 'p', &first, &mut upper)
-        .unwrap();
-    upper.posted.push_back((0, 0));
+    receiver.handle_segment(now, 'p', &first, &mut ulp).unwrap();
+    ulp.posted.push_back((0, 0));
     let last = write(2, 1000, 600, true).remove(1);
-    let handled = receiver.handle_segment(now, refused, &last, &mut upper);
+    let handled = receiver.handle_segment(now, refused, &last, &mut ulp);
     assert_eq!(handled, Err(DropReason::NotWellKnown));
-    assert_eq!(upper.posted.len(), 1, "its receive goes back");
-    let handled = receiver.handle_segment(now, 'p', &last, &mut upper);
+    assert_eq!(ulp.posted.len(), 1, "its receive goes back");
+    let handled = receiver.handle_segment(now, 'p', &last, &mut ulp);
     assert_eq!(handled, Ok(()));
-    assert_eq!((upper.completions.len(), upper.posted.len()), (2, 0));
+    assert_eq!((ulp.completions.len(), ulp.posted.len()), (2, 0));
 }
 
 #[test]
 fn a_restarted_peer_is_heard_at_once() {
-    let mut upper = Vecs::new(10, &[]);
+    let mut ulp = Vecs::new(10, &[]);
     let mut receiver = connected();
     let now = origin();
     let mut segment = write(5000, 10, 10, false).remove(0);
     assert_eq!(
-        receiver.handle_segment(now, 'p', &segment, &mut upper),
+        receiver.handle_segment(now, 'p', &segment, &mut ulp),
         Ok(())
     );
     segment = write(1, 10, 10, false).remove(0);
     assert_eq!(
-        receiver.handle_segment(now, 'p', &segment, &mut upper),
+        receiver.handle_segment(now, 'p', &segment, &mut ulp),
         Err(DropReason::Late)
     );
     segment[18] ^= 0xff;
     assert_eq!(
-        receiver.handle_segment(now, 'p', &segment, &mut upper),
+        receiver.handle_segment(now, 'p', &segment, &mut ulp),
         Ok(())
     );
 }
@@ -307,7 +305,7 @@ proptest! {
         datagrams in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 38..120), 0..200),
     ) {
         let now = origin();
-        let mut upper = Vecs::new(64, &[64, 64]);
+        let mut ulp = Vecs::new(64, &[64, 64]);
         let mut receiver = connected();
         for mut bytes in datagrams {
             // Enough right bits that most reach the deeper checks: few numbers and epochs, lengths that fit.
@@ -328,10 +326,10 @@ proptest! {
             } else {
                 bytes[0] |= 0x40;
             }
-            let _ = receiver.handle_segment(now, 'p', &bytes, &mut upper);
+            let _ = receiver.handle_segment(now, 'p', &bytes, &mut ulp);
             prop_assert!(receiver.writes.last_placed().count() <= MAX_OPEN_WRITES);
         }
-        receiver.handle_timeout(now + Duration::from_secs(1), &mut upper);
+        receiver.handle_timeout(now + Duration::from_secs(1), &mut ulp);
         prop_assert_eq!(receiver.writes.last_placed().count(), 0);
         prop_assert_eq!(receiver.poll_timeout(), None);
     }
@@ -344,18 +342,18 @@ proptest! {
         arrivals in proptest::collection::vec((0usize..3, any::<prop::sample::Index>()), 0..60),
     ) {
         let now = origin();
-        let mut upper = Vecs::new(2000, &[0, 0, 0]);
+        let mut ulp = Vecs::new(2000, &[0, 0, 0]);
         let mut receiver = connected();
         let messages: Vec<_> = (0..3).map(|number| write(number, length, payload, true)).collect();
         let mut missing = messages.clone();
         for (message, index) in arrivals {
             let segment = index.get(&messages[message]);
-            let _ = receiver.handle_segment(now, 'p', segment, &mut upper);
+            let _ = receiver.handle_segment(now, 'p', segment, &mut ulp);
             missing[message].retain(|other| other != segment);
             let complete = missing.iter().filter(|segments| segments.is_empty()).count();
-            prop_assert_eq!(upper.completions.len(), complete);
+            prop_assert_eq!(ulp.completions.len(), complete);
             if complete > 0 {
-                prop_assert_eq!(&upper.region[..length as usize], &expected(length)[..]);
+                prop_assert_eq!(&ulp.region[..length as usize], &expected(length)[..]);
             }
         }
     }

@@ -8,13 +8,13 @@ const ALL: Capabilities = Capabilities::WANTS_ACKNOWLEDGEMENTS.with(Capabilities
 fn acquainted() -> (TestStream, TestStream) {
     let mut nobody = Memory::default();
     let [mut client, mut server] = [(); 2].map(|()| stream().with_extensions(ALL));
-    assert!(client.own_ends().owes_hello(true) && !server.own_ends().owes_hello(false));
-    let hello = client.own_ends_mut().hello().unwrap();
+    assert!(client.dgiwarp_ext().is_hello_due(true) && !server.dgiwarp_ext().is_hello_due(false));
+    let hello = client.dgiwarp_ext_mut().hello().unwrap();
     assert_eq!(server.handle_ulpdu(&hello, &mut nobody), Ok(Handled::Taken));
-    assert_eq!(server.own_ends().peer(), Peer::Own(ALL));
-    let hello = server.own_ends_mut().hello().unwrap();
+    assert_eq!(server.dgiwarp_ext().peer(), Peer::Dgiwarp(ALL));
+    let hello = server.dgiwarp_ext_mut().hello().unwrap();
     assert_eq!(client.handle_ulpdu(&hello, &mut nobody), Ok(Handled::Taken));
-    assert_eq!(client.own_ends().peer(), Peer::Own(ALL));
+    assert_eq!(client.dgiwarp_ext().peer(), Peer::Dgiwarp(ALL));
     (client, server)
 }
 
@@ -44,14 +44,14 @@ fn sends_writes_and_immediates_are_counted_alike_at_both_ends() {
             .truncate(if counts.len() < 2 { 100 } else { 0 });
         let handled = server.handle_ulpdu(ulpdu, &mut memory);
         assert_eq!(handled, Ok(Handled::Taken));
-        counts.push(server.own_ends().owed());
+        counts.push(server.dgiwarp_ext().pending_acks());
     }
     assert_eq!(counts, [0, 1, 1, 2, 3, 4, 5]);
-    assert_eq!(client.own_ends().sent(), 5);
-    assert_eq!(client.own_ends().acknowledged(), 0);
-    let told = server.own_ends_mut().placed(None);
+    assert_eq!(client.dgiwarp_ext().sent(), 5);
+    assert_eq!(client.dgiwarp_ext().acknowledged(), 0);
+    let told = server.dgiwarp_ext_mut().acknowledge(None);
     assert_eq!(client.handle_ulpdu(&told, &mut memory), Ok(Handled::Taken));
-    assert_eq!(client.own_ends().acknowledged(), 5);
+    assert_eq!(client.dgiwarp_ext().acknowledged(), 5);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn an_immediate_comes_with_the_send_behind_it() {
     let (mut client, mut server) = acquainted();
     let mut memory = Memory::with_receives(&[10, 10]);
     let ulpdus = send(&mut client, b"", SendKind::default(), 100);
-    let notice = OwnEnds::immediate(5);
+    let notice = DgiwarpExt::immediate(5);
     assert_eq!(
         server.handle_ulpdu(&notice, &mut memory),
         Ok(Handled::Taken)
@@ -79,7 +79,7 @@ fn a_message_that_waits_for_a_receive_leaves_no_trace() {
         waits: true,
         ..Memory::with_receives(&[])
     };
-    let notice = OwnEnds::immediate(5);
+    let notice = DgiwarpExt::immediate(5);
     assert_eq!(
         server.handle_ulpdu(&notice, &mut memory),
         Ok(Handled::Taken)
@@ -87,7 +87,7 @@ fn a_message_that_waits_for_a_receive_leaves_no_trace() {
     let ulpdus = send(&mut client, &[1; 30], SendKind::default(), 40);
     for _ in 0..3 {
         let handled = server.handle_ulpdu(&ulpdus[0], &mut memory);
-        assert_eq!(handled, Ok(Handled::Waits));
+        assert_eq!(handled, Ok(Handled::ReceiverNotReady));
     }
     memory.posted.push_back(30);
     for ulpdu in &ulpdus {
@@ -95,7 +95,7 @@ fn a_message_that_waits_for_a_receive_leaves_no_trace() {
     }
     assert_eq!(memory.delivered[0].0, [1; 30]);
     assert_eq!(memory.delivered[0].1.attached, Some(5));
-    assert_eq!(server.own_ends().owed(), 1);
+    assert_eq!(server.dgiwarp_ext().pending_acks(), 1);
 }
 
 #[test]
@@ -109,10 +109,10 @@ fn whoever_begins_with_data_is_foreign() {
         client.rtr_read(0).to_vec(),
     ] {
         assert_eq!(server.handle_ulpdu(&ulpdu, &mut memory), Ok(Handled::Taken));
-        assert_eq!(server.own_ends().peer(), Peer::Unknown);
+        assert_eq!(server.dgiwarp_ext().peer(), Peer::Unknown);
     }
     let ulpdus = send(&mut client, b"a", SendKind::default(), 100);
     let handled = server.handle_ulpdu(&ulpdus[0], &mut memory);
     assert_eq!(handled, Ok(Handled::Taken));
-    assert_eq!(server.own_ends().peer(), Peer::Foreign);
+    assert_eq!(server.dgiwarp_ext().peer(), Peer::Plain);
 }

@@ -1,13 +1,13 @@
-//! What need not wait behind a message that waits for a receive.
+//! ULPDUs that bypass the RNR queue.
 
 use dgiwarp_ddp::QueueNumber;
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
 
-use super::own_ends::Notice;
+use super::dgiwarp_ext::Notice;
 use crate::wire::Opcode;
 
-/// Whether a ULPDU may be handled before those that arrived earlier and wait for a receive: it answers a request of ours, ends the stream, or
-/// tells of this end's own messages. All else keeps the order of RFC 5040 §5.5.
+/// Whether a ULPDU may be handled before earlier ones in the RNR queue: a response, a Terminate, a hello, or an acknowledgement. All others keep
+/// the order of RFC 5040 §5.5.
 #[must_use]
 pub fn overtakes(ulpdu: &[u8]) -> bool {
     let Some(first) = ulpdu.first() else {
@@ -21,7 +21,7 @@ pub fn overtakes(ulpdu: &[u8]) -> bool {
             Ok(Opcode::ReadResponse) => true,
             Ok(Opcode::Write) if payload.is_empty() => matches!(
                 Notice::parse(header.stag, header.tagged_offset),
-                Some(Notice::Hello { .. } | Notice::Placed { .. })
+                Some(Notice::Hello { .. } | Notice::Acknowledgement { .. })
             ),
             Ok(_) | Err(_) => false,
         }
@@ -35,7 +35,7 @@ pub fn overtakes(ulpdu: &[u8]) -> bool {
     }
 }
 
-/// Whether a Send or Write of the peer's, or an Immediate Data message, is complete with this ULPDU.
+/// Whether this ULPDU is the last segment of a Send, a Write or an Immediate Data message.
 #[must_use]
 pub fn ends_message(ulpdu: &[u8]) -> bool {
     let Some(first) = ulpdu.first() else {
@@ -59,21 +59,21 @@ mod tests {
     use dgiwarp_ddp::{STag, TaggedOffset};
 
     use super::super::message::{short, tagged_header};
-    use super::super::{Capabilities, Header, OwnEnds, Question};
+    use super::super::{AckRequest, Capabilities, DgiwarpExt, Header};
     use super::*;
 
     #[test]
     fn answers_ends_and_acknowledgements_overtake() {
         let tagged = |opcode| tagged_header(opcode, STag::new(1), TaggedOffset::new(0), true);
         let untagged = |opcode| -> Header { short(opcode, dgiwarp_ddp::Msn::FIRST, &[]) };
-        let mut end = OwnEnds::new(Some(Capabilities::default()));
+        let mut end = DgiwarpExt::new(Some(Capabilities::default()));
         for (ulpdu, expected) in [
             (tagged(Opcode::ReadResponse), true),
             (untagged(Opcode::AtomicResponse), true),
             (untagged(Opcode::Terminate), true),
             (end.hello().unwrap(), true),
-            (end.placed(Some(Question::Next)), true),
-            (OwnEnds::immediate(1), false),
+            (end.acknowledge(Some(AckRequest::Next)), true),
+            (DgiwarpExt::immediate(1), false),
             (tagged(Opcode::Write), false),
             (untagged(Opcode::Send), false),
             (untagged(Opcode::ReadRequest), false),
@@ -95,7 +95,7 @@ mod tests {
             (write(false), false),
             (untagged(Opcode::Send), true),
             (untagged(Opcode::Immediate), true),
-            (OwnEnds::immediate(1), false),
+            (DgiwarpExt::immediate(1), false),
             (untagged(Opcode::ReadRequest), false),
             (untagged(Opcode::Terminate), false),
         ] {

@@ -60,7 +60,7 @@ pub struct Delivery<K> {
 }
 
 /// The receiver's way to memory, receive queue and completion queue.
-pub trait Upper<K> {
+pub trait Ulp<K> {
     /// A receive taken from the queue.
     type Receive;
 

@@ -1,4 +1,4 @@
-//! What a stream needs of the layer above: memory, receive queue, completions.
+//! ULP of a stream: memory, receive queue, completions.
 
 use dgiwarp_ddp::STag;
 use dgiwarp_ddp::error::TaggedError;
@@ -13,17 +13,17 @@ use crate::wire::ImmediateData;
 pub struct Delivered {
     /// Octets placed into the receive.
     pub length: u32,
-    /// Whether the sender asked for a solicited event.
+    /// The message raises a solicited event.
     pub solicited: bool,
-    /// The STag that the message invalidated.
+    /// STag that the message invalidated.
     pub invalidated: Option<STag>,
-    /// The message is Immediate Data: this.
+    /// Content, if the message is Immediate Data.
     pub immediate: Option<ImmediateData>,
-    /// The message is a Send with an immediate, which ends of this kind alone make: this.
+    /// Immediate of a Send, which only a dgiwarp peer makes.
     pub attached: Option<u32>,
 }
 
-/// What a peer asks of a buffer that it reads.
+/// Operation of a peer on a buffer that it names in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceUse {
     /// An RDMA Read.
@@ -32,28 +32,28 @@ pub enum SourceUse {
     Atomic,
 }
 
-/// The stream's way to memory, receive queue and completions. RDMA Writes are placed through [`TaggedBuffers`].
-pub trait Upper: TaggedBuffers {
+/// Memory, receive queue and completions behind a stream. RDMA Writes are placed through [`TaggedBuffers`].
+pub trait Ulp: TaggedBuffers {
     /// A receive taken from the queue.
     type Receive;
-    /// Names a Read or atomic work request of ours.
+    /// Names a Read or atomic work request.
     type Request: Copy;
 
     /// Takes the receive at the head of the queue.
     fn take_receive(&mut self) -> Option<Self::Receive>;
 
-    /// Whether a message without a receive waits for one. Else it ends the stream, as RFC 5041 §7.2 has it.
-    fn waits(&self) -> bool {
+    /// Whether a message without a posted receive waits in an RNR queue. Otherwise it ends the stream (RFC 5041 §7.2).
+    fn has_rnr_queue(&self) -> bool {
         false
     }
 
-    /// Octets that a receive can hold.
+    /// Capacity of a receive in octets.
     fn capacity(&self, receive: &Self::Receive) -> u32;
 
     /// Places octets of a message at `offset` of a receive; they fit.
     ///
     /// # Errors
-    /// [`PlaceFailed`] if the receive names memory that is not there.
+    /// [`PlaceFailed`] if the memory of the receive is not registered.
     fn place_untagged(
         &mut self,
         receive: &Self::Receive,
@@ -61,19 +61,19 @@ pub trait Upper: TaggedBuffers {
         payload: &[u8],
     ) -> Result<(), PlaceFailed>;
 
-    /// Invalidates an STag of this stream (RFC 5040 §5.3). When this returns, no octet lands there any more.
+    /// Invalidates an STag of this stream (RFC 5040 §5.3). No octet is placed there after the return.
     ///
     /// # Errors
-    /// The row that says why it is not one; then nothing happened.
+    /// The row that the STag violates; it is not invalidated.
     fn invalidate(&mut self, stag: STag) -> Result<(), TaggedError>;
 
     /// Completes a receive.
     fn deliver(&mut self, receive: Self::Receive, delivered: Delivered);
 
-    /// Completes a receive whose message cannot be taken.
+    /// Completes a receive in error: its message ends the stream.
     fn fail(&mut self, receive: Self::Receive, error: StreamError);
 
-    /// Checks that the peer may read the whole span, or change it atomically, now.
+    /// Checks that the peer may now read the whole span, or change it atomically.
     ///
     /// # Errors
     /// The row that the span violates.
@@ -82,7 +82,7 @@ pub trait Upper: TaggedBuffers {
     /// Places octets of a Read Response at `offset` of the Read's buffers; they fit.
     ///
     /// # Errors
-    /// [`PlaceFailed`] if the work request names memory that is not there.
+    /// [`PlaceFailed`] if the memory of the work request is not registered.
     fn place_response(
         &mut self,
         request: Self::Request,
@@ -90,13 +90,13 @@ pub trait Upper: TaggedBuffers {
         payload: &[u8],
     ) -> Result<(), PlaceFailed>;
 
-    /// A Read has all its octets.
+    /// Completes a Read, whose octets are all placed.
     fn complete_read(&mut self, request: Self::Request);
 
-    /// An atomic operation was done; the buffer held `original` before.
+    /// Completes an atomic operation; `original` is the value before it.
     ///
     /// # Errors
-    /// [`PlaceFailed`] if the work request names memory that is not there.
+    /// [`PlaceFailed`] if the memory of the work request is not registered.
     fn complete_atomic(&mut self, request: Self::Request, original: u64)
     -> Result<(), PlaceFailed>;
 }
