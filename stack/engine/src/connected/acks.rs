@@ -90,7 +90,7 @@ enum Acquaintance {
 impl RcEngine {
     /// Greets the peer if it is the time for that.
     pub(super) fn greet(&mut self, now: Instant) {
-        if !self.mpa.may_send() || self.is_amid() {
+        if !self.llp.may_send() || self.is_amid() {
             return;
         }
         if self.stream.dgiwarp_ext().is_hello_due(self.is_initiator) {
@@ -354,7 +354,7 @@ impl RcEngine {
             && self.may_request_ack()
             && self.stream.dgiwarp_ext().peer_requests_acks()
             && self.sends.unstarted().is_none()
-            && self.mpa.may_send()
+            && self.llp.may_send()
             && !self.is_amid()
     }
 }

@@ -10,6 +10,7 @@
 mod acks;
 mod end;
 mod first_fpdu_probe;
+mod llp;
 mod receive;
 mod rnr_queue;
 mod rx_buffer;
@@ -21,7 +22,7 @@ mod zero_copy;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_tcp_mpa::{Connection, Event, Role, Rtr, TcpEnd};
+use dgiwarp_llp_tcp_mpa::{Role, Rtr, TcpEnd};
 use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
 
 use super::cq_ring::CompletionSink;
@@ -31,6 +32,7 @@ use crate::types::{AsyncEvent, QpCounters, RcOptions, WcStatus};
 use acks::Placement;
 use dgiwarp_memory::Access;
 use first_fpdu_probe::FirstFpduProbe;
+use llp::LlpEvent;
 use rnr_queue::RnrQueue;
 use transmit::Sending;
 use ulp::failed_receive;
@@ -39,6 +41,7 @@ use zero_copy::Batch;
 
 pub use acks::LATE;
 pub use end::RcEnd;
+pub use llp::Llp;
 pub use transmit::ROOM;
 pub use wqe::{MAX_INLINE, MemoryWork, RcData, RcSendWqe, RcWork};
 pub use zero_copy::{StreamSink, Taken};
@@ -86,8 +89,7 @@ pub fn flush_receives(queue: &RecvQueue, qpn: u32, completions: &mut impl Comple
 #[derive(Debug)]
 pub struct RcEngine {
     config: RcConfig,
-    /// In full operation from the beginning: the startup comes before there is an engine.
-    mpa: Connection,
+    llp: Llp,
     is_initiator: bool,
     stream: RcStream,
     placement: Placement,
@@ -120,8 +122,9 @@ pub struct RcEngine {
 
 impl RcEngine {
     /// An engine on a connection whose startup is over. `waiter` is told when a receive is posted that [`resume`](Self::resume) waits for.
-    pub fn new(config: RcConfig, mpa: Connection, waiter: WeakWaiter) -> Self {
-        let negotiation = mpa.negotiation();
+    pub fn new(config: RcConfig, llp: impl Into<Llp>, waiter: WeakWaiter) -> Self {
+        let llp = llp.into();
+        let negotiation = llp.negotiation();
         let is_initiator = negotiation.is_some_and(|it| it.role == Role::Initiator);
         let depths = negotiation.map_or(Depths { ird: 0, ord: 0 }, |it| Depths {
             // RFC 6581 §9.1: a Read as RTR indication has to be taken even where no others are.
@@ -139,7 +142,7 @@ impl RcEngine {
             } else {
                 FirstFpduProbe::Done
             },
-            mpa,
+            llp,
             is_initiator,
             stream: match acks::capabilities(config.options) {
                 Some(capabilities) => stream.with_extensions(capabilities),
@@ -179,7 +182,7 @@ impl RcEngine {
 
     /// Whether this end may send: the Initiator's always, the Responder's once the peer has sent something (RFC 5044 §7.1.2).
     pub fn may_send(&self) -> bool {
-        self.mpa.may_send()
+        self.llp.may_send()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
@@ -210,7 +213,7 @@ impl RcEngine {
             return;
         }
         // While TCP does not take what there is, one octet more would not help; and a message must not be interrupted.
-        let nudges = !self.is_amid() && self.mpa.poll_transmit(now).is_empty();
+        let nudges = !self.is_amid() && self.llp.poll_transmit(now).is_empty();
         if nudges {
             self.say_hello(now);
         }
@@ -236,14 +239,14 @@ impl RcEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
-        self.mpa.handle_end(now, end);
+        self.llp.handle_end(now, end);
         self.handle_events(tables, completions);
     }
 
     fn handle_events(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
-        while let Some(event) = self.mpa.poll_event() {
+        while let Some(event) = self.llp.poll_event() {
             match event {
-                Event::PeerClosed => {
+                LlpEvent::PeerClosed => {
                     let stays = self.config.options.outlives_peer && self.sends.is_empty();
                     let end = match self.stream.dgiwarp_ext().peer_sent_bye() {
                         _ if !self.config.paired && stays => RcEnd::PeerLeft,
@@ -254,7 +257,7 @@ impl RcEngine {
                     let blamed = (!self.sends.is_empty()).then(|| self.sends.oldest());
                     self.finish(end, blamed, tables, completions);
                 }
-                Event::Failed(error) => {
+                LlpEvent::Failed(error) => {
                     // RFC 5044 §8: what leaves TCP open is told to the peer.
                     if !error.closes_tcp() {
                         self.stream.fail(StreamError::Llp(error.code().get()));
@@ -262,8 +265,6 @@ impl RcEngine {
                     let blamed = self.sends.oldest_begun();
                     self.finish(RcEnd::Mpa(error), blamed, tables, completions);
                 }
-                // These belong to the startup, which is over.
-                Event::Request(_) | Event::Established(_) | Event::Rejected(_) => {}
             }
         }
     }
@@ -271,26 +272,26 @@ impl RcEngine {
     /// The octets to hand to TCP next; empty if there are none.
     #[inline]
     pub fn poll_transmit(&self, now: Instant) -> &[u8] {
-        self.mpa.poll_transmit(now)
+        self.llp.poll_transmit(now)
     }
 
     /// Whether there is nothing to transmit, to complete or to close.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.end.is_none() && self.mpa.is_drained() && !self.can_make() && !self.has_timed_out()
+        self.end.is_none() && self.llp.is_drained() && !self.can_make() && !self.has_timed_out()
     }
 
     /// Whether something is there for TCP now.
     #[inline]
     pub fn has_octets(&self, now: Instant) -> bool {
-        !self.mpa.poll_transmit(now).is_empty() || self.leaves_uncopied()
+        !self.llp.poll_transmit(now).is_empty() || self.leaves_uncopied()
     }
 
     /// TCP took the first `len` of these. Sends and Writes that it has in full are complete with a foreign peer: completion is local, as
     /// RFC 5040 §5.5 has it in rule 14. One of our own kind tells us when it has placed them.
     pub fn transmitted(&mut self, now: Instant, len: usize, completions: &mut impl CompletionSink) {
         self.note_sent(now);
-        self.mpa.transmitted(len);
+        self.llp.transmitted(len);
         self.taken += len as u64;
         self.complete_sends(completions);
     }
@@ -304,7 +305,7 @@ impl RcEngine {
 
     /// Whether something is on its way that TCP could take: octets, or work requests that may become some.
     pub fn has_unsent(&self, now: Instant) -> bool {
-        !self.mpa.poll_transmit(now).is_empty() || (self.end.is_none() && self.can_make())
+        !self.llp.poll_transmit(now).is_empty() || (self.end.is_none() && self.can_make())
     }
 
     /// Ends the connection from our side. What waits for credit or TCP is flushed: transmit first.
@@ -318,7 +319,7 @@ impl RcEngine {
 
     /// Tells the peer the last that there is to tell, between two messages; that this end leaves, where that is what it does (`says_so`).
     pub fn take_leave(&mut self, says_so: bool) {
-        if self.end.is_some() || !self.mpa.may_send() || self.is_amid() {
+        if self.end.is_some() || !self.llp.may_send() || self.is_amid() {
             return;
         }
         let dgiwarp_ext = self.stream.dgiwarp_ext_mut();
@@ -326,7 +327,7 @@ impl RcEngine {
         let farewell = dgiwarp_ext.bye().filter(|_| says_so && self.config.paired);
         for ulpdu in placed.into_iter().chain(farewell) {
             let nothing: &[u8] = &[];
-            if self.mpa.send_ulpdu(&ulpdu, nothing).is_ok() {
+            if self.llp.send_ulpdu(&ulpdu, nothing).is_ok() {
                 self.counters.count_sent(1, ulpdu.len() as u64);
             }
         }
@@ -340,12 +341,12 @@ impl RcEngine {
 
     /// Gives room for the FPDUs that are made from now on, at least [`ROOM`] octets. Returns room that is not needed.
     pub fn lend(&mut self, room: Vec<u8>) -> Vec<u8> {
-        self.mpa.lend(room)
+        self.llp.lend(room)
     }
 
     /// Gives it back, if TCP has taken everything.
     pub fn reclaim(&mut self) -> Option<Vec<u8>> {
-        self.mpa.reclaim()
+        self.llp.reclaim()
     }
 
     /// Whether the peer ended the connection because a CRC of ours was wrong: a program that changes memory before its work request is
@@ -364,7 +365,7 @@ impl RcEngine {
 
     pub fn counters(&self) -> QpCounters {
         let mut counters = self.counters.clone();
-        counters.octets_kept = self.mpa.octets_kept();
+        counters.octets_kept = self.llp.octets_kept();
         counters
     }
 
@@ -403,7 +404,7 @@ impl RcEngine {
         // RFC 5040 §6.2.1: not always is it possible to send it.
         if let Some(terminate) = self.stream.take_terminate() {
             let nothing: &[u8] = &[];
-            if self.mpa.send_ulpdu(&terminate, nothing).is_ok() {
+            if self.llp.send_ulpdu(&terminate, nothing).is_ok() {
                 self.counters.count_sent(1, terminate.len() as u64);
             }
         }
@@ -496,16 +497,4 @@ impl RcEngine {
 }
 
 #[cfg(test)]
-mod ack_request_tests;
-#[cfg(test)]
-mod detect_peer_tests;
-#[cfg(test)]
-mod memory_tests;
-#[cfg(test)]
-mod operation_tests;
-#[cfg(test)]
-mod stream_tests;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod zero_copy_tests;

@@ -28,15 +28,15 @@ impl RcEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
-        if !octets.is_empty() || self.has_complete_input() {
+        if !octets.is_empty() || self.llp.has_complete_input() {
             self.nudge = super::FirstFpduProbe::Done;
         }
         let mut rest = octets;
         let mut handled_octets = 0;
-        while (!rest.is_empty() || self.has_complete_input()) && self.end.is_none() {
+        while (!rest.is_empty() || self.llp.has_complete_input()) && self.end.is_none() {
             let mut failed = None;
             let known = self.stream.dgiwarp_ext().acknowledged();
-            if let Some(ulpdu) = self.mpa.handle_input(now, &mut rest) {
+            if let Some(ulpdu) = self.llp.handle_input(now, &mut rest) {
                 self.counters.count_received(ulpdu.len());
                 handled_octets += ulpdu.len();
                 // What waited for a peer to say who it is completes before what it says.

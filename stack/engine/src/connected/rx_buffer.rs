@@ -6,42 +6,25 @@ impl RcEngine {
     /// Where the next octets of the stream go, possibly nowhere, and how many of up to `most` should be read behind them.
     #[inline]
     pub fn input_room(&mut self, most: usize) -> (&mut [u8], usize) {
-        match self.mpa.deframer() {
-            Some(deframer) => {
-                let behind = deframer.good_length(most);
-                (deframer.room(), behind)
-            }
-            None => (&mut [], most),
-        }
+        self.llp.input_room(most)
     }
 
     /// The first `len` octets there have arrived; `handle_input` comes next.
     #[inline]
     pub fn input_placed(&mut self, len: usize) {
-        if let Some(deframer) = self.mpa.deframer() {
-            deframer.filled(len);
-        }
+        self.llp.input_placed(len);
     }
 
     /// Gives memory for an unfinished FPDU, of [`LONGEST_FPDU`](dgiwarp_llp_tcp_mpa::framing::LONGEST_FPDU) octets. Returns it if it is not
     /// needed.
     #[inline]
     pub fn lend_input(&mut self, memory: Vec<u8>) -> Vec<u8> {
-        match self.mpa.deframer() {
-            Some(deframer) => deframer.lend(memory),
-            None => memory,
-        }
+        self.llp.lend_input(memory)
     }
 
     /// Gives the memory back, if no FPDU is unfinished.
     #[inline]
     pub fn reclaim_input(&mut self) -> Option<Vec<u8>> {
-        self.mpa.deframer()?.reclaim()
-    }
-
-    pub(super) fn has_complete_input(&mut self) -> bool {
-        self.mpa
-            .deframer()
-            .is_some_and(|deframer| deframer.is_complete())
+        self.llp.reclaim_input()
     }
 }

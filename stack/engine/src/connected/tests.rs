@@ -1,12 +1,21 @@
 //! Two engines, and octets carried between them in pieces.
 
-use dgiwarp_llp_tcp_mpa::{Config, ReadDepths};
+mod ack_request;
+mod detect_peer;
+mod memory;
+pub(super) mod memory_llp;
+mod operation;
+mod stream;
+mod zero_copy;
+
+use dgiwarp_llp_tcp_mpa::{Config, Connection, ReadDepths};
 use dgiwarp_memory::{Access, Buffer};
 use rand::SeedableRng;
 use rand_chacha::ChaCha20Rng;
 
 use std::time::Duration;
 
+use self::memory_llp::MemoryLlp;
 use super::transmit::WINDOW;
 use super::*;
 use crate::mr::{Keys, MrTable};
@@ -14,6 +23,37 @@ use crate::recv_queue::{RecvQueue, Waiter, copy_sges};
 use crate::types::{AsyncEvent, Completion, NoReceive, RcOptions, RecvWr, Wc};
 
 pub(super) const PD: PdId = PdId(1);
+
+/// Runs tests over MPA and over memory.
+macro_rules! over_each_llp {
+    ($($test:ident,)*) => {
+        mod over_mpa {
+            $(#[test] fn $test() { super::$test(crate::connected::tests::Lower::Mpa); })*
+        }
+        mod over_memory {
+            $(#[test] fn $test() { super::$test(crate::connected::tests::Lower::Memory); })*
+        }
+    };
+}
+use over_each_llp;
+
+/// The lower layer of a pair of engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lower {
+    Mpa,
+    Memory,
+}
+
+impl Lower {
+    /// Octets that a ULPDU of `len` octets takes.
+    fn octets(self, len: usize) -> usize {
+        match self {
+            // Length, pad, CRC.
+            Self::Mpa => (2 + len).next_multiple_of(4) + 4,
+            Self::Memory => len,
+        }
+    }
+}
 
 #[expect(
     clippy::disallowed_methods,
@@ -82,7 +122,7 @@ pub(super) struct End {
 }
 
 impl End {
-    fn new(mpa: Connection, options: RcOptions) -> Self {
+    fn new(llp: Llp, options: RcOptions) -> Self {
         let mrs = MrTable::new(ChaCha20Rng::seed_from_u64(7));
         let memory = Buffer::zeroed(16_384).unwrap();
         let keys = mrs.register(memory.region(), 0, Access::LOCAL_WRITE, PD);
@@ -95,7 +135,7 @@ impl End {
             denied: Access::empty(),
         };
         Self {
-            engine: RcEngine::new(config, mpa, std::sync::Weak::<Nobody>::new()),
+            engine: RcEngine::new(config, llp, std::sync::Weak::<Nobody>::new()),
             mrs,
             keys,
             memory,
@@ -172,7 +212,41 @@ impl End {
         self.engine.make_fpdus(now(), tables, &mut self.completed);
     }
 
-    /// Moves what waits here to `other`, in pieces of `piece` octets, until nothing is left.
+    /// Octets that are left to transmit.
+    pub(super) fn waiting(&self) -> usize {
+        self.engine.llp.untransmitted(now())
+    }
+
+    /// Takes up to `most` of them: as many pieces as the lower layer keeps apart.
+    pub(super) fn take(&mut self, most: usize) -> Vec<Vec<u8>> {
+        let (mut pieces, mut left) = (Vec::new(), most);
+        loop {
+            let octets = self.engine.poll_transmit(now());
+            let octets = match self.engine.llp {
+                Llp::Mpa(_) => &octets[..octets.len().min(left)],
+                Llp::Memory(_) if octets.len() > left => &[],
+                Llp::Memory(_) => octets,
+            }
+            .to_vec();
+            if octets.is_empty() {
+                return pieces;
+            }
+            self.work(|engine, _, completed| engine.transmitted(now(), octets.len(), completed));
+            left -= octets.len();
+            pieces.push(octets);
+        }
+    }
+
+    /// These have arrived.
+    pub(super) fn arrive(&mut self, pieces: &[Vec<u8>]) {
+        for octets in pieces {
+            self.work(|engine, tables, completed| {
+                engine.handle_input(now(), octets, tables, completed);
+            });
+        }
+    }
+
+    /// Moves what waits here to `other`, in pieces of `piece` octets where octets make a stream, until nothing is left.
     pub(super) fn carry_to(&mut self, other: &mut Self, piece: usize) {
         loop {
             let octets = self.engine.poll_transmit(now()).to_vec();
@@ -182,6 +256,10 @@ impl End {
             self.engine
                 .transmitted(now(), octets.len(), &mut self.completed);
             self.work(|_, _, _| ());
+            let piece = match other.engine.llp {
+                Llp::Mpa(_) => piece,
+                Llp::Memory(_) => octets.len(),
+            };
             for octets in octets.chunks(piece) {
                 other.work(|engine, tables, completed| {
                     engine.handle_input(now(), octets, tables, completed);
@@ -192,17 +270,30 @@ impl End {
 }
 
 /// Both ends of a connection: the Initiator first.
-pub(super) fn pair() -> (End, End) {
-    pair_with(1)
+pub(super) fn pair(lower: Lower) -> (End, End) {
+    pair_over(lower, 1, [FOREIGN; 2])
 }
 
-/// The same with so many Reads at a time.
-pub(super) fn pair_with(depth: u16) -> (End, End) {
-    pair_of(depth, &Config::default(), [FOREIGN; 2])
+/// The same with so many Reads at a time and this behaviour.
+pub(super) fn pair_over(lower: Lower, depth: u16, options: [RcOptions; 2]) -> (End, End) {
+    let llps = startup(depth, &Config::default()).map(|mpa| match lower {
+        Lower::Mpa => Llp::Mpa(mpa),
+        Lower::Memory => Llp::Memory(MemoryLlp::new(*mpa.negotiation().unwrap())),
+    });
+    ends(llps, options)
 }
 
-/// The same with these settings and this behaviour.
+/// The same over MPA with these settings.
 pub(super) fn pair_of(depth: u16, config: &Config, options: [RcOptions; 2]) -> (End, End) {
+    ends(startup(depth, config).map(Llp::Mpa), options)
+}
+
+fn ends([client, server]: [Llp; 2], options: [RcOptions; 2]) -> (End, End) {
+    (End::new(client, options[0]), End::new(server, options[1]))
+}
+
+/// The ends of a connection of MPA in full operation.
+fn startup(depth: u16, config: &Config) -> [Connection; 2] {
     let mut client = Connection::initiator(now(), config.clone(), b"").unwrap();
     let mut server = Connection::responder(now(), config.clone());
     let request = client.poll_transmit(now()).to_vec();
@@ -218,23 +309,34 @@ pub(super) fn pair_of(depth: u16, config: &Config, options: [RcOptions; 2]) -> (
     client.handle_input(now(), &mut &reply[..]);
     while client.poll_event().is_some() {}
     while server.poll_event().is_some() {}
-    (End::new(client, options[0]), End::new(server, options[1]))
+    [client, server]
 }
 
-#[test]
-fn a_send_each_way_whatever_the_pieces() {
+over_each_llp! {
+    a_send_each_way_whatever_the_pieces,
+    more_than_the_window_goes_on_as_tcp_takes_it,
+    the_end_flushes_everything_in_order,
+    a_message_without_a_receive_ends_the_connection,
+    too_long_a_message_fails_its_receive,
+    memory_that_is_gone_ends_the_connection,
+    a_silent_peer_is_nudged_three_times_and_one_that_speaks_never,
+}
+
+fn a_send_each_way_whatever_the_pieces(llp: Lower) {
     for piece in [1, 7, 100, 1 << 20] {
-        let (mut client, mut server) = pair();
+        let (mut client, mut server) = pair(llp);
         let message: Vec<u8> = (0..5000u32).map(|i| (i * 7).to_le_bytes()[0]).collect();
         client.memory.write(100, &message);
         server.post_recv(1, 0, 8000);
         // Two scatter/gather elements at each end, cut at different places.
         let sges = [client.sge(100, 1234), client.sge(1334, 3766)];
         client.post_send(9, &sges);
-        // A Responder's Send waits for the first FPDU of the Initiator.
-        server.post_send(3, &[server.sge(0, 16)]);
-        assert!(server.engine.poll_transmit(now()).is_empty());
-        assert!(!server.engine.has_unsent(now()));
+        if llp == Lower::Mpa {
+            // A Responder's Send waits for the first FPDU of the Initiator.
+            server.post_send(3, &[server.sge(0, 16)]);
+            assert!(server.engine.poll_transmit(now()).is_empty());
+            assert!(!server.engine.has_unsent(now()));
+        }
 
         client.carry_to(&mut server, piece);
         let wc = server.completed.received[0];
@@ -247,6 +349,9 @@ fn a_send_each_way_whatever_the_pieces() {
         assert_eq!(client.completed.sent[0].wr_id, 9);
 
         client.post_recv(4, 10_000, 16);
+        if llp == Lower::Memory {
+            server.post_send(3, &[server.sge(0, 16)]);
+        }
         server.carry_to(&mut client, piece);
         assert_eq!(client.completed.received[0].byte_len, 16);
         assert_eq!(client.memory.to_vec(10_000, 16), message[..16]);
@@ -254,15 +359,14 @@ fn a_send_each_way_whatever_the_pieces() {
     }
 }
 
-#[test]
-fn more_than_the_window_goes_on_as_tcp_takes_it() {
-    let (mut client, mut server) = pair();
+fn more_than_the_window_goes_on_as_tcp_takes_it(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let sges = [client.sge(0, 16_000)];
     for wr_id in 0..8 {
         server.post_recv(wr_id, 0, 16_000);
         client.post_send(wr_id, &sges);
     }
-    let waiting = client.engine.poll_transmit(now()).len();
+    let waiting = client.waiting();
     assert!((WINDOW..WINDOW + 2000).contains(&waiting), "{waiting}");
     assert!(client.completed.sent.is_empty(), "TCP has taken nothing");
     client.carry_to(&mut server, 5000);
@@ -271,9 +375,8 @@ fn more_than_the_window_goes_on_as_tcp_takes_it() {
     assert_eq!(ids(&server.completed.received), (0..8).collect::<Vec<_>>());
 }
 
-#[test]
-fn the_end_flushes_everything_in_order() {
-    let (mut client, _) = pair();
+fn the_end_flushes_everything_in_order(llp: Lower) {
+    let (mut client, _) = pair(llp);
     client.post_recv(1, 0, 10);
     client.post_recv(2, 0, 10);
     client.post_send(3, &[client.sge(0, 4)]);
@@ -290,9 +393,8 @@ fn the_end_flushes_everything_in_order() {
     assert_eq!(client.completed.retired, 2);
 }
 
-#[test]
-fn a_message_without_a_receive_ends_the_connection() {
-    let (mut client, mut server) = pair();
+fn a_message_without_a_receive_ends_the_connection(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     client.post_send(1, &[client.sge(0, 4)]);
     client.carry_to(&mut server, 100);
     let end = server.engine.end().unwrap();
@@ -302,9 +404,8 @@ fn a_message_without_a_receive_ends_the_connection() {
     );
 }
 
-#[test]
-fn too_long_a_message_fails_its_receive() {
-    let (mut client, mut server) = pair();
+fn too_long_a_message_fails_its_receive(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     server.post_recv(1, 0, 3);
     server.post_recv(2, 0, 9);
     client.post_send(1, &[client.sge(0, 4)]);
@@ -321,15 +422,14 @@ fn too_long_a_message_fails_its_receive() {
     );
 }
 
-#[test]
-fn memory_that_is_gone_ends_the_connection() {
-    let (mut client, mut server) = pair();
+fn memory_that_is_gone_ends_the_connection(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     client.mrs.deregister(client.keys);
     client.post_send(1, &[client.sge(0, 4)]);
     assert_eq!(client.completed.sent[0].status, WcStatus::LocalProtection);
     assert_eq!(client.engine.end(), Some(RcEnd::LocalProtection));
 
-    let (mut client, _) = pair();
+    let (mut client, _) = pair(llp);
     server.post_recv(1, 0, 8);
     server.mrs.deregister(server.keys);
     client.post_send(1, &[client.sge(0, 4)]);
@@ -343,14 +443,19 @@ fn memory_that_is_gone_ends_the_connection() {
 
 /// Takes what waits without carrying it anywhere; gives the number of octets.
 fn lose(end: &mut End, at: Instant) -> usize {
-    let octets = end.engine.poll_transmit(at).len();
-    end.engine.transmitted(at, octets, &mut end.completed);
-    octets
+    let mut lost = 0;
+    loop {
+        let octets = end.engine.poll_transmit(at).len();
+        if octets == 0 {
+            return lost;
+        }
+        end.engine.transmitted(at, octets, &mut end.completed);
+        lost += octets;
+    }
 }
 
-#[test]
-fn a_silent_peer_is_nudged_three_times_and_one_that_speaks_never() {
-    let (mut client, mut server) = pair();
+fn a_silent_peer_is_nudged_three_times_and_one_that_speaks_never(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let start = now();
     let at = |millis| start + Duration::from_millis(millis);
     assert_eq!(client.engine.poll_timeout(), None);
@@ -363,13 +468,13 @@ fn a_silent_peer_is_nudged_three_times_and_one_that_speaks_never() {
     for due in [20, 120, 620] {
         assert_eq!(client.engine.poll_timeout(), Some(at(due)));
         client.engine.handle_timeout(at(due));
-        // Length, tagged header, CRC.
-        assert_eq!(lose(&mut client, at(due)), 2 + 14 + 4);
+        // A tagged header.
+        assert_eq!(lose(&mut client, at(due)), llp.octets(14));
     }
     assert_eq!(client.engine.poll_timeout(), None);
 
     // A Responder never nudges, and takes a nudge without a trace.
-    let (mut client, mut peer) = pair();
+    let (mut client, mut peer) = pair(llp);
     peer.post_recv(1, 0, 8);
     client.post_send(1, &[client.sge(0, 4)]);
     let octets = client.engine.poll_transmit(start).to_vec();
@@ -391,12 +496,12 @@ fn a_silent_peer_is_nudged_three_times_and_one_that_speaks_never() {
 
     // What TCP does not take is waited for.
     server.post_recv(1, 0, 8);
-    let (mut client, _) = pair();
+    let (mut client, _) = pair(llp);
     client.post_send(1, &[client.sge(0, 4)]);
     lose(&mut client, start);
     client.post_send(1, &[client.sge(0, 4)]);
-    let waiting = client.engine.poll_transmit(start).len();
+    let waiting = client.waiting();
     client.engine.handle_timeout(at(20));
-    assert_eq!(client.engine.poll_transmit(start).len(), waiting);
+    assert_eq!(client.waiting(), waiting);
     assert_eq!(client.engine.poll_timeout(), Some(at(40)));
 }

@@ -4,13 +4,12 @@ use std::time::Instant;
 
 use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_ddp::placement::TaggedSpan;
-use dgiwarp_llp_tcp_mpa::Connection;
 use dgiwarp_memory::{AtomicError, RegionSlice};
 use dgiwarp_rdmap::stream::{DgiwarpExt, Message, ReadSource, Response, SendKind, SourceUse};
 use dgiwarp_rdmap::wire::{AtomicRequest, ImmediateData};
 
 use super::wqe::{Extent, RcData, RcWork};
-use super::{RcEnd, RcEngine, ulp};
+use super::{Llp, RcEnd, RcEngine, ulp};
 use crate::cq_ring::CompletionSink;
 use crate::mr::{LocalProtection, Registration};
 use crate::recv_queue::Tables;
@@ -67,8 +66,8 @@ impl RcEngine {
         }
         self.end_timeouts();
         self.greet(now);
-        while if self.mpa.may_send() {
-            self.mpa.poll_transmit(now).len() < WINDOW
+        while if self.llp.may_send() {
+            self.llp.untransmitted(now) < WINDOW
         } else {
             self.may_begin_memory_work()
         } {
@@ -86,10 +85,9 @@ impl RcEngine {
         self.complete_sends(completions);
     }
 
-    /// Tells TCP's effective maximum segment size, octets, and the MULPDU to use whatever that is, if one was chosen.
+    /// Sets TCP's effective maximum segment size, octets, and the MULPDU to use whatever that is, if one was chosen.
     pub fn follow_path(&mut self, emss: u16, chosen: Option<u16>) {
-        self.mpa.set_emss(emss);
-        self.mpa.choose_mulpdu(chosen);
+        self.llp.follow_path(emss, chosen);
     }
 
     /// Whether something waits that may be longer than a MULPDU.
@@ -102,7 +100,7 @@ impl RcEngine {
 
     /// Whether a work request or answer could become FPDUs, or be done, now.
     pub fn can_make(&self) -> bool {
-        if self.mpa.may_send() {
+        if self.llp.may_send() {
             self.sending.is_some()
                 || self.stream.has_responses()
                 || self.may_begin()
@@ -117,7 +115,7 @@ impl RcEngine {
         if self.sending.is_some() {
             return self.go_on(now, tables);
         }
-        if !self.stream.is_amid_response() && self.mpa.may_send() {
+        if !self.stream.is_amid_response() && self.llp.may_send() {
             let others = self.stream.has_responses() || self.may_begin();
             self.acknowledge(now, others);
         }
@@ -228,11 +226,11 @@ impl RcEngine {
 
     /// Sends a ULPDU that lies ready. It is short, or a part of a message that was cut to the MULPDU.
     pub(super) fn put(&mut self, now: Instant, header: &[u8], payload: &[u8]) {
-        let before = self.mpa.poll_transmit(now).len();
-        self.mpa
+        let before = self.llp.untransmitted(now);
+        self.llp
             .send_ulpdu(header, payload)
             .expect("MPA may send, and RDMAP's own messages are shorter than the least MULPDU");
-        let octets = (self.mpa.poll_transmit(now).len() - before) as u64;
+        let octets = (self.llp.untransmitted(now) - before) as u64;
         self.made += octets;
         self.counters.count_sent(1, octets);
     }
@@ -253,20 +251,20 @@ impl RcEngine {
             return Err(Stop::Idle);
         };
         let length = wqe.length;
-        let before = self.mpa.poll_transmit(now).len();
+        let before = self.llp.untransmitted(now);
         let framed = match &wqe.data {
-            RcData::Inline(octets) => Ok(frame_inline(&mut message, octets, &mut self.mpa, now)),
+            RcData::Inline(octets) => Ok(frame_inline(&mut message, octets, &mut self.llp, now)),
             RcData::Sges(sges) => {
                 // Room is made before memory is held: nothing may be allocated while it is.
-                reserve(&mut self.mpa, length);
+                reserve(&mut self.llp, length);
                 let view = tables.mrs.view_local();
                 let mut gathered = Gathered::default();
                 gathered
                     .view(&view, self.config.pd, sges)
-                    .map(|()| frame(&mut message, &gathered, &mut self.mpa, now))
+                    .map(|()| frame(&mut message, &gathered, &mut self.llp, now))
             }
         };
-        let octets = (self.mpa.poll_transmit(now).len() - before) as u64;
+        let octets = (self.llp.untransmitted(now) - before) as u64;
         self.made += octets;
         match framed {
             Ok(Framed { segments, payload }) => {
@@ -314,7 +312,7 @@ impl RcEngine {
 
     /// Makes an FPDU of what is due next in answer to the peer's requests.
     fn answer(&mut self, now: Instant, tables: Tables<'_>) -> Result<(), Stop> {
-        let answered = match self.stream.next_response(self.mpa.mulpdu()) {
+        let answered = match self.stream.next_response(self.llp.mulpdu()) {
             None => return Err(Stop::Idle),
             Some(Response::ReadSegment { header, source }) => {
                 self.answer_read(now, &header, source, tables)
@@ -335,14 +333,14 @@ impl RcEngine {
         if source.length == 0 {
             self.put(now, header, &[]);
         } else {
-            reserve(&mut self.mpa, source.length);
+            reserve(&mut self.llp, source.length);
             let registration = ulp::source(tables.mrs, &self.config, source, SourceUse::Read)?;
             let slice = registration
                 .slice(source.start.get(), source.length)
                 .ok_or(TaggedError::BaseOrBounds)?;
-            let before = self.mpa.poll_transmit(now).len();
-            send_slice(&mut self.mpa, header, &slice);
-            let octets = (self.mpa.poll_transmit(now).len() - before) as u64;
+            let before = self.llp.untransmitted(now);
+            send_slice(&mut self.llp, header, &slice);
+            let octets = (self.llp.untransmitted(now) - before) as u64;
             self.made += octets;
             self.counters.count_sent(1, octets);
             self.counters.octets_staged += u64::from(source.length);
@@ -390,14 +388,14 @@ fn update(slice: &RegionSlice<'_>, request: &AtomicRequest) -> Result<u64, Atomi
 }
 
 /// Makes room for the FPDUs of as much of `length` octets as the window takes.
-fn reserve(mpa: &mut Connection, length: u32) {
-    let mulpdu = usize::from(mpa.mulpdu());
+fn reserve(llp: &mut Llp, length: u32) {
+    let mulpdu = usize::from(llp.mulpdu());
     let room = (length as usize).min(WINDOW) + mulpdu;
-    mpa.reserve(room + room / mulpdu * OVERHEAD + OVERHEAD);
+    llp.reserve(room + room / mulpdu * OVERHEAD + OVERHEAD);
 }
 
-fn send_slice(mpa: &mut Connection, header: &[u8], slice: &RegionSlice<'_>) {
-    mpa.send_ulpdu(header, slice)
+fn send_slice(llp: &mut Llp, header: &[u8], slice: &RegionSlice<'_>) {
+    llp.send_ulpdu(header, slice)
         .expect("MPA may send, and the segment is no longer than the MULPDU");
 }
 
@@ -413,12 +411,12 @@ struct Framed {
 fn frame(
     message: &mut Message,
     gathered: &Gathered<&Registration>,
-    mpa: &mut Connection,
+    llp: &mut Llp,
     now: Instant,
 ) -> Framed {
     let mut framed = Framed::default();
-    while mpa.poll_transmit(now).len() < WINDOW {
-        let Some((header, segment)) = message.next_segment(mpa.mulpdu()) else {
+    while llp.untransmitted(now) < WINDOW {
+        let Some((header, segment)) = message.next_segment(llp.mulpdu()) else {
             break;
         };
         let part = Part {
@@ -426,7 +424,7 @@ fn frame(
             offset: segment.offset,
             length: segment.length,
         };
-        mpa.send_ulpdu(&header, &part)
+        llp.send_ulpdu(&header, &part)
             .expect("MPA may send, and the segment is no longer than the MULPDU");
         framed.segments += 1;
         framed.payload += u64::from(segment.length);
@@ -435,19 +433,14 @@ fn frame(
 }
 
 /// The same with octets that the work request has of its own.
-fn frame_inline(
-    message: &mut Message,
-    octets: &[u8],
-    mpa: &mut Connection,
-    now: Instant,
-) -> Framed {
+fn frame_inline(message: &mut Message, octets: &[u8], llp: &mut Llp, now: Instant) -> Framed {
     let mut framed = Framed::default();
-    while mpa.poll_transmit(now).len() < WINDOW {
-        let Some((header, segment)) = message.next_segment(mpa.mulpdu()) else {
+    while llp.untransmitted(now) < WINDOW {
+        let Some((header, segment)) = message.next_segment(llp.mulpdu()) else {
             break;
         };
         let from = segment.offset as usize;
-        mpa.send_ulpdu(&header, &octets[from..from + segment.length as usize])
+        llp.send_ulpdu(&header, &octets[from..from + segment.length as usize])
             .expect("MPA may send, and the segment is no longer than the MULPDU");
         framed.segments += 1;
         framed.payload += u64::from(segment.length);

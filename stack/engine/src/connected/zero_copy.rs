@@ -85,12 +85,12 @@ impl RcEngine {
             return false;
         };
         let large = |message: &Message| {
-            let next = message.peek(self.mpa.mulpdu());
+            let next = message.peek(self.llp.mulpdu());
             next.is_some_and(|segment| segment.length >= GATHER_FROM)
         };
         !self.copies
             && large(&sending.message)
-            && self.mpa.leaves_payload_whole()
+            && self.llp.is_zero_copy()
             && self
                 .sends
                 .get(sending.number)
@@ -142,8 +142,8 @@ impl RcEngine {
         sink: &mut impl StreamSink,
     ) -> Result<(Message, Taken), LocalProtection> {
         // Room is made before memory is held: nothing may be allocated while it is.
-        let mulpdu = usize::from(self.mpa.mulpdu());
-        self.mpa.reserve(MOST * AROUND + mulpdu);
+        let mulpdu = usize::from(self.llp.mulpdu());
+        self.llp.reserve(MOST * AROUND + mulpdu);
         let Some(RcData::Sges(sges)) = self.sends.get(number).map(|wqe| &wqe.data) else {
             return Ok((train.message, Taken::WouldBlock));
         };
@@ -153,7 +153,7 @@ impl RcEngine {
         while train.fpdus.len() < self.batch.0 {
             let before = train.message.clone();
             let index = train.fpdus.len();
-            let Some((header, segment)) = train.message.next_segment(self.mpa.mulpdu()) else {
+            let Some((header, segment)) = train.message.next_segment(self.llp.mulpdu()) else {
                 break;
             };
             let mut parts = 0;
@@ -172,9 +172,9 @@ impl RcEngine {
                 offset: segment.offset,
                 length: segment.length,
             };
-            let start = self.mpa.poll_transmit(now).len();
+            let start = self.llp.untransmitted(now);
             let at = self
-                .mpa
+                .llp
                 .send_ulpdu_around(&header, &part)
                 .expect("MPA may send, and the segment is no longer than the MULPDU");
             train.fpdus.push(Fpdu {
@@ -182,11 +182,11 @@ impl RcEngine {
                 segment,
                 start,
                 at,
-                end: self.mpa.poll_transmit(now).len(),
+                end: self.llp.untransmitted(now),
             });
         }
         let taken = sink.send(&interleave(
-            self.mpa.poll_transmit(now),
+            self.llp.poll_transmit(now),
             &train.fpdus,
             &slices,
         ));
@@ -217,9 +217,9 @@ impl RcEngine {
             let rest = length as usize - theirs;
             if rest > 0 {
                 whole = false;
-                self.mpa.take_back(fpdu.end);
+                self.llp.take_back(fpdu.end);
                 let offset = fpdu.segment.offset + (length - u32::try_from(rest).unwrap_or(length));
-                gathered.copy(offset, self.mpa.open(fpdu.at, rest));
+                gathered.copy(offset, self.llp.open(fpdu.at, rest));
                 self.counters.octets_staged += rest as u64;
             }
             payload_taken += theirs;
@@ -232,13 +232,13 @@ impl RcEngine {
         self.counters.count_sent(kept, octets);
         let again = fpdus.get(kept);
         if let (Some(fpdu), true) = (again, whole) {
-            self.mpa.take_back(fpdu.start);
+            self.llp.take_back(fpdu.start);
         }
         self.batch = match again {
             None if whole => Batch((self.batch.0 * 2).min(MOST)),
             Some(_) | None => Batch(1),
         };
-        self.mpa.transmitted(taken - payload_taken);
+        self.llp.transmitted(taken - payload_taken);
         again.map_or(message, |fpdu| fpdu.before.clone())
     }
 }

@@ -5,8 +5,8 @@ use dgiwarp_llp_tcp_mpa::framing::Deframer;
 use dgiwarp_memory::socket::Piece;
 use proptest::prelude::*;
 
-use super::tests::{End, FOREIGN, now, pair_of};
-use super::*;
+use super::super::*;
+use super::{End, FOREIGN, now, pair_of};
 
 /// A TCP that takes so many octets with each call; none is a full buffer.
 struct Choosy {

@@ -4,10 +4,18 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Access;
 use dgiwarp_rdmap::wire::Cause;
 
-use super::tests::{End, PD, now, pair};
-use super::*;
+use super::super::*;
+use super::{End, Lower, PD, now, over_each_llp, pair};
 use crate::mr::{Bind, BindError, Keys, increment};
 use crate::types::{MwType, Wc, WcOpcode};
+
+over_each_llp! {
+    a_window_is_bound_told_of_used_and_taken_back,
+    what_a_window_refuses,
+    a_window_of_another_stream_is_not_associated,
+    fast_registration_in_the_order_of_the_queue,
+    memory_work_that_fails_ends_the_connection_in_order,
+}
 
 fn settle(a: &mut End, b: &mut End) {
     while !(a.engine.poll_transmit(now()).is_empty() && b.engine.poll_transmit(now()).is_empty()) {
@@ -83,9 +91,8 @@ fn outcomes(wcs: &[Wc]) -> Vec<(u64, WcOpcode, WcStatus)> {
     wcs.iter().map(outcome).collect()
 }
 
-#[test]
-fn a_window_is_bound_told_of_used_and_taken_back() {
-    let (mut client, mut server) = pair();
+fn a_window_is_bound_told_of_used_and_taken_back(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     warm_up(&mut client, &mut server);
     let (region, mut key) = windowed(&server);
     for by_peer in [false, true, false] {
@@ -130,8 +137,7 @@ fn a_window_is_bound_told_of_used_and_taken_back() {
 }
 
 /// RFC 5041 §7.2 and RFC 5040 §4.8: what a window refuses has its code, in the layer that finds it.
-#[test]
-fn what_a_window_refuses() {
+fn what_a_window_refuses(llp: Lower) {
     type Case = (&'static str, fn(&mut Bind, &mut RcWork), (u8, u8, u8));
     let cases: [Case; 5] = [
         (
@@ -170,7 +176,7 @@ fn what_a_window_refuses() {
         ),
     ];
     for (what, change, expected) in cases {
-        let (mut client, mut server) = pair();
+        let (mut client, mut server) = pair(llp);
         let (region, mut key) = windowed(&server);
         let mut work = send(None);
         let RcWork::Memory(MemoryWork::BindMw(mut binding)) = bind(key, region) else {
@@ -205,12 +211,11 @@ fn what_a_window_refuses() {
     }
 }
 
-#[test]
-fn a_window_of_another_stream_is_not_associated() {
+fn a_window_of_another_stream_is_not_associated(llp: Lower) {
     type Case = (fn(u32, u64) -> RcWork, (u8, u8, u8));
     let cases: [Case; 2] = [(write, (1, 1, 2)), (read, (0, 1, 3))];
     for (work, expected) in cases {
-        let (mut client, mut server) = pair();
+        let (mut client, mut server) = pair(llp);
         let (region, key) = windowed(&server);
         let RcWork::Memory(MemoryWork::BindMw(binding)) = bind(key, region) else {
             unreachable!("made above");
@@ -228,9 +233,8 @@ fn a_window_of_another_stream_is_not_associated() {
 }
 
 /// A registration is there for the work request behind it, and gone for the one behind its invalidation.
-#[test]
-fn fast_registration_in_the_order_of_the_queue() {
-    let (mut client, mut server) = pair();
+fn fast_registration_in_the_order_of_the_queue(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let target = server
         .mrs
         .register(server.memory.region(), 0, Access::REMOTE_WRITE, PD);
@@ -270,9 +274,8 @@ fn fast_registration_in_the_order_of_the_queue() {
     assert_eq!(client.completed.sent[0].status, WcStatus::LocalProtection);
 }
 
-#[test]
-fn memory_work_that_fails_ends_the_connection_in_order() {
-    let (mut client, mut server) = pair();
+fn memory_work_that_fails_ends_the_connection_in_order(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let keys = server
         .mrs
         .register(server.memory.region(), 0, Access::REMOTE_READ, PD);
@@ -302,7 +305,7 @@ fn memory_work_that_fails_ends_the_connection_in_order() {
 /// RFC 5044 §7.1.2 rule 4 makes a Responder wait; a binding has nothing that would leave.
 #[test]
 fn a_binding_needs_no_leave_to_send() {
-    let (_client, mut server) = pair();
+    let (_client, mut server) = pair(Lower::Mpa);
     let (region, key) = windowed(&server);
     server.post(1, bind(key, region), &[], false);
     server.post(2, send(None), &[], false);

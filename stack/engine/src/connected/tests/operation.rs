@@ -4,10 +4,25 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Access;
 use dgiwarp_rdmap::wire::{AtomicOperation, Cause};
 
-use super::tests::{End, PD, now, pair, pair_with};
-use super::*;
+use super::super::*;
+use super::{End, FOREIGN, Lower, PD, now, over_each_llp, pair, pair_over};
 use crate::mr::Keys;
 use crate::types::{Wc, WcOpcode};
+
+over_each_llp! {
+    a_write_with_immediate_and_a_read_of_it,
+    reads_and_atomics_wait_for_credit_and_complete_in_order,
+    compare_and_swap_stores_only_what_was_expected,
+    a_fence_waits_for_reads,
+    inline_data_leaves_from_the_work_request,
+    what_the_peer_does_not_allow_ends_the_connection_on_both_sides,
+    a_write_that_is_refused_is_told_and_nothing_is_placed,
+    what_the_queue_pair_does_not_allow_no_key_gives,
+    a_send_takes_a_key_away,
+    a_key_is_taken_from_the_peers_by_its_owner,
+    memory_that_goes_away_under_a_read,
+    a_connection_without_reads_says_so,
+}
 
 /// Registers all of an end's memory anew with these rights, from address zero.
 fn register(end: &End, access: Access) -> Keys {
@@ -57,10 +72,9 @@ fn outcomes(wcs: &[Wc]) -> Vec<(u64, WcOpcode, WcStatus)> {
         .collect()
 }
 
-#[test]
-fn a_write_with_immediate_and_a_read_of_it() {
+fn a_write_with_immediate_and_a_read_of_it(llp: Lower) {
     for piece in [1, 700, 1 << 20] {
-        let (mut client, mut server) = pair();
+        let (mut client, mut server) = pair(llp);
         let keys = register(&server, Access::REMOTE_WRITE | Access::REMOTE_READ);
         let message: Vec<u8> = (0..5000u32).map(|i| (i * 13).to_le_bytes()[0]).collect();
         client.memory.write(0, &message);
@@ -87,9 +101,8 @@ fn a_write_with_immediate_and_a_read_of_it() {
     }
 }
 
-#[test]
-fn reads_and_atomics_wait_for_credit_and_complete_in_order() {
-    let (mut client, mut server) = pair();
+fn reads_and_atomics_wait_for_credit_and_complete_in_order(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let keys = register(&server, Access::REMOTE_ATOMIC | Access::REMOTE_READ);
     for wr_id in 0..6u64 {
         let sges = [client.sge(wr_id * 8, 8)];
@@ -102,8 +115,8 @@ fn reads_and_atomics_wait_for_credit_and_complete_in_order() {
     }
     client.post(6, RcWork::Send { invalidate: None }, &[], false);
     server.post_recv(9, 0, 8);
-    // One request is outstanding at a time, so one FPDU waits: length, header, request, CRC.
-    assert_eq!(client.engine.poll_transmit(now()).len(), 2 + 18 + 52 + 4);
+    // One request is outstanding at a time, so one ULPDU waits: header, request.
+    assert_eq!(client.waiting(), llp.octets(18 + 52));
     settle(&mut client, &mut server, 9);
     assert!(client.completed.sent.iter().map(|wc| wc.wr_id).eq(0..7));
     let found: Vec<u64> = (0..6)
@@ -113,9 +126,8 @@ fn reads_and_atomics_wait_for_credit_and_complete_in_order() {
     assert_eq!(server.completed.received.len(), 1);
 }
 
-#[test]
-fn compare_and_swap_stores_only_what_was_expected() {
-    let (mut client, mut server) = pair();
+fn compare_and_swap_stores_only_what_was_expected(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let keys = register(&server, Access::REMOTE_ATOMIC);
     server.memory.write(128, &7u64.to_ne_bytes());
     for (wr_id, compare, swap) in [(0, 7, 100), (1, 7, 200)] {
@@ -135,15 +147,14 @@ fn compare_and_swap_stores_only_what_was_expected() {
     assert_eq!(client.completed.sent[1].opcode, WcOpcode::CompareSwap);
 }
 
-#[test]
-fn a_fence_waits_for_reads() {
-    let (mut client, mut server) = pair();
+fn a_fence_waits_for_reads(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let keys = register(&server, Access::REMOTE_READ | Access::REMOTE_WRITE);
     let sges = [client.sge(0, 8)];
     client.post(1, read(keys, 0), &sges, false);
-    let before = client.engine.poll_transmit(now()).len();
+    let before = client.waiting();
     client.post(2, write(keys, 0, None), &sges, true);
-    assert_eq!(client.engine.poll_transmit(now()).len(), before, "it waits");
+    assert_eq!(client.waiting(), before, "it waits");
     assert_eq!(client.engine.poll_timeout(), None);
     server.memory.write(0, b"original");
     settle(&mut client, &mut server, 100);
@@ -151,9 +162,8 @@ fn a_fence_waits_for_reads() {
     assert_eq!(client.completed.sent.len(), 2);
 }
 
-#[test]
-fn inline_data_leaves_from_the_work_request() {
-    let (mut client, mut server) = pair();
+fn inline_data_leaves_from_the_work_request(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let keys = register(&server, Access::REMOTE_WRITE);
     client.mrs.deregister(client.keys);
     client.engine.accept(RcSendWqe {
@@ -175,8 +185,7 @@ fn inline_data_leaves_from_the_work_request() {
 }
 
 /// RFC 5040 §4.8: the target tells what was wrong, and the source's work request ends with it, the others flushed.
-#[test]
-fn what_the_peer_does_not_allow_ends_the_connection_on_both_sides() {
+fn what_the_peer_does_not_allow_ends_the_connection_on_both_sides(llp: Lower) {
     let none = Keys { lkey: 0, rkey: 99 };
     type Case = (Option<Access>, fn(Keys) -> RcWork, (u8, u8, u8));
     let cases: [Case; 5] = [
@@ -203,7 +212,7 @@ fn what_the_peer_does_not_allow_ends_the_connection_on_both_sides() {
         ),
     ];
     for (access, work, (layer, error_type, code)) in cases {
-        let (mut client, mut server) = pair();
+        let (mut client, mut server) = pair(llp);
         let keys = access.map_or(none, |access| register(&server, access));
         let sges = [client.sge(0, 8)];
         client.post(1, work(keys), &sges, false);
@@ -232,9 +241,8 @@ fn what_the_peer_does_not_allow_ends_the_connection_on_both_sides() {
     }
 }
 
-#[test]
-fn a_write_that_is_refused_is_told_and_nothing_is_placed() {
-    let (mut client, mut server) = pair();
+fn a_write_that_is_refused_is_told_and_nothing_is_placed(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let keys = register(&server, Access::REMOTE_READ);
     client.memory.write(0, b"no");
     let sges = [client.sge(0, 2)];
@@ -248,8 +256,7 @@ fn a_write_that_is_refused_is_told_and_nothing_is_placed() {
 }
 
 /// As a key without the right; nothing else changes.
-#[test]
-fn what_the_queue_pair_does_not_allow_no_key_gives() {
+fn what_the_queue_pair_does_not_allow_no_key_gives(llp: Lower) {
     type Case = (Access, fn(Keys) -> RcWork);
     let cases: [Case; 3] = [
         (Access::REMOTE_WRITE, |keys| write(keys, 0, None)),
@@ -258,7 +265,7 @@ fn what_the_queue_pair_does_not_allow_no_key_gives() {
     ];
     for (needed, work) in cases {
         for denied in [needed, Access::all() - needed] {
-            let (mut client, mut server) = pair();
+            let (mut client, mut server) = pair(llp);
             let keys = register(&server, Access::all());
             server.engine.deny(denied);
             client.memory.write(0, b"changes!");
@@ -277,9 +284,8 @@ fn what_the_queue_pair_does_not_allow_no_key_gives() {
     }
 }
 
-#[test]
-fn a_send_takes_a_key_away() {
-    let (mut client, mut server) = pair();
+fn a_send_takes_a_key_away(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let all = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
     let keys = register(&server, all);
     let invalidating = RcWork::Send {
@@ -298,9 +304,8 @@ fn a_send_takes_a_key_away() {
     assert_eq!((cause.layer, cause.error_type, cause.code), (1, 1, 0));
 }
 
-#[test]
-fn a_key_is_taken_from_the_peers_by_its_owner() {
-    let (mut client, mut server) = pair();
+fn a_key_is_taken_from_the_peers_by_its_owner(llp: Lower) {
+    let (mut client, mut server) = pair(llp);
     let keys = register(&client, Access::REMOTE_READ);
     let stag = STag::new(keys.rkey);
     client.post(
@@ -325,10 +330,9 @@ fn a_key_is_taken_from_the_peers_by_its_owner() {
     assert_eq!(server.engine.end(), Some(told));
 }
 
-#[test]
-fn memory_that_goes_away_under_a_read() {
+fn memory_that_goes_away_under_a_read(llp: Lower) {
     // At the sink: our own program's fault.
-    let (mut client, mut server) = pair();
+    let (mut client, mut server) = pair(llp);
     let keys = register(&server, Access::REMOTE_READ);
     let sges = [client.sge(0, 8)];
     client.post(1, read(keys, 0), &sges, false);
@@ -338,7 +342,7 @@ fn memory_that_goes_away_under_a_read() {
     assert_eq!(client.engine.end(), Some(RcEnd::LocalProtection));
 
     // At the source, after the request was taken, while the answer waits for TCP.
-    let (mut client, mut server) = pair();
+    let (mut client, mut server) = pair(llp);
     let keys = register(&server, Access::REMOTE_READ);
     let sges = [client.sge(0, 16_000)];
     for wr_id in 0..9 {
@@ -356,7 +360,7 @@ fn memory_that_goes_away_under_a_read() {
 
 #[test]
 fn a_bad_crc_is_told() {
-    let (mut client, mut server) = pair();
+    let (mut client, mut server) = pair(Lower::Mpa);
     client.post(1, RcWork::Send { invalidate: None }, &[], false);
     let mut octets = client.engine.poll_transmit(now()).to_vec();
     *octets.last_mut().unwrap() ^= 1;
@@ -367,7 +371,7 @@ fn a_bad_crc_is_told() {
     client.post(2, RcWork::Send { invalidate: None }, &[], false);
     server.post_recv(3, 0, 0);
     let good = client.engine.poll_transmit(now()).to_vec();
-    let (mut other, mut told) = pair();
+    let (mut other, mut told) = pair(Lower::Mpa);
     other.post(1, RcWork::Send { invalidate: None }, &[], false);
     told.post_recv(3, 0, 0);
     other.carry_to(&mut told, 100);
@@ -381,9 +385,8 @@ fn a_bad_crc_is_told() {
     assert_eq!((cause.layer, cause.error_type, cause.code), (2, 0, 2));
 }
 
-#[test]
-fn a_connection_without_reads_says_so() {
-    let (mut client, mut server) = pair_with(0);
+fn a_connection_without_reads_says_so(llp: Lower) {
+    let (mut client, mut server) = pair_over(llp, 0, [FOREIGN; 2]);
     let keys = register(&server, Access::REMOTE_READ);
     let sges = [client.sge(0, 8)];
     client.post(1, read(keys, 0), &sges, false);

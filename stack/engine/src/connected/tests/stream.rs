@@ -8,8 +8,8 @@ use dgiwarp_memory::Access;
 use dgiwarp_rdmap::wire::AtomicOperation;
 use proptest::prelude::*;
 
-use super::tests::{End, FOREIGN, PD, now, pair_of};
-use super::*;
+use super::super::*;
+use super::{End, FOREIGN, PD, now, pair_of};
 use crate::mr::Keys;
 use crate::types::{RcOptions, Wc, WcOpcode};
 

@@ -6,11 +6,27 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Access;
 use dgiwarp_rdmap::stream::Peer;
 
-use super::rnr_queue::LIMIT;
-use super::tests::{End, FOREIGN, PD, now, pair_of};
-use super::*;
+use super::super::rnr_queue::LIMIT;
+use super::super::*;
+use super::{End, FOREIGN, Lower, PD, now, over_each_llp, pair_over};
 use crate::types::{Completion, NoReceive, RcOptions};
-use dgiwarp_llp_tcp_mpa::Config as MpaConfig;
+
+over_each_llp! {
+    the_first_fpdu_each_way_is_the_greeting,
+    a_foreign_initiator_hears_no_greeting_and_a_quiet_responder_is_foreign,
+    a_send_and_a_write_complete_when_they_were_placed_and_not_before,
+    acknowledgements_ride_on_answers,
+    a_stream_is_acknowledged_now_and_then_and_asks_once_at_a_time,
+    an_answer_proves_what_left_before_the_request_was_placed,
+    completion_is_local_where_either_wants_it_so,
+    completions_wait_for_the_greeting_for_a_while,
+    a_lost_connection_gives_no_success_for_what_was_not_placed,
+    messages_wait_for_receives_in_order_while_answers_pass,
+    what_waits_is_bounded,
+    waiting_for_a_receive_has_its_limit,
+    a_send_carries_an_immediate_to_our_own_kind,
+    a_foreign_peer_gets_no_send_with_immediate,
+}
 
 /// Carries octets both ways until nothing is left.
 pub(super) fn settle(a: &mut End, b: &mut End, piece: usize) {
@@ -21,8 +37,8 @@ pub(super) fn settle(a: &mut End, b: &mut End, piece: usize) {
 }
 
 /// Two ends of our own kind that have greeted each other.
-pub(super) fn acquainted() -> (End, End) {
-    let (mut client, mut server) = pair_of(4, &MpaConfig::default(), [RcOptions::default(); 2]);
+pub(super) fn acquainted(llp: Lower) -> (End, End) {
+    let (mut client, mut server) = pair_over(llp, 4, [RcOptions::default(); 2]);
     client.work(|_, _, _| ());
     settle(&mut client, &mut server, 100);
     for end in [&client, &server] {
@@ -64,29 +80,27 @@ fn tell(end: &mut End) {
     end.work(|_, _, _| ());
 }
 
-#[test]
-fn the_first_fpdu_each_way_is_the_greeting() {
-    let (mut client, mut server) = pair_of(1, &MpaConfig::default(), [RcOptions::default(); 2]);
+fn the_first_fpdu_each_way_is_the_greeting(llp: Lower) {
+    let (mut client, mut server) = pair_over(llp, 1, [RcOptions::default(); 2]);
     server.work(|_, _, _| ());
     assert!(server.engine.poll_transmit(now()).is_empty());
     client.work(|_, _, _| ());
-    // Length, header, CRC.
-    let hello = client.engine.poll_transmit(now()).to_vec();
-    assert_eq!(hello.len(), 2 + 14 + 4);
-    assert_eq!(hello[4..8], *b"DGiW");
+    // Behind MPA's length: the control octets, and the STag.
+    let stag = if llp == Lower::Mpa { 4..8 } else { 2..6 };
+    assert_eq!(client.waiting(), llp.octets(14));
+    assert_eq!(client.engine.poll_transmit(now())[stag.clone()], *b"DGiW");
     client.carry_to(&mut server, 3);
-    assert_eq!(server.engine.poll_transmit(now())[4..8], *b"DGiW");
+    assert_eq!(server.engine.poll_transmit(now())[stag], *b"DGiW");
     server.carry_to(&mut client, 3);
     assert!(client.engine.poll_transmit(now()).is_empty());
 }
 
-#[test]
-fn a_foreign_initiator_hears_no_greeting_and_a_quiet_responder_is_foreign() {
+fn a_foreign_initiator_hears_no_greeting_and_a_quiet_responder_is_foreign(llp: Lower) {
     for options in [
         [FOREIGN, RcOptions::default()],
         [RcOptions::default(), FOREIGN],
     ] {
-        let (mut client, mut server) = pair_of(1, &MpaConfig::default(), options);
+        let (mut client, mut server) = pair_over(llp, 1, options);
         server.post_recv(1, 0, 100);
         client.post_recv(2, 0, 100);
         send(&mut client, 3, 10);
@@ -102,10 +116,9 @@ fn a_foreign_initiator_hears_no_greeting_and_a_quiet_responder_is_foreign() {
     }
 }
 
-#[test]
-fn a_send_and_a_write_complete_when_they_were_placed_and_not_before() {
+fn a_send_and_a_write_complete_when_they_were_placed_and_not_before(llp: Lower) {
     for piece in [1, 7, 1 << 20] {
-        let (mut client, mut server) = acquainted();
+        let (mut client, mut server) = acquainted(llp);
         server.post_recv(9, 0, 4000);
         client.memory.write(0, &[7; 4000]);
         send(&mut client, 1, 4000);
@@ -123,19 +136,18 @@ fn a_send_and_a_write_complete_when_they_were_placed_and_not_before() {
     }
 }
 
-#[test]
-fn acknowledgements_ride_on_answers() {
-    let (mut client, mut server) = acquainted();
+fn acknowledgements_ride_on_answers(llp: Lower) {
+    let (mut client, mut server) = acquainted(llp);
     for round in 0..10 {
         server.post_recv(9, 0, 100);
         client.post_recv(9, 0, 100);
         send(&mut client, round, 64);
         // The Send, and the question behind it.
-        assert_eq!(client.engine.poll_transmit(now()).len(), 88 + 20);
+        assert_eq!(client.waiting(), llp.octets(82) + llp.octets(14));
         client.carry_to(&mut server, 1 << 20);
         assert!(server.engine.poll_transmit(now()).is_empty(), "not alone");
         send(&mut server, round, 64);
-        assert_eq!(server.engine.poll_transmit(now()).len(), 88 + 20);
+        assert_eq!(server.waiting(), llp.octets(82) + llp.octets(14));
         server.carry_to(&mut client, 1 << 20);
         assert_eq!(ids(&client.completed.sent), Vec::from_iter(0..=round));
     }
@@ -146,9 +158,8 @@ fn acknowledgements_ride_on_answers() {
     );
 }
 
-#[test]
-fn a_stream_is_acknowledged_now_and_then_and_asks_once_at_a_time() {
-    let (mut client, mut server) = acquainted();
+fn a_stream_is_acknowledged_now_and_then_and_asks_once_at_a_time(llp: Lower) {
+    let (mut client, mut server) = acquainted(llp);
     let before = server.engine.counters().segments_sent;
     let write = write_to(&server);
     for wr_id in 0..1000 {
@@ -171,9 +182,8 @@ fn a_stream_is_acknowledged_now_and_then_and_asks_once_at_a_time() {
     assert_eq!(more, 1, "320,000 octets");
 }
 
-#[test]
-fn an_answer_proves_what_left_before_the_request_was_placed() {
-    let (mut client, mut server) = acquainted();
+fn an_answer_proves_what_left_before_the_request_was_placed(llp: Lower) {
+    let (mut client, mut server) = acquainted(llp);
     let write = write_to(&server);
     let keys = server
         .mrs
@@ -188,26 +198,23 @@ fn an_answer_proves_what_left_before_the_request_was_placed() {
     client.post(3, write, &source, false);
     client.carry_to(&mut server, 64);
     // The acknowledgement in front of the response is lost.
-    let response = server.engine.poll_transmit(now())[20..].to_vec();
-    assert_eq!(response.len(), 2 + 14 + 64 + 4);
-    client.work(|engine, tables, completed| {
-        engine.handle_input(now(), &response, tables, completed);
-    });
+    server.take(llp.octets(14));
+    assert_eq!(server.waiting(), llp.octets(14 + 64));
+    client.arrive(&server.take(usize::MAX));
     assert_eq!(ids(&client.completed.sent), [1, 2]);
 }
 
-#[test]
-fn completion_is_local_where_either_wants_it_so() {
+fn completion_is_local_where_either_wants_it_so(llp: Lower) {
     let local = RcOptions {
         completion: Completion::Local,
         ..RcOptions::default()
     };
-    let (mut client, mut server) = pair_of(1, &MpaConfig::default(), [local, RcOptions::default()]);
+    let (mut client, mut server) = pair_over(llp, 1, [local, RcOptions::default()]);
     client.work(|_, _, _| ());
     settle(&mut client, &mut server, 100);
     server.post_recv(9, 0, 100);
     send(&mut client, 1, 64);
-    assert_eq!(client.engine.poll_transmit(now()).len(), 88, "no question");
+    assert_eq!(client.waiting(), llp.octets(82), "no question");
     client.carry_to(&mut server, 100);
     assert_eq!(ids(&client.completed.sent), [1]);
     assert!(
@@ -217,10 +224,8 @@ fn completion_is_local_where_either_wants_it_so() {
 }
 
 /// A peer of whom nothing is known gets some time to say who it is.
-#[test]
-fn completions_wait_for_the_greeting_for_a_while() {
-    let (mut client, mut server) =
-        pair_of(1, &MpaConfig::default(), [RcOptions::default(), FOREIGN]);
+fn completions_wait_for_the_greeting_for_a_while(llp: Lower) {
+    let (mut client, mut server) = pair_over(llp, 1, [RcOptions::default(), FOREIGN]);
     server.post_recv(9, 0, 100);
     let start = now();
     send(&mut client, 1, 64);
@@ -241,9 +246,8 @@ fn completions_wait_for_the_greeting_for_a_while() {
     assert_eq!((ids(&client.completed.sent), due < 10), (vec![1], true));
 }
 
-#[test]
-fn a_lost_connection_gives_no_success_for_what_was_not_placed() {
-    let (mut client, mut server) = acquainted();
+fn a_lost_connection_gives_no_success_for_what_was_not_placed(llp: Lower) {
+    let (mut client, mut server) = acquainted(llp);
     server.post_recv(9, 0, 100);
     for wr_id in 0..3 {
         send(&mut client, wr_id, 64);
@@ -261,10 +265,9 @@ fn resume(end: &mut End) {
     end.work(|engine, tables, completed| engine.resume(now(), tables, completed));
 }
 
-#[test]
-fn messages_wait_for_receives_in_order_while_answers_pass() {
+fn messages_wait_for_receives_in_order_while_answers_pass(llp: Lower) {
     for piece in [1, 13, 1 << 20] {
-        let (mut client, mut server) = acquainted();
+        let (mut client, mut server) = acquainted(llp);
         let keys = client
             .mrs
             .register(client.memory.region(), 0, Access::REMOTE_READ, PD);
@@ -311,25 +314,20 @@ fn messages_wait_for_receives_in_order_while_answers_pass() {
     }
 }
 
-#[test]
-fn what_waits_is_bounded() {
-    let (mut client, mut server) = acquainted();
+fn what_waits_is_bounded(llp: Lower) {
+    let (mut client, mut server) = acquainted(llp);
     for wr_id in 0..40 {
         send(&mut client, wr_id, 16_000);
     }
     let mut received = 0;
     loop {
         let room = server.engine.parking_room().min(10_000);
-        let octets = client.engine.poll_transmit(now());
-        let octets = octets[..octets.len().min(room)].to_vec();
+        let octets = client.take(room);
         if octets.is_empty() {
             break;
         }
-        received += octets.len();
-        client.work(|engine, _, completed| engine.transmitted(now(), octets.len(), completed));
-        server.work(|engine, tables, completed| {
-            engine.handle_input(now(), &octets, tables, completed);
-        });
+        received += octets.iter().map(Vec::len).sum::<usize>();
+        server.arrive(&octets);
     }
     assert!(!client.engine.poll_transmit(now()).is_empty());
     assert!(
@@ -345,14 +343,13 @@ fn what_waits_is_bounded() {
     assert_eq!(ids(&client.completed.sent), Vec::from_iter(0..40));
 }
 
-#[test]
-fn waiting_for_a_receive_has_its_limit() {
+fn waiting_for_a_receive_has_its_limit(llp: Lower) {
     let limit = Duration::from_millis(300);
     let options = RcOptions {
         receive_timeout: Some(limit),
         ..RcOptions::default()
     };
-    let (mut client, mut server) = pair_of(1, &MpaConfig::default(), [options; 2]);
+    let (mut client, mut server) = pair_over(llp, 1, [options; 2]);
     client.work(|_, _, _| ());
     settle(&mut client, &mut server, 100);
     let start = now();
@@ -372,17 +369,16 @@ fn waiting_for_a_receive_has_its_limit() {
     assert!(options.no_receive == NoReceive::Wait);
 }
 
-#[test]
-fn a_send_carries_an_immediate_to_our_own_kind() {
+fn a_send_carries_an_immediate_to_our_own_kind(llp: Lower) {
     let work = RcWork::SendImmediate { immediate: 0xbeef };
-    let (mut client, mut server) = pair_of(1, &MpaConfig::default(), [RcOptions::default(); 2]);
+    let (mut client, mut server) = pair_over(llp, 1, [RcOptions::default(); 2]);
     server.post_recv(9, 0, 100);
     server.post_recv(10, 0, 100);
     let sges = [client.sge(0, 10)];
     client.post(1, work, &sges, false);
     send(&mut client, 2, 10);
     // Only the greeting until the peer's was heard.
-    assert_eq!(client.engine.poll_transmit(now()).len(), 20);
+    assert_eq!(client.waiting(), llp.octets(14));
     settle(&mut client, &mut server, 9);
     let received = &server.completed.received;
     assert_eq!(ids(received), [9, 10]);
@@ -394,10 +390,9 @@ fn a_send_carries_an_immediate_to_our_own_kind() {
     assert_eq!(ids(&client.completed.sent), [1, 2]);
 }
 
-#[test]
-fn a_foreign_peer_gets_no_send_with_immediate() {
+fn a_foreign_peer_gets_no_send_with_immediate(llp: Lower) {
     let options = [RcOptions::default(), FOREIGN];
-    let (mut client, mut server) = pair_of(1, &MpaConfig::default(), options);
+    let (mut client, mut server) = pair_over(llp, 1, options);
     let sges = [client.sge(0, 10)];
     client.post(1, RcWork::SendImmediate { immediate: 5 }, &sges, false);
     client.carry_to(&mut server, 100);
