@@ -18,6 +18,7 @@ pub mod install;
 pub mod interrupt;
 pub mod lab;
 pub mod libtest;
+pub mod pictures;
 pub mod report;
 pub mod runner;
 pub mod skips;

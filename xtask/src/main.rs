@@ -13,7 +13,7 @@ use xtask::install::{self, Place};
 use xtask::interrupt::Interrupt;
 use xtask::lab::{Config, Lab, Session, Wait};
 use xtask::runner::{self, Options};
-use xtask::{conformance, dist, fuzz, workspace};
+use xtask::{conformance, dist, fuzz, pictures, workspace};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,6 +80,15 @@ Examples:
   cargo xtask conformance --untested
       The rules that nothing tests yet.";
 
+const PICTURES_EXAMPLES: &str = "\
+Examples:
+  cargo xtask pictures
+      Draw what changed.
+  cargo xtask pictures --check
+      Only name the pictures that are not fresh.
+  cargo xtask pictures && rsvg-convert docs/pictures/ud-send.svg -o ud-send.png
+      See one as PNG.";
+
 const FUZZ_EXAMPLES: &str = "\
 Examples:
   cargo xtask fuzz
@@ -118,6 +127,13 @@ enum Task {
             value_name = "OPTIONS"
         )]
         options: Vec<OsString>,
+    },
+    /// Draw the pictures of the documents: SVG from the text files in docs/pictures.
+    #[command(after_help = PICTURES_EXAMPLES)]
+    Pictures {
+        /// Write nothing; fail if a picture is not fresh.
+        #[arg(long)]
+        check: bool,
     },
     /// Run the fuzz targets with `cargo fuzz`, one after the other, and say what was found.
     #[command(after_help = FUZZ_EXAMPLES)]
@@ -271,6 +287,21 @@ fn run(cli: Cli) -> Result<i32, Box<dyn Error>> {
             Ok(0)
         }
         Task::Fuzz { minutes, targets } => fuzz::run(&targets, minutes),
+        Task::Pictures { check } => {
+            let mut status = 0;
+            for picture in pictures::all(&workspace::root().join(pictures::FOLDER))? {
+                if picture.is_fresh() {
+                    continue;
+                }
+                println!("{}", picture.path.display());
+                if check {
+                    status = 1;
+                } else {
+                    picture.write()?;
+                }
+            }
+            Ok(status)
+        }
         Task::Conformance { options } => Ok(conformance::run(&options)?),
     }
 }
