@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod manual;
+mod settings_page;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,6 +18,9 @@ struct Cli {
     /// List every function of libibverbs and librdmacm that works
     #[arg(long, conflicts_with = "unsupported")]
     functions: bool,
+    /// Print all settings as the page docs/use/settings.md
+    #[arg(long, hide_short_help = true, conflicts_with_all = ["functions", "unsupported"])]
+    markdown: bool,
     /// List those that are exported but fail with 'not supported'
     #[arg(long)]
     unsupported: bool,
@@ -47,6 +51,8 @@ fn main() -> ExitCode {
     let cli: Cli = dgiwarp_cli::parse(&PROGRAM);
     let text = if cli.functions {
         dgiwarp_verbs::describe::functions(dgiwarp_verbs::EXPORTS)
+    } else if cli.markdown {
+        settings_page::page(&manual::variables())
     } else if cli.unsupported {
         dgiwarp_verbs::describe::functions(dgiwarp_verbs::UNSUPPORTED)
     } else {

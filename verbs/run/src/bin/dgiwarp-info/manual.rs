@@ -128,27 +128,4 @@ mod tests {
         }
         assert!(text.contains(".SH PORTS\n") && text.contains(".SH FILES\n"));
     }
-
-    #[test]
-    fn the_table_of_the_readme_is_that_of_the_sources() {
-        let quoted = |text: &str| match text {
-            "" => String::new(),
-            text => format!("`{text}`"),
-        };
-        let expected: Vec<_> = variables()
-            .iter()
-            .map(|it| format!("| `{}` | {} | {} |", it.name, quoted(&it.default), it.about))
-            .collect();
-        let readme = include_str!("../../../../../README.md");
-        let found: Vec<_> = readme
-            .lines()
-            .filter(|line| line.starts_with("| `DGIWARP_"))
-            .collect();
-        assert_eq!(
-            found,
-            expected,
-            "the table must be:\n{}",
-            expected.join("\n")
-        );
-    }
 }
