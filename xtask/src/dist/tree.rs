@@ -19,18 +19,18 @@ const LIBRARY_NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 const PATHS_LIBRARY: &str = "libdgiwarp_paths.so";
 /// Packages whose programs are tools of the workspace, not of its users.
 const NOT_FOR_USERS: [&str; 1] = ["xtask"];
-/// What goes to `share/doc/dgiwarp`.
-const DOCUMENTS: [&str; 9] = [
+/// Documents that go to `share/doc/dgiwarp`.
+const DOCUMENTS: [&str; 7] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "SECURITY.md",
     "LICENSE-MIT",
     "LICENSE-APACHE",
-    "rfc-notes/datagram-mapping.md",
-    "rfc-notes/rc-extensions.md",
-    "rfc-notes/rc-pairing.md",
 ];
+/// Folders of documents that go there whole, so that the links between documents work.
+const BOOKS: [&str; 2] = ["docs", "rfc-notes"];
 /// Folders that are copied as far as they exist, with the ending of the files' names, and where to.
 const FOLDERS: [(&str, &str, &str); 6] = [
     ("verbs/include/infiniband", "h", "include/infiniband"),
@@ -80,6 +80,9 @@ pub(super) fn lay_out(metadata: &Metadata, tree: &Path) -> Result<(), Box<dyn Er
         let source = root.join(document);
         let name = source.file_name().ok_or("a document without a name")?;
         copy(&source, &doc.join(name), FILE_MODE)?;
+    }
+    for book in BOOKS {
+        copy_folder(&root.join(book), &doc.join(book))?;
     }
     write(
         &doc.join("THIRD-PARTY.txt"),
@@ -143,6 +146,20 @@ fn copy(from: &Path, to: &Path, mode: u32) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(to.parent().unwrap_or(to))?;
     fs::copy(from, to).map_err(|error| format!("{}: {error}", from.display()))?;
     fs::set_permissions(to, PermissionsExt::from_mode(mode))?;
+    Ok(())
+}
+
+/// A folder with all that is in it.
+fn copy_folder(from: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &to)?;
+        } else {
+            copy(&entry.path(), &to, FILE_MODE)?;
+        }
+    }
     Ok(())
 }
 

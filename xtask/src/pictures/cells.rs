@@ -43,7 +43,7 @@ pub(super) fn draw(text: &str) -> Result<String, Problem> {
             "row" => {
                 let (name, cells) = rest
                     .split_once(':')
-                    .ok_or((number, "a row needs a colon".to_owned()))?;
+                    .ok_or_else(|| (number, "a row needs a colon".to_owned()))?;
                 svg.text("", (left - 10.0, y + 18.0), Anchor::End, name);
                 for (n, cell) in (0u8..).zip(cells.split_whitespace()) {
                     let corner = (left + CELL.0 * f64::from(n), y);

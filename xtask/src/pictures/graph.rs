@@ -39,7 +39,7 @@ pub(super) fn draw(text: &str) -> Result<String, Problem> {
                     .strip_prefix(':')
             })
             .map(str::trim)
-            .ok_or((1, format!("no comment {name:?}")))
+            .ok_or_else(|| (1, format!("no comment {name:?}")))
     };
     let (title, name) = (comment("title")?, comment("y")?);
     let ticks: Vec<f64> = comment("ticks")?
@@ -112,7 +112,7 @@ pub(super) fn draw(text: &str) -> Result<String, Problem> {
 /// Sizes and rows of the table.
 fn table(text: &str) -> Result<(Vec<String>, Vec<Row>), Problem> {
     let mut lines = super::lines(text);
-    let (number, header) = lines.next().ok_or((1, "no header".to_owned()))?;
+    let (number, header) = lines.next().ok_or_else(|| (1, "no header".to_owned()))?;
     let sizes: Vec<_> = header.split(',').skip(2).map(str::to_owned).collect();
     if !header.starts_with("panel,series,") || sizes.len() < 2 {
         return Err((number, "not panel,series,SIZE,SIZE…".into()));

@@ -6,10 +6,13 @@
 mod citations;
 mod graph;
 mod licences;
+mod links;
+mod pictures;
 mod promises;
-mod readme;
+mod recipes;
 mod sources;
 mod tree;
+mod troubleshooting;
 
 /// Fails with one line per violation.
 #[track_caller]

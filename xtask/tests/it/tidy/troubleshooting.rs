@@ -1,13 +1,14 @@
-//! What README.md quotes is still said: each message of its table of troubles stands in the sources.
+//! Each message that the book's page of troubles quotes stands in the sources.
 
 use super::assert_none;
 use super::tree::{self, File};
 
-const TROUBLES: &str = "## When something goes wrong";
+const PAGE: &str = "docs/use/troubleshooting.md";
+const MESSAGES: &str = "## Messages";
 
-/// The first column of the table in the section of troubles. Messages stand in backticks, with `…` for what differs.
+/// The first column of the table in the section of messages. Messages stand in backticks, with `…` for what differs.
 fn quoted(text: &str) -> Vec<String> {
-    let section = text.split_once(TROUBLES).map_or("", |(_, rest)| rest);
+    let section = text.split_once(MESSAGES).map_or("", |(_, rest)| rest);
     let section = section
         .split_once("\n## ")
         .map_or(section, |(section, _)| section);
@@ -43,14 +44,11 @@ fn sources(files: &[File]) -> Vec<String> {
 #[test]
 fn every_quoted_message_is_said() {
     let files = tree::files();
-    let readme = files
-        .iter()
-        .find(|file| file.path == "README.md")
-        .expect("README.md");
-    let quoted = quoted(&readme.text);
+    let page = files.iter().find(|file| file.path == PAGE).expect(PAGE);
+    let quoted = quoted(&page.text);
     assert!(
         quoted.len() >= 10,
-        "README.md quotes {} messages",
+        "{PAGE} quotes {} messages",
         quoted.len()
     );
     let sources = sources(&tree::rust_files());
@@ -58,13 +56,16 @@ fn every_quoted_message_is_said() {
         .into_iter()
         .filter(|message| !is_said(message, &sources))
         .collect();
-    assert_none("messages of README.md that nobody says", &wrong);
+    assert_none(
+        "messages of the page of troubles that no program prints",
+        &wrong,
+    );
 }
 
 #[test]
 fn messages_are_read_and_looked_for() {
     let text = format!(
-        "# T\n\n{TROUBLES}\n\n| message | what |\n|---|---|\n| `a … b` | x |\n| `c` | y |\n\n## Next\n\n| `d` | z |\n"
+        "# T\n\n{MESSAGES}\n\n| message | what |\n|---|---|\n| `a … b` | x |\n| `c` | y |\n\n## Next\n\n| `d` | z |\n"
     );
     assert_eq!(quoted(&text), ["a … b", "c"]);
     let file = |path: &str, text: &str| File {
