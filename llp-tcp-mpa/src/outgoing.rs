@@ -92,6 +92,18 @@ mod tests {
     }
 
     #[test]
+    fn octets_are_moved_when_half_of_them_have_left() {
+        for (sent, moved) in [(0, false), (4, false), (5, true), (9, true)] {
+            let mut out = Outgoing::default();
+            out.bytes().extend_from_slice(b"0123456789");
+            out.advance(sent);
+            assert_eq!(out.bytes().len(), if moved { 10 - sent } else { 10 });
+            assert_eq!(out.sent(), if moved { 0 } else { sent });
+            assert_eq!(out.unsent(), &b"0123456789"[sent..]);
+        }
+    }
+
+    #[test]
     fn lent_room_goes_back_once_it_is_empty() {
         let mut out = Outgoing::default();
         assert!(out.reclaim().is_none());

@@ -58,6 +58,8 @@ macro_rules! event {
     };
 }
 
+mod payload;
+
 #[track_caller]
 fn silent(connection: &mut Connection) {
     assert_eq!(connection.poll_event(), None);

@@ -100,6 +100,63 @@ fn reading_long_fpdus_ends_where_they_end() {
     assert_eq!(read(10_002), 9 * 10_008);
     assert_eq!(read(65_535), 65_544);
     assert_eq!(read(1442), 100_000);
+    // FPDUs of 4,096 octets are long, of 4,092 they are not.
+    assert_eq!(read(4090), 24 * 4096);
+    assert_eq!(read(4086), 100_000);
+    let mut deframer = Deframer::new(false, false);
+    let stream = frame_all(false, false, &[vec![1; 10_002]]);
+    deframer.next(&mut &stream[..]).unwrap();
+    assert_eq!(deframer.good_length(10_007), 10_007);
+    assert_eq!(deframer.good_length(10_008), 10_008);
+}
+
+#[test]
+fn octets_of_unfinished_fpdus_are_counted() {
+    for markers in [false, true] {
+        let stream = frame_all(true, markers, &[vec![1; 20], vec![2; 30]]);
+        let first = if markers { 4 + 28 } else { 28 };
+        let mut deframer = Deframer::new(true, markers);
+        for at in 0..first - 1 {
+            assert_eq!(deframer.next(&mut &stream[at..=at]), Ok(None));
+            assert!(!deframer.is_complete());
+            // A whole Marker is not counted, a part of one is.
+            let expected = match (markers, at) {
+                (true, 0..3) => at + 1,
+                (true, _) => at + 1 - 4,
+                (false, _) => at + 1,
+            };
+            assert_eq!(deframer.unfinished(), expected, "{at}");
+        }
+        let last = deframer.next(&mut &stream[first - 1..first]);
+        assert_eq!(last, Ok(Some(&[1; 20][..])));
+        assert_eq!(deframer.unfinished(), 0);
+        assert_eq!(deframer.kept(), 28);
+    }
+}
+
+#[test]
+fn room_is_given_up_to_the_end_of_an_unfinished_fpdu() {
+    let stream = frame_all(true, false, &[vec![1; 20]]);
+    let mut deframer = Deframer::new(true, false);
+    assert!(deframer.room().is_empty());
+    deframer.next(&mut &stream[..1]).unwrap();
+    assert!(deframer.room().is_empty(), "the length is incomplete");
+    deframer.next(&mut &stream[1..5]).unwrap();
+    assert_eq!(deframer.room().len(), stream.len() - 5);
+    assert_eq!(deframer.reclaim(), None);
+    assert_eq!(deframer.lend(vec![7; 9]), [7; 9]);
+    deframer.room().copy_from_slice(&stream[5..]);
+    deframer.filled(usize::MAX);
+    assert!(deframer.is_complete());
+    assert_eq!(deframer.next(&mut &[][..]), Ok(Some(&[1; 20][..])));
+    assert!(!deframer.is_complete());
+    assert!(deframer.reclaim().is_some());
+    assert_eq!(deframer.reclaim(), None);
+    assert!(deframer.lend(vec![7; 9]).is_empty());
+    let mut marked = Deframer::new(true, true);
+    let stream = frame_all(true, true, &[vec![1; 20]]);
+    marked.next(&mut &stream[..10]).unwrap();
+    assert!(marked.room().is_empty());
 }
 
 /// RFC 5044 §4.4 figure 5: the first FPDU of a stream with Markers.

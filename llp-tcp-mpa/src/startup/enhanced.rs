@@ -219,6 +219,41 @@ mod tests {
     }
 
     #[test]
+    fn sets_of_indications() {
+        let set = |bits: u8| RtrSet {
+            send: bits & 1 != 0,
+            write: bits & 2 != 0,
+            read: bits & 4 != 0,
+        };
+        for a in 0..8 {
+            assert_eq!(set(a).is_empty(), a == 0);
+            let preferred = match a {
+                _ if a & 2 != 0 => Some(Rtr::Write),
+                _ if a & 4 != 0 => Some(Rtr::Read),
+                0 => None,
+                _ => Some(Rtr::Send),
+            };
+            assert_eq!(set(a).preferred(), preferred);
+            for b in 0..8 {
+                assert_eq!(set(a).intersection(set(b)), set(a & b));
+            }
+        }
+    }
+
+    #[test]
+    fn depths_and_indications_are_printed() {
+        let mut data = Enhanced {
+            ird: ReadDepth::Limit(3),
+            ord: ReadDepth::LeftToUlp,
+            peer_to_peer: None,
+        };
+        assert_eq!(data.to_string(), "ird=3 ord=-1");
+        data.peer_to_peer = Some(RtrSet::NONE);
+        let rtr = "rtr=RtrSet { send: false, write: false, read: false }";
+        assert_eq!(data.to_string(), format!("ird=3 ord=-1 {rtr}"));
+    }
+
+    #[test]
     fn all_ones_is_left_to_the_ulp() {
         let parsed = Enhanced::parse([0x3f, 0xff, 0x3f, 0xfe]);
         assert_eq!(parsed.ird, ReadDepth::LeftToUlp);

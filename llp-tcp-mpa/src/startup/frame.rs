@@ -346,6 +346,14 @@ mod tests {
             Err(FrameError::PrivateDataLength(0xffff))
         );
         assert_eq!(with([0x10, 2, 0, 3]), Err(FrameError::EnhancedTooShort(3)));
+        assert_eq!(with([0x10, 2, 0, 4]), Ok(None), "the data is still to come");
+        let most = [&REQUEST_KEY[..], &[0, 1, 2, 0], &[9; 512]].concat();
+        let frame = read_all(FrameKind::Request, &most).unwrap().unwrap();
+        assert_eq!(frame.private_data, [9; 512]);
+        assert_eq!(
+            frame.to_string(),
+            "MPA Request rev=1 M=0 C=0 R=0 private=512"
+        );
         // In revision 1 the S bit is reserved, and reserved bits are not checked.
         let plain = with([0x1f, 1, 0, 0]).unwrap().unwrap();
         assert_eq!(plain.enhanced, None);
