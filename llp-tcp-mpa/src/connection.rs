@@ -31,11 +31,11 @@ use std::time::Instant;
 pub struct Connection {
     config: Config,
     state: State,
-    /// When the startup has taken too long; `None` once the peer's frame is here.
+    /// Time at which the startup fails; `None` once the peer's frame has arrived.
     deadline: Option<Instant>,
     out: Outgoing,
     events: VecDeque<Event>,
-    /// The MULPDU that the caller chose.
+    /// MULPDU of the caller's choice in octets, within the range of [`mulpdu`](crate::mulpdu) when used.
     chosen_mulpdu: Option<u16>,
 }
 
@@ -156,7 +156,7 @@ impl Connection {
 
     /// Takes octets from the front of `input`, some at least, and gives a ULPDU once one is
     /// complete. Call it until `input` is empty, and until it gives nothing; drain the events after each call, since
-    /// what follows a startup frame in the same input is not looked at before the next call.
+    /// octets behind a startup frame in the same input are not handled before the next call.
     ///
     /// A ULPDU that lies whole in `input` is given where it lies.
     pub fn handle_input<'s, 'b: 's>(
@@ -190,8 +190,8 @@ impl Connection {
         }
     }
 
-    /// What finds the FPDUs of the input, in full operation: for callers that read some of the input to its place
-    /// ([`Deframer::room`]) or lend it memory.
+    /// Deframer of the input, in full operation, for callers that read input into an FPDU's memory ([`Deframer::room`]) or lend
+    /// memory.
     pub fn deframer(&mut self) -> Option<&mut Deframer> {
         match &mut self.state {
             State::FullOperation(full) if !full.stopped => Some(&mut full.deframer),
@@ -254,8 +254,8 @@ impl Connection {
         };
         let mut full = FullOperation::new(negotiation);
         if let Some(error) = refusal {
-            // RFC 6581 §9.1, §9.2: the reason is told to the Responder in a Terminate, for
-            // which full operation is needed; nothing is taken from it any more.
+            // RFC 6581 §9.1, §9.2: the error is reported to the Responder in a Terminate, which
+            // needs full operation; no input is taken any more.
             full.stopped = true;
             self.events.push_back(Event::Failed(error));
         } else {
@@ -316,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// Tells the time. The startup fails if it has taken too long
+    /// Handles the time. The startup fails if it has taken too long
     /// (RFC 5044 §7.1.2 rules 8 and 10).
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
@@ -324,12 +324,12 @@ impl Connection {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// What happened since the last call, oldest first.
+    /// The oldest event not taken yet.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -339,7 +339,7 @@ impl Connection {
         self.out.unsent()
     }
 
-    /// Whether TCP has taken all octets that there were.
+    /// Whether TCP has taken all octets.
     pub fn is_drained(&self) -> bool {
         self.out.unsent().is_empty()
     }
@@ -399,7 +399,7 @@ impl Connection {
     }
 
     /// Takes back the last FPDUs of which TCP took nothing, so that [`poll_transmit`](Self::poll_transmit) shows `len` octets. Only without
-    /// Markers, which know where they stand.
+    /// Markers, whose positions are fixed.
     pub fn take_back(&mut self, len: usize) {
         debug_assert!(self.leaves_payload_whole(), "Markers were counted");
         self.out.truncate(len);
@@ -411,7 +411,7 @@ impl Connection {
         self.out.lend(room)
     }
 
-    /// Gives the room back, if TCP has taken everything.
+    /// Returns the room, if TCP has taken all octets.
     pub fn reclaim(&mut self) -> Option<Vec<u8>> {
         self.out.reclaim()
     }
@@ -427,7 +427,7 @@ impl Connection {
         self.full().is_some_and(|full| full.may_send)
     }
 
-    /// What was agreed, in full operation.
+    /// Negotiated values, in full operation.
     pub fn negotiation(&self) -> Option<&Negotiation> {
         self.full().map(|full| &full.negotiation)
     }

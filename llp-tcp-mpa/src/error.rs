@@ -1,8 +1,7 @@
-//! What can go wrong, by whose fault it is.
+//! Errors, by fault.
 //!
-//! [`Error`] is what ends a connection (peer or lower layer), [`SendError`] and
-//! [`ConfigError`] are misuse by our own caller, [`FrameError`] says what was wrong
-//! with a startup frame. The numbers that DDP and RDMAP put into a Terminate come from
+//! [`Error`] ends a connection (fault of the peer or of the lower layer), [`SendError`] and
+//! [`ConfigError`] are misuse by the caller, [`FrameError`] is the fault of a startup frame. The numbers that DDP and RDMAP put into a Terminate come from
 //! [`Error::code`].
 
 use core::time::Duration;
@@ -37,7 +36,7 @@ impl ErrorCode {
     }
 }
 
-/// What was wrong with an MPA Request or Reply Frame (RFC 5044 §7.1.1).
+/// Fault of an MPA Request or Reply Frame (RFC 5044 §7.1.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// The key is neither "MPA ID Req Frame" nor "MPA ID Rep Frame".
@@ -72,7 +71,7 @@ pub enum FrameError {
     Unenhanced,
 }
 
-/// What ends a connection.
+/// Error that ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Error {
     /// A startup frame was improperly formatted.
@@ -148,7 +147,7 @@ impl Error {
             | Self::ClosedInStartup
             | Self::TcpLost => true,
             // RFC 5044 §8: MPA does not close after codes 2 and 3; RFC 6581 §9.1, §9.2: codes 6
-            // and 7 are told to the peer by a Terminate. After a FIN our half still works.
+            // and 7 are reported to the peer by a Terminate. After a FIN this end can still send.
             Self::ClosedInFpdu { .. }
             | Self::Crc { .. }
             | Self::Marker { .. }
@@ -158,7 +157,7 @@ impl Error {
     }
 }
 
-/// Why a ULPDU was not taken, or a decision not possible: misuse by our caller.
+/// Error of a ULPDU to be sent: misuse by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SendError {
     /// The connection is not in full operation (yet, or any more).
@@ -177,7 +176,7 @@ pub enum SendError {
     },
 }
 
-/// Why a configuration or a startup decision was refused: misuse by our caller.
+/// Error of a configuration or a startup decision: misuse by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// More private data than the frame holds: 512 octets, 508 in enhanced frames.

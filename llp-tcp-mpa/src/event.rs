@@ -1,9 +1,9 @@
-//! What a connection tells its caller.
+//! Events of a connection.
 
 use crate::error::Error;
 use crate::startup::{Established, Rejection, Request};
 
-/// Something that happened; from [`Connection::poll_event`](crate::Connection::poll_event).
+/// Event of a connection, from [`Connection::poll_event`](crate::Connection::poll_event).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Responder: a Request arrived. Answer it with
@@ -11,7 +11,7 @@ pub enum Event {
     Request(Request),
     /// Full operation has begun.
     Established(Established),
-    /// Initiator: the Responder rejected. MPA is over; TCP is open, and the ULP's.
+    /// Initiator: the Responder rejected. MPA is over; TCP stays open for the ULP.
     Rejected(Rejection),
     /// The connection failed. No ULPDU is delivered any more.
     ///
@@ -24,7 +24,7 @@ pub enum Event {
     PeerClosed,
 }
 
-/// How TCP ended.
+/// End of TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpEnd {
     /// The peer's FIN, after all that it sent.

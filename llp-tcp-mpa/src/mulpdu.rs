@@ -11,7 +11,7 @@ pub const MULPDU_CEILING: u16 = 64_768;
 
 /// The MULPDU for an effective maximum segment size of TCP, both in octets.
 ///
-/// `markers` says whether *we* have to send Markers. The result is at least
+/// `markers` is whether this end has to send Markers. The result is at least
 /// [`MULPDU_FLOOR`] and at most [`MULPDU_CEILING`].
 pub fn mulpdu(emss: u16, markers: bool) -> u16 {
     // RFC 5044 §4.5: EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4), the middle term only

@@ -9,9 +9,9 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Where to append.
+    /// The queue, to append to.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
-        // What was sent is dropped when it is at least half, so each octet moves once at most.
+        // Sent octets are dropped once they are at least half, so each octet moves once at most.
         if self.sent > 0 && self.sent * 2 >= self.bytes.len() {
             self.bytes.drain(..self.sent);
             self.sent = 0;
@@ -24,7 +24,7 @@ impl Outgoing {
         self.sent
     }
 
-    /// What TCP has not taken yet.
+    /// Octets that TCP has not taken.
     pub(crate) fn unsent(&self) -> &[u8] {
         self.bytes.get(self.sent..).unwrap_or_default()
     }
@@ -51,7 +51,7 @@ impl Outgoing {
         self.bytes.get_mut(start..start + len).unwrap_or_default()
     }
 
-    /// Fills `room` from now on instead of memory of its own, unless there is memory of that size. Returns what is not needed.
+    /// Uses `room` as memory from now on, unless the present memory is as large. Returns the memory that is not used.
     pub(crate) fn lend(&mut self, mut room: Vec<u8>) -> Vec<u8> {
         if self.bytes.capacity() >= room.capacity() {
             return room;
@@ -62,7 +62,7 @@ impl Outgoing {
         std::mem::replace(&mut self.bytes, room)
     }
 
-    /// Gives all memory away if nothing is unsent.
+    /// Returns all memory if no octet is unsent.
     pub(crate) fn reclaim(&mut self) -> Option<Vec<u8>> {
         let idle = self.bytes.is_empty() && self.bytes.capacity() > 0;
         idle.then(|| std::mem::take(&mut self.bytes))

@@ -1,15 +1,15 @@
 //! FPDUs to ULPDUs.
 #![deny(clippy::indexing_slicing)]
 
+use super::fpdu::{LENGTH_LEN, pad_len};
 use super::marker::{MARKER_LEN, MarkerPosition};
-use super::{LENGTH_LEN, pad_len};
 use crate::error::Error;
 use dgiwarp_codec::crc;
 
 /// Octets of the longest FPDU, Markers not counted: memory of this length serves for every one.
 pub const LONGEST_FPDU: usize = LENGTH_LEN + 0xffff + 3 + crc::LEN;
 
-/// FPDUs of so many octets are long: how input is cut matters for them.
+/// Octets of an FPDU from which [`Deframer::good_length`] applies.
 const LONG: usize = 4096;
 
 /// Finds the FPDUs in one direction of a connection, however TCP cuts its stream.
@@ -60,7 +60,7 @@ impl Gathered {
     }
 }
 
-/// What is kept of the stream's Markers.
+/// State of the stream's Markers.
 #[derive(Debug)]
 struct MarkerTrack {
     position: MarkerPosition,
@@ -95,7 +95,7 @@ impl Extent {
 }
 
 impl Deframer {
-    /// A deframer at the start of full operation. `markers` says whether the peer sends them.
+    /// A deframer at the start of full operation. `markers` is whether the peer sends them.
     pub fn new(crc: bool, markers: bool) -> Self {
         let markers = markers.then(|| MarkerTrack {
             position: MarkerPosition::start(),
@@ -124,8 +124,8 @@ impl Deframer {
             }
     }
 
-    /// Where the next octets of the stream go, up to the end of the unfinished FPDU. Empty where none is, where its length is
-    /// not known yet, and with Markers. The caller may read there, and say so with [`filled`](Self::filled).
+    /// Memory for the next octets of the stream, up to the end of the unfinished FPDU. Empty between FPDUs, before the whole
+    /// ULPDU_Length, and with Markers. The caller may read into it, and reports octets with [`filled`](Self::filled).
     pub fn room(&mut self) -> &mut [u8] {
         self.forget_handed_out();
         match Extent::of(self.gathered.octets()) {
@@ -134,7 +134,7 @@ impl Deframer {
         }
     }
 
-    /// The first `len` octets of [`room`](Self::room) have arrived. If these are all, [`next`](Self::next) has a ULPDU even
+    /// The first `len` octets of [`room`](Self::room) have arrived. With all of them [`next`](Self::next) returns a ULPDU even
     /// without input.
     pub fn filled(&mut self, len: usize) {
         let room = self.room().len();
@@ -151,7 +151,7 @@ impl Deframer {
     /// are as long as the latest.
     pub fn good_length(&self, most: usize) -> usize {
         match most.checked_div(self.latest) {
-            // What is left of short ones is soon moved.
+            // Moving the rest of a short FPDU is cheap.
             Some(fit) if fit > 0 && self.latest >= LONG => fit * self.latest,
             Some(_) | None => most,
         }

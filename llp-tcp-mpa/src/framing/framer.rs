@@ -1,7 +1,7 @@
 //! ULPDUs to FPDUs.
 
+use super::fpdu::{LENGTH_LEN, pad_len};
 use super::marker::MarkerPosition;
-use super::{LENGTH_LEN, pad_len};
 use dgiwarp_codec::{Payload, crc};
 
 /// Octets of pads (RFC 5044 §4.1).
@@ -51,7 +51,7 @@ impl Framer {
         }
     }
 
-    /// The same with Markers among the octets.
+    /// [`frame`](Self::frame) with Markers.
     fn frame_with_markers<P: Payload + ?Sized>(
         &mut self,
         out: &mut Vec<u8>,
@@ -76,7 +76,7 @@ impl Framer {
         }
     }
 
-    /// What stands in the CRC field.
+    /// Content of the CRC field.
     #[inline]
     fn field(&self, sum: impl FnOnce() -> u32) -> [u8; crc::LEN] {
         // RFC 5044 §4.1: without CRCs the field is present and may hold anything.

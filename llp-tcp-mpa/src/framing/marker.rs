@@ -9,10 +9,10 @@ pub const MARKER_INTERVAL: u16 = 512;
 /// (RFC 5044 §4.2).
 const POINTER_MASK: u16 = !3;
 
-/// Where one direction of the stream stands with respect to its Markers.
+/// Position of one direction of the stream between its Markers.
 ///
-/// The first Marker is the first octet of full operation, so all that counts is the
-/// distance since; TCP sequence numbers and their wrap do not enter.
+/// The first Marker is at the first octet of full operation; the position is the distance
+/// since, whatever the TCP sequence numbers are.
 #[derive(Debug, Clone)]
 pub(super) struct MarkerPosition {
     /// Octets to go until the first octet of the next Marker, 0 to 508; a multiple of four
@@ -46,7 +46,7 @@ impl MarkerPosition {
     /// between FPDUs.
     pub(super) fn pointer(&self) -> u16 {
         // A ULPDU of more than 65,014 octets has Markers further from its start than sixteen
-        // bits can say. Our MULPDU excludes it when sending; when receiving the distance
+        // bits can hold. Our MULPDU excludes it when sending; when receiving the distance
         // is compared modulo 2^16.
         u16::try_from(self.in_fpdu & 0xffff).expect("masked to sixteen bits") & POINTER_MASK
     }

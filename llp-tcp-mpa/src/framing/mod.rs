@@ -11,24 +11,14 @@
 //! the first FPDU's start.
 
 mod deframer;
+mod fpdu;
 mod framer;
 mod marker;
 
 pub use deframer::{Deframer, LONGEST_FPDU};
+pub use fpdu::FPDU_OVERHEAD;
 pub use framer::Framer;
 pub use marker::{MARKER_INTERVAL, MARKER_LEN};
-
-/// Octets of ULPDU_Length and CRC.
-pub const FPDU_OVERHEAD: u16 = 6;
-
-/// Octets of ULPDU_Length.
-const LENGTH_LEN: usize = 2;
-
-/// Octets of PAD after a ULPDU of `ulpdu_len` octets: they make the FPDU an integral
-/// multiple of four (RFC 5044 §4.1).
-const fn pad_len(ulpdu_len: usize) -> usize {
-    (4 - (LENGTH_LEN + ulpdu_len) % 4) % 4
-}
 
 #[cfg(test)]
 mod tests;

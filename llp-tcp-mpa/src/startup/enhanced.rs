@@ -29,7 +29,7 @@ pub enum ReadDepth {
 }
 
 impl ReadDepth {
-    /// The largest depth that can be said.
+    /// Largest depth on the wire.
     pub const MAX: u16 = DEPTH_MASK - 1;
 
     /// A limit; larger values than [`Self::MAX`] become that.
@@ -90,7 +90,7 @@ impl RtrSet {
         read: false,
     };
 
-    /// What is in both sets.
+    /// Indications of both sets.
     pub const fn intersection(self, other: Self) -> Self {
         Self {
             send: self.send && other.send,
@@ -99,7 +99,7 @@ impl RtrSet {
         }
     }
 
-    /// Whether nothing is in the set.
+    /// Whether the set has no indication.
     pub const fn is_empty(self) -> bool {
         !(self.send || self.write || self.read)
     }

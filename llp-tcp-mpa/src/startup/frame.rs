@@ -22,7 +22,7 @@ const FLAG_CRC: u8 = 0x40;
 const FLAG_REJECT: u8 = 0x20;
 const FLAG_ENHANCED: u8 = 0x10;
 
-/// Which of the two frames.
+/// Kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// Sent by the Initiator.
@@ -47,7 +47,7 @@ impl FrameKind {
     }
 }
 
-/// MPA revisions that can be spoken.
+/// Supported MPA revisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Revision {
     /// RFC 5044.
@@ -204,12 +204,12 @@ impl Header {
     }
 }
 
-/// Takes one frame from a stream. Wrong octets are reported as soon as they are seen, and
-/// at most 532 octets are ever kept.
+/// Takes one frame from a stream. Wrong octets are reported as soon as they arrive; at most
+/// 532 octets are kept.
 #[derive(Debug)]
 pub struct StartupReader {
     kind: FrameKind,
-    /// What has arrived of the frame; the part of it within the key is right.
+    /// Octets of the frame so far; those within the key are checked.
     bytes: Vec<u8>,
 }
 
@@ -267,8 +267,8 @@ impl StartupReader {
         let Some((at, (&found, _))) = wrong else {
             return Ok(());
         };
-        // RFC 5044 §7.1.2 rule 8: the difference between the keys tells that both ends
-        // started in the same role. The keys agree up to the octet where they part.
+        // RFC 5044 §7.1.2 rule 8: the key of the other frame means that both ends started
+        // in the same role. The keys are equal up to the octet where they differ.
         let other = self.kind.other().key();
         if other.get(at) == Some(&found) {
             return Err(match self.kind {

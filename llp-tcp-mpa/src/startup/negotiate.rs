@@ -1,4 +1,4 @@
-//! What the two frames settle: configuration in, negotiated values out. Pure functions;
+//! Negotiation by the two frames: configuration in, negotiated values out. Pure functions;
 //! the order of events is [`Connection`](crate::Connection)'s.
 
 use super::enhanced::{Enhanced, ReadDepth, Rtr, RtrSet};
@@ -26,7 +26,7 @@ pub struct ReadDepths {
     pub ord: u16,
 }
 
-/// What one end wants of a connection.
+/// Configuration of one end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Revision of the Request. A Responder answers in the Request's revision.
@@ -41,7 +41,7 @@ pub struct Config {
     pub depths: ReadDepths,
     /// As Initiator ask for peer-to-peer mode (RFC 6581 §9.2).
     pub peer_to_peer: bool,
-    /// With [`peer_to_peer`](Self::peer_to_peer): a Responder that does not know the mode will do.
+    /// With [`peer_to_peer`](Self::peer_to_peer): a Responder without this mode is accepted.
     pub client_server_will_do: bool,
     /// RTR indications that this end can send and receive.
     pub rtr: RtrSet,
@@ -72,7 +72,7 @@ impl Default for Config {
 
 impl Config {
     /// The configuration for a second attempt, on a new TCP connection, with a peer that
-    /// closed TCP upon an enhanced Request: it may know revision 1 only
+    /// closed TCP upon an enhanced Request: it may support revision 1 only
     /// (RFC 6581 §10). `None` if there is nothing to fall back to: revision 1 already, or
     /// peer-to-peer mode, which revision 1 does not have, unless
     /// [`client_server_will_do`](Self::client_server_will_do).
@@ -114,7 +114,7 @@ pub struct Rejection {
     pub private_data: Vec<u8>,
 }
 
-/// What both ends have agreed on.
+/// Negotiated values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Negotiation {
     /// The role taken here.
@@ -127,11 +127,10 @@ pub struct Negotiation {
     pub send_markers: bool,
     /// The peer sends Markers.
     pub receive_markers: bool,
-    /// The depths to use here. Those configured where the frames were unenhanced, or where
+    /// Depths of this end: the configured ones where the frames were unenhanced, or where
     /// the peer leaves them to the ULP.
     pub depths: ReadDepths,
-    /// The peer's own words on depths and model; the ULP is to see them
-    /// (RFC 6581 §9.1).
+    /// Depths and model as the peer sent them, for the ULP (RFC 6581 §9.1).
     pub peer: Option<Enhanced>,
     /// In peer-to-peer mode, the RTR indications that both ends support.
     pub rtr: Option<RtrSet>,
@@ -140,7 +139,7 @@ pub struct Negotiation {
 /// The startup is over and full operation has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Established {
-    /// What was agreed.
+    /// Negotiated values.
     pub negotiation: Negotiation,
     /// As Initiator in peer-to-peer mode: the RTR indication that must be sent before any
     /// other FPDU (RFC 6581 §5).
@@ -189,7 +188,7 @@ pub(crate) fn request_frame(
     })
 }
 
-/// What a Request Frame tells the Responder's ULP.
+/// Request for the Responder's ULP.
 pub(crate) fn takes_request(frame: StartupFrame) -> Request {
     Request {
         revision: frame.revision,
@@ -264,7 +263,7 @@ fn reply_frame(
         kind: FrameKind::Reply,
         markers: config.markers && !reject,
         // The bit declares a preference, and CRCs are used if either end has it; a Reply
-        // that repeats the Request's is also right for a peer that looks at the Reply only.
+        // that repeats the Request's also suits a peer that checks the Reply only.
         crc: config.crc || request.crc,
         reject,
         // RFC 6581 §6, §10: an enhanced Request gets an enhanced Reply, a plain one a plain one.
@@ -274,7 +273,7 @@ fn reply_frame(
     })
 }
 
-/// The Reply that accepts `request`, and what is then agreed.
+/// The Reply that accepts `request`, and the negotiated values.
 pub(crate) fn accept_reply(
     config: &Config,
     request: &Request,
@@ -305,7 +304,7 @@ pub(crate) fn accept_reply(
     Ok((frame, negotiation))
 }
 
-/// The Reply that rejects `request`. In an enhanced one `depths` are what we would need
+/// The Reply that rejects `request`. In an enhanced one `depths` are those required here
 /// (RFC 6581 §9.1).
 pub(crate) fn reject_reply(
     config: &Config,
@@ -321,9 +320,8 @@ pub(crate) fn reject_reply(
     reply_frame(config, request, enhanced, true, private_data)
 }
 
-/// What an accepting Reply settles at the Initiator. The second value is the reason, if
-/// there is one, why the Initiator cannot go along: it is then to send a Terminate and end
-/// the connection.
+/// Negotiation at the Initiator, with an accepting Reply. The second value is an error for
+/// which the Initiator has to send a Terminate and end the connection.
 ///
 /// # Errors
 /// [`FrameError`] if no such Reply can answer our Request; TCP is then closed.
