@@ -10,7 +10,7 @@ use socket2::Socket;
 use crate::driver::cm::connect::{Beginning, Cm};
 use crate::driver::device::clock;
 use crate::driver::tcp::mpa_startup::ListenerId;
-use crate::driver::tcp::pipe as tcp;
+use crate::driver::tcp::socket as tcp;
 use crate::{
     ConnectError, Error, Established, MpaConfig, Negotiation, RcEnd, RcQp, RcRequest, ReadDepths,
     Rejection, Rnic,

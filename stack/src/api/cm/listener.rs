@@ -8,8 +8,8 @@ use dgiwarp_llp_tcp_mpa::Event;
 
 use crate::driver::cm::connect::{Asked, Cm};
 use crate::driver::device::clock;
-use crate::driver::tcp::pipe as tcp;
 use crate::driver::tcp::qp::{Claimed, Startup};
+use crate::driver::tcp::socket as tcp;
 use crate::{
     Access, ConnectError, ConnectionEvent, Error, MpaConfig, MpaRequest, Negotiation, RcQp,
     ReadDepths,
@@ -129,8 +129,13 @@ impl RcRequest {
             paired: false,
             denied: Access::empty(),
         };
-        qp.shared
-            .link(claimed, config, *connection, stream, Startup::default())?;
+        qp.shared.link(
+            claimed,
+            config,
+            *connection,
+            stream.into(),
+            Startup::default(),
+        )?;
         Ok(established.negotiation)
     }
 

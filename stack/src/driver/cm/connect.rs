@@ -20,8 +20,8 @@ use socket2::Socket;
 use crate::driver::device::clock;
 use crate::driver::reactor::waker::Task;
 use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startups};
-use crate::driver::tcp::pipe as tcp;
 use crate::driver::tcp::qp::{Claimed, RcShared, Startup};
+use crate::driver::tcp::socket as tcp;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig,
     PortOptions, RcRequest,
@@ -448,7 +448,7 @@ fn link(
             let claimed = caller.claimed;
             caller
                 .qp
-                .link(claimed, config, *connection, stream, startup)?;
+                .link(claimed, config, *connection, stream.into(), startup)?;
             Ok(Ok(established))
         }
         Event::Rejected(rejection) => Ok(Err(rejection)),

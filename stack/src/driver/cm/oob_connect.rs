@@ -19,8 +19,8 @@ use crate::driver::cm::connect::Asked;
 use crate::driver::device::clock;
 use crate::driver::reactor::waker::Task;
 use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startups};
-use crate::driver::tcp::pipe as tcp;
 use crate::driver::tcp::qp::{Claimed, RcShared, Startup};
+use crate::driver::tcp::socket as tcp;
 use crate::{Access, Error, MpaConfig, ReadDepths, RtrSet, WcStatus};
 use dgiwarp_engine::cm::oob::{Action, Claim, Need, Pairing, Pairs, Refusal, Start, StartupId};
 use dgiwarp_engine::connected::RcConfig;
@@ -385,7 +385,7 @@ impl Pair {
             self.claimed?,
             config,
             *connected.connection,
-            connected.stream,
+            connected.stream.into(),
             startup,
         )
         .ok()

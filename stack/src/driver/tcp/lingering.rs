@@ -4,8 +4,7 @@
 //! wait for this; the background thread sees to it.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,8 +18,10 @@ use slab::Slab;
 use crate::Error;
 use crate::driver::device::clock;
 use crate::driver::reactor::waker::Task;
-use crate::driver::tcp::pipe as tcp;
+use crate::driver::tcp::pipe::Pipe;
+use crate::driver::tcp::socket as tcp;
 use crate::driver::tcp::tcp_close::WayDown;
+use dgiwarp_engine::connected::Taken;
 
 /// Sockets found by one look.
 const EVENTS: usize = 64;
@@ -32,7 +33,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// A connection on its way down.
 #[derive(Debug)]
 pub(crate) struct Departure {
-    pub(crate) stream: TcpStream,
+    pub(crate) pipe: Pipe,
     /// FPDUs that TCP has not taken; the first may be a part of one.
     pub(crate) octets: Vec<u8>,
     pub(crate) way_down: WayDown,
@@ -89,7 +90,7 @@ impl Departures {
         let key = vacant.key();
         let event = EpollEvent::new(entry.watched, token(key));
         // Should it fail, the times see to it.
-        let _ = self.epoll.add(&entry.departure.stream, event);
+        let _ = self.epoll.add(&entry.departure.pipe, event);
         vacant.insert(entry);
         table.deadlines.insert((deadline, key));
         self.count.store(table.entries.len(), Ordering::Release);
@@ -136,12 +137,12 @@ impl Departures {
                 if wants != entry.watched {
                     entry.watched = wants;
                     let mut event = EpollEvent::new(wants, token(key));
-                    let _ = self.epoll.modify(&entry.departure.stream, &mut event);
+                    let _ = self.epoll.modify(&entry.departure.pipe, &mut event);
                 }
             }
             None => {
                 let gone = table.entries.remove(key);
-                let _ = self.epoll.delete(&gone.departure.stream);
+                let _ = self.epoll.delete(&gone.departure.pipe);
             }
         }
     }
@@ -194,8 +195,7 @@ impl Entry {
         let flushed = self.taken == self.departure.octets.len();
         let way_down = &mut self.departure.way_down;
         if way_down.advance(now, flushed).shut_down {
-            // The peer may have closed as well, so that there is nothing to shut down.
-            let _ = self.departure.stream.shutdown(Shutdown::Write);
+            self.departure.pipe.shut_down();
         }
         // Shut down is what goes to TCP last, and its own time begins then.
         way_down.deadline().filter(|deadline| *deadline > now)
@@ -203,31 +203,28 @@ impl Entry {
 
     fn transmit(&mut self) {
         let Departure {
-            stream,
+            pipe,
             octets,
             way_down,
         } = &mut self.departure;
         while self.taken < octets.len() && way_down.may_send() {
-            match stream.write(&octets[self.taken..]) {
-                Ok(len) => self.taken += len,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => way_down.lost(),
+            match pipe.send(&octets[self.taken..]) {
+                Taken::Octets(len) => self.taken += len,
+                Taken::WouldBlock => return,
+                Taken::Lost => way_down.lost(),
             }
         }
     }
 
     /// Reads what the peer still sends: nobody's any more.
     fn drain(&mut self) {
-        let Departure {
-            stream, way_down, ..
-        } = &mut self.departure;
+        let Departure { pipe, way_down, .. } = &mut self.departure;
         let mut scratch = [0; 4096];
         for _ in 0..READS {
             if way_down.peer_is_done() {
                 return;
             }
-            match stream.read(&mut scratch) {
+            match pipe.receive(&mut scratch) {
                 Ok(0) => way_down.peer_closed(),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -253,7 +250,8 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
 
     const SOON: Duration = Duration::from_secs(10);
 
@@ -266,7 +264,7 @@ mod tests {
 
     fn departure(stream: TcpStream, octets: Vec<u8>) -> Departure {
         Departure {
-            stream,
+            pipe: stream.into(),
             octets,
             way_down: WayDown::default(),
         }

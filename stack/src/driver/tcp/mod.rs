@@ -2,8 +2,10 @@
 
 pub(crate) mod lingering;
 pub(crate) mod liveness;
+#[cfg(test)]
+pub(crate) mod memory_pipe;
 pub(crate) mod mpa_startup;
 pub(crate) mod pipe;
 pub(crate) mod qp;
+pub(crate) mod socket;
 pub(crate) mod tcp_close;
-pub(crate) mod transmit;

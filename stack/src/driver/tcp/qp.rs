@@ -5,15 +5,14 @@ mod ending;
 mod member;
 
 use std::collections::VecDeque;
-use std::io::{self, IoSliceMut, Read};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
-use dgiwarp_memory::tcp_progress;
 use parking_lot::Mutex;
 
 use crate::api::device::statistics::Counts;
@@ -27,11 +26,9 @@ use crate::driver::qp::staging;
 use crate::driver::qp::staging::Intake;
 use crate::driver::reactor::member::{MemberId, Received};
 use crate::driver::reactor::poll_set::PollSet;
-use crate::driver::tcp::liveness as watchdog;
 use crate::driver::tcp::liveness::Watchdog;
-use crate::driver::tcp::pipe as tcp;
+use crate::driver::tcp::pipe::Pipe;
 use crate::driver::tcp::tcp_close::WayDown;
-use crate::driver::tcp::transmit::Tcp;
 use crate::{
     Access, ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus,
 };
@@ -51,7 +48,7 @@ const PATH_LASTS: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 struct Link {
     engine: RcEngine,
-    stream: TcpStream,
+    pipe: Pipe,
     way_down: WayDown,
     watchdog: Watchdog,
     /// The program ended it.
@@ -289,10 +286,10 @@ impl RcShared {
         claimed: Claimed,
         config: RcConfig,
         mpa: Connection,
-        stream: TcpStream,
+        pipe: Pipe,
         startup: Startup<'_>,
     ) -> Result<(), ConnectError> {
-        watchdog::keep_alive(&stream, self.patience)?;
+        pipe.keep_alive(self.patience)?;
         let attach = || {
             let weak: Weak<Self> = Arc::downgrade(self);
             self.recv_cq.attach(weak)
@@ -320,13 +317,13 @@ impl RcShared {
                 self.tables(),
                 &mut self.completions(),
             );
-            let watched = self.poll_set.watch(member, 0, stream.as_fd());
+            let watched = self.poll_set.watch(member, 0, pipe.as_fd());
             for wqe in inner.waiting.drain(..) {
                 engine.accept(wqe);
             }
             inner.link = Some(Link {
                 engine,
-                stream,
+                pipe,
                 way_down: WayDown::default(),
                 watchdog: Watchdog::new(self.patience),
                 parting: None,
@@ -443,7 +440,7 @@ impl RcShared {
 
     /// Ends a connection whose peer's host is gone.
     fn look_after(&self, link: &mut Link, now: Instant) {
-        let look = || tcp_progress(link.stream.as_fd());
+        let look = || link.pipe.progress();
         if !link.way_down.has_begun() && link.watchdog.check(now, look) {
             link.way_down.lost();
             let (tables, mut completions) = (self.tables(), self.completions());
@@ -470,14 +467,14 @@ impl RcShared {
         let now = clock::now();
         if link.look_at_path <= now && link.engine.may_cut() {
             link.look_at_path = now + PATH_LASTS;
-            if let Ok(emss) = tcp::emss(&link.stream) {
+            if let Ok(emss) = link.pipe.emss() {
                 link.engine.follow_path(emss, self.background().mulpdu());
             }
         }
         loop {
             let Link {
                 engine,
-                stream,
+                pipe,
                 way_down,
                 watchdog,
                 ..
@@ -492,10 +489,10 @@ impl RcShared {
                 self.remember_unsent();
                 return;
             }
-            let mut sink = Tcp(stream);
+            let mut sink: &Pipe = pipe;
             let uncopied = engine.send_uncopied(now, self.tables(), &mut sink, &mut completions);
             let outcome = uncopied.unwrap_or_else(|| {
-                let outcome = sink.send_staged(engine.poll_transmit(now));
+                let outcome = pipe.send(engine.poll_transmit(now));
                 if let Taken::Octets(octets) = outcome {
                     engine.transmitted(now, octets, &mut completions);
                 }
@@ -513,7 +510,7 @@ impl RcShared {
                 Taken::WouldBlock => {
                     self.blocked.store(true, Ordering::Release);
                     self.remember_unsent();
-                    self.background().waker().watch_writable(stream.as_fd());
+                    self.background().waker().watch_writable(pipe.as_fd());
                     return;
                 }
                 Taken::Lost => {
@@ -548,11 +545,10 @@ impl RcShared {
         let flushed = link.engine.poll_transmit(now).is_empty();
         let step = link.way_down.advance(now, flushed);
         if step.shut_down {
-            // The peer may have closed as well, so that there is nothing to shut down.
-            let _ = link.stream.shutdown(Shutdown::Write);
+            link.pipe.shut_down();
         }
         if step.unwatch {
-            self.poll_set.unwatch(link.stream.as_fd());
+            self.poll_set.unwatch(link.pipe.as_fd());
         }
     }
 
@@ -596,7 +592,7 @@ impl RcShared {
 
     /// While nothing is read.
     fn look_for_end(&self, link: &mut Link) -> Received {
-        let end = match tcp::hung_up(&link.stream) {
+        let end = match link.pipe.end() {
             None => return Received::Nothing,
             Some(TcpEnd::Fin) => {
                 link.way_down.peer_closed();
@@ -621,10 +617,10 @@ impl RcShared {
         let wanted = placed + most;
         let behind = &mut intake.octets[..most];
         let received = if placed == 0 {
-            link.stream.read(behind)
+            link.pipe.receive(behind)
         } else {
             let mut parts = [IoSliceMut::new(room), IoSliceMut::new(behind)];
-            link.stream.read_vectored(&mut parts)
+            link.pipe.receive_vectored(&mut parts)
         };
         let end = match received {
             Ok(0) => {
@@ -675,13 +671,13 @@ impl RcShared {
         {
             link.paused = pause;
             self.poll_set
-                .watch_input(*member, link.stream.as_fd(), !pause);
+                .watch_input(*member, link.pipe.as_fd(), !pause);
         }
     }
 
     /// Our address and port, once connected.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        self.run(|inner| inner.link.as_ref()?.stream.local_addr().ok())
+        self.run(|inner| inner.link.as_ref()?.pipe.local_addr().ok())
     }
 }
 
@@ -691,3 +687,6 @@ impl Waiter for RcShared {
         self.serialized.ring(|inner| self.work(inner));
     }
 }
+
+#[cfg(test)]
+mod tests;

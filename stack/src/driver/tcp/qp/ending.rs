@@ -12,7 +12,6 @@ use crate::driver::reactor::member::Received;
 use crate::driver::tcp::lingering::Departure;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
 use crate::driver::tcp::tcp_close::FLUSH_FOR;
-use crate::driver::tcp::transmit::Tcp;
 use crate::{ConnectionEvent, WcStatus};
 use dgiwarp_engine::connected::{self, RcEnd, Taken};
 use dgiwarp_engine::cq_ring::Unheard;
@@ -233,7 +232,7 @@ impl RcShared {
         let Some(mut link) = inner.link.take() else {
             return;
         };
-        self.poll_set.unwatch(link.stream.as_fd());
+        self.poll_set.unwatch(link.pipe.as_fd());
         let octets = self.rest(&mut link, rest, says_so);
         // What is posted to a queue that QPs share is not lost with one of them.
         let unfinished = link.engine.abandon();
@@ -246,7 +245,7 @@ impl RcShared {
         counters.octets_kept = 0;
         inner.counters.add(&counters);
         self.background().depart(Departure {
-            stream: link.stream,
+            pipe: link.pipe,
             octets,
             way_down: link.way_down,
         });
@@ -274,7 +273,7 @@ impl RcShared {
                 continue;
             }
             let taken = if octets.is_empty() {
-                Tcp(&link.stream).send_staged(made)
+                link.pipe.send(made)
             } else {
                 Taken::WouldBlock
             };

@@ -59,7 +59,7 @@ impl Member for RcShared {
         self.run(|inner| {
             let polled = |link: &&Link| link.way_down.is_watched() && !link.paused;
             let link = inner.link.as_ref().filter(polled);
-            link.inspect(|link| with(link.stream.as_fd())).is_some()
+            link.inspect(|link| with(link.pipe.as_fd())).is_some()
         })
     }
 
