@@ -87,6 +87,33 @@ impl Config {
             Revision::One | Revision::Two => None,
         }
     }
+
+    /// The configuration of an Initiator for whose revision peer-to-peer mode may be missing: revision 1 has none
+    /// (RFC 6581 §9.2), and its Request does not ask for it.
+    #[must_use]
+    pub fn for_initiator(&self) -> Self {
+        Self {
+            peer_to_peer: self.peer_to_peer && self.revision == Revision::Two,
+            ..self.clone()
+        }
+    }
+
+    /// The configuration of a Responder that grants peer-to-peer mode to every Initiator that asks for it: with an empty
+    /// [`rtr`](Self::rtr) it supports every RTR indication (RFC 6581 §9.2). The Request decides on the revision and the mode, and
+    /// the ULP on the depths.
+    #[must_use]
+    pub fn for_responder(&self) -> Self {
+        Self {
+            crc: self.crc,
+            markers: self.markers,
+            rtr: if self.rtr.is_empty() {
+                RtrSet::ALL
+            } else {
+                self.rtr
+            },
+            ..Self::default()
+        }
+    }
 }
 
 /// A Request that awaits the ULP's decision.
@@ -102,6 +129,22 @@ pub struct Request {
     pub enhanced: Option<Enhanced>,
     /// The ULP's private data.
     pub private_data: Vec<u8>,
+}
+
+impl Request {
+    /// The greatest depths of use in an answer (RFC 6581 §9.1): the IRD serves every Read that the Initiator may have outstanding,
+    /// and the ORD is every Read that the Initiator serves. A depth without limit is 65,535.
+    #[must_use]
+    pub fn matching_depths(&self) -> ReadDepths {
+        let limit = |depth: Option<ReadDepth>| match depth {
+            Some(ReadDepth::Limit(limit)) => limit,
+            Some(ReadDepth::LeftToUlp) | None => u16::MAX,
+        };
+        ReadDepths {
+            ird: limit(self.enhanced.map(|it| it.ord)),
+            ord: limit(self.enhanced.map(|it| it.ird)),
+        }
+    }
 }
 
 /// A Reply with the Rejected Connection bit. MPA is over, TCP is left open
@@ -380,4 +423,65 @@ pub(crate) fn settle(
         rtr,
     };
     Ok((negotiation, refusal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 6581 §9.2.
+    #[test]
+    fn peer_to_peer_mode_is_of_revision_two_and_granted_to_everybody() {
+        let config = Config {
+            peer_to_peer: true,
+            markers: true,
+            ..Config::default()
+        };
+        assert_eq!(config.for_initiator(), config);
+        let plain = Config {
+            revision: Revision::One,
+            ..config.clone()
+        };
+        assert!(!plain.for_initiator().peer_to_peer);
+        assert!(request_frame(&plain.for_initiator(), &[]).is_ok());
+        let none = Config {
+            rtr: RtrSet::NONE,
+            ..plain
+        };
+        let responder = none.for_responder();
+        assert_eq!(
+            (responder.rtr, responder.markers, responder.peer_to_peer),
+            (RtrSet::ALL, true, false)
+        );
+        let write = RtrSet {
+            write: true,
+            ..RtrSet::NONE
+        };
+        let only_write = Config {
+            rtr: write,
+            ..none.clone()
+        };
+        assert_eq!(only_write.for_responder().rtr, write);
+    }
+
+    /// RFC 6581 §9.1.
+    #[test]
+    fn depths_of_an_answer_match_those_of_the_request_crosswise() {
+        let request = |enhanced| Request {
+            revision: Revision::Two,
+            crc: true,
+            markers: false,
+            enhanced,
+            private_data: Vec::new(),
+        };
+        let depths = Enhanced {
+            ird: ReadDepth::Limit(3),
+            ord: ReadDepth::LeftToUlp,
+            peer_to_peer: None,
+        };
+        let matching = request(Some(depths)).matching_depths();
+        assert_eq!((matching.ird, matching.ord), (u16::MAX, 3));
+        let matching = request(None).matching_depths();
+        assert_eq!((matching.ird, matching.ord), (u16::MAX, u16::MAX));
+    }
 }

@@ -1,7 +1,5 @@
-//! Queue pairs of identifiers: `rdma_create_qp(3)`, with what the program leaves out, and the attributes of their states.
+//! Queue pairs of identifiers: `rdma_create_qp(3)` and `rdma_init_qp_attr(3)`.
 
-use super::id::{self, Id, Transport};
-use super::udp;
 use crate::abi::{
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS,
     IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_INIT_ATTR_PD, IBV_QP_MAX_DEST_RD_ATOMIC,
@@ -10,6 +8,9 @@ use crate::abi::{
     ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
     ibv_qp_init_attr_ex, rdma_cm_id,
 };
+use crate::cm::id::identifier::{Id, Transport, id};
+use crate::cm::udp;
+use crate::cm::udp::param::{ah_attr, source};
 use crate::cq::queue::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
@@ -22,10 +23,10 @@ use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 
-/// The attributes that take a queue pair of this identifier to a state, and their mask.
+/// Attributes and mask of the transition of an identifier's queue pair to a state.
 fn attributes(id: &Id, to: QpState) -> Result<(ibv_qp_attr, c_int), Errno> {
     if is_datagram(id) {
-        return udp::queue_pair_attributes(to).ok_or(Errno::EINVAL);
+        return udp::qp::attributes(to).ok_or(Errno::EINVAL);
     }
     let blank = ibv_qp_attr {
         qp_state: to.code(),
@@ -47,7 +48,7 @@ fn attributes(id: &Id, to: QpState) -> Result<(ibv_qp_attr, c_int), Errno> {
                 path_mtu: 5,
                 dest_qp_num: CM_PEER,
                 max_dest_rd_atomic: MAX_RD_ATOMIC,
-                ah_attr: way(id)?,
+                ah_attr: peer_attr(id)?,
                 ..blank
             },
             IBV_QP_STATE
@@ -77,14 +78,14 @@ fn attributes(id: &Id, to: QpState) -> Result<(ibv_qp_attr, c_int), Errno> {
     }
 }
 
-/// How the peer is addressed.
-fn way(id: &Id) -> Result<ibv_ah_attr, Errno> {
+/// Address handle attributes of the peer.
+fn peer_attr(id: &Id) -> Result<ibv_ah_attr, Errno> {
     let (local, peer) = {
         let inner = id.lock();
         inner.local.zip(inner.peer).ok_or(Errno::EINVAL)?
     };
-    let sgid_index = udp::source(local, peer.ip()).map_or(0, |(index, _)| index);
-    Ok(udp::attributes(peer.ip(), sgid_index, 64))
+    let sgid_index = source(local, peer.ip()).map_or(0, |(index, _)| index);
+    Ok(ah_attr(peer.ip(), sgid_index, 64))
 }
 
 fn is_datagram(id: &Id) -> bool {
@@ -94,15 +95,15 @@ fn is_datagram(id: &Id) -> bool {
     }
 }
 
-/// Completion queues that the program leaves out, each with a channel of its own, so that the inline functions of
-/// `rdma_verbs.h` can wait.
+/// Creates the completion queues that the program leaves out, each with a channel of its own for the waiting calls of
+/// `rdma_verbs.h`.
 ///
 /// # Safety
 /// `c` is a live identifier of the device, in a call of the program's.
-unsafe fn add_queues(c: *mut rdma_cm_id, init: &mut ibv_qp_init_attr) -> Result<(), Errno> {
+unsafe fn create_cqs(c: *mut rdma_cm_id, init: &mut ibv_qp_init_attr) -> Result<(), Errno> {
     if init.send_cq.is_null() {
         // SAFETY: the caller's contract.
-        let (channel, cq) = unsafe { add_queue(c, init.cap.max_send_wr) }?;
+        let (channel, cq) = unsafe { create_cq(c, init.cap.max_send_wr) }?;
         // SAFETY: the caller's contract.
         unsafe { (*c).send_cq_channel = channel };
         // SAFETY: the caller's contract.
@@ -111,7 +112,7 @@ unsafe fn add_queues(c: *mut rdma_cm_id, init: &mut ibv_qp_init_attr) -> Result<
     }
     if init.recv_cq.is_null() {
         // SAFETY: the caller's contract.
-        let (channel, cq) = unsafe { add_queue(c, init.cap.max_recv_wr) }?;
+        let (channel, cq) = unsafe { create_cq(c, init.cap.max_recv_wr) }?;
         // SAFETY: the caller's contract.
         unsafe { (*c).recv_cq_channel = channel };
         // SAFETY: the caller's contract.
@@ -122,8 +123,8 @@ unsafe fn add_queues(c: *mut rdma_cm_id, init: &mut ibv_qp_init_attr) -> Result<
 }
 
 /// # Safety
-/// As for [`add_queues`].
-unsafe fn add_queue(
+/// As for [`create_cqs`].
+unsafe fn create_cq(
     c: *mut rdma_cm_id,
     depth: u32,
 ) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
@@ -139,18 +140,18 @@ unsafe fn add_queue(
     let cq = unsafe { ibv_create_cq(verbs, depth, c.cast(), channel, 0) };
     if cq.is_null() {
         let errno = Errno::last();
-        // SAFETY: just made, and nobody's.
+        // SAFETY: just created, and unused.
         unsafe { ibv_destroy_comp_channel(channel) };
         return Err(errno);
     }
     Ok((channel, cq))
 }
 
-/// Destroys the queues that [`add_queues`] made.
+/// Destroys the completion queues of [`create_cqs`].
 ///
 /// # Safety
-/// As for [`add_queues`], and nothing uses the queues any more.
-pub(crate) unsafe fn drop_queues(c: *mut rdma_cm_id) {
+/// As for [`create_cqs`], and nothing uses the queues any more.
+pub(crate) unsafe fn destroy_cqs(c: *mut rdma_cm_id) {
     // SAFETY: the caller's contract.
     let id = unsafe { &mut *c };
     for (cq, channel) in [
@@ -158,19 +159,19 @@ pub(crate) unsafe fn drop_queues(c: *mut rdma_cm_id) {
         (&mut id.recv_cq, &mut id.recv_cq_channel),
     ] {
         if !cq.is_null() {
-            // SAFETY: made by `add_queue`.
+            // SAFETY: made by `create_cq`.
             unsafe { ibv_destroy_cq(*cq) };
             *cq = ptr::null_mut();
         }
         if !channel.is_null() {
-            // SAFETY: made by `add_queue`.
+            // SAFETY: made by `create_cq`.
             unsafe { ibv_destroy_comp_channel(*channel) };
             *channel = ptr::null_mut();
         }
     }
 }
 
-/// Makes a queue pair with `make` and moves it on as far as it can be without a peer.
+/// Creates a queue pair with `make` and moves it as far as it can go without a peer.
 ///
 /// # Safety
 /// `c` is NULL or a live identifier, and `init` attributes whose pointers are live or NULL.
@@ -181,18 +182,18 @@ unsafe fn create(
     make: impl FnOnce(*mut ibv_pd) -> *mut ibv_qp,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
-    let id = unsafe { id::id(c) }?;
-    id.take_turn();
+    let id = unsafe { id(c) }?;
+    id.open_gate();
     if init.is_null() {
         return Err(Errno::EINVAL);
     }
     // SAFETY: the caller's contract.
-    let shown = unsafe { &*c };
-    let (verbs, srq) = (shown.verbs, shown.srq);
-    if verbs.is_null() || !shown.qp.is_null() {
+    let face = unsafe { &*c };
+    let (verbs, srq) = (face.verbs, face.srq);
+    if verbs.is_null() || !face.qp.is_null() {
         return Err(Errno::EINVAL);
     }
-    let pd = if pd.is_null() { shown.pd } else { pd };
+    let pd = if pd.is_null() { face.pd } else { pd };
     // SAFETY: a live protection domain; this field never changes.
     if pd.is_null() || unsafe { (*pd).context } != verbs {
         return Err(Errno::EINVAL);
@@ -203,9 +204,9 @@ unsafe fn create(
         init.srq = srq;
     }
     // SAFETY: the caller's contract.
-    unsafe { add_queues(c, init) }.inspect_err(|_| {
+    unsafe { create_cqs(c, init) }.inspect_err(|_| {
         // SAFETY: nothing uses them yet.
-        unsafe { drop_queues(c) };
+        unsafe { destroy_cqs(c) };
     })?;
     let made = make(pd);
     let moved = if made.is_null() {
@@ -216,11 +217,11 @@ unsafe fn create(
     };
     if let Err(errno) = moved {
         if !made.is_null() {
-            // SAFETY: just made, and nobody's.
+            // SAFETY: just created, and unused.
             unsafe { ibv_destroy_qp(made) };
         }
         // SAFETY: nothing uses them any more.
-        unsafe { drop_queues(c) };
+        unsafe { destroy_cqs(c) };
         return Err(errno);
     }
     // SAFETY: the caller's contract.
@@ -230,14 +231,14 @@ unsafe fn create(
     Ok(())
 }
 
-/// A connected queue pair waits in INIT for its connection; a datagram queue pair needs none.
+/// Moves a new queue pair to INIT, where it waits for its connection, or to RTS if it needs none.
 ///
 /// # Safety
 /// `qp` is live.
 unsafe fn move_on(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
     if is_datagram(id) {
         // SAFETY: the caller's contract.
-        return unsafe { udp::make_ready(qp) };
+        return unsafe { udp::qp::move_to_rts(qp) };
     }
     let (mut attr, mask) = attributes(id, QpState::Init)?;
     // SAFETY: live, by the caller's contract.
@@ -275,14 +276,14 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
             unsafe { (*init).pd }
         };
         let make = |pd| {
-            // SAFETY: as above; rdma_create_qp(3) gives the identifier's own if there is none.
+            // SAFETY: as above; rdma_create_qp(3): the default is the identifier's.
             unsafe { (*init).pd = pd };
             // SAFETY: as above.
             unsafe { (*init).comp_mask = mask | IBV_QP_INIT_ATTR_PD };
-            // SAFETY: the attributes are valid; the context is not looked at.
+            // SAFETY: the attributes are valid; the context is not used.
             unsafe { create_qp_ex(ptr::null_mut(), init) }
         };
-        // SAFETY: the program passes a live identifier; the struct begins as the plain one does.
+        // SAFETY: the program passes a live identifier; the struct begins with the plain one.
         unsafe { create(c, init.cast(), pd, make) }.map(|()| 0)
     })
 }
@@ -290,7 +291,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(c: *mut rdma_cm_id) {
     entry((), || {
         // SAFETY: the program passes a live identifier.
-        if unsafe { id::id(c) }.is_err() {
+        if unsafe { id(c) }.is_err() {
             return;
         }
         // SAFETY: as above.
@@ -302,7 +303,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(c: *mut rdma_cm_id) {
             unsafe { (*c).qp = ptr::null_mut() };
         }
         // SAFETY: the queue pair that used them is gone.
-        unsafe { drop_queues(c) };
+        unsafe { destroy_cqs(c) };
     });
 }
 
@@ -313,11 +314,11 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
 ) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live identifier.
-        let id = unsafe { id::id(c) }?;
+        let id = unsafe { id(c) }?;
         if attr.is_null() || mask.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: not NULL; the program says the state.
+        // SAFETY: not NULL; the program has set the state.
         let code: c_uint = unsafe { (*attr).qp_state };
         let (filled, needed) = attributes(id, QpState::from_code(code)?)?;
         // SAFETY: room for the attributes.

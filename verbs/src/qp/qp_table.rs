@@ -1,4 +1,5 @@
-//! The queue pairs that rdma_cm may connect, by number: `rdma_connect(3)` and `rdma_accept(3)` name one that the program made.
+//! All reliable queue pairs of the process by number: `rdma_connect(3)` and `rdma_accept(3)` may name one that the program created
+//! without rdma_cm.
 
 use crate::abi::ibv_qp;
 use crate::ffi::CPointer;
@@ -8,36 +9,36 @@ use dgiwarp::RcQp;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One reliable queue pair of this process. Numbers are used again, so it also has a place in the order of all.
+/// A reliable queue pair of this process: its number and, because numbers are used again, its serial number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Name {
+pub(crate) struct QpRef {
     qpn: u32,
-    order: u64,
+    serial: u64,
 }
 
+/// Serial number and pointer of each queue pair, by QPN.
 static QPS: ProcessTable<BTreeMap<u32, (u64, CPointer<ibv_qp>)>> =
     ProcessTable::new(BTreeMap::new());
 
-/// A reliable queue pair was made.
+/// Adds a new queue pair.
 pub(crate) fn enter(qpn: u32, qp: *mut ibv_qp) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let order = NEXT.fetch_add(1, Ordering::Relaxed);
-    QPS.lock().insert(qpn, (order, CPointer(qp)));
+    let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+    QPS.lock().insert(qpn, (serial, CPointer(qp)));
 }
 
-/// A queue pair is going to be destroyed.
+/// Removes a queue pair that is going to be destroyed.
 pub(crate) fn leave(qp: *mut ibv_qp) {
-    QPS.lock().retain(|_, (_, known)| known.0 != qp);
+    QPS.lock().retain(|_, (_, entered)| entered.0 != qp);
 }
 
 /// The queue pair of a number.
-pub(crate) fn find(qpn: u32) -> Option<Name> {
-    QPS.lock()
-        .get(&qpn)
-        .map(|(order, _)| Name { qpn, order: *order })
+pub(crate) fn find(qpn: u32) -> Option<QpRef> {
+    let serial = QPS.lock().get(&qpn)?.0;
+    Some(QpRef { qpn, serial })
 }
 
-/// A queue pair that is still there.
+/// A live queue pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'a> {
     pub(crate) c: *mut ibv_qp,
@@ -45,15 +46,15 @@ pub(crate) struct Found<'a> {
     pub(crate) rc: &'a RcQp,
 }
 
-impl Name {
-    /// Runs `with` on the queue pair, if it is still there. The program may not destroy it meanwhile: it is in a call about it.
+impl QpRef {
+    /// Runs `with` on the queue pair, unless it was destroyed. The program does not destroy it during its own call about it.
     pub(crate) fn with<T>(self, with: impl FnOnce(Found<'_>) -> T) -> Option<T> {
         let c = {
-            let all = QPS.lock();
-            let (order, c) = all.get(&self.qpn)?;
-            (*order == self.order).then_some(c.0)?
+            let qps = QPS.lock();
+            let (serial, c) = qps.get(&self.qpn)?;
+            (*serial == self.serial).then_some(c.0)?
         };
-        // SAFETY: it is entered, so it was not destroyed, and the program does not do that during its call.
+        // SAFETY: entered, so not destroyed; the program does not destroy it during its call.
         let qp = unsafe { queue_pair::state(c) }.ok()?;
         match &qp.qp {
             Transport::Rc(rc) => Some(with(Found { c, qp, rc })),

@@ -189,7 +189,7 @@ impl Qp {
     ///
     /// # Safety
     /// `c` is the program's pointer to this queue pair, in a call of the program's.
-    pub(crate) unsafe fn follow(&self, c: *mut ibv_qp, change: impl FnOnce(&mut Attributes)) {
+    pub(crate) unsafe fn change_by_cm(&self, c: *mut ibv_qp, change: impl FnOnce(&mut Attributes)) {
         let mut attributes = self.lock();
         change(&mut attributes);
         self.state.store(attributes.state.code(), Ordering::Release);

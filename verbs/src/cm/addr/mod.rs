@@ -2,4 +2,5 @@
 
 pub(crate) mod address;
 pub(crate) mod addrinfo;
+pub(crate) mod bind;
 pub(crate) mod resolve;

@@ -1,17 +1,17 @@
-//! `rdma_set_option(3)`, and calls that say what makes no difference here.
+//! `rdma_set_option(3)`, and calls without effect on iWARP.
 
-use super::event::EventType;
-use super::id::{self, Id, State};
 use crate::abi::{
     RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
     RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, rdma_cm_id,
 };
+use crate::cm::event::types::EventType;
+use crate::cm::id::identifier::{Id, State, id};
 use crate::ffi::{load, minus_one, store};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// A value that the program passes, of exactly its length.
+/// A value of the program, whose length has to be that of `T`.
 ///
 /// # Safety
 /// `value` is NULL or has `length` octets.
@@ -39,7 +39,7 @@ unsafe fn set(
             inner.options.tos = Some(unsafe { value(pointer, length) }?);
         }
         (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
-            // SAFETY: the caller's contract. A port in use by old connections only can be bound in any case.
+            // SAFETY: the caller's contract. Old connections never keep a port number from being bound.
             unsafe { value::<c_int>(pointer, length) }?;
             if !matches!(inner.state, State::Idle | State::Bound) {
                 return Err(Errno::EINVAL);
@@ -61,13 +61,13 @@ unsafe fn set(
             }
             inner.options.ack_timeout = Some(timeout);
         }
-        // The program says which way it found itself: TCP and UDP find theirs.
+        // A path record of the program. TCP and UDP find their paths themselves.
         (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => {
             if inner.state != State::AddressResolved || length == 0 || pointer.is_null() {
                 return Err(Errno::EINVAL);
             }
             inner.state = State::RouteResolved;
-            id.push_plain(EventType::RouteResolved, 0);
+            id.raise_plain(EventType::RouteResolved, 0);
         }
         _ => return Err(Errno::ENOSYS),
     }
@@ -83,42 +83,42 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
 ) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live identifier.
-        let id = unsafe { id::id(pointer) }?;
+        let id = unsafe { id(pointer) }?;
         // SAFETY: and as many octets.
         unsafe { set(id, level, name, value, length) }.map(|()| 0)
     })
 }
 
-/// A message that came before the event of its connection establishes that, which TCP sees by itself.
+/// A message before the event of its connection. TCP establishes the connection by itself.
 pub(crate) unsafe extern "C" fn rdma_notify(pointer: *mut rdma_cm_id, _event: c_uint) -> c_int {
     // SAFETY: the program passes a live identifier.
-    minus_one(|| unsafe { id::id(pointer) }.map(|_| 0))
+    minus_one(|| unsafe { id(pointer) }.map(|_| 0))
 }
 
 /// `struct ibv_ece`: vendor, options, and which fields count.
 type Ece = [u32; 3];
 
-/// Enhancements of a vendor's connections that iWARP has no words for: the peer is not told.
+/// Enhanced connection establishment: vendor options, which iWARP does not carry.
 pub(crate) unsafe extern "C" fn rdma_set_local_ece(
     pointer: *mut rdma_cm_id,
     ece: *mut Ece,
 ) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live identifier.
-        unsafe { id::id(pointer) }?;
+        unsafe { id(pointer) }?;
         // SAFETY: and options.
         unsafe { load(ece) }.map(|_| 0)
     })
 }
 
-/// What the peer told of such: nothing.
+/// Vendor options of the peer: none.
 pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
     pointer: *mut rdma_cm_id,
     ece: *mut Ece,
 ) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live identifier.
-        unsafe { id::id(pointer) }?;
+        unsafe { id(pointer) }?;
         // SAFETY: and room for options.
         unsafe { store(ece, [0; 3]) }.map(|()| 0)
     })

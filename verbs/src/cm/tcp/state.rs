@@ -1,0 +1,69 @@
+//! State of an identifier of port space TCP.
+
+use crate::cm::addr::address;
+use crate::cm::device::{self, Device};
+use crate::cm::id::options::Options;
+use crate::cm::tcp::depths::Depths;
+use crate::cm::tcp::qp::ConnectionQp;
+use crate::ffi::errno;
+use dgiwarp::{ChannelListener, ConnectionPort, PortOptions, RcRequest};
+use nix::errno::Errno;
+use std::net::SocketAddr;
+
+/// State of an identifier of port space TCP.
+#[derive(Default)]
+pub(crate) struct Tcp {
+    /// A bound TCP port number, until the identifier listens or connects.
+    pub(super) port: Option<ConnectionPort>,
+    pub(super) listener: Option<ChannelListener>,
+    /// The peer's request, until the program answers.
+    pub(super) request: Option<RcRequest>,
+    pub(super) qp: ConnectionQp,
+    /// Depths of the request. On the passive side they are the answer's unless the program gives others.
+    pub(super) depths: Depths,
+    /// A connection attempt is outstanding, to be cancelled with the identifier.
+    pub(super) connecting: bool,
+}
+
+impl Tcp {
+    /// Binds a TCP port number. Returns the address with the program's port number.
+    pub(crate) fn bind(&mut self, to: SocketAddr, options: Options) -> Result<SocketAddr, Errno> {
+        let offset = device::device()?.port_offset;
+        let port = ConnectionPort::bind(address::to_socket(to, offset), port_options(options))
+            .map_err(errno::of)?;
+        let local = address::from_socket(port.local_addr(), offset);
+        self.port = Some(port);
+        Ok(local)
+    }
+
+    /// Cancels a connection attempt and refuses a request of the identifier `key`.
+    pub(crate) fn close(self, key: u64) {
+        let Ok(device) = device::device() else {
+            return;
+        };
+        if self.connecting
+            && let Some(connections) = device.connections.get()
+        {
+            connections.cancel(key);
+        }
+        if let Some(request) = self.request {
+            refuse(&device, request);
+        }
+    }
+}
+
+/// Rejects a request that no call will answer.
+pub(crate) fn refuse(device: &Device, request: RcRequest) {
+    if let Some(connections) = device.connections.get() {
+        // The peer may be gone.
+        let _ = connections.reject(request, &[]);
+    }
+}
+
+pub(super) fn port_options(options: Options) -> PortOptions {
+    PortOptions {
+        only_v6: options.af_only,
+        tos: options.tos,
+        port_when_connected: false,
+    }
+}
