@@ -1,4 +1,4 @@
-//! How QPs whose programs exchanged numbers and addresses themselves find each other, sans I/O (`rfc-notes/rc-pairing.md`): who connects when, who is
+//! How QPs whose programs exchanged numbers and addresses themselves find each other, sans I/O (`rfc-notes/rc-oob-connect.md`): who connects when, who is
 //! let in, and when it is given up.
 //!
 //! Order of calls: [`insert`](Pairs::insert) for every QP, [`pair`](Pairs::pair) and [`start`](Pairs::start) as its program says so;

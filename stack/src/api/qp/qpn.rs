@@ -1,6 +1,6 @@
 //! QPNs of connected queue pairs: 24 bits, unique in the process.
 //!
-//! Those that programs may exchange name a TCP port (`rfc-notes/rc-pairing.md`) and are chosen with it; all others are drawn here, from numbers
+//! Those that programs may exchange name a TCP port (`rfc-notes/rc-oob-connect.md`) and are chosen with it; all others are drawn here, from numbers
 //! of ports that no system gives out by itself.
 
 use std::collections::BTreeSet;

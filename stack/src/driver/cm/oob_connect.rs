@@ -1,4 +1,4 @@
-//! Connections between QPs whose programs exchanged numbers and addresses themselves (`rfc-notes/rc-pairing.md`).
+//! Connections between QPs whose programs exchanged numbers and addresses themselves (`rfc-notes/rc-oob-connect.md`).
 //!
 //! A QPN made here names a TCP port of this device, and one of 256 QPs behind it. Who connects to whom, and when, is decided in
 //! `engine/pairing.rs`; here are the sockets.

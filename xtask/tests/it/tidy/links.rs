@@ -12,7 +12,12 @@ use super::tree::{self, File};
 /// Longest README, in octets.
 const LONGEST_README: usize = 10 * 1024;
 /// Pages whose words in `code font` are checked, where they are paths.
-const ABOUT_SOURCES: [&str; 3] = ["ARCHITECTURE.md", "docs/inside/", "docs/concepts/"];
+const ABOUT_SOURCES: [&str; 4] = [
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "docs/inside/",
+    "docs/concepts/",
+];
 /// Folders of the sources, as first part of a path in these pages.
 const ROOTS: [&str; 16] = [
     "codec",
@@ -161,6 +166,38 @@ fn every_link_leads_somewhere() {
     assert_none("links that lead nowhere", &wrong);
 }
 
+/// Documents of this tree that a source names, as `rfc-notes/rfc5041.md` in a comment.
+fn named_documents(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)))
+        .filter(|word| {
+            ["rfc-notes/", "docs/"]
+                .iter()
+                .any(|it| word.starts_with(it))
+        })
+        .filter_map(|word| Some(&word[..word.find(".md")? + ".md".len()]))
+}
+
+#[test]
+fn every_document_that_a_source_names_exists() {
+    let root = workspace::root();
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for file in tree::files() {
+        // The example below names none.
+        if file.path.ends_with(".md") || file.path.ends_with("tidy/links.rs") {
+            continue;
+        }
+        for name in named_documents(&file.text) {
+            seen += 1;
+            if !root.join(name).exists() {
+                wrong.push(format!("{}: {name}", file.path));
+            }
+        }
+    }
+    assert!(seen >= 20, "{seen} names");
+    assert_none("documents that do not exist", &wrong);
+}
+
 #[test]
 fn the_readme_is_short() {
     let documents = documents();
@@ -232,6 +269,8 @@ fn links_anchors_and_paths_are_seen() {
     assert!(page.codes.iter().any(|code| is_path(code)));
     assert!(!is_path("dgiwarp-run") && !is_path("stack::driver") && !is_path("stack/*.rs"));
     assert_eq!(slug("Everything: `--quick`".trim()), "everything---quick");
+    let named: Vec<_> = named_documents("// see `rfc-notes/x.md`, ../docs/y.md").collect();
+    assert_eq!(named, ["rfc-notes/x.md"]);
     assert_eq!(resolved(Path::new("a/../b/./c")), Some("b/c".into()));
     assert_eq!(resolved(Path::new("../b")), None);
     let from = |path: &str, text: &str| File {

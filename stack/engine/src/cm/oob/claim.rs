@@ -1,5 +1,5 @@
 //! What two ends say of themselves when programs connect their QPs by numbers that they exchanged themselves
-//! (`rfc-notes/rc-pairing.md`), and which of them connects.
+//! (`rfc-notes/rc-oob-connect.md`), and which of them connects.
 
 use std::net::{IpAddr, Ipv6Addr};
 
