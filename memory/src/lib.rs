@@ -6,10 +6,13 @@
 //! - [`Region`], memory that may be registered: of a `Buffer`, or of a C program through one `unsafe` constructor;
 //! - [`RegionSlice`], a checked part of a region. It **never yields `&[u8]` or `&mut [u8]`**: bytes are
 //!   copied in ([`place`](RegionSlice::place)), copied out, checksummed, or handed to the kernel;
+//! - [`check_mapped`], the check of a C program's range before it is registered;
+//! - [`Piece`], a part of an outgoing message.
+//!
+//! With the feature `sockets` also:
 //! - [`socket::send`], the vectored socket call that sends bytes where they lie;
 //! - [`tcp_progress`], the state of a TCP connection (`TCP_INFO`);
-//! - [`move_up`], which gives a descriptor a high number;
-//! - [`check_mapped`], the check of a C program's range before it is registered.
+//! - [`move_up`], which gives a descriptor a high number.
 //!
 //! # What concurrent access means here
 //! Bulk copies are plain `memcpy`. Where the application writes a byte while a copy reads it, the copy
@@ -27,16 +30,23 @@
 
 mod access;
 mod buffer;
+#[cfg(feature = "sockets")]
 mod descriptor;
 mod mapped;
 mod mapping;
+mod piece;
 mod region;
+#[cfg(feature = "sockets")]
 pub mod socket;
+#[cfg(feature = "sockets")]
 mod tcp_info;
 
 pub use access::Access;
 pub use buffer::Buffer;
+#[cfg(feature = "sockets")]
 pub use descriptor::move_up;
 pub use mapped::{MappedError, check_mapped};
+pub use piece::{MAX_PIECES, Piece};
 pub use region::{AtomicError, OutOfBounds, Region, RegionSlice};
+#[cfg(feature = "sockets")]
 pub use tcp_info::{TcpProgress, tcp_progress};

@@ -6,19 +6,7 @@ use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::RegionSlice;
-
-/// Most pieces that one [`send`] takes.
-pub const MAX_PIECES: usize = 64;
-
-/// Consecutive bytes of an outgoing message.
-#[derive(Debug, Clone, Copy)]
-pub enum Piece<'a> {
-    /// Owned bytes: headers, CRCs, staged payload.
-    Bytes(&'a [u8]),
-    /// Registered bytes, sent without a copy.
-    Region(RegionSlice<'a>),
-}
+use crate::{MAX_PIECES, Piece};
 
 /// Destination and options of one message.
 #[derive(Debug, Clone, Copy, Default)]

@@ -7,8 +7,7 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use dgiwarp_ddp::Segment;
-use dgiwarp_memory::RegionSlice;
-use dgiwarp_memory::socket::{MAX_PIECES, Piece};
+use dgiwarp_memory::{MAX_PIECES, Piece, RegionSlice};
 use dgiwarp_rdmap::stream::Message;
 
 use super::transmit::Sending;

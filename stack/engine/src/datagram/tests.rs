@@ -4,7 +4,7 @@ use super::*;
 use crate::recv_queue::{RecvQueue, SgeList, total_length};
 use crate::types::{Operation, RecvWr, Route, Sge, Wc, WcOpcode, WcStatus};
 use dgiwarp_llp_udp::{Path, PathKind, Train};
-use dgiwarp_memory::socket::Piece;
+use dgiwarp_memory::Piece;
 use dgiwarp_memory::{Access, Buffer};
 use proptest::prelude::*;
 use rand::SeedableRng;

@@ -9,8 +9,7 @@ use arrayvec::ArrayVec;
 use dgiwarp_codec::{Payload, crc};
 use dgiwarp_ddp::{Segment, Segmenter};
 use dgiwarp_llp_udp::{MAX_TRAIN_OCTETS, Peer, Train, digest};
-use dgiwarp_memory::RegionSlice;
-use dgiwarp_memory::socket::{MAX_PIECES, Piece};
+use dgiwarp_memory::{MAX_PIECES, Piece, RegionSlice};
 use dgiwarp_rdmap::datagram::Numbers;
 use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Prefix};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::framing::LONGEST_FPDU;
 use dgiwarp_llp_tcp_mpa::{Connection, TcpEnd};
-use dgiwarp_memory::socket::Piece;
+use dgiwarp_memory::Piece;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::{Path, PathKind, Peer, Train};
-use dgiwarp_memory::socket::Piece;
+use dgiwarp_memory::Piece;
 use dgiwarp_rdmap::datagram::RecordHandle;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrayvec::ArrayString;
 use dgiwarp_llp_udp::{MAX_TRAIN_DATAGRAMS, Peer, Train};
-use dgiwarp_memory::socket::Piece;
+use dgiwarp_memory::Piece;
 use dgiwarp_rdmap::datagram::DropReason;
 use nix::libc;
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use dgiwarp_llp_tcp_mpa::TcpEnd;
-use dgiwarp_memory::socket::Piece;
+use dgiwarp_memory::Piece;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 

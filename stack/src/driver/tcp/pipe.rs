@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use dgiwarp_engine::connected::{StreamSink, Taken};
 use dgiwarp_llp_tcp_mpa::TcpEnd;
-use dgiwarp_memory::socket::{self, Piece, SendOptions};
+use dgiwarp_memory::Piece;
+use dgiwarp_memory::socket::{self, SendOptions};
 use dgiwarp_memory::{TcpProgress, tcp_progress};
 
 use crate::driver::tcp::{liveness, socket as tcp};

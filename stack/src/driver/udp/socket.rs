@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::Peer;
-use dgiwarp_memory::socket::{self, Piece, SendOptions};
+use dgiwarp_memory::Piece;
+use dgiwarp_memory::socket::{self, SendOptions};
 use nix::errno::Errno;
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrStorage, getsockopt, recv, recvfrom, recvmsg,

@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use crate::driver::device::clock;
     use crate::driver::udp::socket::ReceiveBuffer;
-    use dgiwarp_memory::socket::Piece;
+    use dgiwarp_memory::Piece;
     use std::collections::VecDeque;
     use std::net::UdpSocket as StdSocket;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use dgiwarp_llp_udp::Train;
-use dgiwarp_memory::socket::Piece;
+use dgiwarp_memory::Piece;
 
 use crate::driver::udp::icmp_errors::Notices;
 use crate::driver::udp::socket::{Leave, UdpSocket};

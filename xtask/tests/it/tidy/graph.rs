@@ -1,5 +1,7 @@
 //! Who may use whom: the dependency graph of the workspace, and the outside packages that protocol code must not see.
 
+use std::process::Command;
+
 use cargo_metadata::{DependencyKind, Metadata, Package};
 use xtask::workspace;
 
@@ -103,6 +105,9 @@ const SANS_IO: &[&str] = &[
 ];
 const IO_PACKAGES: &[&str] = &["getrandom", "libc", "mio", "nix", "socket2", "tokio"];
 
+/// Packages that open sockets.
+const SOCKETS: &[&str] = &["mio", "nix", "socket2", "tokio"];
+
 fn violations(metadata: &Metadata) -> Vec<String> {
     metadata
         .packages
@@ -151,6 +156,27 @@ fn packages_use_only_what_they_may() {
         "dependencies against the graph of ARCHITECTURE.md",
         &violations(&workspace::metadata().unwrap()),
     );
+}
+
+/// The engine's dependencies with the features that it asks for: those that the driver adds in a build of the workspace do not count.
+#[test]
+fn nothing_behind_the_engine_opens_a_socket() {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--edges", "normal", "--prefix", "none"])
+        .args(["--package", "dgiwarp-engine"])
+        .current_dir(workspace::root())
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(tree.stdout).unwrap();
+    let packages = || tree.lines().filter_map(|line| line.split(' ').next());
+    assert!(
+        packages().any(|package| package == "dgiwarp-memory"),
+        "{tree}"
+    );
+    let sockets: Vec<_> = packages()
+        .filter(|package| SOCKETS.contains(package))
+        .collect();
+    assert!(sockets.is_empty(), "the engine depends on {sockets:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use dgiwarp_llp_tcp_mpa::Config;
 use dgiwarp_llp_tcp_mpa::framing::Deframer;
-use dgiwarp_memory::socket::Piece;
+use dgiwarp_memory::Piece;
 use proptest::prelude::*;
 
 use super::super::*;

@@ -2,7 +2,7 @@
 
 use dgiwarp_codec::crc;
 use dgiwarp_llp_udp::{Peer, Train, digest};
-use dgiwarp_memory::socket::Piece;
+use dgiwarp_memory::Piece;
 use dgiwarp_rdmap::datagram::read::segment::{RESPONSE_HEADER, emit_response_header};
 use dgiwarp_rdmap::datagram::read::{Outgoing, Pending};
 use dgiwarp_rdmap::datagram::{DropReason, Origin};

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::{Peer, Train};
-use dgiwarp_memory::socket::Piece as Octets;
+use dgiwarp_memory::Piece as Octets;
 use dgiwarp_sim::{Address, Network, Rng};
 use rand::RngExt as _;
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use dgiwarp_llp_udp::Peer;
-use dgiwarp_memory::socket::Piece;
+use dgiwarp_memory::Piece;
 use dgiwarp_rdmap::datagram::DropReason;
 
 use crate::driver::debug::instruments::Instruments;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use dgiwarp_llp_udp::{Peer, Train};
-use dgiwarp_memory::socket::Piece;
+use dgiwarp_memory::Piece;
 
 use crate::driver::debug::tap::Tap;
 use crate::driver::qp::staging;
