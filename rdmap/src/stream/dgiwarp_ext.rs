@@ -445,6 +445,125 @@ mod tests {
     }
 
     #[test]
+    fn capabilities_are_sets() {
+        let all = [
+            WANTS,
+            Capabilities::TAKES_IMMEDIATES,
+            Capabilities::REQUESTS_ACKS,
+        ];
+        for one in all {
+            for other in all {
+                assert_eq!(one.contain(other), one == other);
+                assert!(one.with(other).contain(one) && one.with(other).contain(other));
+            }
+        }
+        // The last two share no bit with the first.
+        let two = all[1].with(all[2]);
+        assert!(!two.contain(WANTS) && !two.contain(WANTS.with(all[1])));
+        assert_eq!(two.with(two), two);
+    }
+
+    /// Neither RTR indications nor their answers decide about the peer.
+    #[test]
+    fn only_other_messages_exclude_a_hello() {
+        let tagged = |opcode| tagged_header(opcode, STag::new(1), TaggedOffset::new(0), true);
+        let read = |size| {
+            let request = ReadRequest {
+                sink_stag: STag::new(1),
+                sink_offset: TaggedOffset::new(0),
+                size,
+                source_stag: STag::new(2),
+                source_offset: TaggedOffset::new(0),
+            };
+            let ulpdu: Vec<u8> = untagged(Opcode::ReadRequest, &request.emit());
+            ulpdu
+        };
+        let with_octet = |header: Header| [&header[..], &[0]].concat();
+        for (ulpdu, excludes) in [
+            (tagged(Opcode::Write).to_vec(), false),
+            (with_octet(tagged(Opcode::Write)), true),
+            (tagged(Opcode::ReadResponse).to_vec(), false),
+            (with_octet(tagged(Opcode::ReadResponse)), true),
+            (read(0), false),
+            (read(1), true),
+            (read(0)[..40].to_vec(), true),
+            (untagged(Opcode::Terminate, &[]), false),
+            (untagged(Opcode::Send, &[]), true),
+            (untagged(Opcode::AtomicResponse, &[]), true),
+            (vec![], true),
+            (vec![0x41], true),
+            (vec![0xc1], false),
+        ] {
+            let mut end = DgiwarpExt::new(Some(WANTS));
+            end.detect_peer(&ulpdu);
+            assert_eq!(end.peer() == Peer::Plain, excludes, "{ulpdu:x?}");
+            let mut end = with_dgiwarp_peer();
+            end.detect_peer(&ulpdu);
+            assert_eq!(end.peer(), Peer::Dgiwarp(WANTS), "decided");
+        }
+    }
+
+    fn untagged(opcode: Opcode, body: &[u8]) -> Vec<u8> {
+        let ulpdu: arrayvec::ArrayVec<u8, 64> =
+            super::super::message::short(opcode, dgiwarp_ddp::Msn::FIRST, body);
+        ulpdu.to_vec()
+    }
+
+    #[test]
+    fn the_stags_of_notices_are_reserved() {
+        for (name, reserved) in [
+            (b"DGiW", true),
+            (b"DGiA", true),
+            (b"DGiI", true),
+            (b"DGiB", true),
+            (b"DGiC", false),
+        ] {
+            let stag = STag::new(u32::from_be_bytes(*name));
+            assert_eq!(DgiwarpExt::is_notice(stag), reserved);
+            let mut end = with_dgiwarp_peer();
+            assert_eq!(end.handle_notice(stag, TaggedOffset::new(0)), reserved);
+        }
+    }
+
+    #[test]
+    fn an_immediate_is_taken_once_and_from_dgiwarp_peers_alone() {
+        let mut end = with_dgiwarp_peer();
+        end.handle_notice(IMMEDIATE, TaggedOffset::new(0xffff_ffff_0102_0304));
+        assert_eq!(end.take_immediate(), Some(0x0102_0304));
+        assert_eq!(end.take_immediate(), None);
+        let mut unknown = DgiwarpExt::new(Some(WANTS));
+        unknown.handle_notice(IMMEDIATE, TaggedOffset::new(1));
+        unknown.handle_notice(BYE, TaggedOffset::new(0));
+        assert_eq!(unknown.take_immediate(), None);
+        assert!(!unknown.peer_sent_bye() && !end.peer_sent_bye());
+    }
+
+    #[test]
+    fn an_end_without_capabilities_is_owed_nothing() {
+        for (capabilities, pending) in [(Capabilities::TAKES_IMMEDIATES, 0), (WANTS, 2)] {
+            let mut end = DgiwarpExt::new(Some(WANTS));
+            end.handle_notice(HELLO, TaggedOffset::new(1 << 48 | capabilities.0));
+            assert_eq!(end.peer(), Peer::Dgiwarp(capabilities));
+            assert!(!end.peer_requests_acks() && !end.is_ack_awaited());
+            end.count_placed();
+            end.acknowledge(None);
+            end.count_placed();
+            end.count_placed();
+            assert_eq!(end.pending_acks(), pending);
+            assert_eq!(end.is_ack_awaited(), pending > 0);
+        }
+        let mut end = DgiwarpExt::new(Some(WANTS));
+        let requests = WANTS.with(Capabilities::REQUESTS_ACKS);
+        end.handle_notice(HELLO, TaggedOffset::new(1 << 48 | requests.0));
+        assert!(end.peer_requests_acks());
+        // A request about all is open although nothing is pending, and answered nevertheless.
+        end.handle_notice(ACKNOWLEDGEMENT, TaggedOffset::new(REQUESTS_ALL));
+        assert!(end.is_ack_requested() && !end.is_ack_awaited());
+        end.count_placed();
+        assert!(end.is_ack_awaited());
+    }
+
+    #[test]
     fn hellos_go_both_ways_and_come_first() {
         let (mut client, mut server) = (DgiwarpExt::new(Some(WANTS)), DgiwarpExt::new(Some(WANTS)));
         assert!(client.is_hello_due(true) && !server.is_hello_due(false));

@@ -180,3 +180,56 @@ pub(super) fn short<const LEN: usize>(opcode: Opcode, msn: Msn, body: &[u8]) -> 
     let header = untagged_header(opcode, 0, (queue(opcode), msn, 0), true);
     header.into_iter().chain(body.iter().copied()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(mut message: Message, mulpdu: u16) -> Vec<u32> {
+        assert!(!message.is_done());
+        let lengths = std::iter::from_fn(|| {
+            let next = message.peek(mulpdu)?;
+            let (header, segment) = message.next_segment(mulpdu)?;
+            assert_eq!(segment, next);
+            assert!(header.len() + segment.length as usize <= usize::from(mulpdu));
+            Some(segment.length)
+        })
+        .collect();
+        assert!(message.is_done());
+        lengths
+    }
+
+    fn send(length: u32) -> Message {
+        Message::untagged(Opcode::Send, 0, Msn::FIRST, length)
+    }
+
+    fn write(length: u32) -> Message {
+        Message::write(STag::new(1), TaggedOffset::new(0), length)
+    }
+
+    #[test]
+    fn segments_fill_the_mulpdu_and_large_ones_are_equal() {
+        assert_eq!(lengths(send(200), 128), [110, 90]);
+        assert_eq!(lengths(write(200), 128), [114, 86]);
+        assert_eq!(lengths(write(0), 128), [0]);
+        // One octet below the limit they are filled, from there on they are equal in cache lines.
+        assert_eq!(lengths(write(20_000), 16_397), [16_383, 3617]);
+        assert_eq!(lengths(write(20_000), 16_398), [10_048, 9952]);
+        assert_eq!(lengths(send(100_000), 64_768), [50_048, 49_952]);
+        assert_eq!(lengths(write(64_754), 64_768), [64_754]);
+        assert_eq!(lengths(write(64_755), 64_768), [32_384, 32_371]);
+        // A cache line more would not fit.
+        assert_eq!(lengths(write(2 * 16_390), 16_404), [16_390, 16_390]);
+    }
+
+    #[test]
+    fn offsets_of_a_write_wrap_with_its_start() {
+        let start = TaggedOffset::new(u64::MAX - 99);
+        let mut message = Message::write(STag::new(1), start, 228);
+        for offset in [u64::MAX - 99, 14] {
+            let (header, _) = message.next_segment(128).unwrap();
+            let (header, _) = TaggedHeader::parse(&header).unwrap();
+            assert_eq!(header.tagged_offset.get(), offset);
+        }
+    }
+}

@@ -70,3 +70,76 @@ fn ddp_header(segment: &[u8]) -> Option<&[u8]> {
     };
     segment.get(..len)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dgiwarp_ddp::error::{TaggedError, UntaggedError};
+
+    const REQUEST: ReadRequest = ReadRequest {
+        sink_stag: dgiwarp_ddp::STag::new(1),
+        sink_offset: dgiwarp_ddp::TaggedOffset::new(2),
+        size: 3,
+        source_stag: dgiwarp_ddp::STag::new(4),
+        source_offset: dgiwarp_ddp::TaggedOffset::new(5),
+    };
+
+    fn parsed(ulpdu: &TerminateMessage) -> Terminate<'_> {
+        assert_eq!(
+            ulpdu[..untagged::LEN],
+            *b"\x41\x47\0\0\0\0\0\0\0\x02\0\0\0\x01\0\0\0\0"
+        );
+        Terminate::parse(&ulpdu[untagged::LEN..]).unwrap()
+    }
+
+    /// RFC 5040 §4.8 figure 10: which errors bring which headers.
+    #[test]
+    fn headers_are_those_of_the_figure() {
+        let segment = [[0x41; untagged::LEN], [7; untagged::LEN]].concat();
+        let offender = Offender {
+            octets: &segment,
+            length: 36,
+            read_request: Some(REQUEST),
+        };
+        for (error, has_header, has_request) in [
+            (StreamError::LocalProtection, false, false),
+            (StreamError::Llp(2), false, false),
+            (TaggedError::InvalidStag.into(), true, false),
+            (UntaggedError::NoBuffer.into(), true, false),
+            (StreamError::UnexpectedOpcode(Opcode::Send), true, false),
+            (StreamError::Source(TaggedError::Wrap), true, true),
+        ] {
+            let ulpdu = message(error, Some(offender)).unwrap();
+            let terminate = parsed(&ulpdu);
+            assert_eq!(Some(terminate.cause), error.cause());
+            let header = has_header.then_some(&segment[..untagged::LEN]);
+            assert_eq!(terminate.ddp_header, header, "{error}");
+            assert_eq!(
+                terminate.segment_length,
+                has_header.then_some(36),
+                "{error}"
+            );
+            assert_eq!(
+                terminate.read_request,
+                has_request.then_some(REQUEST),
+                "{error}"
+            );
+            let alone = message(error, None).unwrap();
+            assert_eq!(parsed(&alone).ddp_header, None);
+            assert_eq!(last_word(error), Some(alone));
+        }
+        assert_eq!(last_word(StreamError::Terminated(Cause::LOCAL)), None);
+    }
+
+    #[test]
+    fn a_header_is_brought_if_it_is_whole() {
+        for (first, len) in [(0xc1, tagged::LEN), (0x41, untagged::LEN)] {
+            let segment = [first; 40];
+            for octets in [len - 1, len, 40] {
+                let header = (octets >= len).then_some(&segment[..len]);
+                assert_eq!(ddp_header(&segment[..octets]), header);
+            }
+        }
+        assert_eq!(ddp_header(&[]), None);
+    }
+}

@@ -43,9 +43,7 @@ pub trait Ulp: TaggedBuffers {
     fn take_receive(&mut self) -> Option<Self::Receive>;
 
     /// Whether a message without a posted receive waits in an RNR queue. Otherwise it ends the stream (RFC 5041 §7.2).
-    fn has_rnr_queue(&self) -> bool {
-        false
-    }
+    fn has_rnr_queue(&self) -> bool;
 
     /// Capacity of a receive in octets.
     fn capacity(&self, receive: &Self::Receive) -> u32;

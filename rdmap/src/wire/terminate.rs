@@ -271,6 +271,58 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_has_every_part() {
+        let request = ReadRequest {
+            sink_stag: dgiwarp_ddp::STag::new(1),
+            sink_offset: dgiwarp_ddp::TaggedOffset::new(2),
+            size: 3,
+            source_stag: dgiwarp_ddp::STag::new(4),
+            source_offset: dgiwarp_ddp::TaggedOffset::new(5),
+        };
+        let header = [0x41; untagged::LEN];
+        let terminate = Terminate {
+            cause: Cause::INVALID_STAG,
+            segment_length: Some(46),
+            ddp_header: Some(&header),
+            read_request: Some(request),
+        };
+        let octets = terminate.emit();
+        assert_eq!((octets.len(), octets.capacity(), MAX_LEN), (52, 52, 52));
+        assert_eq!(Terminate::parse(&octets), Ok(terminate));
+        let text = "terminate, layer 0, type 1, code 0x00: read 3 octets of 0x00000004 at";
+        assert!(terminate.to_string().starts_with(text), "{terminate}");
+        // A length alone, and a header whose length is not valid.
+        let length = Terminate {
+            ddp_header: None,
+            read_request: None,
+            ..terminate
+        };
+        assert_eq!(length.emit()[..], [0x01, 0, 0x80, 0, 0, 46]);
+        assert_eq!(Terminate::parse(&length.emit()), Ok(length));
+        let header = Terminate {
+            segment_length: None,
+            read_request: None,
+            ..terminate
+        };
+        assert_eq!(header.emit()[..7], [0x01, 0, 0x40, 0, 0, 0, 0x41]);
+        assert_eq!(Terminate::parse(&header.emit()), Ok(header));
+    }
+
+    #[test]
+    fn protection_errors_are_those_of_rdmap_about_buffers() {
+        for layer in 0..3 {
+            for error_type in 0..3 {
+                let cause = Cause {
+                    layer,
+                    error_type,
+                    code: 1,
+                };
+                assert_eq!(cause.is_protection(), (layer, error_type) == (0, 1));
+            }
+        }
+    }
+
+    #[test]
     fn parts_that_are_announced_must_be_there() {
         assert!(Terminate::parse(&[0; 3]).is_err());
         assert!(Terminate::parse(&[0, 0, 0x80, 0, 1]).is_err());

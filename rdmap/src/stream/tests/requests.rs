@@ -80,6 +80,22 @@ fn a_read_of_nothing_needs_no_buffer() {
 }
 
 #[test]
+fn the_depths_limit_each_end() {
+    let mut stream = TestStream::new(Depths { ird: 1, ord: 3 });
+    assert_eq!((stream.request_limit(), stream.outstanding()), (3, 0));
+    for expected in 1..=2 {
+        stream.read(source(BASE, 8), 0).unwrap();
+        assert_eq!(stream.outstanding(), expected);
+    }
+    stream.atomic(ADD_FIVE, at(BASE), 0).unwrap();
+    assert_eq!(stream.outstanding(), 3);
+    assert_eq!(stream.atomic(ADD_FIVE, at(BASE), 0), None);
+    // An RTR indication needs no credit.
+    stream.rtr_read(0);
+    assert_eq!(stream.outstanding(), 4);
+}
+
+#[test]
 fn credit_is_shared_and_comes_back_with_responses() {
     let ((mut asking, mut memory), (mut asked, mut served)) = pair();
     let sink = memory.sink(8);
