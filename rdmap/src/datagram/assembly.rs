@@ -93,3 +93,45 @@ impl<R> Assemblies<R> {
             .map(|(position, assembly)| (position, assembly.first_seen))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::SourceTable;
+    use super::*;
+    use std::time::Duration;
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "any instant serves as the origin"
+    )]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn assemblies_are_found_until_they_are_removed() {
+        let now = origin();
+        let mut table = SourceTable::new(2);
+        let [a, b] = ['a', 'b'].map(|key| table.insert(now, key, 0, 0).unwrap());
+        let later = now + Duration::from_secs(1);
+        let mut assemblies = Assemblies::new();
+        assert_eq!(assemblies.len(), 0);
+        for (at, owner, number, receive) in
+            [(now, a, 1, "r1"), (later, b, 1, "r2"), (now, a, 2, "r3")]
+        {
+            let position = assemblies.add(at, owner, (number, 10), receive);
+            assert_eq!(assemblies.find(owner, number), Some(position));
+            assert_eq!(assemblies.get_mut(position).receive, receive);
+        }
+        assert_eq!((assemblies.len(), assemblies.find(b, 2)), (3, None));
+        assert_eq!(assemblies.of(a).collect::<Vec<_>>(), [(0, 1), (2, 2)]);
+        let ages: Vec<_> = assemblies.ages().collect();
+        assert_eq!(ages, [(0, now), (1, later), (2, now)]);
+        assemblies.get_mut(0).map.insert(0, 4).unwrap();
+        assert_eq!(assemblies.remove(0), (a, 1, "r1"));
+        assert_eq!((assemblies.len(), assemblies.find(a, 1)), (2, None));
+        let again = assemblies.add(now, b, (3, 10), "r4");
+        let map = &assemblies.get_mut(again).map;
+        assert_eq!(map.octets(), 0, "the map is used again, and empty");
+    }
+}

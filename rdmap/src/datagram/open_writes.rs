@@ -104,3 +104,70 @@ impl OpenWrites {
         self.active.iter().map(|write| write.last_placed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::SourceTable;
+    use super::*;
+    use std::time::Duration;
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "any instant serves as the origin"
+    )]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn writes_are_found_until_they_are_removed() {
+        let now = origin();
+        let mut table = SourceTable::new(2);
+        let [a, b] = ['a', 'b'].map(|key| table.insert(now, key, 0, 0).unwrap());
+        let what = (STag::new(1), TaggedOffset::new(2), 3);
+        let mut writes = OpenWrites::default();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        for (at, message) in [(after(2), (a, 1)), (after(1), (b, 1)), (after(3), (a, 2))] {
+            let position = writes.add(at, message, what);
+            assert_eq!(writes.find(message.0, message.1), Some(position));
+        }
+        assert_eq!(writes.find(b, 2), None);
+        for (owner, number, position) in [(a, 1, 0), (a, 2, 2), (b, 1, 1)] {
+            assert_eq!(writes.find(owner, number), Some(position));
+            let write = writes.get(position);
+            assert_eq!((write.owner, write.number), (owner, number));
+            assert_eq!((write.stag, write.base, write.length), what);
+        }
+        assert_eq!(writes.most_silent(), Some(1));
+        assert_eq!(writes.position(|write| write.number == 2), Some(2));
+        assert_eq!(writes.position(|write| write.number == 3), None);
+        let placed: Vec<_> = writes.last_placed().collect();
+        assert_eq!(placed, [after(2), after(1), after(3)]);
+        writes.get_mut(0).map.insert(0, 3).unwrap();
+        assert_eq!(writes.remove(0), (a, 1));
+        assert_eq!((writes.find(a, 1), writes.find(a, 2)), (None, Some(0)));
+        let again = writes.add(now, (b, 3), what);
+        assert_eq!(
+            writes.get(again).map.octets(),
+            0,
+            "the map is used again, and empty"
+        );
+    }
+
+    #[test]
+    fn their_number_is_limited() {
+        let now = origin();
+        let owner = SourceTable::new(1).insert(now, 'a', 0, 0).unwrap();
+        let mut writes = OpenWrites::default();
+        assert_eq!(writes.most_silent(), None);
+        for number in 0..65 {
+            assert!(!writes.is_full());
+            writes.add(
+                now,
+                (owner, number),
+                (STag::new(1), TaggedOffset::new(0), 1),
+            );
+        }
+        assert!(writes.is_full());
+    }
+}

@@ -274,3 +274,121 @@ pub(super) struct Fields<K> {
     pub(super) base: TaggedOffset,
     pub(super) length: u32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::SourceTable;
+    use super::*;
+    use std::time::Duration;
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "any instant serves as the origin"
+    )]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    fn sources(now: Instant) -> [SourceId; 2] {
+        let mut table = SourceTable::new(2);
+        ['a', 'b'].map(|key| table.insert(now, key, 0, 0).unwrap())
+    }
+
+    const FIELDS: Fields<char> = Fields {
+        source: 'a',
+        stag: STag::new(7),
+        base: TaggedOffset::new(8),
+        length: 9,
+    };
+
+    #[test]
+    fn handles_carry_slot_and_generation() {
+        let handle = RecordHandle::new(0xffff, 0x0102_0304);
+        assert_eq!(handle.to_u64(), 0x0102_0304_0000_ffff);
+        assert_eq!(RecordHandle::from_u64(handle.to_u64()), handle);
+        assert_eq!(handle.slot(), 0xffff);
+    }
+
+    #[test]
+    fn three_quarters_of_the_ring_are_for_open_records() {
+        let now = origin();
+        let [a, _] = sources(now);
+        let mut records = Records::new(9, 5);
+        for number in 0..7 {
+            assert!(records.open(now, a, number, FIELDS).is_some());
+        }
+        assert_eq!(records.open(now, a, 7, FIELDS), None);
+        assert!(records.open_closed(now, a, 7, FIELDS).is_some());
+        assert!(records.open_closed(now, a, 8, FIELDS).is_some());
+        assert_eq!(records.open_closed(now, a, 9, FIELDS), None, "full");
+        let slot = records.find(a, 3).unwrap();
+        records.close(slot);
+        assert_eq!(records.open(now, a, 10, FIELDS), None, "not released");
+    }
+
+    #[test]
+    fn open_records_are_found_by_source_and_number() {
+        let now = origin();
+        let [a, b] = sources(now);
+        let mut records = Records::new(8, 0);
+        let of_a = records.open(now, a, 1, FIELDS).unwrap();
+        let of_b = records.open(now, b, 1, FIELDS).unwrap();
+        let other = records.open(now, a, 2, FIELDS).unwrap();
+        for _ in 0..2 {
+            for (owner, number, slot) in [(a, 1, of_a), (b, 1, of_b), (a, 2, other)] {
+                assert_eq!(records.find(owner, number), Some(slot));
+                // The latest is not mistaken for another.
+                assert_eq!(records.find(owner, number), Some(slot));
+            }
+        }
+        assert_eq!(records.find(b, 2), None);
+        let later = now + Duration::from_secs(1);
+        records.touch(later, of_b);
+        let placed: Vec<_> = records.open_slots().collect();
+        assert_eq!(placed, [(of_a, now), (of_b, later), (other, now)]);
+        let mut of_source: Vec<_> = records.open_of(a).collect();
+        of_source.sort_unstable();
+        assert_eq!(of_source, [(of_a, 1), (other, 2)]);
+        assert_eq!(records.find(a, 1), Some(of_a));
+        let handle = records.handle(of_a);
+        assert_eq!(records.close(of_a), (a, 1, handle));
+        assert_eq!(records.find(a, 1), None);
+        let open: Vec<_> = records.open_of(a).collect();
+        assert_eq!(open, [(other, 2)]);
+    }
+
+    #[test]
+    fn a_record_is_there_until_it_is_released_and_its_handle_goes_stale() {
+        let now = origin();
+        let [a, b] = sources(now);
+        let mut records = Records::new(2, u32::MAX);
+        let slot = records.open(now, a, 1, FIELDS).unwrap();
+        let handle = records.handle(slot);
+        assert!(!records.release(handle), "it is open");
+        records.record_mut(slot).map.insert(0, 5).unwrap();
+        records.record_mut(slot).immediate = Some(3);
+        records.record_mut(slot).solicited = true;
+        records.close(slot);
+        let record = records.get(handle).unwrap();
+        assert_eq!(
+            (record.stag, record.base, record.length),
+            (FIELDS.stag, FIELDS.base, 9)
+        );
+        assert_eq!((record.source, record.map.octets()), ('a', 5));
+        let unknown = RecordHandle::new(1, u32::MAX);
+        assert!(records.get(unknown).is_none() && !records.release(unknown));
+        let stale = RecordHandle::new(slot, u32::MAX - 1);
+        assert!(records.get(stale).is_none() && !records.release(stale));
+        assert!(records.release(handle));
+        assert!(records.get(handle).is_none() && !records.release(handle));
+        // The generation wraps; the slot is used again, and empty.
+        let (again, handle) = records.open_closed(now, b, 2, FIELDS).unwrap();
+        assert_eq!((again, handle), (slot, RecordHandle::new(slot, 0)));
+        let record = records.record(again);
+        assert_eq!(
+            (record.immediate, record.solicited, record.map.octets()),
+            (None, false, 0)
+        );
+        assert!(records.release(handle));
+    }
+}

@@ -98,6 +98,53 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "any instant serves as the origin"
+    )]
+    fn chunk(serial: u64, missing: u32, datagrams: u32) -> Chunk {
+        Chunk {
+            start: 0,
+            end: missing,
+            asked_at: Instant::now(),
+            serial,
+            missing,
+            datagrams,
+            requests: 1,
+            repeated: false,
+            fruitless: 3,
+            overtaken: 0,
+            to_repeat: false,
+        }
+    }
+
+    #[test]
+    fn arrivals_are_subtracted() {
+        let mut chunk = chunk(1, 1000, 4);
+        assert_eq!(chunk.arrived(100, 300), 1, "900 octets are three datagrams");
+        assert_eq!(
+            (chunk.missing, chunk.datagrams, chunk.fruitless),
+            (900, 3, 0)
+        );
+        assert_eq!(chunk.arrived(1, 300), 0);
+        assert_eq!(chunk.arrived(599, 300), 2);
+        assert_eq!((chunk.missing, chunk.datagrams), (300, 1));
+        assert_eq!(chunk.arrived(0, 100), 0, "never more than before");
+        assert_eq!(chunk.arrived(300, 100), 1);
+        assert_eq!((chunk.missing, chunk.datagrams), (0, 0));
+    }
+
+    #[test]
+    fn two_later_chunks_that_are_complete_overtake() {
+        let mut chunk = chunk(5, 10, 1);
+        assert!(!chunk.overtaken_by(4) && !chunk.overtaken_by(4) && !chunk.overtaken_by(4));
+        assert!(!chunk.overtaken_by(5));
+        assert!(chunk.overtaken_by(6));
+        chunk.to_repeat = true;
+        assert!(!chunk.overtaken_by(7));
+        assert_eq!(chunk.overtaken, 2);
+    }
+
     #[test]
     fn the_closest_gaps_melt() {
         let mut map = RangeMap::new();

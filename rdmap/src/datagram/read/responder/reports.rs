@@ -80,6 +80,22 @@ mod tests {
             .filter(|&peer| reports.may_report(now, peer))
             .count();
         assert_eq!(told, MAX_PEERS - 1);
+        let just_before = now + PERIOD - Duration::from_millis(1);
+        assert!(!reports.may_report(just_before, 4999));
+        assert!(reports.may_report(just_before, 1), "it is counted");
+        // All but the one that was told in the second period are forgotten with the first.
+        let told = (5000..7000)
+            .filter(|&peer| reports.may_report(now + PERIOD, peer))
+            .count();
+        assert_eq!(told, MAX_PEERS - 1);
         assert!(reports.may_report(now + PERIOD * 2, 4999));
+    }
+
+    #[test]
+    fn each_terminate_has_the_next_msn() {
+        let mut reports = Reports::<u8>::new(u32::MAX);
+        assert_eq!(reports.msn(), Msn::new(u32::MAX));
+        reports.sent();
+        assert_eq!(reports.msn(), Msn::new(0));
     }
 }
