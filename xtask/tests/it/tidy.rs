@@ -13,6 +13,7 @@ mod recipes;
 mod sources;
 mod tree;
 mod troubleshooting;
+mod words;
 
 /// Fails with one line per violation.
 #[track_caller]

@@ -1,0 +1,105 @@
+//! Sentences of comments and documents, as CONTRIBUTING.md has it: none begins with What, Who, Whoever, That or Those.
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+use super::assert_none;
+use super::tree::{self, File};
+
+/// Words that begin no sentence.
+const NOT_FIRST: [&str; 5] = ["What", "Who", "Whoever", "That", "Those"];
+/// Documents that are checked: these files, and all Markdown below these folders.
+const DOCUMENTS: [&str; 6] = [
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "docs/",
+    "rfc-notes/",
+];
+
+/// Beginnings of sentences that the rule forbids, in a text without markup.
+fn forbidden(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut starts = true;
+    let mut words = text.split_whitespace();
+    while let Some(word) = words.next() {
+        let bare = word.trim_matches(|c: char| !c.is_alphanumeric());
+        if starts && NOT_FIRST.contains(&bare) {
+            let rest: Vec<_> = words.clone().take(5).collect();
+            found.push(format!("{word} {}", rest.join(" ")));
+        }
+        starts = word.ends_with(['.', '?', '!']) && !["e.g.", "i.e.", "vs."].contains(&word);
+    }
+    found
+}
+
+/// The texts of a document: paragraphs, items and cells, without code.
+fn texts(markdown: &str) -> Vec<String> {
+    let mut texts = vec![String::new()];
+    let mut in_code = false;
+    for event in Parser::new_ext(markdown, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => in_code = true,
+            Event::End(TagEnd::CodeBlock) => in_code = false,
+            Event::Start(
+                Tag::Paragraph
+                | Tag::Item
+                | Tag::TableCell
+                | Tag::Heading { .. }
+                | Tag::Image { .. },
+            ) => texts.push(String::new()),
+            Event::Text(text) if !in_code => {
+                if let Some(last) = texts.last_mut() {
+                    last.push_str(&text);
+                }
+            }
+            // A word that begins no sentence of its own.
+            Event::Code(_) => {
+                if let Some(last) = texts.last_mut() {
+                    last.push_str("code");
+                }
+            }
+            Event::SoftBreak | Event::HardBreak => {
+                if let Some(last) = texts.last_mut() {
+                    last.push(' ');
+                }
+            }
+            _ => {}
+        }
+    }
+    texts
+}
+
+fn is_checked(file: &File) -> bool {
+    let listed = |it: &str| file.path == it || it.ends_with('/') && file.path.starts_with(it);
+    file.path.ends_with(".md") && DOCUMENTS.iter().any(|it| listed(it))
+}
+
+#[test]
+fn no_sentence_of_a_document_begins_with_a_word_that_names_nothing() {
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for file in tree::files().iter().filter(|file| is_checked(file)) {
+        seen += 1;
+        for text in texts(&file.text) {
+            let found = forbidden(&text);
+            wrong.extend(found.iter().map(|it| format!("{}: {it}", file.path)));
+        }
+    }
+    assert!(seen > 30, "{seen} documents");
+    assert_none(
+        "sentences that begin with What, Who, Whoever, That or Those",
+        &wrong,
+    );
+}
+
+#[test]
+fn beginnings_are_seen() {
+    assert_eq!(forbidden("A b. What is c, d."), ["What is c, d."]);
+    assert_eq!(forbidden("Say what. (Who knows)"), ["(Who knows)"]);
+    assert!(forbidden("The one who knows What. e.g. That").is_empty());
+    assert_eq!(
+        texts("# T\n\na `b` c\nd\n\n```\nWho\n```\n"),
+        ["", "T", "a code c d"]
+    );
+}
