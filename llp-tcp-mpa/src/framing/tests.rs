@@ -40,7 +40,7 @@ fn deframe(crc: bool, markers: bool, stream: &[u8], cuts: &[usize]) -> Result<Ve
     Ok(ulpdus)
 }
 
-/// The same as a caller does it that reads unfinished FPDUs to their place and lends memory, some of it dirty. Also gives how many octets
+/// Deframes as a caller that reads unfinished FPDUs to their place and lends memory, some of it dirty. Also gives how many octets
 /// were moved.
 fn deframe_in_place(
     crc: bool,

@@ -1,4 +1,4 @@
-//! Sentences of comments and documents, as CONTRIBUTING.md has it: none begins with What, Who, Whoever, That or Those.
+//! Sentences of comments and documents, as CONTRIBUTING.md has it: none begins with What, Who, Whoever, That, Those or "The same".
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
@@ -7,6 +7,8 @@ use super::tree::{self, File};
 
 /// Words that begin no sentence.
 const NOT_FIRST: [&str; 5] = ["What", "Who", "Whoever", "That", "Those"];
+/// Source folders whose comments are checked.
+const SOURCES: [&str; 4] = ["codec/src/", "ddp/src/", "llp-tcp-mpa/src/", "memory/src/"];
 /// Documents that are checked: these files, and all Markdown below these folders.
 const DOCUMENTS: [&str; 6] = [
     "ARCHITECTURE.md",
@@ -24,7 +26,8 @@ fn forbidden(text: &str) -> Vec<String> {
     let mut words = text.split_whitespace();
     while let Some(word) = words.next() {
         let bare = word.trim_matches(|c: char| !c.is_alphanumeric());
-        if starts && NOT_FIRST.contains(&bare) {
+        let is_same = bare == "The" && words.clone().next() == Some("same");
+        if starts && (is_same || NOT_FIRST.contains(&bare)) {
             let rest: Vec<_> = words.clone().take(5).collect();
             found.push(format!("{word} {}", rest.join(" ")));
         }
@@ -70,6 +73,22 @@ fn texts(markdown: &str) -> Vec<String> {
     texts
 }
 
+/// The comments of a source: a text for each block of lines.
+fn comments(source: &str) -> Vec<String> {
+    let mut texts = vec![String::new()];
+    for line in source.lines() {
+        let line = line.trim_start();
+        match (line.strip_prefix("//"), texts.last_mut()) {
+            (Some(comment), Some(last)) => {
+                last.push_str(comment.trim_start_matches(['/', '!']));
+                last.push(' ');
+            }
+            _ => texts.push(String::new()),
+        }
+    }
+    texts
+}
+
 fn is_checked(file: &File) -> bool {
     let listed = |it: &str| file.path == it || it.ends_with('/') && file.path.starts_with(it);
     file.path.ends_with(".md") && DOCUMENTS.iter().any(|it| listed(it))
@@ -94,7 +113,26 @@ fn no_sentence_of_a_document_begins_with_a_word_that_names_nothing() {
 }
 
 #[test]
+fn no_sentence_of_a_comment_does_either() {
+    let mut wrong = Vec::new();
+    for file in tree::rust_files() {
+        if SOURCES.iter().any(|it| file.path.starts_with(it)) {
+            for text in comments(&file.text) {
+                let found = forbidden(&text);
+                wrong.extend(found.iter().map(|it| format!("{}: {it}", file.path)));
+            }
+        }
+    }
+    assert_none("sentences of comments that begin so", &wrong);
+}
+
+#[test]
 fn beginnings_are_seen() {
+    assert_eq!(forbidden("A. The same for b."), ["The same for b."]);
+    assert_eq!(
+        comments("/// A b.\n//! c\nlet x;\n  // d\n"),
+        [" A b.  c ", " d "]
+    );
     assert_eq!(forbidden("A b. What is c, d."), ["What is c, d."]);
     assert_eq!(forbidden("Say what. (Who knows)"), ["(Who knows)"]);
     assert!(forbidden("The one who knows What. e.g. That").is_empty());
