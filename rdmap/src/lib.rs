@@ -4,8 +4,8 @@
 //! RDMA Write-Record with validity maps, as `rfc-notes/datagram-mapping.md` specifies them.
 //! [`stream`] is RDMAP over a reliable lower layer: RFC 5040 as it stands.
 //!
-//! Nothing here knows a socket, a clock or a thread: time comes in as an argument, memory and work
-//! queues are reached through traits, and peers are whatever address type the caller uses.
+//! No socket, clock or thread is used here: time is an argument, memory and work queues are reached through
+//! traits, and a peer is any address type of the caller.
 
 #![forbid(unsafe_code)]
 

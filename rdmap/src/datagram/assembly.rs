@@ -6,7 +6,7 @@ use dgiwarp_ddp::RangeMap;
 
 use super::source::SourceId;
 
-/// A receive bound to a message that is not complete.
+/// A receive bound to an incomplete message.
 #[derive(Debug)]
 pub(super) struct Assembly<R> {
     pub(super) owner: SourceId,
@@ -21,7 +21,7 @@ pub(super) struct Assembly<R> {
 #[derive(Debug)]
 pub(super) struct Assemblies<R> {
     active: Vec<Assembly<R>>,
-    /// Maps of finished assemblies, kept for their room.
+    /// Maps of finished assemblies, kept for their memory.
     maps: Vec<RangeMap>,
 }
 
@@ -63,12 +63,12 @@ impl<R> Assemblies<R> {
             receive,
             map,
         });
-        // Room for the maps to come back to: memory may be held then, and nothing may be allocated.
+        // No memory may be allocated when the maps are returned, because registered memory may be held then.
         self.maps.reserve(self.active.len());
         self.active.len() - 1
     }
 
-    /// Takes an assembly out and returns its owner, number and receive.
+    /// Removes an assembly and returns its owner, number and receive.
     pub(super) fn remove(&mut self, position: usize) -> (SourceId, u32, R) {
         let mut assembly = self.active.swap_remove(position);
         assembly.map.clear();

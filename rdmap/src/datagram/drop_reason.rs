@@ -1,10 +1,10 @@
-//! Why a segment was dropped (§9).
+//! Drop reasons (§9).
 
 use std::fmt;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// Why a segment was dropped, or, for the last ones, why something was counted.
+        /// Reason for which a segment was dropped; the last ones only count.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum DropReason {
             $($(#[$doc])* $variant,)*
@@ -14,7 +14,7 @@ macro_rules! reasons {
             /// All reasons, in the order of the specification's table.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The counter's name, as the specification has it.
+            /// Name of the counter in the specification.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -66,7 +66,7 @@ reasons! {
     OutOfBounds = "out-of-bounds",
     /// Message closed or too old.
     Late = "late",
-    /// Every octet there already.
+    /// Every octet is placed already.
     Duplicate = "duplicate",
     /// Source table full.
     NoSourceSlot = "no-source-slot",
@@ -76,9 +76,9 @@ reasons! {
     UnvalidatedRead = "unvalidated-read",
     /// Too many requests of one requester.
     ReadQueueFull = "read-queue-full",
-    /// A cookie or a Terminate that answers nothing outstanding, or a datagram of service lookup that does.
+    /// A cookie, a Terminate or a SIDR reply without an outstanding request.
     Unsolicited = "unsolicited",
-    /// Too many lookups of a service wait for its program.
+    /// Too many SIDR requests wait for the program.
     BacklogFull = "backlog-full",
     /// A UC Write was given up incomplete; counted per message, its octets are placed.
     IncompleteWrite = "incomplete-write",

@@ -6,11 +6,11 @@ use dgiwarp_ddp::{RangeMap, STag, TaggedOffset};
 
 use super::source::SourceId;
 
-/// Writes that a QP keeps track of at a time. One peer has no more within the reorder window; a peer that restarts
-/// leaves some behind, and then the one that was silent for longest gives way.
+/// Most open Writes of a QP. One epoch of the peer has no more within the reorder window; with Writes of an earlier epoch, the one
+/// without segments for longest is closed.
 pub(super) const MAX_OPEN_WRITES: usize = 65;
 
-/// A Write of which not all octets have arrived.
+/// A Write without some of its octets.
 #[derive(Debug)]
 pub(super) struct OpenWrite {
     pub(super) owner: SourceId,
@@ -19,7 +19,7 @@ pub(super) struct OpenWrite {
     pub(super) base: TaggedOffset,
     pub(super) length: u32,
     pub(super) last_placed: Instant,
-    /// The octets that are there, relative to `base`.
+    /// Validity map, relative to `base`.
     pub(super) map: RangeMap,
 }
 
@@ -27,9 +27,9 @@ pub(super) struct OpenWrite {
 #[derive(Debug, Default)]
 pub(super) struct OpenWrites {
     active: Vec<OpenWrite>,
-    /// Maps of finished Writes, kept for their room.
+    /// Maps of closed Writes, kept for their memory.
     maps: Vec<RangeMap>,
-    /// Segments come in runs of one message: the last one found.
+    /// Position of the latest segment's Write: segments of one message mostly arrive together.
     latest: usize,
 }
 
@@ -75,13 +75,13 @@ impl OpenWrites {
             last_placed: now,
             map,
         });
-        // Room for the maps to come back to: memory may be held then, and nothing may be allocated.
+        // No memory may be allocated when the maps are returned, because registered memory may be held then.
         self.maps.reserve(self.active.len());
         self.latest = self.active.len() - 1;
         self.latest
     }
 
-    /// Takes a Write out and returns its owner and number.
+    /// Removes a Write and returns its owner and number.
     pub(super) fn remove(&mut self, position: usize) -> (SourceId, u32) {
         let mut write = self.active.swap_remove(position);
         write.map.clear();
@@ -89,7 +89,7 @@ impl OpenWrites {
         (write.owner, write.number)
     }
 
-    /// The Write that was silent for longest.
+    /// The Write without segments for longest.
     pub(super) fn most_silent(&self) -> Option<usize> {
         (0..self.active.len()).min_by_key(|&position| self.active[position].last_placed)
     }
@@ -99,7 +99,7 @@ impl OpenWrites {
         self.active.iter().position(is_it)
     }
 
-    /// When each was last placed.
+    /// Time of the latest placement of each.
     pub(super) fn last_placed(&self) -> impl Iterator<Item = Instant> + '_ {
         self.active.iter().map(|write| write.last_placed)
     }

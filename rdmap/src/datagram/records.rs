@@ -7,18 +7,18 @@ use rustc_hash::FxHashMap;
 
 use super::source::SourceId;
 
-/// Names a record until it is released; a stale handle names nothing.
+/// Names a record until it is released; a stale handle names none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RecordHandle(u64);
 
 impl RecordHandle {
-    /// The handle as a number, to travel in a completion.
+    /// The handle as a number, for a completion.
     #[must_use]
     pub const fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// The handle that a completion carried.
+    /// The handle of a completion.
     #[must_use]
     pub const fn from_u64(value: u64) -> Self {
         Self(value)
@@ -35,22 +35,22 @@ impl RecordHandle {
     }
 }
 
-/// Which octets of a Write-Record are valid, and what came with it.
+/// Record of a Write-Record: its valid octets and the fields of its message.
 #[derive(Debug, Clone)]
 pub struct Record<K> {
-    /// Who wrote.
+    /// Peer that wrote.
     pub source: K,
-    /// The buffer written to.
+    /// Names the buffer written to.
     pub stag: STag,
-    /// Where the message starts in the buffer.
+    /// TO of the message's first octet.
     pub base: TaggedOffset,
     /// Octets of the whole message.
     pub length: u32,
-    /// The immediate, if one came.
+    /// Immediate, if the message has one.
     pub immediate: Option<u32>,
-    /// Whether the sender asked for a solicited event.
+    /// The message raises a solicited event.
     pub solicited: bool,
-    /// The valid octets, relative to `base`.
+    /// Validity map, relative to `base`.
     pub map: RangeMap,
 }
 
@@ -75,18 +75,18 @@ struct Slot<K> {
 #[derive(Debug)]
 pub(super) struct Records<K> {
     slots: Vec<Slot<K>>,
-    /// Maps of the slots not yet made. They take their room here, when the ring is made, because
-    /// nothing may be allocated while registered memory is held.
+    /// Maps of the slots not yet made. Their memory is allocated with the ring, because none may be allocated
+    /// while registered memory is held.
     maps: Vec<RangeMap>,
     free: Vec<usize>,
     open: Vec<usize>,
-    /// Most messages that are begun and incomplete: the rest of the slots is for those that come whole, so that who begins
-    /// messages and never ends them does not keep others from being recorded.
+    /// Most open records. The rest of the slots is for messages of one segment, so that messages which are begun and never ended do
+    /// not use up the ring.
     max_open: usize,
-    /// The first one of all slots.
+    /// First generation of every slot.
     generation: u32,
     index: FxHashMap<(SourceId, u32), usize>,
-    /// Segments come in runs of one message: the last open slot used.
+    /// Slot of the latest segment: segments of one message mostly arrive together.
     latest: usize,
 }
 
@@ -119,8 +119,7 @@ impl<K: Copy> Records<K> {
         Some(slot)
     }
 
-    /// Takes a slot for a new message that is not whole with its first segment. `None` where the ring is full, or three
-    /// quarters of it are taken by others of its kind.
+    /// Takes a slot for a message of several segments. `None` if the ring is full, or three quarters of its slots are open.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -139,7 +138,7 @@ impl<K: Copy> Records<K> {
         Some(slot)
     }
 
-    /// Takes a slot for a message that is complete with its first segment, already closed.
+    /// Takes a slot for a message of one segment, which is closed at once.
     pub(super) fn open_closed(
         &mut self,
         now: Instant,
@@ -250,7 +249,7 @@ impl<K: Copy> Records<K> {
         (entry.state != State::Free && current).then_some(&entry.record)
     }
 
-    /// Frees the slot of a closed record. Returns whether the handle named one.
+    /// Frees the slot of a closed record. Returns whether the handle names one.
     pub(super) fn release(&mut self, handle: RecordHandle) -> bool {
         let slot = handle.slot();
         let Some(entry) = self.slots.get_mut(slot) else {
@@ -266,7 +265,7 @@ impl<K: Copy> Records<K> {
     }
 }
 
-/// What a record takes from the first segment of its message.
+/// Fields of a record from the first segment of its message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields<K> {
     pub(super) source: K,

@@ -1,4 +1,4 @@
-//! Reads and atomic operations of ours that the peer has not answered.
+//! Own Read Requests and atomic requests that wait for their responses.
 
 use std::collections::VecDeque;
 
@@ -9,21 +9,21 @@ use dgiwarp_ddp::{Msn, QueueNumber, STag, TaggedOffset};
 use super::{StreamError, Ulp};
 use crate::wire::{AtomicOperation, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate};
 
-/// What a Read reads.
+/// Range of the peer's memory that a Read reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadSource {
-    /// The peer's buffer.
+    /// Names the peer's buffer.
     pub stag: STag,
-    /// Where in it.
+    /// TO of the first octet.
     pub start: TaggedOffset,
     /// Octets.
     pub length: u32,
 }
 
-/// The requests that await responses. `Q` names the work request behind one.
+/// Requests without a response, oldest first. `Q` names the work request of each.
 #[derive(Debug)]
 pub(super) struct Requester<Q> {
-    /// Requests that may be outstanding: ORD, which Reads and atomics share (RFC 7306 §5.2).
+    /// Requests that may be outstanding: ORD, for Reads and atomics together (RFC 7306 §5.2).
     limit: usize,
     /// MSN of the next request on queue 1.
     msn: Msn,
@@ -31,7 +31,7 @@ pub(super) struct Requester<Q> {
     atomics: VecDeque<Atomic<Q>>,
 }
 
-/// A Read. Its sink STag is made for it alone: it is no key of the memory that is read into, and dead afterwards.
+/// A Read. Its sink STag is made for this Read alone: it is no key of the memory that is read into, and invalid once the Read is complete.
 #[derive(Debug)]
 struct Read<Q> {
     msn: Msn,
@@ -65,7 +65,7 @@ impl<Q: Copy> Requester<Q> {
         self.limit
     }
 
-    /// Takes credit and a message number. RFC 5040 §6.1: outstanding requests never exceed the limit.
+    /// Takes credit and an MSN. RFC 5040 §6.1: outstanding requests never exceed the limit.
     fn begin(&mut self) -> Option<Msn> {
         (self.outstanding() < self.limit).then(|| self.next_msn())
     }
@@ -81,7 +81,7 @@ impl<Q: Copy> Requester<Q> {
         Some((msn, self.push_read(msn, source, request)))
     }
 
-    /// A Read of nothing that needs no credit.
+    /// A Read of zero octets that needs no credit.
     pub(super) fn rtr_read(&mut self, request: Q) -> (Msn, ReadRequest) {
         let nothing = ReadSource {
             stag: STag::new(0),
@@ -127,8 +127,8 @@ impl<Q: Copy> Requester<Q> {
         Some((msn, header))
     }
 
-    /// A segment of a Read Response. RFC 5040 §5.2.2 leaves it open whether STag, TO and length are compared with the request; here
-    /// they always are, so that a response reaches no octet but those that its own request asked for.
+    /// Handles a segment of a Read Response. RFC 5040 §5.2.2 does not require that STag, TO and length are compared with the request;
+    /// they always are here, so that a response is placed only where its own request asks for octets.
     pub(super) fn handle_read_response<U: Ulp<Request = Q>>(
         &mut self,
         header: &TaggedHeader,
@@ -168,7 +168,7 @@ impl<Q: Copy> Requester<Q> {
         Ok(())
     }
 
-    /// An Atomic Response.
+    /// Handles an Atomic Response.
     pub(super) fn handle_atomic_response<U: Ulp<Request = Q>>(
         &mut self,
         response: AtomicResponse,
@@ -190,7 +190,7 @@ impl<Q: Copy> Requester<Q> {
             .map_err(|_| StreamError::LocalProtection)
     }
 
-    /// The work request that a Terminate of the peer blames: by the Read Request in it, or by queue and MSN of the DDP header.
+    /// The work request that a Terminate of the peer names: by the Read Request in it, or by queue and MSN of the DDP header.
     pub(super) fn blamed(&self, terminate: &Terminate<'_>) -> Option<Q> {
         let read = terminate.read_request.and_then(|blamed| {
             let read = self.reads.iter().find(|read| read.sink == blamed.sink_stag);

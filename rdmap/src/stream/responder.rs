@@ -57,11 +57,11 @@ enum Operation {
 }
 
 impl PendingRequest {
-    /// The Read Request that a Terminate carries, updated to where the response is (RFC 5040 §4.8).
+    /// The Read Request for a Terminate, updated to the octets not sent (RFC 5040 §4.8).
     pub(super) fn read_request(&self) -> Option<ReadRequest> {
         match self.operation {
             Operation::Read { request, sent, .. } => request.after(sent),
-            // RFC 7306 §8.1: of an atomic request the header is not sent back.
+            // RFC 7306 §8.1: the header of an atomic request is not sent back.
             Operation::Atomic(_) => None,
         }
     }
@@ -143,7 +143,7 @@ impl Responder {
         self.queue.is_empty()
     }
 
-    /// The request that is being answered.
+    /// The oldest request, which is answered first.
     pub(super) fn head(&self) -> Option<&PendingRequest> {
         self.queue.front()
     }
@@ -160,8 +160,7 @@ impl Responder {
                 let left = request.size - sent;
                 let room = u32::from(mulpdu).saturating_sub(TAGGED_LEN);
                 let length = left.min(room);
-                // RFC 5040 §5.2.2: STag and TO are those that the request named as sink. They are the requester's affair, so
-                // they may even wrap.
+                // RFC 5040 §5.2.2: STag and TO are the sink of the request. Only the requester checks them, so the TO may wrap.
                 let offset = request.sink_offset.get().wrapping_add(sent.into());
                 let header = tagged_header(
                     Opcode::ReadResponse,
@@ -179,7 +178,7 @@ impl Responder {
         }
     }
 
-    /// The Read segment that [`peek`](Self::peek) gave, of `length` octets, leaves.
+    /// Counts the Read segment of [`peek`](Self::peek), of `length` octets, as sent.
     pub(super) fn sent(&mut self, length: u32) {
         let Some(PendingRequest {
             operation:
@@ -200,7 +199,7 @@ impl Responder {
         }
     }
 
-    /// The atomic operation that [`peek`](Self::peek) gave was done.
+    /// Takes the atomic request of [`peek`](Self::peek), which was executed, and makes its response.
     pub(super) fn atomic_done(&mut self, original: u64) -> Option<(Msn, AtomicResponse)> {
         let Operation::Atomic(request) = self.queue.front()?.operation else {
             return None;
@@ -224,7 +223,7 @@ impl Responder {
 const TAGGED_LEN: u32 = 14;
 const _: () = assert!(tagged::LEN == 14);
 
-/// The segment that ended a request.
+/// Last segment of a request.
 pub(super) struct Segment<'a> {
     pub(super) header: &'a UntaggedHeader,
     /// Octets of the whole segment.

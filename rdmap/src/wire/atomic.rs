@@ -13,7 +13,7 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 pub const REQUEST_LEN: usize = 52;
 /// Length of a response in octets.
 pub const RESPONSE_LEN: usize = 12;
-/// Octets that an atomic operation works on, and their alignment.
+/// Octets of the operand of an atomic operation, and their alignment.
 pub const OPERAND_LEN: u32 = 8;
 
 const FETCH_ADD: u8 = 0b0000;
@@ -21,36 +21,36 @@ const FETCH_ADD: u8 = 0b0000;
 const COMPARE_SWAP: u8 = 0b0010;
 const OPCODE_MASK: u8 = 0x0f;
 
-/// What is done with the eight octets.
+/// Operation on the eight octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtomicOperation {
     /// Adds, in fields of their own (RFC 7306 §5.1.1).
     FetchAdd {
-        /// Added to what is there.
+        /// Summand.
         add: u64,
-        /// The most significant bit of each field: no carry leaves it. Zero is one field of 64 bits.
+        /// Most significant bit of each field, from which no carry leaves. Zero is one field of 64 bits.
         mask: u64,
     },
-    /// Stores if what is there compares equal (RFC 7306 §5.1.2).
+    /// Stores if the comparison is equal (RFC 7306 §5.1.2).
     CompareSwap {
-        /// Compared with what is there.
+        /// Value of the comparison.
         compare: u64,
-        /// The bits that count in the comparison.
+        /// Bits that are compared.
         compare_mask: u64,
-        /// What is stored.
+        /// Value to store.
         swap: u64,
-        /// The bits that are stored.
+        /// Bits that are stored.
         swap_mask: u64,
     },
 }
 
 impl AtomicOperation {
-    /// What the eight octets hold after the operation, if they held `held`.
+    /// Value of the eight octets after the operation, from `held` before.
     #[must_use]
     pub const fn apply(self, held: u64) -> u64 {
         match self {
             Self::FetchAdd { add, mask } => {
-                // With the fields' highest bits left out no carry leaves a field; they are added without one.
+                // Without the fields' highest bits no carry leaves a field; those bits are added without carry.
                 ((held & !mask).wrapping_add(add & !mask)) ^ ((held ^ add) & mask)
             }
             Self::CompareSwap {
@@ -72,20 +72,20 @@ impl AtomicOperation {
 /// An atomic request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtomicRequest {
-    /// What is done.
+    /// Operation.
     pub operation: AtomicOperation,
-    /// Comes back in the response.
+    /// Identifier that the response repeats.
     pub identifier: u32,
-    /// The responder's buffer.
+    /// Names the responder's buffer.
     pub stag: STag,
-    /// Where in it.
+    /// TO of the operand.
     pub tagged_offset: TaggedOffset,
 }
 
-/// An atomic request means nothing.
+/// An atomic request is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AtomicRequestError {
-    /// It ends early.
+    /// The request ends inside its header.
     #[error(transparent)]
     Truncated(#[from] Truncated),
     /// No operation has this code (RFC 7306 §5.2.1).
@@ -104,7 +104,7 @@ fn half(bytes: &[u8; REQUEST_LEN], at: usize) -> u32 {
 }
 
 impl AtomicRequest {
-    /// Parses a header and returns it with what follows. Reserved bits and the fields that the operation does not use are ignored.
+    /// Parses a header and returns it with the octets behind it. Reserved bits, and fields that the operation does not use, are ignored.
     ///
     /// # Errors
     /// [`AtomicRequestError`].
@@ -133,11 +133,11 @@ impl AtomicRequest {
         Ok((request, rest))
     }
 
-    /// The octets.
+    /// Octets of the header.
     #[must_use]
     pub fn emit(&self) -> [u8; REQUEST_LEN] {
         let (code, fields) = match self.operation {
-            // RFC 7306 §5.2.1: FetchAdd compares nothing: data zero, mask all ones.
+            // RFC 7306 §5.2.1: FetchAdd has no comparison: data zero, mask all ones.
             AtomicOperation::FetchAdd { add, mask } => (FETCH_ADD, [add, mask, 0, u64::MAX]),
             AtomicOperation::CompareSwap {
                 compare,
@@ -167,14 +167,14 @@ impl AtomicRequest {
 /// An atomic response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtomicResponse {
-    /// That of the request.
+    /// Identifier of the request.
     pub identifier: u32,
-    /// What the eight octets held before.
+    /// Value of the eight octets before the operation.
     pub original: u64,
 }
 
 impl AtomicResponse {
-    /// Parses a header and returns it with what follows.
+    /// Parses a header and returns it with the octets behind it.
     ///
     /// # Errors
     /// [`Truncated`] for fewer than 12 octets.
@@ -188,7 +188,7 @@ impl AtomicResponse {
         Ok((response, rest))
     }
 
-    /// The octets.
+    /// Octets of the header.
     #[must_use]
     pub fn emit(&self) -> [u8; RESPONSE_LEN] {
         let [i0, i1, i2, i3] = self.identifier.to_be_bytes();

@@ -6,7 +6,7 @@ pub const RV: u8 = 0b01;
 const RV_SHIFT: u32 = 6;
 const OPCODE_MASK: u8 = 0x0f;
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
@@ -40,7 +40,7 @@ pub enum Opcode {
     SegmentedSend = 0xd,
 }
 
-/// A control octet means nothing.
+/// A control octet is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// RV is not 1.
@@ -52,7 +52,7 @@ pub enum ControlError {
 }
 
 impl Opcode {
-    /// The opcode in a control octet.
+    /// Opcode of a control octet.
     ///
     /// # Errors
     /// [`ControlError`], the version first.

@@ -1,4 +1,4 @@
-//! The datagram mapping's extension: 24 octets that let every segment identify its whole message.
+//! Extension of the datagram mapping (§3): 24 octets by which every segment identifies its whole message.
 //!
 //! ```text
 //! octet 0 flags | 1..4 zero | 4 epoch | 8 message number | 12 message length | 16 message offset | 20 immediate
@@ -18,7 +18,7 @@ impl Flags {
     pub const IMMEDIATE: Self = Self(0x01);
     /// S: the receiver raises a solicited event.
     pub const SOLICITED: Self = Self(0x02);
-    /// W: a UC RDMA Write: place, make no record.
+    /// W: a UC RDMA Write, which is placed without a record.
     pub const WRITE: Self = Self(0x04);
 
     const KNOWN: u8 = 0x07;
@@ -29,7 +29,7 @@ impl Flags {
         Self(0)
     }
 
-    /// Both sets together.
+    /// Union of both sets.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -52,22 +52,22 @@ impl Flags {
 /// The extension of a Write-Record or Segmented Send segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extension {
-    /// Which of the optional parts count.
+    /// Flags: validity of the optional parts.
     pub flags: Flags,
-    /// Drawn at random when the sending QP was created or reset.
+    /// Epoch of the sending QP.
     pub epoch: u32,
-    /// Which message of this sender to this receiver.
+    /// Message number, of this sender to this receiver.
     pub number: u32,
     /// Octets of the whole message.
     pub length: u32,
-    /// Octets of the message before this segment.
+    /// Message offset: octets of the message before this segment.
     pub offset: u32,
     /// Immediate data, if [`Flags::IMMEDIATE`] is set.
     pub immediate: u32,
 }
 
 impl Extension {
-    /// Parses an extension and returns it with what follows.
+    /// Parses an extension and returns it with the octets behind it.
     ///
     /// # Errors
     /// [`Truncated`] for fewer than 24 octets.

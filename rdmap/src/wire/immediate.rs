@@ -1,7 +1,7 @@
 //! Immediate Data (RFC 7306 §6.2): eight octets behind the untagged DDP header.
 //!
-//! The verbs know 32 bits of it. Ours are the first four octets; the other four say how long the Write before it was, which the verbs
-//! report with it and the RFC leaves to us.
+//! The immediate of verbs, 32 bits, is in the first four octets; the other four, which the RFC leaves to the ULP, hold the length of the
+//! Write before it, which verbs report with the immediate.
 //!
 //! ```text
 //! octet 0 immediate | 4 octets written before
@@ -13,14 +13,14 @@ pub const LEN: usize = 8;
 /// Immediate Data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ImmediateData {
-    /// The immediate of the verbs.
+    /// Immediate of verbs.
     pub immediate: u32,
     /// Octets of the Write before it.
     pub written: u32,
 }
 
 impl ImmediateData {
-    /// Reads the octets. `None` unless there are exactly eight (RFC 7306 §6.3).
+    /// Parses the octets. `None` unless there are exactly eight (RFC 7306 §6.3).
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let &[i0, i1, i2, i3, w0, w1, w2, w3] = bytes else {
@@ -32,7 +32,7 @@ impl ImmediateData {
         })
     }
 
-    /// The octets.
+    /// Octets of the message.
     #[must_use]
     pub fn emit(&self) -> [u8; LEN] {
         let [i0, i1, i2, i3] = self.immediate.to_be_bytes();

@@ -12,26 +12,26 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 /// Length in octets.
 pub const LEN: usize = 28;
 
-/// A Read Request: what is read, and where the response goes.
+/// A Read Request: source and sink of a Read.
 ///
 /// The responder copies the sink fields into its response and checks only the source fields, and these only when the size is not
 /// zero (RFC 5040 §5.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Data Sink STag: the requester's buffer.
+    /// Data Sink STag: names the requester's buffer.
     pub sink_stag: STag,
-    /// Data Sink Tagged Offset: where in it.
+    /// Data Sink Tagged Offset: TO of the first octet there.
     pub sink_offset: TaggedOffset,
     /// RDMA Read Message Size in octets.
     pub size: u32,
-    /// Data Source STag: the responder's buffer.
+    /// Data Source STag: names the responder's buffer.
     pub source_stag: STag,
-    /// Data Source Tagged Offset: where in it.
+    /// Data Source Tagged Offset: TO of the first octet there.
     pub source_offset: TaggedOffset,
 }
 
 impl ReadRequest {
-    /// Parses a header and returns it with what follows. RFC 5040 §4.2: nothing may follow.
+    /// Parses a header and returns it with the octets behind it. RFC 5040 §4.2 allows none.
     ///
     /// # Errors
     /// [`Truncated`] for fewer than 28 octets.
@@ -79,7 +79,7 @@ impl ReadRequest {
         Ok((request, rest))
     }
 
-    /// The octets.
+    /// Octets of the header.
     #[must_use]
     pub fn emit(&self) -> [u8; LEN] {
         let [i0, i1, i2, i3] = self.sink_stag.get().to_be_bytes();
@@ -93,8 +93,8 @@ impl ReadRequest {
         ]
     }
 
-    /// The request with the first `octets` of it answered: what a Terminate in the middle of the response carries (RFC 5040
-    /// §4.8), or what is left to ask for. `None` where there are not so many, or an offset would wrap.
+    /// The request without its first `octets`: for a Terminate in the middle of the response (RFC 5040 §4.8), or to request the
+    /// rest. `None` if the request is shorter, or an offset would wrap.
     #[must_use]
     pub fn after(&self, octets: u32) -> Option<Self> {
         Some(Self {

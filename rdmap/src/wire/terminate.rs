@@ -1,4 +1,4 @@
-//! The Terminate header (RFC 5040 §4.8): 4 octets of control, then what the control says.
+//! The Terminate header (RFC 5040 §4.8): 4 octets of control, then the parts that the control announces.
 //!
 //! ```text
 //! octet 0 layer, error type | 1 error code | 2 M D R, reserved | 3 reserved
@@ -23,19 +23,19 @@ const LENGTH_VALID: u8 = 0x80;
 const DDP_HEADER: u8 = 0x40;
 const RDMA_HEADER: u8 = 0x20;
 
-/// Which error it was: a row of RFC 5040 §4.8 figure 9, or of RFC 5041 §7.2 for layer 1, or the lower layer's for layer 2.
+/// Error of a Terminate: a row of RFC 5040 §4.8 figure 9, of RFC 5041 §7.2 for layer 1, or of the lower layer for layer 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cause {
     /// 0 RDMA, 1 DDP, 2 LLP; four bits.
     pub layer: u8,
-    /// Its meaning depends on the layer; four bits.
+    /// Error type of the layer; four bits.
     pub error_type: u8,
-    /// Its meaning depends on layer and type.
+    /// Error code of layer and type.
     pub code: u8,
 }
 
 impl Cause {
-    /// Remote protection: the STag names nothing.
+    /// Remote protection: the STag names no buffer.
     pub const INVALID_STAG: Self = Self::rdma(1, 0x00);
     /// Remote protection: the octets are not all inside the buffer.
     pub const BASE_OR_BOUNDS: Self = Self::rdma(1, 0x01);
@@ -49,13 +49,13 @@ impl Cause {
     pub const CANNOT_INVALIDATE: Self = Self::rdma(1, 0x09);
     /// Remote operation: another RDMAP version.
     pub const VERSION: Self = Self::rdma(2, 0x05);
-    /// Remote operation: an opcode that was not to be expected.
+    /// Remote operation: unexpected opcode.
     pub const UNEXPECTED_OPCODE: Self = Self::rdma(2, 0x06);
     /// Remote operation: a catastrophic error of this stream.
     pub const CATASTROPHIC_STREAM: Self = Self::rdma(2, 0x07);
     /// Remote operation: a catastrophic error of the whole RNIC.
     pub const CATASTROPHIC_GLOBAL: Self = Self::rdma(2, 0x08);
-    /// Remote operation: none of the others.
+    /// Remote operation: unspecified error.
     pub const UNSPECIFIED_OPERATION: Self = Self::rdma(2, 0xff);
     /// Local catastrophic error, which has no code.
     pub const LOCAL: Self = Self::rdma(0, 0x00);
@@ -68,7 +68,7 @@ impl Cause {
         }
     }
 
-    /// Whether RDMAP refused the buffer that the peer named: a remote protection error.
+    /// Whether the error is a remote protection error: RDMAP refused a buffer that the peer named.
     #[must_use]
     pub const fn is_protection(self) -> bool {
         self.layer == 0 && self.error_type == 1
@@ -86,21 +86,21 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The first four octets: the cause, and which parts follow.
+/// The first four octets: the error, and the parts that follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TerminateControl {
-    /// Which error it was.
+    /// Error.
     pub cause: Cause,
     /// M: the DDP Segment Length is valid.
     pub length_valid: bool,
-    /// D: the DDP header is there.
+    /// D: the DDP header follows.
     pub ddp_header: bool,
-    /// R: the header of a Read Request is there.
+    /// R: the header of a Read Request follows.
     pub rdma_header: bool,
 }
 
 impl TerminateControl {
-    /// Parses a control and returns it with what follows. The 13 reserved bits are ignored.
+    /// Parses a control and returns it with the octets behind it. The 13 reserved bits are ignored.
     ///
     /// # Errors
     /// [`Truncated`] for fewer than 4 octets.
@@ -119,7 +119,7 @@ impl TerminateControl {
         Ok((control, rest))
     }
 
-    /// The octets, reserved bits zero. Only the low four bits of layer and type count.
+    /// Octets of the control, reserved bits zero. The low four bits of layer and type are used.
     #[must_use]
     pub fn emit(&self) -> [u8; CONTROL_LEN] {
         let Cause {
@@ -139,10 +139,10 @@ impl TerminateControl {
     }
 }
 
-/// A whole Terminate header, as streams carry it.
+/// A whole Terminate header, as sent on streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terminate<'a> {
-    /// Which error it was.
+    /// Error.
     pub cause: Cause,
     /// DDP Segment Length: octets of the offending segment, if known.
     pub segment_length: Option<u16>,
@@ -153,10 +153,10 @@ pub struct Terminate<'a> {
 }
 
 impl<'a> Terminate<'a> {
-    /// Parses a header. What follows it is ignored, as is a DDP Segment Length that M does not vouch for.
+    /// Parses a header. Octets behind it, and a DDP Segment Length without M, are ignored.
     ///
     /// # Errors
-    /// [`Truncated`] where a part that the control announces is not all there.
+    /// [`Truncated`] where a part that the control announces is not whole.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Truncated> {
         let (control, mut rest) = TerminateControl::parse(bytes)?;
         let mut segment_length = None;
@@ -196,7 +196,7 @@ impl<'a> Terminate<'a> {
         })
     }
 
-    /// The octets. A DDP header without a known segment length is preceded by a length of zero that M does not vouch for.
+    /// Octets of the header. A DDP header without a segment length has a length of zero before it, and M is clear.
     ///
     /// # Panics
     /// If the DDP header is longer than an untagged one.

@@ -1,4 +1,4 @@
-//! Chunks: what one Read Request asks for at first, and what is missing of it.
+//! Chunks: parts of a Read that one Read Request asks for, and their missing octets.
 
 use std::time::Instant;
 
@@ -7,33 +7,33 @@ use dgiwarp_ddp::{MAX_RANGES, RangeMap};
 
 /// Chunks of one Read that are asked for and not complete.
 pub(super) const MAX_CHUNKS: usize = 16;
-/// Requests that ask again for one chunk. More missing ranges are asked for together with what lies between.
+/// Requests that repeat one chunk. More missing ranges are requested together with the octets between them.
 pub(super) const MAX_GAPS: usize = 4;
-/// A chunk is asked for again when this many that were asked for later are complete.
+/// Later chunks that are complete before a chunk is repeated: fast retransmit, as in TCP.
 const OVERTAKEN: u32 = 2;
 
-/// A range of a Read's message that was asked for.
+/// A requested range of a Read's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// When it was last asked for.
+    /// Time of the latest request.
     pub(super) asked_at: Instant,
-    /// Which request that was, counting all.
+    /// Number of that request among all.
     pub(super) serial: u64,
-    /// Octets that have not arrived.
+    /// Octets not placed.
     pub(super) missing: u32,
-    /// Datagrams that these are.
+    /// Datagrams in which they are expected.
     pub(super) datagrams: u32,
-    /// Requests that ask for them.
+    /// Open requests for them.
     pub(super) requests: u32,
-    /// Whether it was asked for more than once: its response time is not certain then.
+    /// The chunk was requested more than once: its response time is ambiguous (Karn).
     pub(super) repeated: bool,
-    /// Times that it was asked for without anything arriving since.
+    /// Requests since octets last arrived.
     pub(super) fruitless: u32,
-    /// Chunks asked for later that are complete.
+    /// Later chunks that are complete.
     pub(super) overtaken: u32,
-    /// Whether it is to be asked for again and was not yet; no timer runs meanwhile.
+    /// The chunk waits to be repeated; no timer runs meanwhile.
     pub(super) to_repeat: bool,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Chunk {
 pub(super) type Chunks = ArrayVec<Chunk, MAX_CHUNKS>;
 
 impl Chunk {
-    /// Takes note of octets that arrived. Returns by how many datagrams less are in flight.
+    /// Subtracts octets that arrived. Returns the number of datagrams that are no longer in flight.
     pub(super) fn arrived(&mut self, octets: u32, segment: u32) -> u32 {
         self.missing -= octets;
         self.fruitless = 0;
@@ -51,7 +51,7 @@ impl Chunk {
         fewer
     }
 
-    /// Takes note of the completion of a chunk whose request was `serial`. Returns whether this one is to be asked for again.
+    /// Counts the completion of a chunk whose request was `serial`. Returns whether this one is to be repeated.
     pub(super) fn overtaken_by(&mut self, serial: u64) -> bool {
         if self.serial > serial || self.to_repeat {
             return false;
@@ -61,7 +61,7 @@ impl Chunk {
     }
 }
 
-/// The missing ranges of `start..end`, at most `max`: the closest ones melt together.
+/// Missing ranges of `start..end`, at most `max`: the closest ones are merged.
 pub(super) fn gaps(
     map: &RangeMap,
     start: u32,

@@ -1,4 +1,4 @@
-//! How many Terminates go to whom.
+//! Rate limit of Terminates.
 
 use std::hash::Hash;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 /// Terminates to one peer within [`PERIOD`].
 const MAX_REPORTS: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(1);
-/// Peers that are counted for. With the table full, new ones are not told.
+/// Peers with a count. A new peer gets no Terminate while the table is full.
 const MAX_PEERS: usize = 1024;
 
 /// Counts the Terminates of the last second.
@@ -32,12 +32,12 @@ impl<K: Copy + Eq + Hash> Reports<K> {
         self.msn
     }
 
-    /// Takes note that a Terminate was queued.
+    /// Counts a Terminate as queued.
     pub(super) fn sent(&mut self) {
         self.msn = self.msn.next();
     }
 
-    /// Whether another Terminate may go to a peer now; if so, it is counted.
+    /// Whether another Terminate may be sent to a peer now; it is counted then.
     pub(super) fn may_report(&mut self, now: Instant, peer: K) -> bool {
         if self.counted.len() >= MAX_PEERS && !self.counted.contains_key(&peer) {
             self.counted
