@@ -1,4 +1,4 @@
-//! What two ends of this kind tell each other, through their streams.
+//! Two dgiwarp peers: notices through their streams.
 
 use super::*;
 

@@ -5,7 +5,7 @@ use dgiwarp_ddp::STag;
 use super::*;
 use crate::wire::{AtomicOperation, ImmediateData};
 
-/// What an end does to the other one's buffer and queue.
+/// Operation of an end on the other one's buffer and queue.
 #[derive(Debug, Clone)]
 pub(super) enum Operation {
     Send {

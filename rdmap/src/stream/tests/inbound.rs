@@ -206,7 +206,7 @@ fn a_message_keeps_its_opcode() {
     assert_eq!(memory.filling.len(), 110, "what came before");
 }
 
-/// RFC 5040 §4.8 figure 8: layer, type and code. What else is there may be anything.
+/// RFC 5040 §4.8 figure 8: layer, type and code. All other octets are arbitrary.
 #[test]
 fn a_terminate_names_its_cause() {
     for rest in [&[0u8, 0][..], &[0xc0, 0], &[0xff, 0xff, 1, 2, 3]] {

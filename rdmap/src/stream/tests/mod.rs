@@ -200,12 +200,12 @@ fn send(stream: &mut TestStream, octets: &[u8], kind: SendKind, mulpdu: u16) -> 
     segments(stream.send(length, kind), octets, mulpdu)
 }
 
-/// What `stream` has to answer now, all of it.
+/// All segments of the responses that `stream` has now.
 fn answers(stream: &mut TestStream, memory: &mut Memory, mulpdu: u16) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| answer(stream, memory, mulpdu)).collect()
 }
 
-/// The next segment of what `stream` has to answer.
+/// The next segment of a response of `stream`.
 fn answer(stream: &mut TestStream, memory: &mut Memory, mulpdu: u16) -> Option<Vec<u8>> {
     Some(match stream.next_response(mulpdu)? {
         Response::ReadSegment { header, source } => {

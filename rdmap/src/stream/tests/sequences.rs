@@ -54,7 +54,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     })
 }
 
-/// What `from` did to `to`, according to the rules; `to` has everything by now.
+/// Checks the effect of the operations of `from` on `to`, which has received all ULPDUs.
 fn check(operations: &[Operation], from: &End, to: &End) -> Result<(), TestCaseError> {
     let mut buffer = [0u8; OCTETS];
     let mut words = [0u64; WORDS];

@@ -8,7 +8,14 @@ use super::tree::{self, File};
 /// Words that begin no sentence.
 const NOT_FIRST: [&str; 5] = ["What", "Who", "Whoever", "That", "Those"];
 /// Source folders whose comments are checked.
-const SOURCES: [&str; 4] = ["codec/src/", "ddp/src/", "llp-tcp-mpa/src/", "memory/src/"];
+const SOURCES: [&str; 6] = [
+    "codec/src/",
+    "ddp/src/",
+    "llp-tcp-mpa/src/",
+    "memory/src/",
+    "rdmap/src/stream/",
+    "rdmap/src/wire/",
+];
 /// Documents that are checked: these files, and all Markdown below these folders.
 const DOCUMENTS: [&str; 6] = [
     "ARCHITECTURE.md",
