@@ -122,6 +122,77 @@ fn word(line: &str) -> (&str, &str) {
 mod tests {
     use super::*;
 
+    /// Value of an attribute in an element.
+    fn attribute<'a>(element: &'a str, name: &str) -> &'a str {
+        let start = element.split_once(&format!(" {name}=\"")).unwrap().1;
+        start.split_once('"').unwrap().0
+    }
+
+    /// Left, top, right and bottom of each text of a picture, with the text.
+    fn texts(svg: &str) -> Vec<([f64; 4], &str)> {
+        let elements = svg.lines().filter(|line| line.starts_with("<text"));
+        elements
+            .map(|element| {
+                let [x, y] =
+                    ["x", "y"].map(|name| attribute(element, name).parse::<f64>().unwrap());
+                let (_, text) = element.split_once('>').unwrap();
+                let text = text.strip_suffix("</text>").unwrap();
+                let plain = text.replace("&lt;", "<").replace("&gt;", ">");
+                let small = attribute(element, "class").contains("small");
+                let wide = svg::width(&plain) * if small { 0.8 } else { 0.95 };
+                let left = match attribute(element, "text-anchor") {
+                    "start" => x,
+                    "middle" => x - wide / 2.0,
+                    _ => x - wide,
+                };
+                ([left, y - 10.0, left + wide, y + 2.0], text)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn no_text_covers_another_or_leaves_its_picture() {
+        let folder = crate::workspace::root().join(FOLDER);
+        let mut wrong = Vec::new();
+        for picture in all(&folder).unwrap() {
+            let size =
+                ["width", "height"].map(|it| attribute(&picture.svg, it).parse::<f64>().unwrap());
+            let texts = texts(&picture.svg);
+            assert!(texts.len() > 3, "{}", picture.path.display());
+            for (n, (a, text)) in texts.iter().enumerate() {
+                if a[0] < 0.0 || a[1] < 0.0 || a[2] > size[0] || a[3] > size[1] {
+                    wrong.push(format!("{}: {text} leaves", picture.path.display()));
+                }
+                for (b, other) in &texts[n + 1..] {
+                    if a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3] {
+                        wrong.push(format!("{}: {text} / {other}", picture.path.display()));
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn lines_of_no_kind_are_reported() {
+        let fails = |draw: Draw, text: &str| draw(text).unwrap_err();
+        assert_eq!(fails(boxes::draw, "title T\nbox A 0 0 1 a\nA -> B: c").0, 3);
+        assert_eq!(
+            fails(boxes::draw, "grid 20 20 9 9\nbox A 0 0 1 too wide").0,
+            2
+        );
+        assert_eq!(fails(boxes::draw, "box A 0 zero 1 a").0, 1);
+        assert_eq!(fails(cells::draw, "row a: # ?").0, 1);
+        assert_eq!(fails(cells::draw, "rows a: #").0, 1);
+        let graph = "# title: T\n# y: y\n# ticks: 0 1\npanel,series,1,2\np,s,1\n";
+        assert_eq!(fails(graph::draw, graph).0, 5);
+        assert_eq!(fails(sequence::draw, "actor A a\nnote A text").0, 2);
+        assert_eq!(
+            fails(sequence::draw, "actor A a\nactor B b\nA => B: c").0,
+            3
+        );
+    }
+
     #[test]
     fn each_kind_draws_and_reports_the_line_it_cannot_draw() {
         let folder = tempfile::tempdir().unwrap();
