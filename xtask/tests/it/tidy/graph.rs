@@ -5,7 +5,7 @@ use std::process::Command;
 use cargo_metadata::{DependencyKind, Metadata, Package};
 use xtask::workspace;
 
-use super::assert_none;
+use super::{assert_none, tree};
 
 /// Packages of the workspace that each package may use. `sim` is for tests alone, and so is everything of `xtask`.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -69,6 +69,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-verbs",
         ],
     ),
+    ("dgiwarp-benches", &[]),
     ("xtask", &[]),
 ];
 
@@ -89,6 +90,19 @@ const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[
     ),
     // Its corpora come from taps of the device.
     ("dgiwarp-fuzz-targets", &["dgiwarp"]),
+    // Its benchmarks are all that it is.
+    (
+        "dgiwarp-benches",
+        &[
+            "dgiwarp",
+            "dgiwarp-codec",
+            "dgiwarp-ddp",
+            "dgiwarp-engine",
+            "dgiwarp-llp-udp",
+            "dgiwarp-memory",
+            "dgiwarp-rdmap",
+        ],
+    ),
     // A C program's peer that uses the Rust API.
     ("dgiwarp-run", &["dgiwarp"]),
 ];
@@ -177,6 +191,57 @@ fn nothing_behind_the_engine_opens_a_socket() {
         .filter(|package| SOCKETS.contains(package))
         .collect();
     assert!(sockets.is_empty(), "the engine depends on {sockets:?}");
+}
+
+/// Dependencies that no source names: cargo builds them for the libraries and programs that they are.
+const BUILT_ONLY: &[(&str, &str)] = &[
+    ("dgiwarp-conform", "dgiwarp-verbs-library"),
+    ("dgiwarp-perf", "maud"),
+    ("dgiwarp-run", "dgiwarp-paths"),
+    ("dgiwarp-run", "dgiwarp-verbs-library"),
+];
+
+#[test]
+fn every_dependency_is_used() {
+    let metadata = workspace::metadata().unwrap();
+    let folder = |package: &Package| package.manifest_path.parent().unwrap().to_owned();
+    let mut wrong = Vec::new();
+    for package in &metadata.packages {
+        let inner: Vec<_> = metadata.packages.iter().map(folder).collect();
+        let inner: Vec<_> = inner
+            .iter()
+            .filter(|other| **other != folder(package) && other.starts_with(folder(package)))
+            .collect();
+        let text: String = tree::rust_files()
+            .into_iter()
+            .filter(|file| {
+                let path = metadata.workspace_root.join(&file.path);
+                path.starts_with(folder(package))
+                    && !inner.iter().any(|other| path.starts_with(other))
+            })
+            .map(|file| file.text)
+            .collect();
+        for dependency in &package.dependencies {
+            let edge = (package.name.as_str(), dependency.name.as_str());
+            if !BUILT_ONLY.contains(&edge) && !names(&text, &dependency.name.replace('-', "_")) {
+                wrong.push(format!("{} does not use {}", edge.0, edge.1));
+            }
+        }
+    }
+    assert_none("dependencies that no source names", &wrong);
+}
+
+/// Whether the crate is named in code: in a path, an import, or the attribute of a derive.
+fn names(text: &str, krate: &str) -> bool {
+    let code = text.lines().filter(|line| !line.trim().starts_with("//"));
+    code.flat_map(|line| {
+        line.match_indices(krate)
+            .map(move |(at, _)| (&line[..at], &line[at + krate.len()..]))
+    })
+    .any(|(before, after)| {
+        let edge = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '_');
+        edge(before.chars().next_back()) && edge(after.chars().next())
+    })
 }
 
 #[test]

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use xtask::workspace;
 
-/// What holds no sources of ours. In a second work tree `.git` is a file.
-const NOT_OURS: [&str; 4] = ["target", ".git", "dist", "proptest-regressions"];
+/// Folders without sources of ours, wherever they lie. In a second work tree `.git` is a file.
+const NOT_OURS: [&str; 3] = ["target", ".git", "proptest-regressions"];
+/// Folder at the root that `cargo xtask dist` writes.
+const DIST: &str = "dist";
 
 /// One text file.
 pub(crate) struct File {
@@ -65,7 +67,7 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
         let entry = entry.unwrap();
         let (path, kind) = (entry.path(), entry.file_type().unwrap());
         let name = entry.file_name();
-        if NOT_OURS.iter().any(|skipped| name == *skipped) {
+        if NOT_OURS.iter().any(|skipped| name == *skipped) || path == workspace::root().join(DIST) {
             continue;
         }
         if kind.is_dir() {
