@@ -1,41 +1,32 @@
 //! Asynchronous events: what a program should know and no completion tells.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 
+use crate::driver::reactor::event_queue::EventQueue;
 use crate::{AsyncEvent, Error};
 
 /// The events of a device that nobody took yet. An event that waits already is not added again, so there are at most a few for each object.
 #[derive(Debug)]
 pub(crate) struct Events {
-    waiting: Mutex<Waiting>,
+    queue: EventQueue<AsyncEvent>,
+    /// The elements of `queue`, under its lock.
+    known: Mutex<FxHashSet<AsyncEvent>>,
     /// Nobody asks for the events of error queues and records.
     plain: AtomicBool,
-    readable: EventFd,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    order: VecDeque<AsyncEvent>,
-    known: FxHashSet<AsyncEvent>,
 }
 
 impl Events {
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
-        // It is read only when it counts, so that it never blocks here. Its mode is for programs that have it from the verbs.
-        let readable = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)
-            .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
         Ok(Arc::new(Self {
-            waiting: Mutex::default(),
+            queue: EventQueue::new()?,
+            known: Mutex::default(),
             plain: AtomicBool::new(false),
-            readable,
         }))
     }
 
@@ -48,33 +39,27 @@ impl Events {
         if special && self.plain.load(Ordering::Relaxed) {
             return;
         }
-        let mut waiting = self.waiting.lock();
-        if waiting.known.insert(event) {
-            waiting.order.push_back(event);
-            let _ = self.readable.write(1);
-        }
+        self.queue.update(|queue| {
+            if self.known.lock().insert(event) {
+                queue.push_back(event);
+            }
+        });
     }
 
-    /// Forgets what waits about an object that is gone; its name may be given to another.
+    /// Removes the events of an object that is gone; its number may be given to another.
     pub(crate) fn forget(&self, gone: impl Fn(AsyncEvent) -> bool) {
-        let mut waiting = self.waiting.lock();
-        let Waiting { order, known } = &mut *waiting;
-        let counts = !order.is_empty();
-        order.retain(|event| !gone(*event));
-        known.retain(|event| !gone(*event));
-        if counts && order.is_empty() {
-            let _ = self.readable.read();
-        }
+        self.queue.update(|queue| {
+            queue.retain(|event| !gone(*event));
+            self.known.lock().retain(|event| !gone(*event));
+        });
     }
 
     fn take(&self) -> Option<AsyncEvent> {
-        let mut waiting = self.waiting.lock();
-        let event = waiting.order.pop_front()?;
-        waiting.known.remove(&event);
-        if waiting.order.is_empty() {
-            let _ = self.readable.read();
-        }
-        Some(event)
+        self.queue.update(|queue| {
+            let event = queue.pop_front()?;
+            self.known.lock().remove(&event);
+            Some(event)
+        })
     }
 }
 
@@ -121,7 +106,7 @@ impl AsyncEvents {
 /// Readable while there is an event.
 impl AsFd for AsyncEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.events.readable.as_fd()
+        self.events.queue.as_fd()
     }
 }
 

@@ -3,7 +3,6 @@
 //! A [`Cm`] has its connections on their way up, links those that are up to their QPs, and queues what a program should know. Whoever
 //! waits makes it go on, or, where it was given to the background thread, that.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,13 +10,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Established, Event, Rejection, Request};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use socket2::Socket;
 
 use crate::driver::device::clock;
+use crate::driver::reactor::event_queue::EventQueue;
 use crate::driver::reactor::waker::Task;
 use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startups};
 use crate::driver::tcp::qp::{Claimed, RcShared, Startup};
@@ -98,11 +96,10 @@ pub(crate) struct Beginning {
     pub(crate) peer: SocketAddr,
 }
 
-/// What happened and was not taken yet, or whoever is told at once.
+/// Events of connections: queued, or handed to a sink at once.
 #[derive(Debug)]
 pub(crate) struct CmQueue {
-    happened: Mutex<VecDeque<ConnectionEvent>>,
-    readable: EventFd,
+    events: EventQueue<ConnectionEvent>,
     sink: Option<Arc<dyn ConnectionSink>>,
 }
 
@@ -111,33 +108,17 @@ impl CmQueue {
         if let Some(sink) = &self.sink {
             return sink.happened(happened);
         }
-        let mut waiting = self.happened.lock();
-        waiting.push_back(happened);
-        // Under the lock: who has taken the event before would leave the descriptor readable, with nothing there to take.
-        let _ = self.readable.write(1);
-    }
-
-    fn take(&self) -> Option<ConnectionEvent> {
-        let mut happened = self.happened.lock();
-        let first = happened.pop_front()?;
-        if happened.is_empty() {
-            let _ = self.readable.read();
-        }
-        Some(first)
+        self.events.push(happened);
     }
 }
 
 impl Cm {
     pub(crate) fn new(sink: Option<Arc<dyn ConnectionSink>>) -> Result<Arc<Self>, Error> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let readable = EventFd::from_flags(flags)
-            .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
         Ok(Arc::new(Self {
             startups: Startups::new()?,
             callers: Mutex::default(),
             queue: Arc::new(CmQueue {
-                happened: Mutex::default(),
-                readable,
+                events: EventQueue::new()?,
                 sink,
             }),
         }))
@@ -145,7 +126,7 @@ impl Cm {
 
     /// Readable while [`take`](Self::take) has something to give.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
-        self.queue.readable.as_fd()
+        self.queue.events.as_fd()
     }
 
     /// Begins to connect a QP that was claimed for it.
@@ -351,39 +332,15 @@ impl Cm {
         });
     }
 
-    /// What happened first and was not taken yet.
+    /// Takes the oldest event.
     pub(crate) fn take(&self) -> Option<ConnectionEvent> {
-        self.queue.take()
+        self.queue.events.take()
     }
 
-    /// Waits for something to happen, going on with everything meanwhile. `None` at `deadline`.
+    /// Takes the oldest event; until `deadline` it waits for one and drives the connections.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<ConnectionEvent> {
-        loop {
-            if let Some(happened) = self.take() {
-                return Some(happened);
-            }
-            self.progress();
-            if let Some(happened) = self.take() {
-                return Some(happened);
-            }
-            let now = clock::now();
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                return None;
-            }
-            let next = deadline.into_iter().chain(self.poll_timeout()).min();
-            let timeout = next.map_or(PollTimeout::NONE, |next| {
-                let millis = next
-                    .saturating_duration_since(now)
-                    .as_micros()
-                    .div_ceil(1000);
-                PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
-            });
-            let mut fds = [
-                PollFd::new(self.work_fd(), PollFlags::POLLIN),
-                PollFd::new(self.event_fd(), PollFlags::POLLIN),
-            ];
-            let _ = poll(&mut fds, timeout);
-        }
+        self.take()
+            .or_else(|| self.queue.events.wait(self, deadline))
     }
 }
 

@@ -5,17 +5,14 @@
 
 mod entry;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
 use self::entry::{Entry, News, Role, Watch};
@@ -23,6 +20,7 @@ use crate::api::device::statistics::Counts;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::debug::tap::Tap;
 use crate::driver::device::clock;
+use crate::driver::reactor::event_queue::EventQueue;
 use crate::driver::reactor::waker::Task;
 use crate::driver::udp::socket::{ReceiveBuffer, UdpSocket};
 use crate::{
@@ -47,8 +45,7 @@ pub(crate) struct Services {
     this: Weak<Self>,
     epoll: Epoll,
     table: Mutex<Table>,
-    happened: Mutex<VecDeque<ServiceEvent>>,
-    readable: EventFd,
+    events: EventQueue<ServiceEvent>,
     sink: Option<Arc<dyn ServiceSink>>,
     rnic: WeakRnic,
 }
@@ -72,13 +69,9 @@ pub(crate) struct Begin {
 
 impl Services {
     pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ServiceSink>>) -> Result<Arc<Self>, Error> {
-        let make = || -> Result<(Epoll, EventFd), Errno> {
-            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-            Ok((epoll, EventFd::from_flags(flags)?))
-        };
-        let (epoll, readable) =
-            make().map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        let events = EventQueue::new()?;
         let tap = rnic.shared.config.pcap.as_ref();
         let tap = tap.and_then(|directory| Tap::open_services(directory));
         Ok(Arc::new_cyclic(|this| Self {
@@ -94,8 +87,7 @@ impl Services {
                     tap: tap.map(Box::new),
                 },
             }),
-            happened: Mutex::default(),
-            readable,
+            events,
             sink,
             rnic: rnic.downgrade(),
         }))
@@ -103,7 +95,7 @@ impl Services {
 
     /// Readable while [`take`](Self::take) has something to give.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
-        self.readable.as_fd()
+        self.events.as_fd()
     }
 
     pub(crate) fn listen(&self, begin: Begin, listener: Listener) -> Result<ServiceId, Error> {
@@ -199,23 +191,10 @@ impl Services {
         }
     }
 
-    /// What happened first and was not taken yet.
-    pub(crate) fn take(&self) -> Option<ServiceEvent> {
-        let mut happened = self.happened.lock();
-        let first = happened.pop_front()?;
-        if happened.is_empty() {
-            let _ = self.readable.read();
-        }
-        Some(first)
-    }
-
     fn tell(&self, event: ServiceEvent) {
         match &self.sink {
             Some(sink) => sink.happened(event),
-            None => {
-                self.happened.lock().push_back(event);
-                let _ = self.readable.write(1);
-            }
+            None => self.events.push(event),
         }
     }
 
@@ -252,29 +231,9 @@ impl Services {
         }
     }
 
-    /// Waits for something to happen, going on with everything meanwhile. `None` at `deadline`.
+    /// Takes the oldest event; until `deadline` it waits for one and drives listeners and lookups.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<ServiceEvent> {
-        loop {
-            self.progress();
-            if let Some(happened) = self.take() {
-                return Some(happened);
-            }
-            let now = clock::now();
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                return None;
-            }
-            let next = deadline.into_iter().chain(self.poll_timeout()).min();
-            let timeout = next.map_or(PollTimeout::NONE, |next| {
-                let wait = next.saturating_duration_since(now);
-                let millis = wait.as_micros().div_ceil(1000);
-                PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
-            });
-            let mut fds = [
-                PollFd::new(self.work_fd(), PollFlags::POLLIN),
-                PollFd::new(self.event_fd(), PollFlags::POLLIN),
-            ];
-            let _ = poll(&mut fds, timeout);
-        }
+        self.events.wait(self, deadline)
     }
 }
 

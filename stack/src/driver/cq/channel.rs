@@ -1,17 +1,16 @@
 //! Completion channels.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
 use crate::Error;
 use crate::driver::cq::completion_queue::{CompletionQueue, both};
+use crate::driver::reactor::event_queue::EventQueue;
 use crate::driver::reactor::poll_set::{By, PollSet};
 
 /// A completion channel, shared by its handle and its completion queues.
@@ -19,8 +18,8 @@ use crate::driver::reactor::poll_set::{By, PollSet};
 pub(crate) struct ChannelShared {
     /// Readable when there is an event, or data that may become one.
     epoll: Epoll,
-    event: EventFd,
-    pending: Mutex<VecDeque<u64>>,
+    /// Completion queues with an event, by id.
+    events: EventQueue<u64>,
     queues: Mutex<Vec<Weak<CompletionQueue>>>,
 }
 
@@ -28,15 +27,13 @@ impl ChannelShared {
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         let failed = |errno: Errno| Error::system("cannot make a completion channel")(errno.into());
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
-        let event =
-            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
+        let events = EventQueue::new()?;
         epoll
-            .add(&event, EpollEvent::new(EpollFlags::EPOLLIN, 0))
+            .add(events.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))
             .map_err(failed)?;
         Ok(Arc::new(Self {
             epoll,
-            event,
-            pending: Mutex::new(VecDeque::new()),
+            events,
             queues: Mutex::new(Vec::new()),
         }))
     }
@@ -64,23 +61,12 @@ impl ChannelShared {
     }
 
     pub(crate) fn raise(&self, cq: u64) {
-        let mut pending = self.pending.lock();
-        // Under the lock, so that it is readable exactly while something is pending: else a thread that takes this one in between leaves it
-        // readable for nothing, and who sleeps on it spins.
-        if pending.is_empty() {
-            let _ = self.event.write(1);
-        }
-        pending.push_back(cq);
+        self.events.push(cq);
     }
 
     /// Takes the oldest event.
     pub(crate) fn take(&self) -> Option<u64> {
-        let mut pending = self.pending.lock();
-        let cq = pending.pop_front()?;
-        if pending.is_empty() {
-            let _ = self.event.read();
-        }
-        Some(cq)
+        self.events.take()
     }
 
     /// Makes progress at the completion queues.

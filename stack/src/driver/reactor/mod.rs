@@ -1,6 +1,7 @@
 //! Which sockets are polled when, by whom, and timers. No queue pair is known here but as a [`member`].
 
 pub(crate) mod adaptive_arming;
+pub(crate) mod event_queue;
 pub(crate) mod hot_sockets;
 pub(crate) mod member;
 mod pending_acks;

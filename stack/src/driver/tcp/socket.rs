@@ -12,6 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::PortOptions;
 use crate::driver::device::{clock, fds as own_sockets};
+use crate::driver::reactor::event_queue::timeout;
 
 /// Connections that wait to be accepted.
 pub(crate) const BACKLOG: i32 = 1024;
@@ -194,9 +195,6 @@ pub(crate) fn hung_up(stream: &TcpStream) -> Option<TcpEnd> {
 
 /// Waits until a descriptor is ready or the time is over. Returns whether it is ready.
 pub(crate) fn wait(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Option<Instant>) -> bool {
-    let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
-        let left = deadline.saturating_duration_since(clock::now());
-        PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
-    });
+    let timeout = timeout(clock::now(), deadline);
     poll(&mut [PollFd::new(fd, flags)], timeout).is_ok_and(|ready| ready > 0)
 }
