@@ -17,7 +17,10 @@ const SOURCES: [&str; 6] = [
     "rdmap/src/wire/",
 ];
 /// Documents that are checked: these files, and all Markdown below these folders.
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 9] = [
+    "CHANGELOG.md",
+    "conformance/",
+    "fuzz/",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "README.md",
