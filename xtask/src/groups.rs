@@ -101,6 +101,8 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-fuzz-targets", "seeded", Name::Debian),
     ("dgiwarp-conform", "clauses", Name::Unit),
     ("dgiwarp-conform", "device", Name::Debian),
+    ("dgiwarp-conform", "mutant_rules", Name::Unit),
+    ("dgiwarp-conform", "mutants", Name::Debian),
     ("dgiwarp-conform", "siw", Name::Interop),
     ("dgiwarp-conform", "tshark", Name::Interop),
 ];

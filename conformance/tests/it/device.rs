@@ -1,6 +1,6 @@
 //! The tester, as the program that it is, against our own stack under programs that know nothing of it.
 
-mod programs;
+pub(crate) mod programs;
 
 use programs::{Server, tester};
 

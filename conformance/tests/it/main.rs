@@ -5,5 +5,7 @@
 mod captures;
 mod clauses;
 mod device;
+mod mutant_rules;
+mod mutants;
 mod siw;
 mod tshark;

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 
 use serde_json::Value;
@@ -41,27 +41,25 @@ impl Server {
 
     /// The agent, compiled here.
     pub(crate) fn agent(environment: &[(&str, &str)]) -> Self {
-        Self::agent_that_says(environment, Stdio::inherit())
+        let child = agent(environment).stdout(Stdio::piped()).spawn().unwrap();
+        Self::of_agent(child).expect("the agent ends")
     }
 
-    /// The agent; what it has to say goes there.
-    pub(crate) fn agent_that_says(environment: &[(&str, &str)], stderr: Stdio) -> Self {
-        let mut child = agent(environment)
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()
-            .unwrap();
+    /// An agent whose standard output is a pipe, when it listens. `None` if it ends before.
+    pub(crate) fn of_agent(mut child: Child) -> Option<Self> {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut word = |key: &str| {
-            let line = lines.next().unwrap().unwrap();
-            line.strip_prefix(key).unwrap().trim().to_owned()
-        };
-        let (port, token) = (word("port"), word("token"));
-        Self {
+        let mut server = Self {
             child,
-            port: port.parse().unwrap(),
-            token,
-        }
+            port: 0,
+            token: String::new(),
+        };
+        let mut word = |key: &str| {
+            let line = lines.next()?.ok()?;
+            Some(line.strip_prefix(key)?.trim().to_owned())
+        };
+        server.port = word("port")?.parse().ok()?;
+        server.token = word("token")?;
+        Some(server)
     }
 
     pub(crate) fn address(&self) -> String {
@@ -78,7 +76,7 @@ impl Drop for Server {
 }
 
 /// The agent on our library, compiled once per test program.
-fn agent(environment: &[(&str, &str)]) -> Command {
+pub(crate) fn agent(environment: &[(&str, &str)]) -> Command {
     static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let new = tempfile::NamedTempFile::new_in(folder)
@@ -134,20 +132,31 @@ pub(crate) struct Run {
 
 /// Runs the tester with its JSON on standard output. Devices on a loaded machine may take their time.
 pub(crate) fn tester(arguments: &[&str]) -> Run {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dgiwarp-conform"));
-    command.args(["run", "--json", "-"]).args(arguments);
+    let mut command = tester_command(arguments);
     if !arguments.contains(&"--patience") {
         command.args(["--patience", "30"]);
     }
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    Run {
-        status: output.status.code(),
-        json: serde_json::from_slice(&output.stdout).unwrap_or_default(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
+    Run::of(command.output().unwrap())
+}
+
+/// The tester with its JSON on standard output.
+pub(crate) fn tester_command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dgiwarp-conform"));
+    command.args(["run", "--json", "-"]).args(arguments);
+    command.stdin(Stdio::null());
+    command
 }
 
 impl Run {
+    /// The run that ended with this output. One that was killed has no outcomes.
+    pub(crate) fn of(output: Output) -> Self {
+        Self {
+            status: output.status.code(),
+            json: serde_json::from_slice(&output.stdout).unwrap_or_default(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     /// What became of a case.
     pub(crate) fn outcome(&self, case: &str) -> &str {
         self.cases()
@@ -157,7 +166,6 @@ impl Run {
     }
 
     /// The cases that found something, with what became of them unless they failed.
-    #[allow(dead_code, reason = "for the tests of seeded bugs")]
     pub(crate) fn found(&self) -> impl Iterator<Item = String> {
         self.cases().filter_map(|one| {
             let (case, outcome) = (one["case"].as_str()?, one["outcome"].as_str()?);

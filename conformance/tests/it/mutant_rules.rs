@@ -1,0 +1,49 @@
+//! The table of mutants is complete, and each mutant still applies to the sources.
+
+use std::collections::BTreeSet;
+
+use crate::mutants::rules::{self, Mutant};
+use crate::mutants::sources;
+
+/// A change of the product that an edit of a mutant hits is a change of that edit too.
+#[test]
+fn every_mutant_applies() {
+    let sources = sources::rust_among(&sources::files());
+    let failed = |(file, mutant): &(String, Mutant)| {
+        let error = mutant.apply(&sources).err()?;
+        Some(format!(
+            "conformance/mutants/{file}: {}: {error}\n",
+            mutant.name
+        ))
+    };
+    let wrong: String = rules::all_with_files().iter().filter_map(failed).collect();
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Mutants over all families of cases, each with its clause and cases that are there.
+#[test]
+fn the_table_is_complete() {
+    let cases = dgiwarp_conform::cases::all();
+    let (mut names, mut families) = (BTreeSet::new(), BTreeSet::new());
+    let mutants = rules::all_with_files();
+    assert!(mutants.len() >= 134, "{}", mutants.len());
+    for (_, mutant) in &mutants {
+        let name = &mutant.name;
+        assert!(names.insert(name), "{name} twice");
+        assert!(!mutant.fault.is_empty(), "{name}");
+        assert!(!mutant.cases.is_empty(), "{name}");
+        for id in &mutant.cases {
+            let case = cases.iter().find(|case| case.id == id);
+            let case = case.unwrap_or_else(|| panic!("{name}: there is no case {id}"));
+            families.insert(case.family);
+        }
+        let is_clause = ["RFC ", "Datagram "]
+            .iter()
+            .any(|it| mutant.clause.starts_with(it));
+        assert!(is_clause && mutant.clause.contains('§'), "{name}");
+    }
+    for case in &cases {
+        let family = case.family;
+        assert!(families.contains(&family), "no mutant for {family:?}");
+    }
+}

@@ -1,0 +1,40 @@
+//! A mutant may hang; its processes end in time.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Kills a child process when its time is up. Dropped when the child has ended.
+pub(crate) struct Deadline {
+    over: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Deadline {
+    pub(crate) fn of(process: u32, after: Duration) -> Self {
+        let process = Pid::from_raw(i32::try_from(process).unwrap());
+        let (over, wait) = channel();
+        let thread = thread::spawn(move || {
+            if wait.recv_timeout(after) == Err(RecvTimeoutError::Timeout) {
+                // It may have ended by itself.
+                let _ = kill(process, Signal::SIGKILL);
+            }
+        });
+        Self {
+            over: Some(over),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        drop(self.over.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
