@@ -1,8 +1,8 @@
-//! Gives the cdylib its soname and its version nodes, and lays out what programs need that are linked to it.
+//! Sets soname and version nodes of the cdylib, and lays out the files for programs linked to it.
 //!
-//! rustc always passes an anonymous version script of its own. lld, which is rustc's default linker on x86-64
-//! Linux, accepts a second, named one beside it as long as that one only declares nodes; the symbols name their node
-//! themselves (`export.rs` of dgiwarp-verbs). GNU ld refuses the pair, and the link then fails loudly.
+//! rustc always passes an anonymous version script. lld, its default linker on x86-64 Linux, accepts a second, named
+//! one that only declares nodes; the symbols name their nodes themselves (`export.rs` of dgiwarp-verbs). GNU ld refuses
+//! the pair, and the link fails loudly.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -28,17 +28,17 @@ fn main() {
     }
 }
 
-/// Beside the programs that cargo builds: `dgiwarp/` with the names that the dynamic linker looks for, and
-/// `pkgconfig/dgiwarp.pc`, which leads there. An installation has the same (`cargo xtask dist`).
+/// Creates beside the programs of cargo: `dgiwarp/` with the names for the dynamic linker, and `pkgconfig/dgiwarp.pc`,
+/// which refers to it. An installation has the same files (`cargo xtask dist`).
 ///
-/// The names lead to the library in `deps`, which both `cargo build` and `cargo test` renew. It comes after this.
+/// The links refer to the library in `deps`, which `cargo build` and `cargo test` build after this script.
 fn lay_out(package: &Path) -> io::Result<()> {
     // OUT_DIR is PROFILE/build/PACKAGE-HASH/out.
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     let profile = out.ancestors().nth(3).ok_or(io::ErrorKind::NotFound)?;
     let folder = profile.join("dgiwarp");
     fs::create_dir_all(&folder)?;
-    // The first two are for the dynamic linker, the last is for the one that makes programs.
+    // Two names for the dynamic linker, one for the linker.
     for name in ["libibverbs.so.1", "librdmacm.so.1", "libdgiwarp_verbs.so"] {
         let link = folder.join(name);
         match symlink("../deps/libdgiwarp_verbs.so", &link) {

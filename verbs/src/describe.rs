@@ -1,4 +1,4 @@
-//! The device in words, for `dgiwarp-run` and `dgiwarp-info`.
+//! Text about the device for `dgiwarp-run` and `dgiwarp-info`.
 
 use crate::DEVICE_NAME;
 use crate::device::gid::{GidTable, host_gids};
@@ -36,7 +36,7 @@ pub fn device() -> String {
     text
 }
 
-/// Everything that `dgiwarp-info` prints without an option.
+/// The text of `dgiwarp-info` without options.
 pub fn everything() -> String {
     let limits = device_attr::device_attr();
     let mut text = device();
@@ -54,7 +54,7 @@ pub fn everything() -> String {
     for (name, value) in rows {
         let _ = writeln!(text, "  {name}: {value}");
     }
-    text.push_str("knobs (environment variables):\n");
+    text.push_str("settings (environment variables):\n");
     let (config, warnings) = env::read();
     for knob in KNOBS {
         let _ = writeln!(
@@ -74,18 +74,18 @@ pub fn everything() -> String {
     text
 }
 
-/// A setting that can be given in the environment.
+/// A setting of the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The variable.
+    /// Environment variable.
     pub name: &'static str,
-    /// What holds where it is not set.
+    /// Value of an unset variable.
     pub default: String,
-    /// What it does, its unit and range.
+    /// Effect, unit and range.
     pub help: &'static str,
 }
 
-/// All settings, of the device and of this library.
+/// The settings of the device and of this library.
 pub fn settings() -> Vec<Setting> {
     let config = Config::default();
     let of_device = KNOBS.iter().map(|knob| Setting {
@@ -101,7 +101,7 @@ pub fn settings() -> Vec<Setting> {
     of_device.chain(own).collect()
 }
 
-/// One line per function: version node, name, and what stands behind it.
+/// One line per function: version node, name, and implementation.
 pub fn functions(exports: &[Export]) -> String {
     let mut text = String::new();
     for export in exports {

@@ -1,13 +1,12 @@
-//! The macro that gives Rust functions C names with symbol versions.
+//! Macro that exports Rust functions under C names with symbol versions.
 //!
-//! A `.symver` directive binds `__dg_NAME` to `NAME@@NODE`; the label is one direct jump to the function. Label and
-//! directive stand in one assembly block, so codegen units, LTO and section garbage collection cannot separate them.
-//! The jump is paid by calls that go through an exported name only: posting and polling go through the tables in
-//! the context and never touch it.
+//! A `.symver` directive binds `__dg_NAME` to `NAME@@NODE`; the label is a direct jump to the function. Label and
+//! directive are in one assembly block: codegen units, LTO and section garbage collection cannot separate them. Posting
+//! and polling go through the tables of the context and never execute the jump.
 //!
-//! The block is a generic naked function: its text comes to be where it is instantiated, which is the shared library (package
-//! `dgiwarp-verbs-library`). Programs that use this crate as a library have no such symbols, and nothing of what is
-//! behind them.
+//! The block is a generic naked function, so its text is in the crate that instantiates it: the shared library (package
+//! `dgiwarp-verbs-library`). Programs that use this crate as a library have neither these symbols nor the code behind
+//! them.
 
 /// One exported symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +15,7 @@ pub struct Export {
     pub name: &'static str,
     /// Version node, for example `IBVERBS_1.1`.
     pub node: &'static str,
-    /// What stands behind the name, as written in the table.
+    /// Implementation, as written in the table.
     pub target: &'static str,
 }
 
@@ -37,8 +36,8 @@ compile_error!(
     "dgiwarp-verbs exports its symbols through one jump instruction, written for x86-64 and aarch64 only"
 );
 
-/// Exports functions: `export! { pub TABLE, bound by bind; "NODE" { "name" => path::to::function; } }` defines `TABLE`, the
-/// list of them, and `bind`, whose instance carries their symbols. It is never called.
+/// Exports functions: `export! { pub TABLE, bound by bind; "NODE" { "name" => path::to::function; } }` defines `TABLE`,
+/// the list of them, and `bind`, whose instance carries their symbols and is never called.
 macro_rules! export {
     ($(#[$doc:meta])* pub $table:ident, bound by $bind:ident;
      $($node:literal { $($name:literal => $target:path;)* })*) => {

@@ -1,14 +1,14 @@
 //! Drop-in `libibverbs.so.1` and `librdmacm.so.1` on the dgiwarp software RNIC.
 //!
-//! This crate translates: C structs to the safe API of [`dgiwarp`], and its results to the return conventions of
-//! rdma-core's man pages. It holds no protocol. The shared library, which package `dgiwarp-verbs-library` makes of it, is one
-//! file for both names (two symbolic links to it), so that programs which use both libraries share one device.
+//! This crate translates C structs to the safe API of [`dgiwarp`], and its results to the return conventions of
+//! rdma-core's man pages. It has no protocol. Package `dgiwarp-verbs-library` makes the shared library of it, one file
+//! for both names (symbolic links), so that programs with both libraries share one device.
 //!
-//! Layers, from the outside in: [`export`] binds C names with symbol versions; one module per man-page family checks
-//! pointers and converts; `ffi` catches panics and finds our object behind a C pointer; [`abi`] mirrors the structs.
+//! Layers, from the outside in: [`export`] binds C names with symbol versions; one module per group of man pages checks
+//! pointers and converts; `ffi` catches panics and finds the object behind a C pointer; [`abi`] mirrors the structs.
 //!
-//! `unsafe` is confined to this crate and `dgiwarp-memory`. Here every use follows from the contract of the verbs API:
-//! pointers passed by the program are NULL or valid, and objects are not used after they were destroyed.
+//! `unsafe` is confined to this crate and `dgiwarp-memory`. Every use relies on the contract of verbs: pointers of the
+//! program are NULL or valid, and destroyed objects are not used.
 
 #![allow(
     unsafe_code,
@@ -39,7 +39,7 @@ pub use dv::DV_EXPORTS;
 pub use unsupported::UNSUPPORTED;
 
 export::export! {
-/// Exported and supported: name, node, and the function behind it.
+/// Supported functions: name, node, and implementation.
 pub EXPORTS, bound by bind_exports;
     "IBVERBS_1.0" {
         "ibv_create_comp_channel" => cq::queue::ibv_create_comp_channel;
@@ -175,7 +175,7 @@ pub EXPORTS, bound by bind_exports;
     }
 }
 
-/// Read by providers' debug code in rdma-core; exported because it is part of the library's interface.
+/// rdma-core's provider libraries read it in debug builds; a part of the library's interface.
 #[allow(
     named_asm_labels,
     clippy::extra_unused_type_parameters,
@@ -194,15 +194,15 @@ unsafe extern "C" fn bind_data<Library>() {
     )
 }
 
-/// Everything that the shared library exports.
+/// Symbols of the shared library.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbols {
-    /// What is named here is linked; it is code that nobody calls by these pointers.
+    /// Naming these functions links the symbols. They are never called.
     _bound: [unsafe extern "C" fn(); 4],
 }
 
 impl Symbols {
-    /// Puts the symbols into the crate that has a static item of this value, which must be one alone in a program or library.
+    /// Puts the symbols into the crate with a static item of this value, of which a program or library has exactly one.
     /// `Library` is a type of that crate.
     #[must_use]
     pub const fn of<Library>() -> Self {

@@ -1,34 +1,34 @@
-//! What the library says on standard error. Only this edge installs a subscriber: programs that use the Rust API have their own.
+//! Log messages on standard error. Only this crate installs a subscriber: users of the Rust API have their own.
 
 use std::io;
 use std::sync::Once;
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// The variable that chooses.
+/// Environment variable of the level.
 pub(crate) const VARIABLE: &str = "DGIWARP_LOG";
 
-/// What it does.
+/// Help text.
 pub(crate) const HELP: &str =
     "least severe messages that go to standard error: off, error, warn, info, debug or trace";
 
-/// Warnings tell of what the environment asked for and the system refused.
+/// Warnings report settings that the system refused.
 pub(crate) const DEFAULT: LevelFilter = LevelFilter::WARN;
 
 /// The level with this name.
 pub(crate) fn level(text: &str) -> Option<LevelFilter> {
-    // Numbers are levels too for its `FromStr`.
+    // `FromStr` also accepts numbers.
     let named = text.bytes().all(|octet| octet.is_ascii_alphabetic()) && !text.is_empty();
     named.then(|| text.parse().ok())?
 }
 
-/// The level asked for, or the default.
+/// The level of the environment, or the default.
 pub(crate) fn present() -> LevelFilter {
     let asked = std::env::var(VARIABLE).ok();
     asked.and_then(|text| level(&text)).unwrap_or(DEFAULT)
 }
 
-/// Lets messages go to standard error from now on.
+/// Installs the subscriber.
 pub(crate) fn install() {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
@@ -37,7 +37,7 @@ pub(crate) fn install() {
             .with_writer(io::stderr)
             .with_ansi(false)
             .finish();
-        // Whoever was first may keep its own.
+        // An earlier subscriber of the program stays.
         let _ = tracing::subscriber::set_global_default(subscriber);
     });
 }

@@ -1,5 +1,5 @@
-//! Names of enum values, and the conversions between InfiniBand rates and numbers. The texts are rdma-core's: programs
-//! print them, and scripts look for them.
+//! Names of enum values, and conversions of InfiniBand rates. The texts are rdma-core's: programs print them, and
+//! scripts match them.
 
 use crate::ffi::entry;
 use std::ffi::{CStr, c_char, c_int};
@@ -98,7 +98,7 @@ const CM_EVENT: [&CStr; 16] = [
     c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
 ];
 
-/// One rate: value of `enum ibv_rate`, multiple of 2.5 Gbit/s where rdma-core knows one, and Mbit/s.
+/// A rate: value of `enum ibv_rate`, multiple of 2.5 Gbit/s where rdma-core has one, and Mbit/s.
 const RATES: [(c_int, Option<c_int>, c_int); 23] = [
     (2, Some(1), 2500),
     (5, Some(2), 5000),

@@ -1,48 +1,47 @@
-//! The functions that are exported but not supported yet, each with the way it says so.
+//! Exported functions that are not supported, each with its way to fail.
 //!
-//! Programs are linked with `BIND_NOW`: a missing symbol keeps them from starting even if they never call it. So every
-//! symbol of Debian's two libraries exists, and one that is called without being supported fails at run time in its man
-//! page's own convention. This table is the whole list; implementing a function means moving its row to
-//! [`crate::EXPORTS`].
+//! Programs are linked with `BIND_NOW`: a missing symbol keeps them from starting even if they never call it. Therefore
+//! every symbol of Debian's two libraries exists, and an unsupported function fails at run time in its man page's own
+//! convention. The table lists all of them; supporting a function moves its row to [`crate::EXPORTS`].
 //!
-//! The functions here take no parameters although their C prototypes do: on the supported architectures the caller owns
-//! the argument registers and the stack, so ignoring the arguments is sound.
+//! The functions take no parameters although their C prototypes do: on the supported architectures the caller owns the
+//! argument registers and the stack, so ignoring arguments is sound.
 
 use crate::export::export;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-/// For functions that return an `errno` value: `EOPNOTSUPP`.
+/// Returns an `errno` value: `EOPNOTSUPP`.
 extern "C" fn errno_value() -> c_int {
     Errno::EOPNOTSUPP.set();
     libc::EOPNOTSUPP
 }
 
-/// For functions that return -1 and set `errno`; wide enough for `off_t` and `ssize_t`.
+/// Returns -1 and sets `errno`; wide enough for `off_t` and `ssize_t`.
 extern "C" fn minus_one() -> i64 {
     Errno::EOPNOTSUPP.set();
     -1
 }
 
-/// For functions that return NULL and set `errno`.
+/// Returns NULL and sets `errno`.
 extern "C" fn null() -> *mut c_void {
     Errno::EOPNOTSUPP.set();
     ptr::null_mut()
 }
 
-/// For functions whose plain number has no failure value: zero, with `errno` set.
+/// Returns 0 and sets `errno`, for numbers without a failure value.
 extern "C" fn zero() -> c_int {
     Errno::EOPNOTSUPP.set();
     0
 }
 
-/// For functions without a result: releases of objects that cannot exist yet, copies between kernel and user layouts
-/// (there is no kernel side here), and the provider interface's hooks, which call us but have nothing to register.
+/// Has no result: releases of objects that cannot exist, copies between kernel and user layouts, and hooks of the
+/// provider interface, whose callers have nothing to register.
 extern "C" fn nothing() {}
 
 export! {
-/// Exported and not supported: name, node, and the manner of failing.
+/// Unsupported functions: name, node, and way to fail.
 pub UNSUPPORTED, bound by bind;
     "IBVERBS_1.0" {
         "ibv_copy_path_rec_from_kern" => nothing;

@@ -26,9 +26,9 @@ impl Next {
         if !found.is_null() {
             return found;
         }
-        // SAFETY: `name` is a C string. RTLD_NEXT looks behind the library that this code is in.
+        // SAFETY: `name` is a C string. RTLD_NEXT searches behind this library.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        // Whoever else is here finds the same.
+        // Concurrent callers store the same value.
         self.found.store(found, Ordering::Relaxed);
         found
     }
@@ -156,10 +156,10 @@ interpose! {
     ] -> c_int;
 }
 
-/// What `realpath` found below the directory of redirected paths, as the program knows it.
+/// Translates the result of `realpath` in the directory back to the program's path.
 ///
 /// # Safety
-/// `found` is NULL or a C string that may be written.
+/// `found` is NULL or a writable C string.
 unsafe fn without_directory(found: *mut c_char) -> *mut c_char {
     if found.is_null() {
         return found;
@@ -174,8 +174,8 @@ unsafe fn without_directory(found: *mut c_char) -> *mut c_char {
     found
 }
 
-/// Defines functions that take a mode only if they may create the file. Without one, what is in the mode's register is
-/// handed on, and the C library does not look at it either.
+/// Defines functions with a mode argument that exists only if they may create the file. The register of a missing mode
+/// is passed on, and the C library ignores it.
 macro_rules! interpose_open {
     ($( $name:ident [$($before:ident: $before_type:ty),*]; )*) => { $(
         #[unsafe(no_mangle)]

@@ -1,15 +1,14 @@
-//! A preload library that shows programs a device where the kernel has none.
+//! Preload library that redirects paths of RDMA devices, which the kernel does not have.
 //!
-//! Some programs do not believe libibverbs alone: they look for `/dev/infiniband/uverbs0`, or read a device's home below
-//! `/sys/class/infiniband`. `dgiwarp-run` writes what they look for into a directory of its own, and has this library
-//! loaded in front of the C library: functions that take a path send paths below those two places to that directory,
-//! and hand on all others as they are.
+//! Some programs open `/dev/infiniband/uverbs0` or read `/sys/class/infiniband` instead of calling libibverbs.
+//! `dgiwarp-run` writes these files to a directory of its own and preloads this library: functions that take a path
+//! redirect those two prefixes to the directory, and pass all other paths on unchanged.
 //!
-//! It is a library of its own, because whatever exports `open` and `stat` does so for the whole process: inside
-//! `libibverbs.so.1` it would come in front of the C library in every program that is linked to that.
+//! A separate library, because exports of `open` and `stat` replace the C library's for the whole process: in
+//! `libibverbs.so.1` they would do so in every program linked to it.
 //!
-//! The directory is the one that the library was loaded from (a symbolic link to it, that is), so there is no setting.
-//! Nothing here allocates but at the first redirected path, and paths that are not redirected cost a comparison.
+//! The directory is the one that the library was loaded from, by its symbolic link, so no setting is needed. Only the
+//! first redirected path allocates, and other paths cost a comparison.
 
 #![allow(
     unsafe_code,

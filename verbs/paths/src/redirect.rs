@@ -1,4 +1,4 @@
-//! Which paths are redirected, and where to.
+//! Redirected paths and their targets.
 
 use std::ffi::{CStr, CString, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 /// (`infiniband_verbs`, `infiniband_mad`): all of them are about devices that the program shall not see.
 const REDIRECTED: [&[u8]; 2] = [b"/dev/infiniband", b"/sys/class/infiniband"];
 
-/// Room for a path and the zero at its end, as the kernel has it.
+/// `PATH_MAX` of the kernel: a path with its terminating zero.
 const PATH_MAX: usize = 4096;
 
 /// A path with the directory in front of it.
@@ -26,7 +26,7 @@ impl Redirected {
     }
 }
 
-/// Where a path leads instead, if it is redirected at all.
+/// The target of a redirected path; `None` for other paths.
 pub(crate) fn redirected(path: &CStr) -> Option<Redirected> {
     let path = path.to_bytes();
     if !is_redirected(path) {
@@ -70,7 +70,7 @@ fn loaded_from() -> Option<CString> {
     let own: *const c_void = (loaded_from as fn() -> Option<CString>) as *const c_void;
     // SAFETY: `Dl_info` is four pointers, for which zero is a valid value.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: looks up an address of this library and writes to `info`.
+    // SAFETY: finds the library of an address and writes to `info`.
     let found = unsafe { libc::dladdr(own, &raw mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;

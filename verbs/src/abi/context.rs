@@ -64,7 +64,7 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// Value of `abi_compat` that says: this context stands at the end of a [`verbs_context`].
+/// Value of `abi_compat` of a context at the end of a [`verbs_context`].
 pub const VERBS_ABI_IS_EXTENDED: *mut c_void = usize::MAX as *mut c_void;
 
 /// Grows at its front: programs compiled against newer headers see from `sz` which fields exist.

@@ -1,9 +1,9 @@
-//! `repr(C)` mirrors of the structs in rdma-core's `infiniband/verbs.h` and `rdma/rdma_cma.h`, as of release 44 (Debian 12),
+//! `repr(C)` mirrors of the structs in rdma-core's `infiniband/verbs.h` and `rdma/rdma_cma.h`, release 44 (Debian 12),
 //! and in our own `infiniband/dgiwarpdv.h`.
 //!
-//! Posting and polling are inline functions in that header which jump through `ibv_context.ops`, so these layouts *are*
-//! the ABI. Sizes and offsets are asserted at compile time for 64-bit targets, and [`LAYOUTS`] lets a test compare them
-//! with what a C compiler makes of the installed headers. Names and field names are the header's own.
+//! Posting and polling are inline functions of `verbs.h` that call through `ibv_context.ops`: these layouts *are* the
+//! ABI. Sizes and offsets are asserted at compile time for 64-bit targets, and a test compares [`LAYOUTS`] with the C
+//! compiler's layouts of the installed headers. Names and field names are the headers'.
 
 #![allow(
     missing_docs,
@@ -31,7 +31,7 @@ pub use work::*;
 /// Size and field offsets of one struct, as this crate has them.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// How C spells the type, for example `struct ibv_wc`.
+    /// Type in C, for example `struct ibv_wc`.
     pub c_type: &'static str,
     /// `sizeof`, in bytes.
     pub size: usize,

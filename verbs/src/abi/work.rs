@@ -206,7 +206,7 @@ pub const IBV_SEND_SIGNALED: c_uint = 1 << 1;
 pub const IBV_SEND_SOLICITED: c_uint = 1 << 2;
 pub const IBV_SEND_INLINE: c_uint = 1 << 3;
 
-/// `enum ibv_qp_create_flags`, as far as it is known here.
+/// `enum ibv_qp_create_flags`, as far as it is supported.
 pub const IBV_QP_CREATE_BLOCK_SELF_MCAST_LB: u32 = 1 << 1;
 
 pub const IBV_QP_INIT_ATTR_PD: u32 = 1;

@@ -272,7 +272,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
         let pd = if mask & IBV_QP_INIT_ATTR_PD == 0 {
             ptr::null_mut()
         } else {
-            // SAFETY: the mask says that the field is there.
+            // SAFETY: the mask includes the field.
             unsafe { (*init).pd }
         };
         let make = |pd| {
@@ -302,7 +302,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(c: *mut rdma_cm_id) {
             // SAFETY: as above.
             unsafe { (*c).qp = ptr::null_mut() };
         }
-        // SAFETY: the queue pair that used them is gone.
+        // SAFETY: the queue pair that used them is destroyed.
         unsafe { destroy_cqs(c) };
     });
 }

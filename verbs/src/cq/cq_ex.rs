@@ -1,4 +1,4 @@
-//! Extended completion queues: polling completion by completion, `ibv_create_cq_ex(3)`.
+//! Extended completion queues: `ibv_create_cq_ex(3)` and polling one completion at a time.
 
 use crate::abi::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
@@ -6,7 +6,7 @@ use crate::abi::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex,
     ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_tm_info,
 };
-use crate::cq::queue::{self, Cq, CqPlan};
+use crate::cq::queue::{self, Cq, CqAttr};
 use crate::cq::wc;
 use crate::ffi::{Object, entry, load, pointer, store};
 use crate::mem::mr::domain;
@@ -16,11 +16,11 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The completion that a polling thread stands at.
+/// The completion at which a polling thread is.
 #[derive(Debug, Default)]
 pub(crate) struct Current {
     wc: ibv_wc,
-    /// On the device's clock.
+    /// Time on the device's clock.
     time: Duration,
 }
 
@@ -47,10 +47,10 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             return Err(Errno::EOPNOTSUPP);
         }
         if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
-            // SAFETY: the mask says that the program passes a live domain.
+            // SAFETY: the mask includes a live domain.
             unsafe { domain(attr.parent_domain) }?;
         }
-        let plan = CqPlan {
+        let cq_attr = CqAttr {
             cqe: attr.cqe,
             cq_context: attr.cq_context,
             channel: attr.channel,
@@ -59,11 +59,11 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
         };
         // SAFETY: the program passes an open context, and a live channel or none.
-        unsafe { queue::create(context, &plan, fill) }
+        unsafe { queue::create(context, &cq_attr, fill) }
     })
 }
 
-/// Fills the table. What was not asked for at creation can be read all the same, except for times.
+/// Fills the table. All fields but timestamps are readable whether requested at creation or not.
 fn fill(face: &mut ibv_cq_ex) {
     face.start_poll = Some(start_poll);
     face.next_poll = Some(next_poll);
@@ -94,25 +94,22 @@ unsafe fn state<'a>(cq: *mut ibv_cq_ex) -> Result<&'a Cq, Errno> {
     unsafe { Object::<Arc<Cq>>::state(cq) }.map(AsRef::as_ref)
 }
 
-/// Goes to the next completion; `ENOENT` if there is none.
-///
-/// # Safety
-/// `cq` is a live completion queue whose turn this thread has.
+/// Advances to the next completion; `ENOENT` without one.
 unsafe fn step(cq: *mut ibv_cq_ex, state: &Cq) -> Result<(), Errno> {
     let found = loop {
         let polled = state.cq.poll_stamped().map_err(|_| Errno::EOVERFLOW)?;
         match polled.map(|(wc, time)| (wc::to_c(&wc), time)) {
             None => break None,
             Some((Some(wc), time)) => break Some(Current { wc, time }),
-            // Something that no program can have asked for.
+            // An operation that verbs do not have.
             Some((None, _)) => {}
         }
     };
-    state.note_poll(usize::from(found.is_some()));
+    state.count_poll(usize::from(found.is_some()));
     let next = found.ok_or(Errno::ENOENT)?;
-    // SAFETY: the thread has the turn, by the caller's contract.
+    // SAFETY: the thread holds the lock, by the caller's contract.
     let current = unsafe { state.current.value() }.ok_or(Errno::EINVAL)?;
-    // SAFETY: a live completion queue whose fields belong to the thread that has the turn.
+    // SAFETY: a live completion queue whose fields belong to the holder of the lock.
     let face = unsafe { cq.as_mut() }.ok_or(Errno::EINVAL)?;
     face.status = next.wc.status;
     face.wr_id = next.wc.wr_id;
@@ -120,7 +117,7 @@ unsafe fn step(cq: *mut ibv_cq_ex, state: &Cq) -> Result<(), Errno> {
     Ok(())
 }
 
-/// For functions that return 0 or an errno value without setting `errno`: finding nothing is no failure.
+/// Convention: 0 or an errno value, without setting `errno`: an empty queue is no failure.
 fn outcome(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     entry(libc::EIO, || {
         body().map_or_else(|errno| errno as c_int, |()| 0)
@@ -131,15 +128,15 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     outcome(|| {
         // SAFETY: the program passes a live completion queue.
         let state = unsafe { state(cq) }?;
-        // SAFETY: and attributes, which older programs leave away.
+        // SAFETY: and attributes, or NULL.
         if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
             return Err(Errno::EINVAL);
         }
         state.current.acquire();
-        // SAFETY: this thread has just taken the turn.
+        // SAFETY: this thread has just acquired the lock.
         let found = unsafe { step(cq, state) };
         if found.is_err() {
-            // SAFETY: as above; nothing refers to the value. The program does not end what did not start.
+            // SAFETY: as above; nothing refers to the value. The program calls `ibv_end_poll` after success only.
             unsafe { state.current.release() };
         }
         found
@@ -165,10 +162,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     });
 }
 
-/// Reads from the completion that the thread stands at.
-///
-/// # Safety
-/// `cq` is a live completion queue, and this thread has started polling.
+/// Reads a field of the current completion.
 unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&Cq, &Current) -> T) -> T {
     // SAFETY: the caller's contract.
     let Ok(state) = (unsafe { state(cq) }) else {
@@ -181,7 +175,7 @@ unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&Cq, &Current)
     }
 }
 
-/// Functions that read one field.
+/// Functions of the table that read one field.
 macro_rules! readers {
     ($($name:ident: $kind:ty = $field:expr;)*) => { $(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $kind {
@@ -219,7 +213,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The completion's time on the host's clock.
+/// The completion's time on the host's wall clock, in nanoseconds.
 fn wall_clock(state: &Cq, at: &Current) -> u64 {
     let now = clock_gettime(ClockId::CLOCK_REALTIME).map_or(Duration::ZERO, Duration::from);
     let ago = state.rnic.time().saturating_sub(at.time);

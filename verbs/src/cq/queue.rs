@@ -21,18 +21,18 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Completions fetched from the stack at once; a longer poll goes round.
+/// Completions that one call polls from the stack.
 const BATCH: usize = 8;
-/// Empty polls in a row, of which the last gives the core to whoever else wants it.
+/// Consecutive empty polls after which the thread yields.
 ///
-/// Programs poll in a loop and never sleep. Where the peer, or the background thread, runs on the same core, each would
-/// otherwise burn its whole time slice before the other gets a turn: milliseconds for each message.
+/// Programs poll in a loop. Where the peer or the background thread runs on the same core, each would otherwise spin
+/// for its whole time slice, milliseconds for each message.
 const YIELD_EVERY: u32 = 64;
 
-/// A completion channel; the completion queues on it share it.
+/// A completion channel, shared with its completion queues.
 pub(crate) struct Channel {
     channel: dgiwarp::CompChannel,
-    /// The program's pointer to each queue, by the stack's number for it.
+    /// The program's pointer to each completion queue, by the stack's number.
     queues: Mutex<BTreeMap<u64, CPointer<ibv_cq>>>,
 }
 
@@ -46,11 +46,11 @@ impl Channel {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queue of the next event, if there is one.
+    /// The completion queue of the next event.
     fn next(&self) -> Option<*mut ibv_cq> {
         loop {
             let id = self.channel.next_event(false)?;
-            // An event of a queue that was destroyed meanwhile is nobody's any more.
+            // Events of destroyed completion queues are dropped.
             if let Some(cq) = self.queues().get(&id) {
                 return Some(cq.0);
             }
@@ -58,12 +58,12 @@ impl Channel {
     }
 }
 
-/// A completion queue; the queue pairs that complete into it share it.
+/// A completion queue, shared with its queue pairs.
 pub(crate) struct Cq {
     pub(crate) cq: dgiwarp::Cq,
     channel: Option<Arc<Channel>>,
     pub(crate) rnic: Rnic,
-    /// Where a thread that polls completion by completion stands.
+    /// State of `ibv_start_poll` to `ibv_end_poll`.
     pub(crate) current: WrLock<Current>,
     empty_polls: AtomicU32,
     /// Completion events.
@@ -77,9 +77,9 @@ impl Facade for Arc<Cq> {
 }
 
 impl Cq {
-    /// Counts empty polls and yields now and then. Losing a count to another thread does no harm.
+    /// Counts empty polls, and yields after [`YIELD_EVERY`]. A count lost to a concurrent poll does no harm.
     #[inline]
-    pub(crate) fn note_poll(&self, found: usize) {
+    pub(crate) fn count_poll(&self, found: usize) {
         let empty = if found > 0 {
             0
         } else {
@@ -136,47 +136,46 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     })
 }
 
-/// What a completion queue shall be.
-pub(crate) struct CqPlan {
+/// Attributes of a new completion queue.
+pub(crate) struct CqAttr {
     pub(crate) cqe: u32,
     pub(crate) cq_context: *mut c_void,
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) comp_vector: u32,
-    /// Keep the times of completions.
+    /// Keep timestamps of completions.
     pub(crate) timestamps: bool,
-    /// Lose completions instead of going into error.
+    /// Drop completions at an overrun; otherwise the queue fails.
     pub(crate) ignore_overrun: bool,
 }
 
-/// What the program sees of a completion queue, without the operations of the extended API. It has room for them, because
-/// programs cast between the two kinds.
+/// The C struct, without operations of the extended API. Programs cast between both structs, so it is the larger.
 fn face(base: ibv_cq) -> ibv_cq_ex {
     // SAFETY: nullable function pointers, raw pointers and integers, for which zero is a valid value.
     let face: ibv_cq_ex = unsafe { std::mem::zeroed() };
     ibv_cq_ex { base, ..face }
 }
 
-/// Makes a completion queue; `fill` adds to what the program sees of it.
+/// Creates a completion queue. `fill` adds operations to the C struct.
 ///
 /// # Safety
 /// `context` is NULL or open, the channel NULL or live.
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
-    plan: &CqPlan,
+    attr: &CqAttr,
     fill: impl FnOnce(&mut ibv_cq_ex),
 ) -> Result<*mut ibv_cq_ex, Errno> {
     // SAFETY: the caller's contract.
     let state = unsafe { context::state(context) }?;
-    if !(1..=limits::MAX_CQE.cast_unsigned()).contains(&plan.cqe) || plan.comp_vector != 0 {
+    if !(1..=limits::MAX_CQE.cast_unsigned()).contains(&attr.cqe) || attr.comp_vector != 0 {
         return Err(Errno::EINVAL);
     }
-    let depth = usize::try_from(plan.cqe).map_err(|_| Errno::EINVAL)?;
-    let shared = if plan.channel.is_null() {
+    let depth = usize::try_from(attr.cqe).map_err(|_| Errno::EINVAL)?;
+    let shared = if attr.channel.is_null() {
         None
     } else {
         // SAFETY: not NULL, so a live channel.
         Some(Arc::clone(unsafe {
-            Object::<Arc<Channel>>::state(plan.channel)
+            Object::<Arc<Channel>>::state(attr.channel)
         }?))
     };
     let cq = match &shared {
@@ -184,20 +183,20 @@ pub(crate) unsafe fn create(
         None => state.rnic.create_cq(depth),
     };
     let cq = cq.map_err(errno::of)?;
-    if plan.timestamps {
+    if attr.timestamps {
         cq.keep_timestamps();
     }
-    if plan.ignore_overrun {
+    if attr.ignore_overrun {
         cq.ignore_overrun();
     }
     let id = cq.id();
     let event_source = EventSource::new(&state.async_events, Subject::Cq(id));
     let mut face = face(ibv_cq {
         context,
-        channel: plan.channel,
-        cq_context: plan.cq_context,
+        channel: attr.channel,
+        cq_context: attr.cq_context,
         handle: 0,
-        cqe: plan.cqe.cast_signed(),
+        cqe: attr.cqe.cast_signed(),
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         cond: libc::PTHREAD_COND_INITIALIZER,
         comp_events_completed: 0,
@@ -231,7 +230,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 ) -> *mut ibv_cq {
     pointer(|| {
         let unsigned = |value: c_int| u32::try_from(value).map_err(|_| Errno::EINVAL);
-        let plan = CqPlan {
+        let attr = CqAttr {
             cqe: unsigned(cqe)?,
             cq_context,
             channel,
@@ -240,7 +239,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             ignore_overrun: false,
         };
         // SAFETY: the program passes an open context, and a live channel or none.
-        unsafe { create(context, &plan, |_| ()) }.map(<*mut ibv_cq_ex>::cast)
+        unsafe { create(context, &attr, |_| ()) }.map(<*mut ibv_cq_ex>::cast)
     })
 }
 
@@ -289,7 +288,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         let Some(found) = channel.next() else {
             return Attempt::again(&channel.channel);
         };
-        // SAFETY: a queue of this channel; the program may not destroy it while it waits for its events.
+        // SAFETY: a completion queue of this channel; the program does not destroy it while it waits for its events.
         unsafe { Object::<Arc<Cq>>::state(found.cast()) }?
             .unacked
             .fetched();
@@ -311,7 +310,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uin
     });
 }
 
-/// Behind `ibv_req_notify_cq`.
+/// `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live completion queue.
@@ -321,7 +320,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-/// Behind `ibv_poll_cq`: the number of completions written, or a negative number.
+/// `ibv_poll_cq`: the number of completions written, or a negative number.
 pub(crate) unsafe extern "C" fn poll_cq(
     cq: *mut ibv_cq,
     entries: c_int,
@@ -352,7 +351,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
                 break;
             }
         }
-        state.note_poll(written);
+        state.count_poll(written);
         c_int::try_from(written).map_err(|_| Errno::EOVERFLOW)
     })
 }

@@ -1,4 +1,4 @@
-//! Completions, from the stack's form to C's.
+//! Work completions of the stack in the form of C.
 
 use crate::abi::{
     DGIWARPDV_WC_RECORD_SEGMENT, DGIWARPDV_WC_WRITE_RECORD, IBV_WC_BIND_MW, IBV_WC_COMP_SWAP,
@@ -25,12 +25,12 @@ fn status(status: WcStatus) -> c_uint {
         WcStatus::RnrRetryExceeded => 13,
         WcStatus::ResponseTimeout => 20,
         WcStatus::General => 21,
-        // The stack may learn new ways to fail before this table does; the program then sees a general error.
+        // The enum is open: other failures are general errors.
         _ => 21,
     }
 }
 
-/// `enum ibv_wc_opcode`; `None` for what no program can have asked for. Records are those of `dgiwarpdv.h`.
+/// `enum ibv_wc_opcode`, with the records of `dgiwarpdv.h`; `None` for operations that verbs do not have.
 fn opcode(opcode: WcOpcode) -> Option<c_uint> {
     match opcode {
         WcOpcode::Send => Some(IBV_WC_SEND),
@@ -61,12 +61,11 @@ fn source_lid(source: SocketAddr) -> u16 {
     }
 }
 
-/// The service level of a datagram with an IPv4 header. RoCE has none, and mlx5 devices say there what kind of header
-/// they received: UCX looks for 4 octets of address in the header instead of 16 if it says IPv4, and takes no datagram
-/// otherwise.
+/// Service level of a datagram with an IPv4 header. RoCE has no service level, and mlx5 devices report the type of
+/// header in this field: for this value UCX expects 4 octets of address, otherwise 16.
 const SL_OF_IPV4: u8 = 2;
 
-/// A completion as C programs see it.
+/// The C struct of a completion.
 pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
     let grh = wc.grh && wc.status == WcStatus::Success;
     let mut flags = 0;
@@ -83,10 +82,10 @@ pub(crate) fn to_c(wc: &Wc) -> Option<ibv_wc> {
         wr_id: wc.wr_id,
         status: status(wc.status),
         opcode: opcode(wc.opcode)?,
-        // Of a segment, which is no error, where it begins.
+        // Of a segment, its offset in the message.
         vendor_err: wc.vendor_error | wc.offset,
         byte_len: wc.byte_len.saturating_add(if grh { 40 } else { 0 }),
-        // The program reads an immediate in network order; an STag shares the field and is in that of the machine.
+        // Immediates are in network order; an STag shares the field, in the byte order of the machine.
         imm_data: match (wc.immediate, wc.invalidated) {
             (Some(immediate), _) => immediate.to_be(),
             (None, invalidated) => invalidated.unwrap_or(0),

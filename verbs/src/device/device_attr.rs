@@ -1,4 +1,4 @@
-//! What the device and its port report about themselves.
+//! Attributes of the device and its port.
 
 use crate::abi::{
     IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW,
@@ -13,7 +13,7 @@ use std::ffi::{c_int, c_uint};
 use std::net::UdpSocket;
 use std::sync::OnceLock;
 
-/// `enum ibv_port_state`: no address, no port.
+/// `enum ibv_port_state` of a host without addresses.
 const IBV_PORT_DOWN: c_uint = 1;
 /// `enum ibv_atomic_cap`: atomic for the host's own processors too.
 const IBV_ATOMIC_GLOB: c_uint = 2;
@@ -21,7 +21,7 @@ const IBV_ATOMIC_GLOB: c_uint = 2;
 /// datagram at most, in bytes.
 const DATAGRAM_OVERHEAD: usize = 40 + 8 + 18 + 24 + 4;
 
-/// `enum ibv_device_cap_flags`: what the device can do beyond what every device can.
+/// `enum ibv_device_cap_flags`: optional capabilities.
 const CAPABILITIES: c_uint = IBV_DEVICE_SYS_IMAGE_GUID
     | IBV_DEVICE_CURR_QP_STATE_MOD
     | IBV_DEVICE_RC_RNR_NAK_GEN
@@ -113,7 +113,7 @@ fn ib_mtu(path_mtu: usize) -> c_uint {
     }
 }
 
-/// The port's attributes as they are now; `max_mtu` is the largest MTU assumed of any path, 0 for the paths' own.
+/// The port's present attributes. `max_mtu` limits the MTU of every path in bytes, 0 does not.
 pub(crate) fn port_attr(gids: &GidTable, max_mtu: u32) -> ibv_port_attr {
     let up = gids.primary().is_some();
     let own_mtu = port_mtu(gids).unwrap_or(1500);
@@ -131,7 +131,7 @@ pub(crate) fn port_attr(gids: &GidTable, max_mtu: u32) -> ibv_port_attr {
         pkey_tbl_len: 1,
         lid: gids.lid(),
         max_vl_num: 1,
-        // 4X at 2.5 Gbit/s is the 10 Gbit/s that virtual Ethernet devices name; nothing in software has a line rate.
+        // 10 Gbit/s, as virtual Ethernet devices report. Software has no line rate.
         active_width: 2,
         active_speed: 1,
         // LINK_UP or DISABLED.
@@ -192,7 +192,7 @@ pub(crate) fn device_attr() -> ibv_device_attr {
     }
 }
 
-/// The device's attributes with what the extended query adds, all of it absent here.
+/// The device's extended attributes: no optional feature of the extended query is supported.
 pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
     ibv_device_attr_ex {
         orig_attr: device_attr(),

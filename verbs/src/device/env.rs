@@ -5,20 +5,20 @@ use crate::log;
 use dgiwarp::{Completion, Config, NoReceive, RcOptions};
 use std::sync::Once;
 
-/// What the persona knob does.
+/// Help text of the persona.
 const PERSONA_HELP: &str = "what programs take the device for: roce (transport InfiniBand) or iwarp (an RNIC, which behaves as the RFCs have it: \
      DGIWARP_HELLO=0, DGIWARP_COMPLETION=local, DGIWARP_NO_RECEIVE=terminate unless they are set)";
 
-/// A variable that this crate itself reads.
+/// An environment variable of this crate.
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
     pub(crate) present: String,
     pub(crate) default: String,
-    /// What it does.
+    /// Effect and values.
     pub(crate) help: &'static str,
 }
 
-/// All of them.
+/// The environment variables of this crate.
 pub(crate) fn own() -> [Variable; 2] {
     [
         Variable {
@@ -36,7 +36,7 @@ pub(crate) fn own() -> [Variable; 2] {
     ]
 }
 
-/// Whether a variable of this crate has a value that it understands; `None` for all others.
+/// Whether a variable of this crate has a valid value; `None` for other variables.
 fn is_understood(name: &str, value: &str) -> Option<bool> {
     match name {
         persona::VARIABLE => Some(value.parse::<Persona>().is_ok()),
@@ -45,9 +45,9 @@ fn is_understood(name: &str, value: &str) -> Option<bool> {
     }
 }
 
-/// The environment's settings, and what is wrong with them.
+/// The environment's settings, and warnings about invalid ones.
 pub(crate) fn read() -> (Config, Vec<String>) {
-    // Variables that are not UTF-8 are none of ours.
+    // Variables that are not UTF-8 belong to others.
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
@@ -73,8 +73,8 @@ pub(crate) fn read() -> (Config, Vec<String>) {
     (config, warnings)
 }
 
-/// An RNIC does what the RFCs have, unless a variable that is set says otherwise: completion is local, a Send without a receive ends the connection,
-/// and nobody is greeted.
+/// Persona `iwarp` follows the RFCs unless a variable is set: local completion, Terminate for a Send without a receive,
+/// and no hello.
 fn behave_as(persona: Persona, options: &mut RcOptions, is_set: impl Fn(&str) -> bool) {
     options.outlives_peer = persona == Persona::Roce;
     if persona != Persona::Iwarp {
@@ -91,7 +91,7 @@ fn behave_as(persona: Persona, options: &mut RcOptions, is_set: impl Fn(&str) ->
     }
 }
 
-/// The environment's settings; says once per process what is wrong with them.
+/// The environment's settings. The first call of the process prints the warnings.
 pub(crate) fn config() -> Config {
     static WARN: Once = Once::new();
     let (config, warnings) = read();

@@ -1,10 +1,9 @@
 //! The GID table of the port, and the LID.
 //!
-//! Every IPv4 and IPv6 address of an interface that is up is one GID, IPv4 in its mapped form, as RoCE version 2 has
-//! it. Order: other interfaces before loopback, global before link-local, IPv4 before IPv6, then interface index. A
-//! program that asks for index 0 therefore gets the host's first IPv4 address, or 127.0.0.1 where there is only `lo`.
-//! While a process runs, an index never changes its meaning to another address that was there all along: an address
-//! that disappears leaves a zero GID, a new one takes the first such gap or a new index.
+//! Every IPv4 and IPv6 address of an interface that is up is one GID, IPv4 in mapped form, as in RoCE version 2. Order:
+//! other interfaces before loopback, global before link-local, IPv4 before IPv6, then interface index. So index 0 is
+//! the host's first IPv4 address, or 127.0.0.1 on a host with `lo` only. While a process runs, an index keeps its
+//! address: an address that disappears leaves a zero GID, and a new one takes the first such gap or a new index.
 
 use crate::abi::ibv_gid;
 use nix::errno::Errno;
@@ -14,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// `sgid_index` in an address handle has eight bits.
 pub const MAX_GIDS: usize = 256;
-/// Highest LID that InfiniBand lets one port have; above are multicast LIDs.
+/// Highest unicast LID of InfiniBand; multicast LIDs follow.
 pub const MAX_UNICAST_LID: u16 = 0xBFFF;
 
 /// One address of one interface.
@@ -26,7 +25,7 @@ pub struct Gid {
     pub ifindex: u32,
     /// Name of its interface.
     pub interface: String,
-    /// Whether the interface is the loopback interface.
+    /// The interface is the loopback interface.
     pub loopback: bool,
 }
 
@@ -45,7 +44,7 @@ impl Gid {
         )
     }
 
-    /// The sixteen bytes that programs exchange.
+    /// The sixteen bytes of the GID.
     pub fn raw(&self) -> ibv_gid {
         to_gid(self.address)
     }
@@ -65,7 +64,7 @@ pub fn from_gid(gid: ibv_gid) -> IpAddr {
     Ipv6Addr::from(gid.raw).to_canonical()
 }
 
-/// The addresses of this host as they are now, in table order.
+/// The present addresses of this host, in table order.
 pub fn host_gids() -> Result<Vec<Gid>, Errno> {
     let mut gids = Vec::new();
     for entry in getifaddrs()? {
@@ -107,7 +106,7 @@ impl GidTable {
         Self { slots: Vec::new() }
     }
 
-    /// Takes over the present addresses, keeping the index of each address that is still there.
+    /// Updates the table with the present addresses. An address that stays keeps its index.
     pub fn update(&mut self, present: Vec<Gid>) {
         for slot in &mut self.slots {
             if slot.as_ref().is_some_and(|gid| !present.contains(gid)) {
@@ -126,17 +125,17 @@ impl GidTable {
         }
     }
 
-    /// Number of indices, used or not.
+    /// Number of indices, with empty slots.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there is no index at all.
+    /// Whether the table has no index.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The address at an index; `None` for an empty slot and beyond the end.
+    /// The address at an index; `None` for an empty slot and behind the end.
     pub fn get(&self, index: usize) -> Option<&Gid> {
         self.slots.get(index)?.as_ref()
     }
@@ -149,12 +148,12 @@ impl GidTable {
             .filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
     }
 
-    /// The address that stands for the port as a whole: the first one.
+    /// The first address, which represents the port.
     pub fn primary(&self) -> Option<&Gid> {
         self.slots.iter().flatten().next()
     }
 
-    /// The port's first IPv4 address; LIDs are made from it.
+    /// The port's first IPv4 address, from which LIDs are made.
     fn primary_ipv4(&self) -> Option<Ipv4Addr> {
         self.slots
             .iter()
@@ -165,7 +164,7 @@ impl GidTable {
             })
     }
 
-    /// The address that the port's LID stands for.
+    /// The IPv4 address of the port's LID.
     pub(crate) fn lid_address(&self) -> Option<Ipv4Addr> {
         self.primary_ipv4()
     }
@@ -182,7 +181,7 @@ impl GidTable {
         }
     }
 
-    /// The address that a LID means: the one in the port's own /16 whose lower half it is.
+    /// The address of a LID: that of the port's own /16 with the LID as its lower half.
     pub fn resolve_lid(&self, lid: u16) -> Option<IpAddr> {
         let [first, second, _, _] = self.primary_ipv4()?.octets();
         let [third, fourth] = lid.to_be_bytes();

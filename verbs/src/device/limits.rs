@@ -1,4 +1,4 @@
-//! The numbers that `ibv_query_device` reports; each is enforced where the object in question is made.
+//! Limits of `ibv_query_device(3)`. Creating an object enforces them.
 
 use nix::sys::resource::{Resource, getrlimit};
 use std::ffi::c_int;
@@ -28,15 +28,14 @@ pub(crate) const MAX_MCAST_GROUPS: c_int = 64;
 pub(crate) const MAX_RD_ATOMIC: u8 = 128;
 /// Memory regions in one context.
 pub(crate) const MAX_MR: c_int = 1 << 20;
-/// Memory windows in one context; none costs more than its entry in a table.
+/// Memory windows in one context.
 pub(crate) const MAX_MW: c_int = MAX_MR;
 /// Protection domains in one context.
 pub(crate) const MAX_PD: c_int = 65_536;
 /// Address handles in one context.
 pub(crate) const MAX_AH: c_int = 1 << 20;
 
-/// A queue pair has a socket of its own, so there can be no more than the process may have descriptors, less some for
-/// everything else.
+/// Most queue pairs: each needs a descriptor, and 64 descriptors are left for other purposes.
 pub(crate) fn max_qp() -> c_int {
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     c_int::try_from(descriptors.saturating_sub(64).clamp(1, 65_535)).unwrap_or(65_535)

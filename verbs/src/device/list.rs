@@ -1,4 +1,4 @@
-//! The one device, its list, and its names.
+//! The device list: the one device and its names.
 
 use crate::abi::ibv_device;
 use crate::device::{device_attr, persona};
@@ -15,27 +15,27 @@ use std::sync::OnceLock;
 /// Name of the device, as `ibv_devices` prints it.
 pub const DEVICE_NAME: &str = "dgiwarp0";
 
-/// The device that programs see.
+/// The device.
 ///
-/// libmlx5 and libefa treat any device as the larger `struct verbs_device` and look at the provider operations behind
-/// the public part; they must find zeroes there, not somebody else's memory.
+/// libmlx5 and libefa take every device for the larger `struct verbs_device` and read the provider operations behind
+/// the public part, which therefore are zero.
 #[repr(C)]
 struct Device {
     public: ibv_device,
     provider: [u8; 128],
 }
 
-/// The device never changes and never goes away, so pointers to it stay valid after the list is freed.
+/// A leaked device: pointers stay valid after the list is freed.
 struct DevicePointer(*mut ibv_device);
 
-// SAFETY: points to a leaked `Device` that nobody writes after `device()` has published it.
+// SAFETY: a leaked `Device` that is not written after `device()` has published it.
 unsafe impl Send for DevicePointer {}
 // SAFETY: as above; shared reads of immutable data.
 unsafe impl Sync for DevicePointer {}
 
 static DEVICE: OnceLock<DevicePointer> = OnceLock::new();
 
-/// The device; made at first use, because the persona is read from the environment.
+/// The device, created at first use: its persona comes from the environment.
 pub(crate) fn device() -> *mut ibv_device {
     DEVICE
         .get_or_init(|| {
@@ -60,7 +60,7 @@ pub(crate) fn device() -> *mut ibv_device {
         .0
 }
 
-/// Text as a NUL-terminated array; what does not fit is cut.
+/// A NUL-terminated array of text, cut to fit.
 fn c_chars<const N: usize>(text: &str) -> [c_char; N] {
     let mut chars = [0; N];
     for (to, from) in chars.iter_mut().take(N.saturating_sub(1)).zip(text.bytes()) {
@@ -69,7 +69,7 @@ fn c_chars<const N: usize>(text: &str) -> [c_char; N] {
     chars
 }
 
-/// Checks that a pointer from the program is our device.
+/// Checks that a pointer of the program is the device.
 pub(crate) fn expect_device(pointer: *const ibv_device) -> Result<(), Errno> {
     if ptr::eq(pointer, device()) {
         Ok(())
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut 
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     entry((), || {
         if !list.is_null() {
-            // SAFETY: the program gives back what `ibv_get_device_list` made, once.
+            // SAFETY: a list of `ibv_get_device_list`, freed once.
             drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; 2]>()) });
         }
     });
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
 
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     entry(ptr::null(), || match expect_device(device) {
-        // SAFETY: it is our device, which lives for ever.
+        // SAFETY: our device, which is never freed.
         Ok(()) => unsafe { (*device).name.as_ptr() },
         Err(errno) => {
             errno.set();
@@ -109,7 +109,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
     })
 }
 
-/// There is no kernel device behind this one, which the man page expresses by -1.
+/// The man page's -1: no index, because no kernel device exists.
 pub(crate) extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     minus_one(|| expect_device(device).and(Err(Errno::EOPNOTSUPP)))
 }
@@ -124,7 +124,7 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// Reads a file below a directory as rdma-core does: at most `size` bytes, one trailing newline removed.
+/// Reads a file as rdma-core does: at most `size` bytes, without one trailing newline.
 pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     directory: *const c_char,
     file: *const c_char,
@@ -167,7 +167,7 @@ unsafe fn path<'a>(text: *const c_char) -> Result<&'a Path, Errno> {
     Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
 }
 
-/// Nothing is pinned and no page is shared with hardware, so fork needs no preparation.
+/// Fork needs no preparation: memory is not pinned, and no page is shared with hardware.
 pub(crate) extern "C" fn ibv_fork_init() -> c_int {
     0
 }

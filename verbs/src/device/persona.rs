@@ -1,17 +1,17 @@
-//! What kind of adapter programs take us for. The wire is iWARP either way.
+//! Personas: the type of adapter that the device reports. The wire is iWARP with both.
 
 use std::ffi::c_int;
 use std::fmt;
 use std::str::FromStr;
 
-/// The two kinds of adapter.
+/// Type of adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Persona {
-    /// A RoCE adapter: transport InfiniBand, link layer Ethernet. The default, because most programs refuse or do not
-    /// fully use an iWARP adapter.
+    /// RoCE adapter: transport InfiniBand, link layer Ethernet. The default: many programs refuse an iWARP adapter or
+    /// use less of it.
     #[default]
     Roce,
-    /// An RNIC: transport iWARP.
+    /// iWARP adapter (RNIC).
     Iwarp,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Persona {
     }
 }
 
-/// The variable that chooses.
+/// Environment variable of the persona.
 pub(crate) const VARIABLE: &str = "DGIWARP_PERSONA";
 
 impl FromStr for Persona {
@@ -57,11 +57,11 @@ impl FromStr for Persona {
     }
 }
 
-/// A name that is no persona's.
+/// Error: no persona has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownPersona;
 
-/// The persona that the environment asks for; the default if it names none, or none that exists.
+/// The persona of the environment; the default if the variable is unset or invalid.
 pub fn present() -> Persona {
     std::env::var(VARIABLE)
         .ok()

@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Behind `ibv_query_rt_values_ex`: the clock that completions are stamped with.
+/// `ibv_query_rt_values_ex`: the clock of completion timestamps.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     errno_value(|| {
         // SAFETY: the program passes an open context.
         let state = unsafe { state(context) }?;
-        // SAFETY: and values, whose mask says what it wants to know.
+        // SAFETY: and values with a mask of requested fields.
         let wanted = unsafe { load(values) }?.comp_mask;
         let time = state.rnic.time();
         let answer = ibv_values_ex {
@@ -74,7 +74,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: as for `query_port`; callers of the exported name are compiled against the old, shorter struct.
+    // SAFETY: as for `query_port`. Callers of the exported name have the old, shorter struct.
     unsafe { query_port(context, port, attr, COMPAT_PORT_ATTR_LEN) }
 }
 
@@ -145,7 +145,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
             return Err(Errno::EINVAL);
         }
         let index = usize::try_from(index).map_err(|_| Errno::EINVAL)?;
-        // An empty slot has no data, which is the kernel's answer for it too.
+        // As in the kernel, an empty slot is ENODATA.
         let found = context
             .with_gids(|gids| gids.get(index).map(|gid| entry_of(index, gid)))
             .ok_or(Errno::ENODATA)?;
@@ -174,7 +174,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
                 .map(|(index, gid)| entry_of(index, gid))
                 .collect()
         });
-        // As the kernel has it: all of the table or nothing.
+        // As in the kernel, the whole table or nothing.
         if found.len() > max_entries {
             return Err(Errno::EINVAL);
         }
@@ -227,7 +227,7 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     })
 }
 
-/// Whether data of a message arrives in order: software places segments as they come, so no.
+/// No guarantee that the data of a message arrives in order: segments are placed as they come.
 pub(crate) extern "C" fn ibv_query_qp_data_in_order(
     _qp: *mut ibv_qp,
     _opcode: c_uint,

@@ -1,5 +1,5 @@
-//! What the kernel would show of the device below `/dev/infiniband` and `/sys/class`, for programs that look there
-//! instead of asking the library. `dgiwarp-run` writes it to a directory.
+//! Contents of `/dev/infiniband` and `/sys/class` for programs that read them without the library. `dgiwarp-run` writes
+//! them to a directory.
 //!
 //! The formats are those of Linux' `Documentation/ABI/stable/sysfs-class-infiniband`.
 
@@ -18,7 +18,7 @@ pub enum Node {
     Link(String),
 }
 
-/// Path below the root, without a slash in front, and node. The addresses are those that the host has now.
+/// Paths below the root, without a leading slash, and their nodes, for the present addresses of the host.
 pub fn tree() -> Vec<(String, Node)> {
     let mut gids = GidTable::new();
     gids.update(host_gids().unwrap_or_default());
@@ -34,7 +34,7 @@ pub fn tree() -> Vec<(String, Node)> {
     add(&device, device_files());
     add(&format!("{device}/device"), bus_files());
     add(&format!("{device}/ports/1"), port_files(&gids));
-    // The network interface that the port is: the one with its first address.
+    // The interface of the first address represents the port.
     if let Some(gid) = gids.primary() {
         let interface = &gid.interface;
         tree.push((
@@ -45,8 +45,8 @@ pub fn tree() -> Vec<(String, Node)> {
     tree
 }
 
-/// A program that opens a device node gets `/dev/null`: a character device that everybody may read and write, and
-/// that refuses every command.
+/// Device nodes are links to `/dev/null`, a character device that everybody may read and write and that refuses every
+/// command.
 fn device_nodes() -> Vec<(String, Node)> {
     let links = ["uverbs0", "rdma_cm"].map(|name| {
         (
@@ -60,7 +60,7 @@ fn device_nodes() -> Vec<(String, Node)> {
         ("sys/class/infiniband_verbs/uverbs0/abi_version", "1"),
         // The kernel's number for the first node.
         ("sys/class/infiniband_verbs/uverbs0/dev", "231:192"),
-        // There are no management datagrams, and so no device nodes for them, but programs want to see the version.
+        // Programs read this version although the device has no management datagrams.
         ("sys/class/infiniband_mad/abi_version", "5"),
     ];
     let files = files.map(|(path, text)| (path.to_owned(), Node::File(text.to_owned())));
@@ -88,7 +88,7 @@ fn device_files() -> Vec<(String, String)> {
     ])
 }
 
-/// Which bus and processors the device is near to: none, and so all.
+/// Bus and NUMA node: the device is on none, so every processor is local.
 fn bus_files() -> Vec<(String, String)> {
     let mut files = rows([
         ("numa_node", "-1".to_owned()),
@@ -107,8 +107,8 @@ fn bus_files() -> Vec<(String, String)> {
     files
 }
 
-/// `0-9` as `3ff`: 32 processors a word, words separated by commas, the highest first. `None` unless the list is one
-/// range from 0 on.
+/// The mask of a CPU list, `3ff` for `0-9`: comma-separated words of 32 processors, the highest first. `None` unless
+/// the list is one range from 0 on.
 fn cpu_mask(list: &str) -> Option<String> {
     let (first, last) = list.split_once('-').unwrap_or(("0", list));
     let last: u32 = last.parse().ok()?;
@@ -155,7 +155,7 @@ fn gid_text(address: IpAddr) -> String {
     in_fours(&to_gid(address).raw)
 }
 
-/// Octets in hexadecimal, a colon after every two.
+/// Hexadecimal bytes with a colon after every two.
 fn in_fours(bytes: &[u8]) -> String {
     let words: Vec<String> = bytes
         .chunks(2)

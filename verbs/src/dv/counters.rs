@@ -1,4 +1,4 @@
-//! Counters as an array whose order is part of the interface.
+//! Counters in an array with a fixed order.
 
 use super::datagram::to_int;
 use crate::abi::{ibv_context, ibv_qp};
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
-/// The names, in the order of `enum dgiwarpdv_counter`. New ones come at the end.
+/// Names in the order of `enum dgiwarpdv_counter`, new ones at the end.
 const NAMES: &[&CStr] = &[
     c"segments_sent",
     c"octets_sent",
@@ -64,7 +64,7 @@ const NAMES: &[&CStr] = &[
     c"segment-unreported",
 ];
 
-/// The value of a counter, by its name.
+/// Value of a counter by name.
 fn value(counters: &QpCounters, name: &CStr) -> u64 {
     let is = |other: &str| other.as_bytes() == name.to_bytes();
     let plain = counters.iter().find(|(name, _)| is(name));
@@ -75,7 +75,7 @@ fn value(counters: &QpCounters, name: &CStr) -> u64 {
     plain.map_or_else(dropped, |(_, value)| value)
 }
 
-/// Writes the first `count` counters and returns how many there are.
+/// Writes the first `count` counters and returns the number of all.
 ///
 /// # Safety
 /// `values` points to room for `count` numbers, unless `count` is not positive.

@@ -1,4 +1,4 @@
-//! The error queue, and events about queue pairs that the verbs do not have.
+//! The error queue, and asynchronous events of `dgiwarpdv.h`.
 
 use super::datagram::{Datagram, address_of, datagram};
 use super::sized::{size_of_program, store_sized};
@@ -38,7 +38,7 @@ fn to_c(entry: ErrorEntry, size: usize) -> dgiwarpdv_error {
             network_errno: errno,
             ..plain
         },
-        // The stack may learn reasons before this table does.
+        // The enum is open.
         _ => plain,
     }
 }
@@ -48,7 +48,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_poll_error(
     error: *mut dgiwarpdv_error,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: the program passes room of the size that it says.
+        // SAFETY: the program passes room of the size in its first field.
         let size = unsafe { size_of_program(error) }?;
         // SAFETY: and a live queue pair.
         let entry = match unsafe { datagram(qp) }? {

@@ -1,4 +1,4 @@
-//! Memory with restrictions, and the proof of an address that one of them asks for.
+//! Regions with restrictions, and address validation for them.
 
 use super::sized::load_sized;
 use crate::abi::{
@@ -33,7 +33,7 @@ const FRESH: dgiwarpdv_mr_init_attr = dgiwarpdv_mr_init_attr {
     reserved: 0,
 };
 
-/// The one peer of a region.
+/// The peer that a region is restricted to.
 fn peer(attr: &dgiwarpdv_mr_init_attr) -> Result<SocketAddr, Errno> {
     let port = u16::try_from(attr.peer_qpn).map_err(|_| Errno::EINVAL)?;
     let address = from_gid(attr.peer_gid);
@@ -46,7 +46,7 @@ fn peer(attr: &dgiwarpdv_mr_init_attr) -> Result<SocketAddr, Errno> {
     })
 }
 
-/// What the attributes restrict; the rest is in the parameters of `register`.
+/// Restrictions of the attributes; the rest are parameters of `register`.
 fn options(attr: &dgiwarpdv_mr_init_attr) -> Result<MrOptions, Errno> {
     const KNOWN: u32 =
         DGIWARPDV_MR_IOVA | DGIWARPDV_MR_ONLY_FROM | DGIWARPDV_MR_COOKIE | DGIWARPDV_MR_WELL_KNOWN;
@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_reg_mr(
     attr: *const dgiwarpdv_mr_init_attr,
 ) -> *mut ibv_mr {
     pointer(|| {
-        // SAFETY: the program passes attributes of the size that they say.
+        // SAFETY: the program passes attributes of the size in their first field.
         let attr = unsafe { load_sized(attr, FRESH) }?;
         let iova = if attr.flags & DGIWARPDV_MR_IOVA == 0 {
             attr.addr.addr() as u64
@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_reg_mr(
             attr.iova
         };
         let (memory, options) = ((attr.addr, attr.length), options(&attr)?);
-        // SAFETY: the rest is `ibv_reg_mr(3)`.
+        // SAFETY: the contract is that of `ibv_reg_mr(3)`.
         unsafe { register(pd, memory, iova, attr.access, options) }
     })
 }

@@ -1,6 +1,7 @@
-//! The functions of our own header, `infiniband/dgiwarpdv.h`: what the verbs have no words for. The header documents them.
+//! Direct verbs: the functions of our own header `infiniband/dgiwarpdv.h`, which documents them.
 //!
-//! Their symbols have a version of their own, so that a program that needs them is not started with rdma-core's library.
+//! Their symbols have a version of their own, so that a program that needs them does not start with rdma-core's
+//! library.
 
 mod counters;
 mod datagram;
@@ -18,7 +19,7 @@ use crate::export::export;
 use crate::ffi::entry;
 
 export! {
-/// Exported beside rdma-core's functions: name, node, and the function behind it.
+/// Functions beyond rdma-core's: name, node, and implementation.
 pub DV_EXPORTS, bound by bind;
     "DGIWARP_1.0" {
         "dgiwarpdv_bitmap" => records::dgiwarpdv_bitmap;

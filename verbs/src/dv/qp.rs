@@ -1,4 +1,4 @@
-//! Queue pairs with what the verbs cannot ask for.
+//! Queue pairs with attributes that verbs do not have.
 
 use super::datagram::{Datagram, datagram};
 use super::sized::{load_sized, size_of_program, store_sized};
@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::ptr;
 use std::time::Duration;
 
-/// What zero is in a struct of the program's.
+/// `None` for zero, which selects the default.
 fn unless_zero<T: PartialEq + Default>(value: T) -> Option<T> {
     (value != T::default()).then_some(value)
 }
@@ -57,7 +57,7 @@ impl DatagramAttr {
     }
 }
 
-/// The address to bind, if there is one.
+/// The address to bind.
 ///
 /// # Safety
 /// The pointer in `attr` is NULL or points to an address of the length beside it.
@@ -102,13 +102,13 @@ pub(super) unsafe extern "C" fn dgiwarpdv_create_qp(
         let attr_dv = if dv.is_null() {
             DatagramAttr::default()
         } else {
-            // SAFETY: not NULL, so attributes of the size that they say.
+            // SAFETY: not NULL, so attributes of the size in their first field.
             let attr = unsafe { load_sized(dv, FRESH) }?;
             // SAFETY: their address is valid.
             let bind = unsafe { bind_address(&attr) }?;
             DatagramAttr::of(&attr, bind)?
         };
-        // SAFETY: the rest is `ibv_create_qp_ex(3)`.
+        // SAFETY: the contract is that of `ibv_create_qp_ex(3)`.
         unsafe { create_extended(init, &attr_dv) }
     })
 }
@@ -118,7 +118,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_query_qp(
     attr: *mut dgiwarpdv_qp_attr,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: the program passes room of the size that it says.
+        // SAFETY: the program passes room of the size in its first field.
         let size = unsafe { size_of_program(attr) }?;
         // SAFETY: and a live queue pair.
         let granted = match unsafe { datagram(qp) }? {

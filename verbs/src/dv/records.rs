@@ -1,4 +1,4 @@
-//! Records: what arrived of Write-Records.
+//! Records of received Write-Records.
 
 use super::datagram::{Datagram, address_of, datagram, to_int};
 use super::sized::{size_of_program, store_sized};
@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::slice;
 
 impl Datagram<'_> {
-    /// Looks at a record; `ENOENT` if it is no more.
+    /// Runs `look` on a record; `ENOENT` if it was released.
     fn with_record<T>(
         &self,
         record: u64,
@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_info(
     info: *mut dgiwarpdv_record_info,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: the program passes room of the size that it says.
+        // SAFETY: the program passes room of the size in its first field.
         let size = unsafe { size_of_program(info) }?;
         // SAFETY: and a live queue pair.
         let datagram = unsafe { datagram(qp) }?;
@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_info(
     })
 }
 
-/// Writes as many ranges as there is room for and returns how many there are.
+/// Writes at most `max` ranges and returns the number of all.
 ///
 /// # Safety
 /// `to` points to room for `max` ranges, unless `max` is not positive.
@@ -94,10 +94,10 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_ranges(
     })
 }
 
-/// Room for a bitmap, cleared.
+/// A zeroed bitmap of the program.
 ///
 /// # Safety
-/// `bitmap` points to `size` octets that nobody else uses during the call, unless `size` is 0.
+/// `bitmap` points to `size` octets that are not used otherwise during the call, unless `size` is 0.
 unsafe fn room<'a>(bitmap: *mut c_void, size: usize) -> Result<&'a mut [u8], Errno> {
     if size == 0 {
         return Ok(&mut []);
@@ -108,7 +108,7 @@ unsafe fn room<'a>(bitmap: *mut c_void, size: usize) -> Result<&'a mut [u8], Err
     let start = bitmap.cast::<u8>();
     // SAFETY: not NULL, so `size` octets by the caller's contract; the program need not have written them before.
     unsafe { start.write_bytes(0, size) };
-    // SAFETY: just written, and nobody else's.
+    // SAFETY: just written, and not used otherwise during the call.
     Ok(unsafe { slice::from_raw_parts_mut(start, size) })
 }
 

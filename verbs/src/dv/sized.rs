@@ -1,15 +1,15 @@
-//! Structs that begin with their size, so that programs and libraries of other versions understand each other.
+//! Structs that begin with their size: programs and libraries of different versions work together.
 
 use crate::ffi::store_prefix;
 use nix::errno::Errno;
 use std::{ptr, slice};
 
-/// Reads a struct of which the program may know less or more fields than we do. Those that it does not know are as in `fresh`; those that we do not
-/// know must be zero, else `EOPNOTSUPP`.
+/// Reads a struct of another version. Fields missing in the program's have the values of `fresh`; fields missing here
+/// have to be zero, else `EOPNOTSUPP`.
 ///
 /// # Safety
-/// `from` is NULL or points to as many octets as its first field says, and `T` is made of integers and raw pointers only, beginning
-/// with that field.
+/// `from` is NULL or points to as many octets as its first field counts, and `T` consists of integers and raw pointers
+/// only, beginning with that field.
 pub(super) unsafe fn load_sized<T: Copy>(from: *const T, fresh: T) -> Result<T, Errno> {
     // SAFETY: the caller's contract.
     let size = unsafe { size_of_program(from) }?;
@@ -27,7 +27,7 @@ pub(super) unsafe fn load_sized<T: Copy>(from: *const T, fresh: T) -> Result<T, 
     Ok(value)
 }
 
-/// The size that the program wrote into its struct.
+/// The size field of a program's struct.
 ///
 /// # Safety
 /// As for [`load_sized`].
@@ -37,17 +37,17 @@ pub(super) unsafe fn size_of_program<T>(of: *const T) -> Result<usize, Errno> {
     }
     // SAFETY: not NULL, so the struct begins with its size.
     let size = unsafe { of.cast::<usize>().read() };
-    // Not more than any version will have: the field was forgotten.
+    // Larger than any version: the field was not set.
     if !(size_of::<usize>()..=4096).contains(&size) {
         return Err(Errno::EINVAL);
     }
     Ok(size)
 }
 
-/// Writes an answer of which the program may know less or more fields than we do.
+/// Writes a struct of another version.
 ///
 /// # Safety
-/// `to` is NULL or points to as much room as its first field says, which [`size_of_program`] has read as `size`.
+/// `to` is NULL or points to as much room as its first field counts, which [`size_of_program`] has read as `size`.
 pub(super) unsafe fn store_sized<T>(to: *mut T, size: usize, value: &T) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
     unsafe { store_prefix(to.cast(), value, size) }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn fields_that_the_program_does_not_know_are_fresh() {
         let theirs: [usize; 3] = [16, 7, 8];
-        // SAFETY: three words are more than the first says.
+        // SAFETY: three words are more than the first counts.
         let loaded = unsafe { load_sized(theirs.as_ptr().cast::<Ours>(), FRESH) }.unwrap();
         assert_eq!((loaded.first, loaded.second), (7, 2));
     }
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn fields_that_we_do_not_know_must_be_zero() {
         let mut theirs: [usize; 4] = [32, 7, 8, 0];
-        // SAFETY: four words, as the first says.
+        // SAFETY: four words, as the first counts.
         let loaded = unsafe { load_sized(theirs.as_ptr().cast::<Ours>(), FRESH) }.unwrap();
         assert_eq!((loaded.first, loaded.second), (7, 8));
         theirs[3] = 1;

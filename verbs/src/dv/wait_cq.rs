@@ -1,4 +1,4 @@
-//! Waiting for completions without a channel.
+//! `dgiwarpdv_wait_cq`: waiting for completions without a channel.
 
 use crate::abi::{Milliseconds, ibv_cq, ibv_wc};
 use crate::cq::queue::{Cq, poll_cq};
@@ -8,10 +8,10 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a thread sleeps before it looks whether it was cancelled.
+/// Longest sleep between two checks for cancellation.
 const NAP: Duration = Duration::from_millis(100);
 
-/// Sleeps until there may be a completion, or for so long; `EINTR` if a signal handler ran.
+/// Sleeps until a completion is possible, at most `time`; `EINTR` if a signal handler ran.
 ///
 /// # Safety
 /// `cq` is NULL or a live completion queue.
@@ -49,7 +49,7 @@ pub(super) unsafe extern "C-unwind" fn dgiwarpdv_wait_cq(
         if left.is_zero() {
             return 0;
         }
-        // Nothing here has a destructor.
+        // A cancellation unwinds from here: the caller has no destructors.
         poll(&mut [], 0);
         // SAFETY: a live completion queue.
         if unsafe { nap(cq, left.min(NAP)) } < 0 {
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C-unwind" fn dgiwarpdv_wait_cq(
     }
 }
 
-/// The one place here that looks at the clock.
+/// The only use of the clock in this module.
 fn now() -> Instant {
     #[expect(
         clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! Work requests that the verbs cannot express, and what is left of Reads that failed.
+//! Work requests that verbs do not have, and the maps of failed Reads.
 
 use super::datagram::to_int;
 use super::records::store_ranges;
@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_wr_write_record(
     rkey: u32,
     remote_addr: u64,
 ) {
-    // SAFETY: the program calls it as `ibv_wr_post(3)` has it.
+    // SAFETY: called between `ibv_wr_start` and `ibv_wr_complete`, as `ibv_wr_post(3)` demands.
     unsafe { write_record(qp, (rkey, remote_addr), None) };
 }
 
@@ -60,12 +60,12 @@ pub(super) unsafe extern "C" fn dgiwarpdv_wr_write_record_imm(
     remote_addr: u64,
     immediate: u32,
 ) {
-    // SAFETY: the program calls it as `ibv_wr_post(3)` has it.
+    // SAFETY: called between `ibv_wr_start` and `ibv_wr_complete`, as `ibv_wr_post(3)` demands.
     unsafe { write_record(qp, (rkey, remote_addr), Some(u32::from_be(immediate))) };
 }
 
 pub(super) unsafe extern "C" fn dgiwarpdv_wr_set_read_timeout(qp: *mut ibv_qp_ex, timeout_ms: u32) {
-    // SAFETY: the program calls it as `ibv_wr_post(3)` has it.
+    // SAFETY: called between `ibv_wr_start` and `ibv_wr_complete`, as `ibv_wr_post(3)` demands.
     unsafe {
         with_builder(qp, |state, builder| match state.qp {
             Transport::Ud(_) => builder.set_timeout(Duration::from_millis(timeout_ms.into())),
@@ -82,7 +82,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_take_read_map(
     max: c_int,
 ) -> c_int {
     minus_one(|| {
-        // What could fail is looked at before the map is taken, which works once.
+        // Check everything before taking the map, which works once.
         if max < 0 || (max > 0 && ranges.is_null()) {
             return Err(Errno::EINVAL);
         }

@@ -56,8 +56,8 @@ impl<T: Facade> Object<T> {
     /// The state behind a C pointer. NULL and pointers to other things are `EINVAL`.
     ///
     /// # Safety
-    /// `pointer` is NULL or a live object that [`Object::create`] made of some `T`, and the object lives for `'a`: every verbs
-    /// function asks this of its caller.
+    /// `pointer` is NULL or a live object that [`Object::create`] made of some `T`, and the object lives for `'a`: the
+    /// contract of every verbs function.
     pub(crate) unsafe fn state<'a>(pointer: *mut T::C) -> Result<&'a T, Errno> {
         let object = pointer.cast::<Self>();
         // Programs have been seen to pass the contents of freed memory: an object of ours is aligned.

@@ -89,7 +89,7 @@ mod tests {
                 });
             }
         });
-        // SAFETY: nobody holds the lock.
+        // SAFETY: no thread holds the lock.
         assert!(unsafe { lock.value() }.is_none());
         lock.acquire();
         // SAFETY: this thread holds the lock.

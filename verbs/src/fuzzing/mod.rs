@@ -1,6 +1,8 @@
-//! An entry point for fuzzers: what a program does with the C ABI. `fuzz/targets` of the source tree gives it to the fuzzers; not part of the API.
+//! Entry point for fuzzers: calls of a program on the C ABI. `fuzz/targets` of the source tree passes it to the
+//! fuzzers; not part of the API.
 //!
-//! What the verbs ask of programs is kept: pointers are NULL or valid, objects are alive, inline data is there. Everything else is arbitrary.
+//! The contract of verbs is kept: pointers are NULL or valid, objects are live, inline data is readable. Everything
+//! else is arbitrary.
 
 mod batches;
 mod requests;
@@ -12,11 +14,11 @@ use arbitrary::{Result, Unstructured};
 use crate::ffi::is_fatal;
 use scene::Scene;
 
-/// More would only be slow.
+/// Steps of one input at most.
 const STEPS: usize = 60;
 
-/// Calls with arbitrary arguments on queue pairs of all kinds. No call panics, octets that nobody registered stay as they are, and at the end every object
-/// can be destroyed.
+/// Calls with arbitrary arguments on queue pairs of every type. No call panics, unregistered octets keep their values,
+/// and every object can be destroyed at the end.
 pub fn work_requests(data: &[u8]) {
     run(&mut Unstructured::new(data)).expect("what short inputs lack is zero");
     assert!(!is_fatal(), "a call panicked");
@@ -27,7 +29,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let mut steps = 0;
     while !u.is_empty() && steps < STEPS {
         step(&mut scene, u)?;
-        // Most programs look often.
+        // Most programs poll often.
         scene.poll(16);
         scene.poll(17);
         steps += 1;

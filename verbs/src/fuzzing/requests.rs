@@ -13,8 +13,8 @@ use crate::post::{recv, send};
 /// Work requests of a list at most.
 const MOST: usize = 3;
 
-/// Scatter/gather elements: so many that matter, about the program's memory, and beside it if `wild`. Those of inline data are inside: the program has
-/// what it gives.
+/// Scatter/gather elements for `count`, in the registered memory, or anywhere if `wild`. Inline data is always readable
+/// memory.
 fn elements(
     scene: &Scene,
     u: &mut Unstructured<'_>,
@@ -92,7 +92,7 @@ fn count(u: &mut Unstructured<'_>) -> Result<c_int> {
     }
 }
 
-/// An address of the region that everybody may use, mostly.
+/// Mostly an address of the region with all rights.
 pub(super) fn remote_address(scene: &Scene, u: &mut Unstructured<'_>) -> Result<u64> {
     let inside = scene.base() + 1024 + 8 * u64::from(u.arbitrary::<u16>()? % 512);
     Ok(if u.ratio(1u8, 24u8)? {
@@ -102,7 +102,7 @@ pub(super) fn remote_address(scene: &Scene, u: &mut Unstructured<'_>) -> Result<
     })
 }
 
-/// The part of a work request that depends on its opcode, for a queue pair of this kind: for datagrams an address handle, which has to be NULL or alive.
+/// The member of a work request that depends on its opcode. For UD it has an address handle, which is NULL or live.
 fn remote(scene: &Scene, u: &mut Unstructured<'_>, qp: *mut ibv_qp) -> Result<ibv_send_wr_remote> {
     // SAFETY: the scene's queue pairs are alive, and their kind never changes.
     if unsafe { (*qp).qp_type } == IBV_QPT_UD {
@@ -211,7 +211,7 @@ pub(super) fn post_send(scene: &Scene, u: &mut Unstructured<'_>) -> Result<()> {
     // SAFETY: a live queue pair, a list whose pointers are NULL or valid, and room for a pointer.
     let answer = unsafe { send::post_send(qp, next, &raw mut bad) };
     documented(answer);
-    // The first that was not accepted is named.
+    // The first refused work request is reported.
     let first = &raw const requests[0].0;
     assert_eq!(answer == 0, bad.is_null());
     assert!(

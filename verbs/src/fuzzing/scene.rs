@@ -1,4 +1,4 @@
-//! Objects of a program, each alive until the end or until a step destroys it.
+//! Objects of a program, each live until the end or until a step destroys it.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -17,14 +17,14 @@ use crate::qp::{ah, create, queue_pair, srq};
 
 /// Octets of the program's memory.
 const MEMORY: usize = 8192;
-/// Where in it the region that everybody may use is, and the one that only the program may.
+/// Offset, length and access flags of two regions: one with all rights, one with local rights.
 pub(super) const REGIONS: [(usize, usize, c_uint); 2] =
     [(1024, 4096, 0x1f), (6144, 1024, IBV_ACCESS_LOCAL_WRITE)];
 const GUARD_OCTET: u8 = 0x5e;
-/// The key that everybody knows.
+/// Q_Key of every queue pair.
 pub(super) const QKEY: u32 = 0x1111_1111;
 pub(super) const DEPTH: u32 = 16;
-/// What a call may answer. `EIO` is a panic, or a process that forked.
+/// Checks an errno value of a call. `EIO` is a panic, or a forked process.
 #[track_caller]
 pub(super) fn documented(answer: c_int) {
     let known = [
@@ -44,11 +44,11 @@ pub(super) fn documented(answer: c_int) {
     assert!(known.contains(&answer), "{}", Errno::from_raw(answer));
 }
 
-/// The device, opened once: a program has one too.
+/// The device, opened once per process.
 fn open() -> *mut ibv_context {
     static CONTEXT: OnceLock<CPointer<ibv_context>> = OnceLock::new();
     let open = || {
-        // SAFETY: no number is asked for.
+        // SAFETY: the number of devices is not requested.
         let list = unsafe { list::ibv_get_device_list(ptr::null_mut()) };
         assert!(!list.is_null());
         // SAFETY: a list ends with NULL, so it has one entry at least.
@@ -88,7 +88,7 @@ pub(super) struct Scene {
     pub(super) mrs: Vec<*mut ibv_mr>,
     pub(super) mws: Vec<*mut ibv_mw>,
     pub(super) ahs: Vec<*mut ibv_ah>,
-    /// Used by the objects above through its address alone.
+    /// Memory of the program, used through its address only.
     memory: Box<[u8]>,
     pub(super) gid: (u8, ibv_gid),
     /// lkey and rkey of the first region.
@@ -142,7 +142,7 @@ impl Scene {
         scene
     }
 
-    /// Where the program's memory begins.
+    /// Start of the program's memory.
     pub(super) fn base(&self) -> u64 {
         self.place() as u64
     }
@@ -151,25 +151,25 @@ impl Scene {
         self.memory.as_ptr().expose_provenance()
     }
 
-    /// An address in it with room for so many octets behind it.
+    /// An address in the memory with room for `length` octets.
     pub(super) fn inside(&self, offset: u16, length: u32) -> u64 {
         let room = MEMORY - (length as usize).min(MEMORY - 1);
         self.base() + (usize::from(offset) % room) as u64
     }
 
-    /// The same in the region that everybody may use.
+    /// An address in the region with all rights, with room for `length` octets.
     pub(super) fn registered(&self, offset: u16, length: u32) -> u64 {
         let (start, room, _) = REGIONS[0];
         let room = room - (length as usize).min(room - 1);
         self.base() + (start + usize::from(offset) % room) as u64
     }
 
-    /// The key of that region as it was made first, which may be gone.
+    /// lkey of the first region, which a step may have deregistered.
     pub(super) fn whole_key(&self) -> u32 {
         self.keys.0
     }
 
-    /// The same for peers.
+    /// rkey of the first region.
     pub(super) fn whole_remote_key(&self) -> u32 {
         self.keys.1
     }
@@ -211,7 +211,7 @@ impl Scene {
     }
 
     fn create_queue_pairs(&mut self) {
-        // What `ibv_wr_…` calls they take: the kinds of Sends; those and Writes; everything.
+        // `send_ops_flags`: Sends; Sends and Writes; everything.
         let kinds = [
             (IBV_QPT_UD, 0x0c, false),
             (IBV_QPT_UC, 0x0f, false),
@@ -269,7 +269,7 @@ impl Scene {
         }
     }
 
-    /// Connects a queue pair with itself.
+    /// Connects a queue pair to itself.
     fn connect(&self, qp: *mut ibv_qp) {
         let own = number(qp);
         for state in [1, 2, 3] {
@@ -284,7 +284,7 @@ impl Scene {
         }
     }
 
-    /// Attributes that lead to a state, and every mask bit that has one.
+    /// Attributes of a transition, and every mask bit.
     pub(super) fn transition(&self, state: c_uint, peer: u32) -> (ibv_qp_attr, c_int) {
         let attr = ibv_qp_attr {
             qp_state: state,
@@ -305,14 +305,14 @@ impl Scene {
         (attr, c_int::MAX)
     }
 
-    /// Looks at completions; there are no more of them than work requests.
+    /// Polls completions, and may arm the queue.
     pub(super) fn poll(&self, which: u8) {
         let mut wcs = [ibv_wc::default(); 8];
         let cq = self.cqs[usize::from(which & 1)];
         let count = c_int::from(which >> 1) % 9;
         // SAFETY: a live queue, and room for so many completions.
         let found = unsafe { queue::poll_cq(cq, count, wcs.as_mut_ptr()) };
-        // A queue that overran says so.
+        // An overrun queue returns an error.
         assert!(found <= count, "{found} of {count}");
         if which & 0x40 != 0 {
             // SAFETY: a live queue.
@@ -346,7 +346,7 @@ impl Scene {
         })
     }
 
-    /// A description of nothing.
+    /// A binding of no memory.
     pub(super) fn no_binding(&self) -> ibv_mw_bind_info {
         ibv_mw_bind_info {
             mr: ptr::null_mut(),
@@ -356,31 +356,31 @@ impl Scene {
         }
     }
 
-    /// Destroys everything, and looks at the octets that nobody registered.
+    /// Destroys everything, and checks the octets outside of the regions.
     pub(super) fn destroy(self) {
         for qp in self.qps {
-            // SAFETY: a live queue pair, which nobody uses any more.
+            // SAFETY: a live queue pair, not used any more.
             assert_eq!(unsafe { queue_pair::ibv_destroy_qp(qp) }, 0);
         }
         for mw in self.mws {
-            // SAFETY: a live window, which nobody uses any more.
+            // SAFETY: a live window, not used any more.
             assert_eq!(unsafe { mw::dealloc_mw(mw) }, 0);
         }
         for mr in self.mrs {
-            // SAFETY: a live region, which nobody uses any more.
+            // SAFETY: a live region, not used any more.
             assert_eq!(unsafe { mr::ibv_dereg_mr(mr) }, 0);
         }
         for ah in self.ahs {
-            // SAFETY: a live address handle, which nobody uses any more.
+            // SAFETY: a live address handle, not used any more.
             assert_eq!(unsafe { ah::ibv_destroy_ah(ah) }, 0);
         }
-        // SAFETY: a live queue, which nobody uses any more.
+        // SAFETY: a live queue, not used any more.
         assert_eq!(unsafe { srq::ibv_destroy_srq(self.srq) }, 0);
         for cq in self.cqs {
-            // SAFETY: a live queue, which nobody uses any more.
+            // SAFETY: a live queue, not used any more.
             assert_eq!(unsafe { queue::ibv_destroy_cq(cq) }, 0);
         }
-        // SAFETY: a live domain, which nobody uses any more.
+        // SAFETY: a live domain, not used any more.
         assert_eq!(unsafe { mr::ibv_dealloc_pd(self.pd) }, 0);
         let mut from = 0;
         for (offset, length, _) in REGIONS.into_iter().chain([(MEMORY, 0, 0)]) {
@@ -397,7 +397,7 @@ pub(super) fn number(qp: *mut ibv_qp) -> u32 {
     unsafe { (*qp).qp_num }
 }
 
-/// What a transition to a state needs of each kind of queue pair (`ibv_modify_qp(3)`).
+/// Mask of a transition to a state, by type of queue pair (`ibv_modify_qp(3)`).
 pub(super) fn mask_of(kind: c_uint, state: c_uint) -> c_int {
     let (ud, rc) = (kind == IBV_QPT_UD, kind == IBV_QPT_RC);
     let when = |condition: bool, mask: c_int| if condition { mask } else { 0 };
@@ -423,5 +423,5 @@ pub(super) fn mask_of(kind: c_uint, state: c_uint) -> c_int {
         }
 }
 
-/// As many elements as a list may have, whatever the program says that it has.
+/// A list of the maximum length, whatever its count.
 pub(super) type List = [ibv_sge; MAX_SGE];

@@ -17,7 +17,7 @@ use crate::qp::{create, mcast, queue_pair, srq};
 const MOST: usize = 6;
 
 impl Scene {
-    /// `ibv_modify_qp` with attributes that are nearly right.
+    /// `ibv_modify_qp` with nearly valid attributes.
     pub(super) fn change_state(&self, u: &mut Unstructured<'_>) -> Result<()> {
         let qp = self.queue_pair(u)?;
         let state = u.int_in_range(0..=8)?;
@@ -45,7 +45,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Windows come, are bound by a call, and go.
+    /// Allocates, binds or deallocates a window.
     pub(super) fn window(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         match u.int_in_range(0..=3u8)? {
             0 if self.mws.len() < MOST => {
@@ -59,7 +59,7 @@ impl Scene {
             }
             1 if !self.mws.is_empty() => {
                 let mw = self.mws.swap_remove(u.choose_index(self.mws.len())?);
-                // SAFETY: a live window, which nobody uses any more.
+                // SAFETY: a live window, not used any more.
                 documented(unsafe { mw::dealloc_mw(mw) });
             }
             _ => {
@@ -76,7 +76,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Regions come, change and go.
+    /// Registers, reregisters or deregisters a region.
     pub(super) fn region(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let index = u.choose_index(REGIONS.len())?;
         let (offset, length, access) = REGIONS[index];
@@ -92,7 +92,7 @@ impl Scene {
                 // SAFETY: a live region.
                 let answer = unsafe { mr::ibv_dereg_mr(mr) };
                 documented(answer);
-                // It stays while windows are bound to it.
+                // A region with bound windows stays.
                 if answer == 0 {
                     self.mrs.swap_remove(index);
                 }
@@ -111,7 +111,7 @@ impl Scene {
                             (access & u32::from(u.arbitrary::<u8>()?)).cast_signed(),
                         )
                     };
-                    // 2 and more say that the region is not as it was (ibv_rereg_mr(3)).
+                    // Positive codes report a changed region (ibv_rereg_mr(3)).
                     assert!((-4..=4).contains(&answer) || answer > 0, "{answer}");
                 }
             }
@@ -119,7 +119,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Calls that are rare.
+    /// Rare calls.
     pub(super) fn other(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         match u.int_in_range(0..=6u8)? {
             0 if self.ahs.len() < MOST => {
@@ -177,7 +177,7 @@ impl Scene {
         Ok(())
     }
 
-    /// A queue pair with arbitrary sizes, which goes again.
+    /// Creates and destroys a queue pair with arbitrary sizes.
     fn create_another(&self, u: &mut Unstructured<'_>) -> Result<()> {
         let size = |u: &mut Unstructured<'_>| {
             let small = u32::from(u.arbitrary::<u8>()?);
@@ -202,7 +202,7 @@ impl Scene {
         if qp.is_null() {
             documented(Errno::last_raw());
         } else {
-            // SAFETY: a live queue pair, which nobody uses any more.
+            // SAFETY: a live queue pair, not used any more.
             assert_eq!(unsafe { queue_pair::ibv_destroy_qp(qp) }, 0);
         }
         Ok(())

@@ -15,10 +15,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A protection domain; queue pairs, regions and address handles share it.
+/// A protection domain, shared with its queue pairs, regions and address handles.
 pub(crate) struct Pd {
     pub(crate) pd: dgiwarp::Pd,
-    /// What a parent domain was made of, which is in use as long as it exists.
+    /// Protection domain and thread domain of a parent domain, in use as long as it exists.
     pub(crate) _parts: Option<(Arc<Self>, Option<Arc<ThreadDomain>>)>,
 }
 
@@ -27,14 +27,14 @@ impl Facade for Arc<Pd> {
     const TAG: u32 = 0x6470_6d70;
 }
 
-/// A registered region. Dropping it deregisters and waits until nothing is being placed there.
+/// A registered region. Dropping it deregisters it, and waits until no placement is in flight.
 pub(crate) struct Mr {
     registered: Mutex<Registered>,
 }
 
-/// What a region is at present.
+/// Present attributes of a region.
 pub(crate) struct Registered {
-    /// Absent only while it is being deregistered.
+    /// `None` only while the region is deregistered.
     pub(crate) mr: Option<dgiwarp::Mr>,
     pub(crate) region: Region,
     pub(crate) access: Access,
@@ -53,7 +53,7 @@ impl Mr {
         self.lock().mr.as_ref().map(body).ok_or(Errno::EINVAL)
     }
 
-    /// Deregisters it unless memory windows are bound to it.
+    /// Deregisters the region unless memory windows are bound to it.
     fn deregister(&self) -> Result<(), Errno> {
         let mut registered = self.lock();
         match registered.mr.take().map(dgiwarp::Mr::deregister) {
@@ -104,9 +104,9 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// The rights that access flags ask for.
+/// Rights of access flags.
 pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
-    // Hints: memory of huge pages and relaxed ordering need nothing here.
+    // Hints: huge pages and relaxed ordering have no effect.
     let flags = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB | IBV_ACCESS_ZERO_BASED);
     let known = [
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
@@ -130,7 +130,7 @@ pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
         .collect())
 }
 
-/// What a queue pair lets its peer do, of flags that say more.
+/// Remote rights among the access flags of a queue pair.
 pub(crate) fn remote_access(flags: c_uint) -> Access {
     [
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
@@ -151,7 +151,7 @@ fn mapped_errno(error: &MappedError) -> Errno {
     }
 }
 
-/// Memory of the program, once it was checked to be there and to allow the access.
+/// Memory of the program, checked to be mapped and to allow the access.
 ///
 /// # Safety
 /// The memory stays mapped as long as it is registered.
@@ -166,11 +166,11 @@ pub(crate) unsafe fn mapped(
     }
     let writable = access.contains(Access::LOCAL_WRITE);
     check_mapped(start.addr().get(), length, writable).map_err(|error| mapped_errno(&error))?;
-    // SAFETY: mapped as was just checked, and by the caller's contract it stays so as long as the region exists.
+    // SAFETY: mapped, as just checked, and by the caller's contract as long as the region exists.
     Ok(unsafe { Region::from_raw_parts(start, length) })
 }
 
-/// Registers memory; of `options` it takes what the parameters do not say.
+/// Registers memory. `options` has what the other parameters do not.
 ///
 /// # Safety
 /// As for `ibv_reg_mr(3)`: `pd` is live, and the memory stays mapped until the region is deregistered.
@@ -230,7 +230,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     flags: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the contract is the same; without an own virtual address, the address itself is it.
+    // SAFETY: the contract is the same; the default IOVA is the address.
     unsafe { ibv_reg_mr_iova(pd, addr, length, addr.addr() as u64, flags) }
 }
 

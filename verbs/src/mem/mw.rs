@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-/// A memory window. Dropping it closes it.
+/// A memory window.
 pub(crate) struct Window {
     pub(crate) mw: dgiwarp::Mw,
     _pd: Arc<Pd>,
@@ -23,8 +23,7 @@ impl Facade for Window {
     const TAG: u32 = 0x6471_776d;
 }
 
-/// The rights that a window may give, and whether its addresses begin at zero. Programs also ask for local rights, which are
-/// the region's.
+/// Rights of a window, and whether it is zero-based. Programs may name local rights, which the region has.
 pub(crate) fn rights(flags: c_uint) -> Result<(Access, bool), Errno> {
     let known = [
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
@@ -45,7 +44,7 @@ pub(crate) fn rights(flags: c_uint) -> Result<(Access, bool), Errno> {
     ))
 }
 
-/// Behind `ibv_alloc_mw`.
+/// `ibv_alloc_mw`.
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
     pointer(|| {
         // SAFETY: the program passes a live protection domain.
@@ -68,7 +67,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut 
     })
 }
 
-/// Behind `ibv_dealloc_mw`.
+/// `ibv_dealloc_mw`.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: the program passes a live window and does not use it any more.
     errno_value(|| unsafe { Object::<Window>::release(mw) }.map(drop))
@@ -89,7 +88,7 @@ pub(crate) unsafe fn binding(
     let info = unsafe { load(info) }?;
     // SAFETY: the caller's contract.
     unsafe { Object::<Mr>::state(info.mr) }?;
-    // The lower eight bits are the program's, the others name the window.
+    // The program chooses the lower eight bits of the key; the others identify the window.
     if window.mw.kind() != MwType::Two || (rkey ^ window.mw.rkey()) >> 8 != 0 {
         return Err(Errno::EINVAL);
     }

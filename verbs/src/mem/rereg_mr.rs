@@ -1,4 +1,4 @@
-//! What can be done with a region besides using it: `ibv_rereg_mr(3)`, `ibv_advise_mr(3)`.
+//! `ibv_rereg_mr(3)` and `ibv_advise_mr(3)`.
 
 use crate::abi::{
     IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD,
@@ -13,12 +13,12 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
 use std::sync::Arc;
 
-/// `IBV_REREG_MR_ERR_INPUT`: the call was wrong, the region is as it was.
+/// `IBV_REREG_MR_ERR_INPUT`: wrong arguments, the region is unchanged.
 const ERR_INPUT: c_int = -1;
-/// `IBV_REREG_MR_ERR_CMD`: the change failed. Here too the region is as it was, but programs may not count on that.
+/// `IBV_REREG_MR_ERR_CMD`: the change failed. The region is unchanged, which programs may not rely on.
 const ERR_COMMAND: c_int = -4;
 
-/// What `ibv_rereg_mr` is passed.
+/// Arguments of `ibv_rereg_mr`.
 struct Change {
     flags: c_int,
     pd: *mut ibv_pd,
@@ -45,7 +45,7 @@ impl Change {
     }
 
     /// # Safety
-    /// `c` is a live region and `state` what is behind it; `pd` is live where it is named, and the memory stays mapped.
+    /// `c` is a live region with the state `state`; with the flags for it, `pd` is live and the memory stays mapped.
     unsafe fn carry_out(&self, c: *mut ibv_mr, state: &Mr) -> Result<(), Errno> {
         let mut present = state.lock();
         let present = &mut *present;
@@ -62,7 +62,7 @@ impl Change {
             present.access
         };
         let moves = self.has(IBV_REREG_MR_CHANGE_TRANSLATION);
-        // Memory that may be written now has to be writable, moved or not.
+        // With new rights, the memory may have to be writable although it stays.
         let (addr, length) = if moves {
             (self.addr, self.length)
         } else {
@@ -90,7 +90,7 @@ impl Change {
     }
 }
 
-/// Returns 0, or one of the codes of its own that the man page lists.
+/// 0, or a code of the man page.
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
                 return ERR_INPUT;
             }
         };
-        // SAFETY: and a live protection domain and mapped memory, where the flags say so.
+        // SAFETY: and a live protection domain and mapped memory for the flags of the change.
         unsafe { change.carry_out(mr, state) }.map_or_else(
             |errno| {
                 errno.set();
@@ -127,10 +127,10 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     })
 }
 
-/// `IBV_ADVISE_MR_FLAG_FLUSH`: return when it is done, which is so in any case.
+/// `IBV_ADVISE_MR_FLAG_FLUSH`: return when the advice is carried out, which is always so.
 const FLUSH: u32 = 1;
 
-/// What `ibv_advise_mr` may advise.
+/// `enum ib_uverbs_advise_mr_advice`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Advice {
     Prefetch,
@@ -167,14 +167,14 @@ impl Advice {
         // SAFETY: populating changes no contents; what is not mapped is an error of the call.
         match unsafe { libc::madvise(at, length + (start - first), how) } {
             0 => Ok(()),
-            // Kernels before 5.14 do not know it. Advice may be left unfollowed.
+            // Kernels before 5.14 do not support it, and advice is optional.
             _ if Errno::last() == Errno::EINVAL => Ok(()),
             _ => Err(Errno::EFAULT),
         }
     }
 }
 
-/// Behind `ibv_advise_mr`. Nothing is pinned, so every region is one whose pages come on demand.
+/// `ibv_advise_mr`. Pages of every region come on demand, because memory is not pinned.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: c_uint,

@@ -1,7 +1,7 @@
 //! Thread domains and parent domains: `ibv_alloc_td(3)`, `ibv_alloc_parent_domain(3)`.
 //!
-//! A thread domain lets a device leave locks away. Here every object keeps its locks, which cost little where only one
-//! thread comes, so a thread domain is only a name.
+//! A thread domain allows a device to omit locks. Objects of this device keep their locks, which cost little without
+//! contention: a thread domain has no effect.
 
 use crate::abi::{
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// A thread domain; parent domains share it.
+/// A thread domain, shared with its parent domains.
 pub(crate) struct ThreadDomain;
 
 impl Facade for Arc<ThreadDomain> {
@@ -22,7 +22,7 @@ impl Facade for Arc<ThreadDomain> {
     const TAG: u32 = 0x6470_6474;
 }
 
-/// Behind `ibv_alloc_td`.
+/// `ibv_alloc_td`.
 pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     init: *mut ibv_td_init_attr,
@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     })
 }
 
-/// Behind `ibv_dealloc_td`.
+/// `ibv_dealloc_td`.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live thread domain.
@@ -50,7 +50,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// Behind `ibv_alloc_parent_domain`. Allocators of the program are not supported: no buffer of a device is in its memory.
+/// `ibv_alloc_parent_domain`. Allocators of the program are not supported: the device allocates no buffers in its
+/// memory.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     init: *mut ibv_parent_domain_init_attr,

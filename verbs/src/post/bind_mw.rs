@@ -10,7 +10,7 @@ use dgiwarp::MwBind;
 use nix::errno::Errno;
 use std::ffi::c_int;
 
-/// Behind `ibv_bind_mw`, for windows of type 1.
+/// `ibv_bind_mw`, for windows of type 1.
 pub(crate) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         let window = unsafe { Object::<Window>::state(mw) }?;
         // SAFETY: and a description of the binding.
         let bind = unsafe { load(bind) }?;
-        // ibv_bind_mw(3) has UC too; windows over datagrams do not exist here.
+        // ibv_bind_mw(3) allows UC too; windows over datagrams are not supported.
         let Transport::Rc(rc) = &state.qp else {
             return Err(Errno::EOPNOTSUPP);
         };

@@ -1,9 +1,9 @@
-//! Inline data: the program may reuse its buffer as soon as the post returns, and the buffer needs no key.
+//! Inline data: the program may reuse its buffer after the post, and the buffer needs no key.
 //!
-//! The stack sends from registered memory. So inline data is copied into a ring of slots that the queue pair registers
-//! for itself, with as many slots more than its send queue has places as one post may fill: sends leave the queue in the
-//! order in which they were posted, so the slots of a post that is accepted are never ones that outstanding sends still
-//! read, and the slots of one that is refused are nobody's.
+//! The stack sends from registered memory, so inline data is copied into a ring of registered slots of the queue pair.
+//! The ring has a slot for each place of the send queue and for each work request of one post. Sends leave the queue in
+//! posting order: slots of an accepted post are never in use by outstanding sends, and slots of a refused post are free
+//! again.
 
 use crate::device::limits::MAX_INLINE;
 use crate::ffi::errno;
@@ -12,11 +12,11 @@ use dgiwarp::{Access, Buffer, Mr, Sge};
 use nix::errno::Errno;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of one slot: what `ibv_query_qp` reports as `max_inline_data`.
+/// Bytes of one slot: `max_inline_data` of `ibv_query_qp(3)`.
 pub(crate) const SLOT: usize = 256;
 const _: () = assert!(SLOT as u64 == MAX_INLINE as u64);
 
-/// The slots, made when the first inline send is posted.
+/// The slots, registered at the first inline send.
 #[derive(Debug)]
 pub(crate) struct InlineRing {
     slots: usize,
@@ -47,7 +47,7 @@ impl Ring {
     }
 }
 
-/// The slots that one post fills.
+/// The slots of one post.
 #[derive(Debug)]
 pub(crate) struct Filling<'a> {
     ring: &'a Ring,
@@ -68,7 +68,7 @@ impl Filling<'_> {
 }
 
 impl InlineRing {
-    /// For a send queue with `places`, which the stack enforces, and posts of up to `longest` work requests that are
+    /// For a send queue of `places`, which the stack enforces, and posts of up to `longest` work requests that are
     /// accepted all or none.
     pub(crate) fn new(places: u32, longest: u32) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl InlineRing {
         }
     }
 
-    /// Lets `post` fill slots and post from them; they count as used only if that succeeds.
+    /// Runs `post` with slots, which are in use only if it succeeds.
     pub(crate) fn post(
         &self,
         pd: &Pd,

@@ -1,4 +1,4 @@
-//! Address handles: GIDs and LIDs as addresses of peers.
+//! Address handles.
 
 use crate::abi::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
@@ -15,16 +15,16 @@ use std::ffi::c_int;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Bytes in front of every received datagram.
+/// Bytes in front of every received UD message.
 pub(crate) const GRH_LEN: usize = size_of::<ibv_grh>();
 
-/// Where an address handle leads.
+/// Address of a peer or group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) address: IpAddr,
-    /// Interface index for link-local addresses, else 0.
+    /// Interface index of link-local addresses and groups, else 0.
     pub(crate) scope: u32,
-    /// The address of ours that messages leave from; `None` leaves it to the kernel.
+    /// Source address; `None` leaves the choice to the kernel.
     source: Option<IpAddr>,
 }
 
@@ -39,9 +39,9 @@ impl Facade for Ah {
     const TAG: u32 = 0x6470_6861;
 }
 
-/// The address that the attributes of an address handle mean.
+/// Resolves the attributes of an address handle.
 ///
-/// A GID is its own address. A LID is one in the port's own /16: that is what programs exchange that know no GIDs.
+/// A GID is an IP address. A LID is an address in the port's own /16: programs without GIDs exchange LIDs.
 fn resolve(attr: &ibv_ah_attr, gids: &GidTable) -> Result<Destination, Errno> {
     if attr.port_num != 1 {
         return Err(Errno::EINVAL);
@@ -71,8 +71,8 @@ fn resolve(attr: &ibv_ah_attr, gids: &GidTable) -> Result<Destination, Errno> {
     })
 }
 
-/// Where the peer of a reliable connected queue pair is, and the address of ours that it knows: that of the GID that the attributes name, or
-/// the one that the port's LID stands for.
+/// Address of the peer of a reliable connected queue pair, and our address that the peer has: that of the source GID,
+/// or of the port's LID.
 pub(crate) fn ends(context: &Context, attr: &ibv_ah_attr) -> Result<(Destination, IpAddr), Errno> {
     context.with_gids(|gids| {
         let to = resolve(attr, gids)?;
@@ -81,7 +81,7 @@ pub(crate) fn ends(context: &Context, attr: &ibv_ah_attr) -> Result<(Destination
     })
 }
 
-/// The path that the attributes of an address handle mean.
+/// The address handle for attributes.
 pub(crate) fn handle(
     context: &Context,
     domain: &Pd,
@@ -90,7 +90,7 @@ pub(crate) fn handle(
     let to = context.with_gids(|gids| resolve(attr, gids))?;
     let handle = domain.pd.create_ah_from(to.address, to.scope, to.source);
     let handle = handle.map_err(errno::of)?;
-    // Messages to a single host go as far as it takes; those to a group no further than the program says, and by default not through routers.
+    // The hop limit applies to groups only, whose default does not pass routers.
     match attr.grh.hop_limit {
         1.. if attr.is_global != 0 && handle.is_group() => {
             Ok(handle.with_hop_limit(attr.grh.hop_limit))
@@ -129,8 +129,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     errno_value(|| unsafe { Object::<Ah>::release(ah) }.map(drop))
 }
 
-/// Source and destination in the 40 bytes in front of a received datagram: an IPv6 header, or 20 bytes of nothing and
-/// an IPv4 header. The first version field tells them apart.
+/// Source and destination in the 40 bytes in front of a received message: an IPv6 header, or 20 unused bytes and an
+/// IPv4 header. The version fields differ.
 fn grh_addresses(grh: &[u8; GRH_LEN]) -> Result<(IpAddr, IpAddr), Errno> {
     let v4 = |at: usize| {
         Some(IpAddr::from(
@@ -150,7 +150,7 @@ fn grh_addresses(grh: &[u8; GRH_LEN]) -> Result<(IpAddr, IpAddr), Errno> {
     found.ok_or(Errno::EINVAL)
 }
 
-/// The attributes that lead back to where a datagram came from.
+/// Attributes of an address handle for the sender of a message.
 fn reply_attr(wc: &ibv_wc, grh: &[u8; GRH_LEN], gids: &GidTable) -> Result<ibv_ah_attr, Errno> {
     let mut attr = ibv_ah_attr {
         dlid: wc.slid,

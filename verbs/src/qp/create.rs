@@ -1,4 +1,4 @@
-//! Making queue pairs.
+//! Creation of queue pairs: `ibv_create_qp(3)`, `ibv_create_qp_ex(3)`.
 
 use crate::abi::{
     IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
@@ -27,7 +27,7 @@ use std::ffi::c_int;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-/// The sizes that a queue pair gets for those asked for; more than the device has is `EINVAL`.
+/// The granted sizes. Sizes beyond the device's are `EINVAL`.
 fn granted(asked: ibv_qp_cap) -> Result<ibv_qp_cap, Errno> {
     let within = |value: u32, max: c_int| {
         if value <= max.cast_unsigned() {
@@ -48,7 +48,7 @@ fn granted(asked: ibv_qp_cap) -> Result<ibv_qp_cap, Errno> {
     })
 }
 
-/// The stack's queue pair.
+/// Creates the stack's queue pair.
 fn transport(
     service: Service,
     domain: &Pd,
@@ -139,10 +139,10 @@ unsafe fn create(
     // SAFETY: the caller's contract.
     let shared = unsafe { srq::shared(init.srq) }?;
     if shared.is_some() {
-        // ibv_create_qp(3): the sizes of the receive queue are the shared one's.
+        // ibv_create_qp(3): with a shared receive queue, the sizes are the latter's.
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
-    // A batch of the extended API may fill the whole send queue at once.
+    // One `ibv_wr_complete` may fill the send queue.
     let longest = send_ops.map_or(1, |_| cap.max_send_wr);
     let qp = transport(
         service,
@@ -169,7 +169,7 @@ unsafe fn create(
     })
 }
 
-/// What the program sees of a queue pair, without the operations of the extended API.
+/// The C struct, without operations of the extended API.
 fn face(base: ibv_qp) -> QpFace {
     // SAFETY: nullable function pointers, raw pointers and integers, for which zero is a valid value.
     let mut face: QpFace = unsafe { std::mem::zeroed() };
@@ -180,7 +180,7 @@ fn face(base: ibv_qp) -> QpFace {
     face
 }
 
-/// Makes a queue pair and what the program sees of it.
+/// Creates a queue pair and its C struct.
 ///
 /// # Safety
 /// `pd` is NULL or live, and the pointers in `init` are live objects or NULL.
@@ -243,7 +243,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     })
 }
 
-/// Behind `ibv_create_qp_ex`. Only the fields that the mask names are looked at: the structs of older headers are shorter.
+/// `ibv_create_qp_ex`. Only fields of the mask are read: the structs of older headers are shorter.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
@@ -252,7 +252,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     pointer(|| unsafe { create_extended(init, &DatagramAttr::default()) })
 }
 
-/// That, with what `dgiwarpdv_create_qp` adds.
+/// `ibv_create_qp_ex` with the attributes of `dgiwarpdv_create_qp`.
 ///
 /// # Safety
 /// As for `ibv_create_qp_ex(3)`.
@@ -264,9 +264,9 @@ pub(crate) unsafe fn create_extended(
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    // SAFETY: the struct begins as the plain one does.
+    // SAFETY: the struct begins with the plain one.
     let attr = unsafe { load(init.cast::<ibv_qp_init_attr>()) }?;
-    // SAFETY: loading it has shown that the pointer is not NULL.
+    // SAFETY: loaded above, so not NULL.
     let mask = unsafe { (*init).comp_mask };
     if mask & !KNOWN != 0 {
         return Err(Errno::EOPNOTSUPP);
@@ -277,29 +277,29 @@ pub(crate) unsafe fn create_extended(
     let flags = if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 {
         0
     } else {
-        // SAFETY: the mask says that the field is there.
+        // SAFETY: the mask includes the field.
         unsafe { (*init).create_flags }
     };
     let keeps_out = flags == IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
     if flags != 0 && !(keeps_out && attr.qp_type == IBV_QPT_UD) {
         return Err(Errno::EOPNOTSUPP);
     }
-    // SAFETY: the mask says that the field is there.
+    // SAFETY: the mask includes the field.
     if mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER != 0 && unsafe { (*init).max_tso_header } != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let send_ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| {
-        // SAFETY: the mask says that the field is there.
+        // SAFETY: the mask includes the field.
         unsafe { (*init).send_ops_flags }
     });
-    // SAFETY: the mask says that the field is there.
+    // SAFETY: the mask includes the field.
     let pd = unsafe { (*init).pd };
     // SAFETY: the pointers in the attributes are live objects.
     let (qp, cap) = unsafe { make(pd, &attr, send_ops, datagram) }?;
     // SAFETY: just made.
     if let (true, Transport::Ud(ud)) = (keeps_out, unsafe { &queue_pair::state(qp)?.qp }) {
         ud.set_multicast_loop(false).map_err(|error| {
-            // SAFETY: just made, and nobody's.
+            // SAFETY: just created, and unused.
             unsafe { queue_pair::ibv_destroy_qp(qp) };
             errno::of(error)
         })?;

@@ -1,4 +1,4 @@
-//! Multicast groups of a queue pair.
+//! Multicast groups of a queue pair: `ibv_attach_mcast(3)`.
 
 use crate::abi::{ibv_gid, ibv_qp};
 use crate::device::context::{self, Context};
@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::net::IpAddr;
 
-/// The interfaces that have an address of the group's kind.
+/// Interfaces with an address of the group's family.
 ///
-/// The verbs know one port and no interface. A queue pair that is attached on each of them gets a message whichever address its sender
-/// chose, and gets it once: it arrives on one.
+/// Verbs have ports and no interfaces. A queue pair attached on every interface receives a message whatever the
+/// sender's interface is, and receives it once.
 fn interfaces(gids: &GidTable, group: IpAddr) -> BTreeSet<u32> {
     gids.iter()
         .filter(|(_, gid)| gid.address.is_ipv4() == group.is_ipv4())
@@ -23,7 +23,7 @@ fn interfaces(gids: &GidTable, group: IpAddr) -> BTreeSet<u32> {
         .collect()
 }
 
-/// Calls `change` for the group on every interface; it has to work on one.
+/// Runs `change` for the group on every interface. Success on one of them is success.
 fn on_each(
     context: &Context,
     group: IpAddr,
@@ -35,7 +35,7 @@ fn on_each(
     let mut outcome = Err(Errno::ENODEV);
     for index in context.with_gids(|gids| interfaces(gids, group)) {
         match change(GroupInterface::Index(index)) {
-            // Attaching again changes nothing, and is no error to programs on InfiniBand.
+            // A second attach has no effect, and is no error on InfiniBand.
             Ok(()) | Err(dgiwarp::Error::Attached { .. }) => outcome = Ok(()),
             Err(error) if outcome.is_err() => outcome = Err(errno::of(error)),
             Err(_) => {}

@@ -1,4 +1,4 @@
-//! Queue pairs: changing, asking, destroying. Making them is in [`crate::qp_create`], posting in [`crate::post`].
+//! Queue pairs: `ibv_modify_qp(3)`, `ibv_query_qp(3)`, `ibv_destroy_qp(3)`.
 
 use crate::abi::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_DEST_QPN, IBV_QP_SQ_PSN, Unset, ibv_qp, ibv_qp_attr, ibv_qp_cap,
@@ -21,8 +21,8 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What `rdma_init_qp_attr(3)` has as the peer's number: rdma_cm connects the queue pair, and the program's own steps to ready-to-send change what it
-/// is told about it only. No queue pair has this number.
+/// Peer number of `rdma_init_qp_attr(3)`, which no queue pair has: rdma_cm connects the queue pair, and the program's
+/// transitions change the reported attributes only.
 pub(crate) const CM_PEER: u32 = 1;
 
 /// The stack's queue pair.
@@ -76,16 +76,16 @@ impl Transport {
 
 /// A queue pair.
 pub(crate) struct Qp {
-    // Before what it uses: dropping it ends every send and receive.
+    // First, so that it is dropped before the objects that it uses.
     pub(crate) qp: Transport,
     pub(crate) inline: InlineRing,
     /// Of a queue pair created with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
     pub(crate) send_ops: Option<SendOps>,
     pub(crate) attributes: Mutex<Attributes>,
-    /// `attributes.state`, for posting, which takes no lock.
+    /// `attributes.state` for posting, which takes no lock.
     pub(crate) state: AtomicU32,
     pub(crate) cap: ibv_qp_cap,
-    /// Every send makes a completion, whatever its flags say.
+    /// `sq_sig_all`: every send has a completion.
     pub(crate) signal_all: bool,
     pub(crate) pd: Arc<Pd>,
     pub(crate) send_cq: Arc<Cq>,
@@ -94,8 +94,8 @@ pub(crate) struct Qp {
     pub(crate) event_source: EventSource,
 }
 
-/// What programs have a pointer to, as the longest struct of any header: they may look at it as an `ibv_qp_ex`
-/// whatever it was made with, and newer headers than those mirrored here know one operation more.
+/// The C struct, as long as the longest of any header: programs may use any queue pair as an `ibv_qp_ex`, and newer
+/// headers have one operation more.
 #[repr(C)]
 pub(crate) struct QpFace {
     pub(crate) ex: ibv_qp_ex,
@@ -142,7 +142,8 @@ impl Qp {
         QpState::from_code(self.state.load(Ordering::Acquire)).unwrap_or(QpState::Error)
     }
 
-    /// Ends it, and takes completions that nobody polled with it: the program may have freed what their numbers mean to it.
+    /// Destroys the queue pair and removes its completions from the queues: the program may have freed the objects of
+    /// their `wr_id`.
     fn destroy(self) {
         let qpn = self.qp.qpn();
         let cqs = [&self.send_cq, &self.recv_cq].map(Arc::clone);
@@ -152,7 +153,7 @@ impl Qp {
         }
     }
 
-    /// `ibv_modify_qp`, all of it or nothing.
+    /// `ibv_modify_qp`: all changes or none.
     fn modify(&self, context: &Context, attr: &ibv_qp_attr, mask: c_int) -> Result<QpState, Errno> {
         let mut attributes = self.lock();
         let before = self.state();
@@ -185,15 +186,15 @@ impl Qp {
 }
 
 impl Qp {
-    /// rdma_cm has moved the queue pair on.
+    /// Changes attributes for a transition that rdma_cm makes.
     ///
     /// # Safety
-    /// `c` is the program's pointer to this queue pair, in a call of the program's.
+    /// `c` is the program's pointer to this queue pair, in a call of the program.
     pub(crate) unsafe fn change_by_cm(&self, c: *mut ibv_qp, change: impl FnOnce(&mut Attributes)) {
         let mut attributes = self.lock();
         change(&mut attributes);
         self.state.store(attributes.state.code(), Ordering::Release);
-        // Where the connection ended by itself, the stack has told.
+        // The stack has raised the event where the peer ended the connection.
         let ended_here = match &self.qp {
             Transport::Rc(qp) => matches!(qp.end(), Some(RcEnd::Closed)),
             Transport::Ud(_) | Transport::Uc(_) => false,
@@ -206,7 +207,7 @@ impl Qp {
         unsafe { (*c).state = self.state().code() };
     }
 
-    /// The steps of a reliable queue pair that its connection follows. They fail for no reason of the network.
+    /// Transitions of a reliable queue pair that concern its connection. Errors of the network do not fail them.
     fn connect(
         &self,
         context: &Context,
@@ -237,7 +238,7 @@ impl Qp {
         }
         if mask & IBV_QP_SQ_PSN != 0 {
             let ord = after.reliable.max_rd_atomic.into();
-            qp.start(after.sq_psn, ord, after.reliable.patience())
+            qp.start(after.sq_psn, ord, after.reliable.retry_time())
                 .map_err(|_| Errno::EINVAL)?;
         }
         Ok(())

@@ -16,18 +16,18 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A shared receive queue; the queue pairs that take from it share it.
+/// A shared receive queue, shared with its queue pairs.
 pub(crate) struct Srq {
     pub(crate) srq: dgiwarp::Srq,
     attr: ibv_srq_attr,
-    /// What was asked for last: the stack disarms it when it is reached.
+    /// Last limit of the program; the stack disarms it when it is reached.
     limit: AtomicU32,
     pub(crate) event_source: EventSource,
     _pd: Arc<Pd>,
 }
 
 impl Srq {
-    /// Tells it from others of the device.
+    /// Number in the device.
     fn number(&self) -> u32 {
         u32::try_from(self.srq.id() & u64::from(u32::MAX)).unwrap_or(0)
     }
@@ -38,7 +38,7 @@ impl Facade for Arc<Srq> {
     const TAG: u32 = 0x6471_7273;
 }
 
-/// The queue that a queue pair is to take its receives from, if it is to share one.
+/// The shared receive queue behind a pointer, or `None` for NULL.
 ///
 /// # Safety
 /// `srq` is NULL or a live shared receive queue.
@@ -50,7 +50,7 @@ pub(crate) unsafe fn shared(srq: *mut ibv_srq) -> Result<Option<Arc<Srq>>, Errno
     unsafe { Object::<Arc<Srq>>::state(srq) }.cloned().map(Some)
 }
 
-/// The sizes that a queue gets for those asked for; more than the device has is `EINVAL`.
+/// The granted sizes. Sizes beyond the device's are `EINVAL`.
 fn granted(asked: ibv_srq_attr) -> Result<ibv_srq_attr, Errno> {
     let fits = asked.max_wr <= limits::MAX_QP_WR.cast_unsigned()
         && asked.max_sge <= limits::MAX_SGE.cast_unsigned();
@@ -62,7 +62,7 @@ fn granted(asked: ibv_srq_attr) -> Result<ibv_srq_attr, Errno> {
     .ok_or(Errno::EINVAL)
 }
 
-/// Makes a queue and what the program sees of it. The sizes granted are written into the program's struct.
+/// Creates a queue and its C struct. The granted sizes are written to `init`.
 ///
 /// # Safety
 /// `pd` is NULL or live, `init` NULL or valid.
@@ -114,35 +114,34 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     pointer(|| unsafe { create(pd, init) })
 }
 
-/// Behind `ibv_create_srq_ex`: basic queues only. Only the fields that the mask names are looked at: the structs of older
-/// headers are shorter.
+/// `ibv_create_srq_ex`: basic queues only. Only fields of the mask are read: the structs of older headers are shorter.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     pointer(|| {
-        // SAFETY: the struct begins as the plain one does.
+        // SAFETY: the struct begins with the plain one.
         unsafe { load(init.cast::<ibv_srq_init_attr>()) }?;
-        // SAFETY: loading it has shown that the pointer is not NULL.
+        // SAFETY: loaded above, so not NULL.
         let mask = unsafe { (*init).comp_mask };
         if mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: the mask says that the field is there.
+        // SAFETY: the mask includes the field.
         if mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && unsafe { (*init).srq_type } != IBV_SRQT_BASIC {
             return Err(Errno::EOPNOTSUPP);
         }
         if mask & IBV_SRQ_INIT_ATTR_PD == 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the mask says that the field is there.
+        // SAFETY: the mask includes the field.
         let pd = unsafe { (*init).pd };
-        // SAFETY: a live protection domain, and attributes that begin as the plain ones do.
+        // SAFETY: a live protection domain, and attributes that begin with the plain ones.
         unsafe { create(pd, init.cast()) }
     })
 }
 
-/// Behind `ibv_get_srq_num`.
+/// `ibv_get_srq_num`.
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live shared receive queue.

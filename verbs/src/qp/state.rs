@@ -1,5 +1,5 @@
-//! The states of a queue pair, and which attributes each transition needs and takes (`ibv_modify_qp(3)`; the tables are
-//! the InfiniBand specification's, volume 1, table 91).
+//! QP states, and the required and optional attributes of each transition (`ibv_modify_qp(3)`; InfiniBand specification
+//! volume 1, table 91).
 
 use crate::abi::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
@@ -13,8 +13,7 @@ use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::time::Duration;
 
-/// `enum ibv_qp_state`, as far as a queue pair here can be in it: the send queue is never drained on demand (SQD) and
-/// never fails alone (SQE).
+/// `enum ibv_qp_state`, without SQD and SQE: the send queue is never drained on request and never fails alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QpState {
     Reset,
@@ -39,7 +38,7 @@ impl QpState {
         }
     }
 
-    /// The state that a program names; draining is known and not supported.
+    /// The state of a value; SQD is not supported.
     pub(crate) fn from_code(code: c_uint) -> Result<Self, Errno> {
         const ALL: [QpState; 5] = [
             QpState::Reset,
@@ -57,7 +56,7 @@ impl QpState {
     }
 }
 
-/// Which table of transitions holds.
+/// Transport service, which selects the table of transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     UnreliableDatagram,
@@ -66,14 +65,14 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    /// The service of a `qp_type`; those that do not exist here are `EOPNOTSUPP`.
+    /// The service of a `qp_type`; unsupported ones are `EOPNOTSUPP`.
     pub(crate) fn of(qp_type: c_uint) -> Result<Self, Errno> {
         match qp_type {
             IBV_QPT_UD => Ok(Self::UnreliableDatagram),
             IBV_QPT_UC => Ok(Self::UnreliableConnected),
             IBV_QPT_RC => Ok(Self::ReliableConnected),
             _ => {
-                // Programs often say that they failed, and not why.
+                // Programs often report that creation failed without the reason.
                 tracing::debug!(qp_type, "refused: queue pairs are RC, UC or UD");
                 Err(Errno::EOPNOTSUPP)
             }
@@ -81,7 +80,7 @@ impl Service {
     }
 }
 
-/// What only reliable queue pairs have, in the units of `ibv_modify_qp(3)`.
+/// Attributes of reliable queue pairs, in the units of `ibv_modify_qp(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reliable {
     pub(crate) timeout: u8,
@@ -133,9 +132,9 @@ impl Reliable {
         Ok(())
     }
 
-    /// How long work requests wait for the peer: the time-out as many times as it is repeated, and long enough for a connection to
-    /// be made; `None` is for ever.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    /// Longest wait of work requests for the peer: the time-out times the retry count, and at least the time to
+    /// connect. `None` is no limit.
+    pub(crate) fn retry_time(&self) -> Option<Duration> {
         const UNIT: Duration = Duration::from_nanos(4096);
         const LEAST: Duration = Duration::from_secs(3);
         (self.timeout > 0).then(|| {
@@ -145,7 +144,7 @@ impl Reliable {
     }
 }
 
-/// What a program can change and query of a queue pair.
+/// Attributes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) state: QpState,
@@ -158,11 +157,11 @@ pub(crate) struct Attributes {
     pub(crate) path_mtu: c_uint,
     pub(crate) access_flags: c_uint,
     pub(crate) reliable: Reliable,
-    /// Where the peer is.
+    /// Address of the peer.
     pub(crate) av: ibv_ah_attr,
 }
 
-/// The address of a queue pair without a peer.
+/// Address of no peer.
 const NOWHERE: ibv_ah_attr = ibv_ah_attr {
     grh: ibv_global_route {
         dgid: ibv_gid { raw: [0; 16] },
@@ -180,7 +179,7 @@ const NOWHERE: ibv_ah_attr = ibv_ah_attr {
 };
 
 impl Attributes {
-    /// A new or reset queue pair.
+    /// Attributes of a new or reset queue pair.
     pub(crate) const RESET: Self = Self {
         state: QpState::Reset,
         qkey: 0,
@@ -253,7 +252,7 @@ impl Attributes {
             after.dest_qpn = attr.dest_qp_num & 0x00ff_ffff;
         }
         if has(IBV_QP_PATH_MTU) {
-            // enum ibv_mtu: 256 to 4096. It is only reported: segments follow the path.
+            // enum ibv_mtu: 256 to 4096. Reported only: segments follow the path MTU.
             after.path_mtu = (1..=5)
                 .contains(&attr.path_mtu)
                 .then_some(attr.path_mtu)
@@ -270,7 +269,7 @@ impl Attributes {
     }
 }
 
-/// Attributes that a transition requires and those that it also takes; `None` if there is no such transition.
+/// Required and optional attributes of a transition; `None` if it does not exist.
 fn transition(service: Service, from: QpState, to: QpState) -> Option<(c_int, c_int)> {
     match (from, to) {
         (_, QpState::Reset | QpState::Error) => Some((0, IBV_QP_CUR_STATE)),
@@ -291,7 +290,7 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(c_int, c_
     }
 }
 
-/// Of the steps that every kind of queue pair has.
+/// Attributes of datagram queue pairs.
 fn datagram_step(from: QpState, to: QpState) -> (c_int, c_int) {
     const ADDRESSING: c_int = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
     match (from, to) {
@@ -303,7 +302,8 @@ fn datagram_step(from: QpState, to: QpState) -> (c_int, c_int) {
     }
 }
 
-/// Of the same steps. Paths to change to are taken and never changed to: there is one port.
+/// Attributes of unreliable connected queue pairs. Alternate paths are accepted without effect: the device has one
+/// port.
 fn connected_step(from: QpState, to: QpState) -> (c_int, c_int) {
     const START: c_int = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
     const PEER: c_int = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
@@ -321,7 +321,7 @@ fn connected_step(from: QpState, to: QpState) -> (c_int, c_int) {
     }
 }
 
-/// Of the same steps, with what a reliable connection needs.
+/// Attributes of reliable connected queue pairs.
 fn reliable_step(from: QpState, to: QpState) -> (c_int, c_int) {
     let (required, optional) = connected_step(from, to);
     match (from, to) {
@@ -521,20 +521,20 @@ mod tests {
             (16, 1)
         );
         // 4.096 us * 2^14 * 7 is less than a connection may take.
-        assert_eq!(sends.reliable.patience(), Some(Duration::from_secs(3)));
+        assert_eq!(sends.reliable.retry_time(), Some(Duration::from_secs(3)));
         let longer = Reliable {
             timeout: 20,
             ..sends.reliable
         };
         assert_eq!(
-            longer.patience(),
+            longer.retry_time(),
             Some(Duration::from_nanos(4096 << 20) * 7)
         );
         let endless = Reliable {
             timeout: 0,
             ..sends.reliable
         };
-        assert_eq!(endless.patience(), None);
+        assert_eq!(endless.retry_time(), None);
         let too_many = ibv_qp_attr {
             max_rd_atomic: 129,
             ..rts

@@ -1,4 +1,4 @@
-//! Socket addresses as C has them.
+//! C structs of socket addresses.
 
 use crate::abi::{AF_IB, sockaddr_ib};
 use crate::device::gid::host_gids;
@@ -16,13 +16,13 @@ pub(crate) unsafe fn read(pointer: *const sockaddr) -> Result<SocketAddr, Errno>
     let family = unsafe { load(pointer.cast::<libc::sa_family_t>()) }?;
     match libc::c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: the family says that it is one of these.
+            // SAFETY: the family is that of this struct.
             let v4 = unsafe { load(pointer.cast::<sockaddr_in>()) }?;
             let address = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
             Ok((address, u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that it is one of these.
+            // SAFETY: the family is that of this struct.
             let v6 = unsafe { load(pointer.cast::<sockaddr_in6>()) }?;
             let address = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let (port, flow) = (u16::from_be(v6.sin6_port), v6.sin6_flowinfo);
@@ -32,7 +32,8 @@ pub(crate) unsafe fn read(pointer: *const sockaddr) -> Result<SocketAddr, Errno>
     }
 }
 
-/// The same, or an InfiniBand address (`AF_IB`): a GID, which is an IP address, and a service identifier, of which the port is the end.
+/// The address behind a pointer, which may also be an InfiniBand address (`AF_IB`): a GID, which is an IP address, and
+/// a service ID, whose lowest 16 bits are the port number.
 ///
 /// # Safety
 /// As for [`read`].
@@ -43,20 +44,20 @@ pub(crate) unsafe fn read_any(pointer: *const sockaddr) -> Result<SocketAddr, Er
         // SAFETY: the caller's contract is the same.
         return unsafe { read(pointer) };
     }
-    // SAFETY: the family says that it is one of these.
+    // SAFETY: the family is that of this struct.
     let ib = unsafe { load(pointer.cast::<sockaddr_ib>()) }?;
     let address = Ipv6Addr::from(ib.sib_addr).to_canonical();
     let [.., high, low] = ib.sib_sid.to_ne_bytes();
     Ok((address, u16::from_be_bytes([high, low])).into())
 }
 
-/// No address, which has no family.
+/// No address: the unspecified family.
 pub(crate) fn none() -> sockaddr_storage {
     // SAFETY: plain data for which zero is a valid value.
     unsafe { std::mem::zeroed() }
 }
 
-/// The same as C has it, and how many octets of it count.
+/// The C struct of an address, and its length in octets.
 pub(crate) fn write(address: SocketAddr) -> (sockaddr_storage, libc::socklen_t) {
     let mut storage = none();
     let length = match address {
@@ -95,7 +96,7 @@ fn family(family: libc::c_int) -> libc::sa_family_t {
     libc::sa_family_t::try_from(family).unwrap_or(0)
 }
 
-/// An address without the form that IPv6 sockets give to IPv4 addresses.
+/// An address with IPv4-mapped IPv6 converted to IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(v4) => (v4, address.port()).into(),
@@ -103,7 +104,8 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The port that sockets use for a program's port, `DGIWARP_PORT_OFFSET` above it. Port 0, the system's choice, stays so.
+/// The address of the socket for a program's address: its port number is `offset` (`DGIWARP_PORT_OFFSET`) higher. Port
+/// number 0, the system's choice, stays 0.
 pub(crate) fn to_socket(mut address: SocketAddr, offset: u16) -> SocketAddr {
     if address.port() != 0 {
         address.set_port(address.port().wrapping_add(offset));
@@ -111,7 +113,7 @@ pub(crate) fn to_socket(mut address: SocketAddr, offset: u16) -> SocketAddr {
     address
 }
 
-/// The program's port for a socket's.
+/// The program's address for that of a socket.
 pub(crate) fn from_socket(mut address: SocketAddr, offset: u16) -> SocketAddr {
     if address.port() != 0 {
         address.set_port(address.port().wrapping_sub(offset));
@@ -119,7 +121,7 @@ pub(crate) fn from_socket(mut address: SocketAddr, offset: u16) -> SocketAddr {
     address
 }
 
-/// The address of this host from which a destination is reached; `from` is the one to use, if it is chosen already.
+/// The local address that routes to a destination. `from` is bound already.
 pub(crate) fn towards(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno> {
     let any: SocketAddr = match to {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -130,7 +132,7 @@ pub(crate) fn towards(from: Option<SocketAddr>, to: SocketAddr) -> Result<Socket
     if bind.is_ipv4() != to.is_ipv4() {
         return Err(Errno::EINVAL);
     }
-    // A datagram socket asks the routing table, and sends nothing. Any port does.
+    // Connecting a datagram socket looks up the route and sends nothing. Any port number does.
     let mut probe = to;
     if probe.port() == 0 {
         probe.set_port(1);
@@ -142,7 +144,7 @@ pub(crate) fn towards(from: Option<SocketAddr>, to: SocketAddr) -> Result<Socket
     };
     let mut found = match ask() {
         Ok(found) => found,
-        // Groups need no route: they are reached through the interface of the address to send from.
+        // Groups need no route: the interface is that of the local address.
         Err(error) if to.ip().is_multicast() => {
             let chosen = Some(bind).filter(|bind| !bind.ip().is_unspecified());
             let chosen = chosen.or_else(|| first_of_kind(to));
@@ -154,7 +156,7 @@ pub(crate) fn towards(from: Option<SocketAddr>, to: SocketAddr) -> Result<Socket
     Ok(found)
 }
 
-/// This host's first address of the same kind.
+/// The host's first address of the family of `as_this`.
 fn first_of_kind(as_this: SocketAddr) -> Option<SocketAddr> {
     let gids = host_gids().ok()?;
     let mut gids = gids.iter();

@@ -1,4 +1,4 @@
-//! `rdma_getaddrinfo(3)`: names and service names to addresses, and what kind of identifier they are for.
+//! `rdma_getaddrinfo(3)`: addresses of host and service names, and the type of queue pair for them.
 
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_TCP, RDMA_PS_UDP,
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 
-/// Nothing asked for.
+/// Hints without any request.
 fn blank() -> rdma_addrinfo {
     // SAFETY: integers and pointers, for which zero is a valid value.
     unsafe { std::mem::zeroed() }
@@ -20,7 +20,7 @@ fn as_int(code: c_uint) -> c_int {
     c_int::try_from(code).unwrap_or(0)
 }
 
-/// The same hints for the C library.
+/// Hints of getaddrinfo(3).
 fn hints_of(hints: &rdma_addrinfo) -> addrinfo {
     // SAFETY: integers and pointers, for which zero is a valid value.
     let mut ai: addrinfo = unsafe { std::mem::zeroed() };
@@ -33,7 +33,7 @@ fn hints_of(hints: &rdma_addrinfo) -> addrinfo {
     ai.ai_family = hints.ai_family;
     let datagrams = hints.ai_qp_type == as_int(IBV_QPT_UD)
         || (hints.ai_qp_type == 0 && hints.ai_port_space == as_int(RDMA_PS_UDP));
-    // One answer per address: a port has the same number for both kinds, unless a service is named for one only.
+    // One result per address: both socket types have equal port numbers, unless a service exists for one of them only.
     ai.ai_socktype = if datagrams {
         libc::SOCK_DGRAM
     } else {
@@ -50,22 +50,22 @@ unsafe fn copy(from: *const c_void, length: usize) -> Result<*mut c_void, Errno>
     if from.is_null() || length == 0 {
         return Ok(ptr::null_mut());
     }
-    // SAFETY: any size may be asked for.
+    // SAFETY: malloc takes any size.
     let to = unsafe { libc::malloc(length) };
     if to.is_null() {
         return Err(Errno::ENOMEM);
     }
-    // SAFETY: both have `length` octets, and the new one is nobody's.
+    // SAFETY: both have `length` octets, and the new memory is unused.
     unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), length) };
     Ok(to)
 }
 
-/// Owns a result until it is given to the program.
+/// A result until the program owns it.
 struct Found(*mut rdma_addrinfo);
 
 impl Found {
     fn new(first: rdma_addrinfo) -> Result<Self, Errno> {
-        // SAFETY: any size may be asked for.
+        // SAFETY: malloc takes any size.
         let memory = unsafe { libc::malloc(size_of::<rdma_addrinfo>()) }.cast::<rdma_addrinfo>();
         if memory.is_null() {
             return Err(Errno::ENOMEM);
@@ -76,7 +76,7 @@ impl Found {
     }
 
     fn get(&mut self) -> &mut rdma_addrinfo {
-        // SAFETY: made by `new`, and nobody else has it.
+        // SAFETY: made by `new`, and owned by this value.
         unsafe { &mut *self.0 }
     }
 
@@ -117,7 +117,7 @@ impl Drop for Found {
 }
 
 /// # Safety
-/// `list` is NULL or a list of ours that nobody uses any more.
+/// `list` is NULL or a list of ours that is not used any more.
 unsafe fn free(mut list: *mut rdma_addrinfo) {
     while !list.is_null() {
         // SAFETY: the caller's contract.
@@ -138,7 +138,7 @@ unsafe fn free(mut list: *mut rdma_addrinfo) {
     }
 }
 
-/// What both kinds of answers have.
+/// The fields that every result has.
 fn described(hints: &rdma_addrinfo, family: c_int) -> rdma_addrinfo {
     let by_space = if hints.ai_port_space == as_int(RDMA_PS_UDP) {
         IBV_QPT_UD
@@ -169,7 +169,7 @@ fn described(hints: &rdma_addrinfo, family: c_int) -> rdma_addrinfo {
     }
 }
 
-/// Why there is no answer: a code of `getaddrinfo(3)`, or an errno value.
+/// Reason of a failure: a code of `getaddrinfo(3)`, or an errno value.
 enum Failure {
     Name(c_int),
     System(Errno),

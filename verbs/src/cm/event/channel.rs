@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Channels destroyed last, whose memory is not freed yet; at most [`MAX_DESTROYED`].
 ///
-/// Programs end by destroying a channel while another thread goes on to wait on it, as `rping` does. That thread waits for ever;
-/// freed memory could fail its call, and with it the program.
+/// Programs end by destroying a channel while another thread begins to wait on it, as `rping` does. That thread waits
+/// for ever; freed memory could fail its call, and with it the program.
 static DESTROYED: Mutex<VecDeque<CPointer<rdma_event_channel>>> = Mutex::new(VecDeque::new());
 const MAX_DESTROYED: usize = 8;
 
@@ -119,7 +119,7 @@ mod tests {
         first.id.unacked.acknowledged(1);
         drop(first);
         // Destroying an identifier removes its events, and only those.
-        // SAFETY: nobody uses it any more.
+        // SAFETY: not used any more.
         unsafe { lifecycle::destroy(ids[0]) }.unwrap();
         assert!(is_readable(&queue));
         let left = queue.try_next(fetched).unwrap();
@@ -127,7 +127,7 @@ mod tests {
         left.id.unacked.acknowledged(1);
         drop(left);
         assert!(!is_readable(&queue) && queue.try_next(|_| ()).is_none());
-        // SAFETY: nobody uses them any more.
+        // SAFETY: not used any more.
         unsafe { lifecycle::destroy(ids[1]) }.unwrap();
         // SAFETY: as above.
         unsafe { destroy(channel) }.unwrap();

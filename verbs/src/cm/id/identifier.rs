@@ -50,7 +50,7 @@ pub(crate) enum State {
     Over,
 }
 
-/// What the port space needs.
+/// State of the port space.
 pub(crate) enum Transport {
     /// Port spaces TCP and IB: iWARP connections.
     Tcp(Box<Tcp>),

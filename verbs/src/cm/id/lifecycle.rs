@@ -65,7 +65,7 @@ pub(crate) unsafe fn ack_event(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// `pointer` is NULL or a live identifier that nobody uses any more.
+/// `pointer` is NULL or a live identifier that is not used any more.
 pub(crate) unsafe fn destroy(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
     let id = Arc::clone(unsafe { id(pointer) }?);

@@ -36,7 +36,8 @@ impl RequestGate {
         self.opened.notify_all();
     }
 
-    /// Waits for an open gate. Where `may_wait` is false, one thread of the program does everything, and the gate has no effect.
+    /// Waits for an open gate, as long as `may_wait` holds: a program that does not wait for events does everything in
+    /// one thread.
     pub(crate) fn wait(&self, may_wait: impl Fn() -> bool) {
         let mut closed_at = self.lock();
         while let Some(left) = closed_at.and_then(|at| Self::LONGEST.checked_sub(at.elapsed()))

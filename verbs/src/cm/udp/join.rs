@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
         if attr.comp_mask != known {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the program passes a live identifier, and the mask says that there is an address.
+        // SAFETY: the program passes a live identifier, and the mask includes an address.
         unsafe { join_call(pointer, attr.addr, send_only, context) }
     })
 }

@@ -1,7 +1,7 @@
 //! Multicast groups of an identifier.
 //!
-//! Groups have no manager to ask. A join succeeds when its event is fetched and the identifier's queue pair, if there is one, is attached: in
-//! the program's thread, as with librdmacm.
+//! Groups have no manager. A join succeeds when its event is fetched and the identifier's queue pair, if it has one, is
+//! attached: in the program's thread, as with librdmacm.
 
 use crate::abi::{ibv_ah_attr, ibv_qp, rdma_ud_param};
 use crate::cm::device;

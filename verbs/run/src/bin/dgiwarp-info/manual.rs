@@ -1,4 +1,4 @@
-//! The manual page dgiwarp(7): what there is to know of the device beside the programs.
+//! The manual page dgiwarp(7): the device apart from the programs.
 
 use dgiwarp_cli::{Page, Part, Variable, environment};
 use dgiwarp_verbs::describe;

@@ -1,7 +1,7 @@
-//! Where dgiwarp's library is, and the directory with the two names that programs look for.
+//! dgiwarp's library, and the directory with its two names.
 //!
-//! Both names must be symbolic links to one file: the dynamic linker recognises a file that it has already loaded, so
-//! the program gets one library with one device. Copies would be two libraries that know nothing of each other.
+//! Both names have to be symbolic links to one file: the dynamic linker recognises a loaded file, so the program gets
+//! one library with one device. Copies would be two separate libraries.
 
 use nix::unistd::geteuid;
 use std::env;
@@ -15,10 +15,10 @@ use thiserror::Error;
 
 /// File name of the library as cargo builds it.
 const LIBRARY: &str = "libdgiwarp_verbs.so";
-/// The names that programs are linked to.
+/// sonames of the libraries that programs are linked to.
 pub(crate) const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// Why the library cannot be offered to a program.
+/// Error: the library cannot be provided.
 #[derive(Debug, Error)]
 pub(crate) enum LibraryError {
     /// The own path is unknown.
@@ -29,26 +29,26 @@ pub(crate) enum LibraryError {
         "{file} is neither in {directory} nor in its deps nor in ../lib/dgiwarp; build it with: cargo build -p dgiwarp-run"
     )]
     Missing {
-        /// What was looked for.
+        /// File name.
         file: &'static str,
-        /// Where this program is.
+        /// Directory of this program.
         directory: PathBuf,
     },
     /// No directory for the links.
     #[error("no directory for the library's links: {} is not a directory of this user alone ({reason})", .directory.display())]
     NoDirectory {
-        /// What was tried last.
+        /// Last candidate.
         directory: PathBuf,
-        /// What is wrong with it.
+        /// Error of the last candidate.
         reason: String,
     },
 }
 
-/// A directory that holds both names.
+/// A directory with both names.
 ///
-/// An installed `../lib/dgiwarp` that has them is used as it is. Otherwise they are made in
-/// `$XDG_RUNTIME_DIR/dgiwarp`, or without one in `dgiwarp-UID` (or `.1`, `.2` of it) below the temporary directory. That must
-/// belong to the user and be closed to others: whoever can write there decides what the program loads.
+/// An installed `../lib/dgiwarp` with both is used as it is. Otherwise the links are created in
+/// `$XDG_RUNTIME_DIR/dgiwarp`, or without one in `dgiwarp-UID` (or `.1`, `.2` of it) below the temporary directory. The
+/// directory has to belong to the user and be closed to others: a writer could replace the library.
 pub(crate) fn links() -> Result<PathBuf, LibraryError> {
     let library = find(LIBRARY)?;
     if let Some(directory) = library.parent()
@@ -61,7 +61,7 @@ pub(crate) fn links() -> Result<PathBuf, LibraryError> {
     below_a_base(|base| links_below(base, &library))
 }
 
-/// What can be made in the first directory of this user alone in which it can be made.
+/// Runs `make` in the first private directory in which it succeeds.
 pub(crate) fn below_a_base<T>(make: impl Fn(&Path) -> io::Result<T>) -> Result<T, LibraryError> {
     let mut last = None;
     for base in bases() {
@@ -78,8 +78,8 @@ pub(crate) fn below_a_base<T>(make: impl Fn(&Path) -> io::Result<T>) -> Result<T
     })
 }
 
-/// The newest library of this name among the places where cargo and an installation put it: `cargo build` leaves one beside this
-/// program, `cargo test` renews only the one in `deps`.
+/// The newest library of a name in the places of cargo and of an installation: `cargo build` writes it beside this
+/// program, `cargo test` to `deps`.
 pub(crate) fn find(file: &'static str) -> Result<PathBuf, LibraryError> {
     let program = env::current_exe()
         .and_then(fs::canonicalize)
@@ -107,7 +107,7 @@ fn modified(path: &Path) -> SystemTime {
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// The dynamic linker separates paths by colons, semicolons and blanks and knows no quoting.
+/// The dynamic linker separates paths by colons, semicolons and blanks, without quoting.
 fn is_plain(path: &Path) -> bool {
     path.is_absolute()
         && path
@@ -118,7 +118,7 @@ fn is_plain(path: &Path) -> bool {
 fn bases() -> Vec<PathBuf> {
     let runtime =
         env::var_os("XDG_RUNTIME_DIR").map(|directory| PathBuf::from(directory).join("dgiwarp"));
-    // More than one name, because in a user namespace this may not be the user that the first one belongs to.
+    // More than one name: in a user namespace the first directory may belong to another user.
     let uid = geteuid();
     let names = [
         format!("dgiwarp-{uid}"),
@@ -136,7 +136,7 @@ fn bases() -> Vec<PathBuf> {
         .collect()
 }
 
-/// One directory per library, so that two builds do not fight over the names.
+/// One directory per library: two builds do not share links.
 fn links_below(base: &Path, library: &Path) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);
@@ -147,7 +147,7 @@ fn links_below(base: &Path, library: &Path) -> io::Result<PathBuf> {
         if fs::read_link(&link).is_ok_and(|target| target == library) {
             continue;
         }
-        // Made under another name and renamed, so that a second dgiwarp-run never finds the name missing.
+        // Created under another name and renamed: a concurrent dgiwarp-run always finds the link.
         let fresh = directory.join(format!("{name}.{}", std::process::id()));
         match fs::remove_file(&fresh) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -164,7 +164,7 @@ pub(crate) fn private_directory(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    // Not following links: somebody else's link to a directory of ours would pass otherwise, and could be changed later.
+    // Without following links: a link of another user to a directory of ours could be changed later.
     let metadata = fs::symlink_metadata(path)?;
     let ours =
         metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;

@@ -1,8 +1,8 @@
 //! Runs a verbs program on the dgiwarp device: `dgiwarp-run PROGRAM [ARGUMENT…]`.
 //!
-//! The program is not changed and not copied. Its dynamic linker is told to take `libibverbs.so.1` and `librdmacm.so.1`
-//! from a private directory that holds two symbolic links to dgiwarp's library, and then this process becomes it.
-//! Another library shows it the device below `/dev/infiniband` and `/sys/class/infiniband`.
+//! The program is neither changed nor copied. The dynamic linker takes `libibverbs.so.1` and `librdmacm.so.1` from a
+//! private directory with two symbolic links to dgiwarp's library, and a second library redirects `/dev/infiniband` and
+//! `/sys/class/infiniband`. This process then executes the program.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ use dgiwarp_cli::{Example, Program};
 #[command(name = "dgiwarp-run", version)]
 #[command(override_usage = "dgiwarp-run [PROGRAM [ARGUMENT]...]")]
 struct Cli {
-    /// The program, a path or a name that is looked for in PATH, and its arguments
+    /// The program, a path or a name in PATH, and its arguments
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
@@ -62,9 +62,9 @@ const PROGRAM: Program = Program {
     ..Program::EMPTY
 };
 
-/// As a shell has it: the program cannot be run.
+/// Exit status of shells for a program that cannot be run.
 const EXIT_NOT_RUNNABLE: u8 = 126;
-/// As a shell has it: the program was not found.
+/// Exit status of shells for a program that was not found.
 const EXIT_NOT_FOUND: u8 = 127;
 
 fn main() -> ExitCode {
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints to standard output; a reader that went away is no failure.
+/// Prints to standard output; a closed pipe is no failure.
 fn show(text: &str) -> ExitCode {
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
@@ -91,7 +91,7 @@ fn introduction() -> String {
     )
 }
 
-/// Becomes the program; returns only if that is impossible.
+/// Executes the program; returns only on failure.
 fn run(program: &OsStr, arguments: &[OsString]) -> ExitCode {
     let path = match program::find(program) {
         Ok(path) => path,
@@ -119,7 +119,7 @@ fn run(program: &OsStr, arguments: &[OsString]) -> ExitCode {
     let mut preload = library::NAMES.map(|name| links.join(name)).to_vec();
     match paths::preload() {
         Ok(paths) => preload.push(paths),
-        // Few programs need it.
+        // Few programs read these paths.
         Err(error) => eprintln!(
             "dgiwarp-run: the program finds no device below /dev and /sys, only in the library: {error}"
         ),
@@ -134,7 +134,7 @@ fn run(program: &OsStr, arguments: &[OsString]) -> ExitCode {
     ExitCode::from(EXIT_NOT_RUNNABLE)
 }
 
-/// `LD_LIBRARY_PATH` with our folder first: it may have another library of the same name.
+/// `LD_LIBRARY_PATH` with our directory first: another may have a library of the same name.
 fn search_path(links: &Path) -> OsString {
     let mut value = links.as_os_str().to_owned();
     let present = env::var_os("LD_LIBRARY_PATH").filter(|present| !present.is_empty());
@@ -145,11 +145,10 @@ fn search_path(links: &Path) -> OsString {
     value
 }
 
-/// `LD_PRELOAD` with our libraries, for programs whose RPATH goes before the search path.
+/// `LD_PRELOAD` with our libraries, for programs whose RPATH precedes the search path.
 ///
-/// What the user preloads stays in front of them: it may be there to look at the calls, and some of it (a sanitizer's
-/// runtime) insists on being first. Only libraries with our names are left out, such as those of an outer
-/// `dgiwarp-run`.
+/// Libraries of the user stay in front: some of them observe calls, and some (a sanitizer's runtime) have to be first.
+/// Libraries with our names are left out, such as those of an outer `dgiwarp-run`.
 fn preloaded(ours: &[PathBuf]) -> OsString {
     let present = env::var_os("LD_PRELOAD").unwrap_or_default();
     let names: Vec<_> = ours.iter().filter_map(|path| path.file_name()).collect();

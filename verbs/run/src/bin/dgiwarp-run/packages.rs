@@ -1,4 +1,4 @@
-//! Which Debian package a program that people try is in.
+//! Debian packages of programs that users try first.
 
 /// Package and the programs in it.
 const PACKAGES: &[(&str, &[&str])] = &[
@@ -60,7 +60,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("tgt", &["tgtd"]),
 ];
 
-/// The package that has a program, if known.
+/// The package of a program.
 pub(crate) fn package_of(program: &str) -> Option<&'static str> {
     PACKAGES
         .iter()

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 /// File name of the library that redirects paths, as cargo builds it.
 const LIBRARY: &str = "libdgiwarp_paths.so";
 
-/// Makes the directory, and returns the name in it under which the redirecting library is to be preloaded: that name
-/// is how the library knows the directory.
+/// Creates the directory and returns the path under which the redirecting library is to be preloaded: the library takes
+/// the directory from it.
 pub(crate) fn preload() -> Result<PathBuf, LibraryError> {
     let library = library::find(LIBRARY)?;
     library::below_a_base(|base| make(base, &library, &sysfs::tree()))

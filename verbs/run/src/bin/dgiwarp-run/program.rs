@@ -1,4 +1,4 @@
-//! Finding the program, and refusing those whose dynamic linker would not listen.
+//! Search for the program, and checks that its dynamic linker will load our library.
 
 use nix::unistd::{AccessFlags, access, getegid, geteuid, getuid};
 use object::elf::{FileHeader32, FileHeader64};
@@ -13,49 +13,49 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// No such program.
+/// Error: the program does not exist.
 #[derive(Debug, Error)]
 pub(crate) enum FindError {
     /// Not in any directory of `PATH`.
     #[error("{}: not found in PATH", .0.display())]
     NotInPath(PathBuf),
-    /// A name with a slash that leads nowhere.
+    /// A path without a file.
     #[error("{}: no such file", .0.display())]
     NoFile(PathBuf),
 }
 
-/// Why a program would not run on our library.
+/// Reason why a program would not run with our library.
 #[derive(Debug, Error)]
 pub(crate) enum Refusal {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// Its execute permission is missing.
+    /// Execute permission is missing.
     #[error("it is not an executable file")]
     NotExecutable,
-    /// The dynamic linker ignores LD_LIBRARY_PATH then.
+    /// For set-user-ID files the dynamic linker ignores LD_LIBRARY_PATH.
     #[error(
         "it is set-user-ID or set-group-ID, and the dynamic linker then ignores the search path; run it as its owner, or a copy without that bit"
     )]
     SetId,
-    /// The same for rights that the file itself carries.
+    /// The file has capabilities of its own.
     #[error(
         "it has file capabilities, and the dynamic linker then ignores the search path; run it as root, or a copy without them"
     )]
     Capabilities,
-    /// A script's first line names nothing that could run it.
+    /// The interpreter of a script is missing or not executable.
     #[error("its interpreter {} is missing or not executable", .0.display())]
     NoInterpreter(PathBuf),
-    /// As the kernel has it.
+    /// More nested scripts than the kernel allows.
     #[error("its interpreter is a script, whose interpreter is a script, and so on")]
     TooManyScripts,
-    /// There is no dynamic linker at work.
+    /// The program is statically linked.
     #[error("it is statically linked, so no library can be put under it; link it dynamically")]
     Static,
-    /// Started by another dynamic linker than ours.
+    /// The program has another dynamic linker than the library.
     #[error("its dynamic linker is {}, and this library needs that of the GNU C library", .0.display())]
     OtherLinker(PathBuf),
-    /// Our library is for another machine.
+    /// The program is for another architecture than the library.
     #[error("it is for {program}, this library for {library}", program = .0, library = env::consts::ARCH)]
     Architecture(String),
     /// Neither ELF nor a script.
@@ -84,10 +84,10 @@ fn is_executable(path: &Path) -> bool {
     path.is_file() && access(path, AccessFlags::X_OK).is_ok()
 }
 
-/// How many scripts may follow each other before there must be a binary: the kernel's own limit.
+/// Most nested scripts, as in the kernel.
 const MAX_SCRIPTS: usize = 5;
 
-/// Checks that the dynamic linker of a program will load our library; of a script, its interpreter's.
+/// Checks that the dynamic linker of a program, or of a script's interpreter, will load our library.
 pub(crate) fn check(path: &Path) -> Result<(), Refusal> {
     if !is_executable(path) {
         return Err(Refusal::NotExecutable);
@@ -132,7 +132,7 @@ fn check_binary(path: &Path) -> Result<(), Refusal> {
     if other_user || other_group {
         return Err(Refusal::SetId);
     }
-    // Root gains nothing by them. A file system that knows no attributes knows no capabilities either.
+    // Capabilities have no effect for root. A file system without attributes has no capabilities.
     if !getuid().is_root() && xattr::get(path, CAPABILITIES).is_ok_and(|value| value.is_some()) {
         return Err(Refusal::Capabilities);
     }
