@@ -79,12 +79,14 @@ pub const GROUPS: [Group; 6] = [
     },
 ];
 
-/// The integration test target that is split into its modules.
-pub const SPLIT: &str = "it";
+/// Source of the integration test targets that are split into their modules.
+pub const SPLIT: &str = "tests/it/main.rs";
 
-/// Integration tests that run elsewhere than in `process`: package, module of the target [`SPLIT`] or another target, group.
+/// The one integration test target with unit tests among its modules.
+pub const UNIT_TARGET: (&str, &str) = ("xtask", "tasks");
+
+/// Integration tests that run elsewhere than in `process`: package, module of [`SPLIT`] or another target, group.
 pub const PLACES: &[(&str, &str, Name)] = &[
-    ("dgiwarp", "interleavings", Name::Unit),
     ("xtask", "tidy", Name::Unit),
     ("dgiwarp-run", "debian", Name::Debian),
     ("dgiwarp-run", "direct", Name::Debian),
@@ -99,23 +101,11 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-run", "valgrind", Name::Debian),
     ("dgiwarp-perf", "programs", Name::Debian),
     ("dgiwarp-fuzz-targets", "seeded", Name::Debian),
-    ("dgiwarp-conform", "clauses", Name::Unit),
     ("dgiwarp-conform", "device", Name::Debian),
     ("dgiwarp-conform", "mutant_rules", Name::Unit),
     ("dgiwarp-conform", "mutants", Name::Debian),
     ("dgiwarp-conform", "siw", Name::Interop),
     ("dgiwarp-conform", "tshark", Name::Interop),
-];
-
-/// Packages whose integration tests are unit tests too, because the package does no I/O.
-pub const PURE_PACKAGES: &[&str] = &[
-    "dgiwarp-codec",
-    "dgiwarp-ddp",
-    "dgiwarp-llp-tcp-mpa",
-    "dgiwarp-llp-udp",
-    "dgiwarp-memory",
-    "dgiwarp-rdmap",
-    "dgiwarp-sim",
 ];
 
 /// One cargo command of the `build` group.
@@ -194,13 +184,12 @@ pub const DOCUMENTATION_TESTS: Check = Check {
     environment: None,
 };
 
-/// The group of a module of the target [`SPLIT`], or of another integration test target.
+/// The group of a module of [`SPLIT`], or of another integration test target.
 #[must_use]
 pub fn place(package: &str, part: &str) -> Name {
     let listed = PLACES.iter().find(|(p, t, _)| (*p, *t) == (package, part));
     match listed {
         Some((_, _, name)) => *name,
-        None if PURE_PACKAGES.contains(&package) => Name::Unit,
         None => Name::Process,
     }
 }
@@ -231,7 +220,6 @@ mod tests {
     fn tests_go_where_the_tables_say() {
         assert_eq!(place("dgiwarp-run", "debian"), Name::Debian);
         assert_eq!(place("dgiwarp-run", "abi"), Name::Process);
-        assert_eq!(place("dgiwarp-ddp", "anything"), Name::Unit);
         assert_eq!(place("xtask", "tidy"), Name::Unit);
         assert_eq!(
             place("dgiwarp", "debian"),

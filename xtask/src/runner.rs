@@ -127,7 +127,8 @@ impl Run<'_> {
                 tally += self.check(check, COMPILATION_LIMIT)?;
             }
         }
-        if groups.iter().any(|group| group.name != Name::Unit) {
+        let only_unit = groups.iter().all(|group| group.name == Name::Unit);
+        if !only_unit {
             let programs = if self.options.packages.is_empty() {
                 &groups::TESTS_AND_PROGRAMS
             } else {
@@ -135,7 +136,7 @@ impl Run<'_> {
             };
             tally += self.check(programs, COMPILATION_LIMIT)?;
         }
-        tally += self.compile_tests()?;
+        tally += self.compile_tests(only_unit)?;
         self.report.rows.push(Row {
             word: chosen.map_or("compile", |group| group.word),
             took: begin.elapsed(),
@@ -146,18 +147,13 @@ impl Run<'_> {
     }
 
     /// Compiles the tests of the chosen packages, and learns which programs they are.
-    fn compile_tests(&mut self) -> Result<Tally, Box<dyn Error>> {
-        let options = self.options;
+    fn compile_tests(&mut self, only_unit: bool) -> Result<Tally, Box<dyn Error>> {
+        let selection = workspace::selection(&self.options.packages, only_unit)?;
         let mut arguments = vec!["test", "--no-run", "--all-features"];
-        if options.packages.is_empty() {
-            arguments.push("--workspace");
-        }
-        for package in &options.packages {
-            arguments.extend(["--package", package]);
-        }
+        arguments.extend(selection.iter().map(String::as_str));
         let tally = self.cargo("tests", &arguments, None, COMPILATION_LIMIT)?;
         if tally.failed == 0 && self.interrupt.caught().is_none() {
-            self.programs = workspace::test_programs(&self.options.packages)?;
+            self.programs = workspace::test_programs(&selection)?;
             self.compiled = true;
         }
         Ok(tally)

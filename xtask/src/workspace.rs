@@ -73,11 +73,50 @@ pub struct TestProgram {
     pub ignored: Vec<String>,
 }
 
-/// Lists the test programs, which are compiled already.
+/// Arguments of `cargo test` for the tests of these packages, or all; with `only_unit`, those that the group `unit` needs.
+///
+/// # Errors
+/// `cargo metadata` failed.
+pub fn selection(packages: &[String], only_unit: bool) -> Result<Vec<String>, Box<dyn Error>> {
+    let mut arguments: Vec<String> = packages
+        .iter()
+        .flat_map(|package| ["--package".to_owned(), package.clone()])
+        .collect();
+    if packages.is_empty() {
+        arguments.push("--workspace".to_owned());
+    }
+    if !only_unit {
+        return Ok(arguments);
+    }
+    let metadata = metadata()?;
+    // Cargo takes a kind of target that no chosen package has for a mistake.
+    let has = |kind: TargetKind| {
+        let mut chosen = metadata.packages.iter().filter(|package| {
+            packages.is_empty() || packages.iter().any(|name| *name == package.name.as_str())
+        });
+        chosen.any(|package| {
+            let mut targets = package.targets.iter();
+            targets.any(|target| target.kind.contains(&kind))
+        })
+    };
+    if has(TargetKind::Lib) {
+        arguments.push("--lib".to_owned());
+    }
+    if has(TargetKind::Bin) {
+        arguments.push("--bins".to_owned());
+    }
+    let (package, target) = groups::UNIT_TARGET;
+    if packages.is_empty() || packages.iter().any(|name| name == package) {
+        arguments.extend(["--test", target].map(str::to_owned));
+    }
+    Ok(arguments)
+}
+
+/// Lists the test programs that `selection` names, which are compiled already.
 ///
 /// # Errors
 /// A test does not compile, or cargo cannot be run.
-pub fn test_programs(packages: &[String]) -> Result<Vec<TestProgram>, Box<dyn Error>> {
+pub fn test_programs(selection: &[String]) -> Result<Vec<TestProgram>, Box<dyn Error>> {
     let metadata = metadata()?;
     let mut command = cargo();
     command.args([
@@ -87,12 +126,7 @@ pub fn test_programs(packages: &[String]) -> Result<Vec<TestProgram>, Box<dyn Er
         "--message-format",
         "json-render-diagnostics",
     ]);
-    if packages.is_empty() {
-        command.arg("--workspace");
-    }
-    for package in packages {
-        command.args(["--package", package]);
-    }
+    command.args(selection);
     // The warnings were shown when it was compiled.
     let output = command
         .stdin(Stdio::null())
@@ -141,7 +175,7 @@ pub fn test_programs(packages: &[String]) -> Result<Vec<TestProgram>, Box<dyn Er
         };
         program.tests = program.list(false);
         program.ignored = program.list(true);
-        if is(&TargetKind::Test) && program.target == groups::SPLIT {
+        if is(&TargetKind::Test) && artifact.target.src_path.ends_with(groups::SPLIT) {
             programs.extend(program.modules());
         } else {
             programs.push(program);
@@ -237,11 +271,23 @@ impl TestProgram {
 mod tests {
     use super::*;
 
+    #[test]
+    fn unit_tests_need_no_other_integration_test() {
+        let words = |packages: &[&str]| {
+            let packages: Vec<_> = packages.iter().map(|&name| name.to_owned()).collect();
+            selection(&packages, true).unwrap().join(" ")
+        };
+        assert_eq!(words(&[]), "--workspace --lib --bins --test tasks");
+        assert_eq!(words(&["dgiwarp-ddp"]), "--package dgiwarp-ddp --lib");
+        assert_eq!(words(&["dgiwarp-dump"]), "--package dgiwarp-dump --bins");
+        assert_eq!(selection(&[], false).unwrap(), ["--workspace"]);
+    }
+
     fn program(tests: &[&str], ignored: &[&str]) -> TestProgram {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         TestProgram {
             package: "dgiwarp-run".into(),
-            target: groups::SPLIT.into(),
+            target: "it".into(),
             module: None,
             group: Name::Process,
             selection: "-p dgiwarp-run --test it".into(),

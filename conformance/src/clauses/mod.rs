@@ -7,5 +7,7 @@
 pub mod cli;
 pub mod shares;
 pub mod table;
+#[cfg(test)]
+mod tests;
 
 pub use table::{By, Case, Clause, ClauseId, Clauses, Evidence, Keyword, Reason, TableError, Test};

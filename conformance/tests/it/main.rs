@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod captures;
-mod clauses;
 mod device;
 mod mutant_rules;
 mod mutants;

@@ -21,7 +21,6 @@ mod fairness;
 mod faults;
 mod groups;
 mod hostility;
-mod interleavings;
 mod messages;
 mod pairing;
 mod peers;

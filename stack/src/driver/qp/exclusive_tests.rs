@@ -1,4 +1,4 @@
-//! Real threads on [`Serialized`]; `tests/interleavings.rs` has all interleavings of a few.
+//! Real threads on [`Serialized`]; `interleavings` goes through all interleavings of a few.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

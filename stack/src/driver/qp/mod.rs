@@ -3,6 +3,8 @@
 pub(crate) mod exclusive;
 #[cfg(test)]
 mod exclusive_tests;
+#[cfg(test)]
+mod interleavings;
 pub(crate) mod posting;
 pub(crate) mod staging;
 

@@ -1,6 +1,6 @@
 //! `Serialized` under a model checker: every interleaving of its threads with up to four preemptions.
 
-#[path = "../../src/driver/qp/exclusive.rs"]
+#[path = "exclusive.rs"]
 mod serialized;
 
 /// What the driver uses, made of the model checker's atomics. The checker's own mutex will not do: it does not take an

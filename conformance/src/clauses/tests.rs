@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use dgiwarp_conform::cases::{self, Needs};
-use dgiwarp_conform::clauses::{By, Case, Clauses, Keyword, Reason};
+use super::{By, Case, Clauses, Keyword, Reason};
+use crate::cases::{self, Needs};
 
 static CLAUSES: LazyLock<Clauses> =
     LazyLock::new(|| Clauses::load().expect("the tables are well-formed"));
