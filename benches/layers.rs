@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use dgiwarp::{Buffer, Config, RecvWr, Rnic, UdQpAttr, Wc};
-use dgiwarp_codec::crc;
+use dgiwarp_codec::{PayloadSlice, crc};
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::wire::TaggedHeader;
 use dgiwarp_ddp::{Msn, RangeMap, STag, Segmenter, TaggedOffset};
+use dgiwarp_llp_udp::{Format, plain};
 use dgiwarp_memory::Region;
-use dgiwarp_rdmap::datagram::segment::{Prefix, Template};
+use dgiwarp_rdmap::datagram::segment::{self, Prefix, Template};
 use dgiwarp_rdmap::datagram::{
     Delivery, DropReason, Origin, PlaceFailed, Receiver, ReceiverConfig, Record, RecordHandle,
     TakeError, Ulp,
@@ -186,12 +187,13 @@ impl Halves {
             let payload = &self.payload[from..from + segment.length as usize];
             let end = start + payload.len();
             datagram[start..end].copy_from_slice(payload);
-            let crc = crc::to_wire(crc::crc32c(&datagram[..end]));
-            datagram[end..end + crc::LEN].copy_from_slice(&crc);
-            let checked = dgiwarp_llp_udp::digest::check(&datagram[..end + crc::LEN]);
-            let bytes = checked.expect("the CRC is right");
+            let sealed = &mut datagram[..end + plain::OVERHEAD.tail];
+            plain::seal(Format::Segment, sealed);
+            let opened = plain::open(PayloadSlice::new(&*sealed));
+            let (_, segment) = opened.expect("the CRC is right");
+            let parsed = segment::parse(segment, false).expect("the headers are right");
             self.receiver
-                .handle_segment(self.now, 1, bytes, &mut self.target)
+                .handle_parsed(self.now, 1.into(), parsed, &mut self.target)
                 .expect("it is taken");
         }
         if let Some(handle) = self.target.delivered.take() {
@@ -243,6 +245,7 @@ impl Target {
 
 impl Ulp<u32> for Target {
     type Receive = ();
+    type Payload = [u8];
 
     fn check_write(&self, _origin: Origin<u32>, span: TaggedSpan) -> Result<(), DropReason> {
         black_box(span);
@@ -254,17 +257,23 @@ impl Ulp<u32> for Target {
         _origin: Origin<u32>,
         _stag: STag,
         start: TaggedOffset,
-        payload: &[u8],
+        payload: PayloadSlice<'_, [u8]>,
     ) -> Result<(), DropReason> {
-        self.place(start.get(), payload)
+        self.place(start.get(), payload.octets())
     }
 
     fn take_receive(&mut self, _length: u32) -> Result<(), TakeError> {
         Ok(())
     }
 
-    fn place_untagged(&mut self, (): &(), offset: u32, payload: &[u8]) -> Result<(), PlaceFailed> {
-        self.place(offset.into(), payload).map_err(|_| PlaceFailed)
+    fn place_untagged(
+        &mut self,
+        (): &(),
+        offset: u32,
+        payload: PayloadSlice<'_, [u8]>,
+    ) -> Result<(), PlaceFailed> {
+        self.place(offset.into(), payload.octets())
+            .map_err(|_| PlaceFailed)
     }
 
     fn deliver(&mut self, (): (), _delivery: Delivery<u32>) {

@@ -3,7 +3,7 @@
 //! This crate knows no protocol. It holds
 //! - [`split_header`], the one way headers are cut off received bytes without an index that could panic;
 //! - [`crc`], the CRC32c that RFC 5044 §4.4 uses, with its order of bytes on the wire;
-//! - [`Payload`], through which a lower layer reads and checksums payload that it does not own.
+//! - [`Payload`], through which a lower layer reads and checksums payload that it does not own, and [`PayloadSlice`], a range of one.
 //!
 //! ```
 //! use dgiwarp_codec::{crc, split_header};
@@ -18,8 +18,10 @@
 
 pub mod crc;
 mod payload;
+mod payload_slice;
 
 pub use payload::Payload;
+pub use payload_slice::{Head, PayloadSlice};
 
 /// Received octets end before the header that they should hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,16 +1,16 @@
-//! How large a datagram a path takes (§8; the fall-back is in the manner of RFC 8899).
+//! Path MTU: the longest datagram of a path (§8), with a fall-back in the manner of RFC 8899.
 
 use std::time::{Duration, Instant};
 
-/// Smallest datagram that is ever cut, in octets of UDP payload.
+/// Smallest limit of a path, in octets of UDP payload.
 const FLOOR: u16 = 512;
-/// Largest datagram that is ever sent.
+/// Largest limit of a path.
 const CEILING: u16 = 65_000;
-/// Loopback datagrams for receivers whose buffer holds only few large ones.
+/// Limit on loopback where the receive buffer holds only few large datagrams.
 const SMALL_LOOPBACK: u16 = 16_384;
-/// A receive buffer of this many octets takes the largest datagrams.
+/// Smallest receive buffer, in octets, for the largest datagrams on loopback.
 const LARGE_RECEIVE_BUFFER: usize = 1 << 20;
-/// What was learnt from an error is forgotten after this long, so that a path that grew is found.
+/// Lifetime of a limit learnt from an error: a path that has grown is found then.
 const LEARNT_FOR: Duration = Duration::from_secs(600);
 
 const IPV4_UDP_HEADERS: u32 = 28;
@@ -18,10 +18,13 @@ const IPV6_UDP_HEADERS: u32 = 48;
 
 /// Octets of UDP payload that one datagram may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SegmentLimit(u16);
+pub struct DatagramLimit(u16);
 
-impl SegmentLimit {
-    /// The limit that [`get`](Self::get) gave, kept elsewhere as a number; 0 stands for none.
+impl DatagramLimit {
+    /// A datagram that every path takes (§8), for peers whose path is unknown.
+    pub const SMALLEST: Self = Self(FLOOR);
+
+    /// The limit with this value of [`get`](Self::get); 0 stands for none.
     #[must_use]
     pub const fn stored(octets: u16) -> Option<Self> {
         if octets == 0 {
@@ -36,39 +39,33 @@ impl SegmentLimit {
     pub const fn get(self) -> u16 {
         self.0
     }
-
-    /// Octets of message payload beside `headers` octets of headers, CRC included.
-    #[must_use]
-    #[inline]
-    pub fn payload(self, headers: usize) -> u32 {
-        u32::from(self.0).saturating_sub(u32::try_from(headers).unwrap_or(u32::MAX))
-    }
 }
 
-/// What kind of path it is.
+/// Kind of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
     /// Both ends are on this host.
     Loopback {
-        /// The receive buffer granted to our own sockets, in octets: the peer's are likely the same.
+        /// Receive buffer of our own sockets, in octets, taken as an estimate of the peer's.
         receive_buffer: usize,
     },
     /// Between hosts, or between network namespaces.
     Network,
 }
 
-/// A path to a peer and what is known of it.
+/// A path to a peer: its kind, its MTU, and a limit learnt from errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
     kind: PathKind,
     ipv6: bool,
+    /// MTU of the route in octets, IP header included.
     mtu: u32,
-    /// A smaller size learnt from an error, and when.
+    /// Limit learnt from an error, and when; valid for [`LEARNT_FOR`].
     learnt: Option<(u16, Instant)>,
 }
 
 impl Path {
-    /// A path whose route has this MTU.
+    /// A path whose route has this MTU in octets.
     #[must_use]
     pub const fn new(kind: PathKind, ipv6: bool, mtu: u32) -> Self {
         Self {
@@ -79,13 +76,13 @@ impl Path {
         }
     }
 
-    /// Whether both ends are on this host.
+    /// The kind.
     #[must_use]
-    pub const fn is_loopback(&self) -> bool {
-        matches!(self.kind, PathKind::Loopback { .. })
+    pub const fn kind(&self) -> PathKind {
+        self.kind
     }
 
-    /// Whether the limit may change with time alone: something was learnt, and learnt sizes age.
+    /// Whether the limit may change with time alone: learnt limits expire.
     #[must_use]
     pub const fn ages(&self) -> bool {
         self.learnt.is_some()
@@ -93,13 +90,13 @@ impl Path {
 
     /// The present limit.
     #[must_use]
-    pub fn limit(&self, now: Instant) -> SegmentLimit {
+    pub fn limit(&self, now: Instant) -> DatagramLimit {
         let by_route = self.by_route();
         match self.learnt {
             Some((size, at)) if now.saturating_duration_since(at) < LEARNT_FOR => {
-                SegmentLimit(by_route.min(size))
+                DatagramLimit(by_route.min(size))
             }
-            Some(_) | None => SegmentLimit(by_route),
+            Some(_) | None => DatagramLimit(by_route),
         }
     }
 
@@ -119,10 +116,10 @@ impl Path {
         by_mtu.min(by_kind).max(FLOOR)
     }
 
-    /// The network refused a datagram of `size` octets, and the route's MTU was read again. The limit
-    /// then is what the route gives, and if that is no smaller, half of what failed.
+    /// Handles the refusal of a datagram of `size` octets; `mtu` is the route's MTU, read again. The limit becomes the
+    /// route's, or half of `size` where the route's is no smaller.
     ///
-    /// Returns whether there is a smaller size to try.
+    /// Returns whether the limit is smaller than `size` now.
     pub fn handle_too_big(&mut self, now: Instant, size: u16, mtu: u32) -> bool {
         self.mtu = mtu;
         if self.by_route() < size {
@@ -159,7 +156,11 @@ mod tests {
     #[test]
     fn the_limit_follows_route_and_receive_buffer() {
         let now = origin();
+        let buffer = |receive_buffer| PathKind::Loopback { receive_buffer };
         for (path, limit) in [
+            (Path::new(buffer(1 << 20), false, 65_536), 65_000),
+            (Path::new(buffer((1 << 20) - 1), false, 65_536), 16_384),
+            (Path::new(PathKind::Network, false, 0), 512),
             (Path::new(PathKind::Network, false, 1500), 1472),
             (Path::new(PathKind::Network, true, 1500), 1452),
             (Path::new(PathKind::Network, false, 9000), 8972),
@@ -171,8 +172,10 @@ mod tests {
         ] {
             assert_eq!(path.limit(now).get(), limit, "{path:?}");
         }
-        assert_eq!(SegmentLimit(1472).payload(42), 1430);
-        assert_eq!(SegmentLimit(20).payload(42), 0);
+        assert_eq!(DatagramLimit::stored(1472), Some(DatagramLimit(1472)));
+        assert_eq!(DatagramLimit::stored(0), None);
+        assert_eq!(DatagramLimit::SMALLEST.get(), 512);
+        assert_eq!(Path::new(STOCK, true, 1500).kind(), STOCK);
     }
 
     #[test]
@@ -192,6 +195,14 @@ mod tests {
             "nothing is learnt from small ones"
         );
         assert!(path.ages());
-        assert_eq!(path.limit(now + LEARNT_FOR).get(), 1472, "learnt sizes age");
+        let before = now + LEARNT_FOR.checked_sub(Duration::from_nanos(1)).unwrap();
+        assert_eq!(path.limit(before).get(), 512);
+        assert_eq!(
+            path.limit(now + LEARNT_FOR).get(),
+            1472,
+            "learnt limits expire"
+        );
+        assert!(path.handle_too_big(now, 1472, 1499), "the route is smaller");
+        assert_eq!(path.limit(now + LEARNT_FOR).get(), 1471);
     }
 }

@@ -1,9 +1,9 @@
-//! Addresses of peers.
+//! Identities of peers.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Where a peer is. An enum, because peers on the same host will have other addresses than these.
+/// Identity of a peer of a datagram queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Peer {
@@ -12,8 +12,8 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// The peer at an IP address. An IPv4-mapped IPv6 address is the IPv4 address that it maps: a peer
-    /// has one name, whatever kind of socket its datagrams come through.
+    /// The peer at an IP address. IPv4-mapped IPv6 addresses become IPv4 addresses: a peer has one identity, whichever
+    /// socket its datagrams arrive at.
     #[must_use]
     #[inline]
     pub fn ip(address: SocketAddr) -> Self {
@@ -60,6 +60,11 @@ mod tests {
         let mapped = Peer::ip("[::ffff:192.0.2.7]:4000".parse().unwrap());
         assert_eq!(plain, mapped);
         assert_eq!(mapped.to_string(), "192.0.2.7:4000");
-        assert_ne!(plain, Peer::ip("[2001:db8::1]:4000".parse().unwrap()));
+        let address = plain.socket_addr().unwrap();
+        assert_eq!(address, "192.0.2.7:4000".parse().unwrap());
+        assert_eq!(plain.ip_addr(), Some(address.ip()));
+        let v6: SocketAddr = "[2001:db8::1]:4000".parse().unwrap();
+        assert_ne!(plain, Peer::ip(v6));
+        assert_eq!(Peer::ip(v6).socket_addr(), Some(v6));
     }
 }

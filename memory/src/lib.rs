@@ -35,6 +35,7 @@ mod descriptor;
 mod mapped;
 mod mapping;
 mod piece;
+mod placeable;
 mod region;
 #[cfg(feature = "sockets")]
 pub mod socket;
@@ -47,6 +48,7 @@ pub use buffer::Buffer;
 pub use descriptor::move_up;
 pub use mapped::{MappedError, check_mapped};
 pub use piece::{MAX_PIECES, Piece};
+pub use placeable::Placeable;
 pub use region::{AtomicError, OutOfBounds, Region, RegionSlice};
 #[cfg(feature = "sockets")]
 pub use tcp_info::{TcpProgress, tcp_progress};

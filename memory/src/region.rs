@@ -199,6 +199,24 @@ impl<'a> RegionSlice<'a> {
         }
     }
 
+    /// Writes the octets of another slice, which may be of a region that another process writes, in the order of
+    /// [`place`](Self::place). Each octet is loaded once.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn place_region(&self, src: &RegionSlice<'_>) {
+        assert_eq!(src.len, self.len, "placement covers its slice exactly");
+        let head = self.len.saturating_sub(8);
+        // SAFETY: `head` bytes are inside both slices; `ptr::copy` allows that they overlap.
+        unsafe { ptr::copy(src.ptr.as_ptr(), self.ptr.as_ptr(), head) };
+        let mut tail = [0; 8];
+        let tail = &mut tail[..self.len - head];
+        let inside = "the tail is the rest of the slice";
+        src.subslice(head, tail.len()).expect(inside).copy_to(tail);
+        atomic::fence(Ordering::Release);
+        self.subslice(head, tail.len()).expect(inside).place(tail);
+    }
+
     fn place_short(&self, src: &[u8]) {
         let Some((&last, head)) = src.split_last() else {
             return;

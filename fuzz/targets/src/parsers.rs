@@ -4,13 +4,13 @@ use dgiwarp_conform::wire::datagram::{Datagram, Dropped, sealed};
 use dgiwarp_ddp::Segment;
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, tagged, untagged};
 use dgiwarp_llp_tcp_mpa::startup::{FrameKind, HEADER_LEN, MAX_PRIVATE_DATA, StartupReader};
-use dgiwarp_llp_udp::digest;
-use dgiwarp_rdmap::datagram::DropReason;
-use dgiwarp_rdmap::datagram::format;
+use dgiwarp_llp_udp::{Format, plain};
 use dgiwarp_rdmap::datagram::read::segment::{
-    About, ReadSegment, cookie_of, emit_request, emit_response_header, emit_terminate, extension_of,
+    About, Layout, ReadSegment, Short, cookie_of, emit_request, emit_response_header,
+    emit_terminate, extension_of,
 };
 use dgiwarp_rdmap::datagram::segment::{self, MAX_SEND, Parsed, Prefix, Template, WriteSegment};
+use dgiwarp_rdmap::datagram::{Cookie, CookieExchange, DropReason};
 use dgiwarp_rdmap::wire::{
     AtomicRequest, AtomicResponse, Extension, Flags, ImmediateData, Opcode, ReadRequest, Terminate,
     TerminateControl, atomic, extension, read_request,
@@ -35,7 +35,7 @@ fn stranger(data: &[u8]) {
     {
         return;
     }
-    let same = match (segment::parse(data), &theirs) {
+    let same = match (parse(data), &theirs) {
         (Ok(_), Ok(_))
         | (Err(DropReason::UnknownFormat), Err(Dropped::UnknownFormat(_)))
         | (Err(DropReason::BadVersion), Err(Dropped::BadVersion { .. }))
@@ -49,11 +49,7 @@ fn stranger(data: &[u8]) {
         }
         (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
     };
-    assert!(
-        same,
-        "{:?}, and the tester: {theirs:?}",
-        segment::parse(data)
-    );
+    assert!(same, "{:?}, and the tester: {theirs:?}", parse(data));
 }
 
 /// Whether these are the 28 octets of a Read Request of more than 2^30 octets, or of some whose sink wraps.
@@ -148,20 +144,59 @@ fn terminates(data: &[u8]) {
 
 /// A datagram with its CRC, and the same octets as a segment without one: else a fuzzer would have to guess CRCs.
 fn datagrams(data: &[u8]) {
-    if let Ok(covered) = digest::check(data) {
-        assert_eq!(covered.len() + digest::LEN, data.len());
-        datagram_segment(covered);
+    if let Ok((format, segment)) = plain::open::<[u8]>(data.into()) {
+        assert_eq!(segment.len() + plain::OVERHEAD.total(), data.len());
+        assert_eq!(Ok(format), Format::parse(data[0]));
+        datagram_segment(segment.octets());
     }
     datagram_segment(data);
 }
 
-fn datagram_segment(data: &[u8]) {
-    let (cookie, extension) = (cookie_of(data), extension_of(data));
-    let Ok(parsed) = segment::parse(data) else {
-        return;
+/// What a datagram holds within the overhead of the lower layer.
+#[derive(Debug, PartialEq)]
+enum Held<'a> {
+    Segment(Parsed<'a, [u8]>),
+    Exchange(CookieExchange),
+}
+
+fn parse(data: &[u8]) -> Result<Held<'_>, DropReason> {
+    let [first, _, ..] = *data else {
+        return Err(DropReason::Malformed);
     };
-    assert_eq!(cookie.is_some(), cookie_is_due(data, &parsed));
-    let again = match parsed {
+    match Format::parse(first) {
+        Ok(Format::Segment) => segment::parse(data, false).map(Held::Segment),
+        Ok(Format::Cookie) => segment::parse(data, true).map(Held::Segment),
+        Ok(Format::Exchange) => CookieExchange::parse(data).map(Held::Exchange),
+        Ok(Format::Sidr) | Err(_) => Err(DropReason::UnknownFormat),
+    }
+}
+
+/// The octets of a short segment, with its format.
+fn marked(short: &Short) -> Vec<u8> {
+    let format = match short.layout {
+        Layout::Plain => Format::Segment,
+        Layout::WithCookie => Format::Cookie,
+        Layout::Exchange => Format::Exchange,
+    };
+    let mut octets = short.octets.to_vec();
+    octets[0] = format.emit(octets[0]);
+    octets
+}
+
+fn datagram_segment(data: &[u8]) {
+    let extension = extension_of(data);
+    let parsed = match parse(data) {
+        Ok(Held::Segment(parsed)) => parsed,
+        Ok(Held::Exchange(exchange)) => {
+            let again = marked(&exchange.emit());
+            assert_eq!(parse(&again), Ok(Held::Exchange(exchange)));
+            return;
+        }
+        Err(_) => return,
+    };
+    let with_cookie = Format::parse(data[0]) == Ok(Format::Cookie);
+    let cookie = with_cookie.then(|| cookie_of(data).expect("the format has one"));
+    let again = match &parsed {
         Parsed::Send {
             qkey,
             solicited,
@@ -169,24 +204,24 @@ fn datagram_segment(data: &[u8]) {
         } => {
             let (header, _) = UntaggedHeader::parse(data).expect("it was parsed before");
             let template = Template::Send {
-                qkey,
+                qkey: *qkey,
                 msn: header.msn,
-                solicited,
+                solicited: *solicited,
             };
-            emitted(Prefix::new(template, cookie), 0, true, payload)
+            emitted(Prefix::new(template, cookie), 0, true, payload.octets())
         }
         Parsed::SegmentedSend {
             qkey,
             extension: found,
             payload,
         } => {
-            assert_eq!(extension, Some(found));
+            assert_eq!(extension, Some(*found));
             let template = Template::SegmentedSend {
-                qkey,
-                extension: found,
+                qkey: *qkey,
+                extension: *found,
             };
             let prefix = Prefix::new(template, cookie);
-            emitted(prefix, found.offset, is_last(data), payload)
+            emitted(prefix, found.offset, is_last(data), payload.octets())
         }
         Parsed::WriteRecord(WriteSegment {
             stag,
@@ -195,34 +230,23 @@ fn datagram_segment(data: &[u8]) {
             payload,
             ..
         }) => {
-            assert_eq!(extension, Some(found));
+            assert_eq!(extension, Some(*found));
             let template = Template::WriteRecord {
-                stag,
-                base,
-                extension: found,
+                stag: *stag,
+                base: *base,
+                extension: *found,
             };
             let prefix = Prefix::new(template, cookie);
-            emitted(prefix, found.offset, is_last(data), payload)
+            emitted(prefix, found.offset, is_last(data), payload.octets())
         }
-        Parsed::Read(part) => read_segment(data, part),
+        Parsed::Read(part) => read_segment(data, cookie, part),
     };
-    assert_eq!(segment::parse(&again), Ok(parsed));
+    assert_eq!(parse(&again), Ok(Held::Segment(parsed)));
 }
 
 fn is_last(data: &[u8]) -> bool {
     data.first()
         .is_some_and(|first| Control::parse(*first).last)
-}
-
-/// Whether what was parsed has a cookie that can be read. Only the answers to Reads and errors are emitted without the one that they came with.
-fn cookie_is_due(data: &[u8], parsed: &Parsed<'_>) -> bool {
-    match parsed {
-        Parsed::Read(ReadSegment::Exchange(_)) => false,
-        Parsed::Read(_)
-        | Parsed::Send { .. }
-        | Parsed::SegmentedSend { .. }
-        | Parsed::WriteRecord(_) => format::has_cookie(data),
-    }
 }
 
 fn emitted(prefix: Prefix, offset: u32, last: bool, payload: &[u8]) -> Vec<u8> {
@@ -234,11 +258,12 @@ fn emitted(prefix: Prefix, offset: u32, last: bool, payload: &[u8]) -> Vec<u8> {
     };
     let mut out = vec![0; prefix.length()];
     assert_eq!(prefix.emit(part, &mut out), out.len());
+    out[0] = Format::with_cookie(prefix.has_cookie()).emit(out[0]);
     out.extend_from_slice(payload);
     out
 }
 
-fn read_segment(data: &[u8], part: ReadSegment<'_>) -> Vec<u8> {
+fn read_segment(data: &[u8], found: Option<Cookie>, part: &ReadSegment<'_, [u8]>) -> Vec<u8> {
     let msn = || {
         let (header, _) = UntaggedHeader::parse(data).expect("it was parsed before");
         header.msn
@@ -249,8 +274,8 @@ fn read_segment(data: &[u8], part: ReadSegment<'_>) -> Vec<u8> {
             cookie,
             request,
         } => {
-            assert_eq!(cookie, cookie_of(data));
-            emit_request(&request, epoch, cookie, msn()).to_vec()
+            assert_eq!(*cookie, found);
+            marked(&emit_request(request, *epoch, *cookie, msn()))
         }
         ReadSegment::Response {
             stag,
@@ -258,8 +283,8 @@ fn read_segment(data: &[u8], part: ReadSegment<'_>) -> Vec<u8> {
             last,
             payload,
         } => {
-            let mut out = emit_response_header(stag, tagged_offset, last).to_vec();
-            out.extend_from_slice(payload);
+            let mut out = emit_response_header(*stag, *tagged_offset, *last).to_vec();
+            out.extend_from_slice(payload.octets());
             out
         }
         ReadSegment::Terminate(report) => {
@@ -267,9 +292,8 @@ fn read_segment(data: &[u8], part: ReadSegment<'_>) -> Vec<u8> {
                 About::Request(request) => assert!(request.emit().len() <= data.len()),
                 About::Message(about) => assert!(about.emit().len() <= data.len()),
             }
-            emit_terminate(&report, 0, msn()).to_vec()
+            marked(&emit_terminate(report, 0, msn()))
         }
-        ReadSegment::Exchange(exchange) => exchange.emit().to_vec(),
     }
 }
 

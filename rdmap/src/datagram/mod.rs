@@ -14,9 +14,10 @@
 
 mod assembly;
 mod drop_reason;
-pub mod format;
+mod exchange;
 mod numbers;
 mod open_writes;
+mod parts;
 pub mod read;
 mod receiver;
 mod records;
@@ -25,6 +26,7 @@ pub mod segment;
 mod source;
 
 pub use drop_reason::DropReason;
+pub use exchange::{CookieExchange, EXCHANGE_LEN, ExchangeKind};
 pub use numbers::Numbers;
 pub use receiver::{Delivery, Origin, PlaceFailed, Receiver, ReceiverConfig, TakeError, Ulp};
 pub use records::{Record, RecordHandle};
@@ -32,3 +34,5 @@ pub use secret::{Cookie, Secret};
 
 #[cfg(test)]
 mod specification_tests;
+#[cfg(test)]
+mod test_octets;

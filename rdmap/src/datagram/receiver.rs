@@ -12,7 +12,7 @@ use super::DropReason;
 use super::assembly::Assemblies;
 use super::open_writes::OpenWrites;
 use super::records::{Record, RecordHandle, Records};
-use super::segment::{self, Parsed};
+use super::segment::Parsed;
 use super::source::{SourceId, SourceTable, Standing};
 use crate::wire::{Extension, Flags};
 
@@ -130,32 +130,17 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         self.config.qkey = qkey;
     }
 
-    /// Handles a segment: a datagram without its CRC, which the caller checked.
+    /// Handles a segment. Those of Reads are the [`Requester`](super::read::Requester)'s and the
+    /// [`Responder`](super::read::Responder)'s, and are dropped here.
     ///
     /// # Errors
     /// The reason for which it was dropped, for the caller to count. Nothing of it was placed then.
-    #[inline]
-    pub fn handle_segment<U: Ulp<K, Receive = R>>(
-        &mut self,
-        now: Instant,
-        origin: impl Into<Origin<K>>,
-        bytes: &[u8],
-        ulp: &mut U,
-    ) -> Result<(), DropReason> {
-        self.handle_parsed(now, origin.into(), segment::parse(bytes)?, ulp)
-    }
-
-    /// The same for a segment that the caller parsed. What belongs to Reads is the
-    /// [`Requester`](super::read::Requester)'s and the [`Responder`](super::read::Responder)'s, not taken here.
-    ///
-    /// # Errors
-    /// As [`handle_segment`](Self::handle_segment).
     #[inline]
     pub fn handle_parsed<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
         origin: Origin<K>,
-        parsed: Parsed<'_>,
+        parsed: Parsed<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let from = origin.peer;

@@ -2,7 +2,10 @@
 
 use std::hash::{Hash, Hasher};
 
+use dgiwarp_codec::split_header;
 use siphasher::sip::SipHasher24;
+
+use super::DropReason;
 
 /// What a number is for. Numbers of one kind tell nothing about those of another.
 #[derive(Debug, Clone, Copy, Hash)]
@@ -43,6 +46,19 @@ impl Cookie {
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// Splits a cookie, where the segment has one, off the octets behind header and extension.
+    pub(super) fn split(
+        with_cookie: bool,
+        rest: &[u8],
+    ) -> Result<(Option<Self>, &[u8]), DropReason> {
+        if !with_cookie {
+            return Ok((None, rest));
+        }
+        let (&cookie, rest) =
+            split_header::<{ Self::LEN }>(rest).map_err(|_| DropReason::Malformed)?;
+        Ok((Some(Self(u64::from_be_bytes(cookie))), rest))
     }
 }
 

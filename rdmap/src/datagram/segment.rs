@@ -2,10 +2,11 @@
 
 #![deny(clippy::indexing_slicing)]
 
+use dgiwarp_codec::{Payload, PayloadSlice};
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, Segment, TaggedOffset};
 
-use super::format::{FORMAT_COOKIE, FORMAT_EXCHANGE, FORMAT_SEGMENT, parse_cookie};
+use super::parts::Parts;
 use super::read::segment::{self as read, ReadSegment};
 use super::{Cookie, DropReason};
 use crate::wire::{ControlError, Extension, Flags, Opcode, extension};
@@ -16,10 +17,13 @@ pub const MAX_WRITE_RECORD: u32 = 1 << 30;
 pub const MAX_SEND: u32 = 1 << 24;
 /// Most octets that a segment has before its payload.
 pub const MAX_HEADER: usize = untagged::LEN + extension::LEN + Cookie::LEN;
+/// Octets that are copied out of a received segment to be parsed: no segment has more before its payload.
+pub const PARSED: usize = 64;
+const _: () = assert!(MAX_HEADER <= PARSED && read::MAX_SHORT <= PARSED);
 
 /// A received segment that passed the checks of §1 to §3.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parsed<'a> {
+#[derive(Debug, PartialEq)]
+pub enum Parsed<'a, P: Payload + ?Sized> {
     /// A whole Send message.
     Send {
         /// The Q_Key that the sender named.
@@ -27,7 +31,7 @@ pub enum Parsed<'a> {
         /// Whether the receiver raises a solicited event.
         solicited: bool,
         /// The message.
-        payload: &'a [u8],
+        payload: PayloadSlice<'a, P>,
     },
     /// A part of a Send.
     SegmentedSend {
@@ -36,17 +40,17 @@ pub enum Parsed<'a> {
         /// Which part of which message.
         extension: Extension,
         /// The part.
-        payload: &'a [u8],
+        payload: PayloadSlice<'a, P>,
     },
     /// A part of a Write-Record, or of a UC Write if flag W is set.
-    WriteRecord(WriteSegment<'a>),
-    /// A segment of a Read, of a Terminate or of a cookie exchange.
-    Read(ReadSegment<'a>),
+    WriteRecord(WriteSegment<'a, P>),
+    /// A segment of a Read, or a Terminate.
+    Read(ReadSegment<'a, P>),
 }
 
 /// A segment of a Write-Record or of a UC Write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WriteSegment<'a> {
+#[derive(Debug, PartialEq)]
+pub struct WriteSegment<'a, P: Payload + ?Sized> {
     /// The target buffer.
     pub stag: STag,
     /// TO of this segment.
@@ -56,42 +60,45 @@ pub struct WriteSegment<'a> {
     /// Identifies the message and the segment's part of it.
     pub extension: Extension,
     /// Octets of that part.
-    pub payload: &'a [u8],
+    pub payload: PayloadSlice<'a, P>,
 }
 
-/// Parses a segment: a datagram without its CRC, which was checked before. A cookie is skipped, but for Read Requests:
-/// [`cookie_of`](super::read::segment::cookie_of) has it for those who want to verify it.
+/// Parses a segment of format 0, or of format 1: `with_cookie`. The cookie is skipped, but for Read Requests;
+/// [`cookie_of`](super::read::segment::cookie_of) finds the others.
 ///
 /// # Errors
-/// The reason to drop it. Nothing was looked at beyond the headers.
+/// The reason to drop it. Only headers were read.
 #[inline]
-pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, DropReason> {
-    let [first, ulp, ..] = *bytes else {
+pub fn parse<'a, P: Payload + ?Sized>(
+    segment: impl Into<PayloadSlice<'a, P>>,
+    with_cookie: bool,
+) -> Result<Parsed<'a, P>, DropReason> {
+    let segment = segment.into();
+    let head = segment.head::<PARSED>();
+    let octets = head.octets();
+    let [first, ulp, ..] = *octets else {
         return Err(DropReason::Malformed);
     };
-    let control = Control::parse(first);
-    if control.format > FORMAT_EXCHANGE {
-        return Err(DropReason::UnknownFormat);
-    }
-    if control.version != control::DV {
+    if Control::parse(first).version != control::DV {
         return Err(DropReason::BadVersion);
-    }
-    if control.format == FORMAT_EXCHANGE {
-        return ReadSegment::parse_exchange(bytes).map(Parsed::Read);
     }
     let opcode = Opcode::parse(ulp).map_err(|error| match error {
         ControlError::Version(_) => DropReason::BadVersion,
         ControlError::Opcode(_) => DropReason::UnexpectedOpcode,
     })?;
-    let cookie = control.format == FORMAT_COOKIE;
+    let parts = Parts {
+        segment,
+        octets,
+        with_cookie,
+    };
     match opcode {
-        Opcode::WriteRecord => parse_write_record(bytes, cookie),
-        Opcode::Send => parse_send(bytes, cookie, false),
-        Opcode::SendSolicited => parse_send(bytes, cookie, true),
-        Opcode::SegmentedSend => parse_segmented_send(bytes, cookie),
-        Opcode::ReadResponse => read::parse_response(bytes, cookie).map(Parsed::Read),
-        Opcode::ReadRequest => read::parse_request(bytes, cookie).map(Parsed::Read),
-        Opcode::Terminate => read::parse_terminate(bytes, cookie).map(Parsed::Read),
+        Opcode::WriteRecord => parse_write_record(parts),
+        Opcode::Send => parse_send(parts, false),
+        Opcode::SendSolicited => parse_send(parts, true),
+        Opcode::SegmentedSend => parse_segmented_send(parts),
+        Opcode::ReadResponse => read::parse_response(parts).map(Parsed::Read),
+        Opcode::ReadRequest => read::parse_request(parts).map(Parsed::Read),
+        Opcode::Terminate => read::parse_terminate(parts).map(Parsed::Read),
         Opcode::Write
         | Opcode::SendInvalidate
         | Opcode::SendSolicitedInvalidate
@@ -103,10 +110,13 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, DropReason> {
 }
 
 #[inline]
-fn parse_write_record(bytes: &[u8], cookie: bool) -> Result<Parsed<'_>, DropReason> {
-    let (header, rest) = TaggedHeader::parse(bytes).map_err(|_| DropReason::Malformed)?;
+fn parse_write_record<'a, P: Payload + ?Sized>(
+    parts: Parts<'a, '_, P>,
+) -> Result<Parsed<'a, P>, DropReason> {
+    let (header, rest) = TaggedHeader::parse(parts.octets).map_err(|_| DropReason::Malformed)?;
     let (extension, rest) = Extension::parse(rest).map_err(|_| DropReason::Malformed)?;
-    let (_, payload) = parse_cookie(rest, cookie)?;
+    let (_, rest) = Cookie::split(parts.with_cookie, rest)?;
+    let payload = parts.behind(rest)?;
     check_extension(&extension, header.control, payload.len(), MAX_WRITE_RECORD)?;
     if !header.control.tagged {
         return Err(DropReason::Malformed);
@@ -135,9 +145,13 @@ fn parse_untagged(bytes: &[u8]) -> Result<(UntaggedHeader, &[u8]), DropReason> {
 }
 
 #[inline]
-fn parse_send(bytes: &[u8], cookie: bool, solicited: bool) -> Result<Parsed<'_>, DropReason> {
-    let (header, rest) = parse_untagged(bytes)?;
-    let (_, payload) = parse_cookie(rest, cookie)?;
+fn parse_send<'a, P: Payload + ?Sized>(
+    parts: Parts<'a, '_, P>,
+    solicited: bool,
+) -> Result<Parsed<'a, P>, DropReason> {
+    let (header, rest) = parse_untagged(parts.octets)?;
+    let (_, rest) = Cookie::split(parts.with_cookie, rest)?;
+    let payload = parts.behind(rest)?;
     if !header.control.last || header.message_offset.get() != 0 {
         return Err(DropReason::Malformed);
     }
@@ -148,10 +162,13 @@ fn parse_send(bytes: &[u8], cookie: bool, solicited: bool) -> Result<Parsed<'_>,
     })
 }
 
-fn parse_segmented_send(bytes: &[u8], cookie: bool) -> Result<Parsed<'_>, DropReason> {
-    let (header, rest) = parse_untagged(bytes)?;
+fn parse_segmented_send<'a, P: Payload + ?Sized>(
+    parts: Parts<'a, '_, P>,
+) -> Result<Parsed<'a, P>, DropReason> {
+    let (header, rest) = parse_untagged(parts.octets)?;
     let (extension, rest) = Extension::parse(rest).map_err(|_| DropReason::Malformed)?;
-    let (_, payload) = parse_cookie(rest, cookie)?;
+    let (_, rest) = Cookie::split(parts.with_cookie, rest)?;
+    let payload = parts.behind(rest)?;
     check_extension(&extension, header.control, payload.len(), MAX_SEND)?;
     let agrees = header.msn.get() == extension.number
         && header.message_offset.get() == extension.offset
@@ -274,7 +291,7 @@ impl Template {
     }
 }
 
-/// What stands before the payload of an outgoing message's segments: headers, and the peer's cookie where one is carried (§1, format 1).
+/// Octets before the payload in each segment of an outgoing message: headers, and the peer's cookie where the message carries one (§1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
     template: Template,
@@ -292,6 +309,13 @@ impl Prefix {
     #[must_use]
     pub const fn template(&self) -> &Template {
         &self.template
+    }
+
+    /// Whether segments have a cookie.
+    #[must_use]
+    #[inline]
+    pub const fn has_cookie(&self) -> bool {
+        self.cookie.is_some()
     }
 
     /// Octets in each segment.
@@ -316,13 +340,6 @@ impl Prefix {
         let Some(cookie) = self.cookie else {
             return end;
         };
-        if let Some(first) = out.first_mut() {
-            let control = Control {
-                format: FORMAT_COOKIE,
-                ..Control::parse(*first)
-            };
-            *first = control.emit();
-        }
         put(out, end, &cookie.get().to_be_bytes())
     }
 }
@@ -331,7 +348,7 @@ fn first_octet(tagged: bool, segment: Segment) -> Control {
     Control {
         tagged,
         last: segment.last,
-        format: FORMAT_SEGMENT,
+        format: 0,
         version: control::DV,
     }
 }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_udp::{Path, PathKind, Peer, Train};
+use dgiwarp_llp_udp::{Path, PathKind, Peer, ShimConfig, Train};
 use dgiwarp_memory::Piece;
 use dgiwarp_memory::{Access, Buffer};
 use rand::SeedableRng as _;
@@ -141,6 +141,7 @@ impl NullLlp {
             max_rate: 0,
             receive_buffer: 1 << 20,
             read_timeout: Duration::from_secs(2),
+            shim: ShimConfig::Plain,
             random: Random {
                 seed: [1, 2, 3],
                 group_key: [0; 4],

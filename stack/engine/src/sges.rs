@@ -3,8 +3,8 @@
 use std::ops::Deref;
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::Payload;
-use dgiwarp_memory::RegionSlice;
+use dgiwarp_codec::{Payload, PayloadSlice};
+use dgiwarp_memory::{Placeable, RegionSlice};
 use dgiwarp_rdmap::datagram::PlaceFailed;
 
 use super::mr::{LocalProtection, LocalView, MrTable, PdId, Registration, Use};
@@ -167,15 +167,15 @@ pub(super) fn gather(
 }
 
 /// Places octets at `offset` of the buffers of a receive, a Read or an atomic operation.
-pub(super) fn scatter(
+pub(super) fn scatter<'a, P: Placeable + ?Sized + 'a>(
     mrs: &MrTable,
     pd: PdId,
     sges: &[Sge],
     offset: u32,
-    octets: &[u8],
+    payload: impl Into<PayloadSlice<'a, P>>,
 ) -> Result<(), PlaceFailed> {
     let mut skip = offset;
-    let mut rest = octets;
+    let mut rest = payload.into();
     let view = mrs.view_local();
     for sge in sges {
         if rest.is_empty() {
@@ -186,16 +186,16 @@ pub(super) fn scatter(
             continue;
         }
         let room = (sge.length - skip) as usize;
-        let (now, later) = rest.split_at(room.min(rest.len()));
+        let now = room.min(rest.len());
         let part = Sge {
             addr: sge.addr + u64::from(skip),
-            length: u32::try_from(now.len()).map_err(|_| PlaceFailed)?,
+            length: u32::try_from(now).map_err(|_| PlaceFailed)?,
             lkey: sge.lkey,
         };
         let slice = view.slice(pd, part, true).map_err(|_| PlaceFailed)?;
-        slice.place(now);
+        rest.place(0, &slice);
         skip = 0;
-        rest = later;
+        rest = rest.after(now).ok_or(PlaceFailed)?;
     }
     if rest.is_empty() {
         Ok(())

@@ -7,16 +7,21 @@ use crate::wire::read_request;
 /// Octets that a target sends at most for each octet of a request without a valid cookie.
 pub(super) const AMPLIFICATION: usize = 3;
 
-/// Octets of the CRC of each datagram.
-pub(super) const CRC: usize = 4;
+/// Longest Read in octets that a target answers without a cookie, where the lower layer adds `overhead` octets to each segment: its
+/// one response segment stays within the limit.
+pub(super) fn max_unvalidated_read(overhead: usize) -> u32 {
+    let request = untagged::LEN + read_request::LEN + overhead;
+    let response = tagged::LEN + overhead;
+    u32::try_from((AMPLIFICATION * request).saturating_sub(response)).unwrap_or(0)
+}
 
-/// Longest Read in octets that a target answers without a cookie: its one response segment stays within the limit.
-pub(super) const MAX_UNVALIDATED_READ: u32 = {
-    let response = AMPLIFICATION * (untagged::LEN + read_request::LEN + CRC);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "three times a request is some hundred octets"
-    )]
-    let payload = (response - tagged::LEN - CRC) as u32;
-    payload
-};
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// §6, with the CRC of plain datagrams.
+    #[test]
+    fn a_short_read_needs_no_cookie() {
+        assert_eq!(max_unvalidated_read(4), 3 * (18 + 28 + 4) - 14 - 4);
+    }
+}

@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+use dgiwarp_codec::{Payload, PayloadSlice};
 use dgiwarp_ddp::{Msn, RangeMap, STag, TaggedOffset};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::amplification::MAX_UNVALIDATED_READ;
+use super::amplification::max_unvalidated_read;
 use super::segment::Short;
 use super::targets::{MAX_OPEN, ReadKey, TargetId, Targets};
 use crate::datagram::{Cookie, PlaceFailed, Secret};
@@ -29,6 +30,8 @@ pub struct RequesterConfig {
     pub secret: Secret,
     /// The first MSN of queue 1, a random number.
     pub msn: u32,
+    /// Octets that the lower layer adds to each segment.
+    pub overhead: usize,
 }
 
 /// How much may be in flight: asked for and not arrived.
@@ -101,11 +104,19 @@ pub enum ReadEnd {
 
 /// The requester's way to memory and completions. `R` is what the caller keeps of a Read.
 pub trait ReadSink<R> {
+    /// Memory that received payload lies in.
+    type Payload: Payload + ?Sized;
+
     /// Places octets at `offset` of a Read's message.
     ///
     /// # Errors
     /// [`PlaceFailed`]: the memory is not there any more.
-    fn place_read(&mut self, read: &R, offset: u32, payload: &[u8]) -> Result<(), PlaceFailed>;
+    fn place_read(
+        &mut self,
+        read: &R,
+        offset: u32,
+        payload: PayloadSlice<'_, Self::Payload>,
+    ) -> Result<(), PlaceFailed>;
 
     /// Completes a Read. `map` tells which octets are valid; what the caller leaves there is used again.
     fn finish(&mut self, read: R, end: ReadEnd, map: &mut RangeMap);
@@ -161,6 +172,8 @@ struct Read<R> {
 pub struct Requester<K, V, R> {
     config: RequesterConfig,
     limits: Limits,
+    /// Octets of the longest Read that needs no cookie.
+    max_unvalidated: u32,
     reads: Slab<Read<R>>,
     by_stag: FxHashMap<u32, usize>,
     targets: Targets<K, V>,
@@ -193,6 +206,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     pub fn new(config: RequesterConfig, limits: Limits) -> Self {
         Self {
             limits,
+            max_unvalidated: max_unvalidated_read(config.overhead),
             reads: Slab::new(),
             by_stag: FxHashMap::default(),
             targets: Targets::new(),
@@ -240,7 +254,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         });
         self.by_stag.insert(sink_stag, slot);
         self.wake_by(work.deadline);
-        let needs_cookie = work.length > MAX_UNVALIDATED_READ;
+        let needs_cookie = work.length > self.max_unvalidated;
         if needs_cookie && self.targets.get(target).cookie.is_none() {
             self.reads[slot].waits = true;
             self.want_cookie(now, target);

@@ -14,9 +14,9 @@ use dgiwarp_ddp::wire::tagged;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::amplification::{AMPLIFICATION, CRC};
-use super::segment::{About, CookieExchange, ExchangeKind, Short, TerminateReport, emit_terminate};
-use crate::datagram::{Cookie, DropReason, Secret};
+use super::amplification::AMPLIFICATION;
+use super::segment::{About, Short, TerminateReport, emit_terminate};
+use crate::datagram::{Cookie, CookieExchange, DropReason, ExchangeKind, Secret};
 use crate::wire::{Cause, ReadRequest};
 use reports::Reports;
 
@@ -40,6 +40,8 @@ pub struct ResponderConfig {
     pub secret: Secret,
     /// The first MSN of queue 2, a random number.
     pub msn: u32,
+    /// Octets that the lower layer adds to each segment.
+    pub overhead: usize,
 }
 
 /// A request that waits to be answered, or what is left of it.
@@ -60,7 +62,7 @@ pub struct Reply<K, V> {
     pub peer: K,
     /// The address of ours that was asked.
     pub via: V,
-    /// Its octets, without CRC.
+    /// Its octets.
     pub segment: Short,
 }
 
@@ -122,7 +124,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         check: impl FnOnce(&ReadRequest, bool) -> Result<(), DropReason>,
     ) -> Result<(), DropReason> {
         let validated = self.is_valid(from, epoch, cookie);
-        let response = tagged::LEN + request.size as usize + CRC;
+        let response = tagged::LEN + request.size as usize + self.config.overhead;
         let long = response > AMPLIFICATION * octets;
         if !validated && long {
             return Err(DropReason::UnvalidatedRead);
@@ -277,7 +279,9 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
     ) {
         let report = TerminateReport { cause, about };
         let segment = emit_terminate(&report, self.config.epoch, self.reports.msn());
-        if segment.len() + CRC > cause_octets || !self.reports.may_report(now, to) {
+        if segment.octets.len() + self.config.overhead > cause_octets
+            || !self.reports.may_report(now, to)
+        {
             return;
         }
         if self.queue(to, via, segment).is_ok() {

@@ -1,12 +1,13 @@
-//! What Reads and their errors are made of on the wire: Read Request, Read Response, Terminate, cookie exchange (§6, §7.1, §7.2).
+//! Segments of Reads and of their errors: Read Request, Read Response, Terminate (§7.1, §7.2).
 
 #![deny(clippy::indexing_slicing)]
 
 use arrayvec::ArrayVec;
+use dgiwarp_codec::{Payload, PayloadSlice};
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, control, tagged, untagged};
 use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber, STag, TaggedOffset};
 
-use crate::datagram::format::{FORMAT_COOKIE, FORMAT_EXCHANGE, FORMAT_SEGMENT, parse_cookie};
+use crate::datagram::parts::Parts;
 use crate::datagram::{Cookie, DropReason};
 use crate::wire::terminate::{Cause, TerminateControl};
 use crate::wire::{Extension, Opcode, ReadRequest, extension, read_request};
@@ -15,17 +16,32 @@ use crate::wire::{Extension, Opcode, ReadRequest, extension, read_request};
 pub const MAX_READ: u32 = 1 << 30;
 /// Octets before the payload of a Read Response.
 pub const RESPONSE_HEADER: usize = tagged::LEN;
-/// Octets of a cookie exchange without its CRC.
-pub const EXCHANGE_LEN: usize = 32;
-/// Octets of the longest segment that is not a Read Response, without its CRC.
+/// Octets of the longest segment that is not a Read Response.
 pub const MAX_SHORT: usize = untagged::LEN + Cookie::LEN + 4 + read_request::LEN;
 
-/// A short segment, ready to be sent but for its CRC.
-pub type Short = ArrayVec<u8, MAX_SHORT>;
+/// A whole segment without payload, to be sealed by the lower layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Short {
+    /// Layout of the segment, which decides the format of its datagram.
+    pub layout: Layout,
+    /// Octets of the segment, format 0.
+    pub octets: ArrayVec<u8, MAX_SHORT>,
+}
 
-/// A received segment of a Read, of a Terminate or of a cookie exchange.
+/// Layouts of short segments (§1.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadSegment<'a> {
+pub enum Layout {
+    /// Headers alone.
+    Plain,
+    /// A cookie behind the header.
+    WithCookie,
+    /// A cookie exchange.
+    Exchange,
+}
+
+/// A received segment of a Read, or a Terminate.
+#[derive(Debug, PartialEq)]
+pub enum ReadSegment<'a, P: Payload + ?Sized> {
     /// A peer wants to read.
     Request {
         /// The requester's epoch.
@@ -44,12 +60,10 @@ pub enum ReadSegment<'a> {
         /// L: the last segment that answers its request.
         last: bool,
         /// The part.
-        payload: &'a [u8],
+        payload: PayloadSlice<'a, P>,
     },
     /// A peer reports an error.
     Terminate(TerminateReport),
-    /// A cookie is asked for or given.
-    Exchange(CookieExchange),
 }
 
 /// A Terminate of the datagram mapping (§7.2).
@@ -70,41 +84,17 @@ pub enum About {
     Message(Extension),
 }
 
-/// Which way a cookie goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ExchangeKind {
-    /// A requester asks.
-    Request = 1,
-    /// The target answers.
-    Answer = 2,
-}
-
-/// Asks for a cookie, or gives one (§6); both are equally long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CookieExchange {
-    /// Which way it goes.
-    pub kind: ExchangeKind,
-    /// The requester's epoch.
-    pub epoch: u32,
-    /// Drawn by the requester, repeated by the target.
-    pub nonce: u64,
-    /// The cookie; zero in a request.
-    pub cookie: Cookie,
-}
-
 /// Parses a segment with opcode Read Request.
-pub(crate) fn parse_request(
-    bytes: &[u8],
-    with_cookie: bool,
-) -> Result<ReadSegment<'_>, DropReason> {
-    let (epoch, rest) = parse_untagged(bytes, QueueNumber::READ_REQUEST)?;
-    let (cookie, rest) = parse_cookie(rest, with_cookie)?;
+pub(crate) fn parse_request<'a, P: Payload + ?Sized>(
+    parts: Parts<'a, '_, P>,
+) -> Result<ReadSegment<'a, P>, DropReason> {
+    let (epoch, rest) = parse_untagged(parts.octets, QueueNumber::READ_REQUEST)?;
+    let (cookie, rest) = Cookie::split(parts.with_cookie, rest)?;
     let (request, rest) = ReadRequest::parse(rest).map_err(|_| DropReason::Malformed)?;
     // The sink offset is the requester's own: it must leave room for the message, as for every tagged one.
     let fits = request.sink_offset.checked_add(request.size.into());
     // RFC 5040 §4.2: nothing follows the header.
-    if !rest.is_empty() || request.size > MAX_READ || fits.is_none() {
+    if !parts.ends(rest) || request.size > MAX_READ || fits.is_none() {
         return Err(DropReason::Malformed);
     }
     Ok(ReadSegment::Request {
@@ -115,12 +105,12 @@ pub(crate) fn parse_request(
 }
 
 /// Parses a segment with opcode Read Response.
-pub(crate) fn parse_response(
-    bytes: &[u8],
-    with_cookie: bool,
-) -> Result<ReadSegment<'_>, DropReason> {
-    let (header, rest) = TaggedHeader::parse(bytes).map_err(|_| DropReason::Malformed)?;
-    let (_, payload) = parse_cookie(rest, with_cookie)?;
+pub(crate) fn parse_response<'a, P: Payload + ?Sized>(
+    parts: Parts<'a, '_, P>,
+) -> Result<ReadSegment<'a, P>, DropReason> {
+    let (header, rest) = TaggedHeader::parse(parts.octets).map_err(|_| DropReason::Malformed)?;
+    let (_, rest) = Cookie::split(parts.with_cookie, rest)?;
+    let payload = parts.behind(rest)?;
     if !header.control.tagged {
         return Err(DropReason::Malformed);
     }
@@ -133,12 +123,11 @@ pub(crate) fn parse_response(
 }
 
 /// Parses a segment with opcode Terminate.
-pub(crate) fn parse_terminate(
-    bytes: &[u8],
-    with_cookie: bool,
-) -> Result<ReadSegment<'_>, DropReason> {
-    let (_, rest) = parse_untagged(bytes, QueueNumber::TERMINATE)?;
-    let (_, rest) = parse_cookie(rest, with_cookie)?;
+pub(crate) fn parse_terminate<'a, P: Payload + ?Sized>(
+    parts: Parts<'a, '_, P>,
+) -> Result<ReadSegment<'a, P>, DropReason> {
+    let (_, rest) = parse_untagged(parts.octets, QueueNumber::TERMINATE)?;
+    let (_, rest) = Cookie::split(parts.with_cookie, rest)?;
     let (control, rest) = TerminateControl::parse(rest).map_err(|_| DropReason::Malformed)?;
     let (about, rest) = match (control.rdma_header, control.ddp_header) {
         (true, false) => {
@@ -151,7 +140,7 @@ pub(crate) fn parse_terminate(
         }
         (true, true) | (false, false) => return Err(DropReason::Malformed),
     };
-    if !rest.is_empty() {
+    if !parts.ends(rest) {
         return Err(DropReason::Malformed);
     }
     Ok(ReadSegment::Terminate(TerminateReport {
@@ -170,88 +159,23 @@ fn parse_untagged(bytes: &[u8], queue: QueueNumber) -> Result<(u32, &[u8]), Drop
     Ok((header.rsvd_ulp_word, rest))
 }
 
-impl ReadSegment<'_> {
-    /// Parses a datagram of format 2, whose first octet was looked at.
-    pub(crate) fn parse_exchange(bytes: &[u8]) -> Result<Self, DropReason> {
-        CookieExchange::parse(bytes).map(Self::Exchange)
-    }
-}
-
-impl CookieExchange {
-    fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
-        let Ok(&octets) = <&[u8; EXCHANGE_LEN]>::try_from(bytes) else {
-            return Err(DropReason::Malformed);
-        };
-        let [first, kind, _, _, e0, e1, e2, e3, rest @ ..] = octets;
-        let control = Control::parse(first);
-        let kind = match kind {
-            1 => ExchangeKind::Request,
-            2 => ExchangeKind::Answer,
-            _ => return Err(DropReason::Malformed),
-        };
-        if control.tagged || !control.last {
-            return Err(DropReason::Malformed);
-        }
-        let [
-            n0,
-            n1,
-            n2,
-            n3,
-            n4,
-            n5,
-            n6,
-            n7,
-            c0,
-            c1,
-            c2,
-            c3,
-            c4,
-            c5,
-            c6,
-            c7,
-            ..,
-        ] = rest;
-        Ok(Self {
-            kind,
-            epoch: u32::from_be_bytes([e0, e1, e2, e3]),
-            nonce: u64::from_be_bytes([n0, n1, n2, n3, n4, n5, n6, n7]),
-            cookie: Cookie::new(u64::from_be_bytes([c0, c1, c2, c3, c4, c5, c6, c7])),
-        })
-    }
-
-    /// The octets, reserved ones zero, without CRC.
-    #[must_use]
-    pub fn emit(&self) -> Short {
-        let first = Control {
-            tagged: false,
-            last: true,
-            format: FORMAT_EXCHANGE,
-            version: control::DV,
-        };
-        let kind: u8 = match self.kind {
-            ExchangeKind::Request => 1,
-            ExchangeKind::Answer => 2,
-        };
-        join(&[
-            &[first.emit(), kind, 0, 0],
-            &self.epoch.to_be_bytes(),
-            &self.nonce.to_be_bytes(),
-            &self.cookie.get().to_be_bytes(),
-            &[0; 8],
-        ])
-    }
-}
-
-/// A Read Request, without CRC.
+/// A Read Request.
 #[must_use]
 pub fn emit_request(request: &ReadRequest, epoch: u32, cookie: Option<Cookie>, msn: Msn) -> Short {
-    let header = untagged_header(Opcode::ReadRequest, cookie, epoch, msn);
+    let header = untagged_header(Opcode::ReadRequest, QueueNumber::READ_REQUEST, epoch, msn);
+    let layout = match cookie {
+        Some(_) => Layout::WithCookie,
+        None => Layout::Plain,
+    };
     let cookie = cookie.map(|cookie| cookie.get().to_be_bytes());
-    join(&[
-        &header.emit(),
-        cookie.as_ref().map_or(&[], |cookie| &cookie[..]),
-        &request.emit(),
-    ])
+    Short::of(
+        layout,
+        &[
+            &header.emit(),
+            cookie.as_ref().map_or(&[], |cookie| &cookie[..]),
+            &request.emit(),
+        ],
+    )
 }
 
 /// The header of a Read Response segment.
@@ -265,7 +189,7 @@ pub fn emit_response_header(
         control: Control {
             tagged: true,
             last,
-            format: FORMAT_SEGMENT,
+            format: 0,
             version: control::DV,
         },
         rsvd_ulp: Opcode::ReadResponse.emit(),
@@ -275,10 +199,10 @@ pub fn emit_response_header(
     .emit()
 }
 
-/// A Terminate, without CRC.
+/// A Terminate.
 #[must_use]
 pub fn emit_terminate(report: &TerminateReport, epoch: u32, msn: Msn) -> Short {
-    let header = untagged_header(Opcode::Terminate, None, epoch, msn);
+    let header = untagged_header(Opcode::Terminate, QueueNumber::TERMINATE, epoch, msn);
     let is_request = matches!(report.about, About::Request(_));
     let control = TerminateControl {
         cause: report.cause,
@@ -287,22 +211,28 @@ pub fn emit_terminate(report: &TerminateReport, epoch: u32, msn: Msn) -> Short {
         rdma_header: is_request,
     };
     match &report.about {
-        About::Request(request) => join(&[&header.emit(), &control.emit(), &request.emit()]),
-        About::Message(extension) => join(&[&header.emit(), &control.emit(), &extension.emit()]),
+        About::Request(request) => Short::of(
+            Layout::Plain,
+            &[&header.emit(), &control.emit(), &request.emit()],
+        ),
+        About::Message(extension) => Short::of(
+            Layout::Plain,
+            &[&header.emit(), &control.emit(), &extension.emit()],
+        ),
     }
 }
 
-fn untagged_header(opcode: Opcode, cookie: Option<Cookie>, epoch: u32, msn: Msn) -> UntaggedHeader {
-    let (format, queue_number) = match (cookie, opcode) {
-        (_, Opcode::Terminate) => (FORMAT_SEGMENT, QueueNumber::TERMINATE),
-        (Some(_), _) => (FORMAT_COOKIE, QueueNumber::READ_REQUEST),
-        (None, _) => (FORMAT_SEGMENT, QueueNumber::READ_REQUEST),
-    };
+fn untagged_header(
+    opcode: Opcode,
+    queue_number: QueueNumber,
+    epoch: u32,
+    msn: Msn,
+) -> UntaggedHeader {
     UntaggedHeader {
         control: Control {
             tagged: false,
             last: true,
-            format,
+            format: 0,
             version: control::DV,
         },
         rsvd_ulp: opcode.emit(),
@@ -313,25 +243,25 @@ fn untagged_header(opcode: Opcode, cookie: Option<Cookie>, epoch: u32, msn: Msn)
     }
 }
 
-fn join(parts: &[&[u8]]) -> Short {
-    let mut out = Short::new();
-    for part in parts {
-        out.try_extend_from_slice(part)
-            .expect("the longest of these segments fits");
+impl Short {
+    pub(in crate::datagram) fn of(layout: Layout, parts: &[&[u8]]) -> Self {
+        let mut octets = ArrayVec::new();
+        for part in parts {
+            octets
+                .try_extend_from_slice(part)
+                .expect("the longest of these segments fits");
+        }
+        Self { layout, octets }
     }
-    out
 }
 
-/// The cookie of a segment of format 1 that [`parse`](crate::datagram::segment::parse) accepted, not yet verified. For the few that
-/// depend on it: it takes the headers apart again.
+/// The cookie in the first octets of a segment of format 1, not yet verified: parses the headers again, for the few segments
+/// whose acceptance depends on it.
 #[must_use]
-pub fn cookie_of(segment: &[u8]) -> Option<Cookie> {
-    let [first, ulp, ..] = *segment else {
+pub fn cookie_of(head: &[u8]) -> Option<Cookie> {
+    let [_, ulp, ..] = *head else {
         return None;
     };
-    if Control::parse(first).format != FORMAT_COOKIE {
-        return None;
-    }
     let before = match Opcode::parse(ulp).ok()? {
         Opcode::ReadResponse => tagged::LEN,
         Opcode::WriteRecord => tagged::LEN + extension::LEN,
@@ -347,13 +277,13 @@ pub fn cookie_of(segment: &[u8]) -> Option<Cookie> {
         | Opcode::AtomicRequest
         | Opcode::AtomicResponse => return None,
     };
-    parse_cookie(segment.get(before..)?, true).ok()?.0
+    Cookie::split(true, head.get(before..)?).ok()?.0
 }
 
-/// The extension of a segment that has one.
+/// The extension in the first octets of a segment that has one.
 #[must_use]
-pub fn extension_of(segment: &[u8]) -> Option<Extension> {
-    let [_, ulp, ..] = *segment else {
+pub fn extension_of(head: &[u8]) -> Option<Extension> {
+    let [_, ulp, ..] = *head else {
         return None;
     };
     let before = match Opcode::parse(ulp).ok()? {
@@ -372,7 +302,5 @@ pub fn extension_of(segment: &[u8]) -> Option<Extension> {
         | Opcode::AtomicRequest
         | Opcode::AtomicResponse => return None,
     };
-    Extension::parse(segment.get(before..)?)
-        .ok()
-        .map(|(it, _)| it)
+    Extension::parse(head.get(before..)?).ok().map(|(it, _)| it)
 }

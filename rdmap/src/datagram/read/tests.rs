@@ -4,9 +4,11 @@ mod hostile;
 
 use super::segment::{self, ReadSegment};
 use super::*;
-use crate::datagram::segment::{Parsed, parse};
-use crate::datagram::{DropReason, PlaceFailed, Secret};
+use crate::datagram::segment::Parsed;
+use crate::datagram::test_octets::{Arrived, emit, parse};
+use crate::datagram::{DropReason, ExchangeKind, PlaceFailed, Secret};
 use crate::wire::Cause;
+use dgiwarp_codec::PayloadSlice;
 use dgiwarp_ddp::{RangeMap, STag, TaggedOffset};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
@@ -42,12 +44,19 @@ struct Sink {
 }
 
 impl ReadSink<usize> for Sink {
-    fn place_read(&mut self, read: &usize, offset: u32, payload: &[u8]) -> Result<(), PlaceFailed> {
+    type Payload = [u8];
+
+    fn place_read(
+        &mut self,
+        read: &usize,
+        offset: u32,
+        payload: PayloadSlice<'_, [u8]>,
+    ) -> Result<(), PlaceFailed> {
         if self.gone {
             return Err(PlaceFailed);
         }
         let start = offset as usize;
-        self.memory[*read][start..start + payload.len()].copy_from_slice(payload);
+        self.memory[*read][start..start + payload.len()].copy_from_slice(payload.octets());
         Ok(())
     }
 
@@ -94,6 +103,7 @@ fn responder(key: u64) -> Responder<char, u8> {
         epoch: EPOCH + 1,
         secret: secret(key),
         msn: u32::MAX,
+        overhead: 4,
     })
 }
 
@@ -103,6 +113,7 @@ impl Pair {
             epoch: EPOCH,
             secret: secret(1),
             msn: u32::MAX,
+            overhead: 4,
         };
         let source: Vec<u8> = (0..1usize << 20)
             .map(|i| (i * 7 + i / 256).to_le_bytes()[0])
@@ -175,10 +186,10 @@ impl Pair {
     fn transmit(&mut self) {
         while let Some(outgoing) = self.requester.poll_transmit(self.now) {
             assert_eq!((outgoing.peer, outgoing.via), (TARGET, VIA));
-            self.put(TARGET, &outgoing.segment);
+            self.put(TARGET, &emit(&outgoing.segment));
         }
         while let Some(reply) = self.responder.reply() {
-            let segment = reply.segment.clone();
+            let segment = emit(&reply.segment);
             self.responder.replied();
             self.put(REQUESTER, &segment);
         }
@@ -214,11 +225,21 @@ impl Pair {
     }
 
     fn handle(&mut self, to: char, bytes: &[u8]) {
-        let Parsed::Read(segment) = parse(bytes).unwrap() else {
-            panic!("nothing else is sent");
-        };
+        let arrived = parse(bytes).unwrap();
         let from = if to == TARGET { REQUESTER } else { TARGET };
         let now = self.now;
+        let segment = match arrived {
+            Arrived::Segment(Parsed::Read(segment)) => segment,
+            Arrived::Exchange(exchange) => {
+                let handled = match exchange.kind {
+                    ExchangeKind::Request => self.responder.handle_exchange((from, VIA), &exchange),
+                    ExchangeKind::Answer => self.requester.handle_answer(now, from, &exchange),
+                };
+                self.drops.extend(handled.err());
+                return;
+            }
+            Arrived::Segment(other) => panic!("nobody sent {other:?}"),
+        };
         let handled = match segment {
             ReadSegment::Request {
                 epoch,
@@ -254,12 +275,6 @@ impl Pair {
                 self.requester
                     .handle_terminate(from, &report, &mut self.sink)
             }
-            ReadSegment::Exchange(exchange) => match exchange.kind {
-                segment::ExchangeKind::Request => {
-                    self.responder.handle_exchange((from, VIA), &exchange)
-                }
-                segment::ExchangeKind::Answer => self.requester.handle_answer(now, from, &exchange),
-            },
         };
         self.drops.extend(handled.err());
     }

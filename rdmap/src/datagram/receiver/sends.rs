@@ -3,6 +3,8 @@
 use std::hash::Hash;
 use std::time::Instant;
 
+use dgiwarp_codec::PayloadSlice;
+
 use super::{Delivery, Receiver, Ulp};
 use crate::datagram::DropReason;
 use crate::datagram::source::SourceId;
@@ -17,7 +19,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         source: K,
         qkey: u32,
         solicited: bool,
-        payload: &[u8],
+        payload: PayloadSlice<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         if qkey != self.config.qkey {
@@ -46,7 +48,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         from: K,
         qkey: u32,
         extension: &Extension,
-        payload: &[u8],
+        payload: PayloadSlice<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         if qkey != self.config.qkey {
@@ -98,7 +100,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         from: K,
         source: SourceId,
         extension: &Extension,
-        payload: &[u8],
+        payload: PayloadSlice<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let receive = ulp.take_receive(extension.length)?;

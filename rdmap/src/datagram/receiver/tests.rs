@@ -3,7 +3,9 @@ mod uc;
 
 use super::*;
 use crate::datagram::segment::Template;
+use crate::datagram::test_octets::{Arrived, parse};
 use crate::wire::Flags;
+use dgiwarp_codec::PayloadSlice;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{Msn, Segmenter};
 use dgiwarp_ddp::{STag, TaggedOffset};
@@ -47,6 +49,7 @@ impl Vecs {
 
 impl Ulp<char> for Vecs {
     type Receive = (u32, usize);
+    type Payload = [u8];
 
     fn check_write(&self, origin: Origin<char>, span: TaggedSpan) -> Result<(), DropReason> {
         if span.stag != STAG {
@@ -74,7 +77,7 @@ impl Ulp<char> for Vecs {
         origin: Origin<char>,
         stag: STag,
         start: TaggedOffset,
-        payload: &[u8],
+        payload: PayloadSlice<'_, [u8]>,
     ) -> Result<(), DropReason> {
         let length = u32::try_from(payload.len()).unwrap();
         let span = TaggedSpan {
@@ -84,7 +87,7 @@ impl Ulp<char> for Vecs {
         };
         self.check_write(origin, span)?;
         let start = usize::try_from(start.get() - BASE).unwrap();
-        self.region[start..start + payload.len()].copy_from_slice(payload);
+        self.region[start..start + payload.len()].copy_from_slice(payload.octets());
         Ok(())
     }
 
@@ -100,10 +103,11 @@ impl Ulp<char> for Vecs {
         &mut self,
         receive: &Self::Receive,
         offset: u32,
-        payload: &[u8],
+        payload: PayloadSlice<'_, [u8]>,
     ) -> Result<(), PlaceFailed> {
         let offset = offset as usize;
-        self.received[receive.0 as usize][offset..offset + payload.len()].copy_from_slice(payload);
+        self.received[receive.0 as usize][offset..offset + payload.len()]
+            .copy_from_slice(payload.octets());
         Ok(())
     }
 
@@ -148,6 +152,32 @@ impl Ulp<char> for Vecs {
 }
 
 type Subject = Receiver<char, (u32, usize)>;
+
+/// Receives octets whose format stands in the first one.
+trait HandleSegment {
+    fn handle_segment(
+        &mut self,
+        now: Instant,
+        origin: impl Into<Origin<char>>,
+        octets: &[u8],
+        upper: &mut Vecs,
+    ) -> Result<(), DropReason>;
+}
+
+impl HandleSegment for Subject {
+    fn handle_segment(
+        &mut self,
+        now: Instant,
+        origin: impl Into<Origin<char>>,
+        octets: &[u8],
+        upper: &mut Vecs,
+    ) -> Result<(), DropReason> {
+        match parse(octets)? {
+            Arrived::Segment(parsed) => self.handle_parsed(now, origin.into(), parsed, upper),
+            Arrived::Exchange(_) => Err(DropReason::UnexpectedOpcode),
+        }
+    }
+}
 
 fn receiver(record_slots: usize) -> Subject {
     Receiver::new(ReceiverConfig {

@@ -3,6 +3,7 @@
 use std::hash::Hash;
 use std::time::Instant;
 
+use dgiwarp_codec::Payload;
 use dgiwarp_ddp::placement::TaggedSpan;
 
 use super::{Delivery, Origin, Receiver, Ulp};
@@ -13,7 +14,7 @@ use crate::datagram::source::{SourceId, Standing};
 use crate::wire::{Extension, Flags};
 
 impl OpenWrite {
-    fn is_of(&self, write: &WriteSegment<'_>) -> bool {
+    fn is_of<P: Payload + ?Sized>(&self, write: &WriteSegment<'_, P>) -> bool {
         self.stag == write.stag && self.base == write.base && self.length == write.extension.length
     }
 }
@@ -24,7 +25,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         &mut self,
         now: Instant,
         origin: Origin<K>,
-        write: &WriteSegment<'_>,
+        write: &WriteSegment<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let extension = &write.extension;
@@ -76,7 +77,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         now: Instant,
         origin: Origin<K>,
         position: usize,
-        write: &WriteSegment<'_>,
+        write: &WriteSegment<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let start = write.extension.offset;
@@ -110,7 +111,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     fn place_last<U: Ulp<K, Receive = R>>(
         &mut self,
         origin: Origin<K>,
-        write: &WriteSegment<'_>,
+        write: &WriteSegment<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let Extension { flags, length, .. } = write.extension;

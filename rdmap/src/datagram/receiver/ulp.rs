@@ -1,5 +1,6 @@
 //! What the receiver reaches through its caller: memory, receive queue and completion queue.
 
+use dgiwarp_codec::{Payload, PayloadSlice};
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{STag, TaggedOffset};
 
@@ -63,6 +64,8 @@ pub struct Delivery<K> {
 pub trait Ulp<K> {
     /// A receive taken from the queue.
     type Receive;
+    /// Memory that received payload lies in.
+    type Payload: Payload + ?Sized;
 
     /// State for a new source or message is about to be made, which may allocate: let go of memory that
     /// is held between placements.
@@ -84,7 +87,7 @@ pub trait Ulp<K> {
         origin: Origin<K>,
         stag: STag,
         start: TaggedOffset,
-        payload: &[u8],
+        payload: PayloadSlice<'_, Self::Payload>,
     ) -> Result<(), DropReason>;
 
     /// Takes the receive at the head of the queue, if `length` octets fit it.
@@ -101,7 +104,7 @@ pub trait Ulp<K> {
         &mut self,
         receive: &Self::Receive,
         offset: u32,
-        payload: &[u8],
+        payload: PayloadSlice<'_, Self::Payload>,
     ) -> Result<(), PlaceFailed>;
 
     /// Completes a receive.

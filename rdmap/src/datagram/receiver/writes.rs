@@ -3,6 +3,7 @@
 use std::hash::Hash;
 use std::time::Instant;
 
+use dgiwarp_codec::Payload;
 use dgiwarp_ddp::placement::TaggedSpan;
 
 use super::{Origin, Receiver, Ulp};
@@ -13,7 +14,7 @@ use crate::datagram::source::{SourceId, Standing};
 use crate::wire::Flags;
 
 impl<K> Record<K> {
-    fn belongs(&self, write: &WriteSegment<'_>) -> bool {
+    fn belongs<P: Payload + ?Sized>(&self, write: &WriteSegment<'_, P>) -> bool {
         self.stag == write.stag && self.base == write.base && self.length == write.extension.length
     }
 }
@@ -24,7 +25,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         &mut self,
         now: Instant,
         origin: Origin<K>,
-        write: &WriteSegment<'_>,
+        write: &WriteSegment<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         if self.config.record_slots == 0 {
@@ -86,7 +87,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         (now, origin): (Instant, Origin<K>),
         source: SourceId,
         fields: Fields<K>,
-        write: &WriteSegment<'_>,
+        write: &WriteSegment<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let extension = &write.extension;
@@ -117,7 +118,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     fn report_segment<U: Ulp<K, Receive = R>>(
         &self,
         slot: usize,
-        write: &WriteSegment<'_>,
+        write: &WriteSegment<'_, U::Payload>,
         ulp: &mut U,
     ) {
         if !self.config.segment_completions {
@@ -135,7 +136,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     fn place_unrecorded<U: Ulp<K, Receive = R>>(
         &mut self,
         origin: Origin<K>,
-        write: &WriteSegment<'_>,
+        write: &WriteSegment<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         ulp.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
@@ -153,7 +154,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         (now, origin): (Instant, Origin<K>),
         source: SourceId,
         slot: usize,
-        write: &WriteSegment<'_>,
+        write: &WriteSegment<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let extension = &write.extension;

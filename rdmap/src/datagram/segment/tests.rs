@@ -58,7 +58,8 @@ fn cut(template: &Template, offset: u32) -> Segment {
     }
 }
 
-fn expected<'a>(template: &Template, segment: Segment, payload: &'a [u8]) -> Parsed<'a> {
+fn expected<'a>(template: &Template, segment: Segment, payload: &'a [u8]) -> Parsed<'a, [u8]> {
+    let payload = PayloadSlice::new(payload);
     match *template {
         Template::Send {
             qkey, solicited, ..
@@ -101,11 +102,10 @@ proptest! {
         prop_assert_eq!(header, template.header_len());
         octets.truncate(header);
         octets.extend_from_slice(&payload);
-        let parsed = parse(&octets);
+        let parsed = parse(&octets[..], false);
         prop_assert_eq!(parsed, Ok(expected(&template, segment, &payload)));
-        let mut with_cookie = [&octets[..header], &cookie, &payload].concat();
-        with_cookie[0] |= FORMAT_COOKIE << 2;
-        let parsed = parse(&with_cookie);
+        let with_cookie = [&octets[..header], &cookie, &payload].concat();
+        let parsed = parse(&with_cookie[..], true);
         prop_assert_eq!(parsed, Ok(expected(&template, segment, &payload)));
         let prefix = Prefix::new(template, Some(Cookie::new(u64::from_be_bytes(cookie))));
         let mut octets = vec![0; MAX_HEADER];
@@ -120,10 +120,13 @@ proptest! {
         first: u8,
         opcode in prop_oneof![Just(0x4c_u8), Just(0x4d), Just(0x43), any::<u8>()],
         rest in proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..100),
+        with_cookie: bool,
     ) {
-        let _ = parse(&rest);
+        for with_cookie in [false, true] {
+            let _ = parse(&rest[..], with_cookie);
+        }
         let octets = [&[first, opcode], &rest[..]].concat();
-        let (extension, payload) = match parse(&octets) {
+        let (extension, payload) = match parse(&octets[..], with_cookie) {
             Ok(Parsed::SegmentedSend { extension, payload, .. }) => (extension, payload),
             Ok(Parsed::WriteRecord(WriteSegment { tagged_offset, base, extension, payload, .. })) => {
                 prop_assert_eq!(base.checked_add(extension.offset.into()), Some(tagged_offset));

@@ -3,10 +3,9 @@
 use dgiwarp_ddp::{Msn, STag, TaggedOffset};
 
 use super::Example;
-use crate::datagram::Cookie;
-use crate::datagram::read::segment::{
-    self, About, CookieExchange, ExchangeKind, ReadSegment, TerminateReport,
-};
+use crate::datagram::read::segment::{self, About, ReadSegment, TerminateReport};
+use crate::datagram::test_octets::emit as with_format;
+use crate::datagram::{Cookie, CookieExchange, ExchangeKind};
 use crate::wire::{Cause, Extension, ReadRequest};
 
 fn request(example: &Example) -> ReadRequest {
@@ -17,6 +16,20 @@ fn request(example: &Example) -> ReadRequest {
         source_stag: STag::new(example.word("source-stag")),
         source_offset: TaggedOffset::new(example.number("source-to")),
     }
+}
+
+fn exchange(example: &Example) -> Vec<u8> {
+    let exchange = CookieExchange {
+        kind: match example.number("type") {
+            1 => ExchangeKind::Request,
+            2 => ExchangeKind::Answer,
+            other => panic!("type {other} in the specification"),
+        },
+        epoch: example.word("epoch"),
+        nonce: example.number("nonce"),
+        cookie: Cookie::new(example.number("cookie")),
+    };
+    with_format(&exchange.emit())
 }
 
 fn msn(example: &Example) -> Msn {
@@ -40,16 +53,7 @@ pub(super) fn encode(example: &Example) -> Option<Vec<u8>> {
             let header = segment::emit_response_header(stag, to, last);
             return Some([&header[..], &payload].concat());
         }
-        "cookie" => ReadSegment::Exchange(CookieExchange {
-            kind: match example.number("type") {
-                1 => ExchangeKind::Request,
-                2 => ExchangeKind::Answer,
-                other => panic!("type {other} in the specification"),
-            },
-            epoch: example.word("epoch"),
-            nonce: example.number("nonce"),
-            cookie: Cookie::new(example.number("cookie")),
-        }),
+        "cookie" => return Some(exchange(example)),
         "terminate" => {
             let [_, layer, error_type, code] = example.word("cause").to_be_bytes();
             let about = match example.fields["about"].as_str() {
@@ -74,14 +78,19 @@ pub(super) fn encode(example: &Example) -> Option<Vec<u8>> {
     Some(emit(&parsed, example))
 }
 
-/// Emits what was parsed. What a receiver ignores is the example's.
-pub(super) fn emit(parsed: &ReadSegment<'_>, example: &Example) -> Vec<u8> {
+/// Emits what was parsed again; fields that receivers ignore are the example's.
+pub(super) fn emit(parsed: &ReadSegment<'_, [u8]>, example: &Example) -> Vec<u8> {
     match parsed {
         ReadSegment::Request {
             epoch,
             cookie,
             request,
-        } => segment::emit_request(request, *epoch, *cookie, msn(example)).to_vec(),
+        } => with_format(&segment::emit_request(
+            request,
+            *epoch,
+            *cookie,
+            msn(example),
+        )),
         ReadSegment::Response {
             stag,
             tagged_offset,
@@ -89,11 +98,12 @@ pub(super) fn emit(parsed: &ReadSegment<'_>, example: &Example) -> Vec<u8> {
             payload,
         } => {
             let header = segment::emit_response_header(*stag, *tagged_offset, *last);
-            [&header[..], payload].concat()
+            [&header[..], payload.octets()].concat()
         }
-        ReadSegment::Terminate(report) => {
-            segment::emit_terminate(report, example.word("epoch"), msn(example)).to_vec()
-        }
-        ReadSegment::Exchange(exchange) => exchange.emit().to_vec(),
+        ReadSegment::Terminate(report) => with_format(&segment::emit_terminate(
+            report,
+            example.word("epoch"),
+            msn(example),
+        )),
     }
 }

@@ -13,10 +13,13 @@ mod pacer;
 mod reads;
 mod receive;
 mod transmit;
+mod ulp;
 
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_udp::Peer;
+use dgiwarp_codec::Payload;
+use dgiwarp_llp_udp::{Peer, Shim, ShimConfig};
+use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::datagram::read::segment::{About, ReadSegment};
 use dgiwarp_rdmap::datagram::{
     DropReason, Numbers, Receiver, ReceiverConfig, Record, RecordHandle,
@@ -34,8 +37,10 @@ use pacer::Pacer;
 pub use reads::FailedRead;
 use reads::{Reads, Turn};
 pub use receive::Arrival;
+pub(crate) use receive::drop_reason;
 use transmit::SendQueue;
 pub use transmit::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
+use ulp::{UdUlp, WithPayload};
 
 /// Settings of a datagram QP's engine.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +68,8 @@ pub struct UdConfig {
     /// When a Read that names no time ends at the latest, from its posting.
     pub read_timeout: Duration,
     pub random: Random,
+    /// The stage between UDP and DDP.
+    pub shim: ShimConfig,
 }
 
 /// What tells the QP from others, and from itself before a reset.
@@ -80,7 +87,7 @@ pub struct Random {
 
 impl UdConfig {
     /// Whether the QP takes a segment of Reads. UC has no Reads, but its peer may report errors.
-    fn takes(&self, segment: &ReadSegment<'_>) -> bool {
+    fn takes<P: Payload + ?Sized>(&self, segment: &ReadSegment<'_, P>) -> bool {
         !self.connected
             || matches!(segment, ReadSegment::Terminate(report) if matches!(report.about, About::Message(_)))
     }
@@ -90,6 +97,7 @@ impl UdConfig {
 #[derive(Debug)]
 pub struct UdEngine {
     config: UdConfig,
+    shim: Shim,
     send: SendQueue,
     receiver: Receiver<Peer, RecvWqe>,
     reads: Reads,
@@ -121,6 +129,7 @@ impl UdEngine {
             max_assemblies: (config.max_recv_wr / 2).clamp(1, 16),
             ..ReceiverConfig::default()
         });
+        let shim = Shim::new(config.shim);
         let epochs = Epochs::new(epoch, config.random.group_key);
         let mut send = SendQueue::new(epochs, Numbers::new(number), msn);
         send.pace = Pacer::new(config.max_rate);
@@ -128,7 +137,8 @@ impl UdEngine {
             send,
             paused_until: None,
             receiver,
-            reads: Reads::new(&config),
+            reads: Reads::new(&config, &shim),
+            shim,
             counters: QpCounters::default(),
             past: QpCounters::default(),
             errors: ErrorQueue::default(),
@@ -196,8 +206,14 @@ impl UdEngine {
         let sent = if self.reads.has_transmit() && !self.answers_wait {
             self.transmit_in_turn(context, budget, sink, completions)
         } else {
-            self.send
-                .transmit(context, budget, sink, completions, &mut self.counters)
+            self.send.transmit(
+                context,
+                &mut self.shim,
+                budget,
+                sink,
+                completions,
+                &mut self.counters,
+            )
         };
         self.paused_until = match sent {
             Transmitted::Paused(until) => Some(until),
@@ -217,9 +233,14 @@ impl UdEngine {
     ) -> Transmitted {
         let counters = &mut self.counters;
         for turn in 0..budget {
-            let of_reads = self
-                .reads
-                .transmit(context, self.config, sink, completions, counters);
+            let of_reads = self.reads.transmit(
+                context,
+                &mut self.shim,
+                self.config,
+                sink,
+                completions,
+                counters,
+            );
             if of_reads == Turn::Blocked {
                 return Transmitted::Blocked;
             }
@@ -228,9 +249,9 @@ impl UdEngine {
             } else {
                 1
             };
-            let sent = self
-                .send
-                .transmit(context, share, sink, completions, counters);
+            let sent =
+                self.send
+                    .transmit(context, &mut self.shim, share, sink, completions, counters);
             match (of_reads, sent) {
                 (Turn::Idle, sent) | (_, sent @ Transmitted::Blocked) => return sent,
                 (_, Transmitted::All | Transmitted::Budget | Transmitted::Paused(_)) => {}
@@ -245,21 +266,22 @@ impl UdEngine {
 
     /// Handles what one receive call brought: one datagram, or a train of equal ones. Returns why the last one that was dropped was.
     #[inline]
-    pub fn handle_input(
+    pub fn handle_input<P: Placeable + ?Sized>(
         &mut self,
         now: Instant,
-        arrival: Arrival<'_>,
+        arrival: Arrival<'_, P>,
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) -> Option<DropReason> {
-        let intake = receive::Intake {
+        let inbound = receive::Inbound {
+            shim: &mut self.shim,
             receiver: &mut self.receiver,
             reads: &mut self.reads,
             errors: &mut self.errors,
             counters: &mut self.counters,
             config: self.config,
         };
-        receive::handle_input(intake, (now, arrival), tables, completions)
+        receive::handle_input(inbound, (now, arrival), tables, completions)
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
@@ -301,8 +323,8 @@ impl UdEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
-        self.with_upper(tables, completions, |receiver, upper| {
-            receiver.handle_timeout(now, upper);
+        self.with_ulp(tables, completions, |receiver, ulp| {
+            receiver.handle_timeout(now, ulp);
         });
         self.reads
             .handle_timeout(now, self.config, tables.mrs, completions);
@@ -310,15 +332,15 @@ impl UdEngine {
 
     /// Closes all open records now.
     pub fn complete_now(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
-        self.with_upper(tables, completions, |receiver, upper| {
-            receiver.complete_now(upper);
+        self.with_ulp(tables, completions, |receiver, ulp| {
+            receiver.complete_now(ulp);
         });
     }
 
     /// Returns the receives of incomplete Sends to their queue.
     pub fn abandon_sends(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
-        self.with_upper(tables, completions, |receiver, upper| {
-            receiver.abandon_sends(upper);
+        self.with_ulp(tables, completions, |receiver, ulp| {
+            receiver.abandon_sends(ulp);
         });
     }
 
@@ -332,15 +354,16 @@ impl UdEngine {
         }
     }
 
-    fn with_upper<C: CompletionSink>(
+    fn with_ulp<C: CompletionSink>(
         &mut self,
         tables: Tables<'_>,
         completions: &mut C,
-        run: impl FnOnce(&mut Receiver<Peer, RecvWqe>, &mut receive::UdUlp<'_, C>),
+        run: impl FnOnce(&mut Receiver<Peer, RecvWqe>, &mut WithPayload<'_, '_, C, [u8]>),
     ) {
-        let mut upper =
-            receive::UdUlp::new(self.config, None, tables, completions, &mut self.counters);
-        run(&mut self.receiver, &mut upper);
+        let around = receive::send_datagram(&self.shim, 0);
+        let config = (self.config, around);
+        let mut ulp = UdUlp::new(config, None, tables, completions, &mut self.counters);
+        run(&mut self.receiver, &mut WithPayload::of(&mut ulp));
     }
 
     /// Changes the Q_Key for what arrives from now on.

@@ -1,7 +1,7 @@
 //! The headers of messages, and the numbers that tell them apart (§3).
 
 use dgiwarp_ddp::{Msn, STag, TaggedOffset};
-use dgiwarp_llp_udp::{Peer, digest};
+use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::segment::{Prefix, Template};
 use dgiwarp_rdmap::datagram::{Cookie, Numbers};
 use dgiwarp_rdmap::wire::{Extension, Flags};
@@ -33,16 +33,16 @@ impl Numbering {
         &mut self,
         made: &'a mut Option<Prefix>,
         message: &SendWqe,
-        limit: u16,
+        mulpdu: u16,
     ) -> &'a Prefix {
-        let keeps = |made: &Prefix| fits(made.length(), made.template(), message.length, limit);
+        let keeps = |made: &Prefix| fits(made.length(), made.template(), message.length, mulpdu);
         if !made.as_ref().is_some_and(keeps) {
             *made = None;
         }
-        made.get_or_insert_with(|| Prefix::new(self.template(message, limit), cookie_of(message)))
+        made.get_or_insert_with(|| Prefix::new(self.template(message, mulpdu), cookie_of(message)))
     }
 
-    fn template(&mut self, wqe: &SendWqe, limit: u16) -> Template {
+    fn template(&mut self, wqe: &SendWqe, mulpdu: u16) -> Template {
         let flags = |immediate: Option<u32>| {
             Flags::empty()
                 .with(Flags::IMMEDIATE, immediate.is_some())
@@ -64,7 +64,7 @@ impl Numbering {
                     msn: self.msn,
                     solicited: wqe.solicited,
                 };
-                if immediate.is_none() && fits(plain.header_len(), &plain, wqe.length, limit) {
+                if immediate.is_none() && fits(plain.header_len(), &plain, wqe.length, mulpdu) {
                     self.msn = self.msn.next();
                     return plain;
                 }
@@ -90,9 +90,9 @@ impl Numbering {
 /// Whether a message can still go as it was meant to: the path may take less than it did, and a plain Send has one
 /// segment.
 #[inline]
-fn fits(before: usize, template: &Template, length: u32, limit: u16) -> bool {
+fn fits(before: usize, template: &Template, length: u32, mulpdu: u16) -> bool {
     match template {
-        Template::Send { .. } => before + length as usize + digest::LEN <= usize::from(limit),
+        Template::Send { .. } => before + length as usize <= usize::from(mulpdu),
         Template::SegmentedSend { .. } | Template::WriteRecord { .. } => true,
     }
 }

@@ -3,23 +3,29 @@
 mod outbound;
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dgiwarp_codec::PayloadSlice;
 use dgiwarp_ddp::placement::TaggedSpan;
 use dgiwarp_ddp::{RangeMap, STag, TaggedOffset};
-use dgiwarp_llp_udp::{Peer, digest};
+use dgiwarp_llp_udp::{PathKind, Peer, Shim};
+use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::datagram::read::segment::{
-    About, ExchangeKind, RESPONSE_HEADER, ReadSegment, TerminateReport, cookie_of, extension_of,
+    About, RESPONSE_HEADER, ReadSegment, TerminateReport, cookie_of, extension_of,
 };
 use dgiwarp_rdmap::datagram::read::{
     Limits, ReadEnd, ReadSink, ReadWork, Requester, RequesterConfig, Responder, ResponderConfig,
     cause_of,
 };
-use dgiwarp_rdmap::datagram::{DropReason, Origin, PlaceFailed, Secret};
+use dgiwarp_rdmap::datagram::{
+    CookieExchange, DropReason, ExchangeKind, Origin, PlaceFailed, Secret,
+};
 
 use super::errors::{ErrorEntry, ErrorReason};
-use super::{Arrival, SendWqe, UdConfig};
+use super::receive::Envelope;
+use super::{SendWqe, UdConfig};
 use crate::cq_ring::CompletionSink;
 use crate::mr::{MrTable, PdId};
 use crate::sges::scatter;
@@ -63,16 +69,18 @@ pub(super) struct Reads {
 }
 
 /// What completions of Reads need beside the Reads themselves.
-struct Finisher<'a, C> {
+struct Finisher<'a, C, P: ?Sized> {
     mrs: &'a MrTable,
     pd: PdId,
     qpn: u32,
     failures: &'a mut VecDeque<FailedRead>,
     completions: &'a mut C,
+    payload: PhantomData<fn(&P)>,
 }
 
 impl Reads {
-    pub(super) fn new(config: &UdConfig) -> Self {
+    pub(super) fn new(config: &UdConfig, shim: &Shim) -> Self {
+        let overhead = shim.overhead(PathKind::Network).total();
         let [epoch, _, msn] = config.random.seed;
         let [a, b, c, d] = config.random.secret;
         let halves = [(a, b), (c, d)].map(|(high, low)| u64::from(high) << 32 | u64::from(low));
@@ -82,7 +90,12 @@ impl Reads {
             default_timeout: config.read_timeout,
             fresh: VecDeque::new(),
             requester: Requester::new(
-                RequesterConfig { epoch, secret, msn },
+                RequesterConfig {
+                    epoch,
+                    secret,
+                    msn,
+                    overhead,
+                },
                 Limits::of_receive_buffer(config.receive_buffer),
             ),
             responder: Responder::new(ResponderConfig {
@@ -90,6 +103,7 @@ impl Reads {
                 epoch,
                 secret,
                 msn: msn.rotate_left(16),
+                overhead,
             }),
             short: Short::default(),
             failures: VecDeque::new(),
@@ -142,7 +156,7 @@ impl Reads {
         completions: &mut C,
     ) {
         self.stirred = true;
-        let (requester, _, mut finisher) = self.split(config, mrs, completions);
+        let (requester, _, mut finisher) = self.split::<_, [u8]>(config, mrs, completions);
         requester.handle_timeout(now, &mut finisher);
     }
 
@@ -162,7 +176,7 @@ impl Reads {
                 completions,
             );
         }
-        let (requester, _, mut finisher) = self.split(config, mrs, completions);
+        let (requester, _, mut finisher) = self.split::<_, [u8]>(config, mrs, completions);
         requester.flush(&mut finisher);
     }
 
@@ -200,7 +214,7 @@ impl Reads {
     }
 
     /// The roles, and what the requester completes Reads with.
-    fn split<'a, C>(
+    fn split<'a, C, P: ?Sized>(
         &'a mut self,
         config: UdConfig,
         mrs: &'a MrTable,
@@ -208,7 +222,7 @@ impl Reads {
     ) -> (
         &'a mut PostedReads,
         &'a mut Responder<Peer, Via>,
-        Finisher<'a, C>,
+        Finisher<'a, C, P>,
     ) {
         let finisher = Finisher {
             mrs,
@@ -216,30 +230,60 @@ impl Reads {
             qpn: config.qpn.into(),
             failures: &mut self.failures,
             completions,
+            payload: PhantomData,
         };
         (&mut self.requester, &mut self.responder, finisher)
     }
 
-    /// Handles a segment of a Read, a Terminate or a cookie. A Terminate about a message makes an entry for the error queue.
+    /// Whether nothing that is sent to an address is answered or placed: a group's (§6), or of a QP that is closed.
+    fn check_answered(&self, arrived: Envelope) -> Result<(), DropReason> {
+        if arrived.to_group || self.closed {
+            return Err(DropReason::NotWellKnown);
+        }
+        Ok(())
+    }
+
+    /// Handles a cookie exchange.
     ///
     /// # Errors
     /// The reason for which it was dropped.
-    pub(super) fn handle<C: CompletionSink>(
+    pub(super) fn handle_exchange(
         &mut self,
-        (now, arrival, octets): (Instant, &Arrival<'_>, usize),
-        segment: ReadSegment<'_>,
+        arrived: Envelope,
+        exchange: &CookieExchange,
+    ) -> Result<(), DropReason> {
+        self.check_answered(arrived)?;
+        self.stirred = true;
+        let (from, to) = (arrived.from, arrived.to);
+        match exchange.kind {
+            ExchangeKind::Request => self.responder.handle_exchange((from, to), exchange),
+            ExchangeKind::Answer => self.requester.handle_answer(arrived.now, from, exchange),
+        }
+    }
+
+    /// Handles a segment of a Read, or a Terminate. A Terminate about a message makes an entry for the error queue.
+    ///
+    /// # Errors
+    /// The reason for which it was dropped.
+    pub(super) fn handle<C: CompletionSink, P: Placeable + ?Sized>(
+        &mut self,
+        arrived: Envelope,
+        segment: ReadSegment<'_, P>,
         config: UdConfig,
         mrs: &MrTable,
         completions: &mut C,
     ) -> Result<Option<ErrorEntry>, DropReason> {
-        let from = arrival.from;
+        let Envelope {
+            now,
+            from,
+            to,
+            datagram: octets,
+            ..
+        } = arrived;
         let epoch = self.epoch;
-        // §6: nothing that was sent to a group is answered.
-        if arrival.to_group || self.closed {
-            return Err(DropReason::NotWellKnown);
-        }
+        self.check_answered(arrived)?;
         self.stirred = true;
-        let place = (from, arrival.to);
+        let place = (from, to);
         let (requester, responder, mut finisher) = self.split(config, mrs, completions);
         match segment {
             ReadSegment::Response {
@@ -267,10 +311,6 @@ impl Reads {
                 };
                 responder.handle_request(now, place, (epoch, cookie), request, octets, check)?;
             }
-            ReadSegment::Exchange(exchange) => match exchange.kind {
-                ExchangeKind::Request => responder.handle_exchange(place, &exchange)?,
-                ExchangeKind::Answer => requester.handle_answer(now, from, &exchange)?,
-            },
             ReadSegment::Terminate(report) => match report.about {
                 About::Request(_) => requester.handle_terminate(from, &report, &mut finisher)?,
                 About::Message(extension) if extension.epoch == epoch => {
@@ -283,31 +323,27 @@ impl Reads {
     }
 
     /// Whether a segment of format 1 carries its sender's valid cookie.
-    pub(super) fn is_cookie_valid(&self, from: Peer, segment: &[u8]) -> bool {
-        extension_of(segment).is_some_and(|extension| {
+    pub(super) fn is_cookie_valid(&self, from: Peer, head: &[u8]) -> bool {
+        extension_of(head).is_some_and(|extension| {
             self.responder
-                .is_valid(from, extension.epoch, cookie_of(segment))
+                .is_valid(from, extension.epoch, cookie_of(head))
         })
     }
 
     /// Tells the sender of a dropped segment why, if it proved its address and the segment has an extension to tell it by.
-    pub(super) fn report(
-        &mut self,
-        (now, arrival): (Instant, &Arrival<'_>),
-        datagram: &[u8],
-        reason: DropReason,
-    ) {
+    pub(super) fn report(&mut self, arrived: Envelope, head: &[u8], reason: DropReason) {
         let Some(cause) = cause_of(reason) else {
             return;
         };
-        if let Some(extension) = extension_of(datagram)
-            && !arrival.to_group
+        if let Some(extension) = extension_of(head)
+            && !arrived.to_group
             && !self.closed
         {
-            let to = (arrival.from, arrival.to);
+            let to = (arrived.from, arrived.to);
             let about = About::Message(extension);
             self.stirred = true;
-            self.responder.report(now, to, datagram.len(), cause, about);
+            self.responder
+                .report(arrived.now, to, arrived.datagram, cause, about);
         }
     }
 
@@ -315,6 +351,7 @@ impl Reads {
     fn start<C: CompletionSink>(
         &mut self,
         now: Instant,
+        shim: &Shim,
         config: UdConfig,
         mrs: &MrTable,
         completions: &mut C,
@@ -335,13 +372,15 @@ impl Reads {
                 continue;
             }
             let timeout = timeout.unwrap_or(self.default_timeout);
+            let mulpdu = shim.mulpdu(wqe.route.path_kind(), wqe.route.limit(now));
             let work = ReadWork {
                 peer: wqe.peer,
                 via: wqe.route.source(),
                 source_stag: STag::new(rkey),
                 source_offset: TaggedOffset::new(remote_addr),
                 length: wqe.length,
-                segment: wqe.route.limit(now).payload(RESPONSE_HEADER + digest::LEN),
+                segment: u32::try_from(usize::from(mulpdu).saturating_sub(RESPONSE_HEADER))
+                    .unwrap_or(0),
                 deadline: now + timeout,
             };
             self.requester.submit(now, work, wqe);
@@ -389,12 +428,14 @@ fn complete(
     }
 }
 
-impl<C: CompletionSink> ReadSink<SendWqe> for Finisher<'_, C> {
+impl<C: CompletionSink, P: Placeable + ?Sized> ReadSink<SendWqe> for Finisher<'_, C, P> {
+    type Payload = P;
+
     fn place_read(
         &mut self,
         read: &SendWqe,
         offset: u32,
-        payload: &[u8],
+        payload: PayloadSlice<'_, P>,
     ) -> Result<(), PlaceFailed> {
         scatter(self.mrs, self.pd, &read.sges, offset, payload)
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::recv_queue::{RecvQueue, SgeList, total_length};
 use crate::types::{Operation, RecvWr, Route, Sge, Wc, WcOpcode, WcStatus};
-use dgiwarp_llp_udp::{Path, PathKind, Train};
+use dgiwarp_llp_udp::{Path, PathKind, ShimConfig, Train};
 use dgiwarp_memory::Piece;
 use dgiwarp_memory::{Access, Buffer};
 use proptest::prelude::*;
@@ -172,6 +172,7 @@ impl End {
                 max_rate: 0,
                 receive_buffer: 1 << 20,
                 read_timeout: Duration::from_secs(2),
+                shim: ShimConfig::Plain,
                 random: Random {
                     seed: [3, u32::MAX - 1, u32::MAX],
                     group_key: [0; 4],

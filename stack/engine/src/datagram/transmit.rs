@@ -6,9 +6,8 @@ use std::ops::Deref;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::{Payload, crc};
 use dgiwarp_ddp::{Segment, Segmenter};
-use dgiwarp_llp_udp::{MAX_TRAIN_OCTETS, Peer, Train, digest};
+use dgiwarp_llp_udp::{Format, MAX_TRAIN_OCTETS, PathKind, Peer, Shim, Train, TrainBuilder};
 use dgiwarp_memory::{MAX_PIECES, Piece, RegionSlice};
 use dgiwarp_rdmap::datagram::Numbers;
 use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Prefix};
@@ -19,7 +18,7 @@ use super::pacer::Pacer;
 use crate::cq_ring::CompletionSink;
 use crate::mr::{LocalProtection, MrTable, PdId, Registration};
 use crate::recv_queue::SgeList;
-use crate::sges::{Gathered, gather};
+use crate::sges::{Gathered, Part, gather};
 use crate::single_slot_queue::SingleSlotQueue;
 use crate::types::{MAX_SGE, Operation, QpCounters, Route, Wc, WcOpcode, WcStatus};
 
@@ -166,6 +165,7 @@ impl SendQueue {
     pub(super) fn transmit(
         &mut self,
         context: Context<'_>,
+        shim: &mut Shim,
         budget: usize,
         sink: &mut impl TransmitSink,
         completions: &mut impl CompletionSink,
@@ -178,13 +178,14 @@ impl SendQueue {
             if let Some(ready) = self.pace.ready_at(context.now) {
                 return Transmitted::Paused(ready);
             }
-            let limit = head.route.limit(context.now);
-            let longest = head.length.min(limit.payload(MAX_HEADER + digest::LEN));
+            let lane = Lane::of(head, shim, context.now);
+            let longest = head.length.min(lane.payload(MAX_HEADER));
             let mut loaded = Loaded::default();
-            let sent = if longest >= GATHER_FROM && !context.copy {
-                self.send_gathered(context, limit.get(), &mut loaded, sink)
+            let gathers = longest >= GATHER_FROM && !context.copy && shim.gathers();
+            let sent = if gathers {
+                self.send_gathered(context, (shim, lane), &mut loaded, sink)
             } else {
-                self.send_staged(context, limit.get(), &mut loaded, sink)
+                self.send_staged(context, (shim, lane), &mut loaded, sink)
             };
             match sent {
                 Err(LocalProtection) => {
@@ -219,7 +220,7 @@ impl SendQueue {
     fn send_staged(
         &mut self,
         context: Context<'_>,
-        limit: u16,
+        (shim, lane): (&mut Shim, Lane),
         loaded: &mut Loaded,
         sink: &mut impl TransmitSink,
     ) -> Result<SendOutcome, LocalProtection> {
@@ -227,8 +228,10 @@ impl SendQueue {
         if staging.len() != STAGING {
             staging.resize(STAGING, 0);
         }
-        let alone = self.load_alone(context, limit, loaded, &mut staging);
-        let result = alone.unwrap_or_else(|| self.load(context, limit, loaded, &mut staging));
+        let mut builder = TrainBuilder::new(shim, lane.peer, lane.path, &mut staging);
+        let alone = self.load_alone(context, lane, loaded, &mut builder);
+        let result = alone.unwrap_or_else(|| self.load(context, lane, loaded, &mut builder));
+        loaded.train = builder.finish();
         let outcome = match (result, self.posted.first()) {
             (Ok(()), Some(Posted { wqe, .. })) => {
                 let octets = &staging[..loaded.train.octets()];
@@ -246,25 +249,24 @@ impl SendQueue {
     fn load_alone(
         &mut self,
         context: Context<'_>,
-        limit: u16,
+        lane: Lane,
         loaded: &mut Loaded,
-        staging: &mut [u8],
+        builder: &mut TrainBuilder<'_>,
     ) -> Option<Result<(), LocalProtection>> {
         if self.first.is_some() {
             return None;
         }
         let Posted { wqe, prefix } = self.posted.sole_mut()?;
-        let prefix = self.numbering.prefix(prefix, wqe, limit);
-        let segment = Segmenter::new(wqe.length).peek(room(prefix, limit))?;
+        let prefix = self.numbering.prefix(prefix, wqe, lane.mulpdu);
+        let segment = Segmenter::new(wqe.length).peek(lane.payload(prefix.length()))?;
         if !segment.last {
             return None;
         }
         loaded.finished = 1;
-        let datagram = loaded.make_room(prefix, segment, staging);
-        let copied = stage(prefix, segment, datagram, |dst| {
+        loaded.payload = segment.length.into();
+        Some(stage(prefix, segment, builder, |dst| {
             gather(context.mrs, context.pd, &wqe.sges, dst)
-        });
-        Some(copied)
+        }))
     }
 
     /// Loads segments of the first message, and of following ones.
@@ -272,19 +274,18 @@ impl SendQueue {
     fn load(
         &mut self,
         context: Context<'_>,
-        limit: u16,
+        lane: Lane,
         loaded: &mut Loaded,
-        staging: &mut [u8],
+        builder: &mut TrainBuilder<'_>,
     ) -> Result<(), LocalProtection> {
         let mut begun = self.first.clone();
-        let mut peer = None;
         for Posted { wqe, prefix } in self.posted.iter_mut() {
             // Decided before the message gets its number: it stands in line until then.
             let numbered = prefix.is_some();
-            if peer.is_some_and(|peer| !loaded.is_followed_by(wqe, numbered, peer, limit)) {
+            if loaded.finished > 0 && (builder.is_empty() || !lane.takes(wqe, numbered)) {
                 break;
             }
-            let prefix = self.numbering.prefix(prefix, wqe, limit);
+            let prefix = self.numbering.prefix(prefix, wqe, lane.mulpdu);
             let view = context.mrs.view_local();
             let mut source = Gathered::default();
             match source.view(&view, context.pd, &wqe.sges) {
@@ -294,13 +295,13 @@ impl SendQueue {
                 Err(error) => return Err(error),
             }
             let mut segmenter = begun.take().unwrap_or_else(|| Segmenter::new(wqe.length));
-            loaded.add(prefix, &source, &mut segmenter, limit, staging);
+            let room = lane.payload(prefix.length());
+            loaded.payload += add(prefix, &source, &mut segmenter, room, builder);
             if !segmenter.is_done() {
                 loaded.next = Some(segmenter);
                 break;
             }
             loaded.finished += 1;
-            peer = Some(wqe.peer);
         }
         Ok(())
     }
@@ -311,13 +312,14 @@ impl SendQueue {
     fn send_gathered(
         &mut self,
         context: Context<'_>,
-        limit: u16,
+        (shim, lane): (&mut Shim, Lane),
         loaded: &mut Loaded,
         sink: &mut impl TransmitSink,
     ) -> Result<SendOutcome, LocalProtection> {
+        const HEAD: usize = Shim::GATHERED.head;
         let Posted { wqe, prefix } = self.posted.first_mut().expect("the caller looked at it");
-        let template = self.numbering.prefix(prefix, wqe, limit);
-        let limit_payload = room(template, limit);
+        let prefix = self.numbering.prefix(prefix, wqe, lane.mulpdu);
+        let limit_payload = lane.payload(prefix.length());
         let mut segmenter = self
             .first
             .clone()
@@ -326,12 +328,12 @@ impl SendQueue {
         source.hold(context.mrs, context.pd, &wqe.sges)?;
         let mut train = Train::new();
         let mut payload = 0;
-        let mut headers = [[0; MAX_HEADER]; MAX_GATHERED];
-        let mut trailers = [[0; digest::LEN]; MAX_GATHERED];
+        let mut headers = [[0; HEAD + MAX_HEADER]; MAX_GATHERED];
+        let mut trailers = [[0; Shim::GATHERED.tail]; MAX_GATHERED];
         let mut parts: ArrayVec<(usize, RegionSlice<'_>), MAX_PIECES> = ArrayVec::new();
-        let header_len = template.length();
+        let header_len = HEAD + prefix.length();
         while let Some(segment) = segmenter.peek(limit_payload) {
-            let length = header_len + segment.length as usize + digest::LEN;
+            let length = prefix.length() + segment.length as usize + Shim::GATHERED.total();
             let index = train.len();
             let room = index < MAX_GATHERED
                 && parts.len() + MAX_SGE + 2 * (index + 1) <= MAX_PIECES
@@ -340,13 +342,17 @@ impl SendQueue {
                 break;
             }
             let header = &mut headers[index];
-            template.emit(segment, header);
-            let mut crc = crc::crc32c(&header[..header_len]);
+            prefix.emit(segment, &mut header[HEAD..]);
             source.for_each(segment.offset, segment.length, |slice| {
-                crc = Payload::crc(&slice, 0, slice.len(), crc);
                 parts.push((index, slice));
             });
-            trailers[index] = crc::to_wire(crc);
+            let part = Part {
+                of: &source,
+                offset: segment.offset,
+                length: segment.length,
+            };
+            let trailer = &mut trailers[index];
+            shim.seal_gathered(format_of(prefix), &mut header[..header_len], &part, trailer);
             train.add(length);
             payload += u64::from(segment.length);
             segmenter.advance(segment);
@@ -408,68 +414,70 @@ impl SendQueue {
     }
 }
 
-impl Loaded {
-    /// Adds segments of a message to the train, as long as they fit.
+/// Where the first message goes, and the longest segment that fits.
+#[derive(Debug, Clone, Copy)]
+struct Lane {
+    peer: Peer,
+    path: PathKind,
+    /// Octets of the longest segment.
+    mulpdu: u16,
+}
+
+impl Lane {
     #[inline]
-    fn add<R: Deref<Target = Registration>>(
-        &mut self,
-        prefix: &Prefix,
-        source: &Gathered<R>,
-        segmenter: &mut Segmenter,
-        limit: u16,
-        staging: &mut [u8],
-    ) {
-        let room = room(prefix, limit);
-        while let Some(segment) = segmenter.peek(room) {
-            if !self.train.accepts(length(prefix, segment)) {
-                return;
-            }
-            let datagram = self.make_room(prefix, segment, staging);
-            let staged = stage(prefix, segment, datagram, |dst| {
-                source.copy(segment.offset, dst);
-                Ok::<_, Infallible>(())
-            });
-            let Ok(()) = staged;
-            segmenter.advance(segment);
+    fn of(wqe: &SendWqe, shim: &Shim, now: Instant) -> Self {
+        let path = wqe.route.path_kind();
+        Self {
+            peer: wqe.peer,
+            path,
+            mulpdu: shim.mulpdu(path, wqe.route.limit(now)),
         }
     }
 
-    /// The place of a segment that joins the train.
+    /// Octets of payload in the longest segment with `headers` octets before it.
     #[inline]
-    fn make_room<'a>(
-        &mut self,
-        prefix: &Prefix,
-        segment: Segment,
-        staging: &'a mut [u8],
-    ) -> &'a mut [u8] {
-        let length = length(prefix, segment);
-        let start = self.train.octets();
-        self.train.add(length);
-        self.payload += u64::from(segment.length);
-        &mut staging[start..start + length]
+    fn payload(self, headers: usize) -> u32 {
+        let headers = u32::try_from(headers).unwrap_or(u32::MAX);
+        u32::from(self.mulpdu).saturating_sub(headers)
     }
 
-    /// Whether a message may join the train, which goes to `peer`.
-    fn is_followed_by(&self, wqe: &SendWqe, numbered: bool, peer: Peer, limit: u16) -> bool {
-        let whole = MAX_HEADER + wqe.length as usize + digest::LEN;
-        wqe.peer == peer
+    /// Whether a message may join a train behind others.
+    fn takes(self, wqe: &SendWqe, numbered: bool) -> bool {
+        let whole = MAX_HEADER + wqe.length as usize;
+        wqe.peer == self.peer
             && wqe.length < GATHER_FROM
-            && (whole <= usize::from(limit) || numbered)
-            && !self.train.is_empty()
+            && (whole <= usize::from(self.mulpdu) || numbered)
     }
 }
 
-/// Octets of a segment's datagram.
+/// Adds segments of a message to a train, as long as they fit, and returns the octets of their payload.
 #[inline]
-fn length(prefix: &Prefix, segment: Segment) -> usize {
-    prefix.length() + segment.length as usize + digest::LEN
+fn add<R: Deref<Target = Registration>>(
+    prefix: &Prefix,
+    source: &Gathered<R>,
+    segmenter: &mut Segmenter,
+    room: u32,
+    builder: &mut TrainBuilder<'_>,
+) -> u64 {
+    let mut payload = 0;
+    while let Some(segment) = segmenter.peek(room) {
+        if !builder.accepts(prefix.length() + segment.length as usize) {
+            break;
+        }
+        let Ok(()) = stage(prefix, segment, builder, |dst| {
+            source.copy(segment.offset, dst);
+            Ok::<_, Infallible>(())
+        });
+        payload += u64::from(segment.length);
+        segmenter.advance(segment);
+    }
+    payload
 }
 
-/// Octets of payload beside what stands before and behind it.
+/// Format of a message's datagrams.
 #[inline]
-fn room(prefix: &Prefix, limit: u16) -> u32 {
-    let around = u32::try_from(prefix.length() + digest::LEN).unwrap_or(u32::MAX);
-    u32::from(limit).saturating_sub(around)
+fn format_of(prefix: &Prefix) -> Format {
+    Format::with_cookie(prefix.has_cookie())
 }
 
 /// Whether a work request may be posted at all.
@@ -483,18 +491,17 @@ pub fn check_length(operation: Operation, length: u32) -> bool {
     }
 }
 
-/// Writes one datagram: header, payload, CRC. Each octet of payload is loaded once, by `copy`; the CRC is that of the copy.
+/// Adds one segment to a train: header and payload, of which `copy` loads each octet once.
 #[inline]
 fn stage<E>(
     prefix: &Prefix,
     segment: Segment,
-    datagram: &mut [u8],
+    builder: &mut TrainBuilder<'_>,
     copy: impl FnOnce(&mut [u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let header = prefix.emit(segment, datagram);
-    let end = datagram.len() - digest::LEN;
-    copy(&mut datagram[header..end])?;
-    let crc = crc::crc32c(&datagram[..end]);
-    datagram[end..].copy_from_slice(&crc::to_wire(crc));
-    Ok(())
+    let length = prefix.length() + segment.length as usize;
+    builder.add(format_of(prefix), length, |out| {
+        let header = prefix.emit(segment, out);
+        copy(&mut out[header..])
+    })
 }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use arbitrary::{Result, Unstructured};
-use dgiwarp_codec::crc;
-use dgiwarp_llp_udp::{Peer, digest};
+use dgiwarp_codec::{PayloadSlice, crc};
+use dgiwarp_llp_udp::{Format, Peer, plain};
 use dgiwarp_rdmap::datagram::segment::{self, Parsed, WriteSegment};
 
 use super::ud_end::{Asked, DEPTH, End, Plan, QKEY, path};
@@ -161,12 +161,15 @@ impl Scene {
     fn arrive(&mut self, from: usize, octets: &[u8], to_group: bool) {
         let to = 1 - from;
         let open = self.ends[to].memory.open;
-        if let Ok(Parsed::WriteRecord(WriteSegment {
+        let opened = plain::open(PayloadSlice::new(octets)).ok();
+        let parsed =
+            opened.and_then(|(format, it)| segment::parse(it, format == Format::Cookie).ok());
+        if let Some(Parsed::WriteRecord(WriteSegment {
             stag,
             tagged_offset,
             payload,
             ..
-        })) = digest::check(octets).map_or(Err(()), |it| segment::parse(it).map_err(drop))
+        })) = parsed
             && stag.get() == open.keys.rkey
             && let Some(start) = tagged_offset.get().checked_sub(open.addr())
             && let Ok(start) = usize::try_from(start)

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_udp::{Path, PathKind, Peer, Train};
+use dgiwarp_llp_udp::{Path, PathKind, Peer, ShimConfig, Train};
 use dgiwarp_memory::Piece;
 use dgiwarp_rdmap::datagram::RecordHandle;
 use rand::SeedableRng as _;
@@ -174,6 +174,7 @@ impl End {
             max_rate: plan.max_rate,
             receive_buffer: 1 << 17,
             read_timeout: Duration::from_secs(2),
+            shim: ShimConfig::Plain,
             random: Random {
                 seed: [number, u32::MAX - 1, u32::MAX],
                 group_key: [0; 4],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Instant;
 
-use dgiwarp_llp_udp::{Path, SegmentLimit};
+use dgiwarp_llp_udp::{DatagramLimit, Path, PathKind};
 use dgiwarp_rdmap::datagram::Cookie;
 use parking_lot::Mutex;
 
@@ -19,6 +19,7 @@ struct Inner {
     scope_id: u32,
     source: Option<IpAddr>,
     route_source: IpAddr,
+    path_kind: PathKind,
     path: Mutex<Path>,
     /// The limit of `path` while nothing in `path` ages, in octets of UDP payload; 0 otherwise.
     limit: AtomicU16,
@@ -48,6 +49,7 @@ impl Route {
             scope_id,
             source,
             route_source,
+            path_kind: path.kind(),
             path: Mutex::new(path),
             limit: AtomicU16::new(0),
             singly: AtomicBool::new(false),
@@ -64,6 +66,7 @@ impl Route {
             scope_id: inner.scope_id,
             source: inner.source,
             route_source: inner.route_source,
+            path_kind: inner.path_kind,
             path: Mutex::new(*inner.path.lock()),
             limit: AtomicU16::new(0),
             singly: AtomicBool::new(inner.singly.load(Ordering::Relaxed)),
@@ -137,17 +140,24 @@ impl Route {
         self.0.route_source
     }
 
+    /// Kind of the path.
+    #[inline]
+    #[must_use]
+    pub fn path_kind(&self) -> PathKind {
+        self.0.path_kind
+    }
+
     /// Octets of UDP payload that one datagram may have at `now`.
     #[inline]
     #[must_use]
-    pub fn limit(&self, now: Instant) -> SegmentLimit {
-        match SegmentLimit::stored(self.0.limit.load(Ordering::Relaxed)) {
+    pub fn limit(&self, now: Instant) -> DatagramLimit {
+        match DatagramLimit::stored(self.0.limit.load(Ordering::Relaxed)) {
             Some(limit) => limit,
             None => self.limit_of_path(now),
         }
     }
 
-    fn limit_of_path(&self, now: Instant) -> SegmentLimit {
+    fn limit_of_path(&self, now: Instant) -> DatagramLimit {
         let path = self.0.path.lock();
         let limit = path.limit(now);
         if !path.ages() {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dgiwarp_llp_udp::Peer;
+use dgiwarp_llp_udp::{Peer, ShimConfig};
 use dgiwarp_rdmap::datagram::RecordHandle;
 
 use crate::PostFailure;
@@ -163,6 +163,7 @@ impl UdQp {
             receive_buffer,
             read_timeout: attr.read_timeout.unwrap_or(rnic.config.read_timeout),
             random: random(rnic),
+            shim: ShimConfig::Plain,
         });
         attr.send_cq.shared.link(&attr.recv_cq.shared)?;
         let shared = UdShared::start(Parts {

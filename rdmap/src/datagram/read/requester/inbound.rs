@@ -3,25 +3,26 @@
 use std::hash::Hash;
 use std::time::Instant;
 
+use dgiwarp_codec::PayloadSlice;
 use dgiwarp_ddp::{STag, TaggedOffset};
 
 use super::{ReadEnd, ReadSink, Requester};
-use crate::datagram::DropReason;
-use crate::datagram::read::segment::{About, CookieExchange, TerminateReport};
+use crate::datagram::read::segment::{About, TerminateReport};
 use crate::datagram::read::targets::ReadKey;
+use crate::datagram::{CookieExchange, DropReason};
 
 impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     /// Handles a Read Response segment.
     ///
     /// # Errors
     /// The reason for which it was dropped. Nothing of it was placed then.
-    pub fn handle_response(
+    pub fn handle_response<S: ReadSink<R>>(
         &mut self,
         now: Instant,
         from: K,
         (stag, tagged_offset): (STag, TaggedOffset),
-        payload: &[u8],
-        sink: &mut impl ReadSink<R>,
+        payload: PayloadSlice<'_, S::Payload>,
+        sink: &mut S,
     ) -> Result<(), DropReason> {
         // A Read that ended took its STag with it: a late response stops here.
         let key = self.find(from, stag).ok_or(DropReason::BadStag)?;

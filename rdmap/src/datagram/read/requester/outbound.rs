@@ -7,10 +7,9 @@ use dgiwarp_ddp::TaggedOffset;
 
 use super::chunk::{Chunk, MAX_GAPS, gaps};
 use super::{Outgoing, Read, Requester, back_off};
-use crate::datagram::Cookie;
-use crate::datagram::read::amplification::MAX_UNVALIDATED_READ;
-use crate::datagram::read::segment::{CookieExchange, ExchangeKind, emit_request};
+use crate::datagram::read::segment::emit_request;
 use crate::datagram::read::targets::{MAX_OPEN, ReadKey, TargetId};
+use crate::datagram::{Cookie, CookieExchange, ExchangeKind};
 use crate::wire::ReadRequest;
 
 impl<R> Read<R> {
@@ -108,7 +107,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             .iter()
             .position(|it| it.start == start && it.to_repeat)?;
         let id = read.target;
-        if read.length > MAX_UNVALIDATED_READ && self.targets.get(id).cookie.is_none() {
+        if read.length > self.max_unvalidated && self.targets.get(id).cookie.is_none() {
             self.read_mut(key)?.waits = true;
             self.want_cookie(now, id);
             return None;
@@ -214,10 +213,11 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     /// Whether the next octets of a Read may be asked for, but for the window.
     fn can_ask(&mut self, now: Instant, id: TargetId, key: ReadKey) -> bool {
         let needs_cookie = self.targets.get(id).cookie.is_none();
+        let max_unvalidated = self.max_unvalidated;
         let Some(read) = self.read_mut(key) else {
             return false;
         };
-        if needs_cookie && read.length > MAX_UNVALIDATED_READ {
+        if needs_cookie && read.length > max_unvalidated {
             read.waits = true;
             self.want_cookie(now, id);
             return false;

@@ -1,8 +1,9 @@
 //! What strangers may send.
 
-use super::segment::{About, CookieExchange, ExchangeKind, TerminateReport};
+use super::segment::{About, TerminateReport};
 use super::*;
 use crate::datagram::Cookie;
+use crate::datagram::{CookieExchange, ExchangeKind};
 use crate::wire::{Extension, Flags, ReadRequest};
 use dgiwarp_ddp::Msn;
 
@@ -22,7 +23,10 @@ fn ask(
     cookie: Option<Cookie>,
     request: ReadRequest,
 ) -> Result<(), DropReason> {
-    let octets = segment::emit_request(&request, EPOCH, cookie, Msn::new(0)).len() + 4;
+    let octets = segment::emit_request(&request, EPOCH, cookie, Msn::new(0))
+        .octets
+        .len()
+        + 4;
     responder.handle_request(
         origin(),
         (from, VIA),
@@ -43,9 +47,9 @@ fn cookie(responder: &mut Responder<char, u8>, from: char) -> Cookie {
     responder.handle_exchange((from, VIA), &asked).unwrap();
     let reply = responder.reply().unwrap().segment.clone();
     responder.replied();
-    assert_eq!(reply.len(), asked.emit().len());
-    match parse(&reply) {
-        Ok(Parsed::Read(ReadSegment::Exchange(answer))) => {
+    assert_eq!(reply.octets.len(), asked.emit().octets.len());
+    match parse(&emit(&reply)) {
+        Ok(Arrived::Exchange(answer)) => {
             assert_eq!((answer.kind, answer.nonce), (ExchangeKind::Answer, 9));
             answer.cookie
         }
@@ -155,8 +159,10 @@ fn a_report_is_never_longer_than_its_cause_and_never_frequent() {
         about: About::Message(extension),
     };
     assert_eq!(
-        parse(&reply),
-        Ok(Parsed::Read(ReadSegment::Terminate(expected)))
+        parse(&emit(&reply)),
+        Ok(Arrived::Segment(Parsed::Read(ReadSegment::Terminate(
+            expected
+        ))))
     );
     let own = Some(cookie_after_replies(&mut responder));
     for _ in 0..50 {
@@ -199,14 +205,16 @@ fn only_what_was_asked_is_taken() {
     let mut pair = Pair::new(4 << 20, vec![Fate::Lose]);
     pair.read(0, 100, millis(1000));
     let outgoing = pair.requester.poll_transmit(pair.now).unwrap();
-    let Ok(Parsed::Read(ReadSegment::Request { request, .. })) = parse(&outgoing.segment) else {
+    let octets = emit(&outgoing.segment);
+    let Ok(Arrived::Segment(Parsed::Read(ReadSegment::Request { request, .. }))) = parse(&octets)
+    else {
         panic!("a small Read asks at once");
     };
     let now = pair.now;
     let mut respond = |from, stag, at: u64, octets: usize| {
         let at = (stag, TaggedOffset::new(at));
         pair.requester
-            .handle_response(now, from, at, &vec![9; octets], &mut pair.sink)
+            .handle_response(now, from, at, vec![9; octets][..].into(), &mut pair.sink)
     };
     let stag = request.sink_stag;
     assert_eq!(respond('x', stag, 0, 10), Err(DropReason::BadStag));
@@ -266,7 +274,7 @@ proptest! {
             let to = if to_target { TARGET } else { REQUESTER };
             for first in [bytes[0], bytes[0] & 0x7f] {
                 bytes[0] = first;
-                if let Ok(Parsed::Read(_)) = parse(&bytes) {
+                if let Ok(Arrived::Segment(Parsed::Read(_)) | Arrived::Exchange(_)) = parse(&bytes) {
                     pair.handle(to, &bytes);
                 }
             }

@@ -8,21 +8,20 @@
 //! ```
 
 use arrayvec::ArrayVec;
-use dgiwarp_codec::{crc, split_header};
+use dgiwarp_codec::{PayloadSlice, split_header};
 use dgiwarp_ddp::wire::control::{Control, DV};
-use dgiwarp_llp_udp::digest;
+use dgiwarp_llp_udp::{Format, plain};
 use dgiwarp_rdmap::datagram::DropReason;
 
 use super::{RejectStatus, ServiceQp};
+use crate::datagram::drop_reason;
 
 /// Most octets of private data in a lookup or an answer.
 pub const MAX_PRIVATE_DATA: usize = 256;
 /// Octets before the private data.
 const HEADER: usize = 24;
 /// Octets of every lookup, and of the longest answer.
-pub const LOOKUP: usize = HEADER + MAX_PRIVATE_DATA + crc::LEN;
-/// The format of these datagrams.
-const FORMAT: u8 = 3;
+pub const LOOKUP: usize = HEADER + MAX_PRIVATE_DATA + plain::OVERHEAD.tail;
 
 const TYPE_LOOKUP: u8 = 1;
 const TYPE_ANSWER: u8 = 2;
@@ -63,15 +62,14 @@ impl<'a> Message<'a> {
     /// # Errors
     /// The reason to drop it.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, DropReason> {
-        let message = digest::check(datagram).map_err(|error| match error {
-            digest::DigestError::TooShort(_) => DropReason::Malformed,
-            digest::DigestError::Mismatch { .. } => DropReason::BadCrc,
-        })?;
-        let (header, rest) = split_header::<HEADER>(message).map_err(|_| DropReason::Malformed)?;
-        let control = Control::parse(header[0]);
-        if control.format != FORMAT {
+        let opened = plain::open(PayloadSlice::new(datagram));
+        let (format, message) = opened.map_err(drop_reason)?;
+        let (header, rest) =
+            split_header::<HEADER>(message.octets()).map_err(|_| DropReason::Malformed)?;
+        if format != Format::Sidr {
             return Err(DropReason::UnknownFormat);
         }
+        let control = Control::parse(header[0]);
         if control.version != DV {
             return Err(DropReason::BadVersion);
         }
@@ -132,7 +130,7 @@ impl<'a> Message<'a> {
         let control = Control {
             tagged: false,
             last: true,
-            format: FORMAT,
+            format: 0,
             version: DV,
         };
         let fits = self.private_data.len().min(MAX_PRIVATE_DATA);
@@ -148,11 +146,11 @@ impl<'a> Message<'a> {
         datagram.extend(qp.qkey.to_be_bytes());
         datagram.extend(private_data.iter().copied());
         if kind == TYPE_LOOKUP {
-            let padding = LOOKUP - crc::LEN - datagram.len();
+            let padding = LOOKUP - plain::OVERHEAD.tail - datagram.len();
             datagram.extend(std::iter::repeat_n(0, padding));
         }
-        let crc = crc::to_wire(crc::crc32c(&datagram));
-        datagram.extend(crc);
+        datagram.extend([0; plain::OVERHEAD.tail]);
+        plain::seal(Format::Sidr, &mut datagram);
         datagram
     }
 }
@@ -160,6 +158,7 @@ impl<'a> Message<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dgiwarp_codec::crc;
     use proptest::prelude::*;
 
     fn kind() -> impl Strategy<Value = Kind> {

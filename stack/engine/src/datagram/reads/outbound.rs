@@ -1,9 +1,12 @@
 //! What Reads send: short segments (requests, cookies, Terminates) and trains of responses.
 
-use dgiwarp_codec::crc;
-use dgiwarp_llp_udp::{Peer, Train, digest};
+use std::convert::Infallible;
+
+use dgiwarp_llp_udp::{DatagramLimit, Format, PathKind, Peer, Shim, Train, TrainBuilder};
 use dgiwarp_memory::Piece;
-use dgiwarp_rdmap::datagram::read::segment::{RESPONSE_HEADER, emit_response_header};
+use dgiwarp_rdmap::datagram::read::segment::{
+    Layout, MAX_SHORT as LONGEST_SHORT, RESPONSE_HEADER, emit_response_header,
+};
 use dgiwarp_rdmap::datagram::read::{Outgoing, Pending};
 use dgiwarp_rdmap::datagram::{DropReason, Origin};
 
@@ -15,13 +18,12 @@ use crate::types::QpCounters;
 
 /// Short segments that leave in one call.
 const MAX_SHORT: usize = 32;
-/// A datagram that every path takes (§8), for peers that a path is not looked up for.
-const SMALLEST_LIMIT: u16 = 512;
 
-/// Short segments of equal length to one peer, complete with their CRCs. They stay here until the network took them.
+/// Short segments of equal length to one peer, sealed. They stay here until the network took them.
 #[derive(Debug, Default)]
 pub(super) struct Short {
-    octets: Vec<u8>,
+    /// Room for a train; its datagrams are the first octets.
+    staging: Vec<u8>,
     train: Train,
     to: Option<(Peer, Via)>,
     /// The first one that did not fit.
@@ -40,29 +42,47 @@ impl Short {
     }
 
     fn forget(&mut self) {
-        self.octets.clear();
         self.train = Train::new();
         self.to = None;
     }
 
-    /// Adds a segment. One that does not fit is kept for the next train; then `false`.
-    fn add(&mut self, outgoing: Outgoing<Peer, Via>) -> bool {
-        let length = outgoing.segment.len() + digest::LEN;
+    /// Seals a segment. One that does not fit is kept for the next train; then `false`.
+    fn add(&mut self, outgoing: Outgoing<Peer, Via>, shim: &mut Shim) -> bool {
+        let overhead = shim.overhead(PathKind::Network).total();
+        let length = outgoing.segment.octets.len();
         let to = (outgoing.peer, outgoing.via);
         let fits = self.train.is_empty()
             || (self.to == Some(to)
                 && self.train.len() < MAX_SHORT
-                && self.train.datagram() == length);
+                && self.train.datagram() == length + overhead);
         if !fits {
             self.next = Some(outgoing);
             return false;
         }
-        self.octets.extend_from_slice(&outgoing.segment);
-        let crc = crc::crc32c(&outgoing.segment);
-        self.octets.extend_from_slice(&crc::to_wire(crc));
-        self.train.add(length);
+        self.staging
+            .resize(MAX_SHORT * (LONGEST_SHORT + overhead), 0);
+        let builder = TrainBuilder::new(shim, to.0, PathKind::Network, &mut self.staging);
+        let mut builder = builder.resume(self.train);
+        let Ok(()) = builder.add(format_of(outgoing.segment.layout), length, |out| {
+            out.copy_from_slice(&outgoing.segment.octets);
+            Ok::<_, Infallible>(())
+        });
+        self.train = builder.finish();
         self.to = Some(to);
         true
+    }
+
+    fn octets(&self) -> &[u8] {
+        &self.staging[..self.train.octets()]
+    }
+}
+
+/// The format of a short segment's datagram.
+fn format_of(layout: Layout) -> Format {
+    match layout {
+        Layout::Plain => Format::Segment,
+        Layout::WithCookie => Format::Cookie,
+        Layout::Exchange => Format::Exchange,
     }
 }
 
@@ -77,12 +97,14 @@ pub(in crate::datagram) enum Turn {
     Blocked,
 }
 
-/// A train of responses: how many requests are answered whole, and how much of the next one.
+/// Contents of a train of responses.
 #[derive(Debug, Default)]
 struct Loaded {
-    train: Train,
+    /// Requests that are answered whole.
     finished: usize,
+    /// Octets that answer the next request.
     partly: u32,
+    /// Octets of payload.
     payload: u64,
 }
 
@@ -91,17 +113,18 @@ impl Reads {
     pub(in crate::datagram) fn transmit(
         &mut self,
         context: Context<'_>,
+        shim: &mut Shim,
         config: UdConfig,
         sink: &mut impl TransmitSink,
         completions: &mut impl CompletionSink,
         counters: &mut QpCounters,
     ) -> Turn {
-        self.start(context.now, config, context.mrs, completions);
-        let short = self.transmit_short(context, sink, counters);
+        self.start(context.now, shim, config, context.mrs, completions);
+        let short = self.transmit_short(context, shim, sink, counters);
         if short == Turn::Blocked {
             return Turn::Blocked;
         }
-        match self.respond(context, sink, counters) {
+        match self.respond(context, shim, sink, counters) {
             Turn::Idle => {
                 self.stirred = short == Turn::Sent;
                 short
@@ -113,16 +136,17 @@ impl Reads {
     fn transmit_short(
         &mut self,
         context: Context<'_>,
+        shim: &mut Shim,
         sink: &mut impl TransmitSink,
         counters: &mut QpCounters,
     ) -> Turn {
         if self.short.train.is_empty() {
-            self.load_short(context);
+            self.load_short(context, shim);
         }
         let Some((peer, via)) = self.short.to else {
             return Turn::Idle;
         };
-        match sink.send_short(peer, via, &self.short.octets, &self.short.train) {
+        match sink.send_short(peer, via, self.short.octets(), &self.short.train) {
             SendOutcome::WouldBlock => return Turn::Blocked,
             SendOutcome::Sent => counters.count_sent(self.short.train.len(), 0),
             // They are asked for again like lost ones; what the network says shows when the Read times out.
@@ -136,7 +160,7 @@ impl Reads {
         Turn::Sent
     }
 
-    fn load_short(&mut self, context: Context<'_>) {
+    fn load_short(&mut self, context: Context<'_>, shim: &mut Shim) {
         loop {
             let next = self
                 .short
@@ -147,7 +171,7 @@ impl Reads {
             let Some(next) = next else {
                 return;
             };
-            if !self.short.add(next) {
+            if !self.short.add(next, shim) {
                 return;
             }
         }
@@ -168,6 +192,7 @@ impl Reads {
     fn respond(
         &mut self,
         context: Context<'_>,
+        shim: &mut Shim,
         sink: &mut impl TransmitSink,
         counters: &mut QpCounters,
     ) -> Turn {
@@ -184,17 +209,22 @@ impl Reads {
         } else {
             None
         };
-        let limit = path
+        let (kind, limit) = path
             .as_ref()
-            .map_or(SMALLEST_LIMIT, |path| path.limit(context.now).get());
+            .map_or((PathKind::Network, DatagramLimit::SMALLEST), |path| {
+                (path.path_kind(), path.limit(context.now))
+            });
+        let mulpdu = shim.mulpdu(kind, limit);
         let mut staging = sink.staging();
         staging.resize(STAGING, 0);
-        let loaded = load(context, peer, requests, limit, &mut staging);
+        let mut builder = TrainBuilder::new(shim, peer, kind, &mut staging);
+        let loaded = load(context, peer, requests, mulpdu, &mut builder);
+        let train = builder.finish();
         let outcome = loaded.map(|loaded| {
-            let octets = &staging[..loaded.train.octets()];
+            let octets = &staging[..train.octets()];
             let outcome = match &path {
-                Some(path) => sink.send(peer, path, &[Piece::Bytes(octets)], &loaded.train),
-                None => sink.send_short(peer, via, octets, &loaded.train),
+                Some(path) => sink.send(peer, path, &[Piece::Bytes(octets)], &train),
+                None => sink.send_short(peer, via, octets, &train),
             };
             (loaded, outcome)
         });
@@ -207,8 +237,8 @@ impl Reads {
             Ok((_, SendOutcome::WouldBlock)) => return Turn::Blocked,
             Ok((_, SendOutcome::TooBig)) if path.is_some() => counters.count_resized(),
             Ok((loaded, SendOutcome::Sent)) => {
-                counters.count_sent(loaded.train.len(), loaded.payload);
-                self.responses_sent += loaded.train.len() as u64;
+                counters.count_sent(train.len(), loaded.payload);
+                self.responses_sent += train.len() as u64;
                 self.responder.commit(loaded.finished, loaded.partly);
             }
             // Lost for good: the requester asks again if it still wants it.
@@ -229,8 +259,8 @@ fn load(
     context: Context<'_>,
     peer: Peer,
     requests: &[Pending<Via>],
-    limit: u16,
-    staging: &mut [u8],
+    mulpdu: u16,
+    builder: &mut TrainBuilder<'_>,
 ) -> Result<Loaded, DropReason> {
     let mut loaded = Loaded::default();
     let Some(first) = requests.first() else {
@@ -240,7 +270,7 @@ fn load(
         .iter()
         .take_while(|it| it.via == first.via && it.validated == first.validated);
     for pending in alike {
-        match load_one(context, peer, pending, limit, staging, &mut loaded) {
+        match load_one(context, peer, pending, mulpdu, builder, &mut loaded) {
             Ok(true) => loaded.finished += 1,
             Ok(false) => break,
             // Those before it go out first.
@@ -253,13 +283,13 @@ fn load(
 
 /// Adds segments that answer a request. Returns whether it is answered whole.
 ///
-/// The payload is copied and the CRC that of the copy: the program may write its memory meanwhile.
+/// The payload is copied, and the copy is sealed: the program may write its memory meanwhile.
 fn load_one(
     context: Context<'_>,
     peer: Peer,
     pending: &Pending<Via>,
-    limit: u16,
-    staging: &mut [u8],
+    mulpdu: u16,
+    builder: &mut TrainBuilder<'_>,
     loaded: &mut Loaded,
 ) -> Result<bool, DropReason> {
     let request = &pending.request;
@@ -275,35 +305,33 @@ fn load_one(
     } else {
         None
     };
-    let overhead = RESPONSE_HEADER + digest::LEN;
-    let most = u32::from(limit) - u32::try_from(overhead).unwrap_or(0);
+    let header_len = u32::try_from(RESPONSE_HEADER).unwrap_or(u32::MAX);
+    let most = u32::from(mulpdu).saturating_sub(header_len).max(1);
     let mut at = 0;
     loop {
         let length = (request.size - at).min(most);
-        let datagram = overhead + length as usize;
-        if !loaded.train.accepts(datagram) {
+        let segment = RESPONSE_HEADER + length as usize;
+        if !builder.accepts(segment) {
             loaded.partly = at;
             return Ok(false);
         }
-        let start = loaded.train.octets();
-        let out = &mut staging[start..start + datagram];
         let offset = request
             .sink_offset
             .checked_add(at.into())
             .ok_or(DropReason::Malformed)?;
         let is_last = at + length == request.size;
-        let header = emit_response_header(request.sink_stag, offset, is_last);
-        out[..RESPONSE_HEADER].copy_from_slice(&header);
-        let end = datagram - digest::LEN;
-        if let Some(source) = &source {
+        builder.add(Format::Segment, segment, |out| {
+            let header = emit_response_header(request.sink_stag, offset, is_last);
+            out[..RESPONSE_HEADER].copy_from_slice(&header);
+            let Some(source) = &source else {
+                return Ok::<(), DropReason>(());
+            };
             source
                 .slice(request.source_offset.get() + u64::from(at), length)
                 .ok_or(DropReason::OutOfBounds)?
-                .copy_to(&mut out[RESPONSE_HEADER..end]);
-        }
-        let crc = crc::crc32c(&out[..end]);
-        out[end..].copy_from_slice(&crc::to_wire(crc));
-        loaded.train.add(datagram);
+                .copy_to(&mut out[RESPONSE_HEADER..]);
+            Ok(())
+        })?;
         loaded.payload += u64::from(length);
         at += length;
         if is_last {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_udp::Peer;
+use dgiwarp_llp_udp::{Peer, ShimConfig};
 use dgiwarp_memory::Access;
 use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 use dgiwarp_sim::{Address, Rng};
@@ -713,6 +713,7 @@ fn live(address: Address, plan: &QpPlan, pd: PdId, rng: &mut Rng) -> (UdEngine, 
         max_rate: plan.max_rate,
         receive_buffer: plan.receive_buffer,
         read_timeout: Duration::from_secs(2),
+        shim: ShimConfig::Plain,
         random: Random {
             seed: [epoch, number, msn],
             secret: rng.random(),

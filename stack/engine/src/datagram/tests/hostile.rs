@@ -71,6 +71,7 @@ impl Victim {
                 send_copy: false,
                 receive_buffer: 1 << 20,
                 read_timeout: Duration::from_secs(2),
+                shim: ShimConfig::Plain,
                 random: Random {
                     secret: [1, 2, 3, 4],
                     seed: [3, 4, 5],

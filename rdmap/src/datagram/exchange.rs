@@ -1,0 +1,110 @@
+//! The cookie exchange (§6): a datagram asks for a cookie, and one of equal length yields it.
+
+#![deny(clippy::indexing_slicing)]
+
+use dgiwarp_ddp::wire::{Control, control};
+
+use super::read::segment::{Layout, Short};
+use super::{Cookie, DropReason};
+
+/// Octets of a cookie exchange.
+pub const EXCHANGE_LEN: usize = 32;
+
+/// Which way a cookie goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExchangeKind {
+    /// A requester asks.
+    Request = 1,
+    /// The target answers.
+    Answer = 2,
+}
+
+/// Asks for a cookie, or gives one (§6); both are equally long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CookieExchange {
+    /// Which way it goes.
+    pub kind: ExchangeKind,
+    /// The requester's epoch.
+    pub epoch: u32,
+    /// Drawn by the requester, repeated by the target.
+    pub nonce: u64,
+    /// The cookie; zero in a request.
+    pub cookie: Cookie,
+}
+
+impl CookieExchange {
+    /// Parses a datagram of format 2 without what the lower layer added.
+    ///
+    /// # Errors
+    /// The reason to drop it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
+        let first = bytes.first().ok_or(DropReason::Malformed)?;
+        if Control::parse(*first).version != control::DV {
+            return Err(DropReason::BadVersion);
+        }
+        let Ok(&octets) = <&[u8; EXCHANGE_LEN]>::try_from(bytes) else {
+            return Err(DropReason::Malformed);
+        };
+        let [first, kind, _, _, e0, e1, e2, e3, rest @ ..] = octets;
+        let control = Control::parse(first);
+        let kind = match kind {
+            1 => ExchangeKind::Request,
+            2 => ExchangeKind::Answer,
+            _ => return Err(DropReason::Malformed),
+        };
+        if control.tagged || !control.last {
+            return Err(DropReason::Malformed);
+        }
+        let [
+            n0,
+            n1,
+            n2,
+            n3,
+            n4,
+            n5,
+            n6,
+            n7,
+            c0,
+            c1,
+            c2,
+            c3,
+            c4,
+            c5,
+            c6,
+            c7,
+            ..,
+        ] = rest;
+        Ok(Self {
+            kind,
+            epoch: u32::from_be_bytes([e0, e1, e2, e3]),
+            nonce: u64::from_be_bytes([n0, n1, n2, n3, n4, n5, n6, n7]),
+            cookie: Cookie::new(u64::from_be_bytes([c0, c1, c2, c3, c4, c5, c6, c7])),
+        })
+    }
+
+    /// The octets, reserved ones zero.
+    #[must_use]
+    pub fn emit(&self) -> Short {
+        let first = Control {
+            tagged: false,
+            last: true,
+            format: 0,
+            version: control::DV,
+        };
+        let kind: u8 = match self.kind {
+            ExchangeKind::Request => 1,
+            ExchangeKind::Answer => 2,
+        };
+        Short::of(
+            Layout::Exchange,
+            &[
+                &[first.emit(), kind, 0, 0],
+                &self.epoch.to_be_bytes(),
+                &self.nonce.to_be_bytes(),
+                &self.cookie.get().to_be_bytes(),
+                &[0; 8],
+            ],
+        )
+    }
+}
