@@ -1,262 +1,216 @@
-//! A report as one HTML file: plots as inline SVG, the table, the machine. It loads nothing.
+//! The report of single measurements: pictures and tables, mode by mode.
 
+pub(crate) mod axis;
+pub(crate) mod colour;
+pub(crate) mod page;
 pub(crate) mod plot;
 
-use crate::catalog::{Mode, Subject};
-use crate::machine::host::Host;
-use crate::report::html::plot::{Axis, Plot, Series};
-use crate::report::{Report, Row, size};
+use comfy_table::CellAlignment;
+use maud::{Markup, html};
 
-pub(crate) const STYLE: &str = "\
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;\
-color:#1c2733;background:#fff}\
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}\
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:13px}\
-th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #e3e8ee}\
-th{border-bottom:2px solid #9aa7b4}th:nth-child(-n+3),td:nth-child(-n+3){text-align:left}\
-tbody tr:hover{background:#f2f6fa}\
-figure{display:inline-block;margin:.5rem 1rem .5rem 0}svg{max-width:100%;height:auto}\
-.host{color:#52606d}";
+use crate::catalog::Mode;
+use crate::report::html::axis::Unit;
+use crate::report::html::colour::Colour;
+use crate::report::html::plot::{Plot, Spread};
+use crate::report::{Report, Row, table};
+
+/// A picture of each mode: its caption, unit and spread, and the value of a row.
+struct Figure {
+    title: &'static str,
+    unit: Unit,
+    spread: Spread,
+    of: fn(&Row) -> Option<f64>,
+}
+
+const GOODPUT: Figure = Figure {
+    title: "goodput",
+    unit: Unit::Goodput,
+    spread: Spread::Logarithmic,
+    of: |row| row.gbps.map(|gbps| gbps * 1e9 / 8.0),
+};
+
+const RATIO: Figure = Figure {
+    title: "ratio to raw",
+    unit: Unit::Number,
+    spread: Spread::Ratio,
+    of: |row| row.ratio,
+};
+
+/// The pictures of a mode.
+fn figures(mode: Mode) -> Vec<Figure> {
+    let linear = |title, unit, of| Figure {
+        title,
+        unit,
+        spread: Spread::Linear,
+        of,
+    };
+    match mode {
+        Mode::Lat => vec![
+            Figure {
+                title: "half round trip, p50",
+                unit: Unit::Time,
+                spread: Spread::Logarithmic,
+                of: |row| row.p50_us.map(|us| us / 1e6),
+            },
+            RATIO,
+        ],
+        Mode::Bw | Mode::Bibw => vec![GOODPUT, RATIO],
+        Mode::Fanout => vec![GOODPUT],
+        Mode::Rate => vec![
+            linear("messages per second", Unit::Rate, |row| {
+                row.mmsg_s.map(|rate| rate * 1e6)
+            }),
+            RATIO,
+        ],
+        Mode::Loss => vec![
+            Figure {
+                spread: Spread::Linear,
+                ..GOODPUT
+            },
+            Figure {
+                spread: Spread::Near,
+                ..linear("valid share of the payload sent", Unit::Share, |row| {
+                    row.valid_fraction
+                })
+            },
+            linear("messages that arrived whole", Unit::Share, |row| {
+                row.complete_fraction
+            }),
+            linear("holes per message", Unit::Number, |row| {
+                row.holes_per_message
+            }),
+        ],
+        Mode::Idle => vec![
+            linear("memory of the process", Unit::Memory, |row| row.user_kib),
+            linear("memory of the kernel", Unit::Memory, |row| row.kernel_kib),
+        ],
+    }
+}
 
 /// The whole document.
 pub(crate) fn document(report: &Report) -> String {
-    let plots: String = plots(&report.rows)
-        .iter()
-        .map(|plot| format!("<figure>{}</figure>\n", plot.svg()))
-        .collect();
-    let notes: String = report
-        .notes
-        .iter()
-        .map(|note| format!("<li>{}</li>", escape(note)))
-        .collect();
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\">\
-         <title>dgiwarp-perf report</title><style>{STYLE}</style></head><body>\n\
-         <h1>dgiwarp-perf {version}</h1>\n<p class=\"host\">{host}</p>\n\
-         <p>Every dgiwarp row ran in turns with its raw baseline; a ratio is the median of the \
-         ratios of neighbouring rounds, with its quartiles. Latency is half of the round trip, \
-         goodput is payload counted at the receiver.</p>\n\
-         <ul>{notes}</ul>\n{plots}\n<h2>All rows</h2>\n{table}\n</body></html>\n",
-        version = env!("CARGO_PKG_VERSION"),
-        host = host_line(&report.host),
-        table = table(&report.rows),
-    )
-}
-
-pub(crate) fn host_line(host: &Host) -> String {
-    let pinned = host.pinned.map_or_else(
-        || "not pinned".to_owned(),
-        |(client, server)| format!("client on CPU {client}, server on CPU {server}"),
-    );
-    escape(&format!(
-        "{}, {} CPUs, Linux {}, load {:.2} at the start, {pinned}",
-        host.cpu, host.cores, host.kernel, host.load
-    ))
-}
-
-/// A mode's figure and its ratio over the message size, where there is more than one size.
-fn plots(rows: &[Row]) -> Vec<Plot> {
-    let mut plots = Vec::new();
-    for mode in [Mode::Lat, Mode::Bw, Mode::Bibw, Mode::Rate] {
-        let (title, figure): (&str, Figure) = match mode {
-            Mode::Lat => ("Half round trip, p50, µs", |row| row.p50_us),
-            Mode::Bw => ("Goodput, GB/s", |row| row.gbps.map(|gbps| gbps / 8.0)),
-            Mode::Bibw => ("Goodput both ways, GB/s", |row| {
-                row.gbps.map(|gbps| gbps / 8.0)
-            }),
-            Mode::Rate => ("Million messages per second", |row| row.mmsg_s),
-            Mode::Loss | Mode::Fanout | Mode::Idle => continue,
-        };
-        let of_mode = || rows.iter().filter(|row| row.mode == mode);
-        let name = |row: &Row| row.subject().to_string();
-        plots.extend(plot(of_mode(), title, Axis::Logarithmic, name, figure));
-        let ratio = match mode {
-            Mode::Lat => "Latency ratio to raw (lower is better)",
-            Mode::Bw | Mode::Bibw | Mode::Loss | Mode::Fanout | Mode::Idle => {
-                "Goodput ratio to raw (higher is better)"
+    let mut modes: Vec<Mode> = Vec::new();
+    for row in &report.rows {
+        if !modes.contains(&row.mode) {
+            modes.push(row.mode);
+        }
+    }
+    let content = html! {
+        p {
+            "Every dgiwarp row ran in turns with its raw baseline; a ratio is the median of the ratios of neighbouring \
+             rounds, with its quartiles. Latency is half of the round trip, goodput is payload counted at the receiver."
+        }
+        @for mode in modes {
+            @let rows: Vec<&Row> = report.rows.iter().filter(|row| row.mode == mode).collect();
+            h2 { (table::title(mode, None)) }
+            div.figures {
+                @for figure in figures(mode) { (pictures(mode, &figure, &rows)) }
             }
-            Mode::Rate => "Rate ratio to raw (higher is better)",
+            (html_table(mode, &rows))
+        }
+    };
+    let title = format!("dgiwarp-perf {}", env!("CARGO_PKG_VERSION"));
+    page::page(&title, &report.host, &report.notes, "", &content)
+}
+
+/// A figure of a mode: pictures of what is compared, beside each other.
+fn pictures(mode: Mode, figure: &Figure, rows: &[&Row]) -> Markup {
+    let mut plots: Vec<Plot> = Vec::new();
+    for row in rows {
+        let Some(value) = (figure.of)(row) else {
+            continue;
         };
-        plots.extend(plot(of_mode(), ratio, Axis::Linear, name, |row| row.ratio));
+        if value <= 0.0 && figure.spread == Spread::Logarithmic {
+            continue;
+        }
+        let plot = Plot {
+            title: match panel(mode, row).as_str() {
+                "" => capital(figure.title),
+                panel => format!("{}, {panel}", capital(figure.title)),
+            },
+            unit: figure.unit,
+            spread: figure.spread,
+            reference: (figure.title == RATIO.title).then_some(1.0),
+            series: Vec::new(),
+        };
+        let line = (name(mode, row), Colour::of(row.subject()));
+        plot.add(&mut plots, line, (row.size, value));
     }
-    plots.extend(loss_plots(rows));
-    plots.extend(fanout_plots(rows));
-    plots
+    if mode == Mode::Loss {
+        plots.iter_mut().for_each(Plot::ramp);
+    }
+    plot::compared(&plots)
 }
 
-/// Goodput over the message size, a line for each operation and number of receivers.
-fn fanout_plots(rows: &[Row]) -> Option<Plot> {
-    let of_mode = rows.iter().filter(|row| row.mode == Mode::Fanout);
-    let name = |row: &Row| format!("{} to {}", row.subject(), row.receivers.unwrap_or(0));
-    let title = "Goodput to several receivers, summed, GB/s";
-    plot(of_mode, title, Axis::Logarithmic, name, |row| {
-        row.gbps.map(|gbps| gbps / 8.0)
-    })
+/// The picture that a row belongs to.
+fn panel(mode: Mode, row: &Row) -> String {
+    match mode {
+        Mode::Loss => row.subject().to_string(),
+        Mode::Fanout => match row.receivers {
+            Some(1) => "to one receiver".to_owned(),
+            receivers => format!("to {} receivers", receivers.unwrap_or(0)),
+        },
+        Mode::Idle => String::new(),
+        Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Rate => {
+            let below = row.transport.uses_datagrams();
+            (if below { "over UDP" } else { "over TCP" }).to_owned()
+        }
+    }
 }
 
-/// One plot per operation and figure, with a line for each share of dropped datagrams.
-fn loss_plots(rows: &[Row]) -> Vec<Plot> {
-    let figures: [(&str, Figure); 4] = [
-        ("goodput under loss, GB/s", |row| {
-            row.gbps.map(|gbps| gbps / 8.0)
-        }),
-        ("valid share of what was sent", |row| row.valid_fraction),
-        ("messages that arrived whole", |row| row.complete_fraction),
-        ("holes per message", |row| row.holes_per_message),
-    ];
-    let mut subjects: Vec<Subject> = Vec::new();
-    for row in rows.iter().filter(|row| row.mode == Mode::Loss) {
-        if !subjects.contains(&row.subject()) {
-            subjects.push(row.subject());
-        }
+/// The name of a row within its picture.
+fn name(mode: Mode, row: &Row) -> String {
+    match (mode, row.loss_rate) {
+        (Mode::Loss, Some(loss)) => format!("{} % dropped", percent(loss)),
+        _ => row.subject().to_string(),
     }
-    let mut plots = Vec::new();
-    for (title, figure) in figures {
-        for &subject in &subjects {
-            let of_subject = rows
-                .iter()
-                .filter(|row| row.mode == Mode::Loss && row.subject() == subject);
-            let title = format!("{subject}: {title}");
-            let name = |row: &Row| match row.loss_rate {
-                Some(loss) => format!("{} % dropped", percent(loss)),
-                None => String::new(),
-            };
-            plots.extend(plot(of_subject, &title, Axis::Linear, name, figure));
-        }
-    }
-    plots
+}
+
+/// The text with a capital at its beginning.
+pub(crate) fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_uppercase());
+    first.into_iter().flatten().chain(letters).collect()
 }
 
 /// A share in per cent, without the digits that binary fractions add.
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     let text = format!("{:.4}", share * 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// What of a row is plotted.
-type Figure = fn(&Row) -> Option<f64>;
-
-/// A figure over the message size, one line for each name.
-fn plot<'a>(
-    rows: impl Iterator<Item = &'a Row>,
-    title: &str,
-    axis: Axis,
-    name: impl Fn(&Row) -> String,
-    figure: Figure,
-) -> Option<Plot> {
-    let mut series: Vec<(String, Series)> = Vec::new();
-    for row in rows {
-        let Some(value) = figure(row).filter(|value| *value > 0.0 || axis == Axis::Linear) else {
-            continue;
-        };
-        let line = name(row);
-        let index = series.iter().position(|(known, _)| *known == line);
-        let index = index.unwrap_or_else(|| {
-            series.push((line.clone(), Series::new(line)));
-            series.len() - 1
-        });
-        if let Some((_, one)) = series.get_mut(index) {
-            one.points.push((row.size, value));
-        }
+/// The columns of the table on standard output.
+fn html_table(mode: Mode, rows: &[&Row]) -> Markup {
+    let columns = table::columns(mode);
+    let class = |index: usize| {
+        let column = columns.get(index);
+        column.is_some_and(|(_, alignment, _)| *alignment == CellAlignment::Left)
+    };
+    // A line above each size.
+    let begins = |at: usize| {
+        let pair = rows.get(at.wrapping_sub(1)).zip(rows.get(at));
+        pair.is_some_and(|(before, row)| before.size != row.size)
+    };
+    html! {
+        div.scroll { table {
+            thead { tr {
+                @for (index, (name, ..)) in columns.iter().enumerate() { th.l[class(index)] { (name) } }
+                @if mode == Mode::Loss { th { "drop rate" } }
+            } }
+            tbody { @for (at, row) in rows.iter().enumerate() { tr.first[begins(at)] {
+                @for (index, cell) in table::cells(row).iter().enumerate() { td.l[class(index)] { (cell) } }
+                @if let Some(loss) = row.loss_rate { td { (percent(loss)) " %" } }
+            } } }
+        } }
     }
-    let several = series.iter().any(|(_, one)| one.points.len() > 1);
-    several.then(|| Plot {
-        title: title.to_owned(),
-        axis,
-        series: series.into_iter().map(|(_, one)| one).collect(),
-    })
-}
-
-fn table(rows: &[Row]) -> String {
-    let heads = [
-        "mode",
-        "transport",
-        "op",
-        "size",
-        "messages",
-        "min µs",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "GB/s",
-        "Mmsg/s",
-        "loss",
-        "receivers",
-        "valid",
-        "holes",
-        "drop rate",
-        "dropped",
-        "whole",
-        "ratio",
-        "q25",
-        "q75",
-        "to",
-        "CPU s/GiB",
-        "user KiB",
-        "kernel KiB",
-    ];
-    let head: String = heads
-        .iter()
-        .map(|name| format!("<th>{name}</th>"))
-        .collect();
-    let body: String = rows.iter().map(table_row).collect();
-    format!("<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-}
-
-fn table_row(row: &Row) -> String {
-    let cells = [
-        row.mode.name().to_owned(),
-        row.transport.name().to_owned(),
-        row.op.name().to_owned(),
-        size(row.size),
-        row.iters.to_string(),
-        number(row.min_us, 2),
-        number(row.p50_us, 2),
-        number(row.p99_us, 2),
-        number(row.p999_us, 2),
-        number(row.gbps.map(|gbps| gbps / 8.0), 3),
-        number(row.mmsg_s, 3),
-        number(row.loss, 6),
-        row.receivers
-            .map_or_else(String::new, |count| count.to_string()),
-        number(row.valid_fraction, 6),
-        row.holes
-            .map_or_else(String::new, |holes| holes.to_string()),
-        number(row.loss_rate, 6),
-        number(row.dropped_fraction(), 6),
-        number(row.complete_fraction, 4),
-        number(row.ratio, 3),
-        number(row.ratio_q25, 3),
-        number(row.ratio_q75, 3),
-        row.baseline.clone().unwrap_or_default(),
-        number(row.cpu_s_per_gib, 3),
-        number(row.user_kib, 1),
-        number(row.kernel_kib, 1),
-    ];
-    let cells: String = cells
-        .iter()
-        .map(|cell| format!("<td>{}</td>", escape(cell)))
-        .collect();
-    format!("<tr>{cells}</tr>\n")
-}
-
-fn number(value: Option<f64>, decimals: usize) -> String {
-    value.map_or_else(String::new, |value| format!("{value:.decimals$}"))
-}
-
-/// Text as HTML content.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{Op, Transport};
+    use crate::catalog::{Op, Subject, Transport};
     use crate::machine::host::Host;
+    use crate::report::html::plot::tests::{assert_colours, assert_readable};
 
     fn report() -> Report {
         let mut rows = Vec::new();
@@ -285,7 +239,7 @@ mod tests {
         }
         assert!(html.contains("A &lt;fast&gt; &amp; "));
         assert!(html.contains("a note"));
-        assert_eq!(html.matches("<tr>").count(), 1 + 4);
+        assert_eq!(html.matches("<tr").count(), 1 + 4);
     }
 
     #[test]
@@ -303,17 +257,40 @@ mod tests {
             }
         }
         let html = document(&Report { rows, ..report() });
+        assert_readable(&html);
+        assert_colours(&html);
         // Goodput, valid share, holes; there is no share of whole messages in these rows.
         assert_eq!(html.matches("<svg").count(), 3);
         assert_eq!(html.matches("<polyline").count(), 6);
-        assert!(html.contains(">7 % dropped") && html.contains("ud write-record: goodput"));
+        assert!(html.contains(">7 % dropped") && html.contains("Goodput, ud write-record"));
     }
 
     #[test]
     fn one_plot_per_figure_that_has_several_sizes() {
         let html = document(&report());
+        assert_readable(&html);
         // Latency has points for two sizes and no ratios; nothing else was measured.
         assert_eq!(html.matches("<svg").count(), 1);
         assert_eq!(html.matches("<polyline").count(), 2);
+    }
+
+    #[test]
+    fn one_size_has_values_side_by_side() {
+        let mut report = report();
+        report.rows.retain(|row| row.size == 64);
+        for row in &mut report.rows {
+            (row.ratio, row.ratio_q25, row.ratio_q75) = (Some(1.1), Some(1.0), Some(1.2));
+        }
+        let html = document(&report);
+        assert_readable(&html);
+        assert_colours(&html);
+        assert_eq!(
+            (
+                html.matches("<svg").count(),
+                html.matches("<polyline").count()
+            ),
+            (2, 0)
+        );
+        assert_eq!(html.matches("<rect").count(), 4);
     }
 }

@@ -43,7 +43,8 @@ pub(crate) fn text(rows: &[Row], heading: bool) -> String {
     title + &aligned(&columns(first.mode), heading, cells)
 }
 
-fn title(mode: Mode, loss: Option<f64>) -> String {
+/// The heading of a mode, and of one share of dropped datagrams.
+pub(crate) fn title(mode: Mode, loss: Option<f64>) -> String {
     match mode {
         Mode::Lat => "Latency, half round trip in us".to_owned(),
         Mode::Bw => "Goodput in one direction".to_owned(),
@@ -51,14 +52,15 @@ fn title(mode: Mode, loss: Option<f64>) -> String {
         Mode::Rate => "Message rate".to_owned(),
         Mode::Idle => "Memory of each end of an idle connection; size is their number".to_owned(),
         Mode::Fanout => "Goodput of one sender to several receivers, summed".to_owned(),
-        Mode::Loss => format!(
-            "Goodput while the receiver drops {} of the datagrams",
-            share(loss.unwrap_or(0.0), 3)
-        ),
+        Mode::Loss => {
+            let dropped = loss.map_or_else(|| "a part".to_owned(), |loss| share(loss, 3));
+            format!("Goodput while the receiver drops {dropped} of the datagrams")
+        }
     }
 }
 
-fn columns(mode: Mode) -> [Column<'static>; 9] {
+/// The columns of a mode.
+pub(crate) fn columns(mode: Mode) -> [Column<'static>; 9] {
     let [a, b, c, d] = match mode {
         Mode::Lat => ["min", "p50", "p99", "p99.9"],
         Mode::Bw | Mode::Bibw | Mode::Rate => ["GB/s", "Mmsg/s", "valid", "CPUs/GiB"],
@@ -85,7 +87,8 @@ fn columns(mode: Mode) -> [Column<'static>; 9] {
     ]
 }
 
-fn cells(row: &Row) -> [String; 9] {
+/// A row as text.
+pub(crate) fn cells(row: &Row) -> [String; 9] {
     // 1e9 bytes per second: the unit of memory and files.
     let gigabytes = row.gbps.map(|gbps| gbps / 8.0);
     let [a, b, c, d] = match row.mode {

@@ -88,6 +88,16 @@ pub(crate) const QUANTITIES: &[Quantity] = quantities! {
     "memory-kernel", "memory of the kernel for each end of it", "KiB": Less;
 };
 
+impl Quantity {
+    /// The basis of its figures: a ratio, or a unit.
+    pub(crate) fn basis(&self) -> String {
+        match self.of {
+            unit @ "KiB" => format!("in {unit}"),
+            of => format!("over {of}"),
+        }
+    }
+}
+
 /// The quantity of this name.
 pub(crate) fn find(id: &str) -> Option<&'static Quantity> {
     QUANTITIES.iter().find(|quantity| quantity.id == id)
