@@ -64,3 +64,8 @@ mod tests {
         assert_eq!(split_header::<2>(&[1, 2]), Ok((&[1, 2], &[][..])));
     }
 }
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

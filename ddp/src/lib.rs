@@ -21,3 +21,8 @@ pub use ranges::{MAX_RANGES, MapFull, RangeMap};
 pub use segmenter::{Segment, Segmenter};
 pub use types::{MessageOffset, Msn, QueueNumber, STag, TaggedOffset};
 pub use untagged_queue::{ExpectedSegment, Placement, UntaggedQueue};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

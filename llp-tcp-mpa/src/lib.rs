@@ -60,3 +60,8 @@ pub use startup::{
     Config, Enhanced, Established, Negotiation, ReadDepth, ReadDepths, Rejection, Request,
     Revision, Role, Rtr, RtrSet,
 };
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

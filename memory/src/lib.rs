@@ -52,3 +52,8 @@ pub use placeable::Placeable;
 pub use region::{AtomicError, OutOfBounds, Region, RegionSlice};
 #[cfg(feature = "sockets")]
 pub use tcp_info::{TcpProgress, tcp_progress};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -95,3 +95,8 @@ pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use dgiwarp_rdmap::wire::AtomicOperation;
 pub use driver::device::fds::own_sockets;
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -5,4 +5,5 @@
 mod dist;
 mod lab;
 mod mutants;
+mod packages;
 mod tidy;
