@@ -11,4 +11,6 @@
 
 pub mod datagram;
 pub mod stream;
+#[cfg(test)]
+mod test_clock;
 pub mod wire;

@@ -98,15 +98,8 @@ impl<R> Assemblies<R> {
 mod tests {
     use super::super::source::SourceTable;
     use super::*;
+    use crate::test_clock::origin;
     use std::time::Duration;
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "any instant serves as the origin"
-    )]
-    fn origin() -> Instant {
-        Instant::now()
-    }
 
     #[test]
     fn assemblies_are_found_until_they_are_removed() {

@@ -109,15 +109,8 @@ impl OpenWrites {
 mod tests {
     use super::super::source::SourceTable;
     use super::*;
+    use crate::test_clock::origin;
     use std::time::Duration;
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "any instant serves as the origin"
-    )]
-    fn origin() -> Instant {
-        Instant::now()
-    }
 
     #[test]
     fn writes_are_found_until_they_are_removed() {

@@ -278,15 +278,8 @@ pub(super) struct Fields<K> {
 mod tests {
     use super::super::source::SourceTable;
     use super::*;
+    use crate::test_clock::origin;
     use std::time::Duration;
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "any instant serves as the origin"
-    )]
-    fn origin() -> Instant {
-        Instant::now()
-    }
 
     fn sources(now: Instant) -> [SourceId; 2] {
         let mut table = SourceTable::new(2);

@@ -96,17 +96,14 @@ pub(super) fn gaps(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_clock::origin;
     use proptest::prelude::*;
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "any instant serves as the origin"
-    )]
     fn chunk(serial: u64, missing: u32, datagrams: u32) -> Chunk {
         Chunk {
             start: 0,
             end: missing,
-            asked_at: Instant::now(),
+            asked_at: origin(),
             serial,
             missing,
             datagrams,

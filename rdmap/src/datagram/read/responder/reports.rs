@@ -59,14 +59,7 @@ impl<K: Copy + Eq + Hash> Reports<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "any instant serves as the origin"
-    )]
-    fn origin() -> Instant {
-        Instant::now()
-    }
+    use crate::test_clock::origin;
 
     #[test]
     fn ten_a_second_and_a_bounded_number_of_peers() {
