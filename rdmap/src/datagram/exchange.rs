@@ -10,24 +10,24 @@ use super::{Cookie, DropReason};
 /// Octets of a cookie exchange.
 pub const EXCHANGE_LEN: usize = 32;
 
-/// Which way a cookie goes.
+/// Direction of a cookie exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExchangeKind {
-    /// A requester asks.
+    /// Request for a cookie.
     Request = 1,
-    /// The target answers.
+    /// Answer with the cookie.
     Answer = 2,
 }
 
-/// Asks for a cookie, or gives one (§6); both are equally long.
+/// Request for a cookie, or answer with one (§6); both are equally long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CookieExchange {
-    /// Which way it goes.
+    /// Direction.
     pub kind: ExchangeKind,
     /// The requester's epoch.
     pub epoch: u32,
-    /// Drawn by the requester, repeated by the target.
+    /// Nonce of the requester, which the target repeats.
     pub nonce: u64,
     /// The cookie; zero in a request.
     pub cookie: Cookie,

@@ -1,11 +1,11 @@
 //! RDMAP over unreliable datagrams.
 //!
-//! The specification is `rfc-notes/datagram-mapping.md`; section numbers in this module are its.
+//! The specification is `rfc-notes/datagram-mapping.md`; sections without a document in this module are its sections.
 //!
 //! - [`segment`] parses received segments and emits outgoing ones (§1 to §3);
 //! - [`Numbers`] counts the messages to each peer (§3);
-//! - [`Receiver`] decides what happens to each received segment: late ones are dropped (§4), Write-Records
-//!   placed and recorded (§5), UC Writes placed (§5.2), Sends matched with receives (§7). It reaches memory and queues through [`Ulp`];
+//! - [`Receiver`] handles received segments: late ones are dropped (§4), Write-Records placed and recorded (§5), UC Writes placed
+//!   (§5.2), Sends matched with receives (§7). Memory and queues are reached through [`Ulp`];
 //! - [`read`]: RDMA Read, with cookies and Terminates (§6, §7.1, §7.2).
 //!
 //! Order of calls on a [`Receiver`]: `handle_segment(now, …)` for each segment whose CRC is right;

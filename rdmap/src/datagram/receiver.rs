@@ -1,4 +1,4 @@
-//! What happens to each received segment.
+//! Receiving half of a datagram QP.
 
 mod sends;
 mod uc_writes;
@@ -25,19 +25,19 @@ pub struct ReceiverConfig {
     pub qkey: u32,
     /// Slots of the record ring; 0 turns the reception of Write-Records off.
     pub record_slots: usize,
-    /// Part of the handles of the first records. Handles of a receiver that this one takes the place of are stale if it is another one.
+    /// Generation of the first records' handles. A receiver that replaces another one needs a new generation, so that old handles are stale.
     pub record_generation: u32,
-    /// Whether each placed segment of a Write-Record is reported, and not only its record.
+    /// Placed segments of Write-Records are reported, beside their records.
     pub segment_completions: bool,
-    /// How many numbers a Write-Record may be behind the source's highest before it is closed, 1 to 1023.
+    /// Reorder window: message numbers behind the source's highest from which a Write-Record is closed, 1 to 1023.
     pub reorder_window: u32,
-    /// A record is closed when nothing was placed for this long.
+    /// Time without placement after which a record is closed.
     pub record_timeout: Duration,
-    /// An incomplete Send is given up after this long.
+    /// Time after which an incomplete Send is dropped.
     pub reassembly_timeout: Duration,
-    /// Receives that may be bound to incomplete Sends.
+    /// Most receives bound to incomplete Sends.
     pub max_assemblies: usize,
-    /// Sources remembered.
+    /// Most sources in the table.
     pub max_sources: usize,
 }
 
@@ -57,12 +57,12 @@ impl Default for ReceiverConfig {
     }
 }
 
-/// Whom a QP takes segments from.
+/// Peers whose segments a QP takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Service<K> {
-    /// UD: from anyone.
+    /// UD: any.
     Datagram,
-    /// UC: from its peer, and from nobody before it has one.
+    /// UC: the connected peer, and none before it is set.
     Connected(Option<K>),
 }
 
@@ -73,16 +73,16 @@ pub struct Receiver<K, R> {
     service: Service<K>,
     sources: SourceTable<K>,
     records: Records<K>,
-    /// That no slot was free was told, and none became free since.
+    /// The full ring was reported, and no slot became free since.
     told_of_full_ring: bool,
     writes: OpenWrites,
     assemblies: Assemblies<R>,
-    /// No timer expires before this. It may be early, never late.
+    /// Lower bound of all timers: it may be early, never late.
     timeout: Option<Instant>,
 }
 
 impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
-    /// The receiver of a UD QP, that knows no source.
+    /// The receiver of a UD QP, without sources.
     #[must_use]
     pub fn new(config: ReceiverConfig) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
     }
 
-    /// The receiver of a UC QP, that has no peer yet.
+    /// The receiver of a UC QP, without a peer.
     #[must_use]
     pub fn new_connected(config: ReceiverConfig) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
     }
 
-    /// Gives a UC QP its peer. Returns whether it is one and had none.
+    /// Sets the peer of a UC QP. Returns whether the QP is one, without a peer so far.
     pub fn connect(&mut self, peer: K) -> bool {
         let connects = self.service == Service::Connected(None);
         if connects {
@@ -118,23 +118,23 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     /// Whether the QP takes segments from `peer` at all (§5.2).
     #[must_use]
     #[inline]
-    pub fn hears(&self, peer: K) -> bool {
+    pub fn takes_from(&self, peer: K) -> bool {
         match self.service {
             Service::Datagram => true,
             Service::Connected(sole) => sole == Some(peer),
         }
     }
 
-    /// Changes the Q_Key for segments from now on.
+    /// Sets the Q_Key for segments from now on.
     pub fn set_qkey(&mut self, qkey: u32) {
         self.config.qkey = qkey;
     }
 
-    /// Handles a segment. Those of Reads are the [`Requester`](super::read::Requester)'s and the
-    /// [`Responder`](super::read::Responder)'s, and are dropped here.
+    /// Handles a segment. Segments of Reads belong to the [`Requester`](super::read::Requester) and the
+    /// [`Responder`](super::read::Responder), and are dropped here.
     ///
     /// # Errors
-    /// The reason for which it was dropped, for the caller to count. Nothing of it was placed then.
+    /// The drop reason, for the caller to count. No octet of the segment was placed.
     #[inline]
     pub fn handle_parsed<U: Ulp<K, Receive = R>>(
         &mut self,
@@ -144,7 +144,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let from = origin.peer;
-        if !self.hears(from) {
+        if !self.takes_from(from) {
             return Err(DropReason::WrongPeer);
         }
         match parsed {
@@ -171,7 +171,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
     }
 
-    /// The source of a segment that passed its checks, with the number not late.
+    /// The source of a segment that passed its checks and is not late.
     fn source_of(
         &mut self,
         now: Instant,
@@ -191,7 +191,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
     }
 
-    /// Takes note of a newer number, and closes the records that it leaves too far behind.
+    /// Advances the source to a newer number, and closes the records beyond the reorder window.
     fn advance<U: Ulp<K, Receive = R>>(&mut self, id: SourceId, number: u32, ulp: &mut U) {
         let source = self.sources.get_mut(id);
         if source.standing(number) != Standing::Newer {
@@ -217,13 +217,13 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         self.timeout = Some(self.timeout.map_or(at, |timeout| timeout.min(at)));
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) should next be called.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) is to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timeout
     }
 
-    /// Closes records and gives up Sends and UC Writes whose time is over.
+    /// Closes records and UC Writes, and drops incomplete Sends, whose time is over.
     pub fn handle_timeout<U: Ulp<K, Receive = R>>(&mut self, now: Instant, ulp: &mut U) {
         if self.timeout.is_none_or(|timeout| now < timeout) {
             return;
@@ -276,7 +276,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
     }
 
-    /// Returns the receives of all incomplete Sends, for a QP that is torn down or reset.
+    /// Returns the receives of all incomplete Sends, for the destruction or reset of the QP.
     pub fn abandon_sends<U: Ulp<K, Receive = R>>(&mut self, ulp: &mut U) {
         while self.assemblies.len() > 0 {
             let receive = self.close_assembly(0);
@@ -284,13 +284,13 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
     }
 
-    /// A record that was delivered and not yet released.
+    /// A delivered record that is not released.
     #[must_use]
     pub fn record(&self, handle: RecordHandle) -> Option<&Record<K>> {
         self.records.get(handle)
     }
 
-    /// Gives the slot of a delivered record back. Returns whether the handle named one.
+    /// Releases a delivered record. Returns whether the handle names one.
     pub fn release(&mut self, handle: RecordHandle) -> bool {
         let released = self.records.release(handle);
         self.told_of_full_ring &= !released;

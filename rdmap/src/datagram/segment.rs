@@ -26,23 +26,23 @@ const _: () = assert!(MAX_HEADER <= PARSED && read::MAX_SHORT <= PARSED);
 pub enum Parsed<'a, P: Payload + ?Sized> {
     /// A whole Send message.
     Send {
-        /// The Q_Key that the sender named.
+        /// Q_Key of the message.
         qkey: u32,
-        /// Whether the receiver raises a solicited event.
+        /// The message raises a solicited event.
         solicited: bool,
-        /// The message.
+        /// Octets of the message.
         payload: PayloadSlice<'a, P>,
     },
-    /// A part of a Send.
+    /// A segment of a Segmented Send.
     SegmentedSend {
-        /// The Q_Key that the sender named.
+        /// Q_Key of the message.
         qkey: u32,
-        /// Which part of which message.
+        /// Identifies the message and the segment's part of it.
         extension: Extension,
-        /// The part.
+        /// Octets of that part.
         payload: PayloadSlice<'a, P>,
     },
-    /// A part of a Write-Record, or of a UC Write if flag W is set.
+    /// A segment of a Write-Record, or of a UC Write if flag W is set.
     WriteRecord(WriteSegment<'a, P>),
     /// A segment of a Read, or a Terminate.
     Read(ReadSegment<'a, P>),
@@ -51,7 +51,7 @@ pub enum Parsed<'a, P: Payload + ?Sized> {
 /// A segment of a Write-Record or of a UC Write.
 #[derive(Debug, PartialEq)]
 pub struct WriteSegment<'a, P: Payload + ?Sized> {
-    /// The target buffer.
+    /// Names the target buffer.
     pub stag: STag,
     /// TO of this segment.
     pub tagged_offset: TaggedOffset,
@@ -204,7 +204,7 @@ fn check_extension(
     }
 }
 
-/// The headers of an outgoing message, but for what differs between its segments.
+/// Headers of an outgoing message, without the fields that differ between its segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Template {
     /// A Send in one segment, without immediate.
@@ -213,7 +213,7 @@ pub enum Template {
         qkey: u32,
         /// The sender's count of plain Sends.
         msn: Msn,
-        /// Whether the receiver raises a solicited event.
+        /// The message raises a solicited event.
         solicited: bool,
     },
     /// A Send in any number of segments.
@@ -225,9 +225,9 @@ pub enum Template {
     },
     /// A Write-Record, or a UC Write if flag W is set.
     WriteRecord {
-        /// The target buffer.
+        /// Names the target buffer.
         stag: STag,
-        /// Where the message goes. The caller saw to it that it does not wrap.
+        /// TO of the message's first octet. The caller has checked that the message does not wrap.
         base: TaggedOffset,
         /// The message; its offset is that of the first segment.
         extension: Extension,
@@ -299,7 +299,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Of a message with these headers.
+    /// The prefix of a message with these headers.
     #[must_use]
     pub const fn new(template: Template, cookie: Option<Cookie>) -> Self {
         Self { template, cookie }
@@ -330,7 +330,7 @@ impl Prefix {
         self.template.header_len() + cookie
     }
 
-    /// Writes what stands before `segment` to the front of `out` and returns its length.
+    /// Writes the prefix of `segment` to the front of `out` and returns its length.
     ///
     /// # Panics
     /// If `out` is shorter than [`length`](Self::length).

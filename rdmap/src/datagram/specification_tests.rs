@@ -85,12 +85,12 @@ fn examples() -> Vec<Example> {
                 datagram,
             }
         })
-        // Those of format 3 are for whoever implements the lookup of services.
+        // Examples of format 3 belong to SIDR.
         .filter(|example| !example.name.starts_with("service-"))
         .collect()
 }
 
-/// What our encoder makes of an example's fields.
+/// Octets that the encoder makes of an example's fields.
 fn encode(example: &Example) -> Vec<u8> {
     let mut datagram = match reads::encode(example) {
         Some(segment) => segment,

@@ -4,7 +4,7 @@ use super::read::segment::{Layout, Short};
 use super::segment::{self, Parsed};
 use super::{CookieExchange, DropReason};
 
-/// What a datagram without the lower layer's overhead holds.
+/// Content of a datagram without the lower layer's overhead.
 #[derive(Debug, PartialEq)]
 pub(super) enum Arrived<'a> {
     Segment(Parsed<'a, [u8]>),

@@ -1,12 +1,12 @@
 //! RDMA Read over datagrams (§6, §7.1, §7.2), both roles, sans I/O.
 //!
-//! - [`segment`]: the segments that only Reads and their errors have;
-//! - [`Requester`]: cuts posted Reads into paced chunks, asks again for what is missing, and ends each by its deadline;
-//! - [`Responder`]: takes requests within bounds, says whose turn it is to be answered, and answers cookie requests and errors.
+//! - [`segment`]: segments of Reads and Terminates;
+//! - [`Requester`]: cuts posted Reads into paced chunks, requests missing octets again, and ends each Read by its deadline;
+//! - [`Responder`]: queues requests within bounds, schedules their responses, and answers cookie requests and errors.
 //!
 //! Order of calls on a [`Requester`]: `submit` for each Read posted; `poll_transmit(now)` until `None`; `handle_response`,
-//! `handle_answer` and `handle_terminate` for what arrives; `handle_timeout(now, …)` at or after `poll_timeout()`. On a [`Responder`]:
-//! `handle_request` and `handle_exchange` for what arrives; then `turn` and `commit` or `refuse` until there is none, and `reply`
+//! `handle_answer` and `handle_terminate` for received segments; `handle_timeout(now, …)` at or after `poll_timeout()`. On a [`Responder`]:
+//! `handle_request` and `handle_exchange` for received segments; then `turn` and `commit` or `refuse` until there is none, and `reply`
 //! and `replied` likewise. Spurious calls do no harm.
 
 mod amplification;

@@ -1,4 +1,4 @@
-//! The requesting half of RDMA Read (§7.1).
+//! Requesting half of RDMA Read (§7.1).
 
 mod chunk;
 mod inbound;
@@ -26,7 +26,7 @@ use chunk::Chunks;
 pub struct RequesterConfig {
     /// Our epoch.
     pub epoch: u32,
-    /// Where sink STags and nonces come from.
+    /// Key of sink STags and nonces.
     pub secret: Secret,
     /// The first MSN of queue 1, a random number.
     pub msn: u32,
@@ -34,7 +34,7 @@ pub struct RequesterConfig {
     pub overhead: usize,
 }
 
-/// How much may be in flight: asked for and not arrived.
+/// Limits of requested octets that have not arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Octets.
@@ -47,7 +47,7 @@ impl Limits {
     /// Most octets in flight whatever the receive buffer.
     const MAX_OCTETS: usize = 256 << 10;
 
-    /// What §8 allows with this granted receive buffer, in octets.
+    /// Limits of §8 for a granted receive buffer of this many octets.
     #[must_use]
     pub fn of_receive_buffer(granted: usize) -> Self {
         let octets = (granted / 4).clamp(1, Self::MAX_OCTETS);
@@ -71,38 +71,38 @@ impl Limits {
 /// A Read to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadWork<K, V> {
-    /// Whom to read from.
+    /// Peer to read from.
     pub peer: K,
-    /// Which address of ours the requests leave from.
+    /// Local address of the requests.
     pub via: V,
-    /// The buffer that is read.
+    /// Names the buffer that is read.
     pub source_stag: STag,
-    /// Where in it.
+    /// TO of the first octet.
     pub source_offset: TaggedOffset,
     /// Octets, 0 to 2^30.
     pub length: u32,
-    /// Octets of payload that a response segment from there probably has, at least 1.
+    /// Expected octets of payload in a response segment, at least 1.
     pub segment: u32,
-    /// When it ends at the latest.
+    /// Time at which the Read ends at the latest.
     pub deadline: Instant,
 }
 
-/// How a Read ended.
+/// End of a Read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// Every octet is there.
+    /// Every octet is placed.
     Complete,
-    /// The deadline came; the errno is what the network reported of the peer, if it did.
+    /// The deadline has passed; the errno is the latest ICMP error of the peer, if there is one.
     TimedOut(Option<i32>),
-    /// The peer refused it.
+    /// The peer refused the Read.
     Refused(Cause),
-    /// The memory that it was to go to is not registered any more.
+    /// The sink memory is not registered any more.
     LocalProtection,
-    /// It was given up on our side.
+    /// The QP was flushed.
     Flushed,
 }
 
-/// The requester's way to memory and completions. `R` is what the caller keeps of a Read.
+/// Memory and completions behind the requester. `R` is the caller's state of a Read.
 pub trait ReadSink<R> {
     /// Memory that received payload lies in.
     type Payload: Payload + ?Sized;
@@ -110,7 +110,7 @@ pub trait ReadSink<R> {
     /// Places octets at `offset` of a Read's message.
     ///
     /// # Errors
-    /// [`PlaceFailed`]: the memory is not there any more.
+    /// [`PlaceFailed`]: the memory is not registered any more.
     fn place_read(
         &mut self,
         read: &R,
@@ -118,22 +118,22 @@ pub trait ReadSink<R> {
         payload: PayloadSlice<'_, Self::Payload>,
     ) -> Result<(), PlaceFailed>;
 
-    /// Completes a Read. `map` tells which octets are valid; what the caller leaves there is used again.
+    /// Completes a Read. `map` is its validity map; the memory of the map is used again.
     fn finish(&mut self, read: R, end: ReadEnd, map: &mut RangeMap);
 }
 
 /// A segment to be sent, without its CRC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing<K, V> {
-    /// To whom.
+    /// Peer that it is sent to.
     pub peer: K,
-    /// From which address of ours.
+    /// Local address that it is sent from.
     pub via: V,
-    /// Its octets.
+    /// Octets.
     pub segment: Short,
 }
 
-/// What the requester counted.
+/// Counters of the requester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counts {
     pub(super) requests: u64,
@@ -145,7 +145,7 @@ pub(super) struct Counts {
 #[derive(Debug)]
 struct Read<R> {
     token: R,
-    /// Which Read it is, counting all.
+    /// Number of the Read among all posted.
     posted: u64,
     target: TargetId,
     sink_stag: u32,
@@ -156,18 +156,18 @@ struct Read<R> {
     deadline: Instant,
     map: RangeMap,
     chunks: Chunks,
-    /// Octets before this were asked for.
+    /// Message offset up to which octets were requested.
     next: u32,
     asked_all: bool,
-    /// Whether it stands among those of its target that have octets to ask for.
+    /// The Read is in the ready queue of its target.
     is_ready: bool,
-    /// Whether it waits for the target's cookie: all of it, or chunks to be repeated.
+    /// The Read, or a chunk to be repeated, waits for the target's cookie.
     waits: bool,
     last_arrival: Option<Instant>,
 }
 
-/// The requesting half of a datagram QP's Reads. `K` is the address of a peer, `V` an address of ours, `R` what the
-/// caller keeps of a Read.
+/// The requesting half of a datagram QP's Reads. `K` is the address of a peer, `V` an address of ours, `R` the
+/// caller's state of a Read.
 #[derive(Debug)]
 pub struct Requester<K, V, R> {
     config: RequesterConfig,
@@ -177,25 +177,25 @@ pub struct Requester<K, V, R> {
     reads: Slab<Read<R>>,
     by_stag: FxHashMap<u32, usize>,
     targets: Targets<K, V>,
-    /// Targets that may be asked for octets, in turn.
+    /// Targets with ready Reads, in round robin.
     round: VecDeque<TargetId>,
-    /// Chunks to be asked for again: the Read and the chunk's start.
+    /// Chunks to be repeated: the Read and the chunk's start.
     repeats: VecDeque<(ReadKey, u32)>,
-    /// Requests that belong together with one that was handed out.
+    /// Requests that were made together and are not polled yet.
     queued: VecDeque<Outgoing<K, V>>,
-    /// Whether a cookie is to be asked for.
+    /// A cookie request is due.
     exchange_wanted: bool,
     octets_in_flight: u32,
     datagrams_in_flight: u32,
-    /// The window had no room; it opens when half of it has. Requests then leave several at a time, which wakes the target less often.
+    /// The window is full; requests go on when half of it is free, several at a time, which wakes the target less often.
     is_full: bool,
     msn: Msn,
     drawn: u64,
     submitted: u64,
-    /// Counts requests, to tell which was sent later.
+    /// Number of requests so far, by which they are ordered.
     serial: u64,
     maps: Vec<RangeMap>,
-    /// No timer expires before this. It may be early, never late.
+    /// Lower bound of all timers: it may be early, never late.
     timeout: Option<Instant>,
     counts: Counts,
 }
@@ -228,7 +228,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         }
     }
 
-    /// Takes over a Read.
+    /// Starts a Read.
     pub fn submit(&mut self, now: Instant, work: ReadWork<K, V>, token: R) {
         let target = self.targets.find_or_add(work.peer, work.via);
         self.targets.get_mut(target).reads += 1;
@@ -263,21 +263,21 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         }
     }
 
-    /// Asks a target for a new cookie, until it comes or [`stop_asking`](Self::stop_asking).
+    /// Requests a new cookie from a target, until it arrives or [`stop_asking`](Self::stop_asking).
     pub fn ask_for_cookie(&mut self, now: Instant, peer: K, via: V) {
         let id = self.targets.find_or_add(peer, via);
         self.targets.get_mut(id).cookie = None;
         self.want_cookie(now, id);
     }
 
-    /// The cookie of a target, if it is known.
+    /// The cookie of a target, if there is one.
     #[must_use]
     pub fn cookie(&mut self, peer: K, via: V) -> Option<Cookie> {
         let id = self.targets.find_or_add(peer, via);
         self.targets.get(id).cookie
     }
 
-    /// Ends the requests for a cookie that no Read needs.
+    /// Stops the requests for a cookie that no Read needs.
     pub fn stop_asking(&mut self, peer: K, via: V) {
         let id = self.targets.find_or_add(peer, via);
         let target = self.targets.get_mut(id);
@@ -307,7 +307,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         (read.sink_stag == key.sink_stag).then_some(read)
     }
 
-    /// The Read that a sink STag names, if it is one to this peer.
+    /// The Read with this sink STag, if it is from this peer.
     fn find(&self, from: K, stag: STag) -> Option<ReadKey> {
         let slot = *self.by_stag.get(&stag.get())?;
         let read = self.reads.get(slot)?;
@@ -317,7 +317,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         })
     }
 
-    /// Puts a Read among those that have octets to ask for.
+    /// Adds a Read to the ready queue of its target.
     fn make_ready(&mut self, key: ReadKey) {
         let Some(read) = self.read_mut(key) else {
             return;
@@ -378,7 +378,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         self.maps.push(read.map);
     }
 
-    /// Ends all Reads with [`ReadEnd::Flushed`], in the order in which they were submitted, for a QP that is torn down.
+    /// Ends all Reads with [`ReadEnd::Flushed`], in posting order, for the destruction of the QP.
     pub fn flush(&mut self, sink: &mut impl ReadSink<R>) {
         let mut order: Vec<_> = self
             .reads
@@ -393,7 +393,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         self.queued.clear();
     }
 
-    /// Takes note of an error that the network reported of a peer; it shows when a Read from there times out.
+    /// Notes an ICMP error of a peer, for Reads from there that time out.
     pub fn note_error(&mut self, peer: K, errno: i32) {
         for (_, target) in self.targets.iter_mut() {
             if target.peer == peer {
@@ -409,7 +409,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         self.reads.is_empty()
     }
 
-    /// Requests sent so far, those that asked again, and Reads that timed out.
+    /// Requests sent so far, repetitions among them, and Reads that timed out.
     #[must_use]
     pub fn counts(&self) -> (u64, u64, u64) {
         let Counts {
@@ -420,7 +420,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         (requests, repeats, timed_out)
     }
 
-    /// Octets that were asked for and have not arrived.
+    /// Requested octets that have not arrived.
     #[must_use]
     pub fn octets_in_flight(&self) -> u32 {
         self.octets_in_flight
@@ -430,7 +430,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         self.timeout = Some(self.timeout.map_or(at, |timeout| timeout.min(at)));
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) should next be called.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) is to be called.
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
@@ -438,7 +438,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     }
 }
 
-/// The time after which a chunk is asked for again grows up to this factor, as a power of two.
+/// Largest factor of the exponential back-off of repetitions, as a power of two.
 const MAX_BACK_OFF: u32 = 3;
 
 fn back_off(patience: Duration, fruitless: u32) -> Duration {

@@ -1,7 +1,7 @@
-//! The responding half of RDMA Read (§6, §7.1, §7.2): who is answered, when, and how much.
+//! Responding half of RDMA Read (§6, §7.1, §7.2): queues of requests, their schedule, and limits.
 //!
-//! It holds requests and says whose turn it is; the caller reads memory and builds the response, because memory may only be
-//! held for the length of one call.
+//! The responder holds requests and schedules requesters; the caller reads memory and builds the response, because memory may
+//! only be held for the length of one call.
 
 mod reports;
 
@@ -20,13 +20,13 @@ use crate::datagram::{Cookie, CookieExchange, DropReason, ExchangeKind, Secret};
 use crate::wire::{Cause, ReadRequest};
 use reports::Reports;
 
-/// Requests queued for one requester.
+/// Most requests queued for one requester.
 const MAX_REQUESTS: usize = 16;
-/// Requesters that have requests queued.
+/// Most requesters with queued requests.
 const MAX_REQUESTERS: usize = 1024;
-/// How many of them may be without a valid cookie: their addresses may be made up.
+/// Most of them without a valid cookie: their addresses may be forged.
 const MAX_UNVALIDATED: usize = MAX_REQUESTERS / 2;
-/// Short answers that wait to be sent.
+/// Most short answers that wait to be sent.
 const MAX_REPLIES: usize = 256;
 
 /// Settings of a [`Responder`].
@@ -36,38 +36,38 @@ pub struct ResponderConfig {
     pub qpn: u32,
     /// Our epoch.
     pub epoch: u32,
-    /// What cookies are made with.
+    /// Key of the cookies.
     pub secret: Secret,
-    /// The first MSN of queue 2, a random number.
+    /// First MSN of queue 2, a random number.
     pub msn: u32,
     /// Octets that the lower layer adds to each segment.
     pub overhead: usize,
 }
 
-/// A request that waits to be answered, or what is left of it.
+/// A request, or the rest of one, that waits for its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending<V> {
-    /// What is still to be sent.
+    /// Request for the octets not sent.
     pub request: ReadRequest,
-    /// The address of ours that was asked.
+    /// Local address of the request.
     pub via: V,
-    /// Whether the requester showed a valid cookie. If not, the response is one segment, which the check of its size made short.
+    /// The request has a valid cookie. Without one, the response is one segment within the limit of amplification.
     pub validated: bool,
 }
 
 /// A short answer: a cookie, or a Terminate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply<K, V> {
-    /// To whom.
+    /// Peer that it is sent to.
     pub peer: K,
-    /// The address of ours that was asked.
+    /// Local address of the request.
     pub via: V,
-    /// Its octets.
+    /// Octets.
     pub segment: Short,
 }
 
 #[derive(Debug)]
-struct Asker<K, V> {
+struct QueuedRequester<K, V> {
     peer: K,
     validated: bool,
     requests: ArrayVec<Pending<V>, MAX_REQUESTS>,
@@ -77,7 +77,7 @@ struct Asker<K, V> {
 #[derive(Debug)]
 pub struct Responder<K, V> {
     config: ResponderConfig,
-    askers: Slab<Asker<K, V>>,
+    requesters: Slab<QueuedRequester<K, V>>,
     index: FxHashMap<K, usize>,
     unvalidated: usize,
     /// Requesters in the order of their turns.
@@ -91,7 +91,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
     #[must_use]
     pub fn new(config: ResponderConfig) -> Self {
         Self {
-            askers: Slab::new(),
+            requesters: Slab::new(),
             index: FxHashMap::default(),
             unvalidated: 0,
             turns: VecDeque::new(),
@@ -101,7 +101,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         }
     }
 
-    /// Whether this is the cookie that a requester with this epoch was given.
+    /// Whether this is the cookie of a requester with this epoch.
     #[must_use]
     pub fn is_valid(&self, from: K, epoch: u32, cookie: Option<Cookie>) -> bool {
         cookie.is_some_and(|cookie| {
@@ -109,11 +109,11 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         })
     }
 
-    /// Handles a Read Request that came in a datagram of `octets`. `check` says whether its source may be read by
-    /// the requester, whose cookie is valid or not.
+    /// Handles a Read Request that came in a datagram of `octets`. `check` returns whether its requester, with or
+    /// without a valid cookie, may read its source.
     ///
     /// # Errors
-    /// The reason for which it was dropped. If `check` refused it and its cookie is valid, a Terminate will tell the requester.
+    /// The drop reason. If `check` refused the request and its cookie is valid, a Terminate reports the error to the requester.
     pub fn handle_request(
         &mut self,
         now: Instant,
@@ -129,7 +129,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         if !validated && long {
             return Err(DropReason::UnvalidatedRead);
         }
-        // RFC 5040 §5.2.1: of an empty Read neither STag nor TO are looked at.
+        // RFC 5040 §5.2.1: STag and TO of a Read of zero octets are not checked.
         if request.size > 0
             && let Err(reason) = check(&request, validated)
         {
@@ -143,10 +143,10 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
             via,
             validated,
         };
-        let slot = self.asker(from, validated)?;
-        let requests = &mut self.askers[slot].requests;
+        let slot = self.requester(from, validated)?;
+        let requests = &mut self.requesters[slot].requests;
         if requests.iter().any(|it| it.request == request) {
-            // Asked again while it stands in line.
+            // A repetition of a request that is still queued.
             return Err(DropReason::Duplicate);
         }
         requests
@@ -154,18 +154,18 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
             .map_err(|_| DropReason::ReadQueueFull)
     }
 
-    /// The place of a requester's queue, made if it has none.
-    fn asker(&mut self, peer: K, validated: bool) -> Result<usize, DropReason> {
+    /// The queue of a requester, made if it has none.
+    fn requester(&mut self, peer: K, validated: bool) -> Result<usize, DropReason> {
         if let Some(slot) = self.index.get(&peer) {
             return Ok(*slot);
         }
-        let is_full = self.askers.len() >= MAX_REQUESTERS
+        let is_full = self.requesters.len() >= MAX_REQUESTERS
             || (!validated && self.unvalidated >= MAX_UNVALIDATED);
         if is_full {
             return Err(DropReason::NoSourceSlot);
         }
         self.unvalidated += usize::from(!validated);
-        let slot = self.askers.insert(Asker {
+        let slot = self.requesters.insert(QueuedRequester {
             peer,
             validated,
             requests: ArrayVec::new(),
@@ -175,31 +175,31 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         Ok(slot)
     }
 
-    /// Whether a request waits to be answered.
+    /// Whether a request waits for its response.
     #[must_use]
     #[inline]
     pub fn has_turn(&self) -> bool {
         !self.turns.is_empty()
     }
 
-    /// Whose turn it is, and its requests in order.
+    /// The next requester, and its requests in order.
     #[must_use]
     pub fn turn(&self) -> Option<(K, &[Pending<V>])> {
-        let asker = &self.askers[*self.turns.front()?];
-        Some((asker.peer, &asker.requests))
+        let requester = &self.requesters[*self.turns.front()?];
+        Some((requester.peer, &requester.requests))
     }
 
-    /// Takes note of what was sent to the requester whose turn it was: the first `finished` requests whole, and `octets` of the
-    /// next one. It is the next one's turn then.
+    /// Counts octets as sent to the next requester: its first `finished` requests whole, and `octets` of the request behind them. Another
+    /// requester is the next one then.
     pub fn commit(&mut self, finished: usize, octets: u32) {
         let Some(&slot) = self.turns.front() else {
             return;
         };
-        let asker = &mut self.askers[slot];
-        let finished = finished.min(asker.requests.len());
-        asker.requests.drain(..finished);
+        let requester = &mut self.requesters[slot];
+        let finished = finished.min(requester.requests.len());
+        requester.requests.drain(..finished);
         if octets > 0
-            && let Some(next) = asker.requests.first_mut()
+            && let Some(next) = requester.requests.first_mut()
             && let Some(left) = next.request.after(octets)
         {
             next.request = left;
@@ -207,18 +207,18 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         self.end_turn();
     }
 
-    /// Ends the first request of the requester whose turn it was, because its source may not be read any more.
+    /// Ends the first request of the next requester, because its source may not be read any more.
     pub fn refuse(&mut self, now: Instant, reason: DropReason) {
         let Some(&slot) = self.turns.front() else {
             return;
         };
-        let asker = &mut self.askers[slot];
-        let from = asker.peer;
-        if let Some(pending) = asker.requests.pop_at(0)
+        let requester = &mut self.requesters[slot];
+        let from = requester.peer;
+        if let Some(pending) = requester.requests.pop_at(0)
             && pending.validated
             && let Some(cause) = cause_of(reason)
         {
-            // The cause was a request with a cookie, which is longer than any report.
+            // The cause was a request with a cookie, which is longer than any Terminate.
             let (via, about) = (pending.via, About::Request(pending.request));
             self.report(now, (from, via), usize::MAX, cause, about);
         }
@@ -229,8 +229,8 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         let Some(slot) = self.turns.pop_front() else {
             return;
         };
-        if self.askers[slot].requests.is_empty() {
-            let gone = self.askers.remove(slot);
+        if self.requesters[slot].requests.is_empty() {
+            let gone = self.requesters.remove(slot);
             self.index.remove(&gone.peer);
             self.unvalidated -= usize::from(!gone.validated);
         } else {
@@ -238,7 +238,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         }
     }
 
-    /// Handles a cookie request: an answer of the same length will go out.
+    /// Handles a cookie request: an answer of its length is queued.
     ///
     /// # Errors
     /// [`DropReason::ReadQueueFull`] where too many answers wait already.
@@ -266,9 +266,9 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         Ok(())
     }
 
-    /// Tells a peer of an error by a Terminate (§7.2), unless it was told too often or the Terminate would be longer than
-    /// its cause, a datagram of `cause_octets`. The caller saw to it that the peer proved its address, and that the cause was neither a
-    /// Terminate nor sent to a group.
+    /// Queues a Terminate to a peer (§7.2), within the rate limit, and if the Terminate is not longer than its cause, a datagram of
+    /// `cause_octets`. The caller has checked that the address of the peer is validated, and that the cause was neither a Terminate nor sent to a
+    /// group.
     pub fn report(
         &mut self,
         now: Instant,
@@ -295,14 +295,14 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         self.replies.front()
     }
 
-    /// Forgets the oldest short answer, which was sent.
+    /// Removes the oldest short answer, which was sent.
     pub fn replied(&mut self) {
         self.replies.pop_front();
     }
 
-    /// Forgets all requests and answers, for a QP that is torn down.
+    /// Removes all requests and answers, for the destruction of the QP.
     pub fn clear(&mut self) {
-        self.askers.clear();
+        self.requesters.clear();
         self.index.clear();
         self.turns.clear();
         self.replies.clear();
@@ -310,7 +310,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
     }
 }
 
-/// The row of RFC 5040 §4.8 with which a peer is told why its segment was dropped; `None` where that is none of its business.
+/// Row of RFC 5040 §4.8 for a drop reason; `None` for reasons that are not reported to the peer.
 #[must_use]
 pub const fn cause_of(reason: DropReason) -> Option<Cause> {
     match reason {

@@ -42,40 +42,40 @@ pub enum Layout {
 /// A received segment of a Read, or a Terminate.
 #[derive(Debug, PartialEq)]
 pub enum ReadSegment<'a, P: Payload + ?Sized> {
-    /// A peer wants to read.
+    /// A Read Request.
     Request {
         /// The requester's epoch.
         epoch: u32,
         /// The requester's cookie, not yet verified.
         cookie: Option<Cookie>,
-        /// What it wants.
+        /// Its header.
         request: ReadRequest,
     },
-    /// A part of what we read.
+    /// A Read Response.
     Response {
         /// Names the Read.
         stag: STag,
-        /// Where in the Read's message.
+        /// Offset in the Read's message.
         tagged_offset: TaggedOffset,
         /// L: the last segment that answers its request.
         last: bool,
-        /// The part.
+        /// Octets of the message.
         payload: PayloadSlice<'a, P>,
     },
-    /// A peer reports an error.
+    /// A Terminate.
     Terminate(TerminateReport),
 }
 
 /// A Terminate of the datagram mapping (§7.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TerminateReport {
-    /// Which error it was.
+    /// Error.
     pub cause: Cause,
-    /// What of the offending segment it brings.
+    /// Header of the offending segment.
     pub about: About,
 }
 
-/// Which segment a Terminate is about.
+/// Offending segment of a Terminate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
     /// A Read Request: its 28 octets.
@@ -149,7 +149,7 @@ pub(crate) fn parse_terminate<'a, P: Payload + ?Sized>(
     }))
 }
 
-/// The epoch, and what follows the header, of a segment on queue 1 or 2. Its MSN is not looked at.
+/// Epoch, and octets behind the header, of a segment on queue 1 or 2. Its MSN is not checked.
 fn parse_untagged(bytes: &[u8], queue: QueueNumber) -> Result<(u32, &[u8]), DropReason> {
     let (header, rest) = UntaggedHeader::parse(bytes).map_err(|_| DropReason::Malformed)?;
     let whole = header.control.last && header.message_offset.get() == 0;

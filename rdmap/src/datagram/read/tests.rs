@@ -35,7 +35,7 @@ fn millis(count: u64) -> Duration {
 /// A Read, how it ended, and what of it was valid.
 type Ended = (usize, ReadEnd, Vec<(u32, u32)>);
 
-/// What a Read becomes: where its octets go, and how it ended.
+/// Sink of a Read: its memory, and its end.
 #[derive(Default)]
 struct Sink {
     memory: Vec<Vec<u8>>,
@@ -65,7 +65,7 @@ impl ReadSink<usize> for Sink {
     }
 }
 
-/// What the link does to the next segment, by number: lose it, double it, or hold it back this many steps.
+/// Fault of the link on the next segment, by number: lose it, double it, or hold it back this many steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Pass,
@@ -80,7 +80,7 @@ struct Pair {
     responder: Responder<char, u8>,
     sink: Sink,
     source: Vec<u8>,
-    /// What may be read of it.
+    /// Octets of it that may be read.
     readable: usize,
     fates: Vec<Fate>,
     sent: usize,
@@ -521,7 +521,7 @@ proptest! {
         }
         pair.run(millis(10_000));
         prop_assert!(pair.now - started <= millis(timeout));
-        // What is still on the way must not land any more.
+        // Segments still on the way must not be placed any more.
         let before = pair.sink.memory.clone();
         for _ in 0..100 {
             pair.step();

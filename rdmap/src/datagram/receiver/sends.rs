@@ -10,7 +10,7 @@ use crate::datagram::DropReason;
 use crate::datagram::source::SourceId;
 use crate::wire::{Extension, Flags};
 
-/// Incomplete Sends that one source may have.
+/// Most incomplete Sends of one source.
 const MAX_ASSEMBLIES_PER_SOURCE: u32 = 2;
 
 impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
@@ -94,7 +94,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         Ok(())
     }
 
-    /// A message of one segment is never incomplete, and is not limited by how many others are.
+    /// A message of one segment is never incomplete, so the limits of incomplete Sends do not apply.
     fn place_whole_send<U: Ulp<K, Receive = R>>(
         &mut self,
         from: K,
@@ -133,10 +133,9 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         Ok(self.assemblies.add(now, source, message, receive))
     }
 
-    /// Where there is no room for another incomplete Send, the one of the same source that is furthest behind
-    /// gives way to a newer message: its missing segments are lost by now, or most likely they would have come
-    /// before those of later messages. Waiting until its time is over would cost every message in between. A
-    /// source displaces nobody but itself.
+    /// At the limit of incomplete Sends a newer message displaces the oldest one of its source: the missing segments
+    /// of that one are probably lost, since segments of later messages have arrived. To wait for its timeout would
+    /// cost every message in between. A source displaces only its own messages.
     fn make_room<U: Ulp<K, Receive = R>>(&mut self, id: SourceId, number: u32, ulp: &mut U) {
         let source = self.sources.get(id);
         let full = self.assemblies.len() >= self.config.max_assemblies;
@@ -166,7 +165,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     }
 }
 
-/// How a complete Send with an extension completes.
+/// Delivery of a complete Send with an extension.
 fn delivery<K>(source: K, extension: &Extension) -> Delivery<K> {
     Delivery {
         source,

@@ -309,7 +309,7 @@ fn a_record_is_closed_when_its_source_is_too_far_ahead() {
     );
 }
 
-/// Whoever begins messages and never ends them leaves room for the records of messages that come whole.
+/// Messages that are begun and never ended leave room for the records of messages of one segment.
 #[test]
 fn open_records_leave_a_quarter_of_the_ring() {
     let mut ulp = Vecs::new(1000, &[]);

@@ -1,4 +1,4 @@
-//! Received UC Writes (§5.2): placed, and completed only where an immediate asks for a receive.
+//! Received UC Writes (§5.2): placed, and completed by a receive only with an immediate.
 
 use std::hash::Hash;
 use std::time::Instant;
@@ -29,7 +29,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let extension = &write.extension;
-        // As with Write-Records: the checks cover the whole message and were made with its first segment.
+        // As for Write-Records, the checks cover the whole message and are made with its first segment.
         let open = self
             .sources
             .find(origin.peer, extension.epoch)
@@ -55,7 +55,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
         self.advance(source, extension.number, ulp);
         if write.payload.len() == extension.length as usize {
-            // A message of one segment is closed at once, whatever becomes of it.
+            // A message of one segment is closed at once, whether it is placed or dropped.
             self.sources.get_mut(source).close(extension.number);
             return self.place_last(origin, write, ulp);
         }
@@ -91,7 +91,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
         if open.map.contains(0, start) && open.map.contains(end, open.length) {
             let placed = self.place_last(origin, write, ulp);
-            // A segment that may not be placed is no part of the message. One that finds no receive ends it.
+            // A segment without the right to be placed leaves the message open; one without a receive closes it.
             if matches!(placed, Ok(()) | Err(DropReason::NoReceive)) {
                 self.close_write(position);
             }
@@ -106,8 +106,8 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         Ok(())
     }
 
-    /// Places what completes a message, and completes the receive that it asks for. The receive is taken first: without
-    /// one the segment is dropped like a Send would be.
+    /// Places the segment that completes a message, and completes a receive for its immediate. The receive is taken first: without
+    /// one the segment is dropped, as a Send is.
     fn place_last<U: Ulp<K, Receive = R>>(
         &mut self,
         origin: Origin<K>,
@@ -144,13 +144,13 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         source.close(number);
     }
 
-    /// Closes a Write that will not be complete.
+    /// Closes an incomplete Write.
     fn give_up_write<U: Ulp<K, Receive = R>>(&mut self, position: usize, ulp: &mut U) {
         self.close_write(position);
         ulp.count(DropReason::IncompleteWrite);
     }
 
-    /// Closes the Writes of a source that its highest number leaves too far behind.
+    /// Closes the Writes of a source beyond the reorder window.
     pub(super) fn give_up_old_writes<U: Ulp<K, Receive = R>>(&mut self, id: SourceId, ulp: &mut U) {
         let window = self.config.reorder_window;
         loop {

@@ -1,4 +1,4 @@
-//! What the receiver reaches through its caller: memory, receive queue and completion queue.
+//! ULP of the receiver: memory, receive queue and completion queue.
 
 use dgiwarp_codec::{Payload, PayloadSlice};
 use dgiwarp_ddp::placement::TaggedSpan;
@@ -7,30 +7,30 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 use crate::datagram::DropReason;
 use crate::datagram::records::{Record, RecordHandle};
 
-/// Why no receive could be taken.
+/// Error of taking a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TakeError {
-    /// None is posted.
+    /// No receive is posted.
     #[error("no receive is posted")]
     Empty,
-    /// The one at the head is shorter than the message.
+    /// The receive at the head is shorter than the message.
     #[error("the receive is shorter than the message")]
     TooShort,
 }
 
-/// A receive names memory that is not there any more; it completes with a local protection error.
+/// The memory of a receive is not registered any more; the receive completes with a local protection error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the memory of a posted receive is not registered")]
 pub struct PlaceFailed;
 
-/// What is known of a segment beside its octets.
+/// Origin of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin<K> {
-    /// Who sent it.
+    /// Peer that sent it.
     pub peer: K,
-    /// Whether it was sent to a group address. Such a segment is never answered (§6).
+    /// The segment was sent to a group address, and is never answered (§6).
     pub to_group: bool,
-    /// Whether it carried the peer's valid cookie (§6).
+    /// The segment carries the peer's valid cookie (§6).
     pub cookie_valid: bool,
 }
 
@@ -48,40 +48,40 @@ impl<K> From<K> for Origin<K> {
 /// A message that completes a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivery<K> {
-    /// Who sent it.
+    /// Peer that sent it.
     pub source: K,
-    /// Octets.
+    /// Octets of the message.
     pub length: u32,
-    /// The immediate, if one came.
+    /// Immediate, if the message has one.
     pub immediate: Option<u32>,
-    /// Whether the sender asked for a solicited event.
+    /// The message raises a solicited event.
     pub solicited: bool,
-    /// Whether it is a UC Write with immediate: its octets are in the region written to, not in the receive.
+    /// The message is a UC Write with immediate: its octets are in the region written to, not in the receive.
     pub written: bool,
 }
 
-/// The receiver's way to memory, receive queue and completion queue.
+/// Memory, receive queue and completion queue behind the receiver.
 pub trait Ulp<K> {
     /// A receive taken from the queue.
     type Receive;
     /// Memory that received payload lies in.
     type Payload: Payload + ?Sized;
 
-    /// State for a new source or message is about to be made, which may allocate: let go of memory that
-    /// is held between placements.
+    /// Releases memory that is held between placements: state of a new source or message is made next, which may
+    /// allocate.
     fn prepare_state(&mut self) {}
 
     /// Checks that the peer may write the whole span now: §5 steps 3 to 7, in this order.
     ///
     /// # Errors
-    /// The reason of the first check that fails.
+    /// The drop reason of the first check that fails.
     fn check_write(&self, origin: Origin<K>, span: TaggedSpan) -> Result<(), DropReason>;
 
-    /// Checks the span of `payload.len()` octets at `start` again and writes `payload` there, the last octet last.
-    /// The check belongs to the write: the buffer may have been invalidated since [`check_write`](Self::check_write).
+    /// Checks the span of `payload.len()` octets at `start` and writes `payload` there, the last octet last. Each write
+    /// has its own check, because the buffer may have been invalidated since [`check_write`](Self::check_write).
     ///
     /// # Errors
-    /// As `check_write`; then nothing was written.
+    /// As [`check_write`](Self::check_write); no octet was written.
     fn place_write(
         &mut self,
         origin: Origin<K>,
@@ -93,13 +93,13 @@ pub trait Ulp<K> {
     /// Takes the receive at the head of the queue, if `length` octets fit it.
     ///
     /// # Errors
-    /// [`TakeError`]; then the queue is unchanged.
+    /// [`TakeError`]; the queue is unchanged.
     fn take_receive(&mut self, length: u32) -> Result<Self::Receive, TakeError>;
 
     /// Places octets of a message at `offset` of a receive.
     ///
     /// # Errors
-    /// [`PlaceFailed`]; then the receive is completed in error with [`fail`](Self::fail).
+    /// [`PlaceFailed`]; the caller completes the receive in error with [`fail`](Self::fail).
     fn place_untagged(
         &mut self,
         receive: &Self::Receive,

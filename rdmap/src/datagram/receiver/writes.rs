@@ -34,8 +34,8 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         let extension = &write.extension;
         let from = origin.peer;
         // The checks of §5 steps 3 to 7 come before any state is made, and cover the whole message, so that
-        // a record never promises octets outside the region. For an open record of this STag and base they
-        // were made with its first segment; placement repeats them for its own octets.
+        // no record contains octets outside the region. For an open record of this STag and base they were
+        // made with its first segment; placement repeats them for the octets of this one.
         let open = self.sources.find(from, extension.epoch).and_then(|source| {
             let slot = self.records.find(source, extension.number)?;
             self.records
@@ -61,7 +61,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
         self.advance(source, extension.number, ulp);
         if self.records.find(source, extension.number).is_some() {
-            // Same message, other buffer or length: the sender contradicts itself.
+            // Another buffer or length than in earlier segments of this message.
             return Err(DropReason::Malformed);
         }
         let fields = Fields {
@@ -81,7 +81,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         self.place_recorded((now, origin), source, slot, write, ulp)
     }
 
-    /// A message of one segment: its record is closed as soon as it is made.
+    /// Places a message of one segment: its record is closed at once.
     fn place_whole<U: Ulp<K, Receive = R>>(
         &mut self,
         (now, origin): (Instant, Origin<K>),
@@ -113,7 +113,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         Ok(())
     }
 
-    /// Reports a segment that was placed, where that is asked for. The map has it in any case.
+    /// Reports a placed segment, if reports are configured. The validity map contains it in any case.
     #[inline]
     fn report_segment<U: Ulp<K, Receive = R>>(
         &self,
@@ -132,7 +132,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         }
     }
 
-    /// The ring is full: the octets are placed, the record is lost.
+    /// Places octets without a record, because the ring is full.
     fn place_unrecorded<U: Ulp<K, Receive = R>>(
         &mut self,
         origin: Origin<K>,

@@ -88,7 +88,7 @@ fn expected<'a>(template: &Template, segment: Segment, payload: &'a [u8]) -> Par
 }
 
 proptest! {
-    /// What is emitted is parsed as it was meant, and a cookie changes nothing about it.
+    /// Emitted segments are parsed as they were meant, with or without a cookie.
     #[test]
     fn parse_of_emit_is_identity(
         template in any_template(),

@@ -1,4 +1,4 @@
-//! What a requester receives: responses, cookies, errors.
+//! Segments that a requester receives: responses, cookies, Terminates.
 
 use std::hash::Hash;
 use std::time::Instant;
@@ -15,7 +15,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     /// Handles a Read Response segment.
     ///
     /// # Errors
-    /// The reason for which it was dropped. Nothing of it was placed then.
+    /// The drop reason. No octet was placed.
     pub fn handle_response<S: ReadSink<R>>(
         &mut self,
         now: Instant,
@@ -24,7 +24,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         payload: PayloadSlice<'_, S::Payload>,
         sink: &mut S,
     ) -> Result<(), DropReason> {
-        // A Read that ended took its STag with it: a late response stops here.
+        // The sink STag ends with its Read: late responses are dropped here.
         let key = self.find(from, stag).ok_or(DropReason::BadStag)?;
         let read = &mut self.reads[key.slot];
         let range = u32::try_from(tagged_offset.get()).ok().and_then(|start| {
@@ -44,7 +44,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         if read.map.contains(start, end) {
             return Err(DropReason::Duplicate);
         }
-        // RFC 5040 §5.2.2: only into the range that its own request named.
+        // RFC 5040 §5.2.2: only within the range of its own request.
         let position = read
             .chunks
             .iter()
@@ -93,7 +93,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         let id = read.target;
         let target = self.targets.get_mut(id);
         target.open -= chunk.requests;
-        // Karn's rule: of a chunk that was asked for twice nobody knows which request was answered.
+        // Karn's rule: the response to a repeated request gives no sample of the response time.
         if !chunk.repeated {
             target.sample(now.saturating_duration_since(chunk.asked_at));
         }
@@ -104,7 +104,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     /// Handles the answer to a cookie request.
     ///
     /// # Errors
-    /// [`DropReason::Unsolicited`] where nothing was asked, or too long ago.
+    /// [`DropReason::Unsolicited`] without a recent cookie request.
     pub fn handle_answer(
         &mut self,
         now: Instant,
@@ -138,10 +138,10 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         Ok(())
     }
 
-    /// Handles a Terminate about one of our Read Requests: that Read ends.
+    /// Handles a Terminate about an own Read Request, which ends the Read.
     ///
     /// # Errors
-    /// [`DropReason::Unsolicited`] where it names no outstanding Read from that peer.
+    /// [`DropReason::Unsolicited`] if it names no outstanding Read from this peer.
     pub fn handle_terminate(
         &mut self,
         from: K,

@@ -1,4 +1,4 @@
-//! What a requester sends: cookie requests, chunks asked for again, chunks asked for the first time.
+//! Segments that a requester sends: cookie requests, repetitions of chunks, first requests of chunks.
 
 use std::hash::Hash;
 use std::time::Instant;
@@ -41,7 +41,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             || (self.is_open() && !self.round.is_empty())
     }
 
-    /// The next segment to be sent. It counts as sent now.
+    /// The next segment, which counts as sent now.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
         self.queued
             .pop_front()
@@ -50,7 +50,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             .or_else(|| self.next_chunk(now))
     }
 
-    /// Whether there may be room in the window.
+    /// Whether the window may have room.
     fn is_open(&self) -> bool {
         !self.is_full
             || (self.octets_in_flight <= self.limits.octets / 2
@@ -99,7 +99,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         None
     }
 
-    /// Asks for the missing ranges of a chunk again. `None` where there is nothing to ask for now.
+    /// Requests the missing ranges of a chunk again. `None` if none can be requested now.
     fn repeat(&mut self, now: Instant, key: ReadKey, start: u32) -> Option<()> {
         let read = self.read(key)?;
         let position = read
@@ -202,7 +202,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         self.targets.get_mut(id).in_round = false;
     }
 
-    /// Takes a Read, the first of its target, out of those that have octets to ask for.
+    /// Removes the first Read from the ready queue of its target.
     fn unready(&mut self, id: TargetId, key: ReadKey) {
         self.targets.get_mut(id).ready.pop_front();
         if let Some(read) = self.read_mut(key) {
@@ -210,7 +210,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         }
     }
 
-    /// Whether the next octets of a Read may be asked for, but for the window.
+    /// Whether the next octets of a Read may be requested, apart from the window.
     fn can_ask(&mut self, now: Instant, id: TargetId, key: ReadKey) -> bool {
         let needs_cookie = self.targets.get(id).cookie.is_none();
         let max_unvalidated = self.max_unvalidated;
@@ -236,13 +236,13 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             return false;
         };
         let (octets, datagrams) = self.next_size(read);
-        // One chunk may always be asked for, however small the window is.
+        // One chunk may always be requested, however small the window is.
         self.datagrams_in_flight == 0
             || (self.octets_in_flight + octets <= self.limits.octets
                 && self.datagrams_in_flight + datagrams <= self.limits.datagrams)
     }
 
-    /// Asks for the next chunk of the first Read of the first target, and moves both to the end of their rounds.
+    /// Requests the next chunk of the first Read of the first target, and moves both to the end of their queues.
     fn ask_next(&mut self, now: Instant, id: TargetId, key: ReadKey) {
         self.unready(id, key);
         self.leave_round(id);

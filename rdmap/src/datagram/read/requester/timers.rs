@@ -1,4 +1,4 @@
-//! Deadlines, and how long to wait before asking again.
+//! Deadlines and repetitions.
 
 use std::hash::Hash;
 use std::time::Instant;
@@ -6,12 +6,12 @@ use std::time::Instant;
 use super::{ReadEnd, ReadSink, Requester, back_off};
 use crate::datagram::read::targets::ReadKey;
 
-/// A cookie is forgotten when a chunk was asked for again this often and nothing came: the target may have restarted, and a
-/// restarted one does not know it.
+/// Repetitions of a chunk without a response after which the cookie is dropped: the target may have restarted with another
+/// key.
 const COOKIE_REPEATS: u32 = 2;
 
 impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
-    /// Ends Reads whose deadline has come, and asks again for what did not come in time.
+    /// Ends Reads whose deadline has passed, and repeats requests without a response in time.
     pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl ReadSink<R>) {
         if self.timeout.is_none_or(|timeout| now < timeout) {
             return;
@@ -51,7 +51,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         }
     }
 
-    /// Finds the chunks of a Read that did not come in time.
+    /// Marks the late chunks of a Read for repetition.
     fn check_chunks(&mut self, now: Instant, key: ReadKey) {
         let Some(read) = self.reads.get_mut(key.slot) else {
             return;
@@ -62,7 +62,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         let mut next = None;
         let mut is_late = false;
         for chunk in read.chunks.iter_mut().filter(|chunk| !chunk.to_repeat) {
-            // Targets answer in order: as long as octets of the Read arrive, later chunks stand in line.
+            // Targets answer in order: as long as octets of the Read arrive, later chunks are only queued there.
             let since = read
                 .last_arrival
                 .map_or(chunk.asked_at, |at| at.max(chunk.asked_at));
@@ -80,7 +80,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
                 chunk.fruitless = 0;
             }
         }
-        // Also one that needs no cookie: with it the target may tell what is wrong.
+        // Short Reads need no cookie, but the target sends Terminates only to validated addresses.
         if is_late {
             self.want_cookie(now, id);
         }

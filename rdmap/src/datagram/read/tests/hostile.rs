@@ -1,4 +1,4 @@
-//! What strangers may send.
+//! Segments of strangers.
 
 use super::segment::{About, TerminateReport};
 use super::*;

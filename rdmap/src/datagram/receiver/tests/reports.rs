@@ -1,4 +1,4 @@
-//! What is reported beside records: their segments, and a ring without room.
+//! Reports beside records: their segments, and a full ring.
 
 use super::*;
 
