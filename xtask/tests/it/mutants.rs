@@ -60,6 +60,8 @@ fn check(test: &str, package: &str, shard: Option<&str>) {
         ])
         .arg("--output")
         .arg(&folder)
+        // Runs that share a target folder wait for one another.
+        .env_remove("CARGO_TARGET_DIR")
         .current_dir(workspace::root());
     command.args(shard.map(|shard| format!("--shard={shard}")));
     let output = command.output().unwrap();
