@@ -1,7 +1,7 @@
 //! The tester can fail: each mutant of `conformance/mutants` is found by the cases that stand beside it there.
 //!
-//! A mutant is our own stack with a fault on purpose, compiled from a copy of the workspace. `DGIWARP_MUTANTS` names those to be tried instead of
-//! three drawn at random, with commas between, or `all`; `DGIWARP_MUTANTS_SEED` draws the same ones again.
+//! A mutant is our own stack with a fault on purpose, compiled from a copy of the workspace. `DGIWARP_MUTANTS` names the mutants to be tried, with
+//! commas between, or `all`. Without it three are drawn at random; `DGIWARP_MUTANTS_SEED` repeats a draw.
 
 mod copy;
 mod deadline;
@@ -11,7 +11,7 @@ mod text;
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, Write};
 use std::process::{Output, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::sync_channel;
@@ -27,11 +27,11 @@ use tempfile::TempDir;
 
 use crate::device::programs::{self, Run, Server};
 
-/// Mutants of a run that names none.
+/// Mutants of a run without `DGIWARP_MUTANTS`.
 const DRAWN: usize = 3;
-/// Devices at a time: most of what a case does is to wait for what should not come.
+/// Devices at a time. Cases spend most of their time waiting for silence.
 const WORKERS: usize = 8;
-/// Limit of the cases of one mutant: its device is killed then, and what has not failed by then counts as not found.
+/// Limit of the cases of one mutant. Its device is killed then; a case without an outcome has not found the fault.
 const CASES_TIME: Duration = Duration::from_secs(60);
 /// Limit of all cases against one mutant, and of the cases of several without one.
 const ALL_CASES_TIME: Duration = Duration::from_secs(600);
@@ -40,9 +40,9 @@ const ALL_CASES_TIME: Duration = Duration::from_secs(600);
 struct Trial<'a> {
     library: &'a TempDir,
     environment: &'a [(&'a str, &'a str)],
-    /// All if none are named.
+    /// Names with commas between; `None` for all.
     cases: Option<&'a str>,
-    /// Factor of the tester's waits for an answer.
+    /// Seconds that the tester waits for an answer.
     patience: &'a str,
     limit: Duration,
 }
@@ -68,7 +68,7 @@ impl Trial<'_> {
         run
     }
 
-    /// A device that ended before it listened has no address: the tester reports that, and no case has an outcome.
+    /// Runs the tester. A device that ended before it listened has no address: no case has an outcome then.
     fn try_cases(&self, device: &Option<Server>) -> Output {
         let address = device.as_ref().map(Server::address).unwrap_or_default();
         let token = device.as_ref().map(|it| &it.token[..]).unwrap_or_default();
@@ -87,7 +87,7 @@ impl Trial<'_> {
     }
 }
 
-/// Builds mutants one after the other while the tester tries those that are built. Yields their faults of which `judge` has something to say.
+/// Builds mutants one after the other, while workers judge the ones before. Returns the errors of builds and of `judge`.
 fn try_all(
     copy: &Copy,
     mutants: &[Mutant],
@@ -135,7 +135,7 @@ fn environment(mutant: &Mutant) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// A device with this outcome of a case was found out.
+/// Whether a case with this outcome has found a fault.
 fn is_found(outcome: &str) -> bool {
     matches!(outcome, "fail" | "dead")
 }
@@ -146,7 +146,7 @@ fn is_found_by_its_cases(mutant: &Mutant, library: &TempDir) -> Result<(), Strin
         library,
         environment: &environment(mutant),
         cases: Some(&mutant.cases.join(",")),
-        // Most answers take a millisecond; those that a fault keeps back are waited for.
+        // Most answers take a millisecond; a fault that suppresses an answer costs all of this.
         patience: "2",
         limit: CASES_TIME,
     }
@@ -208,7 +208,7 @@ fn chosen() -> Vec<Mutant> {
                 |_| RandomState::new().build_hasher().finish(),
                 |seed| seed.parse().unwrap(),
             );
-            println!("DGIWARP_MUTANTS_SEED={seed}");
+            announce("DGIWARP_MUTANTS_SEED", &seed.to_string());
             drawn(all, seed)
         }
     }
@@ -220,18 +220,24 @@ fn drawn(mut all: Vec<Mutant>, seed: u64) -> Vec<Mutant> {
     all
 }
 
+/// Prints a variable that repeats this run, past the test harness, which shows nothing of a test that passes.
+fn announce(variable: &str, value: &str) {
+    // A lost line of a log is no fault of a mutant.
+    let _ = writeln!(std::io::stderr(), "{variable}={value}");
+}
+
 #[test]
 fn drawn_mutants_are_found_by_their_cases() {
     let mutants = chosen();
     let names: Vec<_> = mutants.iter().map(|mutant| &mutant.name[..]).collect();
-    println!("DGIWARP_MUTANTS={}", names.join(","));
+    announce("DGIWARP_MUTANTS", &names.join(","));
     let copy = Copy::of_the_workspace();
     pass_without_a_fault(&copy, &mutants);
     let wrong = try_all(&copy, &mutants, is_found_by_its_cases);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// All cases against each mutant, to see which find it. Those in the table have to.
+/// All cases against each mutant, with a list of the cases that find it. The cases of its rule have to.
 #[test]
 #[ignore = "every mutant is compiled and tried with every case, an hour and a half"]
 fn soak_every_mutant_is_found() {

@@ -16,7 +16,7 @@ use super::sources::{Files, Sources, files, rust_among};
 /// Limit of one build. The first one compiles all dependencies.
 const BUILD_TIME: Duration = Duration::from_secs(480);
 
-/// Packages that the workspace optimizes in its development profile. Mutants are compiled once for each run of a few cases.
+/// Packages that the workspace optimizes in its development profile. For a run of a few cases a mutant is compiled faster without.
 const OPTIMIZED: &[&str] = &[
     "dgiwarp",
     "dgiwarp-codec",
@@ -29,9 +29,8 @@ const OPTIMIZED: &[&str] = &[
     "dgiwarp-verbs",
 ];
 
-/// The copy, while nobody else uses it.
+/// The copy, locked against other processes.
 pub(crate) struct Copy {
-    /// Files of the workspace by their path in it.
     files: Files,
     sources: Sources,
     tree: PathBuf,
@@ -40,7 +39,7 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// Waits for another process that uses the copy.
+    /// Takes the lock, and reads the workspace as it is now.
     pub(crate) fn of_the_workspace() -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
         let tree = folder.join("tree");
@@ -77,7 +76,7 @@ impl Copy {
         Ok(folder)
     }
 
-    /// Makes the copy that of the files with these edits. Files that are so already keep their times, and need not be compiled again.
+    /// Writes the files with these edits to the copy. Unchanged files keep their modification times, so that cargo does not compile them again.
     fn write(&self, edited: &Sources) {
         for path in files_below(&self.tree) {
             if !self
@@ -114,7 +113,7 @@ impl Copy {
             let setting = format!("profile.dev.package.{package}.opt-level=0");
             command.args(["--config", &setting]);
         }
-        // Edits leave unused code behind.
+        // Edits leave unused code behind, and warnings of it.
         command.env("RUSTFLAGS", "--cap-lints=allow");
         let mut child = command
             .stdin(Stdio::null())

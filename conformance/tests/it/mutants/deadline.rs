@@ -1,4 +1,4 @@
-//! A mutant may hang; its processes end in time.
+//! Deadlines of child processes: a mutant may hang.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};

@@ -20,7 +20,7 @@ pub(crate) struct Mutant {
     pub(crate) clause: String,
     /// Cases of the tester, each of which finds the fault.
     pub(crate) cases: Vec<String>,
-    /// Environment of the device's program, beside what all devices have.
+    /// Variables of the device's environment.
     #[serde(default)]
     pub(crate) environment: BTreeMap<String, String>,
     #[serde(rename = "edit")]
@@ -32,8 +32,8 @@ pub(crate) struct Mutant {
 #[serde(deny_unknown_fields)]
 struct Edit {
     /// Folder whose `src` trees have the place.
-    package: String,
-    /// Text that stands there and nowhere else in these trees. White space does not count.
+    folder: String,
+    /// Text that occurs exactly once in these trees. White space does not count.
     find: String,
     replace: String,
 }
@@ -43,7 +43,7 @@ struct File {
     mutant: Vec<Mutant>,
 }
 
-/// All mutants, by file and place in it, with the file's name.
+/// All mutants with the names of their files, in the order of the files.
 pub(crate) fn all_with_files() -> Vec<(String, Mutant)> {
     let folder = root().join("conformance/mutants");
     let mut files: Vec<_> = fs::read_dir(&folder)
@@ -63,7 +63,7 @@ pub(crate) fn all_with_files() -> Vec<(String, Mutant)> {
 }
 
 impl Mutant {
-    /// The files that differ in this mutant, as they are there.
+    /// The files that differ in this mutant, with its edits.
     ///
     /// # Errors
     /// The edit that does not apply, and why.
@@ -81,8 +81,8 @@ impl Edit {
     /// The file after this edit. `changed` are files after earlier edits.
     fn apply(&self, sources: &Sources, changed: &Sources) -> Result<(PathBuf, Normalized), String> {
         let wrong = |reason: &str| {
-            let Self { package, find, .. } = self;
-            Err(format!("{reason} in the src trees of {package}/:\n{find}"))
+            let Self { folder, find, .. } = self;
+            Err(format!("{reason} in the src trees of {folder}/:\n{find}"))
         };
         let wanted = Normalized::of(self.find.clone());
         if !wanted.differs_from(&Normalized::of(self.replace.clone())) {
@@ -90,7 +90,7 @@ impl Edit {
         }
         let mut found = Vec::new();
         for (path, original) in sources {
-            if path.starts_with(&self.package) {
+            if path.starts_with(&self.folder) {
                 let text = changed.get(path).unwrap_or(original);
                 let places = text.find(&wanted).into_iter();
                 found.extend(places.map(|place| (path, text.original(), place)));

@@ -17,7 +17,7 @@ pub(crate) fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The files that git has or would take.
+/// Files in git's index, and new ones that it does not ignore.
 pub(crate) fn files() -> Files {
     let output = Command::new("git")
         .args([

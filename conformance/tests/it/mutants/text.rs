@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-/// A text, and the same without white space and without commas before closing brackets, which rustfmt adds where it breaks a list.
+/// A text and its form without white space and without commas before closing brackets, which rustfmt adds where it breaks a list.
 pub(crate) struct Normalized {
     original: String,
     text: String,
-    /// For each octet of `text`, where it stands in `original`.
+    /// Index in `original` of each octet of `text`.
     origins: Vec<usize>,
 }
 
@@ -41,7 +41,7 @@ impl Normalized {
         self.text != other.text
     }
 
-    /// Where a text stands in the original.
+    /// Ranges of the original that a text matches.
     pub(crate) fn find(&self, wanted: &Self) -> Vec<Range<usize>> {
         let places = self.text.match_indices(&wanted.text);
         places
