@@ -178,7 +178,7 @@ impl Takers<'_> {
         // One octet more, to find those that are too long.
         let head = datagram.head::<{ EXCHANGE_LEN + 1 }>();
         let exchange = CookieExchange::parse(head.octets())?;
-        if !self.receiver.hears(envelope.from) {
+        if !self.receiver.takes_from(envelope.from) {
             return Err(DropReason::WrongPeer);
         }
         if self.config.connected {
@@ -199,7 +199,7 @@ impl Takers<'_> {
         let mut cookie_valid = false;
         let handled = match segment::parse(segment, with_cookie) {
             Ok(Parsed::Read(part)) if self.config.takes(&part) => {
-                if self.receiver.hears(from) {
+                if self.receiver.takes_from(from) {
                     ulp.handle_read(envelope, part, self.reads, self.errors)
                 } else {
                     Err(DropReason::WrongPeer)
