@@ -1,5 +1,7 @@
 //! `cargo xtask dist` in an empty folder, what it made, and installations of it.
 
+mod documents;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,9 +11,8 @@ use std::sync::LazyLock;
 use xtask::debian::find_program;
 use xtask::dist::{self, Dist};
 use xtask::install::Place;
-use xtask::lab::{Config, Lab, Namespace};
+use xtask::lab::{Config, Lab};
 use xtask::skips::skip;
-use xtask::workspace;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -112,28 +113,6 @@ fn the_tree_is_complete_and_its_programs_run() {
             assert!(files.contains(&file), "{file}");
         }
     }
-}
-
-/// The script of the book's recipes for CI, on an installation.
-#[test]
-fn the_script_for_ci_runs() {
-    const TEST: &str = "the_script_for_ci_runs";
-    let programs = ["ibv_devinfo", "ibv_rc_pingpong", "ibv_ud_pingpong"];
-    if !have(TEST, &programs) {
-        return;
-    }
-    let script = workspace::root().join("docs/ci/rdma-test.sh");
-    let path = format!(
-        "{}:{}",
-        MADE.tree.join("bin").display(),
-        std::env::var("PATH").unwrap_or_default()
-    );
-    // The programs' port is free in a network of their own.
-    let network = match Namespace::new() {
-        Ok(network) => network,
-        Err(error) => return skip(TEST, &error.to_string()),
-    };
-    succeed(network.command("sh").arg(script).env("PATH", path));
 }
 
 #[test]
