@@ -3,8 +3,10 @@
 //! Each rule is one test, and lists all its violations at once. The rules themselves are checked against small examples,
 //! so that a rule that has gone blind fails too.
 
+mod arrangement;
 mod citations;
 mod graph;
+mod imports;
 mod licences;
 mod links;
 mod pictures;
