@@ -1,23 +1,19 @@
 //! What is tested. A case is a row here and a function beside it; the function tries one thing or many and notes each.
 
-mod calling;
-mod crc;
 mod datagram;
-mod depths;
-mod enhanced;
 mod extensions;
-mod framing;
 mod impairment;
-mod initiator;
 mod limits;
+mod messages;
+mod mpa;
 mod order;
 mod rdmap;
 mod reads;
-mod rejection;
 mod sent;
-mod startup;
 mod tagged;
 mod untagged;
+
+use mpa::{calling, crc, depths, enhanced, framing, initiator, rejection, startup};
 
 use crate::bench::{Bench, Broken};
 
@@ -178,6 +174,7 @@ pub fn all() -> Vec<Case> {
         tagged::CASES,
         untagged::CASES,
         rdmap::CASES,
+        messages::CASES,
         reads::CASES,
         extensions::CASES,
         initiator::CASES,

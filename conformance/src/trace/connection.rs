@@ -1,10 +1,8 @@
 //! One TCP connection: which of its octets are startup frames and FPDUs.
 
-use std::collections::VecDeque;
-
-use super::messages::Sender;
-use super::packet::Tcp;
-use super::tcp::{Direction, Next};
+use super::capture::packet::Tcp;
+use super::half::{Half, Phase, Sought};
+use super::tcp::Next;
 use super::{Out, Rule, SeenFpdu, Unjudged, What, rules, startup};
 use crate::wire::ddp::Segment;
 use crate::wire::framing::{Deframer, Fpdu};
@@ -16,83 +14,6 @@ const ENOUGH: usize = 64 << 10;
 const MOST_SOUGHT: usize = 256 << 10;
 /// RFC 5044 §3.
 const LONGEST: usize = 64_768;
-
-/// Where one direction is.
-#[derive(Debug)]
-enum Phase {
-    /// Its startup frame is to come.
-    Startup,
-    /// It waits for the other end's frame.
-    Waiting,
-    /// FPDUs come.
-    Full(Deframer),
-    /// The beginning of an FPDU is looked for.
-    Seek(Sought),
-    /// Nothing more is judged.
-    Over,
-}
-
-/// What is known where the beginning of an FPDU is looked for.
-#[derive(Clone, Copy, Debug)]
-struct Sought {
-    /// The position in MPA's stream, which Markers depend on.
-    position: Option<u64>,
-    /// Octets that were passed over.
-    passed: u64,
-    /// Whether that is told.
-    quiet: bool,
-}
-
-/// One end, and what it sends.
-#[derive(Debug)]
-struct Half {
-    tcp: Direction,
-    /// What comes next, and waits for the other direction.
-    queue: VecDeque<Next>,
-    /// Octets in it.
-    held: usize,
-    /// Octets of the stream that have left it.
-    released: u64,
-    buffer: Vec<u8>,
-    /// The distance of the buffer's first octet from the beginning.
-    offset: u64,
-    phase: Phase,
-    frame: Option<Startup>,
-    /// The distance at which FPDUs begin.
-    base: u64,
-    sender: Sender,
-    told_early: bool,
-}
-
-impl Half {
-    fn new() -> Self {
-        Self {
-            tcp: Direction::default(),
-            queue: VecDeque::new(),
-            held: 0,
-            released: 0,
-            buffer: Vec::new(),
-            offset: 0,
-            phase: Phase::Startup,
-            frame: None,
-            base: 0,
-            sender: Sender::new(),
-            told_early: false,
-        }
-    }
-
-    fn consume(&mut self, octets: usize) -> Vec<u8> {
-        let octets = octets.min(self.buffer.len());
-        self.offset += u64::try_from(octets).unwrap_or(0);
-        let rest = self.buffer.split_off(octets);
-        std::mem::replace(&mut self.buffer, rest)
-    }
-
-    fn end(&mut self) {
-        self.phase = Phase::Over;
-        self.buffer = Vec::new();
-    }
-}
 
 /// One of the two ends: 0 or 1.
 pub(super) type Way = usize;

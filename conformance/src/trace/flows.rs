@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use super::capture::file::Packet;
+use super::capture::packet::{self, Inside, Tcp};
 use super::connection::Connection;
 use super::datagram::{Datagrams, Route};
-use super::file::Packet;
-use super::packet::{self, Inside, Tcp};
 use super::{Out, Sink, What};
 
 /// Connections that are kept at a time; beyond, the one that was silent for longest makes room.

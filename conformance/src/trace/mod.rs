@@ -5,14 +5,14 @@
 //! capture lacks it, is told as [`Unjudged`]: nobody is accused of what somebody else may have lost. Memory is bounded by connections and, in each, by what
 //! waits to become whole.
 
+mod capture;
 mod connection;
 mod coverage;
 mod datagram;
-mod file;
 mod flows;
+mod half;
 pub mod lint;
 mod messages;
-mod packet;
 mod rdmap;
 mod reads;
 mod rules;
@@ -25,7 +25,7 @@ mod tests;
 use std::fmt;
 use std::net::SocketAddr;
 
-pub use self::file::{FileError, Packet, Reader};
+pub use self::capture::file::{FileError, Packet, Reader};
 pub use self::flows::Trace;
 pub use self::rules::{ALL, Keyword, Rule};
 use crate::wire::datagram::{Datagram, Dropped};

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::{Case, Family, agent_case, case};
 use crate::agent::access;
 use crate::bench::{Bench, Broken};
+use crate::cases::{Case, Family, agent_case, case};
 use crate::oracle::Outcome::{Accepted, Closed, Rejected};
 use crate::oracle::{Allowed, Came, allow};
 use crate::peer::Peer;
@@ -18,7 +18,7 @@ const INTEROP: &str = "RFC 6581 §10";
 
 const F: Family = Family::Startup;
 
-pub(super) const CASES: &[Case] = &[
+pub(in crate::cases) const CASES: &[Case] = &[
     case(
         "M01",
         F,

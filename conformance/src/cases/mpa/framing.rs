@@ -1,7 +1,7 @@
 //! F: FPDUs, however TCP cuts them.
 
-use super::{Case, Family, case};
 use crate::bench::{Bench, Broken};
+use crate::cases::{Case, Family, case};
 use crate::oracle::Outcome::{AnyTerminate, Closed};
 use crate::oracle::{Allowed, allow, listing};
 use crate::wire::ddp::{ReadRequest, Segment, opcode};
@@ -16,7 +16,7 @@ const ABORT: &str = "RFC 5040 §6.2.1";
 
 const F: Family = Family::Framing;
 
-pub(super) const CASES: &[Case] = &[
+pub(in crate::cases) const CASES: &[Case] = &[
     Case {
         may_crash: true,
         ..case(
@@ -111,7 +111,7 @@ fn f02(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 /// An FPDU that asks for an answer.
-pub(super) fn question(peer: &mut crate::peer::Peer) -> (u32, Vec<u8>) {
+pub(in crate::cases) fn question(peer: &mut crate::peer::Peer) -> (u32, Vec<u8>) {
     let number = peer.read_msn;
     peer.read_msn += 1;
     let request = ReadRequest {

@@ -1,8 +1,8 @@
 //! C and K: CRCs, pads and Markers.
 
-use super::{Case, Family, case};
 use crate::agent::access;
 use crate::bench::{Bench, Broken};
+use crate::cases::{Case, Family, case};
 use crate::oracle::Outcome::{Accepted, Closed, GoesOn, Silence, Terminate};
 use crate::oracle::{Allowed, Came, allow, listing};
 use crate::peer::Peer;
@@ -19,7 +19,7 @@ const ABORT: &str = "RFC 5040 §6.2.1";
 
 const F: Family = Family::Crc;
 
-pub(super) const CASES: &[Case] = &[
+pub(in crate::cases) const CASES: &[Case] = &[
     case(
         "C01",
         F,

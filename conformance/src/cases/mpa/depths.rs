@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::calling::{
-    ESTABLISHED, accept, answer_rtr, called, calling, event, first, reply, reply_with,
-};
-use super::{Case, Family, agent_case, responder};
 use crate::agent::{Completion, Connection, Memory, access};
 use crate::bench::{Bench, Broken};
+use crate::cases::calling::{
+    ESTABLISHED, accept, answer_rtr, called, calling, event, first, reply, reply_with,
+};
+use crate::cases::{Case, Family, agent_case, responder};
 use crate::oracle::Outcome::GoesOn;
 use crate::oracle::{Came, Reaction, allow};
 use crate::peer::Peer;
@@ -23,7 +23,7 @@ const MODEL: &str = "RFC 6581 §9.2";
 const INTEROP: &str = "RFC 6581 §10";
 const ATOMICS: &str = "RFC 7306 §5.2.2";
 
-pub(super) const CASES: &[Case] = &[
+pub(in crate::cases) const CASES: &[Case] = &[
     agent_case(
         "R40",
         Family::Rdmap,

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::calling::{ESTABLISHED, answer_rtr, called, event, first, reply, reply_with};
-use super::framing::question;
-use super::{Case, Family, responder};
 use crate::agent::Connection;
 use crate::bench::{Bench, Broken};
+use crate::cases::calling::{ESTABLISHED, answer_rtr, called, event, first, reply, reply_with};
+use crate::cases::framing::question;
+use crate::cases::{Case, Family, responder};
 use crate::clock;
 use crate::oracle::Outcome::{AnyTerminate, Closed, GoesOn, Terminate};
 use crate::oracle::{Allowed, Came, Reaction, allow, listing};
@@ -21,7 +21,7 @@ const DEPTHS: &str = "RFC 6581 §9.1";
 const MODEL: &str = "RFC 6581 §9.2";
 const MARKERS: &str = "RFC 5044 §4.3";
 
-pub(super) const CASES: &[Case] = &[
+pub(in crate::cases) const CASES: &[Case] = &[
     responder(
         "M20",
         Family::Startup,

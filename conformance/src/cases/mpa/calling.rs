@@ -15,17 +15,21 @@ use crate::wire::startup::{self, C, Depths, S, Startup};
 
 const SOON: Duration = Duration::from_secs(10);
 /// `RDMA_CM_EVENT_ESTABLISHED`.
-pub(super) const ESTABLISHED: u64 = 9;
+pub(in crate::cases) const ESTABLISHED: u64 = 9;
 
 /// Has the device connect, and takes its Request.
-pub(super) fn called(bench: &mut Bench<'_>) -> Result<(Peer, Connection, Startup), Broken> {
+pub(in crate::cases) fn called(
+    bench: &mut Bench<'_>,
+) -> Result<(Peer, Connection, Startup), Broken> {
     let (listener, connection) = calling(bench)?;
     let (peer, request) = accept(bench, &listener)?;
     Ok((peer, connection, request))
 }
 
 /// Has the device connect to the socket that this returns.
-pub(super) fn calling(bench: &mut Bench<'_>) -> Result<(TcpListener, Connection), Broken> {
+pub(in crate::cases) fn calling(
+    bench: &mut Bench<'_>,
+) -> Result<(TcpListener, Connection), Broken> {
     let here = bench.agent()?.our_address()?;
     let listener = TcpListener::bind(SocketAddr::new(here, 0)).map_err(Broken::Connect)?;
     listener.set_nonblocking(true).map_err(Broken::Connect)?;
@@ -35,7 +39,10 @@ pub(super) fn calling(bench: &mut Bench<'_>) -> Result<(TcpListener, Connection)
 }
 
 /// Takes a connection of the device and its Request.
-pub(super) fn accept(bench: &Bench<'_>, listener: &TcpListener) -> Result<(Peer, Startup), Broken> {
+pub(in crate::cases) fn accept(
+    bench: &Bench<'_>,
+    listener: &TcpListener,
+) -> Result<(Peer, Startup), Broken> {
     let until = clock::now() + bench.patience().answer;
     let stream = loop {
         match listener.accept() {
@@ -53,7 +60,7 @@ pub(super) fn accept(bench: &Bench<'_>, listener: &TcpListener) -> Result<(Peer,
 }
 
 /// A good Reply.
-pub(super) fn reply(to: &Startup) -> Startup {
+pub(in crate::cases) fn reply(to: &Startup) -> Startup {
     let mut data = Vec::new();
     if let Some(asked) = to.depths() {
         data.extend(
@@ -71,7 +78,7 @@ pub(super) fn reply(to: &Startup) -> Startup {
 }
 
 /// The same with other depths and control flags.
-pub(super) fn reply_with(to: &Startup, change: impl FnOnce(&mut Depths)) -> Startup {
+pub(in crate::cases) fn reply_with(to: &Startup, change: impl FnOnce(&mut Depths)) -> Startup {
     let mut frame = reply(to);
     if let Some(mut depths) = frame.depths() {
         change(&mut depths);
@@ -81,7 +88,10 @@ pub(super) fn reply_with(to: &Startup, change: impl FnOnce(&mut Depths)) -> Star
 }
 
 /// The next event of the device's program that is not of its address and route.
-pub(super) fn event(bench: &mut Bench<'_>, of: Connection) -> Result<Option<u64>, Broken> {
+pub(in crate::cases) fn event(
+    bench: &mut Bench<'_>,
+    of: Connection,
+) -> Result<Option<u64>, Broken> {
     match bench.agent()?.event(of, SOON) {
         Ok((event, _)) => Ok(Some(event)),
         Err(crate::agent::AgentError::Refused { .. }) => Ok(None),
@@ -90,7 +100,7 @@ pub(super) fn event(bench: &mut Bench<'_>, of: Connection) -> Result<Option<u64>
 }
 
 /// Goes into full operation and waits for the first FPDU, which is the device's to send; what it is.
-pub(super) fn first(
+pub(in crate::cases) fn first(
     bench: &mut Bench<'_>,
     peer: &mut Peer,
     on: Connection,
@@ -108,7 +118,7 @@ pub(super) fn first(
 }
 
 /// Answers the Read of an RTR indication, if that is what came.
-pub(super) fn answer_rtr(peer: &mut Peer, reaction: &mut Reaction) {
+pub(in crate::cases) fn answer_rtr(peer: &mut Peer, reaction: &mut Reaction) {
     let asked = reaction
         .segments()
         .find(|segment| segment.opcode() == opcode::READ_REQUEST);

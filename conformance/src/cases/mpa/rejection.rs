@@ -1,7 +1,7 @@
 //! M and E again, with a device whose program rejects.
 
-use super::{Case, Family, agent_case};
 use crate::bench::{Bench, Broken};
+use crate::cases::{Case, Family, agent_case};
 use crate::oracle::Outcome::Rejected;
 use crate::oracle::{Reaction, allow};
 use crate::peer::Peer;
@@ -12,7 +12,7 @@ const RULES: &str = "RFC 5044 §7.1.2";
 const DEPTHS: &str = "RFC 6581 §9.1";
 const SAID: &[u8] = b"no room";
 
-pub(super) const CASES: &[Case] = &[
+pub(in crate::cases) const CASES: &[Case] = &[
     agent_case(
         "M40",
         Family::Startup,

@@ -6,33 +6,33 @@ use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice};
 
 /// Kinds of headers that packets may begin with, by their numbers in the pcap registry.
 mod link {
-    pub(super) const NULL: u32 = 0;
-    pub(super) const ETHERNET: u32 = 1;
+    pub(in crate::trace) const NULL: u32 = 0;
+    pub(in crate::trace) const ETHERNET: u32 = 1;
     /// What BSDs wrote for raw IP.
-    pub(super) const RAW_BSD: [u32; 2] = [12, 14];
-    pub(super) const RAW: u32 = 101;
-    pub(super) const LOOP: u32 = 108;
-    pub(super) const LINUX_SLL: u32 = 113;
-    pub(super) const IPV4: u32 = 228;
-    pub(super) const IPV6: u32 = 229;
-    pub(super) const LINUX_SLL2: u32 = 276;
+    pub(in crate::trace) const RAW_BSD: [u32; 2] = [12, 14];
+    pub(in crate::trace) const RAW: u32 = 101;
+    pub(in crate::trace) const LOOP: u32 = 108;
+    pub(in crate::trace) const LINUX_SLL: u32 = 113;
+    pub(in crate::trace) const IPV4: u32 = 228;
+    pub(in crate::trace) const IPV6: u32 = 229;
+    pub(in crate::trace) const LINUX_SLL2: u32 = 276;
 }
 
 /// A segment of TCP as it was captured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tcp<'a> {
-    pub(super) sequence: u32,
-    pub(super) acknowledged: Option<u32>,
-    pub(super) syn: bool,
-    pub(super) fin: bool,
-    pub(super) rst: bool,
+pub(in crate::trace) struct Tcp<'a> {
+    pub(in crate::trace) sequence: u32,
+    pub(in crate::trace) acknowledged: Option<u32>,
+    pub(in crate::trace) syn: bool,
+    pub(in crate::trace) fin: bool,
+    pub(in crate::trace) rst: bool,
     /// What was captured of its payload.
-    pub(super) payload: &'a [u8],
+    pub(in crate::trace) payload: &'a [u8],
 }
 
 /// What is in a packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Inside<'a> {
+pub(in crate::trace) enum Inside<'a> {
     Tcp(Tcp<'a>),
     /// A whole datagram.
     Udp {
@@ -48,14 +48,14 @@ pub(super) enum Inside<'a> {
 
 /// A packet with addresses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Addressed<'a> {
-    pub(super) from: SocketAddr,
-    pub(super) to: SocketAddr,
-    pub(super) inside: Inside<'a>,
+pub(in crate::trace) struct Addressed<'a> {
+    pub(in crate::trace) from: SocketAddr,
+    pub(in crate::trace) to: SocketAddr,
+    pub(in crate::trace) inside: Inside<'a>,
 }
 
 /// Takes a packet apart; `None` if it has neither TCP nor UDP in it.
-pub(super) fn parse(kind: u32, octets: &[u8]) -> Option<Addressed<'_>> {
+pub(in crate::trace) fn parse(kind: u32, octets: &[u8]) -> Option<Addressed<'_>> {
     let sliced = slice(kind, octets)?;
     let (from, to, fragment, whole_only) = match sliced.net.as_ref()? {
         LaxNetSlice::Ipv4(ip) => (

@@ -1,7 +1,7 @@
 //! E: enhanced startup, as the responder of a connection takes it (RFC 6581).
 
-use super::{Case, Family, case};
 use crate::bench::{Bench, Broken, Offer};
+use crate::cases::{Case, Family, case};
 use crate::oracle::Outcome::{Accepted, Closed, Rejected};
 use crate::oracle::{Reaction, allow};
 use crate::peer::Peer;
@@ -16,7 +16,7 @@ const RULES: &str = "RFC 5044 §7.1.2";
 
 const F: Family = Family::Enhanced;
 
-pub(super) const CASES: &[Case] = &[
+pub(in crate::cases) const CASES: &[Case] = &[
     case("E01", F, "bit S with revision 1", &[FRAME], e01),
     case("E02", F, "bit S without room for the depths", &[FRAME], e02),
     case("E03", F, "depths from 0 to the largest", &[DEPTHS], e03),
@@ -58,7 +58,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case {
         // Programs may take it for an error of theirs and end; the agent does not.
-        needs: super::Needs::Agent,
+        needs: crate::cases::Needs::Agent,
         may_crash: true,
         ..case(
             "E15",
