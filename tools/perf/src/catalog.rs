@@ -8,7 +8,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// What carries the messages.
+/// The carrier of the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
@@ -23,14 +23,14 @@ pub(crate) enum Transport {
     Tcp,
 }
 
-/// What is done with a message.
+/// The operation on a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Op {
     /// Send into a posted receive.
     #[default]
     Send,
-    /// RDMA Write, noticed by looking at memory.
+    /// RDMA Write, detected by polling memory.
     Write,
     /// RDMA Write with immediate, which takes a posted receive.
     WriteImm,
@@ -56,7 +56,7 @@ pub(crate) enum Op {
     RawSingle,
 }
 
-/// What is measured.
+/// The measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Mode {
@@ -71,20 +71,20 @@ pub(crate) enum Mode {
     Rate,
     /// Goodput in one direction while the receiver drops datagrams (`--loss`).
     Loss,
-    /// What a connection costs while nothing is sent.
+    /// Memory of a connection while nothing is sent.
     Idle,
     /// Goodput of one sender to several receivers, summed over them (`--receivers`).
     Fanout,
 }
 
-/// One kind of measurement this program knows.
+/// One line of the catalogue.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// What carries the messages.
+    /// The carrier of the messages.
     pub(crate) transport: Transport,
-    /// What is done with them.
+    /// The operation on them.
     pub(crate) op: Op,
-    /// What can be measured of it.
+    /// The measurements that exist of it.
     pub(crate) modes: &'static [Mode],
     /// One line for `--list`.
     pub(crate) summary: &'static str,
@@ -110,7 +110,7 @@ pub(crate) const CATALOG: &[Entry] = catalog! {
     Ud Multicast [Fanout] "datagram iWARP Send to a multicast group, each receiver a process of its own";
     Ud Broadcast [Fanout] "the same to a broadcast address";
     Rc Send [Lat Bw Bibw Rate] "iWARP Send into posted receives";
-    Rc Write [Lat Bw Bibw Rate] "iWARP RDMA Write; its target polls its completion queue and looks at the last byte";
+    Rc Write [Lat Bw Bibw Rate] "iWARP RDMA Write; its target polls its completion queue and the last byte";
     Rc WriteImm [Lat Bw Bibw Rate] "iWARP RDMA Write with immediate into posted receives";
     Rc Read [Lat Bw] "iWARP RDMA Read, from server to client; latency is half of the time from post to completion";
     Rc FetchAdd [Lat Rate] "iWARP atomic addition to 8 bytes, beside 8 bytes to and fro; latency as of Read";
@@ -128,9 +128,9 @@ pub(crate) const CATALOG: &[Entry] = catalog! {
 /// A transport with an operation, the name of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Subject {
-    /// What carries the messages.
+    /// The carrier of the messages.
     pub(crate) transport: Transport,
-    /// What is done with them.
+    /// The operation on them.
     pub(crate) op: Op,
 }
 
@@ -156,7 +156,7 @@ impl Subject {
             (Transport::Ud, Mode::Idle) => None,
             (Transport::Ud, Mode::Fanout) => Some(Self::new(Transport::Udp, self.op)),
             (Transport::Ud, Mode::Rate) => Some(Self::new(Transport::Udp, Op::RawSingle)),
-            // What raw TCP costs beside the kernel is nearly nothing: there is no ratio.
+            // Raw TCP takes nearly nothing beside the kernel: a ratio would mean nothing.
             (Transport::Rc, Mode::Idle) => None,
             (Transport::Rc, _) => Some(Self::new(Transport::Tcp, Op::Raw)),
             (Transport::Udp | Transport::Tcp, _) => None,
@@ -226,36 +226,15 @@ impl Transport {
 impl Op {
     /// Whether the client fetches from the server, whose queue pair answers by itself.
     pub(crate) const fn fetches(self) -> bool {
-        match self {
-            Self::Read | Self::FetchAdd | Self::CompareSwap => true,
-            Self::Send
-            | Self::Write
-            | Self::WriteImm
-            | Self::WriteRecord
-            | Self::Connect
-            | Self::Broadcast
-            | Self::Multicast
-            | Self::Raw
-            | Self::RawTrain
-            | Self::RawSingle => false,
-        }
+        matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// The only message size, where there is but one.
+    /// The only message size of atomic operations.
     pub(crate) const fn only_size(self) -> Option<u64> {
-        match self {
-            Self::FetchAdd | Self::CompareSwap => Some(8),
-            Self::Send
-            | Self::Write
-            | Self::WriteImm
-            | Self::WriteRecord
-            | Self::Read
-            | Self::Connect
-            | Self::Broadcast
-            | Self::Multicast
-            | Self::Raw
-            | Self::RawTrain
-            | Self::RawSingle => None,
+        if matches!(self, Self::FetchAdd | Self::CompareSwap) {
+            Some(8)
+        } else {
+            None
         }
     }
 

@@ -24,7 +24,7 @@ const MAX_LOSS: f64 = 0.5;
 /// The longest message for `programs`.
 const MAX_PROGRAM_SIZE: u64 = 64 << 10;
 
-/// What help and manual page say besides the options.
+/// Help and manual page besides the options.
 pub(crate) const PROGRAM: Program = Program {
     examples: &[
         Example {
@@ -45,7 +45,7 @@ pub(crate) const PROGRAM: Program = Program {
         },
         Example {
             line: "dgiwarp-perf --loss 0,0.001,0.01,0.05 --size 4K,64K,1M",
-            about: "What is left of messages when the receiver drops that share of the datagrams.",
+            about: "The rest of messages when the receiver drops that share of the datagrams.",
         },
         Example {
             line: "dgiwarp-perf --op multicast --receivers 3",
@@ -71,7 +71,7 @@ pub(crate) const PROGRAM: Program = Program {
                 },
                 Example {
                     line: "dgiwarp-perf server --bind 10.0.0.1",
-                    about: "Let in who comes to this address.",
+                    about: "Wait for clients of this address.",
                 },
                 Example {
                     line: "dgiwarp-perf server --bind ::1 --port 5001",
@@ -221,7 +221,7 @@ pub(crate) struct ClientArgs {
     pub(crate) run: RunArgs,
 }
 
-/// What to measure, how, and where to report it.
+/// Options of a measurement and of its reports.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
     /// Only this transport
@@ -366,7 +366,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What every program takes in one direction without an answer, and raw TCP in one go.
+/// A size that every program sends without an answer, and raw TCP in one call.
 fn parse_program_size(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
     if bytes > MAX_PROGRAM_SIZE {

@@ -284,7 +284,7 @@ impl Endpoint {
                 receive: 0,
                 marks,
             },
-            // Who fetches asks and receives; the server answers until the client is done.
+            // The fetching client requests and receives; the server answers until the client is done.
             (_, Side::Client) if fetches => Task {
                 send: bytes,
                 receive: bytes,

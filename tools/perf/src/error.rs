@@ -1,4 +1,4 @@
-//! What ends a run early, and the exit status each cause has.
+//! Causes that end a run early, and the exit status of each.
 
 use std::io;
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub(crate) enum PerfError {
     /// The peer speaks something else, or another version.
     #[error("the peer's control message is not understood: {0}")]
     Protocol(String),
-    /// What arrived is not what was sent (`--check`).
+    /// Contents differ from those sent (`--check`).
     #[error(
         "wrong contents: byte {offset} of the message at stream position {position} is {got:#04x}, sent was {want:#04x}"
     )]
@@ -78,7 +78,7 @@ pub(crate) enum PerfError {
     /// An operating system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The action.
         what: &'static str,
         /// The error of the call.
         source: io::Error,

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Listens on all addresses of both families unless told otherwise.
+/// Listens on all addresses of both families by default.
 fn serve(args: &ServerArgs) -> Result<()> {
     if args.child {
         session::server::follow_parent()?;

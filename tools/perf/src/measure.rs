@@ -1,4 +1,4 @@
-//! What an endpoint must be able to do to be measured, and the watch kept while measuring.
+//! Interfaces of an endpoint that is measured, and the watch kept while measuring.
 //!
 //! The loops in [`latency`] and [`bandwidth`] are generic over the two traits here and compiled
 //! once per endpoint: raw sockets and queue pairs run through the same code.
@@ -18,7 +18,7 @@ use crate::machine::host::Side;
 use crate::machine::interrupt::Interrupt;
 use crate::session::control::{Control, Datagrams, Pending, Reply};
 
-/// A blocking receive returns after this long at the latest, to look at everything else.
+/// A blocking receive returns after this long at the latest, to check everything else.
 pub(crate) const BLOCK_SLICE: Duration = Duration::from_millis(4);
 
 /// Nothing at all on the data path for this long is a failed measurement.
@@ -41,14 +41,14 @@ pub(crate) struct Geometry {
     pub(crate) segment: u64,
     /// In flight at most; `u64::MAX` where the transport has flow control of its own.
     pub(crate) window: u64,
-    /// The receiver tells its position after this many bytes.
+    /// The receiver sends its position after this many bytes.
     pub(crate) credit_every: u64,
 }
 
 /// A window given on the command line, or the default rule.
 pub(crate) const DEFAULT_WINDOW_CAP: u64 = 256 * 1024;
 
-/// The same over connections, for large messages: four of them, unless they are more than this.
+/// The default window of a connection with large messages: four of them, but no more than this.
 const CONNECTED_WINDOW_CAP: u64 = 4 << 20;
 
 /// Messages in flight over a connection, at most.
@@ -80,7 +80,7 @@ impl Geometry {
         }
     }
 
-    /// For a connection, which loses nothing and tells what it has no room for: what is in flight need only keep both sides busy. At
+    /// For a connection, which loses nothing and has flow control: the octets in flight need only keep both sides busy. At
     /// least one chunk is always allowed, and never more than [`MAX_MESSAGES`].
     pub(crate) fn connected(size: u64, chunk: u64, window: Option<u64>) -> Self {
         let default = (2 * chunk).clamp(DEFAULT_WINDOW_CAP, CONNECTED_WINDOW_CAP);
@@ -109,7 +109,7 @@ impl Geometry {
 
 /// An endpoint that can play ping-pong with whole messages of one size.
 pub(crate) trait PingPong {
-    /// Whether a message can get lost; else an answer is waited for however long it takes.
+    /// Whether a message can get lost; otherwise an answer is awaited without limit.
     const LOSES: bool;
 
     /// Sends one message that carries `sequence`, or as much of it as its size permits. While
@@ -121,7 +121,7 @@ pub(crate) trait PingPong {
     fn try_receive(&mut self) -> Result<Option<u64>>;
 }
 
-/// What [`Flow::poll`] found.
+/// The result of [`Flow::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// Nothing yet.
@@ -141,14 +141,14 @@ pub(crate) enum Arrival {
     Credit(u64),
 }
 
-/// What a validity map says.
+/// The shape of a validity map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordShape {
     /// Gaps between, before and behind the valid ranges.
     pub(crate) holes: u64,
 }
 
-/// What [`Flow::poll`] is asked for.
+/// The direction that [`Flow::poll`] serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     /// This side only sends.
@@ -161,7 +161,7 @@ pub(crate) enum Want {
 
 /// An endpoint that can carry a one-way or two-way stream of messages under a window.
 pub(crate) trait Flow {
-    /// Whether data can get lost; else a credit is waited for however long it takes.
+    /// Whether data can get lost; otherwise a credit is awaited without limit.
     const LOSES: bool;
 
     /// Forgets what earlier rounds left behind.
@@ -171,14 +171,14 @@ pub(crate) trait Flow {
     /// (0 = not now).
     fn transmit(&mut self, position: u64, length: u64) -> Result<u64>;
 
-    /// Looks for data and credits. With `may_wait` a blocking endpoint waits up to
+    /// Polls for data and credits. With `may_wait` a blocking endpoint waits up to
     /// [`BLOCK_SLICE`].
     fn poll(&mut self, want: Want, may_wait: bool) -> Result<Arrival>;
 
-    /// Tells the sender that the stream was seen up to `position`.
+    /// Acknowledges the stream up to `position` to the sender.
     fn credit(&mut self, position: u64) -> Result<()>;
 
-    /// Tells the receiver, behind the data, how far this side is. Where much is lost the receiver would not learn it from the data: a queue pair
+    /// Sends the receiver, behind the data, the position of this side. Where much is lost the data alone does not show it: a queue pair
     /// reports messages late or never that miss a part. The receiver's [`poll`](Self::poll) shows a
     /// mark as data without bytes, the last one after all that came before. False if there was no room.
     fn mark(&mut self, _mark: Mark) -> Result<bool> {
@@ -189,21 +189,21 @@ pub(crate) trait Flow {
     /// [`poll`](Self::poll).
     fn settle(&mut self) {}
 
-    /// What this side's ends of idle connections cost, each; zeros of anything else.
+    /// Memory of each end of this side's idle connections; zeros of anything else.
     fn footprint(&self) -> Footprint {
         Footprint::default()
     }
 
-    /// What became of this side's datagrams since the round started; zeros where it cannot tell.
+    /// Counts of this side's datagrams since the round started; zeros where none are kept.
     fn datagrams(&mut self) -> Datagrams {
         Datagrams::default()
     }
 }
 
-/// What an idle turn found.
+/// The result of an idle turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// Nothing was looked at; go on.
+    /// Nothing was checked; go on.
     Continue,
     /// Everything is well at this time.
     Checked(Instant),
@@ -224,9 +224,9 @@ pub(crate) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Empty polls between two looks at the control connection (about 0.2 ms of spinning).
+    /// Empty polls between two checks of the control connection (about 0.2 ms of spinning).
     const IDLE_TURNS: u32 = 1024;
-    /// Busy turns between two looks.
+    /// Weight of an empty poll against a busy turn.
     const BUSY_COST: u32 = 64;
 
     /// Starts watching; the quiet time counts from now.
@@ -252,7 +252,7 @@ impl<'a> Watch<'a> {
         self.progressed = true;
     }
 
-    /// Counts a turn that did something; looks around now and then.
+    /// Counts a turn that did something; checks now and then.
     pub(crate) fn busy(&mut self) -> Result<()> {
         self.turns += 1;
         if self.turns >= Self::IDLE_TURNS * Self::BUSY_COST {
@@ -262,7 +262,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Counts a turn that found nothing; looks around now and then, always after a wait.
+    /// Counts a turn that found nothing; checks now and then, always after a wait.
     pub(crate) fn idle(&mut self, waited: bool) -> Result<Idle> {
         self.turns += Self::BUSY_COST;
         if !waited && self.turns < Self::IDLE_TURNS * Self::BUSY_COST {
@@ -299,7 +299,7 @@ impl<'a> Watch<'a> {
         Ok(Idle::Checked(now))
     }
 
-    /// A server speaks during a round only to say that it failed.
+    /// A server sends during a round only to report a failure.
     fn failure(&mut self) -> PerfError {
         match self
             .control

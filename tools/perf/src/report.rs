@@ -8,16 +8,16 @@ use serde::Serialize;
 
 use crate::catalog::{Mode, Op, Subject, Transport};
 use crate::machine::host::Host;
-use crate::run::figures::float;
+use crate::stats::float;
 
 /// One line of results. Fields that mean nothing for a row are `None`, null in JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Row {
-    /// What carried the messages.
+    /// The carrier of the messages.
     pub(crate) transport: Transport,
-    /// What was done with them.
+    /// The operation on them.
     pub(crate) op: Op,
-    /// What was measured.
+    /// The measurement.
     pub(crate) mode: Mode,
     /// Payload bytes per message; in idle mode, connections.
     pub(crate) size: u64,
@@ -106,14 +106,14 @@ impl Row {
     }
 }
 
-/// Everything a run found out.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     /// The machine.
     pub(crate) host: Host,
     /// The results, in the order measured.
     pub(crate) rows: Vec<Row>,
-    /// What the reader should know.
+    /// Conditions that the reader of the rows needs.
     pub(crate) notes: Vec<String>,
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::cli::{ClientArgs, RunArgs};
 use crate::endpoint::pattern;
 use crate::error::{IoContext, PerfError, Result};
-use crate::machine::clock::{self, seconds};
+use crate::machine::clock;
 use crate::machine::host::{Host, Pin, Wait};
 use crate::machine::interrupt::Interrupt;
 use crate::report::{Report, html, json, table};
@@ -142,7 +142,7 @@ fn execute(bench: &mut Bench, groups: &[Group], args: &RunArgs, report: &mut Rep
         progress.show(&group.name);
         // Each group gets its share of the time that is left.
         let left = deadline.saturating_duration_since(clock::now());
-        let share = seconds(group.duration()) / seconds(rest).max(1e-9);
+        let share = group.duration().as_secs_f64() / rest.as_secs_f64().max(1e-9);
         let limits = Limits {
             deadline: bounded.then(|| clock::now() + left.mul_f64(share.min(1.0))),
             behind: left < rest,

@@ -125,6 +125,15 @@ pub(crate) fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1000.0
 }
 
+/// A count as a number with a fraction.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of bytes and nanoseconds stay below 2^52"
+)]
+pub(crate) const fn float(count: u64) -> f64 {
+    count as f64
+}
+
 fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -176,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_taken_round_by_round_not_over_medians() {
-        // The machine doubles its speed in the middle: both sides follow, every pair says 1.2.
+        // The machine doubles its speed in the middle: both sides follow, every pair has 1.2.
         let raw = [2.0, 2.0, 4.0, 4.0];
         let ours = [2.4, 2.4, 4.8, 4.8];
         let ratio = paired_ratio(&ours, &raw).expect("pairs");

@@ -1,8 +1,8 @@
 //! Every quantity that dgiwarp has a goal for, measured in one run (`--suite`).
 //!
-//! [`quantities`] says what is judged, [`plan`] which rounds give it. The groups of each place ([`places`]) run in
-//! a process of their own ([`part`]), so that what fails takes no other group with it; [`results`] judges what they
-//! recorded, and [`report`] writes it down.
+//! [`quantities`] lists the bars, [`plan`] the rounds behind each. The groups of each place ([`places`]) run in
+//! a process of their own ([`part`]), so that a failure takes no other group with it; [`results`] judges the
+//! rounds, and [`report`] writes the verdicts.
 
 pub(crate) mod part;
 mod places;
@@ -35,12 +35,12 @@ use crate::suite::results::{Recorded, judge, not_measured};
 
 /// The report of a run.
 const DEFAULT_HTML: &str = "dgiwarp-perf-suite.html";
-/// How often is looked for an interrupt.
+/// Interval of checks for an interrupt.
 const LOOK: Duration = Duration::from_millis(100);
 /// A group may take this many times as long as planned, and this much longer.
 const PATIENCE: (u32, Duration) = (8, Duration::from_secs(60));
 
-/// What the run has so far.
+/// State and results of the run.
 struct Suite<'a> {
     args: &'a RunArgs,
     interrupt: Interrupt,
@@ -118,7 +118,7 @@ impl Suite<'_> {
             }
             match Site::make(place) {
                 Ok(site) => {
-                    // What others have freed would pass for memory that peers do not need.
+                    // Memory that another group freed would count as free for the peers.
                     let (alone, together): (Vec<&Planned>, Vec<&Planned>) = here
                         .into_iter()
                         .partition(|group| group.group.counts_memory());

@@ -14,7 +14,7 @@ pub(crate) const MAX_CONNECTIONS: u64 = 4096;
 
 /// One side of many connections.
 pub(crate) trait Connections: Debug + Sized {
-    /// Makes this side's ends of so many connections on `local`. The server's half also says where it listens.
+    /// Makes this side's ends of so many connections on `local`. The server's half also offers its port.
     fn open(count: usize, local: IpAddr, side: Side) -> Result<(Self, Offer)>;
 
     /// The client begins to connect.

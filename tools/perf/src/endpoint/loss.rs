@@ -1,4 +1,4 @@
-//! Datagrams that are dropped on purpose, and what the rows about them say.
+//! Datagrams that are dropped on purpose, and their rows.
 //!
 //! A queue pair drops by the stack's own fault injection. Raw rows drop here, in the receiver too,
 //! with the same probability and seed.
@@ -60,7 +60,7 @@ fn threshold(share: f64) -> u64 {
     (share.clamp(0.0, 1.0) * 4_294_967_296.0).round() as u64
 }
 
-/// In stamps of runs with loss, this bit of the position says that the datagram is a mark, without data.
+/// In stamps of runs with loss, this bit of the position names a mark, a datagram without data.
 const MARK: u64 = 1 << (pattern::POSITION_BITS - 1);
 /// And this bit that it is the last one.
 const LAST: u64 = 1 << (pattern::POSITION_BITS - 2);
@@ -99,7 +99,7 @@ pub(crate) fn segments_in(ranges: &[(u32, u32)], segment: u64) -> u64 {
         .sum()
 }
 
-/// What is left of a run of segments after drops.
+/// The rest of a run of segments after drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Survivors {
     /// Bytes of data.
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(survivors(&run, 30, &mut every), Survivors::default());
         assert_eq!(every.take_dropped(), 4);
 
-        // The same decisions, made by hand, leave the same bytes.
+        // Decisions of a second dropper with this seed leave these bytes.
         let (mut one, mut other) = (Dropper::new(0.5, 3), Dropper::new(0.5, 3));
         let left = survivors(&run, 30, &mut one);
         let kept = run.chunks(30).filter(|_| !other.drops());

@@ -5,7 +5,7 @@
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     positions: Vec<(u16, u64)>,
-    /// What all have reached.
+    /// The position that all have reached.
     reached: u64,
 }
 

@@ -10,7 +10,7 @@ pub(crate) mod ud;
 
 use crate::error::PerfError;
 
-/// What the stack's own words mean here.
+/// An error of the stack, with the verb that failed.
 pub(crate) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> PerfError {
     move |error| PerfError::Stack {
         what,

@@ -1,5 +1,5 @@
-//! What messages contain: a fixed pattern, and at the start of each segment an 8-byte stamp that
-//! says where the segment belongs. The stamp is what lets a receiver notice loss, and late
+//! Contents of messages: a fixed pattern, and at the start of each segment an 8-byte stamp with
+//! the position of the segment. By the stamp a receiver detects loss, and late
 //! arrivals of an earlier round; the pattern is compared with `--check`.
 
 use crate::error::{PerfError, Result};
@@ -116,7 +116,7 @@ pub(crate) fn widen(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// A stream offset that is known to lie inside a buffer.
+/// A stream offset that lies inside a buffer.
 pub(crate) fn narrow(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! The baselines: the best socket code we know for each path.
+//! The baselines: the best socket code for each path.
 
 mod datagrams;
 pub(crate) mod group;

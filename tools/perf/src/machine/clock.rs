@@ -1,6 +1,6 @@
 //! The only place that reads the clock or sleeps.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The monotonic time.
 #[expect(
@@ -14,9 +14,4 @@ pub(crate) fn now() -> Instant {
 /// Nanoseconds from `start` to `end`, saturating (584 years fit).
 pub(crate) fn nanoseconds(start: Instant, end: Instant) -> u64 {
     u64::try_from(end.saturating_duration_since(start).as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// A duration in seconds as a plain number.
-pub(crate) fn seconds(duration: Duration) -> f64 {
-    duration.as_secs_f64()
 }

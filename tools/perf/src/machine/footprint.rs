@@ -1,4 +1,4 @@
-//! What something costs in memory, of this process and of the kernel.
+//! Memory in use, of this process and of the kernel.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// What is used now; zeros where the system does not tell.
+    /// Memory in use now; zeros where the system does not report it.
     pub(crate) fn now() -> Self {
         let page = 4096;
         let tcp = first_number(&line("/proc/net/sockstat", "TCP:"), "mem");

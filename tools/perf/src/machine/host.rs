@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::PinPair;
 use crate::error::{IoContext, Result};
 
-/// What the report says about the machine.
+/// The machine, as reports describe it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Host {
     /// The CPU model as the kernel names it.
@@ -81,7 +81,7 @@ pub(crate) enum Side {
     Server,
 }
 
-/// Where one side runs, told to the other.
+/// CPUs of one side, sent to the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Placement {
     /// Identifies the running kernel: equal on both sides if they share one machine.

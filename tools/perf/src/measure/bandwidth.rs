@@ -1,12 +1,12 @@
 //! A stream of messages under a window, in one direction or both.
 //!
-//! The receiver tells how far it has seen the stream (a *credit*), on the data path. Credits are
+//! The receiver acknowledges its position in the stream (a *credit*), on the data path. Credits are
 //! cumulative positions, so a lost one costs nothing, and lost data is passed over by the
 //! position of what follows. When a whole window is lost, the sender goes on after a pause.
 //!
 //! Where datagrams are dropped on purpose the sender also puts *marks* into the stream, small messages
-//! that say how far it is, and repeats the latest until it is answered: what is measured then is what
-//! is lost, and not how long both sides wait for it.
+//! with its position, and repeats the latest until it is acknowledged: so the measurement counts losses,
+//! and not the time that both sides wait for them.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ const LAST_STREAM_DATA: Duration = Duration::from_millis(200);
 /// In both-direction mode, a side that has sent everything waits this long for the rest, where some may be lost.
 const LAST_DATA: Duration = Duration::from_millis(500);
 
-/// What one side has to do in a round, in bytes of the stream.
+/// The work of one side in a round, in bytes of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     /// To send.
@@ -103,7 +103,7 @@ pub(crate) fn run<F: Flow>(
             }
             Arrival::Other => {}
             Arrival::Nothing if taken > 0 => {}
-            // What was sent before the stop has arrived by now, unless TCP still holds it.
+            // Data sent before the stop has arrived by now, unless TCP still holds it.
             Arrival::Nothing if stopping && !sender.uncredited => break,
             Arrival::Nothing => match watch.idle(may_wait)? {
                 Idle::Continue => {}
@@ -139,8 +139,8 @@ pub(crate) fn run<F: Flow>(
     Ok(report)
 }
 
-/// What a receiver adds to its report when the client has ended a round with marks: repeated ones may have
-/// come after the end, or what was there before it if all of them were lost.
+/// Completes a report after a round that ended with marks: repeated marks may have
+/// come after the end, or data from before it if all of them were lost.
 pub(crate) fn finish<F: Flow>(flow: &mut F, report: &mut RoundReport) -> Result<()> {
     flow.settle();
     loop {
@@ -264,7 +264,7 @@ impl Sender {
     }
 }
 
-/// The receiving half: what arrived, when, and what the sender was told.
+/// The receiving half: arrivals, their times, and credits sent.
 #[derive(Debug)]
 struct Receiver {
     expected: u64,
@@ -319,7 +319,7 @@ impl Receiver {
     }
 
     fn credit_due(&mut self) -> Option<u64> {
-        // The sender goes on marking the end until it is told that the end was seen.
+        // The sender goes on marking the end until the end is acknowledged.
         let seen = match self.marks && !self.ended {
             true => self.seen.min(self.expected.saturating_sub(1)),
             false => self.seen,

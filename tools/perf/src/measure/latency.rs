@@ -10,7 +10,7 @@ use crate::measure::{Idle, PingPong, Watch};
 /// machine a peer can be without a CPU for some tens of milliseconds.
 const PING_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What the client of one round found.
+/// Results of the client of one round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PingOutcome {
     /// Half round trips, in nanoseconds, in the order taken.

@@ -17,7 +17,7 @@ const RUN: Duration = Duration::from_secs(15);
 /// The longest datagram of libfabric's provider `udp`.
 const LONGEST_DATAGRAM: u64 = 1 << 10;
 
-/// A library with the transport it is told to use.
+/// A library with one of its transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Peer {
@@ -51,7 +51,7 @@ pub(crate) const PEERS: [Peer; 8] = [
     Peer::FabricShm,
 ];
 
-/// What is measured of one.
+/// The measurement of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Test {
     /// Octets of a message.
@@ -62,7 +62,7 @@ pub(crate) struct Test {
     pub(crate) stream: bool,
 }
 
-/// What the benchmark of a library is called with.
+/// Arguments of the benchmark of a library.
 enum Library {
     /// Names of the latency and of the goodput test, and the transport.
     Ucx(&'static str, &'static str, &'static str),

@@ -12,12 +12,13 @@ use crate::error::{IoContext, PerfError, Result};
 use crate::machine::clock;
 use crate::machine::host::{Cpus, Side};
 use crate::machine::interrupt::Interrupt;
+use crate::session::process::Process;
 
 /// How long a server may take until it listens.
 const START: Duration = Duration::from_secs(10);
 /// How long one run may take.
 const RUN: Duration = Duration::from_secs(60);
-/// How often is looked at what tells nobody.
+/// Poll interval of conditions without an event, in milliseconds.
 const LOOK: u8 = 50;
 
 /// The typical (median) latency that the client reports, in microseconds.
@@ -60,7 +61,7 @@ pub(crate) fn free_port() -> Result<u16> {
 
 /// A process that does not outlive this value.
 pub(crate) struct Running {
-    child: Child,
+    process: Process,
     stdout: ChildStdout,
 }
 
@@ -70,7 +71,10 @@ impl Running {
         let Some(stdout) = child.stdout.take() else {
             return Err(PerfError::PeerGone);
         };
-        Ok(Self { child, stdout })
+        Ok(Self {
+            process: Process(child),
+            stdout,
+        })
     }
 
     /// Waits until somebody listens on this port of TCP.
@@ -97,8 +101,8 @@ impl Running {
     pub(crate) fn output(mut self, limit: Duration, interrupt: &Interrupt) -> Result<String> {
         let deadline = clock::now() + limit;
         loop {
-            // What it prints fits a pipe, so it is read when the program has ended.
-            let ended = self.child.try_wait().during("wait for a program")?;
+            // The output fits a pipe, so it is read when the program has ended.
+            let ended = self.process.0.try_wait().during("wait for a program")?;
             if ended.is_some() {
                 break;
             }
@@ -109,13 +113,6 @@ impl Running {
             .read_to_string(&mut printed)
             .during("read what a program prints")?;
         Ok(printed)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -131,7 +131,7 @@ pub(crate) fn cells(row: &Row) -> [String; 9] {
     };
     let lost = match row.mode {
         Mode::Loss => row.dropped_fraction().map(|dropped| share(dropped, 3)),
-        // That of the receiver that missed most.
+        // The loss of the receiver that missed most.
         Mode::Fanout => {
             let losses = row.receiver_loss.iter().flatten().copied();
             losses.reduce(f64::max).map(|loss| share(loss, 2))

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::{Mode, Op, Transport};
 use crate::session::client::Round;
 use crate::session::control::{Datagrams, EndpointSpec};
-use crate::stats;
+use crate::stats::{self, float};
 
 /// The figures of one round of one member; none where it has no such figure.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -199,15 +199,6 @@ pub(crate) fn bytes_per_ns(round: &Round) -> Option<f64> {
         return Some(float(received) / float(round.wall_ns.max(1)));
     }
     Some(float(later) / float(elapsed))
-}
-
-/// A count as a number with a fraction.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts of bytes and nanoseconds stay below 2^52"
-)]
-pub(crate) const fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

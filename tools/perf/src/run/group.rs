@@ -176,7 +176,7 @@ impl Group {
         })
     }
 
-    /// The same group, with endpoints that sleep while they wait.
+    /// The group with endpoints that sleep while they wait.
     pub(crate) fn sleeping(mut self) -> Self {
         for member in &mut self.members {
             if let Kind::Endpoint { spec, .. } = &mut member.kind {

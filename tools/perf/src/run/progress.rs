@@ -13,7 +13,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A bar for a run of this length. It is drawn between measurements, never beside one.
+    /// A bar for a run of this length, drawn between measurements, never during one.
     pub(crate) fn new(total: Duration) -> Self {
         let style = ProgressStyle::with_template("[{bar:24}] {percent:>3} %  {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());

@@ -1,8 +1,8 @@
 //! Cost of a message, and memory, with many peers: one side here, all peers in another process (the [`crowd`]).
 //!
-//! Messages of 64 octets go to the peers by turns, one post for each, few of them under way, and come back. What
-//! counts is the time spent in the calls that post and that find something, on either side: waiting for the other
-//! side is no cost of this one. No peer gets a connected socket, few or many.
+//! Messages of 64 octets go to the peers by turns, one post for each, few of them under way, and come back. The
+//! cost is the time spent in the calls that post and that find something, on either side, without the waits for the
+//! other side. No peer gets a connected socket, few or many.
 
 mod crowd;
 mod raw;
@@ -10,7 +10,7 @@ mod side;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -28,10 +28,12 @@ use crate::machine::footprint::Footprint;
 use crate::machine::host::{Cpus, Side};
 use crate::machine::interrupt::Interrupt;
 use crate::run::figures::Figures;
+use crate::session::process::{Process, own_program};
+use crate::stats::float;
 use raw::Sockets;
 use side::{Calls, Cost, One};
 
-/// What a process needs beside a descriptor for each peer.
+/// Descriptors of a process beside one for each peer.
 const SPARE_DESCRIPTORS: u64 = 500;
 /// Messages of a round: at least so many, and at least this many for each peer.
 const MESSAGES: (u64, u64) = (4000, 2);
@@ -47,17 +49,17 @@ pub(crate) struct Scale {
     pub(crate) transport: Transport,
     /// Peers that there are.
     pub(crate) all: u32,
-    /// Those that take turns.
+    /// Peers that take turns.
     pub(crate) peers: u32,
     /// The peers' side counts, whose queue pairs share one completion queue.
     pub(crate) theirs: bool,
-    /// Beside them, one peer is gone and another never looks.
+    /// Beside them, one peer is gone and another never polls.
     pub(crate) disturbed: bool,
     /// Threads with a queue pair and two peers each, if there are any.
     pub(crate) threads: u32,
 }
 
-/// What both processes agree on.
+/// The agreement of both processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Plan {
     transport: Transport,
@@ -74,14 +76,14 @@ pub(crate) struct Stage {
     ports: Vec<u16>,
     rnic: Rnic,
     before: Footprint,
-    /// Once all peers were spoken with.
+    /// Measured once all peers have had a message.
     memory: Option<Footprint>,
-    /// Somebody who is gone, and somebody who does not look.
+    /// Ports of a peer that is gone, and of one that never polls.
     gone: u16,
     silent: UdpSocket,
 }
 
-/// Who speaks with all peers.
+/// The side that exchanges messages with all peers.
 enum Speaker {
     Stack(One),
     Raw(Sockets),
@@ -112,7 +114,7 @@ impl Speaker {
 
 /// The process of all peers.
 struct Crowd {
-    child: Child,
+    _process: Process,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
@@ -186,7 +188,7 @@ impl Stage {
         })
     }
 
-    /// Each thread speaks with two peers, one message under way. What it waits is no cost of its.
+    /// Each thread has two peers and one message under way. Waiting is no cost.
     fn threads(&self, threads: u32) -> Result<Cost> {
         let each = |ports: &[u16]| -> Result<Calls> {
             let mut one = One::open(&self.rnic, self.transport, 2, ports)?;
@@ -252,8 +254,7 @@ impl Stage {
 
 impl Crowd {
     fn start(plan: &Plan) -> Result<Self> {
-        let program = std::env::current_exe().during("find this program's file")?;
-        let child = Command::new(program)
+        let child = Command::new(own_program()?)
             .arg("crowd")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -261,7 +262,7 @@ impl Crowd {
         let mut child = child.during("start the peers' process")?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let mut crowd = Self {
-            child,
+            _process: Process(child),
             stdin,
             stdout: BufReader::new(stdout.ok_or(PerfError::PeerGone)?),
         };
@@ -275,7 +276,7 @@ impl Crowd {
         let stdin = self.stdin.as_mut().ok_or(PerfError::PeerGone)?;
         stdin
             .write_all(format!("{line}\n").as_bytes())
-            .during("tell the peers' process what to do")
+            .during("send a command to the peers' process")
     }
 
     fn say<T: serde::de::DeserializeOwned>(&mut self) -> Result<T> {
@@ -287,13 +288,6 @@ impl Crowd {
             return Err(PerfError::PeerFailed("the peers' process ended".to_owned()));
         }
         serde_json::from_str(&line).map_err(|error| PerfError::Protocol(error.to_string()))
-    }
-}
-
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -322,12 +316,6 @@ fn device() -> Config {
 
 /// The address of both sides.
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-
-fn float(count: u64) -> f64 {
-    // Counts of nanoseconds and octets of one round stay far below 2^52.
-    f64::from(u32::try_from(count >> 20).unwrap_or(u32::MAX)) * 1_048_576.0
-        + f64::from(u32::try_from(count & 0xf_ffff).unwrap_or(0))
-}
 
 /// Octets of a message.
 const SIZE: usize = 64;

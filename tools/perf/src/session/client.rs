@@ -42,10 +42,10 @@ struct Member {
     remotes: Vec<usize>,
 }
 
-/// Why an endpoint was not opened.
+/// The outcome of opening an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opened {
-    /// It is ready, as member of this number.
+    /// Ready, as member of this number.
     Ready(usize),
     /// A ping of this size overruns a receive buffer of so many bytes.
     TooLargeToPing(u64),
@@ -58,9 +58,9 @@ pub(crate) struct Round {
     pub(crate) samples: Vec<u64>,
     /// Messages sent by this side.
     pub(crate) messages: u64,
-    /// What this side received (both-direction streams).
+    /// Receptions of this side (both-direction streams).
     pub(crate) here: RoundReport,
-    /// What the server received (streams), or all servers together.
+    /// Receptions of the server (streams), or of all servers together.
     pub(crate) there: RoundReport,
     /// Bytes that each server received.
     pub(crate) received: Vec<u64>,

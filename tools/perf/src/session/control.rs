@@ -1,6 +1,6 @@
 //! The control channel: a TCP connection with one JSON document per line, in strict turns of
 //! request (client) and reply (server). It negotiates each measurement and carries no data;
-//! the data sockets and queue pairs have ports of their own, told here.
+//! the data sockets and queue pairs have ports of their own, exchanged here.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
@@ -32,10 +32,10 @@ pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
 /// A control line longer than this is not ours.
 const MAX_LINE: usize = 64 * 1024;
 
-/// Blocking reads return this often to look at the interrupt flag.
+/// Blocking reads return this often to check the interrupt flag.
 const READ_SLICE: Duration = Duration::from_millis(100);
 
-/// What the client asks for.
+/// Requests of the client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Request {
@@ -68,7 +68,7 @@ pub(crate) enum Request {
     CloseAll,
 }
 
-/// What the server answers.
+/// Replies of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reply {
@@ -89,12 +89,12 @@ pub(crate) enum Reply {
     Failed(String),
 }
 
-/// One endpoint as both sides need to know it before they open their halves.
+/// The description of an endpoint, needed by both sides before they open their halves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct EndpointSpec {
     /// Transport and operation.
     pub(crate) subject: Subject,
-    /// What is measured.
+    /// The measurement.
     pub(crate) mode: Mode,
     /// Payload bytes of a message; in idle mode, connections.
     pub(crate) size: u64,
@@ -140,7 +140,7 @@ impl EndpointSpec {
     }
 }
 
-/// A group as all sides need to know it.
+/// A group address with its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GroupSpec {
     /// The broadcast or multicast address.
@@ -173,7 +173,7 @@ pub(crate) struct RemoteRegion {
     pub(crate) length: u64,
 }
 
-/// What one side received in a round.
+/// Receptions of one side in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RoundReport {
     /// Payload bytes that arrived.
@@ -182,24 +182,24 @@ pub(crate) struct RoundReport {
     pub(crate) first_bytes: u64,
     /// From first to last arrival, in nanoseconds.
     pub(crate) elapsed_ns: u64,
-    /// Messages with at least one byte missing, where the transport can tell.
+    /// Messages with at least one byte missing, where the transport reports it.
     pub(crate) records_with_holes: u64,
     /// Gaps in these messages.
     pub(crate) holes: u64,
     /// Messages the transport reported with a validity map.
     pub(crate) records: u64,
-    /// Messages that arrived completely, where the transport can tell.
+    /// Messages that arrived completely, where the transport reports it.
     pub(crate) complete: u64,
-    /// What became of datagrams, where some are dropped on purpose.
+    /// Counts of datagrams, where some are dropped on purpose.
     pub(crate) datagrams: Datagrams,
-    /// What this side's ends of idle connections cost, each.
+    /// Memory of each end of this side's idle connections.
     pub(crate) footprint: Footprint,
     /// User and system CPU time of this side, in nanoseconds.
     pub(crate) cpu_ns: u64,
 }
 
 impl RoundReport {
-    /// What another receiver of the same round received, added.
+    /// Adds the receptions of another receiver of the round.
     pub(crate) fn add(&mut self, other: &Self) {
         self.received_bytes += other.received_bytes;
         self.first_bytes += other.first_bytes;
@@ -214,7 +214,7 @@ impl RoundReport {
 pub(crate) struct Datagrams {
     /// Sent by this side, marks included.
     pub(crate) sent: u64,
-    /// Of these, or of those received: marks, which tell the receiver how far the sender is.
+    /// Of these, or of those received: marks, which carry the position of the sender.
     pub(crate) marks: u64,
     /// Dropped on purpose by this side, marks included.
     pub(crate) dropped: u64,
@@ -224,7 +224,7 @@ pub(crate) struct Datagrams {
     pub(crate) valid: u64,
 }
 
-/// What waits on the control connection.
+/// Input that waits on the control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pending {
     /// Nothing.
@@ -319,7 +319,7 @@ impl Control {
         }
     }
 
-    /// Looks, without waiting, whether the peer said something or left.
+    /// Checks, without waiting, whether the peer sent something or left.
     pub(crate) fn pending(&self) -> Result<Pending> {
         if !self.unread.is_empty() {
             return Ok(Pending::Message);

@@ -15,9 +15,9 @@ use crate::machine::host::{Placement, Side, allowed_cpus};
 use crate::machine::interrupt::Interrupt;
 use crate::session::control::{Control, PROTOCOL, Reply, Request};
 
-/// A client that says nothing for this long between rounds loses its session.
+/// A client that sends nothing for this long between rounds loses its session.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
-/// A connection that says nothing at its start is not a client.
+/// A connection that sends nothing at its start is not a client.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Endpoints of one session; a run opens as many as a comparison has members.
 const MAX_ENDPOINTS: usize = 16;
@@ -86,7 +86,7 @@ fn session(stream: TcpStream, allowed: &[usize]) -> Result<()> {
     match outcome {
         Ok(()) | Err(PerfError::PeerGone) => Ok(()),
         Err(error) => {
-            // The client may be gone; then there is nobody to tell.
+            // The client may be gone; then the report is lost.
             let _ = session.control.send(&Reply::Failed(error.to_string()));
             Err(error)
         }

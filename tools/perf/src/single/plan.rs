@@ -1,4 +1,4 @@
-//! What a run measures: groups of rows that take turns, and how long that takes.
+//! The groups of a single measurement, and their duration.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -49,7 +49,7 @@ const RATE_SIZE: u64 = 64;
 /// From this size on, streams are compared with MTU-sized datagrams too.
 const LARGE: u64 = 1 << 16;
 
-/// How many idle connections are measured: few enough for the usual limit of descriptors.
+/// Idle connections: few enough for the usual limit of descriptors.
 const IDLE_COUNTS: &[u64] = &[400];
 
 /// Message sizes of runs with loss: one datagram of Ethernet and less, up to 700.
@@ -67,12 +67,12 @@ const SWEEP_FANOUT_SIZES: &[u64] = &[1 << 10, 1 << 14, 1 << 16, 1 << 20];
 const QUICK_FANOUT_SIZES: &[u64] = &[1 << 16];
 /// The size at which a sweep has broadcast beside multicast.
 const BROADCAST_SIZE: u64 = 1 << 16;
-/// Where the groups of `--op broadcast` and `multicast` are, unless told: on the loopback interface, and
+/// Default groups of `--op broadcast` and `multicast`: on the loopback interface, and
 /// within the range for local use.
 const BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
 const MULTICAST: Ipv4Addr = Ipv4Addr::new(239, 255, 18, 14);
 
-/// What a sweep has at all sizes: each kind of queue pair behind its baseline.
+/// Rows of a sweep at all sizes: each kind of queue pair behind its baseline.
 const SIDE_BY_SIDE: &[Subject] = &[
     UDP_RAW,
     UD_SEND,
@@ -92,7 +92,7 @@ const BOTH_KINDS: &[Subject] = &[
     RC_SEND,
     RC_WRITE,
 ];
-/// What atomic operations work on.
+/// Operand of atomic operations, in octets.
 const ATOMIC_SIZE: u64 = 8;
 
 /// A mode, a message size, and the rows to compare.
@@ -151,11 +151,11 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
             let losses = losses(args, sweeping).iter();
             groups.extend(losses.map(|&loss| group(args, (mode, size), &subjects, loss, None)));
         } else if mode == Mode::Idle {
-            // What is open at the same time would be counted too.
+            // Connections open at the same time would be counted too.
             let alone = |subject| group(args, (mode, size), &[subject], 0.0, None);
             groups.extend(subjects.into_iter().map(alone));
         } else if mode == Mode::Fanout {
-            // What is compared shares an address.
+            // Compared rows share an address.
             for op in [Op::Multicast, Op::Broadcast] {
                 let of_op = subjects.iter().filter(|subject| subject.op == op);
                 groups.extend(fanouts(args, size, &of_op.copied().collect::<Vec<_>>())?);
@@ -164,7 +164,7 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
             groups.push(group(args, (mode, size), &subjects, 0.0, None));
         }
     }
-    // The rows of one loss stand together, as those of one mode do. Those with more processes come last.
+    // The rows of one loss stand together, as those of one mode do. Groups with more processes come last.
     groups.sort_by(|one, other| {
         let losses = f64::total_cmp(&one.loss().unwrap_or(-1.0), &other.loss().unwrap_or(-1.0));
         one.receivers().cmp(&other.receivers()).then(losses)
@@ -172,7 +172,7 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// The same rows for one receiver, two, and so on.
+/// Groups with one receiver, two, and so on.
 fn fanouts(args: &RunArgs, size: u64, subjects: &[Subject]) -> Result<Vec<Group>> {
     let Some(first) = subjects.first() else {
         return Ok(Vec::new());
@@ -266,7 +266,7 @@ fn group(
     }
 }
 
-/// Everything there is, at the sizes where it says something.
+/// All operations, each at its significant sizes.
 fn sweep(args: &RunArgs) -> Vec<Wanted> {
     let default_sizes = if args.quick { QUICK_SIZES } else { SWEEP_SIZES };
     let sizes = args.size.as_ref().map_or(default_sizes, |sizes| &sizes.0);
@@ -278,7 +278,7 @@ fn sweep(args: &RunArgs) -> Vec<Wanted> {
     for &size in sizes {
         wanted.push((Mode::Lat, size, SIDE_BY_SIDE.to_vec()));
     }
-    // The operations that a size says little about have one.
+    // Operations that depend little on the size have one.
     if args.size.is_none() && !args.quick {
         let size = RATE_SIZE;
         wanted.push((Mode::Lat, size, vec![TCP_RAW, RC_WRITE_IMM]));
@@ -324,7 +324,7 @@ fn sweep(args: &RunArgs) -> Vec<Wanted> {
     let fanout_sizes = args.size.as_ref().map_or(fanout_sizes, |sizes| &sizes.0);
     for &size in fanout_sizes {
         let mut subjects = vec![UDP_MULTICAST, UD_MULTICAST];
-        // To the network it is all the same.
+        // The network makes no difference between the two.
         if size == BROADCAST_SIZE && !args.quick {
             subjects.extend([UDP_BROADCAST, UD_BROADCAST]);
         }
@@ -399,7 +399,7 @@ fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
 /// These behind what each is compared with.
 fn with_baselines(mode: Mode, chosen: &[Subject]) -> Vec<Subject> {
     let baselines = chosen.iter().filter_map(|subject| subject.baseline(mode));
-    // There is no ratio of memory, but the row.
+    // Memory has no ratio, but the row.
     let beside = (mode == Mode::Idle).then_some(TCP_CONNECT);
     let mut unique = Vec::new();
     for subject in baselines.chain(beside).chain(chosen.iter().copied()) {

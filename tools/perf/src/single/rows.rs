@@ -3,10 +3,10 @@
 use crate::catalog::{Mode, Op, Transport};
 use crate::endpoint::pattern;
 use crate::report::Row;
-use crate::run::figures::{Segments, Series, bytes_per_ns, float};
+use crate::run::figures::{Segments, Series, bytes_per_ns};
 use crate::run::group::Group;
 use crate::session::control::EndpointSpec;
-use crate::stats;
+use crate::stats::{self, float};
 
 /// One row for each member with at least one complete round.
 pub(crate) fn rows(group: &Group, series: &[Series]) -> Vec<Row> {

@@ -4,11 +4,12 @@
 //! which ends with this process however this ends: nothing stays behind, and nothing has a name.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 
 use nix::unistd::Uid;
 
 use crate::machine::host::Side;
+use crate::session::process::Process;
 use crate::suite::plan::Place;
 
 /// The two ends of the link (RFC 5737's first documentation network), and the interface's name.
@@ -19,7 +20,7 @@ const LINK: &str = "link0";
 /// A process that keeps a namespace.
 #[derive(Debug)]
 struct Keeper {
-    child: Child,
+    process: Process,
     _stdin: Option<ChildStdin>,
     /// In a user namespace of its own, since this process is not root.
     user: bool,
@@ -37,7 +38,7 @@ struct Link {
 pub(crate) struct Site(Option<Link>);
 
 impl Site {
-    /// Makes the place, or says why it cannot be made.
+    /// Makes the place, or reports the reason why not.
     pub(crate) fn make(place: Place) -> Result<Self, String> {
         match place {
             Place::Lo => Ok(Self(None)),
@@ -73,7 +74,7 @@ impl Link {
     fn make(wire: bool) -> Result<Self, String> {
         let client = Keeper::first()?;
         let server = Keeper::beside(&client)?;
-        let there = server.child.id().to_string();
+        let there = server.process.0.id().to_string();
         client.ip(&format!(
             "link add {LINK} mtu 1500 type veth peer name {LINK} mtu 1500 netns {there}"
         ))?;
@@ -111,7 +112,7 @@ impl Keeper {
         Self::start(command, other.user)
     }
 
-    /// What it is told comes back once it is where it should be.
+    /// A line of input comes back once the process is in its namespace.
     fn start(mut command: Command, user: bool) -> Result<Self, String> {
         let failed = |what: &dyn std::fmt::Display| format!("no network namespace: {what}");
         let mut child = command
@@ -127,7 +128,7 @@ impl Keeper {
             let _ = BufReader::new(stdout).read_line(&mut answer);
         }
         let mut keeper = Self {
-            child,
+            process: Process(child),
             _stdin: stdin,
             user,
         };
@@ -135,7 +136,7 @@ impl Keeper {
             return Ok(keeper);
         }
         let mut words = String::new();
-        if let Some(stderr) = keeper.child.stderr.take() {
+        if let Some(stderr) = keeper.process.0.stderr.take() {
             let _ = BufReader::new(stderr).read_line(&mut words);
         }
         Err(failed(&words.trim()))
@@ -144,7 +145,7 @@ impl Keeper {
     /// A command line whose rest is run in the namespace.
     fn enter(&self) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["-t", &self.child.id().to_string(), "-n"]);
+        command.args(["-t", &self.process.0.id().to_string(), "-n"]);
         if self.user {
             command.args(["-U", "--preserve-credentials"]);
         }
@@ -175,15 +176,8 @@ impl Keeper {
     }
 }
 
-/// Where programs are, also those that ordinary users do not look for.
+/// Folders of programs, with those of root.
 fn path_of_root() -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     format!("{path}:/usr/sbin:/sbin")
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -14,7 +14,7 @@ use crate::catalog::subjects::*;
 use crate::run::group::{Group, Member};
 use crate::suite::results::Figure;
 
-/// Where a group runs.
+/// The network of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Place {
@@ -22,7 +22,7 @@ pub(crate) enum Place {
     Lo,
     /// Two network namespaces, a link of 1500 octets with all offloads.
     Veth,
-    /// The same, but the sending host cuts segments itself, as for a plain network card.
+    /// A link between namespaces whose sending host cuts segments itself, as for a plain network card.
     Wire,
 }
 
@@ -53,19 +53,19 @@ pub(crate) struct Planned {
 pub(crate) struct Case {
     /// The quantity's name.
     pub(crate) quantity: &'static str,
-    /// What tells it from the quantity's other cases.
+    /// Its name within the quantity.
     pub(crate) name: String,
     /// Members of the group; the better one of each round counts.
     pub(crate) ours: Vec<String>,
-    /// What is compared with, likewise; none if the figure stands for itself.
+    /// Members compared with, the better one of each round; none if the figure stands for itself.
     pub(crate) base: Vec<String>,
     /// Which figure.
     pub(crate) figure: Figure,
-    /// What the other's figure is multiplied by.
+    /// Factor of the figure compared with.
     pub(crate) scale: f64,
 }
 
-/// How long rounds are, and how many.
+/// Length and number of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
     /// A choice of sizes, and short rounds.
@@ -135,7 +135,7 @@ impl Pace {
         }
     }
 
-    /// All sizes, or in a hurry those that say most.
+    /// All sizes, or a few significant ones in a quick run.
     const fn sizes<'a>(self, all: &'a [u64], quick: &'a [u64]) -> &'a [u64] {
         if self.quick { quick } else { all }
     }

@@ -1,4 +1,4 @@
-//! What the suite judges: each quantity with its bar and its aim.
+//! The quantities that the suite judges, each with its bar and its aim.
 
 use serde::Serialize;
 
@@ -19,15 +19,15 @@ pub(crate) enum Better {
 pub(crate) struct Quantity {
     /// Its name in `--only`.
     pub(crate) id: &'static str,
-    /// What is measured.
+    /// The subject of the measurement.
     pub(crate) words: &'static str,
-    /// What it is a ratio of; a unit if it is none.
+    /// The denominator of the ratio; a unit if it is none.
     pub(crate) of: &'static str,
     /// Which way it gets better.
     pub(crate) better: Better,
-    /// What is promised; none of what is for information.
+    /// The promised bound; none of quantities for information.
     pub(crate) bar: Option<f64>,
-    /// What is hoped for.
+    /// The desired bound.
     pub(crate) aim: Option<f64>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) const QUANTITIES: &[Quantity] = quantities! {
     "scale-rc-raw", "cost of a message with many RC connections", "plain sockets with as many": Less;
     "scale-cq", "cost of a message with 256 busy queue pairs on one completion queue", "the same with two": Less 1.3, 1.3;
     "scale-threads", "cost of a message of 8 threads on 8 UD queue pairs", "the same of one": Less 1.3, 1.3;
-    "scale-disturbed", "cost of a message beside a peer that is gone and one that never looks", "the same without them": Less 1.1, 1.1;
+    "scale-disturbed", "cost of a message beside a peer that is gone and one that never polls", "the same without them": Less 1.1, 1.1;
     "memory-ud", "memory of the process for each UD peer", "KiB": Less 1.0, 1.0;
     "memory-rc", "memory of the process for each idle RC connection", "KiB": Less 32.0, 32.0;
     "memory-kernel", "memory of the kernel for each end of it", "KiB": Less;

@@ -29,7 +29,7 @@ pub(crate) struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// What a run found.
+    /// The results of a run.
     pub(crate) const fn new(
         host: &'a Host,
         notes: &'a [String],
@@ -92,7 +92,7 @@ fn cells(row: &Row) -> [String; 5] {
     ]
 }
 
-/// Three digits that say something.
+/// Three significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
@@ -102,7 +102,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// What bar and aim are.
+/// Bar and aim as text.
 fn goal(quantity: &Quantity) -> String {
     match (quantity.bar, quantity.aim) {
         (Some(bar), Some(aim)) if bar.to_bits() == aim.to_bits() => {

@@ -1,4 +1,4 @@
-//! What the rounds of a group gave, and what that says about a quantity.
+//! Verdicts on quantities, from the rounds of their groups.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub(crate) struct Recorded {
     pub(crate) members: Vec<Series>,
 }
 
-/// Which of a round's figures is looked at.
+/// One of a round's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Figure {
     /// Microseconds.
@@ -71,7 +71,7 @@ impl Figure {
     }
 }
 
-/// What became of a bar and an aim.
+/// The verdict on a bar and an aim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
@@ -81,9 +81,9 @@ pub(crate) enum Verdict {
     Bar,
     /// The bar is missed.
     Missed,
-    /// There is no bar.
+    /// Without a bar.
     Information,
-    /// There is no figure.
+    /// Without a figure.
     NotMeasured,
 }
 
@@ -102,15 +102,15 @@ pub(crate) struct Row {
     pub(crate) ours: Option<f64>,
     /// Median of the rounds compared with.
     pub(crate) base: Option<f64>,
-    /// What is judged: the median ratio of paired rounds, or the figure itself.
+    /// The judged figure: the median ratio of paired rounds, or the figure itself.
     pub(crate) figure: Option<f64>,
     /// Lower quartile of the same.
     pub(crate) q25: Option<f64>,
     /// Upper quartile of the same.
     pub(crate) q75: Option<f64>,
-    /// What became of bar and aim.
+    /// The verdict on bar and aim.
     pub(crate) verdict: Verdict,
-    /// Why there is no figure.
+    /// The reason for a missing figure.
     pub(crate) missing: Option<String>,
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn judge(quantity: &Quantity, case: &Case, recorded: &Recorded) -> Ro
     }
 }
 
-/// A row that says why it is empty.
+/// An empty row, with the reason.
 pub(crate) fn not_measured(quantity: &Quantity, case: &Case, group: &str, reason: String) -> Row {
     Row {
         quantity: quantity.id,

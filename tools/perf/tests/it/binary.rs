@@ -118,7 +118,7 @@ fn number(row: &Value, field: &str) -> f64 {
         .unwrap_or_else(|| panic!("{field} of {row}"))
 }
 
-/// What must hold for any row of any run that ended well.
+/// Invariants of any row of any run that ended well.
 fn check_row(row: &Value) {
     assert!(row["iters"].as_u64() >= Some(1), "{row}");
     assert!((0.0..=1.0).contains(&number(row, "loss")), "{row}");
@@ -377,8 +377,8 @@ fn check_loss_row(row: &Value, rate: f64) {
     }
 }
 
-/// A machine that stands still for longer than records and socket buffers last drops datagrams of its own accord. What the programs do wrong they
-/// do wrong every time.
+/// A machine that stands still for longer than records and socket buffers last drops datagrams of its own accord. Faults of the
+/// programs appear every time.
 #[test]
 fn what_is_valid_is_what_was_not_dropped() {
     const TRIES: usize = 3;
@@ -410,7 +410,7 @@ fn runs_with_loss() {
         check_row(row);
         check_loss_row(row, row["loss_rate"].as_f64().expect("a share"));
         if row["op"] == "read" {
-            // What is lost is asked for again.
+            // A Read requests lost segments again.
             assert_eq!(row["valid_fraction"], 1.0, "{row}");
             assert_eq!(row["complete_fraction"], 1.0, "{row}");
         }

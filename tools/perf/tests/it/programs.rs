@@ -1,4 +1,4 @@
-//! Runs perftest's own programs by `dgiwarp-perf programs`. What they take is not judged here.
+//! Runs perftest's own programs by `dgiwarp-perf programs`. Latencies are not judged here.
 
 use std::path::Path;
 use std::process::Command;

@@ -9,13 +9,13 @@ use crate::measure::BLOCK_SLICE;
 /// Completions taken in one call.
 const BATCH: usize = 32;
 
-/// A completion queue, and what was taken from it but not yet looked at.
+/// A completion queue, and a batch of its completions that are not yet handled.
 #[derive(Debug)]
 pub(super) struct Completions {
     cq: Cq,
     blocking: bool,
     batch: Vec<Wc>,
-    /// How many of the batch are valid, and how many of these were looked at.
+    /// How many of the batch are valid, and how many of these were handled.
     ready: usize,
     taken: usize,
 }

@@ -1,7 +1,7 @@
-//! What the client fetches out of the server's memory: RDMA Reads, and the atomic operations, which change what they fetch.
+//! Fetches out of the server's memory: RDMA Reads, and the atomic operations, which change the octets that they fetch.
 //!
 //! The server registers a region, and lets its queue pair answer. The client posts as many requests as the window holds; a completion is
-//! both the data and the credit for the next one. What is particular to a kind of queue pair is behind [`Requester`].
+//! both the data and the credit for the next one. [`Requester`] hides the kind of queue pair.
 
 mod rc;
 mod ud;
@@ -62,7 +62,7 @@ pub(crate) trait Requester: Debug + Sized {
     /// Posts a request; false if there is no room.
     fn post(&mut self, request: &Request) -> Result<bool>;
 
-    /// What a completion says of its request.
+    /// The outcome of a request.
     fn ended(&self, wc: &Wc) -> Result<Outcome>;
 
     /// Datagrams of this queue pair since it was made.
@@ -108,7 +108,7 @@ pub(crate) struct Fetches<Q> {
     mode: Mode,
     size: usize,
     target: Option<RemoteRegion>,
-    /// What the peer fetches.
+    /// The memory that the peer fetches.
     _exposed: Option<Memory>,
     /// Where what is fetched goes, one slot each.
     sink: Option<Memory>,
@@ -119,13 +119,13 @@ pub(crate) struct Fetches<Q> {
     pattern: Vec<u8>,
     stride: usize,
     round: u64,
-    /// Octets of this round's requests that ended, of which the sender was not told yet.
+    /// Octets of this round's requests that ended, which the sender does not count yet.
     ended: u64,
     told: u64,
     counted: Datagrams,
 }
 
-/// What a slot waits for.
+/// The request that a slot waits for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     /// Octets.
@@ -246,7 +246,7 @@ impl<Q: Requester> Fetches<Q> {
         self.qp.complete()
     }
 
-    /// Posts one request for `length` octets that `tag` tells from others; false if there is no room.
+    /// Posts one request for `length` octets named by `tag`; false if there is no room.
     fn post(&mut self, length: u64, tag: u64) -> Result<bool> {
         let target = self.target.ok_or_else(too_early)?;
         let sink = self.sink.as_ref().ok_or_else(too_early)?;
@@ -321,7 +321,7 @@ impl<Q: Requester> Fetches<Q> {
         let sink = self.sink.as_ref().ok_or_else(too_early)?;
         let start = slot * self.stride;
         let bytes = sink.buffer.to_vec(start, narrow(asked.length));
-        // What an earlier request left must not pass for what this one fetched.
+        // Octets of an earlier request must not pass for those of this one.
         sink.buffer.write(start, &vec![0; bytes.len()]);
         match self.op {
             Op::Read => pattern::verify_stream(&bytes, 0, &self.pattern),
@@ -355,7 +355,7 @@ impl<Q: Requester> PingPong for Fetches<Q> {
         Ok(())
     }
 
-    /// On the server nothing completes: looking for completions is what answers requests at once.
+    /// On the server nothing completes: polling the completion queue answers requests at once.
     fn try_receive(&mut self) -> Result<Option<u64>> {
         let Some(ended) = self.take_ended(true)? else {
             return Ok(None);

@@ -27,7 +27,7 @@ impl Memory {
         Ok(Self { buffer, region })
     }
 
-    /// The region as the peer must know it.
+    /// The region as the peer addresses it.
     pub(crate) fn remote(&self) -> RemoteRegion {
         RemoteRegion {
             stag: self.region.rkey(),

@@ -1,8 +1,8 @@
 //! Connected queue pairs: Send, RDMA Write, and RDMA Write with immediate, iWARP over TCP.
 //!
 //! Every message is one work request, whatever its size, and has a slot of its own in the peer's memory while it is in flight. Nothing
-//! gets lost, so messages are told by counting them. The last byte of each is a tag that differs from that of the message before in
-//! the same slot: the target of plain Writes polls its completion queue and looks at that byte, as RDMA programs do. Credits are
+//! gets lost, so counting identifies messages. The last byte of each is a tag that differs from that of the message before in
+//! the same slot: the target of plain Writes polls its completion queue and that byte, as RDMA programs do. Credits are
 //! empty Writes with an immediate in the other direction.
 
 mod flow;
@@ -53,7 +53,7 @@ pub(crate) struct Rc {
     target: Option<RemoteRegion>,
     /// Where the peer's Writes go.
     exposed: Option<Memory>,
-    /// What we send: one slot per message in flight.
+    /// Sources: one slot per message in flight.
     outgoing: Option<Memory>,
     /// Slots of posted receives.
     receives: Option<Memory>,
@@ -67,9 +67,9 @@ pub(crate) struct Rc {
     posted: u64,
     seen: u64,
     round: u64,
-    /// What the peer has seen of this round's messages.
+    /// Messages of this round that the peer has acknowledged.
     credited: u64,
-    /// What the latest ping carried, as far as this side sent it.
+    /// The sequence of the latest ping that this side sent.
     sequence: u64,
     /// A receive to post again once the answer is on its way.
     consumed: Option<u64>,
@@ -196,7 +196,7 @@ impl Rc {
         self.link.complete()
     }
 
-    /// Posts the receive of this slot. What only an immediate comes for has no memory.
+    /// Posts the receive of this slot. A receive for an immediate alone has no memory.
     fn post_receive(&self, slot: u64) -> Result<()> {
         let sge = self.receives.as_ref().map(|memory| {
             let start = narrow(slot) * self.receive_stride;
@@ -229,7 +229,7 @@ impl Rc {
         narrow(number % self.slots) * self.stride
     }
 
-    /// What is done with the message of this number.
+    /// The operation on the message of this number.
     fn operation(&self, number: u64) -> Result<RcOperation> {
         match (self.op, self.target) {
             (Op::Send, _) => Ok(RcOperation::Send { invalidate: None }),
@@ -255,7 +255,7 @@ impl Rc {
         }
     }
 
-    /// What the last byte of the message with this number is. Never 0, and never what it was in the same slot before.
+    /// The last byte of the message with this number. Never 0, and never the one before in its slot.
     fn tag(&self, number: u64) -> u8 {
         let (lap, slot) = (number / self.slots, number % self.slots);
         u8::try_from((lap + 7 * slot) % 255).unwrap_or(0) + 1
@@ -267,7 +267,7 @@ impl Rc {
         found.map(|wc| self.link.succeeded(wc)).transpose()
     }
 
-    /// A Write wakes nobody who sleeps: instead of sleeping its target lets others have the CPU between two looks.
+    /// A Write wakes nobody: instead of sleeping its target yields the CPU between two polls.
     fn let_others_run(&self) {
         if self.blocking {
             std::thread::yield_now();
@@ -303,7 +303,7 @@ impl Rc {
                     want,
                 });
             }
-            // What is there must not pass for what comes there next.
+            // Present octets must not pass for the next message.
             memory.buffer.write(start, &vec![0; self.size]);
         }
         self.seen += 1;

@@ -38,7 +38,7 @@ const PING_RECEIVES: usize = 4;
 const SEND_SLOTS: usize = 512;
 /// Room for messages in flight beside those that a window must always hold.
 const ROOM: u64 = 4 << 20;
-/// What a segment of a Write-Record has beside its payload: tagged header, extension, CRC.
+/// Overhead of a segment of a Write-Record: tagged header, extension, CRC.
 const WRITE_RECORD_OVERHEAD: u64 = 14 + 24 + 4;
 
 /// One side of a datagram iWARP endpoint.
@@ -62,7 +62,7 @@ pub(crate) struct Ud {
     target: Option<RemoteRegion>,
     /// Where the peer's Write-Records go.
     exposed: Option<Memory>,
-    /// What we send: one slot per message in flight, and a last one for credits. Write-Records carry no stamps, and all
+    /// Sources: one slot per message in flight, and a last one for credits. Write-Records carry no stamps, and all
     /// have the same source: it is no more in memory and no less in the cache than the one of raw sockets.
     outgoing: Option<Memory>,
     /// Slots for messages in it.
@@ -96,7 +96,7 @@ struct Counted {
     refused: u64,
 }
 
-/// What this side saw of a round's datagrams.
+/// Counts of a round's datagrams on this side.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     marks: u64,
@@ -236,7 +236,7 @@ impl Ud {
         if window.is_none() {
             geometry.window = geometry.window.max((2 * chunk).min(granted / 4));
         }
-        // One slot more than can be in flight, so that what just arrived can be looked at.
+        // One slot more than can be in flight, so that the latest arrival can be verified.
         let room = (ROOM + 4 * chunk) / stride(chunk);
         let slots = room.clamp(2, widen(MAX_SLOTS)) - 1;
         geometry.window = geometry.window.min(slots * chunk).max(chunk);
@@ -273,7 +273,7 @@ impl Ud {
         self.outgoing = Some(outgoing);
 
         // Write-Records consume no receives: only credits do. A Send in a stream finds one even
-        // when a second window was sent before this side looked.
+        // when a second window was sent before this side polled.
         let (count, stride) = match (self.op, self.mode) {
             (Op::WriteRecord, _) => (CREDIT_RECEIVES, narrow(ALIGN)),
             (_, Mode::Lat) => (PING_RECEIVES, self.stride),

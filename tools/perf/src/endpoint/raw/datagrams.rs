@@ -1,4 +1,4 @@
-//! What raw UDP rows have in common: two sockets a side, stamped datagrams, and calls that find nothing instead of failing.
+//! Common parts of raw UDP rows: two sockets a side, stamped datagrams, and calls that find nothing instead of failing.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -212,7 +212,7 @@ pub(super) fn port(socket: &UdpSocket) -> Result<u16> {
 fn receive(socket: &UdpSocket, buffer: &mut [u8], flags: MsgFlags) -> Result<Option<usize>> {
     match recv(socket.as_raw_fd(), buffer, flags) {
         Ok(length) => Ok(Some(length)),
-        // ECONNREFUSED reports an earlier datagram; the control connection knows whether the
+        // ECONNREFUSED reports an earlier datagram; the control connection shows whether the
         // peer is really gone.
         Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNREFUSED) => Ok(None),
         Err(errno) => Err(errno).during("receive from a UDP socket"),

@@ -1,4 +1,4 @@
-//! What a connected UDP socket can send in one datagram without IP fragmentation.
+//! The largest datagram of a connected UDP socket without IP fragmentation.
 
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
@@ -65,7 +65,7 @@ mod tests {
         socket.connect(peer.local_addr().unwrap()).unwrap();
         let payload = datagram_payload(&socket, 0).unwrap();
         assert!((512..=MAX_PAYLOAD).contains(&payload));
-        // What it says can really be sent in one piece.
+        // A datagram of this length is really sent in one piece.
         let length = usize::try_from(payload).unwrap();
         assert_eq!(socket.send(&vec![0; length]).unwrap(), length);
         assert_eq!(datagram_payload(&socket, 1500).unwrap(), 1472);

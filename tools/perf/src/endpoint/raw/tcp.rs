@@ -260,7 +260,7 @@ pub(super) fn socket(address: IpAddr) -> Result<Socket> {
     Socket::new(domain, Type::STREAM, Some(Protocol::TCP)).during("open a TCP socket")
 }
 
-/// What a read found; none if nothing is there.
+/// The length of a read; none without input.
 fn read(stream: Option<&TcpStream>, buffer: &mut [u8]) -> Result<Option<usize>> {
     let mut stream = stream.ok_or(PerfError::PeerGone)?;
     match stream.read(buffer) {

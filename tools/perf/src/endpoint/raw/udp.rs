@@ -85,8 +85,8 @@ impl Udp {
         }
     }
 
-    /// Looks for data in runs with loss, where each datagram has its own fate. A mark that comes in one piece
-    /// with data is kept for the next look.
+    /// Receives in runs with loss, where each datagram has its own fate. A mark that comes in one piece
+    /// with data is kept for the next poll.
     fn poll_lossy(&mut self, flags: MsgFlags) -> Result<Arrival> {
         if let Some(mark) = self.mark.take() {
             return Ok(marked(mark));

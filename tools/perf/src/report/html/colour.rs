@@ -1,4 +1,4 @@
-//! One colour for each line of a picture, told apart also by readers who do not see all colours.
+//! One colour for each line of a picture, distinct for readers without red or green cones too.
 
 use crate::catalog::{Op, Subject, Transport};
 
@@ -34,7 +34,7 @@ const RAMP: [([u8; 3], [u8; 3]); 2] = [
 ];
 
 impl Colour {
-    /// That of an operation, in every picture the same one.
+    /// The colour of an operation, one in all pictures.
     pub(crate) fn of(subject: Subject) -> Self {
         match subject.transport {
             Transport::Udp | Transport::Tcp => {
@@ -59,7 +59,7 @@ impl Colour {
         }
     }
 
-    /// That of a step in an order of so many.
+    /// The colour of a step in an order of so many.
     pub(crate) fn step(index: usize, of: usize) -> Self {
         let steps = u32::try_from(of.saturating_sub(1))
             .unwrap_or(u32::MAX)

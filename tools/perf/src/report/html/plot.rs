@@ -6,9 +6,11 @@
 
 use maud::{Markup, html};
 
+use crate::endpoint::pattern::widen;
 use crate::report::html::axis::{Axis, Unit};
 use crate::report::html::colour::Colour;
 use crate::report::size;
+use crate::stats::float;
 
 /// Width of a picture, in pixels at its natural size.
 const WIDTH: f64 = 470.0;
@@ -181,7 +183,7 @@ impl Plot {
             points.map(|(size, _)| *size)
         };
         let range = (sizes().min().unwrap_or(1), sizes().max().unwrap_or(1));
-        let count = float(crate::endpoint::pattern::widen(self.series.len()));
+        let count = float(widen(self.series.len()));
         let bottom = (HEIGHT - BOTTOM).max(TOP + count * LINE);
         let names = self.series.iter().map(|series| series.name.as_str());
         let names = longest(names.chain([below(self.unit)]));
@@ -374,7 +376,7 @@ impl Bars {
         let left = names + 2.0 * GAP;
         let right = WIDTH - longest(texts.iter().map(String::as_str)) - GAP;
         let x = |value: f64| left + axis.at(value) * (right - left - GAP);
-        let bottom = TOP + ROW * float(crate::endpoint::pattern::widen(self.bars.len()));
+        let bottom = TOP + ROW * float(widen(self.bars.len()));
         html! {
             figure {
                 figcaption { (self.title) }
@@ -404,11 +406,6 @@ impl Bars {
 pub(crate) fn px(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a message size is at most 2^30")]
-const fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

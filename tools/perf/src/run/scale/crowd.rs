@@ -24,7 +24,7 @@ use crate::run::scale::side::{
 };
 use crate::run::scale::{HERE, Plan, SIZE, device, index, raise_descriptors};
 
-/// Empty polls between two looks for a command.
+/// Empty polls between two checks for a command.
 const IDLE_TURNS: u32 = 4096;
 /// How long the next connection may take.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -211,7 +211,7 @@ fn post_ud_receive(qp: &UdQp, memory: &Memory) -> Result<()> {
     qp.post_recv(&[request]).map_err(stack("post a receive"))
 }
 
-/// Answers, while a round goes on; `answer` tells how much it found.
+/// Answers, while a round goes on; `answer` returns how much it found.
 fn serve(
     commands: &Receiver<String>,
     mut answer: impl FnMut(&mut Calls) -> Result<u64>,

@@ -1,4 +1,4 @@
-//! The same exchange over plain sockets: what the kernel itself takes for many peers.
+//! The exchange over plain sockets: the cost of many peers in the kernel itself.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -27,7 +27,7 @@ pub(super) enum Sockets {
     Udp { socket: UdpSocket, ports: Vec<u16> },
 }
 
-/// Sockets that are looked at through one epoll set.
+/// Sockets in one epoll set.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     sockets: Vec<S>,

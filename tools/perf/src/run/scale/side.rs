@@ -15,7 +15,8 @@ use crate::endpoint::ours::stack;
 use crate::endpoint::pattern::narrow;
 use crate::error::{PerfError, Result};
 use crate::machine::clock;
-use crate::run::scale::{HERE, SIZE, float, index};
+use crate::run::scale::{HERE, SIZE, index};
+use crate::stats::float;
 
 /// Receives of a queue pair with many peers: more than are under way.
 const RECEIVES: usize = 64;
@@ -26,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Completions taken in one call.
 pub(super) const BATCH: usize = 16;
 
-/// What a side's calls took in a round.
+/// Times of a side's calls in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cost {
     /// Time of a message: of the calls that post one, and of those that find one, in microseconds.

@@ -29,7 +29,7 @@ fn peers_at(pace: Pace, size: u64, stream: bool) -> Planned {
         (true, _) => 3000,
         (false, _) => 2000,
     };
-    // Once it is said what has no test of goodput.
+    // One size lists the libraries without a test of goodput.
     let said = |peer: &Peer| stream && size == 64 * KIB && !peer.shares_memory();
     let there = PEERS.into_iter();
     let peers: Vec<Peer> = there

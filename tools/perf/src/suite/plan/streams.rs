@@ -64,7 +64,7 @@ pub(super) fn veth_goodput(pace: Pace) -> Planned {
         .with([goodput("goodput-veth", UD_WRITE_RECORD, UDP_RAW)])
 }
 
-/// The same where the sending host cuts.
+/// Large messages where the sending host cuts segments.
 pub(super) fn wire_goodput(pace: Pace) -> Planned {
     let members = [UDP_RAW, UD_WRITE_RECORD, TCP_RAW, RC_WRITE]
         .map(|subject| Member::of(subject, Mode::Bw, MIB, Wait::Spin));
@@ -75,8 +75,8 @@ pub(super) fn wire_goodput(pace: Pace) -> Planned {
         ])
 }
 
-/// CPU time of streams. Both sides sleep while they wait: who spins is always busy. A plain RC Write wakes nobody, so
-/// its target would have to look again and again.
+/// CPU time of streams. Both sides sleep while they wait: a spinning side is always busy. A plain RC Write wakes nobody, so
+/// its target would have to poll.
 pub(super) fn cpu(pace: Pace, place: Place) -> Planned {
     let subjects = match place {
         Place::Lo => vec![TCP_RAW, RC_WRITE_IMM],
@@ -97,7 +97,7 @@ pub(super) fn cpu(pace: Pace, place: Place) -> Planned {
         .with(cases)
 }
 
-/// What is left of messages when the receiver drops some of the datagrams.
+/// Goodput and validity when the receiver drops some of the datagrams.
 pub(super) fn losses(pace: Pace) -> Vec<Planned> {
     let sizes = pace.sizes(&[KIB, 16 * KIB, 64 * KIB, MIB], &[64 * KIB]);
     let mut groups = Vec::new();

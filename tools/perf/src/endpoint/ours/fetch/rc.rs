@@ -101,7 +101,7 @@ impl Requester for RcRequester {
         self.link.succeeded(*wc).map(|_| Outcome::Complete)
     }
 
-    /// There are none.
+    /// Connections have none.
     fn datagrams(&self) -> Datagrams {
         Datagrams::default()
     }

@@ -40,7 +40,7 @@ impl Flow for Rc {
 
     fn poll(&mut self, want: Want, may_wait: bool) -> Result<Arrival> {
         let written = self.op == Op::Write && want != Want::Credit;
-        // One look at the queue may have placed many.
+        // One poll of the queue may have placed many.
         if written && self.is_written() {
             return self.message(0);
         }

@@ -13,7 +13,7 @@ impl PingPong for Rc {
     fn send(&mut self, sequence: u64, watch: &mut Watch<'_>) -> Result<()> {
         self.sequence = sequence;
         while !self.post_message()? {
-            // What completes makes room.
+            // A completion makes room.
             self.completion(false)?;
             if watch.idle(false)? == Idle::Stop {
                 break;

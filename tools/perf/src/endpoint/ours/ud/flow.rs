@@ -124,7 +124,7 @@ impl Ud {
         }
     }
 
-    /// What a message of this number carries.
+    /// The immediate of the message of this number.
     pub(super) fn immediate(&self, number: u64) -> u32 {
         let tag = (self.round << NUMBER_BITS) | (number & NUMBER_MASK);
         u32::try_from(tag & 0xffff_ffff).unwrap_or(0)

@@ -67,7 +67,7 @@ impl Ud {
         narrow(number % widen(self.sources))
     }
 
-    /// What is done with the message of this number.
+    /// The operation on the message of this number.
     pub(super) fn operation(&self, number: u64) -> Operation {
         let slot = number % widen(self.slots);
         match (self.op, self.target) {
