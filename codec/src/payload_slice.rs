@@ -261,6 +261,15 @@ mod tests {
             prop_assert_eq!(Payload::len(&slice), len);
             prop_assert_eq!(slice.crc32c(), crc::crc32c(expected));
             prop_assert_eq!(Payload::crc(&slice, 0, len, 0), crc::crc32c(expected));
+            // A range of the slice, behind other octets for the CRC.
+            let offset = cuts[0].index(len + 1);
+            let mut tail = vec![0; len - offset];
+            slice.copy(offset, &mut tail);
+            prop_assert_eq!(&tail[..], &expected[offset..]);
+            let before = crc::crc32c(b"header");
+            let joined = [b"header", &expected[offset..]].concat();
+            let crc = Payload::crc(&slice, offset, len - offset, before);
+            prop_assert_eq!(crc, crc::crc32c(&joined));
             let lengths: Vec<usize> = slice.chunks(chunk).map(|it| it.len()).collect();
             let expected: Vec<usize> = expected.chunks(chunk).map(<[u8]>::len).collect();
             prop_assert_eq!(lengths, expected);

@@ -97,3 +97,20 @@ impl Buffer {
         bytes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_written_and_read_where_they_are() {
+        let buffer = Buffer::zeroed(10).unwrap();
+        buffer.write(3, &[7, 8, 9]);
+        let loaded: Vec<u8> = (0..10).map(|offset| buffer.load(offset)).collect();
+        assert_eq!(loaded, [0, 0, 0, 7, 8, 9, 0, 0, 0, 0]);
+        assert_eq!(buffer.to_vec(2, 3), [0, 7, 8]);
+        let mut read = [1; 2];
+        buffer.read(4, &mut read);
+        assert_eq!(read, [8, 9]);
+    }
+}

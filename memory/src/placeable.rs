@@ -90,6 +90,31 @@ mod tests {
     }
 
     #[test]
+    fn octets_are_placed_from_an_offset_on() {
+        let octets: Vec<u8> = (1..=9).collect();
+        let source = Buffer::zeroed(9).unwrap();
+        source.write(0, &octets);
+        let source = source.region();
+        let source = source.slice(0, 9).unwrap();
+        let placed = |place: &dyn Fn(&RegionSlice<'_>)| {
+            let target = Buffer::zeroed(5).unwrap();
+            place(&target.region().slice(1, 3).unwrap());
+            target.to_vec(0, 5)
+        };
+        let slice = PayloadSlice::new(&octets).after(2).unwrap();
+        let of_region = PayloadSlice::new(&source).after(2).unwrap();
+        assert_eq!(placed(&|to| slice.place(1, to)), [0, 4, 5, 6, 0]);
+        assert_eq!(placed(&|to| slice.place(4, to)), [0, 7, 8, 9, 0]);
+        assert_eq!(placed(&|to| of_region.place(4, to)), [0, 7, 8, 9, 0]);
+        assert_eq!(placed(&|to| octets.place(6, to)), [0, 7, 8, 9, 0]);
+        assert_eq!(placed(&|to| octets[..].place(5, to)), [0, 6, 7, 8, 0]);
+        assert_eq!(
+            placed(&|to| Placeable::place(&source, 5, to)),
+            [0, 6, 7, 8, 0]
+        );
+    }
+
+    #[test]
     #[should_panic(expected = "inside the slice")]
     fn nothing_is_placed_from_behind_the_end() {
         let target = Buffer::zeroed(8).unwrap();
