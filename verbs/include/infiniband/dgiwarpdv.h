@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Direct verbs of the dgiwarp software RNIC: what its datagrams can do and the verbs have no words for.
+ * Direct verbs of the dgiwarp software RNIC: extensions of its datagram queue pairs.
  *
- * On UD queue pairs, dgiwarp writes and reads the memory of any peer without a connection. An RDMA Write to an address is a
- * Write-Record: its segments are placed as they come, whatever is lost or out of order, and the target gets a completion for the message with a
- * map of what is valid. An RDMA Read has a deadline, and at its end a map of what came. Nothing that goes wrong ends a queue pair.
+ * UD queue pairs of dgiwarp write and read the memory of any peer without a connection. An RDMA Write to an address handle is a Write-Record: its
+ * segments are placed as they arrive, in any order and with gaps, and the data sink gets one completion for the message with a map of the valid ranges.
+ * An RDMA Read has a deadline, after which a map describes what arrived. Loss never ends a queue pair.
  *
- * Sending needs nothing of this header:
+ * Writing and reading need no function of this header:
  *
  *	ibv_wr_start(qpx);
  *	qpx->wr_id = 1;
@@ -16,20 +16,20 @@
  *	ibv_wr_set_ud_addr(qpx, ah, qpn, 0);
  *	ibv_wr_complete(qpx);
  *
- * on a UD queue pair made by ibv_create_qp_ex with IBV_QP_EX_WITH_RDMA_WRITE and its like among send_ops_flags. ibv_post_send cannot say it, because
- * struct ibv_send_wr has the address handle and the remote address in the same place: it answers EINVAL.
+ * on a UD queue pair created by ibv_create_qp_ex with IBV_QP_EX_WITH_RDMA_WRITE and the like among send_ops_flags. ibv_post_send fails with EINVAL: in
+ * struct ibv_send_wr, address handle and remote address share their memory.
  *
- * Receiving needs a queue pair that was made by dgiwarpdv_create_qp.
+ * Receiving Write-Records needs a queue pair created by dgiwarpdv_create_qp.
  *
- * Building: cc app.c $(pkg-config --cflags --libs dgiwarp). The functions have the symbol version DGIWARP_1.0 of libibverbs.so.1 as dgiwarp has it;
- * rdma-core's has none of them. A program that shall also run on hardware defines DGIWARPDV_WEAK before it includes this header and is linked
- * with -libverbs alone. Then it starts without them too, and they are NULL:
+ * Building: cc app.c $(pkg-config --cflags --libs dgiwarp). The functions have the symbol version DGIWARP_1.0 in dgiwarp's libibverbs.so.1; rdma-core's
+ * library does not have them. A program for hardware too defines DGIWARPDV_WEAK before it includes this header and is linked with -libverbs alone. It
+ * starts without the functions, which are then NULL:
  *
  *	if (dgiwarpdv_is_supported && dgiwarpdv_is_supported(device))
  *
- * Functions that return an int return -1 and set errno when they fail. Structs that begin with size get there what sizeof says of them: what an older
- * library does not know of a longer struct must be zero (else EOPNOTSUPP), and what a newer one knows beyond it takes its default, or is not
- * told. Zero is the default of every field. QPNs are UDP ports. Examples are in verbs/examples/c; dgiwarpdv(7) tells it all in order.
+ * Functions that return an int return -1 and set errno on failure. Structs that begin with size need sizeof the struct there: fields that the library
+ * does not have must be zero (else EOPNOTSUPP), and fields that the program does not have get their defaults. Zero is the default of every field. QPNs
+ * are UDP port numbers. Examples are in verbs/examples/c; the manual page is dgiwarpdv(7).
  */
 #ifndef INFINIBAND_DGIWARPDV_H
 #define INFINIBAND_DGIWARPDV_H
@@ -44,7 +44,7 @@
 extern "C" {
 #endif
 
-/* Version of this interface, major << 16 | minor. Minor versions only add; dgiwarpdv_version tells that of the library. */
+/* Version of this interface, major << 16 | minor. Minor versions only add. dgiwarpdv_version returns that of the library. */
 #define DGIWARPDV_VERSION 0x00010000u
 
 #ifdef DGIWARPDV_WEAK
@@ -53,10 +53,10 @@ extern "C" {
 #define DGIWARPDV_API
 #endif
 
-/* The version of the interface that the library has. */
+/* Version of the interface in the library. */
 DGIWARPDV_API uint32_t dgiwarpdv_version(void);
 
-/* Whether the device is one of dgiwarp's, for which alone the functions here work. */
+/* Whether the device is dgiwarp's: the other functions work on no other. */
 DGIWARPDV_API bool dgiwarpdv_is_supported(struct ibv_device *device);
 
 /* ---- Queue pairs ---- */
@@ -64,19 +64,19 @@ DGIWARPDV_API bool dgiwarpdv_is_supported(struct ibv_device *device);
 /*
  * Opcodes of completions on the receive side. Both have IBV_WC_RECV set, and consume no posted receive.
  *
- * DGIWARPDV_WC_WRITE_RECORD: a Write-Record is complete, or no more of it is waited for. wr_id is the record, byte_len how many bytes of it are valid, src_qp
- * the writer's QPN, and imm_data the immediate if wc_flags has IBV_WC_WITH_IMM. The status is always success: what is missing is in the map.
+ * DGIWARPDV_WC_WRITE_RECORD: a Write-Record is complete or closed. wr_id is the record, byte_len the number of its valid bytes, src_qp the QPN of the
+ * data source, and imm_data the immediate if wc_flags has IBV_WC_WITH_IMM. The status is always success: the map shows missing ranges.
  *
- * DGIWARPDV_WC_RECORD_SEGMENT: byte_len bytes of a record became valid, where DGIWARPDV_QP_SEGMENT_COMPLETIONS asks for it; vendor_err tells where they
- * begin in the message. The record is still open, or complete with this segment; it completes by itself.
+ * DGIWARPDV_WC_RECORD_SEGMENT, with DGIWARPDV_QP_SEGMENT_COMPLETIONS only: byte_len bytes of a record became valid, from offset vendor_err of the message
+ * on. The record gets its own completion, later or directly afterwards.
  */
 #define DGIWARPDV_WC_WRITE_RECORD IBV_WC_DRIVER1
 #define DGIWARPDV_WC_RECORD_SEGMENT IBV_WC_DRIVER2
 
 enum dgiwarpdv_qp_flags {
-	/* Takes Write-Records. Without it they are dropped and counted (DGIWARPDV_DROPPED_WRITE_RECORD_OFF). */
+	/* The queue pair receives Write-Records. Otherwise they are dropped and counted (DGIWARPDV_DROPPED_WRITE_RECORD_OFF). */
 	DGIWARPDV_QP_RECORDS = 1 << 0,
-	/* Each placed segment makes a completion, for targets that start before everything has come. */
+	/* Each placed segment has a completion, for programs that process a message while it arrives. */
 	DGIWARPDV_QP_SEGMENT_COMPLETIONS = 1 << 1,
 };
 
@@ -84,156 +84,156 @@ struct dgiwarpdv_qp_init_attr {
 	size_t size;
 	/* enum dgiwarpdv_qp_flags */
 	uint32_t flags;
-	/* Records kept at most, until they are released: up to 65536, by default 256. The receive CQ gets as many entries more. What comes when all are in use
-	 * is placed but not recorded (DGIWARPDV_DROPPED_RECORD_DROPPED, DGIWARPDV_EVENT_RECORD_RING_FULL). */
+	/* Records that are kept until their release: at most 65536, by default 256. The receive CQ grows by as many entries. While all are in use, messages
+	 * are placed without a record (DGIWARPDV_DROPPED_RECORD_DROPPED, DGIWARPDV_EVENT_RECORD_RING_FULL). */
 	uint32_t record_slots;
-	/* Entries that the receive CQ gets for segments: up to 65536, by default 1024. A segment that finds none is not reported, but in the map. */
+	/* Entries of the receive CQ for segments: at most 65536, by default 1024. A segment without a free entry is in the map only. */
 	uint32_t segment_slots;
-	/* A record completes when nothing came for so many milliseconds; by default what DGIWARP_RECORD_TIMEOUT_MS says. */
+	/* Milliseconds without a segment after which a record is closed; by default DGIWARP_RECORD_TIMEOUT_MS. */
 	uint32_t record_timeout_ms;
-	/* It also completes when a message of the same source comes that is so many messages newer: 1 to 1023, by default 64. */
+	/* Distance in message numbers after which a newer message of the source closes a record: 1 to 1023, by default 64. */
 	uint32_t reorder_window;
-	/* UD: the time for Reads that name none, in milliseconds; by default what DGIWARP_READ_TIMEOUT_MS says. */
+	/* UD: time limit of Reads without one of their own, in milliseconds; by default DGIWARP_READ_TIMEOUT_MS. */
 	uint32_t read_timeout_ms;
-	/* Bytes that may leave per second, headers included; by default what DGIWARP_MAX_RATE says. Nobody slows a writer down but this: a message that is
-	 * longer than the target's receive buffer arrives whole only at a rate that the target keeps up with. */
+	/* Bytes per second to send at most, with headers; by default DGIWARP_MAX_RATE. There is no other flow control: a message longer than the data sink's
+	 * receive buffer arrives whole only at a rate that the sink can process. */
 	uint64_t max_rate;
-	/* UD and UC: address and UDP port to bind, for firewalls; the port will be the QPN. EADDRINUSE if it is taken. */
+	/* Address and UDP port number to bind, for firewalls; the port number becomes the QPN. EADDRINUSE if it is in use. */
 	const struct sockaddr *bind_addr;
 	socklen_t bind_addr_len;
 };
 
 /*
- * As ibv_create_qp_ex(3), for UD and UC queue pairs with more than the verbs can say. Made without send_ops_flags, such a queue pair only receives
- * Write-Records, besides what ibv_post_send can do. dv may be NULL. EOPNOTSUPP for other types of queue pairs, unless all of dv is default.
+ * ibv_create_qp_ex(3) with further attributes for UD and UC queue pairs. Without send_ops_flags the queue pair receives Write-Records and sends with
+ * ibv_post_send only. dv may be NULL. EOPNOTSUPP for other types of queue pairs, unless every field of dv has its default.
  */
 DGIWARPDV_API struct ibv_qp *dgiwarpdv_create_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr,
 						 const struct dgiwarpdv_qp_init_attr *dv);
 
 struct dgiwarpdv_qp_attr {
 	size_t size;
-	/* The receive buffer of its socket as the kernel counts, with its own overhead. A quarter of it in flight is never lost for lack of room. */
+	/* Receive buffer of the socket in bytes, as the kernel counts with its overhead. Up to a quarter of it in flight always has room. */
 	uint64_t receive_buffer;
 };
 
-/* What the verbs do not tell of a UD or UC queue pair. attr->size is set before. */
+/* Queries attributes of a UD or UC queue pair that verbs do not have. The program sets attr->size. */
 DGIWARPDV_API int dgiwarpdv_query_qp(struct ibv_qp *qp, struct dgiwarpdv_qp_attr *attr);
 
-/* Changes how many bytes may leave per second; 0 is no limit. UD and UC. */
+/* Limits the bytes per second that a UD or UC queue pair sends; 0 is no limit. */
 DGIWARPDV_API int dgiwarpdv_set_max_rate(struct ibv_qp *qp, uint64_t bytes_per_second);
 
 /* ---- Completions ---- */
 
 /*
- * As ibv_poll_cq(3), but waits for the first completion, asleep: at most timeout_ms milliseconds, or without end if it is negative. Returns the number of
- * completions, 0 when the time is over. -1 with EINTR when a signal handler ran first. A point of cancellation.
+ * ibv_poll_cq(3) that sleeps until there is a completion, at most timeout_ms milliseconds, or without limit if negative. Returns the number of
+ * completions, and 0 after the time-out. -1 with EINTR after a signal handler. A cancellation point.
  */
 DGIWARPDV_API int dgiwarpdv_wait_cq(struct ibv_cq *cq, int timeout_ms, int num_entries, struct ibv_wc *wc);
 
-/* ---- Records: the target's side of Write-Records ---- */
+/* ---- Records: Write-Records at the data sink ---- */
 
-/* Bytes from start on, end excluded, counted from the beginning of the message. */
+/* Bytes of a message from offset start up to, but without, end. */
 struct dgiwarpdv_range {
 	uint32_t start;
 	uint32_t end;
 };
 
-/* No map has more ranges. */
+/* Most ranges of a map. */
 #define DGIWARPDV_MAX_RANGES 64
 
 enum dgiwarpdv_record_flags {
-	/* imm_data came with the message. */
+	/* The message has an immediate: imm_data. */
 	DGIWARPDV_RECORD_WITH_IMM = 1 << 0,
 };
 
 struct dgiwarpdv_record_info {
 	size_t size;
-	/* Where the message begins, in the address space of the region written to. */
+	/* Start of the message, in the address space of the region. */
 	uint64_t remote_addr;
 	/* The region's rkey. */
 	uint32_t rkey;
-	/* Bytes of the whole message. */
+	/* Length of the message in bytes. */
 	uint32_t length;
-	/* Bytes of it that are valid. */
+	/* Number of valid bytes. */
 	uint32_t valid;
-	/* In how many ranges they lie. */
+	/* Number of valid ranges. */
 	uint32_t num_ranges;
 	/* enum dgiwarpdv_record_flags */
 	uint32_t flags;
 	/* In network byte order, as in struct ibv_wc. */
 	__be32 imm_data;
-	/* Who wrote: address, QPN and, for a link-local address, the interface. */
+	/* Data source: address, QPN and, for a link-local address, the interface index. */
 	union ibv_gid gid;
 	uint32_t qpn;
 	uint32_t scope_id;
 };
 
 /*
- * What is known of a record. record is the wr_id of a completion, qp the queue pair with its qp_num. Open records may be looked at too, of which
- * completions of segments tell. info->size is set before. ENOENT once the record was released.
+ * Queries a record: the wr_id of a completion on the queue pair with its qp_num. Completions of segments name open records, which can be queried too. The
+ * program sets info->size. ENOENT after the release.
  */
 DGIWARPDV_API int dgiwarpdv_record_info(struct ibv_qp *qp, uint64_t record, struct dgiwarpdv_record_info *info);
 
-/* The valid ranges, ascending and apart: writes up to max of them and returns how many there are. */
+/* Valid ranges, ascending and not adjacent: writes at most max of them and returns the number of all. */
 DGIWARPDV_API int dgiwarpdv_record_ranges(struct ibv_qp *qp, uint64_t record, struct dgiwarpdv_range *ranges, int max);
 
 /*
- * The same as bits: bit i % 8 of byte i / 8 is set if bytes i * granule to (i + 1) * granule of the message are all valid. Writes up to size
- * bytes, zero beyond the bitmap's end, and returns how many bytes the bitmap has. EINVAL if granule is 0.
+ * Valid ranges as a bitmap: bit i % 8 of byte i / 8 is set if bytes i * granule to (i + 1) * granule of the message are all valid. Writes size bytes,
+ * zeroes behind the bitmap's end, and returns the length of the bitmap in bytes. EINVAL if granule is 0.
  */
 DGIWARPDV_API int dgiwarpdv_record_bitmap(struct ibv_qp *qp, uint64_t record, uint32_t granule, void *bitmap, size_t size);
 
-/* Gives the place of a completed record back. ENOENT if it was given back. */
+/* Releases a completed record. ENOENT if it was released before. */
 DGIWARPDV_API int dgiwarpdv_record_release(struct ibv_qp *qp, uint64_t record);
 
-/* Completes all open records of a queue pair with what is valid now. What comes later of them is dropped before it is placed. */
+/* Closes all open records of a queue pair with their present maps. Later segments of them are dropped before placement. */
 DGIWARPDV_API int dgiwarpdv_record_complete_now(struct ibv_qp *qp);
 
-/* ---- Work requests, between ibv_wr_start and ibv_wr_complete, as ibv_wr_post(3) has it ---- */
+/* ---- Work requests, between ibv_wr_start and ibv_wr_complete, see ibv_wr_post(3) ---- */
 
 /*
- * A Write-Record. On UD it is the same as ibv_wr_rdma_write and ibv_wr_rdma_write_imm; on UC, where those are plain Writes that leave no record, this makes one.
- * For queue pairs made with IBV_QP_EX_WITH_RDMA_WRITE or IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.
+ * A Write-Record. On UD, ibv_wr_rdma_write and ibv_wr_rdma_write_imm are Write-Records too; on UC they are Writes without a record. The queue pair needs
+ * IBV_QP_EX_WITH_RDMA_WRITE or IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.
  */
 DGIWARPDV_API void dgiwarpdv_wr_write_record(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr);
 DGIWARPDV_API void dgiwarpdv_wr_write_record_imm(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, __be32 imm_data);
 
-/* Gives the ibv_wr_rdma_read before it a time limit of its own; UD. */
+/* Sets the time limit of the preceding ibv_wr_rdma_read; UD. */
 DGIWARPDV_API void dgiwarpdv_wr_set_read_timeout(struct ibv_qp_ex *qp, uint32_t timeout_ms);
 
 /* ---- Reads that failed ---- */
 
 /*
- * A Read on UD that is not complete in time ends with IBV_WC_RESP_TIMEOUT_ERR; vendor_err is the errno that the network reported of the peer
- * meanwhile, if it did. What came is in place. This tells what that is, once for each such Read, the latest if several had this wr_id: writes up to max ranges, of
- * at most DGIWARPDV_MAX_RANGES, and the bytes asked for to length unless it is NULL. Returns how many ranges there are. ENOENT if no Read with this wr_id
- * failed; the latest 256 are remembered.
+ * A Read on UD that is incomplete at its time limit ends with IBV_WC_RESP_TIMEOUT_ERR; vendor_err is the errno value of an ICMP error from the peer's
+ * host, or 0. Octets that arrived are placed. This function takes their map, once for each such Read, the latest one of this wr_id: writes at most max
+ * ranges, of at most DGIWARPDV_MAX_RANGES, and the length of the Read to length unless it is NULL. Returns the number of ranges. ENOENT without a failed
+ * Read of this wr_id; the latest 256 maps are kept.
  */
 DGIWARPDV_API int dgiwarpdv_take_read_map(struct ibv_qp *qp, uint64_t wr_id, uint32_t *length, struct dgiwarpdv_range *ranges,
 					  int max);
 
-/* Makes a bitmap of ranges, of a message of length bytes, as dgiwarpdv_record_bitmap does. */
+/* Converts ranges of a message of length bytes to a bitmap like that of dgiwarpdv_record_bitmap. */
 DGIWARPDV_API int dgiwarpdv_bitmap(uint32_t length, const struct dgiwarpdv_range *ranges, int num_ranges, uint32_t granule,
 				   void *bitmap, size_t size);
 
 /* ---- The error queue ---- */
 
 enum dgiwarpdv_error_reason {
-	/* The peer refused the message with a Terminate message (RFC 5040, section 4.8): layer, error_type and code say why. */
+	/* The peer has sent a Terminate (RFC 5040, section 4.8): layer, error_type and code. */
 	DGIWARPDV_ERROR_TERMINATE = 1,
-	/* The network reported an error: network_errno is ECONNREFUSED where no queue pair has that QPN, EHOSTUNREACH and the like. */
+	/* ICMP error: network_errno is ECONNREFUSED if no queue pair has the QPN, EHOSTUNREACH or another errno value. */
 	DGIWARPDV_ERROR_NETWORK = 2,
 };
 
 struct dgiwarpdv_error {
 	size_t size;
-	/* enum dgiwarpdv_error_reason; later versions may know more. */
+	/* enum dgiwarpdv_error_reason; later versions may add reasons. */
 	uint32_t reason;
-	/* Where the message went. */
+	/* Destination of the message. */
 	uint32_t qpn;
 	union ibv_gid gid;
 	uint32_t scope_id;
-	/* Whether message tells which one it was, in the numbering of the wire that DGIWARP_PCAP shows. */
+	/* Whether message has the message number on the wire, as in files of DGIWARP_PCAP. */
 	uint32_t has_message;
 	uint32_t message;
 	int32_t network_errno;
@@ -244,35 +244,34 @@ struct dgiwarpdv_error {
 };
 
 /*
- * What peers and the network reported of messages that were sent earlier, oldest first: a datagram's sender learns of trouble here, and its queue pair goes
- * on. Returns 1 with an entry, 0 if there is none. error->size is set before. 256 entries are kept; those that find no room are counted
- * (DGIWARPDV_ERRORS_LOST). UD and UC.
+ * Polls the error queue: errors of messages sent earlier, oldest first, reported by peers and by the network. They do not end the queue pair. Returns 1 with
+ * an entry, 0 without one. The program sets error->size. The queue has 256 entries; errors beyond are counted (DGIWARPDV_ERRORS_LOST). UD and UC.
  */
 DGIWARPDV_API int dgiwarpdv_poll_error(struct ibv_qp *qp, struct dgiwarpdv_error *error);
 
 /*
- * Event types of ibv_get_async_event(3), about element.qp, for contexts that dgiwarpdv_enable_events was called for. Acknowledge them as others.
+ * Event types of ibv_get_async_event(3), about element.qp, for contexts with dgiwarpdv_enable_events. They are acknowledged like other events.
  *
  * DGIWARPDV_EVENT_ERROR_QUEUE: the error queue was empty and has an entry.
- * DGIWARPDV_EVENT_RECORD_RING_FULL: a Write-Record found all places for records in use. Told once, until a place was free.
+ * DGIWARPDV_EVENT_RECORD_RING_FULL: a Write-Record found all records in use. Raised once, and again after a record was released.
  */
 #define DGIWARPDV_EVENT_ERROR_QUEUE ((enum ibv_event_type)30)
 #define DGIWARPDV_EVENT_RECORD_RING_FULL ((enum ibv_event_type)31)
 
-/* From now on ibv_get_async_event brings these too, for all queue pairs of the context. */
+/* Enables these events for all queue pairs of a context. */
 DGIWARPDV_API int dgiwarpdv_enable_events(struct ibv_context *context);
 
 /* ---- Memory ---- */
 
 enum dgiwarpdv_mr_flags {
-	/* Peers and work requests address the region from iova on, instead of by its address in this process. */
+	/* Peers and work requests address the region by iova instead of its address in this process. */
 	DGIWARPDV_MR_IOVA = 1 << 0,
-	/* Only the queue pair with this address and QPN may write or read it; others are dropped (DGIWARPDV_DROPPED_WRONG_PEER). */
+	/* Only the queue pair with this address and QPN may access the region; segments of others are dropped (DGIWARPDV_DROPPED_WRONG_PEER). */
 	DGIWARPDV_MR_ONLY_FROM = 1 << 1,
-	/* Only who has proved that it receives where it sends from may write it (DGIWARPDV_DROPPED_BAD_COOKIE). */
+	/* Only validated addresses may write the region: peers with a cookie (DGIWARPDV_DROPPED_BAD_COOKIE). */
 	DGIWARPDV_MR_COOKIE = 1 << 2,
-	/* The rkey is the one in well_known, if it is free (else EADDRINUSE). Only such regions can be written by what is sent to a group, because all members must
-	 * have the same rkey. It is as good as public: such a region should be one of its own. */
+	/* The rkey is well_known; EADDRINUSE if it is in use. Messages to a group can write such regions only, because its members need equal rkeys. The rkey
+	 * is no secret: register nothing else in such a region. */
 	DGIWARPDV_MR_WELL_KNOWN = 1 << 3,
 };
 
@@ -295,23 +294,23 @@ struct dgiwarpdv_mr_init_attr {
 };
 
 /*
- * As ibv_reg_mr(3), with restrictions or a chosen rkey; ibv_dereg_mr ends it. Restricted regions are for datagrams: connected peers cannot write them, and
- * ibv_rereg_mr lifts the restrictions.
+ * ibv_reg_mr(3) with restrictions or a chosen rkey. Restricted regions are for datagrams: connected peers cannot access them. ibv_rereg_mr removes the
+ * restrictions.
  */
 DGIWARPDV_API struct ibv_mr *dgiwarpdv_reg_mr(struct ibv_pd *pd, const struct dgiwarpdv_mr_init_attr *attr);
 
 /*
- * Gets the cookie of a peer, in one round trip that its program has no part in, and returns a copy of the address handle that carries it: what this queue pair
- * writes with that to this peer may enter regions with DGIWARPDV_MR_COOKIE. The cookie is of this queue pair, address and QPN, until the peer's queue pair
- * is made anew. ibv_destroy_ah ends the copy. ETIMEDOUT without an answer in timeout_ms milliseconds. UD.
+ * Address validation: gets a cookie from a peer's queue pair, in one round trip without its program, and returns a copy of the address handle with the
+ * cookie. Messages with this handle may write regions with DGIWARPDV_MR_COOKIE. The cookie holds for this queue pair, address and QPN until the peer's
+ * queue pair is reset or destroyed. ibv_destroy_ah destroys the copy. ETIMEDOUT without an answer within timeout_ms milliseconds. UD.
  */
 DGIWARPDV_API struct ibv_ah *dgiwarpdv_prove_address(struct ibv_qp *qp, struct ibv_ah *ah, uint32_t qpn, int timeout_ms);
 
 /* ---- Counters ---- */
 
 /*
- * What queue pairs count: places in the array that the two functions fill. Their order is fixed; later versions add some at the end. DROPPED are segments, by
- * the reason why they were dropped, and at the end some that were not, but counted.
+ * Counters of queue pairs: indices in the arrays of the two functions below. The order is fixed; later versions append. DROPPED counters are of segments by
+ * drop reason; the last of them count segments that were placed.
  */
 enum dgiwarpdv_counter {
 	/* Segments handed to the network. */
@@ -322,37 +321,37 @@ enum dgiwarpdv_counter {
 	DGIWARPDV_SEGMENTS_RECEIVED,
 	/* Octets of them, headers included. */
 	DGIWARPDV_OCTETS_RECEIVED,
-	/* Octets of payload that a connected QP copied before they left. */
+	/* Octets of payload that a connected QP copied before sending. */
 	DGIWARPDV_OCTETS_STAGED,
-	/* Octets of unfinished FPDUs that a connected QP kept until the rest arrived. */
+	/* Octets of incomplete FPDUs that a connected QP buffered. */
 	DGIWARPDV_OCTETS_KEPT,
-	/* Segments on a connection that waited for a receive to be posted. */
+	/* Segments on a connection that waited for a posted receive (RNR queue). */
 	DGIWARPDV_PARKED,
-	/* Trains cut anew because the path takes less than before. */
+	/* Trains that were segmented again for a smaller path MTU. */
 	DGIWARPDV_RESIZED,
 	/* Messages that the network refused. */
 	DGIWARPDV_SEND_ERRORS,
-	/* Entries that found the error queue full. */
+	/* Errors beyond the capacity of the error queue. */
 	DGIWARPDV_ERRORS_LOST,
-	/* Datagrams lost on purpose (DGIWARP_FAULT). */
+	/* Datagrams dropped by fault injection (DGIWARP_FAULT). */
 	DGIWARPDV_FAULT_DROPPED,
-	/* Datagrams that arrived twice on purpose. */
+	/* Datagrams duplicated by fault injection. */
 	DGIWARPDV_FAULT_DUPLICATED,
-	/* Datagrams set aside on purpose, to be overtaken. */
+	/* Datagrams reordered by fault injection. */
 	DGIWARPDV_FAULT_REORDERED,
-	/* Datagrams of which a bit was flipped on purpose; the CRC finds them, so they are dropped as bad-crc too. */
+	/* Datagrams corrupted by fault injection; counted as bad-crc too. */
 	DGIWARPDV_FAULT_CORRUPTED,
-	/* Datagrams delayed on purpose. */
+	/* Datagrams delayed by fault injection. */
 	DGIWARPDV_FAULT_DELAYED,
-	/* Datagrams lost because too many were delayed. */
+	/* Datagrams dropped because too many were delayed. */
 	DGIWARPDV_FAULT_OVERFLOWED,
-	/* Read Requests sent, those that asked again included. */
+	/* Read Requests sent, with repetitions. */
 	DGIWARPDV_READ_REQUESTS_SENT,
-	/* Read Requests that asked for missing octets again. */
+	/* Repeated Read Requests for missing octets. */
 	DGIWARPDV_READ_REPEATS,
-	/* Segments sent that answer Read Requests. */
+	/* Read Response segments sent. */
 	DGIWARPDV_READ_RESPONSES_SENT,
-	/* Reads whose time was over before they were complete. */
+	/* Reads incomplete at their time limit. */
 	DGIWARPDV_READS_TIMED_OUT,
 	/* Shorter than its headers and CRC, or fields that contradict each other. */
 	DGIWARPDV_DROPPED_MALFORMED,
@@ -372,9 +371,9 @@ enum dgiwarpdv_counter {
 	DGIWARPDV_DROPPED_RECEIVE_TOO_SHORT,
 	/* Too many incomplete Sends. */
 	DGIWARPDV_DROPPED_REASSEMBLY_FULL,
-	/* An incomplete Send was given up; counted per message. */
+	/* An incomplete Send timed out; counted per message. */
 	DGIWARPDV_DROPPED_REASSEMBLY_TIMEOUT,
-	/* An incomplete Send gave way to newer ones of its source; counted per message. */
+	/* An incomplete Send was superseded by newer ones of its source; counted per message. */
 	DGIWARPDV_DROPPED_REASSEMBLY_SUPERSEDED,
 	/* The QP does not take Write-Records. */
 	DGIWARPDV_DROPPED_WRITE_RECORD_OFF,
@@ -394,7 +393,7 @@ enum dgiwarpdv_counter {
 	DGIWARPDV_DROPPED_OUT_OF_BOUNDS,
 	/* Message closed or too old. */
 	DGIWARPDV_DROPPED_LATE,
-	/* Every octet there already. */
+	/* All octets were valid before. */
 	DGIWARPDV_DROPPED_DUPLICATE,
 	/* Source table full. */
 	DGIWARPDV_DROPPED_NO_SOURCE_SLOT,
@@ -404,30 +403,30 @@ enum dgiwarpdv_counter {
 	DGIWARPDV_DROPPED_UNVALIDATED_READ,
 	/* Too many requests of one requester. */
 	DGIWARPDV_DROPPED_READ_QUEUE_FULL,
-	/* A cookie or a Terminate that answers nothing outstanding, or a datagram of service lookup that does. */
+	/* A cookie, Terminate or SIDR reply without an outstanding request. */
 	DGIWARPDV_DROPPED_UNSOLICITED,
-	/* Too many lookups of a service wait for its program. */
+	/* Too many SIDR requests wait for the program. */
 	DGIWARPDV_DROPPED_BACKLOG_FULL,
-	/* A UC Write was given up incomplete; counted per message, its octets are placed. */
+	/* An incomplete UC Write was closed; counted per message, its octets are placed. */
 	DGIWARPDV_DROPPED_INCOMPLETE_WRITE,
 	/* Placed but not recorded; counted per segment. */
 	DGIWARPDV_DROPPED_RECORD_DROPPED,
 	/* Placed and in the map, but no slot was free to report the segment; counted per segment. */
 	DGIWARPDV_DROPPED_SEGMENT_UNREPORTED,
-	/* How many this header knows. */
+	/* Number of counters in this header. */
 	DGIWARPDV_COUNTERS
 };
 
 /*
- * Writes the first count counters of a queue pair, of any type, since it was made; zero where the library knows none. Returns how many the library
- * knows.
+ * Writes the first count counters of a queue pair of any type since its creation; zero for counters that the library does not have. Returns the number of
+ * the library's counters.
  */
 DGIWARPDV_API int dgiwarpdv_query_counters(struct ibv_qp *qp, uint64_t *values, int count);
 
-/* The same, of all queue pairs that the context has and had. */
+/* Counters of all queue pairs of the context, with those that were destroyed. */
 DGIWARPDV_API int dgiwarpdv_query_device_counters(struct ibv_context *context, uint64_t *values, int count);
 
-/* The name of a counter, as DGIWARP_STATS has it, or NULL if the library does not know it. */
+/* Name of a counter, as in DGIWARP_STATS; NULL if the library does not have it. */
 DGIWARPDV_API const char *dgiwarpdv_counter_name(int counter);
 
 #ifdef __cplusplus

@@ -1,14 +1,18 @@
 //! The device that all identifiers of the process share.
 
 use crate::abi::{ibv_context, ibv_pd, ibv_port_attr};
+use crate::cm::event::types::Raised;
 use crate::device::context::{self, Context};
 use crate::device::list::device as ibv_device;
 use crate::device::open::ibv_open_device;
 use crate::device::query::ibv_query_port;
 use crate::ffi::fork::ProcessTable;
-use crate::ffi::{CPointer, entry, pointer};
+use crate::ffi::{CPointer, entry, errno, pointer};
 use crate::mem::mr::ibv_alloc_pd;
-use dgiwarp::{ConnectionChannel, MpaConfig, ServiceChannel};
+use dgiwarp::{
+    ConnectionChannel, ConnectionEvent, ConnectionSink, MpaConfig, ServiceChannel, ServiceEvent,
+    ServiceSink,
+};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::process;
@@ -19,10 +23,9 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Device {
     pub(crate) context: CPointer<ibv_context>,
     pub(crate) pd: CPointer<ibv_pd>,
-    /// Created with the first connection or listener.
-    pub(super) connections: OnceLock<ConnectionChannel>,
+    pub(crate) connections: ConnectionChannel,
     /// Created with the first service ID resolution or its listener.
-    pub(super) services: OnceLock<ServiceChannel>,
+    services: OnceLock<ServiceChannel>,
     /// Difference between a socket's port number and the program's, modulo 2^16.
     pub(crate) port_offset: u16,
     /// Configuration of connections, as far as programs do not give it.
@@ -33,6 +36,55 @@ pub(crate) struct Device {
 
 /// Opened at first use and never closed: programs may keep its context.
 static DEVICE: ProcessTable<Option<Arc<Device>>> = ProcessTable::new(None);
+
+/// Queues an event of the stack with the identifier of a key; set with the first identifier.
+static RAISE: OnceLock<fn(u64, Raised)> = OnceLock::new();
+
+/// Sets the function that queues events of the stack.
+pub(crate) fn on_event(raise: fn(u64, Raised)) {
+    let _ = RAISE.set(raise);
+}
+
+/// Receives events of the stack, in its threads and under its locks: queues them and does no more.
+#[derive(Debug)]
+struct Sink;
+
+impl Sink {
+    fn raise(key: u64, event: Raised) {
+        if let Some(raise) = RAISE.get() {
+            raise(key, event);
+        }
+    }
+}
+
+impl ConnectionSink for Sink {
+    fn happened(&self, event: ConnectionEvent) {
+        let key = match &event {
+            ConnectionEvent::Request { context, .. }
+            | ConnectionEvent::Established { context, .. }
+            | ConnectionEvent::Rejected { context, .. }
+            | ConnectionEvent::Failed { context, .. }
+            | ConnectionEvent::Disconnected { context, .. } => *context,
+            // Not an event of rdma_cm.
+            _ => return,
+        };
+        Self::raise(key, Raised::Connection(event));
+    }
+}
+
+impl ServiceSink for Sink {
+    fn happened(&self, event: ServiceEvent) {
+        let key = match &event {
+            ServiceEvent::Request { context, .. }
+            | ServiceEvent::Found { context, .. }
+            | ServiceEvent::Rejected { context, .. }
+            | ServiceEvent::Failed { context, .. } => *context,
+            // Not an event of rdma_cm.
+            _ => return,
+        };
+        Self::raise(key, Raised::Service(event));
+    }
+}
 
 impl Device {
     fn open() -> Result<Self, Errno> {
@@ -47,11 +99,15 @@ impl Device {
             return Err(Errno::last());
         }
         // SAFETY: just opened, and never closed.
-        let config = unsafe { context::state(c) }?.rnic.config();
+        let rnic = &unsafe { context::state(c) }?.rnic;
+        let connections = rnic
+            .create_connection_channel_to(Arc::new(Sink))
+            .map_err(errno::of)?;
+        let config = rnic.config();
         Ok(Self {
             context: CPointer(c),
             pd: CPointer(pd),
-            connections: OnceLock::new(),
+            connections,
             services: OnceLock::new(),
             port_offset: config.port_offset,
             mpa: config.mpa.clone(),
@@ -62,6 +118,17 @@ impl Device {
     pub(crate) fn context(&self) -> Result<&Context, Errno> {
         // SAFETY: the context is never closed.
         unsafe { context::state(self.context.0) }
+    }
+
+    /// The channel of services. If two threads create it, one of the two is dropped.
+    pub(crate) fn services(&self) -> Result<&ServiceChannel, Errno> {
+        if let Some(services) = self.services.get() {
+            return Ok(services);
+        }
+        let rnic = self.connections.rnic();
+        let created = rnic.create_service_channel_to(Arc::new(Sink));
+        let created = created.map_err(errno::of)?;
+        Ok(self.services.get_or_init(|| created))
     }
 
     /// `enum ibv_mtu` of the port.

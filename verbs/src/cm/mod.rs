@@ -9,7 +9,6 @@
 //! its own locks, and takes only the table and the last two.
 
 pub(crate) mod addr;
-mod channels;
 mod conn_param;
 mod connect;
 mod device;

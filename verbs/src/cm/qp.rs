@@ -21,7 +21,7 @@ use crate::qp::queue_pair::{CM_PEER, ibv_destroy_qp, ibv_modify_qp};
 use crate::qp::state::QpState;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
-use std::ptr;
+use std::{mem, ptr};
 
 /// Attributes and mask of the transition of an identifier's queue pair to a state.
 fn attributes(id: &Id, to: QpState) -> Result<(ibv_qp_attr, c_int), Errno> {
@@ -101,23 +101,17 @@ fn is_datagram(id: &Id) -> bool {
 /// # Safety
 /// `c` is a live identifier of the device, in a call of the program's.
 unsafe fn create_cqs(c: *mut rdma_cm_id, init: &mut ibv_qp_init_attr) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    let id = unsafe { &mut *c };
     if init.send_cq.is_null() {
         // SAFETY: the caller's contract.
         let (channel, cq) = unsafe { create_cq(c, init.cap.max_send_wr) }?;
-        // SAFETY: the caller's contract.
-        unsafe { (*c).send_cq_channel = channel };
-        // SAFETY: the caller's contract.
-        unsafe { (*c).send_cq = cq };
-        init.send_cq = cq;
+        (id.send_cq_channel, id.send_cq, init.send_cq) = (channel, cq, cq);
     }
     if init.recv_cq.is_null() {
         // SAFETY: the caller's contract.
         let (channel, cq) = unsafe { create_cq(c, init.cap.max_recv_wr) }?;
-        // SAFETY: the caller's contract.
-        unsafe { (*c).recv_cq_channel = channel };
-        // SAFETY: the caller's contract.
-        unsafe { (*c).recv_cq = cq };
-        init.recv_cq = cq;
+        (id.recv_cq_channel, id.recv_cq, init.recv_cq) = (channel, cq, cq);
     }
     Ok(())
 }
@@ -225,9 +219,8 @@ unsafe fn create(
         return Err(errno);
     }
     // SAFETY: the caller's contract.
-    unsafe { (*c).qp = made };
-    // SAFETY: the caller's contract.
-    unsafe { (*c).pd = pd };
+    let id = unsafe { &mut *c };
+    (id.qp, id.pd) = (made, pd);
     Ok(())
 }
 
@@ -295,12 +288,10 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(c: *mut rdma_cm_id) {
             return;
         }
         // SAFETY: as above.
-        let qp = unsafe { (*c).qp };
+        let qp = mem::replace(unsafe { &mut (*c).qp }, ptr::null_mut());
         if !qp.is_null() {
             // SAFETY: made by `rdma_create_qp`, and not used any more.
             unsafe { ibv_destroy_qp(qp) };
-            // SAFETY: as above.
-            unsafe { (*c).qp = ptr::null_mut() };
         }
         // SAFETY: the queue pair that used them is destroyed.
         unsafe { destroy_cqs(c) };

@@ -9,7 +9,7 @@ use crate::ffi::{entry, minus_one};
 use crate::qp::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 use nix::errno::Errno;
 use std::ffi::c_int;
-use std::ptr;
+use std::{mem, ptr};
 
 /// Creates the shared receive queue of an identifier with `make`, in a protection domain of the identifier's device.
 ///
@@ -35,9 +35,8 @@ unsafe fn create(
         return Err(Errno::last());
     }
     // SAFETY: no other call uses the identifier.
-    unsafe { (*c).srq = srq };
-    // SAFETY: as above.
-    unsafe { (*c).pd = pd };
+    let id = unsafe { &mut *c };
+    (id.srq, id.pd) = (srq, pd);
     Ok(0)
 }
 
@@ -88,12 +87,10 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(c: *mut rdma_cm_id) {
             return;
         }
         // SAFETY: as above.
-        let srq = unsafe { (*c).srq };
+        let srq = mem::replace(unsafe { &mut (*c).srq }, ptr::null_mut());
         if !srq.is_null() {
             // SAFETY: made by `rdma_create_srq`, and not used any more.
             unsafe { ibv_destroy_srq(srq) };
-            // SAFETY: as above.
-            unsafe { (*c).srq = ptr::null_mut() };
         }
     });
 }

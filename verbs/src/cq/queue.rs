@@ -4,13 +4,12 @@ use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::cq::cq_ex::Current;
 use crate::cq::wc;
 use crate::device::async_queue::{EventSource, Subject};
-use crate::device::context;
-use crate::device::limits;
-use crate::ffi::errno;
+use crate::device::{context, limits};
 use crate::ffi::unacked::Unacked;
 use crate::ffi::wr_lock::WrLock;
 use crate::ffi::{
-    Attempt, CPointer, Facade, Object, entry, errno_value, minus_one, pointer, store, waiting,
+    Attempt, CPointer, Facade, Object, entry, errno, errno_value, minus_one, pointer, store,
+    waiting,
 };
 use dgiwarp::{Rnic, Wc};
 use nix::errno::Errno;

@@ -148,6 +148,8 @@ pub(crate) fn device_attr() -> ibv_device_attr {
         *to = from;
     }
     let guid = node_guid().to_be();
+    // SAFETY: a struct of integers, for which zero is a valid value.
+    let absent: ibv_device_attr = unsafe { std::mem::zeroed() };
     ibv_device_attr {
         fw_ver,
         node_guid: guid,
@@ -156,7 +158,6 @@ pub(crate) fn device_attr() -> ibv_device_attr {
         page_size_cap: 0xffff_f000,
         vendor_id: limits::VENDOR_ID,
         vendor_part_id: limits::VENDOR_PART_ID,
-        hw_ver: 0,
         max_qp: limits::max_qp(),
         max_qp_wr: limits::MAX_QP_WR,
         device_cap_flags: CAPABILITIES,
@@ -167,52 +168,35 @@ pub(crate) fn device_attr() -> ibv_device_attr {
         max_mr: limits::MAX_MR,
         max_pd: limits::MAX_PD,
         max_qp_rd_atom: limits::MAX_RD_ATOMIC.into(),
-        max_ee_rd_atom: 0,
         max_res_rd_atom: limits::max_qp().saturating_mul(limits::MAX_RD_ATOMIC.into()),
         max_qp_init_rd_atom: limits::MAX_RD_ATOMIC.into(),
-        max_ee_init_rd_atom: 0,
         atomic_cap: IBV_ATOMIC_GLOB,
-        max_ee: 0,
-        max_rdd: 0,
         max_mw: limits::MAX_MW,
-        max_raw_ipv6_qp: 0,
-        max_raw_ethy_qp: 0,
         max_mcast_grp: limits::MAX_MCAST_GROUPS,
         max_mcast_qp_attach: limits::max_qp(),
         max_total_mcast_qp_attach: limits::max_qp(),
         max_ah: limits::MAX_AH,
-        max_fmr: 0,
-        max_map_per_fmr: 0,
         max_srq: limits::MAX_SRQ,
         max_srq_wr: limits::MAX_QP_WR,
         max_srq_sge: limits::MAX_SGE,
         max_pkeys: 1,
-        local_ca_ack_delay: 0,
         phys_port_cnt: 1,
+        ..absent
     }
 }
 
 /// The device's extended attributes: no optional feature of the extended query is supported.
 pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
+    // SAFETY: a struct of integers, for which zero is a valid value.
+    let absent: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
     ibv_device_attr_ex {
         orig_attr: device_attr(),
-        comp_mask: 0,
-        odp_caps: Default::default(),
         completion_timestamp_mask: u64::MAX,
         // In kHz: the clock counts nanoseconds.
         hca_core_clock: 1_000_000,
         device_cap_flags_ex: u64::from(CAPABILITIES),
-        tso_caps: Default::default(),
-        rss_caps: Default::default(),
-        max_wq_type_rq: 0,
-        packet_pacing_caps: Default::default(),
-        raw_packet_caps: 0,
-        tm_caps: Default::default(),
-        cq_mod_caps: Default::default(),
-        max_dm_size: 0,
-        pci_atomic_caps: Default::default(),
-        xrc_odp_caps: 0,
         phys_port_cnt_ex: 1,
+        ..absent
     }
 }
 

@@ -7,7 +7,7 @@ use crate::abi::{
 };
 use crate::device::context::{refresh_gids, state};
 use crate::device::device_attr;
-use crate::device::gid::Gid;
+use crate::device::gid::{Gid, GidTable};
 use crate::ffi::{errno_value, load, minus_one, store, store_prefix};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
@@ -243,19 +243,15 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     index: c_uint,
     gid_type: *mut c_uint,
 ) -> c_int {
-    let status = errno_value(|| {
+    minus_one(|| {
         // SAFETY: the program passes an open context.
         let context = unsafe { state(context) }?;
         context.expect_port(port.into())?;
-        context.with_gids(|gids| {
-            if usize::try_from(index).is_ok_and(|index| index < gids.len()) {
-                Ok(())
-            } else {
-                Err(Errno::EINVAL)
-            }
-        })?;
+        let length = context.with_gids(GidTable::len);
+        if !usize::try_from(index).is_ok_and(|index| index < length) {
+            return Err(Errno::EINVAL);
+        }
         // SAFETY: the program passes room for the result.
-        unsafe { store(gid_type, IBV_GID_TYPE_SYSFS_ROCE_V2) }
-    });
-    if status == 0 { 0 } else { -1 }
+        unsafe { store(gid_type, IBV_GID_TYPE_SYSFS_ROCE_V2) }.map(|()| 0)
+    })
 }

@@ -27,6 +27,17 @@ pub(super) unsafe fn datagram<'a>(qp: *mut ibv_qp) -> Result<Datagram<'a>, Errno
     }
 }
 
+/// Calls a method that UD and UC queue pairs both have on the queue pair behind a pointer.
+macro_rules! on_datagram {
+    ($qp:expr, |$it:ident| $call:expr) => {
+        match $qp {
+            $crate::dv::datagram::Datagram::Ud($it) => $call,
+            $crate::dv::datagram::Datagram::Uc($it) => $call,
+        }
+    };
+}
+pub(super) use on_datagram;
+
 /// GID, QPN and scope of a peer: the interface index of a link-local address, else 0.
 pub(super) fn address_of(peer: SocketAddr) -> (ibv_gid, u32, u32) {
     let scope = match peer {

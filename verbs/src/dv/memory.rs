@@ -3,11 +3,10 @@
 use super::sized::load_sized;
 use crate::abi::{
     DGIWARPDV_MR_COOKIE, DGIWARPDV_MR_IOVA, DGIWARPDV_MR_ONLY_FROM, DGIWARPDV_MR_WELL_KNOWN,
-    Milliseconds, dgiwarpdv_mr_init_attr, ibv_ah, ibv_gid, ibv_mr, ibv_pd, ibv_qp,
+    Milliseconds, dgiwarpdv_mr_init_attr, ibv_ah, ibv_mr, ibv_pd, ibv_qp,
 };
 use crate::device::gid::from_gid;
-use crate::ffi::errno;
-use crate::ffi::{Object, pointer};
+use crate::ffi::{Object, errno, pointer};
 use crate::mem::mr::register;
 use crate::post::send::address;
 use crate::qp::ah::Ah;
@@ -19,19 +18,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-const FRESH: dgiwarpdv_mr_init_attr = dgiwarpdv_mr_init_attr {
-    size: 0,
-    addr: ptr::null_mut(),
-    length: 0,
-    iova: 0,
-    access: 0,
-    flags: 0,
-    peer_gid: ibv_gid { raw: [0; 16] },
-    peer_qpn: 0,
-    peer_scope_id: 0,
-    well_known: 0,
-    reserved: 0,
-};
+// SAFETY: integers and pointers, for which zero is a valid value.
+const FRESH: dgiwarpdv_mr_init_attr = unsafe { std::mem::zeroed() };
 
 /// The peer that a region is restricted to.
 fn peer(attr: &dgiwarpdv_mr_init_attr) -> Result<SocketAddr, Errno> {

@@ -1,6 +1,6 @@
 //! Queue pairs with attributes that verbs do not have.
 
-use super::datagram::{Datagram, datagram};
+use super::datagram::{datagram, on_datagram};
 use super::sized::{load_sized, size_of_program, store_sized};
 use crate::abi::{
     DGIWARPDV_QP_RECORDS, DGIWARPDV_QP_SEGMENT_COMPLETIONS, dgiwarpdv_qp_attr,
@@ -8,15 +8,13 @@ use crate::abi::{
 };
 use crate::cm::addr::address;
 use crate::device::context;
-use crate::ffi::errno;
-use crate::ffi::{minus_one, pointer};
+use crate::ffi::{errno, minus_one, pointer};
 use crate::qp::create::create_extended;
 use crate::qp::datagram_attr::{DatagramAttr, RECORD_SLOTS, REORDER_WINDOW, SEGMENT_SLOTS};
 use dgiwarp::RecordCompletions;
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::ptr;
 use std::time::Duration;
 
 /// `None` for zero, which selects the default.
@@ -78,18 +76,8 @@ unsafe fn bind_address(attr: &dgiwarpdv_qp_init_attr) -> Result<Option<SocketAdd
     unsafe { address::read(attr.bind_addr) }.map(Some)
 }
 
-const FRESH: dgiwarpdv_qp_init_attr = dgiwarpdv_qp_init_attr {
-    size: 0,
-    flags: 0,
-    record_slots: 0,
-    segment_slots: 0,
-    record_timeout_ms: 0,
-    reorder_window: 0,
-    read_timeout_ms: 0,
-    max_rate: 0,
-    bind_addr: ptr::null(),
-    bind_addr_len: 0,
-};
+// SAFETY: integers and a pointer, for which zero is a valid value.
+const FRESH: dgiwarpdv_qp_init_attr = unsafe { std::mem::zeroed() };
 
 pub(super) unsafe extern "C" fn dgiwarpdv_create_qp(
     context: *mut ibv_context,
@@ -121,10 +109,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_query_qp(
         // SAFETY: the program passes room of the size in its first field.
         let size = unsafe { size_of_program(attr) }?;
         // SAFETY: and a live queue pair.
-        let granted = match unsafe { datagram(qp) }? {
-            Datagram::Ud(ud) => ud.receive_buffer(),
-            Datagram::Uc(uc) => uc.receive_buffer(),
-        };
+        let granted = on_datagram!(unsafe { datagram(qp) }?, |it| it.receive_buffer());
         let granted = granted.map_err(errno::of)?;
         let answer = dgiwarpdv_qp_attr {
             size,
@@ -141,10 +126,8 @@ pub(super) unsafe extern "C" fn dgiwarpdv_set_max_rate(
 ) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live queue pair.
-        match unsafe { datagram(qp) }? {
-            Datagram::Ud(ud) => ud.set_max_rate(bytes_per_second),
-            Datagram::Uc(uc) => uc.set_max_rate(bytes_per_second),
-        }
+        on_datagram!(unsafe { datagram(qp) }?, |it| it
+            .set_max_rate(bytes_per_second));
         Ok(0)
     })
 }

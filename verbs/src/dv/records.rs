@@ -1,6 +1,6 @@
 //! Records of received Write-Records.
 
-use super::datagram::{Datagram, address_of, datagram, to_int};
+use super::datagram::{Datagram, address_of, datagram, on_datagram, to_int};
 use super::sized::{size_of_program, store_sized};
 use crate::abi::{DGIWARPDV_RECORD_WITH_IMM, dgiwarpdv_range, dgiwarpdv_record_info, ibv_qp};
 use crate::ffi::minus_one;
@@ -17,10 +17,7 @@ impl Datagram<'_> {
         look: impl FnOnce(RecordRef<'_>) -> T,
     ) -> Result<T, Errno> {
         let handle = RecordHandle::from_u64(record);
-        let found = match self {
-            Self::Ud(ud) => ud.with_record(handle, look),
-            Self::Uc(uc) => uc.with_record(handle, look),
-        };
+        let found = on_datagram!(self, |it| it.with_record(handle, look));
         found.ok_or(Errno::ENOENT)
     }
 }
@@ -166,10 +163,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_release(qp: *mut ibv_qp, record
     minus_one(|| {
         let handle = RecordHandle::from_u64(record);
         // SAFETY: the program passes a live queue pair.
-        let released = match unsafe { datagram(qp) }? {
-            Datagram::Ud(ud) => ud.release_record(handle),
-            Datagram::Uc(uc) => uc.release_record(handle),
-        };
+        let released = on_datagram!(unsafe { datagram(qp) }?, |it| it.release_record(handle));
         released.then_some(0).ok_or(Errno::ENOENT)
     })
 }
@@ -177,10 +171,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_release(qp: *mut ibv_qp, record
 pub(super) unsafe extern "C" fn dgiwarpdv_record_complete_now(qp: *mut ibv_qp) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live queue pair.
-        match unsafe { datagram(qp) }? {
-            Datagram::Ud(ud) => ud.complete_records(),
-            Datagram::Uc(uc) => uc.complete_records(),
-        }
+        on_datagram!(unsafe { datagram(qp) }?, |it| it.complete_records());
         Ok(0)
     })
 }

@@ -5,7 +5,7 @@ use crate::abi::{
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
     IBV_ACCESS_ZERO_BASED, ibv_context, ibv_mr, ibv_pd,
 };
-use crate::device::context;
+use crate::device::context::{self, Context};
 use crate::ffi::{Facade, Object, errno_value, pointer};
 use crate::mem::td::ThreadDomain;
 use dgiwarp::MrOptions;
@@ -79,6 +79,17 @@ impl Facade for Mr {
 pub(crate) unsafe fn domain(pd: *mut ibv_pd) -> Result<Arc<Pd>, Errno> {
     // SAFETY: the caller's contract is the same.
     unsafe { Object::<Arc<Pd>>::state(pd) }.cloned()
+}
+
+/// The context of a protection domain.
+///
+/// # Safety
+/// `pd` is a live protection domain, whose context lives for `'a`.
+pub(crate) unsafe fn context_of<'a>(pd: *mut ibv_pd) -> Result<&'a Context, Errno> {
+    // SAFETY: the caller's contract; this field never changes.
+    let context = unsafe { (*pd).context };
+    // SAFETY: a context outlives its protection domains.
+    unsafe { context::state(context) }
 }
 
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {

@@ -4,8 +4,7 @@ use crate::abi::{
     IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD,
     IBV_REREG_MR_CHANGE_TRANSLATION, ibv_mr, ibv_pd, ibv_sge,
 };
-use crate::ffi::errno;
-use crate::ffi::{Object, entry, errno_value};
+use crate::ffi::{Object, entry, errno, errno_value};
 use crate::mem::mr::{Mr, Pd, access, domain, mapped};
 use dgiwarp::Sge;
 use nix::errno::Errno;

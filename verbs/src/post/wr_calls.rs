@@ -12,7 +12,7 @@ use crate::mem::mw;
 use crate::post::list::array;
 use crate::post::operation::{WorkRequest, compare_swap, fetch_add, send_immediate, write};
 use crate::post::send::address;
-use crate::post::wr_builder::WrBuilder;
+use crate::post::wr_builder::{SendOps, WrBuilder};
 use crate::qp::ah::Ah;
 use crate::qp::queue_pair::{self, Qp, Transport};
 use crate::qp::state::QpState;
@@ -67,14 +67,21 @@ pub(crate) unsafe fn with_builder(
 ) {
     entry((), || {
         // SAFETY: the caller's contract.
-        let Ok(state) = (unsafe { queue_pair::state(qp.cast()) }) else {
-            return;
-        };
-        if let Some(send_ops) = &state.send_ops {
+        if let Ok((state, send_ops)) = unsafe { send_ops(qp) } {
             // SAFETY: the caller's contract.
             unsafe { send_ops.with(|builder| call(state, builder)) };
         }
     });
+}
+
+/// The queue pair behind a pointer, if it has extended calls.
+///
+/// # Safety
+/// `qp` is NULL or a live queue pair that stays alive for `'a`.
+unsafe fn send_ops<'a>(qp: *mut ibv_qp_ex) -> Result<(&'a Qp, &'a SendOps), Errno> {
+    // SAFETY: the caller's contract.
+    let state = unsafe { queue_pair::state(qp.cast()) }?;
+    Ok((state, state.send_ops.as_ref().ok_or(Errno::EINVAL)?))
 }
 
 /// Begins a work request with the `wr_id` and `wr_flags` of the queue pair. `flag` is the bit of `send_ops_flags` that the queue
@@ -88,8 +95,11 @@ pub(crate) unsafe fn begin(
     operation: impl FnOnce() -> Result<RcOperation, Errno>,
 ) {
     let begin = |state: &Qp, builder: &mut WrBuilder| {
-        let allowed = state.send_ops.as_ref().map_or(0, |it| it.allowed);
-        if allowed & flag == 0 {
+        if state
+            .send_ops
+            .as_ref()
+            .is_none_or(|it| it.allowed & flag == 0)
+        {
             return Err(Errno::EINVAL);
         }
         // SAFETY: a live queue pair whose fields belong to the calling thread.
@@ -106,9 +116,7 @@ pub(crate) unsafe fn begin(
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     entry((), || {
         // SAFETY: the program passes a live queue pair.
-        if let Ok(Some(send_ops)) =
-            unsafe { queue_pair::state(qp.cast()) }.map(|state| &state.send_ops)
-        {
+        if let Ok((_, send_ops)) = unsafe { send_ops(qp) } {
             send_ops.start();
         }
     });
@@ -117,8 +125,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live queue pair.
-        let state = unsafe { queue_pair::state(qp.cast()) }?;
-        let send_ops = state.send_ops.as_ref().ok_or(Errno::EINVAL)?;
+        let (state, send_ops) = unsafe { send_ops(qp) }?;
         // SAFETY: the thread that completes is the one that started.
         unsafe { send_ops.complete(|builder| post(state, builder)) }
     })
@@ -155,9 +162,7 @@ fn hand_over(qp: &Qp, builder: &WrBuilder) -> Result<(), Errno> {
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     entry((), || {
         // SAFETY: the program passes a live queue pair.
-        if let Ok(Some(send_ops)) =
-            unsafe { queue_pair::state(qp.cast()) }.map(|state| &state.send_ops)
-        {
+        if let Ok((_, send_ops)) = unsafe { send_ops(qp) } {
             // SAFETY: the thread that aborts is the one that started.
             unsafe { send_ops.abort() };
         }

@@ -6,9 +6,8 @@ use crate::abi::{
 use crate::device::context;
 use crate::device::context::Context;
 use crate::device::gid::{GidTable, from_gid, to_gid};
-use crate::ffi::errno;
-use crate::ffi::{Facade, Object, errno_value, load, minus_one, pointer, store};
-use crate::mem::mr::{Pd, domain};
+use crate::ffi::{Facade, Object, errno, errno_value, load, minus_one, pointer, store};
+use crate::mem::mr::{Pd, context_of, domain};
 use dgiwarp::AddressHandle;
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -106,16 +105,15 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
     pointer(|| {
         // SAFETY: the program passes a live protection domain.
         let domain = unsafe { domain(pd) }?;
-        // SAFETY: its first field never changes.
-        let context = unsafe { (*pd).context };
-        // SAFETY: the context outlives the protection domain.
-        let state = unsafe { context::state(context) }?;
+        // SAFETY: as above.
+        let context = unsafe { context_of(pd) }?;
         // SAFETY: the program passes valid attributes.
         let attr = unsafe { load(attr) }?;
-        let handle = handle(state, &domain, &attr)?;
+        let handle = handle(context, &domain, &attr)?;
         Ok(Object::create(
             ibv_ah {
-                context,
+                // SAFETY: as above; this field never changes.
+                context: unsafe { (*pd).context },
                 pd,
                 handle: 0,
             },

@@ -1,10 +1,9 @@
 //! Multicast groups of a queue pair: `ibv_attach_mcast(3)`.
 
 use crate::abi::{ibv_gid, ibv_qp};
-use crate::device::context::{self, Context};
+use crate::device::context::Context;
 use crate::device::gid::{GidTable, from_gid};
-use crate::ffi::errno;
-use crate::ffi::{errno_value, load};
+use crate::ffi::{errno, errno_value, load};
 use crate::qp::queue_pair::{self, Transport};
 use dgiwarp::{GroupInterface, UdQp};
 use nix::errno::Errno;
@@ -56,10 +55,8 @@ unsafe fn change(
         let state = unsafe { queue_pair::state(qp) }?;
         // SAFETY: the caller's contract.
         let group = from_gid(unsafe { load(gid) }?);
-        // SAFETY: a live queue pair; this field never changes.
-        let context = unsafe { (*qp).context };
-        // SAFETY: the context outlives its queue pairs.
-        let context = unsafe { context::state(context) }?;
+        // SAFETY: a live queue pair.
+        let context = unsafe { queue_pair::context_of(qp) }?;
         match &state.qp {
             Transport::Ud(ud) => on_each(context, group, |on| change(ud, group, Some(on))),
             // ibv_attach_mcast(3): only unreliable datagram queue pairs may be attached.

@@ -116,6 +116,17 @@ pub(crate) unsafe fn state<'a>(qp: *mut ibv_qp) -> Result<&'a Qp, Errno> {
     unsafe { Object::<Qp>::state(qp.cast()) }
 }
 
+/// The context of a queue pair.
+///
+/// # Safety
+/// `qp` is a live queue pair, whose context lives for `'a`.
+pub(crate) unsafe fn context_of<'a>(qp: *mut ibv_qp) -> Result<&'a Context, Errno> {
+    // SAFETY: the caller's contract; this field never changes.
+    let context = unsafe { (*qp).context };
+    // SAFETY: a context outlives its queue pairs.
+    unsafe { context::state(context) }
+}
+
 impl Qp {
     fn lock(&self) -> MutexGuard<'_, Attributes> {
         self.attributes
@@ -265,10 +276,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let state = unsafe { state(qp) }?;
         // SAFETY: and attributes.
         let attr = unsafe { load(attr) }?;
-        // SAFETY: a live queue pair; this field never changes.
-        let context = unsafe { (*qp).context };
-        // SAFETY: the context outlives its queue pairs.
-        let context = unsafe { context::state(context) }?;
+        // SAFETY: a live queue pair.
+        let context = unsafe { context_of(qp) }?;
         let after = state.modify(context, &attr, mask)?;
         // SAFETY: a live queue pair; programs read this field, and only this function writes it.
         unsafe { (*qp).state = after.code() };

@@ -5,10 +5,8 @@ use crate::abi::{
     ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use crate::device::async_queue::{EventSource, Subject};
-use crate::device::context;
-use crate::device::limits;
-use crate::ffi::errno;
-use crate::ffi::{Facade, Object, errno_value, load, pointer, store};
+use crate::device::{context, limits};
+use crate::ffi::{Facade, Object, errno, errno_value, load, pointer, store};
 use crate::mem::mr::{Pd, domain};
 use dgiwarp::SrqAttr;
 use nix::errno::Errno;

@@ -6,7 +6,7 @@ use crate::abi::{
     IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
     IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
     IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_ah_attr, ibv_qp_attr,
 };
 use crate::device::limits::MAX_RD_ATOMIC;
 use nix::errno::Errno;
@@ -162,21 +162,8 @@ pub(crate) struct Attributes {
 }
 
 /// Address of no peer.
-const NOWHERE: ibv_ah_attr = ibv_ah_attr {
-    grh: ibv_global_route {
-        dgid: ibv_gid { raw: [0; 16] },
-        flow_label: 0,
-        sgid_index: 0,
-        hop_limit: 0,
-        traffic_class: 0,
-    },
-    dlid: 0,
-    sl: 0,
-    src_path_bits: 0,
-    static_rate: 0,
-    is_global: 0,
-    port_num: 0,
-};
+// SAFETY: a struct of integers, for which zero is a valid value.
+const NOWHERE: ibv_ah_attr = unsafe { std::mem::zeroed() };
 
 impl Attributes {
     /// Attributes of a new or reset queue pair.

@@ -49,9 +49,7 @@ pub(crate) fn resolve(id: &Arc<Id>, from: Option<SocketAddr>, to: SocketAddr) ->
 /// Resolves a route. TCP and UDP route by themselves: the path record repeats what is known.
 pub(crate) fn resolve_route(id: &Arc<Id>) -> Result<(), Errno> {
     let mut inner = id.lock();
-    if inner.state != State::AddressResolved {
-        return Err(Errno::EINVAL);
-    }
+    inner.expect(State::AddressResolved)?;
     let mtu = id.bind_device()?.active_mtu()?;
     id.write_path(&mut inner, mtu);
     inner.state = State::RouteResolved;

@@ -4,7 +4,6 @@ use crate::abi::{rdma_cm_id, rdma_conn_param, rdma_ud_param};
 use crate::ffi::CPointer;
 use dgiwarp::{ConnectionEvent, ServiceEvent};
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr;
 
 /// `enum rdma_cm_event_type`, as far as it is raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,17 +77,8 @@ pub(crate) enum Param {
 }
 
 /// Parameters of an event without a connection.
-pub(crate) const NO_CONNECTION: rdma_conn_param = rdma_conn_param {
-    private_data: ptr::null(),
-    private_data_len: 0,
-    responder_resources: 0,
-    initiator_depth: 0,
-    flow_control: 0,
-    retry_count: 0,
-    rnr_retry_count: 0,
-    srq: 0,
-    qp_num: 0,
-};
+// SAFETY: integers and a pointer, for which zero is a valid value.
+pub(crate) const NO_CONNECTION: rdma_conn_param = unsafe { std::mem::zeroed() };
 
 impl CmEvent {
     pub(crate) fn new(event_type: EventType, status: c_int) -> Self {

@@ -85,6 +85,11 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Checks the state of the identifier: another one is `EINVAL`.
+    pub(crate) fn expect(&self, state: State) -> Result<(), Errno> {
+        (self.state == state).then_some(()).ok_or(Errno::EINVAL)
+    }
+
     /// The state of port space TCP.
     pub(crate) fn tcp(&mut self) -> Result<&mut Tcp, Errno> {
         match &mut self.transport {
@@ -132,7 +137,7 @@ impl Facade for Arc<Id> {
 static IDS: ProcessTable<BTreeMap<u64, Arc<Id>>> = ProcessTable::new(BTreeMap::new());
 
 /// Queues an event of the stack. Events of destroyed identifiers are dropped.
-pub(crate) fn raise(key: u64, event: Raised) {
+fn raise(key: u64, event: Raised) {
     let Some(id) = IDS.lock().get(&key).cloned() else {
         return;
     };
@@ -217,16 +222,13 @@ impl Id {
     /// Binds the identifier to the device: the program may create queue pairs. Only in calls of the program.
     pub(crate) fn bind_device(&self) -> Result<Arc<Device>, Errno> {
         let device = device::device()?;
-        let c = self.pointer();
         // SAFETY: a live identifier; only calls of the program write these fields.
-        unsafe { (*c).verbs = device.context.0 };
-        // SAFETY: as above.
-        if unsafe { (*c).pd }.is_null() {
-            // SAFETY: as above.
-            unsafe { (*c).pd = device.pd.0 };
+        let c = unsafe { &mut *self.pointer() };
+        c.verbs = device.context.0;
+        if c.pd.is_null() {
+            c.pd = device.pd.0;
         }
-        // SAFETY: as above.
-        unsafe { (*c).port_num = 1 };
+        c.port_num = 1;
         Ok(device)
     }
 
@@ -277,11 +279,9 @@ impl Id {
             None => CPointer(Box::into_raw(Box::new(record))),
         };
         inner.path = Some(path);
-        let c = self.pointer();
         // SAFETY: a live identifier; only calls of the program write these fields.
-        unsafe { (*c).route.path_rec = path.0 };
-        // SAFETY: as above.
-        unsafe { (*c).route.num_paths = 1 };
+        let route = unsafe { &mut (*self.pointer()).route };
+        (route.path_rec, route.num_paths) = (path.0, 1);
     }
 
     /// Removes the identifier from the table: the stack raises no more events for it.
@@ -306,6 +306,7 @@ pub(crate) struct IdAttr {
 /// The channel is live.
 pub(crate) unsafe fn create(attr: &IdAttr) -> Result<*mut rdma_cm_id, Errno> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
+    device::on_event(raise);
     let (transport, qp_type) = match attr.port_space {
         RDMA_PS_TCP | RDMA_PS_IB => (Transport::Tcp(Box::default()), IBV_QPT_RC),
         RDMA_PS_UDP | RDMA_PS_IPOIB => (Transport::Udp(Box::default()), IBV_QPT_UD),

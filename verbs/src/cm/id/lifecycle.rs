@@ -1,6 +1,6 @@
 //! Life of an identifier: `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`, and the wait of synchronous calls.
 
-use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
+use crate::abi::{rdma_cm_id, rdma_event_channel};
 use crate::cm::device;
 use crate::cm::event::fetch::fetch;
 use crate::cm::event::fetched::acknowledge;
@@ -14,8 +14,8 @@ use dgiwarp::ConnectionEvent;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::SocketAddr;
-use std::ptr;
 use std::sync::Arc;
+use std::{mem, ptr};
 
 /// Waits for the event that ends a call of a synchronous identifier, and keeps it in `id->event`. The status of the event is the
 /// call's.
@@ -54,9 +54,7 @@ fn outcome(event: c_uint, status: c_int) -> Result<(), Errno> {
 /// As for [`complete`].
 pub(crate) unsafe fn ack_event(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's contract: no other call uses the identifier.
-    let event: *mut rdma_cm_event = unsafe { (*pointer).event };
-    // SAFETY: as above.
-    unsafe { (*pointer).event = ptr::null_mut() };
+    let event = mem::replace(unsafe { &mut (*pointer).event }, ptr::null_mut());
     if event.is_null() {
         return Ok(());
     }
@@ -74,7 +72,7 @@ pub(crate) unsafe fn destroy(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
     let (transport, path, synchronous) = {
         let mut inner = id.lock();
         inner.state = State::Over;
-        let transport = std::mem::replace(&mut inner.transport, Transport::Closed);
+        let transport = mem::replace(&mut inner.transport, Transport::Closed);
         (transport, inner.path.take(), inner.synchronous)
     };
     // Without the identifier's lock, which closing may take.
@@ -132,11 +130,9 @@ unsafe fn migrate(pointer: *mut rdma_cm_id, channel: *mut rdma_event_channel) ->
     // SAFETY: the caller's contract.
     unsafe { ack_event(pointer) }?;
     id.unacked.wait();
-    let was_synchronous = std::mem::replace(&mut id.lock().synchronous, synchronous);
+    let was_synchronous = mem::replace(&mut id.lock().synchronous, synchronous);
     // SAFETY: the caller's contract.
-    let old_c = unsafe { (*pointer).channel };
-    // SAFETY: as above.
-    unsafe { (*pointer).channel = new_c };
+    let old_c = mem::replace(unsafe { &mut (*pointer).channel }, new_c);
     if was_synchronous {
         // SAFETY: the channel was the identifier's own.
         drop(unsafe { Object::<Arc<Queue>>::release(old_c) });

@@ -48,9 +48,7 @@ unsafe fn set(
         (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
             // SAFETY: the caller's contract.
             let only: c_int = unsafe { value(pointer, length) }?;
-            if inner.state != State::Idle {
-                return Err(Errno::EINVAL);
-            }
+            inner.expect(State::Idle)?;
             inner.options.af_only = only != 0;
         }
         (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {

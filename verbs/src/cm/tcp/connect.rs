@@ -1,7 +1,7 @@
 //! Calls on identifiers of port space TCP.
 
 use crate::cm::addr::address;
-use crate::cm::addr::bind::bind;
+use crate::cm::addr::bind::bound;
 use crate::cm::conn_param::ConnParam;
 use crate::cm::device;
 use crate::cm::event::types::{EventType, Raised};
@@ -14,7 +14,7 @@ use crate::qp::state::QpState;
 use dgiwarp::{ConnectError, ConnectionEvent, ConnectionPort, MpaConfig, PortOptions, RcQp};
 use nix::errno::Errno;
 use std::ffi::c_int;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,9 +24,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Begins a connection attempt.
 pub(crate) fn connect(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
     let mut inner = id.lock();
-    if inner.state != State::RouteResolved {
-        return Err(Errno::EINVAL);
-    }
+    inner.expect(State::RouteResolved)?;
     let device = device::device()?;
     let (local, peer) = inner.local.zip(inner.peer).ok_or(Errno::EINVAL)?;
     let depths = Depths::of(param, Depths::MAX)?;
@@ -52,7 +50,7 @@ pub(crate) fn connect(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
         ..device.mpa.for_initiator()
     };
     let to = address::to_socket(peer, device.port_offset);
-    let connections = device.connections()?;
+    let connections = &device.connections;
     let begun = qp
         .with_rc(|rc| connections.connect_from(port, rc, to, &mpa, &param.private_data, id.key))
         .ok_or(Errno::EINVAL)?;
@@ -97,13 +95,7 @@ fn call_error(error: &ConnectError) -> Option<Errno> {
 pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
     /// TCP backlog where the program leaves it open; the kernel may allow less.
     const BACKLOG: c_int = 1024;
-    if id.lock().state == State::Idle {
-        bind(id, (Ipv4Addr::UNSPECIFIED, 0).into())?;
-    }
-    let mut inner = id.lock();
-    if inner.state != State::Bound {
-        return Err(Errno::EINVAL);
-    }
+    let mut inner = bound(id)?;
     let device = device::device()?;
     let tcp = inner.tcp()?;
     let port = tcp.port.take().ok_or(Errno::EINVAL)?;
@@ -114,7 +106,7 @@ pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
         BACKLOG
     };
     let listener = device
-        .connections()?
+        .connections
         .listen_on(port, device.mpa.for_responder(), backlog, id.key)
         .map_err(errno::of)?;
     let local = address::from_socket(listener.local_addr(), device.port_offset);
@@ -128,9 +120,7 @@ pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
 /// Accepts a request.
 pub(crate) fn accept(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
     let mut inner = id.lock();
-    if inner.state != State::Requested {
-        return Err(Errno::EINVAL);
-    }
+    inner.expect(State::Requested)?;
     let device = device::device()?;
     let timeout = inner.options.timeout();
     let tcp = inner.tcp()?;
@@ -139,7 +129,7 @@ pub(crate) fn accept(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
     let qp = unsafe { ConnectionQp::choose(id.qp(), &device, param.qp_num()) }?;
     let request = tcp.request.take().ok_or(Errno::EINVAL)?;
     let peer = request.peer();
-    let connections = device.connections()?;
+    let connections = &device.connections;
     // The program may post from now on. Its sends leave after the peer's first FPDU.
     qp.change_state(QpState::ReadyToSend, depths, timeout);
     let accepted = qp
@@ -173,10 +163,7 @@ pub(crate) fn reject(id: &Arc<Id>, private_data: &[u8]) -> Result<(), Errno> {
             inner.state = State::Over;
             drop(inner);
             // The peer may be gone.
-            match device::device()?
-                .connections()?
-                .reject(request, private_data)
-            {
+            match device::device()?.connections.reject(request, private_data) {
                 Err(ConnectError::Config(_)) => Err(Errno::EINVAL),
                 Ok(()) | Err(_) => Ok(()),
             }

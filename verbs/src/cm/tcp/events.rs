@@ -1,12 +1,11 @@
 //! Events of iWARP connections.
 
 use crate::cm::addr::address;
-use crate::cm::device;
 use crate::cm::event::types::{CmEvent, EventType};
 use crate::cm::id::identifier::{Id, State};
-use crate::cm::incoming;
 use crate::cm::tcp::depths::Depths;
 use crate::cm::tcp::state::refuse;
+use crate::cm::{device, incoming};
 use crate::device::persona::{self, Persona};
 use crate::ffi::errno;
 use crate::qp::state::QpState;

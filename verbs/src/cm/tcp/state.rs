@@ -41,10 +41,8 @@ impl Tcp {
         let Ok(device) = device::device() else {
             return;
         };
-        if self.connecting
-            && let Some(connections) = device.connections.get()
-        {
-            connections.cancel(key);
+        if self.connecting {
+            device.connections.cancel(key);
         }
         if let Some(request) = self.request {
             refuse(&device, request);
@@ -54,10 +52,8 @@ impl Tcp {
 
 /// Rejects a request that no call will answer.
 pub(crate) fn refuse(device: &Device, request: RcRequest) {
-    if let Some(connections) = device.connections.get() {
-        // The peer may be gone.
-        let _ = connections.reject(request, &[]);
-    }
+    // The peer may be gone.
+    let _ = device.connections.reject(request, &[]);
 }
 
 pub(super) fn port_options(options: Options) -> PortOptions {

@@ -1,7 +1,7 @@
 //! Calls on identifiers of port spaces UDP and IPOIB.
 
 use crate::cm::addr::address;
-use crate::cm::addr::bind::bind;
+use crate::cm::addr::bind::bound;
 use crate::cm::conn_param::ConnParam;
 use crate::cm::device;
 use crate::cm::id::identifier::{Id, State};
@@ -11,7 +11,6 @@ use crate::ffi::errno;
 use dgiwarp::ServiceQp;
 use nix::errno::Errno;
 use std::ffi::c_int;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 /// Queued queries of a listener whose program gives no backlog.
@@ -31,13 +30,7 @@ fn service_qp(id: &Id, param: &ConnParam) -> Option<ServiceQp> {
 
 /// Listens for queries at the bound port number (`rdma_listen(3)`).
 pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
-    if id.lock().state == State::Idle {
-        bind(id, (Ipv4Addr::UNSPECIFIED, 0).into())?;
-    }
-    let mut inner = id.lock();
-    if inner.state != State::Bound {
-        return Err(Errno::EINVAL);
-    }
+    let mut inner = bound(id)?;
     let device = device::device()?;
     let number = inner.local.ok_or(Errno::EINVAL)?.port();
     let backlog = usize::try_from(backlog).unwrap_or(0);
@@ -57,9 +50,7 @@ pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
 pub(crate) fn connect(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
     let qp = service_qp(id, param);
     let mut inner = id.lock();
-    if inner.state != State::RouteResolved {
-        return Err(Errno::EINVAL);
-    }
+    inner.expect(State::RouteResolved)?;
     let device = device::device()?;
     let (local, peer) = inner.local.zip(inner.peer).ok_or(Errno::EINVAL)?;
     let options = inner.options;
@@ -87,9 +78,7 @@ pub(crate) fn connect(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
 pub(crate) fn accept(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
     let qp = service_qp(id, param);
     let mut inner = id.lock();
-    if inner.state != State::Requested {
-        return Err(Errno::EINVAL);
-    }
+    inner.expect(State::Requested)?;
     let qp = qp.ok_or(Errno::EINVAL)?;
     let request = inner.udp()?.take_request()?;
     request.accept(qp, &param.private_data).map_err(errno::of)?;
@@ -100,9 +89,7 @@ pub(crate) fn accept(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
 /// Rejects a query (`rdma_reject(3)`).
 pub(crate) fn reject(id: &Arc<Id>, private_data: &[u8]) -> Result<(), Errno> {
     let mut inner = id.lock();
-    if inner.state != State::Requested {
-        return Err(Errno::EINVAL);
-    }
+    inner.expect(State::Requested)?;
     let request = inner.udp()?.take_request()?;
     request.reject(private_data).map_err(errno::of)?;
     inner.state = State::Over;

@@ -1,4 +1,4 @@
-//! Prints the device that verbs programs see, its limits, and the knobs with their present values.
+//! Prints the device, its limits, and the settings with their present values.
 
 #![forbid(unsafe_code)]
 
@@ -34,11 +34,11 @@ const PROGRAM: Program = Program {
         },
         Example {
             line: "DGIWARP_PORTS=20000-20009 dgiwarp-info",
-            about: "The same with a setting changed; a warning says what is not understood.",
+            about: "The same with a setting changed; invalid settings are reported.",
         },
         Example {
             line: "dgiwarp-info --unsupported",
-            about: "What a program cannot call.",
+            about: "Functions that fail.",
         },
     ],
     environment: manual::variables,

@@ -60,13 +60,13 @@ const DESCRIPTION: &[&str] = &[
     "dgiwarp is an RNIC without hardware: a shared library that takes the place of rdma-core's `libibverbs.so.1` and `librdmacm.so.1`. It needs no kernel module, \
      no device node, no root, no capability and no locked memory. A program runs on it unchanged with `dgiwarp-run`(1), or is linked to it with the flags that \
      `pkg-config --libs dgiwarp` prints.",
-    "Reliable connected queue pairs speak iWARP over TCP (RFC 5040, 5041, 5044, 6581, 7306) and can be connected to any RNIC that does. Datagram queue pairs and \
-     unreliable connected ones speak a mapping of the same protocols onto UDP.",
+    "Reliable connected queue pairs use iWARP over TCP (RFC 5040, 5041, 5044, 6581, 7306) and connect to any RNIC. Datagram queue pairs and \
+     unreliable connected ones use a mapping of these protocols onto UDP.",
     "The device is called `dgiwarp0` and has one port. Its GIDs are the addresses of the host, or of the network namespace or container, that it runs in.",
 ];
 
-const PORTS_INTRODUCTION: &str = "A firewall between two hosts has to let these through, and ICMP's messages that a packet was too big. Addresses must not be translated on the way to \
-     queue pairs whose programs exchange their numbers.";
+const PORTS_INTRODUCTION: &str = "Firewalls have to pass these ports, and ICMP messages that a packet is too big. Queue pairs whose programs exchange QPNs and addresses do not work \
+     across address translation.";
 
 const PORTS: &[(&str, &str)] = &[
     (
@@ -85,20 +85,20 @@ const PORTS: &[(&str, &str)] = &[
     ),
     (
         "UDP 18514",
-        "What is sent to broadcast and multicast groups, on all hosts; `DGIWARP_GROUP_PORT` says otherwise.",
+        "Messages to broadcast and multicast groups, on all hosts; `DGIWARP_GROUP_PORT` changes it.",
     ),
     (
         "TCP 18515",
-        "The control connection of `dgiwarp-perf`(1); the option --port says otherwise.",
+        "The control connection of `dgiwarp-perf`(1); the option --port changes it.",
     ),
 ];
 
 const FILES: &[(&str, &str)] = &[
     (
         "PREFIX/lib/dgiwarp",
-        "The library under its own name and the two that programs look for, and one that shows programs a device below /dev/infiniband and \
-         /sys/class/infiniband. This folder is not on the search path of the dynamic linker, so that programs find rdma-core's libraries unless they ask for \
-         these.",
+        "The library under its own name and the sonames of libibverbs and librdmacm, and one that redirects /dev/infiniband and \
+         /sys/class/infiniband. This folder is not on the search path of the dynamic linker: programs use rdma-core's libraries unless run \
+         by `dgiwarp-run`(1) or linked to these.",
     ),
     (
         "PREFIX/lib/pkgconfig/dgiwarp.pc",
@@ -106,13 +106,13 @@ const FILES: &[(&str, &str)] = &[
     ),
     (
         "$XDG_RUNTIME_DIR/dgiwarp, or /tmp/dgiwarp-UID",
-        "What `dgiwarp-run`(1) shows to programs as the files of the device. It belongs to the user alone and may be removed while no program runs.",
+        "Device files that `dgiwarp-run`(1) presents to programs. The directory belongs to the user alone and may be removed while no program runs.",
     ),
 ];
 
 const SECURITY: &[&str] = &[
-    "What is sent is neither encrypted nor authenticated. Somebody who reads the network can read all of it and write to registered memory. SECURITY.md, \
-     among the documents that come with dgiwarp, says what can be relied on.",
+    "Messages are neither encrypted nor authenticated. An attacker on the network can read all of them and write to registered memory. SECURITY.md \
+     states the guarantees.",
 ];
 
 #[cfg(test)]
