@@ -8,6 +8,7 @@
 //! Posted work requests wait until MPA lets them go: a Responder has to receive an FPDU first (RFC 5044 §7.1.2 rule 4).
 
 mod acks;
+mod close;
 mod end;
 mod first_fpdu_probe;
 mod llp;
@@ -40,6 +41,9 @@ use wqe::SendQueue;
 use zero_copy::Batch;
 
 pub use acks::LATE;
+pub use close::{
+    CloseStep, DeferredDisconnect, GracefulClose, GracefulStep, LINGER_FOR, Outstanding, TcpClose,
+};
 pub use end::RcEnd;
 pub use llp::Llp;
 pub use transmit::ROOM;

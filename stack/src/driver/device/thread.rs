@@ -74,12 +74,12 @@ impl Background {
         let waker = Waker::new()?;
         let departures = Departures::new()?;
         waker.add_task(departures.work_fd())?;
-        let departing: Weak<Departures> = Arc::downgrade(&departures);
+        let degraceful_close: Weak<Departures> = Arc::downgrade(&departures);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
             waker: Arc::new(waker),
             sets: Mutex::new(Vec::new()),
-            tasks: Mutex::new(vec![departing]),
+            tasks: Mutex::new(vec![degraceful_close]),
             departures,
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),

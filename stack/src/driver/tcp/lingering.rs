@@ -20,8 +20,8 @@ use crate::driver::device::clock;
 use crate::driver::reactor::waker::Task;
 use crate::driver::tcp::pipe::Pipe;
 use crate::driver::tcp::socket as tcp;
-use crate::driver::tcp::tcp_close::WayDown;
 use dgiwarp_engine::connected::Taken;
+use dgiwarp_engine::connected::TcpClose;
 
 /// Sockets found by one look.
 const EVENTS: usize = 64;
@@ -36,7 +36,7 @@ pub(crate) struct Departure {
     pub(crate) pipe: Pipe,
     /// FPDUs that TCP has not taken; the first may be a part of one.
     pub(crate) octets: Vec<u8>,
-    pub(crate) way_down: WayDown,
+    pub(crate) tcp_close: TcpClose,
 }
 
 /// All of a device's.
@@ -193,43 +193,45 @@ impl Entry {
         self.transmit();
         self.drain();
         let flushed = self.taken == self.departure.octets.len();
-        let way_down = &mut self.departure.way_down;
-        if way_down.advance(now, flushed).shut_down {
+        let tcp_close = &mut self.departure.tcp_close;
+        if tcp_close.advance(now, flushed).shut_down {
             self.departure.pipe.shut_down();
         }
         // Shut down is what goes to TCP last, and its own time begins then.
-        way_down.deadline().filter(|deadline| *deadline > now)
+        tcp_close.deadline().filter(|deadline| *deadline > now)
     }
 
     fn transmit(&mut self) {
         let Departure {
             pipe,
             octets,
-            way_down,
+            tcp_close,
         } = &mut self.departure;
-        while self.taken < octets.len() && way_down.may_send() {
+        while self.taken < octets.len() && tcp_close.may_send() {
             match pipe.send(&octets[self.taken..]) {
                 Taken::Octets(len) => self.taken += len,
                 Taken::WouldBlock => return,
-                Taken::Lost => way_down.lost(),
+                Taken::Lost => tcp_close.lost(),
             }
         }
     }
 
     /// Reads what the peer still sends: nobody's any more.
     fn drain(&mut self) {
-        let Departure { pipe, way_down, .. } = &mut self.departure;
+        let Departure {
+            pipe, tcp_close, ..
+        } = &mut self.departure;
         let mut scratch = [0; 4096];
         for _ in 0..READS {
-            if way_down.peer_is_done() {
+            if tcp_close.peer_is_done() {
                 return;
             }
             match pipe.receive(&mut scratch) {
-                Ok(0) => way_down.peer_closed(),
+                Ok(0) => tcp_close.peer_closed(),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => way_down.lost(),
+                Err(_) => tcp_close.lost(),
             }
         }
     }
@@ -237,7 +239,7 @@ impl Entry {
     /// What to look for.
     fn wants(&self) -> EpollFlags {
         let mut wants = EpollFlags::empty();
-        if !self.departure.way_down.peer_is_done() {
+        if !self.departure.tcp_close.peer_is_done() {
             wants |= EpollFlags::EPOLLIN;
         }
         if self.taken < self.departure.octets.len() {
@@ -266,7 +268,7 @@ mod tests {
         Departure {
             pipe: stream.into(),
             octets,
-            way_down: WayDown::default(),
+            tcp_close: TcpClose::default(),
         }
     }
 
@@ -296,7 +298,7 @@ mod tests {
         assert!(departures.add(departure(ours, Vec::new())).is_some());
         assert!(!departures.wait(began + Duration::from_millis(20)));
         let until = departures.poll_timeout().unwrap();
-        assert!(until > began && until <= clock::now() + crate::driver::tcp::tcp_close::LINGER_FOR);
+        assert!(until > began && until <= clock::now() + dgiwarp_engine::connected::LINGER_FOR);
         drop(peer);
         assert!(departures.wait(clock::now() + SOON));
     }

@@ -8,4 +8,3 @@ pub(crate) mod mpa_startup;
 pub(crate) mod pipe;
 pub(crate) mod qp;
 pub(crate) mod socket;
-pub(crate) mod tcp_close;

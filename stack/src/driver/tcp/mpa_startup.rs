@@ -18,8 +18,8 @@ use socket2::Socket;
 
 use crate::MpaConfig;
 use crate::driver::device::clock;
-use crate::driver::tcp::tcp_close::LINGER_FOR;
 use crate::driver::tcp::{liveness as watchdog, socket as tcp};
+use dgiwarp_engine::connected::LINGER_FOR;
 
 /// The RTR indications that this end can send, and receive without a trace. A zero-length Send would take a receive.
 const RTR: RtrSet = RtrSet {

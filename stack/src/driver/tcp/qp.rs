@@ -28,15 +28,14 @@ use crate::driver::reactor::member::{MemberId, Received};
 use crate::driver::reactor::poll_set::PollSet;
 use crate::driver::tcp::liveness::Watchdog;
 use crate::driver::tcp::pipe::Pipe;
-use crate::driver::tcp::tcp_close::WayDown;
 use crate::{
     Access, ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus,
 };
-use deferred_disconnect::Telling;
-use dgiwarp_engine::connected::{RcConfig, RcEngine, RcSendWqe, Taken};
+use dgiwarp_engine::connected::{
+    DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken, TcpClose,
+};
 use dgiwarp_engine::mr::MrTable;
 use dgiwarp_engine::recv_queue::{RecvQueue, Tables, Waiter, WeakWaiter};
-use ending::Parting;
 
 /// Octets for TCP in one go, before other QPs get their turn.
 const TURN: usize = 1 << 20;
@@ -49,12 +48,12 @@ const PATH_LASTS: Duration = Duration::from_millis(100);
 struct Link {
     engine: RcEngine,
     pipe: Pipe,
-    way_down: WayDown,
+    tcp_close: TcpClose,
     watchdog: Watchdog,
-    /// The program ended it.
-    parting: Option<Parting>,
-    /// The peer did, and the program is not told yet.
-    telling: Telling,
+    /// Set while a disconnect of this end's program is under way.
+    graceful_close: Option<GracefulClose>,
+    /// Set while the peer's disconnect has not been reported.
+    deferred_disconnect: DeferredDisconnect,
     /// Nothing is read: what arrived waits for receives. Only the end of the stream is looked for.
     paused: bool,
     /// The next timer that the completion queue knows of.
@@ -324,10 +323,10 @@ impl RcShared {
             inner.link = Some(Link {
                 engine,
                 pipe,
-                way_down: WayDown::default(),
+                tcp_close: TcpClose::default(),
                 watchdog: Watchdog::new(self.patience),
-                parting: None,
-                telling: Telling::default(),
+                graceful_close: None,
+                deferred_disconnect: DeferredDisconnect::default(),
                 paused: false,
                 deadline: None,
                 look_at_path: clock::now(),
@@ -412,9 +411,9 @@ impl RcShared {
             self.wind_down(inner);
         }
         if let Some(link) = &inner.link
-            && link.parting.is_some()
+            && link.graceful_close.is_some()
         {
-            self.part(inner);
+            self.continue_graceful_close(inner);
         }
         if let Some(link) = &mut inner.link {
             self.note_deadline(link);
@@ -422,11 +421,12 @@ impl RcShared {
     }
 
     fn note_deadline(&self, link: &mut Link) {
-        let [second, third] = if link.way_down.has_begun() {
-            [link.way_down.deadline(), link.telling.deadline()]
+        let [second, third] = if link.tcp_close.has_begun() {
+            let deferred = link.deferred_disconnect.deadline();
+            [link.tcp_close.deadline(), deferred]
         } else {
-            let parting = link.parting.map(Parting::deadline);
-            [link.watchdog.deadline(), parting]
+            let graceful = link.graceful_close.map(GracefulClose::deadline);
+            [link.watchdog.deadline(), graceful]
         };
         let timers = [link.engine.poll_timeout(), second, third];
         let deadline = timers.into_iter().flatten().min();
@@ -441,8 +441,8 @@ impl RcShared {
     /// Ends a connection whose peer's host is gone.
     fn look_after(&self, link: &mut Link, now: Instant) {
         let look = || link.pipe.progress();
-        if !link.way_down.has_begun() && link.watchdog.check(now, look) {
-            link.way_down.lost();
+        if !link.tcp_close.has_begun() && link.watchdog.check(now, look) {
+            link.tcp_close.lost();
             let (tables, mut completions) = (self.tables(), self.completions());
             let engine = &mut link.engine;
             engine.handle_end(now, TcpEnd::Lost, tables, &mut completions);
@@ -475,12 +475,12 @@ impl RcShared {
             let Link {
                 engine,
                 pipe,
-                way_down,
+                tcp_close,
                 watchdog,
                 ..
             } = link;
             engine.make_fpdus(now, self.tables(), &mut completions);
-            if !way_down.may_send() || !engine.has_octets(now) {
+            if !tcp_close.may_send() || !engine.has_octets(now) {
                 self.unsent.store(false, Ordering::Release);
                 return;
             }
@@ -515,7 +515,7 @@ impl RcShared {
                 }
                 Taken::Lost => {
                     self.receive_before_loss(link);
-                    link.way_down.lost();
+                    link.tcp_close.lost();
                     link.engine
                         .handle_end(now, TcpEnd::Lost, self.tables(), &mut completions);
                 }
@@ -534,20 +534,20 @@ impl RcShared {
         if !link.engine.is_dormant() {
             self.over.store(true, Ordering::Release);
         }
-        if !link.way_down.has_begun() && link.engine.had_bad_crc() {
+        if !link.tcp_close.has_begun() && link.engine.had_bad_crc() {
             self.background().copy_all();
         }
         let now = clock::now();
-        self.tell(inner, end, now);
+        self.raise_disconnect(inner, end, now);
         let Some(link) = &mut inner.link else {
             return;
         };
         let flushed = link.engine.poll_transmit(now).is_empty();
-        let step = link.way_down.advance(now, flushed);
+        let step = link.tcp_close.advance(now, flushed);
         if step.shut_down {
             link.pipe.shut_down();
         }
-        if step.unwatch {
+        if step.unpoll {
             self.poll_set.unwatch(link.pipe.as_fd());
         }
     }
@@ -578,7 +578,7 @@ impl RcShared {
     }
 
     fn receive_locked(&self, link: &mut Link) -> Received {
-        if link.way_down.peer_is_done() {
+        if link.tcp_close.peer_is_done() {
             return Received::Nothing;
         }
         if link.paused {
@@ -595,11 +595,11 @@ impl RcShared {
         let end = match link.pipe.end() {
             None => return Received::Nothing,
             Some(TcpEnd::Fin) => {
-                link.way_down.peer_closed();
+                link.tcp_close.peer_closed();
                 TcpEnd::Fin
             }
             Some(TcpEnd::Lost) => {
-                link.way_down.lost();
+                link.tcp_close.lost();
                 TcpEnd::Lost
             }
         };
@@ -624,8 +624,8 @@ impl RcShared {
         };
         let end = match received {
             Ok(0) => {
-                link.way_down.peer_closed();
-                link.way_down.end_of_stream()
+                link.tcp_close.peer_closed();
+                link.tcp_close.end_of_stream()
             }
             Ok(len) => {
                 let placed = placed.min(len);
@@ -654,7 +654,7 @@ impl RcShared {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Received::Something,
             Err(_) => {
-                link.way_down.lost();
+                link.tcp_close.lost();
                 TcpEnd::Lost
             }
         };

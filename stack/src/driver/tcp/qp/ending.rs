@@ -3,7 +3,6 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use crate::driver::cm::connect::CmQueue;
 use crate::driver::device::clock;
@@ -11,33 +10,14 @@ use crate::driver::qp::staging;
 use crate::driver::reactor::member::Received;
 use crate::driver::tcp::lingering::Departure;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
-use crate::driver::tcp::tcp_close::FLUSH_FOR;
 use crate::{ConnectionEvent, WcStatus};
-use dgiwarp_engine::connected::{self, RcEnd, Taken};
+use dgiwarp_engine::connected::{self, GracefulClose, GracefulStep, Outstanding, RcEnd, Taken};
 use dgiwarp_engine::cq_ring::Unheard;
 
-/// How long a peer of our own kind has to say that it has placed what left before we close.
-const PLACED_FOR: Duration = Duration::from_millis(200);
 /// Reads of what has arrived when a QP is taken out of service.
 const LAST_READS: usize = 64;
 /// Octets of FPDUs that are made for TCP to take after their QP is gone. What the program posted beyond is lost, as on InfiniBand all is.
 const MAX_REST: usize = 1 << 20;
-
-/// A connection that its program ended: how long it has for what comes before its end.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Parting {
-    /// For what was posted to leave.
-    flush_until: Instant,
-    /// For the peer to place it, from then on.
-    placed_until: Option<Instant>,
-}
-
-impl Parting {
-    /// When to go on at the latest.
-    pub(crate) fn deadline(self) -> Instant {
-        self.placed_until.unwrap_or(self.flush_until)
-    }
-}
 
 /// What an end leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +32,10 @@ impl RcShared {
     /// Tells of the connection's end there.
     pub(crate) fn tell_end(&self, queue: &Arc<CmQueue>, context: u64) {
         self.run(|inner| {
-            let ended = inner.link.as_ref().filter(|link| link.way_down.has_begun());
+            let ended = inner
+                .link
+                .as_ref()
+                .filter(|link| link.tcp_close.has_begun());
             match ended.and_then(|link| link.engine.end()) {
                 Some(end) => queue.push(ConnectionEvent::Disconnected { context, end }),
                 None => inner.listener = Some((Arc::clone(queue), context)),
@@ -110,46 +93,46 @@ impl RcShared {
         self.run(|inner| inner.link.as_ref().and_then(|link| link.engine.end()))
     }
 
-    /// Ends the connection gracefully: what was posted gets a bounded time to leave and to be placed, then our half of TCP is closed. Everything still
-    /// posted completes with `Flushed`.
+    /// Ends the connection gracefully: posted work requests have a bounded time to leave and to be placed, then our half of TCP is closed. Those that
+    /// are left complete as flushed.
     pub(crate) fn disconnect(&self) {
         self.run(|inner| {
-            if let Some(link) = &mut inner.link
-                && link.parting.is_none()
-            {
-                link.parting = Some(Parting {
-                    flush_until: clock::now() + FLUSH_FOR,
-                    placed_until: None,
-                });
+            if let Some(link) = &mut inner.link {
+                link.graceful_close
+                    .get_or_insert_with(|| GracefulClose::new(clock::now()));
             }
             self.work(inner);
         });
     }
 
-    /// Goes on with ending a connection gracefully.
-    pub(crate) fn part(&self, inner: &mut RcInner) {
+    /// Continues a graceful close.
+    pub(crate) fn continue_graceful_close(&self, inner: &mut RcInner) {
         let Some(link) = &mut inner.link else {
             return;
         };
-        let Some(parting) = &mut link.parting else {
+        let Some(graceful_close) = &mut link.graceful_close else {
             return;
         };
         let now = clock::now();
-        let goes_on = link.engine.end().is_none() && link.way_down.may_send();
-        if goes_on && link.engine.has_unsent(now) && now < parting.flush_until {
-            return;
+        let outstanding = Outstanding {
+            is_up: link.engine.end().is_none() && link.tcp_close.may_send(),
+            unsent: link.engine.has_unsent(now),
+            unplaced: !link.paused && link.engine.awaits_placement(),
+        };
+        match graceful_close.poll(now, outstanding) {
+            GracefulStep::Wait => {}
+            GracefulStep::RequestAcks => {
+                link.engine.ask_for_all();
+                self.transmit(link);
+            }
+            GracefulStep::Close => {
+                link.graceful_close = None;
+                self.receive_last(link);
+                link.engine.close(self.tables(), &mut self.completions());
+                self.transmit(link);
+                self.wind_down(inner);
+            }
         }
-        let placed_until = *parting.placed_until.get_or_insert(now + PLACED_FOR);
-        if goes_on && !link.paused && link.engine.awaits_placement() && now < placed_until {
-            link.engine.ask_for_all();
-            self.transmit(link);
-            return;
-        }
-        link.parting = None;
-        self.receive_last(link);
-        link.engine.close(self.tables(), &mut self.completions());
-        self.transmit(link);
-        self.wind_down(inner);
     }
 
     /// What has arrived is placed and acknowledged: a NIC would have done so already.
@@ -163,7 +146,7 @@ impl RcShared {
 
     /// The connection is lost, as TCP says of what was to be sent. What had arrived before is there to be read, and counts.
     pub(super) fn receive_before_loss(&self, link: &mut Link) {
-        link.way_down.unreachable();
+        link.tcp_close.unreachable();
         // What waits for receives is not delivered any more.
         if !link.paused {
             self.receive_last(link);
@@ -174,8 +157,8 @@ impl RcShared {
     pub(crate) fn close(&self) {
         self.run(|inner| {
             inner.closed = true;
-            // Whoever destroys the QP need not be told of what comes now.
-            Self::tell_untold(inner);
+            // Events from now on are of no use to the thread that destroys the QP.
+            Self::raise_deferred_disconnect(inner);
             inner.listener = None;
             inner.beginning = None;
             self.work(inner);
@@ -195,7 +178,7 @@ impl RcShared {
             // From now on nothing that was begun earlier is meant for this QP.
             self.life.fetch_add(1, Ordering::AcqRel);
             self.open.store(false, Ordering::Release);
-            Self::tell_untold(inner);
+            Self::raise_deferred_disconnect(inner);
             inner.listener = None;
             inner.beginning = None;
             if let Some(link) = &mut inner.link {
@@ -247,7 +230,7 @@ impl RcShared {
         self.background().depart(Departure {
             pipe: link.pipe,
             octets,
-            way_down: link.way_down,
+            tcp_close: link.tcp_close,
         });
     }
 
@@ -259,7 +242,7 @@ impl RcShared {
         engine.copy_all(true);
         staging::put_back_of_stream(engine.lend(staging::take_for_stream()));
         let mut last = false;
-        while link.way_down.may_send() {
+        while link.tcp_close.may_send() {
             if !last && rest == Rest::All && octets.len() < MAX_REST {
                 engine.make_fpdus(now, self.tables(), &mut Unheard);
             }
@@ -284,7 +267,7 @@ impl RcShared {
                     let len = made.len();
                     engine.transmitted(now, len, &mut Unheard);
                 }
-                Taken::Lost => link.way_down.lost(),
+                Taken::Lost => link.tcp_close.lost(),
             }
         }
         if let Some(room) = engine.reclaim() {

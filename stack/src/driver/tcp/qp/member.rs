@@ -57,7 +57,7 @@ impl Member for RcShared {
 
     fn with_socket(&self, _socket: SocketIndex, with: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
         self.run(|inner| {
-            let polled = |link: &&Link| link.way_down.is_watched() && !link.paused;
+            let polled = |link: &&Link| link.tcp_close.is_polled() && !link.paused;
             let link = inner.link.as_ref().filter(polled);
             link.inspect(|link| with(link.pipe.as_fd())).is_some()
         })
@@ -133,7 +133,7 @@ impl Member for RcShared {
         let done = self.serialized.try_run(
             |inner| {
                 let goes_on =
-                    |link: &Link| link.way_down.may_send() && link.engine.has_unsent(clock::now());
+                    |link: &Link| link.tcp_close.may_send() && link.engine.has_unsent(clock::now());
                 self.work(inner);
                 if !at_last && inner.link.as_ref().is_some_and(goes_on) {
                     return false;

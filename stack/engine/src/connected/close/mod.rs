@@ -1,0 +1,10 @@
+//! The end of a connection as state machines with deadlines: what was posted before, TCP's two halves, and the program's event.
+
+mod deferred_disconnect;
+mod graceful;
+mod tcp_close;
+
+pub use deferred_disconnect::DeferredDisconnect;
+pub use graceful::{GracefulClose, GracefulStep, Outstanding};
+use tcp_close::FLUSH_FOR;
+pub use tcp_close::{CloseStep, LINGER_FOR, TcpClose};
