@@ -57,17 +57,17 @@ pub struct RecvWqe {
 /// Somebody who waits for a receive.
 pub trait Waiter: fmt::Debug + Send + Sync {
     /// One was posted; others may have taken it.
-    fn kick(&self);
+    fn receive_posted(&self);
 }
 
 /// A waiter, if it is still there.
 pub type WeakWaiter = Weak<dyn Waiter>;
 
 #[cold]
-fn kick_all(waiters: Vec<WeakWaiter>) {
+fn notify_all(waiters: Vec<WeakWaiter>) {
     for waiter in waiters {
         if let Some(waiter) = waiter.upgrade() {
-            waiter.kick();
+            waiter.receive_posted();
         }
     }
 }
@@ -95,7 +95,7 @@ struct Posted {
     receives: VecDeque<RecvWqe>,
     /// An event is due when fewer receives remain; 0 when none is.
     limit: usize,
-    /// Who found the queue empty and waits. Each is here once: it looks again when it was kicked, and not before.
+    /// Streams that found the queue empty. Each is here once, and takes from the queue again after it was notified.
     waiters: Vec<WeakWaiter>,
 }
 
@@ -157,11 +157,11 @@ impl RecvQueue {
     pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let mut waiters = Vec::new();
         self.push(wr, &mut waiters)?;
-        kick_all(waiters);
+        notify_all(waiters);
         Ok(())
     }
 
-    /// Posts one. Adds who is to be kicked: under the lock that they registered under, so that none is missed.
+    /// Posts one. Adds the waiters to notify: under the lock that they registered under, so that none is missed.
     #[inline]
     fn push(&self, wr: &RecvWr<'_>, waiters: &mut Vec<WeakWaiter>) -> Result<(), PostError> {
         let wqe = RecvWqe {
@@ -192,7 +192,7 @@ impl RecvQueue {
         }
         // Only now: whoever waits takes all it needs.
         if !waiters.is_empty() {
-            kick_all(waiters);
+            notify_all(waiters);
         }
         result
     }
@@ -235,7 +235,7 @@ impl RecvQueue {
         }
     }
 
-    /// Takes the receive at the head. If there is none, `waiter` is kicked, once, when one is posted.
+    /// Takes the receive at the head. If there is none, `waiter` is notified, once, when one is posted.
     pub fn take_or_wait(
         &self,
         completions: &mut impl CompletionSink,
@@ -259,7 +259,7 @@ impl RecvQueue {
         posted.receives.push_front(wqe);
         let waiters = std::mem::take(&mut posted.waiters);
         drop(posted);
-        kick_all(waiters);
+        notify_all(waiters);
     }
 
     /// The requests in the queue, from the head.

@@ -11,7 +11,14 @@ pub struct SingleSlotQueue<T> {
     others: VecDeque<T>,
 }
 
+impl<T> Default for SingleSlotQueue<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> SingleSlotQueue<T> {
+    /// An empty queue.
     pub const fn new() -> Self {
         Self {
             alone: None,

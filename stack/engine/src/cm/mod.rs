@@ -1,7 +1,9 @@
 //! Connection management without sockets.
 //!
+//! - [`connect`]: MPA startup;
 //! - [`oob`]: connections between queue pairs whose programs exchange QPNs and addresses out of band;
 //! - [`sidr`]: service ID resolution, from a port to a QPN and a Q_Key.
 
+pub mod connect;
 pub mod oob;
 pub mod sidr;

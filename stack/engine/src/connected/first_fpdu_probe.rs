@@ -1,36 +1,36 @@
-//! Nudging a peer that does not look at what it was sent.
+//! First-FPDU probe: an empty Write to a peer that is silent after the first FPDU.
 
 use std::time::{Duration, Instant};
 
-/// When an Initiator that has heard nothing nudges its peer, counted from its first FPDU and then from the last nudge.
+/// Delays of the probes of an Initiator whose peer is silent, from its first FPDU and then from the last probe.
 ///
-/// A Responder may answer the Request before it watches the connection for FPDUs; the Linux kernel's siw does. An FPDU that reaches it
-/// in between lies there until the next one comes, and a program that waits for the answer to its first message waits for ever. A
-/// zero-length RDMA Write is something that any peer has to take and none may look at (RFC 5041 §5.2).
-const NUDGES: [Duration; 3] = [
+/// A Responder may send the Reply before it receives FPDUs; the Linux kernel's siw does. An FPDU that arrives in between is handled when the
+/// next one comes, and a program that waits for the answer to its first message waits for ever. Every peer has to accept a zero-length RDMA Write,
+/// and ignores it (RFC 5041 §5.2).
+const DELAYS: [Duration; 3] = [
     Duration::from_millis(20),
     Duration::from_millis(100),
     Duration::from_millis(500),
 ];
 
-/// Whether the peer shows that it receives.
+/// Progress of the probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FirstFpduProbe {
-    /// An Initiator that has sent nothing yet.
+    /// The Initiator has sent no FPDU.
     Idle,
-    /// Something was sent, nothing came back; so many nudges were made.
+    /// An FPDU was sent and none received; `made` probes were sent.
     Waiting { at: Instant, made: usize },
-    /// The peer has sent something, or has been nudged enough; or we are the Responder, who has been sent something.
+    /// An FPDU was received, or all probes were sent; or this end is the Responder.
     Done,
 }
 
 impl FirstFpduProbe {
-    /// Something leaves.
+    /// An FPDU leaves.
     #[inline]
     pub(super) fn sent(&mut self, now: Instant) {
         if *self == Self::Idle {
             *self = Self::Waiting {
-                at: now + NUDGES[0],
+                at: now + DELAYS[0],
                 made: 0,
             };
         }
@@ -43,18 +43,18 @@ impl FirstFpduProbe {
         }
     }
 
-    /// Whether a nudge is due.
+    /// Whether a probe is due.
     pub(super) fn is_due(self, now: Instant) -> bool {
         self.deadline().is_some_and(|at| at <= now)
     }
 
-    /// It was due, and `made` now or left for the next time.
-    pub(super) fn advance(&mut self, now: Instant, nudged: bool) {
+    /// A probe was due, and was `sent` or left for the next time.
+    pub(super) fn advance(&mut self, now: Instant, sent: bool) {
         let Self::Waiting { made, .. } = *self else {
             return;
         };
-        let made = made + usize::from(nudged);
-        *self = match NUDGES.get(made) {
+        let made = made + usize::from(sent);
+        *self = match DELAYS.get(made) {
             Some(delay) => Self::Waiting {
                 at: now + *delay,
                 made,

@@ -10,6 +10,10 @@ use super::tests::memory_llp::MemoryLlp;
 
 /// A lower layer in full operation: its startup comes before there is an engine.
 #[derive(Debug)]
+#[cfg_attr(
+    test,
+    expect(clippy::large_enum_variant, reason = "tests have few engines")
+)]
 pub enum Llp {
     /// MPA, on the octet stream of TCP.
     Mpa(Connection),

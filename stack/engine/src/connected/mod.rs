@@ -1,14 +1,15 @@
 //! A connected QP, sans I/O: RDMAP over DDP over MPA, on the octets of one TCP connection.
 //!
-//! Order of calls: `accept` for each work request posted; `handle_input(now, …)` for what TCP brought and `handle_end(now, …)` for its
+//! Order of calls: `accept` for each work request posted; `handle_input(now, …)` for octets from TCP and `handle_end(now, …)` for its
 //! end; after each of these `make_fpdus(…)`, then `poll_transmit(now)` and `transmitted(…)` for the octets until there are none.
-//! `end()` tells when and why the connection is over; everything posted has completed then, and what is left to transmit, a Terminate at
-//! its end, is for the peer.
+//! `end()` returns why the connection is over, once it is; everything posted has completed then, and octets that are left to transmit, a
+//! Terminate at their end, are for the peer.
 //!
 //! Posted work requests wait until MPA lets them go: a Responder has to receive an FPDU first (RFC 5044 §7.1.2 rule 4).
 
 mod acks;
 mod close;
+mod detect_peer;
 mod end;
 mod first_fpdu_probe;
 mod llp;
@@ -29,8 +30,10 @@ use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
 use super::cq_ring::CompletionSink;
 use super::mr::{PdId, StreamId};
 use super::recv_queue::{RecvQueue, RecvWqe, Tables, WeakWaiter};
+use crate::cm::connect::stream_depths;
 use crate::types::{AsyncEvent, QpCounters, RcOptions, WcStatus};
-use acks::Placement;
+use acks::Acks;
+use detect_peer::DetectPeer;
 use dgiwarp_memory::Access;
 use first_fpdu_probe::FirstFpduProbe;
 use llp::LlpEvent;
@@ -40,7 +43,7 @@ use ulp::failed_receive;
 use wqe::SendQueue;
 use zero_copy::Batch;
 
-pub use acks::LATE;
+pub use acks::NextReceive;
 pub use close::{
     CloseStep, DeferredDisconnect, GracefulClose, GracefulStep, LINGER_FOR, Outstanding, TcpClose,
 };
@@ -52,10 +55,10 @@ pub use zero_copy::{StreamSink, Taken};
 
 type RcStream = Stream<RecvWqe, u64>;
 
-/// How long a work request for a peer that left takes to fail: a program that is about to end the same way is not told of it on the way.
+/// Time for a work request to fail after the peer left: a program that is about to end in the same way gets no failure before.
 const RETRIES_TAKE: Duration = Duration::from_secs(1);
 
-/// Stands for the Read that is an RTR indication and no work request.
+/// Request number of the Read that is an RTR indication and no work request.
 const RTR_READ: u64 = u64::MAX;
 
 /// Settings of a connected QP's engine.
@@ -66,14 +69,14 @@ pub struct RcConfig {
     /// The other end, for completions.
     pub peer: SocketAddr,
     pub options: RcOptions,
-    /// The QPs were connected by their programs' exchanged numbers, and know nothing of a connection that could end.
+    /// The connection was made out of band: to programs it has no end of its own.
     pub paired: bool,
-    /// What no key gives the peer the right to.
+    /// Rights that no key gives the peer.
     pub denied: Access,
 }
 
 impl RcConfig {
-    /// Which STags are this QP's.
+    /// Stream whose STags are this QP's.
     pub(super) const fn stream(&self) -> StreamId {
         StreamId {
             pd: self.pd,
@@ -96,19 +99,19 @@ pub struct RcEngine {
     llp: Llp,
     is_initiator: bool,
     stream: RcStream,
-    placement: Placement,
-    /// What arrived and waits for a receive.
-    parked: RnrQueue,
-    /// It has waited for too long.
-    parked_too_long: bool,
-    /// Whom to tell when one is posted.
+    acks: Acks,
+    detect_peer: DetectPeer,
+    rnr_queue: RnrQueue,
+    /// The first ULPDU of `rnr_queue` has waited for longer than the receive timeout.
+    rnr_timed_out: bool,
+    /// Waits for a receive while `rnr_queue` is not empty.
     waiter: WeakWaiter,
     sends: SendQueue,
     /// The message of which some segments have left.
     sending: Option<Sending>,
-    /// Whether it is the turn of an answer, if both an answer and a work request may begin.
+    /// Whether an answer begins next where both an answer and a work request may.
     answer_next: bool,
-    /// Whether large segments are copied like small ones. Those that are not leave with `send_uncopied`.
+    /// Whether large segments are copied like small ones. Others leave with `send_zero_copy`.
     copies: bool,
     batch: Batch,
     /// Octets of all FPDUs that were made.
@@ -116,45 +119,40 @@ pub struct RcEngine {
     /// Octets of them that TCP has taken.
     taken: u64,
     end: Option<RcEnd>,
-    /// The peer left, and the program has not noticed.
+    /// The peer left, and nothing was posted that would have needed it.
     dormant: bool,
-    /// When it will: something needs the peer.
+    /// When posted work requests fail, since the peer has left.
     dormant_until: Option<Instant>,
-    nudge: FirstFpduProbe,
+    first_fpdu_probe: FirstFpduProbe,
     counters: QpCounters,
 }
 
 impl RcEngine {
-    /// An engine on a connection whose startup is over. `waiter` is told when a receive is posted that [`resume`](Self::resume) waits for.
+    /// An engine on a connection whose startup is over. `waiter` is called when a receive is posted, for
+    /// [`receive_posted`](Self::receive_posted).
     pub fn new(config: RcConfig, llp: impl Into<Llp>, waiter: WeakWaiter) -> Self {
         let llp = llp.into();
         let negotiation = llp.negotiation();
         let is_initiator = negotiation.is_some_and(|it| it.role == Role::Initiator);
-        let depths = negotiation.map_or(Depths { ird: 0, ord: 0 }, |it| Depths {
-            // RFC 6581 §9.1: a Read as RTR indication has to be taken even where no others are.
-            ird: match it.rtr {
-                Some(rtr) if rtr.read => it.depths.ird.max(1),
-                Some(_) | None => it.depths.ird,
-            },
-            ord: it.depths.ord,
-        });
+        let depths = negotiation.map_or(Depths { ird: 0, ord: 0 }, stream_depths);
         let stream = Stream::new(depths);
         Self {
             config,
-            nudge: if is_initiator {
+            first_fpdu_probe: if is_initiator {
                 FirstFpduProbe::Idle
             } else {
                 FirstFpduProbe::Done
             },
             llp,
             is_initiator,
-            stream: match acks::capabilities(config.options) {
+            stream: match detect_peer::capabilities(config.options) {
                 Some(capabilities) => stream.with_extensions(capabilities),
                 None => stream,
             },
-            placement: Placement::default(),
-            parked: RnrQueue::default(),
-            parked_too_long: false,
+            acks: Acks::default(),
+            detect_peer: DetectPeer::default(),
+            rnr_queue: RnrQueue::default(),
+            rnr_timed_out: false,
             waiter,
             sends: SendQueue::default(),
             sending: None,
@@ -173,13 +171,13 @@ impl RcEngine {
     /// Sends the RTR indication that was agreed on. It comes before everything else (RFC 6581 §5).
     pub fn send_rtr(&mut self, now: Instant, rtr: Rtr) {
         match rtr {
-            // The greeting is one.
-            Rtr::Write => self.say_hello(now),
+            // The hello is a Write.
+            Rtr::Write => self.send_hello(now),
             Rtr::Read => {
                 let ulpdu = self.stream.rtr_read(RTR_READ);
                 self.put(now, &ulpdu, &[]);
             }
-            // Not one that this end says it can send.
+            // Not among the indications that startup offers.
             Rtr::Send => {}
         }
     }
@@ -191,11 +189,13 @@ impl RcEngine {
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
+        let [completions, immediate] = self.detection_deadlines();
         let deadlines = [
-            self.nudge.deadline(),
-            self.acquaintance_deadline(),
-            self.greeting_deadline(),
-            self.parked_deadline(),
+            self.first_fpdu_probe.deadline(),
+            completions,
+            immediate,
+            self.rnr_deadline(),
+            self.ack_deadline(),
         ];
         let first = deadlines.into_iter().flatten().min();
         match self.end {
@@ -204,27 +204,28 @@ impl RcEngine {
         }
     }
 
-    /// Does what the time has come for; `make_fpdus` goes on with it.
+    /// Handles deadlines that have passed; `make_fpdus` comes next.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.end_acquaintance(now);
-        self.parked_too_long |= self.parked_deadline().is_some_and(|it| it <= now);
-        self.nudge(now);
+        self.time_out_detection(now);
+        self.time_out_acks(now);
+        self.rnr_timed_out |= self.rnr_deadline().is_some_and(|it| it <= now);
+        self.probe(now);
     }
 
-    /// Nudges a peer that was silent for too long.
-    fn nudge(&mut self, now: Instant) {
-        if self.end.is_some() || !self.nudge.is_due(now) {
+    /// Sends a first-FPDU probe if one is due.
+    fn probe(&mut self, now: Instant) {
+        if self.end.is_some() || !self.first_fpdu_probe.is_due(now) {
             return;
         }
-        // While TCP does not take what there is, one octet more would not help; and a message must not be interrupted.
-        let nudges = !self.is_amid() && self.llp.poll_transmit(now).is_empty();
-        if nudges {
-            self.say_hello(now);
+        // More octets would not help while TCP does not take those that are there; and a message must not be interrupted.
+        let probes = !self.is_amid() && self.llp.is_drained();
+        if probes {
+            self.send_hello(now);
         }
-        self.nudge.advance(now, nudges);
+        self.first_fpdu_probe.advance(now, probes);
     }
 
-    /// Says what no key gives the peer the right to from now on.
+    /// Sets the rights that no key gives the peer from now on.
     pub fn deny(&mut self, denied: Access) {
         self.config.denied = denied;
     }
@@ -235,7 +236,7 @@ impl RcEngine {
         self.sends.push(wqe);
     }
 
-    /// TCP has ended.
+    /// TCP's stream has ended.
     pub fn handle_end(
         &mut self,
         now: Instant,
@@ -262,7 +263,7 @@ impl RcEngine {
                     self.finish(end, blamed, tables, completions);
                 }
                 LlpEvent::Failed(error) => {
-                    // RFC 5044 §8: what leaves TCP open is told to the peer.
+                    // RFC 5044 §8: an error that leaves TCP open is reported to the peer.
                     if !error.closes_tcp() {
                         self.stream.fail(StreamError::Llp(error.code().get()));
                     }
@@ -273,26 +274,37 @@ impl RcEngine {
         }
     }
 
+    /// Whether a message has begun and not ended: nothing may come in between.
+    fn is_amid(&self) -> bool {
+        self.sending.is_some() || self.stream.is_amid_response()
+    }
+
     /// The octets to hand to TCP next; empty if there are none.
     #[inline]
     pub fn poll_transmit(&self, now: Instant) -> &[u8] {
         self.llp.poll_transmit(now)
     }
 
+    /// Whether a deadline has passed that `make_fpdus` has to act on.
+    #[inline]
+    fn has_timeout_work(&self) -> bool {
+        self.rnr_timed_out || self.has_detection_work()
+    }
+
     /// Whether there is nothing to transmit, to complete or to close.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.end.is_none() && self.llp.is_drained() && !self.can_make() && !self.has_timed_out()
+        self.end.is_none() && self.llp.is_drained() && !self.can_make() && !self.has_timeout_work()
     }
 
     /// Whether something is there for TCP now.
     #[inline]
     pub fn has_octets(&self, now: Instant) -> bool {
-        !self.llp.poll_transmit(now).is_empty() || self.leaves_uncopied()
+        !self.llp.poll_transmit(now).is_empty() || self.is_next_zero_copy()
     }
 
-    /// TCP took the first `len` of these. Sends and Writes that it has in full are complete with a foreign peer: completion is local, as
-    /// RFC 5040 §5.5 has it in rule 14. One of our own kind tells us when it has placed them.
+    /// TCP took the first `len` of these. With a plain peer Sends and Writes are complete when TCP has them in full (RFC 5040 §5.5 rule 14); a dgiwarp
+    /// peer acknowledges their placement.
     pub fn transmitted(&mut self, now: Instant, len: usize, completions: &mut impl CompletionSink) {
         self.note_sent(now);
         self.llp.transmitted(len);
@@ -300,36 +312,36 @@ impl RcEngine {
         self.complete_sends(completions);
     }
 
-    /// Something left: an answer is expected from now on.
+    /// Octets left: a message of the peer is expected from now on.
     #[inline]
     fn note_sent(&mut self, now: Instant) {
-        self.nudge.sent(now);
-        self.expect_acquaintance(now);
+        self.first_fpdu_probe.sent(now);
+        self.expect_peer(now);
     }
 
-    /// Whether something is on its way that TCP could take: octets, or work requests that may become some.
+    /// Whether octets, or work requests that may become some, wait for TCP.
     pub fn has_unsent(&self, now: Instant) -> bool {
         !self.llp.poll_transmit(now).is_empty() || (self.end.is_none() && self.can_make())
     }
 
-    /// Ends the connection from our side. What waits for credit or TCP is flushed: transmit first.
+    /// Ends the connection from this end. Work requests that wait for credit or TCP are flushed: transmit first.
     pub fn close(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         if self.dormant {
             self.end_dormancy(tables, completions);
         }
-        self.take_leave(true);
+        self.send_last_notices(true);
         self.finish(RcEnd::Closed, None, tables, completions);
     }
 
-    /// Tells the peer the last that there is to tell, between two messages; that this end leaves, where that is what it does (`says_so`).
-    pub fn take_leave(&mut self, says_so: bool) {
+    /// Sends the last acknowledgement, and with `bye` the bye of an out-of-band connection, unless a message has begun.
+    pub fn send_last_notices(&mut self, bye: bool) {
         if self.end.is_some() || !self.llp.may_send() || self.is_amid() {
             return;
         }
         let dgiwarp_ext = self.stream.dgiwarp_ext_mut();
         let placed = (dgiwarp_ext.pending_acks() > 0).then(|| dgiwarp_ext.acknowledge(None));
-        let farewell = dgiwarp_ext.bye().filter(|_| says_so && self.config.paired);
-        for ulpdu in placed.into_iter().chain(farewell) {
+        let bye = dgiwarp_ext.bye().filter(|_| bye && self.config.paired);
+        for ulpdu in placed.into_iter().chain(bye) {
             let nothing: &[u8] = &[];
             if self.llp.send_ulpdu(&ulpdu, nothing).is_ok() {
                 self.counters.count_sent(1, ulpdu.len() as u64);
@@ -392,7 +404,7 @@ impl RcEngine {
             return;
         }
         self.end = Some(end);
-        self.parked = RnrQueue::default();
+        self.rnr_queue = RnrQueue::default();
         match end {
             // RFC 5040 §7.1 rule 1: the peer is told of local errors too, without headers.
             RcEnd::LocalProtection | RcEnd::Bind(_) | RcEnd::NoReads | RcEnd::NoImmediates => {
@@ -414,7 +426,7 @@ impl RcEngine {
         }
         self.complete_sends(completions);
         if end == RcEnd::PeerLeft {
-            // InfiniBand has no connection that could tell: who only receives does not notice, and who sends finds out when its
+            // InfiniBand has no connection that could end: a program that only receives does not notice, and one that sends finds out when its
             // retries are over.
             self.dormant = true;
             return;
@@ -431,13 +443,13 @@ impl RcEngine {
         {
             completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
         }
-        // Whoever closes knows it.
+        // The program has closed the connection itself.
         if end != RcEnd::Closed {
             self.leave_shared_queue(tables, completions);
         }
     }
 
-    /// Says that no more receives are taken from a queue that others use too.
+    /// Reports that no more receives are taken from a shared receive queue.
     fn leave_shared_queue(&self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         if tables.recv_queue.is_shared() {
             let qpn = self.config.qpn;
@@ -501,4 +513,4 @@ impl RcEngine {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,4 +1,4 @@
-//! What arrives: ULPDUs go to the stream, or wait for a receive.
+//! Reception: ULPDUs go to the stream, or wait for a posted receive.
 
 use std::time::Instant;
 
@@ -10,14 +10,14 @@ use super::{RcEnd, RcEngine, wqe};
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
 
-/// Why the stream cannot go on, and which Read or atomic of ours is the reason, if one is.
+/// Error of the stream, and the Read or atomic of ours that is the reason, if one is.
 type Failure = (StreamError, Option<u64>);
 
 impl RcEngine {
-    /// Octets that [`handle_input`](Self::handle_input) takes now, beside those of an unfinished FPDU: none while too many wait for a receive.
+    /// Octets that [`handle_input`](Self::handle_input) takes now, beside those of an unfinished FPDU: none while the RNR queue is full.
     #[inline]
-    pub fn parking_room(&self) -> usize {
-        self.parked.room()
+    pub fn rnr_room(&self) -> usize {
+        self.rnr_queue.room()
     }
 
     /// Handles octets that TCP brought, behind those that were read to their place ([`input_room`](Self::input_room)).
@@ -29,7 +29,7 @@ impl RcEngine {
         completions: &mut impl CompletionSink,
     ) {
         if !octets.is_empty() || self.llp.has_complete_input() {
-            self.nudge = super::FirstFpduProbe::Done;
+            self.first_fpdu_probe = super::FirstFpduProbe::Done;
         }
         let mut rest = octets;
         let mut handled_octets = 0;
@@ -39,7 +39,7 @@ impl RcEngine {
             if let Some(ulpdu) = self.llp.handle_input(now, &mut rest) {
                 self.counters.count_received(ulpdu.len());
                 handled_octets += ulpdu.len();
-                // What waited for a peer to say who it is completes before what it says.
+                // Work requests that waited for the peer's detection complete before its message is handled.
                 if self.stream.dgiwarp_ext().peer() == Peer::Unknown {
                     self.stream.detect_peer(ulpdu);
                     if self.stream.dgiwarp_ext().peer() == Peer::Plain {
@@ -47,7 +47,7 @@ impl RcEngine {
                         wqe::complete(&mut self.sends, self.taken, None, qpn, completions);
                     }
                 }
-                let handled = if !self.parked.is_empty() && !overtakes(ulpdu) {
+                let handled = if !self.rnr_queue.is_empty() && !overtakes(ulpdu) {
                     Ok(Handled::ReceiverNotReady)
                 } else {
                     let mut ulp = Ulp {
@@ -55,7 +55,7 @@ impl RcEngine {
                         tables,
                         completions,
                         sends: &mut self.sends,
-                        proven: &mut self.placement.proven,
+                        proven: &mut self.acks.proven,
                         waiter: &self.waiter,
                         failed: None,
                     };
@@ -66,8 +66,8 @@ impl RcEngine {
                     Ok(Handled::Taken) => {}
                     Ok(Handled::ReceiverNotReady) => {
                         self.counters.count_parked();
-                        self.parked.push(now, ulpdu);
-                        let waiting = self.parked.messages();
+                        self.rnr_queue.push(now, ulpdu);
+                        let waiting = self.rnr_queue.messages();
                         self.stream.dgiwarp_ext_mut().set_in_rnr_queue(waiting);
                     }
                     Err(failure) => failed = Some(failure),
@@ -86,15 +86,15 @@ impl RcEngine {
         self.complete_sends(completions);
     }
 
-    /// Goes on with what waits for a receive, after one was posted.
-    pub fn resume(
+    /// A receive was posted: handles ULPDUs of the RNR queue.
+    pub fn receive_posted(
         &mut self,
         now: Instant,
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
         while self.end.is_none()
-            && let Some(ulpdu) = self.parked.front()
+            && let Some(ulpdu) = self.rnr_queue.front()
         {
             let octets = ulpdu.len();
             let mut ulp = Ulp {
@@ -102,15 +102,15 @@ impl RcEngine {
                 tables,
                 completions,
                 sends: &mut self.sends,
-                proven: &mut self.placement.proven,
+                proven: &mut self.acks.proven,
                 waiter: &self.waiter,
                 failed: None,
             };
             let handled = self.stream.handle_ulpdu(ulpdu, &mut ulp);
             match handled.map_err(|error| (error, ulp.failed)) {
                 Ok(Handled::Taken) => {
-                    self.parked.pop(now);
-                    let waiting = self.parked.messages();
+                    self.rnr_queue.pop(now);
+                    let waiting = self.rnr_queue.messages();
                     self.stream.dgiwarp_ext_mut().set_in_rnr_queue(waiting);
                 }
                 Ok(Handled::ReceiverNotReady) => break,
@@ -118,23 +118,19 @@ impl RcEngine {
             }
             self.note_placed(now, octets);
         }
-        // Whoever waits so long for us need not wait for more.
-        self.tell_placed(now, true);
+        // The sender has waited for long enough.
+        self.flush_acks(now, true);
     }
 
-    /// When what waits for a receive has waited for too long.
-    pub(super) fn parked_deadline(&self) -> Option<Instant> {
-        Some(self.parked.since()? + self.config.options.receive_timeout?)
+    /// When the first ULPDU of the RNR queue has waited for too long.
+    pub(super) fn rnr_deadline(&self) -> Option<Instant> {
+        Some(self.rnr_queue.since()? + self.config.options.receive_timeout?)
     }
 
-    /// What waits has waited for too long: the connection ends as if it had not been let wait (RFC 5041 §7.2).
-    pub(super) fn refuse_parked(
-        &mut self,
-        tables: Tables<'_>,
-        completions: &mut impl CompletionSink,
-    ) {
+    /// Ends the connection as a message without a receive does where it may not wait (RFC 5041 §7.2).
+    pub(super) fn refuse_rnr(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         let error = StreamError::from(UntaggedError::NoBuffer);
-        if let Some(ulpdu) = self.parked.front() {
+        if let Some(ulpdu) = self.rnr_queue.front() {
             self.stream.fail_at(error, ulpdu);
         }
         self.fail((error, None), tables, completions);

@@ -1,24 +1,24 @@
-//! ULPDUs that arrived and wait for a receive, in order.
+//! RNR queue: ULPDUs that arrived and wait for a posted receive, in order.
 
 use std::time::Instant;
 
 use dgiwarp_rdmap::stream::ends_message;
 
-/// Octets that may wait. What lies in the connection beyond that waits in TCP.
+/// Capacity, octets. Further octets of the connection stay in TCP.
 pub(super) const LIMIT: usize = 256 << 10;
 
-/// Octets of a length.
+/// Length of a length field, octets.
 const LENGTH: usize = 2;
 
-/// ULPDUs, one behind the other, each behind its length: with that no longer than the FPDUs that they came in.
+/// ULPDUs, each behind its length: with that no longer than its FPDU was.
 #[derive(Debug, Default)]
 pub(super) struct RnrQueue {
     octets: Vec<u8>,
-    /// Where the first of them begins; all before it is gone.
+    /// Offset of the first ULPDU; octets before it are obsolete.
     first: usize,
-    /// Since when that one waits.
+    /// When the first ULPDU became the first; `None` where the queue is empty.
     since: Option<Instant>,
-    /// Sends and Writes whose last segment is here.
+    /// Sends and Writes whose last segment is in the queue.
     messages: u64,
 }
 
@@ -27,17 +27,17 @@ impl RnrQueue {
         self.octets.is_empty()
     }
 
-    /// How much may be read from the connection so that all of it can wait.
+    /// Octets that may be read from the connection so that all of them fit.
     pub(super) fn room(&self) -> usize {
         LIMIT.saturating_sub(self.octets.len() - self.first)
     }
 
-    /// Since when the first waits, if there is one.
+    /// When the first ULPDU became the first.
     pub(super) fn since(&self) -> Option<Instant> {
         self.since
     }
 
-    /// Sends and Writes whose last segment waits.
+    /// Sends and Writes whose last segment is in the queue.
     pub(super) fn messages(&self) -> u64 {
         self.messages
     }
@@ -50,7 +50,7 @@ impl RnrQueue {
         self.since.get_or_insert(now);
     }
 
-    /// The first one.
+    /// The first ULPDU.
     pub(super) fn front(&self) -> Option<&[u8]> {
         let (length, rest) = self
             .octets
@@ -59,7 +59,7 @@ impl RnrQueue {
         rest.get(..usize::from(u16::from_be_bytes(*length)))
     }
 
-    /// The first one is done with. The memory goes with the last, and is moved together now and then.
+    /// Removes the first ULPDU. Memory is freed with the last one, and compacted now and then.
     pub(super) fn pop(&mut self, now: Instant) {
         let Some(ulpdu) = self.front() else {
             return;
@@ -84,30 +84,30 @@ mod tests {
 
     #[test]
     fn ulpdus_come_out_as_they_went_in_and_memory_is_bounded() {
-        let mut parked = RnrQueue::default();
-        assert_eq!((parked.front(), parked.room()), (None, LIMIT));
+        let mut queue = RnrQueue::default();
+        assert_eq!((queue.front(), queue.room()), (None, LIMIT));
         let (mut next_in, mut next_out) = (0u32, 0u32);
         for round in 0..20_000u32 {
-            while round % 3 > 0 && parked.room() > LIMIT / 2 {
+            while round % 3 > 0 && queue.room() > LIMIT / 2 {
                 let length = next_in as usize * 37 % 3000 + 4;
                 let mut ulpdu = vec![7; length];
                 ulpdu[..4].copy_from_slice(&next_in.to_be_bytes());
-                parked.push(now(), &ulpdu);
+                queue.push(now(), &ulpdu);
                 next_in += 1;
             }
-            if let Some(ulpdu) = parked.front() {
+            if let Some(ulpdu) = queue.front() {
                 assert_eq!(ulpdu[..4], next_out.to_be_bytes());
                 assert_eq!(ulpdu.len(), next_out as usize * 37 % 3000 + 4);
-                parked.pop(now());
+                queue.pop(now());
                 next_out += 1;
             }
-            assert!(parked.octets.capacity() <= 4 * LIMIT);
+            assert!(queue.octets.capacity() <= 4 * LIMIT);
         }
-        while parked.front().is_some() {
-            parked.pop(now());
+        while queue.front().is_some() {
+            queue.pop(now());
             next_out += 1;
         }
         assert_eq!(next_in, next_out);
-        assert_eq!((parked.octets.capacity(), parked.since()), (0, None));
+        assert_eq!((queue.octets.capacity(), queue.since()), (0, None));
     }
 }

@@ -59,7 +59,7 @@ impl Lower {
     clippy::disallowed_methods,
     reason = "an instant cannot be made otherwise"
 )]
-pub(super) fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
@@ -99,7 +99,7 @@ impl CompletionSink for Completed {
 struct Nobody;
 
 impl Waiter for Nobody {
-    fn kick(&self) {}
+    fn receive_posted(&self) {}
 }
 
 /// Ends that keep to the RFCs.
@@ -210,6 +210,11 @@ impl End {
         };
         first(&mut self.engine, tables, &mut self.completed);
         self.engine.make_fpdus(now(), tables, &mut self.completed);
+    }
+
+    /// Whether messages are placed and not acknowledged.
+    pub(super) fn has_pending_acks(&self) -> bool {
+        self.engine.stream.dgiwarp_ext().pending_acks() > 0
     }
 
     /// Octets that are left to transmit.

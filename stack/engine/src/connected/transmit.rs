@@ -38,14 +38,14 @@ pub(super) enum Stop {
     /// Nothing is there, or it has to wait.
     Idle,
     /// The next segment is to be sent from where it lies.
-    Uncopied,
+    ZeroCopy,
     /// The connection is over, and which work request is the reason.
     Ended(RcEnd, Option<u64>),
 }
 
 impl RcEngine {
     /// Makes FPDUs of posted work requests and of answers to the peer's requests, until there are no more, enough of them wait for TCP, or
-    /// the next one is for [`send_uncopied`](Self::send_uncopied).
+    /// the next one is for [`send_zero_copy`](Self::send_zero_copy).
     pub fn make_fpdus(
         &mut self,
         now: Instant,
@@ -60,12 +60,12 @@ impl RcEngine {
             }
             return;
         }
-        if self.parked_too_long {
-            self.refuse_parked(tables, completions);
+        if self.rnr_timed_out {
+            self.refuse_rnr(tables, completions);
             return;
         }
-        self.end_timeouts();
-        self.greet(now);
+        self.end_detection_timeout();
+        self.send_due_hello(now);
         while if self.llp.may_send() {
             self.llp.untransmitted(now) < WINDOW
         } else {
@@ -73,14 +73,14 @@ impl RcEngine {
         } {
             match self.make_next(now, tables) {
                 Ok(()) => {}
-                Err(Stop::Idle | Stop::Uncopied) => break,
+                Err(Stop::Idle | Stop::ZeroCopy) => break,
                 Err(Stop::Ended(end, blamed)) => {
                     self.finish(end, blamed, tables, completions);
                     return;
                 }
             }
         }
-        self.expect_greeting(now);
+        self.begin_immediate_deadline(now);
         // An invalidation is done when its turn has come.
         self.complete_sends(completions);
     }
@@ -104,7 +104,7 @@ impl RcEngine {
             self.sending.is_some()
                 || self.stream.has_responses()
                 || self.may_begin()
-                || self.has_to_tell()
+                || self.has_notice()
         } else {
             self.may_begin_memory_work()
         }
@@ -117,7 +117,7 @@ impl RcEngine {
         }
         if !self.stream.is_amid_response() && self.llp.may_send() {
             let others = self.stream.has_responses() || self.may_begin();
-            self.acknowledge(now, others);
+            self.send_ack(now, others);
         }
         let answer = self.stream.has_responses()
             && (self.stream.is_amid_response() || self.answer_next || !self.may_begin());
@@ -138,7 +138,7 @@ impl RcEngine {
         let outstanding = self.stream.outstanding();
         let credit = match wqe.work {
             RcWork::Send { .. } | RcWork::Write { .. } | RcWork::Memory(_) => true,
-            RcWork::SendImmediate { .. } => self.has_met_peer(),
+            RcWork::SendImmediate { .. } => self.is_peer_detected(),
             // Without any credit ever it begins in order to fail.
             RcWork::Read { .. } | RcWork::Atomic { .. } => {
                 let limit = self.stream.request_limit();
@@ -237,8 +237,8 @@ impl RcEngine {
 
     /// Makes FPDUs of segments of the message that has begun, until it ends or enough octets wait.
     fn go_on(&mut self, now: Instant, tables: Tables<'_>) -> Result<(), Stop> {
-        if self.leaves_uncopied() {
-            return Err(Stop::Uncopied);
+        if self.is_next_zero_copy() {
+            return Err(Stop::ZeroCopy);
         }
         let Some(Sending {
             number,

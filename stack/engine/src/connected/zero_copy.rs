@@ -78,8 +78,8 @@ struct Train {
 }
 
 impl RcEngine {
-    /// Whether the next segment leaves from where it lies, with [`send_uncopied`](Self::send_uncopied).
-    pub(super) fn leaves_uncopied(&self) -> bool {
+    /// Whether the next segment leaves from where it lies, with [`send_zero_copy`](Self::send_zero_copy).
+    pub(super) fn is_next_zero_copy(&self) -> bool {
         let Some(sending) = &self.sending else {
             return false;
         };
@@ -98,14 +98,14 @@ impl RcEngine {
 
     /// Sends what waits for TCP and large segments of the message that has begun. `None` if no segment could be sent so: there is none, or the
     /// connection just ended.
-    pub fn send_uncopied(
+    pub fn send_zero_copy(
         &mut self,
         now: Instant,
         tables: Tables<'_>,
         sink: &mut impl StreamSink,
         completions: &mut impl CompletionSink,
     ) -> Option<Taken> {
-        if !self.leaves_uncopied() {
+        if !self.is_next_zero_copy() {
             return None;
         }
         let Sending { number, message } = self.sending.take()?;

@@ -202,7 +202,7 @@ impl Scene {
             4 => end.mrs.deregister(end.memory.source.keys),
             // Not while a window is bound to it.
             5 => drop(end.mrs.try_deregister(end.memory.open.keys)),
-            6 => end.engine.take_leave(true),
+            6 => end.engine.send_last_notices(true),
             7 if self.stranger.is_some() => end.tcp_ends(TcpEnd::Fin),
             _ => end.resume(),
         }

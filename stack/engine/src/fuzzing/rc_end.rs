@@ -31,7 +31,7 @@ const QPN: u32 = 70_000;
 struct Nobody;
 
 impl Waiter for Nobody {
-    fn kick(&self) {}
+    fn receive_posted(&self) {}
 }
 
 /// What a posted work request is checked for when it has completed.
@@ -227,7 +227,7 @@ impl End {
     }
 
     pub(super) fn resume(&mut self) {
-        self.work(|engine, now, tables, done| engine.resume(now, tables, done));
+        self.work(|engine, now, tables, done| engine.receive_posted(now, tables, done));
     }
 
     /// Hands octets to TCP, which takes so many with one call.
@@ -239,7 +239,7 @@ impl End {
             wire: &mut wire,
         };
         self.work(|engine, now, tables, done| {
-            if engine.send_uncopied(now, tables, &mut tcp, done).is_some() {
+            if engine.send_zero_copy(now, tables, &mut tcp, done).is_some() {
                 return;
             }
             let octets = engine.poll_transmit(now);
@@ -253,7 +253,7 @@ impl End {
     /// Takes octets that arrive, from `wire`: as many as it reads at a time, and `most`. Read to their place where it has one, or not.
     pub(super) fn receive(&mut self, wire: &mut VecDeque<u8>, most: usize, in_place: bool) {
         let most = most.min(wire.len());
-        let parking = self.engine.parking_room();
+        let parking = self.engine.rnr_room();
         let (room, behind) = self.engine.input_room(most.min(parking));
         let placed = room.len().min(most);
         let behind = behind.min(most - placed);

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dgiwarp_llp_tcp_mpa::{Connection, Established, Event, Rejection, Request};
 use parking_lot::Mutex;
@@ -24,6 +24,7 @@ use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig,
     PortOptions, RcRequest,
 };
+use dgiwarp_engine::cm::connect::{AttemptFailure, Attempts, NextAttempt};
 use dgiwarp_engine::connected::RcConfig;
 use dgiwarp_engine::mr::PdId;
 
@@ -67,26 +68,8 @@ struct Callers {
 struct Calling {
     caller: Caller,
     from: Option<(SocketAddr, PortOptions)>,
-    mpa: MpaConfig,
+    attempts: Attempts,
     private_data: Vec<u8>,
-    /// Until when the attempts may take.
-    until: Option<Instant>,
-    /// How often nobody listened.
-    refusals: u32,
-}
-
-/// Programs tell each other a port and begin to listen on it a moment later, or close a listener and open the next one: TCP is asked so often again
-/// after it said that nobody listens, first after [`FIRST_PAUSE`] and each time after twice as long, 315 ms in all.
-const MAX_REFUSALS: u32 = 6;
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-
-impl Calling {
-    /// What is left of the time that the attempts may take.
-    fn time_left(&self) -> Duration {
-        self.until.map_or(Duration::ZERO, |until| {
-            until.saturating_duration_since(clock::now())
-        })
-    }
 }
 
 /// What is told of a connection that was accepted, when it begins.
@@ -141,10 +124,8 @@ impl Cm {
         let calling = Box::new(Calling {
             caller,
             from: from.as_ref().map(|it| (it.local_addr(), it.options)),
-            mpa: mpa.clone(),
+            attempts: Attempts::new(clock::now(), mpa),
             private_data: private_data.to_vec(),
-            until: clock::now().checked_add(mpa.startup_timeout),
-            refusals: 0,
         });
         let socket = from.map(|it| it.socket);
         self.begin(calling, socket, to).map_err(|(error, calling)| {
@@ -163,7 +144,8 @@ impl Cm {
         let id = callers.next;
         callers.next += 1;
         // Under the lock, so that its outcome finds the caller.
-        let (mpa, private_data) = (calling.mpa.clone(), calling.private_data.as_slice());
+        let mpa = calling.attempts.config().clone();
+        let private_data = calling.private_data.as_slice();
         match self.startups.connect(from, to, mpa, private_data, id) {
             Ok(()) => {
                 callers.waiting.insert(id, calling);
@@ -173,24 +155,26 @@ impl Cm {
         }
     }
 
-    /// Asks once more, in another way, where the first way was perhaps not understood. Gives back the caller where there is no other way, or no time.
-    fn call_in_another_way(
+    /// An attempt has failed. Gives back the caller where there is no other.
+    fn call_after(
         &self,
+        failure: AttemptFailure,
         mut calling: Box<Calling>,
         to: SocketAddr,
     ) -> Result<(), Box<Calling>> {
-        // RFC 6581 §10: a peer that closes upon an enhanced Request may know revision 1 only.
-        let Some(mpa) = calling.mpa.fall_back() else {
-            return Err(calling);
-        };
-        calling.mpa = mpa;
-        self.call_again(calling, to)
+        match calling.attempts.failed(clock::now(), failure) {
+            NextAttempt::Now => self.call_again(calling, to),
+            NextAttempt::At(at) => {
+                self.callers.lock().refused.push((at, calling, to));
+                Ok(())
+            }
+            NextAttempt::Never => Err(calling),
+        }
     }
 
-    /// Asks once more. Gives back the caller where there is no time.
+    /// Begins another attempt. Gives back the caller where no time is left.
     fn call_again(&self, mut calling: Box<Calling>, to: SocketAddr) -> Result<(), Box<Calling>> {
-        calling.mpa.startup_timeout = calling.time_left();
-        if calling.mpa.startup_timeout.is_zero() {
+        if !calling.attempts.begin_again(clock::now()) {
             return Err(calling);
         }
         let from = match calling.from.map(|(on, options)| tcp::bind(on, options)) {
@@ -200,18 +184,6 @@ impl Cm {
         };
         self.begin(calling, from, to)
             .map_err(|(_, calling)| calling)
-    }
-
-    /// Asks once more in a moment, if somebody may listen then.
-    fn call_later(&self, mut calling: Box<Calling>, to: SocketAddr) -> Result<(), Box<Calling>> {
-        let pause = FIRST_PAUSE * (1 << calling.refusals);
-        if calling.refusals == MAX_REFUSALS || calling.time_left() <= pause {
-            return Err(calling);
-        }
-        calling.refusals += 1;
-        let at = clock::now() + pause;
-        self.callers.lock().refused.push((at, calling, to));
-        Ok(())
     }
 
     /// Asks those again whose time has come.
@@ -292,12 +264,9 @@ impl Cm {
         let Some(mut calling) = self.callers.lock().waiting.remove(&over.context) else {
             return;
         };
-        let again = if over.outcome.was_closed() {
-            self.call_in_another_way(calling, over.peer)
-        } else if over.outcome.was_refused() {
-            self.call_later(calling, over.peer)
-        } else {
-            Err(calling)
+        let again = match over.outcome.attempt_failure() {
+            Some(failure) => self.call_after(failure, calling, over.peer),
+            None => Err(calling),
         };
         match again {
             Ok(()) => return,

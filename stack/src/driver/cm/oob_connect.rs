@@ -22,6 +22,7 @@ use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startu
 use crate::driver::tcp::qp::{Claimed, RcShared, Startup};
 use crate::driver::tcp::socket as tcp;
 use crate::{Access, Error, MpaConfig, ReadDepths, RtrSet, WcStatus};
+use dgiwarp_engine::cm::connect::oob_config;
 use dgiwarp_engine::cm::oob::{Action, Claim, Need, Pairing, Pairs, Refusal, Start, StartupId};
 use dgiwarp_engine::connected::RcConfig;
 use dgiwarp_engine::mr::PdId;
@@ -151,7 +152,11 @@ impl Pairings {
             }
             let listener = self
                 .startups
-                .listen(listener, mpa(ReadDepths { ird: 0, ord: 0 }), 0)
+                .listen(
+                    listener,
+                    oob_config(ReadDepths { ird: 0, ord: 0 }, ATTEMPT),
+                    0,
+                )
                 .map_err(Error::system("cannot watch a socket"))?;
             return Ok(Port {
                 number,
@@ -239,7 +244,7 @@ impl Pairings {
         let begun = self.startups.connect_from(
             Some(pairing.source),
             at_port(pairing),
-            mpa(depths),
+            oob_config(depths, ATTEMPT),
             &claim.emit(),
             attempt.get(),
         );
@@ -405,16 +410,6 @@ impl Port {
     }
 }
 
-/// What both ends want of their connection: either may send first.
-fn mpa(depths: ReadDepths) -> MpaConfig {
-    MpaConfig {
-        depths,
-        peer_to_peer: true,
-        startup_timeout: ATTEMPT,
-        ..MpaConfig::default()
-    }
-}
-
 fn listen(port: u16) -> io::Result<std::net::TcpListener> {
     // IPv4 peers come to this one too.
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
@@ -481,7 +476,7 @@ fn connect_to_itself(pairing: &Pairing, claim: &Claim, depths: ReadDepths) -> Op
             write: true,
             ..RtrSet::NONE
         },
-        ..mpa(depths)
+        ..oob_config(depths, ATTEMPT)
     };
     let mut own = Connection::initiator(now, config.clone(), &claim.emit()).ok()?;
     let mut other = Connection::responder(now, config);

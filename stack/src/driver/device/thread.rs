@@ -26,7 +26,6 @@ use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
 use crate::driver::reactor::waker::{TASK, Task, WAKE, WRITABLE, Waker};
 use crate::driver::tcp::lingering::{Departure, Departures};
 use crate::{Config, Error};
-use dgiwarp_engine::connected::LATE;
 
 /// How often queues that are polled are looked at, at first and after a while.
 const TICK: Duration = Duration::from_millis(1);
@@ -302,8 +301,7 @@ impl Background {
                     at_once |= set.flush_unsent() && set.arming().is_on();
                 }
                 set.run_timers();
-                set.settle(true);
-                set.settle_late();
+                set.flush_acks(true);
             }
             if ticked {
                 ticks = tick(&sets, &mut seen, ticks);
@@ -328,12 +326,6 @@ impl Background {
         // Published before the deadlines are read: whoever sets an earlier one afterwards sees it and wakes us.
         self.waker.set_wakes_at(by_tick);
         let by_timer = sets.iter().map(|set| set.deadline()).min();
-        let late = sets.iter().any(|set| set.owes_late());
-        let by_owing = if late {
-            now + u64::try_from(LATE.as_nanos()).unwrap_or(0)
-        } else {
-            u64::MAX
-        };
         let tasks = self.live_tasks();
         let by_task = tasks
             .iter()
@@ -341,7 +333,6 @@ impl Background {
             .min();
         let next = by_tick
             .min(by_timer.unwrap_or(u64::MAX))
-            .min(by_owing)
             .min(by_task.unwrap_or(u64::MAX));
         self.waker.set_wakes_at(next);
         if next == u64::MAX {

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use crate::driver::udp::socket::ReceiveBuffer;
+pub(crate) use dgiwarp_engine::connected::NextReceive;
 
 /// One of the sockets of a member.
 pub(crate) type SocketIndex = u8;
@@ -42,17 +43,6 @@ pub(crate) enum Received {
     Everything,
 }
 
-/// When the caller of a receive will receive again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NextReceive {
-    /// Perhaps never: nothing may be left for later.
-    Unknown,
-    /// Soon, and the program had a chance to post since the receive before.
-    Soon,
-    /// Soon, directly behind the receive before.
-    SoonAgain,
-}
-
 /// A queue pair, or another source of input, that a poll set serves.
 pub(crate) trait Member: Debug + Send + Sync {
     /// Receives once from one socket. `None` if another thread is at work.
@@ -78,12 +68,9 @@ pub(crate) trait Member: Debug + Send + Sync {
     fn flush_unsent(&self) -> Option<bool>;
 
     /// Sends the acknowledgements that the peer waits for: `at_once`, or those that are overdue. Returns whether none is left.
-    fn settle(&self, _at_once: bool) -> bool {
+    fn flush_acks(&self, _at_once: bool) -> bool {
         true
     }
-
-    /// Sends the acknowledgements that the peer does not wait for.
-    fn settle_late(&self) {}
 
     /// Ends the queue pair if completions of it were lost.
     fn fail_overrun(&self);

@@ -70,9 +70,7 @@ pub(crate) struct PollSet {
     /// Members with unsent messages, in the order of their turns.
     unsent: RunQueue<MemberId>,
     /// Members whose peers may wait for an acknowledgement.
-    pub(super) owing: RunQueue<MemberId>,
-    /// Members whose peers do not wait for theirs, and since when it is owed.
-    pub(super) owing_late: RunQueue<(MemberId, Instant)>,
+    pub(super) pending_acks: RunQueue<MemberId>,
     /// The last poll received something.
     busy: AtomicBool,
     timers: Timers,
@@ -104,8 +102,7 @@ impl PollSet {
                 first: 0,
             }),
             unsent: RunQueue::new(),
-            owing: RunQueue::new(),
-            owing_late: RunQueue::new(),
+            pending_acks: RunQueue::new(),
             busy: AtomicBool::new(false),
             timers: Timers::new(),
             arming: AdaptiveArming::new(),
@@ -253,7 +250,7 @@ impl PollSet {
                 got = found == Some(true);
                 // Hot sockets see to it themselves when they are empty.
                 if !got && poller.hot.len() == 0 {
-                    self.settle(false);
+                    self.flush_acks(false);
                 }
             }
         }

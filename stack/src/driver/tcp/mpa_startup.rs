@@ -9,8 +9,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Error, Event, RtrSet, TcpEnd};
-use dgiwarp_rdmap::stream::{StreamError, last_word};
+use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Error, Event, TcpEnd};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use parking_lot::Mutex;
 use slab::Slab;
@@ -19,14 +18,9 @@ use socket2::Socket;
 use crate::MpaConfig;
 use crate::driver::device::clock;
 use crate::driver::tcp::{liveness as watchdog, socket as tcp};
+use dgiwarp_engine::cm::connect::{AttemptFailure, refuse_reply, startup_config};
 use dgiwarp_engine::connected::LINGER_FOR;
 
-/// The RTR indications that this end can send, and receive without a trace. A zero-length Send would take a receive.
-const RTR: RtrSet = RtrSet {
-    write: true,
-    read: true,
-    ..RtrSet::NONE
-};
 /// Startups that a listener has at a time; those beyond wait in its backlog, so that strangers cannot use up the descriptors.
 const MAX_HALF_OPEN: usize = 256;
 /// Connections that a listener takes before others get their turn.
@@ -59,17 +53,19 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the peer closed TCP instead of answering.
-    pub(crate) fn was_closed(&self) -> bool {
-        matches!(
-            self,
-            Self::Failed(Failure::Mpa(Error::ClosedInStartup | Error::TcpLost))
-        )
-    }
-
-    /// Whether nobody listened.
-    pub(crate) fn was_refused(&self) -> bool {
-        matches!(self, Self::Failed(Failure::Tcp(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
+    /// The failure, if it is one that another attempt may follow.
+    pub(crate) fn attempt_failure(&self) -> Option<AttemptFailure> {
+        match self {
+            Self::Failed(Failure::Mpa(Error::ClosedInStartup | Error::TcpLost)) => {
+                Some(AttemptFailure::Closed)
+            }
+            Self::Failed(Failure::Tcp(error))
+                if error.kind() == io::ErrorKind::ConnectionRefused =>
+            {
+                Some(AttemptFailure::Refused)
+            }
+            Self::Failed(_) | Self::Mpa { .. } => None,
+        }
     }
 }
 
@@ -424,11 +420,7 @@ impl Startups {
             let Ok(emss) = tcp::emss(&stream) else {
                 continue;
             };
-            let config = MpaConfig {
-                emss,
-                rtr: listener.mpa.rtr.intersection(RTR),
-                ..listener.mpa.clone()
-            };
+            let config = startup_config(&listener.mpa, emss);
             listener.half_open += 1;
             let now = clock::now();
             let startup = Startup {
@@ -499,7 +491,7 @@ impl Startups {
         let inbound = startup.listener.is_some();
         let outcome = match (end, startup.stage) {
             (Ok((Event::Failed(error), _)), Stage::Exchanging(mut connection)) => {
-                if say_why(&startup.stream, &mut connection, error).is_ok() {
+                if refuse(&startup.stream, &mut connection, error).is_ok() {
                     self.see_off_locked(table, startup.stream, peer);
                 }
                 Outcome::Failed(Failure::Mpa(error))
@@ -545,16 +537,11 @@ fn leaving(stream: TcpStream, peer: SocketAddr) -> Startup {
     }
 }
 
-/// Tells a Responder whose Reply we cannot go along with why (RFC 6581 §9.1, §9.2), and ends our half of the stream.
-fn say_why(stream: &TcpStream, mpa: &mut Connection, error: Error) -> io::Result<()> {
-    let word = (!error.closes_tcp())
-        .then(|| last_word(StreamError::Llp(error.code().get())))
-        .flatten();
-    let Some(word) = word else {
+/// Refuses the Reply of a Responder, and ends our half of the stream.
+fn refuse(stream: &TcpStream, mpa: &mut Connection, error: Error) -> io::Result<()> {
+    if !refuse_reply(mpa, error) {
         return Err(io::ErrorKind::Unsupported.into());
-    };
-    mpa.send_ulpdu(&word, &[0; 0][..])
-        .map_err(io::Error::other)?;
+    }
     tcp::transmit_all(stream, mpa)?;
     stream.shutdown(Shutdown::Write)
 }
@@ -625,11 +612,7 @@ fn request(
     }
     // Whoever decides may take long, but a host that is gone is found.
     watchdog::keep_alive(stream, TCP_HAS).map_err(Failure::Tcp)?;
-    let config = MpaConfig {
-        emss: tcp::emss(stream).map_err(Failure::Tcp)?,
-        rtr: mpa.rtr.intersection(RTR),
-        ..mpa.clone()
-    };
+    let config = startup_config(mpa, tcp::emss(stream).map_err(Failure::Tcp)?);
     let mut connection =
         Connection::initiator(clock::now(), config, private_data).map_err(Failure::Config)?;
     tcp::transmit_all(stream, &mut connection).map_err(Failure::Tcp)?;

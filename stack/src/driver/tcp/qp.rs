@@ -31,6 +31,7 @@ use crate::driver::tcp::pipe::Pipe;
 use crate::{
     Access, ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus,
 };
+use dgiwarp_engine::cm::connect::is_established;
 use dgiwarp_engine::connected::{
     DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken, TcpClose,
 };
@@ -110,14 +111,12 @@ pub(crate) struct RcShared {
     unsent: AtomicBool,
     /// TCP took no more; else other QPs had their turn.
     blocked: AtomicBool,
-    /// A receive was posted for which something waits.
-    kicked: AtomicBool,
+    /// A receive was posted, and the engine's RNR queue waits for one.
+    receive_posted: AtomicBool,
     /// The peer takes no Sends with immediate.
     refuses_immediates: AtomicBool,
-    /// The completion queue knows that the peer may have to be told what was placed.
-    owing: AtomicBool,
-    /// The same, where the peer does not wait for it.
-    owing_late: AtomicBool,
+    /// The poll set flushes the acknowledgement that the peer waits for.
+    has_pending_acks: AtomicBool,
     /// Whether work requests may be posted.
     open: AtomicBool,
     /// The connection is over, or will not come.
@@ -175,10 +174,9 @@ impl RcShared {
             member: OnceLock::new(),
             unsent: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
-            kicked: AtomicBool::new(false),
+            receive_posted: AtomicBool::new(false),
             refuses_immediates: AtomicBool::new(false),
-            owing: AtomicBool::new(false),
-            owing_late: AtomicBool::new(false),
+            has_pending_acks: AtomicBool::new(false),
             open: AtomicBool::new(false),
             over: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
@@ -266,9 +264,8 @@ impl RcShared {
         let (Some(link), Some((queue, context))) = (&inner.link, &inner.listener) else {
             return;
         };
-        // RFC 6581 §5: in peer-to-peer mode this side sends once the peer has; else the peer's program sees to that.
         let has_begun = |it: &mut Box<Beginning>| {
-            it.established.negotiation.rtr.is_none() || link.engine.may_send()
+            is_established(&it.established.negotiation, link.engine.may_send())
         };
         if let Some(beginning) = inner.beginning.take_if(has_begun) {
             queue.push(ConnectionEvent::Established {
@@ -396,11 +393,13 @@ impl RcShared {
             }
             return;
         };
-        // Looked at first: who sets it rings behind it.
-        if self.kicked.load(Ordering::Acquire) && self.kicked.swap(false, Ordering::AcqRel) {
+        // Checked first: a thread that posts a receive sets it, then marks the engine's work as pending.
+        if self.receive_posted.load(Ordering::Acquire)
+            && self.receive_posted.swap(false, Ordering::AcqRel)
+        {
             let mut completions = self.completions();
             link.engine
-                .resume(clock::now(), self.tables(), &mut completions);
+                .receive_posted(clock::now(), self.tables(), &mut completions);
             self.pause_or_go_on(link);
         }
         let refuses = link.engine.peer_refuses_immediates();
@@ -490,7 +489,7 @@ impl RcShared {
                 return;
             }
             let mut sink: &Pipe = pipe;
-            let uncopied = engine.send_uncopied(now, self.tables(), &mut sink, &mut completions);
+            let uncopied = engine.send_zero_copy(now, self.tables(), &mut sink, &mut completions);
             let outcome = uncopied.unwrap_or_else(|| {
                 let outcome = pipe.send(engine.poll_transmit(now));
                 if let Taken::Octets(octets) = outcome {
@@ -560,20 +559,14 @@ impl RcShared {
         }
     }
 
-    /// Sees to it that the peer is told what was placed even if the program neither posts nor polls any more.
+    /// Has the poll set flush the acknowledgement that the peer waits for, even if the program neither posts nor polls any more.
     #[inline]
-    fn remember_owing(&self, link: &Link) {
-        let Some(member) = self.member.get() else {
-            return;
-        };
-        if link.engine.is_awaited() {
-            if !self.owing.load(Ordering::Relaxed) {
-                self.owing.store(true, Ordering::Relaxed);
-                self.poll_set.add_owing(*member);
-            }
-        } else if !self.owing_late.load(Ordering::Relaxed) && link.engine.owes_acknowledgement() {
-            self.owing_late.store(true, Ordering::Relaxed);
-            self.poll_set.add_owing_late(*member);
+    fn remember_pending_ack(&self) {
+        if let Some(member) = self.member.get()
+            && !self.has_pending_acks.load(Ordering::Relaxed)
+        {
+            self.has_pending_acks.store(true, Ordering::Relaxed);
+            self.poll_set.add_pending_ack(*member);
         }
     }
 
@@ -611,7 +604,7 @@ impl RcShared {
 
     fn receive_into(&self, link: &mut Link, intake: &mut Intake) -> Received {
         let engine = &mut link.engine;
-        let most = intake.octets.len().min(engine.parking_room());
+        let most = intake.octets.len().min(engine.rnr_room());
         let (room, most) = engine.input_room(most);
         let placed = room.len();
         let wanted = placed + most;
@@ -665,7 +658,7 @@ impl RcShared {
     /// Stops to look for input while there is no room for what waits for receives, or looks for it again.
     #[inline]
     fn pause_or_go_on(&self, link: &mut Link) {
-        let pause = link.engine.parking_room() == 0;
+        let pause = link.engine.rnr_room() == 0;
         if pause != link.paused
             && let Some(member) = self.member.get()
         {
@@ -682,8 +675,8 @@ impl RcShared {
 }
 
 impl Waiter for RcShared {
-    fn kick(&self) {
-        self.kicked.store(true, Ordering::Release);
+    fn receive_posted(&self) {
+        self.receive_posted.store(true, Ordering::Release);
         self.serialized.ring(|inner| self.work(inner));
     }
 }

@@ -30,7 +30,7 @@ fn post(end: &mut End, wr_id: usize, signaled: bool) {
 
 /// A look that finds nothing, long after something was placed.
 fn look(end: &mut End) -> bool {
-    let told = end.engine.tell_placed(now() + Duration::from_secs(1), true);
+    let told = end.engine.flush_acks(now() + Duration::from_secs(1), true);
     end.work(|_, _, _| ());
     told
 }
@@ -46,7 +46,7 @@ fn nobody_is_told_of_what_nobody_waits_for(llp: Lower) {
             llp.octets(SEND) + llp.octets(NOTICE) * usize::from(round > 0)
         );
         client.carry_to(&mut server, 1 << 20);
-        assert!(server.engine.owes_acknowledgement() && !server.engine.is_awaited());
+        assert!(server.has_pending_acks() && !server.engine.is_ack_awaited());
         assert!(!look(&mut server), "it may wait");
         // It rides on the answer.
         post(&mut server, round, false);
@@ -57,11 +57,16 @@ fn nobody_is_told_of_what_nobody_waits_for(llp: Lower) {
     }
     assert!(client.completed.sent.is_empty());
     // At some time it is told all the same.
-    assert!(client.engine.tell_late());
+    let late = client.engine.poll_timeout().unwrap();
+    assert!(late > now() && late <= now() + Duration::from_millis(250));
+    client.engine.handle_timeout(late - Duration::from_nanos(1));
+    client.work(|_, _, _| ());
+    assert_eq!(client.waiting(), 0, "too early");
+    client.engine.handle_timeout(late);
     client.work(|_, _, _| ());
     settle(&mut client, &mut server, 50);
     assert_eq!(server.completed.retired, 8);
-    assert!(!client.engine.tell_late(), "once");
+    assert_eq!(client.engine.poll_timeout(), None, "once");
 }
 
 fn what_was_not_asked_about_is_asked_for_once_the_last_question_is_answered(llp: Lower) {
@@ -97,13 +102,13 @@ fn a_question_of_all_waits_for_a_receive(llp: Lower) {
     for wr_id in 0..2 {
         post(&mut client, wr_id, false);
     }
-    client.engine.ask_for_all();
+    client.engine.request_all_acks();
     client.work(|_, _, _| ());
     client.carry_to(&mut server, 1 << 20);
     for wr_id in 0..2 {
         assert!(!look(&mut server), "nothing is placed");
         server.post_recv(7, 0, 100);
-        server.work(|engine, tables, completed| engine.resume(now(), tables, completed));
+        server.work(|engine, tables, completed| engine.receive_posted(now(), tables, completed));
         settle(&mut client, &mut server, 50);
         assert_eq!(client.completed.retired, wr_id + 1);
     }
@@ -141,7 +146,7 @@ fn a_question_finds_its_message_although_others_wait_for_receives(llp: Lower) {
     client.carry_to(&mut server, 1 << 20);
     for placed in 1..=3 {
         server.post_recv(7, 0, 100);
-        server.work(|engine, tables, completed| engine.resume(now(), tables, completed));
+        server.work(|engine, tables, completed| engine.receive_posted(now(), tables, completed));
         let told = server.waiting() > 0;
         assert_eq!(told, placed == 3, "{placed} placed");
     }

@@ -76,7 +76,7 @@ pub(super) fn ids(wcs: &[crate::types::Wc]) -> Vec<u64> {
 
 /// Tells the peer what was placed, as a poller does that finds nothing more.
 fn tell(end: &mut End) {
-    assert!(end.engine.tell_placed(now(), true));
+    assert!(end.engine.flush_acks(now(), true));
     end.work(|_, _, _| ());
 }
 
@@ -217,10 +217,7 @@ fn completion_is_local_where_either_wants_it_so(llp: Lower) {
     assert_eq!(client.waiting(), llp.octets(82), "no question");
     client.carry_to(&mut server, 100);
     assert_eq!(ids(&client.completed.sent), [1]);
-    assert!(
-        !server.engine.owes_acknowledgement(),
-        "nobody wants to know"
-    );
+    assert!(!server.has_pending_acks(), "nobody wants to know");
 }
 
 /// A peer of whom nothing is known gets some time to say who it is.
@@ -262,7 +259,7 @@ fn a_lost_connection_gives_no_success_for_what_was_not_placed(llp: Lower) {
 }
 
 fn resume(end: &mut End) {
-    end.work(|engine, tables, completed| engine.resume(now(), tables, completed));
+    end.work(|engine, tables, completed| engine.receive_posted(now(), tables, completed));
 }
 
 fn messages_wait_for_receives_in_order_while_answers_pass(llp: Lower) {
@@ -310,7 +307,7 @@ fn messages_wait_for_receives_in_order_while_answers_pass(llp: Lower) {
         assert_eq!(ids(&client.completed.sent), [1, 2, 3]);
         assert_eq!(ids(&server.completed.received), [10, 11]);
         assert_eq!(server.memory.to_vec(8000, 100), [6; 100]);
-        assert!(server.engine.parked.is_empty());
+        assert!(server.engine.rnr_queue.is_empty());
     }
 }
 
@@ -321,7 +318,7 @@ fn what_waits_is_bounded(llp: Lower) {
     }
     let mut received = 0;
     loop {
-        let room = server.engine.parking_room().min(10_000);
+        let room = server.engine.rnr_room().min(10_000);
         let octets = client.take(room);
         if octets.is_empty() {
             break;

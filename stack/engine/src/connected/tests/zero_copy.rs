@@ -59,7 +59,7 @@ fn transmit(end: &mut End, tcp: &mut Choosy) -> Option<Taken> {
     let mut taken = None;
     end.work(|_, _, _| ());
     end.work(|engine, tables, completed| {
-        taken = engine.send_uncopied(now(), tables, tcp, completed);
+        taken = engine.send_zero_copy(now(), tables, tcp, completed);
         if taken.is_none() && !engine.poll_transmit(now()).is_empty() {
             let outcome = tcp.take(engine.poll_transmit(now()));
             if let Taken::Octets(octets) = outcome {

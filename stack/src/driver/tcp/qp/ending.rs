@@ -122,7 +122,7 @@ impl RcShared {
         match graceful_close.poll(now, outstanding) {
             GracefulStep::Wait => {}
             GracefulStep::RequestAcks => {
-                link.engine.ask_for_all();
+                link.engine.request_all_acks();
                 self.transmit(link);
             }
             GracefulStep::Close => {
@@ -191,10 +191,9 @@ impl RcShared {
             for flag in [
                 &self.unsent,
                 &self.blocked,
-                &self.kicked,
+                &self.receive_posted,
                 &self.refuses_immediates,
-                &self.owing,
-                &self.owing_late,
+                &self.has_pending_acks,
                 &self.over,
                 &self.failed,
             ] {
@@ -210,13 +209,13 @@ impl RcShared {
     }
 
     /// Forgets what is posted, and lets the connection, if there is one, go its way down without the QP.
-    pub(super) fn let_go(&self, inner: &mut RcInner, rest: Rest, says_so: bool) {
+    pub(super) fn let_go(&self, inner: &mut RcInner, rest: Rest, bye: bool) {
         inner.waiting.clear();
         let Some(mut link) = inner.link.take() else {
             return;
         };
         self.poll_set.unwatch(link.pipe.as_fd());
-        let octets = self.rest(&mut link, rest, says_so);
+        let octets = self.rest(&mut link, rest, bye);
         // What is posted to a queue that QPs share is not lost with one of them.
         let unfinished = link.engine.abandon();
         if let Some(wqe) = unfinished
@@ -235,7 +234,7 @@ impl RcShared {
     }
 
     /// The last FPDUs, as far as TCP does not take them now.
-    fn rest(&self, link: &mut Link, rest: Rest, says_so: bool) -> Vec<u8> {
+    fn rest(&self, link: &mut Link, rest: Rest, bye: bool) -> Vec<u8> {
         let mut octets = Vec::new();
         let now = clock::now();
         let engine = &mut link.engine;
@@ -252,7 +251,7 @@ impl RcShared {
                     break;
                 }
                 last = true;
-                engine.take_leave(says_so);
+                engine.send_last_notices(bye);
                 continue;
             }
             let taken = if octets.is_empty() {

@@ -25,23 +25,14 @@ impl Member for RcShared {
                 };
                 let got = self.receive_locked(link);
                 let came = got != Received::Nothing;
-                // Whoever looks again soon leaves the peer's acknowledgement to what the program may post until then.
-                let at_once = match (next, came) {
-                    (NextReceive::Unknown, _) => Some(true),
-                    (NextReceive::Soon, false) => Some(false),
-                    (NextReceive::Soon | NextReceive::SoonAgain, _) => None,
-                };
-                // Most polls find nothing and owe nothing: they need not know the time.
-                let engine = &mut link.engine;
-                let at_once = at_once.filter(|_| engine.owes_acknowledgement());
-                let tell = at_once.is_some_and(|it| engine.tell_placed(clock::now(), it));
-                if came && !tell {
-                    self.remember_owing(link);
+                let flush = link.engine.flush_acks_after(came, next, clock::now);
+                if came && !flush && link.engine.is_ack_awaited() {
+                    self.remember_pending_ack();
                 }
                 if inner.beginning.is_some() {
                     Self::begin(inner);
                 }
-                if came || tell {
+                if came || flush {
                     // What waited for the peer's first FPDU can leave now.
                     self.work(inner);
                 }
@@ -74,33 +65,22 @@ impl Member for RcShared {
         unsent.then(|| !ran || self.blocked.load(Ordering::Acquire))
     }
 
-    fn settle(&self, at_once: bool) -> bool {
-        let settled = self.serialized.try_run(
+    fn flush_acks(&self, at_once: bool) -> bool {
+        let flushed = self.serialized.try_run(
             |inner| {
                 if let Some(link) = &mut inner.link {
-                    if link.engine.tell_placed(clock::now(), at_once) {
+                    if link.engine.flush_acks(clock::now(), at_once) {
                         self.work(inner);
-                    } else if link.engine.is_awaited() {
+                    } else if link.engine.is_ack_awaited() {
                         return false;
                     }
                 }
-                self.owing.store(false, Ordering::Relaxed);
+                self.has_pending_acks.store(false, Ordering::Relaxed);
                 true
             },
             |inner| self.work(inner),
         );
-        settled.unwrap_or(false)
-    }
-
-    fn settle_late(&self) {
-        self.run(|inner| {
-            self.owing_late.store(false, Ordering::Relaxed);
-            if let Some(link) = &mut inner.link
-                && link.engine.tell_late()
-            {
-                self.work(inner);
-            }
-        });
+        flushed.unwrap_or(false)
     }
 
     fn fail_overrun(&self) {

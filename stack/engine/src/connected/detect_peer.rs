@@ -1,0 +1,152 @@
+//! Detection of a dgiwarp peer by its hello, and what waits for it (rfc-notes/rc-extensions.md).
+
+use std::time::{Duration, Instant};
+
+use dgiwarp_rdmap::stream::{Capabilities, Peer};
+
+use super::{RcEngine, RcStream, RcWork};
+use crate::types::{Completion, RcOptions};
+
+/// Time for the peer's first message, from the first message that leaves. A peer that stays silent is taken for a plain one, and completions wait for
+/// it no longer.
+const COMPLETIONS_WAIT: Duration = Duration::from_millis(100);
+/// Time for the peer's first message, from when a Send with immediate is the next work request.
+const IMMEDIATE_WAITS: Duration = Duration::from_secs(2);
+
+/// Capabilities in our hello; `None` where this end sends none.
+pub(super) fn capabilities(options: RcOptions) -> Option<Capabilities> {
+    let all = match options.completion {
+        Completion::Placed => Capabilities::WANTS_ACKNOWLEDGEMENTS,
+        Completion::Local => Capabilities::default(),
+    };
+    let all = all
+        .with(Capabilities::TAKES_IMMEDIATES)
+        .with(Capabilities::REQUESTS_ACKS);
+    options.hello.then_some(all)
+}
+
+/// Deadlines of the detection.
+#[derive(Debug, Default)]
+pub(super) struct DetectPeer {
+    completions: Wait,
+    /// Until when a Send with immediate waits.
+    immediate_until: Option<Instant>,
+    /// The deadline of a Send with immediate has passed.
+    immediate_timed_out: bool,
+    /// The deadline of completions has passed, and they have not been completed yet.
+    timed_out: bool,
+}
+
+/// Whether completions wait for an undetected peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Wait {
+    /// No message has left.
+    #[default]
+    Idle,
+    Until(Instant),
+    Over,
+}
+
+impl RcEngine {
+    /// Sends our hello if it is due.
+    pub(super) fn send_due_hello(&mut self, now: Instant) {
+        if !self.llp.may_send() || self.is_amid() {
+            return;
+        }
+        if self.stream.dgiwarp_ext().is_hello_due(self.is_initiator) {
+            self.send_hello(now);
+        }
+    }
+
+    /// Sends our hello, or, where this end sends none, an empty Write of the same form. To a plain peer both are alike.
+    pub(super) fn send_hello(&mut self, now: Instant) {
+        let hello = self.stream.dgiwarp_ext_mut().hello();
+        let ulpdu = hello.unwrap_or_else(RcStream::rtr_write);
+        self.put(now, &ulpdu, &[]);
+    }
+
+    /// Whether completions wait for a peer that is not detected.
+    #[inline]
+    pub(super) fn completions_wait(&self) -> bool {
+        self.detect_peer.completions != Wait::Over
+    }
+
+    /// A message leaves: the deadline of an undetected peer begins.
+    #[inline]
+    pub(super) fn expect_peer(&mut self, now: Instant) {
+        if self.detect_peer.completions == Wait::Idle && self.stream.dgiwarp_ext().sent() > 0 {
+            self.detect_peer.completions = match self.stream.dgiwarp_ext().peer() {
+                Peer::Unknown => Wait::Until(now + COMPLETIONS_WAIT),
+                Peer::Dgiwarp(_) | Peer::Plain => Wait::Over,
+            };
+        }
+    }
+
+    /// Deadlines that an undetected peer has.
+    #[inline]
+    pub(super) fn detection_deadlines(&self) -> [Option<Instant>; 2] {
+        let unknown = self.stream.dgiwarp_ext().peer() == Peer::Unknown;
+        let completions = match self.detect_peer.completions {
+            Wait::Until(until) if unknown => Some(until),
+            Wait::Until(_) | Wait::Idle | Wait::Over => None,
+        };
+        let immediate = self.detect_peer.immediate_until;
+        [completions, immediate.filter(|_| !self.is_peer_detected())]
+    }
+
+    pub(super) fn time_out_detection(&mut self, now: Instant) {
+        let [completions, immediate] = self.detection_deadlines();
+        if completions.is_some_and(|until| until <= now) {
+            self.detect_peer.completions = Wait::Over;
+            self.detect_peer.timed_out = true;
+        }
+        if immediate.is_some_and(|until| until <= now) {
+            self.detect_peer.immediate_timed_out = true;
+        }
+    }
+
+    /// Whether a deadline has passed and `make_fpdus` has to act on it, or one is to begin.
+    #[inline]
+    pub(super) fn has_detection_work(&self) -> bool {
+        self.detect_peer.timed_out || self.needs_immediate_deadline()
+    }
+
+    pub(super) fn end_detection_timeout(&mut self) {
+        self.detect_peer.timed_out = false;
+    }
+
+    /// Whether a Send with immediate waits for an undetected peer, and its deadline has not begun.
+    fn needs_immediate_deadline(&self) -> bool {
+        !self.is_peer_detected()
+            && self.detect_peer.immediate_until.is_none()
+            && self
+                .sends
+                .unstarted()
+                .is_some_and(|(_, wqe)| matches!(wqe.work, RcWork::SendImmediate { .. }))
+    }
+
+    /// Begins the deadline of a Send with immediate, if one waits.
+    pub(super) fn begin_immediate_deadline(&mut self, now: Instant) {
+        if self.needs_immediate_deadline() {
+            self.detect_peer.immediate_until = Some(now + IMMEDIATE_WAITS);
+        }
+    }
+
+    /// Whether the peer is detected, or a Send with immediate has waited for it in vain.
+    pub(super) fn is_peer_detected(&self) -> bool {
+        self.stream.dgiwarp_ext().peer() != Peer::Unknown || self.detect_peer.immediate_timed_out
+    }
+
+    /// Whether the peer is detected and takes no Sends with immediate.
+    #[inline]
+    pub fn peer_refuses_immediates(&self) -> bool {
+        self.is_peer_detected() && !self.peer_takes_immediates()
+    }
+
+    pub(super) fn peer_takes_immediates(&self) -> bool {
+        match self.stream.dgiwarp_ext().peer() {
+            Peer::Dgiwarp(capabilities) => capabilities.contain(Capabilities::TAKES_IMMEDIATES),
+            Peer::Unknown | Peer::Plain => false,
+        }
+    }
+}
