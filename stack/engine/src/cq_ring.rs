@@ -4,21 +4,21 @@ use std::collections::VecDeque;
 
 use crate::types::{AsyncEvent, Wc, WcOpcode, WcStatus};
 
-/// Where completions go.
+/// Consumer of completions.
 pub trait CompletionSink {
-    /// Completion of something posted.
+    /// Completion of a posted work request of the send queue.
     fn sent(&mut self, wc: Wc);
-    /// Completion of something received.
+    /// Completion of a receive or a record.
     fn received(&mut self, wc: Wc);
     /// Report of a segment of a record. Returns whether there was room for it.
     fn segment(&mut self, wc: Wc) -> bool;
-    /// A posted send left the queue, with or without a completion.
+    /// A work request left the send queue, with or without a completion.
     fn retired(&mut self);
-    /// Something that no completion tells.
+    /// Asynchronous event.
     fn event(&mut self, event: AsyncEvent);
 }
 
-/// Completions that nobody wants.
+/// Discards completions.
 #[derive(Debug, Clone, Copy)]
 pub struct Unheard;
 
@@ -32,20 +32,20 @@ impl CompletionSink for Unheard {
     fn event(&mut self, _: AsyncEvent) {}
 }
 
-/// What adding a completion asks for.
+/// Result of adding a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pushed {
-    /// Nothing.
+    /// No event is due.
     Quiet,
-    /// A waiting program has to be told.
-    Tell,
-    /// The ring overran with this one.
+    /// The ring was armed for it: an event is due.
+    Event,
+    /// The ring has overrun, for the first time.
     Overrun,
     /// No slot for segments of records is free; nothing was added.
     NoSlot,
 }
 
-/// What a program waits for on a completion channel (`ibv_req_notify_cq(3)`).
+/// Completions that raise an event (`ibv_req_notify_cq(3)`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Armed {
     No,
@@ -58,29 +58,30 @@ enum Armed {
 pub struct CqRing {
     entries: VecDeque<Wc>,
     depth: usize,
-    /// Slots beyond `depth` that belong to the record rings of QPs: their completions are never lost.
+    /// Slots beyond `depth` for records of QPs: their completions are never lost.
     reserved: usize,
     records: usize,
-    /// Slots beyond these for segments of records. QPs share them.
+    /// Further slots for segments of records. QPs share them.
     segment_slots: usize,
     segments: usize,
     overrun: bool,
-    /// What finds the ring full is lost without a word.
-    lossy: bool,
+    /// A completion that finds the ring full is dropped, and the ring does not overrun.
+    ignore_overrun: bool,
     armed: Armed,
     stamps: Option<Stamps>,
 }
 
-/// When completions came, where somebody wants to know.
+/// Times of completions.
 #[derive(Debug, Default)]
 struct Stamps {
-    /// One for each entry.
+    /// One for each entry of the ring.
     of_entries: VecDeque<u64>,
     now: u64,
     of_last_taken: u64,
 }
 
 impl CqRing {
+    /// An empty ring of `depth` slots.
     pub fn new(depth: usize) -> Self {
         Self {
             entries: VecDeque::with_capacity(depth),
@@ -90,13 +91,13 @@ impl CqRing {
             segment_slots: 0,
             segments: 0,
             overrun: false,
-            lossy: false,
+            ignore_overrun: false,
             armed: Armed::No,
             stamps: None,
         }
     }
 
-    /// Makes it for another number of completions. Returns whether those that wait fit; else nothing is changed.
+    /// Changes the number of slots. Returns whether the completions that wait fit; otherwise nothing is changed.
     pub fn resize(&mut self, depth: usize) -> bool {
         let fits = self.entries.len() - self.records - self.segments <= depth;
         if fits {
@@ -106,9 +107,9 @@ impl CqRing {
         fits
     }
 
-    /// Loses completions that find it full, instead of overrunning for good.
-    pub fn be_lossy(&mut self) {
-        self.lossy = true;
+    /// Drops completions that find the ring full from now on, instead of overrunning for good.
+    pub fn ignore_overrun(&mut self) {
+        self.ignore_overrun = true;
     }
 
     /// Keeps the time of each completion from now on.
@@ -120,19 +121,19 @@ impl CqRing {
         });
     }
 
-    /// Says what time it is for those that are added next.
+    /// Sets the time of completions that are added from now on.
     pub fn set_time(&mut self, nanos: u64) {
         if let Some(stamps) = &mut self.stamps {
             stamps.now = nanos;
         }
     }
 
-    /// When the completion came that was taken last, where the times are kept.
+    /// Time of the completion that was taken last, where times are kept.
     pub fn stamp_of_last_taken(&self) -> Option<u64> {
         self.stamps.as_ref().map(|stamps| stamps.of_last_taken)
     }
 
-    /// Sets slots aside for records, and for their segments.
+    /// Adds slots for records and for their segments.
     pub fn reserve(&mut self, records: usize, segments: usize) {
         self.reserved += records;
         self.segment_slots += segments;
@@ -140,7 +141,7 @@ impl CqRing {
         self.entries.reserve(room - self.entries.len().min(room));
     }
 
-    /// Gives slots back, when a QP goes.
+    /// Removes slots of a QP that is gone.
     pub fn unreserve(&mut self, records: usize, segments: usize) {
         self.reserved = self.reserved.saturating_sub(records);
         self.segment_slots = self.segment_slots.saturating_sub(segments);
@@ -160,14 +161,14 @@ impl CqRing {
             }
             self.segments += 1;
         } else if self.entries.len() - self.records - self.segments >= self.depth {
-            let first = !self.lossy && !std::mem::replace(&mut self.overrun, true);
+            let first = !self.ignore_overrun && !std::mem::replace(&mut self.overrun, true);
             return if first {
                 Pushed::Overrun
             } else {
                 Pushed::Quiet
             };
         }
-        let tell = match self.armed {
+        let raises = match self.armed {
             Armed::No => false,
             Armed::Any => true,
             Armed::Solicited => wc.solicited || wc.status != WcStatus::Success,
@@ -176,11 +177,11 @@ impl CqRing {
         if let Some(stamps) = &mut self.stamps {
             stamps.of_entries.push_back(stamps.now);
         }
-        if !tell {
+        if !raises {
             return Pushed::Quiet;
         }
         self.armed = Armed::No;
-        Pushed::Tell
+        Pushed::Event
     }
 
     /// Moves completions to the front of `out` and returns how many.
@@ -209,7 +210,7 @@ impl CqRing {
         count
     }
 
-    /// Takes out those of a QP.
+    /// Removes completions of a QP.
     pub fn forget(&mut self, qpn: u32) {
         if let Some(stamps) = &mut self.stamps {
             let mut entries = self.entries.iter();
@@ -228,13 +229,13 @@ impl CqRing {
         self.segments -= segments;
     }
 
-    /// Whether one of a QP's that succeeded is there.
-    pub fn has_good_of(&self, qpn: u32) -> bool {
+    /// Whether a successful completion of a QP waits.
+    pub fn has_success_of(&self, qpn: u32) -> bool {
         let mut entries = self.entries.iter();
         entries.any(|wc| wc.qpn == qpn && wc.status == WcStatus::Success)
     }
 
-    /// Asks to be told of the next completion, or only of the next solicited one.
+    /// Arms the ring for the next completion, or only for the next solicited one.
     pub fn arm(&mut self, solicited_only: bool) {
         self.armed = match (self.armed, solicited_only) {
             // A request for any completion is not weakened by a later one.
@@ -243,10 +244,12 @@ impl CqRing {
         };
     }
 
+    /// Whether the ring has overrun.
     pub fn is_overrun(&self) -> bool {
         self.overrun
     }
 
+    /// Whether no completion waits.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -302,7 +305,7 @@ mod tests {
     #[test]
     fn a_ring_that_may_lose_completions_never_overruns() {
         let mut ring = CqRing::new(1);
-        ring.be_lossy();
+        ring.ignore_overrun();
         ring.push(recv(1, false));
         assert_eq!(ring.push(recv(2, false)), Pushed::Quiet);
         assert!(!ring.is_overrun());
@@ -369,10 +372,10 @@ mod tests {
         assert_eq!(ring.push(recv(1, true)), Pushed::Quiet);
         ring.arm(true);
         assert_eq!(ring.push(recv(2, false)), Pushed::Quiet);
-        assert_eq!(ring.push(recv(3, true)), Pushed::Tell);
+        assert_eq!(ring.push(recv(3, true)), Pushed::Event);
         assert_eq!(ring.push(recv(4, true)), Pushed::Quiet);
         ring.arm(false);
         ring.arm(true);
-        assert_eq!(ring.push(recv(5, false)), Pushed::Tell);
+        assert_eq!(ring.push(recv(5, false)), Pushed::Event);
     }
 }

@@ -8,11 +8,11 @@
 //! - [`cm`]: connection management.
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "to be removed")]
 
 pub mod cm;
 pub mod connected;
 pub mod cq_ring;
+#[allow(missing_docs, reason = "to be removed")]
 pub mod datagram;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

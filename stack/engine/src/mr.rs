@@ -4,7 +4,7 @@
 //! a retired one is not given out again for a while. A region in use is held by an `Arc`; deregistration
 //! takes it out of the table and waits until no use is left, so that no octet lands afterwards.
 //!
-//! Programs deregister memory from inside `free()`. Whoever holds a [`Use`] must therefore neither
+//! Programs deregister memory from inside `free()`. A thread that holds a [`Use`] must therefore neither
 //! allocate nor free.
 
 mod keys;
@@ -30,25 +30,27 @@ pub use keys::increment;
 pub use windows::Bind;
 pub use windows::BindError;
 
-/// Names a protection domain.
+/// Number of a protection domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
 
-/// Whose stream uses an STag. A region belongs to all streams of its domain, a window of type 2 to one (RFC 5041 §8.2).
+/// Stream that uses an STag. A region belongs to all streams of its domain, a window of type 2 to one (RFC 5041 §8.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamId {
+    /// Protection domain of its QP.
     pub pd: PdId,
+    /// Number of its QP.
     pub qpn: u32,
 }
 
-/// Which datagrams a region takes, beyond what its access says.
+/// Datagrams that may use a region, beyond its access rights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Restrictions {
-    /// From this peer alone.
+    /// Those of this peer alone.
     pub only_from: Option<Peer>,
     /// Only those with their peer's valid cookie.
     pub cookie: bool,
-    /// The STag was agreed on beforehand, so that what is sent to a group may name it.
+    /// The STag was agreed on beforehand, so that messages to a group may name it.
     pub well_known: bool,
 }
 
@@ -68,32 +70,37 @@ impl Restrictions {
         Ok(())
     }
 
-    /// Whether they ask what only a datagram can show.
+    /// Whether they restrict properties that only datagrams have.
     fn ask_for_datagrams(&self) -> bool {
         self.only_from.is_some() || self.cookie
     }
 }
 
-/// What memory is registered as.
+/// Terms of a registration.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
+    /// Address of the first octet in the region's own address space.
     pub iova: u64,
+    /// Access rights.
     pub access: Access,
+    /// Protection domain.
     pub pd: PdId,
+    /// The only peer whose datagrams may use it.
     pub only_from: Option<Peer>,
+    /// Whether datagrams need a valid cookie.
     pub cookie: bool,
     /// The STag that the caller chose.
     pub well_known: Option<u32>,
 }
 
-/// The STag that a caller chose names another region, or is one that none can have.
+/// The chosen STag names another region, or is not a possible one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StagTaken;
 
-/// What a registration came from, which says how it goes.
+/// Origin of a registration, which decides how it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A call.
+    /// A call of the program.
     Region,
     /// A work request.
     Fast,
@@ -110,10 +117,10 @@ pub struct Registration {
     access: Access,
     pd: PdId,
     restrictions: Restrictions,
-    /// The connected QP that alone may use it.
+    /// The only connected QP that may use it.
     only_qp: Option<u32>,
     kind: Kind,
-    /// Windows that are bound to it, where that is allowed.
+    /// Windows that are bound to it; `None` where none may be.
     windows: Option<Windows>,
 }
 
@@ -159,7 +166,7 @@ impl Registration {
         (end <= self.region.len()).then_some(offset)
     }
 
-    /// Where the octet at `addr` lies in this process.
+    /// Address in this process of the octet at `addr`.
     pub fn address_of(&self, addr: u64) -> Option<u64> {
         self.region
             .address()
@@ -183,11 +190,13 @@ pub struct LocalProtection;
 /// The keys of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys {
+    /// Key of scatter/gather elements.
     pub lkey: u32,
+    /// Key for peers.
     pub rkey: u32,
 }
 
-/// Windows are bound to a region, which therefore stays.
+/// The number of windows that are bound to a region, which therefore cannot be deregistered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowsBound(pub usize);
 
@@ -225,6 +234,7 @@ impl MrTable {
             .expect("no STag of its own is asked for")
     }
 
+    /// Registers memory.
     pub fn register_with(&self, region: Region, terms: Terms) -> Result<Keys, StagTaken> {
         let registration = Arc::new(Registration::new(region, terms));
         let mut keyring = self.keyring.lock();
@@ -242,16 +252,16 @@ impl MrTable {
         Ok(Keys { lkey, rkey })
     }
 
-    /// Takes a registration out, and first the windows that are bound to it. When this returns, nothing reads or writes the region any more.
+    /// Removes a registration, and first the windows that are bound to it. When this returns, nothing reads or writes the region any more.
     pub fn deregister(&self, keys: Keys) {
         while self.try_deregister(keys).is_err() {
             self.unbind_all(keys.lkey);
-            // One of them may be on its way out in another thread.
+            // Another thread may be unbinding one of them.
             std::thread::yield_now();
         }
     }
 
-    /// The same for a region without windows.
+    /// Removes a registration without windows.
     pub fn try_deregister(&self, keys: Keys) -> Result<(), WindowsBound> {
         let mut table = self.local.write();
         let bound = table.get(&keys.lkey).map_or(0, |it| it.bound_windows());
@@ -275,8 +285,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Registers something else under the same keys, which are returned; a remote key that was invalidated is replaced. When this returns,
-    /// nothing reads or writes what was there before, unless that is part of it.
+    /// Registers other memory under the keys of a registration, which are returned; a remote key that was invalidated is replaced. When this returns,
+    /// nothing reads or writes the memory from before, except as part of the new registration.
     pub fn reregister(
         &self,
         keys: Keys,
@@ -397,15 +407,15 @@ impl MrTable {
         self.view_local().find(pd, sge, write).cloned()
     }
 
-    /// Looks at regions by their local keys.
+    /// A view of the regions by local key.
     #[inline]
     pub fn view_local(&self) -> LocalView<'_> {
         LocalView(self.local.read())
     }
 }
 
-/// A look into the table of local keys, while which nothing in it is deregistered: for as long as it takes to copy a message. Whoever has it
-/// neither allocates, frees nor waits, as with a [`Use`], and takes no other.
+/// A view of the table of local keys, during which nothing in it is deregistered: for as long as it takes to copy a message. A thread that has one
+/// neither allocates, frees nor waits, as with a [`Use`], and takes no second one.
 #[derive(Debug)]
 pub struct LocalView<'a>(RwLockReadGuard<'a, FxHashMap<u32, Use>>);
 

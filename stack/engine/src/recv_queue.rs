@@ -29,38 +29,43 @@ pub fn total_length(sges: &[Sge], max: usize) -> Result<u32, PostError> {
         .ok_or(PostError::TooLong)
 }
 
-/// Copies elements into a list of the queue's own.
+/// Copies elements into an owned list.
 #[inline]
 pub fn copy_sges(sges: &[Sge]) -> SgeList {
     match sges {
-        // Mostly, and without a call to copy memory.
+        // The usual case, without a call of memcpy.
         [sge] => SgeList::from_buf_and_len([*sge, Sge::default()], 1),
         sges => SgeList::from_slice(sges),
     }
 }
 
-/// The tables that a QP shares with others.
+/// Tables that QPs share.
 #[derive(Debug, Clone, Copy)]
 pub struct Tables<'a> {
+    /// Registered memory.
     pub mrs: &'a MrTable,
+    /// Posted receives.
     pub recv_queue: &'a RecvQueue,
 }
 
 /// A posted receive.
 #[derive(Debug, Clone)]
 pub struct RecvWqe {
+    /// Returned in the completion.
     pub wr_id: u64,
+    /// Destination of the payload.
     pub sges: SgeList,
+    /// Sum of the elements' lengths, octets.
     pub length: u32,
 }
 
-/// Somebody who waits for a receive.
+/// A stream that waits for a receive.
 pub trait Waiter: fmt::Debug + Send + Sync {
-    /// One was posted; others may have taken it.
+    /// A receive was posted; another stream may have taken it.
     fn receive_posted(&self);
 }
 
-/// A waiter, if it is still there.
+/// A waiter, unless it is gone.
 pub type WeakWaiter = Weak<dyn Waiter>;
 
 #[cold]
@@ -81,17 +86,17 @@ pub struct RecvQueue {
     posted: Mutex<Posted>,
 }
 
-/// What a queue that QPs share has of its own.
+/// Properties of a shared receive queue.
 #[derive(Debug, Clone, Copy)]
 struct Shared {
     id: u64,
-    /// Where the memory of its receives is registered; the QPs may belong to other domains.
+    /// Protection domain of the memory of its receives; its QPs may belong to others.
     pd: PdId,
 }
 
 #[derive(Debug, Default)]
 struct Posted {
-    // Grows with what is really posted: a ring goes through all of its room, and what is used should stay in the cache.
+    // Grows with the receives that are posted: a ring goes through all of its room, and memory in use should stay in the cache.
     receives: VecDeque<RecvWqe>,
     /// An event is due when fewer receives remain; 0 when none is.
     limit: usize,
@@ -121,7 +126,7 @@ impl RecvQueue {
         }
     }
 
-    /// A queue that QPs share.
+    /// A shared receive queue.
     pub fn shared(capacity: usize, max_sge: usize, id: u64, pd: PdId) -> Self {
         Self {
             shared: Some(Shared { id, pd }),
@@ -129,21 +134,23 @@ impl RecvQueue {
         }
     }
 
+    /// Receives that may be posted at a time.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
+    /// Whether QPs share the queue.
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// Where the memory of receives is registered, given the domain of the QP that takes them.
+    /// Protection domain of the memory of receives, given the domain of the QP that takes them.
     #[inline]
     pub fn pd(&self, of_qp: PdId) -> PdId {
         self.shared.map_or(of_qp, |shared| shared.pd)
     }
 
-    /// Asks for one event once fewer than `limit` receives remain; 0 takes that back. Returns the event if that is so already.
+    /// Arms one event for when fewer than `limit` receives remain; 0 disarms it. Returns the event if fewer remain already.
     pub fn arm_limit(&self, limit: usize) -> Option<AsyncEvent> {
         let mut posted = self.posted.lock();
         posted.limit = limit;
@@ -153,6 +160,7 @@ impl RecvQueue {
             .map(|shared| AsyncEvent::SrqLimit { srq: shared.id })
     }
 
+    /// Posts one receive.
     #[cfg(test)]
     pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let mut waiters = Vec::new();
@@ -190,14 +198,14 @@ impl RecvQueue {
                 break;
             }
         }
-        // Only now: whoever waits takes all it needs.
+        // Only now: a waiter takes all receives that it needs.
         if !waiters.is_empty() {
             notify_all(waiters);
         }
         result
     }
 
-    /// The same for a QP, which may post to a queue of its own only.
+    /// Posts receives of a QP, which may post to a queue of its own only.
     pub fn post_own(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
         if self.is_shared() {
             return Err(PostFailure {
@@ -208,7 +216,7 @@ impl RecvQueue {
         self.post_all(wrs)
     }
 
-    /// Takes the receive at the head, if `length` octets fit it. Raises the event that [`arm_limit`](Self::arm_limit) asked for.
+    /// Takes the receive at the head, if `length` octets fit it. Raises the event of [`arm_limit`](Self::arm_limit).
     #[inline]
     pub fn take(
         &self,
@@ -254,6 +262,7 @@ impl RecvQueue {
         Some(taken)
     }
 
+    /// Puts a receive that was taken back to the head.
     pub fn give_back(&self, wqe: RecvWqe) {
         let mut posted = self.posted.lock();
         posted.receives.push_front(wqe);
@@ -327,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_queue_tells_once_of_each_limit_and_is_not_flushed() {
+    fn a_shared_queue_reports_each_limit_once_and_is_not_flushed() {
         let queue = RecvQueue::shared(8, 1, 5, PdId(3));
         for wr_id in 0..6 {
             queue.post(&RecvWr { wr_id, sges: &[] }).unwrap();

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Elements in order. One that finds the queue empty has a place of its own, always the same: a ring would put every one somewhere else, and ask
-/// each time where.
+/// Elements in order. One that finds the queue empty goes to a slot of its own, always the same, whereas a ring uses another place each time.
 #[derive(Debug)]
 pub struct SingleSlotQueue<T> {
     /// Before all others.
@@ -26,6 +25,7 @@ impl<T> SingleSlotQueue<T> {
         }
     }
 
+    /// Appends an element.
     #[inline]
     pub fn push(&mut self, element: T) {
         if self.is_empty() {
@@ -35,11 +35,13 @@ impl<T> SingleSlotQueue<T> {
         }
     }
 
+    /// Whether the queue has no element.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.alone.is_none() && self.others.is_empty()
     }
 
+    /// Number of elements.
     #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.alone.is_some()) + self.others.len()
@@ -63,23 +65,25 @@ impl<T> SingleSlotQueue<T> {
         }
     }
 
+    /// The first element.
     #[inline]
     pub fn first(&self) -> Option<&T> {
         self.alone.as_ref().or_else(|| self.others.front())
     }
 
+    /// The first element, to be changed.
     #[inline]
     pub fn first_mut(&mut self) -> Option<&mut T> {
         self.alone.as_mut().or_else(|| self.others.front_mut())
     }
 
-    /// The first, if no other follows it. One that others once stood before may not be found.
+    /// The first element, if no other follows it. One behind which others once stood may not be found.
     #[inline]
     pub fn sole_mut(&mut self) -> Option<&mut T> {
         self.alone.as_mut().filter(|_| self.others.is_empty())
     }
 
-    /// Drops the first.
+    /// Removes the first element.
     #[inline]
     pub fn remove_first(&mut self) {
         if self.alone.is_some() {
@@ -89,6 +93,7 @@ impl<T> SingleSlotQueue<T> {
         }
     }
 
+    /// All elements, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.alone.iter_mut().chain(&mut self.others)
     }

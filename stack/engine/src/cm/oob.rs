@@ -1,10 +1,9 @@
-//! How QPs whose programs exchanged numbers and addresses themselves find each other, sans I/O (`rfc-notes/rc-oob-connect.md`): who connects when, who is
-//! let in, and when it is given up.
+//! Out-of-band connections, sans I/O (`rfc-notes/rc-oob-connect.md`): which QP connects when, which requests are accepted, and when a QP gives up.
 //!
-//! Order of calls: [`insert`](Pairs::insert) for every QP, [`pair`](Pairs::pair) and [`start`](Pairs::start) as its program says so;
+//! Order of calls: [`insert`](Pairs::insert) for every QP, [`pair`](Pairs::pair) and [`start`](Pairs::start) as its program calls for;
 //! [`arrived`](Pairs::arrived) for every request that comes to one of our ports, [`over`](Pairs::over) for every attempt and every
-//! acceptance that came to something or to nothing, [`handle_timeout`](Pairs::handle_timeout) at or after [`poll_timeout`](Pairs::poll_timeout).
-//! After each of these, what [`poll_action`](Pairs::poll_action) gives is to be done.
+//! acceptance that has ended, [`handle_timeout`](Pairs::handle_timeout) at or after [`poll_timeout`](Pairs::poll_timeout).
+//! After each of these, the actions of [`poll_action`](Pairs::poll_action) are carried out.
 
 mod claim;
 #[cfg(test)]
@@ -22,89 +21,114 @@ pub use claim::{Claim, Refusal};
 /// First pause before connecting again, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// A QP that could connect waits this long for the PSN of its own messages, which says more certainly who it is.
+/// Time that a QP waits for the PSN of its own messages before it connects: the PSN identifies it more certainly.
 const WAIT_FOR_PSN: Duration = Duration::from_millis(100);
-/// How long a request waits for its QP to be told of the peer.
+/// Time that a request waits for its QP to get the peer's address and QPN.
 const HOLD_FOR: Duration = Duration::from_secs(30);
-/// Requests that wait so.
+/// Requests that wait at a time.
 const MAX_HELD: usize = 256;
-/// Reads outstanding at most as long as the QP has not said how many; the peer's limit is what counts then.
+/// Outstanding Reads while the QP has no limit of its own; the peer's limit applies.
 const MOST_READS: u16 = 128;
 
-/// Names a request of a peer, or an attempt of ours: one number for both, never used twice.
+/// Number of a request of a peer, or of an attempt of this end; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StartupId(u64);
 
 impl StartupId {
+    /// The number.
     pub const fn get(self) -> u64 {
         self.0
     }
 
+    /// The identifier with this number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 }
 
-/// What is known of a QP that may send (`ibv_modify_qp(3)` to ready-to-send).
+/// Attributes of a QP that may send (`ibv_modify_qp(3)` to ready-to-send).
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
     /// Number of the first packet, 24 bits.
     pub sq_psn: u32,
     /// Reads and atomics outstanding at most.
     pub ord: u16,
-    /// How long work requests wait for the connection; `None` for ever.
+    /// Time that work requests wait for the connection; `None` for ever.
     pub patience: Option<Duration>,
 }
 
-/// What is known of a QP itself.
+/// Need of a QP for its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing waits for the connection.
+    /// No work request waits for the connection.
     Idle,
-    /// Work requests do.
+    /// Work requests wait.
     Waiting,
-    /// The QP is in error, or gone: it needs none.
+    /// The QP is in error or gone.
     Over,
 }
 
-/// What is to be done.
+/// An action for the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Connect as an Initiator and ask with this claim; where both ends are the same QP, connect it to itself and take the claim for the answer.
+    /// Connect as an Initiator with this claim as private data; where both ends are the same QP, connect it to itself and take the claim for the Reply's.
     Connect {
+        /// Number of the attempt.
         attempt: StartupId,
+        /// Address and QPN of the peer.
         pairing: Pairing,
+        /// Private data of the Request.
         claim: Claim,
+        /// Read depths of this end.
         depths: ReadDepths,
     },
-    /// Give the attempt up: it is nobody's any more.
-    Abandon { attempt: StartupId },
-    /// Answer the request so, and say when the peer has sent something, or that it will not.
+    /// Abandon an attempt.
+    Abandon {
+        /// Number of the attempt.
+        attempt: StartupId,
+    },
+    /// Accept a request, and report when the peer has sent its first FPDU, or that it will not.
     Accept {
+        /// Number of the request.
         request: StartupId,
+        /// Private data of the Reply.
         claim: Claim,
+        /// Read depths of this end.
         depths: ReadDepths,
     },
-    /// Say no.
+    /// Reject a request.
     Refuse {
+        /// Number of the request.
         request: StartupId,
+        /// Reason.
         refusal: Refusal,
     },
-    /// Close the connection of a request without an answer: its peer has asked again, or the QP is gone.
-    Drop { request: StartupId },
-    /// The connection of this attempt or request is the QP's.
-    Link { qpn: u32, of: StartupId },
-    /// The work requests that wait have waited for too long.
-    GiveUp { qpn: u32 },
+    /// Close the connection of a request without a Reply: the peer has sent another, or the QP is gone.
+    Drop {
+        /// Number of the request.
+        request: StartupId,
+    },
+    /// Link the QP with the connection of an attempt or request.
+    Link {
+        /// Number of the QP.
+        qpn: u32,
+        /// Number of the attempt or request.
+        of: StartupId,
+    },
+    /// Fail the work requests that wait: they have waited for too long.
+    GiveUp {
+        /// Number of the QP.
+        qpn: u32,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Stage {
-    /// Nothing is known of the peer.
+    /// The QP has no address and QPN of a peer.
     Made,
-    /// The connection is on its way.
+    /// The connection is being established.
     Pending(Pending),
-    /// It is there, or was, or came to nothing.
+    /// The connection is established, has ended, or failed.
     Over,
 }
 
@@ -113,21 +137,21 @@ struct Pending {
     pairing: Pairing,
     start: Option<Start>,
     progress: Progress,
-    /// When to try, or to look, next.
+    /// Time of the next attempt or check.
     due: Instant,
     pause: Duration,
-    /// When work requests that wait have waited long enough.
+    /// Deadline of work requests that wait.
     deadline: Option<Instant>,
 }
 
-/// How far the connection is.
+/// Progress of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// Nothing is under way.
+    /// No startup is under way.
     Nothing,
-    /// This end asks.
+    /// This end has sent a Request.
     Asks(StartupId),
-    /// This end accepted, and the peer has to show that it agrees with the answer.
+    /// This end has accepted, and the peer has to confirm with its first FPDU.
     Accepted(StartupId),
 }
 
@@ -144,7 +168,7 @@ impl Pending {
     }
 }
 
-/// A request whose QP does not know its peer yet.
+/// A request whose QP has no address and QPN of a peer yet.
 #[derive(Debug)]
 struct Held {
     request: StartupId,
@@ -152,13 +176,13 @@ struct Held {
     until: Instant,
 }
 
-/// The QPs of a device that can be paired.
+/// The QPs of a device that may be connected out of band.
 #[derive(Debug, Default)]
 pub struct Pairs {
     pairs: BTreeMap<u32, Stage>,
-    /// Those of them whose connection is on its way.
+    /// QPs of them whose connection is being established.
     pending: BTreeSet<u32>,
-    /// Whose the startups are that are under way.
+    /// QPs of the startups that are under way.
     startups: BTreeMap<StartupId, u32>,
     held: Vec<Held>,
     next_id: u64,
@@ -172,12 +196,12 @@ impl Pairs {
         StartupId(self.next_id)
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// There is a QP.
+    /// A QP was created.
     pub fn insert(&mut self, qpn: u32) {
         self.pairs.insert(qpn, Stage::Made);
     }
@@ -186,7 +210,7 @@ impl Pairs {
     pub fn remove(&mut self, qpn: u32) {
         self.stop(qpn);
         self.pairs.remove(&qpn);
-        // Their peers hear of it when TCP closes, and try again.
+        // Their peers receive the end of TCP, and try again.
         let actions = &mut self.actions;
         self.held.retain(|held| {
             let stays = held.claim.dest_qpn != qpn;
@@ -198,7 +222,7 @@ impl Pairs {
         });
     }
 
-    /// The QP is new again.
+    /// The QP was reset.
     pub fn reset(&mut self, qpn: u32) {
         self.stop(qpn);
         if let Some(stage) = self.pairs.get_mut(&qpn) {
@@ -206,7 +230,7 @@ impl Pairs {
         }
     }
 
-    /// What is under way for a QP is not meant for it any more.
+    /// Ends the startups of a QP.
     fn stop(&mut self, qpn: u32) {
         self.pending.remove(&qpn);
         if let Some(Stage::Pending(pending)) = self.pairs.get(&qpn) {
@@ -229,7 +253,7 @@ impl Pairs {
         }
     }
 
-    /// A QP was told of its peer.
+    /// A QP got the address and QPN of its peer.
     pub fn pair(&mut self, now: Instant, qpn: u32, pairing: Pairing) {
         let Some(stage) = self.pairs.get_mut(&qpn) else {
             return;
@@ -262,7 +286,7 @@ impl Pairs {
         }
     }
 
-    /// Somebody at `from` asks with this private data. `is_free` tells whether a QP that was told nothing may still be connected.
+    /// A request with this private data arrived from `from`. `is_free` checks whether a QP without a peer may still be connected.
     pub fn arrived(
         &mut self,
         now: Instant,
@@ -272,7 +296,7 @@ impl Pairs {
         is_free: impl Fn(u32) -> bool,
     ) {
         match Claim::parse(private_data) {
-            // Nobody else has the address that the claim names.
+            // No other host has the address that the claim names.
             Some(claim) if claim.address() == from.to_canonical() => {
                 let is_free = is_free(claim.dest_qpn);
                 self.decide(now, request, claim, is_free);
@@ -298,7 +322,7 @@ impl Pairs {
     }
 
     fn hold(&mut self, now: Instant, request: StartupId, claim: Claim) {
-        // Whoever asks again has given up what it asked before.
+        // A peer that sends another request has abandoned the one before.
         let same = |held: &Held| {
             (held.claim.qpn, held.claim.dest_qpn) == (claim.qpn, claim.dest_qpn)
                 && held.claim.address() == claim.address()
@@ -317,7 +341,7 @@ impl Pairs {
         });
     }
 
-    /// A QP that knows its peer is asked for.
+    /// Answers a request for a QP that has a peer.
     fn answer(&mut self, request: StartupId, claim: Claim, (qpn, pending): (u32, Pending)) {
         let pairing = pending.pairing;
         let sq_psn = pending.sq_psn();
@@ -325,7 +349,7 @@ impl Pairs {
         if asks || !pairing.matches(&claim, qpn, sq_psn) {
             return self.refuse(request, Refusal::Mismatch);
         }
-        // Whoever asks again did not get the earlier answer, or did not agree with it.
+        // A peer that sends another request did not get the earlier Reply, or did not accept it.
         self.end_progress(pending.progress);
         self.startups.insert(request, qpn);
         self.set_progress(qpn, Progress::Accepted(request));
@@ -342,8 +366,8 @@ impl Pairs {
         }
     }
 
-    /// An attempt or an acceptance is over. Of an attempt, `reply` is the private data of the answer that accepts; of an acceptance it is there, and
-    /// empty, when the peer has sent something.
+    /// An attempt or an acceptance has ended. Of an attempt, `reply` is the private data of an accepting Reply; of an acceptance it is present and
+    /// empty once the peer has sent its first FPDU.
     pub fn over(&mut self, now: Instant, startup: StartupId, reply: Option<&[u8]>) {
         let Some(qpn) = self.startups.remove(&startup) else {
             return;
@@ -366,7 +390,7 @@ impl Pairs {
             self.actions.push_back(Action::Link { qpn, of: startup });
             return;
         }
-        // Nobody listens yet, or the peer does not know us yet, or is another: another time.
+        // No listener yet, or the peer's QP has no peer yet or another one: try later.
         if let Progress::Asks(_) = pending.progress {
             pending.due = now + pending.pause;
             pending.pause = (pending.pause * 2).min(LONGEST_PAUSE);
@@ -384,7 +408,7 @@ impl Pairs {
         pairs.chain(self.held.iter().map(|held| held.until)).min()
     }
 
-    /// Does what the time has come for. `need` tells of a QP.
+    /// Handles deadlines that have passed. `need` returns the need of a QP.
     pub fn handle_timeout(&mut self, now: Instant, need: impl Fn(u32) -> Need) {
         let actions = &mut self.actions;
         self.held.retain(|held| {
@@ -405,7 +429,7 @@ impl Pairs {
         }
     }
 
-    /// Does for one QP what is due.
+    /// Handles the deadline of one QP.
     fn look_after(&mut self, now: Instant, qpn: u32, need: Need) {
         let Some(Stage::Pending(pending)) = self.pairs.get_mut(&qpn) else {
             return;
@@ -429,7 +453,7 @@ impl Pairs {
             self.pairs.insert(qpn, Stage::Over);
             return;
         }
-        // Until there is something to try, only the deadline is looked after.
+        // Until an attempt is possible, only the deadline counts.
         let look_again = now + LONGEST_PAUSE;
         pending.due = pending.deadline.map_or(look_again, |it| it.min(look_again));
         let (pairing, depths, sq_psn) = (pending.pairing, pending.depths(), pending.sq_psn());

@@ -1,4 +1,4 @@
-//! Why a connection is over, and what that means for what was posted.
+//! The end of a connection, and its consequences for posted work requests.
 
 use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_llp_tcp_mpa::Error as MpaError;
@@ -15,13 +15,13 @@ pub enum RcEnd {
     /// The peer closed between two messages.
     #[error("the peer closed the connection")]
     PeerClosed,
-    /// The peer's queue pair is gone or in error: it was paired with this one, or this one [outlives](crate::types::RcOptions::outlives_peer) it.
+    /// The peer's queue pair is gone or in error: they were connected out of band, or this one [outlives](crate::types::RcOptions::outlives_peer) it.
     #[error("the peer's queue pair is gone")]
     PeerLeft,
-    /// The peer of a paired queue pair closed the connection without a word.
+    /// The peer of an out-of-band connection closed it without a bye.
     #[error("the peer ended without closing its queue pair")]
     PeerLost,
-    /// This side closed.
+    /// This end closed.
     #[error("the connection was closed here")]
     Closed,
     /// MPA failed: a bad CRC, a lost connection.
@@ -30,7 +30,7 @@ pub enum RcEnd {
     /// The peer violated DDP or RDMAP, or terminated.
     #[error(transparent)]
     Stream(StreamError),
-    /// A posted work request named memory that is not registered, or not with the right it needs.
+    /// A posted work request named memory that is not registered, or without the right that it needs.
     #[error("a posted work request names memory that is not registered")]
     LocalProtection,
     /// A window could not be bound, a region not be registered, or a key not be invalidated.
@@ -39,7 +39,7 @@ pub enum RcEnd {
     /// A Read or atomic was posted on a connection that was agreed on without any (an ORD of zero).
     #[error("the connection allows no RDMA Reads and no atomics")]
     NoReads,
-    /// A Send with immediate was posted before it was known that the peer takes none: it is not dgiwarp.
+    /// A Send with immediate was posted before its peer was detected as a plain one, which takes none.
     #[error("the peer takes no Sends with immediate")]
     NoImmediates,
 }
@@ -60,7 +60,7 @@ impl RcEnd {
     }
 }
 
-/// What an end does to the work request that the peer was at: the one that its Terminate names, or else the oldest.
+/// Status of the work request that an end is about: the one that a Terminate names, or else the oldest.
 pub(super) fn blame(end: RcEnd) -> WcStatus {
     match end {
         RcEnd::PeerClosed | RcEnd::Closed => WcStatus::Flushed,
@@ -83,7 +83,7 @@ pub(super) fn blame(end: RcEnd) -> WcStatus {
     }
 }
 
-/// The event that tells the program of an end that no work request of its own is the reason of. InfiniBand's responders have the same.
+/// The event of an end whose reason is no work request of this program, as InfiniBand's responders raise it.
 pub(super) fn event(end: RcEnd, qpn: u32) -> Option<AsyncEvent> {
     match end {
         RcEnd::PeerClosed
@@ -109,7 +109,7 @@ pub(super) fn event(end: RcEnd, qpn: u32) -> Option<AsyncEvent> {
             | StreamError::Source(_)
             | StreamError::CannotInvalidate(_)
             | StreamError::Misaligned(_) => Some(AsyncEvent::QpAccessError { qpn }),
-            // A completion of ours, or of the peer's, tells.
+            // A completion of this end or of the peer reports these.
             StreamError::Untagged(UntaggedError::NoBuffer | UntaggedError::TooLong)
             | StreamError::LocalProtection
             | StreamError::Terminated(_) => None,
@@ -125,14 +125,14 @@ pub(super) fn event(end: RcEnd, qpn: u32) -> Option<AsyncEvent> {
     }
 }
 
-/// What a Terminate of the peer's says about a work request of ours (RFC 5040 §4.8, RFC 5041 §7.2).
+/// Status of our work request after a Terminate of the peer (RFC 5040 §4.8, RFC 5041 §7.2).
 fn terminated(cause: Cause) -> WcStatus {
     match (cause.layer, cause.error_type, cause.code) {
-        // The buffer that we named: RDMAP's protection errors, DDP's of tagged buffers.
+        // Errors of the buffer that the request named: RDMAP's protection errors, DDP's of tagged buffers.
         (0 | 1, 1, _) => WcStatus::RemoteAccess,
         // No buffer for a Send.
         (1, 2, 0x02) => WcStatus::RnrRetryExceeded,
-        // Its other errors are about what we sent, as are an opcode or version that it does not take.
+        // DDP's other errors are about our message, as are RDMAP's of opcode and version.
         (1, 2, _) | (0, 2, 0x05 | 0x06) => WcStatus::RemoteInvalidRequest,
         (_, _, _) => WcStatus::RemoteOperation,
     }

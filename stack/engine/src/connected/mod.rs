@@ -64,10 +64,13 @@ const RTR_READ: u64 = u64::MAX;
 /// Settings of a connected QP's engine.
 #[derive(Debug, Clone, Copy)]
 pub struct RcConfig {
+    /// Number of the QP.
     pub qpn: u32,
+    /// Protection domain of the QP.
     pub pd: PdId,
-    /// The other end, for completions.
+    /// Address of the peer, for completions.
     pub peer: SocketAddr,
+    /// Behaviour where the RFCs leave it open.
     pub options: RcOptions,
     /// The connection was made out of band: to programs it has no end of its own.
     pub paired: bool,
@@ -182,7 +185,7 @@ impl RcEngine {
         }
     }
 
-    /// Whether this end may send: the Initiator's always, the Responder's once the peer has sent something (RFC 5044 §7.1.2).
+    /// Whether this end may send: an Initiator always, a Responder once it has received an FPDU (RFC 5044 §7.1.2).
     pub fn may_send(&self) -> bool {
         self.llp.may_send()
     }
@@ -379,6 +382,7 @@ impl RcEngine {
         self.end
     }
 
+    /// Counters of this connection.
     pub fn counters(&self) -> QpCounters {
         let mut counters = self.counters.clone();
         counters.octets_kept = self.llp.octets_kept();
@@ -391,8 +395,8 @@ impl RcEngine {
         wqe::complete(&mut self.sends, self.taken, placed, qpn, completions);
     }
 
-    /// The connection is over: the peer is told if it has to be, and all that was posted ends in order, as in the error state of a QP. The
-    /// work request that is the reason, `blamed`, tells it; the others are `Flushed`.
+    /// The connection is over: a Terminate is sent where one is due, and all posted work requests complete in order, as in the error state of a QP:
+    /// `blamed`, the reason, with its error, the others as flushed.
     fn finish(
         &mut self,
         end: RcEnd,

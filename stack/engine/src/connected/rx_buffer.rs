@@ -1,15 +1,15 @@
-//! How octets come in with as few moves as possible: those of an unfinished FPDU are read to where its first ones are.
+//! Reception of octets with few copies: those of an unfinished FPDU are read behind its first ones.
 
 use super::RcEngine;
 
 impl RcEngine {
-    /// Where the next octets of the stream go, possibly nowhere, and how many of up to `most` should be read behind them.
+    /// Memory for the next octets of the stream, possibly none, and the octets of up to `most` that should be read behind them.
     #[inline]
     pub fn input_room(&mut self, most: usize) -> (&mut [u8], usize) {
         self.llp.input_room(most)
     }
 
-    /// The first `len` octets there have arrived; `handle_input` comes next.
+    /// The first `len` octets of that memory have arrived; `handle_input` comes next.
     #[inline]
     pub fn input_placed(&mut self, len: usize) {
         self.llp.input_placed(len);

@@ -103,7 +103,7 @@ impl Waiter for Nobody {
 }
 
 /// Ends that keep to the RFCs.
-pub(super) const FOREIGN: RcOptions = RcOptions {
+pub(super) const PLAIN: RcOptions = RcOptions {
     hello: false,
     completion: Completion::Local,
     no_receive: NoReceive::Terminate,
@@ -276,7 +276,7 @@ impl End {
 
 /// Both ends of a connection: the Initiator first.
 pub(super) fn pair(lower: Lower) -> (End, End) {
-    pair_over(lower, 1, [FOREIGN; 2])
+    pair_over(lower, 1, [PLAIN; 2])
 }
 
 /// The same with so many Reads at a time and this behaviour.
@@ -324,7 +324,7 @@ over_each_llp! {
     a_message_without_a_receive_ends_the_connection,
     too_long_a_message_fails_its_receive,
     memory_that_is_gone_ends_the_connection,
-    a_silent_peer_is_nudged_three_times_and_one_that_speaks_never,
+    a_silent_peer_is_probed_three_times_and_others_never,
 }
 
 fn a_send_each_way_whatever_the_pieces(llp: Lower) {
@@ -459,7 +459,7 @@ fn lose(end: &mut End, at: Instant) -> usize {
     }
 }
 
-fn a_silent_peer_is_nudged_three_times_and_one_that_speaks_never(llp: Lower) {
+fn a_silent_peer_is_probed_three_times_and_others_never(llp: Lower) {
     let (mut client, mut server) = pair(llp);
     let start = now();
     let at = |millis| start + Duration::from_millis(millis);
@@ -478,7 +478,7 @@ fn a_silent_peer_is_nudged_three_times_and_one_that_speaks_never(llp: Lower) {
     }
     assert_eq!(client.engine.poll_timeout(), None);
 
-    // A Responder never nudges, and takes a nudge without a trace.
+    // A Responder never probes, and a probe leaves no trace there.
     let (mut client, mut peer) = pair(llp);
     peer.post_recv(1, 0, 8);
     client.post_send(1, &[client.sge(0, 4)]);

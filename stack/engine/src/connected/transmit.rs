@@ -1,4 +1,4 @@
-//! What leaves: work requests and answers become FPDUs.
+//! Transmission: work requests and responses become FPDUs.
 
 use std::time::Instant;
 
@@ -20,26 +20,27 @@ pub(super) const WINDOW: usize = 64 << 10;
 /// Octets of an FPDU beside its payload, with room to spare: headers, pad, CRC and a few Markers.
 const OVERHEAD: usize = 256;
 
-/// Octets that a turn's FPDUs take at most: the window, and the FPDU that exceeds it.
+/// Most octets of FPDUs that wait for TCP: the window, and the FPDU that exceeds it.
 pub const ROOM: usize = WINDOW + (66 << 10);
 
-/// A message of so many octets is one segment on any path that is worth asking for.
+/// A message of at most this many octets is one segment on any path, so that its MULPDU need not be checked.
 const UNCUT: u32 = 256;
 
 /// A Send or Write of which segments have left.
 #[derive(Debug)]
 pub(super) struct Sending {
+    /// Number in the send queue.
     pub(super) number: u64,
     pub(super) message: Message,
 }
 
-/// Why nothing more is made.
+/// Why no more FPDUs are made.
 pub(super) enum Stop {
-    /// Nothing is there, or it has to wait.
+    /// No work request or response may begin.
     Idle,
-    /// The next segment is to be sent from where it lies.
+    /// The next segment leaves without a copy.
     ZeroCopy,
-    /// The connection is over, and which work request is the reason.
+    /// The connection is over; with the number of the work request that is the reason.
     Ended(RcEnd, Option<u64>),
 }
 
@@ -90,7 +91,7 @@ impl RcEngine {
         self.llp.follow_path(emss, chosen);
     }
 
-    /// Whether something waits that may be longer than a MULPDU.
+    /// Whether a message waits that may be longer than a MULPDU.
     pub fn may_cut(&self) -> bool {
         let next = self.sends.unstarted();
         self.is_amid()
@@ -148,7 +149,7 @@ impl RcEngine {
         credit && (!wqe.fence || outstanding == 0)
     }
 
-    /// Whether the next work request is one that nothing leaves for, so that it need not wait until something may.
+    /// Whether the next work request is one on local keys, which need not wait until this end may send.
     fn may_begin_memory_work(&self) -> bool {
         let next = self.sends.unstarted();
         next.is_some_and(|(_, wqe)| matches!(wqe.work, RcWork::Memory(_))) && self.may_begin()
@@ -375,7 +376,7 @@ impl RcEngine {
     }
 }
 
-/// Does an atomic operation; gives what was there before. Masks are done by trying until nobody came in between.
+/// Carries out an atomic operation; returns the value from before. Masked ones are repeated until no other write came in between.
 fn update(slice: &RegionSlice<'_>, request: &AtomicRequest) -> Result<u64, AtomicError> {
     let mut held = slice.fetch_add(0)?;
     loop {
@@ -399,7 +400,7 @@ fn send_slice(llp: &mut Llp, header: &[u8], slice: &RegionSlice<'_>) {
         .expect("MPA may send, and the segment is no longer than the MULPDU");
 }
 
-/// What was framed.
+/// Segments that were framed.
 #[derive(Default)]
 struct Framed {
     segments: usize,
@@ -432,7 +433,7 @@ fn frame(
     framed
 }
 
-/// The same with octets that the work request has of its own.
+/// Makes FPDUs of segments of inline data.
 fn frame_inline(message: &mut Message, octets: &[u8], llp: &mut Llp, now: Instant) -> Framed {
     let mut framed = Framed::default();
     while llp.untransmitted(now) < WINDOW {

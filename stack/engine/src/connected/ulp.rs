@@ -15,12 +15,12 @@ use crate::sges::scatter;
 use crate::types::{NoReceive, Wc, WcOpcode, WcStatus};
 use dgiwarp_memory::Access;
 
-/// The completion of a receive that did not happen.
+/// Failed completion of a receive.
 pub(super) fn failed_receive(wqe: &RecvWqe, qpn: u32, status: WcStatus) -> Wc {
     Wc::new(wqe.wr_id, WcOpcode::Recv, qpn).with_status(status)
 }
 
-/// The region that a peer's request reads or changes.
+/// The region that a request of the peer reads or changes.
 pub(super) fn source(
     mrs: &MrTable,
     config: &RcConfig,
@@ -34,7 +34,7 @@ pub(super) fn source(
     remote(mrs, config, span, right)
 }
 
-/// The region that a peer names, if key and QP give it the right.
+/// The region that the peer names, if key and QP give it the right.
 #[inline]
 fn remote(
     mrs: &MrTable,

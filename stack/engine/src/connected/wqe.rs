@@ -13,45 +13,63 @@ use dgiwarp_memory::Access;
 /// Most octets of inline data.
 pub const MAX_INLINE: usize = 256;
 
-/// What a posted work request does.
+/// Operation of a posted work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RcWork {
+    /// Send, with Invalidate if an STag is given.
     Send {
+        /// STag of the peer that the message invalidates.
         invalidate: Option<STag>,
     },
-    /// Between ends of our own kind only.
+    /// Send with immediate, between dgiwarp peers only.
     SendImmediate {
+        /// The immediate.
         immediate: u32,
     },
+    /// RDMA Write, with Immediate Data behind it if given (RFC 7306 §6).
     Write {
+        /// Destination at the peer.
         stag: STag,
+        /// Offset in it.
         start: TaggedOffset,
+        /// The immediate.
         immediate: Option<u32>,
     },
+    /// RDMA Read.
     Read {
+        /// Source at the peer.
         stag: STag,
+        /// Offset in it.
         start: TaggedOffset,
     },
+    /// Atomic operation (RFC 7306 §5).
     Atomic {
+        /// Memory of the peer.
         stag: STag,
+        /// Offset in it.
         start: TaggedOffset,
+        /// The operation.
         operation: AtomicOperation,
     },
-    /// What the peer does not see.
+    /// Operation on local keys, which the peer does not see.
     Memory(MemoryWork),
 }
 
-/// Work on our own keys, done when its turn comes.
+/// Operation on local keys, carried out in posting order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryWork {
+    /// Invalidates an STag.
     LocalInvalidate {
+        /// The STag.
         stag: STag,
     },
     /// Binds a window.
     BindMw(Bind),
     /// Registers the memory that was given to a region for that.
     RegisterMr {
+        /// The region's new remote key.
         rkey: u32,
+        /// Rights of the registration.
         access: Access,
     },
 }
@@ -90,7 +108,7 @@ pub enum RcData {
 }
 
 impl RcData {
-    /// Where what comes back goes.
+    /// Memory for a response.
     pub(super) fn sink(&self) -> &[Sge] {
         match self {
             Self::Sges(sges) => sges,
@@ -102,20 +120,26 @@ impl RcData {
 /// A posted work request.
 #[derive(Debug)]
 pub struct RcSendWqe {
+    /// Returned in the completion.
     pub wr_id: u64,
+    /// The operation.
     pub work: RcWork,
+    /// Its local memory.
     pub data: RcData,
+    /// Octets of that memory.
     pub length: u32,
+    /// Whether it completes with a completion if it succeeds.
     pub signaled: bool,
+    /// Whether the message carries the solicited event mark.
     pub solicited: bool,
-    /// Waits for the Reads and atomics before it.
+    /// Whether it waits for the Reads and atomics before it.
     pub fence: bool,
 }
 
 impl RcSendWqe {
-    /// Completes it.
+    /// Completes the work request.
     pub fn complete(&self, qpn: u32, status: WcStatus, completions: &mut impl CompletionSink) {
-        // First, so that who sees the completion finds the place free.
+        // First: the program may post into the free place as soon as it has the completion.
         completions.retired();
         if self.signaled || status != WcStatus::Success {
             completions.sent(Wc {
@@ -179,11 +203,11 @@ mod tests {
     use super::*;
     use crate::types::AsyncEvent;
 
-    /// What was told, in order.
+    /// Calls in order.
     #[derive(Debug, Default)]
-    struct Told(Vec<&'static str>);
+    struct Calls(Vec<&'static str>);
 
-    impl CompletionSink for Told {
+    impl CompletionSink for Calls {
         fn sent(&mut self, _: Wc) {
             self.0.push("sent");
         }
@@ -208,8 +232,8 @@ mod tests {
             solicited: false,
             fence: false,
         };
-        let mut told = Told::default();
-        wqe.complete(1, WcStatus::Success, &mut told);
-        assert_eq!(told.0, ["retired", "sent"]);
+        let mut calls = Calls::default();
+        wqe.complete(1, WcStatus::Success, &mut calls);
+        assert_eq!(calls.0, ["retired", "sent"]);
     }
 }

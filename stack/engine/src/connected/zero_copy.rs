@@ -1,4 +1,4 @@
-//! Large segments leave from where they lie: headers and CRCs are made here, the payload goes from registered memory to TCP.
+//! Zero copy: large segments leave from registered memory; only headers and CRCs are made here.
 //!
 //! Where TCP takes part of an FPDU, the rest of that one is copied, since its length is promised already and the program may deregister the
 //! memory. FPDUs that TCP took nothing of are taken back and made again.
@@ -18,10 +18,9 @@ use crate::mr::LocalProtection;
 use crate::recv_queue::Tables;
 use crate::sges::{Gathered, Part};
 
-/// Segments with at least this much payload leave from where they lie; smaller ones are copied, because that costs less than
-/// gathering them.
+/// Segments with at least this much payload, octets, leave without a copy; copying smaller ones costs less than gathering them.
 const GATHER_FROM: u32 = 8192;
-/// FPDUs that leave with one call at most: a quarter of a mebioctet or more.
+/// Most FPDUs of one system call.
 const MOST: usize = 8;
 /// Octets of an FPDU beside its payload: length, header, pad and CRC.
 const AROUND: usize = 32;
@@ -32,10 +31,10 @@ pub trait StreamSink {
     fn send(&mut self, pieces: &[Piece<'_>]) -> Taken;
 }
 
-/// What TCP did with octets.
+/// Result of handing octets to TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// It took so many.
+    /// TCP took this many.
     Octets(usize),
     /// Its buffer is full.
     WouldBlock,
@@ -43,7 +42,7 @@ pub enum Taken {
     Lost,
 }
 
-/// How many FPDUs the next call tries. What TCP does not take is made again, so the number falls to one when that happened.
+/// FPDUs of the next call. FPDUs that TCP does not take are made again, so the number falls to one after that.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batch(usize);
 
@@ -53,15 +52,16 @@ impl Default for Batch {
     }
 }
 
-/// An FPDU whose payload stays where it is. Octets are counted behind the first one that TCP has not taken, without payload.
+/// An FPDU whose payload is not copied. Offsets are in the octets that are left to transmit, without payload.
 struct Fpdu {
     /// The message before this segment.
     before: Message,
     segment: Segment,
-    /// Where it begins.
+    /// Offset of its first octet.
     start: usize,
-    /// Where its payload belongs.
+    /// Offset where its payload belongs.
     at: usize,
+    /// Offset behind its last octet.
     end: usize,
 }
 
@@ -78,7 +78,7 @@ struct Train {
 }
 
 impl RcEngine {
-    /// Whether the next segment leaves from where it lies, with [`send_zero_copy`](Self::send_zero_copy).
+    /// Whether the next segment leaves without a copy, with [`send_zero_copy`](Self::send_zero_copy).
     pub(super) fn is_next_zero_copy(&self) -> bool {
         let Some(sending) = &self.sending else {
             return false;
@@ -96,8 +96,8 @@ impl RcEngine {
                 .is_some_and(|wqe| matches!(wqe.data, RcData::Sges(_)))
     }
 
-    /// Sends what waits for TCP and large segments of the message that has begun. `None` if no segment could be sent so: there is none, or the
-    /// connection just ended.
+    /// Sends the octets that wait for TCP and large segments of the message that has begun. `None` if no segment could be sent: none is large, or
+    /// the connection has ended.
     pub fn send_zero_copy(
         &mut self,
         now: Instant,
@@ -193,14 +193,14 @@ impl RcEngine {
             Taken::Octets(octets) => octets,
             Taken::WouldBlock | Taken::Lost => 0,
         };
-        Ok((self.settle(train, octets, &gathered), taken))
+        Ok((self.account(train, octets, &gathered), taken))
     }
 
-    /// TCP took the first `taken` octets of a train, and whatever stood before it. Returns how far the message is.
-    fn settle(&mut self, train: Train, taken: usize, gathered: &Gathered) -> Message {
+    /// Accounts for the `taken` octets of a train, and of those before it. Returns the message without the segments that left.
+    fn account(&mut self, train: Train, taken: usize, gathered: &Gathered) -> Message {
         let Train { message, fpdus } = train;
         let mut payload_taken = 0;
-        // Where the present one begins, payload included.
+        // Offset of the present one, payload included.
         let mut start = fpdus.first().map_or(0, |fpdu| fpdu.start);
         let mut kept = 0;
         let mut octets = 0;

@@ -1,7 +1,7 @@
 //! Keys: random, unlike each other, and not reused soon.
 //!
 //! The keys of a region are drawn whole. Those of a window, and of a region for fast registration, have an index of 24 bits that is drawn
-//! once, and 8 bits in front of which it stands that change with each binding (the key part of an `ibv_inc_rkey(3)`).
+//! once, and behind it 8 bits that change with each binding (`ibv_inc_rkey(3)`).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +15,7 @@ const QUARANTINE: usize = 4096;
 /// Bits that a binding may change.
 const KEY_BITS: u32 = 8;
 
-/// The part of a key that stays the same.
+/// The part of a key that does not change with a binding.
 pub(super) const fn index(key: u32) -> u32 {
     key >> KEY_BITS
 }
@@ -30,7 +30,7 @@ pub const fn increment(key: u32) -> u32 {
     with_index(index(key), key.wrapping_add(1))
 }
 
-/// Where keys come from.
+/// Generator of keys.
 #[derive(Debug)]
 pub(super) struct Keyring {
     generator: ChaCha20Rng,
@@ -50,9 +50,9 @@ impl Keyring {
         }
     }
 
-    /// Whether a key could be given that is not `taken` by a region.
+    /// Whether a key may be given out, where no region has `taken` it.
     pub(super) fn is_usable(&self, key: u32, taken: impl Fn(u32) -> bool) -> bool {
-        // 0 and all ones are what uninitialised fields and bit patterns of programs look like.
+        // 0 and all ones are values of uninitialised fields of programs.
         key != 0 && key != u32::MAX && !taken(key) && !self.slots.contains_key(&index(key))
     }
 

@@ -1,7 +1,7 @@
 //! Memory windows, and regions that work requests register (fast registration).
 //!
 //! Both are places for a [`Registration`] that work requests fill and empty: a window with a part of a region, and rights of its own
-//! (`ibv_bind_mw(3)`, and its posted form), the other with memory that was given to it before. What they hold is found by its STag like any
+//! (`ibv_bind_mw(3)`, and its posted form), the other with memory that was given to it before. Their contents are found by STag like any
 //! region. Emptying waits until nothing uses the memory any more, outside of all locks.
 
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use super::keys::{index, with_index};
 use super::{Keys, Kind, MrTable, PdId, Registration, Restrictions, StreamId, Use};
 use crate::types::MwType;
 
-/// What a window may allow.
+/// Rights that a window may give.
 const WINDOW_RIGHTS: Access = Access::REMOTE_READ
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_ATOMIC);
-/// What needs a region that the program itself may write.
+/// Rights that need a region with local write access.
 const WRITING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
 /// A work request on memory could not be done: `IBV_WC_MW_BIND_ERR`.
@@ -38,7 +38,7 @@ pub enum BindError {
     /// The local key names no region of the protection domain.
     #[error("the key {0:#010x} names no region")]
     UnknownRegion(u32),
-    /// The region allows no windows, or not such ones, or a window cannot give such rights.
+    /// The region allows no windows, or none with these rights, or no window can give them.
     #[error("the region does not allow such a window")]
     Access,
     /// The range is not all inside the region.
@@ -50,29 +50,31 @@ pub enum BindError {
     /// No memory was given to the region before.
     #[error("the region was given no memory")]
     NotMapped,
-    /// A key cannot be invalidated: nothing is there, it is another queue pair's, or a window of type 1.
+    /// A key cannot be invalidated: it names nothing, another queue pair's window, or a window of type 1.
     #[error("the key {0:#010x} cannot be invalidated")]
     CannotInvalidate(u32),
 }
 
-/// What a window is bound to.
+/// Binding of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bind {
-    /// What the work request is for.
+    /// Type of the window that the request is for.
     pub kind: MwType,
     /// The window's new key.
     pub rkey: u32,
-    /// The region.
+    /// Local key of the region.
     pub lkey: u32,
-    /// In the region's address space.
+    /// First octet, in the region's address space.
     pub addr: u64,
+    /// Octets; 0 unbinds.
     pub length: u64,
+    /// Rights that the window gives.
     pub access: Access,
     /// Whether the window's own addresses begin at zero.
     pub zero_based: bool,
 }
 
-/// The windows that are bound to a region.
+/// Number of windows that are bound to a region.
 pub(super) type Windows = Arc<AtomicUsize>;
 
 /// A place for a registration.
@@ -85,26 +87,26 @@ pub(super) enum Slot {
     },
     Fast {
         pd: PdId,
-        /// Of its local keys.
+        /// Index of its local keys.
         local_index: u32,
-        /// What the next registration takes, and its address.
+        /// Memory of the next registration, and its address.
         mapped: Option<(Region, u64)>,
         registered: Option<Keys>,
     },
-    /// The index of such a region's local keys.
+    /// Index of the local keys of a region for fast registration.
     Local,
 }
 
 #[derive(Debug)]
 pub(super) struct Bound {
     rkey: u32,
-    /// The connected QP that alone may use it.
+    /// The only connected QP that may use it.
     only_qp: Option<u32>,
-    /// Of the region.
+    /// Count of the region that it is bound to.
     windows: Windows,
 }
 
-/// A registration that is out of the table, and that others may still use.
+/// A registration that was removed from the table and may still be in use.
 #[must_use]
 struct Emptied {
     registration: Use,
@@ -112,8 +114,8 @@ struct Emptied {
 }
 
 impl Emptied {
-    /// Waits until nobody does.
-    fn settle(self) {
+    /// Waits until it is not in use.
+    fn wait(self) {
         while Arc::strong_count(&self.registration) > 1 {
             std::thread::yield_now();
         }
@@ -124,7 +126,7 @@ impl Emptied {
 }
 
 impl MrTable {
-    /// Makes a window. Its first key names nothing yet.
+    /// Creates a window. Its first key names nothing yet.
     pub fn alloc_mw(&self, pd: PdId, kind: MwType) -> u32 {
         let slot = Slot::Window {
             kind,
@@ -134,7 +136,7 @@ impl MrTable {
         self.alloc_slot(slot).1
     }
 
-    /// Makes a region for fast registration. Its first keys name nothing yet.
+    /// Creates a region for fast registration. Its first keys name nothing yet.
     pub fn alloc_fast(&self, pd: PdId) -> Keys {
         let (local_index, lkey) = self.alloc_slot(Slot::Local);
         let (_, rkey) = self.alloc_slot(Slot::Fast {
@@ -170,7 +172,7 @@ impl MrTable {
         };
         drop(keyring);
         if let Some(emptied) = emptied {
-            emptied.settle();
+            emptied.wait();
         }
     }
 
@@ -202,7 +204,7 @@ impl MrTable {
         }
     }
 
-    /// Binds a window. What it was bound to before, nobody uses any more when this returns.
+    /// Binds a window. When this returns, nothing uses the memory that it was bound to before.
     pub fn bind(&self, stream: StreamId, bind: &Bind) -> Result<(), BindError> {
         let mut keyring = self.keyring.lock();
         let unknown = BindError::UnknownKey(bind.rkey);
@@ -241,12 +243,12 @@ impl MrTable {
         }
         drop(keyring);
         if let Some(emptied) = emptied {
-            emptied.settle();
+            emptied.wait();
         }
         Ok(())
     }
 
-    /// What a window on a region is, counted there: from now on the region cannot be deregistered.
+    /// The registration of a window, which the region counts: from now on the region cannot be deregistered.
     fn window_on(
         &self,
         stream: StreamId,
@@ -393,7 +395,7 @@ impl MrTable {
                 registration,
                 windows,
             }
-            .settle();
+            .wait();
         }
         Ok(())
     }
@@ -427,7 +429,7 @@ impl MrTable {
         }
         drop(keyring);
         for emptied in emptied {
-            emptied.settle();
+            emptied.wait();
         }
     }
 }

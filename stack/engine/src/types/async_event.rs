@@ -1,6 +1,6 @@
 //! Asynchronous events.
 
-/// Something that happened to an object of the device (`ibv_get_async_event(3)`).
+/// Event of an object of the device (`ibv_get_async_event(3)`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -17,16 +17,16 @@ pub enum AsyncEvent {
     },
     /// A shared receive queue holds fewer receives than its limit, which is disarmed now.
     SrqLimit {
-        /// The queue, as its `id` tells.
+        /// `id` of the queue.
         srq: u64,
     },
     /// A completion found its queue full and was lost; the queue takes no more. Its queue pairs end, each with
     /// [`QpFatal`](Self::QpFatal); others do not suffer.
     CqOverrun {
-        /// The queue, as [`Cq::id`](crate::Cq::id) tells.
+        /// [`Cq::id`](crate::Cq::id) of the queue.
         cq: u64,
     },
-    /// The peer of a connected QP named memory of ours that it may not use so; the connection is over.
+    /// The peer of a connected QP named local memory without the right for its access; the connection is over.
     QpAccessError {
         /// The QP.
         qpn: u32,
@@ -36,7 +36,7 @@ pub enum AsyncEvent {
         /// The QP.
         qpn: u32,
     },
-    /// A connection was so damaged that it is over, or completions of a QP of any transport were lost.
+    /// A connection ended by an error of the lower layer, or completions of a QP of any transport were lost.
     QpFatal {
         /// The QP.
         qpn: u32,
@@ -51,7 +51,7 @@ pub enum AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// Whether it is about this QP.
+    /// Whether the event belongs to a QP.
     pub fn is_about(self, number: u32) -> bool {
         match self {
             Self::ErrorQueue { qpn }

@@ -1,4 +1,4 @@
-//! What a QP counts.
+//! Counters of a QP.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use dgiwarp_rdmap::datagram::DropReason;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of a queue pair since it was made, or the sums of a device's ([`Rnic::counters`](crate::Rnic::counters)).
+        /// Counters of a queue pair since it was created, or the sums of a device's ([`Rnic::counters`](crate::Rnic::counters)).
         #[derive(Debug, Clone, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct QpCounters {
@@ -41,7 +41,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Segments handed to the network.
+    /// Segments that were handed to the network.
     segments_sent,
     /// Octets of payload in them.
     octets_sent,
@@ -49,12 +49,12 @@ counters! {
     segments_received,
     /// Octets of them, headers included.
     octets_received,
-    /// Octets of payload that a connected QP copied before they left. Large segments leave from where they lie, but for those of answers and
-    /// what TCP does not take at once of a segment.
+    /// Octets of payload that a connected QP copied before they left. Large segments leave without a copy, except those of Read Responses and octets of a
+    /// segment that TCP does not take at once.
     octets_staged,
     /// Octets of unfinished FPDUs that a connected QP kept until the rest arrived.
     octets_kept,
-    /// Segments on a connection that waited for a receive to be posted.
+    /// Segments on a connection that waited in the RNR queue for a receive.
     parked,
     /// Trains cut anew because the path takes less than before.
     resized,
@@ -74,17 +74,17 @@ counters! {
     fault_delayed,
     /// Datagrams lost because too many were delayed.
     fault_overflowed,
-    /// Read Requests sent, those that asked again included.
+    /// Read Requests sent, repeated ones included.
     read_requests_sent,
-    /// Read Requests that asked for missing octets again.
+    /// Read Requests that were repeated for missing octets.
     read_repeats,
     /// Segments sent that answer Read Requests.
     read_responses_sent,
-    /// Reads whose time was over before they were complete.
+    /// Reads whose deadline passed before they were complete.
     reads_timed_out,
 }
 
-/// What is not zero, in one line: `segments_sent 10, octets_sent 640, bad-crc 1`.
+/// Counters that are not zero, in one line: `segments_sent 10, octets_sent 640, bad-crc 1`.
 impl fmt::Display for QpCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let drops = DropReason::ALL.iter();
@@ -105,13 +105,13 @@ impl QpCounters {
         self.dropped[reason.index()]
     }
 
-    /// Segments dropped for whatever reason.
+    /// Segments dropped for any reason.
     #[must_use]
     pub fn dropped_in_all(&self) -> u64 {
         DropReason::ALL
             .iter()
             .filter(|reason| {
-                // Octets that these count were used.
+                // Octets that these count were placed.
                 !matches!(
                     reason,
                     DropReason::RecordDropped
@@ -123,30 +123,36 @@ impl QpCounters {
             .sum()
     }
 
+    /// Counts segments that were sent, and octets of them.
     #[inline]
     pub fn count_sent(&mut self, segments: usize, octets: u64) {
         self.segments_sent += segments as u64;
         self.octets_sent += octets;
     }
 
+    /// Counts a segment that was received.
     #[inline]
     pub fn count_received(&mut self, octets: usize) {
         self.segments_received += 1;
         self.octets_received += octets as u64;
     }
 
+    /// Counts a segment that waits in the RNR queue.
     pub fn count_parked(&mut self) {
         self.parked += 1;
     }
 
+    /// Counts a segment that was dropped.
     pub fn count_drop(&mut self, reason: DropReason) {
         self.dropped[reason.index()] += 1;
     }
 
+    /// Counts a train that is cut anew.
     pub fn count_resized(&mut self) {
         self.resized += 1;
     }
 
+    /// Counts a message that the network refused.
     pub fn count_send_error(&mut self) {
         self.send_errors += 1;
     }

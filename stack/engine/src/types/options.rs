@@ -1,43 +1,42 @@
-//! How connected queue pairs behave where the RFCs leave it open, and towards their own kind.
+//! Behaviour of connected queue pairs where the RFCs leave it open, and towards dgiwarp peers.
 
 use std::fmt;
 use std::time::Duration;
 
-/// When a Send or Write is complete.
+/// Completion mode of Sends and Writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Completion {
-    /// When the peer has placed it, which a peer of our own kind tells. With any other peer as [`Local`](Self::Local).
+    /// Complete when the peer has placed it, which a dgiwarp peer acknowledges. With a plain peer as [`Local`](Self::Local).
     #[default]
     Placed,
-    /// When TCP has taken it, as RFC 5040 §5.5 has it.
+    /// Complete when TCP has taken it (RFC 5040 §5.5 rule 14).
     Local,
 }
 
-/// What becomes of a message that finds no posted receive.
+/// Handling of a message that finds no posted receive (RNR).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NoReceive {
-    /// It waits, with what comes behind it, until one is posted: what programs for InfiniBand expect.
+    /// The message waits, with those behind it, until a receive is posted: programs for InfiniBand expect this.
     #[default]
     Wait,
-    /// The connection ends, with a Terminate for the peer: what RFC 5041 §7.2 has.
+    /// The connection ends with a Terminate (RFC 5041 §7.2).
     Terminate,
 }
 
-/// How a connected queue pair behaves where the RFCs leave it open, and towards its own kind (`rfc-notes/rc-extensions.md`).
+/// Behaviour of a connected queue pair where the RFCs leave it open, and towards dgiwarp peers (`rfc-notes/rc-extensions.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RcOptions {
-    /// Greets the peer with a zero-length RDMA Write that says that we are dgiwarp: no other implementation may look at it. Without it the peer is
-    /// taken for a foreign one. Default yes.
+    /// Sends a hello, a zero-length RDMA Write that other implementations ignore. Without it the peer is taken for a plain one. Default yes.
     pub hello: bool,
-    /// When Sends and Writes are complete. Default [`Completion::Placed`].
+    /// Completion mode of Sends and Writes. Default [`Completion::Placed`].
     pub completion: Completion,
-    /// What becomes of a message that finds no posted receive. Default [`NoReceive::Wait`].
+    /// Handling of a message that finds no posted receive. Default [`NoReceive::Wait`].
     pub no_receive: NoReceive,
-    /// How long it waits. Then the connection ends, and the sender's work request with
+    /// Time that such a message waits. Then the connection ends, and the sender's work request with
     /// [`WcStatus::RnrRetryExceeded`](crate::types::WcStatus::RnrRetryExceeded). `None`, the default, is no limit.
     pub receive_timeout: Option<Duration>,
-    /// What is posted stays when the peer closes the connection and nothing sent is outstanding: who only receives does not notice, and who sends
-    /// afterwards finds out, as on InfiniBand. Otherwise it is flushed. Default no.
+    /// Posted work requests stay when the peer closes the connection while nothing sent is outstanding: a program that only receives does not notice,
+    /// and one that sends afterwards finds out, as on InfiniBand. Otherwise they are flushed. Default no.
     pub outlives_peer: bool,
 }
 

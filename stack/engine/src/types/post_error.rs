@@ -4,10 +4,10 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// The queue holds as many work requests as it was made for.
+    /// The queue holds as many work requests as it was created for.
     #[error("the queue is full")]
     QueueFull,
-    /// More scatter/gather elements than the queue was made for.
+    /// More scatter/gather elements than the queue was created for.
     #[error("too many scatter/gather elements")]
     TooManySges,
     /// The message is longer than the operation allows, or reaches past the end of the address space.
@@ -25,7 +25,7 @@ pub enum PostError {
     /// A group cannot be read from.
     #[error("a group cannot be read from")]
     Group,
-    /// The peer is not dgiwarp, and takes no Sends with immediate: no RFC has them.
+    /// The peer is a plain one, and takes no Sends with immediate: no RFC has them.
     #[error("the peer takes no Sends with immediate")]
     NoImmediates,
     /// The QP is being destroyed.
@@ -37,8 +37,8 @@ pub enum PostError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{source} (after {accepted} accepted work requests)")]
 pub struct PostFailure {
-    /// How many were; they complete as usual.
+    /// Work requests that were accepted; they complete as usual.
     pub accepted: usize,
-    /// Why the next one was not.
+    /// Error of the next one.
     pub source: PostError,
 }

@@ -20,32 +20,32 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// What a send work request does.
+/// Operation of a send work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Send to the receive queue of the destination.
     Send {
-        /// 32 bits that come with the message.
+        /// 32 bits that arrive with the message.
         immediate: Option<u32>,
     },
-    /// RDMA Write-Record: write to the destination's memory, which keeps a record of what arrived.
+    /// RDMA Write-Record: write to the destination's memory, which keeps a record of the octets that arrived.
     WriteRecord {
         /// The remote key of the target region.
         rkey: u32,
         /// The target address in that region's address space.
         remote_addr: u64,
-        /// 32 bits that come with the record.
+        /// 32 bits that arrive with the record.
         immediate: Option<u32>,
     },
     /// RDMA Read: fill the scatter/gather elements, which need local write access, from the destination's memory. Up to 2^30 octets. Reads complete
-    /// in the order in which they finish, at the latest when their time is over: then in error, with the octets that came in place, counted in
+    /// in the order in which they finish, at the latest at their deadline: then in error, with the octets that arrived in place, counted in
     /// [`Wc::byte_len`] and listed by [`UdQp::take_read_map`](crate::UdQp::take_read_map).
     Read {
         /// The remote key of the source region.
         rkey: u32,
         /// The source address in that region's address space.
         remote_addr: u64,
-        /// The time it may take; `None` takes [`Config::read_timeout`](crate::Config::read_timeout).
+        /// Time until its deadline; `None` takes [`Config::read_timeout`](crate::Config::read_timeout).
         timeout: Option<Duration>,
     },
 }
@@ -59,7 +59,7 @@ pub struct RecvWr<'a> {
     pub sges: &'a [Sge],
 }
 
-/// What a completion completes.
+/// Operation that a completion reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WcOpcode {
@@ -73,7 +73,7 @@ pub enum WcOpcode {
     CompareSwap,
     /// A posted atomic addition.
     FetchAdd,
-    /// A posted invalidation of an STag of ours.
+    /// A posted local invalidation of an STag.
     LocalInvalidate,
     /// The binding of a memory window.
     BindMw,
@@ -81,20 +81,20 @@ pub enum WcOpcode {
     RegisterMr,
     /// A posted receive.
     Recv,
-    /// A posted receive that a Write with immediate consumed; the octets are in the region that the peer wrote to.
+    /// A posted receive that a Write with immediate consumed; its octets are in the region that the peer wrote to.
     RecvRdmaWithImmediate,
     /// A Write-Record that a peer made into our memory; `wr_id` is the record's handle.
     WriteRecord,
-    /// A segment of one, where [`RecordCompletions::PerSegment`](crate::RecordCompletions::PerSegment) asks for it: `byte_len` octets from `offset` on are
+    /// A segment of a Write-Record, with [`RecordCompletions::PerSegment`](crate::RecordCompletions::PerSegment): `byte_len` octets from `offset` on are
     /// valid now. The record is open, or complete with this segment.
     WriteRecordSegment,
 }
 
-/// How a work request ended (`ibv_wc_status`).
+/// Status of a completion (`ibv_wc_status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WcStatus {
-    /// As asked.
+    /// Completed without error.
     Success,
     /// A message did not fit its receive, or exceeds what the transport carries.
     LocalLength,
@@ -107,9 +107,9 @@ pub enum WcStatus {
     Flushed,
     /// The network refused the message; `vendor_error` is its errno.
     General,
-    /// The peer refused or violated the protocol, or went away.
+    /// The peer refused the request, violated the protocol, or disappeared.
     RemoteOperation,
-    /// The peer's memory does not allow what was asked.
+    /// The peer's memory does not allow the access.
     RemoteAccess,
     /// The peer could not take the request: too long for its receive, or not understood.
     RemoteInvalidRequest,
@@ -117,8 +117,8 @@ pub enum WcStatus {
     RnrRetryExceeded,
     /// The connection was lost.
     RetryExceeded,
-    /// A Read's time was over before all octets had come; `vendor_error` is what the network reported of the peer meanwhile (`ECONNREFUSED` where
-    /// no QP has that number), or 0.
+    /// The deadline of a Read passed before all octets had arrived; `vendor_error` is the error that the network reported for the peer meanwhile
+    /// (`ECONNREFUSED` where no QP has its number), or 0.
     ResponseTimeout,
 }
 
@@ -144,31 +144,31 @@ impl fmt::Display for WcStatus {
 /// A work completion (`ibv_wc`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wc {
-    /// That of the work request, or the handle of a record.
+    /// `wr_id` of the work request, or the handle of a record.
     pub wr_id: u64,
-    /// How it ended. Unless it is `Success`, only `wr_id`, `qpn` and `vendor_error` count beside it.
+    /// Outcome. Unless it is `Success`, of the other fields only `wr_id`, `qpn` and `vendor_error` are valid.
     pub status: WcStatus,
-    /// What it completes.
+    /// Operation that is complete.
     pub opcode: WcOpcode,
     /// Octets received, without the space for a GRH; of a record, octets valid.
     pub byte_len: u32,
-    /// Of a segment of a record, where its octets begin in the message; else 0.
+    /// Offset in the message of a record's segment; else 0.
     pub offset: u32,
-    /// The immediate, if one came.
+    /// Immediate of the message, if it has one.
     pub immediate: Option<u32>,
-    /// The STag of ours that a received Send invalidated.
+    /// Local STag that a received Send invalidated.
     pub invalidated: Option<u32>,
-    /// Our QP.
+    /// Number of the local QP.
     pub qpn: u32,
-    /// The sender of what was received; its port is its QPN.
+    /// Sender of a received message; its port number is its QPN.
     pub source: Option<SocketAddr>,
-    /// The address of ours that it was sent to.
+    /// Local address that a message was received on.
     pub destination: Option<IpAddr>,
-    /// Whether the sender asked for a solicited event.
+    /// Whether the message carries the solicited event mark.
     pub solicited: bool,
     /// Whether the receive's buffers begin with 40 octets for a GRH.
     pub grh: bool,
-    /// More about an error, where there is more.
+    /// Further information about an error; 0 where there is none.
     pub vendor_error: u32,
 }
 
@@ -180,6 +180,7 @@ impl Default for Wc {
 }
 
 impl Wc {
+    /// A successful completion; every field that is not given is zero or empty.
     pub fn new(wr_id: u64, opcode: WcOpcode, qpn: u32) -> Self {
         Self {
             wr_id,
@@ -198,6 +199,7 @@ impl Wc {
         }
     }
 
+    /// The completion with another status.
     pub fn with_status(self, status: WcStatus) -> Self {
         Self { status, ..self }
     }

@@ -165,7 +165,7 @@ impl CompletionQueue {
 
     /// Whether a completion of a QP that succeeded was not taken yet.
     pub(crate) fn has_success_of(&self, qpn: u32) -> bool {
-        self.ring.lock().has_good_of(qpn)
+        self.ring.lock().has_success_of(qpn)
     }
 
     /// Adds a completion. Returns whether it had a place.
@@ -180,7 +180,7 @@ impl CompletionQueue {
         drop(ring);
         match pushed {
             Pushed::Quiet => {}
-            Pushed::Tell => {
+            Pushed::Event => {
                 if let Some(channel) = self.channel.get() {
                     channel.raise(self.id);
                 }
@@ -273,7 +273,7 @@ impl CompletionQueue {
     }
 
     pub(crate) fn ignore_overrun(&self) {
-        self.ring.lock().be_lossy();
+        self.ring.lock().ignore_overrun();
     }
 
     pub(crate) fn resize(&self, depth: usize) -> bool {

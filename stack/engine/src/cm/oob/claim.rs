@@ -1,5 +1,4 @@
-//! What two ends say of themselves when programs connect their QPs by numbers that they exchanged themselves
-//! (`rfc-notes/rc-oob-connect.md`), and which of them connects.
+//! Claims: the private data of out-of-band connections (`rfc-notes/rc-oob-connect.md`), and which end connects.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,10 +8,10 @@ const CLAIM: usize = 40;
 const REFUSAL: usize = 6;
 const MAGIC: [u8; 4] = *b"DGiP";
 const VERSION: u8 = 1;
-/// The PSN of the sender's own messages is known.
+/// Flag: the PSN of the sender's own messages is valid.
 const HAS_SQ_PSN: u8 = 1;
 
-/// The other end, and how it knows this one: what `ibv_modify_qp(3)` takes on the way to ready-to-receive.
+/// The peer of an out-of-band connection, as `ibv_modify_qp(3)` to ready-to-receive gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pairing {
     /// The peer's address, which its GID or LID names.
@@ -21,11 +20,11 @@ pub struct Pairing {
     pub scope_id: u32,
     /// The peer's QPN.
     pub peer_qpn: u32,
-    /// The address of ours that the peer knows this end by.
+    /// The local address that the peer uses for this end.
     pub source: IpAddr,
-    /// Number of the first packet that the peer will send, 24 bits. It tells one life of a QP from the next.
+    /// PSN of the peer's first message, 24 bits. It differs between two lives of a QP.
     pub rq_psn: u32,
-    /// Reads and atomics of the peer that are taken at a time.
+    /// IRD of this end.
     pub ird: u16,
 }
 
@@ -38,7 +37,7 @@ fn gid(address: IpAddr) -> [u8; 16] {
 }
 
 impl Pairing {
-    /// Whether it is this end that connects: the one with the smaller GID, or if these are equal the smaller QPN.
+    /// Whether this end connects: the one with the smaller GID, or with equal GIDs the smaller QPN.
     pub fn initiates(&self, qpn: u32) -> bool {
         (gid(self.source), qpn) < (gid(self.peer), self.peer_qpn)
     }
@@ -48,7 +47,7 @@ impl Pairing {
         self.peer_qpn == qpn && self.peer == self.source
     }
 
-    /// What this end says of itself.
+    /// The claim of this end.
     pub fn claim(&self, qpn: u32, sq_psn: Option<u32>) -> Claim {
         Claim {
             qpn,
@@ -59,7 +58,7 @@ impl Pairing {
         }
     }
 
-    /// Whether `claim` is that of the QP that this end was told of, and means this one. PSNs are compared where both are known.
+    /// Whether `claim` is of the peer's QP and names this one. PSNs are compared where both are valid.
     pub fn matches(&self, claim: &Claim, qpn: u32, sq_psn: Option<u32>) -> bool {
         let agree = |theirs: Option<u32>, ours: Option<u32>| match (theirs, ours) {
             (Some(theirs), Some(ours)) => theirs == ours,
@@ -73,12 +72,12 @@ impl Pairing {
     }
 }
 
-/// One end's account of a connection, the private data of MPA Requests and Replies.
+/// Private data of MPA Requests and Replies of out-of-band connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// Its QPN.
+    /// QPN of its sender.
     pub qpn: u32,
-    /// The QPN that it wants to be connected to.
+    /// QPN of the QP to connect to.
     pub dest_qpn: u32,
     pub(super) gid: [u8; 16],
     pub(super) rq_psn: u32,
@@ -86,6 +85,7 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// The claim's octets.
     pub fn emit(&self) -> [u8; CLAIM] {
         let mut octets = [0; CLAIM];
         let flags = if self.sq_psn.is_some() { HAS_SQ_PSN } else { 0 };
@@ -99,7 +99,7 @@ impl Claim {
         octets
     }
 
-    /// `None` for what is not a claim of this version. What follows it belongs to later versions of this one.
+    /// The claim at the front of `octets`; `None` where they begin with none of this version. Further octets are ignored.
     pub fn parse(octets: &[u8]) -> Option<Self> {
         let octets = octets.first_chunk::<CLAIM>()?;
         let word = |at: usize| {
@@ -119,30 +119,30 @@ impl Claim {
         })
     }
 
-    /// Whether a QP that asks with it wants to be connected to itself.
+    /// Whether the claim is of a QP that is to be connected to itself.
     pub fn is_of_itself(&self, pairing: &Pairing) -> bool {
         pairing.is_itself(self.qpn)
     }
 
-    /// The address that the claim's maker says it has.
+    /// Address of its sender, as claimed.
     pub fn address(&self) -> IpAddr {
         Ipv6Addr::from(self.gid).to_canonical()
     }
 }
 
-/// Why a claim is refused.
+/// Reason to reject a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The private data is no claim, or its QPN is not one of ours.
+    /// The private data is no claim, or names no QP of this device.
     Unknown = 1,
-    /// The QP was told of another peer, or of another life of this one.
+    /// The QP has another peer, or another life of this one.
     Mismatch = 2,
     /// The QP is or was connected.
     Taken = 3,
 }
 
 impl Refusal {
-    /// The private data of the Reply that rejects.
+    /// Private data of the rejecting Reply.
     pub fn emit(self) -> [u8; REFUSAL] {
         let [a, b, c, d] = MAGIC;
         [a, b, c, d, VERSION, self as u8]
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// The same connection as the peer has it.
+    /// The connection as its peer has it.
     fn reverse(sq_psn: u32) -> Pairing {
         let own = pairing();
         Pairing {

@@ -1,4 +1,4 @@
-//! A service: each question reaches its program once, and each repeat gets what the program said.
+//! Service side of SIDR: each lookup reaches the program once, and repeats get its answer again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -9,53 +9,59 @@ use dgiwarp_rdmap::datagram::DropReason;
 use super::wire::{Datagram, Kind, Message};
 use super::{PrivateData, RejectStatus, ServiceQp};
 
-/// Most questions that wait for the program; also if it allows more.
+/// Most lookups that wait for the program, whatever its backlog.
 pub const MAX_BACKLOG: usize = 1024;
-/// Answers that are remembered.
+/// Answers that are kept for repeats.
 const ANSWERS: usize = 1024;
-/// How long an answer is remembered: longer than an asker's longest pause, several times.
+/// Time that an answer is kept: several times a client's longest pause.
 const MEMORY: Duration = Duration::from_secs(10);
 
-/// Names a question: who asks, and the number that it drew.
+/// Identifies a lookup: the client's address, and its transaction number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
     from: SocketAddr,
     transaction: u64,
 }
 
-/// A question for the program.
+/// A lookup for the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
+    /// Identifies the lookup.
     pub question: Question,
-    /// The asker.
+    /// Address of the client.
     pub from: SocketAddr,
-    /// The address of ours that it asked.
+    /// Local address that the lookup was received on.
     pub to: Option<IpAddr>,
-    /// The asker's QP, if it told of one.
+    /// The client's QP, if the lookup names one.
     pub qp: Option<ServiceQp>,
+    /// Private data of the lookup.
     pub private_data: PrivateData,
 }
 
-/// What the program says.
+/// Answer of the program.
 #[derive(Debug, Clone, Copy)]
 pub enum Verdict {
+    /// The service's QP.
     Accept(ServiceQp),
+    /// No QP.
     Reject(RejectStatus),
 }
 
-/// A datagram to an asker.
+/// A datagram to a client.
 #[derive(Debug)]
 pub struct Reply {
+    /// Address of the client.
     pub to: SocketAddr,
-    /// The address of ours that was asked.
+    /// Local address that it leaves from.
     pub from: Option<IpAddr>,
+    /// The datagram.
     pub datagram: Datagram,
 }
 
 #[derive(Debug)]
 struct Entry {
     to: Option<IpAddr>,
-    /// `None` while the program has not said.
+    /// `None` until the program has answered.
     answer: Option<Box<Datagram>>,
 }
 
@@ -65,18 +71,18 @@ pub struct Listener {
     port: u16,
     backlog: usize,
     entries: BTreeMap<Question, Entry>,
-    /// Questions that have no answer yet.
+    /// Lookups without an answer.
     waiting: usize,
-    /// Those that have one, by age.
+    /// Lookups with an answer, by age.
     answered: VecDeque<(Instant, Question)>,
     asked: VecDeque<Asked>,
-    /// At most one: each call leads to no more, and a caller who does not send it loses nothing that the asker does not ask for again.
+    /// At most one: no call causes more, and a client repeats a lookup whose reply was not sent.
     reply: Option<Reply>,
     open: bool,
 }
 
 impl Listener {
-    /// Listens for questions about `port`. At most `backlog` of them, 1 to [`MAX_BACKLOG`], wait for the program.
+    /// A service at `port`. At most `backlog` lookups, 1 to [`MAX_BACKLOG`], wait for the program.
     pub fn new(port: u16, backlog: usize) -> Self {
         Self {
             port,
@@ -95,10 +101,10 @@ impl Listener {
         self.port
     }
 
-    /// A datagram came.
+    /// Handles a datagram.
     ///
     /// # Errors
-    /// Why it was dropped; [`DropReason::Duplicate`] too if it was a repeat, which is answered like the first.
+    /// Why it was dropped; [`DropReason::Duplicate`] also for a repeat, which is answered like the first.
     pub fn handle_input(
         &mut self,
         now: Instant,
@@ -155,7 +161,7 @@ impl Listener {
         });
     }
 
-    /// The program answers a question, once.
+    /// The program answers a lookup, once.
     pub fn answer(
         &mut self,
         now: Instant,
@@ -187,7 +193,7 @@ impl Listener {
         self.reply(question, from, datagram);
     }
 
-    /// Forgets what nobody will ask again, and what there is no room for.
+    /// Removes answers that no client will ask for again, and those beyond the capacity.
     fn forget(&mut self, now: Instant) {
         while let Some((since, question)) = self.answered.front()
             && (now >= *since + MEMORY || self.answered.len() > ANSWERS)
@@ -197,32 +203,32 @@ impl Listener {
         }
     }
 
-    /// Takes no more questions. Those that wait can be answered.
+    /// Accepts no more lookups. Those that wait can be answered.
     pub fn close(&mut self) {
         self.open = false;
     }
 
-    /// Whether nothing is left to do.
+    /// Whether the service is closed and no lookup waits.
     pub fn is_over(&self) -> bool {
         !self.open && self.waiting == 0
     }
 
-    /// Forgets what is old.
+    /// Removes old answers.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.forget(now);
     }
 
-    /// When there is something to forget.
+    /// When the oldest answer is to be removed.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.answered.front().map(|(since, _)| *since + MEMORY)
     }
 
-    /// What is to be sent.
+    /// The datagram to send.
     pub fn poll_transmit(&mut self) -> Option<Reply> {
         self.reply.take()
     }
 
-    /// The next question for the program.
+    /// The next lookup for the program.
     pub fn poll_event(&mut self) -> Option<Asked> {
         self.asked.pop_front()
     }

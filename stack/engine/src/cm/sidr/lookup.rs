@@ -1,4 +1,4 @@
-//! A question for a service: sent, repeated, and answered or given up.
+//! Client side of SIDR: a lookup, sent, repeated, and answered or given up.
 
 use std::time::{Duration, Instant};
 
@@ -11,28 +11,28 @@ use super::{PrivateData, RejectStatus, ServiceQp};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long nothing may be heard.
+/// Time without any answer after which a lookup fails.
 const SILENCE: Duration = Duration::from_millis(4500);
-/// How long a service may let us wait, while it says that its program has not decided.
+/// Time in which the program of a service that sends `Waiting` has to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the host's saying that nobody listens is not believed: programs often begin to listen in the moment that their peer asks.
+/// Time in which ICMP's port unreachable is ignored: programs often begin to listen at the moment of the lookup.
 const DOUBT: Duration = Duration::from_millis(300);
 
-/// What came of a question.
+/// Outcome of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The service's QP.
     Found(ServiceQp, PrivateData),
-    /// The service said no.
+    /// The service rejected the lookup.
     Rejected(RejectStatus, PrivateData),
-    /// The host says that nobody listens.
+    /// No program listens on the port.
     NoService,
-    /// Nothing was heard in time.
+    /// No answer arrived in time.
     TimedOut,
 }
 
-/// One question.
+/// One lookup.
 #[derive(Debug)]
 pub struct Lookup {
     transaction: u64,
@@ -49,7 +49,7 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Asks for the service at `port`; `transaction` is random, so that nobody off the path can answer.
+    /// A lookup of the service at `port`; `transaction` is random, so that no host off the path can answer.
     pub fn new(
         now: Instant,
         transaction: u64,
@@ -77,7 +77,7 @@ impl Lookup {
         }
     }
 
-    /// A datagram came from the service's address and port.
+    /// Handles a datagram from the service's address and port.
     ///
     /// # Errors
     /// Why it was dropped.
@@ -103,14 +103,14 @@ impl Lookup {
         Ok(())
     }
 
-    /// The host says that nobody listens on the port.
+    /// Handles ICMP's port unreachable.
     pub fn handle_refused(&mut self, now: Instant) {
         if !self.over && now >= self.began + DOUBT {
             self.end(Outcome::NoService);
         }
     }
 
-    /// Repeats the question, or gives it up, if it is time.
+    /// Repeats the lookup, or gives it up, if its time has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.over {
             return;
@@ -134,17 +134,17 @@ impl Lookup {
         self.outcome = Some(outcome);
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         (!self.over).then(|| self.repeat_at.min(self.deadline()))
     }
 
-    /// What is to be sent to the service.
+    /// The datagram to send to the service.
     pub fn poll_transmit(&mut self) -> Option<&[u8]> {
         std::mem::take(&mut self.due).then_some(&self.datagram[..])
     }
 
-    /// What came of it, once.
+    /// The outcome, once.
     pub fn poll_event(&mut self) -> Option<Outcome> {
         self.outcome.take()
     }
@@ -158,7 +158,7 @@ fn private_data(message: &Message<'_>) -> PrivateData {
 mod tests {
     use super::*;
 
-    /// The only look at a clock: the tests' times count from here.
+    /// The only use of a clock: the tests' times count from here.
     #[expect(clippy::disallowed_methods, reason = "an arbitrary start")]
     fn start() -> Instant {
         Instant::now()
@@ -184,7 +184,7 @@ mod tests {
         Lookup::new(now, 77, 7174, None, b"who")
     }
 
-    /// When the question is sent, in milliseconds, and when it is given up, if the service says `heard` each second.
+    /// When the lookup is sent, in milliseconds, and when it is given up, if the service sends `heard` each second.
     fn course(heard: Option<Kind>) -> (Vec<u128>, u128) {
         let began = start();
         let mut lookup = lookup(began);

@@ -1,11 +1,11 @@
-//! The lookup of services, sans I/O (`rfc-notes/datagram-mapping.md` §10): which QP stands behind a port of rdma_cm's UDP port space.
+//! Service ID resolution, sans I/O (`rfc-notes/datagram-mapping.md` §10): from a port of rdma_cm's UDP port space to a QP.
 //!
 //! - [`wire`]: the datagrams;
-//! - [`lookup`]: one end's question, repeated until it is answered;
-//! - [`listener`]: the other end, which asks its program once for each question and repeats what the program said.
+//! - [`lookup`]: the client, which repeats its lookup until it is answered;
+//! - [`listener`]: the service, which passes each lookup to its program once and repeats the answer.
 //!
-//! Order of calls for both: `handle_input` for each datagram, `handle_timeout` at the time that `poll_timeout` names, and after each of
-//! these and of the program's own calls `poll_transmit` and `poll_event` until they give nothing. Spurious calls do no harm.
+//! Order of calls for both: `handle_input` for each datagram, `handle_timeout` at `poll_timeout`, and after each of
+//! these and of the program's own calls `poll_transmit` and `poll_event` until they return nothing. Spurious calls do no harm.
 
 pub mod listener;
 pub mod lookup;
@@ -17,25 +17,25 @@ use arrayvec::ArrayVec;
 
 pub use wire::MAX_PRIVATE_DATA;
 
-/// What programs say to each other beside the numbers.
+/// Private data of a lookup or an answer.
 pub type PrivateData = ArrayVec<u8, MAX_PRIVATE_DATA>;
 
-/// The QP that a service gives an asker, or that an asker tells of.
+/// QP of a service, or of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceQp {
     /// Its QPN.
     pub qpn: u32,
-    /// The Q_Key that messages to it carry.
+    /// Q_Key of messages to it.
     pub qkey: u32,
 }
 
-/// Why a service said no, as it travels.
+/// Reason of a reject, as on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RejectStatus(pub u16);
 
 impl RejectStatus {
-    /// Nobody listens on the port. InfiniBand's SIDR has the same number for it.
+    /// No program listens on the port. InfiniBand's SIDR has this number, too.
     pub const NO_SERVICE: Self = Self(1);
-    /// The program behind it said no. InfiniBand's SIDR has the same number for it.
+    /// The program rejected the lookup. InfiniBand's SIDR has this number, too.
     pub const REJECTED: Self = Self(2);
 }

@@ -1,4 +1,4 @@
-//! The datagrams of service lookup (`rfc-notes/datagram-mapping.md` §10).
+//! Datagrams of SIDR (`rfc-notes/datagram-mapping.md` §10).
 //!
 //! ```text
 //!   0        1        2        4             12       14       16       20       24
@@ -31,33 +31,34 @@ const TYPE_WAITING: u8 = 4;
 /// A whole datagram.
 pub type Datagram = ArrayVec<u8, LOOKUP>;
 
-/// What a datagram says.
+/// Type of a datagram, with its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Which QP is it? Asked by this QP, if the asker has one.
+    /// Lookup of a QP; with the client's own, if it has one.
     Lookup(Option<ServiceQp>),
-    /// This one.
+    /// The service's QP.
     Answer(ServiceQp),
-    /// None for you.
+    /// The lookup is rejected.
     Reject(RejectStatus),
-    /// The program has not said yet.
+    /// The program has not answered yet.
     Waiting,
 }
 
-/// A datagram, taken apart.
+/// A parsed datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
+    /// Type and fields.
     pub kind: Kind,
-    /// Names the question; drawn by the asker.
+    /// Transaction number, drawn by the client.
     pub transaction: u64,
-    /// Names the service.
+    /// Port number of the service.
     pub port: u16,
     /// At most [`MAX_PRIVATE_DATA`] octets.
     pub private_data: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    /// Takes a received datagram apart.
+    /// Parses a received datagram.
     ///
     /// # Errors
     /// The reason to drop it.
@@ -100,7 +101,7 @@ impl<'a> Message<'a> {
             qkey: u32::from_be_bytes([k0, k1, k2, k3]),
         };
         let length = usize::from(u16::from_be_bytes([l0, l1]));
-        // A lookup has the length of the longest answer, so that no answer is longer than what asked for it.
+        // A lookup has the length of the longest answer, so that no answer is longer than its lookup.
         if length > MAX_PRIVATE_DATA || kind == TYPE_LOOKUP && datagram.len() != LOOKUP {
             return Err(DropReason::Malformed);
         }
@@ -173,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_understood(
+        fn emitted_messages_parse(
             kind in kind(),
             transaction: u64,
             port: u16,
@@ -187,7 +188,7 @@ mod tests {
             prop_assert!(!is_lookup || datagram.len() == LOOKUP);
         }
 
-        /// Whatever arrives, also with a good CRC, is parsed or dropped.
+        /// Octets, also with a good CRC, are parsed or dropped.
         #[test]
         fn any_octets_are_parsed_or_dropped(
             mut octets in proptest::collection::vec(any::<u8>(), 0..600),

@@ -1,17 +1,17 @@
-//! Who wants to know what was placed, and asks: rfc-notes/rc-extensions.md, acknowledgements.
+//! Acknowledgement requests (rfc-notes/rc-extensions.md).
 
 use std::time::Duration;
 
 use super::super::*;
-use super::detect_peer::{acquainted, ids, settle, write_to};
+use super::detect_peer::{detected_pair, ids, settle, write_to};
 use super::{End, Lower, now, over_each_llp};
 
 over_each_llp! {
-    nobody_is_told_of_what_nobody_waits_for,
-    what_was_not_asked_about_is_asked_for_once_the_last_question_is_answered,
-    a_question_of_all_waits_for_a_receive,
+    unawaited_acknowledgements_ride_on_messages_or_come_late,
+    a_request_follows_once_the_last_one_is_answered,
+    a_request_for_all_waits_for_a_receive,
     the_room_of_a_full_send_queue_is_asked_for,
-    a_question_finds_its_message_although_others_wait_for_receives,
+    a_request_finds_its_message_although_others_wait_for_receives,
 }
 
 /// ULPDU of a notice, octets.
@@ -28,15 +28,15 @@ fn post(end: &mut End, wr_id: usize, signaled: bool) {
     end.post_as(wr_id, work, &sges, signaled);
 }
 
-/// A look that finds nothing, long after something was placed.
-fn look(end: &mut End) -> bool {
-    let told = end.engine.flush_acks(now() + Duration::from_secs(1), true);
+/// A poll that finds nothing, long after messages were placed. Returns whether an acknowledgement leaves.
+fn poll(end: &mut End) -> bool {
+    let flushed = end.engine.flush_acks(now() + Duration::from_secs(1), true);
     end.work(|_, _, _| ());
-    told
+    flushed
 }
 
-fn nobody_is_told_of_what_nobody_waits_for(llp: Lower) {
-    let (mut client, mut server) = acquainted(llp);
+fn unawaited_acknowledgements_ride_on_messages_or_come_late(llp: Lower) {
+    let (mut client, mut server) = detected_pair(llp);
     for round in 0..8 {
         server.post_recv(7, 0, 100);
         client.post_recv(7, 0, 100);
@@ -47,16 +47,16 @@ fn nobody_is_told_of_what_nobody_waits_for(llp: Lower) {
         );
         client.carry_to(&mut server, 1 << 20);
         assert!(server.has_pending_acks() && !server.engine.is_ack_awaited());
-        assert!(!look(&mut server), "it may wait");
+        assert!(!poll(&mut server), "it may wait");
         // It rides on the answer.
         post(&mut server, round, false);
         assert_eq!(server.waiting(), llp.octets(SEND) + llp.octets(NOTICE));
         server.carry_to(&mut client, 1 << 20);
         assert_eq!(client.completed.retired, round + 1);
-        assert!(!look(&mut client));
+        assert!(!poll(&mut client));
     }
     assert!(client.completed.sent.is_empty());
-    // At some time it is told all the same.
+    // Late it leaves alone.
     let late = client.engine.poll_timeout().unwrap();
     assert!(late > now() && late <= now() + Duration::from_millis(250));
     client.engine.handle_timeout(late - Duration::from_nanos(1));
@@ -69,36 +69,36 @@ fn nobody_is_told_of_what_nobody_waits_for(llp: Lower) {
     assert_eq!(client.engine.poll_timeout(), None, "once");
 }
 
-fn what_was_not_asked_about_is_asked_for_once_the_last_question_is_answered(llp: Lower) {
+fn a_request_follows_once_the_last_one_is_answered(llp: Lower) {
     for rest in [1, 2, 7] {
-        let (mut client, mut server) = acquainted(llp);
+        let (mut client, mut server) = detected_pair(llp);
         for wr_id in 0..=rest {
             server.post_recv(7, 0, 100);
             post(&mut client, wr_id, wr_id == 0 || wr_id == rest);
         }
-        // The first arrives alone, and the question with it is answered.
+        // The first arrives alone, and the request with it is answered.
         let first = llp.octets(NOTICE) + llp.octets(SEND);
         let first = client.take(first);
         let others = client.take(usize::MAX);
         server.arrive(&first);
-        assert!(look(&mut server));
+        assert!(poll(&mut server));
         server.carry_to(&mut client, 1 << 20);
         assert_eq!(ids(&client.completed.sent), [0]);
         server.arrive(&others);
-        assert!(!look(&mut server), "nobody asked");
-        assert_eq!(client.waiting(), llp.octets(NOTICE), "a question alone");
+        assert!(!poll(&mut server), "not requested");
+        assert_eq!(client.waiting(), llp.octets(NOTICE), "a request alone");
         client.carry_to(&mut server, 3);
-        assert!(look(&mut server));
+        assert!(poll(&mut server));
         server.carry_to(&mut client, 3);
         assert_eq!(ids(&client.completed.sent), [0, rest as u64]);
         assert_eq!(client.completed.retired, rest + 1);
         settle(&mut client, &mut server, 50);
-        assert_eq!(client.waiting(), 0, "no more questions");
+        assert_eq!(client.waiting(), 0, "no more requests");
     }
 }
 
-fn a_question_of_all_waits_for_a_receive(llp: Lower) {
-    let (mut client, mut server) = acquainted(llp);
+fn a_request_for_all_waits_for_a_receive(llp: Lower) {
+    let (mut client, mut server) = detected_pair(llp);
     for wr_id in 0..2 {
         post(&mut client, wr_id, false);
     }
@@ -106,7 +106,7 @@ fn a_question_of_all_waits_for_a_receive(llp: Lower) {
     client.work(|_, _, _| ());
     client.carry_to(&mut server, 1 << 20);
     for wr_id in 0..2 {
-        assert!(!look(&mut server), "nothing is placed");
+        assert!(!poll(&mut server), "nothing is placed");
         server.post_recv(7, 0, 100);
         server.work(|engine, tables, completed| engine.receive_posted(now(), tables, completed));
         settle(&mut client, &mut server, 50);
@@ -116,7 +116,7 @@ fn a_question_of_all_waits_for_a_receive(llp: Lower) {
 
 fn the_room_of_a_full_send_queue_is_asked_for(llp: Lower) {
     for (most, crowd) in [(1, 1), (2, 1), (16, 8), (1000, 32)] {
-        let (mut client, mut server) = acquainted(llp);
+        let (mut client, mut server) = detected_pair(llp);
         client.engine.limit_sends(most);
         let write = write_to(&server);
         let source = [client.sge(0, 64)];
@@ -124,22 +124,22 @@ fn the_room_of_a_full_send_queue_is_asked_for(llp: Lower) {
             let before = client.waiting();
             client.post_as(0, write, &source, false);
             let added = client.waiting() - before;
-            let asks = usize::from(number == crowd);
+            let request = usize::from(number == crowd);
             assert_eq!(
                 added,
-                llp.octets(WRITE) + llp.octets(NOTICE) * asks,
+                llp.octets(WRITE) + llp.octets(NOTICE) * request,
                 "{number} of {most}"
             );
         }
         client.carry_to(&mut server, 1 << 20);
-        assert!(look(&mut server));
+        assert!(poll(&mut server));
         server.carry_to(&mut client, 1 << 20);
         assert_eq!(client.completed.retired, crowd);
     }
 }
 
-fn a_question_finds_its_message_although_others_wait_for_receives(llp: Lower) {
-    let (mut client, mut server) = acquainted(llp);
+fn a_request_finds_its_message_although_others_wait_for_receives(llp: Lower) {
+    let (mut client, mut server) = detected_pair(llp);
     for wr_id in 0..3 {
         post(&mut client, wr_id, wr_id == 2);
     }
@@ -147,8 +147,8 @@ fn a_question_finds_its_message_although_others_wait_for_receives(llp: Lower) {
     for placed in 1..=3 {
         server.post_recv(7, 0, 100);
         server.work(|engine, tables, completed| engine.receive_posted(now(), tables, completed));
-        let told = server.waiting() > 0;
-        assert_eq!(told, placed == 3, "{placed} placed");
+        let flushed = server.waiting() > 0;
+        assert_eq!(flushed, placed == 3, "{placed} placed");
     }
     server.carry_to(&mut client, 1 << 20);
     assert_eq!(ids(&client.completed.sent), [2]);

@@ -1,4 +1,4 @@
-//! Two ends of our own kind: greetings, placed completions, and messages that wait for receives.
+//! Two dgiwarp peers: hellos, placed completions, and the RNR queue.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use dgiwarp_rdmap::stream::Peer;
 
 use super::super::rnr_queue::LIMIT;
 use super::super::*;
-use super::{End, FOREIGN, Lower, PD, now, over_each_llp, pair_over};
+use super::{End, Lower, PD, PLAIN, now, over_each_llp, pair_over};
 use crate::types::{Completion, NoReceive, RcOptions};
 
 over_each_llp! {
-    the_first_fpdu_each_way_is_the_greeting,
-    a_foreign_initiator_hears_no_greeting_and_a_quiet_responder_is_foreign,
+    the_first_message_each_way_is_the_hello,
+    a_plain_initiator_gets_no_hello_and_a_quiet_responder_is_plain,
     a_send_and_a_write_complete_when_they_were_placed_and_not_before,
     acknowledgements_ride_on_answers,
-    a_stream_is_acknowledged_now_and_then_and_asks_once_at_a_time,
+    a_stream_is_acknowledged_now_and_then_with_one_request_at_a_time,
     an_answer_proves_what_left_before_the_request_was_placed,
     completion_is_local_where_either_wants_it_so,
-    completions_wait_for_the_greeting_for_a_while,
+    completions_wait_for_the_hello_for_a_while,
     a_lost_connection_gives_no_success_for_what_was_not_placed,
     messages_wait_for_receives_in_order_while_answers_pass,
     what_waits_is_bounded,
     waiting_for_a_receive_has_its_limit,
     a_send_carries_an_immediate_to_our_own_kind,
-    a_foreign_peer_gets_no_send_with_immediate,
+    a_plain_peer_gets_no_send_with_immediate,
 }
 
 /// Carries octets both ways until nothing is left.
@@ -36,8 +36,8 @@ pub(super) fn settle(a: &mut End, b: &mut End, piece: usize) {
     }
 }
 
-/// Two ends of our own kind that have greeted each other.
-pub(super) fn acquainted(llp: Lower) -> (End, End) {
+/// Two dgiwarp peers that have detected each other.
+pub(super) fn detected_pair(llp: Lower) -> (End, End) {
     let (mut client, mut server) = pair_over(llp, 4, [RcOptions::default(); 2]);
     client.work(|_, _, _| ());
     settle(&mut client, &mut server, 100);
@@ -74,13 +74,13 @@ pub(super) fn ids(wcs: &[crate::types::Wc]) -> Vec<u64> {
     wcs.iter().map(|wc| wc.wr_id).collect()
 }
 
-/// Tells the peer what was placed, as a poller does that finds nothing more.
-fn tell(end: &mut End) {
+/// Sends pending acknowledgements, as a poll that finds nothing does.
+fn flush(end: &mut End) {
     assert!(end.engine.flush_acks(now(), true));
     end.work(|_, _, _| ());
 }
 
-fn the_first_fpdu_each_way_is_the_greeting(llp: Lower) {
+fn the_first_message_each_way_is_the_hello(llp: Lower) {
     let (mut client, mut server) = pair_over(llp, 1, [RcOptions::default(); 2]);
     server.work(|_, _, _| ());
     assert!(server.engine.poll_transmit(now()).is_empty());
@@ -95,11 +95,8 @@ fn the_first_fpdu_each_way_is_the_greeting(llp: Lower) {
     assert!(client.engine.poll_transmit(now()).is_empty());
 }
 
-fn a_foreign_initiator_hears_no_greeting_and_a_quiet_responder_is_foreign(llp: Lower) {
-    for options in [
-        [FOREIGN, RcOptions::default()],
-        [RcOptions::default(), FOREIGN],
-    ] {
+fn a_plain_initiator_gets_no_hello_and_a_quiet_responder_is_plain(llp: Lower) {
+    for options in [[PLAIN, RcOptions::default()], [RcOptions::default(), PLAIN]] {
         let (mut client, mut server) = pair_over(llp, 1, options);
         server.post_recv(1, 0, 100);
         client.post_recv(2, 0, 100);
@@ -118,7 +115,7 @@ fn a_foreign_initiator_hears_no_greeting_and_a_quiet_responder_is_foreign(llp: L
 
 fn a_send_and_a_write_complete_when_they_were_placed_and_not_before(llp: Lower) {
     for piece in [1, 7, 1 << 20] {
-        let (mut client, mut server) = acquainted(llp);
+        let (mut client, mut server) = detected_pair(llp);
         server.post_recv(9, 0, 4000);
         client.memory.write(0, &[7; 4000]);
         send(&mut client, 1, 4000);
@@ -129,7 +126,7 @@ fn a_send_and_a_write_complete_when_they_were_placed_and_not_before(llp: Lower) 
         assert_eq!(server.memory.to_vec(8000, 4000), [7; 4000]);
         assert!(client.completed.sent.is_empty(), "nothing came back yet");
         assert!(server.engine.poll_transmit(now()).is_empty());
-        tell(&mut server);
+        flush(&mut server);
         server.carry_to(&mut client, piece);
         assert_eq!(ids(&client.completed.sent), [1, 2]);
         assert_eq!(client.completed.retired, 2);
@@ -137,12 +134,12 @@ fn a_send_and_a_write_complete_when_they_were_placed_and_not_before(llp: Lower) 
 }
 
 fn acknowledgements_ride_on_answers(llp: Lower) {
-    let (mut client, mut server) = acquainted(llp);
+    let (mut client, mut server) = detected_pair(llp);
     for round in 0..10 {
         server.post_recv(9, 0, 100);
         client.post_recv(9, 0, 100);
         send(&mut client, round, 64);
-        // The Send, and the question behind it.
+        // The Send, and the request behind it.
         assert_eq!(client.waiting(), llp.octets(82) + llp.octets(14));
         client.carry_to(&mut server, 1 << 20);
         assert!(server.engine.poll_transmit(now()).is_empty(), "not alone");
@@ -158,8 +155,8 @@ fn acknowledgements_ride_on_answers(llp: Lower) {
     );
 }
 
-fn a_stream_is_acknowledged_now_and_then_and_asks_once_at_a_time(llp: Lower) {
-    let (mut client, mut server) = acquainted(llp);
+fn a_stream_is_acknowledged_now_and_then_with_one_request_at_a_time(llp: Lower) {
+    let (mut client, mut server) = detected_pair(llp);
     let before = server.engine.counters().segments_sent;
     let write = write_to(&server);
     for wr_id in 0..1000 {
@@ -168,22 +165,22 @@ fn a_stream_is_acknowledged_now_and_then_and_asks_once_at_a_time(llp: Lower) {
         client.carry_to(&mut server, 1 << 20);
         server.carry_to(&mut client, 1 << 20);
     }
-    let told = server.engine.counters().segments_sent - before;
-    assert_eq!(told, 1000 / 64, "the questions are for the next look");
+    let sent = server.engine.counters().segments_sent - before;
+    assert_eq!(sent, 1000 / 64, "the requests are for the next poll");
     assert_eq!(client.completed.sent.len(), 960);
-    // Large ones are told one by one.
+    // Large ones are acknowledged one by one.
     let source = [client.sge(0, 8000)];
     for _ in 0..40 {
         client.post(0, write, &source, false);
         client.carry_to(&mut server, 1 << 20);
         server.carry_to(&mut client, 1 << 20);
     }
-    let more = server.engine.counters().segments_sent - before - told;
+    let more = server.engine.counters().segments_sent - before - sent;
     assert_eq!(more, 1, "320,000 octets");
 }
 
 fn an_answer_proves_what_left_before_the_request_was_placed(llp: Lower) {
-    let (mut client, mut server) = acquainted(llp);
+    let (mut client, mut server) = detected_pair(llp);
     let write = write_to(&server);
     let keys = server
         .mrs
@@ -214,15 +211,15 @@ fn completion_is_local_where_either_wants_it_so(llp: Lower) {
     settle(&mut client, &mut server, 100);
     server.post_recv(9, 0, 100);
     send(&mut client, 1, 64);
-    assert_eq!(client.waiting(), llp.octets(82), "no question");
+    assert_eq!(client.waiting(), llp.octets(82), "no request");
     client.carry_to(&mut server, 100);
     assert_eq!(ids(&client.completed.sent), [1]);
-    assert!(!server.has_pending_acks(), "nobody wants to know");
+    assert!(!server.has_pending_acks(), "not wanted");
 }
 
 /// A peer of whom nothing is known gets some time to say who it is.
-fn completions_wait_for_the_greeting_for_a_while(llp: Lower) {
-    let (mut client, mut server) = pair_over(llp, 1, [RcOptions::default(), FOREIGN]);
+fn completions_wait_for_the_hello_for_a_while(llp: Lower) {
+    let (mut client, mut server) = pair_over(llp, 1, [RcOptions::default(), PLAIN]);
     server.post_recv(9, 0, 100);
     let start = now();
     send(&mut client, 1, 64);
@@ -244,7 +241,7 @@ fn completions_wait_for_the_greeting_for_a_while(llp: Lower) {
 }
 
 fn a_lost_connection_gives_no_success_for_what_was_not_placed(llp: Lower) {
-    let (mut client, mut server) = acquainted(llp);
+    let (mut client, mut server) = detected_pair(llp);
     server.post_recv(9, 0, 100);
     for wr_id in 0..3 {
         send(&mut client, wr_id, 64);
@@ -264,7 +261,7 @@ fn resume(end: &mut End) {
 
 fn messages_wait_for_receives_in_order_while_answers_pass(llp: Lower) {
     for piece in [1, 13, 1 << 20] {
-        let (mut client, mut server) = acquainted(llp);
+        let (mut client, mut server) = detected_pair(llp);
         let keys = client
             .mrs
             .register(client.memory.region(), 0, Access::REMOTE_READ, PD);
@@ -312,7 +309,7 @@ fn messages_wait_for_receives_in_order_while_answers_pass(llp: Lower) {
 }
 
 fn what_waits_is_bounded(llp: Lower) {
-    let (mut client, mut server) = acquainted(llp);
+    let (mut client, mut server) = detected_pair(llp);
     for wr_id in 0..40 {
         send(&mut client, wr_id, 16_000);
     }
@@ -374,7 +371,7 @@ fn a_send_carries_an_immediate_to_our_own_kind(llp: Lower) {
     let sges = [client.sge(0, 10)];
     client.post(1, work, &sges, false);
     send(&mut client, 2, 10);
-    // Only the greeting until the peer's was heard.
+    // Only the hello until the peer's was received.
     assert_eq!(client.waiting(), llp.octets(14));
     settle(&mut client, &mut server, 9);
     let received = &server.completed.received;
@@ -382,13 +379,13 @@ fn a_send_carries_an_immediate_to_our_own_kind(llp: Lower) {
     let found = [0, 1].map(|i: usize| (received[i].opcode, received[i].immediate));
     let recv = crate::types::WcOpcode::Recv;
     assert_eq!(found, [(recv, Some(0xbeef)), (recv, None)]);
-    tell(&mut server);
+    flush(&mut server);
     settle(&mut client, &mut server, 9);
     assert_eq!(ids(&client.completed.sent), [1, 2]);
 }
 
-fn a_foreign_peer_gets_no_send_with_immediate(llp: Lower) {
-    let options = [RcOptions::default(), FOREIGN];
+fn a_plain_peer_gets_no_send_with_immediate(llp: Lower) {
+    let options = [RcOptions::default(), PLAIN];
     let (mut client, mut server) = pair_over(llp, 1, options);
     let sges = [client.sge(0, 10)];
     client.post(1, RcWork::SendImmediate { immediate: 5 }, &sges, false);

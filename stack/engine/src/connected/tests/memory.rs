@@ -10,7 +10,7 @@ use crate::mr::{Bind, BindError, Keys, increment};
 use crate::types::{MwType, Wc, WcOpcode};
 
 over_each_llp! {
-    a_window_is_bound_told_of_used_and_taken_back,
+    a_window_is_bound_used_and_invalidated,
     what_a_window_refuses,
     a_window_of_another_stream_is_not_associated,
     fast_registration_in_the_order_of_the_queue,
@@ -91,7 +91,7 @@ fn outcomes(wcs: &[Wc]) -> Vec<(u64, WcOpcode, WcStatus)> {
     wcs.iter().map(outcome).collect()
 }
 
-fn a_window_is_bound_told_of_used_and_taken_back(llp: Lower) {
+fn a_window_is_bound_used_and_invalidated(llp: Lower) {
     let (mut client, mut server) = pair(llp);
     warm_up(&mut client, &mut server);
     let (region, mut key) = windowed(&server);
@@ -298,8 +298,8 @@ fn memory_work_that_fails_ends_the_connection_in_order(llp: Lower) {
         client.engine.end(),
         Some(RcEnd::Bind(BindError::UnknownRegion(1)))
     );
-    let told = RcEnd::Stream(StreamError::Terminated(Cause::LOCAL));
-    assert_eq!(server.engine.end(), Some(told));
+    let end = RcEnd::Stream(StreamError::Terminated(Cause::LOCAL));
+    assert_eq!(server.engine.end(), Some(end));
 }
 
 /// RFC 5044 §7.1.2 rule 4 makes a Responder wait; a binding has nothing that would leave.

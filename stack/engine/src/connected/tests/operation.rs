@@ -5,7 +5,7 @@ use dgiwarp_memory::Access;
 use dgiwarp_rdmap::wire::{AtomicOperation, Cause};
 
 use super::super::*;
-use super::{End, FOREIGN, Lower, PD, now, over_each_llp, pair, pair_over};
+use super::{End, Lower, PD, PLAIN, now, over_each_llp, pair, pair_over};
 use crate::mr::Keys;
 use crate::types::{Wc, WcOpcode};
 
@@ -16,12 +16,12 @@ over_each_llp! {
     a_fence_waits_for_reads,
     inline_data_leaves_from_the_work_request,
     what_the_peer_does_not_allow_ends_the_connection_on_both_sides,
-    a_write_that_is_refused_is_told_and_nothing_is_placed,
+    a_refused_write_is_reported_and_nothing_is_placed,
     what_the_queue_pair_does_not_allow_no_key_gives,
     a_send_takes_a_key_away,
     a_key_is_taken_from_the_peers_by_its_owner,
     memory_that_goes_away_under_a_read,
-    a_connection_without_reads_says_so,
+    a_connection_without_reads_fails_them,
 }
 
 /// Registers all of an end's memory anew with these rights, from address zero.
@@ -184,7 +184,7 @@ fn inline_data_leaves_from_the_work_request(llp: Lower) {
     );
 }
 
-/// RFC 5040 §4.8: the target tells what was wrong, and the source's work request ends with it, the others flushed.
+/// RFC 5040 §4.8: the target reports the error, and the source's work request ends with it, the others flushed.
 fn what_the_peer_does_not_allow_ends_the_connection_on_both_sides(llp: Lower) {
     let none = Keys { lkey: 0, rkey: 99 };
     type Case = (Option<Access>, fn(Keys) -> RcWork, (u8, u8, u8));
@@ -241,7 +241,7 @@ fn what_the_peer_does_not_allow_ends_the_connection_on_both_sides(llp: Lower) {
     }
 }
 
-fn a_write_that_is_refused_is_told_and_nothing_is_placed(llp: Lower) {
+fn a_refused_write_is_reported_and_nothing_is_placed(llp: Lower) {
     let (mut client, mut server) = pair(llp);
     let keys = register(&server, Access::REMOTE_READ);
     client.memory.write(0, b"no");
@@ -324,10 +324,10 @@ fn a_key_is_taken_from_the_peers_by_its_owner(llp: Lower) {
         false,
     );
     assert_eq!(client.completed.sent[1].status, WcStatus::MwBind);
-    // RFC 5040 §7.1 rule 1: the peer is told of a local error, without headers.
+    // RFC 5040 §7.1 rule 1: a local error is reported to the peer, without headers.
     settle(&mut client, &mut server, 100);
-    let told = RcEnd::Stream(StreamError::Terminated(Cause::LOCAL));
-    assert_eq!(server.engine.end(), Some(told));
+    let end = RcEnd::Stream(StreamError::Terminated(Cause::LOCAL));
+    assert_eq!(server.engine.end(), Some(end));
 }
 
 fn memory_that_goes_away_under_a_read(llp: Lower) {
@@ -359,7 +359,7 @@ fn memory_that_goes_away_under_a_read(llp: Lower) {
 }
 
 #[test]
-fn a_bad_crc_is_told() {
+fn a_bad_crc_is_reported() {
     let (mut client, mut server) = pair(Lower::Mpa);
     client.post(1, RcWork::Send { invalidate: None }, &[], false);
     let mut octets = client.engine.poll_transmit(now()).to_vec();
@@ -371,22 +371,22 @@ fn a_bad_crc_is_told() {
     client.post(2, RcWork::Send { invalidate: None }, &[], false);
     server.post_recv(3, 0, 0);
     let good = client.engine.poll_transmit(now()).to_vec();
-    let (mut other, mut told) = pair(Lower::Mpa);
+    let (mut other, mut peer) = pair(Lower::Mpa);
     other.post(1, RcWork::Send { invalidate: None }, &[], false);
-    told.post_recv(3, 0, 0);
-    other.carry_to(&mut told, 100);
+    peer.post_recv(3, 0, 0);
+    other.carry_to(&mut peer, 100);
     for bad in [&octets, &good] {
-        told.work(|engine, tables, completed| engine.handle_input(now(), bad, tables, completed));
+        peer.work(|engine, tables, completed| engine.handle_input(now(), bad, tables, completed));
     }
-    settle(&mut other, &mut told, 100);
+    settle(&mut other, &mut peer, 100);
     let Some(RcEnd::Stream(StreamError::Terminated(cause))) = other.engine.end() else {
         panic!("{:?}", other.engine.end());
     };
     assert_eq!((cause.layer, cause.error_type, cause.code), (2, 0, 2));
 }
 
-fn a_connection_without_reads_says_so(llp: Lower) {
-    let (mut client, mut server) = pair_over(llp, 0, [FOREIGN; 2]);
+fn a_connection_without_reads_fails_them(llp: Lower) {
+    let (mut client, mut server) = pair_over(llp, 0, [PLAIN; 2]);
     let keys = register(&server, Access::REMOTE_READ);
     let sges = [client.sge(0, 8)];
     client.post(1, read(keys, 0), &sges, false);

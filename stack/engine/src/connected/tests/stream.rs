@@ -9,7 +9,7 @@ use dgiwarp_rdmap::wire::AtomicOperation;
 use proptest::prelude::*;
 
 use super::super::*;
-use super::{End, FOREIGN, PD, now, pair_of};
+use super::{End, PD, PLAIN, now, pair_of};
 use crate::mr::Keys;
 use crate::types::{RcOptions, Wc, WcOpcode};
 
@@ -72,7 +72,7 @@ fn at(keys: Keys, addr: u64) -> (STag, TaggedOffset) {
 
 /// Messages of every kind both ways, each in memory of its own; the outcome at both ends.
 fn exchange(config: &Config, hello: bool, cuts: &[usize]) -> (Outcome, Outcome) {
-    let options = RcOptions { hello, ..FOREIGN };
+    let options = RcOptions { hello, ..PLAIN };
     let (mut client, mut server) = pair_of(2, config, [options; 2]);
     for (end, first) in [(&mut client, 1u8), (&mut server, 2)] {
         let octets: Vec<u8> = (0..=u8::MAX)
@@ -169,7 +169,7 @@ fn ulpdu(
 }
 
 proptest! {
-    /// With and without Markers, CRCs and greetings of our own kind.
+    /// With and without Markers, CRCs and hellos.
     #[test]
     fn any_cut_of_the_stream_gives_the_same_messages(
         config in configs(),
@@ -191,7 +191,7 @@ proptest! {
         noise in proptest::collection::vec(any::<u8>(), 0..100),
         cuts in proptest::collection::vec(1usize..300, 1..50),
     ) {
-        let (_, mut end) = pair_of(2, &config, [FOREIGN; 2]);
+        let (_, mut end) = pair_of(2, &config, [PLAIN; 2]);
         end.memory.write(0, &[0x5a; 16_384]);
         let open = end.memory.region().part(OPEN.start, OPEN.len()).unwrap();
         let keys = end.mrs.register(open, 4096, Access::all(), PD);

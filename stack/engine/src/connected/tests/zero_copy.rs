@@ -6,7 +6,7 @@ use dgiwarp_memory::Piece;
 use proptest::prelude::*;
 
 use super::super::*;
-use super::{End, FOREIGN, now, pair_of};
+use super::{End, PLAIN, now, pair_of};
 
 /// A TCP that takes so many octets with each call; none is a full buffer.
 struct Choosy {
@@ -103,7 +103,7 @@ fn post(end: &mut End) {
 
 /// The stream of an end that copies everything.
 fn copied() -> Vec<u8> {
-    let (mut end, _) = pair_of(1, &config(), [FOREIGN; 2]);
+    let (mut end, _) = pair_of(1, &config(), [PLAIN; 2]);
     post(&mut end);
     let mut tcp = Choosy::new(vec![usize::MAX]);
     while transmit(&mut end, &mut tcp).is_some() {}
@@ -112,7 +112,7 @@ fn copied() -> Vec<u8> {
 }
 
 fn uncopied(takes: Vec<usize>) -> (End, Choosy) {
-    let (mut end, _) = pair_of(1, &config(), [FOREIGN; 2]);
+    let (mut end, _) = pair_of(1, &config(), [PLAIN; 2]);
     end.engine.copy_all(false);
     post(&mut end);
     let mut tcp = Choosy::new(takes);
@@ -132,7 +132,7 @@ fn a_tcp_that_takes_everything_gets_large_segments_uncopied() {
 
 #[test]
 fn the_rest_of_an_fpdu_is_copied_and_the_next_ones_are_not() {
-    let (mut end, _) = pair_of(1, &config(), [FOREIGN; 2]);
+    let (mut end, _) = pair_of(1, &config(), [PLAIN; 2]);
     end.engine.copy_all(false);
     post(&mut end);
     let mut tcp = Choosy::new(vec![20_000, 0, usize::MAX]);
