@@ -1,6 +1,6 @@
 //! Plain datagrams: a segment and the CRC32c of all its octets (§1).
 //!
-//! Those of service ID resolution (§10) are plain, whatever shim a queue pair has: they precede it.
+//! Datagrams of service ID resolution (§10) are plain whatever shim the queue pair has, because they precede it.
 
 use dgiwarp_codec::{Payload, PayloadSlice, crc};
 

@@ -4,18 +4,18 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-/// Most peers whose counts are kept; beyond, all are forgotten and the rule for that applies.
+/// Most peers with a count; beyond, all counts are dropped and the rule of §3 for dropped counts applies.
 const MAX_PEERS: usize = 65_536;
 
 /// Counts the messages with an extension from one QP to each of its peers.
 #[derive(Debug, Clone)]
 pub struct Numbers<K> {
     next: FxHashMap<K, u32>,
-    /// The peer that messages went to last, and its next number: mostly it is the next one's too. What the map has of it is old.
+    /// Peer of the latest message, mostly also of the next one, and its next number. Its entry in the map is outdated.
     latest: Option<(K, u32)>,
     /// First number of a peer that is not in the map.
     start: u32,
-    /// Above every number ever used in this epoch, in serial order.
+    /// Number above all numbers of this epoch, in serial order.
     ceiling: u32,
 }
 
@@ -43,7 +43,7 @@ impl<K: Copy + Eq + Hash> Numbers<K> {
         number
     }
 
-    /// The same for another peer than the latest, whose count is put down.
+    /// Changes to another peer than the latest, whose count is stored.
     fn turn_to(&mut self, peer: K) -> u32 {
         if let Some((latest, next)) = self.latest {
             self.next.insert(latest, next);
@@ -52,7 +52,7 @@ impl<K: Copy + Eq + Hash> Numbers<K> {
             return *next;
         }
         if self.next.len() >= MAX_PEERS {
-            // A receiver may remember a forgotten peer's last number: continue above all of them.
+            // A receiver may still have the last number of a dropped peer: continue above all numbers.
             self.next.clear();
             self.start = self.ceiling;
         }

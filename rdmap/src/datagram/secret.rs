@@ -1,4 +1,4 @@
-//! Numbers that an outsider cannot foresee: cookies, sink STags, nonces (§6, §7.1).
+//! Numbers that an outsider cannot predict: cookies, sink STags, nonces (§6, §7.1).
 
 use std::hash::{Hash, Hasher};
 
@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher24;
 
 use super::DropReason;
 
-/// What a number is for. Numbers of one kind tell nothing about those of another.
+/// Use of a number. Numbers of one kind reveal none of another kind.
 #[derive(Debug, Clone, Copy, Hash)]
 enum Kind {
     Cookie,
@@ -17,8 +17,8 @@ enum Kind {
 
 /// The key of a QP, 128 random bits drawn when it is created or reset.
 ///
-/// Everything that a QP draws at random while it runs is a SipHash-2-4 of a counter under this key, so that no generator is needed
-/// and a test repeats a run exactly.
+/// All random numbers of a running QP are the SipHash-2-4 of a counter under this key, so that no generator is needed and a test
+/// repeats a run exactly.
 #[derive(Clone, Copy)]
 pub struct Secret([u64; 2]);
 

@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 use bitvec::array::BitArray;
 use rustc_hash::FxHashMap;
 
-/// How many numbers of a source are remembered as open or closed.
+/// Late-segment window: message numbers of a source with a state.
 const WINDOW: u32 = 1024;
-/// A source idle for this long makes room for a new one when the table is full.
+/// Idle time after which a source is evicted from a full table.
 const EVICT_AFTER: Duration = Duration::from_secs(1);
-/// Entries looked at for one to evict: a new source must not cost more than a segment does.
+/// Entries checked to evict one: a new source must not cost more than a segment does.
 const EVICT_LOOKS: usize = 8;
 
 /// Index of a source in its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct SourceId(usize);
 
-/// What is remembered of a source.
+/// State of a source.
 #[derive(Debug)]
 pub(super) struct Source<K> {
     pub(super) key: K,
     epoch: u32,
     /// The highest message number seen.
     highest: u32,
-    /// Bit `n % WINDOW` tells whether number n, at most `WINDOW` - 1 behind `highest`, is closed.
+    /// Bit `n % WINDOW`: number n, at most `WINDOW` - 1 behind `highest`, is closed.
     closed: BitArray<[u64; WINDOW as usize / 64]>,
     last_seen: Instant,
     /// Records of this source that are open.
@@ -35,14 +35,14 @@ pub(super) struct Source<K> {
     pub(super) assemblies: u32,
 }
 
-/// Where a number stands relative to the highest.
+/// Position of a number relative to the highest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Newer than all.
+    /// Newer than the highest.
     Newer,
-    /// This many behind the highest, and not closed.
+    /// Not closed, and this many behind the highest.
     Open(u32),
-    /// Closed, or too old to know.
+    /// Closed, or behind the window.
     Late,
 }
 
@@ -74,14 +74,14 @@ impl<K> Source<K> {
         self.highest = number;
     }
 
-    /// Remembers that `number` is closed.
+    /// Marks `number` as closed.
     pub(super) fn close(&mut self, number: u32) {
         if self.highest.wrapping_sub(number) < WINDOW {
             self.closed.set(position(number), true);
         }
     }
 
-    /// Whether nothing is bound to it.
+    /// Whether no record, Write or assembly is bound to the source.
     fn holds_nothing(&self) -> bool {
         self.open_records == 0 && self.open_writes == 0 && self.assemblies == 0
     }
@@ -102,7 +102,7 @@ pub(super) struct SourceTable<K> {
     capacity: usize,
     entries: Vec<Source<K>>,
     index: FxHashMap<(K, u32), SourceId>,
-    /// Segments come in runs from one source: the last one found.
+    /// Source of the latest segment: segments of one source mostly arrive together.
     latest: Option<(K, u32, SourceId)>,
     /// Next entry to consider for eviction.
     hand: usize,

@@ -1,4 +1,4 @@
-//! What a requester remembers of those it reads from: their cookies, how fast they answer, what waits for its turn.
+//! Targets of a requester: their cookies, their response times, their ready Reads.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -10,17 +10,17 @@ use slab::Slab;
 
 use crate::datagram::Cookie;
 
-/// Targets remembered beyond those that are read from now.
+/// Most targets without an outstanding Read.
 const MAX_IDLE: usize = 1024;
-/// Entries looked at for one to forget: a new target must not cost more than a request does.
+/// Entries checked to evict one: a new target must not cost more than a request does.
 const LOOKS: usize = 8;
-/// Requests that one target queues for one requester (§7.1).
+/// Most requests that one target queues for one requester (§7.1).
 pub(super) const MAX_OPEN: u32 = 16;
 /// Shortest time to wait for a response.
 const MIN_RESPONSE_TIME: Duration = Duration::from_millis(20);
 /// First repeat of a cookie request.
 const FIRST_REPEAT: Duration = Duration::from_millis(20);
-/// An answer counts for a nonce that was sent this long ago at most, so requests are no further apart.
+/// Lifetime of a nonce, and so the longest time between two cookie requests.
 const NONCE_LIFETIME: Duration = Duration::from_secs(1);
 /// Cookie requests sent within that time.
 const MAX_NONCES: usize = 8;
@@ -35,18 +35,18 @@ pub(super) struct ReadKey {
     pub(super) sink_stag: u32,
 }
 
-/// A cookie was asked for and has not come.
+/// A cookie exchange without its answer.
 #[derive(Debug)]
 pub(super) struct Exchange {
     sent: ArrayVec<(u64, Instant), MAX_NONCES>,
     repeat_after: Duration,
-    /// When to ask next.
+    /// Time of the next request.
     pub(super) due: Instant,
-    /// Whether that time has come.
+    /// A request is due.
     pub(super) wanted: bool,
 }
 
-/// A peer that is or was read from, over one of our addresses.
+/// A peer that is or was read from, over one local address.
 #[derive(Debug)]
 pub(super) struct Target<K, V> {
     pub(super) peer: K,
@@ -55,28 +55,28 @@ pub(super) struct Target<K, V> {
     pub(super) exchange: Option<Exchange>,
     /// Outstanding Reads.
     pub(super) reads: u32,
-    /// Requests sent whose responses are not all there.
+    /// Requests whose responses are incomplete.
     pub(super) open: u32,
-    /// There were as many as may be; the next go out when half of them are done.
+    /// [`MAX_OPEN`] requests were open; the next ones are sent when half of them are complete.
     pub(super) is_full: bool,
-    /// Reads that have octets to ask for, each once.
+    /// Ready queue: Reads with octets to request, each once.
     pub(super) ready: VecDeque<ReadKey>,
-    /// Whether the target stands in the round of those that may be asked.
+    /// The target is in the round robin of the requester.
     pub(super) in_round: bool,
-    /// What the network last reported of it, since it last answered.
+    /// Latest ICMP error since the latest response.
     pub(super) errno: Option<i32>,
     smoothed: Option<Duration>,
 }
 
 impl<K, V> Target<K, V> {
-    /// How long to wait for a response before asking again (in the manner of RFC 6298, without its variance).
+    /// Time to wait for a response before a repetition (as RFC 6298, without its variance).
     pub(super) fn patience(&self) -> Duration {
         self.smoothed
             .map_or(MIN_RESPONSE_TIME, |smoothed| smoothed * 3)
             .max(MIN_RESPONSE_TIME)
     }
 
-    /// Takes note of a response time that belongs to one request without doubt.
+    /// Takes a sample of the response time, unambiguous for one request.
     pub(super) fn sample(&mut self, took: Duration) {
         self.smoothed = Some(match self.smoothed {
             None => took,
@@ -84,7 +84,7 @@ impl<K, V> Target<K, V> {
         });
     }
 
-    /// Asks for a cookie, if there is none and none was asked for a moment ago.
+    /// Requests a cookie, if there is none and no request was sent a moment ago.
     pub(super) fn want_cookie(&mut self, now: Instant) {
         if self.cookie.is_some() {
             return;
@@ -99,7 +99,7 @@ impl<K, V> Target<K, V> {
         exchange.wanted |= exchange.due <= now;
     }
 
-    /// Takes note that the last Read from there ended. A cookie that was asked for is still welcome, and is not asked for again.
+    /// Ends the repetition of cookie requests, after the last Read of the target. A late answer is still taken.
     pub(super) fn rest(&mut self) {
         if let Some(exchange) = &mut self.exchange {
             exchange.wanted = false;
@@ -129,7 +129,7 @@ impl<K, V> Target<K, V> {
 }
 
 impl Exchange {
-    /// Takes note that a request leaves now.
+    /// Counts a request as sent now.
     pub(super) fn sent(&mut self, now: Instant, nonce: u64) {
         if self.sent.is_full() {
             self.sent.remove(0);

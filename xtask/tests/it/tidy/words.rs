@@ -13,8 +13,8 @@ const SOURCES: [&str; 6] = [
     "ddp/src/",
     "llp-tcp-mpa/src/",
     "memory/src/",
-    "rdmap/src/stream/",
-    "rdmap/src/wire/",
+    "llp-udp/src/",
+    "rdmap/src/",
 ];
 /// Documents that are checked: these files, and all Markdown below these folders.
 const DOCUMENTS: [&str; 9] = [
