@@ -136,7 +136,7 @@ impl Bench {
         // The first round warms caches and finds the messages that fit the time. Programs warm up by themselves.
         for turn in &mut *turns {
             if let State::Endpoint { messages, .. } = turn.state {
-                self.endpoint_round(turn, group, messages)?;
+                self.endpoint_round(turn, group, messages, limits)?;
             }
         }
         let mut stages = Stages::default();
@@ -187,7 +187,7 @@ impl Bench {
                     State::Missing => {}
                     State::Endpoint { messages, .. } => {
                         let messages = group.messages(number).unwrap_or(messages);
-                        let round = self.endpoint_round(turn, group, messages)?;
+                        let round = self.endpoint_round(turn, group, messages, limits)?;
                         if let Some(spec) = turn.member.spec() {
                             turn.series.push(spec, round);
                         }
@@ -244,14 +244,22 @@ impl Bench {
         Ok(spec)
     }
 
-    fn endpoint_round(&mut self, turn: &mut Turn<'_>, group: &Group, now: u64) -> Result<Round> {
+    fn endpoint_round(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: &Group,
+        now: u64,
+        limits: Limits,
+    ) -> Result<Round> {
         let (State::Endpoint { number, messages }, Some(spec)) =
             (&mut turn.state, turn.member.spec())
         else {
             return Err(PerfError::Protocol("no such endpoint".to_owned()));
         };
         let round = self.session.round(*number, spec.mode, now)?;
-        *messages = next_messages(*messages, group.round_time, &round);
+        // A run with a deadline follows a slow machine at once.
+        let least = limits.deadline.map_or(*messages / 2, |_| 0);
+        *messages = next_messages((*messages, least), group.round_time, &round);
         Ok(round)
     }
 
@@ -373,12 +381,13 @@ fn first_guess(mode: Mode, size: u64) -> u64 {
     }
 }
 
-/// Messages that fill the time at the speed of the last round. One odd round changes them by a factor of 8 at most.
-fn next_messages(now: u64, time: Duration, round: &Round) -> u64 {
+/// Messages that fill the time at the speed of the last round: at most 8 times the messages of now, and no fewer than
+/// `least`.
+fn next_messages((now, least): (u64, u64), time: Duration, round: &Round) -> u64 {
     let wanted = time.as_nanos() * u128::from(round.messages) / u128::from(round.wall_ns.max(1));
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
     wanted
-        .clamp(now / 2, now.saturating_mul(8))
+        .clamp(least, now.saturating_mul(8))
         .clamp(8, 10_000_000)
 }
 
@@ -395,11 +404,13 @@ mod tests {
         };
         let fast = round(10, 1_000_000);
         let time = Duration::from_millis(5);
-        assert_eq!(next_messages(10, time, &fast), 50);
-        assert_eq!(next_messages(100, time, &fast), 50);
-        assert_eq!(next_messages(1000, time, &fast), 500);
-        assert_eq!(next_messages(4, time, &fast), 32);
+        assert_eq!(next_messages((10, 5), time, &fast), 50);
+        assert_eq!(next_messages((100, 50), time, &fast), 50);
+        assert_eq!(next_messages((1000, 500), time, &fast), 500);
+        assert_eq!(next_messages((4, 2), time, &fast), 32);
         let stuck = round(10, 3_000_000_000);
-        assert_eq!(next_messages(10, time, &stuck), 8);
+        assert_eq!(next_messages((10, 5), time, &stuck), 8);
+        assert_eq!(next_messages((100, 50), time, &stuck), 50);
+        assert_eq!(next_messages((100, 0), time, &stuck), 8);
     }
 }
