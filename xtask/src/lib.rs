@@ -19,7 +19,6 @@ pub mod interrupt;
 pub mod lab;
 pub mod libtest;
 pub mod pictures;
-pub mod report;
 pub mod runner;
 pub mod skips;
 pub mod stream;

@@ -1,5 +1,7 @@
 //! `cargo xtask test`: runs the groups and reports.
 
+mod report;
+
 use std::error::Error;
 use std::fs;
 use std::io::{IsTerminal as _, Write};
@@ -12,10 +14,10 @@ use crate::debian;
 use crate::groups::{self, BUILD_CHECKS, Check, GROUPS, Group, Name};
 use crate::interrupt::Interrupt;
 use crate::libtest::{Reader, Tally};
-use crate::report::{Report, Row};
 use crate::skips;
 use crate::stream::{self, End};
 use crate::workspace::{self, TestProgram};
+use report::{Report, Row};
 
 /// How long one compilation may take before it counts as hanging; a slow machine is no failure.
 const COMPILATION_LIMIT: Duration = Duration::from_secs(1800);

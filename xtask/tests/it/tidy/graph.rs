@@ -196,7 +196,6 @@ fn nothing_behind_the_engine_opens_a_socket() {
 /// Dependencies that no source names: cargo builds them for the libraries and programs that they are.
 const BUILT_ONLY: &[(&str, &str)] = &[
     ("dgiwarp-conform", "dgiwarp-verbs-library"),
-    ("dgiwarp-perf", "maud"),
     ("dgiwarp-run", "dgiwarp-paths"),
     ("dgiwarp-run", "dgiwarp-verbs-library"),
 ];

@@ -7,34 +7,33 @@ use crate::libtest::Tally;
 
 /// One line of the table of groups.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub(super) struct Row {
     /// The group's name.
-    pub word: &'static str,
+    pub(super) word: &'static str,
     /// Wall time.
-    pub took: Duration,
+    pub(super) took: Duration,
     /// Wall time it should stay within.
-    pub budget: Duration,
+    pub(super) budget: Duration,
     /// Its results.
-    pub tally: Tally,
+    pub(super) tally: Tally,
 }
 
 /// Everything that the end of the output is made of.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub(super) struct Report {
     /// One per group that ran.
-    pub rows: Vec<Row>,
+    pub(super) rows: Vec<Row>,
     /// Skipped tests: name and reason.
-    pub skips: Vec<(String, String)>,
+    pub(super) skips: Vec<(String, String)>,
     /// What failed, one line each.
-    pub failures: Vec<String>,
+    pub(super) failures: Vec<String>,
     /// Long tests that were not asked for.
-    pub left_out: usize,
+    pub(super) left_out: usize,
 }
 
 impl Report {
     /// The sum over all groups; with `no_skip`, skipped tests are failed ones.
-    #[must_use]
-    pub fn total(&self, no_skip: bool) -> Tally {
+    pub(super) fn total(&self, no_skip: bool) -> Tally {
         let mut total = Tally::default();
         for row in &self.rows {
             total += row.tally;
@@ -47,8 +46,7 @@ impl Report {
     }
 
     /// The text; its last line is `N passed, N failed, N skipped`.
-    #[must_use]
-    pub fn render(&self, no_skip: bool) -> String {
+    pub(super) fn render(&self, no_skip: bool) -> String {
         let mut text = format!(
             "\n{:<10}{:>8}{:>8}{:>8}{:>8}{:>8}\n",
             "group", "time", "budget", "passed", "failed", "skipped"
