@@ -327,6 +327,24 @@ mod tests {
     }
 
     #[test]
+    fn a_full_socket_does_not_block_its_sender() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_receiver, _) = listener.accept().unwrap();
+        let octets = vec![0; 65_536];
+        let one = [Piece::Bytes(&octets)];
+        let two = [Piece::Bytes(&octets), Piece::Bytes(&octets)];
+        for pieces in [&one[..], &two] {
+            let full = loop {
+                if let Err(error) = send(sender.as_fd(), pieces, SendOptions::default()) {
+                    break error;
+                }
+            };
+            assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        }
+    }
+
+    #[test]
     fn no_option_is_lost_on_one_piece() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("0.0.0.0:0").unwrap();
