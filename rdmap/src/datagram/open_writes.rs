@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use dgiwarp_ddp::{RangeMap, STag, TaggedOffset};
+use dgiwarp_ddp::RangeMap;
 
+use super::segment::Target;
 use super::source::SourceId;
 
 /// Most open Writes of a QP. One epoch of the peer has no more within the reorder window; with Writes of an earlier epoch, the one
@@ -15,11 +16,9 @@ pub(super) const MAX_OPEN_WRITES: usize = 65;
 pub(super) struct OpenWrite {
     pub(super) owner: SourceId,
     pub(super) number: u32,
-    pub(super) stag: STag,
-    pub(super) base: TaggedOffset,
-    pub(super) length: u32,
+    pub(super) target: Target,
     pub(super) last_placed: Instant,
-    /// Validity map, relative to `base`.
+    /// Validity map, relative to the target's base.
     pub(super) map: RangeMap,
 }
 
@@ -63,15 +62,13 @@ impl OpenWrites {
         &mut self,
         now: Instant,
         (owner, number): (SourceId, u32),
-        (stag, base, length): (STag, TaggedOffset, u32),
+        target: Target,
     ) -> usize {
         let map = self.maps.pop().unwrap_or_default();
         self.active.push(OpenWrite {
             owner,
             number,
-            stag,
-            base,
-            length,
+            target,
             last_placed: now,
             map,
         });
@@ -110,14 +107,23 @@ mod tests {
     use super::super::source::SourceTable;
     use super::*;
     use crate::test_clock::origin;
+    use dgiwarp_ddp::{STag, TaggedOffset};
     use std::time::Duration;
+
+    fn target(length: u32) -> Target {
+        Target {
+            stag: STag::new(1),
+            base: TaggedOffset::new(2),
+            length,
+        }
+    }
 
     #[test]
     fn writes_are_found_until_they_are_removed() {
         let now = origin();
         let mut table = SourceTable::new(2);
         let [a, b] = ['a', 'b'].map(|key| table.insert(now, key, 0, 0).unwrap());
-        let what = (STag::new(1), TaggedOffset::new(2), 3);
+        let what = target(3);
         let mut writes = OpenWrites::default();
         let after = |seconds| now + Duration::from_secs(seconds);
         for (at, message) in [(after(2), (a, 1)), (after(1), (b, 1)), (after(3), (a, 2))] {
@@ -129,7 +135,7 @@ mod tests {
             assert_eq!(writes.find(owner, number), Some(position));
             let write = writes.get(position);
             assert_eq!((write.owner, write.number), (owner, number));
-            assert_eq!((write.stag, write.base, write.length), what);
+            assert_eq!(write.target, what);
         }
         assert_eq!(writes.most_silent(), Some(1));
         assert_eq!(writes.position(|write| write.number == 2), Some(2));
@@ -155,11 +161,7 @@ mod tests {
         assert_eq!(writes.most_silent(), None);
         for number in 0..65 {
             assert!(!writes.is_full());
-            writes.add(
-                now,
-                (owner, number),
-                (STag::new(1), TaggedOffset::new(0), 1),
-            );
+            writes.add(now, (owner, number), target(1));
         }
         assert!(writes.is_full());
     }

@@ -3,6 +3,7 @@
 mod sends;
 mod uc_writes;
 mod ulp;
+mod write_records;
 mod writes;
 
 use std::hash::Hash;

@@ -5,6 +5,7 @@ use std::time::Instant;
 use dgiwarp_ddp::{RangeMap, STag, TaggedOffset};
 use rustc_hash::FxHashMap;
 
+use super::segment::Target;
 use super::source::SourceId;
 
 /// Names a record until it is released; a stale handle names none.
@@ -52,6 +53,16 @@ pub struct Record<K> {
     pub solicited: bool,
     /// Validity map, relative to `base`.
     pub map: RangeMap,
+}
+
+impl<K> Record<K> {
+    pub(super) fn target(&self) -> Target {
+        Target {
+            stag: self.stag,
+            base: self.base,
+            length: self.length,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -63,6 +63,40 @@ pub struct WriteSegment<'a, P: Payload + ?Sized> {
     pub payload: PayloadSlice<'a, P>,
 }
 
+/// Buffer that a written message goes to: equal in all segments of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) stag: STag,
+    /// TO of the message's first octet.
+    pub(super) base: TaggedOffset,
+    /// Octets of the message.
+    pub(super) length: u32,
+}
+
+impl<P: Payload + ?Sized> WriteSegment<'_, P> {
+    #[inline]
+    pub(super) fn target(&self) -> Target {
+        Target {
+            stag: self.stag,
+            base: self.base,
+            length: self.extension.length,
+        }
+    }
+
+    /// The segment's range of the message.
+    #[inline]
+    pub(super) fn range(&self) -> (u32, u32) {
+        let length = u32::try_from(self.payload.len()).unwrap_or(0);
+        (self.extension.offset, self.extension.offset + length)
+    }
+
+    /// Whether the message has no other segment.
+    #[inline]
+    pub(super) fn is_whole(&self) -> bool {
+        self.payload.len() == self.extension.length as usize
+    }
+}
+
 /// Parses a segment of format 0, or of format 1: `with_cookie`. The cookie is skipped, but for Read Requests;
 /// [`cookie_of`](super::read::segment::cookie_of) finds the others.
 ///

@@ -3,21 +3,13 @@
 use std::hash::Hash;
 use std::time::Instant;
 
-use dgiwarp_codec::Payload;
-use dgiwarp_ddp::placement::TaggedSpan;
-
+use super::writes::{check_range, place};
 use super::{Delivery, Origin, Receiver, Ulp};
 use crate::datagram::DropReason;
 use crate::datagram::open_writes::OpenWrite;
 use crate::datagram::segment::WriteSegment;
-use crate::datagram::source::{SourceId, Standing};
+use crate::datagram::source::SourceId;
 use crate::wire::{Extension, Flags};
-
-impl OpenWrite {
-    fn is_of<P: Payload + ?Sized>(&self, write: &WriteSegment<'_, P>) -> bool {
-        self.stag == write.stag && self.base == write.base && self.length == write.extension.length
-    }
-}
 
 impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     #[inline]
@@ -29,32 +21,19 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         ulp: &mut U,
     ) -> Result<(), DropReason> {
         let extension = &write.extension;
-        // As for Write-Records, the checks cover the whole message and are made with its first segment.
+        // A segment of an open Write was admitted with the Write's first.
         let open = self
             .sources
             .find(origin.peer, extension.epoch)
             .and_then(|source| self.writes.find(source, extension.number));
         if let Some(position) = open {
-            if !self.writes.get(position).is_of(write) {
+            if self.writes.get(position).target != write.target() {
                 return Err(DropReason::Malformed);
             }
             return self.place_tracked(now, origin, position, write, ulp);
         }
-        let span = TaggedSpan {
-            stag: write.stag,
-            start: write.base,
-            length: extension.length,
-        };
-        ulp.check_write(origin, span)?;
-        ulp.prepare_state();
-        let source = self.source_of(now, origin.peer, extension)?;
-        if let Standing::Open(behind) = self.sources.get(source).standing(extension.number)
-            && behind > self.config.reorder_window
-        {
-            return Err(DropReason::Late);
-        }
-        self.advance(source, extension.number, ulp);
-        if write.payload.len() == extension.length as usize {
+        let source = self.admit_write(now, origin, write, ulp)?;
+        if write.is_whole() {
             // A message of one segment is closed at once, whether it is placed or dropped.
             self.sources.get_mut(source).close(extension.number);
             return self.place_last(origin, write, ulp);
@@ -64,8 +43,8 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         {
             self.give_up_write(silent, ulp);
         }
-        let message = (write.stag, write.base, extension.length);
-        let position = self.writes.add(now, (source, extension.number), message);
+        let target = write.target();
+        let position = self.writes.add(now, (source, extension.number), target);
         self.sources.get_mut(source).open_writes += 1;
         self.wake_by(now + self.config.record_timeout);
         self.place_tracked(now, origin, position, write, ulp)
@@ -80,16 +59,10 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         write: &WriteSegment<'_, U::Payload>,
         ulp: &mut U,
     ) -> Result<(), DropReason> {
-        let start = write.extension.offset;
-        let end = start + u32::try_from(write.payload.len()).unwrap_or(0);
+        let (start, end) = write.range();
         let open = self.writes.get_mut(position);
-        if open.map.contains(start, end) {
-            return Err(DropReason::Duplicate);
-        }
-        if !open.map.has_room(start, end) {
-            return Err(DropReason::MapFull);
-        }
-        if open.map.contains(0, start) && open.map.contains(end, open.length) {
+        check_range(&open.map, (start, end))?;
+        if open.map.contains(0, start) && open.map.contains(end, open.target.length) {
             let placed = self.place_last(origin, write, ulp);
             // A segment without the right to be placed leaves the message open; one without a receive closes it.
             if matches!(placed, Ok(()) | Err(DropReason::NoReceive)) {
@@ -97,7 +70,7 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             }
             return placed;
         }
-        ulp.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
+        place(origin, write, ulp)?;
         open.map
             .insert(start, end)
             .map_err(|_| DropReason::MapFull)?;
@@ -116,10 +89,10 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     ) -> Result<(), DropReason> {
         let Extension { flags, length, .. } = write.extension;
         let Some(immediate) = write.extension.immediate() else {
-            return ulp.place_write(origin, write.stag, write.tagged_offset, write.payload);
+            return place(origin, write, ulp);
         };
         let receive = ulp.take_receive(0)?;
-        let placed = ulp.place_write(origin, write.stag, write.tagged_offset, write.payload);
+        let placed = place(origin, write, ulp);
         if let Err(reason) = placed {
             ulp.give_back(receive);
             return Err(reason);

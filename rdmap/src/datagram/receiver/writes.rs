@@ -1,51 +1,29 @@
-//! Received Write-Records (§5).
+//! Written messages: admission and placement that Write-Records (§5) and UC Writes (§5.2) share.
 
 use std::hash::Hash;
 use std::time::Instant;
 
-use dgiwarp_codec::Payload;
+use dgiwarp_ddp::RangeMap;
 use dgiwarp_ddp::placement::TaggedSpan;
 
 use super::{Origin, Receiver, Ulp};
 use crate::datagram::DropReason;
-use crate::datagram::records::{Fields, Record};
 use crate::datagram::segment::WriteSegment;
 use crate::datagram::source::{SourceId, Standing};
-use crate::wire::Flags;
-
-impl<K> Record<K> {
-    fn belongs<P: Payload + ?Sized>(&self, write: &WriteSegment<'_, P>) -> bool {
-        self.stag == write.stag && self.base == write.base && self.length == write.extension.length
-    }
-}
 
 impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
+    /// Admits a segment of a message that is not open: the checks of §5 steps 3 to 7 and of the late-segment window. They come
+    /// before any state is made, and cover the whole message, so that nothing promises octets outside the region; placement
+    /// repeats them for its own octets. Older messages are closed where the number leaves them too far behind.
     #[inline]
-    pub(super) fn handle_write_record<U: Ulp<K, Receive = R>>(
+    pub(super) fn admit_write<U: Ulp<K, Receive = R>>(
         &mut self,
         now: Instant,
         origin: Origin<K>,
         write: &WriteSegment<'_, U::Payload>,
         ulp: &mut U,
-    ) -> Result<(), DropReason> {
-        if self.config.record_slots == 0 {
-            return Err(DropReason::WriteRecordOff);
-        }
+    ) -> Result<SourceId, DropReason> {
         let extension = &write.extension;
-        let from = origin.peer;
-        // The checks of §5 steps 3 to 7 come before any state is made, and cover the whole message, so that
-        // no record contains octets outside the region. For an open record of this STag and base they were
-        // made with its first segment; placement repeats them for the octets of this one.
-        let open = self.sources.find(from, extension.epoch).and_then(|source| {
-            let slot = self.records.find(source, extension.number)?;
-            self.records
-                .record(slot)
-                .belongs(write)
-                .then_some((source, slot))
-        });
-        if let Some((source, slot)) = open {
-            return self.place_recorded((now, origin), source, slot, write, ulp);
-        }
         let span = TaggedSpan {
             stag: write.stag,
             start: write.base,
@@ -53,142 +31,38 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         };
         ulp.check_write(origin, span)?;
         ulp.prepare_state();
-        let source = self.source_of(now, from, extension)?;
+        let source = self.source_of(now, origin.peer, extension)?;
         if let Standing::Open(behind) = self.sources.get(source).standing(extension.number)
             && behind > self.config.reorder_window
         {
             return Err(DropReason::Late);
         }
         self.advance(source, extension.number, ulp);
-        if self.records.find(source, extension.number).is_some() {
-            // Another buffer or length than in earlier segments of this message.
-            return Err(DropReason::Malformed);
-        }
-        let fields = Fields {
-            source: from,
-            stag: write.stag,
-            base: write.base,
-            length: extension.length,
-        };
-        if write.payload.len() == extension.length as usize {
-            return self.place_whole((now, origin), source, fields, write, ulp);
-        }
-        let Some(slot) = self.records.open(now, source, extension.number, fields) else {
-            return self.place_unrecorded(origin, write, ulp);
-        };
-        self.sources.get_mut(source).open_records += 1;
-        self.wake_by(now + self.config.record_timeout);
-        self.place_recorded((now, origin), source, slot, write, ulp)
+        Ok(source)
     }
+}
 
-    /// Places a message of one segment: its record is closed at once.
-    fn place_whole<U: Ulp<K, Receive = R>>(
-        &mut self,
-        (now, origin): (Instant, Origin<K>),
-        source: SourceId,
-        fields: Fields<K>,
-        write: &WriteSegment<'_, U::Payload>,
-        ulp: &mut U,
-    ) -> Result<(), DropReason> {
-        let extension = &write.extension;
-        let number = extension.number;
-        let Some((slot, handle)) = self.records.open_closed(now, source, number, fields) else {
-            return self.place_unrecorded(origin, write, ulp);
-        };
-        let placed = ulp.place_write(origin, write.stag, write.tagged_offset, write.payload);
-        if let Err(reason) = placed {
-            self.records.release(handle);
-            return Err(reason);
-        }
-        let record = self.records.record_mut(slot);
-        record
-            .map
-            .insert(0, extension.length)
-            .map_err(|_| DropReason::MapFull)?;
-        record.immediate = extension.immediate();
-        record.solicited = extension.flags.contains(Flags::SOLICITED);
-        self.sources.get_mut(source).close(number);
-        self.report_segment(slot, write, ulp);
-        ulp.deliver_record(handle, self.records.record(slot));
-        Ok(())
+/// Checks that octets of a message are new, and that its map has room for them.
+#[inline]
+pub(super) fn check_range(map: &RangeMap, (start, end): (u32, u32)) -> Result<(), DropReason> {
+    if map.contains(start, end) && end > 0 {
+        return Err(DropReason::Duplicate);
     }
+    if !map.has_room(start, end) {
+        return Err(DropReason::MapFull);
+    }
+    Ok(())
+}
 
-    /// Reports a placed segment, if reports are configured. The validity map contains it in any case.
-    #[inline]
-    fn report_segment<U: Ulp<K, Receive = R>>(
-        &self,
-        slot: usize,
-        write: &WriteSegment<'_, U::Payload>,
-        ulp: &mut U,
-    ) {
-        if !self.config.segment_completions {
-            return;
-        }
-        let length = u32::try_from(write.payload.len()).unwrap_or(0);
-        let handle = self.records.handle(slot);
-        let record = self.records.record(slot);
-        if !ulp.deliver_segment(handle, record, write.extension.offset, length) {
-            ulp.count(DropReason::SegmentUnreported);
-        }
-    }
-
-    /// Places octets without a record, because the ring is full.
-    fn place_unrecorded<U: Ulp<K, Receive = R>>(
-        &mut self,
-        origin: Origin<K>,
-        write: &WriteSegment<'_, U::Payload>,
-        ulp: &mut U,
-    ) -> Result<(), DropReason> {
-        ulp.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
-        ulp.count(DropReason::RecordDropped);
-        if !self.told_of_full_ring {
-            self.told_of_full_ring = true;
-            ulp.record_ring_full();
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn place_recorded<U: Ulp<K, Receive = R>>(
-        &mut self,
-        (now, origin): (Instant, Origin<K>),
-        source: SourceId,
-        slot: usize,
-        write: &WriteSegment<'_, U::Payload>,
-        ulp: &mut U,
-    ) -> Result<(), DropReason> {
-        let extension = &write.extension;
-        let start = extension.offset;
-        let end = start + u32::try_from(write.payload.len()).unwrap_or(0);
-        let record = self.records.record_mut(slot);
-        if record.map.contains(start, end) && extension.length > 0 {
-            return Err(DropReason::Duplicate);
-        }
-        if !record.map.has_room(start, end) {
-            return Err(DropReason::MapFull);
-        }
-        ulp.place_write(origin, write.stag, write.tagged_offset, write.payload)?;
-        record
-            .map
-            .insert(start, end)
-            .map_err(|_| DropReason::MapFull)?;
-        record.immediate = extension.immediate();
-        record.solicited = extension.flags.contains(Flags::SOLICITED);
-        let complete = record.map.octets() == record.length;
-        self.records.touch(now, slot);
-        self.sources.touch(now, source);
-        self.report_segment(slot, write, ulp);
-        if complete {
-            self.close_record(slot, ulp);
-        }
-        Ok(())
-    }
-
-    pub(super) fn close_record<U: Ulp<K, Receive = R>>(&mut self, slot: usize, ulp: &mut U) {
-        let (owner, number, handle) = self.records.close(slot);
-        let source = self.sources.get_mut(owner);
-        source.open_records -= 1;
-        source.close(number);
-        ulp.deliver_record(handle, self.records.record(slot));
-    }
+/// Places the octets of a segment.
+///
+/// # Errors
+/// The reason for which nothing was placed.
+#[inline]
+pub(super) fn place<K, U: Ulp<K>>(
+    origin: Origin<K>,
+    write: &WriteSegment<'_, U::Payload>,
+    ulp: &mut U,
+) -> Result<(), DropReason> {
+    ulp.place_write(origin, write.stag, write.tagged_offset, write.payload)
 }
