@@ -73,6 +73,12 @@ impl<W, M> SendQueue<W, M> {
         self.oldest
     }
 
+    /// The oldest work request.
+    #[inline]
+    pub(crate) fn oldest_wqe(&self) -> Option<&W> {
+        self.entries.first().map(|entry| &entry.wqe)
+    }
+
     /// Number of the oldest work request if it has begun.
     pub(crate) fn oldest_begun(&self) -> Option<u64> {
         (self.unstarted > self.oldest).then_some(self.oldest)
@@ -99,6 +105,21 @@ impl<W, M> SendQueue<W, M> {
     #[inline]
     pub(crate) fn unstarted(&self) -> Option<(u64, &W)> {
         self.get(self.unstarted).map(|wqe| (self.unstarted, wqe))
+    }
+
+    /// Work requests that are not framed, in order.
+    #[inline]
+    pub(crate) fn unframed_mut(&mut self) -> impl Iterator<Item = &mut W> {
+        self.entries
+            .iter_mut()
+            .skip_while(|entry| matches!(entry.state, State::Framed | State::Done))
+            .map(|entry| &mut entry.wqe)
+    }
+
+    /// The work request if there is one alone. One that others once preceded may not be found.
+    #[inline]
+    pub(crate) fn sole_mut(&mut self) -> Option<&mut W> {
+        self.entries.sole_mut().map(|entry| &mut entry.wqe)
     }
 
     /// The first unstarted work request has begun.

@@ -182,6 +182,13 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         !self.turns.is_empty()
     }
 
+    /// Whether [`turn`](Self::turn) or [`reply`](Self::reply) has something.
+    #[must_use]
+    #[inline]
+    pub fn has_output(&self) -> bool {
+        self.has_turn() || !self.replies.is_empty()
+    }
+
     /// The next requester, and its requests in order.
     #[must_use]
     pub fn turn(&self) -> Option<(K, &[Pending<V>])> {

@@ -12,13 +12,14 @@ mod numbering;
 mod pacer;
 mod reads;
 mod receive;
+mod response_share;
 mod transmit;
 mod ulp;
 
 use std::time::{Duration, Instant};
 
 use dgiwarp_codec::Payload;
-use dgiwarp_llp_udp::{Peer, Shim, ShimConfig};
+use dgiwarp_llp_udp::{Peer, Shim, ShimConfig, Train};
 use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::datagram::read::segment::{About, ReadSegment};
 use dgiwarp_rdmap::datagram::{
@@ -35,10 +36,11 @@ use errors::ErrorQueue;
 pub use errors::{ErrorEntry, ErrorReason};
 use pacer::Pacer;
 pub use reads::FailedRead;
-use reads::{Reads, Turn};
+use reads::{Progress, Reads};
 pub use receive::Arrival;
 pub(crate) use receive::drop_reason;
-use transmit::SendQueue;
+use response_share::ResponseShare;
+use transmit::Sends;
 pub use transmit::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
 use ulp::{UdUlp, WithPayload};
 
@@ -98,7 +100,7 @@ impl UdConfig {
 pub struct UdEngine {
     config: UdConfig,
     shim: Shim,
-    send: SendQueue,
+    send: Sends,
     receiver: Receiver<Peer, RecvWqe>,
     reads: Reads,
     counters: QpCounters,
@@ -107,8 +109,11 @@ pub struct UdEngine {
     errors: ErrorQueue,
     /// The rate made sending pause; it goes on at this time.
     paused_until: Option<Instant>,
-    /// What Reads send waits.
-    answers_wait: bool,
+    response_share: ResponseShare,
+    /// Peers are not answered now.
+    responses_wait: bool,
+    /// A datagram of the shim's own that the network has not taken, and its peer.
+    shim_output: (Vec<u8>, Option<Peer>),
 }
 
 impl UdEngine {
@@ -131,8 +136,8 @@ impl UdEngine {
         });
         let shim = Shim::new(config.shim);
         let epochs = Epochs::new(epoch, config.random.group_key);
-        let mut send = SendQueue::new(epochs, Numbers::new(number), msn);
-        send.pace = Pacer::new(config.max_rate);
+        let mut send = Sends::new(epochs, Numbers::new(number), msn);
+        send.pacer = Pacer::new(config.max_rate);
         Self {
             send,
             paused_until: None,
@@ -142,7 +147,9 @@ impl UdEngine {
             counters: QpCounters::default(),
             past: QpCounters::default(),
             errors: ErrorQueue::default(),
-            answers_wait: false,
+            response_share: ResponseShare::default(),
+            responses_wait: false,
+            shim_output: (Vec::new(), None),
             config,
         }
     }
@@ -203,7 +210,7 @@ impl UdEngine {
             qpn: self.config.qpn.into(),
             copy: self.config.send_copy,
         };
-        let sent = if self.reads.has_transmit() && !self.answers_wait {
+        let sent = if self.has_other_output() {
             self.transmit_in_turn(context, budget, sink, completions)
         } else {
             self.send.transmit(
@@ -222,7 +229,40 @@ impl UdEngine {
         sent
     }
 
-    /// Posted messages and what Reads send take turns, so that neither starves. The rate is that of posted messages.
+    /// Whether something but posted messages may leave now.
+    #[inline]
+    fn has_other_output(&self) -> bool {
+        self.reads_have_output()
+            || (self.responses_have_output() && !self.responses_wait)
+            || self.shim_has_output()
+    }
+
+    #[inline]
+    fn shim_has_output(&self) -> bool {
+        self.shim.has_transmit() || self.shim_output.1.is_some()
+    }
+
+    /// Sends the shim's own datagrams. Returns whether the network took all.
+    fn transmit_of_shim(&mut self, sink: &mut impl TransmitSink) -> bool {
+        loop {
+            let (datagram, to) = &mut self.shim_output;
+            let Some(peer) = to.take().or_else(|| self.shim.poll_transmit(datagram)) else {
+                return true;
+            };
+            let mut train = Train::new();
+            train.add(datagram.len());
+            match sink.send_short(peer, None, datagram, &train) {
+                SendOutcome::Sent => self.counters.count_sent(1, 0),
+                SendOutcome::WouldBlock => {
+                    *to = Some(peer);
+                    return false;
+                }
+                SendOutcome::TooBig | SendOutcome::Failed(_) => self.counters.count_send_error(),
+            }
+        }
+    }
+
+    /// Posted messages, Reads and responses take turns, so that none starves. The rate is that of posted messages.
     #[inline(never)]
     fn transmit_in_turn(
         &mut self,
@@ -231,20 +271,19 @@ impl UdEngine {
         sink: &mut impl TransmitSink,
         completions: &mut impl CompletionSink,
     ) -> Transmitted {
+        if !self.transmit_of_shim(sink) {
+            return Transmitted::Blocked;
+        }
+        let reads = (self.config, !self.responses_wait);
         let counters = &mut self.counters;
         for turn in 0..budget {
-            let of_reads = self.reads.transmit(
-                context,
-                &mut self.shim,
-                self.config,
-                sink,
-                completions,
-                counters,
-            );
-            if of_reads == Turn::Blocked {
+            let of_reads =
+                self.reads
+                    .transmit(context, &mut self.shim, reads, sink, completions, counters);
+            if of_reads == Progress::Blocked {
                 return Transmitted::Blocked;
             }
-            let share = if of_reads == Turn::Idle {
+            let share = if of_reads == Progress::Idle {
                 budget - turn
             } else {
                 1
@@ -253,7 +292,7 @@ impl UdEngine {
                 self.send
                     .transmit(context, &mut self.shim, share, sink, completions, counters);
             match (of_reads, sent) {
-                (Turn::Idle, sent) | (_, sent @ Transmitted::Blocked) => return sent,
+                (Progress::Idle, sent) | (_, sent @ Transmitted::Blocked) => return sent,
                 (_, Transmitted::All | Transmitted::Budget | Transmitted::Paused(_)) => {}
             }
         }
@@ -294,6 +333,7 @@ impl UdEngine {
         let timers = [
             self.receiver.poll_timeout(),
             self.reads.poll_timeout(),
+            self.shim.poll_timeout(),
             paused,
         ];
         timers.into_iter().flatten().min()
@@ -306,13 +346,13 @@ impl UdEngine {
 
     /// Whether it keeps to a rate, so that [`transmit`](Self::transmit) needs to know the time well.
     pub fn is_paced(&self) -> bool {
-        self.send.pace.is_limited()
+        self.send.pacer.is_limited()
     }
 
     /// Changes the rate; 0 is no limit.
     pub fn set_max_rate(&mut self, octets_per_second: u64) {
         self.config.max_rate = octets_per_second;
-        self.send.pace = Pacer::new(octets_per_second);
+        self.send.pacer = Pacer::new(octets_per_second);
         self.paused_until = None;
     }
 
@@ -326,6 +366,7 @@ impl UdEngine {
         self.with_ulp(tables, completions, |receiver, ulp| {
             receiver.handle_timeout(now, ulp);
         });
+        self.shim.handle_timeout(now);
         self.reads
             .handle_timeout(now, self.config, tables.mrs, completions);
     }
@@ -389,18 +430,43 @@ impl UdEngine {
     }
 
     pub fn has_unsent(&self) -> bool {
-        !self.send.is_empty() || self.reads.has_transmit()
+        !self.send.is_empty() || self.has_output()
     }
 
-    /// Whether only what was posted is transmitted, until this is called again.
-    pub fn let_answers_wait(&mut self, wait: bool) {
-        self.answers_wait = wait;
+    /// Begins a turn of responses and of posted messages, and returns how many trains the turn may send. While much arrives
+    /// (`is_busy`), responses may have to wait; posted messages and Reads never do.
+    pub fn begin_turn(&mut self, now: Instant, is_busy: bool) -> Option<usize> {
+        let grant = self.response_share.grant(now, is_busy);
+        self.responses_wait = grant.is_none();
+        grant
     }
 
-    /// Whether something received, or a timer, has made something to send.
+    /// Ends a turn of responses that was granted.
+    pub fn end_turn(&mut self, began: Instant, ended: Instant) {
+        self.response_share.spent(began, ended);
+    }
+
+    /// Lets responses leave without regard to their share, for a QP that is taken out of service.
+    pub fn release_responses(&mut self) {
+        self.responses_wait = false;
+    }
+
+    /// Whether Reads that were posted may have requests to send.
     #[inline]
-    pub fn has_answers(&self) -> bool {
-        self.reads.has_transmit()
+    pub fn reads_have_output(&self) -> bool {
+        self.reads.has_output()
+    }
+
+    /// Whether peers may have to be answered: Read Responses, cookies, Terminates.
+    #[inline]
+    pub fn responses_have_output(&self) -> bool {
+        self.reads.responses_have_output()
+    }
+
+    /// Whether something received, or a timer, may have made output.
+    #[inline]
+    pub fn has_output(&self) -> bool {
+        self.reads_have_output() || self.responses_have_output() || self.shim_has_output()
     }
 
     /// Whether a posted Read has not completed, so that time matters.

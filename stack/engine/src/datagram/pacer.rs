@@ -1,18 +1,18 @@
-//! How fast a QP sends, where it is told to keep to a rate.
+//! Pacing: limit of the octets per second that a datagram QP sends. Congestion control goes behind the same calls.
 //!
-//! Send and Write-Record have no feedback, so a long message outruns its receiver's buffer unless the sender holds back.
+//! Send and Write-Record have no feedback, so a long message outruns its receiver's buffer unless the sender paces itself.
 
 use std::time::{Duration, Instant};
 
-/// What may leave at once after a pause, in time at the rate: as much as the timers that let a QP go on may be late.
+/// Burst after a pause, in time at the rate: as much as the timers that let a QP go on may be late.
 const BURST: Duration = Duration::from_millis(4);
 
-/// Lets octets leave at a rate.
+/// Token bucket: `may_send` before each train, `on_sent` after.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pacer {
-    /// 0 is no limit.
+    /// The rate; 0 is no limit.
     octets_per_second: u64,
-    /// When all that left would have left at exactly the rate.
+    /// When all octets sent so far would have left at exactly the rate; `None` before the first.
     even: Option<Instant>,
 }
 
@@ -29,16 +29,17 @@ impl Pacer {
         self.octets_per_second != 0
     }
 
-    /// When the next train may leave, if not now.
+    /// When a train of about `octets` octets may leave, if not now. A rate alone does not depend on them.
     #[inline]
-    pub(super) fn ready_at(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn may_send(&self, now: Instant, octets: u32) -> Option<Instant> {
+        let _ = octets;
         let ready = self.even?.checked_sub(BURST)?;
         (ready > now).then_some(ready)
     }
 
-    /// Takes note of octets that left.
+    /// A train of `octets` octets has left.
     #[inline]
-    pub(super) fn spend(&mut self, now: Instant, octets: usize) {
+    pub(super) fn on_sent(&mut self, now: Instant, octets: usize) {
         if self.octets_per_second == 0 {
             return;
         }
@@ -61,13 +62,13 @@ mod tests {
         Instant::now() + Duration::from_secs(1)
     }
 
-    /// What leaves within `span` when somebody looks every `grain`.
-    fn sent(pace: &mut Pacer, start: Instant, span: Duration, grain: Duration) -> u64 {
+    /// What leaves within `span` when `may_send` is called every `grain`.
+    fn sent(pacer: &mut Pacer, start: Instant, span: Duration, grain: Duration) -> u64 {
         let mut octets = 0;
         let mut now = start;
         while now < start + span {
-            while pace.ready_at(now).is_none() {
-                pace.spend(now, 65_000);
+            while pacer.may_send(now, 65_000).is_none() {
+                pacer.on_sent(now, 65_000);
                 octets += 65_000;
             }
             now += grain;
@@ -76,11 +77,11 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_kept_however_seldom_somebody_looks() {
+    fn the_rate_is_kept_however_seldom_it_is_checked() {
         for millis in [1, 3, 4] {
-            let mut pace = Pacer::new(100_000_000);
+            let mut pacer = Pacer::new(100_000_000);
             let grain = Duration::from_millis(millis);
-            let octets = sent(&mut pace, origin(), Duration::from_secs(1), grain);
+            let octets = sent(&mut pacer, origin(), Duration::from_secs(1), grain);
             let expected = 100_000_000..=100_000_000 + 400_000 + 65_000;
             assert!(expected.contains(&octets), "{octets} at {grain:?}");
         }
@@ -88,33 +89,36 @@ mod tests {
 
     #[test]
     fn a_pause_is_not_saved_up() {
-        let mut pace = Pacer::new(100_000_000);
+        let mut pacer = Pacer::new(100_000_000);
         let start = origin();
         let millisecond = Duration::from_millis(1);
-        sent(&mut pace, start, millisecond, millisecond);
+        sent(&mut pacer, start, millisecond, millisecond);
         let later = start + Duration::from_secs(100);
-        let burst = sent(&mut pace, later, millisecond, millisecond);
+        let burst = sent(&mut pacer, later, millisecond, millisecond);
         assert!((400_000..=465_000).contains(&burst), "{burst}");
-        let ready = pace.ready_at(later).expect("enough for now");
+        let ready = pacer.may_send(later, 65_000).expect("enough for now");
         assert!(ready > later && ready < later + millisecond);
     }
 
     #[test]
     fn without_a_rate_everything_leaves() {
-        let mut pace = Pacer::new(0);
+        let mut pacer = Pacer::new(0);
         let now = origin();
-        pace.spend(now, usize::MAX);
-        assert_eq!((pace.ready_at(now), pace.is_limited()), (None, false));
+        pacer.on_sent(now, usize::MAX);
+        assert_eq!(
+            (pacer.may_send(now, 65_000), pacer.is_limited()),
+            (None, false)
+        );
     }
 
     #[test]
     fn a_rate_next_to_nothing_waits_and_does_not_overflow() {
-        let mut pace = Pacer::new(1);
+        let mut pacer = Pacer::new(1);
         let now = origin();
         for _ in 0..1000 {
-            pace.spend(now, 65_000);
-            pace.spend(now, usize::MAX);
+            pacer.on_sent(now, 65_000);
+            pacer.on_sent(now, usize::MAX);
         }
-        assert!(pace.ready_at(now).is_some());
+        assert!(pacer.may_send(now, 65_000).is_some());
     }
 }

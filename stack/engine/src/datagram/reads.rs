@@ -30,8 +30,8 @@ use crate::cq_ring::CompletionSink;
 use crate::mr::{MrTable, PdId};
 use crate::sges::scatter;
 use crate::types::{Operation, QpCounters, Wc, WcOpcode, WcStatus};
+pub(super) use outbound::Progress;
 use outbound::Short;
-pub(super) use outbound::Turn;
 
 /// Validity maps of failed Reads that are kept.
 const MAX_FAILURES: usize = 256;
@@ -55,8 +55,8 @@ pub struct FailedRead {
 pub(super) struct Reads {
     epoch: u32,
     default_timeout: Duration,
-    /// Posted and not looked at yet.
-    fresh: VecDeque<SendWqe>,
+    /// Posted, and not handed to the requester yet.
+    unstarted: VecDeque<SendWqe>,
     requester: PostedReads,
     responder: Responder<Peer, Via>,
     /// Short segments on their way out.
@@ -64,8 +64,8 @@ pub(super) struct Reads {
     failures: VecDeque<FailedRead>,
     responses_sent: u64,
     closed: bool,
-    /// Something happened that may have made something to send. A QP without Reads looks at nothing else.
-    stirred: bool,
+    /// An event since the last idle transmission may have made output. A QP without Reads checks nothing else.
+    output_possible: bool,
 }
 
 /// What completions of Reads need beside the Reads themselves.
@@ -88,7 +88,7 @@ impl Reads {
         Self {
             epoch,
             default_timeout: config.read_timeout,
-            fresh: VecDeque::new(),
+            unstarted: VecDeque::new(),
             requester: Requester::new(
                 RequesterConfig {
                     epoch,
@@ -109,7 +109,7 @@ impl Reads {
             failures: VecDeque::new(),
             responses_sent: 0,
             closed: false,
-            stirred: false,
+            output_possible: false,
         }
     }
 
@@ -120,22 +120,23 @@ impl Reads {
 
     /// Takes over a posted Read.
     pub(super) fn accept(&mut self, wqe: SendWqe) {
-        self.stirred = true;
-        self.fresh.push_back(wqe);
+        self.output_possible = true;
+        self.unstarted.push_back(wqe);
     }
 
-    /// Whether there may be something to send.
+    /// Whether Reads that were posted here may have something to send.
     #[inline]
-    pub(super) fn has_transmit(&self) -> bool {
-        self.stirred && self.finds_transmit()
+    pub(super) fn has_output(&self) -> bool {
+        self.output_possible
+            && (self.requester.has_transmit()
+                || !self.short.is_empty()
+                || !self.unstarted.is_empty())
     }
 
-    fn finds_transmit(&self) -> bool {
-        self.requester.has_transmit()
-            || self.responder.has_turn()
-            || self.responder.reply().is_some()
-            || !self.short.is_empty()
-            || !self.fresh.is_empty()
+    /// Whether peers may have something to be answered.
+    #[inline]
+    pub(super) fn responses_have_output(&self) -> bool {
+        self.output_possible && self.responder.has_output()
     }
 
     /// Whether a posted Read has not completed.
@@ -155,7 +156,7 @@ impl Reads {
         mrs: &MrTable,
         completions: &mut C,
     ) {
-        self.stirred = true;
+        self.output_possible = true;
         let (requester, _, mut finisher) = self.split::<_, [u8]>(config, mrs, completions);
         requester.handle_timeout(now, &mut finisher);
     }
@@ -167,7 +168,7 @@ impl Reads {
         mrs: &MrTable,
         completions: &mut C,
     ) {
-        while let Some(wqe) = self.fresh.pop_front() {
+        while let Some(wqe) = self.unstarted.pop_front() {
             complete(
                 &wqe,
                 config.qpn.into(),
@@ -253,7 +254,7 @@ impl Reads {
         exchange: &CookieExchange,
     ) -> Result<(), DropReason> {
         self.check_answered(arrived)?;
-        self.stirred = true;
+        self.output_possible = true;
         let (from, to) = (arrived.from, arrived.to);
         match exchange.kind {
             ExchangeKind::Request => self.responder.handle_exchange((from, to), exchange),
@@ -282,7 +283,7 @@ impl Reads {
         } = arrived;
         let epoch = self.epoch;
         self.check_answered(arrived)?;
-        self.stirred = true;
+        self.output_possible = true;
         let place = (from, to);
         let (requester, responder, mut finisher) = self.split(config, mrs, completions);
         match segment {
@@ -341,7 +342,7 @@ impl Reads {
         {
             let to = (arrived.from, arrived.to);
             let about = About::Message(extension);
-            self.stirred = true;
+            self.output_possible = true;
             self.responder
                 .report(arrived.now, to, arrived.datagram, cause, about);
         }
@@ -356,7 +357,7 @@ impl Reads {
         mrs: &MrTable,
         completions: &mut C,
     ) {
-        while let Some(wqe) = self.fresh.pop_front() {
+        while let Some(wqe) = self.unstarted.pop_front() {
             let Operation::Read {
                 rkey,
                 remote_addr,

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 
 mod hostile;
 mod reads;
+mod shims;
 
 const PD: PdId = PdId(7);
 const QKEY: u32 = 0x1111_1111;
@@ -198,18 +199,7 @@ impl End {
     }
 
     fn post(&mut self, wr_id: u64, operation: Operation, route: &Route, sges: &[Sge]) {
-        self.engine.accept(SendWqe {
-            wr_id,
-            operation,
-            route: route.clone(),
-            peer: Peer::ip("192.0.2.2:2".parse().unwrap()),
-            qkey: QKEY,
-            sges: SgeList::from_slice(sges),
-            length: total_length(sges, sges.len()).unwrap(),
-            signaled: true,
-            solicited: false,
-            unrecorded: false,
-        });
+        self.engine.accept(wqe(wr_id, operation, route, sges));
     }
 
     fn transmit(&mut self, network: &mut Network) -> Transmitted {
@@ -238,6 +228,21 @@ fn path(mtu: u32) -> Route {
     let path = Path::new(PathKind::Network, false, mtu);
     let host = [192, 0, 2, 2].into();
     Route::new(host, 0, None, host, path)
+}
+
+fn wqe(wr_id: u64, operation: Operation, route: &Route, sges: &[Sge]) -> SendWqe {
+    SendWqe {
+        wr_id,
+        operation,
+        route: route.clone(),
+        peer: Peer::ip("192.0.2.2:2".parse().unwrap()),
+        qkey: QKEY,
+        sges: SgeList::from_slice(sges),
+        length: total_length(sges, sges.len()).unwrap(),
+        signaled: true,
+        solicited: false,
+        unrecorded: false,
+    }
 }
 
 const SEND: Operation = Operation::Send { immediate: None };

@@ -18,8 +18,8 @@ use super::pacer::Pacer;
 use crate::cq_ring::CompletionSink;
 use crate::mr::{LocalProtection, MrTable, PdId, Registration};
 use crate::recv_queue::SgeList;
+use crate::send_queue::SendQueue;
 use crate::sges::{Gathered, Part, gather};
-use crate::single_slot_queue::SingleSlotQueue;
 use crate::types::{MAX_SGE, Operation, QpCounters, Route, Wc, WcOpcode, WcStatus};
 
 /// Segments with at least this much payload leave from where they lie; smaller ones are copied, because
@@ -48,11 +48,11 @@ pub struct SendWqe {
     pub unrecorded: bool,
 }
 
-/// One that stands in line.
+/// A send in the queue.
 #[derive(Debug)]
 struct Posted {
     wqe: SendWqe,
-    /// Made when the first train is built, so that numbers follow the order of sending.
+    /// Headers, made when the first train is built, so that numbers follow the order of sending.
     prefix: Option<Prefix>,
 }
 
@@ -100,7 +100,7 @@ pub trait TransmitSink {
     fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<Route>;
 }
 
-/// How [`SendQueue::transmit`] ended.
+/// How [`UdEngine::transmit`](super::UdEngine::transmit) ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transmitted {
     /// The queue is empty.
@@ -124,14 +124,15 @@ pub(super) struct Context<'a> {
     pub(super) copy: bool,
 }
 
-/// Posted sends, and how far the first one is.
+/// The sending half. Sends are framed when the network has their last octet, and complete then: there is no feedback that
+/// their marks could stand for.
 #[derive(Debug)]
-pub(super) struct SendQueue {
-    posted: SingleSlotQueue<Posted>,
-    /// Segments of the first message that are still to be sent.
-    first: Option<Segmenter>,
+pub(super) struct Sends {
+    queue: SendQueue<Posted, ()>,
+    /// Segments that are left of the first message, if it has begun.
+    begun: Option<Segmenter>,
     numbering: Numbering,
-    pub(super) pace: Pacer,
+    pub(super) pacer: Pacer,
 }
 
 /// What a train holds: how many messages end in it, and how far the next one is.
@@ -143,22 +144,22 @@ struct Loaded {
     payload: u64,
 }
 
-impl SendQueue {
+impl Sends {
     pub(super) fn new(epochs: Epochs, numbers: Numbers<Peer>, msn: u32) -> Self {
         Self {
-            posted: SingleSlotQueue::new(),
-            first: None,
+            queue: SendQueue::default(),
+            begun: None,
             numbering: Numbering::new(epochs, numbers, msn),
-            pace: Pacer::new(0),
+            pacer: Pacer::new(0),
         }
     }
 
     pub(super) fn push(&mut self, wqe: SendWqe) {
-        self.posted.push(Posted { wqe, prefix: None });
+        self.queue.push(Posted { wqe, prefix: None });
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.posted.is_empty()
+        self.queue.is_empty()
     }
 
     #[inline(always)]
@@ -172,10 +173,10 @@ impl SendQueue {
         counters: &mut QpCounters,
     ) -> Transmitted {
         for _ in 0..budget {
-            let Some(Posted { wqe: head, .. }) = self.posted.first() else {
+            let Some(Posted { wqe: head, .. }) = self.queue.oldest_wqe() else {
                 return Transmitted::All;
             };
-            if let Some(ready) = self.pace.ready_at(context.now) {
+            if let Some(ready) = self.pacer.may_send(context.now, head.length) {
                 return Transmitted::Paused(ready);
             }
             let lane = Lane::of(head, shim, context.now);
@@ -189,25 +190,22 @@ impl SendQueue {
             };
             match sent {
                 Err(LocalProtection) => {
-                    self.complete_first(context.qpn, WcStatus::LocalProtection, 0, completions);
+                    self.fail_first(context.qpn, (WcStatus::LocalProtection, 0), completions);
                 }
                 Ok(SendOutcome::Sent) => {
                     counters.count_sent(loaded.train.len(), loaded.payload);
-                    self.pace.spend(context.now, loaded.train.octets());
-                    for _ in 0..loaded.finished {
-                        self.complete_first(context.qpn, WcStatus::Success, 0, completions);
-                    }
-                    self.first = loaded.next;
+                    self.pacer.on_sent(context.now, loaded.train.octets());
+                    self.handed_over(context.qpn, loaded, completions);
                 }
                 Ok(SendOutcome::WouldBlock) => return Transmitted::Blocked,
                 Ok(SendOutcome::TooBig) => counters.count_resized(),
                 Ok(SendOutcome::Failed(errno)) => {
                     counters.count_send_error();
-                    self.complete_first(context.qpn, WcStatus::General, errno, completions);
+                    self.fail_first(context.qpn, (WcStatus::General, errno), completions);
                 }
             }
         }
-        if self.posted.is_empty() {
+        if self.queue.is_empty() {
             Transmitted::All
         } else {
             Transmitted::Budget
@@ -232,7 +230,7 @@ impl SendQueue {
         let alone = self.load_alone(context, lane, loaded, &mut builder);
         let result = alone.unwrap_or_else(|| self.load(context, lane, loaded, &mut builder));
         loaded.train = builder.finish();
-        let outcome = match (result, self.posted.first()) {
+        let outcome = match (result, self.queue.oldest_wqe()) {
             (Ok(()), Some(Posted { wqe, .. })) => {
                 let octets = &staging[..loaded.train.octets()];
                 Ok(sink.send(wqe.peer, &wqe.route, &[Piece::Bytes(octets)], &loaded.train))
@@ -253,10 +251,10 @@ impl SendQueue {
         loaded: &mut Loaded,
         builder: &mut TrainBuilder<'_>,
     ) -> Option<Result<(), LocalProtection>> {
-        if self.first.is_some() {
+        if self.begun.is_some() {
             return None;
         }
-        let Posted { wqe, prefix } = self.posted.sole_mut()?;
+        let Posted { wqe, prefix } = self.queue.sole_mut()?;
         let prefix = self.numbering.prefix(prefix, wqe, lane.mulpdu);
         let segment = Segmenter::new(wqe.length).peek(lane.payload(prefix.length()))?;
         if !segment.last {
@@ -278,8 +276,8 @@ impl SendQueue {
         loaded: &mut Loaded,
         builder: &mut TrainBuilder<'_>,
     ) -> Result<(), LocalProtection> {
-        let mut begun = self.first.clone();
-        for Posted { wqe, prefix } in self.posted.iter_mut() {
+        let mut begun = self.begun.clone();
+        for Posted { wqe, prefix } in self.queue.unframed_mut() {
             // Decided before the message gets its number: it stands in line until then.
             let numbered = prefix.is_some();
             if loaded.finished > 0 && (builder.is_empty() || !lane.takes(wqe, numbered)) {
@@ -317,11 +315,12 @@ impl SendQueue {
         sink: &mut impl TransmitSink,
     ) -> Result<SendOutcome, LocalProtection> {
         const HEAD: usize = Shim::GATHERED.head;
-        let Posted { wqe, prefix } = self.posted.first_mut().expect("the caller looked at it");
+        let first = self.queue.unframed_mut().next();
+        let Posted { wqe, prefix } = first.expect("the caller found one");
         let prefix = self.numbering.prefix(prefix, wqe, lane.mulpdu);
         let limit_payload = lane.payload(prefix.length());
         let mut segmenter = self
-            .first
+            .begun
             .clone()
             .unwrap_or_else(|| Segmenter::new(wqe.length));
         let mut source = Gathered::default();
@@ -377,40 +376,69 @@ impl SendQueue {
         Ok(outcome)
     }
 
+    /// The network has a train: messages that end in it are framed, and complete.
     #[inline]
-    fn complete_first(
+    fn handed_over(&mut self, qpn: u32, loaded: Loaded, completions: &mut impl CompletionSink) {
+        let oldest = self.queue.oldest();
+        let mut begins = usize::from(loaded.next.is_some()) + loaded.finished;
+        begins -= usize::from(self.begun.is_some());
+        (0..begins).for_each(|_| self.queue.begin(()));
+        (oldest..).take(loaded.finished).for_each(|number| {
+            self.queue.framed(number, ());
+        });
+        self.begun = loaded.next;
+        self.queue.complete(
+            |()| true,
+            |posted| complete(&posted.wqe, qpn, WcStatus::Success, 0, completions),
+        );
+    }
+
+    /// Ends the first message, which cannot be sent.
+    #[cold]
+    fn fail_first(
         &mut self,
         qpn: u32,
-        status: WcStatus,
-        errno: i32,
+        (status, errno): (WcStatus, i32),
         completions: &mut impl CompletionSink,
     ) {
-        self.first = None;
-        let Some(Posted { wqe, .. }) = self.posted.first() else {
-            return;
-        };
-        // First, so that who sees the completion finds the place free.
-        completions.retired();
-        if wqe.signaled || status != WcStatus::Success {
-            let opcode = match wqe.operation {
-                Operation::Send { .. } => WcOpcode::Send,
-                Operation::WriteRecord { .. } => WcOpcode::RdmaWrite,
-                Operation::Read { .. } => WcOpcode::RdmaRead,
-            };
-            completions.sent(Wc {
-                status,
-                byte_len: wqe.length,
-                vendor_error: errno.unsigned_abs(),
-                ..Wc::new(wqe.wr_id, opcode, qpn)
-            });
-        }
-        self.posted.remove_first();
+        self.begun = None;
+        self.queue.done(self.queue.oldest());
+        self.queue.complete(
+            |()| true,
+            |posted| complete(&posted.wqe, qpn, status, errno, completions),
+        );
     }
 
     pub(super) fn flush(&mut self, qpn: u32, completions: &mut impl CompletionSink) {
-        while !self.posted.is_empty() {
-            self.complete_first(qpn, WcStatus::Flushed, 0, completions);
-        }
+        self.begun = None;
+        self.queue.flush(|_, posted| {
+            complete(&posted.wqe, qpn, WcStatus::Flushed, 0, completions);
+        });
+    }
+}
+
+#[inline]
+fn complete(
+    wqe: &SendWqe,
+    qpn: u32,
+    status: WcStatus,
+    errno: i32,
+    completions: &mut impl CompletionSink,
+) {
+    // First, so that a thread that sees the completion finds the place free.
+    completions.retired();
+    if wqe.signaled || status != WcStatus::Success {
+        let opcode = match wqe.operation {
+            Operation::Send { .. } => WcOpcode::Send,
+            Operation::WriteRecord { .. } => WcOpcode::RdmaWrite,
+            Operation::Read { .. } => WcOpcode::RdmaRead,
+        };
+        completions.sent(Wc {
+            status,
+            byte_len: wqe.length,
+            vendor_error: errno.unsigned_abs(),
+            ..Wc::new(wqe.wr_id, opcode, qpn)
+        });
     }
 }
 

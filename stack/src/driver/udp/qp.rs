@@ -36,8 +36,8 @@ use transmit_sink::SocketSink;
 
 /// Trains that one turn sends before others get theirs.
 const SEND_BUDGET: usize = 32;
-/// The same where some of them answer Read Requests: who asks for much must not keep those waiting whose datagrams came behind.
-const ANSWER_BUDGET: usize = 2;
+/// Trains that one turn sends while the QP is taken out of service, so that the deadline is kept.
+const CLOSING_BUDGET: usize = 2;
 /// Receives of a socket that leaves its place: more than its buffer holds.
 const MAX_DRAIN: usize = 1 << 16;
 /// How soon, in milliseconds, who waits for a cookie looks whether another thread received it.
@@ -54,8 +54,6 @@ pub(crate) struct UdInner {
     /// What stands between them, if somebody asked for it.
     instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
-    /// While much arrives, answers wait until then.
-    answer_after: Option<Instant>,
 }
 
 /// A datagram QP, shared by its handle, its completion queues and the background thread.
@@ -120,7 +118,6 @@ impl UdShared {
                 answers: Answers::default(),
                 instruments: parts.instruments,
                 deadline: None,
-                answer_after: None,
             }),
             posting: Posting::new(parts.max_send_wr),
             recv_queue: parts.recv_queue,
@@ -188,28 +185,28 @@ impl UdShared {
             return;
         }
         self.posting.empty(|wqe| inner.engine.accept(wqe));
-        if inner.engine.has_answers() {
-            self.answer(inner);
+        self.send_output(inner);
+    }
+
+    #[inline(always)]
+    fn send_output(&self, inner: &mut UdInner) {
+        if inner.engine.responses_have_output() {
+            self.respond(inner);
         } else {
             self.transmit(inner, SEND_BUDGET);
         }
     }
 
-    /// Sends some of what others asked for, and of what was posted. While much arrives, answers get a quarter of the time: who reads without
-    /// end must not keep the others' datagrams waiting.
+    /// Answers peers, as far as their share of the time allows, and sends what was posted.
     #[inline(never)]
-    fn answer(&self, inner: &mut UdInner) {
+    fn respond(&self, inner: &mut UdInner) {
         let began = clock::now();
-        let is_busy = self.poll_set.is_busy();
-        let waits = is_busy && inner.answer_after.is_some_and(|after| began < after);
-        inner.engine.let_answers_wait(waits);
-        if waits {
+        let Some(budget) = inner.engine.begin_turn(began, self.poll_set.is_busy()) else {
             self.transmit(inner, SEND_BUDGET);
             return;
-        }
-        self.transmit(inner, if is_busy { 1 } else { ANSWER_BUDGET });
-        let ended = clock::now();
-        inner.answer_after = Some(ended + (ended - began) * 3);
+        };
+        self.transmit(inner, budget);
+        inner.engine.end_turn(began, clock::now());
     }
 
     #[inline(never)]
@@ -218,7 +215,7 @@ impl UdShared {
             return;
         }
         // A rate is kept, and a Read's time begins, to the microsecond.
-        let now = if inner.engine.is_paced() || inner.engine.has_answers() {
+        let now = if inner.engine.is_paced() || inner.engine.has_output() {
             clock::now()
         } else {
             clock::coarse()
@@ -252,7 +249,7 @@ impl UdShared {
             self.note_deadline(inner);
         }
         match sent {
-            // Answers wait.
+            // Responses wait.
             Transmitted::All if inner.engine.has_unsent() => self.remember_unsent(),
             Transmitted::All => self.unsent.store(false, Ordering::Release),
             Transmitted::Budget => self.remember_unsent(),
@@ -348,13 +345,13 @@ impl UdShared {
             inner.engine.count_drop(DropReason::Malformed);
             return true;
         }
-        let behind = inner.engine.has_answers();
+        let behind = inner.engine.has_output();
         self.take_in(inner, now, arrival);
         if behind {
             // Its turn comes with the next poll.
             self.remember_unsent();
-        } else if inner.engine.has_answers() {
-            self.answer(inner);
+        } else if inner.engine.has_output() {
+            self.send_output(inner);
         }
         self.note_deadline(inner);
         if let Advice::Connect(place) = inner.sockets.note(now, index, received.from)
@@ -437,7 +434,7 @@ impl UdShared {
         if !matches!(watched, Some(Ok(()))) {
             inner.sockets.close(index);
         }
-        if inner.engine.has_answers() {
+        if inner.engine.has_output() {
             self.remember_unsent();
         }
     }
@@ -526,7 +523,6 @@ impl UdShared {
                 self.poll_set.unwatch(socket.as_fd());
             }
             inner.sockets.forget_peers();
-            inner.answer_after = None;
             self.unsent.store(false, Ordering::Release);
             self.failed.store(false, Ordering::Release);
         });
@@ -587,12 +583,11 @@ impl UdShared {
             inner
                 .engine
                 .close_reads(self.tables(), &mut self.completions());
-            inner.engine.let_answers_wait(false);
+            inner.engine.release_responses();
         });
         while self.run(|inner| {
-            // Little at a time, so that the deadline is kept.
             self.posting.empty(|wqe| inner.engine.accept(wqe));
-            self.transmit(inner, ANSWER_BUDGET);
+            self.transmit(inner, CLOSING_BUDGET);
             inner.engine.has_unsent()
         }) && clock::now() < deadline
         {

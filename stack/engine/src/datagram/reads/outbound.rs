@@ -86,9 +86,9 @@ fn format_of(layout: Layout) -> Format {
     }
 }
 
-/// What one turn of the Reads did.
+/// Result of one turn of the Reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::datagram) enum Turn {
+pub(in crate::datagram) enum Progress {
     /// There was nothing to send.
     Idle,
     /// Something was sent, or given up.
@@ -109,45 +109,49 @@ struct Loaded {
 }
 
 impl Reads {
-    /// Sends the short segments that there are, up to a train of them, and one train of responses.
+    /// Sends up to a train of short segments, and one train of responses. Without `responses`, peers are not answered.
     pub(in crate::datagram) fn transmit(
         &mut self,
         context: Context<'_>,
         shim: &mut Shim,
-        config: UdConfig,
+        (config, responses): (UdConfig, bool),
         sink: &mut impl TransmitSink,
         completions: &mut impl CompletionSink,
         counters: &mut QpCounters,
-    ) -> Turn {
+    ) -> Progress {
         self.start(context.now, shim, config, context.mrs, completions);
-        let short = self.transmit_short(context, shim, sink, counters);
-        if short == Turn::Blocked {
-            return Turn::Blocked;
+        let short = self.transmit_short(context, (shim, responses), sink, counters);
+        if short == Progress::Blocked {
+            return Progress::Blocked;
+        }
+        if !responses {
+            self.output_possible = short == Progress::Sent || self.responder.has_output();
+            return short;
         }
         match self.respond(context, shim, sink, counters) {
-            Turn::Idle => {
-                self.stirred = short == Turn::Sent;
+            Progress::Idle => {
+                self.output_possible = short == Progress::Sent;
                 short
             }
-            turn @ (Turn::Sent | Turn::Blocked) => turn,
+            progress @ (Progress::Sent | Progress::Blocked) => progress,
         }
     }
 
     fn transmit_short(
         &mut self,
         context: Context<'_>,
-        shim: &mut Shim,
+        (shim, responses): (&mut Shim, bool),
         sink: &mut impl TransmitSink,
         counters: &mut QpCounters,
-    ) -> Turn {
+    ) -> Progress {
         if self.short.train.is_empty() {
-            self.load_short(context, shim);
+            self.load_short(context, shim, responses);
         }
         let Some((peer, via)) = self.short.to else {
-            return Turn::Idle;
+            return Progress::Idle;
         };
         match sink.send_short(peer, via, self.short.octets(), &self.short.train) {
-            SendOutcome::WouldBlock => return Turn::Blocked,
+            SendOutcome::WouldBlock => return Progress::Blocked,
             SendOutcome::Sent => counters.count_sent(self.short.train.len(), 0),
             // They are asked for again like lost ones; what the network says shows when the Read times out.
             SendOutcome::Failed(errno) => {
@@ -157,17 +161,17 @@ impl Reads {
             SendOutcome::TooBig => counters.count_send_error(),
         }
         self.short.forget();
-        Turn::Sent
+        Progress::Sent
     }
 
-    fn load_short(&mut self, context: Context<'_>, shim: &mut Shim) {
+    fn load_short(&mut self, context: Context<'_>, shim: &mut Shim, responses: bool) {
         loop {
             let next = self
                 .short
                 .next
                 .take()
                 .or_else(|| self.requester.poll_transmit(context.now))
-                .or_else(|| self.next_reply());
+                .or_else(|| responses.then(|| self.next_reply()).flatten());
             let Some(next) = next else {
                 return;
             };
@@ -195,12 +199,12 @@ impl Reads {
         shim: &mut Shim,
         sink: &mut impl TransmitSink,
         counters: &mut QpCounters,
-    ) -> Turn {
+    ) -> Progress {
         let Some((peer, requests)) = self.responder.turn() else {
-            return Turn::Idle;
+            return Progress::Idle;
         };
         let Some(first) = requests.first() else {
-            return Turn::Idle;
+            return Progress::Idle;
         };
         let (via, validated) = (first.via, first.validated);
         // Whoever did not prove its address gets no more than a few octets, which need no path.
@@ -234,7 +238,7 @@ impl Reads {
                 counters.count_drop(reason);
                 self.responder.refuse(context.now, reason);
             }
-            Ok((_, SendOutcome::WouldBlock)) => return Turn::Blocked,
+            Ok((_, SendOutcome::WouldBlock)) => return Progress::Blocked,
             Ok((_, SendOutcome::TooBig)) if path.is_some() => counters.count_resized(),
             Ok((loaded, SendOutcome::Sent)) => {
                 counters.count_sent(train.len(), loaded.payload);
@@ -247,7 +251,7 @@ impl Reads {
                 self.responder.commit(loaded.finished.max(1), 0);
             }
         }
-        Turn::Sent
+        Progress::Sent
     }
 }
 

@@ -311,7 +311,7 @@ impl Host {
 
     /// Sends what something received, or a timer, made to send.
     fn answer(&mut self, now: Duration, position: usize, network: &mut Network) {
-        if self.qps[position].engine.has_answers() {
+        if self.qps[position].engine.has_output() {
             self.transmit(now, position, network);
         }
     }

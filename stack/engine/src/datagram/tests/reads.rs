@@ -210,6 +210,41 @@ fn what_was_sent_to_a_group_is_never_answered() {
     };
     let engine = &mut reading.target.engine;
     engine.handle_input(now(), arrival, tables, &mut reading.target.wcs);
-    assert!(!engine.has_answers());
+    assert!(!engine.has_output());
     assert_eq!(engine.counters().dropped(DropReason::NotWellKnown), 1);
+}
+
+/// Responses that have to wait hold nothing back that the program itself posted.
+#[test]
+fn own_reads_leave_while_responses_wait() {
+    let mut reading = Reading::new();
+    reading.read(1, LENGTH);
+    reading.ask();
+    reading.answer();
+    reading.ask();
+    let (engine, busy, began) = (&mut reading.target.engine, true, now());
+    assert!(engine.responses_have_output() && !engine.reads_have_output());
+    assert_eq!(engine.begin_turn(began, busy), Some(1));
+    let ended = began + Duration::from_secs(10);
+    engine.end_turn(began, ended);
+    assert_eq!(engine.begin_turn(ended, busy), None);
+    let operation = Operation::Read {
+        rkey: 5,
+        remote_addr: 0,
+        timeout: None,
+    };
+    let sges = [reading.target.sge(0, 100)];
+    reading.target.post(7, operation, &path(1500), &sges);
+    assert!(reading.target.engine.reads_have_output());
+    reading.target.transmit(&mut reading.from_target);
+    let opcodes = |network: &Network| -> Vec<u8> {
+        let opcode = |datagram: &Vec<u8>| datagram[1] & 0x0f;
+        network.datagrams.iter().map(opcode).collect()
+    };
+    assert_eq!(opcodes(&reading.from_target), [0x1], "a Read Request alone");
+    let engine = &mut reading.target.engine;
+    assert!(engine.responses_have_output() && !engine.reads_have_output());
+    assert!(engine.begin_turn(ended, false).is_some());
+    reading.target.transmit(&mut reading.from_target);
+    assert!(opcodes(&reading.from_target).contains(&0x2), "responses");
 }

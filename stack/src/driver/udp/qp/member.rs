@@ -91,7 +91,7 @@ impl Member for UdShared {
                 }
                 engine.handle_timeout(now, self.tables(), &mut self.completions());
                 let goes_on = engine.paused_until().is_some_and(|until| until <= now);
-                if goes_on || engine.has_answers() {
+                if goes_on || engine.has_output() {
                     self.work(inner);
                 }
                 inner.deadline = inner.poll_timeout();
