@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What queue pairs count, and records whose target starts before everything is there: each segment that was placed makes a completion.
+ * Counters of queue pairs, and a data sink that processes a message while it arrives: each placed segment has a completion.
  */
 #include "example.h"
 
@@ -11,7 +11,7 @@ static char memory[LENGTH];
 static void show(const char *who, struct ibv_qp *qp)
 {
 	uint64_t values[DGIWARPDV_COUNTERS];
-	/* A newer library knows more than this header. */
+	/* A newer library has more counters than this header. */
 	int known = dgiwarpdv_query_counters(qp, values, DGIWARPDV_COUNTERS);
 
 	CHECK(known >= DGIWARPDV_COUNTERS);
@@ -41,7 +41,7 @@ static void target(struct end *end)
 		struct ibv_wc wc = next_wc(end->cq);
 		CHECK(wc.status == IBV_WC_SUCCESS);
 		if (wc.opcode == DGIWARPDV_WC_RECORD_SEGMENT) {
-			/* memory + vendor_err is where the wc.byte_len bytes are that are valid now. */
+			/* wc.byte_len bytes from memory + vendor_err on are valid now. */
 			CHECK(wc.vendor_err + wc.byte_len <= LENGTH);
 			segments++;
 			bytes += wc.byte_len;
@@ -61,7 +61,7 @@ static void target(struct end *end)
 
 static void source(struct end *end)
 {
-	/* What leaves slowly enough is not lost for lack of room. */
+	/* A limited rate keeps the receive buffer from overflowing. */
 	struct dgiwarpdv_qp_init_attr paced = { .size = sizeof paced, .max_rate = 50000000 };
 	struct ibv_qp_init_attr_ex attr = ud_attr(end);
 	struct ibv_qp *qp = ready(dgiwarpdv_create_qp(end->context, &attr, &paced));

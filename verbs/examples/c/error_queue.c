@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A datagram's sender hears nothing of its message, unless something is wrong with it and somebody says so: the network, that nobody is there, or the peer, that
- * it refused the message. Both end in the error queue, and an event tells that there is something. The queue pair goes on.
+ * Errors of datagrams: the network reports that a port is closed, or the peer that it refused a message. Both reports enter the error queue, which raises an
+ * asynchronous event. The queue pair stays ready to send.
  */
 #include "example.h"
 
@@ -14,7 +14,7 @@ static void target(struct end *end)
 	struct ibv_qp *qp = ready(dgiwarpdv_create_qp(end->context, &attr, &records));
 	struct ibv_qp *gone = ready(ibv_create_qp_ex(end->context, &attr));
 
-	/* No memory is registered under this rkey, and the second QPN will be nobody's. */
+	/* No memory has this rkey, and no queue pair will have the second QPN. */
 	tell(end, qp, 0x00bad000, 0);
 	tell(end, gone, 0, 0);
 	CHECK(ibv_destroy_qp(gone) == 0);
@@ -35,7 +35,7 @@ static void write_to(struct ibv_qp *qp, struct ibv_mr *mr, struct ibv_ah *ah, st
 	CHECK(ibv_wr_complete(qpx) == 0);
 }
 
-/* Sleeps until there is an entry: events come as others of the verbs do. One tells that the queue was empty before, and not how much is in it. */
+/* Sleeps until there is an entry. An event is raised when an empty queue gets an entry, not for each entry. */
 static struct dgiwarpdv_error next_error(struct end *end, struct ibv_qp *qp)
 {
 	struct dgiwarpdv_error error = { .size = sizeof error };
@@ -62,13 +62,13 @@ static void source(struct end *end)
 	await(end);
 	CHECK(dgiwarpdv_enable_events(end->context) == 0);
 
-	/* The network answers that the port is closed. */
+	/* ICMP reports that the port is closed. */
 	write_to(qp, mr, ah, gone);
 	error = next_error(end, qp);
 	CHECK(error.reason == DGIWARPDV_ERROR_NETWORK && error.qpn == gone.qpn && error.network_errno == ECONNREFUSED);
 	printf("source: QPN %u: %s\n", error.qpn, strerror(error.network_errno));
 
-	/* Peers say why they refuse a message only to those who have proved their address: nobody else can be made to get such answers. */
+	/* Peers report errors to validated addresses only: spoofed addresses get no reports. */
 	struct ibv_ah *proved = dgiwarpdv_prove_address(qp, ah, there.qpn, 30000);
 	CHECK(proved);
 	write_to(qp, mr, proved, there);

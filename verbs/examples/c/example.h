@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the examples share, and every verbs program has in some form: opening the device, making a UD queue pair ready, and telling the other end where it is and
- * what memory it may use. They tell each other over a TCP connection; its addresses are those that the queue pairs use.
+ * Common parts of the examples: opening the device, moving a UD queue pair to RTS, and exchanging QPN, address and rkey with the other end over a TCP connection.
+ * The queue pairs use the addresses of that connection.
  *
  *	EXAMPLE PORT		the one end, which listens there
  *	EXAMPLE PORT HOST	the other end
@@ -29,7 +29,7 @@
 
 enum { QKEY = 0x1ee7 };
 
-/* What the other end has to know, in network byte order on the wire. */
+/* Message to the other end, in network byte order. */
 struct place {
 	union ibv_gid gid;
 	uint32_t qpn;
@@ -41,7 +41,7 @@ struct end {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
-	/* Our address, and its place in the device's table. */
+	/* Our address as a GID, and its index in the GID table. */
 	union ibv_gid gid;
 	int gid_index;
 	/* The TCP connection to the other end. */
@@ -70,7 +70,7 @@ static inline int meet(const char *port, const char *host)
 	return fd;
 }
 
-/* The address of our end of the TCP connection as a GID, and where the device has it. */
+/* GID and index of our address on the TCP connection. */
 static inline void find_gid(struct end *end)
 {
 	struct sockaddr_storage own;
@@ -130,7 +130,7 @@ static inline struct ibv_qp_init_attr_ex ud_attr(struct end *end)
 	};
 }
 
-/* Ready to send, as any UD queue pair. */
+/* Moves a UD queue pair to RTS. */
 static inline struct ibv_qp *ready(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = { .port_num = 1, .qkey = QKEY };
@@ -174,7 +174,7 @@ static inline struct place hear(struct end *end)
 	return place;
 }
 
-/* Tells the other end to go on; await waits for that, or for the other end to be gone. */
+/* Signals the other end; await waits for that, or for the end of the connection. */
 static inline void say(struct end *end)
 {
 	CHECK(write(end->tcp, "!", 1) == 1);
@@ -187,7 +187,7 @@ static inline void await(struct end *end)
 	CHECK(read(end->tcp, &sign, 1) >= 0);
 }
 
-/* The next completion, within half a minute. */
+/* Polls for the next completion, for half a minute at most. */
 static inline struct ibv_wc next_wc(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;

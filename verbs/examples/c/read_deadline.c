@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The other end's memory is read without a connection and with a deadline: whatever the network does, a Read ends, and says what it brought. On a network that is so
- * slow and loses so much that the second Read cannot end in time:
+ * RDMA Read without a connection and with a deadline: each Read completes in time, with a map of the octets that arrived. With so much delay and loss the second
+ * Read is incomplete at its deadline:
  *
  *	./read_deadline 18515
  *	DGIWARP_FAULT=delay=50ms,drop=0.05,seed=1 ./read_deadline 18515 127.0.0.1
@@ -14,7 +14,7 @@ static unsigned char memory[LENGTH];
 
 static void target(struct end *end)
 {
-	/* Any UD queue pair answers Reads, and its program has no part in it. */
+	/* Every UD queue pair answers Reads, without its program. */
 	struct ibv_qp_init_attr_ex attr = ud_attr(end);
 	struct ibv_qp *qp = ready(ibv_create_qp_ex(end->context, &attr));
 	struct ibv_mr *mr = ibv_reg_mr(end->pd, memory, LENGTH, IBV_ACCESS_REMOTE_READ);
@@ -54,13 +54,13 @@ static void show_map(struct ibv_qp *qp, uint64_t wr_id)
 		for (uint32_t at = ranges[i].start; at < ranges[i].end; at++)
 			CHECK(memory[at] == at % 251);
 	}
-	/* The map was taken. What still comes for this Read touches no memory. */
+	/* The map is taken. Late segments of this Read are dropped before placement. */
 	CHECK(dgiwarpdv_take_read_map(qp, wr_id, NULL, NULL, 0) == -1 && errno == ENOENT);
 }
 
 static void requester(struct end *end)
 {
-	/* The time of Reads that name none. */
+	/* Time limit of Reads without one of their own. */
 	struct dgiwarpdv_qp_init_attr patient = { .size = sizeof patient, .read_timeout_ms = 30000 };
 	struct ibv_qp_init_attr_ex attr = ud_attr(end);
 	struct ibv_qp *qp = ready(dgiwarpdv_create_qp(end->context, &attr, &patient));
@@ -70,7 +70,7 @@ static void requester(struct end *end)
 	struct ibv_ah *ah = address_handle(end, there.gid);
 
 	CHECK(mr);
-	/* What is lost of a Read is asked for again, so that in time it is whole. */
+	/* Lost segments of a Read are requested again until its time limit. */
 	read_from(qpx, mr, ah, there, SHORT, 0);
 	struct ibv_wc wc = next_wc(end->cq);
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RDMA_READ && wc.byte_len == SHORT);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Who may write: one peer, those who have proved their address, or all members of a group's senders, who know the rkey beforehand.
+ * Restricted regions: for one peer, for peers with a validated address, or with a well-known rkey for messages to a group.
  */
 #include "example.h"
 
@@ -43,11 +43,11 @@ static void target(struct end *end)
 	struct ibv_qp_init_attr_ex attr = ud_attr(end);
 	struct ibv_qp *qp = ready(dgiwarpdv_create_qp(end->context, &attr, &records));
 	struct place source = hear(end);
-	/* Only the source's queue pair may write the first. */
+	/* The first region is for the queue pair of the data source. */
 	struct ibv_mr *one = region(end, 0, DGIWARPDV_MR_ONLY_FROM, source);
-	/* Whoever writes the second must have proved that it receives where it says it is. */
+	/* The second region is for validated addresses. */
 	struct ibv_mr *proved = region(end, 1, DGIWARPDV_MR_COOKIE, source);
-	/* All members of a group have the same rkey, and addresses that begin at 0. */
+	/* All members of a group have an equal rkey, and addresses from 0 on. */
 	struct ibv_mr *known = region(end, 2, DGIWARPDV_MR_WELL_KNOWN | DGIWARPDV_MR_IOVA, source);
 
 	CHECK(known->rkey == WELL_KNOWN);
@@ -95,13 +95,13 @@ static void source(struct end *end)
 	write_text(end, stranger, ah, one, "from a stranger");
 	write_text(end, qp, ah, one, "from the one peer");
 
-	/* One round trip, which the target's program has no part in. */
+	/* One round trip, without the peer's program. */
 	struct ibv_ah *with_cookie = dgiwarpdv_prove_address(qp, ah, proved.qpn, 30000);
 	CHECK(with_cookie);
 	write_text(end, qp, ah, proved, "without a cookie");
 	write_text(end, qp, with_cookie, proved, "with a cookie");
 
-	/* To all members at once; who they are, the source need not know. */
+	/* To all members at once. */
 	struct ibv_ah *members = address_handle(end, group);
 	struct place everywhere = { .qpn = 0xffffff, .rkey = WELL_KNOWN, .addr = 0 };
 	write_text(end, qp, members, everywhere, "to the group");

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A program for hardware, too: it starts with rdma-core's libraries alone, and uses what dgiwarp has where it runs on dgiwarp.
+ * A program for hardware too: it starts with rdma-core's libraries, and uses the extensions of dgiwarp where it runs on dgiwarp.
  *
  *	cc -Iverbs/include -o standard_api standard_api.c -libverbs
  *	./standard_api 18515			on hardware: a Send into a posted receive
  *	dgiwarp-run ./standard_api 18515	a Write-Record, without a receive
  *
- * The source needs nothing of dgiwarpdv.h: a queue pair that was made for Writes takes them with an address.
+ * The data source needs no function of dgiwarpdv.h: a UD queue pair created for Writes sends them to an address handle.
  */
 #define DGIWARPDV_WEAK
 #include "example.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A message is written to the other end's memory over a network that loses some of it. The target learns which bytes are valid, and uses those.
+ * A Write-Record over a network with loss. The data sink gets a map of the valid bytes and uses those.
  *
  *	DGIWARP_FAULT=drop=0.1,seed=1 ./write_record 18515
  *	DGIWARP_MTU=1500 ./write_record 18515 127.0.0.1
@@ -30,7 +30,7 @@ static void show(struct ibv_qp *qp, uint64_t record)
 			CHECK(memory[at] == at % 251);
 	}
 
-	/* The bitmap says which pieces of a size that suits the program are whole. */
+	/* A set bit is a complete piece, of a size of the program's choice. */
 	CHECK(dgiwarpdv_record_bitmap(qp, record, GRANULE, bitmap, sizeof bitmap) == (int)sizeof bitmap);
 	printf("  ");
 	for (int i = 0; i * GRANULE < LENGTH; i++)
@@ -48,7 +48,7 @@ static void target(struct end *end)
 	CHECK(mr);
 	tell(end, qp, mr->rkey, (uintptr_t)memory);
 
-	/* The record completes when every byte is there, or, as here, when no more came for 200 ms. */
+	/* The record completes when every byte is valid or, as here, 200 ms after the last segment. */
 	struct ibv_wc wc = next_wc(end->cq);
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == DGIWARPDV_WC_WRITE_RECORD && wc.qp_num == qp->qp_num);
 	show(qp, wc.wr_id);
@@ -76,7 +76,7 @@ static void source(struct end *end)
 	ibv_wr_set_ud_addr(qpx, ah, there.qpn, 0);
 	CHECK(ibv_wr_complete(qpx) == 0);
 
-	/* Complete means that the network has it. Nobody tells a datagram's sender more. */
+	/* A completion means that the network has taken the message: datagrams are not acknowledged. */
 	struct ibv_wc wc = next_wc(end->cq);
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RDMA_WRITE);
 	printf("source: written\n");
