@@ -38,3 +38,18 @@ impl Drop for Deadline {
         }
     }
 }
+
+#[test]
+fn a_process_is_killed_when_its_time_is_up() {
+    let mut child = std::process::Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .unwrap();
+    let deadline = Deadline::of(child.id(), Duration::from_millis(50));
+    let status = child.wait().unwrap();
+    drop(deadline);
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(Signal::SIGKILL as i32)
+    );
+}
