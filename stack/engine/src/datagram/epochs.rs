@@ -8,12 +8,12 @@ use crate::types::Route;
 
 /// One epoch for the messages to single hosts, and another for each group.
 ///
-/// Messages are numbered by destination. A member gets those to its groups and those to itself, all from one address: only the
-/// epoch tells their numbers apart (§4).
+/// Messages are numbered by destination. A member receives those to its groups and those to itself from one address: only the
+/// epoch distinguishes their numbers (§4).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Epochs {
     own: u32,
-    /// Members know the epoch of their group; it must not tell them the others.
+    /// Key of the epochs of groups: the epoch of one group reveals no other.
     group_key: [u32; 4],
 }
 

@@ -1,4 +1,4 @@
-//! The error queue of a datagram QP: what peers and the network report of messages that were sent earlier.
+//! The error queue of a datagram QP: reports of peers and of the network about messages that were sent earlier.
 //!
 //! Nothing in it changes the state of the QP. It is bounded, because others decide how much comes.
 
@@ -8,18 +8,18 @@ use std::net::SocketAddr;
 /// Entries kept; later ones are counted and lost.
 const MAX_ENTRIES: usize = 256;
 
-/// Something that a peer or the network reported of a message sent earlier.
+/// Report of a peer or of the network about a message sent earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorEntry {
-    /// Where the message went.
+    /// Destination of the message.
     pub peer: SocketAddr,
-    /// The number of the message, where the report tells it.
+    /// Number of the message, if the report contains it.
     pub message: Option<u32>,
-    /// What was reported.
+    /// The report.
     pub reason: ErrorReason,
 }
 
-/// What an [`ErrorEntry`] reports.
+/// Contents of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorReason {

@@ -1,6 +1,6 @@
 //! A datagram QP, sans I/O (`rfc-notes/datagram-mapping.md`).
 //!
-//! Order of calls: `accept` for each work request posted; `transmit(now, …)` until it says that nothing is left or
+//! Order of calls: `accept` for each work request posted; `transmit(now, …)` until it reports that nothing is left or
 //! that the network is full; `handle_input(now, …)` for every datagram received; `handle_timeout(now, …)` at or
 //! after `poll_timeout()`. Bytes go out through a [`TransmitSink`] and not through a buffer that the caller drains, because large
 //! segments leave from registered memory, which may only be held for the length of one call.
@@ -47,19 +47,25 @@ use ulp::{UdUlp, WithPayload};
 /// Settings of a datagram QP's engine.
 #[derive(Debug, Clone, Copy)]
 pub struct UdConfig {
+    /// QPN: the UDP port number.
     pub qpn: u16,
+    /// Protection domain of the QP.
     pub pd: PdId,
-    /// Whether it is a UC QP, which hears its one peer only.
+    /// Whether it is a UC QP, which receives from its one peer only.
     pub connected: bool,
+    /// Q_Key that messages have to carry.
     pub qkey: u32,
     /// Whether receives begin with 40 octets for a GRH, as the verbs ask.
     pub grh: bool,
+    /// Capacity of the receive queue, in work requests.
     pub max_recv_wr: usize,
+    /// Slots of the record ring; 0 turns the reception of Write-Records off.
     pub record_slots: usize,
     /// Whether all that is sent is copied.
     pub send_copy: bool,
     /// Whether each segment of a record is reported.
     pub segment_completions: bool,
+    /// A record without a placement for this long is closed.
     pub record_timeout: Duration,
     /// How many messages a Write-Record may be behind.
     pub reorder_window: u32,
@@ -67,21 +73,22 @@ pub struct UdConfig {
     pub max_rate: u64,
     /// The receive buffer that the socket was granted, in octets.
     pub receive_buffer: usize,
-    /// When a Read that names no time ends at the latest, from its posting.
+    /// Deadline of Reads that name none, from their posting.
     pub read_timeout: Duration,
+    /// Random numbers of this life of the QP.
     pub random: Random,
     /// The stage between UDP and DDP.
     pub shim: ShimConfig,
 }
 
-/// What tells the QP from others, and from itself before a reset.
+/// Random numbers that distinguish the QP from others, and from its life before a reset.
 #[derive(Debug, Clone, Copy)]
 pub struct Random {
     /// Epoch, first message number, first MSN.
     pub seed: [u32; 3],
-    /// What the epochs of groups are made from.
+    /// Key of the epochs of groups.
     pub group_key: [u32; 4],
-    /// What cookies, sink STags and nonces are made with.
+    /// Key of cookies, sink STags and nonces.
     pub secret: [u32; 4],
     /// Part of the handles of records.
     pub record_generation: u32,
@@ -104,10 +111,10 @@ pub struct UdEngine {
     receiver: Receiver<Peer, RecvWqe>,
     reads: Reads,
     counters: QpCounters,
-    /// What was counted before the latest reset.
+    /// Counters before the latest reset.
     past: QpCounters,
     errors: ErrorQueue,
-    /// The rate made sending pause; it goes on at this time.
+    /// End of a pause of the pacer.
     paused_until: Option<Instant>,
     response_share: ResponseShare,
     /// Peers are not answered now.
@@ -117,6 +124,7 @@ pub struct UdEngine {
 }
 
 impl UdEngine {
+    /// An engine without work requests and peers.
     pub fn new(config: UdConfig) -> Self {
         let [epoch, number, msn] = config.random.seed;
         let make = if config.connected {
@@ -185,7 +193,7 @@ impl UdEngine {
         }
     }
 
-    /// Who asks for peers' cookies.
+    /// The requester of Reads, which requests cookies of peers.
     pub fn cookies(&mut self) -> &mut reads::PostedReads {
         self.reads.cookies()
     }
@@ -413,22 +421,27 @@ impl UdEngine {
         self.receiver.set_qkey(qkey);
     }
 
+    /// The QPN.
     pub fn qpn(&self) -> u16 {
         self.config.qpn
     }
 
+    /// The Q_Key.
     pub fn qkey(&self) -> u32 {
         self.config.qkey
     }
 
+    /// The record of a handle, until it is released.
     pub fn record(&self, handle: RecordHandle) -> Option<&Record<Peer>> {
         self.receiver.record(handle)
     }
 
+    /// Releases the slot of a record. Returns whether the handle named one.
     pub fn release_record(&mut self, handle: RecordHandle) -> bool {
         self.receiver.release(handle)
     }
 
+    /// Whether posted messages, or any other output, may be left.
     pub fn has_unsent(&self) -> bool {
         !self.send.is_empty() || self.has_output()
     }
@@ -484,6 +497,7 @@ impl UdEngine {
         self.reads.take_failure(wr_id)
     }
 
+    /// Counters of the QP since it was created.
     pub fn counters(&self) -> QpCounters {
         let mut counters = self.counters.clone();
         counters.errors_lost = self.errors.lost();

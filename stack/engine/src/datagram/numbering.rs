@@ -1,4 +1,4 @@
-//! The headers of messages, and the numbers that tell them apart (§3).
+//! Headers of messages, with the epochs and numbers that distinguish them (§3).
 
 use dgiwarp_ddp::{Msn, STag, TaggedOffset};
 use dgiwarp_llp_udp::Peer;
@@ -10,7 +10,7 @@ use super::epochs::Epochs;
 use super::transmit::SendWqe;
 use crate::types::Operation;
 
-/// What the messages of a QP are told apart by.
+/// Epochs and counts of a QP's messages.
 #[derive(Debug)]
 pub(super) struct Numbering {
     epochs: Epochs,
@@ -27,7 +27,7 @@ impl Numbering {
         }
     }
 
-    /// What stands before the segments of a message, made when first asked for, and made anew where the path takes too little for what was.
+    /// Headers of a message, made at the first call, and made again where the path has become too small for a plain Send.
     #[inline]
     pub(super) fn prefix<'a>(
         &mut self,

@@ -42,11 +42,14 @@ pub(super) type Via = Option<IpAddr>;
 /// Reads that were posted here.
 pub(super) type PostedReads = Requester<Peer, Via, SendWqe>;
 
-/// What a failed Read left.
+/// A Read that failed.
 #[derive(Debug)]
 pub struct FailedRead {
+    /// Identifier of its work request.
     pub wr_id: u64,
+    /// Octets that were to be read.
     pub length: u32,
+    /// Octets that are valid.
     pub map: RangeMap,
 }
 
@@ -417,7 +420,7 @@ fn complete(
     (valid, vendor_error): (u32, u32),
     completions: &mut impl CompletionSink,
 ) {
-    // First, so that who sees the completion finds the place free.
+    // First, so that a thread that sees the completion finds the place free.
     completions.retired();
     if wqe.signaled || status != WcStatus::Success {
         completions.sent(Wc {

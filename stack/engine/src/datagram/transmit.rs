@@ -35,14 +35,23 @@ const MAX_GATHERED: usize = 8;
 /// A posted send.
 #[derive(Debug)]
 pub struct SendWqe {
+    /// Identifier that the completion carries.
     pub wr_id: u64,
+    /// The operation.
     pub operation: Operation,
+    /// Route to the peer or group.
     pub route: Route,
+    /// Destination.
     pub peer: Peer,
+    /// Q_Key that the message carries.
     pub qkey: u32,
+    /// Registered memory of the message.
     pub sges: SgeList,
+    /// Octets of the message.
     pub length: u32,
+    /// Whether success makes a completion.
     pub signaled: bool,
+    /// Whether the message raises a solicited event.
     pub solicited: bool,
     /// A Write-Record that makes no record: a UC Write.
     pub unrecorded: bool,
@@ -56,7 +65,7 @@ struct Posted {
     prefix: Option<Prefix>,
 }
 
-/// What became of a train.
+/// Outcome of sending a train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOutcome {
     /// The network took it, or lost it as networks do.
@@ -113,7 +122,7 @@ pub enum Transmitted {
     Paused(Instant),
 }
 
-/// What a QP shares with others or knows of itself.
+/// Time, memory and settings of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) now: Instant,
@@ -135,7 +144,7 @@ pub(super) struct Sends {
     pub(super) pacer: Pacer,
 }
 
-/// What a train holds: how many messages end in it, and how far the next one is.
+/// Contents of a train: messages that end in it, and the progress of the next one.
 #[derive(Default)]
 struct Loaded {
     train: Train,
@@ -442,7 +451,7 @@ fn complete(
     }
 }
 
-/// Where the first message goes, and the longest segment that fits.
+/// Destination of the first message, and the longest segment that fits its path.
 #[derive(Debug, Clone, Copy)]
 struct Lane {
     peer: Peer,

@@ -1,4 +1,4 @@
-//! What Reads send: short segments (requests, cookies, Terminates) and trains of responses.
+//! Output of Reads: short segments (requests, cookies, Terminates) and trains of responses.
 
 use std::convert::Infallible;
 
@@ -153,7 +153,7 @@ impl Reads {
         match sink.send_short(peer, via, self.short.octets(), &self.short.train) {
             SendOutcome::WouldBlock => return Progress::Blocked,
             SendOutcome::Sent => counters.count_sent(self.short.train.len(), 0),
-            // They are asked for again like lost ones; what the network says shows when the Read times out.
+            // Requests are repeated like lost ones; the errno is reported when the Read times out.
             SendOutcome::Failed(errno) => {
                 counters.count_send_error();
                 self.note_error(peer, errno);
@@ -207,7 +207,7 @@ impl Reads {
             return Progress::Idle;
         };
         let (via, validated) = (first.via, first.validated);
-        // Whoever did not prove its address gets no more than a few octets, which need no path.
+        // A requester without a valid cookie gets no more than a few octets, which need no path.
         let path = if validated {
             sink.path(peer, via)
         } else {
