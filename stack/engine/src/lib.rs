@@ -12,7 +12,6 @@
 pub mod cm;
 pub mod connected;
 pub mod cq_ring;
-#[allow(missing_docs, reason = "to be removed")]
 pub mod datagram;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

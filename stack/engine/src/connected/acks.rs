@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_rdmap::stream::{AckRequest, Peer};
 
-use super::{RcEngine, RcWork};
+use super::engine::RcEngine;
+use super::state::CROWD;
+use super::wqe::RcWork;
 use crate::types::Completion;
 
 /// Messages, and octets of them, that are placed before an acknowledgement is flushed without a request.
@@ -18,8 +20,6 @@ const FLUSH_OCTETS: usize = 256 << 10;
 const AWAITED_FOR: Duration = Duration::from_micros(20);
 /// Delay of an acknowledgement that the sender does not wait for.
 const UNAWAITED_FOR: Duration = Duration::from_millis(250);
-/// Entries of the send queue, at most, from which on their room is wanted.
-const CROWD: usize = 32;
 
 /// When the driver receives from the connection again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,43 +30,6 @@ pub enum NextReceive {
     Soon,
     /// Soon, directly behind the receive before.
     SoonAgain,
-}
-
-/// Acknowledgements, beside what the stream counts.
-#[derive(Debug)]
-pub(super) struct Acks {
-    /// Octets received since the last acknowledgement.
-    octets: usize,
-    /// When the oldest message without acknowledgement was placed.
-    pending_since: Option<Instant>,
-    /// When acknowledgements that the sender does not wait for are flushed. It stays when they leave earlier, so that it is set once in
-    /// [`UNAWAITED_FOR`] and not for each message.
-    unawaited_until: Option<Instant>,
-    /// An acknowledgement leaves even if nothing else does.
-    flush: bool,
-    /// Sends and Writes that the peer has placed as its answers to later requests prove.
-    pub(super) proven: u64,
-    /// Sends and Writes that left up to and with the last signaled one.
-    wanted: u64,
-    /// Entries of the send queue from which on their room is wanted, so that unsignaled ones are asked for too.
-    crowd: usize,
-    /// All are wanted: the connection is about to end.
-    all_wanted: bool,
-}
-
-impl Default for Acks {
-    fn default() -> Self {
-        Self {
-            octets: 0,
-            pending_since: None,
-            unawaited_until: None,
-            flush: false,
-            proven: 0,
-            wanted: 0,
-            crowd: CROWD,
-            all_wanted: false,
-        }
-    }
 }
 
 /// The sending side of messages: acknowledgements are requested.

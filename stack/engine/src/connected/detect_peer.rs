@@ -4,48 +4,15 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_rdmap::stream::{Capabilities, Peer};
 
-use super::{RcEngine, RcStream, RcWork};
-use crate::types::{Completion, RcOptions};
+use super::engine::RcEngine;
+use super::state::{RcStream, Wait};
+use super::wqe::RcWork;
 
 /// Time for the peer's first message, from the first message that leaves. A peer that stays silent is taken for a plain one, and completions wait for
 /// it no longer.
 const COMPLETIONS_WAIT: Duration = Duration::from_millis(100);
 /// Time for the peer's first message, from when a Send with immediate is the next work request.
 const IMMEDIATE_WAITS: Duration = Duration::from_secs(2);
-
-/// Capabilities in our hello; `None` where this end sends none.
-pub(super) fn capabilities(options: RcOptions) -> Option<Capabilities> {
-    let all = match options.completion {
-        Completion::Placed => Capabilities::WANTS_ACKNOWLEDGEMENTS,
-        Completion::Local => Capabilities::default(),
-    };
-    let all = all
-        .with(Capabilities::TAKES_IMMEDIATES)
-        .with(Capabilities::REQUESTS_ACKS);
-    options.hello.then_some(all)
-}
-
-/// Deadlines of the detection.
-#[derive(Debug, Default)]
-pub(super) struct DetectPeer {
-    completions: Wait,
-    /// Until when a Send with immediate waits.
-    immediate_until: Option<Instant>,
-    /// The deadline of a Send with immediate has passed.
-    immediate_timed_out: bool,
-    /// The deadline of completions has passed, and they have not been completed yet.
-    timed_out: bool,
-}
-
-/// Whether completions wait for an undetected peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Wait {
-    /// No message has left.
-    #[default]
-    Idle,
-    Until(Instant),
-    Over,
-}
 
 impl RcEngine {
     /// Sends our hello if it is due.

@@ -5,8 +5,11 @@ use std::time::Instant;
 use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_rdmap::stream::{Handled, Peer, StreamError, overtakes};
 
+use super::end::RcEnd;
+use super::engine::RcEngine;
+use super::first_fpdu_probe::FirstFpduProbe;
 use super::ulp::Ulp;
-use super::{RcEnd, RcEngine, wqe};
+use super::wqe;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
 
@@ -20,6 +23,31 @@ impl RcEngine {
         self.rnr_queue.room()
     }
 
+    /// Memory for the next octets of the stream, possibly none, and the octets of up to `most` that should be read behind them.
+    #[inline]
+    pub fn input_room(&mut self, most: usize) -> (&mut [u8], usize) {
+        self.llp.input_room(most)
+    }
+
+    /// The first `len` octets of that memory have arrived; `handle_input` comes next.
+    #[inline]
+    pub fn input_placed(&mut self, len: usize) {
+        self.llp.input_placed(len);
+    }
+
+    /// Gives memory for an unfinished FPDU, of [`LONGEST_FPDU`](dgiwarp_llp_tcp_mpa::framing::LONGEST_FPDU) octets. Returns it if it is not
+    /// needed.
+    #[inline]
+    pub fn lend_input(&mut self, memory: Vec<u8>) -> Vec<u8> {
+        self.llp.lend_input(memory)
+    }
+
+    /// Gives the memory back, if no FPDU is unfinished.
+    #[inline]
+    pub fn reclaim_input(&mut self) -> Option<Vec<u8>> {
+        self.llp.reclaim_input()
+    }
+
     /// Handles octets that TCP brought, behind those that were read to their place ([`input_room`](Self::input_room)).
     pub fn handle_input(
         &mut self,
@@ -29,7 +57,7 @@ impl RcEngine {
         completions: &mut impl CompletionSink,
     ) {
         if !octets.is_empty() || self.llp.has_complete_input() {
-            self.first_fpdu_probe = super::FirstFpduProbe::Done;
+            self.first_fpdu_probe = FirstFpduProbe::Done;
         }
         let mut rest = octets;
         let mut handled_octets = 0;

@@ -8,8 +8,12 @@ use dgiwarp_memory::{AtomicError, RegionSlice};
 use dgiwarp_rdmap::stream::{DgiwarpExt, Message, ReadSource, Response, SendKind, SourceUse};
 use dgiwarp_rdmap::wire::{AtomicRequest, ImmediateData};
 
+use super::end::RcEnd;
+use super::engine::RcEngine;
+use super::llp::Llp;
+use super::state::Sending;
+use super::ulp;
 use super::wqe::{Extent, RcData, RcWork};
-use super::{Llp, RcEnd, RcEngine, ulp};
 use crate::cq_ring::CompletionSink;
 use crate::mr::{LocalProtection, Registration};
 use crate::recv_queue::Tables;
@@ -25,14 +29,6 @@ pub const ROOM: usize = WINDOW + (66 << 10);
 
 /// A message of at most this many octets is one segment on any path, so that its MULPDU need not be checked.
 const UNCUT: u32 = 256;
-
-/// A Send or Write of which segments have left.
-#[derive(Debug)]
-pub(super) struct Sending {
-    /// Number in the send queue.
-    pub(super) number: u64,
-    pub(super) message: Message,
-}
 
 /// Why no more FPDUs are made.
 pub(super) enum Stop {

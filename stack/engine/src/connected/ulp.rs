@@ -6,7 +6,7 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_rdmap::datagram::PlaceFailed;
 use dgiwarp_rdmap::stream::{Delivered, SourceUse, StreamError};
 
-use super::RcConfig;
+use super::state::RcConfig;
 use super::wqe::SendQueue;
 use crate::cq_ring::CompletionSink;
 use crate::mr::{MrTable, Use};

@@ -10,9 +10,10 @@ use dgiwarp_ddp::Segment;
 use dgiwarp_memory::{MAX_PIECES, Piece, RegionSlice};
 use dgiwarp_rdmap::stream::Message;
 
-use super::transmit::Sending;
+use super::end::RcEnd;
+use super::engine::RcEngine;
+use super::state::{Batch, MOST, Sending};
 use super::wqe::RcData;
-use super::{RcEnd, RcEngine};
 use crate::cq_ring::CompletionSink;
 use crate::mr::LocalProtection;
 use crate::recv_queue::Tables;
@@ -20,8 +21,6 @@ use crate::sges::{Gathered, Part};
 
 /// Segments with at least this much payload, octets, leave without a copy; copying smaller ones costs less than gathering them.
 const GATHER_FROM: u32 = 8192;
-/// Most FPDUs of one system call.
-const MOST: usize = 8;
 /// Octets of an FPDU beside its payload: length, header, pad and CRC.
 const AROUND: usize = 32;
 
@@ -40,16 +39,6 @@ pub enum Taken {
     WouldBlock,
     /// The connection is lost.
     Lost,
-}
-
-/// FPDUs of the next call. FPDUs that TCP does not take are made again, so the number falls to one after that.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Batch(usize);
-
-impl Default for Batch {
-    fn default() -> Self {
-        Self(MOST)
-    }
 }
 
 /// An FPDU whose payload is not copied. Offsets are in the octets that are left to transmit, without payload.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::*;
 use super::detect_peer::{detected_pair, ids, settle, write_to};
+use super::*;
 use super::{End, Lower, now, over_each_llp};
 
 over_each_llp! {

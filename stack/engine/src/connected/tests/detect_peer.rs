@@ -7,7 +7,7 @@ use dgiwarp_memory::Access;
 use dgiwarp_rdmap::stream::Peer;
 
 use super::super::rnr_queue::LIMIT;
-use super::super::*;
+use super::*;
 use super::{End, Lower, PD, PLAIN, now, over_each_llp, pair_over};
 use crate::types::{Completion, NoReceive, RcOptions};
 
@@ -66,7 +66,7 @@ pub(super) fn write_to(target: &End) -> RcWork {
     }
 }
 
-pub(super) fn ids(wcs: &[crate::types::Wc]) -> Vec<u64> {
+pub(super) fn ids(wcs: &[Wc]) -> Vec<u64> {
     assert!(
         wcs.iter().all(|wc| wc.status == WcStatus::Success),
         "{wcs:?}"

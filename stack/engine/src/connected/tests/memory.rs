@@ -4,7 +4,7 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Access;
 use dgiwarp_rdmap::wire::Cause;
 
-use super::super::*;
+use super::*;
 use super::{End, Lower, PD, now, over_each_llp, pair};
 use crate::mr::{Bind, BindError, Keys, increment};
 use crate::types::{MwType, Wc, WcOpcode};
@@ -246,7 +246,7 @@ fn fast_registration_in_the_order_of_the_queue(llp: Lower) {
         client.mrs.map(rkey, client.memory.region(), 0);
         let access = Access::LOCAL_WRITE;
         let register = RcWork::Memory(MemoryWork::RegisterMr { rkey, access });
-        let sge = crate::types::Sge {
+        let sge = Sge {
             addr: 5000,
             length: 3,
             lkey: first.lkey & !0xff | rkey & 0xff,
@@ -265,7 +265,7 @@ fn fast_registration_in_the_order_of_the_queue(llp: Lower) {
         assert_eq!(outcomes(&client.completed.sent), expected);
         client.completed.sent.clear();
     }
-    let sge = crate::types::Sge {
+    let sge = Sge {
         addr: 5000,
         length: 3,
         lkey: first.lkey & !0xff | rkey & 0xff,

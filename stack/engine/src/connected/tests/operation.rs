@@ -4,7 +4,7 @@ use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Access;
 use dgiwarp_rdmap::wire::{AtomicOperation, Cause};
 
-use super::super::*;
+use super::*;
 use super::{End, Lower, PD, PLAIN, now, over_each_llp, pair, pair_over};
 use crate::mr::Keys;
 use crate::types::{Wc, WcOpcode};

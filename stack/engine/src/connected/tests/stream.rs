@@ -8,7 +8,7 @@ use dgiwarp_memory::Access;
 use dgiwarp_rdmap::wire::AtomicOperation;
 use proptest::prelude::*;
 
-use super::super::*;
+use super::*;
 use super::{End, PD, PLAIN, now, pair_of};
 use crate::mr::Keys;
 use crate::types::{RcOptions, Wc, WcOpcode};

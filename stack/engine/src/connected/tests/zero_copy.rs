@@ -5,7 +5,7 @@ use dgiwarp_llp_tcp_mpa::framing::Deframer;
 use dgiwarp_memory::Piece;
 use proptest::prelude::*;
 
-use super::super::*;
+use super::*;
 use super::{End, PLAIN, now, pair_of};
 
 /// A TCP that takes so many octets with each call; none is a full buffer.

@@ -8,19 +8,26 @@ mod operation;
 mod stream;
 mod zero_copy;
 
-use dgiwarp_llp_tcp_mpa::{Config, Connection, ReadDepths};
+use dgiwarp_llp_tcp_mpa::{Config, Connection, ReadDepths, TcpEnd};
 use dgiwarp_memory::{Access, Buffer};
+use dgiwarp_rdmap::stream::StreamError;
 use rand::SeedableRng;
 use rand_chacha::ChaCha20Rng;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::memory_llp::MemoryLlp;
+use super::end::RcEnd;
+use super::engine::RcEngine;
+use super::llp::Llp;
+use super::state::RcConfig;
 use super::transmit::WINDOW;
-use super::*;
-use crate::mr::{Keys, MrTable};
-use crate::recv_queue::{RecvQueue, Waiter, copy_sges};
-use crate::types::{AsyncEvent, Completion, NoReceive, RcOptions, RecvWr, Wc};
+use super::wqe::{MemoryWork, RcData, RcSendWqe, RcWork};
+use super::zero_copy::{StreamSink, Taken};
+use crate::cq_ring::CompletionSink;
+use crate::mr::{Keys, MrTable, PdId, StreamId};
+use crate::recv_queue::{RecvQueue, Tables, Waiter, copy_sges};
+use crate::types::{AsyncEvent, Completion, NoReceive, RcOptions, RecvWr, Sge, Wc, WcStatus};
 
 pub(super) const PD: PdId = PdId(1);
 
@@ -144,45 +151,27 @@ impl End {
         }
     }
 
-    pub(super) fn sge(&self, addr: u64, length: u32) -> crate::types::Sge {
-        crate::types::Sge {
+    pub(super) fn sge(&self, addr: u64, length: u32) -> Sge {
+        Sge {
             addr,
             length,
             lkey: self.keys.lkey,
         }
     }
 
-    fn post_send(&mut self, wr_id: u64, sges: &[crate::types::Sge]) {
+    fn post_send(&mut self, wr_id: u64, sges: &[Sge]) {
         self.post(wr_id, RcWork::Send { invalidate: None }, sges, false);
     }
 
-    pub(super) fn post(
-        &mut self,
-        wr_id: u64,
-        work: RcWork,
-        sges: &[crate::types::Sge],
-        fence: bool,
-    ) {
+    pub(super) fn post(&mut self, wr_id: u64, work: RcWork, sges: &[Sge], fence: bool) {
         self.accept(wr_id, work, sges, [true, fence]);
     }
 
-    pub(super) fn post_as(
-        &mut self,
-        wr_id: u64,
-        work: RcWork,
-        sges: &[crate::types::Sge],
-        signaled: bool,
-    ) {
+    pub(super) fn post_as(&mut self, wr_id: u64, work: RcWork, sges: &[Sge], signaled: bool) {
         self.accept(wr_id, work, sges, [signaled, false]);
     }
 
-    fn accept(
-        &mut self,
-        wr_id: u64,
-        work: RcWork,
-        sges: &[crate::types::Sge],
-        [signaled, fence]: [bool; 2],
-    ) {
+    fn accept(&mut self, wr_id: u64, work: RcWork, sges: &[Sge], [signaled, fence]: [bool; 2]) {
         self.engine.accept(RcSendWqe {
             wr_id,
             work,

@@ -1,0 +1,465 @@
+//! The engine: its parts, its end, and the calls that concern no part alone.
+
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_tcp_mpa::{Role, Rtr, TcpEnd};
+use dgiwarp_memory::Access;
+use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
+
+use super::end::{self, RcEnd};
+use super::first_fpdu_probe::FirstFpduProbe;
+use super::llp::{Llp, LlpEvent};
+use super::rnr_queue::RnrQueue;
+use super::state::{Acks, Batch, DetectPeer, RcConfig, RcStream, Sending, capabilities};
+use super::ulp::failed_receive;
+use super::wqe::{self, RcSendWqe, SendQueue};
+use crate::cm::connect::stream_depths;
+use crate::cq_ring::CompletionSink;
+use crate::recv_queue::{RecvQueue, RecvWqe, Tables, WeakWaiter};
+use crate::types::{AsyncEvent, QpCounters, WcStatus};
+
+/// Time for a work request to fail after the peer left: a program that is about to end in the same way gets no failure before.
+const RETRIES_TAKE: Duration = Duration::from_secs(1);
+
+/// Request number of the Read that is an RTR indication and no work request.
+const RTR_READ: u64 = u64::MAX;
+
+/// Flushes the receives that are posted, unless QPs share them.
+pub fn flush_receives(queue: &RecvQueue, qpn: u32, completions: &mut impl CompletionSink) {
+    for wqe in queue.drain() {
+        completions.received(failed_receive(&wqe, qpn, WcStatus::Flushed));
+    }
+}
+
+/// The engine of one connected QP.
+#[derive(Debug)]
+pub struct RcEngine {
+    pub(super) config: RcConfig,
+    pub(super) llp: Llp,
+    pub(super) is_initiator: bool,
+    pub(super) stream: RcStream,
+    pub(super) acks: Acks,
+    pub(super) detect_peer: DetectPeer,
+    pub(super) rnr_queue: RnrQueue,
+    /// The first ULPDU of `rnr_queue` has waited for longer than the receive timeout.
+    pub(super) rnr_timed_out: bool,
+    /// Waits for a receive while `rnr_queue` is not empty.
+    pub(super) waiter: WeakWaiter,
+    pub(super) sends: SendQueue,
+    /// The message of which some segments have left.
+    pub(super) sending: Option<Sending>,
+    /// Whether an answer begins next where both an answer and a work request may.
+    pub(super) answer_next: bool,
+    /// Whether large segments are copied like small ones. Others leave with `send_zero_copy`.
+    pub(super) copies: bool,
+    pub(super) batch: Batch,
+    /// Octets of all FPDUs that were made.
+    pub(super) made: u64,
+    /// Octets of them that TCP has taken.
+    pub(super) taken: u64,
+    pub(super) end: Option<RcEnd>,
+    /// The peer left, and nothing was posted that would have needed it.
+    pub(super) dormant: bool,
+    /// When posted work requests fail, since the peer has left.
+    pub(super) dormant_until: Option<Instant>,
+    pub(super) first_fpdu_probe: FirstFpduProbe,
+    pub(super) counters: QpCounters,
+}
+
+impl RcEngine {
+    /// An engine on a connection whose startup is over. `waiter` is called when a receive is posted, for
+    /// [`receive_posted`](Self::receive_posted).
+    pub fn new(config: RcConfig, llp: impl Into<Llp>, waiter: WeakWaiter) -> Self {
+        let llp = llp.into();
+        let negotiation = llp.negotiation();
+        let is_initiator = negotiation.is_some_and(|it| it.role == Role::Initiator);
+        let depths = negotiation.map_or(Depths { ird: 0, ord: 0 }, stream_depths);
+        let stream = Stream::new(depths);
+        Self {
+            config,
+            first_fpdu_probe: if is_initiator {
+                FirstFpduProbe::Idle
+            } else {
+                FirstFpduProbe::Done
+            },
+            llp,
+            is_initiator,
+            stream: match capabilities(config.options) {
+                Some(capabilities) => stream.with_extensions(capabilities),
+                None => stream,
+            },
+            acks: Acks::default(),
+            detect_peer: DetectPeer::default(),
+            rnr_queue: RnrQueue::default(),
+            rnr_timed_out: false,
+            waiter,
+            sends: SendQueue::default(),
+            sending: None,
+            answer_next: false,
+            copies: true,
+            batch: Batch::default(),
+            made: 0,
+            taken: 0,
+            end: None,
+            dormant: false,
+            dormant_until: None,
+            counters: QpCounters::default(),
+        }
+    }
+
+    /// Sends the RTR indication that was agreed on. It comes before everything else (RFC 6581 §5).
+    pub fn send_rtr(&mut self, now: Instant, rtr: Rtr) {
+        match rtr {
+            // The hello is a Write.
+            Rtr::Write => self.send_hello(now),
+            Rtr::Read => {
+                let ulpdu = self.stream.rtr_read(RTR_READ);
+                self.put(now, &ulpdu, &[]);
+            }
+            // Not among the indications that startup offers.
+            Rtr::Send => {}
+        }
+    }
+
+    /// Whether this end may send: an Initiator always, a Responder once it has received an FPDU (RFC 5044 §7.1.2).
+    pub fn may_send(&self) -> bool {
+        self.llp.may_send()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let [completions, immediate] = self.detection_deadlines();
+        let deadlines = [
+            self.first_fpdu_probe.deadline(),
+            completions,
+            immediate,
+            self.rnr_deadline(),
+            self.ack_deadline(),
+        ];
+        let first = deadlines.into_iter().flatten().min();
+        match self.end {
+            None => first,
+            Some(_) => self.dormant_until,
+        }
+    }
+
+    /// Handles deadlines that have passed; `make_fpdus` comes next.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.time_out_detection(now);
+        self.time_out_acks(now);
+        self.rnr_timed_out |= self.rnr_deadline().is_some_and(|it| it <= now);
+        self.probe(now);
+    }
+
+    /// Sends a first-FPDU probe if one is due.
+    pub(super) fn probe(&mut self, now: Instant) {
+        if self.end.is_some() || !self.first_fpdu_probe.is_due(now) {
+            return;
+        }
+        // More octets would not help while TCP does not take those that are there; and a message must not be interrupted.
+        let probes = !self.is_amid() && self.llp.is_drained();
+        if probes {
+            self.send_hello(now);
+        }
+        self.first_fpdu_probe.advance(now, probes);
+    }
+
+    /// Sets the rights that no key gives the peer from now on.
+    pub fn deny(&mut self, denied: Access) {
+        self.config.denied = denied;
+    }
+
+    /// Takes over a posted work request. After the end it completes with the next `make_fpdus`.
+    #[inline]
+    pub fn accept(&mut self, wqe: RcSendWqe) {
+        self.sends.push(wqe);
+    }
+
+    /// TCP's stream has ended.
+    pub fn handle_end(
+        &mut self,
+        now: Instant,
+        end: TcpEnd,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.llp.handle_end(now, end);
+        self.handle_events(tables, completions);
+    }
+
+    pub(super) fn handle_events(
+        &mut self,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        while let Some(event) = self.llp.poll_event() {
+            match event {
+                LlpEvent::PeerClosed => {
+                    let stays = self.config.options.outlives_peer && self.sends.is_empty();
+                    let end = match self.stream.dgiwarp_ext().peer_sent_bye() {
+                        _ if !self.config.paired && stays => RcEnd::PeerLeft,
+                        _ if !self.config.paired => RcEnd::PeerClosed,
+                        true => RcEnd::PeerLeft,
+                        false => RcEnd::PeerLost,
+                    };
+                    let blamed = (!self.sends.is_empty()).then(|| self.sends.oldest());
+                    self.finish(end, blamed, tables, completions);
+                }
+                LlpEvent::Failed(error) => {
+                    // RFC 5044 §8: an error that leaves TCP open is reported to the peer.
+                    if !error.closes_tcp() {
+                        self.stream.fail(StreamError::Llp(error.code().get()));
+                    }
+                    let blamed = self.sends.oldest_begun();
+                    self.finish(RcEnd::Mpa(error), blamed, tables, completions);
+                }
+            }
+        }
+    }
+
+    /// Whether a message has begun and not ended: nothing may come in between.
+    pub(super) fn is_amid(&self) -> bool {
+        self.sending.is_some() || self.stream.is_amid_response()
+    }
+
+    /// The octets to hand to TCP next; empty if there are none.
+    #[inline]
+    pub fn poll_transmit(&self, now: Instant) -> &[u8] {
+        self.llp.poll_transmit(now)
+    }
+
+    /// Whether a deadline has passed that `make_fpdus` has to act on.
+    #[inline]
+    pub(super) fn has_timeout_work(&self) -> bool {
+        self.rnr_timed_out || self.has_detection_work()
+    }
+
+    /// Whether there is nothing to transmit, to complete or to close.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.end.is_none() && self.llp.is_drained() && !self.can_make() && !self.has_timeout_work()
+    }
+
+    /// Whether something is there for TCP now.
+    #[inline]
+    pub fn has_octets(&self, now: Instant) -> bool {
+        !self.llp.poll_transmit(now).is_empty() || self.is_next_zero_copy()
+    }
+
+    /// TCP took the first `len` of these. With a plain peer Sends and Writes are complete when TCP has them in full (RFC 5040 §5.5 rule 14); a dgiwarp
+    /// peer acknowledges their placement.
+    pub fn transmitted(&mut self, now: Instant, len: usize, completions: &mut impl CompletionSink) {
+        self.note_sent(now);
+        self.llp.transmitted(len);
+        self.taken += len as u64;
+        self.complete_sends(completions);
+    }
+
+    /// Octets left: a message of the peer is expected from now on.
+    #[inline]
+    pub(super) fn note_sent(&mut self, now: Instant) {
+        self.first_fpdu_probe.sent(now);
+        self.expect_peer(now);
+    }
+
+    /// Whether octets, or work requests that may become some, wait for TCP.
+    pub fn has_unsent(&self, now: Instant) -> bool {
+        !self.llp.poll_transmit(now).is_empty() || (self.end.is_none() && self.can_make())
+    }
+
+    /// Ends the connection from this end. Work requests that wait for credit or TCP are flushed: transmit first.
+    pub fn close(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        if self.dormant {
+            self.end_dormancy(tables, completions);
+        }
+        self.send_last_notices(true);
+        self.finish(RcEnd::Closed, None, tables, completions);
+    }
+
+    /// Sends the last acknowledgement, and with `bye` the bye of an out-of-band connection, unless a message has begun.
+    pub fn send_last_notices(&mut self, bye: bool) {
+        if self.end.is_some() || !self.llp.may_send() || self.is_amid() {
+            return;
+        }
+        let dgiwarp_ext = self.stream.dgiwarp_ext_mut();
+        let placed = (dgiwarp_ext.pending_acks() > 0).then(|| dgiwarp_ext.acknowledge(None));
+        let bye = dgiwarp_ext.bye().filter(|_| bye && self.config.paired);
+        for ulpdu in placed.into_iter().chain(bye) {
+            let nothing: &[u8] = &[];
+            if self.llp.send_ulpdu(&ulpdu, nothing).is_ok() {
+                self.counters.count_sent(1, ulpdu.len() as u64);
+            }
+        }
+    }
+
+    /// Sets whether large segments are copied like small ones, so that their CRC is right whatever the program does with its memory before
+    /// they are complete. A new engine copies.
+    pub fn copy_all(&mut self, copies: bool) {
+        self.copies = copies;
+    }
+
+    /// Gives room for the FPDUs that are made from now on, at least [`ROOM`] octets. Returns room that is not needed.
+    pub fn lend(&mut self, room: Vec<u8>) -> Vec<u8> {
+        self.llp.lend(room)
+    }
+
+    /// Gives it back, if TCP has taken everything.
+    pub fn reclaim(&mut self) -> Option<Vec<u8>> {
+        self.llp.reclaim()
+    }
+
+    /// Whether the peer ended the connection because a CRC of ours was wrong: a program that changes memory before its work request is
+    /// complete makes them so (RFC 5044 §8 code 2).
+    pub fn had_bad_crc(&self) -> bool {
+        let Some(RcEnd::Stream(StreamError::Terminated(cause))) = self.end else {
+            return false;
+        };
+        (cause.layer, cause.error_type, cause.code) == (2, 0, 2)
+    }
+
+    /// Why the connection is over, if it is.
+    pub fn end(&self) -> Option<RcEnd> {
+        self.end
+    }
+
+    /// Counters of this connection.
+    pub fn counters(&self) -> QpCounters {
+        let mut counters = self.counters.clone();
+        counters.octets_kept = self.llp.octets_kept();
+        counters
+    }
+
+    pub(super) fn complete_sends(&mut self, completions: &mut impl CompletionSink) {
+        let placed = self.placed_by_peer();
+        let qpn = self.config.qpn;
+        wqe::complete(&mut self.sends, self.taken, placed, qpn, completions);
+    }
+
+    /// The connection is over: a Terminate is sent where one is due, and all posted work requests complete in order, as in the error state of a QP:
+    /// `blamed`, the reason, with its error, the others as flushed.
+    pub(super) fn finish(
+        &mut self,
+        end: RcEnd,
+        blamed: Option<u64>,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        if self.end.is_some() {
+            return;
+        }
+        self.end = Some(end);
+        self.rnr_queue = RnrQueue::default();
+        match end {
+            // RFC 5040 §7.1 rule 1: the peer is told of local errors too, without headers.
+            RcEnd::LocalProtection | RcEnd::Bind(_) | RcEnd::NoReads | RcEnd::NoImmediates => {
+                self.stream.fail(StreamError::LocalProtection);
+            }
+            RcEnd::PeerClosed
+            | RcEnd::PeerLeft
+            | RcEnd::PeerLost
+            | RcEnd::Closed
+            | RcEnd::Mpa(_)
+            | RcEnd::Stream(_) => {}
+        }
+        // RFC 5040 §6.2.1: not always is it possible to send it.
+        if let Some(terminate) = self.stream.take_terminate() {
+            let nothing: &[u8] = &[];
+            if self.llp.send_ulpdu(&terminate, nothing).is_ok() {
+                self.counters.count_sent(1, terminate.len() as u64);
+            }
+        }
+        self.complete_sends(completions);
+        if end == RcEnd::PeerLeft {
+            // InfiniBand has no connection that could end: a program that only receives does not notice, and one that sends finds out when its
+            // retries are over.
+            self.dormant = true;
+            return;
+        }
+        if let Some(event) = end::event(end, self.config.qpn) {
+            completions.event(event);
+        }
+        self.flush_sends(blamed.map(|number| (number, end::blame(end))), completions);
+        for wqe in self
+            .stream
+            .abandon()
+            .into_iter()
+            .chain(tables.recv_queue.drain())
+        {
+            completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
+        }
+        // The program has closed the connection itself.
+        if end != RcEnd::Closed {
+            self.leave_shared_queue(tables, completions);
+        }
+    }
+
+    /// Reports that no more receives are taken from a shared receive queue.
+    pub(super) fn leave_shared_queue(
+        &self,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        if tables.recv_queue.is_shared() {
+            let qpn = self.config.qpn;
+            completions.event(AsyncEvent::LastWqeReached { qpn });
+        }
+    }
+
+    /// The receive that a message has begun to fill, of an engine that is given up.
+    pub fn abandon(&mut self) -> Option<RecvWqe> {
+        self.stream.abandon()
+    }
+
+    /// Whether the peer left and nothing was posted since that would have needed it.
+    pub fn is_dormant(&self) -> bool {
+        self.dormant
+    }
+
+    /// Notices in time that the peer has left.
+    pub(super) fn go_on_dormant(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        if self.sends.is_empty() {
+            return;
+        }
+        if now >= *self.dormant_until.get_or_insert(now + RETRIES_TAKE) {
+            self.end_dormancy(tables, completions);
+        }
+    }
+
+    /// The program notices that the peer has left: all that is posted ends.
+    pub(super) fn end_dormancy(
+        &mut self,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.dormant = false;
+        self.dormant_until = None;
+        let first = self.sends.oldest();
+        self.flush_sends(Some((first, WcStatus::RetryExceeded)), completions);
+        let unfinished = self.stream.abandon().into_iter();
+        for wqe in unfinished.chain(tables.recv_queue.drain()) {
+            completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
+        }
+        self.leave_shared_queue(tables, completions);
+    }
+
+    pub(super) fn flush_sends(
+        &mut self,
+        blamed: Option<(u64, WcStatus)>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.sending = None;
+        let qpn = self.config.qpn;
+        self.sends.flush(|number, wqe| {
+            let status = match blamed {
+                Some((blamed, status)) if blamed == number => status,
+                Some(_) | None => WcStatus::Flushed,
+            };
+            wqe.complete(qpn, status, completions);
+        });
+    }
+}
