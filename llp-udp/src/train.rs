@@ -238,7 +238,7 @@ mod tests {
             }
             let train = builder.finish();
             prop_assert!(train.datagram() == joined[0].1.len() + overhead);
-            let size = train.segment_size().map_or(train.octets(), usize::from);
+            let size = train.segment_size().map_or_else(|| train.octets(), usize::from);
             let datagrams = staging[..train.octets()].chunks(size);
             prop_assert_eq!(datagrams.len(), joined.len());
             let now = origin();
