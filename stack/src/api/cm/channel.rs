@@ -325,3 +325,25 @@ impl Drop for ChannelListener {
         self.cm.unlisten(self.id);
     }
 }
+
+/// Connection channels of a device.
+impl Rnic {
+    /// Makes a channel for connections (`rdma_create_event_channel(3)`).
+    ///
+    /// # Errors
+    /// [`Error::System`] where descriptors are exhausted.
+    pub fn create_connection_channel(&self) -> Result<ConnectionChannel, Error> {
+        ConnectionChannel::new(self, None)
+    }
+
+    /// Makes a channel for connections whose events go to `sink` instead of being queued.
+    ///
+    /// # Errors
+    /// As [`create_connection_channel`](Self::create_connection_channel).
+    pub fn create_connection_channel_to(
+        &self,
+        sink: Arc<dyn ConnectionSink>,
+    ) -> Result<ConnectionChannel, Error> {
+        ConnectionChannel::new(self, Some(sink))
+    }
+}

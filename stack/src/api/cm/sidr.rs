@@ -396,3 +396,25 @@ impl Drop for ServiceRequest {
         self.answer(Verdict::Reject(RejectStatus::REJECTED), &[]);
     }
 }
+
+/// Service channels of a device.
+impl Rnic {
+    /// Makes a channel for services: offering them and looking them up.
+    ///
+    /// # Errors
+    /// [`Error::System`] where descriptors are exhausted.
+    pub fn create_service_channel(&self) -> Result<ServiceChannel, Error> {
+        ServiceChannel::new(self, None)
+    }
+
+    /// The same, with events that go to `sink` instead of being queued.
+    ///
+    /// # Errors
+    /// As [`create_service_channel`](Self::create_service_channel).
+    pub fn create_service_channel_to(
+        &self,
+        sink: Arc<dyn ServiceSink>,
+    ) -> Result<ServiceChannel, Error> {
+        ServiceChannel::new(self, Some(sink))
+    }
+}

@@ -1,5 +1,6 @@
 //! Completion queues and channels.
 
+use crate::Rnic;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -188,5 +189,45 @@ impl AsFd for CompChannel {
 impl AsRawFd for CompChannel {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
+    }
+}
+
+/// Completion queues and channels of a device.
+impl Rnic {
+    /// Makes a completion queue for at least `depth` completions, 1 to 2^22 (`ibv_create_cq(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for another depth, [`Error::System`] where descriptors are exhausted.
+    pub fn create_cq(&self, depth: usize) -> Result<Cq, Error> {
+        if !(1..=MAX_CQE).contains(&depth) {
+            return Err(Error::Limit {
+                what: "completion queue depth",
+                value: depth,
+                min: 1,
+                max: MAX_CQE,
+            });
+        }
+        let shared = CompletionQueue::new(depth, Arc::clone(&self.shared.background))?;
+        Ok(Cq { shared })
+    }
+
+    /// Makes a completion queue whose events come through `channel`.
+    ///
+    /// # Errors
+    /// As [`create_cq`](Self::create_cq).
+    pub fn create_cq_on(&self, depth: usize, channel: &CompChannel) -> Result<Cq, Error> {
+        let cq = self.create_cq(depth)?;
+        channel.shared.attach(&cq.shared)?;
+        Ok(cq)
+    }
+
+    /// Makes a completion channel (`ibv_create_comp_channel(3)`).
+    ///
+    /// # Errors
+    /// [`Error::System`] where descriptors are exhausted.
+    pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
+        Ok(CompChannel {
+            shared: ChannelShared::new()?,
+        })
     }
 }

@@ -8,19 +8,13 @@ use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
-use crate::api::cq::queue::MAX_CQE;
 use crate::api::device::events::Events;
 use crate::api::device::statistics::Statistics;
 use crate::driver::cm::oob_connect::Pairings;
-use crate::driver::cq::channel::ChannelShared;
-use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
-use crate::{
-    AsyncEvents, CompChannel, Config, ConnectionChannel, ConnectionSink, Cq, Error, Pd, QpCounters,
-    ServiceChannel, ServiceSink,
-};
-use dgiwarp_engine::mr::{MrTable, PdId};
+use crate::{AsyncEvents, Config, Error, QpCounters};
+use dgiwarp_engine::mr::MrTable;
 
 /// A handle of an [`Rnic`] that does not keep it open.
 #[derive(Debug, Clone)]
@@ -53,7 +47,7 @@ pub(crate) struct RnicShared {
     /// What the kernel grants each socket, once it was asked.
     pub(crate) receive_buffer: OnceLock<usize>,
     random: Mutex<ChaCha20Rng>,
-    next_pd: AtomicU32,
+    pub(crate) next_pd: AtomicU32,
     /// Datagram QPs made so far.
     datagram_qps: AtomicU64,
 }
@@ -159,88 +153,6 @@ impl Rnic {
     #[must_use]
     pub fn async_events(&self) -> AsyncEvents {
         AsyncEvents::new(Arc::clone(&self.shared.events))
-    }
-
-    /// Makes a protection domain (`ibv_alloc_pd(3)`).
-    #[must_use]
-    pub fn alloc_pd(&self) -> Pd {
-        let id = PdId(self.shared.next_pd.fetch_add(1, Ordering::Relaxed));
-        Pd::new(self.clone(), id)
-    }
-
-    /// Makes a completion queue for at least `depth` completions, 1 to 2^22 (`ibv_create_cq(3)`).
-    ///
-    /// # Errors
-    /// [`Error::Limit`] for another depth, [`Error::System`] where descriptors are exhausted.
-    pub fn create_cq(&self, depth: usize) -> Result<Cq, Error> {
-        if !(1..=MAX_CQE).contains(&depth) {
-            return Err(Error::Limit {
-                what: "completion queue depth",
-                value: depth,
-                min: 1,
-                max: MAX_CQE,
-            });
-        }
-        let shared = CompletionQueue::new(depth, Arc::clone(&self.shared.background))?;
-        Ok(Cq { shared })
-    }
-
-    /// Makes a completion channel (`ibv_create_comp_channel(3)`).
-    ///
-    /// # Errors
-    /// [`Error::System`] where descriptors are exhausted.
-    pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
-        Ok(CompChannel {
-            shared: ChannelShared::new()?,
-        })
-    }
-
-    /// Makes a channel for connections (`rdma_create_event_channel(3)`).
-    ///
-    /// # Errors
-    /// [`Error::System`] where descriptors are exhausted.
-    pub fn create_connection_channel(&self) -> Result<ConnectionChannel, Error> {
-        ConnectionChannel::new(self, None)
-    }
-
-    /// Makes a channel for connections whose events go to `sink` instead of being queued.
-    ///
-    /// # Errors
-    /// As [`create_connection_channel`](Self::create_connection_channel).
-    pub fn create_connection_channel_to(
-        &self,
-        sink: Arc<dyn ConnectionSink>,
-    ) -> Result<ConnectionChannel, Error> {
-        ConnectionChannel::new(self, Some(sink))
-    }
-
-    /// Makes a channel for services: offering them and looking them up.
-    ///
-    /// # Errors
-    /// [`Error::System`] where descriptors are exhausted.
-    pub fn create_service_channel(&self) -> Result<ServiceChannel, Error> {
-        ServiceChannel::new(self, None)
-    }
-
-    /// The same, with events that go to `sink` instead of being queued.
-    ///
-    /// # Errors
-    /// As [`create_service_channel`](Self::create_service_channel).
-    pub fn create_service_channel_to(
-        &self,
-        sink: Arc<dyn ServiceSink>,
-    ) -> Result<ServiceChannel, Error> {
-        ServiceChannel::new(self, Some(sink))
-    }
-
-    /// Makes a completion queue whose events come through `channel`.
-    ///
-    /// # Errors
-    /// As [`create_cq`](Self::create_cq).
-    pub fn create_cq_on(&self, depth: usize, channel: &CompChannel) -> Result<Cq, Error> {
-        let cq = self.create_cq(depth)?;
-        channel.shared.attach(&cq.shared)?;
-        Ok(cq)
     }
 }
 

@@ -245,3 +245,18 @@ impl Drop for FastMr {
         self.pd.rnic.shared.mrs.dealloc_fast(self.first.rkey);
     }
 }
+
+/// Windows and fast registrations of a protection domain.
+impl Pd {
+    /// Makes a memory window (`ibv_alloc_mw(3)`).
+    #[must_use]
+    pub fn alloc_mw(&self, kind: MwType) -> Mw {
+        Mw::alloc(self, kind)
+    }
+
+    /// Makes a region of up to `max_len` octets that work requests register, over and over.
+    #[must_use]
+    pub fn alloc_mr(&self, max_len: usize) -> FastMr {
+        FastMr::alloc(self, max_len)
+    }
+}

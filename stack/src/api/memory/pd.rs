@@ -1,18 +1,14 @@
 //! Protection domains and what belongs to them.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use dgiwarp_llp_udp::{Path, PathKind, Peer};
+use dgiwarp_llp_udp::Peer;
 
-use crate::driver::udp::{multicast as groups, route};
-use crate::{
-    Access, AddressHandle, Error, FastMr, Mw, MwType, RcQp, RcQpAttr, Region, Rnic, Sge, Srq,
-    SrqAttr, UcQp, UcQpAttr, UdQp, UdQpAttr,
-};
+use crate::{Access, Error, Region, Rnic, Sge};
 use dgiwarp_engine::mr::{Keys, PdId, Terms, WindowsBound};
-use dgiwarp_engine::types::Route;
 
 /// How memory is registered, and which datagrams may use it.
 ///
@@ -127,130 +123,12 @@ impl Pd {
         let found = self.rnic.shared.mrs.local(self.id, sge, write).ok()?;
         found.address_of(sge.addr)
     }
-
-    /// Makes a memory window (`ibv_alloc_mw(3)`).
-    #[must_use]
-    pub fn alloc_mw(&self, kind: MwType) -> Mw {
-        Mw::alloc(self, kind)
-    }
-
-    /// Makes a region of up to `max_len` octets that work requests register, over and over.
-    #[must_use]
-    pub fn alloc_mr(&self, max_len: usize) -> FastMr {
-        FastMr::alloc(self, max_len)
-    }
-
-    /// Makes a datagram queue pair.
-    ///
-    /// # Errors
-    /// [`Error::Bind`] where the port is taken or the address is not ours, [`Error::Limit`] for sizes
-    /// outside the device's limits, [`Error::System`] where descriptors are exhausted.
-    pub fn create_ud_qp(&self, attr: &UdQpAttr<'_>) -> Result<UdQp, Error> {
-        UdQp::create(self, attr)
-    }
-
-    /// Makes a queue pair for datagrams to and from one peer.
-    ///
-    /// # Errors
-    /// As [`create_ud_qp`](Self::create_ud_qp).
-    pub fn create_uc_qp(&self, attr: &UcQpAttr<'_>) -> Result<UcQp, Error> {
-        UcQp::create(self, attr)
-    }
-
-    /// Makes a receive queue that queue pairs share (`ibv_create_srq(3)`).
-    ///
-    /// # Errors
-    /// [`Error::Limit`] for sizes outside the device's.
-    pub fn create_srq(&self, attr: &SrqAttr) -> Result<Srq, Error> {
-        Srq::create(self, attr)
-    }
-
-    /// Makes a queue pair for one connection.
-    ///
-    /// # Errors
-    /// [`Error::Limit`] for sizes outside the device's.
-    pub fn create_rc_qp(&self, attr: &RcQpAttr<'_>) -> Result<RcQp, Error> {
-        RcQp::create(self, attr)
-    }
-
-    /// Makes an address handle to a host (`ibv_create_ah(3)`).
-    ///
-    /// # Errors
-    /// [`Error::Route`] where there is no route to it.
-    pub fn create_ah(&self, destination: IpAddr) -> Result<AddressHandle, Error> {
-        self.create_ah_from(destination, 0, None)
-    }
-
-    /// Makes an address handle to a host, with the interface of a link-local address (its `scope_id`, else 0), and
-    /// with the address of ours that messages shall leave from.
-    ///
-    /// A broadcast or multicast address makes the handle of a group: whatever the QPN, messages go to the group port
-    /// ([`Config::group_port`](crate::Config::group_port)) of all that [attached](UdQp::attach_group). `scope_id` or `source` choose the interface, and
-    /// the kernel's route to the group where both are missing. On the loopback interface, which has no such route, give `source`.
-    ///
-    /// # Errors
-    /// [`Error::Route`] where there is no route to it.
-    pub fn create_ah_from(
-        &self,
-        destination: IpAddr,
-        scope_id: u32,
-        source: Option<IpAddr>,
-    ) -> Result<AddressHandle, Error> {
-        let destination = destination.to_canonical();
-        let source = source.map(|source| source.to_canonical());
-        let found = if groups::is_known(destination) {
-            route::look_up_group(destination, scope_id, source)
-        } else {
-            route::look_up(destination, scope_id)
-        };
-        let route = found.map_err(|source| Error::Route {
-            address: destination,
-            source,
-        })?;
-        let kind = if route::is_local(destination, route) {
-            let receive_buffer = granted_receive_buffer(&self.rnic)?;
-            PathKind::Loopback { receive_buffer }
-        } else {
-            PathKind::Network
-        };
-        let mtu = self.rnic.shared.background.limit_mtu(route.mtu);
-        let path = Path::new(kind, destination.is_ipv6(), mtu);
-        let source = source.filter(|source| !source.is_unspecified());
-        // Where the kernel would choose the same source, naming it only costs. For a group it also chooses the interface, and a
-        // chosen interface does not choose a loopback address.
-        let source = if route.group {
-            source.or_else(|| (scope_id != 0 && destination.is_ipv4()).then_some(route.source))
-        } else {
-            source.filter(|source| *source != route.source)
-        };
-        let to = Route::new(destination, scope_id, source, route.source, path);
-        Ok(AddressHandle::new(if route.group {
-            to.of_group()
-        } else {
-            to
-        }))
-    }
 }
 
 /// The last address of a region must not wrap.
 fn check_wrap(iova: u64, length: usize) -> Result<(), Error> {
     let max = usize::try_from(u64::MAX - iova).unwrap_or(usize::MAX);
     Error::check_limit("region length", length, 0, max)
-}
-
-/// The receive buffer that sockets of this device are granted: on loopback the peer's are most likely the same. Asked once.
-fn granted_receive_buffer(rnic: &Rnic) -> Result<usize, Error> {
-    if let Some(granted) = rnic.shared.receive_buffer.get() {
-        return Ok(*granted);
-    }
-    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    let sockets = crate::driver::udp::qp::bind(any, rnic.config())
-        .or_else(|_| crate::driver::udp::qp::bind(([0, 0, 0, 0], 0).into(), rnic.config()))?;
-    let granted = sockets
-        .main()
-        .granted_receive_buffer()
-        .map_err(Error::system("cannot read a socket's receive buffer"))?;
-    Ok(*rnic.shared.receive_buffer.get_or_init(|| granted))
 }
 
 /// Memory windows are bound to a region, so that it cannot be deregistered (`EBUSY` of `ibv_dereg_mr(3)`).
@@ -374,5 +252,15 @@ impl Drop for Mr {
     fn drop(&mut self) {
         let table = Arc::clone(&self.pd.rnic.shared.mrs);
         table.deregister(self.keys);
+    }
+}
+
+/// Protection domains of a device.
+impl Rnic {
+    /// Makes a protection domain (`ibv_alloc_pd(3)`).
+    #[must_use]
+    pub fn alloc_pd(&self) -> Pd {
+        let id = PdId(self.shared.next_pd.fetch_add(1, Ordering::Relaxed));
+        Pd::new(self.clone(), id)
     }
 }

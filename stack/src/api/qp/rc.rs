@@ -624,3 +624,14 @@ impl Drop for RcQp {
         statistics.end(&self.entry, &self.counters());
     }
 }
+
+/// Connected queue pairs of a protection domain.
+impl Pd {
+    /// Makes a queue pair for one connection.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for sizes outside the device's.
+    pub fn create_rc_qp(&self, attr: &RcQpAttr<'_>) -> Result<RcQp, Error> {
+        RcQp::create(self, attr)
+    }
+}

@@ -92,3 +92,14 @@ impl Drop for Srq {
         events.forget(|event| event == gone);
     }
 }
+
+/// Shared receive queues of a protection domain.
+impl Pd {
+    /// Makes a receive queue that queue pairs share (`ibv_create_srq(3)`).
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for sizes outside the device's.
+    pub fn create_srq(&self, attr: &SrqAttr) -> Result<Srq, Error> {
+        Srq::create(self, attr)
+    }
+}

@@ -392,3 +392,14 @@ fn write(rkey: u32, remote_addr: u64, immediate: Option<u32>) -> Operation {
         immediate,
     }
 }
+
+/// Queue pairs with one peer, of a protection domain.
+impl Pd {
+    /// Makes a queue pair for datagrams to and from one peer.
+    ///
+    /// # Errors
+    /// As [`create_ud_qp`](Self::create_ud_qp).
+    pub fn create_uc_qp(&self, attr: &UcQpAttr<'_>) -> Result<UcQp, Error> {
+        UcQp::create(self, attr)
+    }
+}

@@ -466,3 +466,15 @@ fn bind_any(address: Option<SocketAddr>, pd: &Pd) -> Result<UdpSockets, Error> {
             .or_else(|_| bind((Ipv4Addr::UNSPECIFIED, 0).into(), config)),
     }
 }
+
+/// Datagram queue pairs of a protection domain.
+impl Pd {
+    /// Makes a datagram queue pair.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where the port is taken or the address is not ours, [`Error::Limit`] for sizes
+    /// outside the device's limits, [`Error::System`] where descriptors are exhausted.
+    pub fn create_ud_qp(&self, attr: &UdQpAttr<'_>) -> Result<UdQp, Error> {
+        UdQp::create(self, attr)
+    }
+}
