@@ -48,7 +48,7 @@ macro_rules! each {
 }
 
 impl Llp {
-    /// What the two ends agreed on at startup.
+    /// Outcome of the startup.
     pub(super) fn negotiation(&self) -> Option<&Negotiation> {
         each!(self, llp => llp.negotiation())
     }

@@ -17,7 +17,7 @@ pub struct GracefulClose {
     placed_until: Option<Instant>,
 }
 
-/// What a graceful close still waits for.
+/// State of the connection that a graceful close depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outstanding {
     /// The connection has not ended, and TCP may take octets.
@@ -28,7 +28,7 @@ pub struct Outstanding {
     pub unplaced: bool,
 }
 
-/// What is to be done next.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GracefulStep {
     /// Nothing before the deadline, or before more has left.

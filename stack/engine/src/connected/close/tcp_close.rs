@@ -34,7 +34,7 @@ pub struct TcpClose {
     unpolled: bool,
 }
 
-/// What is to be done with the socket now.
+/// An action on the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CloseStep {
     /// Close our half.

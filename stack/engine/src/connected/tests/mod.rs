@@ -268,7 +268,7 @@ pub(super) fn pair(lower: Lower) -> (End, End) {
     pair_over(lower, 1, [PLAIN; 2])
 }
 
-/// The same with so many Reads at a time and this behaviour.
+/// Both ends of a connection with these Read depths and options.
 pub(super) fn pair_over(lower: Lower, depth: u16, options: [RcOptions; 2]) -> (End, End) {
     let llps = startup(depth, &Config::default()).map(|mpa| match lower {
         Lower::Mpa => Llp::Mpa(mpa),
@@ -277,7 +277,7 @@ pub(super) fn pair_over(lower: Lower, depth: u16, options: [RcOptions; 2]) -> (E
     ends(llps, options)
 }
 
-/// The same over MPA with these settings.
+/// Both ends of a connection over MPA with these settings.
 pub(super) fn pair_of(depth: u16, config: &Config, options: [RcOptions; 2]) -> (End, End) {
     ends(startup(depth, config).map(Llp::Mpa), options)
 }
@@ -488,7 +488,7 @@ fn a_silent_peer_is_probed_three_times_and_others_never(llp: Lower) {
     peer.carry_to(&mut client, 100);
     assert_eq!(client.engine.poll_timeout(), None);
 
-    // What TCP does not take is waited for.
+    // No probe leaves while octets wait for TCP.
     server.post_recv(1, 0, 8);
     let (mut client, _) = pair(llp);
     client.post_send(1, &[client.sge(0, 4)]);

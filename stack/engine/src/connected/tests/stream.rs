@@ -13,7 +13,7 @@ use super::{End, PD, PLAIN, now, pair_of};
 use crate::mr::Keys;
 use crate::types::{RcOptions, Wc, WcOpcode};
 
-/// What one end has at last: its memory, and what completed of its sends and receives.
+/// State of one end at last: its memory, and its completions.
 type Outcome = (Vec<u8>, Vec<Completion>, Vec<Completion>);
 type Completion = (u64, WcOpcode, WcStatus, u32, Option<u32>, bool);
 

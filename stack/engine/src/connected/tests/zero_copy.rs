@@ -1,4 +1,4 @@
-//! What leaves from where it lies is the same on the wire as copies, whatever TCP takes of it.
+//! Segments without a copy are on the wire as copied ones are, whatever TCP takes of them.
 
 use dgiwarp_llp_tcp_mpa::Config;
 use dgiwarp_llp_tcp_mpa::framing::Deframer;
@@ -155,7 +155,7 @@ fn the_rest_of_an_fpdu_is_copied_and_the_next_ones_are_not() {
     );
 }
 
-/// What the FPDUs of a stream carry. All of them are whole, and their CRCs are right.
+/// ULPDUs of the FPDUs of a stream. Every FPDU is whole, with a right CRC.
 fn ulpdus(stream: &[u8]) -> Vec<Vec<u8>> {
     let mut deframer = Deframer::new(true, false);
     let mut rest = stream;
