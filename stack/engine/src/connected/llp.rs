@@ -130,11 +130,7 @@ impl Llp {
 
     /// Octets that were moved because they ended an input inside a ULPDU.
     pub(super) fn octets_kept(&self) -> u64 {
-        match self {
-            Self::Mpa(mpa) => mpa.octets_kept(),
-            #[cfg(test)]
-            Self::Memory(_) => 0,
-        }
+        each!(self, llp => llp.octets_kept())
     }
 
     /// The peer's half of the connection, or all of it, has ended.
@@ -195,11 +191,7 @@ impl Llp {
     /// Whether payload may leave from where it lies ([`send_ulpdu_around`](Self::send_ulpdu_around)).
     #[inline]
     pub(super) fn is_zero_copy(&self) -> bool {
-        match self {
-            Self::Mpa(mpa) => mpa.leaves_payload_whole(),
-            #[cfg(test)]
-            Self::Memory(_) => false,
-        }
+        each!(self, llp => llp.leaves_payload_whole())
     }
 
     /// Sends a ULPDU whose payload stays where it lies. Returns the octets of [`poll_transmit`](Self::poll_transmit) that come before the payload.
@@ -212,11 +204,7 @@ impl Llp {
         header: &[u8],
         payload: &P,
     ) -> Result<usize, SendError> {
-        match self {
-            Self::Mpa(mpa) => mpa.send_ulpdu_around(header, payload),
-            #[cfg(test)]
-            Self::Memory(_) => unreachable!("every ULPDU is copied"),
-        }
+        each!(self, llp => llp.send_ulpdu_around(header, payload))
     }
 
     /// Room for `len` octets behind the first `at` of [`poll_transmit`](Self::poll_transmit).
@@ -224,11 +212,7 @@ impl Llp {
     /// # Panics
     /// As [`send_ulpdu_around`](Self::send_ulpdu_around).
     pub(super) fn open(&mut self, at: usize, len: usize) -> &mut [u8] {
-        match self {
-            Self::Mpa(mpa) => mpa.open(at, len),
-            #[cfg(test)]
-            Self::Memory(_) => unreachable!("every ULPDU is copied"),
-        }
+        each!(self, llp => llp.open(at, len))
     }
 
     /// Takes back the last ULPDUs of which TCP took nothing, so that `len` octets are left to transmit.
@@ -236,11 +220,7 @@ impl Llp {
     /// # Panics
     /// As [`send_ulpdu_around`](Self::send_ulpdu_around).
     pub(super) fn take_back(&mut self, len: usize) {
-        match self {
-            Self::Mpa(mpa) => mpa.take_back(len),
-            #[cfg(test)]
-            Self::Memory(_) => unreachable!("every ULPDU is copied"),
-        }
+        each!(self, llp => llp.take_back(len));
     }
 
     /// The octets to transmit next; empty if none are left.
@@ -273,29 +253,17 @@ impl Llp {
 
     /// Gives room for ULPDUs that are sent from now on. Returns room that is not needed.
     pub(super) fn lend(&mut self, room: Vec<u8>) -> Vec<u8> {
-        match self {
-            Self::Mpa(mpa) => mpa.lend(room),
-            #[cfg(test)]
-            Self::Memory(_) => room,
-        }
+        each!(self, llp => llp.lend(room))
     }
 
     /// Gives the room back, if nothing is left to transmit.
     pub(super) fn reclaim(&mut self) -> Option<Vec<u8>> {
-        match self {
-            Self::Mpa(mpa) => mpa.reclaim(),
-            #[cfg(test)]
-            Self::Memory(_) => None,
-        }
+        each!(self, llp => llp.reclaim())
     }
 
     /// Makes room for `octets` more octets, for callers that must not allocate while they send ULPDUs.
     #[inline]
     pub(super) fn reserve(&mut self, octets: usize) {
-        match self {
-            Self::Mpa(mpa) => mpa.reserve(octets),
-            #[cfg(test)]
-            Self::Memory(_) => {}
-        }
+        each!(self, llp => llp.reserve(octets));
     }
 }

@@ -105,4 +105,44 @@ impl MemoryLlp {
         let taken = self.outgoing.pop_front().map_or(0, |ulpdu| ulpdu.len());
         assert_eq!(taken, len, "a ULPDU is taken whole");
     }
+
+    #[expect(clippy::unused_self, reason = "MPA moves octets of unfinished FPDUs")]
+    pub(in super::super) const fn octets_kept(&self) -> u64 {
+        0
+    }
+
+    /// Every ULPDU is copied.
+    #[expect(clippy::unused_self, reason = "MPA's depends on Markers")]
+    pub(in super::super) const fn leaves_payload_whole(&self) -> bool {
+        false
+    }
+
+    pub(in super::super) fn send_ulpdu_around<P: Payload + ?Sized>(
+        &mut self,
+        _header: &[u8],
+        _payload: &P,
+    ) -> Result<usize, SendError> {
+        unreachable!("every ULPDU is copied")
+    }
+
+    pub(in super::super) fn open(&mut self, _at: usize, _len: usize) -> &mut [u8] {
+        unreachable!("every ULPDU is copied")
+    }
+
+    pub(in super::super) fn take_back(&mut self, _len: usize) {
+        unreachable!("every ULPDU is copied")
+    }
+
+    #[expect(clippy::unused_self, reason = "ULPDUs have memory of their own")]
+    pub(in super::super) fn lend(&mut self, room: Vec<u8>) -> Vec<u8> {
+        room
+    }
+
+    #[expect(clippy::unused_self, reason = "ULPDUs have memory of their own")]
+    pub(in super::super) const fn reclaim(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
+    #[expect(clippy::unused_self, reason = "ULPDUs have memory of their own")]
+    pub(in super::super) const fn reserve(&mut self, _octets: usize) {}
 }
