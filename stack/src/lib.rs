@@ -47,11 +47,8 @@
 mod api;
 mod driver;
 
-pub use api::cm::channel::{
-    ChannelListener, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink,
-    PortOptions,
-};
-pub use api::cm::listener::{RcListener, RcRequest};
+pub use api::cm::channel::{ChannelListener, ConnectionChannel};
+pub use api::cm::listener::RcListener;
 pub use api::cm::sidr::{
     LookupError, ServiceChannel, ServiceEvent, ServiceListener, ServiceLookup, ServicePort,
     ServiceRequest, ServiceSink,
@@ -68,7 +65,7 @@ pub use api::memory::mw::{FastMr, Mw, MwBind, next_rkey};
 pub use api::memory::pd::{Mr, MrBusy, MrOptions, Pd};
 pub use api::qp::ah::AddressHandle;
 pub use api::qp::multicast::{GroupInterface, IPV6_ALL_HOSTS};
-pub use api::qp::rc::{ConnectError, MAX_INLINE_DATA, RcOperation, RcQp, RcQpAttr, RcSendWr};
+pub use api::qp::rc::{MAX_INLINE_DATA, RcOperation, RcQp, RcQpAttr, RcSendWr};
 pub use api::qp::read_map::ReadMap;
 pub use api::qp::record::{RecordCompletions, RecordRef, RecordView};
 pub use api::qp::srq::{Srq, SrqAttr};
@@ -94,7 +91,9 @@ pub use dgiwarp_llp_tcp_mpa::{
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use dgiwarp_rdmap::wire::AtomicOperation;
+pub use driver::cm::events::{ConnectError, ConnectionEvent, ConnectionSink, RcRequest};
 pub use driver::device::fds::own_sockets;
+pub use driver::tcp::socket::{ConnectionPort, PortOptions};
 
 /// The example of the README compiles and runs.
 #[cfg(doctest)]

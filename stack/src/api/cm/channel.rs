@@ -5,15 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::Socket;
-
-use crate::driver::cm::connect::{Beginning, Cm};
+use crate::driver::cm::connect::Cm;
+use crate::driver::cm::events::Beginning;
 use crate::driver::device::clock;
 use crate::driver::tcp::mpa_startup::ListenerId;
 use crate::driver::tcp::socket as tcp;
 use crate::{
-    ConnectError, Error, Established, MpaConfig, Negotiation, RcEnd, RcQp, RcRequest, ReadDepths,
-    Rejection, Rnic,
+    ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, Established, MpaConfig,
+    Negotiation, PortOptions, RcQp, RcRequest, ReadDepths, Rnic,
 };
 
 /// Listens, connects, and tells what happened (`rdma_create_event_channel(3)`). The background thread of its device makes progress; no call
@@ -22,105 +21,6 @@ use crate::{
 pub struct ConnectionChannel {
     cm: Arc<Cm>,
     rnic: Rnic,
-}
-
-/// Is told what happens to connections, at once, instead of its being queued. The thread that makes progress calls it, which is usually
-/// the device's background thread, and may hold the lock of the QP in question: an implementation takes note and returns, and calls nothing of
-/// the device.
-pub trait ConnectionSink: std::fmt::Debug + Send + Sync {
-    /// This happened.
-    fn happened(&self, event: ConnectionEvent);
-}
-
-/// How a [`ConnectionPort`] is bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PortOptions {
-    /// An IPv6 port takes no IPv4 connections. Default no.
-    pub only_v6: bool,
-    /// Type of service, or traffic class, of what connections of this port send. Default the system's.
-    pub tos: Option<u8>,
-    /// Port 0 stays open until the port is connected from, so that connections to different peers can have the same one. Default no.
-    pub port_when_connected: bool,
-}
-
-/// A TCP port that was bound, and is to listen or to be connected from. Dropping it sets it free.
-#[derive(Debug)]
-pub struct ConnectionPort {
-    pub(crate) socket: Socket,
-    local: SocketAddr,
-    pub(crate) options: PortOptions,
-}
-
-impl ConnectionPort {
-    /// Binds an address and TCP port, port 0 for one of the system's choice.
-    ///
-    /// # Errors
-    /// [`Error::Bind`] where another listens on the port or the address is not one of this host's.
-    pub fn bind(address: SocketAddr, options: PortOptions) -> Result<Self, Error> {
-        let bind = |source| Error::Bind { address, source };
-        let socket = tcp::bind(address, options).map_err(bind)?;
-        let local = socket
-            .local_addr()
-            .map_err(bind)?
-            .as_socket()
-            .unwrap_or(address);
-        Ok(Self {
-            socket,
-            local,
-            options,
-        })
-    }
-
-    /// The address and port.
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-}
-
-/// What happened to a connection (`rdma_get_cm_event(3)`). `context` is the number that the program gave the listener or connection.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ConnectionEvent {
-    /// A peer asks a listener for a connection.
-    Request {
-        /// The listener's.
-        context: u64,
-        /// To be accepted, rejected or dropped.
-        request: RcRequest,
-    },
-    /// A QP is connected.
-    Established {
-        /// The connection's.
-        context: u64,
-        /// What was agreed.
-        established: Established,
-    },
-    /// The peer said no; the QP may be connected again.
-    Rejected {
-        /// The connection's.
-        context: u64,
-        /// What the peer said.
-        rejection: Rejection,
-    },
-    /// There will be no connection: a QP could not be connected and may be tried again, or a peer connected to a listener without
-    /// a proper request.
-    Failed {
-        /// The connection's, or the listener's.
-        context: u64,
-        /// The other end.
-        peer: SocketAddr,
-        /// Why.
-        error: ConnectError,
-    },
-    /// A connection is over; everything posted has completed. Where the peer ended it, this comes after the program took the completions
-    /// that succeeded before, or a second later.
-    Disconnected {
-        /// The connection's.
-        context: u64,
-        /// Why.
-        end: RcEnd,
-    },
 }
 
 /// A listening TCP port of a [`ConnectionChannel`]. Dropping it closes the port and ends what came through it and was not yet told.

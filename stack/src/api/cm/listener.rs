@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use dgiwarp_llp_tcp_mpa::Event;
 
-use crate::driver::cm::connect::{Asked, Cm};
+use crate::driver::cm::connect::Cm;
+use crate::driver::cm::events::Asked;
 use crate::driver::device::clock;
 use crate::driver::tcp::qp::{Claimed, Startup};
 use crate::driver::tcp::socket as tcp;
 use crate::{
     Access, ConnectError, ConnectionEvent, Error, MpaConfig, MpaRequest, Negotiation, RcQp,
-    ReadDepths,
+    RcRequest, ReadDepths,
 };
 use dgiwarp_engine::connected::RcConfig;
 
@@ -60,12 +61,6 @@ impl RcListener {
             ) => unreachable!("nothing that happens to a listener"),
         }
     }
-}
-
-/// A peer that asks for a connection. Dropping it closes TCP without an answer.
-#[derive(Debug)]
-pub struct RcRequest {
-    pub(crate) asked: Asked,
 }
 
 impl RcRequest {

@@ -4,13 +4,11 @@
 //! [`RcListener::accept`] wait in the calling thread, bounded by [`MpaConfig::startup_timeout`]; a
 //! [`ConnectionChannel`](crate::ConnectionChannel) does the same for any number of connections without waiting.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dgiwarp_ddp::{STag, TaggedOffset};
-use dgiwarp_llp_tcp_mpa::{ConfigError, Error as MpaError};
 use dgiwarp_rdmap::wire::AtomicOperation;
 
 use crate::api::device::statistics::{Counts as _, Entry};
@@ -19,8 +17,9 @@ use crate::driver::cm::connect::{Caller, Cm};
 use crate::driver::cm::oob_connect::Pairings;
 use crate::driver::tcp::qp::RcShared;
 use crate::{
-    Access, ConnectionEvent, ConnectionPort, Cq, Error, Established, MAX_SGE, MpaConfig, MwType,
-    Pairing, Pd, PostError, PostFailure, QpCounters, RcOptions, RecvWr, Rejection, Sge, Srq,
+    Access, ConnectError, ConnectionEvent, ConnectionPort, Cq, Error, Established, MAX_SGE,
+    MpaConfig, MwType, Pairing, Pd, PostError, PostFailure, QpCounters, RcOptions, RecvWr, Sge,
+    Srq,
 };
 use dgiwarp_engine::cm::oob::Start;
 use dgiwarp_engine::connected::{MemoryWork, RcData, RcEnd, RcSendWqe, RcWork};
@@ -190,30 +189,6 @@ pub const MAX_INLINE_DATA: usize = dgiwarp_engine::connected::MAX_INLINE;
 
 /// Octets that an atomic operation works on.
 const OPERAND: u32 = 8;
-
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// TCP could not connect, or was lost.
-    #[error("TCP: {0}")]
-    Tcp(#[from] io::Error),
-    /// The MPA startup failed.
-    #[error(transparent)]
-    Mpa(MpaError),
-    /// The peer said no.
-    #[error("the peer rejected the connection")]
-    Rejected(Rejection),
-    /// Our own request or answer cannot be said.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The queue pair has or had a connection.
-    #[error("the queue pair is or was connected")]
-    State,
-    /// The device could not take the connection over.
-    #[error(transparent)]
-    Device(Error),
-}
 
 /// A connected queue pair.
 ///

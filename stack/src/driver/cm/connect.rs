@@ -9,11 +9,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use dgiwarp_llp_tcp_mpa::{Connection, Established, Event, Rejection, Request};
+use dgiwarp_llp_tcp_mpa::{Established, Event, Rejection};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use socket2::Socket;
 
+use crate::driver::cm::events::{Asked, Beginning, CmQueue};
 use crate::driver::device::clock;
 use crate::driver::reactor::event_queue::EventQueue;
 use crate::driver::reactor::waker::Task;
@@ -27,15 +28,6 @@ use crate::{
 use dgiwarp_engine::cm::connect::{AttemptFailure, Attempts, NextAttempt};
 use dgiwarp_engine::connected::RcConfig;
 use dgiwarp_engine::mr::PdId;
-
-/// A request that waits for an answer.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) stream: TcpStream,
-    pub(crate) peer: SocketAddr,
-    pub(crate) connection: Box<Connection>,
-    pub(crate) request: Request,
-}
 
 /// A QP that is to be connected.
 #[derive(Debug)]
@@ -70,29 +62,6 @@ struct Calling {
     from: Option<(SocketAddr, PortOptions)>,
     attempts: Attempts,
     private_data: Vec<u8>,
-}
-
-/// What is told of a connection that was accepted, when it begins.
-#[derive(Debug)]
-pub(crate) struct Beginning {
-    pub(crate) established: Established,
-    pub(crate) peer: SocketAddr,
-}
-
-/// Events of connections: queued, or handed to a sink at once.
-#[derive(Debug)]
-pub(crate) struct CmQueue {
-    events: EventQueue<ConnectionEvent>,
-    sink: Option<Arc<dyn ConnectionSink>>,
-}
-
-impl CmQueue {
-    pub(crate) fn push(&self, happened: ConnectionEvent) {
-        if let Some(sink) = &self.sink {
-            return sink.happened(happened);
-        }
-        self.events.push(happened);
-    }
 }
 
 impl Cm {

@@ -15,7 +15,7 @@ use dgiwarp_llp_tcp_mpa::{Connection, Event};
 use parking_lot::Mutex;
 
 use crate::api::qp::qpn::Qpn;
-use crate::driver::cm::connect::Asked;
+use crate::driver::cm::events::Asked;
 use crate::driver::device::clock;
 use crate::driver::reactor::waker::Task;
 use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startups};

@@ -16,7 +16,7 @@ use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
 use parking_lot::Mutex;
 
 use crate::api::device::statistics::Counts;
-use crate::driver::cm::connect::{Beginning, CmQueue};
+use crate::driver::cm::events::{Beginning, CmQueue};
 use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;

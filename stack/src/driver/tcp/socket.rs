@@ -10,9 +10,55 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::PortOptions;
+use crate::Error;
 use crate::driver::device::{clock, fds as own_sockets};
 use crate::driver::reactor::event_queue::timeout;
+
+/// How a [`ConnectionPort`] is bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PortOptions {
+    /// An IPv6 port takes no IPv4 connections. Default no.
+    pub only_v6: bool,
+    /// Type of service, or traffic class, of what connections of this port send. Default the system's.
+    pub tos: Option<u8>,
+    /// Port 0 stays open until the port is connected from, so that connections to different peers can have the same one. Default no.
+    pub port_when_connected: bool,
+}
+
+/// A TCP port that was bound, and is to listen or to be connected from. Dropping it sets it free.
+#[derive(Debug)]
+pub struct ConnectionPort {
+    pub(crate) socket: Socket,
+    pub(crate) local: SocketAddr,
+    pub(crate) options: PortOptions,
+}
+
+impl ConnectionPort {
+    /// Binds an address and TCP port, port 0 for one of the system's choice.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where another listens on the port or the address is not one of this host's.
+    pub fn bind(address: SocketAddr, options: PortOptions) -> Result<Self, Error> {
+        let failed = |source| Error::Bind { address, source };
+        let socket = bind(address, options).map_err(failed)?;
+        let local = socket
+            .local_addr()
+            .map_err(failed)?
+            .as_socket()
+            .unwrap_or(address);
+        Ok(Self {
+            socket,
+            local,
+            options,
+        })
+    }
+
+    /// The address and port.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
 
 /// Connections that wait to be accepted.
 pub(crate) const BACKLOG: i32 = 1024;

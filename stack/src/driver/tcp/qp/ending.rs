@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::driver::cm::connect::CmQueue;
+use crate::driver::cm::events::CmQueue;
 use crate::driver::device::clock;
 use crate::driver::qp::staging;
 use crate::driver::reactor::member::Received;

@@ -1,0 +1,128 @@
+//! Events of connections, and errors of connecting.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use dgiwarp_llp_tcp_mpa::{
+    ConfigError, Connection, Error as MpaError, Established, Rejection, Request,
+};
+
+use crate::Error;
+use crate::driver::reactor::event_queue::EventQueue;
+use dgiwarp_engine::connected::RcEnd;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// TCP could not connect, or was lost.
+    #[error("TCP: {0}")]
+    Tcp(#[from] io::Error),
+    /// The MPA startup failed.
+    #[error(transparent)]
+    Mpa(MpaError),
+    /// The peer said no.
+    #[error("the peer rejected the connection")]
+    Rejected(Rejection),
+    /// Our own request or answer cannot be said.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The queue pair has or had a connection.
+    #[error("the queue pair is or was connected")]
+    State,
+    /// The device could not take the connection over.
+    #[error(transparent)]
+    Device(Error),
+}
+
+/// What happened to a connection (`rdma_get_cm_event(3)`). `context` is the number that the program gave the listener or connection.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectionEvent {
+    /// A peer asks a listener for a connection.
+    Request {
+        /// The listener's.
+        context: u64,
+        /// To be accepted, rejected or dropped.
+        request: RcRequest,
+    },
+    /// A QP is connected.
+    Established {
+        /// The connection's.
+        context: u64,
+        /// What was agreed.
+        established: Established,
+    },
+    /// The peer said no; the QP may be connected again.
+    Rejected {
+        /// The connection's.
+        context: u64,
+        /// What the peer said.
+        rejection: Rejection,
+    },
+    /// There will be no connection: a QP could not be connected and may be tried again, or a peer connected to a listener without
+    /// a proper request.
+    Failed {
+        /// The connection's, or the listener's.
+        context: u64,
+        /// The other end.
+        peer: SocketAddr,
+        /// Why.
+        error: ConnectError,
+    },
+    /// A connection is over; everything posted has completed. Where the peer ended it, this comes after the program took the completions
+    /// that succeeded before, or a second later.
+    Disconnected {
+        /// The connection's.
+        context: u64,
+        /// Why.
+        end: RcEnd,
+    },
+}
+
+/// Is told what happens to connections, at once, instead of its being queued. The thread that makes progress calls it, which is usually
+/// the device's background thread, and may hold the lock of the QP in question: an implementation takes note and returns, and calls nothing of
+/// the device.
+pub trait ConnectionSink: std::fmt::Debug + Send + Sync {
+    /// This happened.
+    fn happened(&self, event: ConnectionEvent);
+}
+
+/// A peer that asks for a connection. Dropping it closes TCP without an answer.
+#[derive(Debug)]
+pub struct RcRequest {
+    pub(crate) asked: Asked,
+}
+
+/// A request that waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) stream: TcpStream,
+    pub(crate) peer: SocketAddr,
+    pub(crate) connection: Box<Connection>,
+    pub(crate) request: Request,
+}
+
+/// What is told of a connection that was accepted, when it begins.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    pub(crate) established: Established,
+    pub(crate) peer: SocketAddr,
+}
+
+/// Events of connections: queued, or handed to a sink at once.
+#[derive(Debug)]
+pub(crate) struct CmQueue {
+    pub(super) events: EventQueue<ConnectionEvent>,
+    pub(super) sink: Option<Arc<dyn ConnectionSink>>,
+}
+
+impl CmQueue {
+    pub(crate) fn push(&self, happened: ConnectionEvent) {
+        if let Some(sink) = &self.sink {
+            return sink.happened(happened);
+        }
+        self.events.push(happened);
+    }
+}
