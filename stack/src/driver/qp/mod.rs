@@ -4,6 +4,10 @@ pub(crate) mod exclusive;
 #[cfg(test)]
 mod exclusive_tests;
 #[cfg(test)]
+#[expect(
+    clippy::duplicate_mod,
+    reason = "the model checker's primitives stand in place of the real ones"
+)]
 mod interleavings;
 pub(crate) mod posting;
 pub(crate) mod staging;
