@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::cm::connect::Cm;
-use crate::driver::cm::events::Beginning;
+use crate::driver::cm::events::PendingEstablished;
 use crate::driver::device::clock;
 use crate::driver::tcp::mpa_startup::ListenerId;
 use crate::driver::tcp::socket as tcp;
@@ -169,7 +169,7 @@ impl ConnectionChannel {
     ) -> Result<Negotiation, ConnectError> {
         let peer = request.peer();
         let negotiation = request.accept(qp, depths, private_data)?;
-        let beginning = Beginning {
+        let pending = PendingEstablished {
             established: Established {
                 negotiation,
                 send_rtr: None,
@@ -177,7 +177,7 @@ impl ConnectionChannel {
             },
             peer,
         };
-        self.cm.watch_from_beginning(&qp.shared, beginning, context);
+        self.cm.watch_established(&qp.shared, pending, context);
         Ok(negotiation)
     }
 
@@ -188,7 +188,7 @@ impl ConnectionChannel {
     pub fn reject(&self, request: RcRequest, private_data: &[u8]) -> Result<(), ConnectError> {
         let stream = request.say_no(private_data)?;
         // Whatever becomes of it, the answer is on its way.
-        let _ = self.cm.see_off(stream);
+        let _ = self.cm.linger(stream);
         self.rnic.shared.background.wake();
         Ok(())
     }

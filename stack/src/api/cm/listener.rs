@@ -7,9 +7,9 @@ use std::time::Duration;
 use dgiwarp_llp_tcp_mpa::Event;
 
 use crate::driver::cm::connect::Cm;
-use crate::driver::cm::events::Asked;
+use crate::driver::cm::events::IncomingRequest;
 use crate::driver::device::clock;
-use crate::driver::tcp::qp::{Claimed, Startup};
+use crate::driver::tcp::qp::{ConnectTicket, Startup};
 use crate::driver::tcp::socket as tcp;
 use crate::{
     Access, ConnectError, ConnectionEvent, Error, MpaConfig, MpaRequest, Negotiation, RcQp,
@@ -67,19 +67,19 @@ impl RcRequest {
     /// Who asks.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
-        self.asked.peer
+        self.incoming.peer
     }
 
     /// Our address and TCP port that it came to; `None` if the connection is gone already.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.asked.stream.local_addr().ok()
+        self.incoming.stream.local_addr().ok()
     }
 
     /// What the request says.
     #[must_use]
     pub fn request(&self) -> &MpaRequest {
-        &self.asked.request
+        &self.incoming.request
     }
 
     /// Accepts on a queue pair, as MPA Responder.
@@ -92,24 +92,24 @@ impl RcRequest {
         depths: ReadDepths,
         private_data: &[u8],
     ) -> Result<Negotiation, ConnectError> {
-        let claimed = qp.shared.claim().ok_or(ConnectError::State)?;
-        self.answer(qp, claimed, depths, private_data)
-            .inspect_err(|_| qp.shared.unclaim(claimed))
+        let ticket = qp.shared.claim().ok_or(ConnectError::State)?;
+        self.answer(qp, ticket, depths, private_data)
+            .inspect_err(|_| qp.shared.unclaim(ticket))
     }
 
     fn answer(
         self,
         qp: &RcQp,
-        claimed: Claimed,
+        ticket: ConnectTicket,
         depths: ReadDepths,
         private_data: &[u8],
     ) -> Result<Negotiation, ConnectError> {
-        let Asked {
+        let IncomingRequest {
             stream,
             peer,
             mut connection,
             ..
-        } = self.asked;
+        } = self.incoming;
         connection.accept(depths, private_data)?;
         let Some(Event::Established(established)) = connection.poll_event() else {
             unreachable!("accepting begins full operation");
@@ -125,7 +125,7 @@ impl RcRequest {
             denied: Access::empty(),
         };
         qp.shared.link(
-            claimed,
+            ticket,
             config,
             *connection,
             stream.into(),
@@ -144,11 +144,11 @@ impl RcRequest {
 
     /// The same, leaving what is to be read to its end so that the peer surely gets the answer.
     pub(crate) fn say_no(self, private_data: &[u8]) -> Result<TcpStream, ConnectError> {
-        let Asked {
+        let IncomingRequest {
             stream,
             mut connection,
             ..
-        } = self.asked;
+        } = self.incoming;
         connection.reject(ReadDepths { ird: 0, ord: 0 }, private_data)?;
         tcp::transmit_all(&stream, &mut connection)?;
         stream.shutdown(Shutdown::Write)?;

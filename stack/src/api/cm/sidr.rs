@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::api::device::statistics::Counts as _;
-use crate::driver::cm::sidr::{Begin, ServiceId, Services};
+use crate::driver::cm::sidr::{Begin, ServiceId, SidrSessions};
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
 use crate::driver::udp::socket::UdpSocket;
@@ -48,7 +48,7 @@ use dgiwarp_engine::cm::sidr::lookup::Lookup;
 /// ```
 #[derive(Debug, Clone)]
 pub struct ServiceChannel {
-    services: Arc<Services>,
+    sessions: Arc<SidrSessions>,
     rnic: Rnic,
 }
 
@@ -125,7 +125,7 @@ pub struct ServicePort {
 /// the port stays taken.
 #[derive(Debug)]
 pub struct ServiceListener {
-    services: Arc<Services>,
+    sessions: Arc<SidrSessions>,
     id: ServiceId,
     local: SocketAddr,
 }
@@ -133,14 +133,14 @@ pub struct ServiceListener {
 /// A lookup under way. Dropping it ends it without an event, if there was none yet.
 #[derive(Debug)]
 pub struct ServiceLookup {
-    services: Arc<Services>,
+    sessions: Arc<SidrSessions>,
     id: ServiceId,
 }
 
 /// A question for a service. Dropping it is a rejection.
 #[derive(Debug)]
 pub struct ServiceRequest {
-    services: Weak<Services>,
+    sessions: Weak<SidrSessions>,
     id: ServiceId,
     asked: Box<Asked>,
     local: Option<SocketAddr>,
@@ -173,11 +173,11 @@ fn check_private_data(private_data: &[u8]) -> Result<(), Error> {
 
 impl ServiceChannel {
     pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ServiceSink>>) -> Result<Self, Error> {
-        let services = Services::new(rnic, sink)?;
-        rnic.shared.statistics.begin_other(&services);
-        rnic.shared.background.serve_task(&services)?;
+        let sessions = SidrSessions::new(rnic, sink)?;
+        rnic.shared.statistics.begin_other(&sessions);
+        rnic.shared.background.serve_task(&sessions)?;
         Ok(Self {
-            services,
+            sessions,
             rnic: rnic.clone(),
         })
     }
@@ -216,9 +216,9 @@ impl ServiceChannel {
     ) -> Result<ServiceListener, Error> {
         let local = port.local;
         let listener = Listener::new(number, backlog);
-        let id = self.services.listen(self.begin(port, context), listener)?;
+        let id = self.sessions.listen(self.begin(port, context), listener)?;
         Ok(ServiceListener {
-            services: Arc::clone(&self.services),
+            sessions: Arc::clone(&self.sessions),
             id,
             local,
         })
@@ -262,12 +262,12 @@ impl ServiceChannel {
         let transaction = u64::from(high) << 32 | u64::from(low);
         let lookup = Lookup::new(clock::now(), transaction, number, asker, private_data);
         let id = self
-            .services
+            .sessions
             .look_up(self.begin(from, context), lookup, to)?;
         // Whatever the deadline, the background thread may sleep longer.
         self.rnic.shared.background.wake();
         Ok(ServiceLookup {
-            services: Arc::clone(&self.services),
+            sessions: Arc::clone(&self.sessions),
             id,
         })
     }
@@ -284,20 +284,20 @@ impl ServiceChannel {
     /// What happened first and was not taken yet. Waits at most `timeout` for it.
     #[must_use]
     pub fn next_event(&self, timeout: Duration) -> Option<ServiceEvent> {
-        self.services.wait(clock::now().checked_add(timeout))
+        self.sessions.wait(clock::now().checked_add(timeout))
     }
 
     /// What was received and dropped, and why. A device's sums contain it ([`Rnic::counters`]).
     #[must_use]
     pub fn counters(&self) -> QpCounters {
-        self.services.counters()
+        self.sessions.counters()
     }
 }
 
 /// Readable while [`ServiceChannel::next_event`] has one.
 impl AsFd for ServiceChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.services.event_fd()
+        self.sessions.event_fd()
     }
 }
 
@@ -311,25 +311,25 @@ impl ServiceListener {
 
 impl Drop for ServiceListener {
     fn drop(&mut self) {
-        self.services.end(self.id);
+        self.sessions.end(self.id);
     }
 }
 
 impl Drop for ServiceLookup {
     fn drop(&mut self) {
-        self.services.end(self.id);
+        self.sessions.end(self.id);
     }
 }
 
 impl ServiceRequest {
     pub(crate) fn new(
-        services: Weak<Services>,
+        sessions: Weak<SidrSessions>,
         id: ServiceId,
         asked: Box<Asked>,
         local: Option<SocketAddr>,
     ) -> Self {
         Self {
-            services,
+            sessions,
             id,
             asked,
             local,
@@ -382,11 +382,11 @@ impl ServiceRequest {
     }
 
     fn answer(&mut self, verdict: Verdict, private_data: &[u8]) {
-        if let Some(services) = self.services.upgrade()
+        if let Some(sessions) = self.sessions.upgrade()
             && !std::mem::replace(&mut self.answered, true)
         {
             let question: Question = self.asked.question;
-            services.answer(self.id, question, verdict, private_data);
+            sessions.answer(self.id, question, verdict, private_data);
         }
     }
 }

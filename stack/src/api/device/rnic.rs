@@ -10,7 +10,7 @@ use rand_chacha::ChaCha20Rng;
 
 use crate::api::device::events::Events;
 use crate::api::device::statistics::Statistics;
-use crate::driver::cm::oob_connect::Pairings;
+use crate::driver::cm::oob_connect::OobConnections;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
 use crate::{AsyncEvents, Config, Error, QpCounters};
@@ -41,7 +41,7 @@ pub(crate) struct RnicShared {
     pub(crate) mrs: Arc<MrTable>,
     pub(crate) background: Arc<Background>,
     /// QPs that are connected by exchanged numbers, once there are some.
-    pairings: Mutex<Option<Arc<Pairings>>>,
+    oob_connections: Mutex<Option<Arc<OobConnections>>>,
     events: Arc<Events>,
     pub(crate) statistics: Statistics,
     /// What the kernel grants each socket, once it was asked.
@@ -65,14 +65,14 @@ impl RnicShared {
     }
 
     /// Those who connect QPs by exchanged numbers.
-    pub(crate) fn pairings(&self) -> Result<Arc<Pairings>, Error> {
-        let mut pairings = self.pairings.lock();
-        if let Some(pairings) = &*pairings {
-            return Ok(Arc::clone(pairings));
+    pub(crate) fn oob_connections(&self) -> Result<Arc<OobConnections>, Error> {
+        let mut oob_connections = self.oob_connections.lock();
+        if let Some(oob_connections) = &*oob_connections {
+            return Ok(Arc::clone(oob_connections));
         }
-        let new = Pairings::new(self.config.ports.clone())?;
+        let new = OobConnections::new(self.config.ports.clone())?;
         self.background.serve_task(&new)?;
-        *pairings = Some(Arc::clone(&new));
+        *oob_connections = Some(Arc::clone(&new));
         Ok(new)
     }
 }
@@ -100,7 +100,7 @@ impl Rnic {
         let shared = RnicShared {
             mrs: Arc::new(MrTable::new(keys)),
             background: Background::new(&config, Arc::clone(&events))?,
-            pairings: Mutex::new(None),
+            oob_connections: Mutex::new(None),
             events,
             statistics: Statistics::new(config.stats.clone()),
             receive_buffer: OnceLock::new(),

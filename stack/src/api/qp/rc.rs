@@ -14,7 +14,7 @@ use dgiwarp_rdmap::wire::AtomicOperation;
 use crate::api::device::statistics::{Counts as _, Entry};
 use crate::api::qp::qpn::Qpn;
 use crate::driver::cm::connect::{Caller, Cm};
-use crate::driver::cm::oob_connect::Pairings;
+use crate::driver::cm::oob_connect::OobConnections;
 use crate::driver::tcp::qp::RcShared;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, Cq, Error, Established, MAX_SGE,
@@ -238,7 +238,7 @@ pub struct RcQp {
     pub(crate) shared: Arc<RcShared>,
     pd: Pd,
     qpn: Qpn,
-    pairings: Option<Arc<Pairings>>,
+    oob_connections: Option<Arc<OobConnections>>,
     max_sge: usize,
     entry: Entry,
 }
@@ -260,9 +260,9 @@ impl RcQp {
             }
         }
         let rnic = &pd.rnic.shared;
-        let pairings = attr.paired.then(|| rnic.pairings()).transpose()?;
-        let qpn = match &pairings {
-            Some(pairings) => pairings.reserve()?,
+        let oob_connections = attr.paired.then(|| rnic.oob_connections()).transpose()?;
+        let qpn = match &oob_connections {
+            Some(oob_connections) => oob_connections.reserve()?,
             None => Qpn::draw().ok_or_else(Error::no_qpn)?,
         };
         let number = qpn.get();
@@ -279,19 +279,19 @@ impl RcQp {
             rnic.config.connection_timeout,
             attr.options.unwrap_or(rnic.config.rc),
         );
-        if let Some(pairings) = &pairings {
+        if let Some(oob_connections) = &oob_connections {
             // Nobody could be told later, when it is connected in the background; who connects otherwise is told then.
             shared
                 .keep_place()
                 .map_err(Error::system("no descriptor is left for a connection"))?;
-            pairings.enter(number, pd.id, &shared);
+            oob_connections.enter(number, pd.id, &shared);
         }
         let entry = rnic.statistics.begin("rc", number, &shared);
         Ok(Self {
             shared,
             pd: pd.clone(),
             qpn,
-            pairings,
+            oob_connections,
             entry,
             max_sge: attr.max_sge,
         })
@@ -344,10 +344,10 @@ impl RcQp {
         private_data: &[u8],
         context: u64,
     ) -> Result<(), ConnectError> {
-        let claimed = self.shared.claim().ok_or(ConnectError::State)?;
+        let ticket = self.shared.claim().ok_or(ConnectError::State)?;
         let caller = Caller {
             qp: Arc::clone(&self.shared),
-            claimed,
+            ticket,
             qpn: self.qpn(),
             pd: self.pd.id,
             context,
@@ -361,9 +361,9 @@ impl RcQp {
     /// # Errors
     /// [`ConnectError::State`] if the QP was not made for this, was told before, or is or was connected otherwise.
     pub fn pair(&self, pairing: &Pairing) -> Result<(), ConnectError> {
-        let pairings = self.pairings.as_ref().ok_or(ConnectError::State)?;
-        let claimed = self.shared.claim().ok_or(ConnectError::State)?;
-        pairings.pair(self.qpn(), claimed, *pairing);
+        let oob_connections = self.oob_connections.as_ref().ok_or(ConnectError::State)?;
+        let ticket = self.shared.claim().ok_or(ConnectError::State)?;
+        oob_connections.pair(self.qpn(), ticket, *pairing);
         self.pd.rnic.shared.background.wake();
         Ok(())
     }
@@ -381,13 +381,13 @@ impl RcQp {
         ord: u16,
         patience: Option<Duration>,
     ) -> Result<(), ConnectError> {
-        let pairings = self.pairings.as_ref().ok_or(ConnectError::State)?;
+        let oob_connections = self.oob_connections.as_ref().ok_or(ConnectError::State)?;
         let start = Start {
             sq_psn,
             ord,
             patience,
         };
-        pairings.start(self.qpn(), start);
+        oob_connections.start(self.qpn(), start);
         self.shared.open();
         self.pd.rnic.shared.background.wake();
         Ok(())
@@ -416,8 +416,8 @@ impl RcQp {
     /// Makes the QP what it was when it was new (`ibv_modify_qp(3)` to reset): what is posted is forgotten without completions, completions that
     /// were not polled are gone, the connection is closed in the background, and the QP may be connected again.
     pub fn reset(&self) {
-        if let Some(pairings) = &self.pairings {
-            pairings.reset(self.qpn());
+        if let Some(oob_connections) = &self.oob_connections {
+            oob_connections.reset(self.qpn());
         }
         self.shared.reset();
         self.pd.rnic.shared.mrs.close_windows_of(self.qpn());
@@ -590,8 +590,8 @@ fn work(operation: RcOperation) -> RcWork {
 
 impl Drop for RcQp {
     fn drop(&mut self) {
-        if let Some(pairings) = &self.pairings {
-            pairings.forget(self.qpn());
+        if let Some(oob_connections) = &self.oob_connections {
+            oob_connections.forget(self.qpn());
         }
         self.shared.close();
         self.pd.rnic.shared.mrs.close_windows_of(self.qpn());

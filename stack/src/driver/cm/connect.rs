@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use socket2::Socket;
 
-use crate::driver::cm::events::{Asked, Beginning, CmQueue};
+use crate::driver::cm::events::{CmQueue, IncomingRequest, PendingEstablished};
 use crate::driver::device::clock;
 use crate::driver::reactor::event_queue::EventQueue;
 use crate::driver::reactor::waker::Task;
-use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startups};
-use crate::driver::tcp::qp::{Claimed, RcShared, Startup};
+use crate::driver::tcp::mpa_startup::{Failure, ListenerId, MpaStartups, Outcome, StartupResult};
+use crate::driver::tcp::qp::{ConnectTicket, RcShared, Startup};
 use crate::driver::tcp::socket as tcp;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig,
@@ -33,7 +33,7 @@ use dgiwarp_engine::mr::PdId;
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) qp: Arc<RcShared>,
-    pub(crate) claimed: Claimed,
+    pub(crate) ticket: ConnectTicket,
     pub(crate) qpn: u32,
     pub(crate) pd: PdId,
     pub(crate) context: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Caller {
 /// Connections, and what happened to them.
 #[derive(Debug)]
 pub(crate) struct Cm {
-    startups: Startups,
+    startups: MpaStartups,
     callers: Mutex<Callers>,
     queue: Arc<CmQueue>,
 }
@@ -67,7 +67,7 @@ struct Calling {
 impl Cm {
     pub(crate) fn new(sink: Option<Arc<dyn ConnectionSink>>) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
-            startups: Startups::new()?,
+            startups: MpaStartups::new()?,
             callers: Mutex::default(),
             queue: Arc::new(CmQueue {
                 events: EventQueue::new()?,
@@ -98,7 +98,7 @@ impl Cm {
         });
         let socket = from.map(|it| it.socket);
         self.begin(calling, socket, to).map_err(|(error, calling)| {
-            calling.caller.qp.unclaim(calling.caller.claimed);
+            calling.caller.qp.unclaim(calling.caller.ticket);
             error.into()
         })
     }
@@ -186,7 +186,7 @@ impl Cm {
             .collect();
         for id in theirs {
             if let Some(calling) = callers.waiting.remove(&id) {
-                calling.caller.qp.unclaim(calling.caller.claimed);
+                calling.caller.qp.unclaim(calling.caller.ticket);
             }
             self.startups.abandon(id);
         }
@@ -194,13 +194,13 @@ impl Cm {
             .refused
             .extract_if(.., |(_, calling, _)| calling.caller.context == context);
         for (_, calling, _) in refused {
-            calling.caller.qp.unclaim(calling.caller.claimed);
+            calling.caller.qp.unclaim(calling.caller.ticket);
         }
     }
 
     /// Reads a connection that was refused to its end.
-    pub(crate) fn see_off(&self, stream: TcpStream) -> io::Result<()> {
-        self.startups.see_off(stream)
+    pub(crate) fn linger(&self, stream: TcpStream) -> io::Result<()> {
+        self.startups.linger(stream)
     }
 
     pub(crate) fn listen(
@@ -220,16 +220,21 @@ impl Cm {
 
     /// Tells of the end of a connection that a request led to.
     pub(crate) fn watch(&self, qp: &RcShared, context: u64) {
-        qp.tell_end(&self.queue, context);
+        qp.report_end(&self.queue, context);
     }
 
     /// The same, and of its beginning.
-    pub(crate) fn watch_from_beginning(&self, qp: &RcShared, beginning: Beginning, context: u64) {
-        qp.tell_beginning(&self.queue, context, beginning);
+    pub(crate) fn watch_established(
+        &self,
+        qp: &RcShared,
+        pending: PendingEstablished,
+        context: u64,
+    ) {
+        qp.report_established(&self.queue, context, pending);
     }
 
     /// An attempt to connect is over.
-    fn called(&self, over: Over) {
+    fn called(&self, over: StartupResult) {
         let Some(mut calling) = self.callers.lock().waiting.remove(&over.context) else {
             return;
         };
@@ -250,19 +255,19 @@ impl Cm {
                     established,
                 });
                 // Only now, so that the end is told behind the beginning.
-                caller.qp.tell_end(&self.queue, context);
+                caller.qp.report_end(&self.queue, context);
                 return;
             }
             Ok(Err(rejection)) => ConnectionEvent::Rejected { context, rejection },
             Err(error) => return self.failed(&caller, peer, error),
         };
-        caller.qp.unclaim(caller.claimed);
+        caller.qp.unclaim(caller.ticket);
         self.queue.push(happened);
     }
 
     /// Nothing came of an attempt.
     fn failed(&self, caller: &Caller, peer: SocketAddr, error: ConnectError) {
-        caller.qp.unclaim(caller.claimed);
+        caller.qp.unclaim(caller.ticket);
         self.queue.push(ConnectionEvent::Failed {
             context: caller.context,
             peer,
@@ -340,10 +345,10 @@ fn link(
                 paired: false,
                 denied: Access::empty(),
             };
-            let claimed = caller.claimed;
+            let ticket = caller.ticket;
             caller
                 .qp
-                .link(claimed, config, *connection, stream.into(), startup)?;
+                .link(ticket, config, *connection, stream.into(), startup)?;
             Ok(Ok(established))
         }
         Event::Rejected(rejection) => Ok(Err(rejection)),
@@ -354,7 +359,7 @@ fn link(
 }
 
 /// A startup of a listener is over: somebody asks, or failed to.
-fn arrived(over: Over) -> ConnectionEvent {
+fn arrived(over: StartupResult) -> ConnectionEvent {
     let (context, peer) = (over.context, over.peer);
     match over.outcome {
         Outcome::Mpa {
@@ -365,7 +370,7 @@ fn arrived(over: Over) -> ConnectionEvent {
         } => ConnectionEvent::Request {
             context,
             request: RcRequest {
-                asked: Asked {
+                incoming: IncomingRequest {
                     stream,
                     peer,
                     connection,

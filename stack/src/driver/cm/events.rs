@@ -92,12 +92,12 @@ pub trait ConnectionSink: std::fmt::Debug + Send + Sync {
 /// A peer that asks for a connection. Dropping it closes TCP without an answer.
 #[derive(Debug)]
 pub struct RcRequest {
-    pub(crate) asked: Asked,
+    pub(crate) incoming: IncomingRequest,
 }
 
 /// A request that waits for an answer.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct IncomingRequest {
     pub(crate) stream: TcpStream,
     pub(crate) peer: SocketAddr,
     pub(crate) connection: Box<Connection>,
@@ -106,7 +106,7 @@ pub(crate) struct Asked {
 
 /// What is told of a connection that was accepted, when it begins.
 #[derive(Debug)]
-pub(crate) struct Beginning {
+pub(crate) struct PendingEstablished {
     pub(crate) established: Established,
     pub(crate) peer: SocketAddr,
 }

@@ -15,11 +15,11 @@ use dgiwarp_llp_tcp_mpa::{Connection, Event};
 use parking_lot::Mutex;
 
 use crate::api::qp::qpn::Qpn;
-use crate::driver::cm::events::Asked;
+use crate::driver::cm::events::IncomingRequest;
 use crate::driver::device::clock;
 use crate::driver::reactor::waker::Task;
-use crate::driver::tcp::mpa_startup::{Failure, ListenerId, Outcome, Over, Startups};
-use crate::driver::tcp::qp::{Claimed, RcShared, Startup};
+use crate::driver::tcp::mpa_startup::{Failure, ListenerId, MpaStartups, Outcome, StartupResult};
+use crate::driver::tcp::qp::{ConnectTicket, RcShared, Startup};
 use crate::driver::tcp::socket as tcp;
 use crate::{Access, Error, MpaConfig, ReadDepths, RtrSet, WcStatus};
 use dgiwarp_engine::cm::connect::oob_config;
@@ -41,7 +41,7 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 struct Pair {
     qp: Weak<RcShared>,
     pd: PdId,
-    claimed: Option<Claimed>,
+    ticket: Option<ConnectTicket>,
 }
 
 #[derive(Debug)]
@@ -68,24 +68,24 @@ struct Table {
     ports: Vec<Port>,
     qps: BTreeMap<u32, Pair>,
     /// Requests that wait for an answer.
-    asked: BTreeMap<StartupId, Asked>,
+    incoming: BTreeMap<StartupId, IncomingRequest>,
     /// What came of a startup that the engine has just been told of.
     connected: Option<(StartupId, Connected)>,
 }
 
 /// The pairs of a device.
 #[derive(Debug)]
-pub(crate) struct Pairings {
-    startups: Startups,
+pub(crate) struct OobConnections {
+    startups: MpaStartups,
     ports: RangeInclusive<u16>,
     table: Mutex<Table>,
 }
 
-impl Pairings {
+impl OobConnections {
     /// `ports` are those that may be used; `None` leaves it to the system.
     pub(crate) fn new(ports: Option<RangeInclusive<u16>>) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
-            startups: Startups::new()?,
+            startups: MpaStartups::new()?,
             ports: ports.unwrap_or(0..=0),
             table: Mutex::default(),
         }))
@@ -109,7 +109,7 @@ impl Pairings {
         let pair = Pair {
             qp: Arc::downgrade(qp),
             pd,
-            claimed: None,
+            ticket: None,
         };
         table.qps.insert(qpn, pair);
         table.pairs.insert(qpn);
@@ -168,10 +168,10 @@ impl Pairings {
     }
 
     /// A QP that was claimed for this was told of its peer.
-    pub(crate) fn pair(&self, qpn: u32, claimed: Claimed, pairing: Pairing) {
+    pub(crate) fn pair(&self, qpn: u32, ticket: ConnectTicket, pairing: Pairing) {
         let mut table = self.table.lock();
         if let Some(pair) = table.qps.get_mut(&qpn) {
-            pair.claimed = Some(claimed);
+            pair.ticket = Some(ticket);
         }
         table.pairs.pair(clock::now(), qpn, pairing);
         self.act(&mut table);
@@ -204,12 +204,12 @@ impl Pairings {
                     }
                 }
                 Action::Refuse { request, refusal } => {
-                    if let Some(asked) = table.asked.remove(&request) {
-                        self.refuse(asked, refusal);
+                    if let Some(incoming) = table.incoming.remove(&request) {
+                        self.refuse(incoming, refusal);
                     }
                 }
                 Action::Drop { request } => {
-                    table.asked.remove(&request);
+                    table.incoming.remove(&request);
                     self.startups.abandon(request.get());
                 }
                 Action::Link { qpn, of } => {
@@ -277,11 +277,11 @@ impl Pairings {
         claim: &Claim,
         depths: ReadDepths,
     ) -> Option<()> {
-        let Asked {
+        let IncomingRequest {
             stream,
             mut connection,
             ..
-        } = table.asked.remove(&request)?;
+        } = table.incoming.remove(&request)?;
         connection.accept(depths, &claim.emit()).ok()?;
         let established = connection.poll_event()?;
         tcp::transmit_all(&stream, &mut connection).ok()?;
@@ -290,19 +290,19 @@ impl Pairings {
             .ok()
     }
 
-    fn refuse(&self, mut asked: Asked, refusal: Refusal) {
+    fn refuse(&self, mut incoming: IncomingRequest, refusal: Refusal) {
         let depths = ReadDepths { ird: 0, ord: 0 };
-        if asked.connection.reject(depths, &refusal.emit()).is_ok()
-            && tcp::transmit_all(&asked.stream, &mut asked.connection).is_ok()
+        if incoming.connection.reject(depths, &refusal.emit()).is_ok()
+            && tcp::transmit_all(&incoming.stream, &mut incoming.connection).is_ok()
         {
             // A peer that does not get it sees the connection close.
-            let _ = asked.stream.shutdown(Shutdown::Write);
-            let _ = self.startups.see_off(asked.stream);
+            let _ = incoming.stream.shutdown(Shutdown::Write);
+            let _ = self.startups.linger(incoming.stream);
         }
     }
 
     /// Somebody came to one of our ports.
-    fn arrived(table: &mut Table, over: Over) {
+    fn arrived(table: &mut Table, over: StartupResult) {
         let Outcome::Mpa {
             event: Event::Request(request),
             connection,
@@ -314,13 +314,13 @@ impl Pairings {
         };
         let id = table.pairs.next_id();
         let private_data = request.private_data.clone();
-        let asked = Asked {
+        let incoming = IncomingRequest {
             stream,
             peer: over.peer,
             connection,
             request,
         };
-        table.asked.insert(id, asked);
+        table.incoming.insert(id, incoming);
         let Table { pairs, qps, .. } = table;
         let is_free = |qpn| {
             let qp = qps.get(&qpn).and_then(|pair| pair.qp.upgrade());
@@ -330,7 +330,7 @@ impl Pairings {
     }
 }
 
-impl Task for Pairings {
+impl Task for OobConnections {
     fn work_fd(&self) -> BorrowedFd<'_> {
         self.startups.fd()
     }
@@ -387,7 +387,7 @@ impl Pair {
             denied: Access::empty(),
         };
         qp.link(
-            self.claimed?,
+            self.ticket?,
             config,
             *connected.connection,
             connected.stream.into(),
@@ -431,7 +431,7 @@ fn at_port(pairing: &Pairing) -> SocketAddr {
 }
 
 /// What a startup of ours, or the confirmation of an answer, came to, if it came to a connection.
-fn established(over: Over) -> Option<Connected> {
+fn established(over: StartupResult) -> Option<Connected> {
     match over.outcome {
         Outcome::Mpa {
             event: event @ Event::Established(_),
@@ -453,7 +453,7 @@ fn established(over: Over) -> Option<Connected> {
             match failure {
                 Failure::Tcp(error) => tracing::trace!(%error, "not connected yet"),
                 Failure::Mpa(error) => tracing::trace!(%error, "not connected yet"),
-                Failure::Config(error) => tracing::warn!(%error, "cannot be asked"),
+                Failure::Config(error) => tracing::warn!(%error, "cannot send an MPA Request"),
             }
             None
         }

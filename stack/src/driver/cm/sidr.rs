@@ -35,13 +35,13 @@ const RECEIVES: usize = 64;
 /// Sockets found by one look.
 const EVENTS: usize = 64;
 
-/// Names a listener or lookup among [`Services`]. Never used again.
+/// Names a listener or lookup among [`SidrSessions`]. Never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ServiceId(u64);
 
 /// Listeners, lookups, and what happened to them.
 #[derive(Debug)]
-pub(crate) struct Services {
+pub(crate) struct SidrSessions {
     this: Weak<Self>,
     epoll: Epoll,
     table: Mutex<Table>,
@@ -67,7 +67,7 @@ pub(crate) struct Begin {
     pub(crate) instruments: Option<Box<Instruments>>,
 }
 
-impl Services {
+impl SidrSessions {
     pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ServiceSink>>) -> Result<Arc<Self>, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
@@ -237,7 +237,7 @@ impl Services {
     }
 }
 
-impl Counts for Services {
+impl Counts for SidrSessions {
     fn counters(&self) -> QpCounters {
         let table = self.table.lock();
         let mut counters = table.watch.counters.clone();
@@ -248,7 +248,7 @@ impl Counts for Services {
     }
 }
 
-impl Drop for Services {
+impl Drop for SidrSessions {
     fn drop(&mut self) {
         if let Some(rnic) = self.rnic.upgrade() {
             rnic.shared.statistics.end_other(&self.counters());
@@ -256,7 +256,7 @@ impl Drop for Services {
     }
 }
 
-impl Task for Services {
+impl Task for SidrSessions {
     fn work_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
@@ -277,14 +277,14 @@ impl Task for Services {
         for event in &events[..ready] {
             let id = ServiceId(event.data());
             table.receive(id);
-            self.settle(&mut table, id, &mut told);
+            self.take_news(&mut table, id, &mut told);
         }
         let now = clock::now();
         while let Some((deadline, id)) = table.deadlines.first().copied()
             && deadline <= now
         {
             table.handle_timeout(now, id);
-            self.settle(&mut table, id, &mut told);
+            self.take_news(&mut table, id, &mut told);
         }
         drop(table);
         // With no lock held: whoever is told may do what it likes.
@@ -294,9 +294,9 @@ impl Task for Services {
     }
 }
 
-impl Services {
+impl SidrSessions {
     /// Sends what an entry has to send, takes what it has to tell, and removes it if that was all.
-    fn settle(&self, table: &mut Table, id: ServiceId, told: &mut Vec<ServiceEvent>) {
+    fn take_news(&self, table: &mut Table, id: ServiceId, told: &mut Vec<ServiceEvent>) {
         let Some(context) = table.entries.get(&id).map(|entry| entry.context) else {
             return;
         };

@@ -82,9 +82,9 @@ impl Instruments {
     }
 
     /// Tells what could not be told while registered memory was held.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn warn_of_failure(&mut self) {
         if let Some(tap) = &mut self.tap {
-            tap.settle();
+            tap.warn_of_failure();
         }
     }
 

@@ -244,7 +244,7 @@ impl Tap {
     }
 
     /// Warns if the file cannot be written any more. Called where allocating is allowed.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn warn_of_failure(&mut self) {
         if let Some(error) = &self.failed
             && !self.told
         {
@@ -307,7 +307,7 @@ mod tests {
         let error = tap.failed.as_ref().unwrap();
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
         assert!(tap.blocks.is_empty() && tap.whole == 0);
-        tap.settle();
+        tap.warn_of_failure();
         assert!(tap.told);
     }
 }

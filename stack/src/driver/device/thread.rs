@@ -24,7 +24,7 @@ use crate::api::device::events::Events;
 use crate::driver::device::clock;
 use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
 use crate::driver::reactor::waker::{TASK, Task, WAKE, WRITABLE, Waker};
-use crate::driver::tcp::lingering::{Departure, Departures};
+use crate::driver::tcp::lingering::{LingeringSocket, LingeringSockets};
 use crate::{Config, Error};
 
 /// How often queues that are polled are looked at, at first and after a while.
@@ -45,7 +45,7 @@ pub(crate) struct Background {
     waker: Arc<Waker>,
     sets: Mutex<Vec<Weak<PollSet>>>,
     tasks: Mutex<Vec<Weak<dyn Task>>>,
-    departures: Arc<Departures>,
+    lingering: Arc<LingeringSockets>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
     /// A completion queue lost a completion, and its queue pairs do not know.
@@ -71,15 +71,15 @@ struct Seen {
 impl Background {
     pub(crate) fn new(config: &Config, events: Arc<Events>) -> Result<Arc<Self>, Error> {
         let waker = Waker::new()?;
-        let departures = Departures::new()?;
-        waker.add_task(departures.work_fd())?;
-        let degraceful_close: Weak<Departures> = Arc::downgrade(&departures);
+        let lingering = LingeringSockets::new()?;
+        waker.add_task(lingering.work_fd())?;
+        let weak: Weak<LingeringSockets> = Arc::downgrade(&lingering);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
             waker: Arc::new(waker),
             sets: Mutex::new(Vec::new()),
-            tasks: Mutex::new(vec![degraceful_close]),
-            departures,
+            tasks: Mutex::new(vec![weak]),
+            lingering,
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
             overruns: AtomicBool::new(false),
@@ -199,8 +199,8 @@ impl Background {
     }
 
     /// Closes a connection whose QP is gone.
-    pub(crate) fn depart(&self, departure: Departure) {
-        if let Some(deadline) = self.departures.add(departure) {
+    pub(crate) fn linger(&self, socket: LingeringSocket) {
+        if let Some(deadline) = self.lingering.add(socket) {
             self.waker.wake_before(clock::to_nanos(Some(deadline)));
         }
     }
@@ -208,7 +208,7 @@ impl Background {
     /// Ends the thread. Called when the last handle of the device goes. Connections whose QPs are gone get a moment to be closed on both sides, for
     /// the process may end now; if it does not, the thread stays for those that need longer.
     pub(crate) fn stop(&self) {
-        let closed = self.departures.wait(clock::now() + AT_END);
+        let closed = self.lingering.wait(clock::now() + AT_END);
         self.stop.store(true, Ordering::Release);
         self.wake();
         if let Some(handle) = self.thread.lock().take()
@@ -237,7 +237,7 @@ impl Background {
             // TCP is full, or another thread is posting or polling.
             let _ = poll(&mut [], PollTimeout::from(1u8));
         }
-        self.departures.wait(deadline);
+        self.lingering.wait(deadline);
     }
 
     /// A descriptor that is held for somebody who will need one.
@@ -261,7 +261,7 @@ impl Background {
         let mut ticks = 0;
         let mut at_once = false;
         let mut events = [EpollEvent::empty(); 32];
-        while !(self.stop.load(Ordering::Acquire) && self.departures.is_empty()) {
+        while !(self.stop.load(Ordering::Acquire) && self.lingering.is_empty()) {
             let sets = self.live_sets();
             let timeout = if at_once {
                 EpollTimeout::ZERO

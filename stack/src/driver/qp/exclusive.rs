@@ -9,25 +9,25 @@ use super::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// A value that one thread at a time works on.
 #[derive(Debug)]
-pub(crate) struct Serialized<T> {
+pub(crate) struct Exclusive<T> {
     value: Mutex<T>,
-    rung: AtomicU32,
+    pending: AtomicU32,
 }
 
-impl<T> Serialized<T> {
+impl<T> Exclusive<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
             value: Mutex::new(value),
-            rung: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
         }
     }
 
     /// Sees to it that `work` runs after what the caller did before: here, or by the thread that holds the lock.
     #[inline]
-    pub(crate) fn ring(&self, mut work: impl FnMut(&mut T)) {
-        self.rung.fetch_or(1, Ordering::SeqCst);
+    pub(crate) fn run_or_mark(&self, mut work: impl FnMut(&mut T)) {
+        self.pending.fetch_or(1, Ordering::SeqCst);
         barrier();
-        self.answer(&mut work);
+        self.run_pending(&mut work);
     }
 
     /// Runs `first` now if nobody holds the lock, and then whatever was rung for. Returns what `first` gave.
@@ -39,7 +39,7 @@ impl<T> Serialized<T> {
     ) -> Option<R> {
         let mut guard = self.value.try_lock()?;
         let result = first(&mut guard);
-        self.let_go(guard, &mut work);
+        self.release(guard, &mut work);
         Some(result)
     }
 
@@ -51,29 +51,29 @@ impl<T> Serialized<T> {
     ) -> R {
         let mut guard = self.value.lock();
         let result = first(&mut guard);
-        self.let_go(guard, &mut work);
+        self.release(guard, &mut work);
         result
     }
 
-    fn let_go(&self, guard: MutexGuard<'_, T>, work: &mut impl FnMut(&mut T)) {
+    fn release(&self, guard: MutexGuard<'_, T>, work: &mut impl FnMut(&mut T)) {
         drop(guard);
         barrier();
-        if self.rung.load(Ordering::SeqCst) != 0 {
-            self.answer(work);
+        if self.pending.load(Ordering::SeqCst) != 0 {
+            self.run_pending(work);
         }
     }
 
-    fn answer(&self, work: &mut impl FnMut(&mut T)) {
+    fn run_pending(&self, work: &mut impl FnMut(&mut T)) {
         loop {
             let Some(mut guard) = self.value.try_lock() else {
                 return;
             };
-            while self.rung.swap(0, Ordering::SeqCst) != 0 {
+            while self.pending.swap(0, Ordering::SeqCst) != 0 {
                 work(&mut guard);
             }
             drop(guard);
             barrier();
-            if self.rung.load(Ordering::SeqCst) == 0 {
+            if self.pending.load(Ordering::SeqCst) == 0 {
                 return;
             }
         }

@@ -1,7 +1,7 @@
-//! `Serialized` under a model checker: every interleaving of its threads with up to four preemptions.
+//! `Exclusive` under a model checker: every interleaving of its threads with up to four preemptions.
 
 #[path = "exclusive.rs"]
-mod serialized;
+mod exclusive;
 
 /// What the driver uses, made of the model checker's atomics. The checker's own mutex will not do: it does not take an
 /// unlock for something that another thread's `try_lock` could come before or after, which is the very thing to check.
@@ -109,29 +109,29 @@ mod sync {
     }
 }
 
+use exclusive::Exclusive;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32 as Queue, Ordering};
 use loom::thread;
-use serialized::Serialized;
 
 /// More take minutes.
 const PREEMPTIONS: usize = 4;
 
 /// Whatever the interleaving, everything that was rung for was worked on when all threads are done.
 #[test]
-fn no_ring_is_lost() {
+fn no_pending_work_is_lost() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(PREEMPTIONS);
     model.check(|| {
         let queue = Arc::new(Queue::new(0));
-        let shared = Arc::new(Serialized::new(0u32));
+        let shared = Arc::new(Exclusive::new(0u32));
         let work = |queue: &Queue, done: &mut u32| *done += queue.swap(0, Ordering::SeqCst);
         let threads: Vec<_> = (0..2)
             .map(|_| {
                 let (queue, shared) = (Arc::clone(&queue), Arc::clone(&shared));
                 thread::spawn(move || {
                     queue.fetch_add(1, Ordering::SeqCst);
-                    shared.ring(|done| work(&queue, done));
+                    shared.run_or_mark(|done| work(&queue, done));
                 })
             })
             .collect();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use crate::driver::cq::completion_queue::CompletionQueue;
-use crate::driver::qp::exclusive::Serialized;
+use crate::driver::qp::exclusive::Exclusive;
 use crate::{AsyncEvent, PostError, Wc};
 use dgiwarp_engine::cq_ring::CompletionSink;
 
@@ -64,13 +64,13 @@ impl<W> Posting<W> {
     #[cold]
     fn leave_all<T>(
         &self,
-        serialized: &Serialized<T>,
+        exclusive: &Exclusive<T>,
         wqes: &mut dyn Iterator<Item = Result<W, PostError>>,
         most: usize,
         work: impl Fn(&mut T),
     ) -> (usize, Result<(), PostError>) {
         let taken = take(wqes, most, |wqe| self.leave(wqe));
-        serialized.ring(work);
+        exclusive.run_or_mark(work);
         taken
     }
 
@@ -110,7 +110,7 @@ impl<W> Posting<W> {
     #[inline]
     pub(crate) fn post<T>(
         &self,
-        serialized: &Serialized<T>,
+        exclusive: &Exclusive<T>,
         mut wqes: impl ExactSizeIterator<Item = Result<W, PostError>>,
         least: usize,
         accept: impl Fn(&mut T, W),
@@ -118,7 +118,7 @@ impl<W> Posting<W> {
     ) -> (usize, Result<(), PostError>) {
         let wanted = wqes.len();
         let admitted = self.admit(wanted, least);
-        let ran = serialized.try_run(
+        let ran = exclusive.try_run(
             |engine| {
                 // What others posted before goes first.
                 self.empty(|wqe| accept(engine, wqe));
@@ -130,7 +130,7 @@ impl<W> Posting<W> {
         );
         let (accepted, mut result) = match ran {
             Some(taken) => taken,
-            None => self.leave_all(serialized, &mut wqes, admitted, work),
+            None => self.leave_all(exclusive, &mut wqes, admitted, work),
         };
         // Seldom: an atomic operation costs as much as a copy of the message.
         if accepted < admitted {

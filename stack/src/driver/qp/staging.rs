@@ -11,7 +11,7 @@ use dgiwarp_engine::connected::ROOM;
 thread_local! {
     static STAGING: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     static STREAMS: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    static INTAKE: Cell<Option<Box<Intake>>> = const { Cell::new(None) };
+    static RX_BUFFER: Cell<Option<Box<RxBuffer>>> = const { Cell::new(None) };
 }
 
 /// Octets that one call reads from a connection at most. More do not fit the cache with the memory they go to.
@@ -21,14 +21,14 @@ const SPARE: usize = 8;
 
 /// What a thread that reads from connections works with.
 #[derive(Debug)]
-pub(crate) struct Intake {
+pub(crate) struct RxBuffer {
     pub(crate) octets: Vec<u8>,
     spare: ArrayVec<Vec<u8>, SPARE>,
     /// How many pieces were made.
     made: usize,
 }
 
-impl Intake {
+impl RxBuffer {
     fn new() -> Box<Self> {
         Box::new(Self {
             octets: vec![0; READ],
@@ -39,14 +39,14 @@ impl Intake {
 
     /// Takes this thread's.
     pub(crate) fn take() -> Box<Self> {
-        let own = INTAKE.try_with(Cell::take).ok().flatten();
+        let own = RX_BUFFER.try_with(Cell::take).ok().flatten();
         own.unwrap_or_else(Self::new)
     }
 
     /// Puts it back.
     pub(crate) fn put_back(self: Box<Self>) {
         // A thread that is ending has none any more.
-        let _ = INTAKE.try_with(|intake| intake.set(Some(self)));
+        let _ = RX_BUFFER.try_with(|cell| cell.set(Some(self)));
     }
 
     /// Memory for an unfinished FPDU; empty where none is left, so that who needs it takes only as much as it needs.

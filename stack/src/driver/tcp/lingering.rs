@@ -32,7 +32,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A connection on its way down.
 #[derive(Debug)]
-pub(crate) struct Departure {
+pub(crate) struct LingeringSocket {
     pub(crate) pipe: Pipe,
     /// FPDUs that TCP has not taken; the first may be a part of one.
     pub(crate) octets: Vec<u8>,
@@ -41,7 +41,7 @@ pub(crate) struct Departure {
 
 /// All of a device's.
 #[derive(Debug)]
-pub(crate) struct Departures {
+pub(crate) struct LingeringSockets {
     epoll: Epoll,
     count: AtomicUsize,
     table: Mutex<Table>,
@@ -55,14 +55,14 @@ struct Table {
 
 #[derive(Debug)]
 struct Entry {
-    departure: Departure,
+    socket: LingeringSocket,
     /// Octets that TCP has taken.
     taken: usize,
     deadline: Instant,
     watched: EpollFlags,
 }
 
-impl Departures {
+impl LingeringSockets {
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
@@ -74,10 +74,10 @@ impl Departures {
     }
 
     /// Takes a connection over and does what can be done at once. Returns when more is to be done at the latest, if it is not closed yet.
-    pub(crate) fn add(&self, departure: Departure) -> Option<Instant> {
+    pub(crate) fn add(&self, socket: LingeringSocket) -> Option<Instant> {
         let now = clock::now();
         let mut entry = Entry {
-            departure,
+            socket,
             taken: 0,
             deadline: now,
             watched: EpollFlags::empty(),
@@ -90,7 +90,7 @@ impl Departures {
         let key = vacant.key();
         let event = EpollEvent::new(entry.watched, token(key));
         // Should it fail, the times see to it.
-        let _ = self.epoll.add(&entry.departure.pipe, event);
+        let _ = self.epoll.add(&entry.socket.pipe, event);
         vacant.insert(entry);
         table.deadlines.insert((deadline, key));
         self.count.store(table.entries.len(), Ordering::Release);
@@ -137,18 +137,18 @@ impl Departures {
                 if wants != entry.watched {
                     entry.watched = wants;
                     let mut event = EpollEvent::new(wants, token(key));
-                    let _ = self.epoll.modify(&entry.departure.pipe, &mut event);
+                    let _ = self.epoll.modify(&entry.socket.pipe, &mut event);
                 }
             }
             None => {
                 let gone = table.entries.remove(key);
-                let _ = self.epoll.delete(&gone.departure.pipe);
+                let _ = self.epoll.delete(&gone.socket.pipe);
             }
         }
     }
 }
 
-impl Task for Departures {
+impl Task for LingeringSockets {
     fn work_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
@@ -192,21 +192,21 @@ impl Entry {
     fn step(&mut self, now: Instant) -> Option<Instant> {
         self.transmit();
         self.drain();
-        let flushed = self.taken == self.departure.octets.len();
-        let tcp_close = &mut self.departure.tcp_close;
+        let flushed = self.taken == self.socket.octets.len();
+        let tcp_close = &mut self.socket.tcp_close;
         if tcp_close.advance(now, flushed).shut_down {
-            self.departure.pipe.shut_down();
+            self.socket.pipe.shut_down();
         }
         // Shut down is what goes to TCP last, and its own time begins then.
         tcp_close.deadline().filter(|deadline| *deadline > now)
     }
 
     fn transmit(&mut self) {
-        let Departure {
+        let LingeringSocket {
             pipe,
             octets,
             tcp_close,
-        } = &mut self.departure;
+        } = &mut self.socket;
         while self.taken < octets.len() && tcp_close.may_send() {
             match pipe.send(&octets[self.taken..]) {
                 Taken::Octets(len) => self.taken += len,
@@ -218,9 +218,9 @@ impl Entry {
 
     /// Reads what the peer still sends: nobody's any more.
     fn drain(&mut self) {
-        let Departure {
+        let LingeringSocket {
             pipe, tcp_close, ..
-        } = &mut self.departure;
+        } = &mut self.socket;
         let mut scratch = [0; 4096];
         for _ in 0..READS {
             if tcp_close.peer_is_done() {
@@ -239,10 +239,10 @@ impl Entry {
     /// What to look for.
     fn wants(&self) -> EpollFlags {
         let mut wants = EpollFlags::empty();
-        if !self.departure.tcp_close.peer_is_done() {
+        if !self.socket.tcp_close.peer_is_done() {
             wants |= EpollFlags::EPOLLIN;
         }
-        if self.taken < self.departure.octets.len() {
+        if self.taken < self.socket.octets.len() {
             wants |= EpollFlags::EPOLLOUT;
         }
         wants
@@ -264,8 +264,8 @@ mod tests {
         (ours, listener.accept().unwrap().0)
     }
 
-    fn departure(stream: TcpStream, octets: Vec<u8>) -> Departure {
-        Departure {
+    fn socket(stream: TcpStream, octets: Vec<u8>) -> LingeringSocket {
+        LingeringSocket {
             pipe: stream.into(),
             octets,
             tcp_close: TcpClose::default(),
@@ -274,42 +274,42 @@ mod tests {
 
     #[test]
     fn all_octets_leave_and_the_peers_are_read_before_the_end() {
-        let departures = Departures::new().unwrap();
+        let lingering = LingeringSockets::new().unwrap();
         let (ours, mut peer) = pair();
         // More than TCP takes, and something unread that would reset the connection.
         let octets: Vec<u8> = (0..8u32 << 20).map(|at| at.to_be_bytes()[3]).collect();
         peer.write_all(b"unread").unwrap();
-        assert!(departures.add(departure(ours, octets.clone())).is_some());
-        assert!(!departures.is_empty());
+        assert!(lingering.add(socket(ours, octets.clone())).is_some());
+        assert!(!lingering.is_empty());
         let reader = std::thread::spawn(move || {
             let mut got = Vec::new();
             peer.read_to_end(&mut got).map(|_| got)
         });
-        assert!(departures.wait(clock::now() + SOON));
+        assert!(lingering.wait(clock::now() + SOON));
         assert!(reader.join().unwrap().unwrap() == octets);
-        assert_eq!(departures.poll_timeout(), None);
+        assert_eq!(lingering.poll_timeout(), None);
     }
 
     #[test]
     fn a_peer_that_neither_reads_nor_closes_has_its_time() {
-        let departures = Departures::new().unwrap();
+        let lingering = LingeringSockets::new().unwrap();
         let (ours, peer) = pair();
         let began = clock::now();
-        assert!(departures.add(departure(ours, Vec::new())).is_some());
-        assert!(!departures.wait(began + Duration::from_millis(20)));
-        let until = departures.poll_timeout().unwrap();
+        assert!(lingering.add(socket(ours, Vec::new())).is_some());
+        assert!(!lingering.wait(began + Duration::from_millis(20)));
+        let until = lingering.poll_timeout().unwrap();
         assert!(until > began && until <= clock::now() + dgiwarp_engine::connected::LINGER_FOR);
         drop(peer);
-        assert!(departures.wait(clock::now() + SOON));
+        assert!(lingering.wait(clock::now() + SOON));
     }
 
     #[test]
     fn one_that_is_closed_already_is_not_kept() {
-        let departures = Departures::new().unwrap();
+        let lingering = LingeringSockets::new().unwrap();
         let (ours, peer) = pair();
         drop(peer);
         tcp::wait(ours.as_fd(), PollFlags::POLLIN, Some(clock::now() + SOON));
-        assert_eq!(departures.add(departure(ours, Vec::new())), None);
-        assert!(departures.is_empty());
+        assert_eq!(lingering.add(socket(ours, Vec::new())), None);
+        assert!(lingering.is_empty());
     }
 }

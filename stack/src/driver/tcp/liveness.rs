@@ -38,14 +38,14 @@ pub(crate) fn keep_alive(stream: &TcpStream, patience: Duration) -> io::Result<(
 
 /// Looks after one connection.
 #[derive(Debug)]
-pub(crate) struct Watchdog {
+pub(crate) struct Liveness {
     /// How long the peer may be silent; zero is for ever.
     patience: Duration,
     /// Since when something has been on its way, and when to look.
     watching: Option<(Instant, Instant)>,
 }
 
-impl Watchdog {
+impl Liveness {
     pub(crate) const fn new(patience: Duration) -> Self {
         Self {
             patience,
@@ -117,14 +117,14 @@ mod tests {
 
     /// Looks at each deadline until it is over; returns after how long the peer is given up.
     fn lives(state: impl Fn(Duration) -> TcpProgress) -> Option<Duration> {
-        let mut dog = Watchdog::new(PATIENCE);
+        let mut liveness = Liveness::new(PATIENCE);
         let began = clock::now();
-        dog.sent(began);
-        while let Some(due) = dog.deadline()
+        liveness.sent(began);
+        while let Some(due) = liveness.deadline()
             && due < began + Duration::from_secs(60)
         {
-            assert!(!dog.check(due - Duration::from_nanos(1), || panic!("too early")));
-            if dog.check(due, || Ok(state(due - began))) {
+            assert!(!liveness.check(due - Duration::from_nanos(1), || panic!("too early")));
+            if liveness.check(due, || Ok(state(due - began))) {
                 return Some(due - began);
             }
         }
@@ -148,16 +148,16 @@ mod tests {
 
     #[test]
     fn it_sleeps_when_there_is_nothing_to_deliver() {
-        let mut dog = Watchdog::new(PATIENCE);
-        assert_eq!(dog.deadline(), None);
+        let mut liveness = Liveness::new(PATIENCE);
+        assert_eq!(liveness.deadline(), None);
         let now = clock::now();
-        dog.sent(now);
-        let due = dog.deadline().expect("it watches");
+        liveness.sent(now);
+        let due = liveness.deadline().expect("it watches");
         assert!(due > now && due <= now + 2 * LOOK);
-        assert!(!dog.check(due, || Ok(progress(0, 0, 0, PATIENCE))));
-        assert_eq!(dog.deadline(), None);
-        let mut dog = Watchdog::new(Duration::ZERO);
-        dog.sent(now);
-        assert_eq!(dog.deadline(), None);
+        assert!(!liveness.check(due, || Ok(progress(0, 0, 0, PATIENCE))));
+        assert_eq!(liveness.deadline(), None);
+        let mut liveness = Liveness::new(Duration::ZERO);
+        liveness.sent(now);
+        assert_eq!(liveness.deadline(), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Connections on their way up: TCP's handshake and the MPA startup, any number at a time.
 //!
-//! Nothing here waits. Whoever comes along calls [`Startups::progress`] when [`Startups::fd`] is readable or [`Startups::poll_timeout`] is
-//! reached, and takes what came of it with [`Startups::take`]: the program that waits for it, or the background thread.
+//! Nothing here waits. Whoever comes along calls [`MpaStartups::progress`] when [`MpaStartups::fd`] is readable or [`MpaStartups::poll_timeout`] is
+//! reached, and takes what came of it with [`MpaStartups::take`]: the program that waits for it, or the background thread.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read};
@@ -17,7 +17,7 @@ use socket2::Socket;
 
 use crate::MpaConfig;
 use crate::driver::device::clock;
-use crate::driver::tcp::{liveness as watchdog, socket as tcp};
+use crate::driver::tcp::{liveness, socket as tcp};
 use dgiwarp_engine::cm::connect::{AttemptFailure, refuse_reply, startup_config};
 use dgiwarp_engine::connected::LINGER_FOR;
 
@@ -82,7 +82,7 @@ pub(crate) enum Failure {
 
 /// A startup that is over.
 #[derive(Debug)]
-pub(crate) struct Over {
+pub(crate) struct StartupResult {
     /// The number that its maker gave it, or its listener.
     pub(crate) context: u64,
     /// The other end.
@@ -94,10 +94,10 @@ pub(crate) struct Over {
 
 /// Connections on their way up, and the listeners that some come from.
 #[derive(Debug)]
-pub(crate) struct Startups {
+pub(crate) struct MpaStartups {
     epoll: Epoll,
     table: Mutex<Table>,
-    over: Mutex<VecDeque<Over>>,
+    results: Mutex<VecDeque<StartupResult>>,
 }
 
 #[derive(Debug, Default)]
@@ -147,21 +147,21 @@ enum Stage {
     /// This end has accepted, with this event, and the first octet of the peer says that it agrees.
     Confirming(Box<Connection>, Box<Event>),
     /// It was refused, and is only read to its end.
-    Leaving,
+    Lingering,
 }
 
-/// Names a listener among [`Startups`].
+/// Names a listener among [`MpaStartups`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ListenerId(usize);
 
-impl Startups {
+impl MpaStartups {
     pub(crate) fn new() -> Result<Self, crate::Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| crate::Error::system("cannot make an epoll set")(errno.into()))?;
         Ok(Self {
             epoll,
             table: Mutex::default(),
-            over: Mutex::default(),
+            results: Mutex::default(),
         })
     }
 
@@ -261,14 +261,14 @@ impl Startups {
     }
 
     /// Reads a connection that has nothing more to say to its end, so that closing it does not reset it before the peer has read what was said.
-    pub(crate) fn see_off(&self, stream: TcpStream) -> io::Result<()> {
+    pub(crate) fn linger(&self, stream: TcpStream) -> io::Result<()> {
         let peer = stream.peer_addr()?;
-        self.add(leaving(stream, peer))
+        self.add(lingering(stream, peer))
     }
 
     /// The same while the table is locked. What cannot be watched is closed.
-    fn see_off_locked(&self, table: &mut Table, stream: TcpStream, peer: SocketAddr) {
-        let _ = self.add_locked(table, leaving(stream, peer));
+    fn linger_locked(&self, table: &mut Table, stream: TcpStream, peer: SocketAddr) {
+        let _ = self.add_locked(table, lingering(stream, peer));
     }
 
     /// Takes connections from a listening socket from now on. Outcomes carry `context`.
@@ -316,8 +316,8 @@ impl Startups {
     }
 
     /// The oldest startup that is over.
-    pub(crate) fn take(&self) -> Option<Over> {
-        self.over.lock().pop_front()
+    pub(crate) fn take(&self) -> Option<StartupResult> {
+        self.results.lock().pop_front()
     }
 
     /// Does what can be done now.
@@ -357,7 +357,7 @@ impl Startups {
         let key = entry.key();
         let flags = match startup.stage {
             Stage::Connecting(..) => EpollFlags::EPOLLOUT,
-            Stage::Exchanging(_) | Stage::Confirming(..) | Stage::Leaving => EpollFlags::EPOLLIN,
+            Stage::Exchanging(_) | Stage::Confirming(..) | Stage::Lingering => EpollFlags::EPOLLIN,
         };
         self.epoll
             .add(&startup.stream, EpollEvent::new(flags, token(key)))?;
@@ -468,7 +468,7 @@ impl Startups {
             None => return,
         };
         let failure = match &mut startup.stage {
-            Stage::Leaving => return drop(self.remove(table, key)),
+            Stage::Lingering => return drop(self.remove(table, key)),
             Stage::Connecting(..) | Stage::Confirming(..) => timed_out(),
             Stage::Exchanging(connection) => {
                 // The time of all is up; MPA's own began later, with TCP's connection.
@@ -492,7 +492,7 @@ impl Startups {
         let outcome = match (end, startup.stage) {
             (Ok((Event::Failed(error), _)), Stage::Exchanging(mut connection)) => {
                 if refuse(&startup.stream, &mut connection, error).is_ok() {
-                    self.see_off_locked(table, startup.stream, peer);
+                    self.linger_locked(table, startup.stream, peer);
                 }
                 Outcome::Failed(Failure::Mpa(error))
             }
@@ -509,12 +509,12 @@ impl Startups {
                 stream: startup.stream,
                 rest,
             },
-            (Ok(_), Stage::Connecting(..) | Stage::Leaving) => {
+            (Ok(_), Stage::Connecting(..) | Stage::Lingering) => {
                 unreachable!("events come from the exchange")
             }
             (Err(failure), _) => Outcome::Failed(failure),
         };
-        self.over.lock().push_back(Over {
+        self.results.lock().push_back(StartupResult {
             context,
             peer,
             inbound,
@@ -524,7 +524,7 @@ impl Startups {
 }
 
 /// A connection that is only read to its end.
-fn leaving(stream: TcpStream, peer: SocketAddr) -> Startup {
+fn lingering(stream: TcpStream, peer: SocketAddr) -> Startup {
     let until = clock::now() + LINGER_FOR;
     Startup {
         stream,
@@ -532,7 +532,7 @@ fn leaving(stream: TcpStream, peer: SocketAddr) -> Startup {
         context: 0,
         deadline: until,
         until,
-        stage: Stage::Leaving,
+        stage: Stage::Lingering,
         listener: None,
     }
 }
@@ -574,7 +574,7 @@ impl Startup {
             Stage::Connecting(..) | Stage::Exchanging(_) | Stage::Confirming(..) => {
                 self.listener.is_none()
             }
-            Stage::Leaving => false,
+            Stage::Lingering => false,
         };
         connects && self.context == context
     }
@@ -592,7 +592,7 @@ impl Startup {
             }
             Stage::Exchanging(connection) => exchange(&self.stream, connection),
             Stage::Confirming(_, event) => confirm(&self.stream, event),
-            Stage::Leaving => leave(&self.stream),
+            Stage::Lingering => leave(&self.stream),
         }
     }
 }
@@ -611,7 +611,7 @@ fn request(
         return Err(Failure::Tcp(refused));
     }
     // Whoever decides may take long, but a host that is gone is found.
-    watchdog::keep_alive(stream, TCP_HAS).map_err(Failure::Tcp)?;
+    liveness::keep_alive(stream, TCP_HAS).map_err(Failure::Tcp)?;
     let config = startup_config(mpa, tcp::emss(stream).map_err(Failure::Tcp)?);
     let mut connection =
         Connection::initiator(clock::now(), config, private_data).map_err(Failure::Config)?;

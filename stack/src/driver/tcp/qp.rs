@@ -16,17 +16,17 @@ use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
 use parking_lot::Mutex;
 
 use crate::api::device::statistics::Counts;
-use crate::driver::cm::events::{Beginning, CmQueue};
+use crate::driver::cm::events::{CmQueue, PendingEstablished};
 use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
-use crate::driver::qp::exclusive::Serialized;
+use crate::driver::qp::exclusive::Exclusive;
 use crate::driver::qp::posting::{Completions, Posting};
 use crate::driver::qp::staging;
-use crate::driver::qp::staging::Intake;
+use crate::driver::qp::staging::RxBuffer;
 use crate::driver::reactor::member::{MemberId, Received};
 use crate::driver::reactor::poll_set::PollSet;
-use crate::driver::tcp::liveness::Watchdog;
+use crate::driver::tcp::liveness::Liveness;
 use crate::driver::tcp::pipe::Pipe;
 use crate::{
     Access, ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus,
@@ -50,7 +50,7 @@ struct Link {
     engine: RcEngine,
     pipe: Pipe,
     tcp_close: TcpClose,
-    watchdog: Watchdog,
+    liveness: Liveness,
     /// Set while a disconnect of this end's program is under way.
     graceful_close: Option<GracefulClose>,
     /// Set while the peer's disconnect has not been reported.
@@ -74,7 +74,7 @@ pub(crate) struct RcInner {
     /// Where the connection's end is told, and under which number.
     listener: Option<(Arc<CmQueue>, u64)>,
     /// What is to be told there when the peer has sent something.
-    beginning: Option<Box<Beginning>>,
+    pending_established: Option<Box<PendingEstablished>>,
     /// What peers may not do, whatever keys they have.
     denied: Access,
     /// What was counted on connections that are gone.
@@ -97,7 +97,7 @@ pub(crate) struct Startup<'a> {
 pub(crate) struct RcShared {
     qpn: u32,
     pub(crate) options: RcOptions,
-    serialized: Serialized<RcInner>,
+    exclusive: Exclusive<RcInner>,
     posting: Posting<RcSendWqe>,
     pub(crate) recv_queue: Arc<RecvQueue>,
     send_cq: Arc<CompletionQueue>,
@@ -133,7 +133,7 @@ pub(crate) struct RcShared {
 
 /// A QP is claimed for a connection, until it is reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Claimed {
+pub(crate) struct ConnectTicket {
     life: u32,
 }
 
@@ -163,7 +163,7 @@ impl RcShared {
         Arc::new(Self {
             qpn,
             options,
-            serialized: Serialized::new(RcInner::default()),
+            exclusive: Exclusive::new(RcInner::default()),
             posting: Posting::new(max_send_wr),
             recv_queue,
             send_cq,
@@ -187,7 +187,7 @@ impl RcShared {
     }
 
     fn run<R>(&self, control: impl FnOnce(&mut RcInner) -> R) -> R {
-        self.serialized.run(control, |inner| self.work(inner))
+        self.exclusive.run(control, |inner| self.work(inner))
     }
 
     fn background(&self) -> &Background {
@@ -215,12 +215,12 @@ impl RcShared {
     }
 
     /// Claims the QP for a connection, if it is free.
-    pub(crate) fn claim(&self) -> Option<Claimed> {
+    pub(crate) fn claim(&self) -> Option<ConnectTicket> {
         let free = !self.claimed.swap(true, Ordering::AcqRel);
         free.then(|| {
             // The connection takes it.
             drop(self.place.lock().take());
-            Claimed {
+            ConnectTicket {
                 life: self.life.load(Ordering::Acquire),
             }
         })
@@ -239,17 +239,22 @@ impl RcShared {
     }
 
     /// There will be no connection: the QP may be claimed again.
-    pub(crate) fn unclaim(&self, claimed: Claimed) {
-        if claimed.life == self.life.load(Ordering::Acquire) {
+    pub(crate) fn unclaim(&self, ticket: ConnectTicket) {
+        if ticket.life == self.life.load(Ordering::Acquire) {
             self.claimed.store(false, Ordering::Release);
         }
     }
 
     /// Tells of the connection's beginning there, which may be later, and of its end.
-    pub(crate) fn tell_beginning(&self, queue: &Arc<CmQueue>, context: u64, beginning: Beginning) {
+    pub(crate) fn report_established(
+        &self,
+        queue: &Arc<CmQueue>,
+        context: u64,
+        pending_established: PendingEstablished,
+    ) {
         self.run(|inner| {
             inner.listener = Some((Arc::clone(queue), context));
-            inner.beginning = Some(Box::new(beginning));
+            inner.pending_established = Some(Box::new(pending_established));
             Self::begin(inner);
             // It may be over already.
             self.wind_down(inner);
@@ -264,13 +269,13 @@ impl RcShared {
         let (Some(link), Some((queue, context))) = (&inner.link, &inner.listener) else {
             return;
         };
-        let has_begun = |it: &mut Box<Beginning>| {
+        let has_begun = |it: &mut Box<PendingEstablished>| {
             is_established(&it.established.negotiation, link.engine.may_send())
         };
-        if let Some(beginning) = inner.beginning.take_if(has_begun) {
+        if let Some(pending_established) = inner.pending_established.take_if(has_begun) {
             queue.push(ConnectionEvent::Established {
                 context: *context,
-                established: beginning.established,
+                established: pending_established.established,
             });
         }
     }
@@ -279,7 +284,7 @@ impl RcShared {
     /// receive for it.
     pub(crate) fn link(
         self: &Arc<Self>,
-        claimed: Claimed,
+        ticket: ConnectTicket,
         config: RcConfig,
         mpa: Connection,
         pipe: Pipe,
@@ -292,7 +297,7 @@ impl RcShared {
         };
         let member = *self.member.get_or_init(attach);
         let watched = self.run(|inner| {
-            let meant = claimed.life == self.life.load(Ordering::Acquire);
+            let meant = ticket.life == self.life.load(Ordering::Acquire);
             if inner.closed || inner.given_up || !meant {
                 return None;
             }
@@ -321,7 +326,7 @@ impl RcShared {
                 engine,
                 pipe,
                 tcp_close: TcpClose::default(),
-                watchdog: Watchdog::new(self.patience),
+                liveness: Liveness::new(self.patience),
                 graceful_close: None,
                 deferred_disconnect: DeferredDisconnect::default(),
                 paused: false,
@@ -378,7 +383,7 @@ impl RcShared {
             None => inner.waiting.push_back(wqe),
         };
         self.posting
-            .post(&self.serialized, wqes, least, accept, |inner| {
+            .post(&self.exclusive, wqes, least, accept, |inner| {
                 self.work(inner)
             })
     }
@@ -425,7 +430,7 @@ impl RcShared {
             [link.tcp_close.deadline(), deferred]
         } else {
             let graceful = link.graceful_close.map(GracefulClose::deadline);
-            [link.watchdog.deadline(), graceful]
+            [link.liveness.deadline(), graceful]
         };
         let timers = [link.engine.poll_timeout(), second, third];
         let deadline = timers.into_iter().flatten().min();
@@ -440,7 +445,7 @@ impl RcShared {
     /// Ends a connection whose peer's host is gone.
     fn look_after(&self, link: &mut Link, now: Instant) {
         let look = || link.pipe.progress();
-        if !link.tcp_close.has_begun() && link.watchdog.check(now, look) {
+        if !link.tcp_close.has_begun() && link.liveness.check(now, look) {
             link.tcp_close.lost();
             let (tables, mut completions) = (self.tables(), self.completions());
             let engine = &mut link.engine;
@@ -475,7 +480,7 @@ impl RcShared {
                 engine,
                 pipe,
                 tcp_close,
-                watchdog,
+                liveness,
                 ..
             } = link;
             engine.make_fpdus(now, self.tables(), &mut completions);
@@ -499,7 +504,7 @@ impl RcShared {
             });
             match outcome {
                 Taken::Octets(octets) => {
-                    watchdog.sent(now);
+                    liveness.sent(now);
                     taken += octets;
                     if engine.is_idle() {
                         self.unsent.store(false, Ordering::Release);
@@ -577,9 +582,9 @@ impl RcShared {
         if link.paused {
             return self.look_for_end(link);
         }
-        let mut intake = Intake::take();
-        let got = self.receive_into(link, &mut intake);
-        intake.put_back();
+        let mut rx_buffer = RxBuffer::take();
+        let got = self.receive_into(link, &mut rx_buffer);
+        rx_buffer.put_back();
         got
     }
 
@@ -602,13 +607,13 @@ impl RcShared {
         Received::Everything
     }
 
-    fn receive_into(&self, link: &mut Link, intake: &mut Intake) -> Received {
+    fn receive_into(&self, link: &mut Link, rx_buffer: &mut RxBuffer) -> Received {
         let engine = &mut link.engine;
-        let most = intake.octets.len().min(engine.rnr_room());
+        let most = rx_buffer.octets.len().min(engine.rnr_room());
         let (room, most) = engine.input_room(most);
         let placed = room.len();
         let wanted = placed + most;
-        let behind = &mut intake.octets[..most];
+        let behind = &mut rx_buffer.octets[..most];
         let received = if placed == 0 {
             link.pipe.receive(behind)
         } else {
@@ -623,17 +628,17 @@ impl RcShared {
             Ok(len) => {
                 let placed = placed.min(len);
                 engine.input_placed(placed);
-                let unneeded = engine.lend_input(intake.spare());
-                intake.give_spare(unneeded);
+                let unneeded = engine.lend_input(rx_buffer.spare());
+                rx_buffer.give_spare(unneeded);
                 // After the engine's end the octets are nobody's.
                 engine.handle_input(
                     clock::now(),
-                    &intake.octets[..len - placed],
+                    &rx_buffer.octets[..len - placed],
                     self.tables(),
                     &mut self.completions(),
                 );
                 if let Some(memory) = engine.reclaim_input() {
-                    intake.give_spare(memory);
+                    rx_buffer.give_spare(memory);
                 }
                 self.pause_or_go_on(link);
                 return if len < wanted {
@@ -677,7 +682,7 @@ impl RcShared {
 impl Waiter for RcShared {
     fn receive_posted(&self) {
         self.receive_posted.store(true, Ordering::Release);
-        self.serialized.ring(|inner| self.work(inner));
+        self.exclusive.run_or_mark(|inner| self.work(inner));
     }
 }
 

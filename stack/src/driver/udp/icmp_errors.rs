@@ -14,16 +14,16 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 
 use crate::driver::udp::socket::socket_addr;
 
-/// Notices kept of one turn of work.
-const MAX_NOTICES: usize = 32;
-/// Notices read at once: the rest stays in the queue, which makes the socket ready again.
+/// ICMP errors kept of one turn of work.
+const MAX_ERRORS: usize = 32;
+/// ICMP errors read at once: the rest stays in the queue, which makes the socket ready again.
 const MAX_READ: usize = 64;
 /// Room for the control messages of one notice: the error with the address of who reports it, and packet information.
 const CONTROL: usize = 256;
 
 /// What the network said of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Notice {
+pub(crate) struct IcmpError {
     /// Whom the datagram was for.
     pub(crate) destination: Peer,
     /// `ECONNREFUSED` where nobody listens, `EHOSTUNREACH` and others of icmp(7).
@@ -32,19 +32,19 @@ pub(crate) struct Notice {
 
 /// What was read in one turn of work, without allocating: a send that meets notices may hold registered memory.
 #[derive(Debug, Default)]
-pub(crate) struct Notices {
-    kept: ArrayVec<Notice, MAX_NOTICES>,
+pub(crate) struct IcmpErrors {
+    kept: ArrayVec<IcmpError, MAX_ERRORS>,
     /// How many more there were.
     lost: u64,
 }
 
-impl Notices {
+impl IcmpErrors {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    pub(crate) fn kept(&self) -> &[Notice] {
+    pub(crate) fn kept(&self) -> &[IcmpError] {
         &self.kept
     }
 
@@ -60,9 +60,9 @@ impl Notices {
             match read_one(socket) {
                 Read::Nothing => break,
                 Read::Local => {}
-                Read::Notice(notice) => {
+                Read::Icmp(icmp_error) => {
                     told += 1;
-                    self.lost += u64::from(self.kept.try_push(notice).is_err());
+                    self.lost += u64::from(self.kept.try_push(icmp_error).is_err());
                 }
             }
         }
@@ -75,7 +75,7 @@ enum Read {
     Nothing,
     /// Something that is no notice of the network's.
     Local,
-    Notice(Notice),
+    Icmp(IcmpError),
 }
 
 fn read_one(socket: &impl AsFd) -> Read {
@@ -101,7 +101,7 @@ fn read_one(socket: &impl AsFd) -> Read {
     });
     match (message.address.and_then(socket_addr), error) {
         (Some(address), Some(error)) if error.ee_origin != libc::SO_EE_ORIGIN_LOCAL => {
-            Read::Notice(Notice {
+            Read::Icmp(IcmpError {
                 destination: Peer::ip(address),
                 errno: i32::try_from(error.ee_errno).unwrap_or(libc::EIO),
             })

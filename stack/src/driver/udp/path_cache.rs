@@ -16,11 +16,11 @@ type Key = (IpAddr, u32, Option<IpAddr>);
 
 /// The paths of a QP to its requesters.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
+pub(crate) struct PathCache {
     paths: FxHashMap<Key, Option<Route>>,
 }
 
-impl Answers {
+impl PathCache {
     /// The path to a peer from an address of ours, looked up if it is new. `mtu` limits a route's; `receive_buffer` is what our
     /// own socket was granted, because on loopback the peer's is likely the same.
     pub(crate) fn path(
@@ -63,11 +63,11 @@ mod tests {
 
     #[test]
     fn a_path_is_looked_up_once_and_the_table_is_bounded() {
-        let mut answers = Answers::default();
+        let mut path_cache = PathCache::default();
         let mut looked_up = 0;
         for port in [1, 2] {
             let peer = Peer::ip(([127, 0, 0, 1], port).into());
-            let path = answers.path(
+            let path = path_cache.path(
                 peer,
                 None,
                 |mtu| {
@@ -87,8 +87,8 @@ mod tests {
         for last in 0..=255 {
             for other in [1, 2] {
                 let peer = Peer::ip(([127, 0, other, last], 1).into());
-                assert!(answers.path(peer, None, |mtu| mtu, || 0).is_some());
-                assert!(answers.paths.len() <= MAX_PATHS);
+                assert!(path_cache.path(peer, None, |mtu| mtu, || 0).is_some());
+                assert!(path_cache.paths.len() <= MAX_PATHS);
             }
         }
     }

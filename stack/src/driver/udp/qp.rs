@@ -18,13 +18,13 @@ use crate::api::device::statistics::Counts;
 use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
-use crate::driver::qp::exclusive::Serialized;
+use crate::driver::qp::exclusive::Exclusive;
 use crate::driver::qp::posting::{Completions, Posting};
 use crate::driver::reactor::member::{MemberId, SocketIndex};
 use crate::driver::reactor::poll_set::{By, PollSet};
-use crate::driver::udp::icmp_errors::Notices;
+use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::multicast::{GroupError, Membership};
-use crate::driver::udp::path_cache::Answers;
+use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::socket::{ReceiveBuffer, UdpSocket};
 pub(crate) use crate::driver::udp::sockets::UdpSockets;
 use crate::driver::udp::sockets::{Advice, RETIRED};
@@ -50,7 +50,7 @@ const FLUSH_FOR: Duration = Duration::from_secs(1);
 pub(crate) struct UdInner {
     pub(crate) engine: UdEngine,
     pub(crate) sockets: UdpSockets,
-    answers: Answers,
+    path_cache: PathCache,
     /// What stands between them, if somebody asked for it.
     instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
@@ -59,7 +59,7 @@ pub(crate) struct UdInner {
 /// A datagram QP, shared by its handle, its completion queues and the background thread.
 #[derive(Debug)]
 pub(crate) struct UdShared {
-    serialized: Serialized<UdInner>,
+    exclusive: Exclusive<UdInner>,
     posting: Posting<SendWqe>,
     pub(crate) recv_queue: Arc<RecvQueue>,
     pub(crate) send_cq: Arc<CompletionQueue>,
@@ -112,10 +112,10 @@ impl UdShared {
     /// Puts a QP together and lets its completion queue receive for it.
     pub(crate) fn start(parts: Parts) -> Result<Arc<Self>, Error> {
         let this = Arc::new(Self {
-            serialized: Serialized::new(UdInner {
+            exclusive: Exclusive::new(UdInner {
                 engine: parts.engine,
                 sockets: parts.sockets,
-                answers: Answers::default(),
+                path_cache: PathCache::default(),
                 instruments: parts.instruments,
                 deadline: None,
             }),
@@ -143,7 +143,7 @@ impl UdShared {
 
     /// Runs a control call on the engine and sockets.
     pub(crate) fn run<R>(&self, control: impl FnOnce(&mut UdInner) -> R) -> R {
-        self.serialized.run(control, |inner| self.work(inner))
+        self.exclusive.run(control, |inner| self.work(inner))
     }
 
     pub(crate) fn tables(&self) -> Tables<'_> {
@@ -174,7 +174,7 @@ impl UdShared {
         }
         let accept = |inner: &mut UdInner, wqe| inner.engine.accept(wqe);
         self.posting
-            .post(&self.serialized, wqes, least, accept, |inner| {
+            .post(&self.exclusive, wqes, least, accept, |inner| {
                 self.work(inner)
             })
     }
@@ -220,14 +220,14 @@ impl UdShared {
         } else {
             clock::coarse()
         };
-        let mut notices = Notices::default();
+        let mut icmp_errors = IcmpErrors::default();
         let mut sink = SocketSink {
             qp: self,
             sockets: &mut inner.sockets,
-            answers: &mut inner.answers,
+            path_cache: &mut inner.path_cache,
             now,
             connect: None,
-            notices: &mut notices,
+            icmp_errors: &mut icmp_errors,
             tap: inner.instruments.as_mut().and_then(|it| it.tap()),
         };
         let mut completions = self.completions();
@@ -237,11 +237,11 @@ impl UdShared {
         if let Some((index, peer, local)) = sink.connect {
             self.connect(inner, now, index, peer, local);
         }
-        if !notices.is_empty() {
-            self.report(inner, &notices);
+        if !icmp_errors.is_empty() {
+            self.report(inner, &icmp_errors);
         }
         if let Some(instruments) = &mut inner.instruments {
-            instruments.settle();
+            instruments.warn_of_failure();
         }
         self.blocked
             .store(sent == Transmitted::Blocked, Ordering::Release);
@@ -285,29 +285,29 @@ impl UdShared {
         }
     }
 
-    fn read_notices_locked(&self, inner: &mut UdInner, index: SocketIndex) {
+    fn read_error_queue_locked(&self, inner: &mut UdInner, index: SocketIndex) {
         if let Some(socket) = inner.sockets.get(index) {
-            let mut notices = Notices::default();
-            notices.read(socket);
-            self.report(inner, &notices);
+            let mut icmp_errors = IcmpErrors::default();
+            icmp_errors.read(socket);
+            self.report(inner, &icmp_errors);
         }
     }
 
     /// Tells the program what the network said.
-    fn report(&self, inner: &mut UdInner, notices: &Notices) {
-        for notice in notices.kept() {
-            if let Some(peer) = notice.destination.socket_addr() {
+    fn report(&self, inner: &mut UdInner, icmp_errors: &IcmpErrors) {
+        for icmp_error in icmp_errors.kept() {
+            if let Some(peer) = icmp_error.destination.socket_addr() {
                 let entry = ErrorEntry {
                     peer,
                     message: None,
                     reason: ErrorReason::Network {
-                        errno: notice.errno,
+                        errno: icmp_error.errno,
                     },
                 };
                 inner.engine.report_error(entry, &mut self.completions());
             }
         }
-        inner.engine.lose_errors(notices.lost());
+        inner.engine.lose_errors(icmp_errors.lost());
     }
 
     #[inline]
@@ -328,7 +328,7 @@ impl UdShared {
             Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return false,
             // What the network says of something sent earlier; the socket goes on.
             Err(_) => {
-                self.read_notices_locked(inner, index);
+                self.read_error_queue_locked(inner, index);
                 return true;
             }
         };
@@ -475,7 +475,7 @@ impl UdShared {
                     self.take_in(inner, now, arrival);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => self.read_notices_locked(inner, index),
+                Err(_) => self.read_error_queue_locked(inner, index),
             }
         }
     }

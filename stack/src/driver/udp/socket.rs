@@ -106,7 +106,7 @@ pub(crate) struct UdpSocket {
     /// On a connected socket, the address of ours that it uses.
     connected: Option<IpAddr>,
     origin: Origin,
-    intake: Intake,
+    receive_mode: ReceiveMode,
 }
 
 /// Who datagrams are from.
@@ -127,7 +127,7 @@ const SETTLE_FOR: Duration = Duration::from_millis(20);
 /// How a socket receives. Taking trains whole needs the long form of the receive call, which costs each single datagram
 /// a good tenth of a microsecond; a connected socket therefore starts with the short form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Intake {
+enum ReceiveMode {
     /// One datagram a call; how many calls in a row brought one.
     Single(u32),
     /// Trains (`UDP_GRO`); how many calls in a row brought a single datagram.
@@ -271,7 +271,7 @@ impl UdpSocket {
             ipv6: address.is_ipv6(),
             connected: None,
             origin: Origin::Named,
-            intake: Intake::Trains(0),
+            receive_mode: ReceiveMode::Trains(0),
         })
     }
 
@@ -351,11 +351,11 @@ impl UdpSocket {
     /// Receives one datagram or train.
     #[inline]
     pub(crate) fn receive(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<Received> {
-        match (self.intake, self.connected) {
-            (Intake::Single(run), Some(local)) => {
+        match (self.receive_mode, self.connected) {
+            (ReceiveMode::Single(run), Some(local)) => {
                 let result = self.receive_single(buffer, local);
                 let run = if result.is_ok() { run + 1 } else { 0 };
-                self.intake = Intake::Single(run);
+                self.receive_mode = ReceiveMode::Single(run);
                 if let (Err(_), Origin::Settling(peer, until)) = (&result, self.origin)
                     && clock::coarse() >= until
                 {
@@ -363,23 +363,24 @@ impl UdpSocket {
                 }
                 if run >= RUN {
                     let _ = setsockopt(&self.socket, sockopt::UdpGroSegment, &true);
-                    self.intake = Intake::Trains(0);
+                    self.receive_mode = ReceiveMode::Trains(0);
                 }
                 result
             }
-            (Intake::Trains(singles), connected) => {
+            (ReceiveMode::Trains(singles), connected) => {
                 let result = self.receive_train(buffer);
                 match &result {
                     Ok(received) => {
                         let single = received.stride >= received.len;
-                        self.intake = Intake::Trains(if single { singles + 1 } else { 0 });
+                        self.receive_mode =
+                            ReceiveMode::Trains(if single { singles + 1 } else { 0 });
                     }
                     Err(_) if singles >= SINGLES && connected.is_some() => self.take_singles(),
                     Err(_) => {}
                 }
                 result
             }
-            (Intake::Single(_), None) => self.receive_train(buffer),
+            (ReceiveMode::Single(_), None) => self.receive_train(buffer),
         }
     }
 
@@ -391,10 +392,10 @@ impl UdpSocket {
         }
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         if recv(self.socket.as_raw_fd(), &mut [0], flags) == Err(Errno::EAGAIN) {
-            self.intake = Intake::Single(0);
+            self.receive_mode = ReceiveMode::Single(0);
         } else {
             let _ = setsockopt(&self.socket, sockopt::UdpGroSegment, &true);
-            self.intake = Intake::Trains(0);
+            self.receive_mode = ReceiveMode::Trains(0);
         }
     }
 

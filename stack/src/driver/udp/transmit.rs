@@ -6,21 +6,21 @@ use std::net::SocketAddr;
 use dgiwarp_llp_udp::Train;
 use dgiwarp_memory::Piece;
 
-use crate::driver::udp::icmp_errors::Notices;
+use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::socket::{Leave, UdpSocket};
 
 /// How often a send is tried again because the network had something to say of an earlier one.
 const TRIES: usize = 4;
 
 /// How a train leaves.
-pub(crate) struct Way<'a> {
+pub(crate) struct Transmission<'a> {
     pub(crate) socket: &'a UdpSocket,
     pub(crate) to: Option<SocketAddr>,
     pub(crate) leave: Leave,
-    pub(crate) notices: &'a mut Notices,
+    pub(crate) icmp_errors: &'a mut IcmpErrors,
 }
 
-impl Way<'_> {
+impl Transmission<'_> {
     /// Sends a train, or its datagrams one by one.
     #[inline(always)]
     pub(crate) fn carry(
@@ -61,7 +61,7 @@ impl Way<'_> {
         mut result: io::Result<usize>,
     ) -> io::Result<usize> {
         for tries in 0..TRIES {
-            let told = self.notices.read(self.socket);
+            let told = self.icmp_errors.read(self.socket);
             if tries > 0 && told == 0 {
                 break;
             }

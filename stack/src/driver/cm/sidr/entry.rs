@@ -186,7 +186,7 @@ impl Watch {
         {
             let fate = dropped.map_or(Fate::Used, Fate::Dropped);
             tap.received_at(local.port(), arrival, fate);
-            tap.settle();
+            tap.warn_of_failure();
         }
         dropped
     }
@@ -204,7 +204,7 @@ impl Watch {
         {
             let from = from.unwrap_or_else(|| local.ip()).to_canonical();
             tap.sent_one(SocketAddr::new(from, local.port()), to, octets);
-            tap.settle();
+            tap.warn_of_failure();
         }
     }
 }

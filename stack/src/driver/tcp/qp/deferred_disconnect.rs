@@ -46,7 +46,7 @@ fn push(inner: &mut RcInner, end: RcEnd) {
     let Some((queue, context)) = inner.listener.take() else {
         return;
     };
-    queue.push(match inner.beginning.take() {
+    queue.push(match inner.pending_established.take() {
         Some(beginning) => ConnectionEvent::Failed {
             context,
             peer: beginning.peer,

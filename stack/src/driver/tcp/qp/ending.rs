@@ -8,7 +8,7 @@ use crate::driver::cm::events::CmQueue;
 use crate::driver::device::clock;
 use crate::driver::qp::staging;
 use crate::driver::reactor::member::Received;
-use crate::driver::tcp::lingering::Departure;
+use crate::driver::tcp::lingering::LingeringSocket;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
 use crate::{ConnectionEvent, WcStatus};
 use dgiwarp_engine::connected::{self, GracefulClose, GracefulStep, Outstanding, RcEnd, Taken};
@@ -30,7 +30,7 @@ pub(super) enum Rest {
 
 impl RcShared {
     /// Tells of the connection's end there.
-    pub(crate) fn tell_end(&self, queue: &Arc<CmQueue>, context: u64) {
+    pub(crate) fn report_end(&self, queue: &Arc<CmQueue>, context: u64) {
         self.run(|inner| {
             let ended = inner
                 .link
@@ -160,7 +160,7 @@ impl RcShared {
             // Events from now on are of no use to the thread that destroys the QP.
             Self::raise_deferred_disconnect(inner);
             inner.listener = None;
-            inner.beginning = None;
+            inner.pending_established = None;
             self.work(inner);
             if let Some(link) = &mut inner.link {
                 self.receive_last(link);
@@ -180,7 +180,7 @@ impl RcShared {
             self.open.store(false, Ordering::Release);
             Self::raise_deferred_disconnect(inner);
             inner.listener = None;
-            inner.beginning = None;
+            inner.pending_established = None;
             if let Some(link) = &mut inner.link {
                 self.receive_last(link);
             }
@@ -226,7 +226,7 @@ impl RcShared {
         let mut counters = link.engine.counters();
         counters.octets_kept = 0;
         inner.counters.add(&counters);
-        self.background().depart(Departure {
+        self.background().linger(LingeringSocket {
             pipe: link.pipe,
             octets,
             tcp_close: link.tcp_close,

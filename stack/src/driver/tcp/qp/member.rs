@@ -18,7 +18,7 @@ impl Member for RcShared {
         _buffer: &mut ReceiveBuffer,
         next: NextReceive,
     ) -> Option<Received> {
-        self.serialized.try_run(
+        self.exclusive.try_run(
             |inner| {
                 let Some(link) = &mut inner.link else {
                     return Received::Nothing;
@@ -29,7 +29,7 @@ impl Member for RcShared {
                 if came && !flush && link.engine.is_ack_awaited() {
                     self.remember_pending_ack();
                 }
-                if inner.beginning.is_some() {
+                if inner.pending_established.is_some() {
                     Self::begin(inner);
                 }
                 if came || flush {
@@ -56,17 +56,17 @@ impl Member for RcShared {
 
     fn flush_unsent(&self) -> Option<bool> {
         let work = |inner: &mut RcInner| self.work(inner);
-        let ran = self.serialized.try_run(work, work).is_some();
+        let ran = self.exclusive.try_run(work, work).is_some();
         if !ran {
             // Whoever is at work goes on with it. Trying again at once would only keep that thread from its core.
-            self.serialized.ring(work);
+            self.exclusive.run_or_mark(work);
         }
         let unsent = self.unsent.load(Ordering::Acquire);
         unsent.then(|| !ran || self.blocked.load(Ordering::Acquire))
     }
 
     fn flush_acks(&self, at_once: bool) -> bool {
-        let flushed = self.serialized.try_run(
+        let flushed = self.exclusive.try_run(
             |inner| {
                 if let Some(link) = &mut inner.link {
                     if link.engine.flush_acks(clock::now(), at_once) {
@@ -110,7 +110,7 @@ impl Member for RcShared {
     }
 
     fn leave_process(&self, at_last: bool) -> bool {
-        let done = self.serialized.try_run(
+        let done = self.exclusive.try_run(
             |inner| {
                 let goes_on =
                     |link: &Link| link.tcp_close.may_send() && link.engine.has_unsent(clock::now());
@@ -120,7 +120,7 @@ impl Member for RcShared {
                 }
                 inner.closed = true;
                 inner.listener = None;
-                inner.beginning = None;
+                inner.pending_established = None;
                 self.let_go(inner, Rest::All, false);
                 true
             },

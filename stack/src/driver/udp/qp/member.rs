@@ -16,7 +16,7 @@ impl Member for UdShared {
         buffer: &mut ReceiveBuffer,
         _next: NextReceive,
     ) -> Option<Received> {
-        let received = self.serialized.try_run(
+        let received = self.exclusive.try_run(
             |inner| self.receive_locked(inner, socket, buffer),
             |inner| self.work(inner),
         )?;
@@ -32,8 +32,8 @@ impl Member for UdShared {
     }
 
     fn read_error_queue(&self, socket: SocketIndex) -> Option<()> {
-        self.serialized.try_run(
-            |inner| self.read_notices_locked(inner, socket),
+        self.exclusive.try_run(
+            |inner| self.read_error_queue_locked(inner, socket),
             |inner| self.work(inner),
         )
     }
@@ -49,7 +49,7 @@ impl Member for UdShared {
         if self.closing.load(Ordering::Acquire) {
             return None;
         }
-        self.serialized
+        self.exclusive
             .try_run(|inner| self.work(inner), |inner| self.work(inner));
         self.unsent
             .load(Ordering::Acquire)
@@ -77,7 +77,7 @@ impl Member for UdShared {
     }
 
     fn handle_timeout(&self, now: Instant) -> Option<Instant> {
-        self.serialized.run(
+        self.exclusive.run(
             |inner| {
                 let UdInner {
                     engine,

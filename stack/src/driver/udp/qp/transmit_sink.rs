@@ -10,13 +10,13 @@ use dgiwarp_memory::Piece;
 use crate::driver::debug::tap::Tap;
 use crate::driver::qp::staging;
 use crate::driver::reactor::member::SocketIndex;
-use crate::driver::udp::icmp_errors::Notices;
-use crate::driver::udp::path_cache::Answers;
+use crate::driver::udp::icmp_errors::IcmpErrors;
+use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::qp::UdShared;
 use crate::driver::udp::route as routes;
 use crate::driver::udp::socket::{Leave, can_send_trains};
 use crate::driver::udp::sockets::{Advice, UdpSockets};
-use crate::driver::udp::transmit::Way;
+use crate::driver::udp::transmit::Transmission;
 use dgiwarp_engine::datagram::{SendOutcome, TransmitSink};
 use dgiwarp_engine::types::Route;
 
@@ -24,12 +24,12 @@ use dgiwarp_engine::types::Route;
 pub(crate) struct SocketSink<'a> {
     pub(crate) qp: &'a UdShared,
     pub(crate) sockets: &'a mut UdpSockets,
-    pub(crate) answers: &'a mut Answers,
+    pub(crate) path_cache: &'a mut PathCache,
     pub(crate) now: Instant,
     /// A peer that became busy with this train.
     pub(crate) connect: Option<(SocketIndex, Peer, IpAddr)>,
     /// What the network said of earlier trains.
-    pub(crate) notices: &'a mut Notices,
+    pub(crate) icmp_errors: &'a mut IcmpErrors,
     pub(crate) tap: Option<&'a mut Tap>,
 }
 
@@ -54,13 +54,13 @@ impl TransmitSink for SocketSink<'_> {
         let Some(socket) = self.sockets.own(self.now, peer, route.source()) else {
             return self.send_openly(peer, route, pieces, train, singly);
         };
-        let way = Way {
+        let transmission = Transmission {
             socket,
             to: None,
             leave: Leave::default(),
-            notices: self.notices,
+            icmp_errors: self.icmp_errors,
         };
-        let result = way.carry(pieces, train, singly);
+        let result = transmission.carry(pieces, train, singly);
         self.sent(result, peer, route, pieces, train)
     }
 
@@ -81,17 +81,17 @@ impl TransmitSink for SocketSink<'_> {
             Some(socket) => socket,
             None => self.sockets.main(),
         };
-        let mut way = Way {
+        let mut transmission = Transmission {
             socket,
             to,
             leave: leave.into(),
-            notices: self.notices,
+            icmp_errors: self.icmp_errors,
         };
         let pieces = [Piece::Bytes(octets)];
         let mut result = if train.len() == 1 || can_send_trains() {
-            way.send(&pieces, train.segment_size())
+            transmission.send(&pieces, train.segment_size())
         } else {
-            way.send_singly(&pieces, train)
+            transmission.send_singly(&pieces, train)
         };
         if let Err(error) = &result
             && train.len() > 1
@@ -101,7 +101,7 @@ impl TransmitSink for SocketSink<'_> {
             )
         {
             // A device that cannot cut trains.
-            result = way.send_singly(&pieces, train);
+            result = transmission.send_singly(&pieces, train);
         }
         let connected_from = socket.connected_from();
         if result.is_ok() && self.tap.is_some() {
@@ -122,7 +122,7 @@ impl TransmitSink for SocketSink<'_> {
     fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<Route> {
         let main = self.sockets.main();
         let granted = || main.granted_receive_buffer().unwrap_or(0);
-        self.answers
+        self.path_cache
             .path(peer, from, |mtu| self.qp.mtu(mtu), granted)
     }
 }
@@ -138,13 +138,13 @@ impl SocketSink<'_> {
         train: &Train,
         singly: bool,
     ) -> SendOutcome {
-        let way = Way {
+        let transmission = Transmission {
             socket: self.sockets.main(),
             to: peer.socket_addr(),
             leave: Leave::of(route),
-            notices: self.notices,
+            icmp_errors: self.icmp_errors,
         };
-        let result = way.carry(pieces, train, singly);
+        let result = transmission.carry(pieces, train, singly);
         let outcome = self.sent(result, peer, route, pieces, train);
         if !route.is_group()
             && outcome == SendOutcome::Sent
