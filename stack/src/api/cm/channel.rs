@@ -62,7 +62,7 @@ impl ConnectionChannel {
         self.listen_on(port, mpa, tcp::BACKLOG, context)
     }
 
-    /// The same on a port that is bound. TCP connections beyond `backlog` that nobody has taken yet are not answered until there is room.
+    /// Listens on a port that is bound. TCP connections beyond `backlog` that nobody has taken yet are not answered until there is room.
     ///
     /// # Errors
     /// [`Error::Bind`] where another listens on the port.
@@ -89,7 +89,7 @@ impl ConnectionChannel {
         })
     }
 
-    /// Begins to connect a QP, as MPA Initiator. What comes of it is an event within [`MpaConfig::startup_timeout`]; TCP has at most five seconds of it
+    /// Begins to connect a QP, as MPA Initiator. The result is an event within [`MpaConfig::startup_timeout`]; TCP has at most five seconds of it
     /// to reach the peer. A peer that closes upon an enhanced request may know revision 1 only, and is asked again as
     /// [`MpaConfig::fall_back`] has it. Where nobody listens yet, TCP is asked again for a third of a second.
     ///
@@ -106,7 +106,7 @@ impl ConnectionChannel {
         self.begin(qp, None, to, mpa, private_data, context)
     }
 
-    /// The same from a port that is bound.
+    /// Begins to connect a QP from a port that is bound.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -154,7 +154,7 @@ impl ConnectionChannel {
         Ok(negotiation)
     }
 
-    /// The same, and the beginning is an event too: [`ConnectionEvent::Established`] when the QP may send. In peer-to-peer mode that is when the peer has
+    /// Accepts like [`accept`](Self::accept) and makes the establishment an event too: [`ConnectionEvent::Established`] when the QP may send. In peer-to-peer mode that is when the peer has
     /// sent its first FPDU (RFC 6581 §5), and [`ConnectionEvent::Failed`] if it ends before; else it is at once.
     ///
     /// # Errors
@@ -181,24 +181,24 @@ impl ConnectionChannel {
         Ok(negotiation)
     }
 
-    /// Says no, with private data for the peer. TCP is closed once the peer has it.
+    /// Rejects the request, with private data for the peer. TCP is closed once the peer has it.
     ///
     /// # Errors
     /// [`ConnectError`]; the request is gone then.
     pub fn reject(&self, request: RcRequest, private_data: &[u8]) -> Result<(), ConnectError> {
         let stream = request.say_no(private_data)?;
-        // Whatever becomes of it, the answer is on its way.
+        // The Reject frame is on its way even if this fails.
         let _ = self.cm.linger(stream);
         self.rnic.shared.background.wake();
         Ok(())
     }
 
-    /// Gives up an attempt to connect that has not come to an end: nothing is told of it any more, and the QP may be connected again.
+    /// Gives up an attempt to connect that has not come to an end: no event of it is reported any more, and the QP may be connected again.
     pub fn cancel(&self, context: u64) {
         self.cm.cancel(context);
     }
 
-    /// What happened first and was not taken yet. Waits at most `timeout` for it.
+    /// Takes the oldest event. Waits at most `timeout` for it.
     #[must_use]
     pub fn next_event(&self, timeout: Duration) -> Option<ConnectionEvent> {
         self.cm.wait(clock::now().checked_add(timeout))

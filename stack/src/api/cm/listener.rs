@@ -64,7 +64,7 @@ impl RcListener {
 }
 
 impl RcRequest {
-    /// Who asks.
+    /// Address of the peer.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.incoming.peer
@@ -76,7 +76,7 @@ impl RcRequest {
         self.incoming.stream.local_addr().ok()
     }
 
-    /// What the request says.
+    /// The MPA Request.
     #[must_use]
     pub fn request(&self) -> &MpaRequest {
         &self.incoming.request

@@ -1,4 +1,4 @@
-//! Services: which queue pair stands behind a port of rdma_cm's UDP port space, asked and answered without waiting.
+//! Service ID resolution (SIDR): which queue pair stands behind a port of rdma_cm's UDP port space, without waiting.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ use crate::{Error, MAX_SERVICE_PRIVATE_DATA, QpCounters, RejectStatus, Rnic, Ser
 use dgiwarp_engine::cm::sidr::listener::{Asked, Listener, Question, Verdict};
 use dgiwarp_engine::cm::sidr::lookup::Lookup;
 
-/// Offers services, looks services up, and tells what happened (`rdma_create_event_channel(3)`, port space `RDMA_PS_UDP`). The background thread
+/// Offers services, looks services up, and queues their events (`rdma_create_event_channel(3)`, port space `RDMA_PS_UDP`). The background thread
 /// of its device makes progress; no call here waits, but [`next_event`](Self::next_event) on request. Cloning shares it; when the last clone and
 /// the last listener are gone, so is everything that it had under way.
 ///
@@ -52,14 +52,14 @@ pub struct ServiceChannel {
     rnic: Rnic,
 }
 
-/// Is told what happens to services, at once, instead of its being queued. The thread that makes progress calls it, usually the device's background
+/// Takes the events of services at once, instead of a queue. The thread that makes progress calls it, usually the device's background
 /// thread, with no lock held; while it works, that thread does nothing else, so it takes note and returns.
 pub trait ServiceSink: fmt::Debug + Send + Sync {
     /// This happened.
     fn happened(&self, event: ServiceEvent);
 }
 
-/// What happened to a service or a lookup (`rdma_get_cm_event(3)`). `context` is the number that the program gave it.
+/// Event of a service or a lookup (`rdma_get_cm_event(3)`). `context` is the number that the program gave it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServiceEvent {
@@ -78,7 +78,7 @@ pub enum ServiceEvent {
         peer: SocketAddr,
         /// The service's queue pair.
         qp: ServiceQp,
-        /// What its program said.
+        /// Private data of the service's program.
         private_data: Vec<u8>,
     },
     /// The service said no.
@@ -87,7 +87,7 @@ pub enum ServiceEvent {
         context: u64,
         /// Why.
         status: RejectStatus,
-        /// What its program said.
+        /// Private data of the service's program.
         private_data: Vec<u8>,
     },
     /// There is no answer.
@@ -202,7 +202,7 @@ impl ServiceChannel {
         self.listen_as(port, number, backlog, context)
     }
 
-    /// The same for a service with another number than its port's, which whoever looks it up must know too
+    /// Offers a service with another number than its port's. Lookups must name both
     /// ([`look_up_as`](Self::look_up_as)).
     ///
     /// # Errors
@@ -224,7 +224,7 @@ impl ServiceChannel {
         })
     }
 
-    /// Begins to ask for the service at `to`, whose number is the port's. `asker` tells the service of a queue pair of ours. What comes of it is an
+    /// Begins to ask for the service at `to`, whose number is the port's. `asker` names a queue pair of ours to the service. The result is an
     /// event: within 5 seconds, unless the service's program takes longer to answer.
     ///
     /// # Errors
@@ -240,7 +240,7 @@ impl ServiceChannel {
         self.look_up_as(from, (to, to.port()), asker, private_data, context)
     }
 
-    /// The same for a service with another number than its port's: address and number.
+    /// Begins to ask for a service with another number than its port's: address and number.
     ///
     /// # Errors
     /// As [`look_up`](Self::look_up).
@@ -281,13 +281,13 @@ impl ServiceChannel {
         }
     }
 
-    /// What happened first and was not taken yet. Waits at most `timeout` for it.
+    /// Takes the oldest event. Waits at most `timeout` for it.
     #[must_use]
     pub fn next_event(&self, timeout: Duration) -> Option<ServiceEvent> {
         self.sessions.wait(clock::now().checked_add(timeout))
     }
 
-    /// What was received and dropped, and why. A device's sums contain it ([`Rnic::counters`]).
+    /// Counters of datagrams, with those that were dropped by reason. A device's sums contain it ([`Rnic::counters`]).
     #[must_use]
     pub fn counters(&self) -> QpCounters {
         self.sessions.counters()
@@ -337,7 +337,7 @@ impl ServiceRequest {
         }
     }
 
-    /// Who asks. The port is not that of a queue pair.
+    /// Address of the asker. The port is not that of a queue pair.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.asked.from
@@ -355,7 +355,7 @@ impl ServiceRequest {
         self.asked.qp
     }
 
-    /// What the asker says.
+    /// Private data of the asker.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.asked.private_data

@@ -16,7 +16,7 @@ pub const MAX_PEER_SOCKETS: usize = 4;
 pub struct Knob {
     /// The variable.
     pub name: &'static str,
-    /// What it does, its unit and range.
+    /// Effect, unit and range.
     pub help: &'static str,
     set: fn(&mut Config, &str) -> Option<()>,
     show: fn(&Config) -> String,
@@ -352,10 +352,10 @@ pub struct Config {
     /// completed. Else large segments leave from where they lie; a peer that says that a CRC was wrong switches this on for connected queue
     /// pairs. Default no.
     pub send_copy: bool,
-    /// What is between the ports that programs name to rdma_cm and those of the sockets, which are higher, modulo 65,536. This crate only keeps it:
+    /// Difference between the ports that programs name to rdma_cm and those of the sockets, which are higher, modulo 65,536. This crate only keeps it:
     /// [`ConnectionPort`](crate::ConnectionPort) and [`ConnectionChannel`](crate::ConnectionChannel) take the sockets' own. Default 0.
     pub port_offset: u16,
-    /// What the connections want that rdma_cm makes, as far as its programs do not say. This crate only keeps it. Default peer-to-peer mode with every
+    /// MPA configuration of connections that rdma_cm makes, where its programs give none. This crate only keeps it. Default peer-to-peer mode with every
     /// indication that queue pairs can send and take, or client-server mode where the peer knows no other, and else the defaults of [`MpaConfig`].
     pub mpa: MpaConfig,
     /// How connected queue pairs behave, unless their attributes say otherwise.

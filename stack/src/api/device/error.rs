@@ -1,4 +1,4 @@
-//! What can go wrong on our side of the API.
+//! Errors of our side of the API.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ pub enum Error {
     Bind {
         /// The address asked for.
         address: SocketAddr,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// There is no route to the destination.
@@ -20,15 +20,15 @@ pub enum Error {
     Route {
         /// The destination.
         address: IpAddr,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// A descriptor, thread or setting was refused; `EMFILE` means that the descriptor limit is reached.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// Action that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// The STag chosen for a region names another one, or is 0 or all ones, which none has.

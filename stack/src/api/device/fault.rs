@@ -11,12 +11,12 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// Faults made in received datagrams, each datagram of a train for itself, before anything looks at it.
 ///
-/// The same seed and the same arrivals give the same faults; each queue pair draws from a generator of its own, which depends on the seed
-/// and on how many were made before it. [`QpCounters`](crate::QpCounters) tells what was done.
+/// Equal seeds and equal arrivals give equal faults; each queue pair draws from a generator of its own, which depends on the seed
+/// and on how many were made before it. [`QpCounters`](crate::QpCounters) counts the faults.
 ///
 /// As text, for `DGIWARP_FAULT`: `drop=0.01,dup=0.001,reorder=0.05,corrupt=0.001,delay=5ms,seed=7`, all of them optional.
 ///
-/// Probabilities are 0 to 1; what is outside counts as the nearer end.
+/// Probabilities are 0 to 1; a value outside counts as the nearer end.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Fault {
     /// Probability that a datagram is lost.
@@ -27,8 +27,8 @@ pub struct Fault {
     pub reorder: f64,
     /// Probability that one of its bits is flipped; the CRC finds that.
     pub corrupt: f64,
-    /// How much later all datagrams arrive, at most 10 s. What waits is bounded by 16,384 datagrams and 16 MiB per queue pair; more
-    /// is lost, as in a full router.
+    /// How much later all datagrams arrive, at most 10 s. Waiting datagrams are bounded by 16,384 and 16 MiB per queue pair; more
+    /// are lost, as in a full router.
     pub delay: Duration,
     /// Seed of the decisions.
     pub seed: u64,

@@ -44,7 +44,7 @@ pub(crate) struct RnicShared {
     oob_connections: Mutex<Option<Arc<OobConnections>>>,
     events: Arc<Events>,
     pub(crate) statistics: Statistics,
-    /// What the kernel grants each socket, once it was asked.
+    /// Octets of receive buffer that the kernel grants each socket; set at the first use.
     pub(crate) receive_buffer: OnceLock<usize>,
     random: Mutex<ChaCha20Rng>,
     pub(crate) next_pd: AtomicU32,
@@ -64,7 +64,7 @@ impl RnicShared {
         self.datagram_qps.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Those who connect QPs by exchanged numbers.
+    /// Out-of-band connections of the device, made at the first use.
     pub(crate) fn oob_connections(&self) -> Result<Arc<OobConnections>, Error> {
         let mut oob_connections = self.oob_connections.lock();
         if let Some(oob_connections) = &*oob_connections {
@@ -126,7 +126,7 @@ impl Rnic {
         Duration::from_nanos(clock::to_nanos(Some(clock::now())))
     }
 
-    /// What all queue pairs of the device counted, those that are gone included.
+    /// Sums of the counters of all queue pairs of the device, destroyed ones included.
     #[must_use]
     pub fn counters(&self) -> QpCounters {
         self.shared.statistics.sum().1

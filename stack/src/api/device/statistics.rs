@@ -1,4 +1,4 @@
-//! What the queue pairs of a device counted: sums, and lines for a file.
+//! Counters of the queue pairs of a device: sums, and lines for a file.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -14,7 +14,7 @@ use crate::QpCounters;
 
 /// Something that counts.
 pub(crate) trait Counts: Send + Sync {
-    /// What it counted so far.
+    /// Counters so far.
     fn counters(&self) -> QpCounters;
 }
 
@@ -40,7 +40,7 @@ struct QueuePairs {
     /// How many there were that are gone, and what they counted.
     gone: u64,
     of_gone: QpCounters,
-    /// What counts and is no queue pair.
+    /// Objects with counters that are no queue pairs.
     others: Vec<Weak<dyn Counts>>,
 }
 
@@ -116,8 +116,8 @@ impl Statistics {
         (count, sum)
     }
 
-    /// Those that live, and how many are gone with what counters. A queue pair is locked after this table was let go.
-    /// The counters of what is no queue pair are with those that are gone.
+    /// Live queue pairs, the number of destroyed ones, and their counters. A queue pair is locked after this table was unlocked.
+    /// Counters of objects that are no queue pairs are with those of destroyed ones.
     fn snapshot(&self) -> (Vec<Named>, u64, QpCounters) {
         let queue_pairs = self.queue_pairs.lock();
         let live = queue_pairs.live.iter();

@@ -91,7 +91,7 @@ pub const fn next_rkey(rkey: u32) -> u32 {
     increment(rkey)
 }
 
-/// What a window of type 1 is bound to (`struct ibv_mw_bind`).
+/// Target of the bind of a type 1 window (`struct ibv_mw_bind`).
 #[derive(Debug, Clone, Copy)]
 pub struct MwBind<'a> {
     /// Returned in the completion.

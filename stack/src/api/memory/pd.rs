@@ -20,7 +20,7 @@ use dgiwarp_engine::mr::{Keys, PdId, Terms, WindowsBound};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MrOptions {
-    /// What peers may do with it.
+    /// Rights of peers.
     pub access: Access,
     /// Address of its first octet in the region's own address space. `None`: its address in this process.
     pub iova: Option<u64>,
@@ -226,7 +226,7 @@ impl Mr {
         self.length == 0
     }
 
-    /// A scatter/gather element for a range of the region's octets. What reaches outside makes the work request
+    /// A scatter/gather element for a range of the region's octets. A range that reaches outside makes the work request
     /// end with a local protection error; a range longer than 2^32 - 1 is cut to that.
     #[must_use]
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Sge {

@@ -1,6 +1,6 @@
 //! QPNs of connected queue pairs: 24 bits, unique in the process.
 //!
-//! Those that programs may exchange name a TCP port (`rfc-notes/rc-oob-connect.md`) and are chosen with it; all others are drawn here, from numbers
+//! QPNs that programs may exchange name a TCP port (`rfc-notes/rc-oob-connect.md`) and are chosen with it; all others are drawn here, from numbers
 //! of ports that no system gives out by itself.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 /// QPNs below are UDP ports, and from 1024 × 256 on they may name TCP ports that the system chooses.
 const DRAWN: Range<u32> = 1 << 16..1024 << 8;
 
-/// What the process has of them.
+/// QPNs in use in the process.
 static TAKEN: Mutex<Taken> = Mutex::new(Taken {
     numbers: BTreeSet::new(),
     next: DRAWN.start,

@@ -29,7 +29,7 @@ use dgiwarp_engine::recv_queue::{RecvQueue, copy_sges, total_length};
 /// Most work requests of a queue.
 const MAX_WR: usize = 1 << 16;
 
-/// What a connected queue pair shall be (`ibv_qp_init_attr`).
+/// Attributes of a connected queue pair (`ibv_qp_init_attr`).
 #[derive(Debug, Clone)]
 pub struct RcQpAttr<'a> {
     /// Where completions of posted sends go.
@@ -69,7 +69,7 @@ impl<'a> RcQpAttr<'a> {
     }
 }
 
-/// What a send work request of a connected QP does. Keys and addresses are the peer's, except for `LocalInvalidate`, `BindMw` and `RegisterMr`.
+/// Operation of a send work request of a connected QP. Keys and addresses are the peer's, except for `LocalInvalidate`, `BindMw` and `RegisterMr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RcOperation {
     /// Send to the peer's receive queue (RFC 5040 §5.3).
@@ -107,7 +107,7 @@ pub enum RcOperation {
         rkey: u32,
         /// The address in that region's address space, a multiple of 8.
         remote_addr: u64,
-        /// What is done.
+        /// Operation of the atomic.
         operation: AtomicOperation,
     },
     /// Take a key of ours from the peers: of a region, of a window of type 2 bound on this QP, or of a fast registration, whose local key goes
@@ -148,7 +148,7 @@ pub enum RcOperation {
 pub struct RcSendWr<'a> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation.
     pub operation: RcOperation,
     /// Local memory in this order: what is sent, which must stay unchanged until the completion, or where the answer goes.
     pub sges: &'a [Sge],
@@ -407,8 +407,8 @@ impl RcQp {
         self.shared.deny(all - access);
     }
 
-    /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). What has
-    /// arrived is delivered before. Receives that are posted later stay until it is called again.
+    /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). Messages that
+    /// have arrived are delivered before. Receives that are posted later stay until it is called again.
     pub fn flush(&self) {
         self.shared.flush();
     }
@@ -429,11 +429,11 @@ impl RcQp {
         self.shared.is_over()
     }
 
-    /// Posts send work requests, in order, and hands as much of them to TCP as it takes now (`ibv_post_send(3)`). Never blocks. Those of the
-    /// side that accepted leave once the other side has sent something. They complete in this order.
+    /// Posts send work requests, in order, and hands as much of them to TCP as it takes now (`ibv_post_send(3)`). Never blocks. Work requests of the
+    /// side that accepted leave once the other side has sent something. All complete in this order.
     ///
     /// # Errors
-    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_send(&self, wrs: &[RcSendWr<'_>]) -> Result<(), PostFailure> {
         let wqes = wrs.iter().map(|wr| self.wqe(wr));
         let (accepted, result) = self.shared.post(wqes, 1);
@@ -505,7 +505,7 @@ impl RcQp {
     /// connection: [`RcOptions::no_receive`].
     ///
     /// # Errors
-    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
         self.shared.recv_queue.post_own(wrs)
     }
@@ -528,7 +528,7 @@ impl RcQp {
         self.shared.local_addr()
     }
 
-    /// What the queue pair counted.
+    /// Counters of the queue pair.
     #[must_use]
     pub fn counters(&self) -> QpCounters {
         self.shared.counters()

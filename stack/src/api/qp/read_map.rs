@@ -1,4 +1,4 @@
-//! What is valid of a failed Read.
+//! Valid octets of a failed Read.
 
 /// Which octets of a Read that failed are in place. It may have been refused, run out of time, or been flushed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl ReadMap {
         crate::api::qp::record::bitmap(self.length, &self.ranges, granule)
     }
 
-    /// That into `out`, as [`RecordRef::bitmap_into`](crate::RecordRef::bitmap_into).
+    /// Writes the validity map into `out`, as [`RecordRef::bitmap_into`](crate::RecordRef::bitmap_into).
     ///
     /// # Panics
     /// If `granule` is 0.

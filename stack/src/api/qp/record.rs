@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::Record;
 
-/// What of the records of a queue pair makes completions.
+/// Completions that the records of a queue pair make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RecordCompletions {
     /// Each record, once it is closed: [`WcOpcode::WriteRecord`](crate::WcOpcode::WriteRecord).
     #[default]
     PerMessage,
-    /// That, and before it each segment that was placed: [`WcOpcode::WriteRecordSegment`](crate::WcOpcode::WriteRecordSegment). A segment that finds no
+    /// As `PerMessage`, and before it one for each segment that was placed: [`WcOpcode::WriteRecordSegment`](crate::WcOpcode::WriteRecordSegment). A segment that finds no
     /// slot is counted ([`DropReason::SegmentUnreported`](crate::DropReason::SegmentUnreported)); its octets are in the record's map all the same.
     PerSegment,
 }
@@ -25,7 +25,7 @@ impl<'a> RecordRef<'a> {
         Self(record)
     }
 
-    /// Who wrote.
+    /// Source of the Write-Record.
     #[must_use]
     pub fn source(&self) -> Option<SocketAddr> {
         self.0.source.socket_addr()
@@ -94,7 +94,7 @@ impl<'a> RecordRef<'a> {
 /// A record as it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordView {
-    /// Who wrote.
+    /// Source of the Write-Record.
     pub source: Option<SocketAddr>,
     /// The rkey written to.
     pub rkey: u32,
@@ -129,7 +129,7 @@ pub(crate) fn bitmap(length: u32, ranges: &[(u32, u32)], granule: u32) -> Vec<u8
     bitmap
 }
 
-/// That, where there is room for it already. Returns how much room it takes.
+/// Writes the bitmap into memory of the caller. Returns how many octets it takes.
 pub(crate) fn bitmap_into(
     length: u32,
     ranges: &[(u32, u32)],

@@ -8,7 +8,7 @@ use dgiwarp_engine::recv_queue::RecvQueue;
 /// Most receives of a queue.
 const MAX_WR: usize = 1 << 16;
 
-/// What a shared receive queue shall be (`ibv_srq_init_attr`).
+/// Attributes of a shared receive queue (`ibv_srq_init_attr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqAttr {
     /// Receives posted at most, 1 to 65,536. Default 256.

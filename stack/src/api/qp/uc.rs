@@ -19,7 +19,7 @@ use dgiwarp_engine::datagram::SendWqe;
 use dgiwarp_engine::recv_queue::copy_sges;
 use dgiwarp_engine::types::Route;
 
-/// What a UC queue pair shall be (`ibv_qp_init_attr`).
+/// Attributes of a UC queue pair (`ibv_qp_init_attr`).
 #[derive(Debug, Clone)]
 pub struct UcQpAttr<'a> {
     /// Where completions of posted sends go.
@@ -39,7 +39,7 @@ pub struct UcQpAttr<'a> {
     pub srq: Option<&'a Srq>,
     /// Records of Write-Records kept at most, 0 to 65,536; 0, the default, does not take any. UC Writes need none.
     pub record_slots: usize,
-    /// What of records makes completions. Default [`PerMessage`](RecordCompletions::PerMessage).
+    /// Completions that records make. Default [`PerMessage`](RecordCompletions::PerMessage).
     pub record_completions: RecordCompletions,
     /// Slots for segments of records, as [`UdQpAttr::segment_slots`].
     pub segment_slots: usize,
@@ -73,7 +73,7 @@ impl<'a> UcQpAttr<'a> {
     }
 }
 
-/// What a send work request of a UC queue pair does.
+/// Operation of a send work request of a UC queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UcOperation {
     /// Send to the peer's receive queue.
@@ -107,7 +107,7 @@ pub enum UcOperation {
 pub struct UcSendWr<'a> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation.
     pub operation: UcOperation,
     /// The payload, gathered in this order. It must stay unchanged until the completion.
     pub sges: &'a [Sge],
@@ -378,7 +378,7 @@ impl UcQp {
         self.qp.poll_error()
     }
 
-    /// What the queue pair counted.
+    /// Counters of the queue pair.
     #[must_use]
     pub fn counters(&self) -> QpCounters {
         self.qp.counters()

@@ -28,7 +28,7 @@ const MAX_REORDER_WINDOW: usize = 1023;
 /// How far it may be behind if nobody says.
 pub(crate) const DEFAULT_REORDER_WINDOW: u32 = 64;
 
-/// What a datagram queue pair shall be (`ibv_qp_init_attr`).
+/// Attributes of a datagram queue pair (`ibv_qp_init_attr`).
 #[derive(Debug, Clone)]
 pub struct UdQpAttr<'a> {
     /// Where completions of posted sends go.
@@ -50,7 +50,7 @@ pub struct UdQpAttr<'a> {
     pub qkey: u32,
     /// Records of Write-Records kept at most, 0 to 65,536; 0, the default, does not take any.
     pub record_slots: usize,
-    /// What of records makes completions. Default [`PerMessage`](RecordCompletions::PerMessage).
+    /// Completions that records make. Default [`PerMessage`](RecordCompletions::PerMessage).
     pub record_completions: RecordCompletions,
     /// Slots of the completion queue set aside for segments of records, 1 to 65,536, where [`PerSegment`](RecordCompletions::PerSegment) asks for their
     /// completions; QPs of one completion queue share them. Default 1024.
@@ -363,7 +363,7 @@ impl UdQp {
         });
     }
 
-    /// What is valid of a posted Read that failed, once; of several with this number the latest. The latest 256 failures are kept.
+    /// Valid octets of a posted Read that failed, once; of several with this number the latest. The latest 256 failures are kept.
     #[must_use]
     pub fn take_read_map(&self, wr_id: u64) -> Option<ReadMap> {
         let failed = self
@@ -422,7 +422,7 @@ impl UdQp {
         self.shared.run(|inner| inner.engine.poll_error())
     }
 
-    /// What the queue pair counted.
+    /// Counters of the queue pair.
     #[must_use]
     pub fn counters(&self) -> QpCounters {
         self.shared.run(|inner| inner.counters())
@@ -446,7 +446,7 @@ impl Drop for UdQp {
     }
 }
 
-/// What tells a QP from all others.
+/// Random values that distinguish a QP from all others.
 fn random(rnic: &RnicShared) -> Random {
     let [record_generation] = rnic.draw();
     Random {

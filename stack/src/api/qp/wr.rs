@@ -20,7 +20,7 @@ pub struct Destination {
 pub struct SendWr<'a> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation.
     pub operation: Operation,
     /// To whom.
     pub destination: Destination,

@@ -1,7 +1,7 @@
-//! Connection management: what becomes of connections, told in one place.
+//! Connection management: establishment and end of connections as events of one queue.
 //!
-//! A [`Cm`] has its connections on their way up, links those that are up to their QPs, and queues what a program should know. Whoever
-//! waits makes it go on, or, where it was given to the background thread, that.
+//! A [`Cm`] runs MPA startups, links established connections to their QPs, and queues events for the program. A waiting program
+//! makes progress, or the background thread where the `Cm` was given to that.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -39,7 +39,7 @@ pub(crate) struct Caller {
     pub(crate) context: u64,
 }
 
-/// Connections, and what happened to them.
+/// Connections and their events.
 #[derive(Debug)]
 pub(crate) struct Cm {
     startups: MpaStartups,
@@ -51,7 +51,7 @@ pub(crate) struct Cm {
 struct Callers {
     next: u64,
     waiting: FxHashMap<u64, Box<Calling>>,
-    /// Those that were refused, and when they are to ask whom again.
+    /// Attempts that were refused, each with the time of the next and its peer.
     refused: Vec<(Instant, Box<Calling>, SocketAddr)>,
 }
 
@@ -218,12 +218,12 @@ impl Cm {
         self.startups.unlisten(listener);
     }
 
-    /// Tells of the end of a connection that a request led to.
+    /// Reports the end of a connection that a request led to.
     pub(crate) fn watch(&self, qp: &RcShared, context: u64) {
         qp.report_end(&self.queue, context);
     }
 
-    /// The same, and of its beginning.
+    /// Reports the end of such a connection and, before, its establishment.
     pub(crate) fn watch_established(
         &self,
         qp: &RcShared,
@@ -254,7 +254,7 @@ impl Cm {
                     context,
                     established,
                 });
-                // Only now, so that the end is told behind the beginning.
+                // Only now, so that Disconnected is queued behind Established.
                 caller.qp.report_end(&self.queue, context);
                 return;
             }
@@ -311,7 +311,7 @@ impl Task for Cm {
     }
 }
 
-/// What TCP said of a peer that does not listen.
+/// Error of TCP for a peer that does not listen.
 fn refused() -> io::Error {
     io::Error::from_raw_os_error(nix::libc::ECONNREFUSED)
 }

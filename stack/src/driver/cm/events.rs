@@ -36,7 +36,7 @@ pub enum ConnectError {
     Device(Error),
 }
 
-/// What happened to a connection (`rdma_get_cm_event(3)`). `context` is the number that the program gave the listener or connection.
+/// Event of a connection (`rdma_get_cm_event(3)`). `context` is the number that the program gave the listener or connection.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectionEvent {
@@ -51,14 +51,14 @@ pub enum ConnectionEvent {
     Established {
         /// The connection's.
         context: u64,
-        /// What was agreed.
+        /// Negotiated parameters.
         established: Established,
     },
     /// The peer said no; the QP may be connected again.
     Rejected {
         /// The connection's.
         context: u64,
-        /// What the peer said.
+        /// The peer's Reject frame.
         rejection: Rejection,
     },
     /// There will be no connection: a QP could not be connected and may be tried again, or a peer connected to a listener without
@@ -81,11 +81,11 @@ pub enum ConnectionEvent {
     },
 }
 
-/// Is told what happens to connections, at once, instead of its being queued. The thread that makes progress calls it, which is usually
-/// the device's background thread, and may hold the lock of the QP in question: an implementation takes note and returns, and calls nothing of
+/// Takes the events of connections at once, instead of a queue. The thread that makes progress calls it, which is usually
+/// the device's background thread, and may hold the lock of the QP in question: an implementation records the event and returns, and calls nothing of
 /// the device.
 pub trait ConnectionSink: std::fmt::Debug + Send + Sync {
-    /// This happened.
+    /// Takes one event.
     fn happened(&self, event: ConnectionEvent);
 }
 
@@ -95,7 +95,7 @@ pub struct RcRequest {
     pub(crate) incoming: IncomingRequest,
 }
 
-/// A request that waits for an answer.
+/// MPA Request that waits for the program's accept or reject.
 #[derive(Debug)]
 pub(crate) struct IncomingRequest {
     pub(crate) stream: TcpStream,
@@ -104,7 +104,7 @@ pub(crate) struct IncomingRequest {
     pub(crate) request: Request,
 }
 
-/// What is told of a connection that was accepted, when it begins.
+/// Connection that was accepted and is not reported as established yet.
 #[derive(Debug)]
 pub(crate) struct PendingEstablished {
     pub(crate) established: Established,

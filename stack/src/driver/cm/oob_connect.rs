@@ -1,7 +1,7 @@
 //! Connections between QPs whose programs exchanged numbers and addresses themselves (`rfc-notes/rc-oob-connect.md`).
 //!
-//! A QPN made here names a TCP port of this device, and one of 256 QPs behind it. Who connects to whom, and when, is decided in
-//! `engine/pairing.rs`; here are the sockets.
+//! A QPN made here names a TCP port of this device, and one of 256 QPs behind it. [`dgiwarp_engine::cm::oob`] decides which end
+//! connects, and when; this module has the sockets.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +36,7 @@ const TRIES: usize = 64;
 /// Time for one attempt's TCP handshake and startup.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
-/// What the driver knows of a QP.
+/// The driver's state of a QP.
 #[derive(Debug)]
 struct Pair {
     qp: Weak<RcShared>,
@@ -69,7 +69,7 @@ struct Table {
     qps: BTreeMap<u32, Pair>,
     /// Requests that wait for an answer.
     incoming: BTreeMap<StartupId, IncomingRequest>,
-    /// What came of a startup that the engine has just been told of.
+    /// Connection of the startup whose end the engine is handling.
     connected: Option<(StartupId, Connected)>,
 }
 
@@ -269,7 +269,7 @@ impl OobConnections {
         table.connected = None;
     }
 
-    /// Answers a request, and waits for what the peer makes of it. `None` if that came to nothing.
+    /// Answers a request and waits for the peer's confirmation. `None` if the answer could not be sent.
     fn accept(
         &self,
         table: &mut Table,
@@ -430,7 +430,7 @@ fn at_port(pairing: &Pairing) -> SocketAddr {
     }
 }
 
-/// What a startup of ours, or the confirmation of an answer, came to, if it came to a connection.
+/// Connection of a startup of ours, or of a confirmed answer; `None` if it failed.
 fn established(over: StartupResult) -> Option<Connected> {
     match over.outcome {
         Outcome::Mpa {

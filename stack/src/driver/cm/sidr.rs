@@ -1,4 +1,4 @@
-//! Services and the lookups of services: sockets and time for [`dgiwarp_engine::cm::sidr`].
+//! Service ID resolution (SIDR), services and lookups: sockets and time for [`dgiwarp_engine::cm::sidr`].
 //!
 //! Each listener, and each lookup while it lasts, has a UDP socket; that of a lookup is connected, so that it takes the answers of the one
 //! that it asked and learns from the network that nobody listens there.
@@ -198,7 +198,7 @@ impl SidrSessions {
         }
     }
 
-    /// What came of the parts of the table, as the program sees it.
+    /// Event for the program, made of an entry's news.
     fn event(&self, id: ServiceId, context: u64, news: News) -> ServiceEvent {
         match news {
             News::Asked(asked, local_port) => {

@@ -14,7 +14,7 @@ use crate::driver::reactor::poll_set::PollSet;
 /// How long a waiting thread spins before it sleeps, where there is a core for it.
 const SPIN_FOR: Duration = Duration::from_micros(30);
 
-/// What ended a sleep.
+/// Reason for the end of a sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slept {
     /// A completion, or the deadline.

@@ -1,7 +1,7 @@
 //! Faults made on purpose in what a queue pair receives, between its sockets and its engine.
 //!
 //! A datagram goes by four stations: loss, a flipped bit, a second copy, the delay line; and then past those that were
-//! [set aside](Faults::arrive), or to them. What waits is let go by later arrivals or by the QP's timer.
+//! [set aside](Faults::arrive), or to them. Later arrivals or the QP's timer release a datagram that waits.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const ASIDE_FOR: Duration = Duration::from_millis(10);
 /// Buffers kept for the next datagram that must wait.
 const MAX_SPARE: usize = 64;
 
-/// What was done on purpose.
+/// Counts of faults made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FaultCounts {
     pub(crate) dropped: u64,
@@ -48,7 +48,7 @@ impl FaultCounts {
     }
 }
 
-/// What becomes of a datagram.
+/// Fate of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Decision {
     drop: bool,
@@ -133,7 +133,7 @@ impl Faults {
 
     /// Takes what one receive call brought, a datagram or a train, and delivers what arrives because of it.
     pub(crate) fn take(&mut self, now: Instant, arrival: Arrival<'_>, to: &mut impl Deliver) {
-        // What is due is ahead of what comes.
+        // Datagrams that are due go before this one.
         self.handle_timeout(now, to);
         for one in arrival.each() {
             self.take_one(now, one, to);
@@ -176,7 +176,7 @@ impl Faults {
         }
     }
 
-    /// The same number of draws for each datagram, so that one decision does not shift the others.
+    /// Draws equally often for each datagram, so that one decision does not shift the others.
     fn decide(&mut self) -> Decision {
         let random = &mut self.random;
         let [behind, .., b0, b1, b2, b3] = random.next_u64().to_le_bytes();

@@ -1,4 +1,4 @@
-//! What stands between the sockets of a queue pair and its engine when somebody asked for it: faults made on purpose, and a
+//! Optional stages between the sockets of a queue pair and its engine: faults made on purpose, and a
 //! capture file.
 
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(crate) struct Instruments {
 }
 
 impl Instruments {
-    /// What the settings ask for; the queue pair is bound to `local` and was made after `order` others.
+    /// Instruments as the settings have them; the queue pair is bound to `local` and was made after `order` others.
     pub(crate) fn new(config: &Config, local: SocketAddr, order: u64) -> Option<Box<Self>> {
         let this = Self {
             faults: config.fault.map(|fault| Faults::new(&fault, order)),

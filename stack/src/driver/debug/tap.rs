@@ -37,7 +37,7 @@ const MAX_BLOCKS: usize =
 /// Whether this process was told already that a file cannot be written.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// What became of a received datagram.
+/// Fate of a received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It was used.
@@ -67,15 +67,15 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Opens the file of the queue pair with this QPN in a directory, which is made if it is not there. What a file of this
-    /// name holds already stays. `None`, and one warning per process, if the system refuses.
+    /// Opens the file of the queue pair with this QPN in a directory, which is made if it is not there. An existing file of
+    /// this name is appended to. `None`, and one warning per process, if the system refuses.
     pub(crate) fn open(directory: &Path, bound: SocketAddr, group_port: u16) -> Option<Self> {
         let qpn = bound.port();
         let path = directory.join(format!("qp-{}-{qpn}.pcapng", std::process::id()));
         Self::open_as(directory, path, &format!("qp {qpn}"), (bound, group_port))
     }
 
-    /// Opens the file of this process's services and lookups of services, which have a socket each.
+    /// Opens the file of this process's services and service ID resolutions, which have a socket each.
     pub(crate) fn open_services(directory: &Path) -> Option<Self> {
         let path = directory.join(format!("services-{}.pcapng", std::process::id()));
         let none = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -191,7 +191,7 @@ impl Tap {
         });
         let destination = SocketAddr::new(to, port);
         let mut comment = ArrayString::<MAX_COMMENT>::new();
-        // What is longer is cut.
+        // A longer datagram is cut.
         let _ = match fate {
             Fate::Used => Ok(()),
             Fate::Dropped(reason) => write!(comment, "dropped: {reason}"),

@@ -45,7 +45,7 @@ fn coarse_reading() -> Option<Duration> {
         .map(Duration::from)
 }
 
-/// The same moment on both clocks.
+/// One moment on both clocks.
 #[derive(Debug)]
 struct Origins {
     precise: Instant,

@@ -38,8 +38,8 @@ fn note(socket: impl AsFd) {
     }
 }
 
-/// The descriptors that are or were sockets of this crate's, with the inodes of these (`fstat(2)`). What has another inode now is somebody
-/// else's. For a child that forked off; it allocates nothing.
+/// The descriptors that are or were sockets of this crate's, with the inodes of these (`fstat(2)`). A descriptor with another inode now is
+/// somebody else's. For a child that forked off; it allocates nothing.
 pub fn own_sockets() -> impl Iterator<Item = (RawFd, u64)> {
     let end = END.load(Ordering::Acquire);
     (0..)

@@ -1,10 +1,10 @@
 //! The background thread: progress while nobody polls.
 //!
 //! One per device, started with the first QP, all signals blocked, never spinning. It sleeps on the epoll sets of the completion
-//! queues (armed for one event at a time), runs timers, and goes on with what a full socket did not take.
+//! queues (armed for one event at a time), runs timers, and continues transmission where a socket was full.
 //!
 //! A thread that sleeps on a socket costs every arriving datagram a wake-up, so the thread *learns* which queues are polled: see
-//! [`watch`](crate::driver::reactor::adaptive_arming). Those it looks at only now and then, to find out whether their program stopped polling.
+//! [`adaptive_arming`](crate::driver::reactor::adaptive_arming). It checks polled queues only now and then, to find out whether their program stopped polling.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -60,7 +60,7 @@ pub(crate) struct Background {
     events: Arc<Events>,
 }
 
-/// What the thread remembers of a queue between its looks.
+/// State of a queue at the thread's last check.
 struct Seen {
     id: u64,
     polls: u64,
@@ -220,7 +220,7 @@ impl Background {
         }
     }
 
-    /// The process ends: what connected QPs accepted gets a moment to leave. Nothing can be posted to them any more.
+    /// The process ends: octets that connected QPs accepted get a moment to leave. Nothing can be posted to them any more.
     pub(crate) fn leave_process(&self) {
         let deadline = clock::now() + AT_END;
         let mut left: Vec<_> = self

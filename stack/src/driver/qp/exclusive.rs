@@ -1,16 +1,17 @@
-//! One engine, worked by whoever comes along, without hand-off between threads.
+//! Exclusive access to one engine, without hand-off between threads.
 //!
-//! A thread that wants something done leaves it where the engine finds it and *rings*. If it gets the lock it does the work,
-//! its own and everybody's; if not, the holder of the lock does, because holders look at the bell again after they let go.
-//! Without that second look a ring between the holder's last look and its unlock would be lost.
+//! A thread queues its work where the engine finds it and sets `pending`. If it gets the lock it does all queued work,
+//! its own and that of others; if not, the holder of the lock does, because holders check `pending` again after they unlock.
+//! Without that second check, work marked between the holder's last check and its unlock would be lost.
 
-// A test puts a model checker's in their place.
+// The model check replaces these primitives.
 use super::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
-/// A value that one thread at a time works on.
+/// Lock of one value whose holder also does the work that others mark as `pending`.
 #[derive(Debug)]
 pub(crate) struct Exclusive<T> {
     value: Mutex<T>,
+    /// 1 while work is queued that no holder has begun, else 0.
     pending: AtomicU32,
 }
 
@@ -22,7 +23,7 @@ impl<T> Exclusive<T> {
         }
     }
 
-    /// Sees to it that `work` runs after what the caller did before: here, or by the thread that holds the lock.
+    /// Has `work` run after the caller's earlier stores: here, or in the thread that holds the lock.
     #[inline]
     pub(crate) fn run_or_mark(&self, mut work: impl FnMut(&mut T)) {
         self.pending.fetch_or(1, Ordering::SeqCst);
@@ -30,7 +31,7 @@ impl<T> Exclusive<T> {
         self.run_pending(&mut work);
     }
 
-    /// Runs `first` now if nobody holds the lock, and then whatever was rung for. Returns what `first` gave.
+    /// Runs `first` now if nobody holds the lock, and then pending work. Returns the result of `first`.
     #[inline]
     pub(crate) fn try_run<R>(
         &self,
@@ -43,7 +44,7 @@ impl<T> Exclusive<T> {
         Some(result)
     }
 
-    /// Waits for the lock, runs `first`, and then whatever was rung for. For control calls, not for data.
+    /// Waits for the lock, runs `first`, and then pending work. For control calls, not for data.
     pub(crate) fn run<R>(
         &self,
         first: impl FnOnce(&mut T) -> R,
@@ -80,8 +81,8 @@ impl<T> Exclusive<T> {
     }
 }
 
-/// Keeps a ring before the try at the lock, and an unlock before the look at the bell: a lock orders what it guards, and
-/// no more. On x86-64 the read-modify-write instructions of bell and lock do this by themselves.
+/// Orders the store of `pending` before `try_lock`, and the unlock before the check of `pending`: a lock orders only the data
+/// that it guards. On x86-64 the read-modify-write instructions of `pending` and lock do this by themselves.
 #[inline]
 fn barrier() {
     #[cfg(not(target_arch = "x86_64"))]

@@ -3,7 +3,7 @@
 #[path = "exclusive.rs"]
 mod exclusive;
 
-/// What the driver uses, made of the model checker's atomics. The checker's own mutex will not do: it does not take an
+/// The driver's primitives, made of the model checker's atomics. The checker's own mutex will not do: it does not take an
 /// unlock for something that another thread's `try_lock` could come before or after, which is the very thing to check.
 mod sync {
     use std::ops::{Deref, DerefMut};
@@ -114,10 +114,10 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32 as Queue, Ordering};
 use loom::thread;
 
-/// More take minutes.
+/// Preemptions of one execution; more take minutes.
 const PREEMPTIONS: usize = 4;
 
-/// Whatever the interleaving, everything that was rung for was worked on when all threads are done.
+/// Whatever the interleaving, all pending work is done when all threads are.
 #[test]
 fn no_pending_work_is_lost() {
     let mut model = loom::model::Builder::new();

@@ -120,7 +120,7 @@ impl<W> Posting<W> {
         let admitted = self.admit(wanted, least);
         let ran = exclusive.try_run(
             |engine| {
-                // What others posted before goes first.
+                // Work requests that others posted before go first.
                 self.empty(|wqe| accept(engine, wqe));
                 let taken = take(&mut wqes, admitted, |wqe| accept(engine, wqe));
                 work(engine);

@@ -1,4 +1,4 @@
-//! Room for building what leaves, one per thread and transport, so that it stays in that core's cache and queue pairs without anything to
+//! Staging memory for datagrams and FPDUs, one per thread and transport, so that it stays in that core's cache and queue pairs without anything to
 //! send need none.
 
 use std::cell::Cell;
@@ -19,12 +19,12 @@ const READ: usize = 256 << 10;
 /// Memory of this thread's that connections may have for FPDUs that are unfinished, in pieces. Others allocate theirs.
 const SPARE: usize = 8;
 
-/// What a thread that reads from connections works with.
+/// Receive buffer of one thread that reads from connections.
 #[derive(Debug)]
 pub(crate) struct RxBuffer {
     pub(crate) octets: Vec<u8>,
     spare: ArrayVec<Vec<u8>, SPARE>,
-    /// How many pieces were made.
+    /// Pieces of spare memory allocated so far, at most `SPARE`.
     made: usize,
 }
 
@@ -37,19 +37,19 @@ impl RxBuffer {
         })
     }
 
-    /// Takes this thread's.
+    /// Takes this thread's buffer, or a new one.
     pub(crate) fn take() -> Box<Self> {
         let own = RX_BUFFER.try_with(Cell::take).ok().flatten();
         own.unwrap_or_else(Self::new)
     }
 
-    /// Puts it back.
+    /// Gives the buffer back to this thread.
     pub(crate) fn put_back(self: Box<Self>) {
         // A thread that is ending has none any more.
         let _ = RX_BUFFER.try_with(|cell| cell.set(Some(self)));
     }
 
-    /// Memory for an unfinished FPDU; empty where none is left, so that who needs it takes only as much as it needs.
+    /// Memory for an unfinished FPDU; empty where none is left, so that the engine allocates only as much as it needs.
     pub(crate) fn spare(&mut self) -> Vec<u8> {
         match self.spare.pop() {
             Some(memory) => memory,

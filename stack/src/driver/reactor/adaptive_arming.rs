@@ -12,7 +12,7 @@ const RELEARN: u32 = 64;
 /// Polls between two wake-ups of the background thread that make their caller a poller.
 const POLLING: u64 = 16;
 
-/// What is known of who polls.
+/// Evidence of polling threads on one queue.
 #[derive(Debug)]
 pub(crate) struct AdaptiveArming {
     on: AtomicBool,

@@ -1,8 +1,8 @@
 //! The sockets that a poller tries first.
 //!
-//! Trying a socket costs a system call; a completion queue may have thousands. Those that brought something lately, and again soon after, are
-//! tried on every poll, all others are found by one look at the queue's epoll set now and then. Where many take turns none is tried: each
-//! would be empty until all others had theirs.
+//! Trying a socket costs a system call; a completion queue may have thousands. Sockets that delivered lately, and again soon after, are
+//! tried on every poll; all others are found by a check of the queue's epoll set now and then. Where many sockets deliver in turn none is tried:
+//! each would be empty until all others had delivered.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) struct HotSocket {
 #[derive(Debug, Default)]
 pub(crate) struct HotSockets {
     entries: Vec<HotSocket>,
-    /// What looks found last, the latest first.
+    /// Sockets that the last checks of the epoll set found, the latest first.
     found: ArrayVec<(MemberId, SocketIndex), ACQUAINTANCES>,
 }
 

@@ -340,7 +340,7 @@ impl PollSet {
             self.unpark_locked(poller);
             poller.hot.clear();
         }
-        // Who is not hot is not tried on the next poll.
+        // A socket that is not hot is not tried on the next poll.
         let next = if crowded { NextReceive::Unknown } else { next };
         for event in &events[..ready] {
             let (id, socket) = MemberId::from_token(event.data());
@@ -425,7 +425,7 @@ impl PollSet {
 
     pub(crate) fn add_unsent(&self, member: MemberId) {
         self.unsent.add(member);
-        // Whoever polls goes on with it. Should that end, the thread's next tick sees to it.
+        // The poller goes on with this. Should the polling end, the background thread's next tick does.
         if self.arming.is_on() {
             self.waker.wake();
         }

@@ -1,4 +1,4 @@
-//! Those who wait for a turn, in the order in which they came.
+//! QPs with work left, in the order in which they were added.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ impl<T> RunQueue<T> {
         self.next_if(|_| true)
     }
 
-    /// Whoever has the next turn, if `its_time` has come.
+    /// Removes the next element if `its_time` returns true for it.
     pub(crate) fn next_if(&self, its_time: impl FnOnce(&mut T) -> bool) -> Option<T> {
         let mut queue = self.queue.lock();
         let next = queue.pop_front_if(its_time);

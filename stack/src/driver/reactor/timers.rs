@@ -1,6 +1,6 @@
-//! When the members of a completion queue want to be looked at next.
+//! Timers of the members of a completion queue.
 //!
-//! A member is looked at no later than it asked for. That may be in vain, for it may have asked for a later time since: most timers never expire, and
+//! A member's timer is handled no later than it was set to, and in vain if it was set later since: most timers never expire, and
 //! putting one off costs nothing.
 
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ impl Timers {
         time < before
     }
 
-    /// Those whose time has come; they may note another one.
+    /// Removes the members whose timers have expired; they may set others.
     pub(crate) fn take_due(&self, now: u64) -> Vec<MemberId> {
         let mut table = self.table.lock();
         let mut due = Vec::new();

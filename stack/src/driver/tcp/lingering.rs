@@ -1,7 +1,7 @@
-//! Connections whose QPs are gone: what they accepted still leaves, our half of TCP is closed behind it, and the peer's is read to its end.
+//! Connections whose QPs are gone: octets that they accepted still leave, our half of TCP is closed behind it, and the peer's is read to its end.
 //!
-//! Closing a socket with unread octets resets the connection, and what the peer has not read yet would be lost. Whoever destroys a QP does not
-//! wait for this; the background thread sees to it.
+//! Closing a socket with unread octets resets the connection, and octets that the peer has not read yet would be lost. The destruction of a QP does not
+//! wait for this; the background thread does the work.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,14 +23,14 @@ use crate::driver::tcp::socket as tcp;
 use dgiwarp_engine::connected::Taken;
 use dgiwarp_engine::connected::TcpClose;
 
-/// Sockets found by one look.
+/// Sockets found by one call of epoll.
 const EVENTS: usize = 64;
 /// Reads of one socket before the others get their turn.
 const READS: usize = 16;
-/// How soon who waits for all of them looks whether another thread saw to the last one.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Poll interval of [`wait`](LingeringSockets::wait) while another thread drains the last connection.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A connection on its way down.
+/// A connection whose QP is gone and whose close is not complete.
 #[derive(Debug)]
 pub(crate) struct LingeringSocket {
     pub(crate) pipe: Pipe,
@@ -39,7 +39,7 @@ pub(crate) struct LingeringSocket {
     pub(crate) tcp_close: TcpClose,
 }
 
-/// All of a device's.
+/// All lingering sockets of a device.
 #[derive(Debug)]
 pub(crate) struct LingeringSockets {
     epoll: Epoll,
@@ -89,7 +89,7 @@ impl LingeringSockets {
         let vacant = table.entries.vacant_entry();
         let key = vacant.key();
         let event = EpollEvent::new(entry.watched, token(key));
-        // Should it fail, the times see to it.
+        // Should this fail, the deadline closes the socket.
         let _ = self.epoll.add(&entry.socket.pipe, event);
         vacant.insert(entry);
         table.deadlines.insert((deadline, key));
@@ -112,12 +112,12 @@ impl LingeringSockets {
             tcp::wait(
                 self.work_fd(),
                 PollFlags::POLLIN,
-                Some(deadline.min(now + LOOK_AGAIN)),
+                Some(deadline.min(now + POLL_INTERVAL)),
             );
         }
     }
 
-    /// Goes on with one; removes it when it is closed.
+    /// Makes progress on one socket; removes it when it is closed.
     fn drive(&self, table: &mut Table, key: usize, now: Instant) {
         let Some(entry) = table.entries.get_mut(key) else {
             return;
@@ -236,7 +236,7 @@ impl Entry {
         }
     }
 
-    /// What to look for.
+    /// Events to poll for.
     fn wants(&self) -> EpollFlags {
         let mut wants = EpollFlags::empty();
         if !self.socket.tcp_close.peer_is_done() {

@@ -1,7 +1,7 @@
-//! Connections on their way up: TCP's handshake and the MPA startup, any number at a time.
+//! Connection establishment: TCP's handshake and the MPA startup, any number at a time.
 //!
-//! Nothing here waits. Whoever comes along calls [`MpaStartups::progress`] when [`MpaStartups::fd`] is readable or [`MpaStartups::poll_timeout`] is
-//! reached, and takes what came of it with [`MpaStartups::take`]: the program that waits for it, or the background thread.
+//! Nothing here waits. A waiting program or the background thread calls [`MpaStartups::progress`] when [`MpaStartups::fd`] is readable or
+//! [`MpaStartups::poll_timeout`] is reached, and takes results with [`MpaStartups::take`].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read};
@@ -25,7 +25,7 @@ use dgiwarp_engine::connected::LINGER_FOR;
 const MAX_HALF_OPEN: usize = 256;
 /// Connections that a listener takes before others get their turn.
 const ACCEPTS: usize = 64;
-/// Sockets found by one look.
+/// Sockets found by one call of epoll.
 const EVENTS: usize = 64;
 /// Longest startup frame.
 const FRAME: usize = 532;
@@ -34,7 +34,7 @@ const TCP_HAS: Duration = Duration::from_secs(5);
 /// How long a listener rests when there is no descriptor for another connection.
 const REST: Duration = Duration::from_millis(100);
 
-/// What a startup came to.
+/// Result of a startup.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// Request, establishment or rejection.
@@ -45,7 +45,7 @@ pub(crate) enum Outcome {
         connection: Box<Connection>,
         /// Its TCP connection.
         stream: TcpStream,
-        /// What arrived behind the last startup frame.
+        /// Octets that arrived behind the last startup frame.
         rest: Vec<u8>,
     },
     /// TCP or MPA failed.
@@ -76,11 +76,11 @@ pub(crate) enum Failure {
     Tcp(io::Error),
     /// MPA failed.
     Mpa(Error),
-    /// Our own request cannot be said.
+    /// Our own request cannot be encoded.
     Config(ConfigError),
 }
 
-/// A startup that is over.
+/// End of an MPA startup: a connection, a rejection or an error.
 #[derive(Debug)]
 pub(crate) struct StartupResult {
     /// The number that its maker gave it, or its listener.
@@ -92,7 +92,7 @@ pub(crate) struct StartupResult {
     pub(crate) outcome: Outcome,
 }
 
-/// Connections on their way up, and the listeners that some come from.
+/// Startups in progress, and the listeners that some come from.
 #[derive(Debug)]
 pub(crate) struct MpaStartups {
     epoll: Epoll,
@@ -140,13 +140,13 @@ struct Startup {
 
 #[derive(Debug)]
 enum Stage {
-    /// TCP connects; then this is what to ask for.
+    /// TCP connects; the MPA Request follows.
     Connecting(MpaConfig, Vec<u8>),
     /// The frames are exchanged.
     Exchanging(Box<Connection>),
     /// This end has accepted, with this event, and the first octet of the peer says that it agrees.
     Confirming(Box<Connection>, Box<Event>),
-    /// It was refused, and is only read to its end.
+    /// The request was rejected; the socket is only read to its end.
     Lingering,
 }
 
@@ -260,13 +260,13 @@ impl MpaStartups {
         })
     }
 
-    /// Reads a connection that has nothing more to say to its end, so that closing it does not reset it before the peer has read what was said.
+    /// Half-closes a connection and reads it to its end, so that closing does not reset it before the peer has read the last frame.
     pub(crate) fn linger(&self, stream: TcpStream) -> io::Result<()> {
         let peer = stream.peer_addr()?;
         self.add(lingering(stream, peer))
     }
 
-    /// The same while the table is locked. What cannot be watched is closed.
+    /// [`linger`](Self::linger) with the table locked. A socket that cannot be watched is closed.
     fn linger_locked(&self, table: &mut Table, stream: TcpStream, peer: SocketAddr) {
         let _ = self.add_locked(table, lingering(stream, peer));
     }
@@ -279,7 +279,7 @@ impl MpaStartups {
         context: u64,
     ) -> io::Result<ListenerId> {
         let mut table = self.table.lock();
-        // Who cannot turn anybody away must not listen: its clients would wait for nothing.
+        // A listener without a spare descriptor could reject nobody: its clients would wait in vain.
         if table.spare.is_none() {
             table.spare = Some(tcp::spare()?);
         }
@@ -410,7 +410,7 @@ impl MpaStartups {
                     let _ = self.epoll.delete(&listener.listener);
                     table.deadlines.insert((clock::now() + REST, key));
                     if table.spare.take().is_some() {
-                        // Who was not taken is turned away, and need not wait for nothing.
+                        // A connection that was not taken is rejected, so that its client does not wait in vain.
                         drop(tcp::try_accept(&listener.listener));
                         table.spare = tcp::spare().ok();
                     }
@@ -610,7 +610,7 @@ fn request(
         let refused = io::Error::from_raw_os_error(nix::libc::ECONNREFUSED);
         return Err(Failure::Tcp(refused));
     }
-    // Whoever decides may take long, but a host that is gone is found.
+    // The program's decision may take long, but keepalive finds a host that is gone.
     liveness::keep_alive(stream, TCP_HAS).map_err(Failure::Tcp)?;
     let config = startup_config(mpa, tcp::emss(stream).map_err(Failure::Tcp)?);
     let mut connection =

@@ -63,32 +63,33 @@ struct Link {
     look_at_path: Instant,
 }
 
-/// What one thread at a time works on: nothing before the QP is connected.
+/// State behind the exclusive lock.
 #[derive(Debug, Default)]
 pub(crate) struct RcInner {
+    /// `None` before the QP is connected.
     link: Option<Link>,
     /// Work requests that wait for the connection.
     waiting: VecDeque<RcSendWqe>,
-    /// There will be none.
+    /// No connection will come.
     given_up: bool,
-    /// Where the connection's end is told, and under which number.
+    /// Queue that takes the events of the connection, and their context.
     listener: Option<(Arc<CmQueue>, u64)>,
-    /// What is to be told there when the peer has sent something.
+    /// Reported to `listener` once the peer has sent something.
     pending_established: Option<Box<PendingEstablished>>,
-    /// What peers may not do, whatever keys they have.
+    /// Rights that peers lack, whatever keys they have.
     denied: Access,
-    /// What was counted on connections that are gone.
+    /// Counters of connections that are gone.
     counters: QpCounters,
     /// The QP is being destroyed.
     closed: bool,
 }
 
-/// What the startup leaves to do.
+/// Remainder of the MPA startup, done with the first FPDUs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Startup<'a> {
     /// The RTR indication that is due.
     pub(crate) send_rtr: Option<Rtr>,
-    /// What arrived behind the startup frames.
+    /// Octets that arrived behind the startup frames.
     pub(crate) rest: &'a [u8],
 }
 
@@ -131,7 +132,7 @@ pub(crate) struct RcShared {
     place: Mutex<Option<OwnedFd>>,
 }
 
-/// A QP is claimed for a connection, until it is reset.
+/// Right to connect one QP, held by one connection attempt. A reset of the QP ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConnectTicket {
     life: u32,
@@ -226,14 +227,14 @@ impl RcShared {
         })
     }
 
-    /// Keeps a descriptor for the connection, so that who makes more QPs than the process may have sockets is told so.
+    /// Keeps a descriptor for the connection, so that a program with more QPs than the process may have sockets gets an error.
     pub(crate) fn keep_place(&self) -> io::Result<()> {
         let place = self.background().hold_descriptor()?;
         *self.place.lock() = Some(place);
         Ok(())
     }
 
-    /// Whether it is.
+    /// Whether the QP is claimed for a connection.
     pub(crate) fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Acquire)
     }
@@ -245,7 +246,7 @@ impl RcShared {
         }
     }
 
-    /// Tells of the connection's beginning there, which may be later, and of its end.
+    /// Reports the establishment of the connection to `queue`, which may be later, and its end.
     pub(crate) fn report_established(
         &self,
         queue: &Arc<CmQueue>,
@@ -264,7 +265,7 @@ impl RcShared {
         });
     }
 
-    /// Tells of the connection's beginning once it has begun.
+    /// Reports the connection as established once it is.
     fn begin(inner: &mut RcInner) {
         let (Some(link), Some((queue, context))) = (&inner.link, &inner.listener) else {
             return;

@@ -82,7 +82,7 @@ pub(crate) fn begin_connect(from: Option<IpAddr>, to: SocketAddr) -> io::Result<
     connect_on(socket, to)
 }
 
-/// The same from a socket that is bound.
+/// Begins to connect a socket that is bound.
 pub(crate) fn connect_on(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
     match socket.connect(&to.into()) {
         Ok(()) => {}

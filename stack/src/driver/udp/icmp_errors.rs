@@ -1,9 +1,8 @@
-//! What the network says of datagrams that were sent earlier: ICMP errors, from the error queue of a socket (`IP_RECVERR` in
-//! ip(7)).
+//! ICMP errors about datagrams that were sent earlier, from the error queue of a socket (`IP_RECVERR` in ip(7)).
 //!
-//! The kernel also returns each of them from the next call on the socket, whatever that call was about. Such an error says
-//! nothing of that call: who meets one reads the queue and tries again. A queue that is not empty makes the socket ready,
-//! so it must be read, or who sleeps on it does not sleep.
+//! The kernel also returns each of them from the next call on the socket, whatever that call was about. A call that returns
+//! one is repeated after the error queue was read. An error queue that is not empty makes the socket ready, so it must be
+//! read, or threads that sleep on the socket are woken at once.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -18,23 +17,23 @@ use crate::driver::udp::socket::socket_addr;
 const MAX_ERRORS: usize = 32;
 /// ICMP errors read at once: the rest stays in the queue, which makes the socket ready again.
 const MAX_READ: usize = 64;
-/// Room for the control messages of one notice: the error with the address of who reports it, and packet information.
+/// Octets for the control messages of one error: the error with the address of its reporter, and packet information.
 const CONTROL: usize = 256;
 
-/// What the network said of a datagram.
+/// One ICMP error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IcmpError {
-    /// Whom the datagram was for.
+    /// Destination of the datagram that caused the error.
     pub(crate) destination: Peer,
     /// `ECONNREFUSED` where nobody listens, `EHOSTUNREACH` and others of icmp(7).
     pub(crate) errno: i32,
 }
 
-/// What was read in one turn of work, without allocating: a send that meets notices may hold registered memory.
+/// ICMP errors read in one turn of work, without allocating: a send that meets one may hold registered memory.
 #[derive(Debug, Default)]
 pub(crate) struct IcmpErrors {
     kept: ArrayVec<IcmpError, MAX_ERRORS>,
-    /// How many more there were.
+    /// Errors read and not kept.
     lost: u64,
 }
 
@@ -52,28 +51,28 @@ impl IcmpErrors {
         self.lost
     }
 
-    /// Reads the error queue of a socket. Returns how often the network said something. What this host's own kernel said
-    /// is not counted and not kept: it told the call that caused it.
+    /// Reads the error queue of a socket. Returns the number of ICMP errors. Errors of this host's own kernel
+    /// are not counted and not kept: the call that caused them returned them.
     pub(crate) fn read(&mut self, socket: &impl AsFd) -> usize {
-        let mut told = 0;
+        let mut count = 0;
         for _ in 0..MAX_READ {
             match read_one(socket) {
                 Read::Nothing => break,
                 Read::Local => {}
                 Read::Icmp(icmp_error) => {
-                    told += 1;
+                    count += 1;
                     self.lost += u64::from(self.kept.try_push(icmp_error).is_err());
                 }
             }
         }
-        told
+        count
     }
 }
 
 enum Read {
     /// The queue is empty.
     Nothing,
-    /// Something that is no notice of the network's.
+    /// An entry that is no ICMP error.
     Local,
     Icmp(IcmpError),
 }

@@ -1,4 +1,4 @@
-//! The way back to those who ask: paths to requesters that proved their address.
+//! Cache of paths to requesters whose addresses are validated.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use rustc_hash::FxHashMap;
 
 use crate::driver::udp::route;
 
-/// Paths that a QP remembers. With the table full, all are forgotten: looking one up costs a few system calls.
+/// Paths that a QP remembers. A full table is cleared: looking a path up costs a few system calls.
 const MAX_PATHS: usize = 256;
 
-/// Which path: to where, over which interface, from which address of ours.
+/// Destination, scope of the interface, and address of ours.
 type Key = (IpAddr, u32, Option<IpAddr>);
 
 /// The paths of a QP to its requesters.

@@ -45,13 +45,13 @@ const LOOK_AGAIN: u8 = 2;
 /// How long destruction waits for the network to take what was posted.
 const FLUSH_FOR: Duration = Duration::from_secs(1);
 
-/// What one thread at a time works on.
+/// State behind the exclusive lock.
 #[derive(Debug)]
 pub(crate) struct UdInner {
     pub(crate) engine: UdEngine,
     pub(crate) sockets: UdpSockets,
     path_cache: PathCache,
-    /// What stands between them, if somebody asked for it.
+    /// Stages between sockets and engine; `None` unless settings ask for them.
     instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
 }
@@ -78,7 +78,7 @@ pub(crate) struct UdShared {
     failed: AtomicBool,
 }
 
-/// What a QP is made of.
+/// Parts that a QP is made of.
 pub(crate) struct Parts {
     pub(crate) engine: UdEngine,
     pub(crate) sockets: UdpSockets,
@@ -91,7 +91,7 @@ pub(crate) struct Parts {
 }
 
 impl UdInner {
-    /// What the queue pair counted.
+    /// Counters of the queue pair.
     pub(crate) fn counters(&self) -> QpCounters {
         let mut counters = self.engine.counters();
         if let Some(instruments) = &self.instruments {
@@ -197,7 +197,7 @@ impl UdShared {
         }
     }
 
-    /// Answers peers, as far as their share of the time allows, and sends what was posted.
+    /// Answers peers, as far as their share of the time allows, and sends posted work requests.
     #[inline(never)]
     fn respond(&self, inner: &mut UdInner) {
         let began = clock::now();
@@ -293,7 +293,7 @@ impl UdShared {
         }
     }
 
-    /// Tells the program what the network said.
+    /// Reports ICMP errors to the program.
     fn report(&self, inner: &mut UdInner, icmp_errors: &IcmpErrors) {
         for icmp_error in icmp_errors.kept() {
             if let Some(peer) = icmp_error.destination.socket_addr() {
@@ -326,7 +326,7 @@ impl UdShared {
         let received = match socket.receive(buffer) {
             Ok(received) => received,
             Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return false,
-            // What the network says of something sent earlier; the socket goes on.
+            // An ICMP error about an earlier datagram; the socket goes on.
             Err(_) => {
                 self.read_error_queue_locked(inner, index);
                 return true;
@@ -379,7 +379,7 @@ impl UdShared {
                 handle(now, arrival);
             }
             Some(instruments) => {
-                // What waits does so to the microsecond.
+                // Timers of waiting Reads and rates are kept to the microsecond.
                 let now = clock::now();
                 instruments.take(now, arrival, |arrival| handle(now, arrival));
             }
@@ -409,7 +409,7 @@ impl UdShared {
         })
     }
 
-    /// Gives a busy peer a socket of its own. What an idle socket at that place still holds is received first.
+    /// Gives a busy peer a socket of its own. Datagrams that an idle socket at that place still holds are received first.
     fn connect(
         &self,
         inner: &mut UdInner,
@@ -439,7 +439,7 @@ impl UdShared {
         }
     }
 
-    /// Makes room at a place whose socket was idle. What arrives there at this very moment must not be lost, so the socket stays
+    /// Makes room at a place whose socket was idle. Datagrams that arrive there at this moment must not be lost, so the socket stays
     /// for a while, without a peer.
     fn retire(&self, inner: &mut UdInner, now: Instant, member: MemberId, index: SocketIndex) {
         for leaving in [RETIRED, index] {
@@ -578,7 +578,7 @@ impl UdShared {
         // From now on only this thread sends: whoever else did would hold the engine while the time runs out.
         self.closing.store(true, Ordering::Release);
         self.run(|inner| {
-            // What was left to a thread at work, which may have let go just now: a Read that came later would never complete.
+            // Work requests left to the lock's holder, which may have released it just now: a Read accepted later would never complete.
             self.posting.empty(|wqe| inner.engine.accept(wqe));
             inner
                 .engine

@@ -1,4 +1,4 @@
-//! What the kernel knows of the path to a host.
+//! Routes of the kernel to a host.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};

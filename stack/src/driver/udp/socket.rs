@@ -82,7 +82,7 @@ impl ReceiveBuffer {
     }
 }
 
-/// What a receive call brought, in the buffer.
+/// Datagram or train that a receive call put into the buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Received {
     pub(crate) len: usize,
@@ -109,13 +109,13 @@ pub(crate) struct UdpSocket {
     receive_mode: ReceiveMode,
 }
 
-/// Who datagrams are from.
+/// Source of received datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// Each names its source.
     Named,
-    /// The same: the socket was connected to this peer, but what came in the moment before may still be there, until it was
-    /// found empty after this time.
+    /// Each names its source: the socket was connected to this peer, but datagrams from before may still be queued, until the
+    /// socket was found empty after this time.
     Settling(Peer, Instant),
     /// All are from this peer, so none needs to say so.
     Sole(Peer),
@@ -163,7 +163,7 @@ impl UdpSocket {
         Ok(this)
     }
 
-    /// A socket for the lookup of services. What the network says of datagrams that were lost is told once it is connected.
+    /// A socket for service ID resolution. ICMP errors are reported once the socket is connected.
     pub(crate) fn bind_service(address: SocketAddr, only_v6: bool) -> io::Result<Self> {
         let this = Self::unbound(address, 0)?;
         if address.is_ipv6() {
@@ -384,8 +384,8 @@ impl UdpSocket {
         }
     }
 
-    /// Lets the kernel cut trains from now on. Those that arrived before would come in one piece and without the length to
-    /// cut them at, so this is for a socket that holds none.
+    /// Lets the kernel cut trains from now on. Trains that arrived before would come in one piece and without their segment
+    /// size, so this is for a socket that holds none.
     fn take_singles(&mut self) {
         if setsockopt(&self.socket, sockopt::UdpGroSegment, &false).is_err() {
             return;

@@ -54,7 +54,7 @@ pub(crate) struct UdpSockets {
     pub(crate) members: Members,
 }
 
-/// What traffic of a busy peer asks for.
+/// Advice about the socket of a peer, from its traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Advice {
     /// Nothing.
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// What becomes of busy peers, one after another, each connected where it is advised.
+    /// Indices that busy peers get, one after another, each connected as advised.
     fn places_taken(sockets: &mut UdpSockets) -> Vec<SocketIndex> {
         let (now, local) = (clock::now(), IpAddr::from([127, 0, 0, 1]));
         let mut taken = Vec::new();
@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    /// What arrived while trains were taken whole is not taken for one datagram afterwards.
+    /// Trains that arrived while trains were taken whole are not taken for one datagram afterwards.
     #[test]
     fn a_train_behind_many_datagrams_stays_a_train() {
         let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 1 << 20).unwrap();

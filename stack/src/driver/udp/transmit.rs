@@ -1,4 +1,4 @@
-//! The way of a train to its peer: one system call, or several, past what the network says of earlier ones.
+//! Transmission of a train: one system call, or several, repeated after ICMP errors about earlier trains.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,10 +9,10 @@ use dgiwarp_memory::Piece;
 use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::socket::{Leave, UdpSocket};
 
-/// How often a send is tried again because the network had something to say of an earlier one.
+/// How often a send is repeated after an ICMP error about an earlier one.
 const TRIES: usize = 4;
 
-/// How a train leaves.
+/// Socket, destination and control data of one train.
 pub(crate) struct Transmission<'a> {
     pub(crate) socket: &'a UdpSocket,
     pub(crate) to: Option<SocketAddr>,
@@ -51,8 +51,8 @@ impl Transmission<'_> {
         }
     }
 
-    /// Sends what met an error. An error that the network reported for an earlier datagram is told once, by whatever call
-    /// comes next, and is not about this one; another comes back.
+    /// Repeats a send that returned an error. An ICMP error about an earlier datagram is returned once, by the next call
+    /// on the socket, and is not about this train; any other error comes back.
     #[cold]
     fn send_again(
         &mut self,
@@ -61,8 +61,8 @@ impl Transmission<'_> {
         mut result: io::Result<usize>,
     ) -> io::Result<usize> {
         for tries in 0..TRIES {
-            let told = self.icmp_errors.read(self.socket);
-            if tries > 0 && told == 0 {
+            let read = self.icmp_errors.read(self.socket);
+            if tries > 0 && read == 0 {
                 break;
             }
             result = self.socket.send(self.to, self.leave, pieces, segment_size);

@@ -8,13 +8,14 @@ use super::tree::{self, File};
 /// Words that begin no sentence.
 const NOT_FIRST: [&str; 5] = ["What", "Who", "Whoever", "That", "Those"];
 /// Source folders whose comments are checked.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "codec/src/",
     "ddp/src/",
     "llp-tcp-mpa/src/",
     "memory/src/",
     "llp-udp/src/",
     "rdmap/src/",
+    "stack/src/",
 ];
 /// Documents that are checked: these files, and all Markdown below these folders.
 const DOCUMENTS: [&str; 9] = [

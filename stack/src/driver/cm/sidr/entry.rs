@@ -26,7 +26,7 @@ pub(crate) struct Entry {
     pub(crate) role: Role,
     /// Where faults are made on purpose.
     pub(crate) instruments: Option<Box<Instruments>>,
-    /// What ended a lookup, other than an answer, and when.
+    /// Error that ends a lookup, and its time.
     pub(crate) failure: Option<(Instant, LookupError)>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Role {
     Lookup(Box<Lookup>, SocketAddr),
 }
 
-/// What an entry has for its program.
+/// News of an entry for its program.
 #[derive(Debug)]
 pub(crate) enum News {
     /// A question, asked at this port of ours.
@@ -45,7 +45,7 @@ pub(crate) enum News {
     Over(Box<Result<Outcome, LookupError>>, SocketAddr),
 }
 
-/// What looks on.
+/// Observers of an entry's datagrams: capture file and counters.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) counters: QpCounters,
@@ -69,7 +69,7 @@ impl Entry {
         }
     }
 
-    /// What the network says ends a lookup. A listener has no single peer that it could be about, and whom its answer does not reach asks again.
+    /// An ICMP error ends a lookup. A listener has no single peer that the error could be about, and a peer that gets no answer asks again.
     pub(crate) fn fail(&mut self, error: io::Error) {
         let transient = matches!(
             error.kind(),
@@ -124,7 +124,7 @@ impl Entry {
 }
 
 impl Role {
-    /// Handles one datagram, and sends what a listener answers. Counts why it was dropped, and says so.
+    /// Handles one datagram, and sends what a listener answers. Counts and returns the drop reason.
     pub(crate) fn handle_input(
         &mut self,
         now: Instant,
@@ -137,7 +137,7 @@ impl Role {
             Self::Listener(listener) => {
                 listener.handle_input(now, from, arrival.to, arrival.octets)
             }
-            // What others sent before the socket was connected.
+            // Datagrams that others sent before the socket was connected.
             Self::Lookup(_, peer) if !is_same(*peer, from) => Err(DropReason::WrongPeer),
             Self::Lookup(lookup, _) => lookup.handle_input(now, arrival.octets),
         };

@@ -1,4 +1,4 @@
-//! How a connected QP stops: it flushes, disconnects, goes back to its beginning, or is destroyed. Nothing here waits.
+//! Ends of a connected QP: flush, disconnect, reset, destruction. Nothing here waits.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use dgiwarp_engine::cq_ring::Unheard;
 
 /// Reads of what has arrived when a QP is taken out of service.
 const LAST_READS: usize = 64;
-/// Octets of FPDUs that are made for TCP to take after their QP is gone. What the program posted beyond is lost, as on InfiniBand all is.
+/// Octets of FPDUs that are made for TCP to take after their QP is gone. Work requests beyond are lost, as on InfiniBand all are.
 const MAX_REST: usize = 1 << 20;
 
-/// What an end leaves behind.
+/// Rest of the send queue at an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// What was posted leaves as far as it can.
+    /// Posted work requests leave as far as they can.
     All,
     /// Only what has become FPDUs does.
     Made,
@@ -93,8 +93,8 @@ impl RcShared {
         self.run(|inner| inner.link.as_ref().and_then(|link| link.engine.end()))
     }
 
-    /// Ends the connection gracefully: posted work requests have a bounded time to leave and to be placed, then our half of TCP is closed. Those that
-    /// are left complete as flushed.
+    /// Ends the connection gracefully: posted work requests have a bounded time to leave and to be placed, then our half of TCP is closed. The remaining
+    /// ones complete as flushed.
     pub(crate) fn disconnect(&self) {
         self.run(|inner| {
             if let Some(link) = &mut inner.link {
@@ -135,7 +135,7 @@ impl RcShared {
         }
     }
 
-    /// What has arrived is placed and acknowledged: a NIC would have done so already.
+    /// Places and acknowledges octets that have arrived: a NIC would have done so already.
     fn receive_last(&self, link: &mut Link) {
         for _ in 0..LAST_READS {
             if self.receive_locked(link) == Received::Nothing {
@@ -144,16 +144,16 @@ impl RcShared {
         }
     }
 
-    /// The connection is lost, as TCP says of what was to be sent. What had arrived before is there to be read, and counts.
+    /// The connection is lost, as a send reported. Octets that arrived before can still be read, and are placed.
     pub(super) fn receive_before_loss(&self, link: &mut Link) {
         link.tcp_close.unreachable();
-        // What waits for receives is not delivered any more.
+        // The RNR queue is not delivered any more.
         if !link.paused {
             self.receive_last(link);
         }
     }
 
-    /// Takes the QP out of service. What was posted completes no more, but leaves as far as it can; its connection is closed in the background.
+    /// Takes the QP out of service. Posted work requests complete no more, but leave as far as they can; its connection is closed in the background.
     pub(crate) fn close(&self) {
         self.run(|inner| {
             inner.closed = true;
@@ -216,7 +216,7 @@ impl RcShared {
         };
         self.poll_set.unwatch(link.pipe.as_fd());
         let octets = self.rest(&mut link, rest, bye);
-        // What is posted to a queue that QPs share is not lost with one of them.
+        // Receives of a shared receive queue are not lost with one of its QPs.
         let unfinished = link.engine.abandon();
         if let Some(wqe) = unfinished
             && self.recv_queue.is_shared()

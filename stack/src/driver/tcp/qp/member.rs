@@ -33,7 +33,7 @@ impl Member for RcShared {
                     Self::begin(inner);
                 }
                 if came || flush {
-                    // What waited for the peer's first FPDU can leave now.
+                    // Work requests that waited for the peer's first FPDU can leave now.
                     self.work(inner);
                 }
                 got
@@ -58,7 +58,7 @@ impl Member for RcShared {
         let work = |inner: &mut RcInner| self.work(inner);
         let ran = self.exclusive.try_run(work, work).is_some();
         if !ran {
-            // Whoever is at work goes on with it. Trying again at once would only keep that thread from its core.
+            // The lock's holder goes on with this. Trying again at once would only keep that thread from its core.
             self.exclusive.run_or_mark(work);
         }
         let unsent = self.unsent.load(Ordering::Acquire);
@@ -89,7 +89,7 @@ impl Member for RcShared {
             return;
         }
         self.flush();
-        // Whoever destroys the QP has no use for events of it.
+        // A program that destroys the QP has no use for events of it.
         self.run(|inner| {
             if !inner.closed {
                 let events = self.background().events();

@@ -62,7 +62,7 @@ impl Member for UdShared {
             return;
         }
         self.run(|inner| {
-            // Whoever destroys the QP has no use for events of it.
+            // A program that destroys the QP has no use for events of it.
             if self.closing.load(Ordering::Acquire) {
                 return;
             }

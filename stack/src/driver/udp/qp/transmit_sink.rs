@@ -28,7 +28,7 @@ pub(crate) struct SocketSink<'a> {
     pub(crate) now: Instant,
     /// A peer that became busy with this train.
     pub(crate) connect: Option<(SocketIndex, Peer, IpAddr)>,
-    /// What the network said of earlier trains.
+    /// ICMP errors about earlier trains.
     pub(crate) icmp_errors: &'a mut IcmpErrors,
     pub(crate) tap: Option<&'a mut Tap>,
 }
@@ -156,7 +156,7 @@ impl SocketSink<'_> {
         outcome
     }
 
-    /// What became of a train.
+    /// Outcome of a train's transmission; a sent train goes to the tap.
     #[inline]
     fn sent(
         &mut self,
@@ -179,7 +179,7 @@ impl SocketSink<'_> {
         outcome
     }
 
-    /// What an error of the network means for the train.
+    /// Outcome of a train whose transmission failed with `error`.
     #[cold]
     fn judge(&self, error: &io::Error, route: &Route, train: &Train) -> SendOutcome {
         let errno = error.raw_os_error().unwrap_or(nix::libc::EIO);
