@@ -1,6 +1,6 @@
 //! Pictures of the documents: SVG made from the text files in `docs/pictures`.
 //!
-//! One kind for each ending: [`sequence`], [`boxes`], [`cells`], [`graph`]. Layout uses estimated widths of characters, so that a picture has the
+//! One kind for each ending: `sequence`, `boxes`, `cells`, `graph`. Layout uses estimated widths of characters, so that a picture has the
 //! same octets on every machine and a test can check that it is fresh. The crates for diagrams that were tried (mermaid-rs-renderer, selkie-rs)
 //! measure text with the fonts of the machine, and have no second set of colours for dark pages.
 

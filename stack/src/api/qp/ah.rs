@@ -91,7 +91,7 @@ impl Pd {
     /// with the address of ours that messages shall leave from.
     ///
     /// A broadcast or multicast address makes the handle of a group: whatever the QPN, messages go to the group port
-    /// ([`Config::group_port`](crate::Config::group_port)) of all that [attached](UdQp::attach_group). `scope_id` or `source` choose the interface, and
+    /// ([`Config::group_port`](crate::Config::group_port)) of all that [attached](crate::UdQp::attach_group). `scope_id` or `source` choose the interface, and
     /// the kernel's route to the group where both are missing. On the loopback interface, which has no such route, give `source`.
     ///
     /// # Errors
