@@ -298,7 +298,7 @@ impl RcEngine {
         self.copies = copies;
     }
 
-    /// Gives room for the FPDUs that are made from now on, at least [`ROOM`] octets. Returns room that is not needed.
+    /// Gives room for the FPDUs that are made from now on, at least `ROOM` octets. Returns room that is not needed.
     pub fn lend(&mut self, room: Vec<u8>) -> Vec<u8> {
         self.llp.lend(room)
     }

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// The error queue of a QP, which was empty, has an entry: see [`UdQp::poll_error`](crate::UdQp::poll_error).
+    /// The error queue of a QP, which was empty, has an entry: see `UdQp::poll_error`.
     ErrorQueue {
         /// The QP.
         qpn: u32,
@@ -23,7 +23,7 @@ pub enum AsyncEvent {
     /// A completion found its queue full and was lost; the queue takes no more. Its queue pairs end, each with
     /// [`QpFatal`](Self::QpFatal); others do not suffer.
     CqOverrun {
-        /// [`Cq::id`](crate::Cq::id) of the queue.
+        /// `Cq::id` of the queue.
         cq: u64,
     },
     /// The peer of a connected QP named local memory without the right for its access; the connection is over.

@@ -6,7 +6,7 @@ use dgiwarp_rdmap::datagram::DropReason;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of a queue pair since it was created, or the sums of a device's ([`Rnic::counters`](crate::Rnic::counters)).
+        /// Counters of a queue pair since it was created, or the sums of a device's (`Rnic::counters`).
         #[derive(Debug, Clone, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct QpCounters {
@@ -62,7 +62,7 @@ counters! {
     send_errors,
     /// Entries that found the error queue full.
     errors_lost,
-    /// Datagrams lost on purpose ([`Fault`](crate::Fault)).
+    /// Datagrams lost on purpose (`Fault`).
     fault_dropped,
     /// Datagrams that arrived twice on purpose.
     fault_duplicated,

@@ -39,13 +39,13 @@ pub enum Operation {
     },
     /// RDMA Read: fill the scatter/gather elements, which need local write access, from the destination's memory. Up to 2^30 octets. Reads complete
     /// in the order in which they finish, at the latest at their deadline: then in error, with the octets that arrived in place, counted in
-    /// [`Wc::byte_len`] and listed by [`UdQp::take_read_map`](crate::UdQp::take_read_map).
+    /// [`Wc::byte_len`] and listed by `UdQp::take_read_map`.
     Read {
         /// The remote key of the source region.
         rkey: u32,
         /// The source address in that region's address space.
         remote_addr: u64,
-        /// Time until its deadline; `None` takes [`Config::read_timeout`](crate::Config::read_timeout).
+        /// Time until its deadline; `None` takes `Config::read_timeout`.
         timeout: Option<Duration>,
     },
 }
@@ -85,7 +85,7 @@ pub enum WcOpcode {
     RecvRdmaWithImmediate,
     /// A Write-Record that a peer made into our memory; `wr_id` is the record's handle.
     WriteRecord,
-    /// A segment of a Write-Record, with [`RecordCompletions::PerSegment`](crate::RecordCompletions::PerSegment): `byte_len` octets from `offset` on are
+    /// A segment of a Write-Record, with `RecordCompletions::PerSegment`: `byte_len` octets from `offset` on are
     /// valid now. The record is open, or complete with this segment.
     WriteRecordSegment,
 }
@@ -172,7 +172,7 @@ pub struct Wc {
     pub vendor_error: u32,
 }
 
-/// A completion of nothing, to make the arrays that [`Cq::poll`](crate::Cq::poll) fills.
+/// A completion of nothing, to make the arrays that `Cq::poll` fills.
 impl Default for Wc {
     fn default() -> Self {
         Self::new(0, WcOpcode::Send, 0)
