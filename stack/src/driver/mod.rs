@@ -1,11 +1,11 @@
 //! Sockets, time, pollers and the background thread. No decision about the protocol is made here.
 //!
 //! - [`device`]: the background thread, the clock, descriptors of our own;
-//! - [`reactor`]: which sockets are polled when, by whom, and timers;
+//! - [`reactor`]: polling of sockets, by pollers and the background thread, and timers;
 //! - [`cq`]: a completion queue and receiving on behalf of its pollers;
 //! - [`qp`]: the parts of every queue pair: posting, exclusive access to its engine, buffers;
 //! - [`udp`]: datagram queue pairs and their sockets;
-//! - [`tcp`]: connected queue pairs, their connections and how these come up and go down;
+//! - [`tcp`]: connected queue pairs, their connections, establishment and end of these;
 //! - [`cm`]: connection management;
 //! - [`debug`]: captures and faults on purpose.
 

@@ -1,4 +1,4 @@
-//! Connections without waiting: any number at a time, told of by events.
+//! Connections without waiting: any number at a time, reported by events.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use crate::{
     Negotiation, PortOptions, RcQp, RcRequest, ReadDepths, Rnic,
 };
 
-/// Listens, connects, and tells what happened (`rdma_create_event_channel(3)`). The background thread of its device makes progress; no call
+/// Listens, connects, and queues events (`rdma_create_event_channel(3)`). The background thread of its device makes progress; no call
 /// here waits, but [`next_event`](Self::next_event) on request. Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct ConnectionChannel {
@@ -23,7 +23,7 @@ pub struct ConnectionChannel {
     rnic: Rnic,
 }
 
-/// A listening TCP port of a [`ConnectionChannel`]. Dropping it closes the port and ends what came through it and was not yet told.
+/// A listening TCP port of a [`ConnectionChannel`]. Dropping it closes the port and ends connections that came through it and were not yet reported.
 #[derive(Debug)]
 pub struct ChannelListener {
     cm: Arc<Cm>,
@@ -90,11 +90,11 @@ impl ConnectionChannel {
     }
 
     /// Begins to connect a QP, as MPA Initiator. The result is an event within [`MpaConfig::startup_timeout`]; TCP has at most five seconds of it
-    /// to reach the peer. A peer that closes upon an enhanced request may know revision 1 only, and is asked again as
+    /// to reach the peer. A peer that closes upon an enhanced request may have revision 1 only, and is asked again as
     /// [`MpaConfig::fall_back`] has it. Where nobody listens yet, TCP is asked again for a third of a second.
     ///
     /// # Errors
-    /// [`ConnectError::State`] if the QP has or had a connection or one is on its way, [`ConnectError::Tcp`] where TCP says no at once.
+    /// [`ConnectError::State`] if the QP has or had a connection or one is on its way, [`ConnectError::Tcp`] where TCP fails at once.
     pub fn connect(
         &self,
         qp: &RcQp,

@@ -114,7 +114,7 @@ impl RcRequest {
         let Some(Event::Established(established)) = connection.poll_event() else {
             unreachable!("accepting begins full operation");
         };
-        // The receives are in place before the peer can know: it may send as soon as it has the Reply.
+        // The receives are in place before the Reply leaves: the peer may send as soon as it has it.
         tcp::transmit_all(&stream, &mut connection)?;
         let config = RcConfig {
             qpn: qp.qpn(),

@@ -32,7 +32,7 @@ use dgiwarp_engine::cm::sidr::lookup::Lookup;
 /// let port = ServicePort::bind("127.0.0.1:0".parse()?, false)?;
 /// let service = channel.listen(port, 16, 1)?;
 ///
-/// // Another asks for it, and says something.
+/// // Another asks for it, with private data.
 /// let from = ServicePort::bind("127.0.0.1:0".parse()?, false)?;
 /// let lookup = channel.look_up(from, service.local_addr(), None, b"who", 2)?;
 ///
@@ -81,7 +81,7 @@ pub enum ServiceEvent {
         /// Private data of the service's program.
         private_data: Vec<u8>,
     },
-    /// The service said no.
+    /// The service rejected the lookup.
     Rejected {
         /// The lookup's.
         context: u64,
@@ -103,10 +103,10 @@ pub enum ServiceEvent {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {
-    /// The host says that nobody listens on the port, a third of a second after the first question still.
+    /// ICMP reports that nobody listens on the port, a third of a second after the first question still.
     #[error("nobody listens on the service's port")]
     NoService,
-    /// The network says that the host cannot be reached.
+    /// ICMP reports that the host cannot be reached.
     #[error("the service's host cannot be reached: {0}")]
     Unreachable(io::Error),
     /// Nothing was heard for 4.5 seconds, or the service's program did not answer for a minute.
@@ -349,7 +349,7 @@ impl ServiceRequest {
         self.local
     }
 
-    /// The queue pair that the asker told of.
+    /// The queue pair that the asker named.
     #[must_use]
     pub fn asker(&self) -> Option<ServiceQp> {
         self.asked.qp

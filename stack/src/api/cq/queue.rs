@@ -75,7 +75,7 @@ impl Cq {
         self.shared.arm(solicited_only);
     }
 
-    /// From now on keeps when each completion came, for [`poll_stamped`](Self::poll_stamped). It costs a look at the clock for each.
+    /// Keeps the time of each completion from now on, for [`poll_stamped`](Self::poll_stamped). The cost is a read of the clock for each.
     pub fn keep_timestamps(&self) {
         self.shared.keep_stamps();
     }
@@ -142,8 +142,8 @@ impl Cq {
 /// # }
 /// ```
 ///
-/// An edge-triggered poller (`EPOLLET`, as mio and tokio use it) hears only when something comes that was not there: before it waits,
-/// [`is_ready`](Self::is_ready) must say no. With the feature `tokio`, `AsyncCq` does all that.
+/// An edge-triggered poller (`EPOLLET`, as mio and tokio use it) is woken only by new events: before it waits,
+/// [`is_ready`](Self::is_ready) must return false. With the feature `tokio`, `AsyncCq` does all that.
 #[derive(Debug, Clone)]
 pub struct CompChannel {
     pub(crate) shared: Arc<ChannelShared>,
@@ -157,7 +157,7 @@ impl CompChannel {
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// The [`Cq::id`] of a queue that has what it was asked to tell of. Receives what has arrived. With
+    /// The [`Cq::id`] of an armed queue with a completion event. Receives what has arrived. With
     /// `block` it waits; else `None` means that there is no event now.
     #[must_use]
     pub fn next_event(&self, block: bool) -> Option<u64> {

@@ -331,34 +331,34 @@ pub struct Config {
     pub ports: Option<RangeInclusive<u16>>,
     /// A record is closed when nothing was placed for this long. Default 200 ms.
     pub record_timeout: Duration,
-    /// An RDMA Read over datagrams that is not complete after this long ends in error, unless its work request says otherwise.
+    /// An RDMA Read over datagrams that is not complete after this long ends in error, unless its work request has another limit.
     /// Default 2 s.
     pub read_timeout: Duration,
     /// A connection is lost when the peer's host did not acknowledge anything for this long although it should have; idle peers are asked. A peer
     /// that is there but does not read may take its time. At least one second, and counted in whole seconds where nothing is on its way; zero
     /// leaves the matter to TCP, which gives up after many minutes. Default 4 s.
     pub connection_timeout: Duration,
-    /// Octets per second that each datagram queue pair sends at most, unless its attributes say otherwise; 0, the default, is no limit.
+    /// Octets per second that each datagram queue pair sends at most, unless its attributes have another limit; 0, the default, is no limit.
     pub max_rate: u64,
     /// Faults made in received datagrams, to try programs on a bad network. Default none.
     pub fault: Option<Fault>,
     /// Directory for a capture file (pcapng) of each datagram queue pair, `qp-<pid>-<qpn>.pcapng`, with every datagram sent and
-    /// received; those that were dropped have a comment that says why. Lookups of services are in `services-<pid>.pcapng`. Default none.
+    /// received; those that were dropped have a comment with the drop reason. Service ID resolution is in `services-<pid>.pcapng`. Default none.
     pub pcap: Option<PathBuf>,
     /// File for what was counted, or `-` for standard error: a line of JSON is written to its end for each queue pair that ends, and when the
     /// device is closed one with the sums. Default none.
     pub stats: Option<PathBuf>,
     /// Copies all that is sent, so that the CRC is right even if the program changes a buffer before its work request
-    /// completed. Else large segments leave from where they lie; a peer that says that a CRC was wrong switches this on for connected queue
+    /// completed. Else large segments leave from where they lie; a peer that reports a wrong CRC switches this on for connected queue
     /// pairs. Default no.
     pub send_copy: bool,
     /// Difference between the ports that programs name to rdma_cm and those of the sockets, which are higher, modulo 65,536. This crate only keeps it:
     /// [`ConnectionPort`](crate::ConnectionPort) and [`ConnectionChannel`](crate::ConnectionChannel) take the sockets' own. Default 0.
     pub port_offset: u16,
     /// MPA configuration of connections that rdma_cm makes, where its programs give none. This crate only keeps it. Default peer-to-peer mode with every
-    /// indication that queue pairs can send and take, or client-server mode where the peer knows no other, and else the defaults of [`MpaConfig`].
+    /// indication that queue pairs can send and take, or client-server mode where the peer has no other, and else the defaults of [`MpaConfig`].
     pub mpa: MpaConfig,
-    /// How connected queue pairs behave, unless their attributes say otherwise.
+    /// Options of connected queue pairs whose attributes have none.
     pub rc: RcOptions,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
     /// epochs can be guessed with it.
@@ -401,7 +401,7 @@ impl Default for Config {
 
 impl Config {
     /// The defaults with what the environment changes, and one warning for each `DGIWARP_*` variable that is
-    /// unknown to all of dgiwarp (`others` are the names that the caller knows beside [`KNOBS`]) or malformed.
+    /// unknown to all of dgiwarp (`others` are the caller's names beside [`KNOBS`]) or malformed.
     #[must_use]
     pub fn from_environment(
         variables: impl IntoIterator<Item = (String, String)>,

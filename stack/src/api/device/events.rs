@@ -1,4 +1,4 @@
-//! Asynchronous events: what a program should know and no completion tells.
+//! Asynchronous events: reports about objects instead of work requests.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;

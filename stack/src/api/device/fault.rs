@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Longest delay that may be asked for.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// Faults made in received datagrams, each datagram of a train for itself, before anything looks at it.
+/// Faults made in received datagrams, each datagram of a train for itself, before anything reads it.
 ///
 /// Equal seeds and equal arrivals give equal faults; each queue pair draws from a generator of its own, which depends on the seed
 /// and on how many were made before it. [`QpCounters`](crate::QpCounters) counts the faults.

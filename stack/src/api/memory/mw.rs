@@ -128,8 +128,8 @@ impl<'a> MwBind<'a> {
 }
 
 impl RcQp {
-    /// Binds a window of type 1, in the order of the send queue, and returns its new key (`ibv_bind_mw(3)`). Work requests posted behind this may tell
-    /// the peer that key; the old one is dead when the binding's turn has come. A binding that cannot be ends the connection.
+    /// Binds a window of type 1, in the order of the send queue, and returns its new key (`ibv_bind_mw(3)`). Work requests posted behind this may send
+    /// that key to the peer; the old one is dead when the binding's turn has come. A binding that cannot be ends the connection.
     ///
     /// # Errors
     /// [`PostFailure`], as [`post_send`](Self::post_send); the window keeps its key.

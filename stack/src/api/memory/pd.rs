@@ -15,7 +15,7 @@ use dgiwarp_engine::mr::{Keys, PdId, Terms, WindowsBound};
 /// ```
 /// use dgiwarp::{Access, MrOptions};
 ///
-/// // Memory that the members of a group may write under an STag that all of them know.
+/// // Memory that the members of a group may write under an STag that all of them use.
 /// let options = MrOptions { well_known: Some(0x4711), ..MrOptions::new(Access::REMOTE_WRITE) };
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,13 +25,13 @@ pub struct MrOptions {
     /// Address of its first octet in the region's own address space. `None`: its address in this process.
     pub iova: Option<u64>,
     /// Takes datagrams of the queue pair with this address and port alone; others are dropped and counted as
-    /// `wrong-peer`. Default: of every peer that knows the STag.
+    /// `wrong-peer`. Default: of every peer that has the STag.
     pub only_from: Option<SocketAddr>,
     /// Takes only datagrams that carry their sender's valid cookie, which proves that the sender receives at the address it
     /// sends from ([`UdQp::prove_address`](crate::UdQp::prove_address)); others are dropped and counted as `bad-cookie`. Default no.
     pub cookie: bool,
     /// The STag to use instead of a random one. Only regions with such an STag can be written by what is sent to a
-    /// group, because all members must then use the same. It is as good as public: whoever reaches the queue pair may write
+    /// group, because all members must then use the same. It is as good as public: every host that reaches the queue pair may write
     /// the region, so give it memory of its own. Default none.
     pub well_known: Option<u32>,
 }

@@ -11,7 +11,7 @@ use dgiwarp_rdmap::datagram::Cookie;
 
 use crate::driver::device::clock;
 
-/// A remote host and what is known of the path there (`ibv_create_ah(3)`). Clones share it.
+/// Address of a remote host with its path (`ibv_create_ah(3)`). Clones share it.
 #[derive(Debug, Clone)]
 pub struct AddressHandle(Route);
 

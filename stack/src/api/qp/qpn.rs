@@ -20,7 +20,7 @@ static TAKEN: Mutex<Taken> = Mutex::new(Taken {
 #[derive(Debug)]
 struct Taken {
     numbers: BTreeSet<u32>,
-    /// Where to look for a free one: a number is used again as late as possible.
+    /// Start of the search for a free one: a number is used again as late as possible.
     next: u32,
 }
 

@@ -45,8 +45,8 @@ pub struct RcQpAttr<'a> {
     /// A queue to take receives from instead of one of this QP's own; then `max_recv_wr` does not count, and receives are posted there.
     /// Default none.
     pub srq: Option<&'a Srq>,
-    /// Whether the QP may be connected with [`RcQp::pair`] too, instead of by MPA requests of the program's own. Its number then says at which TCP
-    /// port it can be reached. Default no.
+    /// Whether the QP may be connected with [`RcQp::pair`] too, instead of by MPA requests of the program's own. Its number then names the TCP
+    /// port at which it can be reached. Default no.
     pub paired: bool,
     /// How it behaves; `None`, the default, takes [`Config::rc`](crate::Config::rc).
     pub options: Option<RcOptions>,
@@ -79,8 +79,8 @@ pub enum RcOperation {
         invalidate: Option<u32>,
     },
     /// Send with 32 bits that come with the message. No RFC has it: only a peer that is dgiwarp too takes it
-    /// ([`RcOptions::hello`]). With another one posting it fails with [`PostError::NoImmediates`]; posted before it is known who the peer is, it
-    /// waits for that up to two seconds, and with another one it then ends the connection.
+    /// ([`RcOptions::hello`]). With another one posting it fails with [`PostError::NoImmediates`]; posted before the peer is detected, it
+    /// waits for the hello up to two seconds, and with another one it then ends the connection.
     SendImmediate {
         /// The 32 bits.
         immediate: u32,
@@ -116,7 +116,7 @@ pub enum RcOperation {
         /// The remote key.
         rkey: u32,
     },
-    /// Open a window of type 2 to the peer (`IBV_WR_BIND_MW`). Work requests posted behind this one may tell the peer the key. A binding that cannot be
+    /// Open a window of type 2 to the peer (`IBV_WR_BIND_MW`). Work requests posted behind this one may send the key to the peer. A binding that cannot be
     /// ends the connection.
     BindMw {
         /// The window's new key: its upper 24 bits are those of [`Mw::rkey`](crate::Mw::rkey), the others are the program's choice.
@@ -280,7 +280,7 @@ impl RcQp {
             attr.options.unwrap_or(rnic.config.rc),
         );
         if let Some(oob_connections) = &oob_connections {
-            // Nobody could be told later, when it is connected in the background; who connects otherwise is told then.
+            // A connection in the background could not return this error later; other connects do.
             shared
                 .keep_place()
                 .map_err(Error::system("no descriptor is left for a connection"))?;
@@ -334,7 +334,7 @@ impl RcQp {
         }
     }
 
-    /// Begins to connect; what comes of it is told with `context`.
+    /// Begins to connect; the result is an event with `context`.
     pub(crate) fn begin_connect(
         &self,
         cm: &Cm,
@@ -355,11 +355,11 @@ impl RcQp {
         cm.connect(caller, from, to, mpa, private_data)
     }
 
-    /// Tells a QP that was made to be [paired](RcQpAttr::paired) of its peer, once (`ibv_modify_qp(3)` to ready-to-receive). The connection is
-    /// made in the background, whichever end is told first; nothing is reported of failed attempts.
+    /// Gives a QP that was made to be [paired](RcQpAttr::paired) its peer, once (`ibv_modify_qp(3)` to ready-to-receive). The connection is
+    /// made in the background, whichever end is ready first; nothing is reported of failed attempts.
     ///
     /// # Errors
-    /// [`ConnectError::State`] if the QP was not made for this, was told before, or is or was connected otherwise.
+    /// [`ConnectError::State`] if the QP was not made for this, has its peer already, or is or was connected otherwise.
     pub fn pair(&self, pairing: &Pairing) -> Result<(), ConnectError> {
         let oob_connections = self.oob_connections.as_ref().ok_or(ConnectError::State)?;
         let ticket = self.shared.claim().ok_or(ConnectError::State)?;
@@ -369,7 +369,7 @@ impl RcQp {
     }
 
     /// Lets work requests be posted to a paired QP (`ibv_modify_qp(3)` to ready-to-send); those before the connection is there wait for it.
-    /// `sq_psn` is the number that the peer knows as its [`Pairing::rq_psn`], `ord` the Reads and atomics outstanding at most. If
+    /// `sq_psn` is the number that the peer has as its [`Pairing::rq_psn`], `ord` the Reads and atomics outstanding at most. If
     /// work requests wait longer than `patience`, the first ends with [`WcStatus::RetryExceeded`](crate::WcStatus::RetryExceeded) and the QP is in error; `None` has them
     /// wait for ever.
     ///

@@ -65,7 +65,7 @@ impl Srq {
     /// Posts receives, in order (`ibv_post_srq_recv(3)`). Threads may do so at the same time.
     ///
     /// # Errors
-    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
         self.queue.post_all(wrs)
     }

@@ -81,7 +81,7 @@ pub enum UcOperation {
         /// 32 bits that come with the message.
         immediate: Option<u32>,
     },
-    /// RDMA Write to the peer's memory. Without an immediate the peer is told nothing; with one it consumes a posted receive and completes there
+    /// RDMA Write to the peer's memory. Without an immediate the peer's program gets no completion; with one it consumes a posted receive and completes there
     /// once all octets have arrived. If some are lost, nothing is reported and those that arrived stay.
     Write {
         /// The remote key of the target region.
@@ -132,7 +132,7 @@ pub enum UcConnectError {
     AddressFamily,
 }
 
-/// The peer, once it is known.
+/// The peer with its path.
 #[derive(Debug)]
 struct Connected {
     route: Route,
@@ -140,8 +140,8 @@ struct Connected {
 }
 
 /// A UC queue pair. Its QPN is the UDP port of its socket; it sends to its peer, takes messages from its peer, and drops all others'
-/// (`wrong-peer`). As on InfiniBand nothing is acknowledged: the address and port are all that tells the peer from others, beside the
-/// keys of memory. It has no RDMA Read. Dropping it destroys it, as with a [`UdQp`].
+/// (`wrong-peer`). As on InfiniBand nothing is acknowledged: beside the keys of memory, only address and port distinguish the peer from
+/// others. It has no RDMA Read. Dropping it destroys it, as with a [`UdQp`].
 ///
 /// ```
 /// use dgiwarp::{Access, Buffer, Config, RecvWr, Rnic, UcOperation, UcQpAttr, UcSendWr, WcOpcode};
@@ -225,7 +225,7 @@ impl UcQp {
     /// The receive buffer that the kernel granted, as [`UdQp::receive_buffer`].
     ///
     /// # Errors
-    /// [`Error::System`] where the kernel does not tell.
+    /// [`Error::System`] where the kernel does not report it.
     pub fn receive_buffer(&self) -> Result<usize, Error> {
         self.qp.receive_buffer()
     }
@@ -262,7 +262,7 @@ impl UcQp {
     /// [`UdQp::post_send`]. Never blocks.
     ///
     /// # Errors
-    /// [`PostFailure`] tells how many were accepted, and why the next one was not: [`PostError::State`] without a peer.
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one: [`PostError::State`] without a peer.
     pub fn post_send(&self, wrs: &[UcSendWr<'_>]) -> Result<(), PostFailure> {
         let connected = self.connected.read();
         let Some(connected) = &*connected else {
@@ -320,7 +320,7 @@ impl UcQp {
     /// Posts receives, in order (`ibv_post_recv(3)`).
     ///
     /// # Errors
-    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
         self.qp.post_recv(wrs)
     }

@@ -25,7 +25,7 @@ const MAX_WR: usize = 1 << 16;
 const MAX_RECORDS: usize = 1 << 16;
 /// Furthest that a Write-Record may be behind: the window in which messages are remembered one by one ends there.
 const MAX_REORDER_WINDOW: usize = 1023;
-/// How far it may be behind if nobody says.
+/// Default of the reorder window, in message numbers.
 pub(crate) const DEFAULT_REORDER_WINDOW: u32 = 64;
 
 /// Attributes of a datagram queue pair (`ibv_qp_init_attr`).
@@ -61,7 +61,7 @@ pub struct UdQpAttr<'a> {
     pub reorder_window: u32,
     /// The time that Reads may take which name none. `None`, the default, takes [`Config::read_timeout`](crate::Config::read_timeout).
     pub read_timeout: Option<Duration>,
-    /// Octets that may leave per second, headers included; 0, the default, is what [`Config::max_rate`](crate::Config::max_rate) says. Sends and Write-Records
+    /// Octets that may leave per second, headers included; 0, the default, is [`Config::max_rate`](crate::Config::max_rate). Sends and Write-Records
     /// have no feedback: one that is longer than the receiver's buffer arrives whole only if the sender keeps to a rate that the receiver keeps
     /// up with. A receiver gives a Send 200 ms from its first segment on, so a rate of less than five times its length per second loses it.
     pub max_rate: u64,
@@ -219,7 +219,7 @@ impl UdQp {
     /// never lost for lack of room.
     ///
     /// # Errors
-    /// [`Error::System`] where the kernel does not tell.
+    /// [`Error::System`] where the kernel does not report it.
     pub fn receive_buffer(&self) -> Result<usize, Error> {
         self.shared
             .granted_receive_buffer()
@@ -230,7 +230,7 @@ impl UdQp {
     /// length to one peer, posted together, travel as trains. Never blocks.
     ///
     /// # Errors
-    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailure> {
         self.post(wrs.iter().map(|wr| self.wqe(wr)))
     }
@@ -328,18 +328,18 @@ impl UdQp {
     /// Posts receives, in order (`ibv_post_recv(3)`).
     ///
     /// # Errors
-    /// [`PostFailure`] tells how many were accepted, and why the next one was not.
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
         self.shared.recv_queue.post_own(wrs)
     }
 
-    /// A record that is not yet released, copied; [`with_record`](Self::with_record) looks at it without a copy.
+    /// A record that is not yet released, copied; [`with_record`](Self::with_record) reads it without a copy.
     #[must_use]
     pub fn record(&self, handle: RecordHandle) -> Option<RecordView> {
         self.with_record(handle, |record| record.to_view())
     }
 
-    /// Looks at a record that is not yet released, where it lies. Meanwhile the queue pair stands still, and `look` must not use it.
+    /// Reads a record that is not yet released, without a copy. Meanwhile the queue pair stands still, and `look` must not use it.
     pub fn with_record<R>(
         &self,
         handle: RecordHandle,

@@ -22,7 +22,7 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// Operation.
     pub operation: Operation,
-    /// To whom.
+    /// Destination.
     pub destination: Destination,
     /// The payload, gathered in this order. It must stay unchanged until the completion.
     pub sges: &'a [Sge],

@@ -22,10 +22,10 @@ pub enum ConnectError {
     /// The MPA startup failed.
     #[error(transparent)]
     Mpa(MpaError),
-    /// The peer said no.
+    /// The peer rejected the connection.
     #[error("the peer rejected the connection")]
     Rejected(Rejection),
-    /// Our own request or answer cannot be said.
+    /// Our own request or answer cannot be encoded.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The queue pair has or had a connection.
@@ -54,7 +54,7 @@ pub enum ConnectionEvent {
         /// Negotiated parameters.
         established: Established,
     },
-    /// The peer said no; the QP may be connected again.
+    /// The peer rejected the connection; the QP may be connected again.
     Rejected {
         /// The connection's.
         context: u64,

@@ -167,7 +167,7 @@ impl OobConnections {
         Err(Error::system("cannot listen for connected QPs")(last))
     }
 
-    /// A QP that was claimed for this was told of its peer.
+    /// Connects a QP, claimed with `ticket`, to the peer of `pairing`.
     pub(crate) fn pair(&self, qpn: u32, ticket: ConnectTicket, pairing: Pairing) {
         let mut table = self.table.lock();
         if let Some(pair) = table.qps.get_mut(&qpn) {
@@ -215,7 +215,7 @@ impl OobConnections {
                 Action::Link { qpn, of } => {
                     let connected = table.connected.take().filter(|(id, _)| *id == of);
                     if let (Some((_, connected)), Some(pair)) = (connected, table.qps.get(&qpn)) {
-                        // Should the QP not want it any more, its end tells the peer.
+                        // If the QP does not take it any more, closing it informs the peer.
                         let _ = pair.link(qpn, connected);
                     }
                 }
@@ -265,7 +265,7 @@ impl OobConnections {
         table.connected = connected.map(|it| (startup, it));
         table.pairs.over(clock::now(), startup, reply.as_deref());
         self.act(table);
-        // Not the peer that was meant: its end tells it.
+        // Not the intended peer: closing the connection informs it.
         table.connected = None;
     }
 
@@ -421,7 +421,7 @@ fn listen(port: u16) -> io::Result<std::net::TcpListener> {
     })
 }
 
-/// Where the peer's QPN says that it listens.
+/// Address and TCP port that the peer's QPN names.
 fn at_port(pairing: &Pairing) -> SocketAddr {
     let port = u16::try_from(pairing.peer_qpn >> 8).unwrap_or(0);
     match pairing.peer {
@@ -493,7 +493,7 @@ fn connect_to_itself(pairing: &Pairing, claim: &Claim, depths: ReadDepths) -> Op
     })
 }
 
-/// Hands over what one end has to say.
+/// Hands the frames of one end to the other.
 fn exchange(from: &mut Connection, to: &mut Connection, now: Instant) {
     let octets = from.poll_transmit(now).to_vec();
     from.transmitted(octets.len());

@@ -32,7 +32,7 @@ use dgiwarp_engine::datagram::Arrival;
 
 /// Datagrams that one socket receives before the others get their turn.
 const RECEIVES: usize = 64;
-/// Sockets found by one look.
+/// Sockets found by one call of epoll.
 const EVENTS: usize = 64;
 
 /// Names a listener or lookup among [`SidrSessions`]. Never used again.
@@ -191,7 +191,7 @@ impl SidrSessions {
         }
     }
 
-    fn tell(&self, event: ServiceEvent) {
+    fn report(&self, event: ServiceEvent) {
         match &self.sink {
             Some(sink) => sink.happened(event),
             None => self.events.push(event),
@@ -272,38 +272,38 @@ impl Task for SidrSessions {
             .epoll
             .wait(&mut events, EpollTimeout::ZERO)
             .unwrap_or(0);
-        let mut told = Vec::new();
+        let mut news = Vec::new();
         let mut table = self.table.lock();
         for event in &events[..ready] {
             let id = ServiceId(event.data());
             table.receive(id);
-            self.take_news(&mut table, id, &mut told);
+            self.take_news(&mut table, id, &mut news);
         }
         let now = clock::now();
         while let Some((deadline, id)) = table.deadlines.first().copied()
             && deadline <= now
         {
             table.handle_timeout(now, id);
-            self.take_news(&mut table, id, &mut told);
+            self.take_news(&mut table, id, &mut news);
         }
         drop(table);
-        // With no lock held: whoever is told may do what it likes.
-        for event in told {
-            self.tell(event);
+        // With no lock held: the sink may call anything.
+        for event in news {
+            self.report(event);
         }
     }
 }
 
 impl SidrSessions {
-    /// Sends what an entry has to send, takes what it has to tell, and removes it if that was all.
-    fn take_news(&self, table: &mut Table, id: ServiceId, told: &mut Vec<ServiceEvent>) {
+    /// Sends an entry's datagrams, takes its news, and removes it if it is over.
+    fn take_news(&self, table: &mut Table, id: ServiceId, queue: &mut Vec<ServiceEvent>) {
         let Some(context) = table.entries.get(&id).map(|entry| entry.context) else {
             return;
         };
         let mut over = false;
         table.poll_events(id, |news| {
             over |= matches!(news, News::Over(..));
-            told.push(self.event(id, context, news));
+            queue.push(self.event(id, context, news));
         });
         if over {
             self.remove(table, id);
@@ -376,10 +376,10 @@ impl Table {
         }
     }
 
-    /// Gives what an entry has to tell.
-    fn poll_events(&mut self, id: ServiceId, tell: impl FnMut(News)) {
+    /// Gives the news of an entry.
+    fn poll_events(&mut self, id: ServiceId, push: impl FnMut(News)) {
         if let Some(entry) = self.entries.get_mut(&id) {
-            entry.poll_events(tell);
+            entry.poll_events(push);
         }
     }
 

@@ -78,7 +78,7 @@ impl ChannelShared {
             .filter_map(Weak::upgrade)
             .collect();
         for cq in queues {
-            // The look that finds no more tells peers what they wait for.
+            // The call that finds no more flushes acknowledgements.
             while self.progress_at(&cq) == Some(true) && !cq.has_completions() {}
         }
     }

@@ -42,7 +42,7 @@ impl CompletionQueue {
             set.begin_sleep();
         }
         let slept = loop {
-            // To the end: what is there makes completions, and the look that finds no more tells peers what they wait for.
+            // To the end: input makes completions, and the call that finds no more flushes acknowledgements.
             while self.progress() == Some(true) && !self.has_completions() {}
             if self.has_completions() {
                 break Slept::Enough;

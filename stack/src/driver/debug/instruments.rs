@@ -37,8 +37,8 @@ impl Instruments {
         Some(Box::new(Self { faults, tap: None }))
     }
 
-    /// Takes what one receive call brought and gives `engine` what arrives because of it, one datagram at a time; it tells why
-    /// it dropped one.
+    /// Takes what one receive call brought and gives `engine` the datagrams that arrive because of it, one at a time; `engine` returns the drop
+    /// reason.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -81,7 +81,7 @@ impl Instruments {
         self.tap.as_mut()
     }
 
-    /// Tells what could not be told while registered memory was held.
+    /// Issues the warning that had to wait while registered memory was held.
     pub(crate) fn warn_of_failure(&mut self) {
         if let Some(tap) = &mut self.tap {
             tap.warn_of_failure();

@@ -1,6 +1,6 @@
 //! Blocks of a capture file (draft-ietf-opsawg-pcapng), as far as a [tap](crate::driver::debug::tap) writes them.
 //!
-//! The crates for this format that were looked at are unfinished in their present version or years old, and allocate for each
+//! The crates for this format are unfinished in their present version or years old, and allocate for each
 //! packet; a writer of three blocks is shorter than their use.
 
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) fn section(out: &mut Vec<u8>, application: &str, interface: &str) {
     });
 }
 
-/// A packet: its headers and payload, when it went by, and what is to be said of it.
+/// A packet: its headers and payload, its time, and a comment.
 pub(crate) fn packet(
     out: &mut Vec<u8>,
     at: Duration,

@@ -34,7 +34,7 @@ const MAX_COMMENT: usize = 64;
 const MAX_BLOCKS: usize =
     MAX_OCTETS + MAX_TRAIN_DATAGRAMS * (PACKET_OVERHEAD + MAX_HEADERS + MAX_COMMENT + 8);
 
-/// Whether this process was told already that a file cannot be written.
+/// Whether this process was warned already that a file cannot be written.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 /// Fate of a received datagram.

@@ -27,7 +27,7 @@ use crate::driver::reactor::waker::{TASK, Task, WAKE, WRITABLE, Waker};
 use crate::driver::tcp::lingering::{LingeringSocket, LingeringSockets};
 use crate::{Config, Error};
 
-/// How often queues that are polled are looked at, at first and after a while.
+/// Interval of the checks of polled queues, at first and after a while.
 const TICK: Duration = Duration::from_millis(1);
 /// Ticks until the slow one.
 const TICKS: u32 = 32;
@@ -48,7 +48,7 @@ pub(crate) struct Background {
     lingering: Arc<LingeringSockets>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
-    /// A completion queue lost a completion, and its queue pairs do not know.
+    /// A completion queue lost a completion, and its queue pairs have not ended yet.
     overruns: AtomicBool,
     next_id: AtomicU64,
     spinning_allowed: bool,
@@ -240,12 +240,12 @@ impl Background {
         self.lingering.wait(deadline);
     }
 
-    /// A descriptor that is held for somebody who will need one.
+    /// A descriptor that is held in place of a later socket.
     pub(crate) fn hold_descriptor(&self) -> io::Result<OwnedFd> {
         self.waker.hold_descriptor()
     }
 
-    /// A completion queue lost a completion: its queue pairs end, which whoever holds one of them now cannot see to.
+    /// A completion queue lost a completion: its queue pairs end in the background, as the caller may hold the lock of one.
     pub(crate) fn end_overrun(&self) {
         self.overruns.store(true, Ordering::Release);
         self.wake();
@@ -313,7 +313,7 @@ impl Background {
         self.sets.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// How long to sleep, and tells the others until when.
+    /// Computes the time to sleep, and publishes its end.
     fn plan(&self, sets: &[Arc<PollSet>], ticks: u32) -> EpollTimeout {
         let now = clock::to_nanos(Some(clock::now()));
         let unwatched = sets.iter().any(|set| !set.arming().is_on());
@@ -323,7 +323,7 @@ impl Background {
         } else {
             u64::MAX
         };
-        // Published before the deadlines are read: whoever sets an earlier one afterwards sees it and wakes us.
+        // Published before the deadlines are read: a thread that sets an earlier one afterwards reads this and wakes us.
         self.waker.set_wakes_at(by_tick);
         let by_timer = sets.iter().map(|set| set.deadline()).min();
         let tasks = self.live_tasks();

@@ -16,7 +16,7 @@ use dgiwarp_engine::cq_ring::CompletionSink;
 pub(crate) struct Posting<W> {
     /// Work requests posted while another thread was at work.
     inbox: Mutex<VecDeque<W>>,
-    /// How many of them, to look at without the lock.
+    /// Length of `inbox`, for a check without the lock.
     waiting: AtomicUsize,
     outstanding: AtomicUsize,
     max: usize,

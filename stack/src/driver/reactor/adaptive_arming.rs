@@ -106,7 +106,7 @@ mod tests {
         watch
     }
 
-    /// How many calls it takes until `learn` says stop.
+    /// Calls until `learn` returns true.
     fn calls_until(mut learn: impl FnMut() -> bool) -> u32 {
         (1..).find(|_| learn()).unwrap()
     }
@@ -132,7 +132,7 @@ mod tests {
         assert!(!watch.woken(true), "one wake-up is not a habit");
     }
 
-    /// A program that is woken for polls now and then, but mostly looks at memory.
+    /// A program that is woken for polls now and then, but mostly polls memory.
     #[test]
     fn few_polls_between_wake_ups_start_over() {
         let watch = on();
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    /// On one core the background thread is always faster: the polls between its wake-ups tell.
+    /// On one core the background thread is always faster: the polls between its wake-ups are the evidence.
     #[test]
     fn a_busy_poller_that_always_loses_the_race_is_found_out() {
         let watch = on();

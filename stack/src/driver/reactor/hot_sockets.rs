@@ -13,7 +13,7 @@ use crate::driver::reactor::member::{Member, MemberId, SocketIndex};
 /// A socket that was empty this often, while another was not, is no longer hot.
 const PATIENCE: u32 = 32;
 
-/// A socket is hot when a look finds it again among so many that looks found last.
+/// A socket is hot when a check finds it again among so many that checks found last.
 const ACQUAINTANCES: usize = 2 * HotSockets::SIZE;
 
 /// A socket that brought something this often is parked, if no other thread watches.
@@ -51,8 +51,8 @@ impl HotSockets {
         self.entries.get(position)
     }
 
-    /// A look found something on a socket: it is hot if one did lately. The one that was empty most often makes room, or goes if it was empty
-    /// for long, and is returned if it was parked.
+    /// A check found input on a socket: it is hot if an earlier one did lately. The socket that was empty most often makes room, or goes if it was
+    /// empty for long, and is returned if it was parked.
     pub(crate) fn found(
         &mut self,
         id: MemberId,
@@ -82,7 +82,7 @@ impl HotSockets {
         gone.filter(|hot| hot.parked)
     }
 
-    /// Whether a look found this socket lately; from now on one did.
+    /// Whether a check found this socket lately; records that one did.
     fn is_acquainted(&mut self, member: MemberId, socket: SocketIndex) -> bool {
         let again = self.found.contains(&(member, socket));
         if !again {

@@ -1,4 +1,4 @@
-//! Which sockets are polled when, by whom, and timers. No queue pair is known here but as a [`member`].
+//! Polling of sockets, by pollers and the background thread, and timers. Queue pairs appear only as [`member`]s.
 
 pub(crate) mod adaptive_arming;
 pub(crate) mod event_queue;

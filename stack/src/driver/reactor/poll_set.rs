@@ -1,6 +1,6 @@
 //! A poll set: the sockets of some queue pairs, which of them are polled when, and progress on behalf of the poller.
 //!
-//! A queue pair belongs to one poll set; both of its completion queues refer to it. The set knows its members by a trait only, and they may be
+//! A queue pair belongs to one poll set; both of its completion queues refer to it. Members of the set are of a trait only, and may be
 //! anything that yields input.
 
 use std::io;
@@ -26,11 +26,11 @@ use crate::driver::udp::socket::ReceiveBuffer;
 
 /// Receive calls on one socket before the next one gets its turn.
 const BURST: usize = 8;
-/// An empty poll in this many looks at all sockets.
-const LOOK_EVERY: u32 = 8;
-/// A poll in this many whose hot sockets had something looks at all sockets too: what is hot may never be empty.
-const LOOK_WHEN_BUSY: u32 = 32;
-/// Sockets found by one look.
+/// Of so many empty polls one checks all sockets.
+const CHECK_EVERY: u32 = 8;
+/// Of so many polls whose hot sockets delivered one checks all sockets too: hot sockets may never be empty.
+const CHECK_WHEN_BUSY: u32 = 32;
+/// Sockets found by one call of epoll.
 const EVENTS: usize = 16;
 
 /// Ticks of the background thread are at most this far apart while a set is not armed.
@@ -230,25 +230,25 @@ impl PollSet {
         if got {
             poller.empty_polls = 0;
             poller.busy_polls += 1;
-            if poller.busy_polls >= LOOK_WHEN_BUSY {
+            if poller.busy_polls >= CHECK_WHEN_BUSY {
                 poller.busy_polls = 0;
                 self.look(&mut poller, next);
                 self.run_timers();
             }
         } else {
             poller.empty_polls += 1;
-            let look = poller.empty_polls % LOOK_EVERY == 0
+            let look = poller.empty_polls % CHECK_EVERY == 0
                 || poller.hot.len() == 0
                 || by == By::Background;
             if look {
                 let found = self.look(&mut poller, next);
                 self.run_timers();
-                // Data is there, but its QP is being posted to: whoever sleeps on it would only wake up again at once.
+                // Data is there, but its QP is being posted to: a sleep on the socket would end at once.
                 if found.is_none() && by == By::Background {
                     return None;
                 }
                 got = found == Some(true);
-                // Hot sockets see to it themselves when they are empty.
+                // Hot sockets do this themselves when they are empty.
                 if !got && poller.hot.len() == 0 {
                     self.flush_acks(false);
                 }
@@ -431,7 +431,7 @@ impl PollSet {
         }
     }
 
-    /// Whether more arrives than is taken, as far as is known.
+    /// Whether the last poll found input, so that more may wait.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed)
     }
@@ -465,7 +465,7 @@ impl PollSet {
 
     // Timers.
 
-    /// A member wants to be looked at then, or never.
+    /// Sets a member's timer, or clears it.
     pub(crate) fn note_deadline(&self, member: MemberId, deadline: Option<Instant>) {
         let nanos = clock::to_nanos(deadline);
         if self.timers.note(member, nanos) {

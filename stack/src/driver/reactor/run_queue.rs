@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-/// A queue that costs one look where it is empty, as it mostly is. Several threads may take turns from it.
+/// A queue that costs one atomic load while it is empty, as it mostly is. Several threads may take elements from it.
 #[derive(Debug)]
 pub(crate) struct RunQueue<T> {
     queue: Mutex<VecDeque<T>>,

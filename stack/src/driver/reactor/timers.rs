@@ -14,7 +14,7 @@ use crate::driver::reactor::member::MemberId;
 /// The timers of a queue, in nanoseconds of the driver's clock.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    /// Nobody wants to be looked at before this; `u64::MAX` where nobody does at all.
+    /// Earliest timer, or before it; `u64::MAX` without any.
     next: AtomicU64,
     table: Mutex<Table>,
 }
@@ -45,7 +45,7 @@ impl Timers {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Notes that a member wants to be looked at then, unless it is looked at before. Returns whether it is the first of all.
+    /// Sets a member's timer, unless an earlier one is set. Returns whether it is the first of all.
     pub(crate) fn note(&self, member: MemberId, time: u64) -> bool {
         if time == u64::MAX {
             return false;

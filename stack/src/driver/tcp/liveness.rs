@@ -1,8 +1,8 @@
-//! Whether a peer's host is still there.
+//! Liveness of a connected peer's host: whether it still acknowledges at TCP.
 //!
-//! The kernel would go on for a quarter of an hour before it gives up what nobody acknowledges, and its own shorter limit (`TCP_USER_TIMEOUT`) also
+//! The kernel would retransmit for a quarter of an hour before it gives up octets without acknowledgement, and its own shorter limit (`TCP_USER_TIMEOUT`) also
 //! ends a connection whose peer answers but does not read, as it may for as long as it likes. So while TCP has something to deliver, the time of the last
-//! acknowledgement is looked at now and then; an idle connection is left to TCP's keepalive.
+//! acknowledgement is checked now and then; an idle connection is left to TCP's keepalive.
 
 use std::io;
 use std::net::TcpStream;
@@ -13,8 +13,8 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::driver::device::clock;
 
-/// Looks in the time that a peer has.
-const LOOKS: u32 = 8;
+/// Checks in the time that a peer has.
+const CHECKS: u32 = 8;
 /// Probes of a closed window that a peer may leave unanswered.
 const PROBES: u8 = 2;
 /// The shortest time between keepalive probes.
@@ -36,12 +36,12 @@ pub(crate) fn keep_alive(stream: &TcpStream, patience: Duration) -> io::Result<(
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// Looks after one connection.
+/// Liveness check of one connection.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     /// How long the peer may be silent; zero is for ever.
     patience: Duration,
-    /// Since when something has been on its way, and when to look.
+    /// Time since which octets have been unacknowledged, and time of the next check.
     watching: Option<(Instant, Instant)>,
 }
 
@@ -57,18 +57,18 @@ impl Liveness {
     #[inline]
     pub(crate) fn sent(&mut self, now: Instant) {
         if self.watching.is_none() && !self.patience.is_zero() {
-            self.watching = Some((now, self.next_look(now)));
+            self.watching = Some((now, self.next_check(now)));
         }
     }
 
-    /// When to look.
+    /// Time of the next check.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.watching.map(|(_, look)| look)
     }
 
-    /// All connections are looked at in the same moments, so that many of them wake nobody more often.
-    fn next_look(&self, now: Instant) -> Instant {
-        let step = self.patience / LOOKS;
+    /// Time of the next check, rounded so that the checks of many connections share wake-ups.
+    fn next_check(&self, now: Instant) -> Instant {
+        let step = self.patience / CHECKS;
         clock::round_up(now + step, step)
     }
 
@@ -85,12 +85,12 @@ impl Liveness {
             return false;
         }
         let Ok(progress) = look() else {
-            // A socket that is broken tells so when it is used.
+            // A broken socket returns its error when it is used.
             self.watching = None;
             return false;
         };
         let is_idle = progress.unacknowledged == 0 && progress.unsent == 0;
-        self.watching = (!is_idle).then(|| (since, self.next_look(now)));
+        self.watching = (!is_idle).then(|| (since, self.next_check(now)));
         // Before there was something to deliver, there was nothing to acknowledge.
         let silent = progress.since_acknowledgement.min(now - since);
         // Behind a closed window nothing but probes leaves, ever more seldom.

@@ -144,7 +144,7 @@ enum Stage {
     Connecting(MpaConfig, Vec<u8>),
     /// The frames are exchanged.
     Exchanging(Box<Connection>),
-    /// This end has accepted, with this event, and the first octet of the peer says that it agrees.
+    /// This end has accepted, with this event; the first octet of the peer confirms.
     Confirming(Box<Connection>, Box<Event>),
     /// The request was rejected; the socket is only read to its end.
     Lingering,
@@ -335,7 +335,7 @@ impl MpaStartups {
             match table.entries.get(key) {
                 Some(Entry::Listener(_)) => self.accept(&mut table, key),
                 Some(Entry::Startup(_)) => self.drive(&mut table, key),
-                // Gone since the look.
+                // Gone since epoll returned.
                 None => {}
             }
         }
@@ -681,7 +681,7 @@ fn leave(mut stream: &TcpStream) -> Step {
 /// The startup's event, and what arrived behind its last frame.
 fn behind(mpa: &mut Connection, now: Instant, event: Event, mut rest: &[u8]) -> Step {
     if matches!(event, Event::Request(_)) && !rest.is_empty() {
-        // Nothing may follow a Request before its answer; MPA says so.
+        // Nothing may follow a Request before its Reply; MPA reports the error.
         let _ = mpa.handle_input(now, &mut rest);
         let event = mpa.poll_event().unwrap_or(event);
         return Step::Event(event, Vec::new());

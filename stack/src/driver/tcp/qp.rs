@@ -1,4 +1,4 @@
-//! A connected QP: its engine with its TCP connection, shared by whoever posts and polls.
+//! A connected QP: its engine with its TCP connection, shared by posting and polling threads.
 
 mod deferred_disconnect;
 mod ending;
@@ -55,12 +55,12 @@ struct Link {
     graceful_close: Option<GracefulClose>,
     /// Set while the peer's disconnect has not been reported.
     deferred_disconnect: DeferredDisconnect,
-    /// Nothing is read: what arrived waits for receives. Only the end of the stream is looked for.
+    /// Nothing is read: the RNR queue is full. Only the end of the stream is checked for.
     paused: bool,
-    /// The next timer that the completion queue knows of.
+    /// Timer set at the poll set.
     deadline: Option<Instant>,
-    /// When the path is to be looked at again.
-    look_at_path: Instant,
+    /// Time of the next check of TCP's maximum segment size.
+    path_check_due: Instant,
 }
 
 /// State behind the exclusive lock.
@@ -210,7 +210,7 @@ impl RcShared {
         }
     }
 
-    /// Whether the peer is known to take no Sends with immediate.
+    /// Whether the peer takes no Sends with immediate.
     pub(crate) fn peer_refuses_immediates(&self) -> bool {
         self.refuses_immediates.load(Ordering::Relaxed)
     }
@@ -332,7 +332,7 @@ impl RcShared {
                 deferred_disconnect: DeferredDisconnect::default(),
                 paused: false,
                 deadline: None,
-                look_at_path: clock::now(),
+                path_check_due: clock::now(),
             });
             self.open.store(true, Ordering::Release);
             // The RTR indication and the greeting leave now.
@@ -389,7 +389,7 @@ impl RcShared {
             })
     }
 
-    // A part of its callers, as after a system call the processor does not know where functions return to.
+    // Inlined into its callers: after a system call the processor cannot predict returns.
     #[inline(always)]
     fn work(&self, inner: &mut RcInner) {
         let Some(link) = &mut inner.link else {
@@ -470,8 +470,8 @@ impl RcShared {
         let mut completions = self.completions();
         let mut taken = 0;
         let now = clock::now();
-        if link.look_at_path <= now && link.engine.may_cut() {
-            link.look_at_path = now + PATH_LASTS;
+        if link.path_check_due <= now && link.engine.may_cut() {
+            link.path_check_due = now + PATH_LASTS;
             if let Ok(emss) = link.pipe.emss() {
                 link.engine.follow_path(emss, self.background().mulpdu());
             }
@@ -661,7 +661,7 @@ impl RcShared {
         Received::Everything
     }
 
-    /// Stops to look for input while there is no room for what waits for receives, or looks for it again.
+    /// Stops polling for input while the RNR queue is full, or resumes it.
     #[inline]
     fn pause_or_go_on(&self, link: &mut Link) {
         let pause = link.engine.rnr_room() == 0;

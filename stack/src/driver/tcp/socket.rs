@@ -227,11 +227,11 @@ pub(crate) fn hung_up(stream: &TcpStream) -> Option<TcpEnd> {
         let mut fds = [PollFd::new(stream.as_fd(), flags)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     };
-    // The wrapper does not know this flag, but passes it on.
+    // The wrapper has no name for this flag, but passes it on.
     if !look(PollFlags::from_bits_retain(nix::libc::POLLRDHUP)) {
         return None;
     }
-    // Errors are told whatever is asked for; after one, and after the end of both halves, nothing reaches the peer either.
+    // poll(2) reports errors whatever is asked for; after one, and after the end of both halves, nothing reaches the peer either.
     Some(if look(PollFlags::empty()) {
         TcpEnd::Lost
     } else {

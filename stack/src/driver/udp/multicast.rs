@@ -11,8 +11,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::driver::reactor::member::SocketIndex;
 use crate::driver::udp::socket::UdpSocket;
 
-/// Whether all hosts of a network get what is sent to this address. The kernel knows its networks: it lets no
-/// socket connect to a broadcast address that was not allowed to.
+/// Whether all hosts of a network receive datagrams to this address. The kernel has the networks: it lets no
+/// socket without `SO_BROADCAST` connect to a broadcast address.
 pub(crate) fn is_broadcast(address: Ipv4Addr) -> io::Result<bool> {
     if address.is_broadcast() {
         return Ok(true);
@@ -23,7 +23,7 @@ pub(crate) fn is_broadcast(address: Ipv4Addr) -> io::Result<bool> {
     Ok(connected.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied))
 }
 
-/// Whether the address alone tells that it is a group's: any multicast address, and the broadcast to the sender's network.
+/// Whether the address is a group's by itself: any multicast address, and the broadcast to the sender's network.
 pub(crate) fn is_known(address: IpAddr) -> bool {
     address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
@@ -133,7 +133,7 @@ impl Members {
     }
 }
 
-/// Addresses of ours that are known to be those of one host, so that the kernel is asked once for each.
+/// Cache of addresses of ours that are those of one host, so that the kernel is asked once for each.
 #[derive(Debug, Default)]
 pub(crate) struct HostAddresses {
     known: [Option<Ipv4Addr>; 4],

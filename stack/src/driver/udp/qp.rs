@@ -1,4 +1,4 @@
-//! A datagram QP: its engine with its sockets, shared by whoever posts and polls.
+//! A datagram QP: its engine with its sockets, shared by posting and polling threads.
 
 mod member;
 mod transmit_sink;
@@ -40,8 +40,8 @@ const SEND_BUDGET: usize = 32;
 const CLOSING_BUDGET: usize = 2;
 /// Receives of a socket that leaves its place: more than its buffer holds.
 const MAX_DRAIN: usize = 1 << 16;
-/// How soon, in milliseconds, who waits for a cookie looks whether another thread received it.
-const LOOK_AGAIN: u8 = 2;
+/// Poll interval, in milliseconds, of a wait for a cookie that another thread may receive.
+const COOKIE_POLL_INTERVAL: u8 = 2;
 /// How long destruction waits for the network to take what was posted.
 const FLUSH_FOR: Duration = Duration::from_secs(1);
 
@@ -503,9 +503,9 @@ impl UdShared {
                 self.run(|inner| inner.engine.cookies().stop_asking(peer, via));
                 return found;
             }
-            // Another thread may receive the answer, so this one looks again soon.
+            // Another thread may receive the answer, so this one checks again soon.
             let mut fds = [PollFd::new(self.poll_set.sockets_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut fds, PollTimeout::from(LOOK_AGAIN));
+            let _ = poll(&mut fds, PollTimeout::from(COOKIE_POLL_INTERVAL));
         }
     }
 
@@ -575,7 +575,7 @@ impl UdShared {
     /// Takes the QP out of service. Sends that the network has not taken yet get a bounded time.
     pub(crate) fn close(&self) {
         let deadline = clock::now() + FLUSH_FOR;
-        // From now on only this thread sends: whoever else did would hold the engine while the time runs out.
+        // From now on only this thread sends: another one would hold the engine while the time runs out.
         self.closing.store(true, Ordering::Release);
         self.run(|inner| {
             // Work requests left to the lock's holder, which may have released it just now: a Read accepted later would never complete.

@@ -48,7 +48,7 @@ pub(crate) fn look_up_group(
     if !route.source.is_unspecified() {
         return Ok(route);
     }
-    // The kernel takes no loopback address for what leaves, unless told to; with none, nobody could answer.
+    // The kernel takes a loopback address as source only on request; without a source nobody could answer.
     find(group, interface, Some(Ipv4Addr::LOCALHOST.into()))
 }
 

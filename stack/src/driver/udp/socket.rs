@@ -62,7 +62,7 @@ const RECEIVE_BUFFER: usize = 65_536;
 /// Room for the control messages of one receive call: packet information and segment size.
 const CONTROL: usize = 128;
 
-/// Buffers for receiving; whoever polls owns one.
+/// Buffer for received datagrams, one per poller.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffer {
     octets: Vec<u8>,
@@ -117,7 +117,7 @@ enum Origin {
     /// Each names its source: the socket was connected to this peer, but datagrams from before may still be queued, until the
     /// socket was found empty after this time.
     Settling(Peer, Instant),
-    /// All are from this peer, so none needs to say so.
+    /// All are from this peer, so none needs to name it.
     Sole(Peer),
 }
 

@@ -1,4 +1,4 @@
-//! One listener or lookup with its socket, and what looks on.
+//! One listener or lookup with its socket, counters and capture file.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -41,7 +41,7 @@ pub(crate) enum Role {
 pub(crate) enum News {
     /// A question, asked at this port of ours.
     Asked(Box<Asked>, u16),
-    /// A lookup is over; whom it asked.
+    /// A lookup is over; the address that it asked.
     Over(Box<Result<Outcome, LookupError>>, SocketAddr),
 }
 
@@ -90,19 +90,19 @@ impl Entry {
         }
     }
 
-    pub(crate) fn poll_events(&mut self, mut tell: impl FnMut(News)) {
+    pub(crate) fn poll_events(&mut self, mut push: impl FnMut(News)) {
         match &mut self.role {
             Role::Listener(listener) => {
                 while let Some(asked) = listener.poll_event() {
-                    tell(News::Asked(Box::new(asked), listener.port()));
+                    push(News::Asked(Box::new(asked), listener.port()));
                 }
             }
             Role::Lookup(lookup, peer) => {
-                // An answer that came before is better than what the network says.
+                // An answer that came before takes precedence over an ICMP error.
                 let over = lookup.poll_event().map(Ok);
                 let over = over.or_else(|| self.failure.take().map(|(_, error)| Err(error)));
                 if let Some(over) = over {
-                    tell(News::Over(Box::new(over), *peer));
+                    push(News::Over(Box::new(over), *peer));
                 }
             }
         }
@@ -114,7 +114,7 @@ impl Entry {
             Role::Lookup(lookup, _) => lookup.poll_timeout(),
         };
         let of_instruments = self.instruments.as_ref().and_then(|it| it.poll_timeout());
-        // A failure is told at once, by whoever makes progress next.
+        // A failure is due at once, for the next thread that makes progress.
         let of_failure = self.failure.as_ref().map(|(when, _)| *when);
         [of_role, of_instruments, of_failure]
             .into_iter()
@@ -170,7 +170,7 @@ impl Role {
 }
 
 impl Watch {
-    /// Notes what became of a datagram, and says it.
+    /// Records the fate of a datagram, and returns the drop reason.
     pub(crate) fn received(
         &mut self,
         socket: &UdpSocket,
@@ -209,7 +209,7 @@ impl Watch {
     }
 }
 
-/// Whether two names of a peer, of which one may say more of the way there, mean the same.
+/// Whether two addresses, of which one may have a scope ID, are of one peer.
 fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
     let name = |address| Peer::ip(address).ip_addr();
     name(one) == name(other) && one.port() == other.port()
