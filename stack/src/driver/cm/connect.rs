@@ -76,7 +76,7 @@ impl Cm {
         }))
     }
 
-    /// Readable while [`take`](Self::take) has something to give.
+    /// Readable while [`take`](Self::take) returns an event.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.queue.events.as_fd()
     }
@@ -155,7 +155,7 @@ impl Cm {
             .map_err(|(_, calling)| calling)
     }
 
-    /// Asks those again whose time has come.
+    /// Begins the repeated attempts that are due.
     fn call_refused(&self) {
         let due: Vec<_> = {
             let mut callers = self.callers.lock();
@@ -175,7 +175,7 @@ impl Cm {
         }
     }
 
-    /// Gives up what was begun under a number.
+    /// Gives up the attempts of one context.
     pub(crate) fn cancel(&self, context: u64) {
         let mut callers = self.callers.lock();
         let theirs: Vec<u64> = callers
@@ -198,7 +198,7 @@ impl Cm {
         }
     }
 
-    /// Reads a connection that was refused to its end.
+    /// Reads a rejected connection to its end.
     pub(crate) fn linger(&self, stream: TcpStream) -> io::Result<()> {
         self.startups.linger(stream)
     }
@@ -265,7 +265,7 @@ impl Cm {
         self.queue.push(happened);
     }
 
-    /// Nothing came of an attempt.
+    /// Reports a failed attempt.
     fn failed(&self, caller: &Caller, peer: SocketAddr, error: ConnectError) {
         caller.qp.unclaim(caller.ticket);
         self.queue.push(ConnectionEvent::Failed {
@@ -358,7 +358,7 @@ fn link(
     }
 }
 
-/// A startup of a listener is over: somebody asks, or failed to.
+/// Event of a listener's startup: a request, or a failure.
 fn arrived(over: StartupResult) -> ConnectionEvent {
     let (context, peer) = (over.context, over.peer);
     match over.outcome {

@@ -31,7 +31,7 @@ use dgiwarp_engine::mr::PdId;
 const PER_PORT: u16 = 256;
 /// QPNs of datagram QPs are below 65,536, and the last port would make QPNs that verbs programs use for groups.
 const PORTS: RangeInclusive<u16> = 256..=65_534;
-/// Ports tried before there is none.
+/// Ports tried before the reservation fails.
 const TRIES: usize = 64;
 /// Time for one attempt's TCP handshake and startup.
 const ATTEMPT: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ struct Table {
     connected: Option<(StartupId, Connected)>,
 }
 
-/// The pairs of a device.
+/// Out-of-band connections of a device.
 #[derive(Debug)]
 pub(crate) struct OobConnections {
     startups: MpaStartups,
@@ -82,7 +82,7 @@ pub(crate) struct OobConnections {
 }
 
 impl OobConnections {
-    /// `ports` are those that may be used; `None` leaves it to the system.
+    /// `ports` is the range that may be used; `None` leaves the choice to the system.
     pub(crate) fn new(ports: Option<RangeInclusive<u16>>) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             startups: MpaStartups::new()?,
@@ -91,7 +91,7 @@ impl OobConnections {
         }))
     }
 
-    /// Takes a QPN for a QP that [`enter`](Self::enter) will name.
+    /// Reserves a QPN for a QP that [`enter`](Self::enter) adds.
     pub(crate) fn reserve(&self) -> Result<Qpn, Error> {
         let mut table = self.table.lock();
         let known = table.ports.iter_mut().find_map(Port::take);
@@ -103,7 +103,7 @@ impl OobConnections {
         new.and_then(Port::take).ok_or_else(Error::no_qpn)
     }
 
-    /// Names the QP of a QPN that was reserved.
+    /// Adds the QP of a QPN that was reserved.
     pub(crate) fn enter(&self, qpn: u32, pd: PdId, qp: &Arc<RcShared>) {
         let mut table = self.table.lock();
         let pair = Pair {
@@ -123,7 +123,7 @@ impl OobConnections {
         self.act(&mut table);
     }
 
-    /// The QP is new again.
+    /// Handles the reset of a QP.
     pub(crate) fn reset(&self, qpn: u32) {
         let mut table = self.table.lock();
         table.pairs.reset(qpn);
@@ -177,12 +177,12 @@ impl OobConnections {
         self.act(&mut table);
     }
 
-    /// The QP may send.
+    /// Handles the change of a QP to ready-to-send.
     pub(crate) fn start(&self, qpn: u32, start: Start) {
         self.table.lock().pairs.start(clock::now(), qpn, start);
     }
 
-    /// Does what the engine decided.
+    /// Executes the engine's actions.
     fn act(&self, table: &mut Table) {
         while let Some(action) = table.pairs.poll_action() {
             match action {
@@ -199,7 +199,7 @@ impl OobConnections {
                     depths,
                 } => {
                     if self.accept(table, request, &claim, depths).is_none() {
-                        // The peer has gone, and will ask again.
+                        // The peer has gone, and will send another Request.
                         table.pairs.over(clock::now(), request, None);
                     }
                 }
@@ -254,7 +254,7 @@ impl OobConnections {
         }
     }
 
-    /// A startup came to this.
+    /// Handles the end of a startup.
     fn over(&self, table: &mut Table, startup: StartupId, connected: Option<Connected>) {
         let reply = connected.as_ref().map(|it| match &it.event {
             Event::Established(established) => established.private_data.clone(),
@@ -295,13 +295,13 @@ impl OobConnections {
         if incoming.connection.reject(depths, &refusal.emit()).is_ok()
             && tcp::transmit_all(&incoming.stream, &mut incoming.connection).is_ok()
         {
-            // A peer that does not get it sees the connection close.
+            // A peer that does not get the Reject sees the connection close.
             let _ = incoming.stream.shutdown(Shutdown::Write);
             let _ = self.startups.linger(incoming.stream);
         }
     }
 
-    /// Somebody came to one of our ports.
+    /// Handles the result of a startup at one of our ports.
     fn arrived(table: &mut Table, over: StartupResult) {
         let Outcome::Mpa {
             event: Event::Request(request),
@@ -368,7 +368,7 @@ impl Task for OobConnections {
 }
 
 impl Pair {
-    /// Gives the QP its connection.
+    /// Links the QP with its connection.
     fn link(&self, qpn: u32, connected: Connected) -> Option<()> {
         let qp = self.qp.upgrade()?;
         let Event::Established(established) = connected.event else {
@@ -411,7 +411,7 @@ impl Port {
 }
 
 fn listen(port: u16) -> io::Result<std::net::TcpListener> {
-    // IPv4 peers come to this one too.
+    // IPv4 peers connect to this one too.
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     tcp::listen(any).or_else(|error| match error.raw_os_error() {
         Some(nix::libc::EAFNOSUPPORT | nix::libc::EADDRNOTAVAIL) => {

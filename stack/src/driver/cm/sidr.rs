@@ -1,7 +1,7 @@
 //! Service ID resolution (SIDR), services and lookups: sockets and time for [`dgiwarp_engine::cm::sidr`].
 //!
-//! Each listener, and each lookup while it lasts, has a UDP socket; that of a lookup is connected, so that it takes the answers of the one
-//! that it asked and learns from the network that nobody listens there.
+//! Each listener, and each lookup while it lasts, has a UDP socket. A lookup's socket is connected, so that it takes answers only from the
+//! address that was asked, and ICMP errors of that host.
 
 mod entry;
 
@@ -39,7 +39,7 @@ const EVENTS: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ServiceId(u64);
 
-/// Listeners, lookups, and what happened to them.
+/// Listeners, lookups and their events.
 #[derive(Debug)]
 pub(crate) struct SidrSessions {
     this: Weak<Self>,
@@ -59,7 +59,7 @@ struct Table {
     watch: Watch,
 }
 
-/// A listener or lookup to begin with.
+/// Parameters of a new listener or lookup.
 #[derive(Debug)]
 pub(crate) struct Begin {
     pub(crate) socket: UdpSocket,
@@ -93,7 +93,7 @@ impl SidrSessions {
         }))
     }
 
-    /// Readable while [`take`](Self::take) has something to give.
+    /// Readable while [`take`](Self::take) returns an event.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
@@ -103,7 +103,7 @@ impl SidrSessions {
             .map_err(Error::system("cannot watch a socket"))
     }
 
-    /// Begins to ask; the socket is connected to `to`.
+    /// Begins a lookup; the socket is connected to `to`.
     pub(crate) fn look_up(
         &self,
         begin: Begin,
@@ -157,7 +157,7 @@ impl SidrSessions {
         }
     }
 
-    /// A listener takes no more questions; a lookup is forgotten.
+    /// Ends a listener, which takes no more questions, or a lookup.
     pub(crate) fn end(&self, id: ServiceId) {
         let mut table = self.table.lock();
         match table.entries.get_mut(&id).map(|entry| &mut entry.role) {
@@ -383,7 +383,7 @@ impl Table {
         }
     }
 
-    /// Sends what is to be sent, and notes the next deadline.
+    /// Sends an entry's datagrams, and sets its timer.
     fn send(&mut self, id: ServiceId) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;

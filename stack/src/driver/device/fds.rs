@@ -1,5 +1,5 @@
-//! Which descriptors of the process are sockets of this crate's: a child that forks off has to let go of them, or it would keep ports, and
-//! connections that its parent thinks closed.
+//! Descriptors of the process that are sockets of this crate: a child that forks off has to close them, or it would keep ports, and
+//! connections that its parent has closed.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use dgiwarp_memory::move_up;
 use nix::sys::stat::fstat;
 
-/// Descriptors that are kept in mind; those above stay open in children.
+/// Number of descriptors that are recorded; higher ones stay open in children.
 const KNOWN: usize = 1 << 16;
 
 /// The inode of the socket that a descriptor was last, or 0. An entry is not taken back when the socket is closed: whatever has the
@@ -19,14 +19,14 @@ static END: AtomicUsize = AtomicUsize::new(0);
 /// Descriptors below are the program's: `select(2)` cannot take others.
 const LEAST: RawFd = 1024;
 
-/// Takes a new socket of this crate's over: gives it a high number where that is allowed, and keeps it in mind.
+/// Takes a new socket of this crate's over: gives it a high number where that is allowed, and records it.
 pub(crate) fn adopt<S: Into<OwnedFd> + From<OwnedFd>>(socket: S) -> S {
     let fd = move_up(socket.into(), LEAST);
     note(&fd);
     fd.into()
 }
 
-/// Keeps a socket in mind.
+/// Records a socket.
 fn note(socket: impl AsFd) {
     let fd = socket.as_fd();
     let (Ok(index), Ok(status)) = (usize::try_from(fd.as_raw_fd()), fstat(fd)) else {

@@ -29,9 +29,9 @@ use crate::{Config, Error};
 
 /// Interval of the checks of polled queues, at first and after a while.
 const TICK: Duration = Duration::from_millis(1);
-/// Ticks until the slow one.
+/// Ticks before [`SLOW_TICK`].
 const TICKS: u32 = 32;
-/// Turns for one queue before the next one.
+/// Calls of one queue's progress before the next queue's.
 const TURNS: usize = 16;
 /// Ticks without a poll and without data until a queue is watched again.
 const IDLE_TICKS: u32 = 64;
@@ -39,7 +39,7 @@ const IDLE_TICKS: u32 = 64;
 /// How long the end of a process, or of a device, waits for connections to be closed on both sides.
 const AT_END: Duration = Duration::from_millis(200);
 
-/// The thread and what it shares with the others.
+/// The thread and its state that other threads use.
 #[derive(Debug)]
 pub(crate) struct Background {
     waker: Arc<Waker>,
@@ -55,7 +55,7 @@ pub(crate) struct Background {
     max_mtu: u32,
     /// Longest ULPDU of connected QPs, if it was chosen.
     mulpdu: Option<u16>,
-    /// Connected QPs copy all that they send.
+    /// Connected QPs copy all payload that they send.
     copies: AtomicBool,
     events: Arc<Events>,
 }

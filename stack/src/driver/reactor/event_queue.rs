@@ -1,4 +1,4 @@
-//! Event queues: what a program takes one by one, with a descriptor that is readable exactly while there is something to take.
+//! Event queues: events that a program takes one by one, with a descriptor that is readable exactly while the queue is not empty.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! A poll set: the sockets of some queue pairs, which of them are polled when, and progress on behalf of the poller.
+//! A poll set: the sockets of some queue pairs, the rules of polling them, and progress on behalf of the poller.
 //!
 //! A queue pair belongs to one poll set; both of its completion queues refer to it. Members of the set are of a trait only, and may be
 //! anything that yields input.
@@ -67,7 +67,7 @@ pub(crate) struct PollSet {
     members: RwLock<Slab<Entry>>,
     generation: AtomicU32,
     poller: Mutex<Poller>,
-    /// Members with unsent messages, in the order of their turns.
+    /// Members with unsent messages, in the order in which they are served.
     unsent: RunQueue<MemberId>,
     /// Members whose peers may wait for an acknowledgement.
     pub(super) pending_acks: RunQueue<MemberId>,
@@ -153,7 +153,7 @@ impl PollSet {
         }
     }
 
-    /// A member's sockets are not what they were.
+    /// Records that a member's sockets have changed.
     pub(crate) fn cool(&self, member: MemberId) {
         let mut poller = self.poller.lock();
         self.unpark_locked(&mut poller);
@@ -170,7 +170,7 @@ impl PollSet {
         Ok(self.sockets.add(fd, event)?)
     }
 
-    /// Looks for input on a socket, or only for its end.
+    /// Polls a socket for input, or only for its end.
     pub(crate) fn watch_input(&self, member: MemberId, fd: BorrowedFd<'_>, input: bool) {
         let flags = if input {
             EpollFlags::EPOLLIN
@@ -214,8 +214,8 @@ impl PollSet {
 
     // Progress.
 
-    /// Receives what is there, sends what was left, runs timers that are due; a bounded amount. Returns whether
-    /// anything was received, or `None` if another thread is at it.
+    /// Receives input, continues sending, runs timers that are due; a bounded amount. Returns whether
+    /// anything was received, or `None` while another thread polls.
     #[inline]
     pub(crate) fn progress(&self, by: By) -> Option<bool> {
         let mut poller = self.poller.try_lock()?;
@@ -262,7 +262,7 @@ impl PollSet {
         Some(got)
     }
 
-    /// Whether the caller comes back soon. Where the background thread watches, there may be nobody else.
+    /// Whether the caller polls again soon. Where the background thread watches, there may be nobody else.
     #[inline]
     fn next_receive(&self, by: By) -> NextReceive {
         match by {
@@ -402,7 +402,7 @@ impl PollSet {
         self.unpark_locked(&mut self.poller.lock());
     }
 
-    /// The same, unless a thread is polling: then nobody needs to sleep.
+    /// Puts all sockets into the epoll set, unless a thread is polling: then nobody needs to sleep.
     pub(crate) fn try_unpark(&self) {
         if let Some(mut poller) = self.poller.try_lock() {
             self.unpark_locked(&mut poller);
@@ -443,7 +443,7 @@ impl PollSet {
     /// Gives every member with something left to send one turn. Returns whether some of it may go on at once: a socket whose buffer is
     /// full may not.
     ///
-    /// Several threads may be at it. Each takes the next member in turn: had one of them a list of its own, those at its front would come
+    /// Several threads may do so. Each takes the next member in turn: had one of them a list of its own, those at its front would come
     /// back to the others again and again before those at its end had their first turn.
     pub(crate) fn flush_unsent(&self) -> bool {
         let turns = self.unsent.len();

@@ -1,4 +1,4 @@
-//! The descriptor set on which the background thread sleeps, and how other threads wake it.
+//! The epoll set on which the background thread sleeps, and the eventfd by which other threads wake it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ pub(crate) const WRITABLE: u64 = u64::MAX - 1;
 /// Token of a task.
 pub(crate) const TASK: u64 = u64::MAX - 2;
 
-/// A background task beside queue pairs: connections that come up or go down, service ID resolution.
+/// A background task beside queue pairs: MPA startups, lingering sockets, service ID resolution.
 pub(crate) trait Task: std::fmt::Debug + Send + Sync {
     /// Readable while [`progress`](Self::progress) has work.
     fn work_fd(&self) -> BorrowedFd<'_>;

@@ -37,11 +37,11 @@ const REST: Duration = Duration::from_millis(100);
 /// Result of a startup.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Request, establishment or rejection.
+    /// MPA came to an event.
     Mpa {
-        /// Which.
+        /// Request, establishment or rejection.
         event: Event,
-        /// The connection, for what comes next.
+        /// MPA state of the connection.
         connection: Box<Connection>,
         /// Its TCP connection.
         stream: TcpStream,
@@ -83,9 +83,9 @@ pub(crate) enum Failure {
 /// End of an MPA startup: a connection, a rejection or an error.
 #[derive(Debug)]
 pub(crate) struct StartupResult {
-    /// The number that its maker gave it, or its listener.
+    /// Number that the caller of `connect` or `listen` gave.
     pub(crate) context: u64,
-    /// The other end.
+    /// Remote address.
     pub(crate) peer: SocketAddr,
     /// Whether it came through a listener.
     pub(crate) inbound: bool,
@@ -104,7 +104,7 @@ pub(crate) struct MpaStartups {
 struct Table {
     entries: Slab<Entry>,
     deadlines: BTreeSet<(Instant, usize)>,
-    /// Held back while something listens.
+    /// Descriptor in reserve while there is a listener, to accept and reject connections with.
     spare: Option<Socket>,
 }
 
@@ -120,7 +120,7 @@ struct Listener {
     mpa: MpaConfig,
     context: u64,
     half_open: usize,
-    /// No more are taken until some are over.
+    /// Set at `MAX_HALF_OPEN` startups, or without a descriptor; the listener accepts none meanwhile.
     full: bool,
 }
 
@@ -129,9 +129,9 @@ struct Startup {
     stream: TcpStream,
     peer: SocketAddr,
     context: u64,
-    /// Of the present stage.
+    /// Time limit of the present stage.
     deadline: Instant,
-    /// Of all stages.
+    /// Time limit of all stages.
     until: Instant,
     stage: Stage,
     /// The listener that it came from.
@@ -165,12 +165,12 @@ impl MpaStartups {
         })
     }
 
-    /// Readable when [`progress`](Self::progress) has something to do.
+    /// Readable while [`progress`](Self::progress) has work.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
 
-    /// When [`progress`](Self::progress) should be called even if nothing arrives.
+    /// Time of the next call of [`progress`](Self::progress) although nothing arrives.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let table = self.table.lock();
         table.deadlines.first().map(|(deadline, _)| *deadline)
@@ -225,7 +225,7 @@ impl MpaStartups {
         })
     }
 
-    /// Ends a startup that is not over; nothing comes of it.
+    /// Ends a startup that is not over, without a result.
     pub(crate) fn abandon(&self, context: u64) {
         let mut table = self.table.lock();
         let theirs = table
@@ -238,7 +238,7 @@ impl MpaStartups {
     }
 
     /// Waits until the peer of a connection that was accepted, with `event`, has sent something: in peer-to-peer mode it does so as soon as it has
-    /// got the answer (RFC 6581 §5). The outcome carries `event` and `context`.
+    /// got the Reply (RFC 6581 §5). The outcome carries `event` and `context`.
     pub(crate) fn confirm(
         &self,
         stream: TcpStream,
@@ -320,7 +320,7 @@ impl MpaStartups {
         self.results.lock().pop_front()
     }
 
-    /// Does what can be done now.
+    /// Does the work that is possible now.
     pub(crate) fn progress(&self) {
         let mut events = [EpollEvent::empty(); EVENTS];
         let ready = self
@@ -367,7 +367,7 @@ impl MpaStartups {
         Ok(())
     }
 
-    /// Takes a startup out, and lets its listener go on if it was full.
+    /// Removes a startup, and lets its listener accept again if it was full.
     fn remove(&self, table: &mut Table, key: usize) -> Option<Startup> {
         let Entry::Startup(startup) = table.entries.try_remove(key)? else {
             unreachable!("listeners are not removed here");
@@ -405,7 +405,7 @@ impl MpaStartups {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(_) => {
-                    // No descriptor is left, or no memory. It would stay readable: it rests instead.
+                    // No descriptor is left, or no memory. The listener would stay readable: it rests instead.
                     listener.full = true;
                     let _ = self.epoll.delete(&listener.listener);
                     table.deadlines.insert((clock::now() + REST, key));
@@ -471,7 +471,7 @@ impl MpaStartups {
             Stage::Lingering => return drop(self.remove(table, key)),
             Stage::Connecting(..) | Stage::Confirming(..) => timed_out(),
             Stage::Exchanging(connection) => {
-                // The time of all is up; MPA's own began later, with TCP's connection.
+                // `until` has passed; MPA's own time limit began later, with TCP's connection.
                 let until = connection.poll_timeout().map_or(now, |own| own.max(now));
                 connection.handle_timeout(until);
                 match connection.poll_event() {
@@ -554,21 +554,21 @@ fn token(key: usize) -> u64 {
     u64::try_from(key).expect("a key is an index into memory")
 }
 
-/// How far one step of a startup came.
+/// Result of one step of a startup.
 enum Step {
     /// The socket has no more for now.
     Wait,
     /// TCP is connected and our Request on its way.
     Connected,
-    /// The startup is over, with what arrived behind its last frame.
+    /// The startup is over, with the octets that arrived behind its last frame.
     Event(Event, Vec<u8>),
     Failed(Failure),
-    /// One that was refused is at its end.
+    /// A rejected one is at its end.
     Left,
 }
 
 impl Startup {
-    /// Whether it connects to somebody, under this number.
+    /// Whether this end connects, under this number.
     fn is_of(&self, context: u64) -> bool {
         let connects = match self.stage {
             Stage::Connecting(..) | Stage::Exchanging(_) | Stage::Confirming(..) => {
@@ -619,7 +619,7 @@ fn request(
     Ok(connection)
 }
 
-/// Reads what the peer sent.
+/// Reads frames of the peer.
 fn exchange(mut stream: &TcpStream, mpa: &mut Connection) -> Step {
     let mut buffer = [0; FRAME];
     loop {
@@ -651,7 +651,7 @@ fn exchange(mut stream: &TcpStream, mpa: &mut Connection) -> Step {
     }
 }
 
-/// Looks whether the peer has sent something; that stays where it is.
+/// Whether the peer has sent something; the octets stay in the socket (`MSG_PEEK`).
 fn confirm(stream: &TcpStream, event: &Event) -> Step {
     match stream.peek(&mut [0]) {
         Ok(0) => Step::Failed(Failure::Mpa(Error::ClosedInStartup)),
@@ -662,10 +662,10 @@ fn confirm(stream: &TcpStream, event: &Event) -> Step {
     }
 }
 
-/// Reads what nobody wants.
+/// Reads and discards octets of the peer.
 fn leave(mut stream: &TcpStream) -> Step {
     let mut buffer = [0; FRAME];
-    // Bounded: a peer that goes on sending is given its turn again, until its time is over.
+    // Bounded: a peer that goes on sending is read again later, until its deadline.
     for _ in 0..ACCEPTS {
         match stream.read(&mut buffer) {
             Ok(0) => return Step::Left,
@@ -678,7 +678,7 @@ fn leave(mut stream: &TcpStream) -> Step {
     Step::Wait
 }
 
-/// The startup's event, and what arrived behind its last frame.
+/// The startup's event, and the octets that arrived behind its last frame.
 fn behind(mpa: &mut Connection, now: Instant, event: Event, mut rest: &[u8]) -> Step {
     if matches!(event, Event::Request(_)) && !rest.is_empty() {
         // Nothing may follow a Request before its Reply; MPA reports the error.

@@ -95,7 +95,7 @@ fn read_one(socket: &impl AsFd) -> Read {
         ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _) => {
             Some(error)
         }
-        // Nothing else is of interest here.
+        // Packet information of the error.
         _ => None,
     });
     match (message.address.and_then(socket_addr), error) {

@@ -1,4 +1,4 @@
-//! Broadcast and multicast: which addresses are groups, and the sockets of a QP that belongs to some.
+//! Broadcast and multicast: addresses of groups, and the sockets of a QP that belongs to some.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -63,14 +63,14 @@ pub(crate) struct Membership {
 /// Why a QP does not receive from a group.
 #[derive(Debug)]
 pub(crate) enum GroupError {
-    /// It does already.
+    /// The QP is a member already.
     Attached,
-    /// It does from as many as may be.
+    /// The QP has the most memberships that are allowed.
     TooMany,
     System(io::Error),
 }
 
-/// The sockets that receive what is sent to the groups of a QP.
+/// The sockets that receive datagrams to the groups of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     places: Vec<Option<(Membership, UdpSocket)>>,
@@ -154,7 +154,7 @@ impl HostAddresses {
         if address.is_multicast() {
             return true;
         }
-        // In doubt a group: such datagrams may do less.
+        // In doubt a group: such datagrams have fewer rights.
         let group = is_broadcast(address).unwrap_or(true);
         if !group {
             self.known[self.next] = Some(address);

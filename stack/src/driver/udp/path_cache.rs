@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::driver::udp::route;
 
-/// Paths that a QP remembers. A full table is cleared: looking a path up costs a few system calls.
+/// Most paths in the cache of a QP. A full table is cleared: looking a path up costs a few system calls.
 const MAX_PATHS: usize = 256;
 
 /// Destination, scope of the interface, and address of ours.
@@ -21,8 +21,8 @@ pub(crate) struct PathCache {
 }
 
 impl PathCache {
-    /// The path to a peer from an address of ours, looked up if it is new. `mtu` limits a route's; `receive_buffer` is what our
-    /// own socket was granted, because on loopback the peer's is likely the same.
+    /// The path to a peer from an address of ours, looked up if it is new. `mtu` limits a route's; `receive_buffer` is the size that our
+    /// own socket was granted, because on loopback the peer's is likely equal.
     pub(crate) fn path(
         &mut self,
         peer: Peer,

@@ -34,15 +34,15 @@ use dgiwarp_engine::mr::MrTable;
 use dgiwarp_engine::recv_queue::{RecvQueue, Tables};
 use transmit_sink::SocketSink;
 
-/// Trains that one turn sends before others get theirs.
+/// Trains that one QP sends before others are served.
 const SEND_BUDGET: usize = 32;
-/// Trains that one turn sends while the QP is taken out of service, so that the deadline is kept.
+/// Trains sent at once while the QP is taken out of service, so that the deadline is kept.
 const CLOSING_BUDGET: usize = 2;
 /// Receives of a socket that leaves its place: more than its buffer holds.
 const MAX_DRAIN: usize = 1 << 16;
 /// Poll interval, in milliseconds, of a wait for a cookie that another thread may receive.
 const COOKIE_POLL_INTERVAL: u8 = 2;
-/// How long destruction waits for the network to take what was posted.
+/// Time limit of destruction for the network to take posted Sends.
 const FLUSH_FOR: Duration = Duration::from_secs(1);
 
 /// State behind the exclusive lock.
@@ -69,12 +69,12 @@ pub(crate) struct UdShared {
     member: OnceLock<MemberId>,
     /// Something posted could not be sent yet.
     unsent: AtomicBool,
-    /// The reason is a full socket.
+    /// `unsent` is due to a full socket.
     blocked: AtomicBool,
     closed: AtomicBool,
-    /// A thread is taking the QP out of service, and sends what it still can.
+    /// A thread is taking the QP out of service, and sends the rest of the send queue.
     closing: AtomicBool,
-    /// Completions of it were lost.
+    /// Completions of the QP were lost.
     failed: AtomicBool,
 }
 
@@ -249,11 +249,11 @@ impl UdShared {
             self.note_deadline(inner);
         }
         match sent {
-            // Responses wait.
+            // Read Responses wait.
             Transmitted::All if inner.engine.has_unsent() => self.remember_unsent(),
             Transmitted::All => self.unsent.store(false, Ordering::Release),
             Transmitted::Budget => self.remember_unsent(),
-            // A timer goes on with it.
+            // The timer continues sending.
             Transmitted::Paused(_) => {
                 self.unsent.store(false, Ordering::Release);
                 self.note_deadline(inner);
@@ -268,7 +268,7 @@ impl UdShared {
         }
     }
 
-    /// Changes the rate; what waited for the old one may leave.
+    /// Changes the rate; trains that waited for the old one may leave.
     pub(crate) fn set_max_rate(&self, octets_per_second: u64) {
         self.run(|inner| {
             inner.engine.set_max_rate(octets_per_second);
@@ -348,7 +348,7 @@ impl UdShared {
         let behind = inner.engine.has_output();
         self.take_in(inner, now, arrival);
         if behind {
-            // Its turn comes with the next poll.
+            // The next poll transmits.
             self.remember_unsent();
         } else if inner.engine.has_output() {
             self.send_output(inner);
@@ -363,7 +363,7 @@ impl UdShared {
         true
     }
 
-    /// Gives the engine what arrived, through the instruments if there are any.
+    /// Gives the engine arrived datagrams, through the instruments if there are any.
     #[inline]
     fn take_in(&self, inner: &mut UdInner, now: Instant, arrival: Arrival<'_>) {
         let UdInner {
@@ -455,7 +455,7 @@ impl UdShared {
         self.drain(inner, now, RETIRED);
     }
 
-    /// Receives what a socket holds.
+    /// Receives the queued datagrams of a socket.
     fn drain(&self, inner: &mut UdInner, now: Instant, index: SocketIndex) {
         let mut buffer = ReceiveBuffer::new();
         for _ in 0..MAX_DRAIN {
@@ -509,12 +509,12 @@ impl UdShared {
         }
     }
 
-    /// Whether completions of it were lost, so that it is in error until it is reset.
+    /// Whether completions of the QP were lost, so that it is in error until it is reset.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Makes the QP what it was when it was new: what was posted is forgotten without completions. It stays in its groups.
+    /// Resets the QP: posted work requests are discarded without completions. The QP stays in its groups.
     pub(crate) fn reset(&self, qpn: u32, random: Random) {
         self.run(|inner| {
             self.posting.reset();
@@ -557,7 +557,7 @@ impl UdShared {
         })
     }
 
-    /// Ends that. Returns whether it was so.
+    /// Stops receiving from a group. Returns whether the QP did.
     pub(crate) fn detach(&self, membership: Membership) -> bool {
         self.run(|inner| {
             let members = &mut inner.sockets.members;

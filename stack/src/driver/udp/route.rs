@@ -68,7 +68,7 @@ fn find(destination: IpAddr, interface: u32, source: Option<IpAddr>) -> io::Resu
     }
     let broadcast = match socket.connect(&address.into()) {
         Ok(()) => false,
-        // The kernel lets no socket connect to a broadcast address that was not allowed to.
+        // The kernel lets no socket without `SO_BROADCAST` connect to a broadcast address.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             socket.set_broadcast(true)?;
             socket.connect(&address.into())?;

@@ -1,4 +1,4 @@
-//! One UDP socket: how it is made, receives and sends.
+//! One UDP socket: creation, receiving and sending.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -22,10 +22,10 @@ use dgiwarp_engine::types::Route;
 
 use crate::Error;
 
-/// How datagrams leave, where the kernel would choose otherwise.
+/// Source and hop limit of datagrams, where the kernel would choose others.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Leave {
-    /// The address of ours.
+    /// Source address; `None` for the kernel's choice.
     pub(crate) from: Option<IpAddr>,
     /// Index of the interface, 0 for the kernel's choice.
     pub(crate) interface: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Leave {
 }
 
 impl Leave {
-    /// How messages on a route leave over a socket that is not connected.
+    /// Source and hop limit of a route, for a socket that is not connected.
     #[inline]
     pub(crate) fn of(route: &Route) -> Self {
         match route.hop_limit() {
@@ -95,7 +95,7 @@ pub(crate) struct Received {
 
 /// Receives in a row, with no empty one between, after which a connected socket takes trains whole.
 const RUN: u32 = 8;
-/// Single datagrams in a row after which it does not any more, as soon as nothing is there.
+/// Single datagrams in a row after which it takes single ones again, as soon as its queue is empty.
 const SINGLES: u32 = 256;
 
 /// A UDP socket of a QP.
@@ -178,13 +178,13 @@ impl UdpSocket {
         Ok(this)
     }
 
-    /// Connects it to the one that it asks, so that others are not heard.
+    /// Connects the socket to the address that the lookup asks, so that others' datagrams are not received.
     pub(crate) fn connect_service(&self, peer: SocketAddr) -> io::Result<()> {
         self.socket.connect(&self.in_family(peer).into())?;
         self.tell_errors(true)
     }
 
-    /// Forgets the ICMP errors that failed a call or would fail the next one.
+    /// Discards the ICMP errors that failed a call or would fail the next one.
     pub(crate) fn forget_errors(&self) {
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
         let read = || recvmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &mut [], None, flags);
@@ -202,7 +202,7 @@ impl UdpSocket {
         if self.ipv6 { Ok(()) } else { Ok(of_ipv4?) }
     }
 
-    /// A socket that receives what is sent to a group and its port, on one interface or, with index 0, on that which
+    /// A socket that receives datagrams to a group and its port, on one interface or, with index 0, on that which
     /// the kernel chooses. Others may be bound there too, and all get each datagram.
     pub(crate) fn join(
         group: IpAddr,
@@ -275,7 +275,7 @@ impl UdpSocket {
         })
     }
 
-    /// Whether members of multicast groups on this host get what is sent.
+    /// Sets `IP_MULTICAST_LOOP`: whether members of multicast groups on this host get our datagrams.
     pub(crate) fn set_multicast_loop(&self, on: bool) -> io::Result<()> {
         if self.ipv6 {
             self.socket.set_multicast_loop_v6(on)?;
@@ -285,7 +285,7 @@ impl UdpSocket {
         if self.ipv6 { Ok(()) } else { of_ipv4 }
     }
 
-    /// Whether another socket of this user may be bound to the port now.
+    /// Sets `SO_REUSEPORT`: whether another socket of this user may be bound to the port now.
     pub(crate) fn share_port(&self, share: bool) -> io::Result<()> {
         self.socket.set_reuse_port(share)
     }
@@ -293,7 +293,7 @@ impl UdpSocket {
     /// A second socket on the same port that receives from one peer only, and sends to it faster. All sockets of the port
     /// must share it meanwhile.
     ///
-    /// Between its binding and its connection it also gets what others send, so the peer is not taken for the source.
+    /// Between its binding and its connection it also gets datagrams of others, so the peer is not taken for the source.
     pub(crate) fn connect_sibling(
         &self,
         peer: SocketAddr,
@@ -441,7 +441,7 @@ impl UdpSocket {
                     let address = std::net::Ipv6Addr::from(info.ipi6_addr.s6_addr);
                     to = Some(address.to_canonical());
                 }
-                // Nothing else was asked for.
+                // No other control message was requested.
                 _ => {}
             }
         }

@@ -40,9 +40,9 @@ struct Sibling {
 pub(crate) struct UdpSockets {
     main: UdpSocket,
     siblings: [Option<Sibling>; MAX_PEER_SOCKETS],
-    /// How many of them busy peers may have.
+    /// Most sockets that busy peers may have.
     places: usize,
-    /// No peer's any more: what was under way to it may still arrive there.
+    /// Socket of no peer any more: datagrams under way to it may still arrive.
     retired: Option<(UdpSocket, Instant)>,
     candidates: [Option<(Peer, u32)>; CANDIDATES],
     hand: usize,
@@ -57,7 +57,7 @@ pub(crate) struct UdpSockets {
 /// Advice about the socket of a peer, from its traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Advice {
-    /// Nothing.
+    /// No change.
     Stay,
     /// Connect a socket at this place, which is free or idle.
     Connect(SocketIndex),
@@ -85,7 +85,7 @@ impl UdpSockets {
         self.stays |= places == 0;
     }
 
-    /// Whether what arrived through the socket at `index` for the address `to` was sent to a group.
+    /// Whether a datagram that arrived through the socket at `index` for the address `to` was sent to a group.
     #[inline]
     pub(crate) fn is_to_group(&mut self, index: SocketIndex, to: Option<IpAddr>) -> bool {
         // A connected socket is bound to an address of this host.
@@ -182,7 +182,7 @@ impl UdpSockets {
         }
     }
 
-    /// Counts for `peer` and against one of the others, so that only what stands out gets there.
+    /// Counts for `peer` and against one of the others, so that only peers with more traffic than the others become busy.
     fn becomes_busy(&mut self, peer: Peer) -> bool {
         for candidate in self.candidates.iter_mut().flatten() {
             if candidate.0 == peer {
@@ -242,7 +242,7 @@ impl UdpSockets {
             mut socket, peer, ..
         }) = place.and_then(Option::take)
         {
-            // Where it fails there is no way to the peer any more.
+            // If this fails, no route leads to the peer any more.
             self.retired = socket.forsake(peer).is_ok().then_some((socket, now));
         }
     }

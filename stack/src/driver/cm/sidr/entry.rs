@@ -24,7 +24,7 @@ pub(crate) struct Entry {
     pub(crate) context: u64,
     pub(crate) deadline: Option<Instant>,
     pub(crate) role: Role,
-    /// Where faults are made on purpose.
+    /// Faults made on purpose; `None` unless settings ask for them.
     pub(crate) instruments: Option<Box<Instruments>>,
     /// Error that ends a lookup, and its time.
     pub(crate) failure: Option<(Instant, LookupError)>,
@@ -53,7 +53,7 @@ pub(crate) struct Watch {
 }
 
 impl Entry {
-    /// Counters of nothing but the faults made on purpose.
+    /// Counters with only the faults made on purpose.
     pub(crate) fn faults(&self) -> QpCounters {
         let mut counters = QpCounters::default();
         if let Some(instruments) = &self.instruments {
@@ -82,7 +82,7 @@ impl Entry {
         match &mut self.role {
             Role::Lookup(lookup, _) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 lookup.handle_refused(now);
-                // It would keep the socket readable.
+                // Unread, the error queue would keep the socket readable.
                 self.socket.forget_errors();
             }
             Role::Lookup(..) => self.failure = Some((now, LookupError::Unreachable(error))),
@@ -143,7 +143,7 @@ impl Role {
         };
         let dropped = watch.received(socket, arrival, handled.err());
         if let Self::Listener(_) = self {
-            // Whom it does not reach asks again.
+            // An asker that does not get the answer asks again.
             let _ = self.transmit(socket, watch);
         }
         dropped

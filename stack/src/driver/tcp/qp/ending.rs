@@ -24,12 +24,12 @@ const MAX_REST: usize = 1 << 20;
 pub(super) enum Rest {
     /// Posted work requests leave as far as they can.
     All,
-    /// Only what has become FPDUs does.
-    Made,
+    /// Only octets that are framed leave.
+    Framed,
 }
 
 impl RcShared {
-    /// Tells of the connection's end there.
+    /// Reports the end of the connection to `queue`.
     pub(crate) fn report_end(&self, queue: &Arc<CmQueue>, context: u64) {
         self.run(|inner| {
             let ended = inner
@@ -68,7 +68,7 @@ impl RcShared {
         connected::flush_receives(&self.recv_queue, self.qpn, &mut completions);
     }
 
-    /// Puts the QP into its error state: what is posted is flushed, and the connection ends.
+    /// Puts the QP into its error state: posted work requests are flushed, and the connection ends.
     pub(crate) fn flush(&self) {
         self.open();
         self.run(|inner| {
@@ -82,7 +82,7 @@ impl RcShared {
             self.receive_last(link);
             link.engine.close(self.tables(), &mut self.completions());
             self.transmit(link);
-            // An engine that was over before has flushed what was posted then.
+            // An engine that was over before has flushed the work requests of then.
             connected::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
             self.wind_down(inner);
         });
@@ -172,10 +172,10 @@ impl RcShared {
         }
     }
 
-    /// Makes the QP what it was when it was new: what was posted is forgotten without completions, and its connection is closed in the background.
+    /// Resets the QP: posted work requests are discarded without completions, and its connection is closed in the background.
     pub(crate) fn reset(&self) {
         self.run(|inner| {
-            // From now on nothing that was begun earlier is meant for this QP.
+            // From now on no earlier attempt may connect this QP.
             self.life.fetch_add(1, Ordering::AcqRel);
             self.open.store(false, Ordering::Release);
             Self::raise_deferred_disconnect(inner);
@@ -184,7 +184,7 @@ impl RcShared {
             if let Some(link) = &mut inner.link {
                 self.receive_last(link);
             }
-            self.let_go(inner, Rest::Made, true);
+            self.let_go(inner, Rest::Framed, true);
             inner.given_up = false;
             self.posting.reset();
             drop(self.recv_queue.drain());
@@ -208,7 +208,7 @@ impl RcShared {
         self.claimed.store(false, Ordering::Release);
     }
 
-    /// Forgets what is posted, and lets the connection, if there is one, go its way down without the QP.
+    /// Discards posted work requests, and lets the connection, if there is one, linger without the QP.
     pub(super) fn let_go(&self, inner: &mut RcInner, rest: Rest, bye: bool) {
         inner.waiting.clear();
         let Some(mut link) = inner.link.take() else {
