@@ -47,7 +47,7 @@ impl ConnectionChannel {
         &self.rnic
     }
 
-    /// Listens on an address and TCP port, port 0 for one of the system's choice. `mpa` is what this end wants of every connection. At most 256
+    /// Listens on an address and TCP port, port 0 for one of the system's choice. `mpa` configures this end of every connection. At most 256
     /// startups are on their way at a time; further peers wait.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ impl ConnectionChannel {
     /// # Errors
     /// [`ConnectError`]; the request is gone then.
     pub fn reject(&self, request: RcRequest, private_data: &[u8]) -> Result<(), ConnectError> {
-        let stream = request.say_no(private_data)?;
+        let stream = request.send_reject(private_data)?;
         // The Reject frame is on its way even if this fails.
         let _ = self.cm.linger(stream);
         self.rnic.shared.background.wake();

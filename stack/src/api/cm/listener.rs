@@ -25,7 +25,7 @@ pub struct RcListener {
 }
 
 impl RcListener {
-    /// Listens on an address and TCP port, port 0 for one of the system's choice. `mpa` is what this end wants of every connection.
+    /// Listens on an address and TCP port, port 0 for one of the system's choice. `mpa` configures this end of every connection.
     ///
     /// # Errors
     /// [`Error::Bind`] where the port is taken or the address is not one of this host's.
@@ -139,11 +139,11 @@ impl RcRequest {
     /// # Errors
     /// [`ConnectError`].
     pub fn reject(self, private_data: &[u8]) -> Result<(), ConnectError> {
-        self.say_no(private_data).map(drop)
+        self.send_reject(private_data).map(drop)
     }
 
-    /// The same, leaving what is to be read to its end so that the peer surely gets the answer.
-    pub(crate) fn say_no(self, private_data: &[u8]) -> Result<TcpStream, ConnectError> {
+    /// Rejects the request and returns the stream, to be read to its end so that the peer surely gets the Reject.
+    pub(crate) fn send_reject(self, private_data: &[u8]) -> Result<TcpStream, ConnectError> {
         let IncomingRequest {
             stream,
             mut connection,

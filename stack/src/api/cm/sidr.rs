@@ -407,7 +407,7 @@ impl Rnic {
         ServiceChannel::new(self, None)
     }
 
-    /// The same, with events that go to `sink` instead of being queued.
+    /// Makes a channel for services whose events go to `sink` instead of a queue.
     ///
     /// # Errors
     /// As [`create_service_channel`](Self::create_service_channel).

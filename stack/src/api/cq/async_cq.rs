@@ -98,7 +98,7 @@ impl AsyncCq {
         }
     }
 
-    /// Waits until the channel may have something. The runtime hears only when that changes, so what was there before is asked for.
+    /// Waits until the channel may have something. The runtime is woken only by changes, so earlier events are polled for.
     async fn readable(&self) {
         if self.channel.get_ref().is_ready() {
             // Data that was not received: another thread is at work on its queue pair, and may need this one's core.

@@ -70,7 +70,7 @@ impl Cq {
     }
 
     /// Asks for one event on the completion channel at the next completion, or the next solicited one
-    /// (`ibv_req_notify_cq(3)`). Poll once more afterwards: what came before makes no event.
+    /// (`ibv_req_notify_cq(3)`). Poll once more afterwards: earlier completions make no event.
     pub fn request_notification(&self, solicited_only: bool) {
         self.shared.arm(solicited_only);
     }
@@ -121,8 +121,8 @@ impl Cq {
 
 /// Tells a program of completions (`ibv_create_comp_channel(3)`). Cloning shares it.
 ///
-/// Its descriptor is for poll(2), epoll(7) and what is built on them, beside other descriptors of the program. Ask for a notification, poll
-/// what came before, and only then wait:
+/// Its descriptor is for poll(2), epoll(7) and runtimes that use them, beside other descriptors of the program. Ask for a notification, poll
+/// earlier completions, and only then wait:
 ///
 /// ```
 /// # use dgiwarp::{Config, Cq, CompChannel, Rnic};

@@ -345,7 +345,7 @@ pub struct Config {
     /// Directory for a capture file (pcapng) of each datagram queue pair, `qp-<pid>-<qpn>.pcapng`, with every datagram sent and
     /// received; those that were dropped have a comment with the drop reason. Service ID resolution is in `services-<pid>.pcapng`. Default none.
     pub pcap: Option<PathBuf>,
-    /// File for what was counted, or `-` for standard error: a line of JSON is written to its end for each queue pair that ends, and when the
+    /// File for the counters, or `-` for standard error: a line of JSON is written to its end for each queue pair that ends, and when the
     /// device is closed one with the sums. Default none.
     pub stats: Option<PathBuf>,
     /// Copies all that is sent, so that the CRC is right even if the program changes a buffer before its work request
@@ -400,7 +400,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The defaults with what the environment changes, and one warning for each `DGIWARP_*` variable that is
+    /// The defaults with the settings of the environment, and one warning for each `DGIWARP_*` variable that is
     /// unknown to all of dgiwarp (`others` are the caller's names beside [`KNOBS`]) or malformed.
     #[must_use]
     pub fn from_environment(

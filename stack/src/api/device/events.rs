@@ -79,7 +79,7 @@ impl AsyncEvents {
         self.events.raise(event);
     }
 
-    /// Keeps away what the verbs have no name for: [`AsyncEvent::ErrorQueue`] and [`AsyncEvent::RecordRingFull`].
+    /// Drops events that verbs have no name for: [`AsyncEvent::ErrorQueue`] and [`AsyncEvent::RecordRingFull`].
     pub fn keep_to_the_verbs(&self) {
         self.events.plain.store(true, Ordering::Relaxed);
     }

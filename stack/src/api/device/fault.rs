@@ -1,4 +1,4 @@
-//! Faults that a device makes on purpose in what its datagram queue pairs receive, to try programs on a bad network.
+//! Faults that a device makes on purpose in datagrams that its queue pairs receive, to try programs on a bad network.
 
 use std::fmt;
 use std::str::FromStr;
@@ -79,7 +79,7 @@ impl FromStr for Fault {
     }
 }
 
-/// As [`FromStr`] reads it, without what is not asked for.
+/// As [`FromStr`] reads it, without settings at their defaults.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, probability) in [

@@ -132,12 +132,12 @@ impl Rnic {
         self.shared.statistics.sum().1
     }
 
-    /// Writes what [`Config::stats`] asks for now: for programs that end without closing the device.
+    /// Writes the counters as [`Config::stats`] has it, now: for programs that end without closing the device.
     pub fn write_statistics(&self) {
         self.shared.statistics.write_all();
     }
 
-    /// For programs that end without closing the device: lets what connected queue pairs accepted leave, for at most 200 ms. They can be used no
+    /// For programs that end without closing the device: lets octets that connected queue pairs accepted leave, for at most 200 ms. They can be used no
     /// more.
     pub fn leave_process(&self) {
         self.shared.background.leave_process();

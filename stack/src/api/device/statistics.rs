@@ -37,7 +37,7 @@ type Named = (Name, Arc<dyn Counts>);
 #[derive(Default)]
 struct QueuePairs {
     live: Slab<(Name, Weak<dyn Counts>)>,
-    /// How many there were that are gone, and what they counted.
+    /// Number of destroyed queue pairs, and their counters.
     gone: u64,
     of_gone: QpCounters,
     /// Objects with counters that are no queue pairs.

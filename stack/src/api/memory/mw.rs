@@ -226,7 +226,7 @@ impl FastMr {
         self.max_len
     }
 
-    /// Gives memory to the next registration, addressed from `iova` on. One registration takes it; what is registered already stays as
+    /// Gives memory to the next registration, addressed from `iova` on. One registration takes it; memory that is registered already stays as
     /// it is.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Protection domains and what belongs to them.
+//! Protection domains and their regions.
 
 use std::net::SocketAddr;
 use std::ops::{Bound, RangeBounds};
@@ -30,7 +30,7 @@ pub struct MrOptions {
     /// Takes only datagrams that carry their sender's valid cookie, which proves that the sender receives at the address it
     /// sends from ([`UdQp::prove_address`](crate::UdQp::prove_address)); others are dropped and counted as `bad-cookie`. Default no.
     pub cookie: bool,
-    /// The STag to use instead of a random one. Only regions with such an STag can be written by what is sent to a
+    /// The STag to use instead of a random one. Only regions with such an STag can be written by datagrams to a
     /// group, because all members must then use the same. It is as good as public: every host that reaches the queue pair may write
     /// the region, so give it memory of its own. Default none.
     pub well_known: Option<u32>,

@@ -10,7 +10,7 @@ impl UdQp {
     /// with [`MrOptions::cookie`](crate::MrOptions::cookie) takes no others. The peer answers without its program. Waits at most
     /// for `timeout`, repeating the request.
     ///
-    /// The cookie belongs to this queue pair and that peer. It holds until the peer's queue pair is made anew; then what carries the old one
+    /// The cookie belongs to this queue pair and that peer. It holds until the peer's queue pair is made anew; then messages that carry the old one
     /// is dropped there (`bad-cookie`), and this call gets the new one.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Broadcast and multicast groups: who receives what is sent to them.
+//! Broadcast and multicast groups: membership of queue pairs.
 //!
 //! Sending needs no membership: an [`AddressHandle`](crate::AddressHandle) of a group is enough. Sends leave from the queue
 //! pair's own port, so that members can reply to it, and go to the group port that all members share.
@@ -25,7 +25,7 @@ pub enum GroupInterface {
 }
 
 impl UdQp {
-    /// Receives what is sent to a group (`ibv_attach_mcast(3)`): an IPv4 or IPv6 multicast address; 255.255.255.255, the broadcast
+    /// Receives datagrams to a group (`ibv_attach_mcast(3)`): an IPv4 or IPv6 multicast address; 255.255.255.255, the broadcast
     /// address of a network of this host, or 127.255.255.255 on the loopback interface; for IPv6 broadcast
     /// [`IPV6_ALL_HOSTS`]. Every queue pair that attached gets each message, in whatever process, the sender's own too
     /// if it attached. A queue pair may belong to 64 groups; each takes a descriptor.
@@ -95,9 +95,9 @@ impl UdQp {
         })
     }
 
-    /// Whether members on this host get what this queue pair sends to multicast groups, as they do at first
+    /// Sets whether members on this host get datagrams of this queue pair to multicast groups, as they do at first
     /// (`IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`). Broadcasts always reach
-    /// them, and so does what leaves through the loopback interface.
+    /// them, and so do datagrams through the loopback interface.
     ///
     /// # Errors
     /// [`Error::System`] where the kernel refuses.

@@ -101,7 +101,7 @@ pub enum RcOperation {
         /// The source address in that region's address space.
         remote_addr: u64,
     },
-    /// Change eight octets of the peer's memory and get what they held, in our byte order (RFC 7306 §5). The local memory is eight octets.
+    /// Change eight octets of the peer's memory and get their former value, in our byte order (RFC 7306 §5). The local memory is eight octets.
     Atomic {
         /// The remote key of the region.
         rkey: u32,
@@ -150,7 +150,7 @@ pub struct RcSendWr<'a> {
     pub wr_id: u64,
     /// Operation.
     pub operation: RcOperation,
-    /// Local memory in this order: what is sent, which must stay unchanged until the completion, or where the answer goes.
+    /// Local memory in this order: payload, which must stay unchanged until the completion, or the place of the answer.
     pub sges: &'a [Sge],
     /// Octets to send instead, at most [`MAX_INLINE_DATA`], which are copied now. Only for Send and Write, and with empty `sges`.
     pub inline: &'a [u8],
@@ -230,7 +230,7 @@ const OPERAND: u32 = 8;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it forgets what is posted, without completions, and closes the connection in the background: what can leave still does, up to a
+/// Dropping it ends posted work requests without completions, and closes the connection in the background: their octets still leave, up to a
 /// mebibyte that TCP has not taken, and has a second for it; the peer has two for closing its half. The last handle of the device waits for
 /// this up to 200 ms.
 #[derive(Debug)]
@@ -309,7 +309,7 @@ impl RcQp {
         &self.pd
     }
 
-    /// Connects to a listener, as MPA Initiator. [`MpaConfig::emss`] is replaced by what TCP finds, and
+    /// Connects to a listener, as MPA Initiator. [`MpaConfig::emss`] is replaced by TCP's maximum segment size, and
     /// [`MpaConfig::rtr`] loses the zero-length Send, which is not done here.
     ///
     /// # Errors
@@ -399,7 +399,7 @@ impl RcQp {
         self.shared.open();
     }
 
-    /// Says what the peer may do with keys that give it the right (`qp_access_flags` of `ibv_modify_qp(3)`): any of
+    /// Sets the rights that the peer has with keys that grant them (`qp_access_flags` of `ibv_modify_qp(3)`): any of
     /// [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`] and [`Access::REMOTE_ATOMIC`]; the others end the connection as a key without the right does. At
     /// first it may do all.
     pub fn allow(&self, access: Access) {
@@ -413,7 +413,7 @@ impl RcQp {
         self.shared.flush();
     }
 
-    /// Makes the QP what it was when it was new (`ibv_modify_qp(3)` to reset): what is posted is forgotten without completions, completions that
+    /// Resets the QP (`ibv_modify_qp(3)` to reset): posted work requests are discarded without completions, completions that
     /// were not polled are gone, the connection is closed in the background, and the QP may be connected again.
     pub fn reset(&self) {
         if let Some(oob_connections) = &self.oob_connections {
@@ -510,7 +510,7 @@ impl RcQp {
         self.shared.recv_queue.post_own(wrs)
     }
 
-    /// Begins to close the connection gracefully: what was posted gets up to a second to leave, and a peer of our own kind a moment to place it;
+    /// Begins to close the connection gracefully: posted work requests get up to a second to leave, and a peer of our own kind a moment to place it;
     /// then TCP's end follows, and everything still posted completes with `Flushed`. Does not wait for any of this.
     pub fn disconnect(&self) {
         self.shared.disconnect();

@@ -68,7 +68,7 @@ impl<'a> RecordRef<'a> {
     }
 
     /// The validity map as a bitmap, as [`RecordView::bitmap`], into `out`, of which all octets are written. Returns how many octets the bitmap has;
-    /// what of it is beyond `out` is left out.
+    /// the part beyond `out` is left out.
     ///
     /// # Panics
     /// If `granule` is 0.

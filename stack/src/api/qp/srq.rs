@@ -30,7 +30,7 @@ impl Default for SrqAttr {
 /// completes in that queue pair's completion queue. Receives name memory of this queue's protection domain.
 ///
 /// The receives belong to the queue: a queue pair that is flushed or destroyed leaves them, and returns those that it had bound to
-/// incomplete messages. Dropping the queue takes away this handle; queue pairs go on with what is posted.
+/// incomplete messages. Dropping the queue takes away this handle; queue pairs go on with posted receives.
 #[derive(Debug)]
 pub struct Srq {
     pub(crate) queue: Arc<RecvQueue>,

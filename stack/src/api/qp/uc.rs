@@ -345,7 +345,7 @@ impl UcQp {
         self.qp.release_record(handle)
     }
 
-    /// Completes all open records with what is valid now.
+    /// Completes all open records with the octets that are valid now.
     pub fn complete_records(&self) {
         self.qp.complete_records();
     }
@@ -361,7 +361,7 @@ impl UcQp {
         self.qp.has_failed()
     }
 
-    /// Makes the queue pair what it was when it was new, as [`UdQp::reset`]: without a peer.
+    /// Resets the queue pair as [`UdQp::reset`], to one without a peer.
     pub fn reset(&self) {
         *self.connected.write() = None;
         self.qp.reset();

@@ -113,7 +113,7 @@ impl UdQp {
         Self::create_as(pd, attr, false)
     }
 
-    /// A UD QP, or what a UC QP is made of.
+    /// A UD QP, or the datagram QP inside a UC QP.
     pub(crate) fn create_as(pd: &Pd, attr: &UdQpAttr<'_>, connected: bool) -> Result<Self, Error> {
         for (what, value, min, max) in [
             ("max_send_wr", attr.max_send_wr, 1, MAX_WR),
@@ -354,7 +354,7 @@ impl UdQp {
         self.shared.run(|inner| inner.engine.release_record(handle))
     }
 
-    /// Completes all open records with what is valid now.
+    /// Completes all open records with the octets that are valid now.
     pub fn complete_records(&self) {
         self.shared.run(|inner| {
             inner
@@ -391,7 +391,7 @@ impl UdQp {
         self.shared.has_failed()
     }
 
-    /// Makes the queue pair what it was when it was new (`ibv_modify_qp(3)` to reset): what is posted is forgotten without completions, but for receives
+    /// Resets the queue pair (`ibv_modify_qp(3)` to reset): posted work requests are discarded without completions, but for receives
     /// that queue pairs share, completions that were not polled are gone, and so are records. It keeps its QPN, attributes, groups and
     /// counters. Peers see another source of messages.
     pub fn reset(&self) {
@@ -405,7 +405,7 @@ impl UdQp {
         self.shared.run(|inner| inner.engine.qkey())
     }
 
-    /// Changes the Q_Key for what arrives from now on.
+    /// Changes the Q_Key for datagrams that arrive from now on.
     pub fn set_qkey(&self, qkey: u32) {
         self.shared.run(|inner| inner.engine.set_qkey(qkey));
     }
@@ -415,7 +415,7 @@ impl UdQp {
         self.shared.set_max_rate(octets_per_second);
     }
 
-    /// The oldest entry of the error queue: what peers and the network reported of messages sent earlier. The queue keeps 256 entries. When it
+    /// The oldest entry of the error queue: Terminates of peers and ICMP errors about messages sent earlier. The queue keeps 256 entries. When it
     /// turns non-empty, [`AsyncEvent::ErrorQueue`](crate::AsyncEvent::ErrorQueue) is raised.
     #[must_use]
     pub fn poll_error(&self) -> Option<ErrorEntry> {

@@ -93,7 +93,7 @@ impl SidrSessions {
         }))
     }
 
-    /// Readable while [`take`](Self::take) returns an event.
+    /// Readable while an event is queued.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }

@@ -180,7 +180,7 @@ impl Tap {
         self.received_at(port, arrival, fate);
     }
 
-    /// The same, for one that came to this port.
+    /// Writes a received datagram that came to this port.
     pub(crate) fn received_at(&mut self, port: u16, arrival: Arrival<'_>, fate: Fate) {
         let Some(source) = arrival.from.socket_addr() else {
             return;

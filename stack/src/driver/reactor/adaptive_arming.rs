@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Batches in a row that pollers find before the background thread stops watching.
 const LEARN: u32 = 8;
-/// The same, after that turned out wrong.
+/// Such batches after an earlier decision to stop watching turned out wrong.
 const RELEARN: u32 = 64;
 /// Polls between two wake-ups of the background thread that make their caller a poller.
 const POLLING: u64 = 16;

@@ -208,7 +208,7 @@ impl RcShared {
         self.claimed.store(false, Ordering::Release);
     }
 
-    /// Discards posted work requests, and lets the connection, if there is one, linger without the QP.
+    /// Ends posted work requests without completions, and lets the connection, if there is one, linger without the QP.
     pub(super) fn let_go(&self, inner: &mut RcInner, rest: Rest, bye: bool) {
         inner.waiting.clear();
         let Some(mut link) = inner.link.take() else {
