@@ -71,27 +71,18 @@ impl From<ibv_sge> for Sge {
     }
 }
 
-/// A scatter/gather list in the stack's form.
-pub(super) struct Sges {
-    array: [Sge; MAX_SGE],
-    /// At most [`MAX_SGE`].
-    count: usize,
-}
+/// Room for a scatter/gather list in the stack's form, which the caller keeps so that the array is not copied.
+#[derive(Default)]
+pub(super) struct Sges([Sge; MAX_SGE]);
 
 impl Sges {
-    pub(super) fn of(list: &[ibv_sge]) -> Self {
-        let mut array = [Sge::default(); MAX_SGE];
-        for (to, from) in array.iter_mut().zip(list) {
+    /// The list, of which at most [`MAX_SGE`] elements are taken.
+    #[inline]
+    pub(super) fn of(&mut self, list: &[ibv_sge]) -> &[Sge] {
+        for (to, from) in self.0.iter_mut().zip(list) {
             *to = Sge::from(*from);
         }
-        Self {
-            array,
-            count: list.len(),
-        }
-    }
-
-    pub(super) fn as_slice(&self) -> &[Sge] {
-        self.array.get(..self.count).unwrap_or_default()
+        self.0.get(..list.len()).unwrap_or_default()
     }
 }
 

@@ -117,14 +117,10 @@ impl WorkRequest {
         })
     }
 
-    /// For a datagram queue pair.
+    /// The operation for a datagram queue pair.
     #[inline]
-    pub(crate) fn ud<'a>(
-        &self,
-        destination: Destination,
-        sges: &'a [Sge],
-    ) -> Result<SendWr<'a>, PostError> {
-        let operation = match self.operation {
+    pub(crate) fn ud_operation(&self) -> Result<Operation, PostError> {
+        Ok(match self.operation {
             RcOperation::Send { invalidate: None } => Operation::Send { immediate: None },
             RcOperation::SendImmediate { immediate } => Operation::Send {
                 immediate: Some(immediate),
@@ -148,15 +144,25 @@ impl WorkRequest {
             | RcOperation::LocalInvalidate { .. }
             | RcOperation::BindMw { .. }
             | RcOperation::RegisterMr { .. } => return Err(PostError::Malformed),
-        };
-        Ok(SendWr {
+        })
+    }
+
+    /// For a datagram queue pair, with its [`ud_operation`](Self::ud_operation).
+    #[inline]
+    pub(crate) fn ud<'a>(
+        &self,
+        operation: Operation,
+        destination: Destination,
+        sges: &'a [Sge],
+    ) -> SendWr<'a> {
+        SendWr {
             wr_id: self.wr_id,
             operation,
             destination,
             sges,
             signaled: self.has(IBV_SEND_SIGNALED),
             solicited: self.has(IBV_SEND_SOLICITED),
-        })
+        }
     }
 }
 
@@ -197,9 +203,14 @@ pub(crate) fn fetch_add(rkey: u32, remote_addr: u64, add: u64) -> RcOperation {
     }
 }
 
-/// Whether the opcode is one of plain Sends, which every queue pair has.
-pub(crate) fn is_send(wr: &ibv_send_wr) -> bool {
-    matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM)
+/// The operation of a plain Send, which every queue pair has. Other opcodes are `EINVAL`.
+#[inline]
+pub(crate) fn send(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
+    match wr.opcode {
+        IBV_WR_SEND => Ok(RcOperation::Send { invalidate: None }),
+        IBV_WR_SEND_WITH_IMM => Ok(send_immediate(wr.imm_data)),
+        _ => Err(Errno::EINVAL),
+    }
 }
 
 /// The operation of a work request that is not one of a datagram queue pair's Writes or Reads.
@@ -211,8 +222,6 @@ pub(crate) fn operation(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
     let atomic = unsafe { wr.wr.atomic };
     let (rkey, remote_addr) = (rdma.rkey, rdma.remote_addr);
     match wr.opcode {
-        IBV_WR_SEND => Ok(RcOperation::Send { invalidate: None }),
-        IBV_WR_SEND_WITH_IMM => Ok(send_immediate(wr.imm_data)),
         // The STag shares the immediate's field, in the machine's byte order.
         IBV_WR_SEND_WITH_INV => Ok(RcOperation::Send {
             invalidate: Some(wr.imm_data),
@@ -242,6 +251,6 @@ pub(crate) fn operation(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
             }
         }
         IBV_WR_LOCAL_INV => Ok(RcOperation::LocalInvalidate { rkey: wr.imm_data }),
-        _ => Err(Errno::EINVAL),
+        _ => send(wr),
     }
 }

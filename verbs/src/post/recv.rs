@@ -48,10 +48,10 @@ fn translate(
 ) -> Result<(), Errno> {
     // SAFETY: part of a valid work request.
     let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
-    let sges = Sges::of(list);
+    let mut sges = Sges::default();
     let request = RecvWr {
         wr_id: wr.wr_id,
-        sges: sges.as_slice(),
+        sges: sges.of(list),
     };
     post(request).map_err(errno::of_post_failure)
 }

@@ -1,9 +1,9 @@
 //! `ibv_post_send(3)`, which programs call through the context's table.
 
-use crate::abi::{IBV_SEND_INLINE, ibv_qp, ibv_send_wr};
+use crate::abi::{IBV_SEND_INLINE, ibv_qp, ibv_send_wr, ibv_sge};
 use crate::ffi::{Object, entry, errno};
 use crate::post::list::{InlineData, Sges, elements, post_chain};
-use crate::post::operation::{WorkRequest, is_send, operation};
+use crate::post::operation::{WorkRequest, operation, send};
 use crate::qp::ah::Ah;
 use crate::qp::queue_pair::{self, Qp, Transport};
 use crate::qp::state::QpState;
@@ -33,24 +33,26 @@ fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
     if !matches!(qp.state(), QpState::ReadyToSend | QpState::Error) {
         return Err(Errno::EINVAL);
     }
-    // ibv_post_send(3): datagram queue pairs have Sends only. The members of other opcodes overlap the address.
-    if matches!(qp.qp, Transport::Ud(_)) && !is_send(wr) {
-        return Err(Errno::EINVAL);
-    }
-    let request = WorkRequest::new(operation(wr)?, wr.wr_id, wr.send_flags, qp.signal_all)?;
+    let request = |operation| WorkRequest::new(operation, wr.wr_id, wr.send_flags, qp.signal_all);
     match &qp.qp {
+        // ibv_post_send(3): datagram queue pairs have Sends only. The members of other opcodes overlap the address.
         Transport::Ud(ud) => {
+            let request = request(send(wr)?)?;
+            let operation = request.ud_operation().map_err(errno::of_post)?;
             let to = destination(qp, wr)?;
             with_sges(qp, wr, |sges| {
-                let request = request.ud(to, sges).map_err(errno::of_post)?;
-                ud.post_send(&[request]).map_err(errno::of_post_failure)
+                ud.post_send(&[request.ud(operation, to, sges)])
+                    .map_err(errno::of_post_failure)
             })?;
         }
-        Transport::Uc(uc) => with_sges(qp, wr, |sges| {
-            let request = request.uc(sges).map_err(errno::of_post)?;
-            uc.post_send(&[request]).map_err(errno::of_post_failure)
-        })?,
-        Transport::Rc(rc) => post_reliable(rc, wr, &request)?,
+        Transport::Uc(uc) => {
+            let request = request(operation(wr)?)?;
+            with_sges(qp, wr, |sges| {
+                let request = request.uc(sges).map_err(errno::of_post)?;
+                uc.post_send(&[request]).map_err(errno::of_post_failure)
+            })?;
+        }
+        Transport::Rc(rc) => post_reliable(rc, wr, &request(operation(wr)?)?)?,
     }
     if qp.state() == QpState::Error {
         qp.qp.flush();
@@ -59,6 +61,7 @@ fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
 }
 
 /// Posts with the payload's elements, or with a registered copy of inline data.
+#[inline]
 fn with_sges(
     qp: &Qp,
     wr: &ibv_send_wr,
@@ -67,9 +70,23 @@ fn with_sges(
     // SAFETY: part of a valid work request.
     let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
     if wr.send_flags & IBV_SEND_INLINE == 0 {
-        return post(Sges::of(list).as_slice());
+        return post(Sges::default().of(list));
     }
     // SAFETY: the elements of a valid inline work request point to readable memory.
+    unsafe { with_inline_data(qp, list, post) }
+}
+
+/// Posts with a registered copy of inline data. Apart, because its copy takes 256 octets of the stack.
+///
+/// # Safety
+/// Each element points to readable memory of its length.
+#[cold]
+unsafe fn with_inline_data(
+    qp: &Qp,
+    list: &[ibv_sge],
+    post: impl FnOnce(&[Sge]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's contract is the same.
     let data = unsafe { InlineData::gather(list) }?;
     qp.inline
         .post(&qp.pd, |slots| post(&[slots.fill(data.as_slice())?]))
@@ -85,7 +102,7 @@ fn post_reliable(rc: &RcQp, wr: &ibv_send_wr, request: &WorkRequest) -> Result<(
             .post_send(&[request.rc(&[], data.as_slice())])
             .map_err(errno::of_post_failure);
     }
-    rc.post_send(&[request.rc(Sges::of(list).as_slice(), &[])])
+    rc.post_send(&[request.rc(Sges::default().of(list), &[])])
         .map_err(errno::of_post_failure)
 }
 

@@ -268,7 +268,8 @@ impl WrBuilder {
     ) -> impl ExactSizeIterator<Item = Result<SendWr<'_>, PostError>> + Clone {
         self.entries.iter().map(|it| {
             let destination = it.destination.clone().ok_or(PostError::Malformed)?;
-            it.request.ud(destination, self.sges(it))
+            let operation = it.request.ud_operation()?;
+            Ok(it.request.ud(operation, destination, self.sges(it)))
         })
     }
 }
