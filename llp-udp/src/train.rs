@@ -136,7 +136,7 @@ impl<'a> TrainBuilder<'a> {
     ///
     /// # Panics
     /// If the staging memory has no room for the datagram.
-    #[inline]
+    #[inline(always)]
     pub fn add<E>(
         &mut self,
         format: Format,

@@ -174,6 +174,15 @@ impl<W, M> SendQueue<W, M> {
         }
     }
 
+    /// Removes the oldest work request, which is complete whatever its progress, after `complete` was called with it.
+    #[inline]
+    pub(crate) fn complete_oldest(&mut self, complete: impl FnOnce(&W)) {
+        if let Some(entry) = self.entries.first() {
+            complete(&entry.wqe);
+            self.remove_oldest();
+        }
+    }
+
     /// Removes all work requests, after `flush` was called with the number of each.
     pub(crate) fn flush(&mut self, mut flush: impl FnMut(u64, &W)) {
         while let Some(entry) = self.entries.first() {
@@ -247,6 +256,18 @@ mod tests {
         assert_eq!(completed(&mut queue, 0), [0, 1]);
         assert_eq!((queue.get(1), queue.get(2)), (None, Some(&2)));
         assert_eq!(queue.done(5), None);
+    }
+
+    #[test]
+    fn the_oldest_completes_whatever_its_progress() {
+        let mut queue = queue();
+        queue.begin(0);
+        let mut completed = Vec::new();
+        queue.complete_oldest(|wqe| completed.push(*wqe));
+        assert_eq!(queue.oldest_begun(), None);
+        queue.complete_oldest(|wqe| completed.push(*wqe));
+        assert_eq!(completed, [0, 1]);
+        assert_eq!((queue.oldest(), queue.unstarted()), (2, Some((2, &2))));
     }
 
     #[test]

@@ -31,8 +31,14 @@ impl<T> SingleSlotQueue<T> {
         if self.is_empty() {
             self.alone = Some(element);
         } else {
-            self.others.push_back(element);
+            self.push_behind(element);
         }
+    }
+
+    /// Apart, so that the case of an empty queue is inlined.
+    #[inline(never)]
+    fn push_behind(&mut self, element: T) {
+        self.others.push_back(element);
     }
 
     /// Whether the queue has no element.

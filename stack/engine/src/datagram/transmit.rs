@@ -235,10 +235,9 @@ impl Sends {
         if staging.len() != STAGING {
             staging.resize(STAGING, 0);
         }
-        let mut builder = TrainBuilder::new(shim, lane.peer, lane.path, &mut staging);
-        let alone = self.load_alone(context, lane, loaded, &mut builder);
-        let result = alone.unwrap_or_else(|| self.load(context, lane, loaded, &mut builder));
-        loaded.train = builder.finish();
+        let alone = self.load_alone(context, (shim, lane), loaded, &mut staging);
+        let result =
+            alone.unwrap_or_else(|| self.load(context, (shim, lane), loaded, &mut staging));
         let outcome = match (result, self.queue.oldest_wqe()) {
             (Ok(()), Some(Posted { wqe, .. })) => {
                 let octets = &staging[..loaded.train.octets()];
@@ -252,13 +251,13 @@ impl Sends {
     }
 
     /// Loads the message that nothing follows, if one segment takes it: so most go, and need no train's bookkeeping.
-    #[inline]
+    #[inline(always)]
     fn load_alone(
         &mut self,
         context: Context<'_>,
-        lane: Lane,
+        (shim, lane): (&mut Shim, Lane),
         loaded: &mut Loaded,
-        builder: &mut TrainBuilder<'_>,
+        staging: &mut [u8],
     ) -> Option<Result<(), LocalProtection>> {
         if self.begun.is_some() {
             return None;
@@ -271,9 +270,12 @@ impl Sends {
         }
         loaded.finished = 1;
         loaded.payload = segment.length.into();
-        Some(stage(prefix, segment, builder, |dst| {
+        let mut builder = TrainBuilder::new(shim, lane.peer, lane.path, staging);
+        let staged = stage(prefix, segment, &mut builder, |dst| {
             gather(context.mrs, context.pd, &wqe.sges, dst)
-        }))
+        });
+        loaded.train = builder.finish();
+        Some(staged)
     }
 
     /// Loads segments of the first message, and of following ones.
@@ -281,10 +283,11 @@ impl Sends {
     fn load(
         &mut self,
         context: Context<'_>,
-        lane: Lane,
+        (shim, lane): (&mut Shim, Lane),
         loaded: &mut Loaded,
-        builder: &mut TrainBuilder<'_>,
+        staging: &mut [u8],
     ) -> Result<(), LocalProtection> {
+        let mut builder = TrainBuilder::new(shim, lane.peer, lane.path, staging);
         let mut begun = self.begun.clone();
         for Posted { wqe, prefix } in self.queue.unframed_mut() {
             // Decided before the message gets its number: it stands in line until then.
@@ -303,13 +306,14 @@ impl Sends {
             }
             let mut segmenter = begun.take().unwrap_or_else(|| Segmenter::new(wqe.length));
             let room = lane.payload(prefix.length());
-            loaded.payload += add(prefix, &source, &mut segmenter, room, builder);
+            loaded.payload += add(prefix, &source, &mut segmenter, room, &mut builder);
             if !segmenter.is_done() {
                 loaded.next = Some(segmenter);
                 break;
             }
             loaded.finished += 1;
         }
+        loaded.train = builder.finish();
         Ok(())
     }
 
@@ -385,21 +389,18 @@ impl Sends {
         Ok(outcome)
     }
 
-    /// The network has a train: messages that end in it are framed, and complete.
-    #[inline]
+    /// The network has a train: messages that end in it complete, and another one may have begun.
+    #[inline(always)]
     fn handed_over(&mut self, qpn: u32, loaded: Loaded, completions: &mut impl CompletionSink) {
-        let oldest = self.queue.oldest();
-        let mut begins = usize::from(loaded.next.is_some()) + loaded.finished;
-        begins -= usize::from(self.begun.is_some());
-        (0..begins).for_each(|_| self.queue.begin(()));
-        (oldest..).take(loaded.finished).for_each(|number| {
-            self.queue.framed(number, ());
-        });
+        for _ in 0..loaded.finished {
+            self.queue.complete_oldest(|posted| {
+                complete(&posted.wqe, qpn, WcStatus::Success, 0, completions);
+            });
+        }
         self.begun = loaded.next;
-        self.queue.complete(
-            |()| true,
-            |posted| complete(&posted.wqe, qpn, WcStatus::Success, 0, completions),
-        );
+        if self.begun.is_some() && self.queue.oldest_begun().is_none() {
+            self.queue.begin(());
+        }
     }
 
     /// Ends the first message, which cannot be sent.
@@ -411,11 +412,9 @@ impl Sends {
         completions: &mut impl CompletionSink,
     ) {
         self.begun = None;
-        self.queue.done(self.queue.oldest());
-        self.queue.complete(
-            |()| true,
-            |posted| complete(&posted.wqe, qpn, status, errno, completions),
-        );
+        self.queue.complete_oldest(|posted| {
+            complete(&posted.wqe, qpn, status, errno, completions);
+        });
     }
 
     pub(super) fn flush(&mut self, qpn: u32, completions: &mut impl CompletionSink) {
@@ -529,7 +528,7 @@ pub fn check_length(operation: Operation, length: u32) -> bool {
 }
 
 /// Adds one segment to a train: header and payload, of which `copy` loads each octet once.
-#[inline]
+#[inline(always)]
 fn stage<E>(
     prefix: &Prefix,
     segment: Segment,
