@@ -97,8 +97,7 @@ impl RcEngine {
     /// Whether to request an acknowledgement of the work request that leaves next.
     fn requests_ack_of_next(&self) -> bool {
         self.may_request_ack()
-            && self.may_begin()
-            && self.sends.unstarted().is_some_and(|(_, wqe)| {
+            && self.startable().is_some_and(|(_, wqe)| {
                 let is_message = matches!(
                     wqe.work,
                     RcWork::Send { .. } | RcWork::SendImmediate { .. } | RcWork::Write { .. }

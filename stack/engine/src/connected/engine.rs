@@ -127,6 +127,7 @@ impl RcEngine {
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let [completions, immediate] = self.detection_deadlines();
         let deadlines = [

@@ -13,7 +13,7 @@ use super::engine::RcEngine;
 use super::llp::Llp;
 use super::state::Sending;
 use super::ulp;
-use super::wqe::{Extent, RcData, RcWork};
+use super::wqe::{Extent, RcData, RcSendWqe, RcWork};
 use crate::cq_ring::CompletionSink;
 use crate::mr::{LocalProtection, Registration};
 use crate::recv_queue::Tables;
@@ -128,10 +128,15 @@ impl RcEngine {
     }
 
     /// Whether the next work request may begin: Reads and atomics need credit, and a fence waits for all of them (RFC 5040 §5.5 rule 12).
+    #[inline]
     pub(super) fn may_begin(&self) -> bool {
-        let Some((_, wqe)) = self.sends.unstarted() else {
-            return false;
-        };
+        self.startable().is_some()
+    }
+
+    /// The next work request, if it [may begin](Self::may_begin), with its number.
+    #[inline]
+    pub(super) fn startable(&self) -> Option<(u64, &RcSendWqe)> {
+        let (number, wqe) = self.sends.unstarted()?;
         let outstanding = self.stream.outstanding();
         let credit = match wqe.work {
             RcWork::Send { .. } | RcWork::Write { .. } | RcWork::Memory(_) => true,
@@ -142,20 +147,17 @@ impl RcEngine {
                 limit == 0 || outstanding < limit
             }
         };
-        credit && (!wqe.fence || outstanding == 0)
+        (credit && (!wqe.fence || outstanding == 0)).then_some((number, wqe))
     }
 
     /// Whether the next work request is one on local keys, which need not wait until this end may send.
     fn may_begin_memory_work(&self) -> bool {
-        let next = self.sends.unstarted();
-        next.is_some_and(|(_, wqe)| matches!(wqe.work, RcWork::Memory(_))) && self.may_begin()
+        let next = self.startable();
+        next.is_some_and(|(_, wqe)| matches!(wqe.work, RcWork::Memory(_)))
     }
 
     fn begin(&mut self, now: Instant, tables: Tables<'_>) -> Result<(), Stop> {
-        if !self.may_begin() {
-            return Err(Stop::Idle);
-        }
-        let Some((number, wqe)) = self.sends.unstarted() else {
+        let Some((number, wqe)) = self.startable() else {
             return Err(Stop::Idle);
         };
         let no_reads = Stop::Ended(RcEnd::NoReads, Some(number));

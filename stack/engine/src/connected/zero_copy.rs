@@ -68,16 +68,20 @@ struct Train {
 
 impl RcEngine {
     /// Whether the next segment leaves without a copy, with [`send_zero_copy`](Self::send_zero_copy).
+    #[inline]
     pub(super) fn is_next_zero_copy(&self) -> bool {
-        let Some(sending) = &self.sending else {
-            return false;
-        };
+        let sending = self.sending.as_ref();
+        sending.is_some_and(|sending| !self.copies && self.is_zero_copy(sending))
+    }
+
+    /// Whether the next segment of a message leaves without a copy, unless all are copied.
+    #[inline]
+    fn is_zero_copy(&self, sending: &Sending) -> bool {
         let large = |message: &Message| {
             let next = message.peek(self.llp.mulpdu());
             next.is_some_and(|segment| segment.length >= GATHER_FROM)
         };
-        !self.copies
-            && large(&sending.message)
+        large(&sending.message)
             && self.llp.is_zero_copy()
             && self
                 .sends

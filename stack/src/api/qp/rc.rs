@@ -472,13 +472,13 @@ impl RcQp {
         if memory && !wr.sges.is_empty() {
             return Err(PostError::Malformed);
         }
-        let (data, length) = if wr.inline.is_empty() {
-            let length = total_length(wr.sges, self.max_sge)?;
-            (RcData::Sges(copy_sges(wr.sges)), length)
+        let length = if wr.inline.is_empty() {
+            total_length(wr.sges, self.max_sge)?
         } else if sends && wr.sges.is_empty() {
-            let octets = wr.inline.try_into().map_err(|_| PostError::TooLong)?;
-            let length = u32::try_from(wr.inline.len()).map_err(|_| PostError::TooLong)?;
-            (RcData::Inline(octets), length)
+            if wr.inline.len() > MAX_INLINE_DATA {
+                return Err(PostError::TooLong);
+            }
+            u32::try_from(wr.inline.len()).map_err(|_| PostError::TooLong)?
         } else {
             return Err(PostError::Malformed);
         };
@@ -490,15 +490,22 @@ impl RcQp {
         if matches!(wr.operation, RcOperation::Atomic { .. }) && length != OPERAND {
             return Err(PostError::Malformed);
         }
-        Ok(RcSendWqe {
+        let work = work(wr.operation);
+        let with = |data| RcSendWqe {
             wr_id: wr.wr_id,
-            work: work(wr.operation),
+            work,
             data,
             length,
             signaled: wr.signaled,
             solicited: wr.solicited,
             fence: wr.fence,
-        })
+        };
+        // Apart, so that the room for inline data is copied only with inline data.
+        if wr.inline.is_empty() {
+            return Ok(with(RcData::Sges(copy_sges(wr.sges))));
+        }
+        let octets = wr.inline.try_into().map_err(|_| PostError::TooLong)?;
+        Ok(with(RcData::Inline(octets)))
     }
 
     /// Posts receives, in order (`ibv_post_recv(3)`). A message that finds none waits for it, or ends the

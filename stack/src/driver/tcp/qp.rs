@@ -84,6 +84,14 @@ pub(crate) struct RcInner {
     closed: bool,
 }
 
+impl RcInner {
+    /// Keeps a work request until the connection is there.
+    #[cold]
+    fn wait(&mut self, wqe: RcSendWqe) {
+        self.waiting.push_back(wqe);
+    }
+}
+
 /// Remainder of the MPA startup, done with the first FPDUs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Startup<'a> {
@@ -371,6 +379,7 @@ impl RcShared {
 
     /// Posts work requests and transmits them in this thread. Unless there is room for `least` of them, none is accepted. Returns how many
     /// were, and why no more.
+    #[inline]
     pub(crate) fn post(
         &self,
         wqes: impl ExactSizeIterator<Item = Result<RcSendWqe, PostError>>,
@@ -381,7 +390,7 @@ impl RcShared {
         }
         let accept = |inner: &mut RcInner, wqe| match &mut inner.link {
             Some(link) => link.engine.accept(wqe),
-            None => inner.waiting.push_back(wqe),
+            None => inner.wait(wqe),
         };
         self.posting
             .post(&self.exclusive, wqes, least, accept, |inner| {
