@@ -42,6 +42,7 @@ impl Numbering {
         made.get_or_insert_with(|| Prefix::new(self.template(message, mulpdu), cookie_of(message)))
     }
 
+    #[inline(always)]
     fn template(&mut self, wqe: &SendWqe, mulpdu: u16) -> Template {
         let flags = |immediate: Option<u32>| {
             Flags::empty()
