@@ -123,7 +123,8 @@ fn every_option_in_the_documents_exists() {
                 .entry(name.clone())
                 .or_insert_with(|| help(&program, None))
                 .clone();
-            let first = words.first().filter(|word| {
+            let first = words.first().filter(|word| !word.starts_with('-'));
+            let first = first.filter(|word| {
                 main.lines()
                     .any(|line| line.trim_start().starts_with(&format!("{word} ")))
             });
