@@ -120,7 +120,7 @@ impl RcRequest {
             qpn: qp.qpn(),
             pd: qp.pd().id,
             peer,
-            options: qp.shared.options,
+            options: qp.shared.unlocked.options,
             paired: false,
             denied: Access::empty(),
         };

@@ -173,8 +173,7 @@ impl RcQp {
                 solicited: false,
                 fence: false,
             };
-            let (accepted, result) = self.shared.post(std::iter::once(Ok(wqe)), 1);
-            result.map_err(|source| PostFailure { accepted, source })
+            self.shared.post(std::iter::once(Ok(wqe)))
         })
     }
 }

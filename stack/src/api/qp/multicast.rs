@@ -82,7 +82,7 @@ impl UdQp {
             config.receive_buffer,
         )
         .map_err(Error::system("cannot join a group"))?;
-        let attached = self.shared.attach(membership, socket);
+        let attached = self.shared.attach_group(membership, socket);
         attached.map_err(|error| match error {
             GroupError::Attached => Error::Attached { group },
             GroupError::TooMany => Error::Limit {
@@ -116,7 +116,7 @@ impl UdQp {
         group: IpAddr,
         interface: Option<GroupInterface>,
     ) -> Result<(), Error> {
-        if self.shared.detach(membership(group, interface)?) {
+        if self.shared.detach_group(membership(group, interface)?) {
             Ok(())
         } else {
             Err(Error::NotAttached { group })

@@ -15,6 +15,7 @@ use crate::api::device::statistics::{Counts as _, Entry};
 use crate::api::qp::qpn::Qpn;
 use crate::driver::cm::connect::{Caller, Cm};
 use crate::driver::cm::oob_connect::OobConnections;
+use crate::driver::qp::core::QpParts;
 use crate::driver::tcp::qp::RcShared;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, Cq, Error, Established, MAX_SGE,
@@ -250,14 +251,7 @@ impl RcQp {
             ("max_recv_wr", attr.max_recv_wr, MAX_WR),
             ("max_sge", attr.max_sge, MAX_SGE),
         ] {
-            if !(1..=max).contains(&value) {
-                return Err(Error::Limit {
-                    what,
-                    value,
-                    min: 1,
-                    max,
-                });
-            }
+            Error::check_limit(what, value, 1, max)?;
         }
         let rnic = &pd.rnic.shared;
         let oob_connections = attr.paired.then(|| rnic.oob_connections()).transpose()?;
@@ -266,19 +260,19 @@ impl RcQp {
             None => Qpn::draw().ok_or_else(Error::no_qpn)?,
         };
         let number = qpn.get();
-        attr.send_cq.shared.link(&attr.recv_cq.shared)?;
-        let shared = RcShared::new(
-            [attr.send_cq, attr.recv_cq].map(|cq| Arc::clone(&cq.shared)),
-            Arc::clone(&rnic.mrs),
-            attr.max_send_wr,
-            match attr.srq {
+        let parts = QpParts {
+            qpn: number,
+            max_send_wr: attr.max_send_wr,
+            recv_queue: match attr.srq {
                 Some(srq) => Arc::clone(&srq.queue),
                 None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
             },
-            number,
-            rnic.config.connection_timeout,
-            attr.options.unwrap_or(rnic.config.rc),
-        );
+            send_cq: Arc::clone(&attr.send_cq.shared),
+            recv_cq: Arc::clone(&attr.recv_cq.shared),
+            mrs: Arc::clone(&rnic.mrs),
+        };
+        let options = attr.options.unwrap_or(rnic.config.rc);
+        let shared = RcShared::create(parts, rnic.config.connection_timeout, options)?;
         if let Some(oob_connections) = &oob_connections {
             // A connection in the background could not return this error later; other connects do.
             shared
@@ -435,9 +429,7 @@ impl RcQp {
     /// # Errors
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_send(&self, wrs: &[RcSendWr<'_>]) -> Result<(), PostFailure> {
-        let wqes = wrs.iter().map(|wr| self.wqe(wr));
-        let (accepted, result) = self.shared.post(wqes, 1);
-        result.map_err(|source| PostFailure { accepted, source })
+        self.shared.post(wrs.iter().map(|wr| self.wqe(wr)))
     }
 
     /// Posts all of the work requests, in order, or none of them (`ibv_wr_complete(3)`). One that its maker could not make refuses all. Where there are several,
@@ -449,11 +441,7 @@ impl RcQp {
         &self,
         wrs: impl ExactSizeIterator<Item = Result<RcSendWr<'a>, PostError>> + Clone,
     ) -> Result<(), PostError> {
-        let count = wrs.len();
-        if count > 1 {
-            wrs.clone().try_for_each(|wr| self.wqe(&wr?).map(drop))?;
-        }
-        self.shared.post(wrs.map(|wr| self.wqe(&wr?)), count).1
+        self.shared.post_all(wrs.map(|wr| self.wqe(&wr?)))
     }
 
     fn wqe(&self, wr: &RcSendWr<'_>) -> Result<RcSendWqe, PostError> {

@@ -271,7 +271,9 @@ impl UcQp {
                 source: PostError::State,
             });
         };
-        self.qp.post(wrs.iter().map(|wr| self.wqe(connected, wr)))
+        self.qp
+            .shared
+            .post(wrs.iter().map(|wr| self.wqe(connected, wr)))
     }
 
     /// Posts all of the sends, in order, or none of them, as [`UdQp::post_send_all`].
@@ -284,7 +286,9 @@ impl UcQp {
     ) -> Result<(), PostError> {
         let connected = self.connected.read();
         let connected = connected.as_ref().ok_or(PostError::State)?;
-        self.qp.post_all(wrs.map(|wr| self.wqe(connected, &wr?)))
+        self.qp
+            .shared
+            .post_all(wrs.map(|wr| self.wqe(connected, &wr?)))
     }
 
     #[inline]

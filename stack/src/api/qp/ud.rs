@@ -9,9 +9,10 @@ use dgiwarp_rdmap::datagram::RecordHandle;
 
 use crate::PostFailure;
 use crate::api::device::rnic::RnicShared;
-use crate::api::device::statistics::Entry;
+use crate::api::device::statistics::{Counts as _, Entry};
 use crate::driver::debug::instruments::Instruments;
-use crate::driver::udp::qp::{Parts, UdShared, UdpSockets, bind};
+use crate::driver::qp::core::QpParts;
+use crate::driver::udp::qp::{UdShared, UdpSockets, bind};
 use crate::{
     AddressHandle, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError, QpCounters, ReadMap,
     RecordCompletions, RecordRef, RecordView, RecvWr, SendWr, Sge, Srq,
@@ -165,17 +166,16 @@ impl UdQp {
             random: random(rnic),
             shim: ShimConfig::Plain,
         });
-        attr.send_cq.shared.link(&attr.recv_cq.shared)?;
-        let shared = UdShared::start(Parts {
-            engine,
-            sockets,
+        let parts = QpParts {
+            qpn: local.port().into(),
             max_send_wr: attr.max_send_wr,
             recv_queue,
             send_cq: Arc::clone(&attr.send_cq.shared),
             recv_cq: Arc::clone(&attr.recv_cq.shared),
             mrs: Arc::clone(&rnic.mrs),
-            instruments: Instruments::new(&rnic.config, local, rnic.next_datagram_qp()),
-        })?;
+        };
+        let instruments = Instruments::new(&rnic.config, local, rnic.next_datagram_qp());
+        let shared = UdShared::start(parts, engine, sockets, instruments)?;
         let segment_slots = match attr.record_completions {
             RecordCompletions::PerMessage => 0,
             RecordCompletions::PerSegment => attr.segment_slots,
@@ -232,7 +232,7 @@ impl UdQp {
     /// # Errors
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailure> {
-        self.post(wrs.iter().map(|wr| self.wqe(wr)))
+        self.shared.post(wrs.iter().map(|wr| self.wqe(wr)))
     }
 
     /// Posts all of the sends, in order, or none of them (`ibv_wr_complete(3)`). One that its maker could not make refuses all. Where there are several,
@@ -244,28 +244,7 @@ impl UdQp {
         &self,
         wrs: impl ExactSizeIterator<Item = Result<SendWr<'a>, PostError>> + Clone,
     ) -> Result<(), PostError> {
-        self.post_all(wrs.map(|wr| self.wqe(&wr?)))
-    }
-
-    #[inline]
-    pub(crate) fn post(
-        &self,
-        wqes: impl ExactSizeIterator<Item = Result<SendWqe, PostError>>,
-    ) -> Result<(), PostFailure> {
-        let (accepted, result) = self.shared.post(wqes, 1);
-        result.map_err(|source| PostFailure { accepted, source })
-    }
-
-    #[inline]
-    pub(crate) fn post_all(
-        &self,
-        wqes: impl ExactSizeIterator<Item = Result<SendWqe, PostError>> + Clone,
-    ) -> Result<(), PostError> {
-        let count = wqes.len();
-        if count > 1 {
-            wqes.clone().try_for_each(|wqe| wqe.map(drop))?;
-        }
-        self.shared.post(wqes, count).1
+        self.shared.post_all(wrs.map(|wr| self.wqe(&wr?)))
     }
 
     #[inline]
@@ -396,7 +375,7 @@ impl UdQp {
     /// counters. Peers see another source of messages.
     pub fn reset(&self) {
         let random = random(&self.pd.rnic.shared);
-        self.shared.reset(self.qpn().into(), random);
+        self.shared.reset(random);
     }
 
     /// The Q_Key that received Sends must carry.
@@ -425,7 +404,7 @@ impl UdQp {
     /// Counters of the queue pair.
     #[must_use]
     pub fn counters(&self) -> QpCounters {
-        self.shared.run(|inner| inner.counters())
+        self.shared.counters()
     }
 }
 

@@ -341,7 +341,7 @@ fn link(
                 qpn: caller.qpn,
                 pd: caller.pd,
                 peer,
-                options: caller.qp.options,
+                options: caller.qp.unlocked.options,
                 paired: false,
                 denied: Access::empty(),
             };

@@ -382,7 +382,7 @@ impl Pair {
             qpn,
             pd: self.pd,
             peer: connected.peer,
-            options: qp.options,
+            options: qp.unlocked.options,
             paired: true,
             denied: Access::empty(),
         };

@@ -1,5 +1,6 @@
 //! The parts of every queue pair: posting, exclusive access to its engine, buffers.
 
+pub(crate) mod core;
 pub(crate) mod exclusive;
 #[cfg(test)]
 mod exclusive_tests;

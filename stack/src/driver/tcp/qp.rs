@@ -9,34 +9,26 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
 use parking_lot::Mutex;
 
-use crate::api::device::statistics::Counts;
 use crate::driver::cm::events::{CmQueue, PendingEstablished};
-use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::device::clock;
-use crate::driver::device::thread::Background;
-use crate::driver::qp::exclusive::Exclusive;
-use crate::driver::qp::posting::{Completions, Posting};
+use crate::driver::qp::core::{QpCore, QpParts, QpState};
 use crate::driver::qp::staging;
 use crate::driver::qp::staging::RxBuffer;
-use crate::driver::reactor::member::{MemberId, Received};
-use crate::driver::reactor::poll_set::PollSet;
+use crate::driver::reactor::member::Received;
 use crate::driver::tcp::liveness::Liveness;
 use crate::driver::tcp::pipe::Pipe;
-use crate::{
-    Access, ConnectError, ConnectionEvent, Error, PostError, QpCounters, RcOptions, WcStatus,
-};
+use crate::{Access, ConnectError, ConnectionEvent, Error, QpCounters, RcOptions, WcStatus};
 use dgiwarp_engine::cm::connect::is_established;
 use dgiwarp_engine::connected::{
     DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken, TcpClose,
 };
-use dgiwarp_engine::mr::MrTable;
-use dgiwarp_engine::recv_queue::{RecvQueue, Tables, Waiter, WeakWaiter};
+use dgiwarp_engine::recv_queue::{Waiter, WeakWaiter};
 
 /// Octets for TCP in one go, before other QPs get their turn.
 const TURN: usize = 1 << 20;
@@ -80,8 +72,6 @@ pub(crate) struct RcInner {
     denied: Access,
     /// Counters of connections that are gone.
     counters: QpCounters,
-    /// The QP is being destroyed.
-    closed: bool,
 }
 
 impl RcInner {
@@ -89,6 +79,69 @@ impl RcInner {
     #[cold]
     fn wait(&mut self, wqe: RcSendWqe) {
         self.waiting.push_back(wqe);
+    }
+}
+
+impl QpState for RcInner {
+    type Wqe = RcSendWqe;
+    type Unlocked = RcUnlocked;
+
+    #[inline]
+    fn accept(&mut self, wqe: RcSendWqe) {
+        match &mut self.link {
+            Some(link) => link.engine.accept(wqe),
+            None => self.wait(wqe),
+        }
+    }
+
+    // Inlined into its callers: after a system call the processor cannot predict returns.
+    #[inline(always)]
+    fn work(qp: &RcShared, inner: &mut Self) {
+        let Some(link) = &mut inner.link else {
+            qp.posting.empty(|wqe| inner.waiting.push_back(wqe));
+            if inner.given_up {
+                qp.flush_waiting(inner, WcStatus::Flushed);
+            }
+            return;
+        };
+        // Checked first: a thread that posts a receive sets it, then marks the engine's work as pending.
+        if qp.unlocked.receive_posted.load(Ordering::Acquire)
+            && qp.unlocked.receive_posted.swap(false, Ordering::AcqRel)
+        {
+            let mut completions = qp.completions();
+            link.engine
+                .receive_posted(clock::now(), qp.tables(), &mut completions);
+            qp.pause_or_go_on(link);
+        }
+        let refuses = link.engine.peer_refuses_immediates();
+        qp.unlocked
+            .refuses_immediates
+            .store(refuses, Ordering::Relaxed);
+        qp.posting.empty(|wqe| link.engine.accept(wqe));
+        if !link.engine.is_idle() {
+            qp.transmit(link);
+            qp.wind_down(inner);
+        }
+        if let Some(link) = &inner.link
+            && link.graceful_close.is_some()
+        {
+            qp.continue_graceful_close(inner);
+        }
+        if let Some(link) = &mut inner.link {
+            qp.note_deadline(link);
+        }
+    }
+
+    fn flush_overrun(qp: &RcShared, inner: &mut Self) {
+        qp.flush_locked(inner);
+    }
+
+    fn counters(&self) -> QpCounters {
+        let mut counters = self.counters.clone();
+        if let Some(link) = &self.link {
+            counters.add(&link.engine.counters());
+        }
+        counters
     }
 }
 
@@ -102,38 +155,24 @@ pub(crate) struct Startup<'a> {
 }
 
 /// A connected QP, shared by its handle, its completion queues and the background thread.
+pub(crate) type RcShared = QpCore<RcInner>;
+
+/// State of a connected QP outside of the exclusive lock.
 #[derive(Debug)]
-pub(crate) struct RcShared {
-    qpn: u32,
+pub(crate) struct RcUnlocked {
     pub(crate) options: RcOptions,
-    exclusive: Exclusive<RcInner>,
-    posting: Posting<RcSendWqe>,
-    pub(crate) recv_queue: Arc<RecvQueue>,
-    send_cq: Arc<CompletionQueue>,
-    recv_cq: Arc<CompletionQueue>,
-    poll_set: Arc<PollSet>,
-    mrs: Arc<MrTable>,
     /// How long a silent peer is waited for.
     patience: Duration,
-    member: OnceLock<MemberId>,
-    /// Something posted could not be sent yet.
-    unsent: AtomicBool,
-    /// TCP took no more; else other QPs had their turn.
-    blocked: AtomicBool,
     /// A receive was posted, and the engine's RNR queue waits for one.
     receive_posted: AtomicBool,
     /// The peer takes no Sends with immediate.
     refuses_immediates: AtomicBool,
     /// The poll set flushes the acknowledgement that the peer waits for.
     has_pending_acks: AtomicBool,
-    /// Whether work requests may be posted.
-    open: AtomicBool,
     /// The connection is over, or will not come.
     over: AtomicBool,
     /// A connection is there, or on its way.
     claimed: AtomicBool,
-    /// It ended because completions of it were lost.
-    failed: AtomicBool,
     /// How often the QP was reset.
     life: AtomicU32,
     /// The place of the socket to come.
@@ -146,91 +185,39 @@ pub(crate) struct ConnectTicket {
     life: u32,
 }
 
-impl Counts for RcShared {
-    fn counters(&self) -> QpCounters {
-        self.run(|inner| match &inner.link {
-            Some(link) => {
-                let mut counters = inner.counters.clone();
-                counters.add(&link.engine.counters());
-                counters
-            }
-            None => inner.counters.clone(),
-        })
-    }
-}
-
 impl RcShared {
-    pub(crate) fn new(
-        [send_cq, recv_cq]: [Arc<CompletionQueue>; 2],
-        mrs: Arc<MrTable>,
-        max_send_wr: usize,
-        recv_queue: Arc<RecvQueue>,
-        qpn: u32,
+    pub(crate) fn create(
+        parts: QpParts,
         patience: Duration,
         options: RcOptions,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            qpn,
+    ) -> Result<Arc<Self>, Error> {
+        let unlocked = RcUnlocked {
             options,
-            exclusive: Exclusive::new(RcInner::default()),
-            posting: Posting::new(max_send_wr),
-            recv_queue,
-            send_cq,
-            poll_set: Arc::clone(recv_cq.poll_set()),
-            recv_cq,
-            mrs,
             patience,
-            member: OnceLock::new(),
-            unsent: AtomicBool::new(false),
-            blocked: AtomicBool::new(false),
             receive_posted: AtomicBool::new(false),
             refuses_immediates: AtomicBool::new(false),
             has_pending_acks: AtomicBool::new(false),
-            open: AtomicBool::new(false),
             over: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
             life: AtomicU32::new(0),
             place: Mutex::new(None),
-        })
-    }
-
-    fn run<R>(&self, control: impl FnOnce(&mut RcInner) -> R) -> R {
-        self.exclusive.run(control, |inner| self.work(inner))
-    }
-
-    fn background(&self) -> &Background {
-        self.recv_cq.background()
-    }
-
-    fn tables(&self) -> Tables<'_> {
-        Tables {
-            mrs: &self.mrs,
-            recv_queue: &self.recv_queue,
-        }
-    }
-
-    fn completions(&self) -> Completions<'_, RcSendWqe> {
-        Completions {
-            send_cq: &self.send_cq,
-            recv_cq: &self.recv_cq,
-            posting: &self.posting,
-        }
+        };
+        Self::new(parts, RcInner::default(), unlocked, false)
     }
 
     /// Whether the peer takes no Sends with immediate.
     pub(crate) fn peer_refuses_immediates(&self) -> bool {
-        self.refuses_immediates.load(Ordering::Relaxed)
+        self.unlocked.refuses_immediates.load(Ordering::Relaxed)
     }
 
     /// Claims the QP for a connection, if it is free.
     pub(crate) fn claim(&self) -> Option<ConnectTicket> {
-        let free = !self.claimed.swap(true, Ordering::AcqRel);
+        let free = !self.unlocked.claimed.swap(true, Ordering::AcqRel);
         free.then(|| {
             // The connection takes it.
-            drop(self.place.lock().take());
+            drop(self.unlocked.place.lock().take());
             ConnectTicket {
-                life: self.life.load(Ordering::Acquire),
+                life: self.unlocked.life.load(Ordering::Acquire),
             }
         })
     }
@@ -238,19 +225,19 @@ impl RcShared {
     /// Keeps a descriptor for the connection, so that a program with more QPs than the process may have sockets gets an error.
     pub(crate) fn keep_place(&self) -> io::Result<()> {
         let place = self.background().hold_descriptor()?;
-        *self.place.lock() = Some(place);
+        *self.unlocked.place.lock() = Some(place);
         Ok(())
     }
 
     /// Whether the QP is claimed for a connection.
     pub(crate) fn is_claimed(&self) -> bool {
-        self.claimed.load(Ordering::Acquire)
+        self.unlocked.claimed.load(Ordering::Acquire)
     }
 
     /// There will be no connection: the QP may be claimed again.
     pub(crate) fn unclaim(&self, ticket: ConnectTicket) {
-        if ticket.life == self.life.load(Ordering::Acquire) {
-            self.claimed.store(false, Ordering::Release);
+        if ticket.life == self.unlocked.life.load(Ordering::Acquire) {
+            self.unlocked.claimed.store(false, Ordering::Release);
         }
     }
 
@@ -299,15 +286,11 @@ impl RcShared {
         pipe: Pipe,
         startup: Startup<'_>,
     ) -> Result<(), ConnectError> {
-        pipe.keep_alive(self.patience)?;
-        let attach = || {
-            let weak: Weak<Self> = Arc::downgrade(self);
-            self.recv_cq.attach(weak)
-        };
-        let member = *self.member.get_or_init(attach);
+        pipe.keep_alive(self.unlocked.patience)?;
+        let member = self.attach();
         let watched = self.run(|inner| {
-            let meant = ticket.life == self.life.load(Ordering::Acquire);
-            if inner.closed || inner.given_up || !meant {
+            let meant = ticket.life == self.unlocked.life.load(Ordering::Acquire);
+            if self.closing.load(Ordering::Acquire) || inner.given_up || !meant {
                 return None;
             }
             let config = RcConfig {
@@ -335,7 +318,7 @@ impl RcShared {
                 engine,
                 pipe,
                 tcp_close: TcpClose::default(),
-                liveness: Liveness::new(self.patience),
+                liveness: Liveness::new(self.unlocked.patience),
                 graceful_close: None,
                 deferred_disconnect: DeferredDisconnect::default(),
                 paused: false,
@@ -374,64 +357,7 @@ impl RcShared {
 
     /// Whether the connection is over, or will not come.
     pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
-    }
-
-    /// Posts work requests and transmits them in this thread. Unless there is room for `least` of them, none is accepted. Returns how many
-    /// were, and why no more.
-    #[inline]
-    pub(crate) fn post(
-        &self,
-        wqes: impl ExactSizeIterator<Item = Result<RcSendWqe, PostError>>,
-        least: usize,
-    ) -> (usize, Result<(), PostError>) {
-        if !self.open.load(Ordering::Acquire) {
-            return (0, Err(PostError::State));
-        }
-        let accept = |inner: &mut RcInner, wqe| match &mut inner.link {
-            Some(link) => link.engine.accept(wqe),
-            None => inner.wait(wqe),
-        };
-        self.posting
-            .post(&self.exclusive, wqes, least, accept, |inner| {
-                self.work(inner)
-            })
-    }
-
-    // Inlined into its callers: after a system call the processor cannot predict returns.
-    #[inline(always)]
-    fn work(&self, inner: &mut RcInner) {
-        let Some(link) = &mut inner.link else {
-            self.posting.empty(|wqe| inner.waiting.push_back(wqe));
-            if inner.given_up {
-                self.flush_waiting(inner, WcStatus::Flushed);
-            }
-            return;
-        };
-        // Checked first: a thread that posts a receive sets it, then marks the engine's work as pending.
-        if self.receive_posted.load(Ordering::Acquire)
-            && self.receive_posted.swap(false, Ordering::AcqRel)
-        {
-            let mut completions = self.completions();
-            link.engine
-                .receive_posted(clock::now(), self.tables(), &mut completions);
-            self.pause_or_go_on(link);
-        }
-        let refuses = link.engine.peer_refuses_immediates();
-        self.refuses_immediates.store(refuses, Ordering::Relaxed);
-        self.posting.empty(|wqe| link.engine.accept(wqe));
-        if !link.engine.is_idle() {
-            self.transmit(link);
-            self.wind_down(inner);
-        }
-        if let Some(link) = &inner.link
-            && link.graceful_close.is_some()
-        {
-            self.continue_graceful_close(inner);
-        }
-        if let Some(link) = &mut inner.link {
-            self.note_deadline(link);
-        }
+        self.unlocked.over.load(Ordering::Acquire)
     }
 
     fn note_deadline(&self, link: &mut Link) {
@@ -444,12 +370,7 @@ impl RcShared {
         };
         let timers = [link.engine.poll_timeout(), second, third];
         let deadline = timers.into_iter().flatten().min();
-        if deadline != link.deadline {
-            link.deadline = deadline;
-            if let Some(member) = self.member.get() {
-                self.poll_set.note_deadline(*member, deadline);
-            }
-        }
+        self.set_timer(&mut link.deadline, deadline);
     }
 
     /// Ends a connection whose peer's host is gone.
@@ -546,7 +467,7 @@ impl RcShared {
             return;
         };
         if !link.engine.is_dormant() {
-            self.over.store(true, Ordering::Release);
+            self.unlocked.over.store(true, Ordering::Release);
         }
         if !link.tcp_close.has_begun() && link.engine.had_bad_crc() {
             self.background().copy_all();
@@ -566,21 +487,15 @@ impl RcShared {
         }
     }
 
-    fn remember_unsent(&self) {
-        if !self.unsent.swap(true, Ordering::AcqRel)
-            && let Some(member) = self.member.get()
-        {
-            self.poll_set.add_unsent(*member);
-        }
-    }
-
     /// Has the poll set flush the acknowledgement that the peer waits for, even if the program neither posts nor polls any more.
     #[inline]
     fn remember_pending_ack(&self) {
         if let Some(member) = self.member.get()
-            && !self.has_pending_acks.load(Ordering::Relaxed)
+            && !self.unlocked.has_pending_acks.load(Ordering::Relaxed)
         {
-            self.has_pending_acks.store(true, Ordering::Relaxed);
+            self.unlocked
+                .has_pending_acks
+                .store(true, Ordering::Relaxed);
             self.poll_set.add_pending_ack(*member);
         }
     }
@@ -691,7 +606,7 @@ impl RcShared {
 
 impl Waiter for RcShared {
     fn receive_posted(&self) {
-        self.receive_posted.store(true, Ordering::Release);
+        self.unlocked.receive_posted.store(true, Ordering::Release);
         self.exclusive.run_or_mark(|inner| self.work(inner));
     }
 }

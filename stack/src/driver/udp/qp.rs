@@ -6,32 +6,27 @@ mod transmit_sink;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::{Cookie, DropReason};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::api::device::statistics::Counts;
-use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
-use crate::driver::qp::exclusive::Exclusive;
-use crate::driver::qp::posting::{Completions, Posting};
+use crate::driver::qp::core::{QpCore, QpParts, QpState};
 use crate::driver::reactor::member::{MemberId, SocketIndex};
-use crate::driver::reactor::poll_set::{By, PollSet};
+use crate::driver::reactor::poll_set::By;
 use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::multicast::{GroupError, Membership};
 use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::socket::{ReceiveBuffer, UdpSocket};
 pub(crate) use crate::driver::udp::sockets::UdpSockets;
 use crate::driver::udp::sockets::{Advice, RETIRED};
-use crate::{Config, Error, ErrorEntry, ErrorReason, PostError, QpCounters};
+use crate::{AsyncEvent, Config, Error, ErrorEntry, ErrorReason, QpCounters};
 use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
-use dgiwarp_engine::mr::MrTable;
-use dgiwarp_engine::recv_queue::{RecvQueue, Tables};
 use transmit_sink::SocketSink;
 
 /// Trains that one QP sends before others are served.
@@ -57,49 +52,9 @@ pub(crate) struct UdInner {
 }
 
 /// A datagram QP, shared by its handle, its completion queues and the background thread.
-#[derive(Debug)]
-pub(crate) struct UdShared {
-    exclusive: Exclusive<UdInner>,
-    posting: Posting<SendWqe>,
-    pub(crate) recv_queue: Arc<RecvQueue>,
-    pub(crate) send_cq: Arc<CompletionQueue>,
-    pub(crate) recv_cq: Arc<CompletionQueue>,
-    poll_set: Arc<PollSet>,
-    mrs: Arc<MrTable>,
-    member: OnceLock<MemberId>,
-    /// Something posted could not be sent yet.
-    unsent: AtomicBool,
-    /// `unsent` is due to a full socket.
-    blocked: AtomicBool,
-    closed: AtomicBool,
-    /// A thread is taking the QP out of service, and sends the rest of the send queue.
-    closing: AtomicBool,
-    /// Completions of the QP were lost.
-    failed: AtomicBool,
-}
-
-/// Parts that a QP is made of.
-pub(crate) struct Parts {
-    pub(crate) engine: UdEngine,
-    pub(crate) sockets: UdpSockets,
-    pub(crate) max_send_wr: usize,
-    pub(crate) recv_queue: Arc<RecvQueue>,
-    pub(crate) send_cq: Arc<CompletionQueue>,
-    pub(crate) recv_cq: Arc<CompletionQueue>,
-    pub(crate) mrs: Arc<MrTable>,
-    pub(crate) instruments: Option<Box<Instruments>>,
-}
+pub(crate) type UdShared = QpCore<UdInner>;
 
 impl UdInner {
-    /// Counters of the queue pair.
-    pub(crate) fn counters(&self) -> QpCounters {
-        let mut counters = self.engine.counters();
-        if let Some(instruments) = &self.instruments {
-            instruments.fault_counts().add_to(&mut counters);
-        }
-        counters
-    }
-
     fn poll_timeout(&self) -> Option<Instant> {
         let instruments = self.instruments.as_ref();
         let of_instruments = instruments.and_then(|instruments| instruments.poll_timeout());
@@ -108,84 +63,61 @@ impl UdInner {
     }
 }
 
-impl UdShared {
-    /// Puts a QP together and lets its completion queue receive for it.
-    pub(crate) fn start(parts: Parts) -> Result<Arc<Self>, Error> {
-        let this = Arc::new(Self {
-            exclusive: Exclusive::new(UdInner {
-                engine: parts.engine,
-                sockets: parts.sockets,
-                path_cache: PathCache::default(),
-                instruments: parts.instruments,
-                deadline: None,
-            }),
-            posting: Posting::new(parts.max_send_wr),
-            recv_queue: parts.recv_queue,
-            send_cq: parts.send_cq,
-            poll_set: Arc::clone(parts.recv_cq.poll_set()),
-            recv_cq: parts.recv_cq,
-            mrs: parts.mrs,
-            member: OnceLock::new(),
-            unsent: AtomicBool::new(false),
-            blocked: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
-        });
-        let weak: Weak<Self> = Arc::downgrade(&this);
-        let member = this.recv_cq.attach(weak);
-        let registered =
-            this.run(|inner| this.poll_set.watch(member, 0, inner.sockets.main().as_fd()));
-        let _ = this.member.set(member);
-        registered.map_err(Error::system("cannot watch a socket"))?;
-        Ok(this)
-    }
+impl QpState for UdInner {
+    type Wqe = SendWqe;
+    type Unlocked = ();
 
-    /// Runs a control call on the engine and sockets.
-    pub(crate) fn run<R>(&self, control: impl FnOnce(&mut UdInner) -> R) -> R {
-        self.exclusive.run(control, |inner| self.work(inner))
-    }
-
-    pub(crate) fn tables(&self) -> Tables<'_> {
-        Tables {
-            mrs: &self.mrs,
-            recv_queue: &self.recv_queue,
-        }
-    }
-
-    pub(crate) fn completions(&self) -> Completions<'_, SendWqe> {
-        Completions {
-            send_cq: &self.send_cq,
-            recv_cq: &self.recv_cq,
-            posting: &self.posting,
-        }
-    }
-
-    /// Posts work requests and transmits them in this thread. Unless there is room for `least` of them, none is accepted. Returns how many
-    /// were, and why no more.
     #[inline]
-    pub(crate) fn post(
-        &self,
-        wqes: impl ExactSizeIterator<Item = Result<SendWqe, PostError>>,
-        least: usize,
-    ) -> (usize, Result<(), PostError>) {
-        if self.closed.load(Ordering::Acquire) {
-            return (0, Err(PostError::State));
-        }
-        let accept = |inner: &mut UdInner, wqe| inner.engine.accept(wqe);
-        self.posting
-            .post(&self.exclusive, wqes, least, accept, |inner| {
-                self.work(inner)
-            })
+    fn accept(&mut self, wqe: SendWqe) {
+        self.engine.accept(wqe);
     }
 
     #[inline(always)]
-    fn work(&self, inner: &mut UdInner) {
-        if self.closing.load(Ordering::Acquire) {
+    fn work(qp: &UdShared, inner: &mut Self) {
+        if qp.closing.load(Ordering::Acquire) {
             return;
         }
-        self.posting.empty(|wqe| inner.engine.accept(wqe));
-        self.send_output(inner);
+        qp.posting.empty(|wqe| inner.engine.accept(wqe));
+        qp.send_output(inner);
+    }
+
+    fn flush_overrun(qp: &UdShared, inner: &mut Self) {
+        inner.engine.flush(qp.tables(), &mut qp.completions());
+        if qp.recv_queue.is_shared() {
+            let events = qp.background().events();
+            events.raise(AsyncEvent::LastWqeReached { qpn: qp.qpn });
+        }
+    }
+
+    fn counters(&self) -> QpCounters {
+        let mut counters = self.engine.counters();
+        if let Some(instruments) = &self.instruments {
+            instruments.fault_counts().add_to(&mut counters);
+        }
+        counters
+    }
+}
+
+impl UdShared {
+    /// Puts a QP together and lets its completion queue receive for it.
+    pub(crate) fn start(
+        parts: QpParts,
+        engine: UdEngine,
+        sockets: UdpSockets,
+        instruments: Option<Box<Instruments>>,
+    ) -> Result<Arc<Self>, Error> {
+        let inner = UdInner {
+            engine,
+            sockets,
+            path_cache: PathCache::default(),
+            instruments,
+            deadline: None,
+        };
+        let this = Self::new(parts, inner, (), true)?;
+        let member = this.attach();
+        this.run(|inner| this.poll_set.watch(member, 0, inner.sockets.main().as_fd()))
+            .map_err(Error::system("cannot watch a socket"))?;
+        Ok(this)
     }
 
     #[inline(always)]
@@ -231,9 +163,10 @@ impl UdShared {
             tap: inner.instruments.as_mut().and_then(|it| it.tap()),
         };
         let mut completions = self.completions();
-        let sent = inner
-            .engine
-            .transmit(now, budget, &self.mrs, &mut sink, &mut completions);
+        let sent =
+            inner
+                .engine
+                .transmit(now, budget, self.tables().mrs, &mut sink, &mut completions);
         if let Some((index, peer, local)) = sink.connect {
             self.connect(inner, now, index, peer, local);
         }
@@ -260,8 +193,7 @@ impl UdShared {
             }
             Transmitted::Blocked => {
                 self.remember_unsent();
-                self.send_cq
-                    .background()
+                self.background()
                     .waker()
                     .watch_writable(inner.sockets.main().as_fd());
             }
@@ -274,15 +206,6 @@ impl UdShared {
             inner.engine.set_max_rate(octets_per_second);
             self.work(inner);
         });
-    }
-
-    fn remember_unsent(&self) {
-        if !self.closing.load(Ordering::Acquire)
-            && !self.unsent.swap(true, Ordering::AcqRel)
-            && let Some(member) = self.member.get()
-        {
-            self.poll_set.add_unsent(*member);
-        }
     }
 
     fn read_error_queue_locked(&self, inner: &mut UdInner, index: SocketIndex) {
@@ -317,7 +240,7 @@ impl UdShared {
         index: SocketIndex,
         buffer: &mut ReceiveBuffer,
     ) -> bool {
-        if self.closed.load(Ordering::Relaxed) {
+        if !self.open.load(Ordering::Relaxed) {
             return false;
         }
         let Some(socket) = inner.sockets.get_mut(index) else {
@@ -388,12 +311,7 @@ impl UdShared {
 
     fn note_deadline(&self, inner: &mut UdInner) {
         let deadline = inner.poll_timeout();
-        if deadline != inner.deadline {
-            inner.deadline = deadline;
-            if let Some(member) = self.member.get() {
-                self.poll_set.note_deadline(*member, deadline);
-            }
-        }
+        self.set_timer(&mut inner.deadline, deadline);
     }
 
     /// Gives a UC QP its peer, and the peer a socket of its own at once. Returns whether it had none. Where the kernel refuses such
@@ -509,32 +427,19 @@ impl UdShared {
         }
     }
 
-    /// Whether completions of the QP were lost, so that it is in error until it is reset.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
-    }
-
     /// Resets the QP: posted work requests are discarded without completions. The QP stays in its groups.
-    pub(crate) fn reset(&self, qpn: u32, random: Random) {
-        self.run(|inner| {
-            self.posting.reset();
+    pub(crate) fn reset(&self, random: Random) {
+        self.renew(|inner| {
             inner.engine.reset(random, self.tables());
             for socket in inner.sockets.siblings() {
                 self.poll_set.unwatch(socket.as_fd());
             }
             inner.sockets.forget_peers();
-            self.unsent.store(false, Ordering::Release);
-            self.failed.store(false, Ordering::Release);
         });
-        if let Some(member) = self.member.get() {
-            self.poll_set.cool(*member);
-        }
-        self.send_cq.forget(qpn);
-        self.recv_cq.forget(qpn);
     }
 
     /// Receives from a group through `socket` from now on.
-    pub(crate) fn attach(
+    pub(crate) fn attach_group(
         &self,
         membership: Membership,
         socket: UdpSocket,
@@ -558,7 +463,7 @@ impl UdShared {
     }
 
     /// Stops receiving from a group. Returns whether the QP did.
-    pub(crate) fn detach(&self, membership: Membership) -> bool {
+    pub(crate) fn detach_group(&self, membership: Membership) -> bool {
         self.run(|inner| {
             let members = &mut inner.sockets.members;
             let Some(index) = members.find(membership) else {
@@ -603,22 +508,20 @@ impl UdShared {
                 let _ = poll(&mut fds, PollTimeout::from(10u8));
             });
         }
-        self.closed.store(true, Ordering::Release);
+        self.open.store(false, Ordering::Release);
         // A queue that others share goes on without this QP.
         self.run(|inner| {
             inner
                 .engine
                 .abandon_sends(self.tables(), &mut self.completions());
         });
-        if let Some(member) = self.member.get() {
-            self.run(|inner| {
-                self.poll_set.unwatch(inner.sockets.main().as_fd());
-                for other in inner.sockets.siblings().chain(inner.sockets.members.iter()) {
-                    self.poll_set.unwatch(other.as_fd());
-                }
-            });
-            self.poll_set.detach(*member);
-        }
+        self.run(|inner| {
+            self.poll_set.unwatch(inner.sockets.main().as_fd());
+            for other in inner.sockets.siblings().chain(inner.sockets.members.iter()) {
+                self.poll_set.unwatch(other.as_fd());
+            }
+        });
+        self.detach();
     }
 
     pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
@@ -627,12 +530,6 @@ impl UdShared {
 
     pub(crate) fn set_multicast_loop(&self, on: bool) -> io::Result<()> {
         self.run(|inner| inner.sockets.main().set_multicast_loop(on))
-    }
-}
-
-impl Counts for UdShared {
-    fn counters(&self) -> QpCounters {
-        self.run(|inner| inner.counters())
     }
 }
 

@@ -55,7 +55,7 @@ impl RcShared {
 
     fn give_up_locked(&self, inner: &mut RcInner, status: WcStatus) {
         inner.given_up = true;
-        self.over.store(true, Ordering::Release);
+        self.unlocked.over.store(true, Ordering::Release);
         self.flush_waiting(inner, status);
     }
 
@@ -70,22 +70,24 @@ impl RcShared {
 
     /// Puts the QP into its error state: posted work requests are flushed, and the connection ends.
     pub(crate) fn flush(&self) {
+        self.run(|inner| self.flush_locked(inner));
+    }
+
+    pub(super) fn flush_locked(&self, inner: &mut RcInner) {
         self.open();
-        self.run(|inner| {
-            if inner.closed {
-                return;
-            }
-            let Some(link) = &mut inner.link else {
-                self.give_up_locked(inner, WcStatus::Flushed);
-                return;
-            };
-            self.receive_last(link);
-            link.engine.close(self.tables(), &mut self.completions());
-            self.transmit(link);
-            // An engine that was over before has flushed the work requests of then.
-            connected::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
-            self.wind_down(inner);
-        });
+        if self.closing.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(link) = &mut inner.link else {
+            self.give_up_locked(inner, WcStatus::Flushed);
+            return;
+        };
+        self.receive_last(link);
+        link.engine.close(self.tables(), &mut self.completions());
+        self.transmit(link);
+        // An engine that was over before has flushed the work requests of then.
+        connected::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
+        self.wind_down(inner);
     }
 
     /// Why the connection is over, if it is.
@@ -156,7 +158,7 @@ impl RcShared {
     /// Takes the QP out of service. Posted work requests complete no more, but leave as far as they can; its connection is closed in the background.
     pub(crate) fn close(&self) {
         self.run(|inner| {
-            inner.closed = true;
+            self.closing.store(true, Ordering::Release);
             // Events from now on are of no use to the thread that destroys the QP.
             Self::raise_deferred_disconnect(inner);
             inner.listener = None;
@@ -167,16 +169,14 @@ impl RcShared {
             }
             self.let_go(inner, Rest::All, true);
         });
-        if let Some(member) = self.member.get() {
-            self.poll_set.detach(*member);
-        }
+        self.detach();
     }
 
     /// Resets the QP: posted work requests are discarded without completions, and its connection is closed in the background.
     pub(crate) fn reset(&self) {
-        self.run(|inner| {
+        self.renew(|inner| {
             // From now on no earlier attempt may connect this QP.
-            self.life.fetch_add(1, Ordering::AcqRel);
+            self.unlocked.life.fetch_add(1, Ordering::AcqRel);
             self.open.store(false, Ordering::Release);
             Self::raise_deferred_disconnect(inner);
             inner.listener = None;
@@ -186,26 +186,17 @@ impl RcShared {
             }
             self.let_go(inner, Rest::Framed, true);
             inner.given_up = false;
-            self.posting.reset();
             drop(self.recv_queue.drain());
             for flag in [
-                &self.unsent,
-                &self.blocked,
-                &self.receive_posted,
-                &self.refuses_immediates,
-                &self.has_pending_acks,
-                &self.over,
-                &self.failed,
+                &self.unlocked.receive_posted,
+                &self.unlocked.refuses_immediates,
+                &self.unlocked.has_pending_acks,
+                &self.unlocked.over,
             ] {
                 flag.store(false, Ordering::Release);
             }
         });
-        if let Some(member) = self.member.get() {
-            self.poll_set.cool(*member);
-        }
-        self.send_cq.forget(self.qpn);
-        self.recv_cq.forget(self.qpn);
-        self.claimed.store(false, Ordering::Release);
+        self.unlocked.claimed.store(false, Ordering::Release);
     }
 
     /// Ends posted work requests without completions, and lets the connection, if there is one, linger without the QP.

@@ -4,11 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::AsyncEvent;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::tcp::qp::ending::Rest;
-use crate::driver::tcp::qp::{Link, RcInner, RcShared};
+use crate::driver::tcp::qp::{Link, RcShared};
 use crate::driver::udp::socket::ReceiveBuffer;
 
 impl Member for RcShared {
@@ -18,28 +17,25 @@ impl Member for RcShared {
         _buffer: &mut ReceiveBuffer,
         next: NextReceive,
     ) -> Option<Received> {
-        self.exclusive.try_run(
-            |inner| {
-                let Some(link) = &mut inner.link else {
-                    return Received::Nothing;
-                };
-                let got = self.receive_locked(link);
-                let came = got != Received::Nothing;
-                let flush = link.engine.flush_acks_after(came, next, clock::now);
-                if came && !flush && link.engine.is_ack_awaited() {
-                    self.remember_pending_ack();
-                }
-                if inner.pending_established.is_some() {
-                    Self::begin(inner);
-                }
-                if came || flush {
-                    // Work requests that waited for the peer's first FPDU can leave now.
-                    self.work(inner);
-                }
-                got
-            },
-            |inner| self.work(inner),
-        )
+        self.try_run(|inner| {
+            let Some(link) = &mut inner.link else {
+                return Received::Nothing;
+            };
+            let got = self.receive_locked(link);
+            let came = got != Received::Nothing;
+            let flush = link.engine.flush_acks_after(came, next, clock::now);
+            if came && !flush && link.engine.is_ack_awaited() {
+                self.remember_pending_ack();
+            }
+            if inner.pending_established.is_some() {
+                Self::begin(inner);
+            }
+            if came || flush {
+                // Work requests that waited for the peer's first FPDU can leave now.
+                self.work(inner);
+            }
+            got
+        })
     }
 
     fn has_completions(&self) -> bool {
@@ -55,47 +51,28 @@ impl Member for RcShared {
     }
 
     fn flush_unsent(&self) -> Option<bool> {
-        let work = |inner: &mut RcInner| self.work(inner);
-        let ran = self.exclusive.try_run(work, work).is_some();
-        if !ran {
-            // The lock's holder goes on with this. Trying again at once would only keep that thread from its core.
-            self.exclusive.run_or_mark(work);
-        }
-        let unsent = self.unsent.load(Ordering::Acquire);
-        unsent.then(|| !ran || self.blocked.load(Ordering::Acquire))
+        self.continue_sending()
     }
 
     fn flush_acks(&self, at_once: bool) -> bool {
-        let flushed = self.exclusive.try_run(
-            |inner| {
-                if let Some(link) = &mut inner.link {
-                    if link.engine.flush_acks(clock::now(), at_once) {
-                        self.work(inner);
-                    } else if link.engine.is_ack_awaited() {
-                        return false;
-                    }
+        let flushed = self.try_run(|inner| {
+            if let Some(link) = &mut inner.link {
+                if link.engine.flush_acks(clock::now(), at_once) {
+                    self.work(inner);
+                } else if link.engine.is_ack_awaited() {
+                    return false;
                 }
-                self.has_pending_acks.store(false, Ordering::Relaxed);
-                true
-            },
-            |inner| self.work(inner),
-        );
+            }
+            self.unlocked
+                .has_pending_acks
+                .store(false, Ordering::Relaxed);
+            true
+        });
         flushed.unwrap_or(false)
     }
 
     fn fail_overrun(&self) {
-        let lost = self.send_cq.is_overrun() || self.recv_cq.is_overrun();
-        if !lost || self.failed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.flush();
-        // A program that destroys the QP has no use for events of it.
-        self.run(|inner| {
-            if !inner.closed {
-                let events = self.background().events();
-                events.raise(AsyncEvent::QpFatal { qpn: self.qpn });
-            }
-        });
+        self.flush_overrun();
     }
 
     fn handle_timeout(&self, now: Instant) -> Option<Instant> {
@@ -118,7 +95,7 @@ impl Member for RcShared {
                 if !at_last && inner.link.as_ref().is_some_and(goes_on) {
                     return false;
                 }
-                inner.closed = true;
+                self.closing.store(true, Ordering::Release);
                 inner.listener = None;
                 inner.pending_established = None;
                 self.let_go(inner, Rest::All, false);

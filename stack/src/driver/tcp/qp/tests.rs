@@ -56,7 +56,7 @@ impl End {
             qpn: self.qp.qpn(),
             pd: self.qp.pd().id,
             peer: (Ipv4Addr::LOCALHOST, 1).into(),
-            options: self.qp.shared.options,
+            options: self.qp.shared.unlocked.options,
             paired: false,
             denied: Access::empty(),
         };
