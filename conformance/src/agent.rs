@@ -25,7 +25,7 @@ pub enum AgentError {
     /// It could not, with what the device's library said.
     #[error("the agent cannot {operation}: {reason}")]
     Refused {
-        /// What it was asked.
+        /// Name of the command.
         operation: &'static str,
         /// Its reason.
         reason: String,
@@ -33,9 +33,9 @@ pub enum AgentError {
     /// Its answer lacks something.
     #[error("the agent's answer to {operation} has no {field}")]
     Lacks {
-        /// What it was asked.
+        /// Name of the command.
         operation: &'static str,
-        /// What is missing.
+        /// Name of the missing field.
         field: &'static str,
     },
 }
@@ -171,7 +171,7 @@ impl Agent {
         self.register_in(length, access, fill, 0)
     }
 
-    /// The same in protection domain 0, which connections have, or 1.
+    /// Registers memory in protection domain 0, which connections have, or 1.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -231,7 +231,7 @@ impl Agent {
         octets.ok_or(lacks)
     }
 
-    /// What the next connections get: so many receives of so many octets, and read depths.
+    /// Settings of the next connections: so many receives of so many octets, and read depths.
     ///
     /// # Errors
     /// [`AgentError`].

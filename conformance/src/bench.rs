@@ -1,4 +1,4 @@
-//! What a case works with: connections to the device, its agent if there is one, and the notebook of trials.
+//! The bench of a case: connections to the device, its agent if there is one, and the notebook of trials.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -47,11 +47,11 @@ pub struct Settings {
     pub patience: Patience,
     /// Connections of cases that make many.
     pub many: u32,
-    /// What patterns of loss are made from.
+    /// Seed of the patterns of loss.
     pub seed: u64,
 }
 
-/// What became of one thing that was tried.
+/// Verdict on one trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is allowed.
@@ -63,13 +63,13 @@ pub enum Verdict {
 /// One thing that was tried.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// What was tried.
+    /// Description of the trial.
     pub what: String,
-    /// What came of it.
+    /// Verdict on the trial.
     pub verdict: Verdict,
-    /// What the device did.
+    /// Reaction of the device.
     pub seen: String,
-    /// What is allowed, and by which clause.
+    /// Outcomes that are allowed, each with its clause.
     pub allowed: Vec<String>,
     /// The clause that allows what the device did, or whose rule it breaks.
     pub clause: String,
@@ -77,7 +77,7 @@ pub struct Trial {
     pub octets: Option<(String, String)>,
 }
 
-/// What a good Request says.
+/// Contents of a good Request.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// The revision.
@@ -105,7 +105,7 @@ impl Offer {
     }
 }
 
-/// What a case works with.
+/// Connections, agent and notebook of one case.
 #[derive(Debug)]
 pub struct Bench<'a> {
     /// How to meet the device.
@@ -127,7 +127,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// What was tried, and what went over the wire.
+    /// Trials of the case, and its traffic.
     #[must_use]
     pub fn finish(self) -> (Vec<Trial>, Recorder) {
         (self.trials, self.recorder)
@@ -181,7 +181,7 @@ impl<'a> Bench<'a> {
         self.station_at(at, port)
     }
 
-    /// The same at another address of the tester.
+    /// A station at another address of the tester.
     ///
     /// # Errors
     /// [`Broken::Connect`].
@@ -190,7 +190,7 @@ impl<'a> Bench<'a> {
         Station::new(at, to, &self.recorder, self.patience()).map_err(Broken::Connect)
     }
 
-    /// What a good Request says here: CRCs, the client-server model, four Reads each way.
+    /// Contents of a good Request here: CRCs, the client-server model, four Reads each way.
     #[must_use]
     pub fn offer(&self) -> Offer {
         Offer {
@@ -234,7 +234,7 @@ impl<'a> Bench<'a> {
         Err(Broken::First(reaction.to_string()))
     }
 
-    /// The same with [`offer`](Self::offer).
+    /// Opens a connection with [`offer`](Self::offer).
     ///
     /// # Errors
     /// [`Broken`].
@@ -251,7 +251,7 @@ impl<'a> Bench<'a> {
         self.open_served_with(&offer)
     }
 
-    /// The same with another offer.
+    /// Opens a served connection with another offer.
     ///
     /// # Errors
     /// [`Broken`].
@@ -303,7 +303,7 @@ impl<'a> Bench<'a> {
         self.note(what.into(), holds, seen.to_string(), list, clause, tape);
     }
 
-    /// The same of datagrams.
+    /// Notes a trial with datagrams.
     pub fn expect(
         &mut self,
         what: impl Into<String>,
@@ -330,7 +330,7 @@ impl<'a> Bench<'a> {
         let octets = tape.filter(|_| !pass).map(|tape| {
             let shown = |way| {
                 let octets = tape.octets(way);
-                // What matters came last.
+                // The last octets matter.
                 let from = octets.len().saturating_sub(MOST_SHOWN);
                 hex(&octets[from..], MOST_SHOWN)
             };

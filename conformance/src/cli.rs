@@ -182,10 +182,10 @@ struct RunArgs {
     /// How many connections cases make that make many
     #[arg(long, value_name = "N", default_value_t = 40)]
     many: u32,
-    /// What patterns of loss are made from; the same number makes the same ones
+    /// Seed of the patterns of loss; equal numbers make equal ones
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What the device is, for the report
+    /// Description of the device, for the report
     #[arg(long, value_name = "TEXT", default_value = "")]
     device: String,
     /// Write the results as one JSON document (- = standard output, and nothing else there)
@@ -221,7 +221,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// That nobody reads what is printed is no failure.
+/// A reader that has gone is no failure.
 fn quiet(printed: std::io::Result<()>) -> std::io::Result<()> {
     match printed {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,7 +1,7 @@
-//! What a device did, and which outcomes are allowed.
+//! Reactions of a device, and the outcomes that are allowed.
 //!
-//! The RFCs leave many things open, so an oracle is a set: each outcome that is allowed, with the clause that allows it. What is
-//! in none of them is a finding.
+//! The RFCs leave many things open, so an oracle is a set: each outcome that is allowed, with the clause that allows it. An
+//! outcome in none of them is a finding.
 
 use core::fmt;
 
@@ -49,7 +49,7 @@ pub fn listing(came: &[Came]) -> String {
     all.join("; ")
 }
 
-/// What a device did with something, from its first reaction to the last.
+/// Reaction of a device, from its first reaction to the last.
 #[derive(Clone, Debug, Default)]
 pub struct Reaction {
     /// All that came, in order. The last one says how it ended.

@@ -48,7 +48,7 @@ pub struct Peer {
     pub send_msn: u32,
     /// The number of the next Message to queue 1.
     pub read_msn: u32,
-    /// What the device's startup frame said.
+    /// The device's startup frame.
     pub theirs: Option<Startup>,
     /// How many FPDUs it took until the device answered the first.
     pub nudges: u32,
@@ -92,16 +92,16 @@ impl Peer {
         })
     }
 
-    /// What was recorded of this connection.
+    /// Recording of this connection.
     #[must_use]
     pub fn tape(&self) -> Tape {
         self.tape.clone()
     }
 
-    /// Sends octets with one system call. That the device has gone shows when it is listened to.
+    /// Sends octets with one system call. Reading shows whether the device has gone.
     pub fn send(&mut self, octets: &[u8]) {
         self.tape.keep(Way::Sent, octets);
-        // What became of the connection is what reading says.
+        // Reading reports the end of the connection.
         let _ = self.stream.write_all(octets);
     }
 
@@ -200,7 +200,7 @@ impl Peer {
         self.answer_to_startup()
     }
 
-    /// What comes when a startup frame was sent.
+    /// Reaction to a startup frame.
     pub fn answer_to_startup(&mut self) -> Reaction {
         let came = self.startup();
         Reaction {
@@ -221,7 +221,7 @@ impl Peer {
         self.next_within(self.patience.answer)
     }
 
-    /// The same within a time.
+    /// The next input within a time.
     pub fn next_within(&mut self, time: Duration) -> Came {
         let until = clock::now() + time;
         loop {
@@ -322,7 +322,7 @@ impl Peer {
         }
     }
 
-    /// The same for the first FPDU of a connection. A device that answers only once more arrives is nudged with Writes of
+    /// An echo of the first FPDU of a connection. A device that answers only once more arrives is nudged with Writes of
     /// nothing, and how often is kept.
     pub fn first_echo(&mut self, came: &mut Vec<Came>) -> bool {
         let number = self.read_msn;
@@ -348,7 +348,7 @@ impl Peer {
         }
     }
 
-    /// What a device does with what was just sent: all that comes until the connection ends or a question shows that it goes
+    /// Reaction of a device to the latest octets: all that comes until the connection ends or a question shows that it goes
     /// on.
     pub fn reaction(&mut self) -> Reaction {
         let mut reaction = Reaction::default();
@@ -379,7 +379,7 @@ impl Peer {
         reaction
     }
 
-    /// What a device does at once with what was just sent; it is not asked whether the connection goes on.
+    /// Immediate reaction of a device to the latest octets; no question follows whether the connection goes on.
     pub fn at_once(&mut self) -> Reaction {
         let mut reaction = Reaction::default();
         loop {
@@ -392,7 +392,7 @@ impl Peer {
         }
     }
 
-    /// What comes within a moment in which nothing has to.
+    /// Input within a moment in which none has to come.
     pub fn quiet(&mut self) -> Came {
         self.next_within(self.patience.quiet)
     }

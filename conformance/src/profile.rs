@@ -24,7 +24,7 @@ pub enum ProfileError {
 pub struct Profile {
     /// The device.
     pub device: String,
-    /// What is known of it.
+    /// Known deviations.
     pub expected: Vec<Expected>,
 }
 
@@ -35,13 +35,13 @@ pub struct Expected {
     /// The case; without it all cases, and then [`seen`](Self::seen) is needed.
     #[serde(default)]
     pub case: String,
-    /// What the trial's name contains; all trials without it.
+    /// Part of the trial's name; all trials without it.
     #[serde(default)]
     pub trial: String,
-    /// What the device did, whole, in the report's words; whatever it did without it.
+    /// Whole reaction of the device in the report's words; any reaction without it.
     #[serde(default)]
     pub seen: String,
-    /// What the device does instead, for the reader.
+    /// Actual behaviour, for the reader.
     pub why: String,
 }
 
@@ -73,7 +73,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// What is known of this trial, in which the device did what `seen` says.
+    /// Known deviation of this trial, in which `seen` is the device's reaction.
     #[must_use]
     pub fn expects(&self, case: &str, trial: &str, seen: &str) -> Option<&Expected> {
         self.expected.iter().find(|expected| {

@@ -1,4 +1,4 @@
-//! What went over the wire while a case ran, for the report and for packet files.
+//! Traffic of a case, for the report and for packet files.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +37,7 @@ pub struct Conversation {
     pub theirs: SocketAddr,
     /// Whether the tester connected.
     pub we_connected: bool,
-    /// What went over it, in order.
+    /// Its traffic in order.
     pub pieces: Vec<Piece>,
 }
 

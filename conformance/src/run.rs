@@ -9,7 +9,7 @@ use crate::clock;
 use crate::profile::Profile;
 use crate::recording::Recorder;
 
-/// What to run.
+/// Plan of a run.
 #[derive(Debug)]
 pub struct Plan {
     /// How to meet the device.
@@ -24,11 +24,11 @@ pub struct Plan {
     pub allow_crash: bool,
     /// Run cases that take a minute or more too.
     pub slow: bool,
-    /// What is expected to fail.
+    /// Expected failures.
     pub profile: Option<Profile>,
 }
 
-/// What became of a case, from good to bad.
+/// Outcome of a case, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -75,13 +75,13 @@ impl Outcome {
 pub struct Done {
     /// The case.
     pub case: Case,
-    /// What became of it.
+    /// Outcome of the case.
     pub outcome: Outcome,
     /// Why, where the trials do not say it.
     pub reason: String,
-    /// What was tried.
+    /// Trials in order.
     pub trials: Vec<Trial>,
-    /// What went over the wire.
+    /// Traffic of the case.
     pub recorder: Recorder,
     /// How long it took.
     pub took: Duration,
@@ -170,7 +170,7 @@ fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) ->
                     reason = format!("{reason}; expected: {}", expected.why);
                     Outcome::ExpectedFail
                 }
-                // What was found before counts more than that the rest could not be tried.
+                // Earlier findings count more than the failure to try the rest.
                 None => match of_trials(plan, case, &trials, &mut String::new()) {
                     Outcome::Fail => Outcome::Fail,
                     Outcome::Pass
@@ -250,8 +250,8 @@ fn afterwards(
     }
 }
 
-/// Has the agent destroy everything, and counts its file descriptors. What the case left to the device, connections that are
-/// half-open for one, may take its time to end.
+/// Has the agent destroy everything, and counts its file descriptors. Remains of the case in the device, such as half-open
+/// connections, may take their time to end.
 fn look_for_leaks(
     plan: &Plan,
     agent: &mut Agent,

@@ -32,7 +32,7 @@ pub enum VmError {
     /// A process or file operation failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was tried.
+        /// Name of the failed step.
         what: &'static str,
         /// The operating system's reason.
         source: io::Error,
@@ -52,7 +52,7 @@ fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> VmError {
     move |source| VmError::Io { what, source }
 }
 
-/// What a guest command left.
+/// Output of a guest command.
 #[derive(Debug, Clone)]
 pub struct Output {
     /// Its exit status; 124 past its time limit.
@@ -227,7 +227,7 @@ impl Drop for Vm {
 pub struct GuestCommand {
     child: Child,
     stdout: Option<BufReader<ChildStdout>>,
-    /// What of its standard output was read already.
+    /// Part of its standard output that was read already.
     seen: String,
 }
 

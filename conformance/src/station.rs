@@ -20,7 +20,7 @@ const LONGEST: usize = 65_535;
 /// The receive buffer that the tester asks for, so that what the device sends waits there.
 const BUFFER: usize = 4 << 20;
 
-/// What a station hears.
+/// Input of a station.
 #[derive(Clone, Debug)]
 pub enum Heard {
     /// A datagram of the device.
@@ -112,7 +112,7 @@ impl Station {
         self.socket.local_addr()
     }
 
-    /// What was recorded of it.
+    /// Recording of its traffic.
     #[must_use]
     pub fn tape(&self) -> Tape {
         self.tape.clone()
@@ -124,10 +124,10 @@ impl Station {
         self.octets_to(octets, to);
     }
 
-    /// The same to somewhere else.
+    /// Sends octets to another address.
     pub fn octets_to(&mut self, octets: &[u8], to: SocketAddr) {
         self.tape.keep(Way::Sent, octets);
-        // An earlier datagram's ICMP message is told here once; then it leaves. What is lost shows by what does not come.
+        // An earlier datagram's ICMP message is told here once; then it leaves. A loss shows by the missing answer.
         if self.socket.send_to(octets, to).is_err() {
             let _ = self.socket.send_to(octets, to);
         }
@@ -192,7 +192,7 @@ impl Station {
         self.next_within(self.patience.answer)
     }
 
-    /// What waits already.
+    /// Input that waits already.
     pub fn at_once(&mut self) -> Heard {
         self.next_within(Duration::ZERO)
     }

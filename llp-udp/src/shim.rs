@@ -49,7 +49,7 @@ impl Overhead {
 pub enum Opened<'a, P: ?Sized> {
     /// A segment, or what stands in its place in other formats, where it lies.
     Segment(Format, PayloadSlice<'a, P>),
-    /// The same, decrypted into memory of the shim.
+    /// A segment, or what stands in its place, decrypted into memory of the shim.
     Decrypted(Format, PayloadSlice<'a, [u8]>),
     /// The shim's own: nothing for the layers above.
     Consumed,

@@ -1,7 +1,7 @@
 //! Deterministic simulation of nodes that exchange datagrams over faulty links, for tests of sans-I/O protocol code.
 //!
-//! There is a virtual clock and one seeded random number generator; no socket, thread or real time. The same seed and the
-//! same nodes give the same run, octet by octet. Time is a [`Duration`](std::time::Duration) since the start.
+//! There is a virtual clock and one seeded random number generator; no socket, thread or real time. Equal seeds and equal
+//! nodes give equal runs, octet by octet. Time is a [`Duration`](std::time::Duration) since the start.
 //!
 //! - A [`Node`] is whatever a test puts there: usually several engines, their memory and their completions.
 //! - A [`Link`] leads from one node to another, one way. Its [`LinkConfig`] has rate, queue, delay, [`Loss`] (independent or in bursts),

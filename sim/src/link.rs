@@ -33,11 +33,11 @@ pub struct LinkConfig {
     pub queue: usize,
     /// From the end of a datagram's transmission to its arrival.
     pub delay: Duration,
-    /// What is lost.
+    /// Loss of datagrams.
     pub loss: Loss,
     /// Probability with which a datagram arrives twice, 0 to 1.
     pub duplication: f64,
-    /// What is overtaken.
+    /// Reordering of datagrams.
     pub reordering: Reordering,
     /// Probability with which one to three bits of a copy are flipped, 0 to 1.
     pub corruption: f64,

@@ -1,4 +1,4 @@
-//! What the links let through and what they did not.
+//! Log of the datagrams that the links let through, and of those that they dropped.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct DatagramId(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ArrivalId(pub usize);
 
-/// What a link decided about a datagram.
+/// Decision of a link about a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// It goes through, at least once.
@@ -34,7 +34,7 @@ pub struct Sent {
     pub to: Address,
     /// Octets.
     pub length: usize,
-    /// What became of it.
+    /// Decision of the link.
     pub fate: Fate,
 }
 

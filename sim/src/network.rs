@@ -28,11 +28,11 @@ pub struct Address {
 pub struct Datagram {
     /// Its arrival in the log.
     pub arrival: ArrivalId,
-    /// Who sent it.
+    /// Address of the sender.
     pub from: Address,
     /// To whom.
     pub to: Address,
-    /// What it holds, with what corruption made of it.
+    /// Its octets after any corruption.
     pub octets: Vec<u8>,
 }
 
@@ -111,7 +111,7 @@ impl Network {
         &self.links[self.position(from, to)]
     }
 
-    /// The same, to change it.
+    /// A node, to change it.
     ///
     /// # Panics
     /// If there is no such node.
@@ -181,7 +181,7 @@ impl Network {
         self.spare.push(datagram.octets);
     }
 
-    /// What happened so far.
+    /// Log of the datagrams so far.
     #[must_use]
     pub const fn log(&self) -> &Log {
         &self.log
@@ -284,8 +284,8 @@ mod tests {
     }
 
     proptest! {
-        /// What arrives is what the log says: each copy of a datagram that passed, unchanged unless marked, in order of time; and
-        /// the same seed gives the same run.
+        /// Arrivals agree with the log: each copy of a datagram that passed, unchanged unless marked, in order of time; and the
+        /// same seed gives the same run.
         #[test]
         fn arrivals_and_log_agree(seed: u64, lengths in proptest::collection::vec(0usize..300, 1..50)) {
             let config = LinkConfig {

@@ -14,7 +14,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const SOON: Duration = Duration::from_secs(10);
 const LENGTH: usize = 1_000_000;
 
-/// What the reader has to know of the target.
+/// Address and key of the target, as the reader needs them.
 struct Offer {
     qpn: u16,
     rkey: u32,
@@ -70,7 +70,7 @@ fn reader(offer: &Offer) -> Result<()> {
     }])?;
     let wc = cq.wait(SOON)?.ok_or("nothing happened")?;
     if wc.status == WcStatus::ResponseTimeout {
-        // What came by then is there all the same.
+        // The octets that came by then are valid.
         let map = qp.take_read_map(1).ok_or("no map of a Read that failed")?;
         println!("reader: in time came {} octets, {map:?}", wc.byte_len);
     }

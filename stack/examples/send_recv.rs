@@ -1,7 +1,7 @@
 //! Two peers, a question and an answer: UD Send and Recv.
 //!
-//! Each peer is a thread with a device of its own, as it would be on a host of its own. What they must tell each other before,
-//! one UDP port, goes through a channel of the standard library; between hosts it goes by whatever means.
+//! Each peer is a thread with a device of its own, as it would be on a host of its own. The number that one needs of the other,
+//! a UDP port, goes through a channel of the standard library; between hosts it goes by whatever means.
 
 use std::error::Error;
 use std::net::IpAddr;

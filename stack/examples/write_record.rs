@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const SOON: Duration = Duration::from_secs(10);
 const LENGTH: usize = 100_000;
 
-/// What the source must know of the target.
+/// Address and key of the target, as the source needs them.
 struct Target {
     qpn: u16,
     rkey: u32,

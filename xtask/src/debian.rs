@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::groups::Name;
 
-/// What shows that a package is there.
+/// Evidence that a package is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
     /// A program of this name in PATH or one of the sbin folders.
@@ -23,9 +23,9 @@ pub enum Proof {
 pub struct Package {
     /// Its name for `apt-get install`.
     pub name: &'static str,
-    /// What of it is looked for.
+    /// Evidence that it is installed.
     pub proof: Proof,
-    /// Who uses it.
+    /// Groups that use it.
     pub groups: &'static [Name],
 }
 

@@ -20,7 +20,7 @@ const LONGEST: u32 = 4096;
 /// Seconds that one input may take.
 const TIMEOUT: u32 = 20;
 
-/// What a run of one target gave.
+/// Outcome of a run of one target.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     executions: u64,
@@ -135,7 +135,7 @@ fn seeds(name: &str) -> PathBuf {
     folder().join("corpus").join(name)
 }
 
-/// What libFuzzer's log says at its end.
+/// Outcome at the end of libFuzzer's log.
 fn outcome(log: &str) -> Outcome {
     let mut outcome = Outcome::default();
     for line in log.lines() {

@@ -111,7 +111,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
 /// One cargo command of the `build` group.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// What it checks, for the report.
+    /// Subject of the group, for the report.
     pub name: &'static str,
     /// Arguments of cargo.
     pub arguments: &'static [&'static str],

@@ -1,6 +1,6 @@
 //! `cargo xtask install` and `cargo xtask uninstall`: the tree of [`crate::dist`] below a prefix, and away again.
 //!
-//! What was installed stands in a list, `share/dgiwarp/installed` below the prefix: a line for each file, and for each folder that
+//! A list of the installed files, `share/dgiwarp/installed` below the prefix, has a line for each file, and for each folder that
 //! was not there before. So exactly that is removed, and nothing of anybody else's. The list is written before the first file is.
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ pub enum InstallError {
     NotWritable {
         /// The folder, or the first one above it that exists.
         folder: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         reason: io::Error,
     },
     /// It would have no place in the list of another folder.
@@ -53,7 +53,7 @@ pub enum InstallError {
     Io {
         /// Which.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         reason: io::Error,
     },
 }
@@ -152,7 +152,7 @@ impl Place {
             remove(&self.root.join(file))?;
         }
         remove(&self.root.join(LIST))?;
-        // What is inside comes after what it is in.
+        // The contents of a folder come after the folder.
         for folder in list.folders.iter().rev() {
             let path = self.root.join(folder);
             match fs::remove_dir(&path) {
@@ -216,7 +216,7 @@ pub fn destdir() -> Option<PathBuf> {
     env::var_os("DESTDIR").map(PathBuf::from)
 }
 
-/// What was installed, as paths below the prefix. The prefix itself is the empty path.
+/// Installed files and folders, as paths below the prefix. The prefix itself is the empty path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct List {
     files: BTreeSet<PathBuf>,

@@ -1,4 +1,4 @@
-//! What a test program of Rust's own harness prints, turned into numbers.
+//! Output of a test program of Rust's own harness, turned into numbers.
 
 use std::ops::AddAssign;
 

@@ -22,7 +22,7 @@ use report::{Report, Row};
 /// How long one compilation may take before it counts as hanging; a slow machine is no failure.
 const COMPILATION_LIMIT: Duration = Duration::from_secs(1800);
 
-/// What the command line asked for.
+/// Options of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Run the `soak_` tests too.

@@ -17,7 +17,7 @@ use crate::libtest;
 /// Never: this package lies in a folder of the workspace.
 #[must_use]
 pub fn root() -> PathBuf {
-    // What cargo says at run time holds even if the folder was moved since this was compiled.
+    // Cargo's variable at run time holds even if the folder was moved since this was compiled.
     let package = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     let root = |package: &Path| {

@@ -434,7 +434,7 @@ fn knows_immediate(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let mut peer = bench.open()?;
     peer.segment(&Segment::untagged(opcode::IMMEDIATE, 0, 1, &[0; 8]));
     let reaction = peer.reaction();
-    // Whoever has other things wrong with its Terminates is told so elsewhere.
+    // Other faults of a device's Terminates are findings of other cases.
     if reaction
         .terminate()
         .is_some_and(|terminate| terminate.code == 6)

@@ -180,7 +180,7 @@ fn slow_reader(bench: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What a connection is doing when it ends.
+/// Activity of a connection at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Nothing was sent since startup.
@@ -217,7 +217,7 @@ struct Reached {
     on: Connection,
     /// How many work requests of the device have to complete besides its receives.
     posted: usize,
-    /// What is missing of an FPDU that was begun.
+    /// Missing octets of an FPDU that was begun.
     rest: Vec<u8>,
 }
 
@@ -286,7 +286,7 @@ fn reach(bench: &mut Bench<'_>, state: State, memory: Memory) -> Result<Reached,
     })
 }
 
-/// What a device's program learns of the end.
+/// Report of the end to a device's program.
 #[derive(Debug, Default)]
 struct Learnt {
     events: Vec<u64>,
@@ -477,7 +477,7 @@ fn n05(bench: &mut Bench<'_>) -> Result<(), Broken> {
         peer.finish();
 
         let what = format!("end: {state:?}");
-        // What the device still sends is its affair; that it ends is not.
+        // The device may still send anything; it has to end.
         let ended = loop {
             match peer.next_fpdu() {
                 Came::Segment(..) | Came::Short(_) => {}
@@ -492,7 +492,7 @@ fn n05(bench: &mut Bench<'_>) -> Result<(), Broken> {
             END,
             Some(&peer),
         );
-        // What arrived before the end is not lost.
+        // Messages from before the end are not lost.
         let good = if state == State::AfterSends { 2 } else { 0 };
         told(bench, &what, on, posted, good)?;
     }

@@ -1,4 +1,4 @@
-//! What ends, is too much, belongs to others, or shall not be guessed.
+//! Limits: ends, excess, memory of others, and keys that shall not be guessed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -283,12 +283,12 @@ fn r43(bench: &mut Bench<'_>) -> Result<(), Broken> {
         );
     }
     let different: BTreeSet<_> = stags.iter().collect();
-    // Whoever knows one STag must not know the next: the steps from one to the next are as many as the STags.
+    // One STag must not give away the next: the steps from one to the next are as many as the STags.
     let steps: BTreeSet<_> = stags
         .windows(2)
         .map(|pair| pair[1].wrapping_sub(pair[0]))
         .collect();
-    // What a program can choose of an STag is its last octet; without it they have to be apart too.
+    // A program chooses the last octet of an STag; the others have to differ without it.
     let indices: BTreeSet<_> = stags
         .windows(2)
         .map(|pair| (pair[1] >> 8).wrapping_sub(pair[0] >> 8))

@@ -1,4 +1,4 @@
-//! What is tested. A case is a row here and a function beside it; the function tries one thing or many and notes each.
+//! Cases. A case is a row here and a function beside it; the function tries one thing or many and notes each.
 
 mod datagram;
 mod extensions;
@@ -44,7 +44,7 @@ pub enum Family {
     Datagram,
 }
 
-/// Who begins a connection.
+/// End that begins a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Role {
     /// The tester connects to the device.
@@ -53,7 +53,7 @@ pub enum Role {
     Responder,
 }
 
-/// What a case needs.
+/// Needs of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// A port that accepts connections.
@@ -78,14 +78,14 @@ pub struct Case {
     pub id: &'static str,
     /// Its family.
     pub family: Family,
-    /// What it tests, in a few words.
+    /// Subject of the test in a few words.
     pub about: &'static str,
     /// The clauses it tests, as in `RFC 5041 §7.2`, of one RFC and section each; `Datagram §5` is one of
     /// `rfc-notes/datagram-mapping.md`.
     pub clauses: &'static [&'static str],
-    /// Who connects.
+    /// End that connects.
     pub role: Role,
-    /// What it needs.
+    /// Needs of the case.
     pub needs: Needs,
     /// How binding it is.
     pub level: Level,
@@ -93,7 +93,7 @@ pub struct Case {
     pub may_crash: bool,
     /// Whether it takes a minute or more.
     pub slow: bool,
-    /// What it does.
+    /// The trials.
     pub run: fn(&mut Bench<'_>) -> Result<(), Broken>,
 }
 
@@ -119,7 +119,7 @@ const fn case(
     }
 }
 
-/// The same with an agent.
+/// A case that needs an agent.
 const fn agent_case(
     id: &'static str,
     family: Family,
@@ -133,7 +133,7 @@ const fn agent_case(
     }
 }
 
-/// The same with the device as the one that connects.
+/// A case in which the device connects.
 const fn responder(
     id: &'static str,
     family: Family,

@@ -1,4 +1,4 @@
-//! What comes first: orders among messages, among atomic operations, and among errors.
+//! Orders among messages, among atomic operations, and among errors.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -95,7 +95,7 @@ fn r11(bench: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What answers a Read Request to [`SINK`]: all octets, or what came instead.
+/// Answer to a Read Request to [`SINK`]: all octets, or what came instead.
 fn response(peer: &mut Peer, size: usize) -> Result<Vec<u8>, Came> {
     let mut octets = Vec::new();
     loop {
@@ -236,7 +236,7 @@ fn a41(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let memory = shared(bench)?;
     let mut peer = open(bench, memory)?;
     for round in 1..=16_u8 {
-        // The same in either byte order.
+        // Equal octets: the value does not depend on byte order.
         let octets = [round; 8];
         let write = Segment::tagged(opcode::WRITE, memory.stag, memory.to, &octets);
         let request = add_one(memory).to_bytes();

@@ -449,7 +449,7 @@ fn r22(bench: &mut Bench<'_>) -> Result<(), Broken> {
             RESPONSE,
             Some(&peer),
         );
-        // What is beyond the request may be inside of the memory that was registered, and then it is the application's.
+        // Octets beyond the request may be inside registered memory, and are the application's then.
         if segment.payload.len() <= 100 {
             only_the_sink(bench, name, memory, 100, &peer)?;
         }

@@ -1,4 +1,4 @@
-//! What the device sends by its own program's will: the lengths of its FPDUs, its Invalidate STags, atomic operations, Immediate Data.
+//! Messages that the device's program posts: the lengths of its FPDUs, its Invalidate STags, atomic operations, Immediate Data.
 
 use std::time::Duration;
 
@@ -63,8 +63,8 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// What the device sends, in octets. First much, so that TCP comes to its longest segments; then what fits into few of them, however evenly it is
-/// cut.
+/// Lengths of the device's Sends in octets. First much, so that TCP comes to its longest segments; then what fits into few of them, however
+/// evenly it is cut.
 const SENDS: [u32; 4] = [300_000, 65_300, 130_600, 65_300];
 
 /// The lengths of all ULPDUs of some long Sends of the device.
@@ -198,7 +198,7 @@ fn a40(bench: &mut Bench<'_>) -> Result<(), Broken> {
         data: 0x77,
         ..AtomicRequest::default()
     };
-    // What is compared means nothing here.
+    // The compared octets mean nothing here.
     const MEANINGFUL: usize = 36;
     let same = segment.payload.get(..MEANINGFUL) == expected.to_bytes().get(..MEANINGFUL);
     let right = same

@@ -180,7 +180,7 @@ fn u02(bench: &mut Bench<'_>) -> Result<(), Broken> {
         &allowed,
     );
     if Silence.is(&reaction) {
-        // What waits has not been lost.
+        // The waiting message has not been lost.
         let slot = json!({ "conn": on.id, "slot": 0 });
         bench.agent()?.call("post_recv", slot)?;
         received(bench, "behind a second receive", on, 0, b"two", &peer)?;
@@ -218,7 +218,7 @@ fn u03(bench: &mut Bench<'_>) -> Result<(), Broken> {
 fn u04(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let range = [allow(Terminate(1, 2, 4), CODES)];
     let long = [range[0], allow(Terminate(1, 2, 5), CODES)];
-    // What is missing before an offset within the buffer could come later; over TCP it does not.
+    // Octets missing before an offset within the buffer could come later; over TCP they do not.
     let gap = [range[0], allow(GoesOn, CHECKS)];
     for (offset, allowed) in [
         (4, &gap[..]),

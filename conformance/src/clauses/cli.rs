@@ -44,7 +44,7 @@ pub enum Error {
     Json(#[from] serde_json::Error),
 }
 
-/// Prints what was asked for to standard output. That nobody reads it is no failure.
+/// Prints what was asked for to standard output. A reader that has gone is no failure.
 ///
 /// # Errors
 /// As [`run`].

@@ -28,7 +28,7 @@ pub enum Now {
     No,
 }
 
-/// What the cases need that there are.
+/// Needs of the cases that exist.
 #[derive(Debug, Clone)]
 pub struct Registry(BTreeMap<&'static str, Needs>);
 
@@ -95,7 +95,7 @@ impl Shares {
         shares
     }
 
-    /// Those that a device can be tested for, in percent, rounded down.
+    /// Clauses that a device can be tested for, in percent, rounded down.
     #[must_use]
     pub fn percent(&self) -> usize {
         (100 * (self.wire + self.agent))

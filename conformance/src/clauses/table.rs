@@ -31,7 +31,7 @@ pub enum TableError {
     Line {
         /// The file in `conformance/clauses/`.
         file: &'static str,
-        /// What is wrong, with the number of the line.
+        /// The fault, with the number of the line.
         source: csv::Error,
     },
     /// A field of a clause is not one of the words there are.
@@ -41,9 +41,9 @@ pub enum TableError {
         file: &'static str,
         /// The clause.
         id: String,
-        /// What was expected.
+        /// Kind of the expected word.
         what: &'static str,
-        /// What stands there.
+        /// Word that stands there.
         word: String,
     },
 }
@@ -134,14 +134,14 @@ pub enum Reason {
     LocalInterface,
     /// It binds those who have an optional part, and ours has not.
     NotImplemented,
-    /// What the rule is about does not exist here, or nobody outside can bring it about.
+    /// The subject of the rule does not exist here, or cannot be brought about from outside.
     NothingToTest,
     /// It says once more what another row says.
     DuplicateOf(ClauseId),
 }
 
 impl Reason {
-    /// Those that name no other clause, with their words.
+    /// Variants that name no other clause, with their words.
     pub const WORDS: [(&'static str, Self); 9] = [
         ("binds-ulp", Self::BindsUlp),
         ("binds-llp", Self::BindsLlp),
@@ -254,7 +254,7 @@ impl fmt::Display for Test {
     }
 }
 
-/// What a row rests on.
+/// Evidence of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Evidence {
     /// A case of the tester.
@@ -279,11 +279,11 @@ impl Evidence {
 pub struct Clause {
     /// Its name.
     pub id: ClauseId,
-    /// What makes it a rule.
+    /// Keyword that makes it a rule.
     pub keyword: Keyword,
     /// How it is tested.
     pub by: By,
-    /// What it says, in our words.
+    /// The rule in our words.
     pub says: String,
     /// By what it is tested, or why it is not.
     pub evidence: Vec<Evidence>,
@@ -359,7 +359,7 @@ impl Count {
 pub struct Planned {
     /// Its name, like `M02`.
     pub case: String,
-    /// What it will do.
+    /// Subject of the planned case.
     pub does: String,
 }
 
@@ -431,7 +431,8 @@ impl Clauses {
         })
     }
 
-    /// The rules that a case is about. What follows a point in its name tells variants of a case apart and does not matter.
+    /// The rules that a case is about. The part of its name behind a point distinguishes variants of a case and does not
+    /// matter.
     pub fn of_case<'a>(&'a self, case: &'a str) -> impl Iterator<Item = &'a Clause> {
         let case = case.split_once('.').map_or(case, |(case, _)| case);
         self.rules

@@ -1,4 +1,4 @@
-//! What a run found: for people, for programs, and as packets.
+//! Findings of a run: for people, for programs, and as packets.
 
 mod json;
 mod junit;
@@ -12,12 +12,12 @@ pub use text::{line, text};
 
 use crate::run::{Done, Outcome};
 
-/// What a report says besides the cases.
+/// Contents of a report besides the cases.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// Where the device listens.
     pub target: String,
-    /// What the device is, in the words of who ran the tester.
+    /// Description of the device by the tester's user.
     pub device: String,
 }
 

@@ -1,5 +1,5 @@
 //! A case's connections as a packet file: the octets as they were sent and received, in Ethernet, IP and TCP headers that are
-//! made up, or UDP. What TCP did below is not in it.
+//! made up, or UDP. TCP's own segments are not in it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::UNIX_EPOCH;
@@ -46,7 +46,7 @@ fn block(file: &mut Vec<u8>, kind: u32, body: &[u8]) {
     file.extend(length.to_le_bytes());
 }
 
-/// What a packet does besides carrying octets.
+/// Effect of a packet besides carrying octets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flag {
     Syn,

@@ -123,7 +123,7 @@ impl Connection {
                 }
                 Some(Next::Gap(octets)) => {
                     self.halves[way].released += octets;
-                    // What is missing may be a FIN, which is acknowledged as if it were an octet.
+                    // The missing octet may be a FIN, which is acknowledged as if it were one.
                     if octets > 1 || !ended {
                         self.gap(way, octets, out);
                     }
@@ -161,7 +161,7 @@ impl Connection {
         }
     }
 
-    /// What comes next is not known: it is looked for, if CRCs can tell.
+    /// The next FPDU's beginning is unknown: it is searched for, if there are CRCs.
     fn lose(&mut self, way: Way, quiet: bool, out: &mut Out<'_, '_>) {
         let crc = self.crc();
         let [a, b] = &mut self.halves;

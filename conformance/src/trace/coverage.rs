@@ -14,7 +14,7 @@ pub(super) struct Coverage {
     overflow: bool,
 }
 
-/// What the segments of a message make together.
+/// Union of the segments of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whole {
     /// All of it, in order.
@@ -23,7 +23,7 @@ pub(super) enum Whole {
     Disordered,
     /// Octets are missing or there twice.
     Broken,
-    /// That was not kept.
+    /// The segments were not kept.
     Unknown,
 }
 
@@ -66,7 +66,7 @@ impl Coverage {
         }
     }
 
-    /// What it is, now that the last segment is there; `begin` is where it has to begin, where that is known.
+    /// The union, now that the last segment is there; `begin` is its required start, if known.
     pub(super) fn whole(&self, begin: Option<u64>) -> Whole {
         let (from, _) = self.span();
         if self.overflow {

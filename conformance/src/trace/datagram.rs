@@ -57,7 +57,7 @@ impl<K: Ord + Copy, V> Recent<K, V> {
     }
 }
 
-/// What every segment of a message says of it.
+/// Fields of a message that every segment carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Message {
     opcode: u8,
@@ -81,7 +81,7 @@ pub(super) struct Route {
     pub(super) no_checksum: bool,
 }
 
-/// What was recorded of the datagram mapping.
+/// State of the datagram mapping in a recording.
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
     speakers: Recent<SocketAddr, ()>,
@@ -348,7 +348,7 @@ pub(super) fn is_group(ip: IpAddr) -> bool {
 /// The length of the datagrams of a train that was recorded before it was cut: all are right, the last may be shorter.
 fn train(octets: &[u8]) -> Option<usize> {
     let first = *octets.first()?;
-    // What cannot be one of ours is not searched.
+    // Datagrams of other protocols are not searched.
     if first & 3 != 1 || first >> 2 & 0xf > format::LOOKUP || octets.len() < 2 * SHORTEST {
         return None;
     }

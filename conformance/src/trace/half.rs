@@ -22,7 +22,7 @@ pub(super) enum Phase {
     Over,
 }
 
-/// What is known where the beginning of an FPDU is looked for.
+/// Candidates while the beginning of an FPDU is searched for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sought {
     /// The position in MPA's stream, which Markers depend on.
@@ -37,7 +37,7 @@ pub(super) struct Sought {
 #[derive(Debug)]
 pub(super) struct Half {
     pub(super) tcp: Direction,
-    /// What comes next, and waits for the other direction.
+    /// Input that waits for the other direction.
     pub(super) queue: VecDeque<Next>,
     /// Octets in it.
     pub(super) held: usize,

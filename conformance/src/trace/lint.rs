@@ -33,7 +33,7 @@ pub struct Args {
     all: bool,
 }
 
-/// What a file came to.
+/// Result of a file.
 #[derive(Debug, Default)]
 pub struct Summary {
     shown: BTreeMap<(u64, &'static str), u64>,
@@ -100,7 +100,7 @@ pub fn main(args: &Args) -> Result<ExitCode, (u8, String)> {
     let summary = match (done, flushed) {
         (Ok(summary), Ok(())) => summary,
         (Err(FileError::Io(error)), _) | (_, Err(error)) => {
-            // Whoever reads the output has seen enough.
+            // The reader of the output has gone.
             if error.kind() == io::ErrorKind::BrokenPipe {
                 return Ok(ExitCode::SUCCESS);
             }

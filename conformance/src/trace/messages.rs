@@ -1,4 +1,4 @@
-//! What one end sends, message by message: DDP's rules of a sender (RFC 5041) and, by opcode, RDMAP's (RFC 5040, RFC 7306).
+//! Messages of one end: DDP's rules of a sender (RFC 5041) and, by opcode, RDMAP's (RFC 5040, RFC 7306).
 
 use super::coverage::{Coverage, Whole};
 use super::rdmap::Answers;
@@ -33,18 +33,18 @@ enum Tagged {
     #[default]
     Between,
     Inside(u32, Coverage),
-    /// What comes until the next L is not judged.
+    /// Segments until the next L are not judged.
     Joined,
 }
 
-/// What one end has sent.
+/// State of one sender.
 #[derive(Debug)]
 pub(super) struct Sender {
     queues: [Queue; 4],
     write: Tagged,
     response: Tagged,
     rv: Option<u8>,
-    /// What it asked for, and waits for.
+    /// Its requests without an answer.
     pub(super) asks: Answers,
     /// FPDUs so far.
     pub(super) fpdus: u64,

@@ -1,8 +1,8 @@
-//! Recorded traffic: who said what, and which rules it breaks.
+//! Recorded traffic: its messages, and the rules that they break.
 //!
-//! A [`Reader`] gives the packets of a capture file, a [`Trace`] makes TCP connections and UDP conversations of them, finds those that are iWARP or the
-//! datagram mapping, and tells a sink, in the order of the file, what was said ([`What`]) and which [`Rule`]s of a sender it breaks. What cannot be judged, because the
-//! capture lacks it, is told as [`Unjudged`]: nobody is accused of what somebody else may have lost. Memory is bounded by connections and, in each, by what
+//! A [`Reader`] gives the packets of a capture file, a [`Trace`] makes TCP connections and UDP conversations of them, finds those that are iWARP or the datagram
+//! mapping, and tells a sink, in the order of the file, what was said ([`What`]) and which [`Rule`]s of a sender it breaks. Input that cannot be judged, because the
+//! capture is incomplete, is reported as [`Unjudged`]: nobody is accused of what somebody else may have lost. Memory is bounded by connections and, in each, by what
 //! waits to become whole.
 
 mod capture;
@@ -43,17 +43,17 @@ pub struct Item<'a> {
     pub packet: u64,
     /// When that was captured, in nanoseconds since 1970.
     pub at: u64,
-    /// Who sent it.
+    /// Address of the sender.
     pub from: SocketAddr,
     /// To whom.
     pub to: SocketAddr,
     /// Which of the file's TCP connections, from 1; 0 for UDP.
     pub connection: u64,
-    /// What it is.
+    /// Kind and contents.
     pub what: What<'a>,
 }
 
-/// What there is in a trace.
+/// Items of a trace.
 #[derive(Clone, Copy, Debug)]
 pub enum What<'a> {
     /// A startup frame of MPA.
@@ -93,11 +93,11 @@ pub struct SeenFpdu<'a> {
 pub struct SeenDatagram<'a> {
     /// Its octets.
     pub octets: &'a [u8],
-    /// What it is, or why every receiver drops it.
+    /// The parsed datagram, or the reason for which every receiver drops it.
     pub parsed: Result<&'a Datagram, &'a Dropped>,
     /// Which of how many it is, of those that were recorded as one train before the kernel cut it.
     pub train: (usize, usize),
-    /// What the file says of it.
+    /// Comment of the file.
     pub comment: Option<&'a str>,
 }
 
@@ -126,14 +126,14 @@ pub enum Unjudged {
         /// How many.
         octets: u64,
     },
-    /// What follows a gap could not be told apart again, or only from here on.
+    /// The beginning of an FPDU behind a gap was not found, or only from here on.
     Skipped {
         /// Octets that were passed over.
         octets: u64,
     },
     /// Without CRCs the beginnings of FPDUs cannot be found again.
     LostFraming,
-    /// What answers a Request is not of MPA.
+    /// The answer to a Request is not of MPA.
     NotMpa,
     /// The stream ends inside of an FPDU.
     Cut {
@@ -164,7 +164,7 @@ impl fmt::Display for Unjudged {
     }
 }
 
-/// Who is told of everything in a trace.
+/// Receiver of all items of a trace.
 pub type Sink<'s> = dyn FnMut(&Item<'_>) + 's;
 
 /// Where it is told what the two ends of something say.

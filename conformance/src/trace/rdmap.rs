@@ -11,7 +11,7 @@ const READ_REQUEST: u64 = 28;
 const ATOMIC_REQUEST: u64 = 52;
 const ATOMIC_RESPONSE: u64 = 12;
 
-/// What one end asked for, in order, and has no answer to.
+/// Requests of one end without an answer, in order.
 #[derive(Debug)]
 pub(super) struct Answers {
     reads: VecDeque<ReadRequest>,

@@ -30,7 +30,7 @@ struct Asked {
     to_group: bool,
 }
 
-/// All Reads: by requester and sink STag. Who answers is at another address than was asked, if that was a group's.
+/// All Reads: by requester and sink STag. The answer to a request to a group comes from another address.
 #[derive(Debug, Default)]
 pub(super) struct Reads(Recent<(SocketAddr, u32), Asked>);
 
@@ -85,7 +85,7 @@ impl Reads {
             .filter(|chunk| chunk.from == from || chunk.from < from && from < chunk.to)
             .collect();
         let around = || begun.iter().filter(|chunk| to <= chunk.to);
-        // What begins elsewhere may answer a request that is not in the file, as may what ends early.
+        // A Response that begins elsewhere or ends early may answer a request that is not in the file.
         if begun.is_empty() {
             return;
         }

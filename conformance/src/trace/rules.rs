@@ -5,7 +5,7 @@ use core::fmt;
 /// How much a rule asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keyword {
-    /// Whoever breaks it is not conformant.
+    /// An end that breaks it is not conformant.
     Must,
     /// There may be reasons.
     Should,
@@ -29,7 +29,7 @@ pub struct Rule {
     pub clause: &'static str,
     /// How much it asks for.
     pub keyword: Keyword,
-    /// What it says.
+    /// Words of the rule.
     pub says: &'static str,
 }
 

@@ -9,7 +9,7 @@ const MOST_SEGMENTS: usize = 4096;
 /// Packets of a connection that may come between an acknowledgement and what it acknowledges: a capture has several sources.
 const PATIENCE: u32 = 64;
 
-/// What the stream goes on with.
+/// Continuation of the stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Octets, and how many octets of the other direction their sender had when it sent them.
@@ -73,7 +73,7 @@ impl Direction {
             sequence.wrapping_sub(next).to_ne_bytes(),
         ));
         let length = u64::try_from(payload.len()).unwrap_or(0);
-        // What lies before the beginning is a repetition, or a probe that asks whether the peer is there.
+        // Octets before the beginning are a retransmission or a keep-alive probe.
         let (at, payload) = match u64::try_from(ahead) {
             Ok(ahead) => (self.moved + ahead, payload),
             Err(_) => {
@@ -112,7 +112,7 @@ impl Direction {
         had
     }
 
-    /// What comes next, if it is there or will not come any more. `ended` says that no more packets come.
+    /// The next octets or gap, if they are there or will not come any more. `ended` says that no more packets come.
     pub(super) fn next(&mut self, ended: bool) -> Option<Next> {
         loop {
             let Some((at, (payload, had))) = self.waiting.pop_first() else {

@@ -1,4 +1,4 @@
-//! What a Terminate has to look like (RFC 5040 §4.8, figures 7 to 10).
+//! Form of a Terminate (RFC 5040 §4.8, figures 7 to 10).
 
 use super::{Report, rules};
 use crate::wire::datagram;

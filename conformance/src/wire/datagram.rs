@@ -191,7 +191,7 @@ impl Segment {
         segment
     }
 
-    /// The same with a cookie, as format 1.
+    /// The segment with a cookie, as format 1.
     #[must_use]
     pub fn with_cookie(mut self, cookie: u64) -> Self {
         self.first = self.first & !0x3c | format::WITH_COOKIE << 2;
@@ -354,7 +354,7 @@ impl Lookup {
     }
 }
 
-/// What is in one UDP datagram.
+/// Contents of one UDP datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Datagram {
     /// Formats 0 and 1.
@@ -425,9 +425,9 @@ pub enum Dropped {
     /// The CRC is not that of the octets before it.
     #[error("bad-crc: {got:#010x} in place of {expected:#010x}")]
     BadCrc {
-        /// What stands there.
+        /// Value in the datagram.
         got: u32,
-        /// What should.
+        /// Computed value.
         expected: u32,
     },
     /// The format is none that the mapping assigns.
@@ -449,7 +449,7 @@ pub enum Dropped {
     Malformed(&'static str),
 }
 
-/// What a Terminate on a datagram is about (Datagram §7.2).
+/// Subject of a Terminate on a datagram (Datagram §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
     /// A Read Request.

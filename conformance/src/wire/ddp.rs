@@ -9,11 +9,11 @@ pub const UNTAGGED_HEADER: usize = 18;
 
 /// DDP's control octet of an untagged segment that is the last of its Message.
 pub const UNTAGGED_LAST: u8 = 0x41;
-/// The same of one that is not.
+/// First octet of an untagged segment that is not the last.
 pub const UNTAGGED: u8 = 0x01;
 /// DDP's control octet of a tagged segment that is the last of its Message.
 pub const TAGGED_LAST: u8 = 0xc1;
-/// The same of one that is not.
+/// First octet of a tagged segment that is not the last.
 pub const TAGGED: u8 = 0x81;
 
 /// RDMAP's version in its place.
@@ -55,7 +55,7 @@ pub struct Segment {
     pub rdmap: u8,
     /// Where it belongs.
     pub place: Place,
-    /// What it carries.
+    /// Payload.
     pub payload: Vec<u8>,
 }
 
@@ -110,14 +110,14 @@ impl Segment {
         }
     }
 
-    /// The same, not the last of its Message.
+    /// The segment as one that is not the last of its Message.
     #[must_use]
     pub fn more(mut self) -> Self {
         self.ddp &= !0x40;
         self
     }
 
-    /// The same with this message offset; nothing for a tagged segment.
+    /// The segment with this message offset; a tagged segment stays as it is.
     #[must_use]
     pub fn at(mut self, offset: u32) -> Self {
         if let Place::Untagged { mo, .. } = &mut self.place {
@@ -126,7 +126,7 @@ impl Segment {
         self
     }
 
-    /// The same with this Invalidate STag; nothing for a tagged segment.
+    /// The segment with this Invalidate STag; a tagged segment stays as it is.
     #[must_use]
     pub fn invalidating(mut self, stag: u32) -> Self {
         if let Place::Untagged { rsvd, .. } = &mut self.place {
@@ -241,7 +241,7 @@ pub fn word(octets: &[u8], at: usize) -> Option<u32> {
         .map(|four| u32::from_be_bytes(*four))
 }
 
-/// What an RDMA Read Request asks for (RFC 5040 §4.4).
+/// Contents of an RDMA Read Request (RFC 5040 §4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// Where the data goes.
@@ -293,11 +293,11 @@ pub struct AtomicRequest {
     pub stag: u32,
     /// Where the octets are.
     pub to: u64,
-    /// What is added, or stored.
+    /// Operand that is added or stored.
     pub data: u64,
     /// Where carries stop, or which bits are stored.
     pub mask: u64,
-    /// What is compared.
+    /// Operand that is compared.
     pub compare: u64,
     /// Which bits are compared.
     pub compare_mask: u64,
@@ -337,7 +337,7 @@ pub struct Terminate {
     pub header_control: u8,
     /// The 13 reserved bits.
     pub reserved: u16,
-    /// What follows the first word.
+    /// Octets behind the first word.
     pub rest: Vec<u8>,
 }
 

@@ -7,16 +7,16 @@ const DISTANCE: u64 = 512;
 /// Octets of a Marker.
 const MARKER: usize = 4;
 
-/// What is wrong with an FPDU on purpose. The default is: nothing.
+/// Deliberate faults of an FPDU; none by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wrong {
     /// The length that the FPDU claims, instead of its own.
     pub length: Option<u16>,
-    /// What the CRC is XORed with after it was computed.
+    /// Mask that is XORed to the computed CRC.
     pub crc: u32,
-    /// What the pad consists of, before the CRC is computed.
+    /// Octet of the pad, set before the CRC is computed.
     pub pad: u8,
-    /// What is added to the pointers of Markers, before the CRC is computed.
+    /// Octets added to the pointers of Markers, before the CRC is computed.
     pub pointer: u16,
     /// An octet of the finished FPDU, counted from its first, and what it is XORed with.
     pub flip: Option<(usize, u8)>,
@@ -92,7 +92,7 @@ impl Framer {
 /// An FPDU that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fpdu {
-    /// What it carries.
+    /// The ULPDU.
     pub ulpdu: Vec<u8>,
     /// Whether its CRC is right.
     pub crc_is_right: bool,
@@ -130,7 +130,7 @@ impl Deframer {
         Self { markers, position }
     }
 
-    /// The first FPDU in `octets`, if all of it is there. What it took is the caller's to remove.
+    /// The first FPDU in `octets`, if all of it is there. The caller removes its octets.
     pub fn take(&mut self, octets: &[u8]) -> Option<Fpdu> {
         let mut reader = Reader {
             octets,

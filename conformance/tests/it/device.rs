@@ -4,7 +4,7 @@ pub(crate) mod programs;
 
 use programs::{Server, tester};
 
-/// Black box: rping serves whoever comes. What it cannot do without an agent is skipped; nothing fails.
+/// Black box: rping serves whoever comes. Cases that need an agent are skipped; none fails.
 #[test]
 fn rping_passes() {
     if xtask::debian::find_program("rping").is_none() {
@@ -62,7 +62,7 @@ fn our_stack_passes_as_programs_for_iwarp_find_it_with_markers() {
     ]);
 }
 
-/// What takes long, beside the others.
+/// Long cases, beside the others.
 #[test]
 fn our_stack_ends_startups_that_never_end() {
     let agent = Server::agent(&[]);
@@ -86,7 +86,7 @@ fn the_agent_compiles_with_nothing_but_the_verbs() {
     programs::compile(&folder.path().join("agent"), &[]);
 }
 
-/// Whoever does not know the token gets nothing.
+/// A client without the token gets nothing.
 #[test]
 fn the_agent_wants_its_token() {
     let agent = Server::agent(&[]);

@@ -1,7 +1,7 @@
 //! Our connected queue pairs against the Linux kernel's siw.
 //!
 //! The guest's ends are `siw-ops`, which obeys commands of ours, and Debian's `rdma_client` and `rdma_server`. Contents are checked at both
-//! ends. What is covered, and where:
+//! ends. Coverage:
 //!
 //! | what | where |
 //! |---|---|
@@ -38,7 +38,7 @@ use ops::Siw;
 const LIMIT: Duration = Duration::from_secs(30);
 const DEPTHS: ReadDepths = ReadDepths { ird: 4, ord: 4 };
 
-/// What `siw-ops` writes and sends: octet i is 31 i + 7.
+/// Payload of `siw-ops`: octet i is 31 i + 7.
 fn pattern(len: u32) -> Vec<u8> {
     repeated(len, |i| i.wrapping_mul(31).wrapping_add(7))
 }

@@ -1,4 +1,4 @@
-//! What the conformance tester reads of a device: frames and segments that nobody has checked.
+//! Input of the conformance tester from a device: unchecked frames and segments.
 
 use dgiwarp_conform::trace::{Item, Reader, Trace};
 use dgiwarp_conform::wire::datagram::{Datagram, sealed};

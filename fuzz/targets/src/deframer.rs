@@ -16,8 +16,8 @@ const PIECES: usize = 24;
 /// More pieces than these would only be slow.
 const MOST_PIECES: usize = 300;
 
-/// Reads a stream in one piece and in many: the ULPDUs, and what ends them, have to be the same. What FPDUs are whole is also asked of the
-/// conformance tester, which has a deframer of its own.
+/// Reads a stream in one piece and in many: the ULPDUs, and what ends them, have to be the same. The conformance tester, which has a
+/// deframer of its own, has to find as many whole FPDUs.
 pub fn deframer(data: &[u8]) {
     run(&mut Unstructured::new(data)).expect("what short inputs lack is zero");
 }
@@ -177,7 +177,7 @@ fn framed(u: &mut Unstructured<'_>, pieces: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// What a connection's program sees: events and ULPDUs in order.
+/// Output of a connection to its program: events and ULPDUs in order.
 #[derive(Debug, PartialEq)]
 enum Seen {
     Event(Event),
@@ -242,7 +242,7 @@ fn converse(
             while let Some(event) = connection.poll_event() {
                 if matches!(event, Event::Request(_)) {
                     let accepted = accepts && connection.accept(depths, b"answer").is_ok();
-                    // The configuration may not go with the Request, which waits then. What comes before an answer to it is an error.
+                    // The configuration may not go with the Request, which waits then. Input before an answer to it is an error.
                     if !accepted {
                         connection.reject(depths, b"answer").expect("it waits");
                     }

@@ -1,6 +1,6 @@
-//! What fuzzers call: plain functions that take octets.
+//! Entry points of fuzzers: plain functions that take octets.
 //!
-//! Each [`Target`] drives one part of dgiwarp with whatever it is given, and panics where that part breaks a promise. The same functions run under
+//! Each [`Target`] drives one part of dgiwarp with whatever it is given, and panics where that part breaks a promise. The functions run under
 //! `cargo fuzz`, for hours and guided by coverage, and in the test `seeded`, for seconds and on any toolchain.
 
 #![forbid(unsafe_code)]
@@ -46,7 +46,7 @@ pub fn datagrams(data: &[u8]) {
 pub struct Target {
     /// Its name, which is that of its corpus too.
     pub name: &'static str,
-    /// What it drives, for people.
+    /// Description of the part that it drives.
     pub about: &'static str,
     /// Octets of input that it can make use of.
     pub longest: usize,

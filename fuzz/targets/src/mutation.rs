@@ -31,7 +31,7 @@ const TURNS: [u64; 24] = [
     u64::MAX,
 ];
 
-/// Makes inputs. The same seed makes the same ones.
+/// Makes inputs. Equal seeds make equal inputs.
 #[derive(Debug)]
 pub struct Mutator<'a> {
     rng: ChaCha8Rng,

@@ -16,8 +16,8 @@ use dgiwarp_rdmap::wire::{
     TerminateControl, atomic, extension, read_request,
 };
 
-/// Gives the octets to every parser. What parses is emitted again and has to be what it was: octet by octet where the header has no reserved
-/// bits, else as the same value.
+/// Gives the octets to every parser. A parsed value is emitted again and has to be what it was: octet by octet where the header has no
+/// reserved bits, else as the same value.
 pub fn parsers(data: &[u8]) {
     octets(data);
     ddp_headers(data);
@@ -152,7 +152,7 @@ fn datagrams(data: &[u8]) {
     datagram_segment(data);
 }
 
-/// What a datagram holds within the overhead of the lower layer.
+/// Contents of a datagram within the overhead of the lower layer.
 #[derive(Debug, PartialEq)]
 enum Held<'a> {
     Segment(Parsed<'a, [u8]>),
@@ -297,7 +297,7 @@ fn read_segment(data: &[u8], found: Option<Cookie>, part: &ReadSegment<'_, [u8]>
     }
 }
 
-/// MPA's Request and Reply. What follows the frame stays in the input, and no more is kept than the longest frame has.
+/// MPA's Request and Reply. Octets behind the frame stay in the input, and no more is kept than the longest frame has.
 fn startup_frames(data: &[u8]) {
     for kind in [FrameKind::Request, FrameKind::Reply] {
         let mut rest = data;

@@ -46,7 +46,7 @@ pub struct StreamId {
 /// Datagrams that may use a region, beyond its access rights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Restrictions {
-    /// Those of this peer alone.
+    /// Segments of this peer alone are placed.
     pub only_from: Option<Peer>,
     /// Only those with their peer's valid cookie.
     pub cookie: bool,

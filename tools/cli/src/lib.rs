@@ -46,9 +46,9 @@ const GENERATE: &str = "generate";
 /// A command line that does something useful.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
-    /// What to type; more than one line is for more than one terminal.
+    /// Command line; more than one line is for more than one terminal.
     pub line: &'static str,
-    /// What it does, in a sentence.
+    /// Effect in a sentence.
     pub about: &'static str,
 }
 
@@ -57,13 +57,13 @@ pub struct Example {
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// What holds where it is not set; may be empty.
+    /// Default; may be empty.
     pub default: String,
-    /// What it does, its unit and range.
+    /// Effect, unit and range.
     pub about: String,
 }
 
-/// What help and manual page of a program say besides its options.
+/// Contents of help and manual page of a program besides its options.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// Under `Examples:`.

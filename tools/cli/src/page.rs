@@ -13,7 +13,7 @@ pub struct Page {
     pub section: u8,
     /// One line for `whatis`.
     pub about: String,
-    /// What follows.
+    /// Contents of the section.
     pub parts: Vec<Part>,
 }
 
@@ -28,7 +28,7 @@ pub enum Part {
     Item {
         /// The term.
         term: String,
-        /// What there is to say.
+        /// Description.
         text: String,
     },
     /// Lines to type, set as they are.
@@ -66,7 +66,7 @@ fn set_ragged(roff: &mut Roff) {
     roff.control("nh", []);
 }
 
-/// What follows the title of a page.
+/// Text behind the title of a page.
 pub(crate) fn ragged() -> String {
     let mut roff = Roff::new();
     set_ragged(&mut roff);

@@ -1,4 +1,5 @@
-//! `dgiwarp-dump`: RDMA messages in recorded traffic, one line each, for a terminal. What they break is shown with them.
+//! `dgiwarp-dump`: RDMA messages in recorded traffic, one line each, for a terminal. The rules that they break are shown
+//! with them.
 //!
 //! Everything is decoded by the tester's library ([`dgiwarp_conform::trace`]); here it becomes text.
 
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     let done = dump(&cli, &mut io::BufWriter::new(io::stdout().lock()));
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has seen enough.
+        // The reader has gone.
         Err(FileError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("dgiwarp-dump: {}: {error}", cli.file.display());

@@ -24,7 +24,7 @@ pub(crate) fn crc_of_datagram(seen: &SeenDatagram<'_>) -> &'static str {
     }
 }
 
-/// What an item is, in one line.
+/// An item in one line.
 pub(crate) fn line(item: &Item<'_>) -> String {
     match item.what {
         What::Startup { frame, .. } => frame.to_string(),

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::workspace;
 
-/// The same tree gives the same archive: names sorted, nobody's user id, the time of the last commit.
+/// Equal trees give equal archives: names sorted, nobody's user id, the time of the last commit.
 pub(super) fn pack(folder: &Path, name: &str, archive: &Path) -> Result<(), Box<dyn Error>> {
     super::run(
         Command::new("tar")

@@ -60,7 +60,8 @@ pub(super) fn text(shipped: &[String]) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Everything that normal dependencies lead to. What only makes code, such as derive macros, is not linked.
+/// Everything that normal dependencies lead to. Packages that only generate code, such as derive macros, are not
+/// linked.
 fn linked(metadata: &Metadata, from: &[String]) -> Result<BTreeSet<PackageId>, Box<dyn Error>> {
     let resolve = metadata
         .resolve

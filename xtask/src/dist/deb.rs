@@ -1,6 +1,7 @@
 //! The Debian package: the tree below `/usr`, with what Debian wants to know of it.
 //!
-//! `dpkg-deb` makes it, which every Debian has. What a package needs is read from its files, so that no list of it gets old.
+//! `dpkg-deb` makes it, which every Debian has. Dependencies of a package are read from its files, so that no list of them
+//! gets old.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -69,7 +70,7 @@ pub(super) fn pack(tree: &Path, version: &str, folder: &Path) -> Result<PathBuf,
             .args(["--root-owner-group", "-Zxz", "--build"])
             .arg(stage.path())
             .arg(&package)
-            // The same tree gives the same package.
+            // Equal trees give equal packages.
             .env("SOURCE_DATE_EPOCH", commit_time().to_string())
             .stdout(std::process::Stdio::null()),
     )?;
@@ -144,7 +145,7 @@ fn depends(needs: &Needs) -> Result<String, Box<dyn Error>> {
     Ok(fields.join(", "))
 }
 
-/// What the files below a folder take, in KiB, each rounded up.
+/// Size of the files below a folder in KiB, each rounded up.
 fn kibibytes(folder: &Path) -> Result<u64, Box<dyn Error>> {
     let mut sum = 0;
     for file in files(folder)? {

@@ -31,7 +31,7 @@ use cargo_metadata::Metadata;
 use crate::debian;
 use crate::workspace;
 
-/// What was made.
+/// Files that were made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dist {
     /// The folder `dgiwarp-VERSION`.

@@ -1,4 +1,4 @@
-//! What lies where in an installation.
+//! Layout of an installation.
 
 use std::error::Error;
 use std::fs;

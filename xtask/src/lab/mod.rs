@@ -50,7 +50,7 @@ pub enum LabError {
     /// The kernel or a sandbox refuses both plain and user namespaces. Tests skip on this.
     #[error("no network namespaces here: {reason}")]
     NoNamespaces {
-        /// What the kernel said to the last attempt.
+        /// Error of the kernel at the last attempt.
         reason: String,
     },
     /// A program that the lab drives is not installed. Tests skip on this.
@@ -66,7 +66,7 @@ pub enum LabError {
     Setup {
         /// The command line.
         command: String,
-        /// What it wrote on standard error.
+        /// Its standard error.
         stderr: String,
     },
     /// A process could not be started or waited for.
@@ -121,7 +121,7 @@ impl Side {
     }
 }
 
-/// What the link between the two namespaces is like.
+/// Properties of the link between the two namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// MTU of both ends in bytes, 68 to 65,535 (1,280 at least if IPv6 is to work).

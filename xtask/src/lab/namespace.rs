@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 
 use super::LabError;
 
-/// What the holder runs: it says that it is inside, waits until its standard input is closed (which also happens when
-/// the owner is killed), then kills whatever else is in the namespace, which a process that keeps forking may need
-/// more than once.
+/// Script of the holder: it reports that it is inside, waits until its standard input is closed (which also happens
+/// when the owner is killed), then kills whatever else is in the namespace, which a process that keeps forking may
+/// need more than once.
 const HOLDER: &str = r#"
 echo inside
 cat >/dev/null
@@ -162,7 +162,7 @@ impl Namespace {
         }
         let mut reason = String::new();
         if let Some(mut stderr) = holder.stderr.take() {
-            // What cannot be read is reported as an empty reason.
+            // An unreadable reason is reported as an empty one.
             let _unread = stderr.read_to_string(&mut reason);
         }
         let _status = holder.wait();

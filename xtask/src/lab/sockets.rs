@@ -1,4 +1,4 @@
-//! Who listens in a namespace, read from its `/proc/PID/net` tables.
+//! Listening sockets of a namespace, read from its `/proc/PID/net` tables.
 
 use std::fs;
 

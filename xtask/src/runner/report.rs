@@ -25,7 +25,7 @@ pub(super) struct Report {
     pub(super) rows: Vec<Row>,
     /// Skipped tests: name and reason.
     pub(super) skips: Vec<(String, String)>,
-    /// What failed, one line each.
+    /// Failures, one line each.
     pub(super) failures: Vec<String>,
     /// Long tests that were not asked for.
     pub(super) left_out: usize,

@@ -16,7 +16,7 @@ use xtask::skips::skip;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What all tests look at, made once.
+/// Artefacts that all tests check, made once.
 static MADE: LazyLock<Dist> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist");
     let _ = fs::remove_dir_all(&folder);
@@ -144,7 +144,7 @@ fn the_archive_is_the_tree_and_works_wherever_it_is_put() {
 #[test]
 fn the_same_build_gives_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
-    // What lies there already goes away.
+    // A stale file goes away.
     let stale = folder.path().join(format!("dgiwarp-{VERSION}/stale"));
     fs::create_dir_all(stale).unwrap();
     let again = dist::make(folder.path()).unwrap();

@@ -41,7 +41,7 @@ fn xtask_lab(arguments: &[&str]) -> Command {
     command
 }
 
-/// The same as a user without rights, from a copy of the program where that user can reach it.
+/// `xtask lab` as a user without rights, from a copy of the program where that user can reach it.
 fn xtask_lab_as_nobody(folder: &Path, arguments: &[&str]) -> Command {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     let copy = folder.join("xtask");

@@ -9,7 +9,7 @@ use xtask::workspace;
 
 /// Compressed octets of the largest package.
 const LARGEST: u64 = 300 << 10;
-/// Lines of a README. That of the tester is its manual.
+/// Lines of a README. The tester's README is its manual.
 const README_LINES: usize = 40;
 const MANUAL: &str = "dgiwarp-conform";
 

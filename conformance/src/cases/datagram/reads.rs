@@ -157,7 +157,8 @@ fn d16(bench: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What a Read Request is refused for: its change, the counter, and the Terminate that may tell of it (RFC 5040 §4.8).
+/// Reason for which a Read Request is refused: its change, the counter, and the Terminate that may tell of it (RFC 5040
+/// §4.8).
 type Row = (
     &'static str,
     fn(&mut ReadRequest),

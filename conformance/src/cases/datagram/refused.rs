@@ -195,7 +195,7 @@ fn wrong(bench: &mut Bench<'_>, scene: &mut Scene, datagram: &Datagram) -> Resul
 
 type Change = fn(&mut Segment, &mut Extension);
 
-/// What is wrong, the counter, and how a good one becomes it: 64 octets at offset 1024 of a message of 4096.
+/// Fault, counter, and how a good one becomes it: 64 octets at offset 1024 of a message of 4096.
 const WRONG: &[(&str, &str, Change)] = &[
     ("an STag that is none", "bad-stag", |s, _| {
         stag(s, |stag| !stag)

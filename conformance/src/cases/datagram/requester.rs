@@ -44,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
 const REGION: usize = 160_000;
 /// Where the sink is in the region.
 const SINK: usize = 512;
-/// What the tester says that its memory is.
+/// STag that the tester gives for its memory.
 const STAG: u32 = 0x0102_0304;
 const REMOTE: u64 = 0x7f00_0000_1000;
 const COOKIE: u64 = 0x00c0_0c1e_00c0_0c1e;
@@ -53,7 +53,7 @@ const WR_ID: u64 = 77;
 const READ_DONE: u64 = 2;
 const SEGMENT: usize = 1400;
 
-/// What the device asked for during a Read.
+/// Requests of the device during a Read.
 #[derive(Debug, Default)]
 struct Asked {
     /// Each request, and whether it carried the tester's cookie.
@@ -62,7 +62,7 @@ struct Asked {
     nonces: Vec<u64>,
     /// Whether a cookie request was the first that came.
     cookie_first: bool,
-    /// What was neither.
+    /// Datagrams that are neither.
     others: Vec<String>,
 }
 
@@ -191,7 +191,7 @@ fn whole(size: usize) -> Vec<Range<usize>> {
     }
 }
 
-/// What is wrong with the requests of a Read whose answers all came.
+/// Faults of the requests of a Read whose answers all came.
 fn faults(asked: &Asked, size: usize, epoch: &mut Option<u32>) -> Vec<String> {
     let mut faults = asked.others.clone();
     let stag = asked.first().map(|request| request.sink_stag);
@@ -477,7 +477,7 @@ fn d21(bench: &mut Bench<'_>) -> Result<(), Broken> {
         ("all but one segment", true, 100, 50_000),
     ] {
         let read = Read::post(bench, &scene, &mut dice, size, 1000)?;
-        // What is answered is the same at each repeat.
+        // Answers do not differ between repeats.
         let kept: Vec<_> = (0..=size / SEGMENT)
             .map(|index| index != 20 && dice.below(10) < chance)
             .collect();

@@ -15,7 +15,7 @@ use crate::wire::datagram::{Datagram, Exchange, Extension, Segment};
 
 /// The Q_Key of the device's queue pairs here.
 pub(super) const QKEY: u32 = 0x1ee7;
-/// What memory of the device is filled with before anything is placed.
+/// Octet that fills memory of the device before anything is placed.
 pub(super) const FILL: u8 = 0xcd;
 /// Octets of a receive before the payload: the verbs' GRH.
 pub(super) const GRH: usize = 40;
@@ -180,7 +180,7 @@ impl Scene {
         Ok(false)
     }
 
-    /// What the queue pair has counted.
+    /// Counters of the queue pair.
     pub(super) fn counters(&self, bench: &mut Bench<'_>) -> Result<BTreeMap<String, u64>, Broken> {
         let answer = bench
             .agent()?
@@ -192,7 +192,7 @@ impl Scene {
             .collect())
     }
 
-    /// What was counted since then, as `name 3`.
+    /// Increments of the counters since then, as `name 3`.
     pub(super) fn counted(
         &self,
         bench: &mut Bench<'_>,
@@ -209,7 +209,8 @@ impl Scene {
         Ok(all.join(", "))
     }
 
-    /// The same, once it is `wanted` or the time is up: datagrams of others, and to other addresses, need not be seen in order.
+    /// Increments of the counters, once they are `wanted` or the time is up: datagrams of others, and to other addresses, need
+    /// not be seen in order.
     pub(super) fn counted_as(
         &self,
         bench: &mut Bench<'_>,
@@ -248,7 +249,7 @@ impl Scene {
         }
     }
 
-    /// What is known of a record; it is given back unless it is to be kept.
+    /// State of a record, which is given back unless it is to be kept.
     pub(super) fn look(
         &self,
         bench: &mut Bench<'_>,
@@ -305,10 +306,10 @@ pub(super) fn ranges(value: &Value) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// What must come of datagrams that are refused.
+/// Required outcome of datagrams that are refused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal<'a> {
-    /// What is wrong with them.
+    /// Their fault.
     pub(super) what: &'a str,
     /// The counter.
     pub(super) counter: &'a str,
@@ -333,7 +334,7 @@ impl Scene {
         self.dropped(bench, refusal, datagrams.len(), &before)
     }
 
-    /// The same with datagrams that were sent already, by whomever.
+    /// Checks the outcome of datagrams that were sent already, by any station.
     pub(super) fn dropped(
         &mut self,
         bench: &mut Bench<'_>,
@@ -432,7 +433,7 @@ pub(super) fn union(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     all
 }
 
-/// What memory has to look like: these octets at their places behind `base` of the memory, all others untouched.
+/// Expected contents of memory: these octets at their places behind `base` of the memory, all others untouched.
 pub(super) fn picture(memory: Memory, base: usize, placed: &[(Range<usize>, &[u8])]) -> Vec<u8> {
     let all = usize::try_from(memory.length + 2 * memory.margin).unwrap_or(0);
     let start = usize::try_from(memory.margin).unwrap_or(0) + base;

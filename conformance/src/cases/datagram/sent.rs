@@ -1,4 +1,4 @@
-//! What the device itself sends.
+//! Datagrams that the device itself sends.
 
 use serde_json::json;
 
@@ -47,7 +47,7 @@ const STAG: u32 = 0x3c5a_9601;
 const REMOTE: u64 = 0x7f00_0000_1000;
 const IMMEDIATE: u32 = 0xcafe_f00d;
 const ROOM: usize = 200_000;
-/// What bounds every segment (Datagram §8).
+/// Limit of every segment in octets (Datagram §8).
 const LONGEST: usize = 65_000;
 
 /// Memory of the device with octets that the tester knows, which it wrote there.
@@ -73,7 +73,7 @@ fn filled(
     Ok((memory, payload))
 }
 
-/// What is known of the sender so far.
+/// State of the sender, as its datagrams show it so far.
 #[derive(Debug, Default)]
 struct Sender {
     epoch: Option<u32>,

@@ -133,7 +133,7 @@ fn d27(bench: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What nobody answers.
+/// Queries that get no answer.
 fn dropped(bench: &mut Bench<'_>, station: &mut Station) -> Result<(), Broken> {
     let good = Lookup::question(0x5555, station.to.port(), b"who");
     let body = || {
@@ -171,7 +171,7 @@ fn dropped(bench: &mut Bench<'_>, station: &mut Station) -> Result<(), Broken> {
     for octets in all {
         station.octets(&octets);
     }
-    // What is answered behind them came after what they could have brought.
+    // An answer behind them came after any answer to them.
     let last = Lookup::question(0x6666, station.to.port(), b"who");
     station.send(last);
     let heard = station.answer();

@@ -160,7 +160,7 @@ fn old_sends(bench: &mut Bench<'_>, scene: &mut Scene, newest: u32) -> Result<()
 fn d13(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let memory = bench.agent()?.register(4096, WRITABLE, FILL)?;
     let mut scene = Scene::new(bench, json!({ "record_ms": 60_000 }))?;
-    // The same number from another epoch, and from another port, is another message.
+    // Equal numbers from another epoch, or from another port, are another message.
     let open = first_half(&scene, memory, 5);
     scene.station.send(open);
     scene.station.epoch ^= 0xffff;

@@ -77,7 +77,7 @@ pub(in crate::cases) fn reply(to: &Startup) -> Startup {
     Startup::new(startup::REPLY, C | to.flags & S, to.revision, &data)
 }
 
-/// The same with other depths and control flags.
+/// A Reply with other depths and control flags.
 pub(in crate::cases) fn reply_with(to: &Startup, change: impl FnOnce(&mut Depths)) -> Startup {
     let mut frame = reply(to);
     if let Some(mut depths) = frame.depths() {

@@ -96,7 +96,7 @@ pub(in crate::cases) const CASES: &[Case] = &[
     ),
 ];
 
-/// What may follow a wrong CRC.
+/// Outcomes that may follow a wrong CRC.
 const WRONG_CRC: &[Allowed] = &[
     allow(Terminate(2, 0, 2), ERRORS),
     allow(Closed, ABORT),
@@ -175,8 +175,8 @@ fn c02(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn c03(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    // A Write of nothing: two octets of length, 14 of header, 4 of CRC. What is flipped leaves a Write of nothing that nobody
-    // minds, so that the CRC is all that is wrong.
+    // A Write of nothing: two octets of length, 14 of header, 4 of CRC. The flipped bit leaves a valid Write of nothing, so
+    // that the CRC is the only fault.
     for (name, octet, bit) in [
         ("STag", 4, 0x80),
         ("STag", 7, 1),
@@ -275,7 +275,7 @@ fn c05(bench: &mut Bench<'_>) -> Result<(), Broken> {
             },
         );
         let reaction = peer.reaction();
-        // What is wrong with it is found behind the pad.
+        // Its fault is found behind the pad.
         let what = format!("a pad of {} octets 0xff", 4 - octets);
         bench.judge(what, &peer, &reaction, NO_SUCH_STAG);
     }
@@ -338,7 +338,7 @@ fn k07(bench: &mut Bench<'_>) -> Result<(), Broken> {
         };
         peer.wrong(&for_nobody(1000), wrong);
         let reaction = peer.reaction();
-        // What is wrong with it is found behind the Marker.
+        // Its fault is found behind the Marker.
         let what = format!("pointers {add} too large");
         bench.judge(what, &peer, &reaction, NO_SUCH_STAG);
     }

@@ -64,7 +64,7 @@ pub(in crate::cases) const CASES: &[Case] = &[
 const SOON: Duration = Duration::from_secs(10);
 const FILL: u8 = 0x22;
 const SINK: u32 = 0x5117_0000;
-/// What good startups here agree on.
+/// Depth on which good startups here agree.
 const DEPTH: usize = 4;
 
 fn memory(bench: &mut Bench<'_>) -> Result<Memory, Broken> {
@@ -370,7 +370,7 @@ fn e40(bench: &mut Bench<'_>) -> Result<(), Broken> {
             if reply.depths().is_some_and(|depths| depths.peer_to_peer) {
                 event(bench, on)?;
             } else {
-                // That of the first FPDU, which the device had to send.
+                // Completion of the first FPDU, which the device had to send.
                 bench.agent()?.poll(on, SOON)?;
             }
             in_turn(

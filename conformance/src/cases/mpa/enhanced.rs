@@ -276,7 +276,7 @@ fn e08(bench: &mut Bench<'_>) -> Result<(), Broken> {
         // Only what both have is an indication; a device that is left without one is no part of this case.
         let Some(name) = indicate(&mut peer, reply, true, depths) else {
             indicate(&mut peer, reply, false, depths);
-            // Whoever leaves before that was looked at is E15.
+            // A device that leaves before this check is the subject of E15.
             peer.first_echo(&mut Vec::new());
             continue;
         };
@@ -293,7 +293,7 @@ fn e08(bench: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What follows an RTR indication; a Read's answer is part of it.
+/// Reaction to an RTR indication; a Read's answer is part of it.
 fn with_answer_to_rtr(peer: &mut Peer, name: &str) -> Reaction {
     let mut reaction = Reaction::default();
     if name == "a Read" {

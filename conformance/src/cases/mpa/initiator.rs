@@ -451,7 +451,7 @@ fn e22(bench: &mut Bench<'_>) -> Result<(), Broken> {
     }
     let reply = reply_with(&request, |depths| depths.ord = 0x3ffe);
     peer.send(&reply.to_bytes());
-    // Who has as much room may use it.
+    // A device with as much room may use it.
     let allowed = [allow(Terminate(2, 0, 6), DEPTHS), allow(GoesOn, DEPTHS)];
     let goes_on = refuses(
         bench,
@@ -468,7 +468,7 @@ fn e22(bench: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Who goes on with an ORD takes as many Read Requests at a time, or at least these.
+/// A device that goes on with an ORD takes as many Read Requests at a time, or at least these.
 fn room_for_many(bench: &mut Bench<'_>, peer: &mut Peer) {
     let questions: Vec<_> = (0..256).map(|_| question(peer)).collect();
     let octets: Vec<u8> = questions

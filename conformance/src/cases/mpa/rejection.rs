@@ -36,7 +36,7 @@ fn asked(bench: &mut Bench<'_>, revision: u8) -> Result<(Peer, Reaction), Broken
     bench.agent()?.reject(SAID)?;
     let mut peer = bench.tcp()?;
     let reaction = peer.ask(&offer.request());
-    // What later cases find.
+    // Later cases find a device that accepts again.
     bench
         .agent()?
         .call("accept_with", serde_json::json!({ "reject": 0 }))?;

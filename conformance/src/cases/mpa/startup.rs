@@ -126,7 +126,7 @@ fn m01(bench: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What any Reply has to be.
+/// Rules for any Reply.
 fn well_formed(bench: &mut Bench<'_>, what: &str, request: &Startup, reply: &Startup, peer: &Peer) {
     let what = |rule| format!("{what}: {rule}");
     let key = reply.key == startup::REPLY;
@@ -205,7 +205,7 @@ fn m02(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn m03(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    // Who can interoperate with a revision may, who cannot closes.
+    // A device that can interoperate with a revision may; any other closes.
     let allowed = [
         allow(Closed, FRAME),
         allow(Accepted, FRAME),
@@ -272,7 +272,8 @@ fn m05(bench: &mut Bench<'_>) -> Result<(), Broken> {
         let mut peer = bench.tcp()?;
         peer.send(&frame.to_bytes());
         let reaction = peer.answer_to_startup();
-        // Who waits for what is announced before judging it closes when the time is up, which is no part of this case.
+        // A device that waits for the announced octets before judging them closes when the time is up, which is no part
+        // of this case.
         let waits = matches!(reaction.came.as_slice(), [Came::Nothing]);
         let what = format!("PD_Length {length} with {there} octets there");
         let refused = waits || reaction.ended() && reaction.startup().is_none();

@@ -51,9 +51,9 @@ pub struct Packet<'a> {
     pub number: u64,
     /// When it was captured, in nanoseconds since 1970; 0 if the file does not say.
     pub at: u64,
-    /// What kind of headers it begins with: a `LINKTYPE_` of the pcap registry.
+    /// Kind of its first headers: a `LINKTYPE_` of the pcap registry.
     pub link: u32,
-    /// What was captured of it.
+    /// Captured part of it.
     pub octets: &'a [u8],
     /// The comment that the file has on it.
     pub comment: Option<&'a str>,
@@ -186,7 +186,7 @@ impl<R: Read> Reader<R> {
             if !self.exactly(&mut header)? {
                 return Ok(None);
             }
-            // The same in either order of octets; the order of a section is in it.
+            // The type reads alike in either order of octets; the section holds its order.
             if word(&header, 0, true) == Some(SECTION) {
                 if !self.section()? {
                     return Ok(None);

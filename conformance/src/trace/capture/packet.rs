@@ -8,7 +8,7 @@ use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice};
 mod link {
     pub(in crate::trace) const NULL: u32 = 0;
     pub(in crate::trace) const ETHERNET: u32 = 1;
-    /// What BSDs wrote for raw IP.
+    /// Link types that BSDs wrote for raw IP.
     pub(in crate::trace) const RAW_BSD: [u32; 2] = [12, 14];
     pub(in crate::trace) const RAW: u32 = 101;
     pub(in crate::trace) const LOOP: u32 = 108;
@@ -26,11 +26,11 @@ pub(in crate::trace) struct Tcp<'a> {
     pub(in crate::trace) syn: bool,
     pub(in crate::trace) fin: bool,
     pub(in crate::trace) rst: bool,
-    /// What was captured of its payload.
+    /// Captured part of its payload.
     pub(in crate::trace) payload: &'a [u8],
 }
 
-/// What is in a packet.
+/// Contents of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::trace) enum Inside<'a> {
     Tcp(Tcp<'a>),

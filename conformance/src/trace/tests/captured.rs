@@ -1,4 +1,4 @@
-//! What a capture may do to traffic, and what TCP did, is nobody's fault.
+//! Effects of a capture, and of TCP, are no faults of either end.
 
 use super::super::Unjudged;
 use super::talk::{Talk, packets};

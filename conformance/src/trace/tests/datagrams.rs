@@ -15,7 +15,7 @@ struct Said {
     from: usize,
     to: usize,
     octets: Vec<u8>,
-    /// What the CRC is XORed with.
+    /// Mask that is XORed to the CRC.
     wrong: u8,
     df: bool,
     checksum: bool,

@@ -7,7 +7,7 @@ mod talk;
 
 use super::{Item, Packet, Trace, Unjudged, What};
 
-/// What a trace came to.
+/// Result of a trace.
 #[derive(Debug, Default)]
 struct Came {
     /// Names of broken rules, with what was said of them.

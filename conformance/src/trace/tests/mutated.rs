@@ -81,7 +81,7 @@ fn of_startup() -> Vec<(&'static str, Mutation)> {
                 ..depths(2, 2)
             };
             talk.reply.private_data = none.to_bytes().to_vec();
-            // What an Initiator says that finds nothing in common.
+            // An Initiator that finds nothing in common sends nothing more.
             talk.said.truncate(0);
         }),
         of("enhanced-ord", reply(depths(2, 3))),

@@ -129,7 +129,7 @@ impl Talk {
         }
     }
 
-    /// The same with Markers both ways, or without CRCs.
+    /// Adds Markers both ways, or leaves CRCs out.
     pub(super) fn with_flags(mut self, markers: bool, crc: bool) -> Self {
         for frame in [&mut self.request, &mut self.reply] {
             frame.flags = S | if markers { M } else { 0 } | if crc { C } else { 0 };
@@ -137,7 +137,7 @@ impl Talk {
         self
     }
 
-    /// What the ends send, in order: startup frames and FPDUs.
+    /// Output of the ends in order: startup frames and FPDUs.
     pub(super) fn pieces(&self) -> Vec<(usize, Vec<u8>)> {
         let crc = self.request.has(C) || self.reply.has(C);
         let markers = [self.reply.has(M), self.request.has(M)];

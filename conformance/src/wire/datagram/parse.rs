@@ -1,4 +1,5 @@
-//! What a datagram is, or why everybody has to drop it, in the order of the first step of Datagram §5.
+//! Parsing of a datagram, or the reason for which every receiver drops it, in the order of the first step of Datagram
+//! §5.
 
 use dgiwarp_codec::crc;
 

@@ -1,4 +1,4 @@
-//! What a passive check finds in siw's traffic: deviations that are known, each seen in the octets, and nothing else.
+//! Findings of a passive check in siw's traffic: deviations that are known, each seen in the octets, and nothing else.
 
 use std::collections::BTreeMap;
 use std::fs::File;

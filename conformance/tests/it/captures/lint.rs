@@ -89,7 +89,7 @@ fn whoever_has_seen_enough_may_go() {
             .unwrap();
         drop(child.stdout.take());
         let output = child.wait_with_output().unwrap();
-        // What was found before its reader went is no less true.
+        // Findings from before its reader went count.
         assert!(
             matches!(output.status.code(), Some(0 | 1)) && output.stderr.is_empty(),
             "{arguments:?}: {output:?}"

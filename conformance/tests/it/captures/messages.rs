@@ -7,7 +7,7 @@ use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
 use dgiwarp_ddp::{Msn, QueueNumber, STag};
 use dgiwarp_rdmap::wire::{Opcode, ReadRequest, TerminateControl};
 
-/// What one end sent.
+/// Messages of one end.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     /// Messages that are complete.

@@ -12,7 +12,7 @@ use xtask::lab::is_listening;
 pub(crate) struct Server {
     child: Child,
     port: u16,
-    /// What an agent wants to be told; nothing of other programs.
+    /// Token of an agent; empty for other programs.
     pub(crate) token: String,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn agent(environment: &[(&str, &str)]) -> Command {
             .into_temp_path();
         let headers = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../verbs/include");
         compile(&new, &[headers]);
-        // Whoever runs the one that was there before keeps it.
+        // A process that runs the earlier file keeps it.
         let program = folder.join("conform-agent");
         new.persist(&program).unwrap();
         program
@@ -157,7 +157,7 @@ impl Run {
         }
     }
 
-    /// What became of a case.
+    /// Outcome of a case.
     pub(crate) fn outcome(&self, case: &str) -> &str {
         self.cases()
             .find(|one| one["case"] == case)

@@ -43,6 +43,6 @@ pub(crate) fn completes(vm: &Vm) {
     let output = vm.in_network(|| command.output()).unwrap().unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{report}{output:?}");
-    // What siw is known for is found: it has layer and type of a Terminate in each other's place.
+    // The known deviation of siw is found: it has layer and type of a Terminate in each other's place.
     assert!(report.contains("R05 expected"), "{report}");
 }

@@ -23,7 +23,7 @@ const SIZES: [u32; 12] = [
 /// siw answers a Read of nothing with octets of its own memory; see `table::LIMITS`.
 const LEAST_READ: u32 = 1;
 
-/// What we send: not what siw does.
+/// Our payload, which differs from siw's.
 pub(crate) fn ours(len: u32) -> Vec<u8> {
     repeated(len, |i| i.wrapping_mul(31) ^ 0x3c)
 }
@@ -132,7 +132,7 @@ fn many_reads(siw: &Siw<'_>) {
     ops.leave();
 }
 
-/// What was given with one Send is taken away by the next, whoever sends: a solicited one and a plain one too.
+/// A right given with one Send is taken away by the next, from either end: a solicited one and a plain one too.
 fn solicited(siw: &Siw<'_>) {
     let ops = Ops::connect(siw, &MpaConfig::default(), Initiator::We, 4096);
     // A Send with Solicited Event is a Send to siw.

@@ -35,10 +35,10 @@ pub(crate) const SEND_INVALIDATE: u32 = 6;
 pub(crate) const LEAVE: u32 = 7;
 pub(crate) const READ_AND_ABORT: u32 = 8;
 
-/// What `siw-ops` says of the receive that was posted when its connection ended.
+/// Report of `siw-ops` on the receive that was posted when its connection ended.
 pub(crate) const FLUSHED: &str = "receive: Work Request Flushed Error\n";
 
-/// Who connects.
+/// End that connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Initiator {
     We,
@@ -64,7 +64,7 @@ pub(crate) struct Siw<'a> {
     repeats: Cell<usize>,
 }
 
-/// What may be tried once more in one VM: now and then siw ends a connection without a word; see `table::LIMITS`.
+/// Attempts in one VM: now and then siw ends a connection without a word; see `table::LIMITS`.
 const REPEATS: usize = 3;
 
 impl<'a> Siw<'a> {
@@ -109,13 +109,13 @@ impl<'a> Siw<'a> {
         SocketAddr::from((GUEST_IP, self.port.get()))
     }
 
-    /// What the server says up to here.
+    /// Output of the server up to here.
     #[track_caller]
     pub(crate) fn says(&self, text: &str) -> String {
         self.server.borrow_mut().take_until(text).unwrap()
     }
 
-    /// What the kernel logged since the last call.
+    /// Kernel log since the last call.
     pub(crate) fn new_log(&self) -> String {
         let log = self.vm.run("dmesg", LIMIT).unwrap().stdout;
         let lines: Vec<&str> = log.lines().collect();
@@ -170,7 +170,7 @@ pub(crate) struct Ops<'a> {
     pub(crate) their_room: u32,
 }
 
-/// What the guest answers.
+/// Answer of the guest.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) value: u32,
@@ -339,7 +339,7 @@ impl<'a> Ops<'a> {
         self.expect(WcOpcode::Send);
     }
 
-    /// The same as Send with Invalidate, if there is a key, and without waiting.
+    /// Posts a Send, with Invalidate if there is a key, and does not wait.
     pub(crate) fn post_command(
         &self,
         operation: u32,
@@ -452,7 +452,7 @@ impl<'a> Ops<'a> {
         siw.restart();
     }
 
-    /// What the guest says until its end of the connection is over.
+    /// Output of the guest until its end of the connection is over.
     #[track_caller]
     pub(crate) fn over(self) -> String {
         match self.guest {

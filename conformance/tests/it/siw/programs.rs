@@ -16,7 +16,7 @@ const LEN: usize = 16;
 struct End {
     qp: RcQp,
     cq: Cq,
-    /// What is sent, then what is received.
+    /// Payload to send, then room for received payload.
     memory: (Buffer, Mr),
 }
 

@@ -22,7 +22,7 @@ struct OfOurs {
     length: usize,
     /// How it ends. A Write is complete before the peer looks at it (RFC 5040 §5.5).
     status: WcStatus,
-    /// What siw's Terminate says.
+    /// Contents of siw's Terminate.
     told: &'static str,
 }
 
@@ -128,11 +128,11 @@ struct OfSiws {
     length: u32,
     /// Why our end is over.
     end: &'static str,
-    /// What our Terminate says, as siw reads it.
+    /// Contents of our Terminate, as siw reads it.
     told: &'static str,
-    /// What siw's program sees of its operation. A Write or Send is complete before the peer looks at it.
+    /// Result of the operation of siw's program. A Write or Send is complete before the peer checks it.
     seen: &'static str,
-    /// What becomes of the receive that was posted here.
+    /// Status of the receive that was posted here.
     receive: WcStatus,
 }
 

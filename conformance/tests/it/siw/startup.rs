@@ -34,7 +34,7 @@ fn said_of(what: &str, data: &[u8]) -> String {
     format!("{what} {} {:08x}\n", data.len(), fnv1a(data))
 }
 
-/// What becomes of our private data.
+/// Arrival of our private data.
 enum Arrives {
     Whole,
     /// As nothing.

@@ -6,7 +6,7 @@ use super::DEPTHS;
 use super::operations as op;
 use super::ops::{Initiator, Ops, Siw};
 
-/// Who wants CRCs.
+/// Ends that want CRCs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Crc {
     Nobody,
@@ -47,7 +47,7 @@ enum Operation {
     TheirSendInvalidate,
 }
 
-/// What each row is tried with. Invalidations come last: what they take is used by the others.
+/// Operations of each row. Invalidations come last: the others use the keys that they take.
 const OPERATIONS: [Operation; 8] = [
     Operation::OurSend,
     Operation::OurWrite,

@@ -99,7 +99,7 @@ const PERFTEST: [Row; 6] = [
     },
 ];
 
-/// What perftest says when its second connection came before the server listened for it.
+/// Message of perftest whose second connection came before the server listened for it.
 const EARLY: &str = "Unexpected CM event bl blka 8";
 const PORT: u16 = 7174;
 
@@ -231,7 +231,7 @@ fn libraries() -> PathBuf {
     folder
 }
 
-/// What a program of ours wrote, when it has ended.
+/// Output of a program of ours that has ended.
 fn outcome(mut ours: Ours) -> Result<String, Early> {
     let status = ours.child.wait().unwrap();
     let mut text = String::new();

@@ -198,7 +198,7 @@ fn ours(file: &Path) -> Vec<(Row, Vec<u8>)> {
     rows
 }
 
-/// What tshark prints of these fields, one line for each packet.
+/// Output of tshark for these fields, one line for each packet.
 fn tshark(file: &Path, fields: &[&str]) -> Vec<String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/wireshark/dgiwarp.lua");
     let output = Command::new("tshark")
@@ -233,7 +233,7 @@ fn theirs(file: &Path) -> Vec<Row> {
         .collect()
 }
 
-/// What the dissector complains of: expert items but its notes on complete messages, and what our device says of datagrams that came too late.
+/// Complaints of the dissector: expert items but its notes on complete messages, and what our device says of datagrams that came too late.
 fn complaints(file: &Path) -> Vec<String> {
     let lines = tshark(file, &["_ws.expert.message", "_ws.malformed"]);
     let items = lines.iter().flat_map(|line| line.split(['\t', '|']));

@@ -1,4 +1,4 @@
-//! What tshark makes of a capture.
+//! A capture as tshark decodes it.
 
 use std::path::Path;
 use std::process::Command;

@@ -12,8 +12,8 @@ use dgiwarp::{
 
 const SOON: Duration = Duration::from_secs(20);
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// The decoder now and then loses an FPDU whose first octets are the last of a TCP segment. That is so if TCP takes a message in several
-/// pieces, so messages here are no longer than it takes at once.
+/// The decoder now and then loses an FPDU whose first octets are the last of a TCP segment. An FPDU starts there if TCP takes a message in
+/// several pieces, so messages here are no longer than it takes at once.
 const ROOM: usize = 60_000;
 
 /// Octet i of all memory.
@@ -204,6 +204,6 @@ pub(crate) fn run() {
         without_crc += if mpa.crc { 0 } else { more };
     }
     println!("fpdus={fpdus} {without_crc}");
-    // What arrived last is on its way into the capture.
+    // The last packets are on their way into the capture.
     thread::sleep(Duration::from_millis(300));
 }

@@ -65,7 +65,7 @@ fn direction(octets: &[u8], other: &[u8]) -> Option<Direction> {
     })
 }
 
-/// What parsers may see differently in a ULPDU: its control octets, queue, and whether there is payload.
+/// Properties of a ULPDU that matter to parsers: its control octets, queue, and whether there is payload.
 fn kind(ulpdu: &[u8]) -> Option<String> {
     let segment = Segment::parse(ulpdu)?;
     let payload = segment.payload.len().min(8);
@@ -82,7 +82,7 @@ fn stream_input(markers: bool, fpdus: &[u8]) -> Vec<u8> {
     input
 }
 
-/// The same for one end of a connection: revision 2 with CRCs, without Markers of its own, in the other role than `octets`' sender.
+/// Input for one end of a connection: revision 2 with CRCs, without Markers of its own, in the other role than `octets`' sender.
 fn startup_input(responds: bool, octets: &[u8]) -> Vec<u8> {
     let mut input = vec![0, 36, 0, 0, 1, 1, 1, 1, 1, 0, 16, 0, 16, 0, 0, 0, 0xa8, 5];
     input.extend([u8::from(!responds), 0]);
@@ -104,7 +104,7 @@ fn beginning(path: &Path) -> Vec<u8> {
     file[..end].to_vec()
 }
 
-/// What the captures of siw's traffic give, by target.
+/// Inputs from the captures of siw's traffic, by target.
 fn extract() -> BTreeMap<&'static str, Corpus> {
     let mut corpora: BTreeMap<&'static str, Corpus> = BTreeMap::new();
     let (mut frames, mut streams) = (BTreeSet::new(), BTreeSet::new());

@@ -71,7 +71,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Whether the target returns for this input. What it says when it does not is printed.
+/// Whether the target returns for this input. The message of a panic is printed.
 fn holds(target: &Target, input: &[u8]) -> bool {
     catch_unwind(AssertUnwindSafe(|| (target.run)(input))).is_ok()
 }

@@ -492,7 +492,7 @@ impl UdEngine {
         self.reads.close(self.config, tables.mrs, completions);
     }
 
-    /// What is valid of a Read that failed; the latest with this number, once.
+    /// Valid octets of a failed Read; the latest with this number, once.
     pub fn take_failed_read(&mut self, wr_id: u64) -> Option<FailedRead> {
         self.reads.take_failure(wr_id)
     }

@@ -62,7 +62,7 @@ mod tests {
         Instant::now() + Duration::from_secs(1)
     }
 
-    /// What leaves within `span` when `may_send` is called every `grain`.
+    /// Octets that leave within `span` when `may_send` is called every `grain`.
     fn sent(pacer: &mut Pacer, start: Instant, span: Duration, grain: Duration) -> u64 {
         let mut octets = 0;
         let mut now = start;

@@ -71,7 +71,7 @@ pub(super) struct Reads {
     output_possible: bool,
 }
 
-/// What completions of Reads need beside the Reads themselves.
+/// Context of completions of Reads, beside the Reads themselves.
 struct Finisher<'a, C, P: ?Sized> {
     mrs: &'a MrTable,
     pd: PdId,
@@ -116,7 +116,7 @@ impl Reads {
         }
     }
 
-    /// What other than Reads needs: cookies.
+    /// Cookies, for messages other than Reads.
     pub(super) fn cookies(&mut self) -> &mut PostedReads {
         &mut self.requester
     }
@@ -184,7 +184,7 @@ impl Reads {
         requester.flush(&mut finisher);
     }
 
-    /// The same, for a QP that goes: it answers nobody any more.
+    /// Ends all Reads of a QP that is destroyed: it answers no peer any more.
     pub(super) fn close<C: CompletionSink>(
         &mut self,
         config: UdConfig,
@@ -392,7 +392,7 @@ impl Reads {
     }
 }
 
-/// What a Read Request reads.
+/// Source of a Read Request.
 fn source_of(request: &dgiwarp_rdmap::wire::ReadRequest) -> TaggedSpan {
     TaggedSpan {
         stag: request.source_stag,

@@ -30,7 +30,7 @@ pub struct Arrival<'a, P: ?Sized = [u8]> {
     pub to_group: bool,
     /// One datagram, or several of equal length and a last one.
     pub octets: &'a P,
-    /// That length, in octets.
+    /// Length of each datagram but the last, in octets.
     pub stride: usize,
 }
 
@@ -163,7 +163,7 @@ impl Takers<'_> {
             Format::Segment => self.handle_segment(envelope, false, segment, ulp),
             Format::Cookie => self.handle_segment(envelope, true, segment, ulp),
             Format::Exchange => self.handle_exchange(envelope, segment),
-            // Those have sockets of their own.
+            // Service ID resolution has sockets of its own.
             Format::Sidr => return Err(DropReason::UnknownFormat),
         }?;
         ulp.counters.count_received(segment.len());

@@ -57,7 +57,7 @@ struct Network {
     calls: usize,
     uncopied_octets: usize,
     outcomes: VecDeque<SendOutcome>,
-    /// The same for short segments.
+    /// Outcomes of short segments.
     short_outcomes: VecDeque<SendOutcome>,
     /// The MTU that the path has after it turned out too small.
     smaller_mtu: u32,

@@ -22,8 +22,8 @@ use dgiwarp_memory::Access;
 /// More would only be slow.
 const STEPS: usize = 150;
 
-/// What programs and networks do with connected queue pairs. Nothing lands where nobody gave leave, every work request completes once and in order,
-/// messages arrive as they were sent, and what waits is bounded.
+/// Calls of programs and input of networks to connected queue pairs. Nothing lands where nobody gave leave, every work request completes once and
+/// in order, messages arrive as they were sent, and what waits is bounded.
 pub fn connection(start: Instant, data: &[u8]) {
     super::begin(start);
     run(&mut Unstructured::new(data)).expect("what short inputs lack is zero");
@@ -360,7 +360,7 @@ fn target(
     Ok((STag::new(area.keys.rkey), TaggedOffset::new(start)))
 }
 
-/// What a Read has to bring, if it reads what is known.
+/// Expected payload of a Read, if its source is known.
 fn read_of(peer: &End, (stag, start): (STag, TaggedOffset), elements: (u32, u32)) -> Sent {
     let source = peer.memory.source;
     let from = start.get().checked_sub(source.addr());
@@ -370,7 +370,7 @@ fn read_of(peer: &End, (stag, start): (STag, TaggedOffset), elements: (u32, u32)
     }
 }
 
-/// Elements of the area of messages. Those of Writes may be long.
+/// Elements of the area of messages. Elements of Writes may be long.
 fn elements(u: &mut Unstructured<'_>, own: &End, writes: bool, wild: bool) -> Result<SgeList> {
     let count = u.int_in_range(0..=3u8)?;
     let source = own.memory.source;

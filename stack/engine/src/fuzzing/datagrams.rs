@@ -18,8 +18,8 @@ const STEPS: usize = 150;
 /// Where both ends are, and others.
 const PEERS: [&str; 4] = ["192.0.2.1:1", "192.0.2.2:2", "192.0.2.3:1", "192.0.2.1:3"];
 
-/// What programs and networks do with datagram queue pairs. Nothing lands where nobody gave leave, every work request completes once, messages arrive
-/// as they were sent, and what a validity map says arrived, did.
+/// Calls of programs and input of networks to datagram queue pairs. Nothing lands where nobody gave leave, every work request completes once,
+/// messages arrive as they were sent, and what a validity map says arrived, did.
 pub fn datagrams(start: Instant, data: &[u8]) {
     super::begin(start);
     run(&mut Unstructured::new(data)).expect("what short inputs lack is zero");
@@ -119,7 +119,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What the network does with the datagrams of one end.
+    /// Delivers, loses or changes datagrams of one end.
     fn network(&mut self, u: &mut Unstructured<'_>, who: usize) -> Result<()> {
         let waiting = self.ends[who].wire.len();
         if waiting == 0 {
@@ -233,7 +233,7 @@ impl Scene {
         };
         let operation = match u.int_in_range(0..=8u8)? {
             0..=3 => Operation::Send { immediate },
-            // What stands at an offset in the area of messages goes to the same offset of the open one.
+            // Octets at an offset in the area of messages go to that offset of the open area.
             4..=6 => Operation::WriteRecord {
                 rkey,
                 remote_addr: open.addr() + from,

@@ -10,7 +10,7 @@ use crate::types::Sge;
 
 /// Octets between two areas that no key covers.
 const GUARD: usize = 512;
-/// What guards hold, and slots before they are used.
+/// Octet in guards, and in slots before they are used.
 const GUARD_OCTET: u8 = 0x5e;
 
 /// The domain of the queue pairs.
@@ -71,7 +71,7 @@ impl Area {
 #[derive(Debug)]
 pub(super) struct Guarded {
     memory: Buffer,
-    /// What it held at first.
+    /// Initial contents.
     initial: &'static [u8],
     pub(super) open: Area,
     pub(super) receives: Area,
@@ -119,7 +119,7 @@ impl Guarded {
             .expect("it is inside")
     }
 
-    /// What part of the open area holds.
+    /// Contents of a part of the open area.
     pub(super) fn open_octets(&self, from: usize, to: usize) -> Vec<u8> {
         self.memory.to_vec(self.open.offset + from, to - from)
     }
@@ -129,7 +129,7 @@ impl Guarded {
         self.memory.write(area.slot(number), &[GUARD_OCTET; SLOT]);
     }
 
-    /// What was placed in a slot's two elements. Panics if there is anything beside them.
+    /// Octets placed in a slot's two elements. Panics if there is anything beside them.
     pub(super) fn slot(&self, area: Area, number: u64, (first, second): (u32, u32)) -> Vec<u8> {
         let slot = self.memory.to_vec(area.slot(number), SLOT);
         let (first, second) = (first as usize, second as usize);
@@ -163,7 +163,7 @@ impl Guarded {
     }
 }
 
-/// What every memory holds at first: all are laid out alike.
+/// Initial contents of every memory: all are laid out alike.
 fn initial(total: usize, source: usize) -> &'static [u8] {
     static OCTETS: OnceLock<Vec<u8>> = OnceLock::new();
     OCTETS.get_or_init(|| {
@@ -176,7 +176,7 @@ fn initial(total: usize, source: usize) -> &'static [u8] {
     })
 }
 
-/// What the area of messages holds from an offset on.
+/// Contents of the area of messages from an offset on.
 pub(super) fn pattern(from: usize, len: usize) -> Vec<u8> {
     (from..from + len)
         .map(|offset| {

@@ -34,7 +34,7 @@ impl Waiter for Nobody {
     fn receive_posted(&self) {}
 }
 
-/// What a posted work request is checked for when it has completed.
+/// Expectations of a posted work request, checked when it has completed.
 #[derive(Debug)]
 pub(super) enum Sent {
     /// Nothing but its order.
@@ -180,7 +180,7 @@ impl End {
     }
 
     pub(super) fn post(&mut self, wqe: RcSendWqe, about: Sent) {
-        // What the queue pair does not accept from programs.
+        // Work requests that the queue pair does not accept from programs.
         let refused = matches!(wqe.work, RcWork::SendImmediate { .. })
             && self.engine.peer_refuses_immediates();
         if refused {
@@ -306,7 +306,7 @@ impl End {
     /// The program closes; afterwards nothing is left.
     pub(super) fn close(&mut self) {
         self.work(|engine, _, tables, done| engine.close(tables, done));
-        // What was posted after the end is the driver's to flush.
+        // The driver flushes receives that were posted after the end.
         flush_receives(&self.receives, QPN, &mut self.done);
         assert!(self.engine.end().is_some());
     }

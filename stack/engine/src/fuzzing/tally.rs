@@ -1,4 +1,4 @@
-//! What was posted and what completed: each once, and in order.
+//! Tally of posted and completed work requests: each once, and in order.
 
 use std::collections::VecDeque;
 

@@ -27,7 +27,7 @@ const GRH: usize = 40;
 /// More datagrams on their way at a time are lost.
 const WIRE: usize = 400;
 
-/// What a posted work request is checked for when it has completed.
+/// Expectations of a posted work request, checked when it has completed.
 #[derive(Debug)]
 pub(super) enum Asked {
     /// Nothing.
@@ -145,7 +145,7 @@ pub(super) struct End {
     now: Duration,
 }
 
-/// What queue pairs differ in.
+/// Settings in which queue pairs differ.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) connected: bool,
@@ -334,7 +334,7 @@ impl End {
         }
     }
 
-    /// What is valid arrived, and is there.
+    /// Valid octets arrived, and are in memory.
     fn look_at_record(&mut self, wc: &Wc, arrived: Option<&[bool]>) {
         let handle = RecordHandle::from_u64(wc.wr_id);
         let record = self.engine.record(handle).expect("it is not released");

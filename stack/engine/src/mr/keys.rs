@@ -1,6 +1,6 @@
 //! Keys: random, unlike each other, and not reused soon.
 //!
-//! The keys of a region are drawn whole. Those of a window, and of a region for fast registration, have an index of 24 bits that is drawn
+//! The keys of a region are drawn whole. Keys of a window, and of a region for fast registration, have an index of 24 bits that is drawn
 //! once, and behind it 8 bits that change with each binding (`ibv_inc_rkey(3)`).
 
 use std::collections::{BTreeMap, VecDeque};

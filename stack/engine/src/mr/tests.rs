@@ -222,7 +222,7 @@ fn nothing_lands_after_deregistration() {
     }
 }
 
-/// Who copies while it looks at the table, copies what is registered.
+/// Deregistration waits for a copy under the table's lock: only registered memory is copied.
 #[test]
 fn deregistration_waits_for_who_looks_at_the_table() {
     let table = table();

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Channels destroyed last, whose memory is not freed yet; at most [`MAX_DESTROYED`].
 ///
-/// Programs end by destroying a channel while another thread begins to wait on it, as `rping` does. That thread waits
+/// Programs end by destroying a channel while another thread begins to wait on it, as `rping` does. The thread waits
 /// for ever; freed memory could fail its call, and with it the program.
 static DESTROYED: Mutex<VecDeque<CPointer<rdma_event_channel>>> = Mutex::new(VecDeque::new());
 const MAX_DESTROYED: usize = 8;

@@ -1,4 +1,4 @@
-//! Who may use whom: the dependency graph of the workspace, and the outside packages that protocol code must not see.
+//! The dependency graph of the workspace, and the outside packages that protocol code must not see.
 
 use std::process::Command;
 
@@ -73,7 +73,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What tests may use in addition: anybody the simulator and the lab.
+/// Packages that tests may use in addition: the simulator and the lab, for any package.
 const TESTS_MAY_USE: &[&str] = &["dgiwarp-sim", "xtask"];
 
 /// And these packages' tests, these packages: the tester meets the stack only across a network, and each protocol in what others sent.

@@ -121,7 +121,7 @@ fn documents() -> Vec<File> {
         .collect()
 }
 
-/// What is wrong with a link of `from`, if anything is.
+/// Fault of a link of `from`, if there is one.
 fn problem(from: &File, link: &str, documents: &[File]) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;

@@ -8,14 +8,23 @@ use super::tree::{self, File};
 /// Words that begin no sentence.
 const NOT_FIRST: [&str; 5] = ["What", "Who", "Whoever", "That", "Those"];
 /// Source folders whose comments are checked.
-const SOURCES: [&str; 7] = [
-    "codec/src/",
-    "ddp/src/",
-    "llp-tcp-mpa/src/",
-    "memory/src/",
-    "llp-udp/src/",
-    "rdmap/src/",
+const SOURCES: [&str; 16] = [
+    "benches/",
+    "codec/",
+    "conformance/",
+    "ddp/",
+    "fuzz/",
+    "llp-tcp-mpa/",
+    "llp-udp/",
+    "memory/",
+    "rdmap/",
+    "sim/",
     "stack/src/",
+    "stack/engine/",
+    "stack/examples/",
+    "tools/",
+    "verbs/src/",
+    "xtask/",
 ];
 /// Documents that are checked: these files, and all Markdown below these folders.
 const DOCUMENTS: [&str; 9] = [
@@ -30,14 +39,19 @@ const DOCUMENTS: [&str; 9] = [
     "rfc-notes/",
 ];
 
+fn is_punctuation(c: char) -> bool {
+    !c.is_alphanumeric()
+}
+
 /// Beginnings of sentences that the rule forbids, in a text without markup.
 fn forbidden(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut starts = true;
     let mut words = text.split_whitespace();
     while let Some(word) = words.next() {
-        let bare = word.trim_matches(|c: char| !c.is_alphanumeric());
-        let is_same = bare == "The" && words.clone().next() == Some("same");
+        let bare = word.trim_matches(is_punctuation);
+        let next = words.clone().next().unwrap_or_default();
+        let is_same = bare == "The" && next.trim_end_matches(is_punctuation) == "same";
         if starts && (is_same || NOT_FIRST.contains(&bare)) {
             let rest: Vec<_> = words.clone().take(5).collect();
             found.push(format!("{word} {}", rest.join(" ")));
@@ -140,6 +154,7 @@ fn no_sentence_of_a_comment_does_either() {
 #[test]
 fn beginnings_are_seen() {
     assert_eq!(forbidden("A. The same for b."), ["The same for b."]);
+    assert_eq!(forbidden("The same, copied."), ["The same, copied."]);
     assert_eq!(
         comments("/// A b.\n//! c\nlet x;\n  // d\n"),
         [" A b.  c ", " d "]

@@ -330,7 +330,7 @@ struct World {
     rng: ChaCha20Rng,
     now: Instant,
     pairs: [Pairs; 2],
-    /// What each program drew last, and what it believes of the other.
+    /// Number that each program drew last, and its idea of the other's.
     lives: [u32; 2],
     linked: [Option<usize>; 2],
     events: BTreeMap<(Instant, u64), Event>,

@@ -203,7 +203,7 @@ impl Listener {
         }
     }
 
-    /// Accepts no more lookups. Those that wait can be answered.
+    /// Accepts no more lookups. Waiting lookups can be answered.
     pub fn close(&mut self) {
         self.open = false;
     }

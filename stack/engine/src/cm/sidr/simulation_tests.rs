@@ -52,7 +52,7 @@ fn address(socket: SocketAddr) -> Address {
     }
 }
 
-/// What the program says to a question: decided by its private data, so that the asker can check it.
+/// The program's answer to a query: a function of its private data, so that the asker can check it.
 fn verdict(private_data: &[u8]) -> (Verdict, PrivateData) {
     let sum: u32 = private_data.iter().map(|octet| u32::from(*octet)).sum();
     let echo = private_data.iter().rev().copied().collect();
@@ -186,11 +186,11 @@ impl Node for Host {
     }
 }
 
-/// What a run came to.
+/// Results of a run.
 struct Results {
     /// How often the program was asked each question.
     asked: BTreeMap<Question, u32>,
-    /// What each asker asked, and when it knew what.
+    /// Private data of each asker, time and outcome of its answer.
     outcomes: Vec<(Vec<u8>, Duration, Outcome)>,
 }
 

@@ -277,7 +277,7 @@ fn load(
         match load_one(context, peer, pending, mulpdu, builder, &mut loaded) {
             Ok(true) => loaded.finished += 1,
             Ok(false) => break,
-            // Those before it go out first.
+            // The datagrams before it leave first.
             Err(_) if loaded.finished > 0 => break,
             Err(reason) => return Err(reason),
         }

@@ -87,7 +87,7 @@ pub(super) struct Host {
     staging: Vec<u8>,
     train: Vec<u8>,
     known: Vec<(Piece, bool, usize)>,
-    /// What was dropped by QPs that are closed, by reason.
+    /// Datagrams dropped by QPs that are closed, by reason.
     pub(super) dropped_before: Vec<u64>,
 }
 
@@ -230,7 +230,7 @@ impl Host {
         message.target = target(id, &message, offer);
         let reads = message.kind == Kind::Read && message.length > 0;
         if reads && message.flaw == Flaw::Bounds {
-            // What lies inside the region is read all the same.
+            // Octets inside the region are read all the same.
             let end = source().octets.len();
             message.start = usize::try_from(message.target.base).unwrap().min(end);
         }

@@ -1,4 +1,4 @@
-//! What applications did, and which part of which message each datagram is.
+//! Ledger of the applications' messages, and of the part of a message that each datagram is.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::reads::{End, Talk};
 /// Position of a message in the ledger.
 pub(super) type MessageId = usize;
 
-/// What kind of message, and what of it is wrong.
+/// Kind of a message, and its fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Send,
@@ -76,7 +76,7 @@ pub(super) enum SentAs {
     Numbered { epoch: u32, number: u32 },
 }
 
-/// What the receiving application was told of a message.
+/// Report of a message to the receiving application.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// So many times: a plain Send has no number, so each copy that the network makes is delivered (§2).
@@ -108,7 +108,7 @@ pub(super) struct Piece {
     pub(super) role: Role,
 }
 
-/// What a datagram is.
+/// Role of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// A plain Send.
@@ -134,7 +134,7 @@ impl Role {
     }
 }
 
-/// What a QP tells the others out of band, so that they can send to it.
+/// Address and keys of a QP, given out of band to the others that send to it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Offer {
     pub(super) qkey: u32,

@@ -17,7 +17,7 @@ pub(super) struct Source {
     pub(super) buffer: Buffer,
 }
 
-/// The same for all runs: it is never written to.
+/// Source memory, common to all runs: it is never written to.
 pub(super) fn source() -> &'static Source {
     static ONCE: OnceLock<Source> = OnceLock::new();
     ONCE.get_or_init(|| {
@@ -64,7 +64,7 @@ impl Memory {
         })
     }
 
-    /// The same for all of it.
+    /// Offset of the first octet of the memory that differs.
     pub(super) fn first_difference_anywhere(&self) -> Option<usize> {
         self.first_difference(0, self.shadow.len())
     }

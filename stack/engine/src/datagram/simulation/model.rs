@@ -20,7 +20,7 @@ const ASSEMBLIES_PER_SOURCE: usize = 2;
 const REASSEMBLY_TIMEOUT: Duration = Duration::from_millis(200);
 const CRC: u64 = 4;
 
-/// What the QP was made with.
+/// Configuration of the QP.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) record_slots: usize,
@@ -113,7 +113,7 @@ pub(super) struct Model {
     pub(super) unforetold: u64,
 }
 
-/// What became of a segment.
+/// Outcome of a segment.
 type Handled = Result<(), DropReason>;
 
 impl Model {

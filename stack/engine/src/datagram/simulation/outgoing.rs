@@ -1,4 +1,4 @@
-//! What leaves a QP: each datagram is checked against the message whose turn it is, and given to the network.
+//! Output of a QP: each datagram is checked against the message whose turn it is, and given to the network.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -39,7 +39,7 @@ pub(super) struct Outgoing {
     epoch: u32,
     /// The Q_Keys that messages were posted with.
     qkeys: HashMap<MessageId, u32>,
-    /// Posted and not yet retired. Those before `cursor` have left entirely or were refused.
+    /// Posted and not yet retired. Messages before `cursor` have left entirely or were refused.
     posted: VecDeque<MessageId>,
     cursor: usize,
     /// Octets of the message at the cursor that have left, once something has.
@@ -230,7 +230,8 @@ impl Outgoing {
         }
     }
 
-    /// §3: messages with an extension are counted per peer, plain Sends per QP. What did not leave may leave a gap.
+    /// §3: messages with an extension are counted per peer, plain Sends per QP. A message that did not leave may leave
+    /// a gap.
     fn number(&mut self, sent_as: SentAs, header: &Header, to: Address) {
         let (last, next) = match sent_as {
             SentAs::Plain => {
@@ -380,7 +381,7 @@ pub(super) struct Socket<'a> {
 }
 
 impl Socket<'_> {
-    /// What a socket says instead of taking datagrams, whatever they are, if it does not take them.
+    /// Error of a socket that takes no datagrams, whatever they are.
     fn fails(&mut self) -> Option<SendOutcome> {
         if self.refusals.full > 0.0 && self.rng.random_bool(self.refusals.full) {
             return Some(SendOutcome::WouldBlock);
@@ -420,7 +421,7 @@ impl Socket<'_> {
         }
     }
 
-    /// What a socket says instead of taking a train of posted messages, if it does not take it.
+    /// Error of a socket that does not take this train of posted messages.
     fn refuses(&mut self, to: Address, route: &Route, train: &Train) -> Option<SendOutcome> {
         let failed = self.fails();
         if matches!(failed, Some(SendOutcome::Failed(_))) {

@@ -25,7 +25,7 @@ use crate::types::{AsyncEvent, RecvWr, Sge, Wc, WcOpcode, WcStatus};
 const TARGET: usize = 4 << 20;
 const GRH: u32 = 40;
 
-/// What the engine completed since it was last looked at.
+/// Completions of the engine since they were last taken.
 #[derive(Debug, Default)]
 pub(super) struct Completed {
     pub(super) sent: Vec<Wc>,
@@ -74,7 +74,7 @@ impl CompletionSink for Completed {
     }
 }
 
-/// What the application does next because of completions.
+/// Next action of the application because of completions.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FollowUp {
     /// Post the receive of this slot again.
@@ -184,7 +184,7 @@ impl Qp {
         ];
     }
 
-    /// What others must know to send here.
+    /// Address and keys for others that send here.
     pub(super) fn offer(&self) -> Offer {
         Offer {
             qkey: self.plan.qkey,
@@ -352,7 +352,7 @@ impl Qp {
 
     fn compare_counters(&self) {
         let counters = self.engine.counters();
-        // What a target makes of requests is not foretold: each is used or dropped, for one of its reasons.
+        // The outcome of requests at a target is not foretold: each is used or dropped, for one of its reasons.
         let mut left = self.model.unforetold + self.model.segments - counters.segments_received;
         for reason in DropReason::ALL {
             let (is, must) = (
@@ -657,7 +657,7 @@ impl Qp {
         );
     }
 
-    /// What was dropped in this life, by reason.
+    /// Datagrams dropped in this life, by reason.
     pub(super) fn dropped(&self) -> &[u64] {
         &self.model.dropped
     }

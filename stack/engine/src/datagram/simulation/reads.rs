@@ -18,7 +18,7 @@ const COOKIE: usize = 8;
 const REQUEST: usize = 28;
 const EXCHANGE: usize = 36;
 
-/// What a target owes a requester that did not show a cookie yet (§6).
+/// Octets between a target and a requester without a valid cookie (§6).
 #[derive(Debug, Default)]
 struct Balance {
     received: usize,
@@ -26,7 +26,7 @@ struct Balance {
     proven: bool,
 }
 
-/// What Reads of all QPs said on the wire.
+/// Traffic of the Reads of all QPs.
 #[derive(Debug, Default)]
 pub(super) struct Talk {
     /// Which Read a sink STag of a QP names.
@@ -228,7 +228,7 @@ fn check_response(octets: &[u8], from: Address, to: Address, ledger: &mut Ledger
 /// The Reads of a QP that sends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known<'a> {
-    /// Those that were posted, and whether each has not ended.
+    /// Posted Reads, and whether each is outstanding.
     pub(super) posted: &'a [(MessageId, bool)],
     /// Whether a request may have waited for the socket, so that its Read ended meanwhile.
     pub(super) may_wait: bool,
@@ -282,7 +282,7 @@ impl End {
 pub(super) struct Reader {
     open: BTreeMap<MessageId, Open>,
     posted: Vec<MessageId>,
-    /// Those that ended since this was last looked at.
+    /// Reads that ended since they were last taken.
     pub(super) ended: Vec<Ended>,
 }
 

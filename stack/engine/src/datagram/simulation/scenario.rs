@@ -1,4 +1,4 @@
-//! What a seed stands for: hosts, links, messages and mishaps.
+//! Scenario of a seed: hosts, links, messages and mishaps.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ pub(super) const FAR: Duration = Duration::from_secs(600);
 /// First port: a QPN.
 const PORT: u16 = 1000;
 
-/// What kind of network and use.
+/// Kind of network and use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
     /// Links keep order, and nothing that the specification limits is exceeded: what arrives counts, exactly.
     Orderly,
     /// Loss up to 30 %, duplication, reordering, corruption, paths that change.
     Lossy,
-    /// The same, and hosts that are slow, post late, release late, make mistakes and restart.
+    /// As `Lossy`, and hosts that are slow, post late, release late, make mistakes and restart.
     Harsh,
-    /// The same, with many short messages, some of which come when hundreds of newer ones have.
+    /// As `Harsh`, with many short messages, some of which come when hundreds of newer ones have.
     Chatty,
 }
 

@@ -1,4 +1,4 @@
-//! What a number of runs contained: to print, and to see that they were no easy ones.
+//! Contents of a number of runs: to print, and to check that they were no easy ones.
 
 use std::fmt;
 

@@ -48,7 +48,7 @@ impl Run {
         self.ledger.borrow()
     }
 
-    /// What was dropped in all lives of all QPs, by reason.
+    /// Datagrams dropped in all lives of all QPs, by reason.
     pub(super) fn dropped(&self) -> [u64; DropReason::ALL.len()] {
         let mut sums = [0; DropReason::ALL.len()];
         for host in self.simulation.nodes() {
@@ -124,7 +124,7 @@ impl Run {
     }
 }
 
-/// What the log says of a message.
+/// Fate of a message's datagrams in the log.
 #[derive(Debug, Clone, Default)]
 struct Passed {
     any: bool,

@@ -196,7 +196,7 @@ fn what_cannot_be_bound_changes_nothing() {
         ..good
     };
     assert_eq!(table.bind(STREAM, &reading), Ok(()));
-    // What failed did not count.
+    // The failed bindings did not count.
     assert_eq!(table.try_deregister(keys), Ok(()));
     assert_eq!(table.try_deregister(read_only), Err(WindowsBound(1)));
     let elsewhere = StreamId {
