@@ -234,7 +234,7 @@ mod tests {
                     Ok::<(), ()>(())
                 }).unwrap();
                 joined.push((format, segment));
-                prop_assert_eq!(builder.len(), joined.len());
+                prop_assert_eq!((builder.len(), builder.is_empty()), (joined.len(), false));
             }
             let train = builder.finish();
             prop_assert!(train.datagram() == joined[0].1.len() + overhead);
@@ -253,6 +253,26 @@ mod tests {
                 expected[0] = format.emit(expected[0]);
                 prop_assert_eq!(opened, (format, expected));
             }
+        }
+    }
+
+    /// §8: all datagrams but the last have the length of the first. A segment's datagram is longer by the overhead.
+    #[test]
+    fn a_builder_accepts_segments_whose_datagram_fits() {
+        for config in [ShimConfig::Plain, ShimConfig::Keyed(7)] {
+            let mut shim = Shim::new(config);
+            let peer = Peer::ip("192.0.2.1:1".parse().unwrap());
+            let mut staging = vec![0; 3000];
+            let mut builder = TrainBuilder::new(&mut shim, peer, PathKind::Network, &mut staging);
+            let add = |builder: &mut TrainBuilder<'_>, length| {
+                let added = builder.add(Format::Segment, length, |_| Ok::<(), ()>(()));
+                assert_eq!(added, Ok(()));
+            };
+            add(&mut builder, 1400);
+            assert!(builder.accepts(1400) && builder.accepts(1));
+            assert!(!builder.accepts(1401));
+            add(&mut builder, 1399);
+            assert!(!builder.accepts(1399) && !builder.accepts(1));
         }
     }
 

@@ -76,7 +76,7 @@ impl Keyed {
             let seed = crc::crc32c(&(self.key ^ half).to_be_bytes());
             crc::crc32c_append(seed, octets)
         });
-        (u64::from(high) << 32 | u64::from(low)).to_be_bytes()
+        ((u64::from(high) << 32) + u64::from(low)).to_be_bytes()
     }
 
     fn scramble(&self, sequence: [u8; 4], segment: &mut [u8]) {

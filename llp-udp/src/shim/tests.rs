@@ -163,6 +163,41 @@ fn a_plain_shim_sends_nothing_itself() {
     assert_eq!(shim.poll_timeout(), None);
 }
 
+/// A datagram as the layout of the keyed shim has it, made without the shim.
+fn keyed_datagram(key: u64, first: u8, sequence: u32, segment: &[u8]) -> Vec<u8> {
+    let mut octets = vec![first];
+    octets.extend(sequence.to_be_bytes());
+    let pad = key.to_be_bytes().into_iter().cycle();
+    let sequence = sequence.to_be_bytes().into_iter().cycle();
+    octets.extend(
+        segment
+            .iter()
+            .zip(pad.zip(sequence))
+            .map(|(octet, (a, b))| octet ^ a ^ b),
+    );
+    let [high, low] = [key ^ 1, key].map(|key| {
+        let covered = [&key.to_be_bytes()[..], &octets].concat();
+        crc::crc32c(&covered).to_be_bytes()
+    });
+    [&octets[..], &high, &low].concat()
+}
+
+#[test]
+fn a_keyed_datagram_has_its_layout() {
+    let segment: Vec<u8> = [0x41, 0x43].into_iter().chain(0x70..0x80).collect();
+    for key in [0x0123_4567_89ab_cdef, 0x0f1e_2d3c_4b5a_6978] {
+        let mut shim = Shim::new(ShimConfig::Keyed(key));
+        for sequence in 0..3 {
+            let expected = keyed_datagram(key, 0x3d, sequence, &segment);
+            assert_eq!(sealed(&mut shim, Format::Segment, &segment), expected);
+        }
+        // First octet 0xc5: format 1 is neither a segment nor an acknowledgement of this shim.
+        let unknown = keyed_datagram(key, 0xc5, 0, &segment);
+        let found = opened(&mut shim, &unknown);
+        assert_eq!(found, Err(OpenError::Format(UnknownFormat(1))));
+    }
+}
+
 /// Numbers, secrecy, acknowledgements: all that plain datagrams do without.
 #[test]
 fn a_keyed_shim_numbers_scrambles_and_acknowledges() {
@@ -201,8 +236,10 @@ fn a_keyed_shim_numbers_scrambles_and_acknowledges() {
     );
     assert_eq!(receiver.poll_transmit(&mut Vec::new()), None);
     assert_eq!(opened(&mut sender, &ack), Ok(None));
-    let Shim::Keyed(keyed) = &sender else {
-        panic!("it is keyed");
+    let acknowledged = |shim: &Shim| match shim {
+        Shim::Keyed(keyed) => keyed.acknowledged(peer()),
+        Shim::Plain => panic!("it is keyed"),
     };
-    assert_eq!(keyed.acknowledged(peer()), Some(1));
+    assert_eq!(acknowledged(&sender), Some(1));
+    assert_eq!(acknowledged(&receiver), None);
 }
