@@ -267,6 +267,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         }
         if let Some(channel) = &state.channel {
             channel.queues().remove(&state.cq.id());
+            channel.channel.forget(state.cq.id());
         }
         // ibv_get_cq_event(3): destroying waits until every event that was fetched has been acknowledged.
         state.unacked.wait();
@@ -285,7 +286,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         // SAFETY: the program passes a live channel.
         let channel = unsafe { Object::<Arc<Channel>>::state(channel) }?;
         let Some(found) = channel.next() else {
-            return Attempt::again(&channel.channel);
+            return Attempt::again_at(&channel.channel, || channel.channel.begin_wait());
         };
         // SAFETY: a completion queue of this channel; the program does not destroy it while it waits for its events.
         unsafe { Object::<Arc<Cq>>::state(found.cast()) }?

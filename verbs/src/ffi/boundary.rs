@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::OnceLock;
@@ -112,10 +112,18 @@ pub(crate) enum Attempt {
 impl Attempt {
     /// Nothing is queued behind `fd`: wait, or `EAGAIN` if the program made the descriptor non-blocking.
     pub(crate) fn again(fd: impl AsFd) -> Result<Self, Errno> {
+        Self::again_at(&fd, || fd.as_fd())
+    }
+
+    /// As [`again`](Self::again), where the thread waits at another descriptor.
+    pub(crate) fn again_at<'a>(
+        fd: impl AsFd,
+        wait_fd: impl FnOnce() -> BorrowedFd<'a>,
+    ) -> Result<Self, Errno> {
         if is_nonblocking(&fd)? {
             return Err(Errno::EAGAIN);
         }
-        Ok(Self::Wait(fd.as_fd().as_raw_fd()))
+        Ok(Self::Wait(wait_fd().as_raw_fd()))
     }
 }
 

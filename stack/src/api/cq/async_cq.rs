@@ -1,9 +1,12 @@
 //! Completion queues for tasks of the tokio runtime (feature `tokio`).
 
+use std::os::fd::{AsRawFd, RawFd};
+
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 
+use crate::api::cq::queue::is_readable;
 use crate::{CompChannel, Cq, CqError, Error, Rnic, Wc};
 
 /// Completions that a task takes in a row before others get their turn.
@@ -39,8 +42,18 @@ const TURN: u32 = 64;
 #[derive(Debug)]
 pub struct AsyncCq {
     cq: Cq,
-    channel: AsyncFd<CompChannel>,
+    channel: AsyncFd<Waiting>,
     taken: u32,
+}
+
+/// A channel on which the runtime sleeps for the thread that receives.
+#[derive(Debug)]
+struct Waiting(CompChannel);
+
+impl AsRawFd for Waiting {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.begin_wait().as_raw_fd()
+    }
 }
 
 impl AsyncCq {
@@ -59,7 +72,7 @@ impl AsyncCq {
             reason = "its successor is unsafe, for types whose descriptor may close or change; that of a channel stays until \
                       it is dropped, which is after its registration"
         )]
-        let channel = AsyncFd::with_interest(channel, Interest::READABLE)
+        let channel = AsyncFd::with_interest(Waiting(channel), Interest::READABLE)
             .map_err(Error::system("cannot watch a completion channel"))?;
         Ok(Self {
             cq,
@@ -94,19 +107,20 @@ impl AsyncCq {
                 return Ok(wc);
             }
             self.readable().await;
-            while self.channel.get_ref().next_event(false).is_some() {}
+            while self.channel.get_ref().0.next_event(false).is_some() {}
         }
     }
 
     /// Waits until the channel may have something. The runtime is woken only by changes, so earlier events are polled for.
     async fn readable(&self) {
-        if self.channel.get_ref().is_ready() {
+        let channel = &self.channel.get_ref().0;
+        if is_readable(channel.begin_wait()) {
             // Data that was not received: another thread is at work on its queue pair, and may need this one's core.
             return yield_now().await;
         }
         match self.channel.readable().await {
             Ok(mut guard) => {
-                if !self.channel.get_ref().is_ready() {
+                if !is_readable(channel.begin_wait()) {
                     guard.clear_ready();
                 }
             }

@@ -121,8 +121,8 @@ impl Cq {
 
 /// Tells a program of completions (`ibv_create_comp_channel(3)`). Cloning shares it.
 ///
-/// Its descriptor is for poll(2), epoll(7) and runtimes that use them, beside other descriptors of the program. Ask for a notification, poll
-/// earlier completions, and only then wait:
+/// Its descriptor is for poll(2), epoll(7) and runtimes that use them, beside other descriptors of the program, and readable exactly while an event
+/// waits. Ask for a notification, poll earlier completions, and only then wait:
 ///
 /// ```
 /// # use dgiwarp::{Config, Cq, CompChannel, Rnic};
@@ -142,6 +142,9 @@ impl Cq {
 /// # }
 /// ```
 ///
+/// While a program sleeps on the descriptor, the background thread receives and raises the event. [`next_event`](Self::next_event) with `block`, or a sleep on
+/// the descriptor of [`begin_wait`](Self::begin_wait), receives in the calling thread: one wake-up for a message instead of two.
+///
 /// An edge-triggered poller (`EPOLLET`, as mio and tokio use it) is woken only by new events: before it waits,
 /// [`is_ready`](Self::is_ready) must return false. With the feature `tokio`, `AsyncCq` does all that.
 #[derive(Debug, Clone)]
@@ -153,8 +156,13 @@ impl CompChannel {
     /// Whether the descriptor is readable now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        is_readable(self.as_fd())
+    }
+
+    /// Prepares the calling thread to sleep in place of the background thread. The returned descriptor is readable when there is an event or data that
+    /// may become one; then call [`next_event`](Self::next_event), which receives it.
+    pub fn begin_wait(&self) -> BorrowedFd<'_> {
+        self.shared.begin_wait()
     }
 
     /// The [`Cq::id`] of an armed queue with a completion event. Receives what has arrived. With
@@ -172,13 +180,23 @@ impl CompChannel {
             if !block {
                 return None;
             }
-            let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+            let mut fds = [PollFd::new(self.begin_wait(), PollFlags::POLLIN)];
             let _ = poll(&mut fds, PollTimeout::NONE);
         }
     }
+
+    /// Takes events of a queue that the program destroyed out.
+    pub fn forget(&self, cq: u64) {
+        self.shared.forget(cq);
+    }
 }
 
-/// Readable when [`CompChannel::next_event`] may have one.
+pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Readable exactly while [`CompChannel::next_event`] has one.
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.as_fd()

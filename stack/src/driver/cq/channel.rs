@@ -1,4 +1,7 @@
 //! Completion channels.
+//!
+//! A channel has two descriptors. The program's is readable exactly while an event is queued. A thread that waits in a call of the channel sleeps on the
+//! other one, which is readable also when data arrives: it receives for itself, without the background thread between.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,6 +10,7 @@ use std::sync::{Arc, Weak};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::Error;
 use crate::driver::cq::completion_queue::{CompletionQueue, both};
@@ -17,7 +21,7 @@ use crate::driver::reactor::poll_set::{By, PollSet};
 #[derive(Debug)]
 pub(crate) struct ChannelShared {
     /// Readable when there is an event, or data that may become one.
-    epoll: Epoll,
+    work: Epoll,
     /// Completion queues with an event, by id.
     events: EventQueue<u64>,
     queues: Mutex<Vec<Weak<CompletionQueue>>>,
@@ -26,35 +30,36 @@ pub(crate) struct ChannelShared {
 impl ChannelShared {
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         let failed = |errno: Errno| Error::system("cannot make a completion channel")(errno.into());
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
+        let work = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
         let events = EventQueue::new()?;
-        epoll
-            .add(events.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))
+        work.add(events.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))
             .map_err(failed)?;
         Ok(Arc::new(Self {
-            epoll,
+            work,
             events,
             queues: Mutex::new(Vec::new()),
         }))
     }
 
     pub(crate) fn attach(self: &Arc<Self>, cq: &Arc<CompletionQueue>) -> Result<(), Error> {
-        // Data that nobody received yet wakes the program too: it receives for itself, without another thread between.
-        self.epoll
+        self.work
             .add(
                 cq.poll_set().sockets_fd(),
                 EpollEvent::new(EpollFlags::EPOLLIN, 0),
             )
             .map_err(|errno| Error::system("cannot watch a completion queue")(errno.into()))?;
-        self.queues.lock().push(Arc::downgrade(cq));
+        let mut queues = self.queues.lock();
+        queues.retain(|it| it.strong_count() > 0);
+        queues.push(Arc::downgrade(cq));
+        drop(queues);
         cq.set_channel(Arc::clone(self));
         Ok(())
     }
 
-    /// Makes the channel readable also when data arrives at a linked poll set.
+    /// Wakes waiting threads also when data arrives at a linked poll set.
     pub(crate) fn watch(&self, set: &PollSet) -> io::Result<()> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-        match self.epoll.add(set.sockets_fd(), event) {
+        match self.work.add(set.sockets_fd(), event) {
             Ok(()) | Err(Errno::EEXIST) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -69,15 +74,32 @@ impl ChannelShared {
         self.events.take()
     }
 
+    /// Takes the events of a queue that is destroyed out.
+    pub(crate) fn forget(&self, cq: u64) {
+        self.events
+            .update(|events| events.retain(|event| *event != cq));
+    }
+
+    /// The calling thread is about to sleep on the returned descriptor: readable when there is an event, or data that may become one. The
+    /// thread makes progress when it wakes.
+    pub(crate) fn begin_wait(&self) -> BorrowedFd<'_> {
+        for cq in self.live_queues() {
+            cq.poll_set().receive_by_waiting();
+            for set in cq.linked_sets() {
+                set.receive_by_waiting();
+            }
+        }
+        self.work.0.as_fd()
+    }
+
+    fn live_queues(&self) -> SmallVec<[Arc<CompletionQueue>; 4]> {
+        let queues = self.queues.lock();
+        queues.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Makes progress at the completion queues.
     pub(crate) fn progress(&self) {
-        let queues: Vec<_> = self
-            .queues
-            .lock()
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
-        for cq in queues {
+        for cq in self.live_queues() {
             // The call that finds no more flushes acknowledgements.
             while self.progress_at(&cq) == Some(true) && !cq.has_completions() {}
         }
@@ -103,9 +125,9 @@ impl ChannelShared {
     }
 }
 
-/// Readable when there is an event, or data that may become one.
+/// Readable exactly while there is an event.
 impl AsFd for ChannelShared {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.0.as_fd()
+        self.events.as_fd()
     }
 }

@@ -110,6 +110,8 @@ impl CompletionQueue {
             channel
                 .watch(set)
                 .map_err(Error::system("cannot watch a completion queue"))?;
+            // The queue may be armed already.
+            set.want_event();
         }
         Ok(())
     }
@@ -205,13 +207,15 @@ impl CompletionQueue {
 
     pub(crate) fn arm(&self, solicited_only: bool) {
         self.ring.lock().arm(solicited_only);
-        // The program will sleep on the sockets itself; two sleepers would both be woken by each datagram.
-        for set in self.linked_sets() {
-            set.stop_watching();
-            set.unpark();
+        if self.channel.get().is_none() {
+            return;
         }
-        self.poll_set.stop_watching();
-        self.poll_set.unpark();
+        if let Some(linked) = self.linked.get() {
+            for set in linked.read().iter().filter_map(Weak::upgrade) {
+                set.want_event();
+            }
+        }
+        self.poll_set.want_event();
     }
 
     #[inline]
@@ -319,6 +323,9 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         let gone = AsyncEvent::CqOverrun { cq: self.id };
         self.background.events().forget(|event| event == gone);
+        if let Some(channel) = self.channel.get() {
+            channel.forget(self.id);
+        }
     }
 }
 

@@ -350,10 +350,10 @@ fn serve_event(set: &PollSet) {
         match set.progress(By::Background) {
             Some(true) => found = true,
             Some(false) => break,
-            // A poller is at it: step aside until the next tick.
+            // A poller is at it.
             None => {
                 set.woken(found);
-                set.arming().turn(false);
+                set.step_aside();
                 return;
             }
         }
@@ -393,7 +393,7 @@ fn tick(sets: &[Arc<PollSet>], seen: &mut Vec<Seen>, ticks: u32) -> u32 {
         let lying = data && (known.lying || !set.has_sleepers());
         known.lying = data;
         if lying {
-            set.arming().data_lay_there();
+            set.data_lay_there();
             set.arm();
             set.progress(By::Background);
         } else if known.idle_ticks >= IDLE_TICKS && !set.has_sleepers() {

@@ -37,16 +37,16 @@ impl AdaptiveArming {
     /// Whether the background thread watches.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
-        self.on.load(Ordering::Acquire)
+        self.on.load(Ordering::SeqCst)
     }
 
     pub(crate) fn turn(&self, on: bool) {
-        self.on.store(on, Ordering::Release);
+        self.on.store(on, Ordering::SeqCst);
     }
 
     /// Turns it off. Returns whether it was on.
     pub(crate) fn turn_off(&self) -> bool {
-        let was_on = self.on.swap(false, Ordering::AcqRel);
+        let was_on = self.on.swap(false, Ordering::SeqCst);
         if was_on {
             self.streak.store(0, Ordering::Relaxed);
         }
@@ -87,6 +87,11 @@ impl AdaptiveArming {
             self.streak.store(0, Ordering::Relaxed);
         }
         false
+    }
+
+    /// Evidence so far does not count any more.
+    pub(crate) fn restart(&self) {
+        self.streak.store(0, Ordering::Relaxed);
     }
 
     /// Data lay there that no poller took: harder to convince from now on.

@@ -3,6 +3,8 @@
 //! A queue pair belongs to one poll set; both of its completion queues refer to it. Members of the set are of a trait only, and may be
 //! anything that yields input.
 
+mod arming;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -79,6 +81,10 @@ pub(crate) struct PollSet {
     sleepers: AtomicU32,
     /// A completion channel may sleep on the sockets at any time.
     slept_on: AtomicBool,
+    /// Threads that wait for a channel's events do so in its calls and receive for themselves, as far as the set has learnt.
+    waiters_receive: AtomicBool,
+    /// A program may sleep on a channel's descriptor until the background thread has raised an event: it does not step aside.
+    event_wanted: AtomicBool,
     /// A member was attached.
     in_use: AtomicBool,
     waker: Arc<Waker>,
@@ -108,6 +114,8 @@ impl PollSet {
             arming: AdaptiveArming::new(),
             sleepers: AtomicU32::new(0),
             slept_on: AtomicBool::new(false),
+            waiters_receive: AtomicBool::new(false),
+            event_wanted: AtomicBool::new(false),
             in_use: AtomicBool::new(false),
             waker,
             id,
@@ -498,80 +506,6 @@ impl PollSet {
             self.waker.wake_before(next);
         }
     }
-
-    // Arming.
-
-    /// Takes note of a batch that a poller found.
-    #[inline]
-    fn found_by_poller(&self) {
-        if self.arming.found_by_poller() {
-            self.stop_watching();
-        }
-    }
-
-    /// The background thread was woken by data, and `found` it still there.
-    pub(crate) fn woken(&self, found: bool) {
-        if self.arming.woken(found) {
-            self.stop_watching();
-        }
-    }
-
-    pub(crate) fn stop_watching(&self) {
-        if self.arming.turn_off() {
-            self.waker.modify(self.sockets_fd(), self.id, false);
-            // The thread may sleep without a tick, and sets that are not armed need one.
-            self.waker.wake_within(SLOW_TICK);
-        }
-    }
-
-    pub(crate) fn arming(&self) -> &AdaptiveArming {
-        &self.arming
-    }
-
-    /// Arms the set: the background thread watches its sockets from now on.
-    pub(crate) fn arm(&self) {
-        self.arming.turn(true);
-        self.rearm();
-    }
-
-    /// Continues to watch after an event, unless a poller disarmed the set meanwhile: that often happens at this very moment, with the same
-    /// datagram.
-    pub(crate) fn rearm(&self) {
-        self.waker.modify(self.sockets_fd(), self.id, true);
-        if !self.arming.is_on() {
-            self.waker.modify(self.sockets_fd(), self.id, false);
-        }
-    }
-
-    /// Arms the set for the first time.
-    pub(crate) fn start_watching(&self) {
-        self.arming
-            .turn(self.waker.add_once(self.sockets_fd(), self.id));
-    }
-
-    // Threads that sleep on the sockets.
-
-    pub(crate) fn has_sleepers(&self) -> bool {
-        self.sleepers.load(Ordering::SeqCst) > 0
-    }
-
-    /// A thread is about to sleep on the sockets.
-    pub(crate) fn begin_sleep(&self) {
-        self.stop_watching();
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        self.unpark();
-    }
-
-    /// The thread of [`begin_sleep`](Self::begin_sleep) is awake.
-    pub(crate) fn end_sleep(&self) {
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// From now on a completion channel may sleep on the sockets at any time.
-    pub(crate) fn sleep_on_all(&self) {
-        self.slept_on.store(true, Ordering::SeqCst);
-        self.unpark();
-    }
 }
 
 #[cfg(test)]
@@ -708,6 +642,37 @@ mod tests {
         set.begin_sleep();
         assert!(set.has_data());
         set.end_sleep();
+    }
+
+    /// The background thread receives for programs that poll a channel's descriptor, and leaves the sockets to threads that wait in the channel's calls.
+    #[test]
+    fn an_event_that_a_program_polls_for_is_raised_in_the_background() {
+        let set = set();
+        let member = InMemory::new(0);
+        join(&set, &member);
+        set.start_watching();
+        for _ in 0..1000 {
+            member.deliver(1);
+            set.progress(By::Poller);
+        }
+        assert!(!set.arming().is_on(), "pollers found their data");
+        set.want_event();
+        assert!(set.arming().is_on());
+        set.step_aside();
+        assert!(set.arming().is_on(), "a poller may be about to sleep");
+        set.begin_sleep();
+        assert!(!set.arming().is_on());
+        set.end_sleep();
+        assert!(set.arming().is_on());
+        set.receive_by_waiting();
+        set.want_event();
+        assert!(
+            !set.arming().is_on(),
+            "the thread waits inside next time too"
+        );
+        set.data_lay_there();
+        set.want_event();
+        assert!(set.arming().is_on(), "it does not");
     }
 
     #[test]

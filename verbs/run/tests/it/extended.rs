@@ -112,6 +112,11 @@ fn a_message_costs_one_sleep() {
 }
 
 #[test]
+fn descriptors_are_readable_exactly_while_there_is_something_to_take() {
+    for_each_gid("readable", include_str!("../c/readable.c"));
+}
+
+#[test]
 fn children_let_go_of_what_is_their_parents() {
     for_each_gid("fork", include_str!("../c/fork.c"));
 }

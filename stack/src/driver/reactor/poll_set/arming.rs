@@ -1,0 +1,137 @@
+//! Who receives while no thread polls: the background thread, threads that wait, or nobody.
+
+use std::sync::atomic::Ordering;
+
+use crate::driver::reactor::adaptive_arming::AdaptiveArming;
+use crate::driver::reactor::poll_set::{PollSet, SLOW_TICK};
+
+impl PollSet {
+    /// Takes note of a batch that a poller found.
+    #[inline]
+    pub(super) fn found_by_poller(&self) {
+        if self.arming.found_by_poller() {
+            self.leave_to_pollers();
+        }
+    }
+
+    /// The background thread was woken by data, and `found` it still there.
+    pub(crate) fn woken(&self, found: bool) {
+        if self.arming.woken(found) {
+            self.leave_to_pollers();
+        }
+    }
+
+    fn leave_to_pollers(&self) {
+        self.event_wanted.store(false, Ordering::SeqCst);
+        self.stop_watching();
+    }
+
+    fn stop_watching(&self) {
+        if self.arming.turn_off() {
+            self.waker.modify(self.sockets_fd(), self.id, false);
+            // Another thread may have armed the set in between.
+            if self.arming.is_on() {
+                self.waker.modify(self.sockets_fd(), self.id, true);
+            }
+            // The thread may sleep without a tick, and sets that are not armed need one.
+            self.waker.wake_within(SLOW_TICK);
+        }
+    }
+
+    pub(crate) fn arming(&self) -> &AdaptiveArming {
+        &self.arming
+    }
+
+    /// Arms the set: the background thread watches its sockets from now on.
+    pub(crate) fn arm(&self) {
+        self.arming.turn(true);
+        self.rearm();
+    }
+
+    /// Continues to watch after an event, unless a poller disarmed the set meanwhile: that often happens at this very moment, with the same
+    /// datagram.
+    pub(crate) fn rearm(&self) {
+        self.waker.modify(self.sockets_fd(), self.id, true);
+        if !self.arming.is_on() {
+            self.waker.modify(self.sockets_fd(), self.id, false);
+        }
+    }
+
+    /// Arms the set for the first time.
+    pub(crate) fn start_watching(&self) {
+        self.arming
+            .turn(self.waker.add_once(self.sockets_fd(), self.id));
+    }
+
+    // Programs that wait for an event of a completion channel.
+
+    /// A completion queue was armed. A program that waits in a call of the channel receives for itself, and a second sleeper on the
+    /// sockets would be woken by each datagram too; for one that polls the channel's descriptor the background thread receives.
+    pub(crate) fn want_event(&self) {
+        if self.waiters_receive.load(Ordering::SeqCst) {
+            return self.leave_to_pollers();
+        }
+        self.arming.restart();
+        self.event_wanted.store(true, Ordering::SeqCst);
+        if !self.arming.is_on() && !self.has_sleepers() {
+            self.arm();
+        }
+    }
+
+    /// A thread is about to sleep on the sockets in a call of a channel.
+    pub(crate) fn receive_by_waiting(&self) {
+        self.waiters_receive.store(true, Ordering::SeqCst);
+        self.leave_to_pollers();
+    }
+
+    /// Data lay in the sockets that no thread received: a program that waits does so at the descriptor, or does something else.
+    pub(crate) fn data_lay_there(&self) {
+        self.waiters_receive.store(false, Ordering::SeqCst);
+        self.arming.data_lay_there();
+    }
+
+    /// A poller is at work, and the background thread leaves the set to it until the next tick, unless a program may sleep until that thread
+    /// has raised an event.
+    pub(crate) fn step_aside(&self) {
+        if !self.is_event_wanted() {
+            self.arming.turn(false);
+            if !self.is_event_wanted() {
+                return;
+            }
+            self.arming.turn(true);
+        }
+        std::thread::yield_now();
+        self.rearm();
+    }
+
+    fn is_event_wanted(&self) -> bool {
+        self.event_wanted.load(Ordering::SeqCst)
+    }
+
+    // Threads that sleep on the sockets.
+
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0
+    }
+
+    /// A thread is about to sleep on the sockets.
+    pub(crate) fn begin_sleep(&self) {
+        self.stop_watching();
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.unpark();
+    }
+
+    /// The thread of [`begin_sleep`](Self::begin_sleep) is awake.
+    pub(crate) fn end_sleep(&self) {
+        let sleepers = self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        if sleepers == 1 && self.is_event_wanted() {
+            self.arm();
+        }
+    }
+
+    /// From now on a completion channel may sleep on the sockets at any time.
+    pub(crate) fn sleep_on_all(&self) {
+        self.slept_on.store(true, Ordering::SeqCst);
+        self.unpark();
+    }
+}
