@@ -111,6 +111,25 @@ static void channels_wait_or_do_not(void)
 	rdma_destroy_event_channel(channel);
 }
 
+/* Strangers that connect to a listener and go, without a word or with the wrong one, are no event. */
+static void strangers_are_no_event(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct sockaddr_storage at;
+	struct rdma_cm_id *listener = listener_on(channel, NULL, &at);
+	socklen_t length = at.ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+	for (int i = 0; i < 6; i++) {
+		int stranger = socket(at.ss_family, SOCK_STREAM, 0);
+		CHECK(stranger >= 0 && connect(stranger, (struct sockaddr *)&at, length) == 0);
+		if (i % 2)
+			CHECK(write(stranger, "GET / HTTP/1.1\r\nHost: here\r\n\r\n", 30) == 30);
+		CHECK(close(stranger) == 0);
+	}
+	CHECK(!readable(channel, 300));
+	CHECK(rdma_destroy_id(listener) == 0);
+	rdma_destroy_event_channel(channel);
+}
+
 static void ports_and_addresses_that_cannot_be(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -549,6 +568,7 @@ int main(int argc, char **argv)
 	memcpy(&any_port, found->ai_addr, found->ai_addrlen);
 	freeaddrinfo(found);
 	channels_wait_or_do_not();
+	strangers_are_no_event();
 	ports_and_addresses_that_cannot_be();
 	connections_begin_carry_and_end();
 	no_is_said_in_several_ways();

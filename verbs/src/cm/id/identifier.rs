@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::SocketAddr;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Connection requests of one listener that are queued at most; further ones are dropped.
@@ -126,6 +126,8 @@ pub(crate) struct Id {
     inner: Mutex<Inner>,
     /// Of a listener.
     pub(crate) gate: RequestGate,
+    /// Set once the identifier listens. Read without the lock, under locks of the stack.
+    pub(crate) listens: AtomicBool,
 }
 
 impl Facade for Arc<Id> {
@@ -141,6 +143,11 @@ fn raise(key: u64, event: Raised) {
     let Some(id) = IDS.lock().get(&key).cloned() else {
         return;
     };
+    // A peer connected to a listener and sent no valid request: not an event of rdma_cm, and the descriptor is readable for those only.
+    let failed = matches!(event, Raised::Connection(ConnectionEvent::Failed { .. }));
+    if failed && id.listens.load(Ordering::Acquire) {
+        return;
+    }
     // Peers may request connections faster than the program answers.
     if !is_request(&event) || id.pending_requests() < MAX_PENDING_REQUESTS {
         id.raise(event);
@@ -334,6 +341,7 @@ pub(crate) unsafe fn create(attr: &IdAttr) -> Result<*mut rdma_cm_id, Errno> {
             path: None,
         }),
         gate: RequestGate::default(),
+        listens: AtomicBool::new(false),
     });
     // SAFETY: pointers and integers, for which zero is a valid value.
     let blank: rdma_cm_id = unsafe { std::mem::zeroed() };

@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Longest time from a request to the peer's answer: the peer's program decides. Loss of the peer is detected within seconds.
@@ -105,10 +106,15 @@ pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
     } else {
         BACKLOG
     };
+    // Events come at once.
+    id.listens.store(true, Ordering::Release);
     let listener = device
         .connections
         .listen_on(port, device.mpa.for_responder(), backlog, id.key)
-        .map_err(errno::of)?;
+        .map_err(|error| {
+            id.listens.store(false, Ordering::Release);
+            errno::of(error)
+        })?;
     let local = address::from_socket(listener.local_addr(), device.port_offset);
     tcp.listener = Some(listener);
     inner.local = Some(local);
