@@ -21,9 +21,7 @@ pub use claim::{Claim, Refusal};
 /// First pause before connecting again, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Time that a QP waits for the PSN of its own messages before it connects: the PSN identifies it more certainly.
-const WAIT_FOR_PSN: Duration = Duration::from_millis(100);
-/// Time that a request waits for its QP to get the peer's address and QPN.
+/// Time that a request waits for its QP to get the peer's address and QPN, or for a PSN.
 const HOLD_FOR: Duration = Duration::from_secs(30);
 /// Requests that wait at a time.
 const MAX_HELD: usize = 256;
@@ -137,6 +135,8 @@ struct Pending {
     pairing: Pairing,
     start: Option<Start>,
     progress: Progress,
+    /// The last Request of this end had no SQ PSN.
+    asked_without_psn: bool,
     /// Time of the next attempt or check.
     due: Instant,
     pause: Duration,
@@ -168,7 +168,7 @@ impl Pending {
     }
 }
 
-/// A request whose QP has no address and QPN of a peer yet.
+/// A request whose QP has no address and QPN of a peer yet, or of which neither end has a PSN that the other could check.
 #[derive(Debug)]
 struct Held {
     request: StartupId,
@@ -262,11 +262,17 @@ impl Pairs {
             pairing,
             start: None,
             progress: Progress::Nothing,
-            due: now + WAIT_FOR_PSN,
+            asked_without_psn: false,
+            due: now,
             pause: FIRST_PAUSE,
             deadline: None,
         });
         self.pending.insert(qpn);
+        self.decide_held(now, qpn);
+    }
+
+    /// Decides again on the requests for a QP that wait.
+    fn decide_held(&mut self, now: Instant, qpn: u32) {
         let (waiting, others): (Vec<_>, _) = std::mem::take(&mut self.held)
             .into_iter()
             .partition(|held| held.claim.dest_qpn == qpn);
@@ -280,9 +286,14 @@ impl Pairs {
     pub fn start(&mut self, now: Instant, qpn: u32, start: Start) {
         if let Some(Stage::Pending(pending)) = self.pairs.get_mut(&qpn) {
             if pending.start.is_none() {
-                pending.due = now;
+                // A peer that has a PSN of its own accepts a Request without ours; another one needs a Request with it.
+                pending.due = match pending.progress {
+                    Progress::Asks(_) => now + FIRST_PAUSE,
+                    Progress::Nothing | Progress::Accepted(_) => now,
+                };
             }
             pending.start = Some(start);
+            self.decide_held(now, qpn);
         }
     }
 
@@ -317,7 +328,7 @@ impl Pairs {
             Some(Stage::Over) => self.refuse(request, Refusal::Taken),
             Some(Stage::Made) if !is_free => self.refuse(request, Refusal::Taken),
             Some(Stage::Made) => self.hold(now, request, claim),
-            Some(Stage::Pending(pending)) => self.answer(request, claim, (qpn, pending)),
+            Some(Stage::Pending(pending)) => self.answer(now, request, claim, (qpn, pending)),
         }
     }
 
@@ -342,12 +353,22 @@ impl Pairs {
     }
 
     /// Answers a request for a QP that has a peer.
-    fn answer(&mut self, request: StartupId, claim: Claim, (qpn, pending): (u32, Pending)) {
+    fn answer(
+        &mut self,
+        now: Instant,
+        request: StartupId,
+        claim: Claim,
+        (qpn, pending): (u32, Pending),
+    ) {
         let pairing = pending.pairing;
         let sq_psn = pending.sq_psn();
         let asks = pairing.initiates(qpn) || pairing.is_itself(qpn);
         if asks || !pairing.matches(&claim, qpn, sq_psn) {
             return self.refuse(request, Refusal::Mismatch);
+        }
+        // Neither end may send yet, and nothing distinguishes this life of a QP from another one.
+        if claim.sq_psn.is_none() && sq_psn.is_none() {
+            return self.hold(now, request, claim);
         }
         // A peer that sends another request did not get the earlier Reply, or did not accept it.
         self.end_progress(pending.progress);
@@ -458,9 +479,13 @@ impl Pairs {
         pending.due = pending.deadline.map_or(look_again, |it| it.min(look_again));
         let (pairing, depths, sq_psn) = (pending.pairing, pending.depths(), pending.sq_psn());
         let asks = pairing.initiates(qpn) || pairing.is_itself(qpn);
-        if !asks || pending.progress != Progress::Nothing {
+        let outdated = pending.asked_without_psn && sq_psn.is_some();
+        if !asks || (pending.progress != Progress::Nothing && !outdated) {
             return;
         }
+        pending.asked_without_psn = sq_psn.is_none();
+        let earlier = pending.progress;
+        self.end_progress(earlier);
         let attempt = self.next_id();
         self.startups.insert(attempt, qpn);
         self.set_progress(qpn, Progress::Asks(attempt));

@@ -179,7 +179,9 @@ impl OobConnections {
 
     /// Handles the change of a QP to ready-to-send.
     pub(crate) fn start(&self, qpn: u32, start: Start) {
-        self.table.lock().pairs.start(clock::now(), qpn, start);
+        let mut table = self.table.lock();
+        table.pairs.start(clock::now(), qpn, start);
+        self.act(&mut table);
     }
 
     /// Executes the engine's actions.

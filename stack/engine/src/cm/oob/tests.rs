@@ -171,7 +171,7 @@ fn an_initiator_tries_again_with_longer_pauses_and_checks_the_answer() {
     let mut pairs = Pairs::default();
     pairs.insert(LOW);
     pairs.pair(now, LOW, pairing(HIGH, 6));
-    assert_eq!(pairs.poll_timeout(), Some(now + WAIT_FOR_PSN));
+    assert_eq!(pairs.poll_timeout(), Some(now));
     pairs.start(now, LOW, start(5, None));
     assert_eq!(pairs.poll_timeout(), Some(now), "its PSN is known");
     let mut pauses = Vec::new();
@@ -201,6 +201,76 @@ fn an_initiator_tries_again_with_longer_pauses_and_checks_the_answer() {
     };
     assert_eq!(actions(&mut pairs), [link]);
     assert_eq!(pairs.poll_timeout(), None);
+}
+
+/// The end that only receives never has a PSN of its own messages: the peer's is enough.
+#[test]
+fn an_initiator_that_may_not_send_connects_at_once() {
+    let now = clock();
+    let mut low = Pairs::default();
+    low.insert(LOW);
+    low.pair(now, LOW, pairing(HIGH, 6));
+    assert_eq!(low.poll_timeout(), Some(now));
+    low.handle_timeout(now, |_| Need::Idle);
+    let [Action::Connect { claim, .. }] = actions(&mut low)[..] else {
+        panic!("connects");
+    };
+    let mut high = responder(now, true);
+    let request = arrive(&mut high, now, &claim);
+    assert!(
+        matches!(actions(&mut high)[..], [Action::Accept { request: it, .. }] if it == request)
+    );
+    // A Request for another life of the Responder.
+    let mut high = responder(now, true);
+    arrive(&mut high, now, &pairing(HIGH, 7).claim(LOW, None));
+    assert_eq!(refusal(&actions(&mut high)), Some(Refusal::Mismatch));
+}
+
+/// Two ends that may not send have nothing to transmit: the Request waits for the first PSN, whose ever it is.
+#[test]
+fn without_any_psn_a_request_waits_and_goes_again_with_one() {
+    let now = clock();
+    let mut low = Pairs::default();
+    low.insert(LOW);
+    low.pair(now, LOW, pairing(HIGH, 6));
+    low.handle_timeout(now, |_| Need::Idle);
+    let [Action::Connect { attempt, claim, .. }] = actions(&mut low)[..] else {
+        panic!("connects");
+    };
+    let paired = |psn| {
+        let mut high = responder(now, false);
+        high.pair(now, HIGH, pairing(LOW, psn));
+        high
+    };
+    let mut high = paired(5);
+    let request = arrive(&mut high, now, &claim);
+    assert_eq!(actions(&mut high), []);
+    high.start(now, HIGH, start(6, None));
+    assert!(
+        matches!(actions(&mut high)[..], [Action::Accept { request: it, .. }] if it == request)
+    );
+    // An earlier life of the Responder.
+    let mut high = paired(5);
+    arrive(&mut high, now, &claim);
+    high.start(now, HIGH, start(7, None));
+    assert_eq!(refusal(&actions(&mut high)), Some(Refusal::Mismatch));
+    // The Initiator's PSN comes first.
+    low.start(now, LOW, start(5, None));
+    let later = now + FIRST_PAUSE;
+    assert_eq!(low.poll_timeout(), Some(later));
+    low.handle_timeout(later, |_| Need::Waiting);
+    let done = actions(&mut low);
+    let [
+        Action::Abandon { attempt: gone },
+        Action::Connect { claim, .. },
+    ] = done[..]
+    else {
+        panic!("{done:?}");
+    };
+    assert_eq!((gone, claim), (attempt, asks()));
+    let mut high = paired(5);
+    arrive(&mut high, later, &claim);
+    assert!(matches!(actions(&mut high)[..], [Action::Accept { .. }]));
 }
 
 #[test]
@@ -313,6 +383,10 @@ enum Event {
     Told {
         end: usize,
     },
+    Started {
+        end: usize,
+        life: u32,
+    },
 }
 
 /// A TCP connection from the first end to the second.
@@ -337,6 +411,8 @@ struct World {
     next: u64,
     connections: Vec<Connection>,
     loss: f64,
+    /// The end whose program never sends; 2 for none.
+    only_receives: usize,
 }
 
 impl World {
@@ -423,7 +499,12 @@ impl World {
         self.linked[end] = None;
         self.pairs[end].reset(qpn);
         self.pairs[end].pair(now, qpn, pairing(peer, other));
-        self.pairs[end].start(now, qpn, start(own, None));
+        let may_send = end != self.only_receives;
+        match self.rng.random_range(0..3) {
+            _ if !may_send => {}
+            0 => self.pairs[end].start(now, qpn, start(own, None)),
+            _ => self.later(400, Event::Started { end, life: own }),
+        }
     }
 
     fn step(&mut self, at: Instant) {
@@ -467,6 +548,10 @@ impl World {
                     }
                 }
                 Event::Told { end } => self.tell(end),
+                Event::Started { end, life } if life == self.lives[end] => {
+                    self.pairs[end].start(at, [LOW, HIGH][end], start(life, None));
+                }
+                Event::Started { .. } => {}
             }
             for end in 0..2 {
                 self.execute(end);
@@ -478,7 +563,7 @@ impl World {
 proptest! {
     /// Whatever is lost and whoever starts over in whatever order, in the end the two are connected by one connection, of their last lives.
     #[test]
-    fn they_find_each_other(seed: u64, loss in 0.0..0.6f64, restarts in 0..4u32) {
+    fn they_find_each_other(seed: u64, loss in 0.0..0.6f64, restarts in 0..4u32, only_receives in 0..3usize) {
         let mut world = World {
             rng: ChaCha20Rng::seed_from_u64(seed),
             now: clock(),
@@ -489,6 +574,7 @@ proptest! {
             next: 0,
             connections: Vec::new(),
             loss,
+            only_receives,
         };
         world.pairs[0].insert(LOW);
         world.pairs[1].insert(HIGH);
