@@ -11,7 +11,7 @@ use std::fmt::Write;
 pub fn device() -> String {
     let mut gids = GidTable::new();
     gids.update(host_gids().unwrap_or_default());
-    let port = device_attr::port_attr(&gids, env::read().0.max_mtu);
+    let port = device_attr::port_attr(&gids);
     let mut text = format!(
         "{DEVICE_NAME}: dgiwarp {} software RNIC, persona {}, node GUID {:016x}\n",
         env!("CARGO_PKG_VERSION"),

@@ -17,7 +17,7 @@ pub(super) struct Assembly<R> {
     pub(super) map: RangeMap,
 }
 
-/// The incomplete Sends of a QP, at most 16.
+/// The incomplete Sends of a QP.
 #[derive(Debug)]
 pub(super) struct Assemblies<R> {
     active: Vec<Assembly<R>>,

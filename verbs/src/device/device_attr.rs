@@ -10,16 +10,14 @@ use crate::device::gid::{GidTable, host_gids};
 use crate::device::limits;
 use nix::ifaddrs::getifaddrs;
 use std::ffi::{c_int, c_uint};
-use std::net::UdpSocket;
 use std::sync::OnceLock;
 
 /// `enum ibv_port_state` of a host without addresses.
 const IBV_PORT_DOWN: c_uint = 1;
 /// `enum ibv_atomic_cap`: atomic for the host's own processors too.
 const IBV_ATOMIC_GLOB: c_uint = 2;
-/// IPv6 header, UDP header, DDP and RDMAP headers with the datagram extension, CRC: what surrounds the payload of one
-/// datagram at most, in bytes.
-const DATAGRAM_OVERHEAD: usize = 40 + 8 + 18 + 24 + 4;
+/// `enum ibv_mtu`: 4096 bytes, the largest. The mapping cuts messages for the path, so that a datagram of this length is one message on every path.
+const IBV_MTU_4096: c_uint = 5;
 
 /// `enum ibv_device_cap_flags`: optional capabilities.
 const CAPABILITIES: c_uint = IBV_DEVICE_SYS_IMAGE_GUID
@@ -73,58 +71,13 @@ fn host_name() -> Vec<u8> {
         .unwrap_or_default()
 }
 
-/// MTU of the interface that has the port's first address, in bytes.
-fn port_mtu(gids: &GidTable) -> Option<usize> {
-    let primary = gids.primary()?;
-    let socket = UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    interface_mtu(&socket, &primary.interface)
-}
-
-/// `SIOCGIFMTU`. sysfs would do, but shows another namespace's interfaces when it was mounted there.
-fn interface_mtu(socket: &UdpSocket, interface: &str) -> Option<usize> {
-    use std::os::fd::AsRawFd;
-    // SAFETY: `ifreq` is plain data for which zero is a valid value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request
-        .ifr_name
-        .iter_mut()
-        .take(libc::IFNAMSIZ - 1)
-        .zip(interface.bytes())
-    {
-        *to = std::ffi::c_char::from_ne_bytes([from]);
-    }
-    // SAFETY: SIOCGIFMTU reads the name and writes the MTU, both inside `request`.
-    let status = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
-    if status != 0 {
-        return None;
-    }
-    // SAFETY: a successful SIOCGIFMTU fills this member of the union.
-    usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
-}
-
-/// `enum ibv_mtu`: the largest of 256, 512, 1024, 2048 and 4096 bytes that one datagram carries.
-fn ib_mtu(path_mtu: usize) -> c_uint {
-    match path_mtu.saturating_sub(DATAGRAM_OVERHEAD) {
-        4096.. => 5,
-        2048..4096 => 4,
-        1024..2048 => 3,
-        512..1024 => 2,
-        0..512 => 1,
-    }
-}
-
-/// The port's present attributes. `max_mtu` limits the MTU of every path in bytes, 0 does not.
-pub(crate) fn port_attr(gids: &GidTable, max_mtu: u32) -> ibv_port_attr {
+/// The port's present attributes.
+pub(crate) fn port_attr(gids: &GidTable) -> ibv_port_attr {
     let up = gids.primary().is_some();
-    let own_mtu = port_mtu(gids).unwrap_or(1500);
-    let mtu = match usize::try_from(max_mtu) {
-        Ok(max_mtu @ 1..) => own_mtu.min(max_mtu),
-        Ok(0) | Err(_) => own_mtu,
-    };
     ibv_port_attr {
         state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
-        max_mtu: 5,
-        active_mtu: ib_mtu(mtu),
+        max_mtu: IBV_MTU_4096,
+        active_mtu: IBV_MTU_4096,
         gid_tbl_len: c_int::try_from(gids.len()).unwrap_or(c_int::MAX),
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: limits::MAX_MESSAGE,
@@ -216,18 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn the_mtu_is_the_largest_that_one_datagram_carries() {
-        assert_eq!(ib_mtu(1500), 3);
-        assert_eq!(ib_mtu(65_536), 5);
-        assert_eq!(ib_mtu(9000), 5);
-        assert_eq!(ib_mtu(1280), 3);
-        assert_eq!(ib_mtu(1024 + DATAGRAM_OVERHEAD - 1), 2);
-        assert_eq!(ib_mtu(0), 1);
-    }
-
-    #[test]
     fn a_host_without_addresses_has_its_port_down() {
-        let attr = port_attr(&GidTable::default(), 0);
+        let attr = port_attr(&GidTable::default());
         assert_eq!(
             (attr.state, attr.lid, attr.gid_tbl_len),
             (IBV_PORT_DOWN, 0, 0)

@@ -89,8 +89,7 @@ pub(crate) unsafe extern "C" fn query_port(
         let context = unsafe { state(context) }?;
         context.expect_port(port.into())?;
         refresh_gids()?;
-        let facts =
-            context.with_gids(|gids| device_attr::port_attr(gids, context.rnic.config().max_mtu));
+        let facts = context.with_gids(device_attr::port_attr);
         // SAFETY: the program provides `size` bytes.
         unsafe { store_prefix(attr.cast(), &facts, size) }
     })

@@ -5,7 +5,7 @@
 
 use crate::DEVICE_NAME;
 use crate::device::gid::{GidTable, host_gids, to_gid};
-use crate::device::{device_attr, env, limits, persona};
+use crate::device::{device_attr, limits, persona};
 use std::fs;
 use std::net::IpAddr;
 
@@ -124,7 +124,7 @@ fn cpu_mask(list: &str) -> Option<String> {
 }
 
 fn port_files(gids: &GidTable) -> Vec<(String, String)> {
-    let port = device_attr::port_attr(gids, env::read().0.max_mtu);
+    let port = device_attr::port_attr(gids);
     let up = gids.primary().is_some();
     let mut files = rows([
         ("state", if up { "4: ACTIVE" } else { "1: DOWN" }.to_owned()),

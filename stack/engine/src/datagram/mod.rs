@@ -44,6 +44,9 @@ use transmit::Sends;
 pub use transmit::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
 use ulp::{UdUlp, WithPayload};
 
+/// Most receives bound to incomplete Sends: with messages longer than the path's MTU, two of each of 32 sources.
+const MAX_ASSEMBLIES: usize = 64;
+
 /// Settings of a datagram QP's engine.
 #[derive(Debug, Clone, Copy)]
 pub struct UdConfig {
@@ -139,7 +142,7 @@ impl UdEngine {
             segment_completions: config.segment_completions,
             record_timeout: config.record_timeout,
             reorder_window: config.reorder_window,
-            max_assemblies: (config.max_recv_wr / 2).clamp(1, 16),
+            max_assemblies: (config.max_recv_wr / 2).clamp(1, MAX_ASSEMBLIES),
             ..ReceiverConfig::default()
         });
         let shim = Shim::new(config.shim);

@@ -38,6 +38,7 @@ fn ibv_devinfo_shows_device_and_port() {
         let text = run("ibv_devinfo", &[]);
         for line in [
             "hca_id:\tdgiwarp0",
+            "active_mtu:\t\t4096 (5)",
             "transport:\t\t\tInfiniBand (0)",
             "PORT_ACTIVE (4)",
             "link_layer:\t\tEthernet",
@@ -166,7 +167,7 @@ fn lids(test: &str) -> bool {
 /// Messages of more than one datagram or segment, too.
 #[test]
 fn pingpongs_on_this_host() {
-    pingpongs(Place::Here, &[UD], &[1, 64, 1024], &[&["-g", "0"]]);
+    pingpongs(Place::Here, &[UD], &[1, 1024, 4096], &[&["-g", "0"]]);
     pingpongs(
         Place::Here,
         &[RC, SRQ, UC],
@@ -178,7 +179,7 @@ fn pingpongs_on_this_host() {
 #[test]
 fn pingpongs_on_this_host_with_lids() {
     if lids("pingpongs_on_this_host_with_lids") {
-        pingpongs(Place::Here, &[UD, RC, SRQ, UC], &[1024], &[&[]]);
+        pingpongs(Place::Here, &[UD, RC, SRQ, UC], &[2048], &[&[]]);
     }
 }
 
@@ -193,7 +194,7 @@ fn pingpongs_of_an_ordinary_user_with_nothing_but_loopback() {
 #[test]
 fn pingpongs_of_an_ordinary_user_between_two_hosts() {
     let addressing: [&[&str]; 3] = [&["-g", "0"], &["-g", "1"], &[]];
-    pingpongs(Place::Apart, &[UD], &[64, 1024], &addressing);
+    pingpongs(Place::Apart, &[UD], &[64, 2048, 4096], &addressing);
     pingpongs(Place::Apart, &[RC, SRQ, UC], &[64, 20_000], &addressing);
 }
 

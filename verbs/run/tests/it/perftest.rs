@@ -179,9 +179,9 @@ const DATAGRAMS: &[Row] = &[
     (SEND_BW, "-c UC -n 30 -s 4096"),
     (WRITE_LAT, "-c UC -n 50"),
     (WRITE_BW, "-c UC -n 300"),
-    (SEND_LAT, "-c UD -n 50 -s 1024"),
+    (SEND_LAT, "-c UD -n 50 -s 4096"),
     (SEND_LAT, "-c UD -n 50 -R"),
-    (SEND_BW, "-c UD -n 30 -s 1024"),
+    (SEND_BW, "-c UD -n 30 -s 4096"),
     (SEND_BW, "-c UD -n 30 -s 64 -R"),
     (
         SEND_BW,

@@ -270,7 +270,7 @@ impl Model {
     fn make_room(&mut self, key: SourceKey, number: u32) -> Handled {
         let is_full = |sends: &[Open], receives: usize| {
             let of_source = sends.iter().filter(|open| open.source == key);
-            of_source.count() >= ASSEMBLIES_PER_SOURCE || sends.len() >= (receives / 2).clamp(1, 16)
+            of_source.count() >= ASSEMBLIES_PER_SOURCE || sends.len() >= (receives / 2).clamp(1, 64)
         };
         if !is_full(&self.sends, self.limits.receives) {
             return Ok(());
