@@ -67,6 +67,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Process, Name::Debian],
     },
     Package {
+        name: "infiniband-diags",
+        proof: Proof::Program("ibstatus"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "rdmacm-utils",
         proof: Proof::Program("rping"),
         groups: &[Name::Debian, Name::Interop],

@@ -1,8 +1,8 @@
 //! The functions of the C library that take a path, each with its redirection.
 
-use crate::redirect::{redirected, shown};
+use crate::redirect::{outside, redirected, shown};
 use libc::{DIR, FILE, dirent, dirent64};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -55,6 +55,11 @@ trait Failure {
     fn failure() -> Self;
 }
 impl Failure for c_int {
+    fn failure() -> Self {
+        -1
+    }
+}
+impl Failure for c_long {
     fn failure() -> Self {
         -1
     }
@@ -140,6 +145,15 @@ interpose! {
     __realpath_chk [] path [to: *mut c_char, room: usize] -> *mut c_char, then without_directory;
     canonicalize_file_name [] path [] -> *mut c_char, then without_directory;
     opendir [] path [] -> *mut DIR;
+    chdir [] path [] -> c_int, then out_of_directory;
+    statfs [] path [to: *mut libc::statfs] -> c_int;
+    statfs64 [] path [to: *mut libc::statfs64] -> c_int;
+    statvfs [] path [to: *mut libc::statvfs] -> c_int;
+    statvfs64 [] path [to: *mut libc::statvfs64] -> c_int;
+    pathconf [] path [name: c_int] -> c_long;
+    inotify_add_watch [fd: c_int] path [mask: u32] -> c_int;
+    freopen [] path [mode: *const c_char, file: *mut FILE] -> *mut FILE;
+    freopen64 [] path [mode: *const c_char, file: *mut FILE] -> *mut FILE;
     getxattr [] path [name: *const c_char, to: *mut c_void, size: usize] -> isize;
     lgetxattr [] path [name: *const c_char, to: *mut c_void, size: usize] -> isize;
     listxattr [] path [to: *mut c_char, size: usize] -> isize;
@@ -156,6 +170,130 @@ interpose! {
     ] -> c_int;
 }
 
+/// Leaves the directory where a relative path led out of what is redirected, as `..` does.
+///
+/// # Safety
+/// Sound whenever called.
+unsafe fn out_of_directory(result: c_int) -> c_int {
+    if result != 0 {
+        return result;
+    }
+    let mut room: [c_char; libc::PATH_MAX as usize] = [0; libc::PATH_MAX as usize];
+    // SAFETY: the room has this size.
+    if unsafe { real_getcwd(room.as_mut_ptr(), room.len()) }.is_null() {
+        return result;
+    }
+    // SAFETY: a C string, as the call succeeded.
+    let now = unsafe { CStr::from_ptr(room.as_ptr()) };
+    match outside(now) {
+        // SAFETY: a C string; it does not lie in the directory.
+        Some(path) => unsafe { chdir(path.as_ptr()) },
+        None => result,
+    }
+}
+
+/// Defines the functions that return a path; it is translated back.
+macro_rules! interpose_results {
+    ($( $name:ident [$($argument:ident: $type:ty),*] calls $real:ident; )*) => { $(
+        unsafe fn $real($($argument: $type),*) -> *mut c_char {
+            type Function = unsafe extern "C" fn($($type),*) -> *mut c_char;
+            static NEXT: Next = Next::new(
+                // SAFETY: the literal ends in its only zero.
+                unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) }
+            );
+            let next = NEXT.address();
+            if next.is_null() {
+                return missing();
+            }
+            // SAFETY: the function of this name in the C library has this type.
+            let next: Function = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
+            // SAFETY: the caller's arguments, which fulfil that function's contract.
+            unsafe { next($($argument),*) }
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> *mut c_char {
+            // SAFETY: the caller's arguments.
+            let found = unsafe { $real($($argument),*) };
+            // SAFETY: NULL or a C string that belongs to the caller.
+            unsafe { without_directory(found) }
+        }
+    )* };
+}
+
+interpose_results! {
+    getcwd [to: *mut c_char, size: usize] calls real_getcwd;
+    __getcwd_chk [to: *mut c_char, size: usize, room: usize] calls real_getcwd_chk;
+    getwd [to: *mut c_char] calls real_getwd;
+    __getwd_chk [to: *mut c_char, room: usize] calls real_getwd_chk;
+    get_current_dir_name [] calls real_get_current_dir_name;
+}
+
+/// Defines functions that find the paths of a pattern; those in the directory are translated back.
+macro_rules! interpose_glob {
+    ($( $name:ident; )*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            pattern: *const c_char,
+            flags: c_int,
+            failed: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>,
+            found: *mut libc::glob_t,
+        ) -> c_int {
+            type Function = unsafe extern "C" fn(
+                *const c_char, c_int, Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>, *mut libc::glob_t
+            ) -> c_int;
+            static NEXT: Next = Next::new(
+                // SAFETY: the literal ends in its only zero.
+                unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) }
+            );
+            let next = NEXT.address();
+            if next.is_null() {
+                return missing();
+            }
+            // SAFETY: the function of this name in the C library has this type; both structures are alike on 64-bit machines.
+            let next: Function = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
+            let call = |pattern| {
+                // SAFETY: the caller's arguments, which fulfil this very function's contract.
+                unsafe { next(pattern, flags, failed, found) }
+            };
+            // SAFETY: the contract of this function demands a C string.
+            let result = unsafe { with_path(pattern, call) };
+            if result == 0 {
+                // SAFETY: a structure that a successful call has filled.
+                unsafe { paths_without_directory(found, flags) };
+            }
+            result
+        }
+    )* };
+}
+
+interpose_glob! {
+    glob;
+    glob64;
+}
+
+/// Translates the paths that `glob` found.
+///
+/// # Safety
+/// `found` is the result of a successful call with these flags.
+unsafe fn paths_without_directory(found: *mut libc::glob_t, flags: c_int) {
+    // SAFETY: the caller's contract.
+    let found = unsafe { &*found };
+    let reserved = if flags & libc::GLOB_DOOFFS == 0 {
+        0
+    } else {
+        found.gl_offs
+    };
+    for index in 0..found.gl_pathc {
+        // SAFETY: `gl_pathc` paths behind the reserved ones.
+        let path = unsafe { found.gl_pathv.add(reserved + index) };
+        // SAFETY: as above.
+        let path = unsafe { path.read() };
+        // SAFETY: each is a C string of its own.
+        unsafe { without_directory(path) };
+    }
+}
+
 /// Translates the result of `realpath` in the directory back to the program's path.
 ///
 /// # Safety
@@ -165,9 +303,9 @@ unsafe fn without_directory(found: *mut c_char) -> *mut c_char {
         return found;
     }
     // SAFETY: not NULL, so a C string by the caller's contract.
-    let whole = unsafe { CStr::from_ptr(found) }.to_bytes_with_nul();
+    let whole = unsafe { CStr::from_ptr(found) };
     if let Some(rest) = shown(whole) {
-        let (from, length) = (rest.as_ptr().cast(), rest.len());
+        let (from, length) = (rest.as_ptr(), rest.count_bytes() + 1);
         // SAFETY: `rest` is the end of the string, with its zero, and moves to its beginning.
         unsafe { ptr::copy(from, found, length) };
     }

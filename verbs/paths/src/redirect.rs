@@ -54,10 +54,27 @@ fn below(directory: &[u8], path: &[u8]) -> Option<Redirected> {
     Some(Redirected { bytes, length })
 }
 
-/// A path without the directory, for what `realpath` finds; `None` if it does not lie there.
-pub(crate) fn shown(path: &[u8]) -> Option<&[u8]> {
-    path.strip_prefix(directory()?.to_bytes())
-        .filter(|rest| is_redirected(rest))
+/// A path without the directory, for the results of `realpath` and `getcwd`; `None` if it does not lie there.
+pub(crate) fn shown(path: &CStr) -> Option<&CStr> {
+    let rest = path
+        .to_bytes_with_nul()
+        .strip_prefix(directory()?.to_bytes())?;
+    let rest = CStr::from_bytes_with_nul(rest).ok()?;
+    is_redirected(rest.to_bytes()).then_some(rest)
+}
+
+/// The path that a working directory stands for if it lies in the directory above all that is redirected.
+pub(crate) fn outside(now: &CStr) -> Option<&CStr> {
+    let rest = now
+        .to_bytes_with_nul()
+        .strip_prefix(directory()?.to_bytes())?;
+    match rest {
+        [0] => Some(c"/"),
+        [b'/', ..] if !is_redirected(rest.strip_suffix(b"\0")?) => {
+            CStr::from_bytes_with_nul(rest).ok()
+        }
+        _ => None,
+    }
 }
 
 /// The directory that this library was loaded from.
@@ -133,10 +150,20 @@ mod tests {
         let redirected = redirected(c"/sys/class/infiniband/dgiwarp0").unwrap();
         assert_eq!(redirected.as_c_str().to_bytes(), [directory, path].concat());
         assert_eq!(
-            shown(redirected.as_c_str().to_bytes()),
-            Some(path.as_slice())
+            shown(redirected.as_c_str()),
+            Some(c"/sys/class/infiniband/dgiwarp0")
         );
-        assert_eq!(shown(path), None);
-        assert_eq!(shown(&[directory, b"/other"].concat()), None);
+        assert_eq!(shown(c"/sys/class/infiniband/dgiwarp0"), None);
+        let at = |path: &[u8]| CString::new([directory, path].concat()).unwrap();
+        assert_eq!(outside(&at(b"")), Some(c"/"));
+        assert_eq!(outside(&at(b"/sys/class")), Some(c"/sys/class"));
+        assert_eq!(outside(&at(path)), None);
+        assert_eq!(outside(&at(b"other")), None, "a neighbour of the directory");
+        assert_eq!(outside(c"/sys/class"), None);
+        assert_eq!(shown(&at(b"/other")), None);
+        assert_eq!(
+            shown(&at(b"/sys/class/infiniband")),
+            Some(c"/sys/class/infiniband")
+        );
     }
 }

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,8 @@ static int reads(int fd, const char *text)
 		close(fd);
 	return length == (int)strlen(text) && strcmp(buffer, text) == 0;
 }
+
+#define CHECKED(call) expect(#call, (call) != NULL)
 
 static int is_device(const struct dirent *entry)
 {
@@ -80,6 +83,21 @@ int main(void)
 		devices += is_device(entry);
 	expect("opendir", devices == 1);
 	expect("scandir", scandir("/sys/class/infiniband", &entries, is_device, alphasort) == 1);
+
+	char here[PATH_MAX];
+	glob_t found_paths = { .gl_offs = 2 };
+	expect("glob", glob("/sys/class/infiniband/*/ports/1/stat[e]", GLOB_DOOFFS, NULL, &found_paths) == 0 && found_paths.gl_pathc == 1 &&
+	       strcmp(found_paths.gl_pathv[2], STATE) == 0);
+	expect("glob appends", glob("/dev/nul[l]", GLOB_DOOFFS | GLOB_APPEND, NULL, &found_paths) == 0 && found_paths.gl_pathc == 2 &&
+	       strcmp(found_paths.gl_pathv[2], STATE) == 0 && strcmp(found_paths.gl_pathv[3], "/dev/null") == 0);
+	globfree(&found_paths);
+	CHECKED(getcwd(here, sizeof here));
+	expect("chdir", chdir(HOME) == 0 && reads(open("ports/1/state", O_RDONLY), "4: ACTIVE\n"));
+	expect("getcwd", getcwd(buffer, sizeof buffer) && strcmp(buffer, HOME) == 0);
+	found = get_current_dir_name();
+	expect("get_current_dir_name", found && strcmp(found, HOME) == 0);
+	expect("chdir up", chdir("../..") == 0 && getcwd(buffer, sizeof buffer) && strcmp(buffer, "/sys/class") == 0);
+	expect("chdir back", chdir(here) == 0 && getcwd(buffer, sizeof buffer) && strcmp(buffer, here) == 0);
 
 	/* What is not there is not there either, and other paths are as they were. */
 	expect("no such file", open(HOME "/none", O_RDONLY) == -1 && errno == ENOENT);

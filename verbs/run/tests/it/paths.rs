@@ -19,7 +19,7 @@ fn every_way_of_looking_finds_the_device() {
         };
         let output = succeed(Command::new(RUN).arg(program).current_dir(&directory));
         let text = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(text.matches("ok: ").count(), 24, "{text}");
+        assert_eq!(text.matches("ok: ").count(), 32, "{text}");
     }
 }
 
@@ -36,6 +36,35 @@ fn the_addresses_are_those_of_the_programs_network() {
         if let Some(scene) = Scene::new("paths", place) {
             let ended = session::run(&scene, Family::V4, &[CAT]);
             assert_eq!(ended[0].stdout, format!("{gid}\nRoCE v2\n"));
+        }
+    }
+}
+
+/// Scripts change their directory and expand patterns themselves.
+#[test]
+fn scripts_find_the_device() {
+    const SCRIPT: &str = "cd /sys/class/infiniband && echo * && cd dgiwarp0/ports && echo */state && cat 1/state && pwd -P \
+        && cd ../.. && pwd -P && cd .. && pwd -P";
+    const SHOWN: &str = "dgiwarp0\n1/state\n4: ACTIVE\n/sys/class/infiniband/dgiwarp0/ports\n/sys/class/infiniband\n/sys/class\n";
+    for shell in ["sh", "bash"] {
+        if have("scripts_find_the_device", shell, shell) {
+            let output = succeed(Command::new(RUN).args([shell, "-c", SCRIPT]));
+            assert_eq!(String::from_utf8_lossy(&output.stdout), SHOWN, "{shell}");
+        }
+    }
+}
+
+#[test]
+fn ibstatus_shows_the_port() {
+    if have("ibstatus_shows_the_port", "ibstatus", "infiniband-diags") {
+        let output = succeed(Command::new(RUN).arg("ibstatus"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in [
+            "Infiniband device 'dgiwarp0' port 1 status:",
+            "state:\t\t 4: ACTIVE",
+            "link_layer:\t Ethernet",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
         }
     }
 }
