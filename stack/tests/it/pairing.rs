@@ -325,6 +325,45 @@ fn a_peer_that_leaves_is_noticed_by_who_needs_it() {
     assert!(two.qp.is_over());
 }
 
+/// A completion with an error is not visible before the error state is (`ibv_query_qp(3)`), whichever thread makes it.
+#[test]
+fn a_failing_completion_comes_with_the_error_state() {
+    let rnic = Rnic::open(Config::default()).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..4).for_each(|_| fail_while_polled(&rnic)));
+        }
+    });
+}
+
+fn fail_while_polled(rnic: &Rnic) {
+    let (one, two) = (end(rnic, 5), end(rnic, 6));
+    one.pair(&two, two.psn);
+    two.pair(&one, one.psn);
+    one.start(None);
+    two.start(None);
+    exchange(&one, &two);
+    one.post_recv();
+    let in_error = || {
+        let until = Instant::now() + SOON;
+        while Instant::now() < until {
+            if let Some(wc) = two.cq.poll_one().unwrap()
+                && wc.status != WcStatus::Success
+            {
+                return two.qp.is_over();
+            }
+        }
+        panic!("no completion with an error");
+    };
+    std::thread::scope(|scope| {
+        let polls = scope.spawn(in_error);
+        one.qp.flush();
+        two.send(b"hello?");
+        two.send(b"hello??");
+        assert!(polls.join().unwrap());
+    });
+}
+
 /// Whoever made a QP need not know yet how it will be connected.
 #[test]
 fn one_that_could_be_paired_may_be_connected_otherwise() {

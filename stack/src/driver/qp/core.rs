@@ -34,6 +34,12 @@ pub(crate) trait QpState: Debug + Send + Sized + 'static {
 
     /// Counters of the queue pair.
     fn counters(&self) -> QpCounters;
+
+    /// The error state of a connected queue pair; `None` for datagrams, whose queue pair outlives errors.
+    #[inline]
+    fn over(_: &Self::Unlocked) -> Option<&AtomicBool> {
+        None
+    }
 }
 
 /// Objects that a queue pair refers to, and its sizes.
@@ -145,6 +151,7 @@ impl<S: QpState> QpCore<S> {
             send_cq: &self.send_cq,
             recv_cq: &self.recv_cq,
             posting: &self.posting,
+            over: S::over(&self.unlocked),
         }
     }
 

@@ -2,13 +2,13 @@
 //! their way back.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::qp::exclusive::Exclusive;
-use crate::{AsyncEvent, PostError, Wc};
+use crate::{AsyncEvent, PostError, Wc, WcStatus};
 use dgiwarp_engine::cq_ring::CompletionSink;
 
 /// The send queue of a QP as posting threads see it.
@@ -166,16 +166,31 @@ pub(crate) struct Completions<'a, W> {
     pub(crate) send_cq: &'a CompletionQueue,
     pub(crate) recv_cq: &'a CompletionQueue,
     pub(crate) posting: &'a Posting<W>,
+    /// Error state of a connected QP: set before a completion with an error is visible.
+    pub(crate) over: Option<&'a AtomicBool>,
+}
+
+impl<W> Completions<'_, W> {
+    #[inline]
+    fn note_state(&self, wc: &Wc) {
+        if let Some(over) = self.over
+            && wc.status != WcStatus::Success
+        {
+            over.store(true, Ordering::Release);
+        }
+    }
 }
 
 impl<W> CompletionSink for Completions<'_, W> {
     #[inline]
     fn sent(&mut self, wc: Wc) {
+        self.note_state(&wc);
         self.send_cq.push(wc);
     }
 
     #[inline]
     fn received(&mut self, wc: Wc) {
+        self.note_state(&wc);
         self.recv_cq.push(wc);
     }
 

@@ -132,6 +132,11 @@ impl QpState for RcInner {
         }
     }
 
+    #[inline]
+    fn over(unlocked: &RcUnlocked) -> Option<&AtomicBool> {
+        Some(&unlocked.over)
+    }
+
     fn flush_overrun(qp: &RcShared, inner: &mut Self) {
         qp.flush_locked(inner);
     }
