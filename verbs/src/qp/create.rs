@@ -20,7 +20,7 @@ use crate::qp::queue_pair::{self, Qp, QpFace, Transport};
 use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
 use crate::qp::{qp_table, srq};
-use dgiwarp::{RcQpAttr, UcQpAttr, UdQpAttr};
+use dgiwarp::{RcQpAttr, UdQpAttr};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::AtomicU32;
@@ -77,7 +77,7 @@ fn transport(
             };
             pd.create_rc_qp(&attr).map(Transport::Rc)
         }
-        Service::UnreliableDatagram => {
+        Service::UnreliableDatagram | Service::UnreliableConnected => {
             let attr = UdQpAttr {
                 max_send_wr,
                 max_recv_wr,
@@ -94,24 +94,11 @@ fn transport(
                 max_rate: datagram.max_rate,
                 ..UdQpAttr::new(send_cq, recv_cq)
             };
-            pd.create_ud_qp(&attr).map(Transport::Ud)
-        }
-        Service::UnreliableConnected => {
-            let attr = UcQpAttr {
-                max_send_wr,
-                max_recv_wr,
-                max_sge,
-                srq,
-                bind: datagram.bind,
-                record_slots: datagram.record_slots,
-                record_completions: datagram.record_completions,
-                segment_slots: datagram.segment_slots,
-                record_timeout: datagram.record_timeout,
-                reorder_window: datagram.reorder_window,
-                max_rate: datagram.max_rate,
-                ..UcQpAttr::new(send_cq, recv_cq)
-            };
-            pd.create_uc_qp(&attr).map(Transport::Uc)
+            if service == Service::UnreliableDatagram {
+                pd.create_ud_qp(&attr).map(Transport::Ud)
+            } else {
+                pd.create_uc_qp(&attr).map(Transport::Uc)
+            }
         }
     };
     made.map_err(errno::of)

@@ -4,74 +4,21 @@
 //! Write that makes no record (`rfc-notes/datagram-mapping.md` §5.2).
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_rdmap::datagram::RecordHandle;
 use parking_lot::RwLock;
 
-use crate::api::qp::ud::DEFAULT_REORDER_WINDOW;
 use crate::{
-    AddressHandle, Cq, Error, ErrorEntry, Operation, Pd, PostError, PostFailure, QpCounters,
-    RecordCompletions, RecordRef, RecordView, RecvWr, Sge, Srq, UdQp, UdQpAttr,
+    AddressHandle, Error, ErrorEntry, Operation, Pd, PostError, PostFailure, QpCounters, RecordRef,
+    RecordView, RecvWr, Sge, UdQp, UdQpAttr,
 };
 use dgiwarp_engine::datagram::SendWqe;
 use dgiwarp_engine::recv_queue::copy_sges;
 use dgiwarp_engine::types::Route;
 
-/// Attributes of a UC queue pair (`ibv_qp_init_attr`).
-#[derive(Debug, Clone)]
-pub struct UcQpAttr<'a> {
-    /// Where completions of posted sends go.
-    pub send_cq: &'a Cq,
-    /// Where completions of receives and records go.
-    pub recv_cq: &'a Cq,
-    /// Address and UDP port to bind; the port is the QPN. `None`: all addresses, a port of the system's choice.
-    pub bind: Option<SocketAddr>,
-    /// Sends outstanding at most, 1 to 65,536. Default 256.
-    pub max_send_wr: usize,
-    /// Receives posted at most, 1 to 65,536. Default 256.
-    pub max_recv_wr: usize,
-    /// Scatter/gather elements per work request, 1 to [`MAX_SGE`](crate::MAX_SGE). Default 4.
-    pub max_sge: usize,
-    /// A queue to take receives from instead of one of this QP's own; then `max_recv_wr` does not count, and receives are posted there.
-    /// Default none.
-    pub srq: Option<&'a Srq>,
-    /// Records of Write-Records kept at most, 0 to 65,536; 0, the default, does not take any. UC Writes need none.
-    pub record_slots: usize,
-    /// Completions that records make. Default [`PerMessage`](RecordCompletions::PerMessage).
-    pub record_completions: RecordCompletions,
-    /// Slots for segments of records, as [`UdQpAttr::segment_slots`].
-    pub segment_slots: usize,
-    /// When records are closed, as [`UdQpAttr::record_timeout`].
-    pub record_timeout: Option<Duration>,
-    /// How far Write-Records may be behind, as [`UdQpAttr::reorder_window`].
-    pub reorder_window: u32,
-    /// Octets that may leave per second, as [`UdQpAttr::max_rate`].
-    pub max_rate: u64,
-}
-
-impl<'a> UcQpAttr<'a> {
-    /// The defaults with these completion queues.
-    #[must_use]
-    pub fn new(send_cq: &'a Cq, recv_cq: &'a Cq) -> Self {
-        Self {
-            send_cq,
-            recv_cq,
-            bind: None,
-            max_send_wr: 256,
-            max_recv_wr: 256,
-            max_sge: 4,
-            srq: None,
-            record_slots: 0,
-            record_completions: RecordCompletions::PerMessage,
-            segment_slots: 1024,
-            record_timeout: None,
-            reorder_window: DEFAULT_REORDER_WINDOW,
-            max_rate: 0,
-        }
-    }
-}
+/// Attributes of a UC queue pair: those of a UD queue pair. `qkey`, `read_timeout` and `grh` are without effect; UC Writes need no `record_slots`.
+pub type UcQpAttr<'a> = UdQpAttr<'a>;
 
 /// Operation of a send work request of a UC queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,22 +131,14 @@ pub struct UcQp {
 
 impl UcQp {
     pub(crate) fn create(pd: &Pd, attr: &UcQpAttr<'_>) -> Result<Self, Error> {
-        let datagram = UdQpAttr {
-            bind: attr.bind,
-            max_send_wr: attr.max_send_wr,
-            max_recv_wr: attr.max_recv_wr,
-            max_sge: attr.max_sge,
-            srq: attr.srq,
-            record_slots: attr.record_slots,
-            record_completions: attr.record_completions,
-            segment_slots: attr.segment_slots,
-            record_timeout: attr.record_timeout,
-            reorder_window: attr.reorder_window,
-            max_rate: attr.max_rate,
-            ..UdQpAttr::new(attr.send_cq, attr.recv_cq)
+        let attr = UdQpAttr {
+            qkey: 0,
+            read_timeout: None,
+            grh: false,
+            ..attr.clone()
         };
         Ok(Self {
-            qp: UdQp::create_as(pd, &datagram, true)?,
+            qp: UdQp::create_as(pd, &attr, true)?,
             connected: RwLock::new(None),
         })
     }

@@ -27,9 +27,9 @@ const MAX_RECORDS: usize = 1 << 16;
 /// Furthest that a Write-Record may be behind: the window in which messages are remembered one by one ends there.
 const MAX_REORDER_WINDOW: usize = 1023;
 /// Default of the reorder window, in message numbers.
-pub(crate) const DEFAULT_REORDER_WINDOW: u32 = 64;
+const DEFAULT_REORDER_WINDOW: u32 = 64;
 
-/// Attributes of a datagram queue pair (`ibv_qp_init_attr`).
+/// Attributes of a datagram queue pair, UD or UC (`ibv_qp_init_attr`).
 #[derive(Debug, Clone)]
 pub struct UdQpAttr<'a> {
     /// Where completions of posted sends go.
