@@ -144,9 +144,9 @@ fn granted_receive_buffer(rnic: &Rnic) -> Result<usize, Error> {
         return Ok(*granted);
     }
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    let sockets = crate::driver::udp::qp::bind(any, rnic.config())
+    let ports = crate::driver::udp::qp::bind(any, rnic.config())
         .or_else(|_| crate::driver::udp::qp::bind(([0, 0, 0, 0], 0).into(), rnic.config()))?;
-    let granted = sockets
+    let granted = ports
         .main()
         .granted_receive_buffer()
         .map_err(Error::system("cannot read a socket's receive buffer"))?;

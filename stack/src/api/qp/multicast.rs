@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::driver::udp::multicast as groups;
 use crate::driver::udp::multicast::{GroupError, MAX_GROUPS, Membership};
+use crate::driver::udp::port::Port;
 use crate::driver::udp::socket::UdpSocket;
 use crate::{Error, UdQp};
 
@@ -82,7 +83,7 @@ impl UdQp {
             config.receive_buffer,
         )
         .map_err(Error::system("cannot join a group"))?;
-        let attached = self.shared.attach_group(membership, socket);
+        let attached = self.shared.attach_group(membership, Port::Udp(socket));
         attached.map_err(|error| match error {
             GroupError::Attached => Error::Attached { group },
             GroupError::TooMany => Error::Limit {

@@ -12,7 +12,8 @@ use crate::api::device::rnic::RnicShared;
 use crate::api::device::statistics::{Counts as _, Entry};
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::qp::core::QpParts;
-use crate::driver::udp::qp::{UdShared, UdpSockets, bind};
+use crate::driver::udp::ports::Ports;
+use crate::driver::udp::qp::{UdShared, bind};
 use crate::{
     AddressHandle, Cq, Error, ErrorEntry, MAX_SGE, Operation, Pd, PostError, QpCounters, ReadMap,
     RecordCompletions, RecordRef, RecordView, RecvWr, SendWr, Sge, Srq,
@@ -116,6 +117,15 @@ impl UdQp {
 
     /// A UD QP, or the datagram QP inside a UC QP.
     pub(crate) fn create_as(pd: &Pd, attr: &UdQpAttr<'_>, connected: bool) -> Result<Self, Error> {
+        Self::create_on(pd, attr, connected, || bind_any(attr.bind, pd))
+    }
+
+    pub(crate) fn create_on(
+        pd: &Pd,
+        attr: &UdQpAttr<'_>,
+        connected: bool,
+        ports: impl FnOnce() -> Result<Ports, Error>,
+    ) -> Result<Self, Error> {
         for (what, value, min, max) in [
             ("max_send_wr", attr.max_send_wr, 1, MAX_WR),
             ("max_recv_wr", attr.max_recv_wr, 1, MAX_WR),
@@ -136,12 +146,12 @@ impl UdQp {
             None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
         };
         let rnic = &pd.rnic.shared;
-        let sockets = bind_any(attr.bind, pd)?;
-        let local = sockets
+        let ports = ports()?;
+        let local = ports
             .main()
             .local_addr()
             .map_err(Error::system("cannot read a socket's address"))?;
-        let receive_buffer = sockets
+        let receive_buffer = ports
             .main()
             .granted_receive_buffer()
             .map_err(Error::system("cannot read a socket's receive buffer"))?;
@@ -175,7 +185,7 @@ impl UdQp {
             mrs: Arc::clone(&rnic.mrs),
         };
         let instruments = Instruments::new(&rnic.config, local, rnic.next_datagram_qp());
-        let shared = UdShared::start(parts, engine, sockets, instruments)?;
+        let shared = UdShared::start(parts, engine, ports, instruments)?;
         let segment_slots = match attr.record_completions {
             RecordCompletions::PerMessage => 0,
             RecordCompletions::PerSegment => attr.segment_slots,
@@ -437,7 +447,7 @@ fn random(rnic: &RnicShared) -> Random {
 }
 
 /// Binds where asked; else one socket for both protocols, or IPv4 alone where IPv6 is off.
-fn bind_any(address: Option<SocketAddr>, pd: &Pd) -> Result<UdpSockets, Error> {
+fn bind_any(address: Option<SocketAddr>, pd: &Pd) -> Result<Ports, Error> {
     let config = &pd.rnic.shared.config;
     match address {
         Some(address) => bind(address, config),

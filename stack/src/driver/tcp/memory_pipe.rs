@@ -106,7 +106,7 @@ impl AsFd for MemoryPipe {
 }
 
 /// The octets of some pieces.
-pub(super) fn gather(pieces: &[Piece<'_>]) -> Vec<u8> {
+pub(crate) fn gather(pieces: &[Piece<'_>]) -> Vec<u8> {
     let mut octets = Vec::new();
     for piece in pieces {
         match piece {

@@ -1,10 +1,13 @@
 //! Datagram queue pairs and their sockets.
 
 pub(crate) mod icmp_errors;
+#[cfg(test)]
+pub(crate) mod memory_port;
 pub(crate) mod multicast;
 pub(crate) mod path_cache;
+pub(crate) mod port;
+pub(crate) mod ports;
 pub(crate) mod qp;
 pub(crate) mod route;
 pub(crate) mod socket;
-pub(crate) mod sockets;
 pub(crate) mod transmit;

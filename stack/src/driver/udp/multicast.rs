@@ -9,7 +9,7 @@ use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::driver::reactor::member::SocketIndex;
-use crate::driver::udp::socket::UdpSocket;
+use crate::driver::udp::port::Port;
 
 /// Whether all hosts of a network receive datagrams to this address. The kernel has the networks: it lets no
 /// socket without `SO_BROADCAST` connect to a broadcast address.
@@ -73,7 +73,7 @@ pub(crate) enum GroupError {
 /// The sockets that receive datagrams to the groups of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
-    places: Vec<Option<(Membership, UdpSocket)>>,
+    places: Vec<Option<(Membership, Port)>>,
 }
 
 impl Members {
@@ -91,7 +91,7 @@ impl Members {
     }
 
     /// Keeps the socket of a new membership. `None` if there are as many as may be.
-    pub(crate) fn add(&mut self, membership: Membership, socket: UdpSocket) -> Option<SocketIndex> {
+    pub(crate) fn add(&mut self, membership: Membership, socket: Port) -> Option<SocketIndex> {
         let free = self.places.iter().position(Option::is_none);
         let place = match free {
             Some(place) => place,
@@ -111,12 +111,12 @@ impl Members {
         }
     }
 
-    pub(crate) fn get(&self, index: SocketIndex) -> Option<&UdpSocket> {
+    pub(crate) fn get(&self, index: SocketIndex) -> Option<&Port> {
         let place = self.places.get(Self::place(index)?)?;
         place.as_ref().map(|(_, socket)| socket)
     }
 
-    pub(crate) fn get_mut(&mut self, index: SocketIndex) -> Option<&mut UdpSocket> {
+    pub(crate) fn get_mut(&mut self, index: SocketIndex) -> Option<&mut Port> {
         let place = Self::place(index)?;
         self.places
             .get_mut(place)?
@@ -124,7 +124,7 @@ impl Members {
             .map(|(_, socket)| socket)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &UdpSocket> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Port> {
         self.places.iter().flatten().map(|(_, socket)| socket)
     }
 

@@ -6,6 +6,7 @@ use dgiwarp_engine::types::Route;
 use dgiwarp_llp_udp::{Path, PathKind, Peer};
 use rustc_hash::FxHashMap;
 
+use crate::driver::udp::port::Port;
 use crate::driver::udp::route;
 
 /// Most paths in the cache of a QP. A full table is cleared: looking a path up costs a few system calls.
@@ -21,14 +22,14 @@ pub(crate) struct PathCache {
 }
 
 impl PathCache {
-    /// The path to a peer from an address of ours, looked up if it is new. `mtu` limits a route's; `receive_buffer` is the size that our
-    /// own socket was granted, because on loopback the peer's is likely equal.
+    /// The path to a peer from an address of ours, looked up if it is new. `mtu` limits a route's. On loopback the peer's receive buffer is
+    /// likely as large as that of `port`.
     pub(crate) fn path(
         &mut self,
         peer: Peer,
         from: Option<IpAddr>,
+        port: &Port,
         mtu: impl FnOnce(u32) -> u32,
-        receive_buffer: impl FnOnce() -> usize,
     ) -> Option<Route> {
         let address = peer.socket_addr()?;
         let scope_id = match address {
@@ -42,9 +43,9 @@ impl PathCache {
         if self.paths.len() >= MAX_PATHS {
             self.paths.clear();
         }
-        let path = route::look_up(key.0, scope_id).ok().map(|route| {
+        let path = port.look_up(key.0, scope_id).ok().map(|route| {
             let kind = if route::is_local(key.0, route) {
-                let receive_buffer = receive_buffer();
+                let receive_buffer = port.granted_receive_buffer().unwrap_or(0);
                 PathKind::Loopback { receive_buffer }
             } else {
                 PathKind::Network
@@ -60,22 +61,20 @@ impl PathCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::udp::memory_port::MemoryPort;
 
     #[test]
     fn a_path_is_looked_up_once_and_the_table_is_bounded() {
         let mut path_cache = PathCache::default();
+        let [memory] = MemoryPort::network();
+        let memory = Port::Memory(memory);
         let mut looked_up = 0;
         for port in [1, 2] {
             let peer = Peer::ip(([127, 0, 0, 1], port).into());
-            let path = path_cache.path(
-                peer,
-                None,
-                |mtu| {
-                    looked_up += 1;
-                    mtu
-                },
-                || 8 << 20,
-            );
+            let path = path_cache.path(peer, None, &memory, |mtu| {
+                looked_up += 1;
+                mtu
+            });
             assert_eq!(
                 path.unwrap()
                     .limit(crate::driver::device::clock::now())
@@ -87,7 +86,7 @@ mod tests {
         for last in 0..=255 {
             for other in [1, 2] {
                 let peer = Peer::ip(([127, 0, other, last], 1).into());
-                assert!(path_cache.path(peer, None, |mtu| mtu, || 0).is_some());
+                assert!(path_cache.path(peer, None, &memory, |mtu| mtu).is_some());
                 assert!(path_cache.paths.len() <= MAX_PATHS);
             }
         }

@@ -1,4 +1,4 @@
-//! A datagram QP: its engine with its sockets, shared by posting and polling threads.
+//! A datagram QP: its engine with its ports, shared by posting and polling threads.
 
 mod member;
 mod transmit_sink;
@@ -22,18 +22,18 @@ use crate::driver::reactor::poll_set::By;
 use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::multicast::{GroupError, Membership};
 use crate::driver::udp::path_cache::PathCache;
-use crate::driver::udp::socket::{ReceiveBuffer, UdpSocket};
-pub(crate) use crate::driver::udp::sockets::UdpSockets;
-use crate::driver::udp::sockets::{Advice, RETIRED};
+use crate::driver::udp::port::Port;
+use crate::driver::udp::ports::{Advice, Ports, RETIRED};
+use crate::driver::udp::socket::ReceiveBuffer;
 use crate::{AsyncEvent, Config, Error, ErrorEntry, ErrorReason, QpCounters};
 use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
-use transmit_sink::SocketSink;
+use transmit_sink::PortSink;
 
 /// Trains that one QP sends before others are served.
 const SEND_BUDGET: usize = 32;
 /// Trains sent at once while the QP is taken out of service, so that the deadline is kept.
 const CLOSING_BUDGET: usize = 2;
-/// Receives of a socket that leaves its place: more than its buffer holds.
+/// Receives of a port that leaves its place: more than its buffer holds.
 const MAX_DRAIN: usize = 1 << 16;
 /// Poll interval, in milliseconds, of a wait for a cookie that another thread may receive.
 const COOKIE_POLL_INTERVAL: u8 = 2;
@@ -44,9 +44,9 @@ const FLUSH_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct UdInner {
     pub(crate) engine: UdEngine,
-    pub(crate) sockets: UdpSockets,
+    pub(crate) ports: Ports,
     path_cache: PathCache,
-    /// Stages between sockets and engine; `None` unless settings ask for them.
+    /// Stages between ports and engine; `None` unless settings ask for them.
     instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
 }
@@ -103,19 +103,19 @@ impl UdShared {
     pub(crate) fn start(
         parts: QpParts,
         engine: UdEngine,
-        sockets: UdpSockets,
+        ports: Ports,
         instruments: Option<Box<Instruments>>,
     ) -> Result<Arc<Self>, Error> {
         let inner = UdInner {
             engine,
-            sockets,
+            ports,
             path_cache: PathCache::default(),
             instruments,
             deadline: None,
         };
         let this = Self::new(parts, inner, (), true)?;
         let member = this.attach();
-        this.run(|inner| this.poll_set.watch(member, 0, inner.sockets.main().as_fd()))
+        this.run(|inner| this.poll_set.watch(member, 0, inner.ports.main().as_fd()))
             .map_err(Error::system("cannot watch a socket"))?;
         Ok(this)
     }
@@ -153,9 +153,9 @@ impl UdShared {
             clock::coarse()
         };
         let mut icmp_errors = IcmpErrors::default();
-        let mut sink = SocketSink {
+        let mut sink = PortSink {
             qp: self,
-            sockets: &mut inner.sockets,
+            ports: &mut inner.ports,
             path_cache: &mut inner.path_cache,
             now,
             connect: None,
@@ -195,7 +195,7 @@ impl UdShared {
                 self.remember_unsent();
                 self.background()
                     .waker()
-                    .watch_writable(inner.sockets.main().as_fd());
+                    .watch_writable(inner.ports.main().as_fd());
             }
         }
     }
@@ -209,9 +209,9 @@ impl UdShared {
     }
 
     fn read_error_queue_locked(&self, inner: &mut UdInner, index: SocketIndex) {
-        if let Some(socket) = inner.sockets.get(index) {
+        if let Some(port) = inner.ports.get(index) {
             let mut icmp_errors = IcmpErrors::default();
-            icmp_errors.read(socket);
+            icmp_errors.read(port);
             self.report(inner, &icmp_errors);
         }
     }
@@ -243,20 +243,20 @@ impl UdShared {
         if !self.open.load(Ordering::Relaxed) {
             return false;
         }
-        let Some(socket) = inner.sockets.get_mut(index) else {
+        let Some(port) = inner.ports.get_mut(index) else {
             return false;
         };
-        let received = match socket.receive(buffer) {
+        let received = match port.receive(buffer) {
             Ok(received) => received,
             Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return false,
-            // An ICMP error about an earlier datagram; the socket goes on.
+            // An ICMP error about an earlier datagram; the port goes on.
             Err(_) => {
                 self.read_error_queue_locked(inner, index);
                 return true;
             }
         };
         let now = clock::coarse();
-        let to_group = inner.sockets.is_to_group(index, received.to);
+        let to_group = inner.ports.is_to_group(index, received.to);
         let arrival = Arrival {
             from: received.from,
             to: received.to,
@@ -277,7 +277,7 @@ impl UdShared {
             self.send_output(inner);
         }
         self.note_deadline(inner);
-        if let Advice::Connect(place) = inner.sockets.note(now, index, received.from)
+        if let Advice::Connect(place) = inner.ports.note(now, index, received.from)
             && let Some(local) = received.to
             && !to_group
         {
@@ -314,20 +314,20 @@ impl UdShared {
         self.set_timer(&mut inner.deadline, deadline);
     }
 
-    /// Gives a UC QP its peer, and the peer a socket of its own at once. Returns whether it had none. Where the kernel refuses such
-    /// a socket, the main one serves.
+    /// Gives a UC QP its peer, and the peer a port of its own at once. Returns whether it had none. Where the kernel refuses such
+    /// a port, the main one serves.
     pub(crate) fn connect_sole(&self, peer: Peer, local: IpAddr) -> bool {
         self.run(|inner| {
             let connects = inner.engine.connect(peer);
             if connects {
-                inner.sockets.stay();
+                inner.ports.stay();
                 self.connect(inner, clock::now(), 1, peer, local);
             }
             connects
         })
     }
 
-    /// Gives a busy peer a socket of its own. Datagrams that an idle socket at that place still holds are received first.
+    /// Gives a busy peer a port of its own. Datagrams that an idle port at that place still holds are received first.
     fn connect(
         &self,
         inner: &mut UdInner,
@@ -339,46 +339,46 @@ impl UdShared {
         let Some(member) = self.member.get().copied() else {
             return;
         };
-        if inner.sockets.get(index).is_some() {
+        if inner.ports.get(index).is_some() {
             self.retire(inner, now, member, index);
         }
-        if inner.sockets.connect(now, index, peer, local).is_err() {
+        if inner.ports.connect(now, index, peer, local).is_err() {
             return;
         }
         let watched = inner
-            .sockets
+            .ports
             .get(index)
-            .map(|socket| self.poll_set.watch(member, index, socket.as_fd()));
+            .map(|port| self.poll_set.watch(member, index, port.as_fd()));
         if !matches!(watched, Some(Ok(()))) {
-            inner.sockets.close(index);
+            inner.ports.close(index);
         }
         if inner.engine.has_output() {
             self.remember_unsent();
         }
     }
 
-    /// Makes room at a place whose socket was idle. Datagrams that arrive there at this moment must not be lost, so the socket stays
+    /// Makes room at a place whose port was idle. Datagrams that arrive there at this moment must not be lost, so the port stays
     /// for a while, without a peer.
     fn retire(&self, inner: &mut UdInner, now: Instant, member: MemberId, index: SocketIndex) {
         for leaving in [RETIRED, index] {
             self.drain(inner, now, leaving);
-            if let Some(socket) = inner.sockets.get(leaving) {
-                self.poll_set.unwatch(socket.as_fd());
+            if let Some(port) = inner.ports.get(leaving) {
+                self.poll_set.unwatch(port.as_fd());
             }
         }
-        inner.sockets.retire(now, index);
-        if let Some(socket) = inner.sockets.get(RETIRED) {
-            let _ = self.poll_set.watch(member, RETIRED, socket.as_fd());
+        inner.ports.retire(now, index);
+        if let Some(port) = inner.ports.get(RETIRED) {
+            let _ = self.poll_set.watch(member, RETIRED, port.as_fd());
         }
         self.drain(inner, now, RETIRED);
     }
 
-    /// Receives the queued datagrams of a socket.
+    /// Receives the queued datagrams of a port.
     fn drain(&self, inner: &mut UdInner, now: Instant, index: SocketIndex) {
         let mut buffer = ReceiveBuffer::new();
         for _ in 0..MAX_DRAIN {
-            let received = match inner.sockets.get_mut(index) {
-                Some(socket) => socket.receive(&mut buffer),
+            let received = match inner.ports.get_mut(index) {
+                Some(port) => port.receive(&mut buffer),
                 None => return,
             };
             match received {
@@ -431,29 +431,29 @@ impl UdShared {
     pub(crate) fn reset(&self, random: Random) {
         self.renew(|inner| {
             inner.engine.reset(random, self.tables());
-            for socket in inner.sockets.siblings() {
-                self.poll_set.unwatch(socket.as_fd());
+            for port in inner.ports.siblings() {
+                self.poll_set.unwatch(port.as_fd());
             }
-            inner.sockets.forget_peers();
+            inner.ports.forget_peers();
         });
     }
 
-    /// Receives from a group through `socket` from now on.
+    /// Receives from a group through `port` from now on.
     pub(crate) fn attach_group(
         &self,
         membership: Membership,
-        socket: UdpSocket,
+        port: Port,
     ) -> Result<(), GroupError> {
         self.run(|inner| {
-            let members = &mut inner.sockets.members;
+            let members = &mut inner.ports.members;
             if members.find(membership).is_some() {
                 return Err(GroupError::Attached);
             }
-            let index = members.add(membership, socket).ok_or(GroupError::TooMany)?;
+            let index = members.add(membership, port).ok_or(GroupError::TooMany)?;
             let member = self.member.get().copied();
             let watched = member
                 .zip(members.get(index))
-                .map(|(member, socket)| self.poll_set.watch(member, index, socket.as_fd()));
+                .map(|(member, port)| self.poll_set.watch(member, index, port.as_fd()));
             if let Some(Err(error)) = watched {
                 members.remove(index);
                 return Err(GroupError::System(error));
@@ -465,12 +465,12 @@ impl UdShared {
     /// Stops receiving from a group. Returns whether the QP did.
     pub(crate) fn detach_group(&self, membership: Membership) -> bool {
         self.run(|inner| {
-            let members = &mut inner.sockets.members;
+            let members = &mut inner.ports.members;
             let Some(index) = members.find(membership) else {
                 return false;
             };
-            if let Some(socket) = members.get(index) {
-                self.poll_set.unwatch(socket.as_fd());
+            if let Some(port) = members.get(index) {
+                self.poll_set.unwatch(port.as_fd());
             }
             members.remove(index);
             true
@@ -501,10 +501,7 @@ impl UdShared {
                     let _ = poll(&mut [], PollTimeout::from(1u8));
                     return;
                 }
-                let mut fds = [PollFd::new(
-                    inner.sockets.main().as_fd(),
-                    PollFlags::POLLOUT,
-                )];
+                let mut fds = [PollFd::new(inner.ports.main().as_fd(), PollFlags::POLLOUT)];
                 let _ = poll(&mut fds, PollTimeout::from(10u8));
             });
         }
@@ -516,8 +513,8 @@ impl UdShared {
                 .abandon_sends(self.tables(), &mut self.completions());
         });
         self.run(|inner| {
-            self.poll_set.unwatch(inner.sockets.main().as_fd());
-            for other in inner.sockets.siblings().chain(inner.sockets.members.iter()) {
+            self.poll_set.unwatch(inner.ports.main().as_fd());
+            for other in inner.ports.siblings().chain(inner.ports.members.iter()) {
                 self.poll_set.unwatch(other.as_fd());
             }
         });
@@ -525,17 +522,20 @@ impl UdShared {
     }
 
     pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
-        self.run(|inner| inner.sockets.main().granted_receive_buffer())
+        self.run(|inner| inner.ports.main().granted_receive_buffer())
     }
 
     pub(crate) fn set_multicast_loop(&self, on: bool) -> io::Result<()> {
-        self.run(|inner| inner.sockets.main().set_multicast_loop(on))
+        self.run(|inner| inner.ports.main().set_multicast_loop(on))
     }
 }
 
-/// Opens the sockets of a QP.
-pub(crate) fn bind(address: SocketAddr, config: &Config) -> Result<UdpSockets, Error> {
-    let mut sockets = UdpSockets::bind(address, config.receive_buffer)?;
-    sockets.limit_places(config.peer_sockets);
-    Ok(sockets)
+/// Opens the ports of a QP.
+pub(crate) fn bind(address: SocketAddr, config: &Config) -> Result<Ports, Error> {
+    let mut ports = Ports::bind(address, config.receive_buffer)?;
+    ports.limit_places(config.peer_sockets);
+    Ok(ports)
 }
+
+#[cfg(test)]
+mod tests;

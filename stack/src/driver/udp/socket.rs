@@ -80,6 +80,11 @@ impl ReceiveBuffer {
     pub(crate) fn octets(&self, len: usize) -> &[u8] {
         &self.octets[..len]
     }
+
+    #[cfg(test)]
+    pub(super) fn fill(&mut self, octets: &[u8]) {
+        self.octets[..octets.len()].copy_from_slice(octets);
+    }
 }
 
 /// Datagram or train that a receive call put into the buffer.

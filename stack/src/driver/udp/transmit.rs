@@ -7,14 +7,15 @@ use dgiwarp_llp_udp::Train;
 use dgiwarp_memory::Piece;
 
 use crate::driver::udp::icmp_errors::IcmpErrors;
-use crate::driver::udp::socket::{Leave, UdpSocket};
+use crate::driver::udp::port::Port;
+use crate::driver::udp::socket::Leave;
 
 /// How often a send is repeated after an ICMP error about an earlier one.
 const TRIES: usize = 4;
 
-/// Socket, destination and control data of one train.
+/// Port, destination and control data of one train.
 pub(crate) struct Transmission<'a> {
-    pub(crate) socket: &'a UdpSocket,
+    pub(crate) port: &'a Port,
     pub(crate) to: Option<SocketAddr>,
     pub(crate) leave: Leave,
     pub(crate) icmp_errors: &'a mut IcmpErrors,
@@ -42,7 +43,7 @@ impl Transmission<'_> {
         pieces: &[Piece<'_>],
         segment_size: Option<u16>,
     ) -> io::Result<usize> {
-        let result = self.socket.send(self.to, self.leave, pieces, segment_size);
+        let result = self.port.send(self.to, self.leave, pieces, segment_size);
         match &result {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                 self.send_again(pieces, segment_size, result)
@@ -61,11 +62,11 @@ impl Transmission<'_> {
         mut result: io::Result<usize>,
     ) -> io::Result<usize> {
         for tries in 0..TRIES {
-            let read = self.icmp_errors.read(self.socket);
+            let read = self.icmp_errors.read(self.port);
             if tries > 0 && read == 0 {
                 break;
             }
-            result = self.socket.send(self.to, self.leave, pieces, segment_size);
+            result = self.port.send(self.to, self.leave, pieces, segment_size);
             if result.is_ok() {
                 break;
             }

@@ -32,8 +32,8 @@ impl Member for UdShared {
 
     fn with_socket(&self, socket: SocketIndex, with: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
         self.run(|inner| {
-            let socket = inner.sockets.get(socket);
-            socket.inspect(|socket| with(socket.as_fd())).is_some()
+            let port = inner.ports.get(socket);
+            port.inspect(|port| with(port.as_fd())).is_some()
         })
     }
 

@@ -1,4 +1,4 @@
-//! The way of trains and short segments from the engine to the sockets.
+//! The way of trains and short segments from the engine to the ports.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,18 +12,18 @@ use crate::driver::qp::staging;
 use crate::driver::reactor::member::SocketIndex;
 use crate::driver::udp::icmp_errors::IcmpErrors;
 use crate::driver::udp::path_cache::PathCache;
+use crate::driver::udp::ports::{Advice, Ports};
 use crate::driver::udp::qp::UdShared;
 use crate::driver::udp::route as routes;
-use crate::driver::udp::socket::{Leave, can_send_trains};
-use crate::driver::udp::sockets::{Advice, UdpSockets};
+use crate::driver::udp::socket::Leave;
 use crate::driver::udp::transmit::Transmission;
 use dgiwarp_engine::datagram::{SendOutcome, TransmitSink};
 use dgiwarp_engine::types::Route;
 
-/// Hands trains to the sockets of a QP.
-pub(crate) struct SocketSink<'a> {
+/// Hands trains to the ports of a QP.
+pub(crate) struct PortSink<'a> {
     pub(crate) qp: &'a UdShared,
-    pub(crate) sockets: &'a mut UdpSockets,
+    pub(crate) ports: &'a mut Ports,
     pub(crate) path_cache: &'a mut PathCache,
     pub(crate) now: Instant,
     /// A peer that became busy with this train.
@@ -33,7 +33,7 @@ pub(crate) struct SocketSink<'a> {
     pub(crate) tap: Option<&'a mut Tap>,
 }
 
-impl TransmitSink for SocketSink<'_> {
+impl TransmitSink for PortSink<'_> {
     fn staging(&mut self) -> Vec<u8> {
         staging::take()
     }
@@ -50,12 +50,12 @@ impl TransmitSink for SocketSink<'_> {
         pieces: &[Piece<'_>],
         train: &Train,
     ) -> SendOutcome {
-        let singly = train.len() > 1 && (route.sends_singly() || !can_send_trains());
-        let Some(socket) = self.sockets.own(self.now, peer, route.source()) else {
+        let singly = train.len() > 1 && (route.sends_singly() || !self.ports.main().sends_trains());
+        let Some(port) = self.ports.own(self.now, peer, route.source()) else {
             return self.send_openly(peer, route, pieces, train, singly);
         };
         let transmission = Transmission {
-            socket,
+            port,
             to: None,
             leave: Leave::default(),
             icmp_errors: self.icmp_errors,
@@ -71,24 +71,24 @@ impl TransmitSink for SocketSink<'_> {
         octets: &[u8],
         train: &Train,
     ) -> SendOutcome {
-        let own = self.sockets.own(self.now, peer, from).is_some();
+        let own = self.ports.own(self.now, peer, from).is_some();
         let (to, leave) = if own {
             (None, None)
         } else {
             (peer.socket_addr(), from)
         };
-        let socket = match self.sockets.own(self.now, peer, from) {
-            Some(socket) => socket,
-            None => self.sockets.main(),
+        let port = match self.ports.own(self.now, peer, from) {
+            Some(port) => port,
+            None => self.ports.main(),
         };
         let mut transmission = Transmission {
-            socket,
+            port,
             to,
             leave: leave.into(),
             icmp_errors: self.icmp_errors,
         };
         let pieces = [Piece::Bytes(octets)];
-        let mut result = if train.len() == 1 || can_send_trains() {
+        let mut result = if train.len() == 1 || port.sends_trains() {
             transmission.send(&pieces, train.segment_size())
         } else {
             transmission.send_singly(&pieces, train)
@@ -103,7 +103,7 @@ impl TransmitSink for SocketSink<'_> {
             // A device that cannot cut trains.
             result = transmission.send_singly(&pieces, train);
         }
-        let connected_from = socket.connected_from();
+        let connected_from = port.connected_from();
         if result.is_ok() && self.tap.is_some() {
             let local = from
                 .or(connected_from)
@@ -120,15 +120,13 @@ impl TransmitSink for SocketSink<'_> {
     }
 
     fn path(&mut self, peer: Peer, from: Option<IpAddr>) -> Option<Route> {
-        let main = self.sockets.main();
-        let granted = || main.granted_receive_buffer().unwrap_or(0);
         self.path_cache
-            .path(peer, from, |mtu| self.qp.mtu(mtu), granted)
+            .path(peer, from, self.ports.main(), |mtu| self.qp.mtu(mtu))
     }
 }
 
-impl SocketSink<'_> {
-    /// Sends to a peer without a socket of its own.
+impl PortSink<'_> {
+    /// Sends to a peer without a port of its own.
     #[inline(never)]
     fn send_openly(
         &mut self,
@@ -139,7 +137,7 @@ impl SocketSink<'_> {
         singly: bool,
     ) -> SendOutcome {
         let transmission = Transmission {
-            socket: self.sockets.main(),
+            port: self.ports.main(),
             to: peer.socket_addr(),
             leave: Leave::of(route),
             icmp_errors: self.icmp_errors,
@@ -148,7 +146,7 @@ impl SocketSink<'_> {
         let outcome = self.sent(result, peer, route, pieces, train);
         if !route.is_group()
             && outcome == SendOutcome::Sent
-            && let Advice::Connect(index) = self.sockets.note(self.now, 0, peer)
+            && let Advice::Connect(index) = self.ports.note(self.now, 0, peer)
         {
             let local = route.source().unwrap_or_else(|| route.route_source());
             self.connect = Some((index, peer, local));

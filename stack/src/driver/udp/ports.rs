@@ -1,4 +1,4 @@
-//! The sockets of a datagram QP: the one that its QPN names, and a few connected ones for its busiest peers.
+//! The ports of a datagram QP: the one that its QPN names, and one each for its busiest peers.
 //!
 //! A connected socket saves the kernel the route look-up of every datagram. More than a few slow down everybody, because
 //! the kernel tries all sockets of a port for each datagram that arrives.
@@ -11,7 +11,7 @@ use dgiwarp_llp_udp::Peer;
 
 use crate::driver::reactor::member::SocketIndex;
 use crate::driver::udp::multicast::{HostAddresses, Members};
-use crate::driver::udp::socket::UdpSocket;
+use crate::driver::udp::port::Port;
 use crate::{Error, MAX_PEER_SOCKETS};
 
 /// Peers that are watched for becoming busy.
@@ -30,20 +30,20 @@ pub(crate) const RETIRED: SocketIndex = 5;
 
 #[derive(Debug)]
 struct Sibling {
-    socket: UdpSocket,
+    port: Port,
     peer: Peer,
     last_used: Instant,
 }
 
-/// The sockets of a QP.
+/// The ports of a QP.
 #[derive(Debug)]
-pub(crate) struct UdpSockets {
-    main: UdpSocket,
+pub(crate) struct Ports {
+    main: Port,
     siblings: [Option<Sibling>; MAX_PEER_SOCKETS],
     /// Most sockets that busy peers may have.
     places: usize,
     /// Socket of no peer any more: datagrams under way to it may still arrive.
-    retired: Option<(UdpSocket, Instant)>,
+    retired: Option<(Port, Instant)>,
     candidates: [Option<(Peer, u32)>; CANDIDATES],
     hand: usize,
     receive_buffer: usize,
@@ -63,10 +63,15 @@ pub(crate) enum Advice {
     Connect(SocketIndex),
 }
 
-impl UdpSockets {
+impl Ports {
     pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> Result<Self, Error> {
-        Ok(Self {
-            main: UdpSocket::bind(address, receive_buffer)?,
+        let main = Port::bind(address, receive_buffer)?;
+        Ok(Self::new(main, receive_buffer))
+    }
+
+    pub(crate) fn new(main: Port, receive_buffer: usize) -> Self {
+        Self {
+            main,
             siblings: [const { None }; MAX_PEER_SOCKETS],
             places: MAX_PEER_SOCKETS,
             retired: None,
@@ -76,7 +81,7 @@ impl UdpSockets {
             stays: false,
             hosts: HostAddresses::default(),
             members: Members::default(),
-        })
+        }
     }
 
     /// Busy peers get at most so many sockets.
@@ -92,29 +97,29 @@ impl UdpSockets {
         (index == 0 && to.is_some_and(|to| self.hosts.is_group(to))) || Members::have(index)
     }
 
-    pub(crate) fn main(&self) -> &UdpSocket {
+    pub(crate) fn main(&self) -> &Port {
         &self.main
     }
 
     #[inline]
-    pub(crate) fn get(&self, index: SocketIndex) -> Option<&UdpSocket> {
+    pub(crate) fn get(&self, index: SocketIndex) -> Option<&Port> {
         match usize::from(index).checked_sub(1) {
             None => Some(&self.main),
             Some(place) => match self.siblings.get(place) {
-                Some(sibling) => sibling.as_ref().map(|it| &it.socket),
-                None if index == RETIRED => self.retired.as_ref().map(|(socket, _)| socket),
+                Some(sibling) => sibling.as_ref().map(|it| &it.port),
+                None if index == RETIRED => self.retired.as_ref().map(|(port, _)| port),
                 None => self.members.get(index),
             },
         }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, index: SocketIndex) -> Option<&mut UdpSocket> {
+    pub(crate) fn get_mut(&mut self, index: SocketIndex) -> Option<&mut Port> {
         match usize::from(index).checked_sub(1) {
             None => Some(&mut self.main),
             Some(place) => match self.siblings.get_mut(place) {
-                Some(sibling) => sibling.as_mut().map(|it| &mut it.socket),
-                None if index == RETIRED => self.retired.as_mut().map(|(socket, _)| socket),
+                Some(sibling) => sibling.as_mut().map(|it| &mut it.port),
+                None if index == RETIRED => self.retired.as_mut().map(|(port, _)| port),
                 None => self.members.get_mut(index),
             },
         }
@@ -123,18 +128,13 @@ impl UdpSockets {
     /// The socket that a peer has for itself. One that is connected from another address of ours than `from`, if that is named, does not
     /// serve.
     #[inline]
-    pub(crate) fn own(
-        &mut self,
-        now: Instant,
-        peer: Peer,
-        from: Option<IpAddr>,
-    ) -> Option<&UdpSocket> {
+    pub(crate) fn own(&mut self, now: Instant, peer: Peer, from: Option<IpAddr>) -> Option<&Port> {
         let mut siblings = self.siblings.iter_mut().flatten();
         let sibling = siblings.find(|it| {
-            it.peer == peer && from.is_none_or(|from| it.socket.connected_from() == Some(from))
+            it.peer == peer && from.is_none_or(|from| it.port.connected_from() == Some(from))
         })?;
         sibling.last_used = now;
-        Some(&sibling.socket)
+        Some(&sibling.port)
     }
 
     /// Closes all sockets that peers have for themselves.
@@ -212,14 +212,14 @@ impl UdpSockets {
     ) -> io::Result<()> {
         let address = peer.socket_addr().ok_or(io::ErrorKind::AddrNotAvailable)?;
         // Reuse is allowed for the moment of binding only, and only to sockets of this user.
-        self.share_port(true)?;
+        self.share_number(true)?;
         let connected = self
             .main
             .connect_sibling(address, local, self.receive_buffer);
-        self.share_port(false)?;
+        self.share_number(false)?;
         self.stays |= connected.is_err();
         let sibling = Sibling {
-            socket: connected?,
+            port: connected?,
             peer,
             last_used: now,
         };
@@ -229,21 +229,18 @@ impl UdpSockets {
         Ok(())
     }
 
-    fn share_port(&self, share: bool) -> io::Result<()> {
+    fn share_number(&self, share: bool) -> io::Result<()> {
         let mut all = std::iter::once(&self.main).chain(self.siblings());
-        all.try_for_each(|socket| socket.share_port(share))
+        all.try_for_each(|port| port.share_number(share))
     }
 
     /// Takes the socket at a place from its peer, so that another may have the place. Nothing new arrives there; what the kernel
     /// had begun to deliver still may, so it is kept as [`RETIRED`]. The one that was kept until now is closed.
     pub(crate) fn retire(&mut self, now: Instant, index: SocketIndex) {
         let place = self.siblings.get_mut(usize::from(index).saturating_sub(1));
-        if let Some(Sibling {
-            mut socket, peer, ..
-        }) = place.and_then(Option::take)
-        {
+        if let Some(Sibling { mut port, peer, .. }) = place.and_then(Option::take) {
             // If this fails, no route leads to the peer any more.
-            self.retired = socket.forsake(peer).is_ok().then_some((socket, now));
+            self.retired = port.forsake(peer).is_ok().then_some((port, now));
         }
     }
 
@@ -255,10 +252,10 @@ impl UdpSockets {
     }
 
     /// Sockets in use beside the main one.
-    pub(crate) fn siblings(&self) -> impl Iterator<Item = &UdpSocket> {
-        let retired = self.retired.iter().map(|(socket, _)| socket);
+    pub(crate) fn siblings(&self) -> impl Iterator<Item = &Port> {
+        let retired = self.retired.iter().map(|(port, _)| port);
         let siblings = self.siblings.iter().flatten();
-        siblings.map(|it| &it.socket).chain(retired)
+        siblings.map(|it| &it.port).chain(retired)
     }
 }
 
@@ -266,7 +263,8 @@ impl UdpSockets {
 mod tests {
     use super::*;
     use crate::driver::device::clock;
-    use crate::driver::udp::socket::ReceiveBuffer;
+    use crate::driver::udp::memory_port::MemoryPort;
+    use crate::driver::udp::socket::{ReceiveBuffer, UdpSocket};
     use dgiwarp_memory::Piece;
     use std::collections::VecDeque;
     use std::net::UdpSocket as StdSocket;
@@ -285,9 +283,14 @@ mod tests {
         Peer::ip(socket.local_addr().unwrap())
     }
 
+    fn in_memory() -> Ports {
+        let [main] = MemoryPort::network();
+        Ports::new(Port::Memory(main), 0)
+    }
+
     #[test]
     fn a_busy_peer_is_advised_and_a_crowd_is_not() {
-        let mut sockets = UdpSockets::bind("127.0.0.1:0".parse().unwrap(), 0).unwrap();
+        let mut sockets = in_memory();
         let now = clock::now();
         let one = Peer::ip("127.0.0.1:5".parse().unwrap());
         let advice: Vec<_> = (0..BUSY_AFTER).map(|_| sockets.note(now, 0, one)).collect();
@@ -301,7 +304,7 @@ mod tests {
     }
 
     /// Indices that busy peers get, one after another, each connected as advised.
-    fn places_taken(sockets: &mut UdpSockets) -> Vec<SocketIndex> {
+    fn places_taken(sockets: &mut Ports) -> Vec<SocketIndex> {
         let (now, local) = (clock::now(), IpAddr::from([127, 0, 0, 1]));
         let mut taken = Vec::new();
         for port in 5..15 {
@@ -319,7 +322,7 @@ mod tests {
     #[test]
     fn busy_peers_get_as_many_sockets_as_are_allowed() {
         for places in 0..=MAX_PEER_SOCKETS {
-            let mut sockets = UdpSockets::bind("127.0.0.1:0".parse().unwrap(), 0).unwrap();
+            let mut sockets = in_memory();
             sockets.limit_places(places);
             // The limit outlives the peers.
             for _ in 0..2 {
@@ -334,7 +337,7 @@ mod tests {
     /// Trains that arrived while trains were taken whole are not taken for one datagram afterwards.
     #[test]
     fn a_train_behind_many_datagrams_stays_a_train() {
-        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 1 << 20).unwrap();
+        let mut sockets = Ports::bind("0.0.0.0:0".parse().unwrap(), 1 << 20).unwrap();
         let port = sockets.main().local_addr().unwrap().port();
         let local = IpAddr::from([127, 0, 0, 1]);
         let busy = UdpSocket::bind((local, 0).into(), 1 << 20).unwrap();
@@ -370,7 +373,7 @@ mod tests {
 
     #[test]
     fn every_place_can_be_taken() {
-        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 0).unwrap();
+        let mut sockets = Ports::bind("0.0.0.0:0".parse().unwrap(), 0).unwrap();
         let port = sockets.main().local_addr().unwrap().port();
         let local = IpAddr::from([127, 0, 0, 1]);
         let mut buffer = ReceiveBuffer::new();
@@ -397,7 +400,7 @@ mod tests {
     /// bound to the port.
     #[test]
     fn a_connected_sibling_takes_over_its_peer_only() {
-        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 0).unwrap();
+        let mut sockets = Ports::bind("0.0.0.0:0".parse().unwrap(), 0).unwrap();
         let port = sockets.main().local_addr().unwrap().port();
         let local = IpAddr::from([127, 0, 0, 1]);
         let busy = StdSocket::bind("127.0.0.1:0").unwrap();
@@ -425,7 +428,7 @@ mod tests {
     /// A peer sends all the time while sockets are connected to it and given to another.
     #[test]
     fn a_socket_changes_hands_and_nothing_is_lost() {
-        let mut sockets = UdpSockets::bind("0.0.0.0:0".parse().unwrap(), 1 << 20).unwrap();
+        let mut sockets = Ports::bind("0.0.0.0:0".parse().unwrap(), 1 << 20).unwrap();
         let port = sockets.main().local_addr().unwrap().port();
         let local = IpAddr::from([127, 0, 0, 1]);
         let busy = StdSocket::bind("127.0.0.1:0").unwrap();
@@ -447,7 +450,7 @@ mod tests {
             let ending = OnDrop(|| over.store(true, Ordering::Relaxed));
             let mut buffer = ReceiveBuffer::new();
             let mut received = 0;
-            let mut drain = |socket: Option<&mut UdpSocket>| {
+            let mut drain = |socket: Option<&mut Port>| {
                 let Some(socket) = socket else { return };
                 while let Ok(came) = socket.receive(&mut buffer) {
                     received += u64::try_from(came.len.div_ceil(8)).unwrap();
@@ -465,7 +468,7 @@ mod tests {
                 let share = |share| {
                     settling
                         .iter()
-                        .try_for_each(|(it, _): &(UdpSocket, _)| it.share_port(share))
+                        .try_for_each(|(it, _): &(Port, _)| it.share_number(share))
                 };
                 share(true).unwrap();
                 sockets.connect(clock::now(), 1, from, local).unwrap();

@@ -1,0 +1,163 @@
+//! Two datagram queue pairs over ports in memory: no socket.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use dgiwarp_llp_udp::Peer;
+
+use crate::driver::udp::memory_port::MemoryPort;
+use crate::driver::udp::path_cache::PathCache;
+use crate::driver::udp::port::Port;
+use crate::driver::udp::ports::Ports;
+use crate::{
+    Access, AddressHandle, Buffer, Config, Cq, Destination, Mr, Operation, RecvWr, Rnic, SendWr,
+    UdQp, UdQpAttr, Wc, WcOpcode, WcStatus,
+};
+
+const LONG: Duration = Duration::from_secs(30);
+/// Several trains.
+const LENGTH: usize = 300_000;
+const QKEY: u32 = 0x1234;
+
+/// A device with one queue pair and registered memory.
+struct End {
+    _rnic: Rnic,
+    cq: Cq,
+    qp: UdQp,
+    ah: AddressHandle,
+    memory: Buffer,
+    mr: Mr,
+}
+
+impl End {
+    fn new(port: MemoryPort) -> Self {
+        let rnic = Rnic::open(Config::default()).unwrap();
+        let pd = rnic.alloc_pd();
+        let cq = rnic.create_cq(256).unwrap();
+        let attr = UdQpAttr {
+            qkey: QKEY,
+            record_slots: 4,
+            ..UdQpAttr::new(&cq, &cq)
+        };
+        let host = Peer::ip((IpAddr::from(Ipv6Addr::LOCALHOST), 1).into());
+        let port = Port::Memory(port);
+        let path = PathCache::default().path(host, None, &port, |mtu| mtu);
+        let ah = AddressHandle::new(path.unwrap());
+        let ports = Ports::new(port, 0);
+        let qp = UdQp::create_on(&pd, &attr, false, || Ok(ports)).unwrap();
+        let memory = Buffer::zeroed(LENGTH).unwrap();
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = pd.register(memory.region(), rights).unwrap();
+        Self {
+            _rnic: rnic,
+            cq,
+            qp,
+            ah,
+            memory,
+            mr,
+        }
+    }
+
+    fn post(&self, wr_id: u64, operation: Operation, length: usize, to: &Self) {
+        let wr = SendWr {
+            wr_id,
+            operation,
+            destination: Destination {
+                ah: self.ah.clone(),
+                qpn: to.qp.qpn(),
+                qkey: QKEY,
+            },
+            sges: &[self.mr.sge(..length)],
+            signaled: true,
+            solicited: false,
+        };
+        self.qp.post_send(&[wr]).unwrap();
+    }
+
+    fn post_recv(&self, wr_id: u64) {
+        let sges = [self.mr.sge(..)];
+        self.qp.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
+    }
+
+    fn wait(&self) -> Wc {
+        let wc = self.cq.wait(LONG).unwrap().expect("a completion in time");
+        assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+        wc
+    }
+}
+
+fn ends() -> [End; 2] {
+    MemoryPort::network().map(End::new)
+}
+
+#[test]
+fn sends_a_write_record_and_a_read_pass_through_memory() {
+    let [one, other] = ends();
+    let (rkey, remote_addr) = (other.mr.rkey(), other.mr.addr());
+
+    one.memory.write(0, &[1; 60_000]);
+    other.post_recv(7);
+    one.post(1, Operation::Send { immediate: Some(5) }, 60_000, &other);
+    let received = other.wait();
+    assert_eq!((received.wr_id, received.byte_len), (7, 60_000));
+    assert_eq!(received.immediate, Some(5));
+    assert_eq!(one.wait().wr_id, 1);
+    assert_eq!(other.memory.to_vec(0, 60_000), [1; 60_000]);
+
+    one.memory.write(0, &[2; LENGTH]);
+    let write = Operation::WriteRecord {
+        rkey,
+        remote_addr,
+        immediate: None,
+    };
+    one.post(2, write, LENGTH, &other);
+    let record = other.wait();
+    assert_eq!(record.byte_len as usize, LENGTH);
+    assert_eq!(one.wait().wr_id, 2);
+    assert_eq!(other.memory.to_vec(0, LENGTH), vec![2; LENGTH]);
+
+    other.memory.write(0, &[3; LENGTH]);
+    let read = Operation::Read {
+        rkey,
+        remote_addr,
+        timeout: None,
+    };
+    one.post(3, read, LENGTH, &other);
+    let read = one.wait();
+    assert_eq!((read.wr_id, read.opcode), (3, WcOpcode::RdmaRead));
+    assert_eq!(one.memory.to_vec(0, LENGTH), vec![3; LENGTH]);
+}
+
+/// Many messages make each peer busy: it gets a port of its own, and none is lost on the change.
+#[test]
+fn busy_peers_have_ports_of_their_own() {
+    let [one, other] = ends();
+    for round in 0..100 {
+        for (from, to) in [(&one, &other), (&other, &one)] {
+            to.post_recv(round);
+            from.post(round, Operation::Send { immediate: None }, 64, to);
+            assert_eq!(from.wait().wr_id, round);
+            assert_eq!(to.wait().wr_id, round);
+        }
+    }
+    for end in [&one, &other] {
+        let own = end.qp.shared.run(|inner| inner.ports.siblings().count());
+        assert_eq!(own, 1);
+    }
+}
+
+/// More than a port holds: sending continues where it stopped.
+#[test]
+fn a_full_port_holds_up_its_sender_and_loses_nothing() {
+    let [one, other] = ends();
+    for wr_id in 0..200 {
+        other.post_recv(wr_id);
+    }
+    for wr_id in 0..200 {
+        one.post(wr_id, Operation::Send { immediate: None }, 2000, &other);
+    }
+    for wr_id in 0..200 {
+        assert_eq!(one.wait().wr_id, wr_id);
+        assert_eq!(other.wait().wr_id, wr_id);
+    }
+}
