@@ -101,6 +101,33 @@ impl Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{MappedError, check_mapped};
+
+    #[test]
+    fn a_buffer_has_its_length() {
+        for len in [0, 1, 4097] {
+            let buffer = Buffer::zeroed(len).unwrap();
+            assert_eq!((buffer.len(), buffer.is_empty()), (len, len == 0));
+            let region = buffer.region();
+            assert_eq!((region.len(), region.is_empty()), (len, len == 0));
+            let slice = region.slice(0, len).unwrap();
+            assert_eq!((slice.len(), slice.is_empty()), (len, len == 0));
+        }
+    }
+
+    #[test]
+    fn memory_is_unmapped_when_its_last_region_goes() {
+        // Longer than any mapping that another test could get at this address.
+        let len = 256 << 20;
+        let buffer = Buffer::zeroed(len).unwrap();
+        let region = buffer.region();
+        let address = usize::try_from(region.address()).unwrap();
+        drop(buffer);
+        assert!(check_mapped(address, len, true).is_ok());
+        drop(region);
+        let unmapped = check_mapped(address, len, true);
+        assert!(matches!(unmapped, Err(MappedError::Hole { .. })));
+    }
 
     #[test]
     fn bytes_are_written_and_read_where_they_are() {

@@ -126,10 +126,9 @@ fn send_message(
     }
     header.msg_iov = vector.as_mut_ptr().cast();
     header.msg_iovlen = pieces.len();
-    if control.len > 0 {
-        header.msg_control = control.bytes.0.as_ptr().cast_mut().cast();
-        header.msg_controllen = control.len;
-    }
+    // Without control messages their length is 0, and the kernel reads none.
+    header.msg_control = control.bytes.0.as_ptr().cast_mut().cast();
+    header.msg_controllen = control.len;
     // SAFETY: name, vector and control point to live storage of the lengths given; the vector's ranges
     // are borrowed by `pieces` for the whole call and only read.
     let sent = unsafe {

@@ -283,6 +283,9 @@ fn the_longest_ulpdu_passes() {
             Ok(long.clone())
         );
     }
+    // RFC 5044 §4: length, ULPDU, pad and CRC.
+    assert_eq!(LONGEST_FPDU, 2 + 65_535 + 3 + 4);
+    assert_eq!(frame_all(true, false, &long[..1]).len(), LONGEST_FPDU);
 }
 
 fn ulpdus() -> impl Strategy<Value = Vec<Vec<u8>>> {
