@@ -1,4 +1,4 @@
-//! Who receives while no thread polls: the background thread, threads that wait, or nobody.
+//! Receiver of a poll set while no thread polls: the background thread, threads that wait, or none.
 
 use std::sync::atomic::Ordering;
 
