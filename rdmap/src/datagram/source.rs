@@ -230,6 +230,98 @@ mod tests {
         assert_eq!(table.find('a', 2), None);
     }
 
+    /// §4: idle for 1 s, and with nothing open.
+    #[test]
+    fn a_source_with_something_open_keeps_its_place() {
+        let open: [fn(&mut Source<char>) -> &mut u32; 3] = [
+            |source| &mut source.open_records,
+            |source| &mut source.open_writes,
+            |source| &mut source.assemblies,
+        ];
+        for open in open {
+            let start = origin();
+            let mut table = SourceTable::new(1);
+            let id = table.insert(start, 'a', 1, 0).unwrap();
+            *open(table.get_mut(id)) = 1;
+            let idle = start + Duration::from_secs(1);
+            assert_eq!(table.insert(idle, 'b', 1, 0), None);
+            assert_eq!(table.find('a', 1), Some(id));
+            *open(table.get_mut(id)) = 0;
+            let early = idle.checked_sub(Duration::from_nanos(1)).unwrap();
+            assert_eq!(table.insert(early, 'b', 1, 0), None);
+            assert_eq!(table.insert(idle, 'b', 1, 7), Some(id));
+            assert_eq!((table.find('a', 1), table.find('b', 1)), (None, Some(id)));
+            assert_eq!(table.get(id).standing(8), Standing::Newer);
+        }
+    }
+
+    /// Each new source checks a bounded number of entries, behind those that were checked for the one before.
+    #[test]
+    fn all_entries_have_their_turn() {
+        let start = origin();
+        let mut table = SourceTable::new(20);
+        for key in 0..20 {
+            let id = table.insert(start, key, 1, 0).unwrap();
+            table.get_mut(id).open_records = u32::from(key != 17);
+        }
+        let idle = start + Duration::from_secs(1);
+        assert_eq!(table.insert(idle, 20, 1, 0), None);
+        assert_eq!(table.insert(idle, 20, 1, 0), None);
+        let place = table.insert(idle, 20, 1, 0).unwrap();
+        assert_eq!((table.find(17, 1), table.find(20, 1)), (None, Some(place)));
+        // The search goes on behind the place that was found, and from the end to the beginning.
+        let first = table.find(0, 1).unwrap();
+        table.get_mut(first).open_records = 0;
+        assert_eq!(table.insert(idle, 21, 1, 0), Some(first));
+    }
+
+    /// §4: 1024 numbers, in serial order.
+    #[test]
+    fn the_window_ends_where_the_specification_says() {
+        let mut table = SourceTable::new(1);
+        let id = table.insert(origin(), (), 0, 5000).unwrap();
+        let source = table.get_mut(id);
+        let far = 5000_u32.wrapping_add(1 << 31);
+        for (number, standing) in [
+            (5000, Standing::Open(0)),
+            (3977, Standing::Open(1023)),
+            (3976, Standing::Late),
+            (5001, Standing::Newer),
+            (far - 1, Standing::Newer),
+            (far, Standing::Late),
+        ] {
+            assert_eq!(source.standing(number), standing, "{number}");
+        }
+        assert_eq!((source.behind(5000), source.behind(3976)), (0, 1024));
+        source.close(3976);
+        assert_eq!(
+            source.standing(5000),
+            Standing::Open(0),
+            "one of the bits is theirs both"
+        );
+        source.close(3977);
+        assert_eq!(source.standing(3977), Standing::Late);
+        // The bits of numbers that were passed over are cleared, also by a step of the whole window.
+        for step in [1, 1023, 1024, 1025] {
+            let highest = source.highest;
+            for behind in 0..1024 {
+                source.close(highest.wrapping_sub(behind));
+            }
+            source.advance(highest.wrapping_add(step));
+            for behind in 0..1024 {
+                let expected = if behind < step {
+                    Standing::Open(behind)
+                } else {
+                    Standing::Late
+                };
+                assert_eq!(
+                    source.standing(source.highest.wrapping_sub(behind)),
+                    expected
+                );
+            }
+        }
+    }
+
     proptest! {
         /// The window equals a plain set of closed numbers, across the wrap.
         #[test]
