@@ -78,7 +78,7 @@ fn check(test: &str, package: &str, shard: Option<&str>) {
 }
 
 #[test]
-#[ignore = "2 min"]
+#[ignore = "5 min"]
 fn soak_cargo_mutants_codec() {
     check("soak_cargo_mutants_codec", "dgiwarp-codec", None);
 }
@@ -112,13 +112,13 @@ fn soak_cargo_mutants_llp_tcp_mpa() {
 }
 
 #[test]
-#[ignore = "60 min"]
+#[ignore = "75 min"]
 fn soak_cargo_mutants_rdmap_1() {
     check("soak_cargo_mutants_rdmap_1", "dgiwarp-rdmap", Some("0/2"));
 }
 
 #[test]
-#[ignore = "60 min"]
+#[ignore = "75 min"]
 fn soak_cargo_mutants_rdmap_2() {
     check("soak_cargo_mutants_rdmap_2", "dgiwarp-rdmap", Some("1/2"));
 }
