@@ -199,11 +199,9 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
             return;
         }
         source.advance(number);
-        if source.open_writes > 0 {
-            self.give_up_old_writes(id, ulp);
-        }
+        self.give_up_old_writes(id, ulp);
         let window = self.config.reorder_window;
-        while self.sources.get(id).open_records > 0 {
+        while self.sources.get(id).open_records != 0 {
             let source = self.sources.get(id);
             let mut open = self.records.open_of(id);
             let Some((slot, _)) = open.find(|&(_, number)| source.behind(number) > window) else {

@@ -69,7 +69,8 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
         if assembly.length != extension.length {
             return Err(DropReason::Malformed);
         }
-        if assembly.map.contains(extension.offset, end) && extension.length > 0 {
+        // A segment of several is never empty.
+        if assembly.map.contains(extension.offset, end) {
             return Err(DropReason::Duplicate);
         }
         if !assembly.map.has_room(extension.offset, end) {

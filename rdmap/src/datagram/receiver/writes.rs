@@ -42,10 +42,10 @@ impl<K: Copy + Eq + Hash, R> Receiver<K, R> {
     }
 }
 
-/// Checks that octets of a message are new, and that its map has room for them.
+/// Checks that octets of a message are new, and that its map has room for them. A segment of several is never empty.
 #[inline]
 pub(super) fn check_range(map: &RangeMap, (start, end): (u32, u32)) -> Result<(), DropReason> {
-    if map.contains(start, end) && end > 0 {
+    if map.contains(start, end) {
         return Err(DropReason::Duplicate);
     }
     if !map.has_room(start, end) {
