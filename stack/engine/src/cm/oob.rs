@@ -286,11 +286,8 @@ impl Pairs {
     pub fn start(&mut self, now: Instant, qpn: u32, start: Start) {
         if let Some(Stage::Pending(pending)) = self.pairs.get_mut(&qpn) {
             if pending.start.is_none() {
-                // A peer that has a PSN of its own accepts a Request without ours; another one needs a Request with it.
-                pending.due = match pending.progress {
-                    Progress::Asks(_) => now + FIRST_PAUSE,
-                    Progress::Nothing | Progress::Accepted(_) => now,
-                };
+                // A Request that is under way has no PSN, and a peer without one waits for another Request.
+                pending.due = now;
             }
             pending.start = Some(start);
             self.decide_held(now, qpn);

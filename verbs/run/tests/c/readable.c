@@ -3,7 +3,7 @@
 #include <sys/epoll.h>
 #include "pair.h"
 
-enum { PAIRS = 4, MESSAGES = 1000, NOISE = 3 };
+enum { PAIRS = 4, MESSAGES = 500, NOISE = 3 };
 
 struct end {
 	struct ibv_comp_channel *channel;

@@ -65,6 +65,9 @@ fn ucx() {
         for operation in ["tag_lat", "ucp_put_bw", "ucp_get", "ucp_fadd"] {
             session::run_with(&scene, Family::V4, &ends, &["-t", operation]);
         }
+        // Over UD in messages of the active MTU, which are several segments on this path.
+        let words = ["-t", "tag_bw", "-s", "65536"];
+        session::run_with(&scene, Family::V4, &ends, &words);
     }
 }
 

@@ -256,9 +256,8 @@ fn without_any_psn_a_request_waits_and_goes_again_with_one() {
     assert_eq!(refusal(&actions(&mut high)), Some(Refusal::Mismatch));
     // The Initiator's PSN comes first.
     low.start(now, LOW, start(5, None));
-    let later = now + FIRST_PAUSE;
-    assert_eq!(low.poll_timeout(), Some(later));
-    low.handle_timeout(later, |_| Need::Waiting);
+    assert_eq!(low.poll_timeout(), Some(now));
+    low.handle_timeout(now, |_| Need::Waiting);
     let done = actions(&mut low);
     let [
         Action::Abandon { attempt: gone },
@@ -269,7 +268,7 @@ fn without_any_psn_a_request_waits_and_goes_again_with_one() {
     };
     assert_eq!((gone, claim), (attempt, asks()));
     let mut high = paired(5);
-    arrive(&mut high, later, &claim);
+    arrive(&mut high, now, &claim);
     assert!(matches!(actions(&mut high)[..], [Action::Accept { .. }]));
 }
 
