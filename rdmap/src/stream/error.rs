@@ -26,6 +26,14 @@ pub enum StreamError {
         /// Octets behind the DDP header.
         length: u32,
     },
+    /// A dgiwarp peer's Immediate Data reports another length than that of the Write before it.
+    #[error("immediate of a Write of {reported} octets behind {placed} octets")]
+    Written {
+        /// Octets that the peer reports.
+        reported: u32,
+        /// Octets of the Write before it; zero where none is.
+        placed: u32,
+    },
     /// A tagged segment violates a row of RFC 5041 §7.2.
     #[error("tagged segment: {0}")]
     Tagged(#[from] TaggedError),
@@ -70,9 +78,10 @@ impl StreamError {
     pub const fn cause(self) -> Option<Cause> {
         Some(match self {
             // No row is about lengths: unspecified error.
-            Self::Truncated(_) | Self::Length { .. } | Self::AtomicIdentifier { .. } => {
-                Cause::UNSPECIFIED_OPERATION
-            }
+            Self::Truncated(_)
+            | Self::Length { .. }
+            | Self::Written { .. }
+            | Self::AtomicIdentifier { .. } => Cause::UNSPECIFIED_OPERATION,
             Self::Control(ControlError::Version(_)) => Cause::VERSION,
             Self::Control(ControlError::Opcode(_))
             | Self::UnexpectedOpcode(_)
@@ -154,6 +163,13 @@ mod tests {
             (StreamError::Misaligned(TaggedOffset::new(4)), (0, 2, 0x07)),
             (StreamError::Truncated(3), (0, 2, 0xff)),
             (StreamError::Length { opcode, length: 7 }, (0, 2, 0xff)),
+            (
+                StreamError::Written {
+                    reported: 8,
+                    placed: 7,
+                },
+                (0, 2, 0xff),
+            ),
             (
                 StreamError::AtomicIdentifier {
                     found: 1,

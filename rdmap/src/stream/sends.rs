@@ -4,7 +4,7 @@ use dgiwarp_ddp::error::UntaggedError;
 use dgiwarp_ddp::wire::UntaggedHeader;
 use dgiwarp_ddp::{ExpectedSegment, STag, UntaggedQueue};
 
-use super::{Delivered, DgiwarpExt, StreamError, Ulp};
+use super::{Delivered, DgiwarpExt, Peer, StreamError, Ulp};
 use crate::wire::{ImmediateData, Opcode, immediate};
 
 /// Result of handling a ULPDU.
@@ -27,6 +27,35 @@ pub(super) struct Sends<R> {
     queue: UntaggedQueue,
     /// The Send of which some segments are placed; the queue is in its middle then.
     arriving: Option<Arriving<R>>,
+    pub(super) last_write: LastWrite,
+}
+
+/// Length of the Write that came last on queue 0's side of the stream: an Immediate Data message reports it.
+#[derive(Debug, Default)]
+pub(super) struct LastWrite {
+    /// Octets placed of it; zero once another message of queue 0 came.
+    octets: u32,
+    /// Its last segment has not arrived.
+    is_arriving: bool,
+}
+
+impl LastWrite {
+    /// A segment of a Write was placed.
+    #[inline]
+    pub(super) fn count(&mut self, length: usize, is_last: bool) {
+        let before = if self.is_arriving { self.octets } else { 0 };
+        self.octets = before.saturating_add(u32::try_from(length).unwrap_or(u32::MAX));
+        self.is_arriving = !is_last;
+    }
+
+    /// Octets of the complete Write before the message that has come.
+    fn take(&mut self) -> u32 {
+        let Self {
+            octets,
+            is_arriving,
+        } = std::mem::take(self);
+        if is_arriving { 0 } else { octets }
+    }
 }
 
 /// A Send of which the last segment has not arrived.
@@ -45,6 +74,7 @@ impl<R> Default for Sends<R> {
         Self {
             queue: UntaggedQueue::new(),
             arriving: None,
+            last_write: LastWrite::default(),
         }
     }
 }
@@ -105,6 +135,7 @@ impl<R> Sends<R> {
                 let Some(receive) = take_receive(ulp)? else {
                     return Ok(Handled::ReceiverNotReady);
                 };
+                self.last_write = LastWrite::default();
                 Arriving {
                     receive,
                     opcode,
@@ -168,7 +199,7 @@ impl<R> Sends<R> {
     ) -> Result<Handled, StreamError> {
         let placement = expected.fit(payload.len(), IMMEDIATE_LEN).ok();
         let placement = placement.filter(|placement| placement.is_last());
-        let (Some(placement), Some(immediate)) = (placement, ImmediateData::parse(payload)) else {
+        let (Some(placement), Some(data)) = (placement, ImmediateData::parse(payload)) else {
             return Err(StreamError::Length {
                 opcode,
                 length: u32::try_from(payload.len()).unwrap_or(u32::MAX),
@@ -176,6 +207,21 @@ impl<R> Sends<R> {
         };
         let Some(receive) = take_receive(ulp)? else {
             return Ok(Handled::ReceiverNotReady);
+        };
+        let placed = self.last_write.take();
+        // RFC 7306 §6.2 leaves the octets to the ULP: from a plain peer they may be anything, and are not taken for a length.
+        let is_dgiwarp = matches!(dgiwarp_ext.peer(), Peer::Dgiwarp(_));
+        if is_dgiwarp && data.written != placed {
+            let error = StreamError::Written {
+                reported: data.written,
+                placed,
+            };
+            ulp.fail(receive, error);
+            return Err(error);
+        }
+        let immediate = ImmediateData {
+            written: placed,
+            ..data
         };
         // An Immediate Data message drops the immediate of a notice before it.
         dgiwarp_ext.take_immediate();

@@ -145,6 +145,9 @@ impl<R, Q: Copy> Stream<R, Q> {
                 {
                     return Ok(());
                 }
+                self.sends
+                    .last_write
+                    .count(payload.len(), header.control.last);
                 if header.control.last {
                     self.dgiwarp_ext.count_placed();
                 }
@@ -441,6 +444,7 @@ impl<R, Q: Copy> Stream<R, Q> {
             | StreamError::AtomicIdentifier { .. }
             | StreamError::LocalProtection
             | StreamError::Llp(_)
+            | StreamError::Written { .. }
             | StreamError::Terminated(_) => None,
         };
         let offender = Offender {

@@ -17,7 +17,7 @@ pub struct Delivered {
     pub solicited: bool,
     /// STag that the message invalidated.
     pub invalidated: Option<STag>,
-    /// Content, if the message is Immediate Data.
+    /// Content, if the message is Immediate Data, with the octets that the Write before it placed.
     pub immediate: Option<ImmediateData>,
     /// Immediate of a Send, which only a dgiwarp peer makes.
     pub attached: Option<u32>,

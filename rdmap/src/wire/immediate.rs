@@ -1,7 +1,7 @@
 //! Immediate Data (RFC 7306 §6.2): eight octets behind the untagged DDP header.
 //!
 //! The immediate of verbs, 32 bits, is in the first four octets; the other four, which the RFC leaves to the ULP, hold the length of the
-//! Write before it, which verbs report with the immediate.
+//! Write before it. A receiver counts that length itself, and ends the stream of a dgiwarp peer that reports another one.
 //!
 //! ```text
 //! octet 0 immediate | 4 octets written before

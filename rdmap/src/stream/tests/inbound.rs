@@ -170,7 +170,8 @@ fn immediate_data_takes_a_receive_and_is_eight_octets() {
         assert_eq!(sink.handle_ulpdu(&ulpdu, &mut memory), Ok(Handled::Taken));
         let (octets, delivered) = memory.delivered.pop().unwrap();
         assert_eq!((octets.len(), delivered.solicited), (0, solicited));
-        assert_eq!(delivered.immediate, Some(data));
+        let data = ImmediateData { written: 0, ..data };
+        assert_eq!(delivered.immediate, Some(data), "nothing was written");
     }
     let third = source.immediate(data, false);
     let no_buffer = Err(UntaggedError::NoBuffer.into());
@@ -187,6 +188,97 @@ fn immediate_data_takes_a_receive_and_is_eight_octets() {
         };
         assert_eq!(error, Err(expected));
     }
+}
+
+/// Octets of a Write, its Immediate Data that reports `reported`, and what the sink makes of it.
+fn write_with_immediate(
+    sink: &mut TestStream,
+    memory: &mut Memory,
+    length: usize,
+    reported: u32,
+) -> Result<u32, StreamError> {
+    let mut source = stream();
+    let octets = vec![7; length];
+    let write = source.write(
+        STag::new(STAG),
+        TaggedOffset::new(BASE),
+        reported_length(length),
+    );
+    for ulpdu in segments(write, &octets, 114) {
+        assert_eq!(sink.handle_ulpdu(&ulpdu, memory), Ok(Handled::Taken));
+    }
+    let data = ImmediateData {
+        immediate: 1,
+        written: reported,
+    };
+    let ulpdu = source.immediate(data, false);
+    sink.handle_ulpdu(&ulpdu, memory)?;
+    let (_, delivered) = memory.delivered.pop().unwrap();
+    Ok(delivered.immediate.unwrap().written)
+}
+
+fn reported_length(length: usize) -> u32 {
+    u32::try_from(length).unwrap()
+}
+
+/// A plain peer's last four octets may be anything; they are not the length of a Write.
+#[test]
+fn the_length_with_an_immediate_is_that_of_the_write_before_it() {
+    for length in [0, 1, 100, 101, 300] {
+        for reported in [0, 7, 0x7878_7878, u32::MAX] {
+            let mut memory = Memory::with_receives(&[0]);
+            let written = write_with_immediate(&mut stream(), &mut memory, length, reported);
+            assert_eq!(written, Ok(reported_length(length)));
+        }
+    }
+    // Neither a Write before another message nor one that is not complete counts.
+    let mut sink = stream();
+    let mut memory = Memory::with_receives(&[0, 1, 0]);
+    let mut source = stream();
+    let write = source.write(STag::new(STAG), TaggedOffset::new(BASE), 300);
+    let mut ulpdus = segments(write, &[7; 300], 114);
+    ulpdus.pop();
+    let data = ImmediateData {
+        immediate: 1,
+        written: 9,
+    };
+    ulpdus.push(source.immediate(data, false).to_vec());
+    let write = source.write(STag::new(STAG), TaggedOffset::new(BASE), 9);
+    ulpdus.extend(segments(write, &[7; 9], 114));
+    ulpdus.extend(send(&mut source, b"x", PLAIN, 128));
+    ulpdus.push(source.immediate(data, false).to_vec());
+    for ulpdu in &ulpdus {
+        assert_eq!(sink.handle_ulpdu(ulpdu, &mut memory), Ok(Handled::Taken));
+    }
+    let immediates = memory.delivered.iter().filter_map(|(_, it)| it.immediate);
+    assert!(immediates.map(|it| it.written).eq([0, 0]));
+}
+
+/// A dgiwarp peer knows the length: another one is its violation.
+#[test]
+fn a_dgiwarp_peer_that_reports_another_length_is_terminated() {
+    let hello = {
+        let mut peer = stream().with_extensions(Capabilities::default());
+        peer.dgiwarp_ext_mut().hello().unwrap()
+    };
+    let greeted = || {
+        let mut sink = stream().with_extensions(Capabilities::default());
+        let taken = sink.handle_ulpdu(&hello, &mut Memory::default());
+        assert_eq!(taken, Ok(Handled::Taken));
+        sink
+    };
+    let mut memory = Memory::with_receives(&[0; 2]);
+    let good = write_with_immediate(&mut greeted(), &mut memory, 300, 300);
+    assert_eq!(good, Ok(300));
+    let mut sink = greeted();
+    let error = StreamError::Written {
+        reported: 301,
+        placed: 300,
+    };
+    let bad = write_with_immediate(&mut sink, &mut memory, 300, 301);
+    assert_eq!(bad, Err(error));
+    assert_eq!(memory.failed, [error]);
+    assert!(sink.take_terminate().is_some());
 }
 
 #[test]

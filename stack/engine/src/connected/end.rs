@@ -117,6 +117,7 @@ pub(super) fn event(end: RcEnd, qpn: u32) -> Option<AsyncEvent> {
             | StreamError::Control(_)
             | StreamError::UnexpectedOpcode(_)
             | StreamError::Length { .. }
+            | StreamError::Written { .. }
             | StreamError::Untagged(_)
             | StreamError::AtomicCode(_)
             | StreamError::AtomicIdentifier { .. } => Some(AsyncEvent::QpRequestError { qpn }),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Role, Rtr, TcpEnd};
 use dgiwarp_memory::Access;
-use dgiwarp_rdmap::stream::{Depths, Stream, StreamError};
+use dgiwarp_rdmap::stream::{Depths, Peer, Stream, StreamError};
 
 use super::end::{self, RcEnd};
 use super::first_fpdu_probe::FirstFpduProbe;
@@ -20,6 +20,10 @@ use crate::types::{AsyncEvent, QpCounters, WcStatus};
 
 /// Time for a work request to fail after the peer left: a program that is about to end in the same way gets no failure before.
 const RETRIES_TAKE: Duration = Duration::from_secs(1);
+
+/// Time for posted receives to be flushed after the peer closed without a bye: a program that acts on its disconnect event, which may be deferred for
+/// [one second](super::close::DeferredDisconnect), ends the queue pair itself before.
+const RECEIVES_STAY: Duration = Duration::from_secs(3);
 
 /// Request number of the Read that is an RTR indication and no work request.
 const RTR_READ: u64 = u64::MAX;
@@ -60,7 +64,7 @@ pub struct RcEngine {
     pub(super) end: Option<RcEnd>,
     /// The peer left, and nothing was posted that would have needed it.
     pub(super) dormant: bool,
-    /// When posted work requests fail, since the peer has left.
+    /// When posted work requests end, since the peer has left. `None` while nothing posted needs the peer and it sent a bye.
     pub(super) dormant_until: Option<Instant>,
     pub(super) first_fpdu_probe: FirstFpduProbe,
     pub(super) counters: QpCounters,
@@ -196,13 +200,7 @@ impl RcEngine {
         while let Some(event) = self.llp.poll_event() {
             match event {
                 LlpEvent::PeerClosed => {
-                    let stays = self.config.options.outlives_peer && self.sends.is_empty();
-                    let end = match self.stream.dgiwarp_ext().peer_sent_bye() {
-                        _ if !self.config.paired && stays => RcEnd::PeerLeft,
-                        _ if !self.config.paired => RcEnd::PeerClosed,
-                        true => RcEnd::PeerLeft,
-                        false => RcEnd::PeerLost,
-                    };
+                    let end = self.end_by_peer();
                     let blamed = (!self.sends.is_empty()).then(|| self.sends.oldest());
                     self.finish(end, blamed, tables, completions);
                 }
@@ -215,6 +213,26 @@ impl RcEngine {
                     self.finish(RcEnd::Mpa(error), blamed, tables, completions);
                 }
             }
+        }
+    }
+
+    /// The end that the peer's close makes. Only a dgiwarp peer in order sends a bye before.
+    fn end_by_peer(&self) -> RcEnd {
+        let outlives = self.config.options.outlives_peer;
+        let dgiwarp_ext = self.stream.dgiwarp_ext();
+        let is_lost =
+            matches!(dgiwarp_ext.peer(), Peer::Dgiwarp(_)) && !dgiwarp_ext.peer_sent_bye();
+        if self.config.paired {
+            return if dgiwarp_ext.peer_sent_bye() {
+                RcEnd::PeerLeft
+            } else {
+                RcEnd::PeerLost
+            };
+        }
+        match self.sends.is_empty() {
+            true if outlives => RcEnd::PeerLeft,
+            false if outlives && is_lost => RcEnd::PeerLost,
+            true | false => RcEnd::PeerClosed,
         }
     }
 
@@ -277,14 +295,14 @@ impl RcEngine {
         self.finish(RcEnd::Closed, None, tables, completions);
     }
 
-    /// Sends the last acknowledgement, and with `bye` the bye of an out-of-band connection, unless a message has begun.
+    /// Sends the last acknowledgement, and with `bye` the bye, unless a message has begun.
     pub fn send_last_notices(&mut self, bye: bool) {
         if self.end.is_some() || !self.llp.may_send() || self.is_amid() {
             return;
         }
         let dgiwarp_ext = self.stream.dgiwarp_ext_mut();
         let placed = (dgiwarp_ext.pending_acks() > 0).then(|| dgiwarp_ext.acknowledge(None));
-        let bye = dgiwarp_ext.bye().filter(|_| bye && self.config.paired);
+        let bye = dgiwarp_ext.bye().filter(|_| bye);
         for ulpdu in placed.into_iter().chain(bye) {
             let nothing: &[u8] = &[];
             if self.llp.send_ulpdu(&ulpdu, nothing).is_ok() {
@@ -423,10 +441,18 @@ impl RcEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
-        if self.sends.is_empty() {
+        let limit = if !self.sends.is_empty() {
+            RETRIES_TAKE
+        } else if self.stream.dgiwarp_ext().peer_sent_bye() {
             return;
-        }
-        if now >= *self.dormant_until.get_or_insert(now + RETRIES_TAKE) {
+        } else {
+            RECEIVES_STAY
+        };
+        let until = self
+            .dormant_until
+            .map_or(now + limit, |until| until.min(now + limit));
+        self.dormant_until = Some(until);
+        if now >= until {
             self.end_dormancy(tables, completions);
         }
     }

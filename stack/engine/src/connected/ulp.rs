@@ -150,7 +150,7 @@ impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
     }
 
     fn deliver(&mut self, receive: RecvWqe, delivered: Delivered) {
-        // The verbs know Immediate Data as the end of a Write, whose length comes with it.
+        // Verbs take Immediate Data for the end of a Write.
         let (opcode, byte_len, immediate) = match delivered.immediate {
             Some(data) => (
                 WcOpcode::RecvRdmaWithImmediate,
@@ -177,6 +177,7 @@ impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
             | StreamError::Control(_)
             | StreamError::UnexpectedOpcode(_)
             | StreamError::Length { .. }
+            | StreamError::Written { .. }
             | StreamError::Tagged(_)
             | StreamError::Source(_)
             | StreamError::CannotInvalidate(_)

@@ -146,6 +146,36 @@ fn after(words: &[&str], option: &str) -> Option<u64> {
     Some(words[at + 1].parse().unwrap())
 }
 
+/// A killed client ends a server that only polls, however they connected and whichever persona each device has.
+#[test]
+fn a_killed_peer_ends_a_program_that_only_polls() {
+    const IWARP: &[(&str, &str)] = &[("DGIWARP_PERSONA", "iwarp")];
+    const LIVES: Duration = Duration::from_secs(3);
+    const ENDLESS: [&str; 2] = ["-n", "100000000"];
+    let Some(scene) = scene("perftest_killed", Place::Here) else {
+        return;
+    };
+    for (program, more, environments) in [
+        (READ_BW, &["-R"][..], [&[][..], &[]]),
+        (WRITE_BW, &["-R"], [&[], &[]]),
+        (READ_BW, &["-R"], [&[], IWARP]),
+        (READ_BW, &["-R"], [IWARP, &[]]),
+        (WRITE_BW, &["-R"], [IWARP, IWARP]),
+        (SEND_BW, &["-R"], [&[], &[]]),
+        (SEND_BW, &[], [&[], &[]]),
+    ] {
+        let [server, client] = program.ends.map(End::polls);
+        let ends = [
+            server.environment(environments[0]).finish(Finish::Failure),
+            client
+                .environment(environments[1])
+                .finish(Finish::Killed(LIVES)),
+        ];
+        let words = [&ENDLESS, more].concat();
+        session::run_with(&scene, Family::V4, &ends, &words);
+    }
+}
+
 /// Every benchmark, connected.
 const CONNECTED: &[Row] = &[
     (SEND_LAT, "-n 100"),

@@ -5,6 +5,7 @@ mod detect_peer;
 mod memory;
 pub(super) mod memory_llp;
 mod operation;
+mod peer_end;
 mod stream;
 mod zero_copy;
 
