@@ -15,7 +15,7 @@ use crate::post::wr_builder::SendOps;
 use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
 use crate::qp::{ah, qp_table};
-use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcEnd, RcQp, RecvWr, UcQp, UdQp};
+use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcQp, RecvWr, UcQp, UdQp};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -167,8 +167,7 @@ impl Qp {
     /// `ibv_modify_qp`: all changes or none.
     fn modify(&self, context: &Context, attr: &ibv_qp_attr, mask: c_int) -> Result<QpState, Errno> {
         let mut attributes = self.lock();
-        let before = self.state();
-        attributes.state = before;
+        attributes.state = self.state();
         let after = attributes.modified(self.qp.service(), attr, mask)?;
         if after.state == QpState::Reset && attributes.state != QpState::Reset {
             self.qp.reset();
@@ -187,7 +186,8 @@ impl Qp {
         self.state.store(after.state.code(), Ordering::Release);
         if after.state == QpState::Error {
             self.qp.flush();
-            if before != QpState::Error && self.srq.is_some() {
+            // A queue pair without a connection too. The stack raises it once.
+            if self.srq.is_some() {
                 let qpn = self.qp.qpn();
                 self.event_source.raise(AsyncEvent::LastWqeReached { qpn });
             }
@@ -205,15 +205,6 @@ impl Qp {
         let mut attributes = self.lock();
         change(&mut attributes);
         self.state.store(attributes.state.code(), Ordering::Release);
-        // The stack has raised the event where the peer ended the connection.
-        let ended_here = match &self.qp {
-            Transport::Rc(qp) => matches!(qp.end(), Some(RcEnd::Closed)),
-            Transport::Ud(_) | Transport::Uc(_) => false,
-        };
-        if attributes.state == QpState::Error && ended_here && self.srq.is_some() {
-            let qpn = self.qp.qpn();
-            self.event_source.raise(AsyncEvent::LastWqeReached { qpn });
-        }
         // SAFETY: the caller's contract; programs read this field.
         unsafe { (*c).state = self.state().code() };
     }

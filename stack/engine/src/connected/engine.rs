@@ -406,10 +406,7 @@ impl RcEngine {
         {
             completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
         }
-        // The program has closed the connection itself.
-        if end != RcEnd::Closed {
-            self.leave_shared_queue(tables, completions);
-        }
+        self.leave_shared_queue(tables, completions);
     }
 
     /// Reports that no more receives are taken from a shared receive queue.

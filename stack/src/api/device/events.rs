@@ -17,6 +17,8 @@ pub(crate) struct Events {
     queue: EventQueue<AsyncEvent>,
     /// The elements of `queue`, under its lock.
     known: Mutex<FxHashSet<AsyncEvent>>,
+    /// QPs whose [`AsyncEvent::LastWqeReached`] was raised since they were made or reset.
+    ended: Mutex<FxHashSet<u32>>,
     /// Nobody asks for the events of error queues and records.
     plain: AtomicBool,
 }
@@ -26,11 +28,12 @@ impl Events {
         Ok(Arc::new(Self {
             queue: EventQueue::new()?,
             known: Mutex::default(),
+            ended: Mutex::default(),
             plain: AtomicBool::new(false),
         }))
     }
 
-    /// Adds an event, unless it waits already.
+    /// Adds an event, unless it waits already. A QP reaches its last receive once: its own end and its peer's may come together.
     pub(crate) fn raise(&self, event: AsyncEvent) {
         let special = matches!(
             event,
@@ -39,11 +42,21 @@ impl Events {
         if special && self.plain.load(Ordering::Relaxed) {
             return;
         }
+        if let AsyncEvent::LastWqeReached { qpn } = event
+            && !self.ended.lock().insert(qpn)
+        {
+            return;
+        }
         self.queue.update(|queue| {
             if self.known.lock().insert(event) {
                 queue.push_back(event);
             }
         });
+    }
+
+    /// A QP was made with this number, or reset.
+    pub(crate) fn begin_qp(&self, qpn: u32) {
+        self.ended.lock().remove(&qpn);
     }
 
     /// Removes the events of an object that is gone; its number may be given to another.
@@ -146,6 +159,23 @@ mod tests {
         assert_eq!(events.next_event(false), None);
         raised.raise(a);
         assert_eq!(events.next_event(false), Some(a));
+    }
+
+    #[test]
+    fn a_queue_pair_reaches_its_last_receive_once_in_its_life() {
+        let raised = Events::new().unwrap();
+        let events = AsyncEvents::new(Arc::clone(&raised));
+        let last = |qpn| AsyncEvent::LastWqeReached { qpn };
+        for life in 0..2 {
+            raised.raise(last(1));
+            raised.raise(last(2));
+            assert_eq!(events.next_event(false), Some(last(1)));
+            events.report(last(1));
+            let other = (life == 0).then_some(last(2));
+            assert_eq!(events.next_event(false), other);
+            assert_eq!(events.next_event(false), None);
+            raised.begin_qp(1);
+        }
     }
 
     #[test]

@@ -86,6 +86,7 @@ impl<S: QpState> QpCore<S> {
         open: bool,
     ) -> Result<Arc<Self>, Error> {
         parts.send_cq.link(&parts.recv_cq)?;
+        parts.recv_cq.background().events().begin_qp(parts.qpn);
         Ok(Arc::new(Self {
             qpn: parts.qpn,
             exclusive: Exclusive::new(state),
@@ -254,6 +255,7 @@ impl<S: QpState> QpCore<S> {
     pub(crate) fn renew(&self, control: impl FnOnce(&mut S)) {
         self.run(|state| {
             control(state);
+            self.background().events().begin_qp(self.qpn);
             self.posting.reset();
             for flag in [&self.unsent, &self.blocked, &self.failed] {
                 flag.store(false, Ordering::Release);

@@ -161,7 +161,29 @@ static void access_errors(void)
 	destroyed_late((int (*)(void *))ibv_destroy_qp, to, last);
 	CHECK(ibv_destroy_qp(from) == 0);
 	drain();
-	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
+/* The peer leaves, then this end does: one event, whichever of them raises it. */
+static void last_receives(void)
+{
+	for (int told = 0; told < 2; told++) {
+		struct ibv_qp *from = make_qp(IBV_QPT_RC, NULL), *to = make_qp(IBV_QPT_RC, srq);
+		connect_to(from, to);
+		connect_to(to, from);
+		struct ibv_send_wr wr = { .wr_id = 6, .opcode = IBV_WR_RDMA_WRITE }, *bad;
+		CHECK(ibv_post_send(from, &wr, &bad) == 0 && next_of(cq).wr_id == 6);
+		CHECK(ibv_destroy_qp(from) == 0);
+		if (told)
+			CHECK(readable(50) == 0);
+		struct ibv_qp_attr failed = { .qp_state = IBV_QPS_ERR };
+		CHECK(ibv_modify_qp(to, &failed, IBV_QP_STATE) == 0);
+		struct ibv_async_event event = next_event(IBV_EVENT_QP_LAST_WQE_REACHED);
+		CHECK(event.element.qp == to);
+		ibv_ack_async_event(&event);
+		CHECK(readable(50) == 0);
+		CHECK(ibv_modify_qp(to, &failed, IBV_QP_STATE) == 0 && readable(20) == 0);
+		CHECK(ibv_destroy_qp(to) == 0);
+	}
 }
 
 static enum ibv_qp_state state_of(struct ibv_qp *qp)
@@ -286,6 +308,8 @@ int main(int argc, char **argv)
 	creation();
 	limits();
 	access_errors();
+	last_receives();
+	CHECK(ibv_destroy_srq(srq) == 0);
 	overrun();
 	overrun_of_sends();
 	waiting();
