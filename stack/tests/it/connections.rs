@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use crate::common::{Process, now, role, wait_until};
+use crate::common::{Process, now, role, sleep, wait_until};
 use dgiwarp::{
     Config, ConnectError, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink, Cq,
     Error, MpaConfig, MpaRevision, Pd, PortOptions, RcEnd, RcOptions, RcQp, RcQpAttr, RcSendWr,
@@ -564,9 +564,7 @@ fn a_peer_that_leaves_before_it_has_begun_has_failed() {
     let server = Side::new();
     let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
     let mut peer = TcpStream::connect(listener.local_addr()).unwrap();
-    // Revision 2 with enhanced data: peer-to-peer mode, a Write as RTR indication.
-    let request = b"MPA ID Req Frame\x50\x02\x00\x04\x80\x10\x80\x10";
-    peer.write_all(request).unwrap();
+    peer.write_all(PEER_TO_PEER).unwrap();
     let ConnectionEvent::Request { request, .. } = server.next() else {
         panic!("not a request");
     };
@@ -592,6 +590,135 @@ fn a_peer_that_leaves_before_it_has_begun_has_failed() {
         ),
         "{failed:?}"
     );
+}
+
+/// Peer-to-peer mode with a Write as RTR indication, revision 2.
+const PEER_TO_PEER: &[u8] = b"MPA ID Req Frame\x50\x02\x00\x04\x80\x10\x80\x10";
+
+/// An Initiator that keeps its RTR indication to itself holds a connection for five seconds.
+#[test]
+fn an_initiator_that_stays_silent_after_the_reply_is_given_up() {
+    let server = Side::new();
+    let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
+    let mut peer = TcpStream::connect(listener.local_addr()).unwrap();
+    peer.write_all(PEER_TO_PEER).unwrap();
+    let ConnectionEvent::Request { request, .. } = server.next() else {
+        panic!("not a request");
+    };
+    let qp = server.qp();
+    qp.post_recv(&[EMPTY]).unwrap();
+    server
+        .channel
+        .accept_and_tell(request, &qp, DEPTHS, b"", 4)
+        .unwrap();
+    let failed = server.next();
+    assert!(
+        matches!(failed, ConnectionEvent::Failed { context: 4, .. }),
+        "{failed:?}"
+    );
+    let wc = server.cq.wait(SOON).unwrap().unwrap();
+    assert_eq!((wc.wr_id, wc.status), (8, WcStatus::Flushed));
+    assert!(qp.is_over());
+}
+
+/// A client makes its connections one after the other: the server's events have that order too.
+#[test]
+fn a_connection_is_established_before_the_request_for_the_next() {
+    const ROUNDS: u64 = 200;
+    for peer_to_peer in [false, true] {
+        let (client, server) = (Side::new(), Side::new());
+        let listener = server.channel.listen(ANY, MpaConfig::default(), 0).unwrap();
+        let to = listener.local_addr();
+        let mpa = MpaConfig {
+            peer_to_peer,
+            ..MpaConfig::default()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut qps = Vec::new();
+                for context in 1..=ROUNDS {
+                    qps.push(client.qp());
+                    let qp = qps.last().unwrap();
+                    client.channel.connect(qp, to, &mpa, b"", context).unwrap();
+                    let event = client.next();
+                    assert!(
+                        matches!(event, ConnectionEvent::Established { .. }),
+                        "{event:?}"
+                    );
+                }
+            });
+            let mut qps = Vec::new();
+            for expected in 1..=ROUNDS {
+                let event = server.next();
+                let ConnectionEvent::Request { request, .. } = event else {
+                    panic!("{expected}: {event:?}");
+                };
+                qps.push(server.qp());
+                let qp = qps.last().unwrap();
+                server
+                    .channel
+                    .accept_and_tell(request, qp, DEPTHS, b"", expected)
+                    .unwrap();
+                let event = server.next();
+                assert!(
+                    matches!(event, ConnectionEvent::Established { context, .. } if context == expected),
+                    "{expected}: {event:?}"
+                );
+            }
+        });
+    }
+}
+
+/// A thousand connections that say nothing, and 500 more each second, keep nobody out.
+#[test]
+fn silent_connections_keep_nobody_out() {
+    /// A hundred milliseconds on a quiet machine; a listener that is locked lets nobody in for ten seconds.
+    const PROMPT: Duration = Duration::from_secs(3);
+    raise_descriptor_limit();
+    let (client, server) = (Side::new(), Side::new());
+    let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
+    let to = listener.local_addr();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let mut silent: Vec<TcpStream> = (0..1000).map(|_| TcpStream::connect(to).unwrap()).collect();
+    let slowest = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                silent.push(TcpStream::connect(to).unwrap());
+                sleep(Duration::from_millis(2));
+            }
+        });
+        let mut slowest = Duration::ZERO;
+        for context in 2..42 {
+            let (ours, theirs) = (client.qp(), server.qp());
+            let began = now();
+            let mpa = MpaConfig::default();
+            client
+                .channel
+                .connect(&ours, to, &mpa, b"", context)
+                .unwrap();
+            let ConnectionEvent::Request { request, .. } = server.next() else {
+                panic!("not a request");
+            };
+            server
+                .channel
+                .accept(request, &theirs, DEPTHS, b"", 1000 + context)
+                .unwrap();
+            let event = client.next();
+            assert!(
+                matches!(event, ConnectionEvent::Established { .. }),
+                "{event:?}"
+            );
+            slowest = slowest.max(began.elapsed());
+            ours.disconnect();
+            while !matches!(server.next(), ConnectionEvent::Disconnected { .. }) {}
+            while !matches!(client.next(), ConnectionEvent::Disconnected { .. }) {}
+            sleep(Duration::from_millis(50));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        slowest
+    });
+    println!("slowest connection: {slowest:?}");
+    assert!(slowest < PROMPT, "{slowest:?}");
 }
 
 #[test]

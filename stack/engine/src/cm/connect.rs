@@ -18,6 +18,9 @@ const MAX_REFUSALS: u32 = 6;
 /// Delay of the first of them. Each delay is twice the one before: 315 ms in all.
 const FIRST_DELAY: Duration = Duration::from_millis(5);
 
+/// Time that an Initiator in peer-to-peer mode has for its RTR indication, from the Reply: it is due at once (RFC 6581 §5).
+pub const RTR_WITHIN: Duration = Duration::from_secs(5);
+
 /// The configuration of a startup on a TCP connection with this effective maximum segment size, octets.
 #[must_use]
 pub fn startup_config(mpa: &Config, emss: u16) -> Config {

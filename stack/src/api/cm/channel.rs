@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::cm::connect::Cm;
-use crate::driver::cm::events::PendingEstablished;
 use crate::driver::device::clock;
 use crate::driver::tcp::mpa_startup::ListenerId;
 use crate::driver::tcp::socket as tcp;
 use crate::{
-    ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, Established, MpaConfig,
-    Negotiation, PortOptions, RcQp, RcRequest, ReadDepths, Rnic,
+    ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig, Negotiation,
+    PortOptions, RcQp, RcRequest, ReadDepths, Rnic,
 };
 
 /// Listens, connects, and queues events (`rdma_create_event_channel(3)`). The background thread of its device makes progress; no call
@@ -47,8 +46,8 @@ impl ConnectionChannel {
         &self.rnic
     }
 
-    /// Listens on an address and TCP port, port 0 for one of the system's choice. `mpa` configures this end of every connection. At most 256
-    /// startups are on their way at a time; further peers wait.
+    /// Listens on an address and TCP port, port 0 for one of the system's choice. `mpa` configures this end of every connection. Of more than
+    /// 1,024 connections without a request the oldest, silent for a second, are closed.
     ///
     /// # Errors
     /// [`Error::Bind`] where the port is taken or the address is not one of this host's.
@@ -155,7 +154,7 @@ impl ConnectionChannel {
     }
 
     /// Accepts like [`accept`](Self::accept) and makes the establishment an event too: [`ConnectionEvent::Established`] when the QP may send. In peer-to-peer mode that is when the peer has
-    /// sent its first FPDU (RFC 6581 §5), and [`ConnectionEvent::Failed`] if it ends before; else it is at once.
+    /// sent its first FPDU (RFC 6581 §5), and [`ConnectionEvent::Failed`] if it ends before or sends none within five seconds; else it is at once.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -168,17 +167,9 @@ impl ConnectionChannel {
         context: u64,
     ) -> Result<Negotiation, ConnectError> {
         let peer = request.peer();
-        let negotiation = request.accept(qp, depths, private_data)?;
-        let pending = PendingEstablished {
-            established: Established {
-                negotiation,
-                send_rtr: None,
-                private_data: Vec::new(),
-            },
-            peer,
-        };
-        self.cm.watch_established(&qp.shared, pending, context);
-        Ok(negotiation)
+        self.cm.accept_reported(&qp.shared, peer, context, || {
+            request.accept(qp, depths, private_data)
+        })
     }
 
     /// Rejects the request, with private data for the peer. TCP is closed once the peer has it.

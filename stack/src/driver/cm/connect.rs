@@ -6,10 +6,10 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use dgiwarp_llp_tcp_mpa::{Established, Event, Rejection};
+use dgiwarp_llp_tcp_mpa::{Established, Event, Negotiation, Rejection};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use socket2::Socket;
@@ -25,7 +25,7 @@ use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig,
     PortOptions, RcRequest,
 };
-use dgiwarp_engine::cm::connect::{AttemptFailure, Attempts, NextAttempt};
+use dgiwarp_engine::cm::connect::{AttemptFailure, Attempts, NextAttempt, RTR_WITHIN};
 use dgiwarp_engine::connected::RcConfig;
 use dgiwarp_engine::mr::PdId;
 
@@ -44,6 +44,9 @@ pub(crate) struct Caller {
 pub(crate) struct Cm {
     startups: MpaStartups,
     callers: Mutex<Callers>,
+    /// QPs that accepted a connection whose establishment may not be reported yet, oldest first. Locked while a request is reported or accepted, so that the
+    /// order of events is that of the peers' actions.
+    accepted: Mutex<Vec<Weak<RcShared>>>,
     queue: Arc<CmQueue>,
 }
 
@@ -69,6 +72,7 @@ impl Cm {
         Ok(Arc::new(Self {
             startups: MpaStartups::new()?,
             callers: Mutex::default(),
+            accepted: Mutex::default(),
             queue: Arc::new(CmQueue {
                 events: EventQueue::new()?,
                 sink,
@@ -223,14 +227,38 @@ impl Cm {
         qp.report_end(&self.queue, context);
     }
 
-    /// Reports the end of such a connection and, before, its establishment.
-    pub(crate) fn watch_established(
+    /// Accepts a connection with `accept`, and reports its establishment and its end.
+    pub(crate) fn accept_reported(
         &self,
-        qp: &RcShared,
-        pending: PendingEstablished,
+        qp: &Arc<RcShared>,
+        peer: SocketAddr,
         context: u64,
-    ) {
-        qp.report_established(&self.queue, context, pending);
+        accept: impl FnOnce() -> Result<Negotiation, ConnectError>,
+    ) -> Result<Negotiation, ConnectError> {
+        let mut accepted = self.accepted.lock();
+        let negotiation = accept()?;
+        let pending = PendingEstablished {
+            established: Established {
+                negotiation,
+                send_rtr: None,
+                private_data: Vec::new(),
+            },
+            peer,
+            until: clock::now() + RTR_WITHIN,
+        };
+        if qp.report_established(&self.queue, context, pending) {
+            accepted.retain(|it| it.strong_count() > 0);
+            accepted.push(Arc::downgrade(qp));
+        }
+        Ok(negotiation)
+    }
+
+    /// Reports a request, or its failure. An Initiator that makes its connections one after the other has sent the first FPDU of the one before: that one's
+    /// establishment comes first.
+    fn report_arrived(&self, over: StartupResult) {
+        let mut accepted = self.accepted.lock();
+        accepted.retain(|it| it.upgrade().is_some_and(|qp| qp.awaits_first_fpdu()));
+        self.queue.push(arrived(over));
     }
 
     /// An attempt to connect is over.
@@ -303,7 +331,7 @@ impl Task for Cm {
         self.startups.progress();
         while let Some(over) = self.startups.take() {
             if over.inbound {
-                self.queue.push(arrived(over));
+                self.report_arrived(over);
             } else {
                 self.called(over);
             }

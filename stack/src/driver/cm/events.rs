@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Instant;
 
 use dgiwarp_llp_tcp_mpa::{
     ConfigError, Connection, Error as MpaError, Established, Rejection, Request,
@@ -109,6 +110,8 @@ pub(crate) struct IncomingRequest {
 pub(crate) struct PendingEstablished {
     pub(crate) established: Established,
     pub(crate) peer: SocketAddr,
+    /// Deadline of the peer's first FPDU.
+    pub(crate) until: Instant,
 }
 
 /// Events of connections: queued, or handed to a sink at once.

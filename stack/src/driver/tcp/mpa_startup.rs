@@ -19,10 +19,9 @@ use crate::MpaConfig;
 use crate::driver::device::clock;
 use crate::driver::tcp::{liveness, socket as tcp};
 use dgiwarp_engine::cm::connect::{AttemptFailure, refuse_reply, startup_config};
+use dgiwarp_engine::cm::half_open::{HalfOpen, Room};
 use dgiwarp_engine::connected::LINGER_FOR;
 
-/// Startups that a listener has at a time; those beyond wait in its backlog, so that strangers cannot use up the descriptors.
-const MAX_HALF_OPEN: usize = 256;
 /// Connections that a listener takes before others get their turn.
 const ACCEPTS: usize = 64;
 /// Sockets found by one call of epoll.
@@ -119,8 +118,8 @@ struct Listener {
     listener: TcpListener,
     mpa: MpaConfig,
     context: u64,
-    half_open: usize,
-    /// Set at `MAX_HALF_OPEN` startups, or without a descriptor; the listener accepts none meanwhile.
+    half_open: HalfOpen,
+    /// Set while there is no room for a startup, or no descriptor; the listener accepts none meanwhile.
     full: bool,
 }
 
@@ -291,7 +290,7 @@ impl MpaStartups {
             listener,
             mpa,
             context,
-            half_open: 0,
+            half_open: HalfOpen::default(),
             full: false,
         }));
         Ok(ListenerId(key))
@@ -349,10 +348,11 @@ impl MpaStartups {
     }
 
     fn add(&self, startup: Startup) -> io::Result<()> {
-        self.add_locked(&mut self.table.lock(), startup)
+        self.add_locked(&mut self.table.lock(), startup).map(drop)
     }
 
-    fn add_locked(&self, table: &mut Table, startup: Startup) -> io::Result<()> {
+    /// [`add`](Self::add) with the table locked. Returns the key.
+    fn add_locked(&self, table: &mut Table, startup: Startup) -> io::Result<usize> {
         let entry = table.entries.vacant_entry();
         let key = entry.key();
         let flags = match startup.stage {
@@ -364,7 +364,7 @@ impl MpaStartups {
         let deadline = startup.deadline;
         entry.insert(Entry::Startup(startup));
         table.deadlines.insert((deadline, key));
-        Ok(())
+        Ok(key)
     }
 
     /// Removes a startup, and lets its listener accept again if it was full.
@@ -377,7 +377,7 @@ impl MpaStartups {
         if let Some(from) = startup.listener
             && let Some(Entry::Listener(listener)) = table.entries.get_mut(from)
         {
-            listener.half_open -= 1;
+            listener.half_open.end(key);
             self.go_on(listener, from);
         }
         Some(startup)
@@ -391,52 +391,84 @@ impl MpaStartups {
         }
     }
 
+    /// Stops polling a listener, until this time or until a startup ends.
+    fn rest(&self, table: &mut Table, key: usize, until: Instant) {
+        if let Some(Entry::Listener(listener)) = table.entries.get_mut(key) {
+            listener.full = true;
+            let _ = self.epoll.delete(&listener.listener);
+            table.deadlines.insert((until, key));
+        }
+    }
+
+    /// Takes the connections that wait at a listener, as far as there is room or a startup that makes room.
     fn accept(&self, table: &mut Table, key: usize) {
         for _ in 0..ACCEPTS {
+            let now = clock::now();
             let Some(Entry::Listener(listener)) = table.entries.get_mut(key) else {
                 return;
             };
-            if listener.half_open >= MAX_HALF_OPEN {
-                listener.full = true;
-                let _ = self.epoll.delete(&listener.listener);
+            match listener.half_open.room(now) {
+                Room::Free => {}
+                Room::At(until) => return self.rest(table, key, until),
+                Room::Evict(victim) => drop(self.remove(table, victim)),
+            }
+            let Some(Entry::Listener(listener)) = table.entries.get_mut(key) else {
                 return;
-            }
-            let (stream, peer) = match tcp::try_accept(&listener.listener) {
-                Ok(Some(accepted)) => accepted,
+            };
+            match tcp::try_accept(&listener.listener) {
+                Ok(Some((stream, peer))) => self.begin_exchange(table, key, stream, peer, now),
                 Ok(None) => return,
-                Err(_) => {
-                    // No descriptor is left, or no memory. The listener would stay readable: it rests instead.
-                    listener.full = true;
-                    let _ = self.epoll.delete(&listener.listener);
-                    table.deadlines.insert((clock::now() + REST, key));
-                    if table.spare.take().is_some() {
-                        // A connection that was not taken is rejected, so that its client does not wait in vain.
-                        drop(tcp::try_accept(&listener.listener));
-                        table.spare = tcp::spare().ok();
-                    }
-                    return;
-                }
-            };
-            let Ok(emss) = tcp::emss(&stream) else {
-                continue;
-            };
-            let config = startup_config(&listener.mpa, emss);
-            listener.half_open += 1;
-            let now = clock::now();
-            let startup = Startup {
-                stream,
-                peer,
-                context: listener.context,
-                deadline: now + config.startup_timeout,
-                until: now + config.startup_timeout,
-                stage: Stage::Exchanging(Box::new(Connection::responder(now, config))),
-                listener: Some(key),
-            };
-            if self.add_locked(table, startup).is_err()
-                && let Some(Entry::Listener(listener)) = table.entries.get_mut(key)
-            {
-                listener.half_open -= 1;
+                Err(_) => match listener.half_open.victim(now) {
+                    Room::Evict(victim) => drop(self.remove(table, victim)),
+                    Room::Free | Room::At(_) => return self.refuse_next(table, key, now),
+                },
             }
+        }
+    }
+
+    /// No descriptor is left, or no memory. The listener would stay readable: it rests instead.
+    fn refuse_next(&self, table: &mut Table, key: usize, now: Instant) {
+        self.rest(table, key, now + REST);
+        if table.spare.take().is_some()
+            && let Some(Entry::Listener(listener)) = table.entries.get(key)
+        {
+            // A connection that was not taken is rejected, so that its client does not wait in vain.
+            drop(tcp::try_accept(&listener.listener));
+            table.spare = tcp::spare().ok();
+        }
+    }
+
+    /// A listener took a connection: its Request comes next.
+    fn begin_exchange(
+        &self,
+        table: &mut Table,
+        key: usize,
+        stream: TcpStream,
+        peer: SocketAddr,
+        now: Instant,
+    ) {
+        let Some(Entry::Listener(listener)) = table.entries.get(key) else {
+            return;
+        };
+        let Ok(emss) = tcp::emss(&stream) else {
+            return;
+        };
+        let config = startup_config(&listener.mpa, emss);
+        let is_local = stream.local_addr().is_ok_and(|ours| ours.ip() == peer.ip());
+        let deadline = now + config.startup_timeout;
+        let startup = Startup {
+            stream,
+            peer,
+            context: listener.context,
+            deadline,
+            until: deadline,
+            stage: Stage::Exchanging(Box::new(Connection::responder(now, config))),
+            listener: Some(key),
+        };
+        if let Ok(startup) = self.add_locked(table, startup)
+            && let Some(Entry::Listener(listener)) = table.entries.get_mut(key)
+        {
+            listener.half_open.begin(now, startup, peer.ip(), is_local);
         }
     }
 
@@ -489,6 +521,12 @@ impl MpaStartups {
         };
         let (context, peer) = (startup.context, startup.peer);
         let inbound = startup.listener.is_some();
+        if let Some(from) = startup.listener
+            && let Ok((Event::Request(_), _)) = &end
+            && let Some(Entry::Listener(listener)) = table.entries.get_mut(from)
+        {
+            listener.half_open.prove(peer.ip());
+        }
         let outcome = match (end, startup.stage) {
             (Ok((Event::Failed(error), _)), Stage::Exchanging(mut connection)) => {
                 if refuse(&startup.stream, &mut connection, error).is_ok() {

@@ -20,7 +20,7 @@ use crate::driver::device::clock;
 use crate::driver::qp::core::{QpCore, QpParts, QpState};
 use crate::driver::qp::staging;
 use crate::driver::qp::staging::RxBuffer;
-use crate::driver::reactor::member::Received;
+use crate::driver::reactor::member::{NextReceive, Received};
 use crate::driver::tcp::liveness::Liveness;
 use crate::driver::tcp::pipe::Pipe;
 use crate::{Access, ConnectError, ConnectionEvent, Error, QpCounters, RcOptions, WcStatus};
@@ -127,9 +127,7 @@ impl QpState for RcInner {
         {
             qp.continue_graceful_close(inner);
         }
-        if let Some(link) = &mut inner.link {
-            qp.note_deadline(link);
-        }
+        qp.note_deadline(inner);
     }
 
     #[inline]
@@ -246,23 +244,32 @@ impl RcShared {
         }
     }
 
-    /// Reports the establishment of the connection to `queue`, which may be later, and its end.
+    /// Reports the establishment of the connection to `queue`, which may be later, and its end. Returns whether it is later.
     pub(crate) fn report_established(
         &self,
         queue: &Arc<CmQueue>,
         context: u64,
         pending_established: PendingEstablished,
-    ) {
+    ) -> bool {
         self.run(|inner| {
             inner.listener = Some((Arc::clone(queue), context));
             inner.pending_established = Some(Box::new(pending_established));
             Self::begin(inner);
             // It may be over already.
             self.wind_down(inner);
-            if let Some(link) = &mut inner.link {
-                self.note_deadline(link);
+            self.note_deadline(inner);
+            inner.pending_established.is_some()
+        })
+    }
+
+    /// Receives on a connection whose establishment is not reported yet. Returns whether it still is not.
+    pub(crate) fn awaits_first_fpdu(&self) -> bool {
+        self.run(|inner| {
+            if inner.pending_established.is_some() {
+                self.receive_once(inner, NextReceive::Unknown);
             }
-        });
+            inner.pending_established.is_some()
+        })
     }
 
     /// Reports the connection as established once it is.
@@ -365,23 +372,36 @@ impl RcShared {
         self.unlocked.over.load(Ordering::Acquire)
     }
 
-    fn note_deadline(&self, link: &mut Link) {
+    #[inline]
+    fn note_deadline(&self, inner: &mut RcInner) {
+        let Some(link) = &mut inner.link else {
+            return;
+        };
+        let first_fpdu = inner.pending_established.as_ref().map(|it| it.until);
         let [second, third] = if link.tcp_close.has_begun() {
             let deferred = link.deferred_disconnect.deadline();
             [link.tcp_close.deadline(), deferred]
         } else {
             let graceful = link.graceful_close.map(GracefulClose::deadline);
-            [link.liveness.deadline(), graceful]
+            let second = graceful.into_iter().chain(first_fpdu).min();
+            [link.liveness.deadline(), second]
         };
         let timers = [link.engine.poll_timeout(), second, third];
         let deadline = timers.into_iter().flatten().min();
         self.set_timer(&mut link.deadline, deadline);
     }
 
-    /// Ends a connection whose peer's host is gone.
-    fn look_after(&self, link: &mut Link, now: Instant) {
+    /// Ends a connection whose peer's host is gone, or whose Initiator sends no RTR indication.
+    fn look_after(&self, inner: &mut RcInner, now: Instant) {
+        let Some(link) = &mut inner.link else {
+            return;
+        };
+        let overdue = inner
+            .pending_established
+            .as_ref()
+            .is_some_and(|it| it.until <= now);
         let look = || link.pipe.progress();
-        if !link.tcp_close.has_begun() && link.liveness.check(now, look) {
+        if !link.tcp_close.has_begun() && (overdue || link.liveness.check(now, look)) {
             link.tcp_close.lost();
             let (tables, mut completions) = (self.tables(), self.completions());
             let engine = &mut link.engine;
@@ -503,6 +523,29 @@ impl RcShared {
                 .store(true, Ordering::Relaxed);
             self.poll_set.add_pending_ack(*member);
         }
+    }
+
+    /// Receives once, and does the work that follows.
+    // Inlined into its callers: after a system call the processor cannot predict returns.
+    #[inline(always)]
+    fn receive_once(&self, inner: &mut RcInner, next: NextReceive) -> Received {
+        let Some(link) = &mut inner.link else {
+            return Received::Nothing;
+        };
+        let got = self.receive_locked(link);
+        let came = got != Received::Nothing;
+        let flush = link.engine.flush_acks_after(came, next, clock::now);
+        if came && !flush && link.engine.is_ack_awaited() {
+            self.remember_pending_ack();
+        }
+        if inner.pending_established.is_some() {
+            Self::begin(inner);
+        }
+        if came || flush {
+            // Work requests that waited for the peer's first FPDU can leave now.
+            self.work(inner);
+        }
+        got
     }
 
     fn receive_locked(&self, link: &mut Link) -> Received {

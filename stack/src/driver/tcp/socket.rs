@@ -102,6 +102,14 @@ fn open(family: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// Whether the peer has closed or reset a connection of which everything was read.
+pub(crate) fn has_ended(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(len) => len == 0,
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+    }
+}
+
 /// Whether a connection is one of a socket with itself: TCP makes it where nobody listens on a port that the system then chooses for
 /// our end.
 pub(crate) fn is_own_end(stream: &TcpStream) -> bool {

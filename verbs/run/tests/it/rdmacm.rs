@@ -1,8 +1,13 @@
 //! Debian's unmodified programs of rdma_cm, connected: rping, ucmatose, `rdma_server` and its kind, cmtime.
 
-use crate::common::have;
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Finish};
+use crate::common::{RUN, have};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use xtask::clock;
 
 /// A session of programs, in each of the places and with each kind of address there.
 fn everywhere(test: &str, ends: &[End]) {
@@ -83,6 +88,81 @@ fn rping_with_eight_clients() {
         &[Place::Here, Place::Apart],
         &ends,
     );
+}
+
+/// Revision 2 with enhanced data, in peer-to-peer mode with a Write as RTR indication, and in client-server mode.
+const REQUESTS: [&[u8]; 2] = [
+    b"MPA ID Req Frame\x50\x02\x00\x04\x80\x10\x80\x10",
+    b"MPA ID Req Frame\x50\x02\x00\x04\x00\x10\x00\x10",
+];
+
+/// Connections that attackers begin at a port and do not go on with: silent ones, Requests that are closed before and after the Reply, and such that stay.
+fn half_open_attempts(port: u16) -> Vec<TcpStream> {
+    const IN_TIME: Duration = Duration::from_secs(10);
+    let open = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let mut held = Vec::new();
+    for round in 0..40 {
+        held.push(open());
+        for request in REQUESTS {
+            let mut stream = open();
+            stream.set_read_timeout(Some(IN_TIME)).unwrap();
+            stream.write_all(request).unwrap();
+            let mut reply = [0; 20];
+            match round % 4 {
+                0 => {}
+                // The server may have closed before.
+                1 => drop(stream.shutdown(Shutdown::Write)),
+                2 => drop(stream.read(&mut reply)),
+                _ => held.push(stream),
+            }
+        }
+    }
+    held
+}
+
+/// A server that serves many clients goes on beside attempts that come to nothing, which a connection manager never shows.
+#[test]
+fn rping_serves_on_beside_half_open_attempts() {
+    const CLIENT: &str = "rping -c -a 127.0.0.1 -C 10 -v -S 200 -p";
+    const SERVER: &str = "rping -s -P -a 127.0.0.1 -S 200 -p";
+    if !have("rping_half_open", "rping", "rdmacm-utils") {
+        return;
+    }
+    for persona in ["roce", "iwarp"] {
+        let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = unused.local_addr().unwrap().port();
+        drop(unused);
+        let start = |line: &str| {
+            let mut command = Command::new(RUN);
+            command
+                .args(line.split(' '))
+                .arg(port.to_string())
+                .env("DGIWARP_PERSONA", persona)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            command.spawn().unwrap()
+        };
+        let mut server = start(SERVER);
+        wait_for_listener(port);
+        let held = half_open_attempts(port);
+        let status = start(CLIENT).wait().unwrap();
+        let ended = server.try_wait().unwrap();
+        server.kill().unwrap();
+        server.wait().unwrap();
+        assert!(status.success(), "{persona}: the client: {status}");
+        assert_eq!(ended, None, "{persona}: the server ended");
+        drop(held);
+    }
+}
+
+fn wait_for_listener(port: u16) {
+    for _ in 0..600 {
+        if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return;
+        }
+        clock::pause(Duration::from_millis(50));
+    }
+    panic!("nobody listens");
 }
 
 /// Again and again without one failure.

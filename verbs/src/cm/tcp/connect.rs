@@ -149,8 +149,9 @@ pub(crate) fn accept(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
     inner.state = State::Accepted;
     match accepted {
         Ok(_) => Ok(()),
-        // The peer is gone, which an event reports.
+        // The peer is gone, which events report, and receives that were posted.
         Err(error @ ConnectError::Tcp(_)) => {
+            inner.tcp()?.qp.with_rc(RcQp::flush);
             raise_failure(id, peer, error);
             Ok(())
         }

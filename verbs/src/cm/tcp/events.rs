@@ -37,8 +37,11 @@ pub(crate) fn translate(id: &Arc<Id>, event: ConnectionEvent) -> Option<CmEvent>
     }
 }
 
-/// Creates the identifier of a request. Without memory or device the request is refused.
+/// Creates the identifier of a request. Without memory or device the request is refused; of a peer that has left none is made.
 fn requested(listener: &Arc<Id>, request: RcRequest) -> Option<CmEvent> {
+    if request.has_left() {
+        return None;
+    }
     let queue = listener.events();
     listener.gate.wait(|| queue.may_wait());
     let mut request = Some(request);
@@ -136,7 +139,7 @@ fn failed(id: &Arc<Id>, error: &ConnectError) -> Option<CmEvent> {
     match state {
         // A peer connected and sent no valid request.
         State::Listening => return None,
-        State::Accepted => id.lock().state = State::Over,
+        State::Accepted => return left(id),
         State::Idle
         | State::Bound
         | State::AddressResolved
@@ -146,18 +149,31 @@ fn failed(id: &Arc<Id>, error: &ConnectError) -> Option<CmEvent> {
         | State::Connected
         | State::Over => end_attempt(id),
     }
-    let (event, status) = explain(error, persona::present(), state == State::Accepted);
+    let (event, status) = explain(error, persona::present());
     Some(CmEvent::new(event, status))
 }
 
+/// A peer that left between its request and its first message. The drivers of RNICs raise the establishment with their Reply, and the end next: servers take
+/// an error for one of their own.
+fn left(id: &Arc<Id>) -> Option<CmEvent> {
+    let mut inner = id.lock();
+    inner.state = State::Over;
+    let depths = inner.tcp().ok()?.depths;
+    drop(inner);
+    id.raise_plain(EventType::Disconnected, 0);
+    Some(CmEvent {
+        param: depths.to_c(),
+        ..CmEvent::new(EventType::Established, 0)
+    })
+}
+
 /// Event type and status of a failure: programs for InfiniBand expect its rejection reasons, those for iWARP errno values.
-fn explain(error: &ConnectError, persona: Persona, accepted: bool) -> (EventType, c_int) {
+fn explain(error: &ConnectError, persona: Persona) -> (EventType, c_int) {
     let rejected = |reason: c_int, errno: Errno| match persona {
         Persona::Roce => (EventType::Rejected, reason),
         Persona::Iwarp => (EventType::Rejected, -(errno as c_int)),
     };
     match error {
-        _ if accepted => (EventType::ConnectError, -libc::ECONNRESET),
         ConnectError::Tcp(error) => match errno::of_io(error) {
             Errno::ECONNREFUSED => rejected(INVALID_SERVICE_ID, Errno::ECONNREFUSED),
             Errno::ECONNRESET => (EventType::ConnectError, -libc::ECONNRESET),
@@ -183,7 +199,7 @@ mod tests {
     #[test]
     fn failures_are_reported_as_each_persona_expects() {
         let tcp = |errno| ConnectError::Tcp(io::Error::from_raw_os_error(errno));
-        let explain = |error, persona| explain(&error, persona, false);
+        let explain = |error, persona| explain(&error, persona);
         assert_eq!(
             explain(tcp(libc::ECONNREFUSED), Persona::Roce),
             (EventType::Rejected, 8)

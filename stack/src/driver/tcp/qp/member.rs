@@ -17,25 +17,7 @@ impl Member for RcShared {
         _buffer: &mut ReceiveBuffer,
         next: NextReceive,
     ) -> Option<Received> {
-        self.try_run(|inner| {
-            let Some(link) = &mut inner.link else {
-                return Received::Nothing;
-            };
-            let got = self.receive_locked(link);
-            let came = got != Received::Nothing;
-            let flush = link.engine.flush_acks_after(came, next, clock::now);
-            if came && !flush && link.engine.is_ack_awaited() {
-                self.remember_pending_ack();
-            }
-            if inner.pending_established.is_some() {
-                Self::begin(inner);
-            }
-            if came || flush {
-                // Work requests that waited for the peer's first FPDU can leave now.
-                self.work(inner);
-            }
-            got
-        })
+        self.try_run(|inner| self.receive_once(inner, next))
     }
 
     fn has_completions(&self) -> bool {
@@ -79,8 +61,8 @@ impl Member for RcShared {
         self.run(|inner| {
             if let Some(link) = &mut inner.link {
                 link.engine.handle_timeout(now);
-                self.look_after(link, now);
             }
+            self.look_after(inner, now);
             self.work(inner);
             inner.link.as_ref().and_then(|link| link.deadline)
         })
