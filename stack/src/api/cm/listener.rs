@@ -82,12 +82,6 @@ impl RcRequest {
         &self.incoming.request
     }
 
-    /// Whether the peer has closed the connection already.
-    #[must_use]
-    pub fn has_left(&self) -> bool {
-        tcp::has_ended(&self.incoming.stream)
-    }
-
     /// Accepts on a queue pair, as MPA Responder.
     ///
     /// # Errors

@@ -253,9 +253,12 @@ impl Cm {
         Ok(negotiation)
     }
 
-    /// Reports a request, or its failure. An Initiator that makes its connections one after the other has sent the first FPDU of the one before: that one's
+    /// Reports a request, or its failure; a peer that has left again is not reported. An Initiator that makes its connections one after the other has sent the first FPDU of the one before: that one's
     /// establishment comes first.
     fn report_arrived(&self, over: StartupResult) {
+        if matches!(&over.outcome, Outcome::Mpa { stream, .. } if tcp::has_ended(stream)) {
+            return;
+        }
         let mut accepted = self.accepted.lock();
         accepted.retain(|it| it.upgrade().is_some_and(|qp| qp.awaits_first_fpdu()));
         self.queue.push(arrived(over));

@@ -37,11 +37,8 @@ pub(crate) fn translate(id: &Arc<Id>, event: ConnectionEvent) -> Option<CmEvent>
     }
 }
 
-/// Creates the identifier of a request. Without memory or device the request is refused; of a peer that has left none is made.
+/// Creates the identifier of a request. Without memory or device the request is refused.
 fn requested(listener: &Arc<Id>, request: RcRequest) -> Option<CmEvent> {
-    if request.has_left() {
-        return None;
-    }
     let queue = listener.events();
     listener.gate.wait(|| queue.may_wait());
     let mut request = Some(request);
