@@ -47,7 +47,7 @@ impl ConnectionChannel {
     }
 
     /// Listens on an address and TCP port, port 0 for one of the system's choice. `mpa` configures this end of every connection. Of more than
-    /// 1,024 connections without a request the oldest, silent for a second, are closed.
+    /// 2,048 connections without a request the oldest, silent for a second, are closed.
     ///
     /// # Errors
     /// [`Error::Bind`] where the port is taken or the address is not one of this host's.
