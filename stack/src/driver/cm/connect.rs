@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use dgiwarp_llp_tcp_mpa::{Established, Event, Negotiation, Rejection};
+use dgiwarp_llp_tcp_mpa::{Error as MpaError, Established, Event, Negotiation, Rejection};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use socket2::Socket;
@@ -253,11 +253,11 @@ impl Cm {
         Ok(negotiation)
     }
 
-    /// Reports a request, or its failure; a peer that has left again is not reported. An Initiator that makes its connections one after the other has sent the first FPDU of the one before: that one's
+    /// Reports a request, or its failure, which is also that the peer has left again. An Initiator that makes its connections one after the other has sent the first FPDU of the one before: that one's
     /// establishment comes first.
-    fn report_arrived(&self, over: StartupResult) {
+    fn report_arrived(&self, mut over: StartupResult) {
         if matches!(&over.outcome, Outcome::Mpa { stream, .. } if tcp::has_ended(stream)) {
-            return;
+            over.outcome = Outcome::Failed(Failure::Mpa(MpaError::ClosedInStartup));
         }
         let mut accepted = self.accepted.lock();
         accepted.retain(|it| it.upgrade().is_some_and(|qp| qp.awaits_first_fpdu()));
