@@ -54,6 +54,23 @@ fn sends_writes_and_immediates_are_counted_alike_at_both_ends() {
     assert_eq!(client.dgiwarp_ext().acknowledged(), 5);
 }
 
+/// rc-extensions.md: a Write of nothing to the STag of a notice would be taken for one. All others keep their STag.
+#[test]
+fn only_a_write_of_nothing_to_a_notices_stag_gets_another() {
+    let notice = u32::from_be_bytes(*b"DGiA");
+    for (stag, octets, sent) in [
+        (notice, &[][..], 0),
+        (notice, &[1], notice),
+        (STAG, &[], STAG),
+        (STAG, &[1], STAG),
+    ] {
+        let length = u32::try_from(octets.len()).unwrap();
+        let write = stream().write(STag::new(stag), TaggedOffset::new(BASE), length);
+        let ulpdus = segments(write, octets, 24);
+        assert_eq!(ulpdus[0][2..6], sent.to_be_bytes());
+    }
+}
+
 #[test]
 fn an_immediate_comes_with_the_send_behind_it() {
     let (mut client, mut server) = acquainted();

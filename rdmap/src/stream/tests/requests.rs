@@ -4,7 +4,7 @@ use dgiwarp_ddp::STag;
 use dgiwarp_ddp::error::{TaggedError, UntaggedError};
 
 use super::*;
-use crate::wire::{AtomicOperation, Cause, Opcode};
+use crate::wire::{AtomicOperation, Cause, ImmediateData, Opcode};
 
 fn source(start: u64, length: u32) -> ReadSource {
     ReadSource {
@@ -29,6 +29,27 @@ fn pair() -> ((TestStream, Memory), (TestStream, Memory)) {
     ((stream(), Memory::with_receives(&[])), (stream(), served))
 }
 
+/// The memory of a ULPDU of fixed length has room for it and no more.
+#[test]
+fn short_ulpdus_fill_their_memory() {
+    let ((mut asking, _), (mut asked, mut memory)) = pair();
+    let data = ImmediateData {
+        immediate: 1,
+        written: 0,
+    };
+    let immediate = asking.immediate(data, false);
+    assert_eq!((immediate.len(), immediate.capacity()), (26, 26));
+    let rtr = stream().rtr_read(0);
+    assert_eq!((rtr.len(), rtr.capacity()), (46, 46));
+    let atomic = asking.atomic(ADD_FIVE, at(BASE), 0).unwrap();
+    assert_eq!((atomic.len(), atomic.capacity()), (70, 70));
+    assert_eq!(asked.handle_ulpdu(&atomic, &mut memory), Ok(Handled::Taken));
+    let response = asked.atomic_done(0).unwrap();
+    assert_eq!((response.len(), response.capacity()), (30, 30));
+    let read = asking.read(source(BASE, 1), 1).unwrap();
+    assert_eq!((read.len(), read.capacity()), (46, 46));
+}
+
 #[test]
 fn reads_of_all_sizes_whatever_the_segments() {
     for (length, mulpdu) in [
@@ -46,6 +67,7 @@ fn reads_of_all_sizes_whatever_the_segments() {
             asked.handle_ulpdu(&request, &mut served),
             Ok(Handled::Taken)
         );
+        assert!(asked.has_responses());
         let ulpdus = answers(&mut asked, &mut served, mulpdu);
         assert!(!asked.has_responses());
         for ulpdu in ulpdus {
