@@ -5,14 +5,13 @@
 
 mod entry;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::EpollFlags;
 use parking_lot::Mutex;
 
 use self::entry::{Entry, News, Role, Watch};
@@ -21,6 +20,7 @@ use crate::driver::debug::instruments::Instruments;
 use crate::driver::debug::tap::Tap;
 use crate::driver::device::clock;
 use crate::driver::reactor::event_queue::EventQueue;
+use crate::driver::reactor::io_set::{Cause, IoId, IoSet, Locked};
 use crate::driver::reactor::waker::Task;
 use crate::driver::udp::socket::{ReceiveBuffer, UdpSocket};
 use crate::{
@@ -32,29 +32,25 @@ use dgiwarp_engine::datagram::Arrival;
 
 /// Datagrams that one socket receives before the others get their turn.
 const RECEIVES: usize = 64;
-/// Sockets found by one call of epoll.
-const EVENTS: usize = 64;
 
 /// Names a listener or lookup among [`SidrSessions`]. Never used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ServiceId(u64);
+pub(crate) type ServiceId = IoId;
 
 /// Listeners, lookups and their events.
 #[derive(Debug)]
 pub(crate) struct SidrSessions {
     this: Weak<Self>,
-    epoll: Epoll,
-    table: Mutex<Table>,
+    sockets: IoSet<Entry>,
+    /// Locked after `sockets`.
+    worker: Mutex<Worker>,
     events: EventQueue<ServiceEvent>,
     sink: Option<Arc<dyn ServiceSink>>,
     rnic: WeakRnic,
 }
 
+/// The parts of the thread that makes progress.
 #[derive(Debug)]
-struct Table {
-    next: u64,
-    entries: BTreeMap<ServiceId, Entry>,
-    deadlines: BTreeSet<(Instant, ServiceId)>,
+struct Worker {
     buffer: ReceiveBuffer,
     watch: Watch,
 }
@@ -69,18 +65,14 @@ pub(crate) struct Begin {
 
 impl SidrSessions {
     pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ServiceSink>>) -> Result<Arc<Self>, Error> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
+        let sockets = IoSet::new()?;
         let events = EventQueue::new()?;
         let tap = rnic.shared.config.pcap.as_ref();
         let tap = tap.and_then(|directory| Tap::open_services(directory));
         Ok(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            epoll,
-            table: Mutex::new(Table {
-                next: 0,
-                entries: BTreeMap::new(),
-                deadlines: BTreeSet::new(),
+            sockets,
+            worker: Mutex::new(Worker {
                 buffer: ReceiveBuffer::new(),
                 watch: Watch {
                     counters: QpCounters::default(),
@@ -116,11 +108,6 @@ impl SidrSessions {
     }
 
     fn begin(&self, begin: Begin, role: Role) -> io::Result<ServiceId> {
-        let mut table = self.table.lock();
-        let id = ServiceId(table.next);
-        table.next += 1;
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, id.0);
-        self.epoll.add(begin.socket.as_fd(), event)?;
         let Begin {
             socket,
             context,
@@ -129,13 +116,17 @@ impl SidrSessions {
         let entry = Entry {
             socket,
             context,
-            deadline: None,
             role,
             instruments,
             failure: None,
         };
-        table.entries.insert(id, entry);
-        table.send(id);
+        let mut sockets = self.sockets.lock();
+        let id = sockets.insert(entry);
+        if let Err(error) = sockets.watch(id, EpollFlags::EPOLLIN) {
+            sockets.remove(id);
+            return Err(error);
+        }
+        self.send(&mut sockets, id);
         Ok(id)
     }
 
@@ -147,47 +138,43 @@ impl SidrSessions {
         verdict: Verdict,
         private_data: &[u8],
     ) {
-        let mut table = self.table.lock();
-        if let Some(entry) = table.entries.get_mut(&id)
+        let mut sockets = self.sockets.lock();
+        if let Some(entry) = sockets.get_mut(id)
             && let Role::Listener(listener) = &mut entry.role
         {
             listener.answer(clock::now(), question, verdict, private_data);
-            table.send(id);
-            self.remove_if_over(&mut table, id);
+            self.send(&mut sockets, id);
+            self.remove_if_over(&mut sockets, id);
         }
     }
 
     /// Ends a listener, which takes no more questions, or a lookup.
     pub(crate) fn end(&self, id: ServiceId) {
-        let mut table = self.table.lock();
-        match table.entries.get_mut(&id).map(|entry| &mut entry.role) {
+        let mut sockets = self.sockets.lock();
+        match sockets.get_mut(id).map(|entry| &mut entry.role) {
             Some(Role::Listener(listener)) => {
                 listener.close();
-                self.remove_if_over(&mut table, id);
+                self.remove_if_over(&mut sockets, id);
             }
-            Some(Role::Lookup(..)) => self.remove(&mut table, id),
+            Some(Role::Lookup(..)) => self.remove(&mut sockets, id),
             None => {}
         }
     }
 
-    fn remove_if_over(&self, table: &mut Table, id: ServiceId) {
+    fn remove_if_over(&self, sockets: &mut Locked<'_, Entry>, id: ServiceId) {
         if let Some(Entry {
             role: Role::Listener(listener),
             ..
-        }) = table.entries.get(&id)
+        }) = sockets.get_mut(id)
             && listener.is_over()
         {
-            self.remove(table, id);
+            self.remove(sockets, id);
         }
     }
 
-    fn remove(&self, table: &mut Table, id: ServiceId) {
-        if let Some(entry) = table.entries.remove(&id) {
-            table.watch.counters.add(&entry.faults());
-            let _ = self.epoll.delete(entry.socket.as_fd());
-            if let Some(deadline) = entry.deadline {
-                table.deadlines.remove(&(deadline, id));
-            }
+    fn remove(&self, sockets: &mut Locked<'_, Entry>, id: ServiceId) {
+        if let Some(entry) = sockets.remove(id) {
+            self.worker.lock().watch.counters.add(&entry.faults());
         }
     }
 
@@ -239,9 +226,9 @@ impl SidrSessions {
 
 impl Counts for SidrSessions {
     fn counters(&self) -> QpCounters {
-        let table = self.table.lock();
-        let mut counters = table.watch.counters.clone();
-        for entry in table.entries.values() {
+        let sockets = self.sockets.lock();
+        let mut counters = self.worker.lock().watch.counters.clone();
+        for (_, entry) in sockets.entries() {
             counters.add(&entry.faults());
         }
         counters
@@ -258,35 +245,25 @@ impl Drop for SidrSessions {
 
 impl Task for SidrSessions {
     fn work_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.0.as_fd()
+        self.sockets.as_fd()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let table = self.table.lock();
-        table.deadlines.first().map(|(deadline, _)| *deadline)
+        self.sockets.poll_timeout()
     }
 
     fn progress(&self) {
-        let mut events = [EpollEvent::empty(); EVENTS];
-        let ready = self
-            .epoll
-            .wait(&mut events, EpollTimeout::ZERO)
-            .unwrap_or(0);
         let mut news = Vec::new();
-        let mut table = self.table.lock();
-        for event in &events[..ready] {
-            let id = ServiceId(event.data());
-            table.receive(id);
-            self.take_news(&mut table, id, &mut news);
-        }
-        let now = clock::now();
-        while let Some((deadline, id)) = table.deadlines.first().copied()
-            && deadline <= now
-        {
-            table.handle_timeout(now, id);
-            self.take_news(&mut table, id, &mut news);
-        }
-        drop(table);
+        self.sockets.progress(|sockets, id, cause| {
+            if let Some(entry) = sockets.get_mut(id) {
+                let mut worker = self.worker.lock();
+                match cause {
+                    Cause::Ready => worker.receive(entry),
+                    Cause::Deadline => worker.handle_timeout(clock::now(), entry),
+                }
+            }
+            self.take_news(sockets, id, &mut news);
+        });
         // With no lock held: the sink may call anything.
         for event in news {
             self.report(event);
@@ -296,34 +273,41 @@ impl Task for SidrSessions {
 
 impl SidrSessions {
     /// Sends an entry's datagrams, takes its news, and removes it if it is over.
-    fn take_news(&self, table: &mut Table, id: ServiceId, queue: &mut Vec<ServiceEvent>) {
-        let Some(context) = table.entries.get(&id).map(|entry| entry.context) else {
+    fn take_news(
+        &self,
+        sockets: &mut Locked<'_, Entry>,
+        id: ServiceId,
+        queue: &mut Vec<ServiceEvent>,
+    ) {
+        let Some(entry) = sockets.get_mut(id) else {
             return;
         };
+        let context = entry.context;
         let mut over = false;
-        table.poll_events(id, |news| {
+        entry.poll_events(|news| {
             over |= matches!(news, News::Over(..));
             queue.push(self.event(id, context, news));
         });
         if over {
-            self.remove(table, id);
+            self.remove(sockets, id);
         } else {
-            table.send(id);
+            self.send(sockets, id);
+        }
+    }
+
+    /// Sends an entry's datagrams, and sets its timer.
+    fn send(&self, sockets: &mut Locked<'_, Entry>, id: ServiceId) {
+        if let Some(entry) = sockets.get_mut(id) {
+            entry.transmit(&mut self.worker.lock().watch);
+            let deadline = entry.poll_timeout();
+            sockets.set_deadline(id, deadline);
         }
     }
 }
 
-impl Table {
-    fn receive(&mut self, id: ServiceId) {
-        let Self {
-            entries,
-            buffer,
-            watch,
-            ..
-        } = self;
-        let Some(entry) = entries.get_mut(&id) else {
-            return;
-        };
+impl Worker {
+    fn receive(&mut self, entry: &mut Entry) {
+        let Self { buffer, watch } = self;
         for _ in 0..RECEIVES {
             let received = match entry.socket.receive(buffer) {
                 Ok(received) => received,
@@ -356,11 +340,8 @@ impl Table {
         }
     }
 
-    fn handle_timeout(&mut self, now: Instant, id: ServiceId) {
-        let Self { entries, watch, .. } = self;
-        let Some(entry) = entries.get_mut(&id) else {
-            return;
-        };
+    fn handle_timeout(&mut self, now: Instant, entry: &mut Entry) {
+        let watch = &mut self.watch;
         let Entry {
             socket,
             role,
@@ -373,30 +354,6 @@ impl Table {
         match role {
             Role::Listener(listener) => listener.handle_timeout(now),
             Role::Lookup(lookup, _) => lookup.handle_timeout(now),
-        }
-    }
-
-    /// Gives the news of an entry.
-    fn poll_events(&mut self, id: ServiceId, push: impl FnMut(News)) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.poll_events(push);
-        }
-    }
-
-    /// Sends an entry's datagrams, and sets its timer.
-    fn send(&mut self, id: ServiceId) {
-        let Some(entry) = self.entries.get_mut(&id) else {
-            return;
-        };
-        entry.transmit(&mut self.watch);
-        let deadline = entry.poll_timeout();
-        if deadline != entry.deadline {
-            let before = std::mem::replace(&mut entry.deadline, deadline);
-            if let Some(before) = before {
-                self.deadlines.remove(&(before, id));
-            }
-            self.deadlines
-                .extend(deadline.map(|deadline| (deadline, id)));
         }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod adaptive_arming;
 pub(crate) mod event_queue;
 pub(crate) mod hot_sockets;
+pub(crate) mod io_set;
 pub(crate) mod member;
 mod pending_acks;
 pub(crate) mod poll_set;

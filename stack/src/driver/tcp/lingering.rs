@@ -3,28 +3,23 @@
 //! Closing a socket with unread octets resets the connection, and octets that the peer has not read yet would be lost. The destruction of a QP does not
 //! wait for this; the background thread does the work.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use parking_lot::Mutex;
-use slab::Slab;
+use nix::sys::epoll::EpollFlags;
 
 use crate::Error;
 use crate::driver::device::clock;
+use crate::driver::reactor::io_set::IoSet;
 use crate::driver::reactor::waker::Task;
 use crate::driver::tcp::pipe::Pipe;
 use crate::driver::tcp::socket as tcp;
 use dgiwarp_engine::connected::Taken;
 use dgiwarp_engine::connected::TcpClose;
 
-/// Sockets found by one call of epoll.
-const EVENTS: usize = 64;
 /// Reads of one socket before the others get their turn.
 const READS: usize = 16;
 /// Poll interval of [`wait`](LingeringSockets::wait) while another thread drains the last connection.
@@ -42,15 +37,7 @@ pub(crate) struct LingeringSocket {
 /// All lingering sockets of a device.
 #[derive(Debug)]
 pub(crate) struct LingeringSockets {
-    epoll: Epoll,
-    count: AtomicUsize,
-    table: Mutex<Table>,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    entries: Slab<Entry>,
-    deadlines: BTreeSet<(Instant, usize)>,
+    sockets: IoSet<Entry>,
 }
 
 #[derive(Debug)]
@@ -58,47 +45,35 @@ struct Entry {
     socket: LingeringSocket,
     /// Octets that TCP has taken.
     taken: usize,
-    deadline: Instant,
-    watched: EpollFlags,
+}
+
+impl AsFd for Entry {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.pipe.as_fd()
+    }
 }
 
 impl LingeringSockets {
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| Error::system("cannot make an epoll set")(errno.into()))?;
-        Ok(Arc::new(Self {
-            epoll,
-            count: AtomicUsize::new(0),
-            table: Mutex::default(),
-        }))
+        let sockets = IoSet::new()?;
+        Ok(Arc::new(Self { sockets }))
     }
 
     /// Takes a connection over and does what can be done at once. Returns when more is to be done at the latest, if it is not closed yet.
     pub(crate) fn add(&self, socket: LingeringSocket) -> Option<Instant> {
-        let now = clock::now();
-        let mut entry = Entry {
-            socket,
-            taken: 0,
-            deadline: now,
-            watched: EpollFlags::empty(),
-        };
-        let deadline = entry.step(now)?;
-        entry.deadline = deadline;
-        entry.watched = entry.wants();
-        let mut table = self.table.lock();
-        let vacant = table.entries.vacant_entry();
-        let key = vacant.key();
-        let event = EpollEvent::new(entry.watched, token(key));
+        let mut entry = Entry { socket, taken: 0 };
+        let deadline = entry.step(clock::now())?;
+        let wants = entry.wants();
+        let mut sockets = self.sockets.lock();
+        let id = sockets.insert(entry);
+        sockets.set_deadline(id, Some(deadline));
         // Should this fail, the deadline closes the socket.
-        let _ = self.epoll.add(&entry.socket.pipe, event);
-        vacant.insert(entry);
-        table.deadlines.insert((deadline, key));
-        self.count.store(table.entries.len(), Ordering::Release);
+        let _ = sockets.watch(id, wants);
         Some(deadline)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.sockets.is_empty()
     }
 
     /// Waits until all are closed, or until `deadline`. Returns whether they are.
@@ -116,75 +91,32 @@ impl LingeringSockets {
             );
         }
     }
-
-    /// Makes progress on one socket; removes it when it is closed.
-    fn drive(&self, table: &mut Table, key: usize, now: Instant) {
-        let Some(entry) = table.entries.get_mut(key) else {
-            return;
-        };
-        let before = entry.deadline;
-        let next = entry.step(now);
-        if next != Some(before) {
-            table.deadlines.remove(&(before, key));
-        }
-        match next {
-            Some(deadline) => {
-                if deadline != before {
-                    entry.deadline = deadline;
-                    table.deadlines.insert((deadline, key));
-                }
-                let wants = entry.wants();
-                if wants != entry.watched {
-                    entry.watched = wants;
-                    let mut event = EpollEvent::new(wants, token(key));
-                    let _ = self.epoll.modify(&entry.socket.pipe, &mut event);
-                }
-            }
-            None => {
-                let gone = table.entries.remove(key);
-                let _ = self.epoll.delete(&gone.socket.pipe);
-            }
-        }
-    }
 }
 
 impl Task for LingeringSockets {
     fn work_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.0.as_fd()
+        self.sockets.as_fd()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if self.is_empty() {
-            return None;
-        }
-        let table = self.table.lock();
-        table.deadlines.first().map(|(deadline, _)| *deadline)
+        self.sockets.poll_timeout()
     }
 
     fn progress(&self) {
-        if self.is_empty() {
-            return;
-        }
-        let mut events = [EpollEvent::empty(); EVENTS];
-        let ready = self.epoll.wait(&mut events, EpollTimeout::ZERO);
-        let mut table = self.table.lock();
-        let now = clock::now();
-        for event in &events[..ready.unwrap_or(0)] {
-            if let Ok(key) = usize::try_from(event.data()) {
-                self.drive(&mut table, key, now);
+        self.sockets.progress(|sockets, id, _| {
+            let Some(entry) = sockets.get_mut(id) else {
+                return;
+            };
+            let next = entry.step(clock::now());
+            let wants = entry.wants();
+            sockets.set_deadline(id, next);
+            if next.is_some() {
+                let _ = sockets.watch(id, wants);
+            } else {
+                sockets.remove(id);
             }
-        }
-        while let Some((deadline, key)) = table.deadlines.first().copied()
-            && deadline <= now
-        {
-            self.drive(&mut table, key, now);
-        }
-        self.count.store(table.entries.len(), Ordering::Release);
+        });
     }
-}
-
-fn token(key: usize) -> u64 {
-    u64::try_from(key).expect("a key is an index into memory")
 }
 
 impl Entry {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use dgiwarp_llp_udp::Peer;
@@ -22,7 +23,6 @@ use dgiwarp_engine::datagram::Arrival;
 pub(crate) struct Entry {
     pub(crate) socket: UdpSocket,
     pub(crate) context: u64,
-    pub(crate) deadline: Option<Instant>,
     pub(crate) role: Role,
     /// Faults made on purpose; `None` unless settings ask for them.
     pub(crate) instruments: Option<Box<Instruments>>,
@@ -50,6 +50,12 @@ pub(crate) enum News {
 pub(crate) struct Watch {
     pub(crate) counters: QpCounters,
     pub(crate) tap: Option<Box<Tap>>,
+}
+
+impl AsFd for Entry {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Entry {
