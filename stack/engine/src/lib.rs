@@ -20,6 +20,8 @@ pub mod mr;
 #[cfg(feature = "null-llp")]
 #[doc(hidden)]
 pub mod null_llp;
+#[cfg(any(test, feature = "fuzzing"))]
+mod recording_sink;
 pub mod recv_queue;
 mod send_queue;
 pub mod sges;

@@ -294,23 +294,7 @@ impl RecvQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Wc;
-
-    /// The events that were raised.
-    #[derive(Debug, Default)]
-    struct Raised(Vec<AsyncEvent>);
-
-    impl CompletionSink for Raised {
-        fn sent(&mut self, _: Wc) {}
-        fn received(&mut self, _: Wc) {}
-        fn segment(&mut self, _: Wc) -> bool {
-            false
-        }
-        fn retired(&mut self) {}
-        fn event(&mut self, event: AsyncEvent) {
-            self.0.push(event);
-        }
-    }
+    use crate::recording_sink::RecordingSink;
 
     #[test]
     fn the_queue_is_bounded_and_keeps_its_order() {
@@ -325,7 +309,7 @@ mod tests {
         assert_eq!(post(2, &[sge, sge]), Err(PostError::TooManySges));
         assert_eq!(post(2, &[]), Ok(()));
         assert_eq!(post(3, &[sge]), Err(PostError::QueueFull));
-        let take = |length| queue.take(length, &mut Raised::default());
+        let take = |length| queue.take(length, &mut RecordingSink::default());
         assert_eq!(take(11).unwrap_err(), TakeError::TooShort);
         let first = take(10).unwrap();
         assert_eq!(first.wr_id, 1);
@@ -342,11 +326,11 @@ mod tests {
             queue.post(&RecvWr { wr_id, sges: &[] }).unwrap();
         }
         let told = [AsyncEvent::SrqLimit { srq: 5 }];
-        let mut raised = Raised::default();
+        let mut raised = RecordingSink::default();
         assert_eq!(queue.arm_limit(5), None);
         let mut take = || {
             queue.take(0, &mut raised).unwrap();
-            std::mem::take(&mut raised.0)
+            std::mem::take(&mut raised.events)
         };
         assert_eq!(take(), []);
         assert_eq!(take(), told);

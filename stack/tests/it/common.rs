@@ -115,6 +115,34 @@ pub(crate) fn harness_path(test: &str) -> &str {
     path
 }
 
+/// Runs this test again in a network namespace of its own, after `prepare`. Returns whether this is that run.
+pub(crate) fn inside(name: &str, prepare: &str) -> bool {
+    if role().is_some() {
+        return true;
+    }
+    let unshare = |command: &str| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--user", "--map-root-user", "--net", "sh", "-ec", command]);
+        unshare
+    };
+    let possible = unshare("ip link set lo up").output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        skip(name, "network namespaces cannot be made here");
+        return false;
+    }
+    let output = unshare(prepare)
+        .env(ROLE, "inside")
+        .env("PROGRAM", env::current_exe().unwrap())
+        .env("TEST", harness_path(name))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let done = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(done.contains("1 passed"), "{done}");
+    false
+}
+
 /// A process, killed when it is dropped.
 pub(crate) struct Process {
     role: String,

@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::process::Command;
 use std::time::Duration;
 
 use crate::common::node::{Node, SEND, SOON};
-use crate::common::{self, Process, now, role, wait_until};
+use crate::common::{Process, inside, now, role, wait_until};
 use dgiwarp::{
     Access, AsyncEvent, Buffer, Config, CqError, Destination, Error, ErrorReason, Operation,
     PostError, RecvWr, Rnic, SendWr, Sge, UdQpAttr, WcOpcode, WcStatus,
@@ -67,40 +66,19 @@ fn a_port_that_is_taken_is_named() {
 #[test]
 fn where_no_route_leads_an_address_handle_says_so() {
     let name = here!("where_no_route_leads_an_address_handle_says_so");
-    if role().is_some() {
-        // A network namespace of its own: there is not even a loopback address.
-        let pd = Rnic::open(Config::default()).unwrap().alloc_pd();
-        for destination in ["198.51.100.1", "127.0.0.1"] {
-            let error = pd.create_ah(destination.parse().unwrap()).unwrap_err();
-            assert!(
-                matches!(&error, Error::Route { address, .. } if address.to_string() == destination)
-            );
-            assert!(error.to_string().contains(destination), "{error}");
-            assert_eq!(Errno::from_raw(error.errno()), Errno::ENETUNREACH);
-        }
+    // Without so much as a loopback address.
+    if !inside(name, "exec \"$PROGRAM\" \"$TEST\" --exact --nocapture") {
         return;
     }
-    let lonely = |program: &std::path::Path| {
-        let mut command = Command::new("unshare");
-        command
-            .args(["--user", "--map-root-user", "--net"])
-            .arg(program);
-        command
-    };
-    let possible = lonely("/bin/true".as_ref()).output();
-    if !possible.is_ok_and(|output| output.status.success()) {
-        return common::skip(name, "network namespaces cannot be made here");
+    let pd = Rnic::open(Config::default()).unwrap().alloc_pd();
+    for destination in ["198.51.100.1", "127.0.0.1"] {
+        let error = pd.create_ah(destination.parse().unwrap()).unwrap_err();
+        assert!(
+            matches!(&error, Error::Route { address, .. } if address.to_string() == destination)
+        );
+        assert!(error.to_string().contains(destination), "{error}");
+        assert_eq!(Errno::from_raw(error.errno()), Errno::ENETUNREACH);
     }
-    let child = lonely(&std::env::current_exe().unwrap())
-        .args([common::harness_path(name), "--exact", "--nocapture"])
-        .env(common::ROLE, "lonely")
-        .output()
-        .unwrap();
-    assert!(
-        child.status.success(),
-        "{}",
-        String::from_utf8_lossy(&child.stderr)
-    );
 }
 
 #[test]

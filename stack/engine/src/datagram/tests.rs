@@ -1,8 +1,9 @@
 //! Two engines and a network of vectors between them.
 
 use super::*;
+use crate::recording_sink::RecordingSink;
 use crate::recv_queue::{RecvQueue, SgeList, total_length};
-use crate::types::{Operation, RecvWr, Route, Sge, Wc, WcOpcode, WcStatus};
+use crate::types::{Operation, RecvWr, Route, Sge, WcOpcode, WcStatus};
 use dgiwarp_llp_udp::{Path, PathKind, ShimConfig, Train};
 use dgiwarp_memory::Piece;
 use dgiwarp_memory::{Access, Buffer};
@@ -18,37 +19,6 @@ mod shims;
 const PD: PdId = PdId(7);
 const QKEY: u32 = 0x1111_1111;
 const MEMORY: usize = 1 << 20;
-
-#[derive(Default)]
-struct Wcs {
-    sent: Vec<Wc>,
-    received: Vec<Wc>,
-    retired: usize,
-    events: Vec<AsyncEvent>,
-}
-
-impl CompletionSink for Wcs {
-    fn sent(&mut self, wc: Wc) {
-        self.sent.push(wc);
-    }
-
-    fn received(&mut self, wc: Wc) {
-        self.received.push(wc);
-    }
-
-    fn segment(&mut self, wc: Wc) -> bool {
-        self.received.push(wc);
-        true
-    }
-
-    fn retired(&mut self) {
-        self.retired += 1;
-    }
-
-    fn event(&mut self, event: AsyncEvent) {
-        self.events.push(event);
-    }
-}
 
 /// Takes what is sent, or answers as a real network might.
 #[derive(Default)]
@@ -148,7 +118,7 @@ struct End {
     buffer: Buffer,
     lkey: u32,
     rkey: u32,
-    wcs: Wcs,
+    wcs: RecordingSink,
 }
 
 impl End {
@@ -186,7 +156,7 @@ impl End {
             buffer,
             lkey: keys.lkey,
             rkey: keys.rkey,
-            wcs: Wcs::default(),
+            wcs: RecordingSink::default(),
         }
     }
 
@@ -427,7 +397,7 @@ proptest! {
 #[test]
 fn the_error_queue_raises_one_event_when_it_turns_non_empty() {
     let mut engine = End::new(1).engine;
-    let mut wcs = Wcs::default();
+    let mut wcs = RecordingSink::default();
     let entry = ErrorEntry {
         peer: "192.0.2.9:7".parse().unwrap(),
         message: None,

@@ -12,11 +12,12 @@ use rand_chacha::ChaCha20Rng;
 
 use super::guarded::{Guarded, PD, pattern};
 use super::start;
-use super::tally::{Done, Tally};
+use super::tally::Tally;
 use crate::connected::{
     ROOM, RcConfig, RcData, RcEngine, RcSendWqe, RcWork, StreamSink, Taken, flush_receives,
 };
 use crate::mr::MrTable;
+use crate::recording_sink::RecordingSink;
 use crate::recv_queue::{RecvQueue, Tables, Waiter};
 use crate::types::{MwType, RcOptions, RecvWr, Wc, WcOpcode, WcStatus};
 use dgiwarp_memory::Access;
@@ -85,7 +86,7 @@ pub(super) struct End {
     pub(super) window: u32,
     pub(super) fast: u32,
     receives: RecvQueue,
-    done: Done,
+    done: RecordingSink,
     pub(super) sends: Tally<Sent>,
     posted: usize,
     retired: usize,
@@ -126,7 +127,7 @@ impl End {
             } else {
                 RecvQueue::new(DEPTH, 4)
             },
-            done: Done::default(),
+            done: RecordingSink::default(),
             sends: Tally::default(),
             posted: 0,
             retired: 0,
@@ -146,7 +147,7 @@ impl End {
     /// Does something with the engine, and then what its driver does after everything.
     pub(super) fn work(
         &mut self,
-        first: impl FnOnce(&mut RcEngine, Instant, Tables<'_>, &mut Done),
+        first: impl FnOnce(&mut RcEngine, Instant, Tables<'_>, &mut RecordingSink),
     ) {
         let now = self.now();
         let tables = Tables {
@@ -157,7 +158,7 @@ impl End {
         self.engine.make_fpdus(now, tables, &mut self.done);
         let waiting = self.engine.poll_transmit(now).len();
         assert!(waiting < 2 * ROOM, "{waiting} octets wait for TCP");
-        self.retired += self.done.take_retired();
+        self.retired += std::mem::take(&mut self.done.retired);
         assert!(
             self.retired <= self.posted,
             "more is complete than was posted"

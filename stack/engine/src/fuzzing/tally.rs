@@ -2,47 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::cq_ring::CompletionSink;
-use crate::types::{AsyncEvent, Wc, WcStatus};
-
-/// Completions not yet looked at.
-#[derive(Debug, Default)]
-pub(super) struct Done {
-    pub(super) sent: Vec<Wc>,
-    pub(super) received: Vec<Wc>,
-    retired: usize,
-    events: usize,
-}
-
-impl CompletionSink for Done {
-    fn sent(&mut self, wc: Wc) {
-        self.sent.push(wc);
-    }
-
-    fn received(&mut self, wc: Wc) {
-        self.received.push(wc);
-    }
-
-    fn segment(&mut self, wc: Wc) -> bool {
-        self.received.push(wc);
-        true
-    }
-
-    fn retired(&mut self) {
-        self.retired += 1;
-    }
-
-    fn event(&mut self, _: AsyncEvent) {
-        self.events += 1;
-    }
-}
-
-impl Done {
-    /// Work requests that left the queue since the last call.
-    pub(super) fn take_retired(&mut self) -> usize {
-        std::mem::take(&mut self.retired)
-    }
-}
+use crate::types::{Wc, WcStatus};
 
 /// A posted work request.
 #[derive(Debug)]

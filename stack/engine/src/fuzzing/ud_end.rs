@@ -12,9 +12,10 @@ use rand_chacha::ChaCha20Rng;
 
 use super::guarded::{Guarded, PD, pattern};
 use super::start;
-use super::tally::{Done, Tally};
+use super::tally::Tally;
 use crate::datagram::{Arrival, Random, SendOutcome, SendWqe, TransmitSink, UdConfig, UdEngine};
 use crate::mr::MrTable;
+use crate::recording_sink::RecordingSink;
 use crate::recv_queue::{RecvQueue, Tables};
 use crate::types::{RecvWr, Route, Wc, WcOpcode, WcStatus};
 
@@ -132,7 +133,7 @@ pub(super) struct End {
     pub(super) mrs: MrTable,
     pub(super) memory: Guarded,
     receives: RecvQueue,
-    done: Done,
+    done: RecordingSink,
     pub(super) sends: Tally<Asked>,
     posted: usize,
     retired: usize,
@@ -187,7 +188,7 @@ impl End {
             memory: Guarded::new(&mrs),
             mrs,
             receives: RecvQueue::new(DEPTH, 4),
-            done: Done::default(),
+            done: RecordingSink::default(),
             sends: Tally::default(),
             posted: 0,
             retired: 0,
@@ -205,7 +206,7 @@ impl End {
 
     fn work<R>(
         &mut self,
-        first: impl FnOnce(&mut UdEngine, Instant, Tables<'_>, &mut Done) -> R,
+        first: impl FnOnce(&mut UdEngine, Instant, Tables<'_>, &mut RecordingSink) -> R,
     ) -> R {
         let now = self.now();
         let tables = Tables {
@@ -213,7 +214,7 @@ impl End {
             recv_queue: &self.receives,
         };
         let result = first(&mut self.engine, now, tables, &mut self.done);
-        self.retired += self.done.take_retired();
+        self.retired += std::mem::take(&mut self.done.retired);
         assert!(
             self.retired <= self.posted,
             "more is complete than was posted"

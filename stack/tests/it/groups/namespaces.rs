@@ -1,6 +1,5 @@
 //! Groups in network namespaces of their own: nothing but a loopback interface, and two hosts on one cable.
 
-use std::env;
 use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;
 use std::sync::mpsc;
@@ -15,35 +14,7 @@ use super::{
     reply, success,
 };
 use crate::common::node::{Node, SOON};
-use crate::common::{self, wait_until};
-
-/// Runs this test again in a network namespace of its own, after `prepare`. Returns whether this is that run.
-fn inside(name: &str, prepare: &str) -> bool {
-    if common::role().is_some() {
-        return true;
-    }
-    let unshare = |command: &str| {
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--user", "--map-root-user", "--net", "sh", "-ec", command]);
-        unshare
-    };
-    let possible = unshare("ip link set lo up").output();
-    if !possible.is_ok_and(|output| output.status.success()) {
-        common::skip(name, "network namespaces cannot be made here");
-        return false;
-    }
-    let output = unshare(prepare)
-        .env(common::ROLE, "inside")
-        .env("PROGRAM", env::current_exe().unwrap())
-        .env("TEST", common::harness_path(name))
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let done = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}");
-    assert!(done.contains("1 passed"), "{done}");
-    false
-}
+use crate::common::{inside, wait_until};
 
 const RUN: &str = "ip link set lo up; exec \"$PROGRAM\" \"$TEST\" --exact --nocapture";
 /// The same without the rights over the namespace.

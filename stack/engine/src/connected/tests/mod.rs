@@ -25,10 +25,10 @@ use super::state::RcConfig;
 use super::transmit::WINDOW;
 use super::wqe::{MemoryWork, RcData, RcSendWqe, RcWork};
 use super::zero_copy::{StreamSink, Taken};
-use crate::cq_ring::CompletionSink;
 use crate::mr::{Keys, MrTable, PdId, StreamId};
+use crate::recording_sink::RecordingSink;
 use crate::recv_queue::{RecvQueue, Tables, Waiter, copy_sges};
-use crate::types::{AsyncEvent, Completion, NoReceive, RcOptions, RecvWr, Sge, Wc, WcStatus};
+use crate::types::{Completion, NoReceive, RcOptions, RecvWr, Sge, Wc, WcStatus};
 
 pub(super) const PD: PdId = PdId(1);
 
@@ -71,37 +71,6 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-#[derive(Default)]
-pub(super) struct Completed {
-    pub(super) sent: Vec<Wc>,
-    pub(super) received: Vec<Wc>,
-    pub(super) retired: usize,
-    events: Vec<AsyncEvent>,
-}
-
-impl CompletionSink for Completed {
-    fn sent(&mut self, wc: Wc) {
-        self.sent.push(wc);
-    }
-
-    fn received(&mut self, wc: Wc) {
-        self.received.push(wc);
-    }
-
-    fn segment(&mut self, wc: Wc) -> bool {
-        self.received.push(wc);
-        true
-    }
-
-    fn retired(&mut self) {
-        self.retired += 1;
-    }
-
-    fn event(&mut self, event: AsyncEvent) {
-        self.events.push(event);
-    }
-}
-
 /// Waits for no receive: tests go on with what waits themselves.
 #[derive(Debug)]
 struct Nobody;
@@ -126,7 +95,7 @@ pub(super) struct End {
     pub(super) keys: Keys,
     pub(super) memory: Buffer,
     pub(super) receives: RecvQueue,
-    pub(super) completed: Completed,
+    pub(super) completed: RecordingSink,
 }
 
 impl End {
@@ -148,7 +117,7 @@ impl End {
             keys,
             memory,
             receives: RecvQueue::new(8, 4),
-            completed: Completed::default(),
+            completed: RecordingSink::default(),
         }
     }
 
@@ -193,7 +162,10 @@ impl End {
         self.receives.post(&RecvWr { wr_id, sges: &sges }).unwrap();
     }
 
-    pub(super) fn work(&mut self, first: impl FnOnce(&mut RcEngine, Tables<'_>, &mut Completed)) {
+    pub(super) fn work(
+        &mut self,
+        first: impl FnOnce(&mut RcEngine, Tables<'_>, &mut RecordingSink),
+    ) {
         let tables = Tables {
             mrs: &self.mrs,
             recv_queue: &self.receives,

@@ -23,7 +23,7 @@ struct Victim {
     engine: UdEngine,
     mrs: MrTable,
     recv_queue: RecvQueue,
-    wcs: Wcs,
+    wcs: RecordingSink,
     memory: Buffer,
     /// Registered, and not for these peers.
     private: Buffer,
@@ -89,7 +89,7 @@ impl Victim {
             ],
             mrs,
             recv_queue,
-            wcs: Wcs::default(),
+            wcs: RecordingSink::default(),
             memory,
             private,
         }
