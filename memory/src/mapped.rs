@@ -1,7 +1,8 @@
 //! Check that a range of this process can be registered.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::str;
 
 const PAGE: usize = 4096;
 
@@ -19,18 +20,17 @@ pub enum MappedError {
     /// A part of the range lacks the protection that the access asks for (`EFAULT`).
     #[error("memory at {address:#x} cannot be {}", if *.write { "written" } else { "read" })]
     Protection {
-        /// Start of the first mapping that lacks it.
+        /// Start of the first mapping that lacks it, or of the range where that is unknown.
         address: usize,
         /// Write access is missing; else read access.
         write: bool,
     },
-    /// The memory map could not be read.
-    #[error("cannot read the memory map: {0}")]
-    Maps(#[source] io::Error),
 }
 
-/// Checks that `len` bytes at `address` are mapped readable, and writable if `write`. Pages are
-/// neither populated nor touched.
+/// Checks that `len` bytes at `address` are mapped readable, and writable if `write`.
+///
+/// `/proc/self/maps` answers that, and pages are neither populated nor touched. Where it cannot be read, `madvise(2)` populates the range as
+/// the program's own access would; where that is refused too, `mincore(2)` finds holes alone; and where all three are, the caller is trusted.
 ///
 /// # Errors
 /// [`MappedError`]; the variants' docs name the errno that `ibv_reg_mr(3)` reports.
@@ -42,45 +42,132 @@ pub fn check_mapped(address: usize, len: usize, write: bool) -> Result<(), Mappe
     if len == 0 {
         return Ok(());
     }
-    if !has_all_pages(address, end).map_err(MappedError::Maps)? {
-        return Err(hole);
+    let range = Range {
+        address,
+        end,
+        write,
+    };
+    let found = range.in_maps("/proc/self/maps");
+    match found.unwrap_or_else(|_| range.without_maps()) {
+        Found::Good => Ok(()),
+        Found::Hole => Err(hole),
+        Found::Protected { address, write } => Err(MappedError::Protection { address, write }),
     }
-    let maps = fs::read_to_string("/proc/self/maps").map_err(MappedError::Maps)?;
-    for (start, stop, protection) in maps.lines().filter_map(parse_line) {
-        if stop <= address || start >= end {
-            continue;
-        }
-        let readable = protection.starts_with('r');
-        let writable = protection.as_bytes().get(1) == Some(&b'w');
-        if !readable || (write && !writable) {
-            return Err(MappedError::Protection {
-                address: start.max(address),
-                write: readable,
-            });
-        }
-    }
-    Ok(())
 }
 
-/// Whether `mincore(2)` finds no hole; a hole is `ENOMEM`. No page is touched.
-fn has_all_pages(address: usize, end: usize) -> io::Result<bool> {
-    let mut residency = [0u8; 4096];
-    let mut page = address & !(PAGE - 1);
-    while page < end {
-        let step = (end - page).min(residency.len() * PAGE);
-        // SAFETY: `residency` has one byte for each page of `step`; the range itself is only inspected.
-        let status =
-            unsafe { libc::mincore(page as *mut libc::c_void, step, residency.as_mut_ptr()) };
-        if status != 0 {
-            let error = io::Error::last_os_error();
-            return match error.raw_os_error() {
-                Some(libc::ENOMEM) => Ok(false),
-                _ => Err(error),
-            };
+/// Outcome of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Good,
+    Hole,
+    /// Memory from `address` on lacks a protection: to be written, or else to be read.
+    Protected {
+        address: usize,
+        write: bool,
+    },
+}
+
+/// `address..end`, not empty.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    address: usize,
+    end: usize,
+    /// The range must be writable.
+    write: bool,
+}
+
+impl Range {
+    /// Checks against a memory map, whose lines ascend.
+    fn in_maps(self, path: &str) -> io::Result<Found> {
+        let mut maps = BufReader::new(File::open(path)?);
+        let mut line = Vec::new();
+        // From `address` to here all is mapped with the right protection.
+        let mut covered = self.address;
+        while covered < self.end {
+            line.clear();
+            if maps.read_until(b'\n', &mut line)? == 0 {
+                return Ok(Found::Hole);
+            }
+            let parsed = str::from_utf8(&line).ok().and_then(parse_line);
+            let (start, stop, protection) = parsed.ok_or(io::ErrorKind::InvalidData)?;
+            if stop <= covered {
+                continue;
+            }
+            if start > covered {
+                return Ok(Found::Hole);
+            }
+            let readable = protection.starts_with('r');
+            let writable = protection.as_bytes().get(1) == Some(&b'w');
+            if !readable || (self.write && !writable) {
+                return Ok(Found::Protected {
+                    address: covered,
+                    write: readable,
+                });
+            }
+            covered = stop;
         }
-        page += step;
+        Ok(Found::Good)
     }
-    Ok(true)
+
+    /// Checks where there is no memory map.
+    fn without_maps(self) -> Found {
+        let advice = if self.write {
+            libc::MADV_POPULATE_WRITE
+        } else {
+            libc::MADV_POPULATE_READ
+        };
+        match self.advise(advice) {
+            Ok(()) => Found::Good,
+            Err(libc::ENOMEM) => Found::Hole,
+            // The protection, or a kernel before 5.14.
+            Err(libc::EINVAL | libc::EFAULT) if populates() => Found::Protected {
+                address: self.address,
+                write: self.write,
+            },
+            Err(_) if self.has_hole() => Found::Hole,
+            Err(_) => Found::Good,
+        }
+    }
+
+    /// `madvise(2)`, or its errno.
+    fn advise(self, advice: libc::c_int) -> Result<(), i32> {
+        let start = self.address & !(PAGE - 1);
+        // SAFETY: populating changes no byte of the range.
+        let status = unsafe { libc::madvise(start as *mut libc::c_void, self.end - start, advice) };
+        if status == 0 {
+            return Ok(());
+        }
+        Err(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    /// Whether `mincore(2)` finds a hole, which is `ENOMEM`. No page is touched.
+    fn has_hole(self) -> bool {
+        let mut residency = [0u8; 4096];
+        let mut page = self.address & !(PAGE - 1);
+        while page < self.end {
+            let step = (self.end - page).min(residency.len() * PAGE);
+            // SAFETY: `residency` has one byte for each page of `step`; the range itself is only inspected.
+            let status =
+                unsafe { libc::mincore(page as *mut libc::c_void, step, residency.as_mut_ptr()) };
+            if status != 0 {
+                return io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM);
+            }
+            page += step;
+        }
+        false
+    }
+}
+
+/// Whether the kernel populates memory on request.
+fn populates() -> bool {
+    let own = 0u8;
+    let address = (&raw const own).addr();
+    let range = Range {
+        address,
+        end: address + 1,
+        write: true,
+    };
+    range.advise(libc::MADV_POPULATE_WRITE).is_ok()
 }
 
 fn parse_line(line: &str) -> Option<(usize, usize, &str)> {
@@ -192,6 +279,39 @@ mod tests {
         assert_eq!(lacking(page(1) + 7, 1, true), Some((page(1) + 7, true)));
         assert_eq!(lacking(page(1), PAGE + 1, false), Some((page(2), false)));
         assert_eq!(lacking(page(2), PAGE, true), Some((page(2), false)));
+    }
+
+    /// Every way to check a range comes to one answer, as far as it can.
+    #[test]
+    fn ranges_are_checked_without_a_memory_map_too() {
+        let pages = Pages::map(0x5c_0000_0000, 4098);
+        pages.protect(1, libc::PROT_READ);
+        pages.protect(2, libc::PROT_NONE);
+        let range = |first: usize, end: usize, write| Range {
+            address: pages.page(first) + 5,
+            end: pages.page(end) - 7,
+            write,
+        };
+        let read_only = Found::Protected {
+            address: pages.page(1) + 5,
+            write: true,
+        };
+        for (range, expected) in [
+            (range(0, 1, true), Found::Good),
+            (range(0, 2, false), Found::Good),
+            (range(1, 2, true), read_only),
+            (range(3, 4098, true), Found::Good),
+            (range(3, 4099, true), Found::Hole),
+            (range(4098, 4099, false), Found::Hole),
+        ] {
+            let in_maps = range.in_maps("/proc/self/maps").unwrap();
+            assert_eq!(in_maps, expected, "{range:?}");
+            if populates() {
+                assert_eq!(range.without_maps(), expected, "{range:?}");
+            }
+            assert_eq!(range.has_hole(), expected == Found::Hole, "{range:?}");
+        }
+        assert!(range(0, 1, true).in_maps("/proc/self/no-maps").is_err());
     }
 
     #[test]

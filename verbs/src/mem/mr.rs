@@ -158,7 +158,6 @@ fn mapped_errno(error: &MappedError) -> Errno {
     match error {
         MappedError::Hole { .. } => Errno::ENOMEM,
         MappedError::Protection { .. } => Errno::EFAULT,
-        MappedError::Maps(error) => crate::ffi::errno::of_io(error),
     }
 }
 

@@ -148,10 +148,12 @@ impl Background {
             set.start_watching();
         }
         drop(sets);
-        self.start();
+        if let Err(error) = self.start() {
+            tracing::warn!(%error, "no background thread: progress only while a program polls");
+        }
     }
 
-    /// Serves a task from now on.
+    /// Serves a task from now on. Nobody else would, so a thread that cannot be started is an error.
     pub(crate) fn serve_task<T: Task + 'static>(
         self: &Arc<Self>,
         task: &Arc<T>,
@@ -162,8 +164,8 @@ impl Background {
         let weak: Weak<T> = Arc::downgrade(task);
         tasks.push(weak);
         drop(tasks);
-        self.start();
-        Ok(())
+        let started = self.start();
+        started.map_err(Error::system("cannot start the background thread"))
     }
 
     fn live_tasks(&self) -> Vec<Arc<dyn Task>> {
@@ -171,10 +173,10 @@ impl Background {
         tasks.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn start(self: &Arc<Self>) {
+    fn start(self: &Arc<Self>) -> io::Result<()> {
         let mut thread = self.thread.lock();
         if thread.is_some() {
-            return;
+            return Ok(());
         }
         let this = Arc::clone(self);
         // Signals are for the program's own threads; a new thread inherits the mask.
@@ -190,12 +192,8 @@ impl Background {
         if blocked.is_ok() {
             let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
         }
-        match started {
-            Ok(handle) => *thread = Some(handle),
-            Err(error) => {
-                tracing::warn!(%error, "no background thread: progress only while a program polls");
-            }
-        }
+        *thread = Some(started?);
+        Ok(())
     }
 
     /// Closes a connection whose QP is gone.

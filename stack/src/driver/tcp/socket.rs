@@ -177,8 +177,14 @@ fn mark(socket: &Socket, family: SocketAddr, options: PortOptions) -> io::Result
     }
 }
 
-/// Lets a bound socket listen.
+/// Lets a bound socket listen. Where a seccomp filter denies accept4(2), that is this call's error: connections would wait for ever.
 pub(crate) fn listen_on(socket: Socket, backlog: i32) -> io::Result<TcpListener> {
+    // accept(2): a socket that does not listen is EINVAL.
+    if let Err(error) = socket.accept()
+        && error.raw_os_error() != Some(nix::libc::EINVAL)
+    {
+        return Err(error);
+    }
     socket.listen(backlog)?;
     Ok(socket.into())
 }
