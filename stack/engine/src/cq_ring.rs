@@ -1,6 +1,6 @@
 //! The ring of completions.
 
-use std::collections::VecDeque;
+use std::collections::{TryReserveError, VecDeque};
 
 use crate::types::{AsyncEvent, Wc, WcOpcode, WcStatus};
 
@@ -82,9 +82,12 @@ struct Stamps {
 
 impl CqRing {
     /// An empty ring of `depth` slots.
-    pub fn new(depth: usize) -> Self {
-        Self {
-            entries: VecDeque::with_capacity(depth),
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub fn new(depth: usize) -> Result<Self, TryReserveError> {
+        let mut ring = Self {
+            entries: VecDeque::new(),
             depth,
             reserved: 0,
             records: 0,
@@ -94,17 +97,32 @@ impl CqRing {
             ignore_overrun: false,
             armed: Armed::No,
             stamps: None,
+        };
+        ring.make_room(depth)?;
+        Ok(ring)
+    }
+
+    /// Allocates `slots` slots in all.
+    fn make_room(&mut self, slots: usize) -> Result<(), TryReserveError> {
+        let more = slots.saturating_sub(self.entries.len());
+        self.entries.try_reserve(more)?;
+        match &mut self.stamps {
+            Some(stamps) => stamps.of_entries.try_reserve(more),
+            None => Ok(()),
         }
     }
 
     /// Changes the number of slots. Returns whether the completions that wait fit; otherwise nothing is changed.
-    pub fn resize(&mut self, depth: usize) -> bool {
+    ///
+    /// # Errors
+    /// There is no memory for them; nothing is changed.
+    pub fn resize(&mut self, depth: usize) -> Result<bool, TryReserveError> {
         let fits = self.entries.len() - self.records - self.segments <= depth;
         if fits {
+            self.make_room(depth + self.reserved + self.segment_slots)?;
             self.depth = depth;
-            self.reserve(0, 0);
         }
-        fits
+        Ok(fits)
     }
 
     /// Drops completions that find the ring full from now on, instead of overrunning for good.
@@ -113,12 +131,18 @@ impl CqRing {
     }
 
     /// Keeps the time of each completion from now on.
-    pub fn keep_stamps(&mut self) {
-        let of_entries = std::iter::repeat_n(0, self.entries.len()).collect();
-        self.stamps.get_or_insert_with(|| Stamps {
-            of_entries,
-            ..Stamps::default()
-        });
+    ///
+    /// # Errors
+    /// There is no memory for the times; nothing is changed.
+    pub fn keep_stamps(&mut self) -> Result<(), TryReserveError> {
+        if self.stamps.is_none() {
+            let mut stamps = Stamps::default();
+            let slots = self.depth + self.reserved + self.segment_slots;
+            stamps.of_entries.try_reserve(slots)?;
+            stamps.of_entries.resize(self.entries.len(), 0);
+            self.stamps = Some(stamps);
+        }
+        Ok(())
     }
 
     /// Sets the time of completions that are added from now on.
@@ -134,11 +158,15 @@ impl CqRing {
     }
 
     /// Adds slots for records and for their segments.
-    pub fn reserve(&mut self, records: usize, segments: usize) {
+    ///
+    /// # Errors
+    /// There is no memory for them; nothing is changed.
+    pub fn reserve(&mut self, records: usize, segments: usize) -> Result<(), TryReserveError> {
+        let slots = self.depth + self.reserved + self.segment_slots;
+        self.make_room(slots + records + segments)?;
         self.reserved += records;
         self.segment_slots += segments;
-        let room = self.depth + self.reserved + self.segment_slots;
-        self.entries.reserve(room - self.entries.len().min(room));
+        Ok(())
     }
 
     /// Removes slots of a QP that is gone.
@@ -268,8 +296,8 @@ mod tests {
 
     #[test]
     fn records_have_slots_of_their_own() {
-        let mut ring = CqRing::new(1);
-        ring.reserve(2, 0);
+        let mut ring = CqRing::new(1).unwrap();
+        ring.reserve(2, 0).unwrap();
         ring.push(recv(1, false));
         ring.push(Wc::new(2, WcOpcode::WriteRecord, 1));
         ring.push(Wc::new(3, WcOpcode::WriteRecord, 1));
@@ -284,10 +312,10 @@ mod tests {
 
     #[test]
     fn segments_have_slots_of_their_own_and_no_more() {
-        let mut ring = CqRing::new(1);
+        let mut ring = CqRing::new(1).unwrap();
         let segment = |wr_id| Wc::new(wr_id, WcOpcode::WriteRecordSegment, 1);
         assert_eq!(ring.push(segment(0)), Pushed::NoSlot);
-        ring.reserve(1, 2);
+        ring.reserve(1, 2).unwrap();
         for wr_id in [1, 2] {
             assert_eq!(ring.push(segment(wr_id)), Pushed::Quiet);
         }
@@ -303,8 +331,21 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_cannot_be_had_is_an_error_and_changes_nothing() {
+        const TOO_MANY: usize = usize::MAX >> 8;
+        assert!(CqRing::new(TOO_MANY).is_err());
+        let mut ring = CqRing::new(1).unwrap();
+        assert!(ring.resize(TOO_MANY).is_err());
+        assert!(ring.reserve(TOO_MANY, 0).is_err());
+        ring.keep_stamps().unwrap();
+        assert!(ring.resize(TOO_MANY).is_err());
+        assert_eq!(ring.push(recv(1, false)), Pushed::Quiet);
+        assert_eq!(ring.push(recv(2, false)), Pushed::Overrun);
+    }
+
+    #[test]
     fn a_ring_that_may_lose_completions_never_overruns() {
-        let mut ring = CqRing::new(1);
+        let mut ring = CqRing::new(1).unwrap();
         ring.ignore_overrun();
         ring.push(recv(1, false));
         assert_eq!(ring.push(recv(2, false)), Pushed::Quiet);
@@ -316,20 +357,20 @@ mod tests {
 
     #[test]
     fn a_ring_is_not_made_smaller_than_what_waits_in_it() {
-        let mut ring = CqRing::new(2);
+        let mut ring = CqRing::new(2).unwrap();
         ring.push(recv(1, false));
         ring.push(recv(2, false));
-        assert!(!ring.resize(1));
-        assert!(ring.resize(3));
+        assert_eq!(ring.resize(1), Ok(false));
+        assert_eq!(ring.resize(3), Ok(true));
         assert_eq!(ring.push(recv(3, false)), Pushed::Quiet);
         assert_eq!(ring.push(recv(4, false)), Pushed::Overrun);
     }
 
     #[test]
     fn completions_keep_the_time_of_their_coming() {
-        let mut ring = CqRing::new(8);
+        let mut ring = CqRing::new(8).unwrap();
         ring.push(recv(1, false));
-        ring.keep_stamps();
+        ring.keep_stamps().unwrap();
         for (wr_id, time) in [(2, 20), (3, 30)] {
             ring.set_time(time);
             ring.push(recv(wr_id, false));
@@ -343,9 +384,9 @@ mod tests {
 
     #[test]
     fn completions_of_a_queue_pair_can_be_taken_out() {
-        let mut ring = CqRing::new(2);
-        ring.reserve(1, 1);
-        ring.keep_stamps();
+        let mut ring = CqRing::new(2).unwrap();
+        ring.reserve(1, 1).unwrap();
+        ring.keep_stamps().unwrap();
         ring.set_time(10);
         ring.push(recv(1, false));
         for opcode in [WcOpcode::WriteRecord, WcOpcode::WriteRecordSegment] {
@@ -368,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_program_is_told_once_and_only_of_what_it_asked_for() {
-        let mut ring = CqRing::new(8);
+        let mut ring = CqRing::new(8).unwrap();
         assert_eq!(ring.push(recv(1, true)), Pushed::Quiet);
         ring.arm(true);
         assert_eq!(ring.push(recv(2, false)), Pushed::Quiet);

@@ -93,9 +93,14 @@ pub struct Terms {
     pub well_known: Option<u32>,
 }
 
-/// The chosen STag names another region, or is not a possible one.
+/// A region was not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StagTaken;
+pub enum RegisterError {
+    /// The chosen STag names another region, or is not a possible one.
+    StagTaken,
+    /// There is no memory for another entry of the table.
+    NoMemory,
+}
 
 /// Origin of a registration, which decides how it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,15 +240,17 @@ impl MrTable {
     }
 
     /// Registers memory.
-    pub fn register_with(&self, region: Region, terms: Terms) -> Result<Keys, StagTaken> {
+    pub fn register_with(&self, region: Region, terms: Terms) -> Result<Keys, RegisterError> {
         let registration = Arc::new(Registration::new(region, terms));
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
         let mut remote = self.remote.write();
+        let room = local.try_reserve(1).and_then(|()| remote.try_reserve(1));
+        room.map_err(|_| RegisterError::NoMemory)?;
         let taken = |key: u32| local.contains_key(&key) || remote.contains_key(&key);
         let rkey = match terms.well_known {
             Some(stag) if keyring.is_usable(stag, taken) => stag,
-            Some(_) => return Err(StagTaken),
+            Some(_) => return Err(RegisterError::StagTaken),
             None => keyring.draw(taken),
         };
         let lkey = keyring.draw(|key| key == rkey || taken(key));

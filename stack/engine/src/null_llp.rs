@@ -154,7 +154,7 @@ impl NullLlp {
             engine,
             mrs,
             receives: RecvQueue::new(16, 4),
-            ring: Ring(CqRing::new(64)),
+            ring: Ring(CqRing::new(64).expect("memory for a few slots")),
             network: Network::default(),
             route: Route::new(host, 0, None, host, path),
             peer: Peer::ip((host, 1).into()),

@@ -181,6 +181,8 @@ impl RecvQueue {
         if posted.receives.len() >= self.capacity {
             return Err(PostError::QueueFull);
         }
+        let room = posted.receives.try_reserve(1);
+        room.map_err(|_| PostError::NoMemory)?;
         posted.receives.push_back(wqe);
         if !posted.waiters.is_empty() {
             waiters.append(&mut posted.waiters);

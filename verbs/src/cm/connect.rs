@@ -5,7 +5,7 @@ use crate::cm::conn_param::{ConnParam, octets};
 use crate::cm::id::identifier::{Id, Transport, id};
 use crate::cm::id::lifecycle::complete;
 use crate::cm::{tcp, udp};
-use crate::ffi::minus_one;
+use crate::ffi::{minus_one, minus_one_making};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
     pointer: *mut rdma_cm_id,
     param: *mut rdma_conn_param,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         // SAFETY: the program passes parameters, or NULL.
         let param = unsafe { ConnParam::read(param) }?;
         let tcp = |id: &Arc<Id>| tcp::connect::connect(id, &param);
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
 }
 
 pub(crate) unsafe extern "C" fn rdma_listen(pointer: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         let tcp = |id: &Arc<Id>| tcp::connect::listen(id, backlog);
         let udp = |id: &Arc<Id>| udp::connect::listen(id, backlog);
         // SAFETY: the program passes a live identifier.
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     pointer: *mut rdma_cm_id,
     param: *mut rdma_conn_param,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         // SAFETY: the program passes parameters, or NULL.
         let param = unsafe { ConnParam::read(param) }?;
         let tcp = |id: &Arc<Id>| tcp::connect::accept(id, &param).map(|()| true);

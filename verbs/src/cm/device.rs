@@ -4,7 +4,7 @@ use crate::abi::{ibv_context, ibv_pd, ibv_port_attr};
 use crate::cm::event::types::Raised;
 use crate::device::context::{self, Context};
 use crate::device::list::device as ibv_device;
-use crate::device::open::ibv_open_device;
+use crate::device::open::{ibv_close_device, ibv_open_device};
 use crate::device::query::ibv_query_port;
 use crate::ffi::fork::ProcessTable;
 use crate::ffi::{CPointer, entry, errno, pointer};
@@ -93,16 +93,23 @@ impl Device {
         if c.is_null() {
             return Err(Errno::last());
         }
-        // SAFETY: just opened.
-        let pd = unsafe { ibv_alloc_pd(c) };
-        if pd.is_null() {
-            return Err(Errno::last());
-        }
-        // SAFETY: just opened, and never closed.
+        Self::open_on(c).inspect_err(|_| {
+            // SAFETY: nobody else has this context.
+            unsafe { ibv_close_device(c) };
+        })
+    }
+
+    fn open_on(c: *mut ibv_context) -> Result<Self, Errno> {
+        // SAFETY: just opened, and closed only where this fails.
         let rnic = &unsafe { context::state(c) }?.rnic;
         let connections = rnic
             .create_connection_channel_to(Arc::new(Sink))
             .map_err(errno::of)?;
+        // SAFETY: an open context.
+        let pd = unsafe { ibv_alloc_pd(c) };
+        if pd.is_null() {
+            return Err(Errno::last());
+        }
         let config = rnic.config();
         Ok(Self {
             context: CPointer(c),
@@ -150,7 +157,7 @@ pub(crate) fn device() -> Result<Arc<Device>, Errno> {
         Some(open) if open.process == process::id() => Ok(Arc::clone(open)),
         other => {
             // The child has no thread of the parent's device and may not close it.
-            Box::leak(Box::new(other.take()));
+            std::mem::forget(other.take());
             let open = Arc::new(Device::open()?);
             *device = Some(Arc::clone(&open));
             Ok(open)

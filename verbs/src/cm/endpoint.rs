@@ -8,7 +8,7 @@ use crate::cm::id::identifier::{self, IdAttr, State, Template, id};
 use crate::cm::id::lifecycle::{ack_event, complete, destroy};
 use crate::cm::qp::{rdma_create_qp, rdma_destroy_qp};
 use crate::cm::srq::rdma_destroy_srq;
-use crate::ffi::{entry, load, minus_one, store};
+use crate::ffi::{entry, load, minus_one_making, store};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -140,7 +140,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         if pointer.is_null() {
             return Err(Errno::EINVAL);
         }
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
     listener: *mut rdma_cm_id,
     pointer: *mut *mut rdma_cm_id,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         if pointer.is_null() {
             return Err(Errno::EINVAL);
         }

@@ -15,7 +15,7 @@ use crate::cq::queue::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
 use crate::device::limits::MAX_RD_ATOMIC;
-use crate::ffi::{entry, minus_one};
+use crate::ffi::{entry, minus_one, minus_one_making};
 use crate::qp::create::{create_qp_ex, ibv_create_qp};
 use crate::qp::queue_pair::{CM_PEER, ibv_destroy_qp, ibv_modify_qp};
 use crate::qp::state::QpState;
@@ -249,14 +249,14 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     // SAFETY: the program passes live objects.
     let make = |pd| unsafe { ibv_create_qp(pd, init) };
     // SAFETY: the program passes a live identifier and valid attributes.
-    minus_one(|| unsafe { create(c, init, pd, make) }.map(|()| 0))
+    minus_one_making(|| unsafe { create(c, init, pd, make) }.map(|()| 0))
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     c: *mut rdma_cm_id,
     init: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         if init.is_null() {
             return Err(Errno::EINVAL);
         }

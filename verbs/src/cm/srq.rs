@@ -5,7 +5,7 @@ use crate::abi::{
     ibv_srq_init_attr_ex, rdma_cm_id,
 };
 use crate::cm::id::identifier::id;
-use crate::ffi::{entry, minus_one};
+use crate::ffi::{entry, minus_one_making};
 use crate::qp::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         // SAFETY: a live domain and the program's valid attributes.
         let make = |pd| unsafe { ibv_create_srq(pd, init) };
         // SAFETY: the program passes a live identifier.
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     c: *mut rdma_cm_id,
     init: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         // SAFETY: NULL or the program's attributes.
         let attr = unsafe { init.as_mut() }.ok_or(Errno::EINVAL)?;
         if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {

@@ -183,7 +183,7 @@ pub(crate) unsafe fn create(
     };
     let cq = cq.map_err(errno::of)?;
     if attr.timestamps {
-        cq.keep_timestamps();
+        cq.keep_timestamps().map_err(errno::of)?;
     }
     if attr.ignore_overrun {
         cq.ignore_overrun();

@@ -1,8 +1,10 @@
 //! Boundary of exported functions: no panic and no cancellation crosses it, and each convention for failing has one helper.
 
+use dgiwarp::Buffer;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::ffi::c_int;
+use std::hint::black_box;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -82,13 +84,32 @@ pub(crate) fn errno_value(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     })
 }
 
-/// Convention: a pointer, or NULL and `errno`.
+/// Memory that must be left for an object to be made, in bytes: more than all allocations of an object and its threads that have no size from the program.
+const HEADROOM: usize = 2 << 20;
+
+/// Checks that memory for an object can be had. Small allocations end the process where they fail, so none is begun near the end.
+pub(crate) fn check_memory() -> Result<(), Errno> {
+    // A mapping leaves the program's allocator as it is. The allocator may have memory of its own left.
+    let mapped = Buffer::zeroed(HEADROOM).map(drop);
+    if mapped.is_ok()
+        || black_box(Vec::<u8>::new())
+            .try_reserve_exact(HEADROOM)
+            .is_ok()
+    {
+        return Ok(());
+    }
+    Err(Errno::ENOMEM)
+}
+
+/// Convention: a pointer to a new object, or NULL and `errno`.
 pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     entry(ptr::null_mut(), || {
-        body().unwrap_or_else(|errno| {
-            errno.set();
-            ptr::null_mut()
-        })
+        check_memory()
+            .and_then(|()| body())
+            .unwrap_or_else(|errno| {
+                errno.set();
+                ptr::null_mut()
+            })
     })
 }
 
@@ -100,6 +121,11 @@ pub(crate) fn minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
             -1
         })
     })
+}
+
+/// Convention of calls that make objects or begin work in the background: a number, or -1 and `errno`.
+pub(crate) fn minus_one_making(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    minus_one(|| check_memory().and_then(|()| body()))
 }
 
 /// Outcome of one attempt of a blocking call.

@@ -13,7 +13,7 @@ pub(crate) fn of(error: Error) -> Errno {
 pub(crate) fn of_post(error: PostError) -> Errno {
     match error {
         // ibv_post_send(3), ibv_post_recv(3): the queue is full.
-        PostError::QueueFull => Errno::ENOMEM,
+        PostError::QueueFull | PostError::NoMemory => Errno::ENOMEM,
         _ => Errno::EINVAL,
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod unacked;
 pub(crate) mod wr_lock;
 
 pub(crate) use boundary::{
-    Attempt, entry, errno_value, is_fatal, is_nonblocking, load, minus_one, on_fatal, pointer,
-    poll, store, store_prefix, waiting,
+    Attempt, check_memory, entry, errno_value, is_fatal, is_nonblocking, load, minus_one,
+    minus_one_making, on_fatal, pointer, poll, store, store_prefix, waiting,
 };
 pub(crate) use object::{CPointer, Facade, Object};

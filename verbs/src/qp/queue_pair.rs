@@ -8,7 +8,7 @@ use crate::cq::queue::Cq;
 use crate::device::async_queue::EventSource;
 use crate::device::context;
 use crate::device::context::Context;
-use crate::ffi::{Facade, Object, errno_value, load, store};
+use crate::ffi::{Facade, Object, check_memory, errno_value, load, store};
 use crate::mem::mr::{self, Pd};
 use crate::post::inline::InlineRing;
 use crate::post::wr_builder::SendOps;
@@ -267,6 +267,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let state = unsafe { state(qp) }?;
         // SAFETY: and attributes.
         let attr = unsafe { load(attr) }?;
+        if mask & IBV_QP_DEST_QPN != 0 {
+            // A connection follows, partly in the background.
+            check_memory()?;
+        }
         // SAFETY: a live queue pair.
         let context = unsafe { context_of(qp) }?;
         let after = state.modify(context, &attr, mask)?;

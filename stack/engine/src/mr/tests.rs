@@ -111,7 +111,7 @@ fn a_chosen_stag_is_given_once_at_a_time() {
     assert_eq!(keys.rkey, 0x4711);
     assert_ne!(keys.lkey, 0x4711);
     for taken in [0x4711, keys.lkey, 0, u32::MAX] {
-        assert_eq!(choose(taken), Err(StagTaken), "{taken:#x}");
+        assert_eq!(choose(taken), Err(RegisterError::StagTaken), "{taken:#x}");
     }
     let to_group = Origin {
         to_group: true,

@@ -7,6 +7,9 @@ pub enum PostError {
     /// The queue holds as many work requests as it was created for.
     #[error("the queue is full")]
     QueueFull,
+    /// There is no memory for the work request.
+    #[error("there is no memory for the work request")]
+    NoMemory,
     /// More scatter/gather elements than the queue was created for.
     #[error("too many scatter/gather elements")]
     TooManySges,

@@ -76,8 +76,11 @@ impl Cq {
     }
 
     /// Keeps the time of each completion from now on, for [`poll_stamped`](Self::poll_stamped). The cost is a read of the clock for each.
-    pub fn keep_timestamps(&self) {
-        self.shared.keep_stamps();
+    ///
+    /// # Errors
+    /// [`Error::System`] with `ENOMEM` where there is no memory for them.
+    pub fn keep_timestamps(&self) -> Result<(), Error> {
+        self.shared.keep_stamps()
     }
 
     /// As [`poll_one`](Self::poll_one), with the time at which the completion came, on the clock of [`Rnic::time`](crate::Rnic::time); zero where times are
@@ -98,10 +101,10 @@ impl Cq {
     /// Makes the queue for at least `depth` completions, 1 to 2^22 (`ibv_resize_cq(3)`).
     ///
     /// # Errors
-    /// [`Error::Limit`] for another depth, or if more completions wait in it.
+    /// [`Error::Limit`] for another depth, or if more completions wait in it; [`Error::System`] with `ENOMEM` where there is no memory for them.
     pub fn resize(&self, depth: usize) -> Result<(), Error> {
         Error::check_limit("completion queue depth", depth, 1, MAX_CQE)?;
-        if self.shared.resize(depth) {
+        if self.shared.resize(depth)? {
             return Ok(());
         }
         Err(Error::Limit {
@@ -215,7 +218,7 @@ impl Rnic {
     /// Makes a completion queue for at least `depth` completions, 1 to 2^22 (`ibv_create_cq(3)`).
     ///
     /// # Errors
-    /// [`Error::Limit`] for another depth, [`Error::System`] where descriptors are exhausted.
+    /// [`Error::Limit`] for another depth, [`Error::System`] where descriptors or memory are exhausted.
     pub fn create_cq(&self, depth: usize) -> Result<Cq, Error> {
         if !(1..=MAX_CQE).contains(&depth) {
             return Err(Error::Limit {

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use dgiwarp_memory::Buffer;
+
 /// A device, queue or registration could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -84,7 +86,12 @@ pub enum Error {
 impl Error {
     /// All numbers for connected queue pairs are taken.
     pub(crate) fn no_qpn() -> Self {
-        Self::system("no QPN is left")(io::Error::from_raw_os_error(nix::libc::ENOMEM))
+        Self::no_memory("no QPN is left")
+    }
+
+    /// There is no memory for an object.
+    pub(crate) fn no_memory(what: &'static str) -> Self {
+        Self::system(what)(io::Error::from_raw_os_error(nix::libc::ENOMEM))
     }
 
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
@@ -107,6 +114,11 @@ impl Error {
             min,
             max,
         })
+    }
+
+    /// Checks that so much memory can be had: a failed allocation of many small ones would end the process.
+    pub(crate) fn check_memory(what: &'static str, octets: usize) -> Result<(), Self> {
+        Buffer::zeroed(octets).map(drop).map_err(Self::system(what))
     }
 
     /// The errno that the verbs report for it.

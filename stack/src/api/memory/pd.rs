@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use dgiwarp_llp_udp::Peer;
 
 use crate::{Access, Error, Region, Rnic, Sge};
-use dgiwarp_engine::mr::{Keys, PdId, Terms, WindowsBound};
+use dgiwarp_engine::mr::{Keys, PdId, RegisterError, Terms, WindowsBound};
 
 /// How memory is registered, and which datagrams may use it.
 ///
@@ -91,7 +91,8 @@ impl Pd {
     /// cookies take no writes over connections.
     ///
     /// # Errors
-    /// [`Error::Limit`] if the last address would wrap, [`Error::StagTaken`] if the STag chosen cannot be had.
+    /// [`Error::Limit`] if the last address would wrap, [`Error::StagTaken`] if the STag chosen cannot be had, [`Error::System`] with `ENOMEM` where there
+    /// is no memory for the registration.
     pub fn register_with(&self, region: Region, options: MrOptions) -> Result<Mr, Error> {
         let length = region.len();
         let iova = options.iova.unwrap_or_else(|| region.address());
@@ -105,8 +106,11 @@ impl Pd {
             well_known: options.well_known,
         };
         let registered = self.rnic.shared.mrs.register_with(region, terms);
-        let keys = registered.map_err(|_| Error::StagTaken {
-            stag: options.well_known.unwrap_or(0),
+        let keys = registered.map_err(|error| match error {
+            RegisterError::StagTaken => Error::StagTaken {
+                stag: options.well_known.unwrap_or(0),
+            },
+            RegisterError::NoMemory => Error::no_memory("memory region"),
         })?;
         Ok(Mr {
             pd: self.clone(),

@@ -25,6 +25,8 @@ use dgiwarp_engine::recv_queue::{RecvQueue, copy_sges, total_length};
 const MAX_WR: usize = 1 << 16;
 /// Most records of a queue pair.
 const MAX_RECORDS: usize = 1 << 16;
+/// Upper bound of the memory of a record slot in the engine, in octets.
+const RECORD_OCTETS: usize = 1024;
 /// Furthest that a Write-Record may be behind: the window in which messages are remembered one by one ends there.
 const MAX_REORDER_WINDOW: usize = 1023;
 /// Default of the reorder window, in message numbers.
@@ -141,6 +143,7 @@ impl UdQp {
         ] {
             Error::check_limit(what, value, min, max)?;
         }
+        Error::check_memory("record slots", attr.record_slots * RECORD_OCTETS)?;
         let recv_queue = match attr.srq {
             Some(srq) => Arc::clone(&srq.queue),
             None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
@@ -176,6 +179,12 @@ impl UdQp {
             random: random(rnic),
             shim: ShimConfig::Plain,
         });
+        let segment_slots = match attr.record_completions {
+            RecordCompletions::PerMessage => 0,
+            RecordCompletions::PerSegment => attr.segment_slots,
+        };
+        let recv_cq = &attr.recv_cq.shared;
+        recv_cq.reserve(attr.record_slots, segment_slots)?;
         let parts = QpParts {
             qpn: local.port().into(),
             max_send_wr: attr.max_send_wr,
@@ -185,13 +194,9 @@ impl UdQp {
             mrs: Arc::clone(&rnic.mrs),
         };
         let instruments = Instruments::new(&rnic.config, local, rnic.next_datagram_qp());
-        let shared = UdShared::start(parts, engine, ports, instruments)?;
-        let segment_slots = match attr.record_completions {
-            RecordCompletions::PerMessage => 0,
-            RecordCompletions::PerSegment => attr.segment_slots,
-        };
-        let recv_cq = &attr.recv_cq.shared;
-        recv_cq.reserve(attr.record_slots, segment_slots);
+        let started = UdShared::start(parts, engine, ports, instruments);
+        let shared =
+            started.inspect_err(|_| recv_cq.unreserve(attr.record_slots, segment_slots))?;
         let kind = if connected { "uc" } else { "ud" };
         let statistics = &pd.rnic.shared.statistics;
         let entry = statistics.begin(kind, local.port().into(), &shared);

@@ -44,12 +44,13 @@ pub(crate) struct CompletionQueue {
 
 impl CompletionQueue {
     pub(crate) fn new(depth: usize, background: Arc<Background>) -> Result<Arc<Self>, Error> {
+        let ring = CqRing::new(depth).map_err(|_| Error::no_memory("completion queue"))?;
         let id = background.next_id();
         let poll_set = PollSet::new(id, Arc::clone(background.waker()))?;
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|errno| Error::system("cannot make an eventfd")(errno.into()))?;
         Ok(Arc::new(Self {
-            ring: Mutex::new(CqRing::new(depth)),
+            ring: Mutex::new(ring),
             filled: AtomicBool::new(false),
             stamped: AtomicBool::new(false),
             polls_with_completions: AtomicU32::new(0),
@@ -149,8 +150,9 @@ impl CompletionQueue {
 
     // Completions.
 
-    pub(crate) fn reserve(&self, records: usize, segments: usize) {
-        self.ring.lock().reserve(records, segments);
+    pub(crate) fn reserve(&self, records: usize, segments: usize) -> Result<(), Error> {
+        let room = self.ring.lock().reserve(records, segments);
+        room.map_err(|_| Error::no_memory("slots for records"))
     }
 
     pub(crate) fn unreserve(&self, records: usize, segments: usize) {
@@ -271,17 +273,21 @@ impl CompletionQueue {
         Ok(Some((out[0], ring.stamp_of_last_taken().unwrap_or(0))))
     }
 
-    pub(crate) fn keep_stamps(&self) {
-        self.ring.lock().keep_stamps();
+    pub(crate) fn keep_stamps(&self) -> Result<(), Error> {
+        let room = self.ring.lock().keep_stamps();
+        room.map_err(|_| Error::no_memory("times of completions"))?;
         self.stamped.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn ignore_overrun(&self) {
         self.ring.lock().ignore_overrun();
     }
 
-    pub(crate) fn resize(&self, depth: usize) -> bool {
-        self.ring.lock().resize(depth)
+    /// Returns whether the completions that wait fit.
+    pub(crate) fn resize(&self, depth: usize) -> Result<bool, Error> {
+        let resized = self.ring.lock().resize(depth);
+        resized.map_err(|_| Error::no_memory("completion queue"))
     }
 
     #[inline]

@@ -9,6 +9,7 @@ mod debian;
 mod direct;
 mod errors;
 mod extended;
+mod limits;
 mod linking;
 mod lives;
 mod others;

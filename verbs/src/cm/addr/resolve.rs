@@ -6,7 +6,7 @@ use crate::cm::addr::bind::{bind, bind_port};
 use crate::cm::event::types::EventType;
 use crate::cm::id::identifier::{Id, State, id};
 use crate::cm::id::lifecycle::complete;
-use crate::ffi::minus_one;
+use crate::ffi::minus_one_making;
 use libc::sockaddr;
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(
     pointer: *mut rdma_cm_id,
     to: *mut sockaddr,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         // SAFETY: the program passes a live identifier.
         let id = unsafe { id(pointer) }?;
         // SAFETY: and an address.
@@ -76,7 +76,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     to: *mut sockaddr,
     _timeout_ms: c_int,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         // SAFETY: the program passes a live identifier.
         let id = unsafe { id(pointer) }?;
         let from = if from.is_null() {
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(
     pointer: *mut rdma_cm_id,
     _timeout_ms: c_int,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         // SAFETY: the program passes a live identifier.
         let id = unsafe { id(pointer) }?;
         resolve_route(id)?;

@@ -9,7 +9,7 @@ use crate::cm::id::identifier::{
     Id, IdAttr, Inner, Queue, State, Transport, create, id, own_channel, queue,
 };
 use crate::cm::tcp::state::refuse;
-use crate::ffi::{CPointer, Object, entry, minus_one, store};
+use crate::ffi::{CPointer, Object, entry, minus_one, minus_one_making, store};
 use dgiwarp::ConnectionEvent;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint, c_void};
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     context: *mut c_void,
     port_space: c_uint,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         if pointer.is_null() {
             return Err(Errno::EINVAL);
         }

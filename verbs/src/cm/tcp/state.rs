@@ -38,6 +38,9 @@ impl Tcp {
 
     /// Cancels a connection attempt and refuses a request of the identifier `key`.
     pub(crate) fn close(self, key: u64) {
+        if !self.connecting && self.request.is_none() {
+            return;
+        }
         let Ok(device) = device::device() else {
             return;
         };

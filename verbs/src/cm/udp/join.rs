@@ -5,7 +5,7 @@ use crate::cm::addr::address;
 use crate::cm::id::identifier::id;
 use crate::cm::id::lifecycle::complete;
 use crate::cm::udp::multicast::{join, leave};
-use crate::ffi::{CPointer, load, minus_one};
+use crate::ffi::{CPointer, load, minus_one, minus_one_making};
 use libc::sockaddr;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_void};
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the program passes a live identifier and an address.
-    minus_one(|| unsafe { join_call(pointer, to, false, context) })
+    minus_one_making(|| unsafe { join_call(pointer, to, false, context) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
     attr: *mut rdma_cm_join_mc_attr_ex,
     context: *mut c_void,
 ) -> c_int {
-    minus_one(|| {
+    minus_one_making(|| {
         // SAFETY: the program passes attributes.
         let attr = unsafe { load(attr) }?;
         let known = MASK_ADDRESS | MASK_FLAGS;
