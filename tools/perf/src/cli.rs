@@ -56,8 +56,8 @@ pub(crate) const PROGRAM: Program = Program {
             about: "Half round trips of RDMA Writes over TCP, beside raw TCP.",
         },
         Example {
-            line: "dgiwarp-perf server            (on one machine)\n\
-                   dgiwarp-perf client HOST --transport ud --op write-record --mode bw --size 64K,1M",
+            line: "dgiwarp-perf server --token WORD            (on one machine)\n\
+                   dgiwarp-perf client HOST --token WORD --transport ud --op write-record --mode bw --size 64K,1M",
             about: "Two machines: Write-Record goodput beside raw UDP, for two message sizes.",
         },
     ],
@@ -67,11 +67,11 @@ pub(crate) const PROGRAM: Program = Program {
             &[
                 Example {
                     line: "dgiwarp-perf server",
-                    about: "Wait for clients on all addresses, until it is interrupted.",
+                    about: "Wait for clients on all addresses, until it is interrupted; print the token that they have to give.",
                 },
                 Example {
-                    line: "dgiwarp-perf server --bind 10.0.0.1",
-                    about: "Wait for clients of this address.",
+                    line: "dgiwarp-perf server --bind 10.0.0.1 --token WORD",
+                    about: "Wait for clients of this address that give this token.",
                 },
                 Example {
                     line: "dgiwarp-perf server --bind ::1 --port 5001",
@@ -83,7 +83,7 @@ pub(crate) const PROGRAM: Program = Program {
             "client",
             &[
                 Example {
-                    line: "dgiwarp-perf client HOST",
+                    line: "dgiwarp-perf client HOST --token WORD",
                     about: "Measure everything against the server on HOST.",
                 },
                 Example {
@@ -182,6 +182,12 @@ pub(crate) struct ServerArgs {
     /// Control port; the data ports are chosen by the kernel
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
     pub(crate) port: u16,
+    /// Word that clients have to give (client --token) [default: one that is printed, unless only this machine can connect]
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+    /// Most memory of all endpoints together
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = parse_size)]
+    pub(crate) memory: u64,
     /// Serve one client and end with the parent process
     #[arg(long, hide = true)]
     pub(crate) child: bool,
@@ -217,6 +223,14 @@ pub(crate) struct ClientArgs {
     /// Control port of the server
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
     pub(crate) port: u16,
+    /// Word that the server has printed, or was given
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) token: String,
     #[command(flatten)]
     pub(crate) run: RunArgs,
 }

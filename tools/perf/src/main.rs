@@ -67,8 +67,11 @@ fn serve(args: &ServerArgs) -> Result<()> {
     if args.child {
         session::server::follow_parent()?;
     }
+    if !args.child {
+        endpoint::ours::memory::limit(args.memory);
+    }
     let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-    match session::server::serve(args.bind.unwrap_or(any), args.port, args.child) {
+    match session::server::serve(args.bind.unwrap_or(any), args) {
         // IPv6 may be switched off.
         Err(PerfError::Io { source, .. })
             if args.bind.is_none()
@@ -77,7 +80,7 @@ fn serve(args: &ServerArgs) -> Result<()> {
                     Some(nix::libc::EAFNOSUPPORT | nix::libc::EADDRNOTAVAIL)
                 ) =>
         {
-            session::server::serve(IpAddr::V4(Ipv4Addr::UNSPECIFIED), args.port, args.child)
+            session::server::serve(IpAddr::V4(Ipv4Addr::UNSPECIFIED), args)
         }
         outcome => outcome,
     }

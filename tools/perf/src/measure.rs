@@ -25,7 +25,7 @@ pub(crate) const BLOCK_SLICE: Duration = Duration::from_millis(4);
 pub(crate) const QUIET_LIMIT: Duration = Duration::from_millis(2500);
 
 /// A server whose client neither sends nor speaks for this long drops the session.
-const SERVER_QUIET_LIMIT: Duration = Duration::from_secs(60);
+const SERVER_QUIET_LIMIT: Duration = Duration::from_secs(5);
 
 /// Messages and pieces shorter than this carry no position of their own.
 pub(crate) const HEADER_BYTES: u64 = 8;

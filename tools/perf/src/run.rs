@@ -25,7 +25,7 @@ use crate::programs::{perftest, threads};
 use crate::run::figures::{Figures, Series};
 use crate::run::group::{Group, Kind, Member};
 use crate::run::scale::{Scale, Stage};
-use crate::session::client::{Opened, Round, Session};
+use crate::session::client::{At, Opened, Round, Session};
 use crate::session::control::EndpointSpec;
 use crate::stats;
 
@@ -91,14 +91,14 @@ type Stages = HashMap<Transport, Stage>;
 impl Bench {
     /// Connects to a server and pins both sides.
     pub(crate) fn connect(
-        (host, port): (&str, u16),
+        at: At<'_>,
         pins: PinPair,
         wait: Option<Wait>,
         interrupt: Interrupt,
     ) -> Result<Self> {
         let cpus = Cpus::new(pins)?;
         let mut session = Session::new(interrupt);
-        let server = session.join(host, port, pins.server)?;
+        let server = session.join(at, pins.server)?;
         let client = cpus.place(Side::Client)?;
         Ok(Self {
             session,

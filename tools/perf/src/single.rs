@@ -18,6 +18,7 @@ use crate::report::{Report, html, json, table};
 use crate::run::group::Group;
 use crate::run::progress::Progress;
 use crate::run::{Bench, Limits};
+use crate::session::client::At;
 use crate::session::process::{Process, own_program};
 
 /// The report of a local run.
@@ -29,7 +30,12 @@ const HERE: &str = "127.0.0.1";
 pub(crate) fn remote(args: &ClientArgs) -> Result<()> {
     let groups = plan::without_fanout(plan::groups(&args.run)?)?;
     let interrupt = Interrupt::install()?;
-    measure(&args.run, (&args.host, args.port), groups, interrupt, None)
+    let at = At {
+        host: &args.host,
+        port: args.port,
+        token: &args.token,
+    };
+    measure(&args.run, at, groups, interrupt, None)
 }
 
 /// Starts a server on this machine and measures against it.
@@ -38,7 +44,7 @@ pub(crate) fn local(args: &RunArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let (server, port) = own_server()?;
     let html = args.html.is_none().then(|| Path::new(DEFAULT_HTML));
-    let outcome = measure(args, (HERE, port), groups, interrupt, html);
+    let outcome = measure(args, At::own(HERE, port), groups, interrupt, html);
     drop(server);
     outcome
 }
@@ -49,7 +55,7 @@ fn own_server() -> Result<(Process, u16)> {
 
 fn measure(
     args: &RunArgs,
-    server: (&str, u16),
+    server: At<'_>,
     groups: Vec<Group>,
     interrupt: Interrupt,
     html_default: Option<&Path>,
@@ -136,7 +142,7 @@ fn execute(bench: &mut Bench, groups: &[Group], args: &RunArgs, report: &mut Rep
         let receivers = group.receivers().unwrap_or(1);
         while pattern::widen(bench.session.servers()) < u64::from(receivers) {
             let (server, port) = own_server()?;
-            bench.session.join(HERE, port, Pin::None)?;
+            bench.session.join(At::own(HERE, port), Pin::None)?;
             servers.push(server);
         }
         progress.show(&group.name);

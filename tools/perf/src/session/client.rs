@@ -18,6 +18,28 @@ use crate::session::control::{
 /// How long resolving the name and connecting may take, each.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A server, and what its clients have to give.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At<'a> {
+    /// Name or address.
+    pub(crate) host: &'a str,
+    /// Control port.
+    pub(crate) port: u16,
+    /// Empty where the server has none.
+    pub(crate) token: &'a str,
+}
+
+impl<'a> At<'a> {
+    /// A server that this process or its parent started.
+    pub(crate) const fn own(host: &'a str, port: u16) -> Self {
+        Self {
+            host,
+            port,
+            token: "",
+        }
+    }
+}
+
 /// Connections to one server, or several for what is sent to a group, and the endpoints open on all sides.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -79,11 +101,12 @@ impl Session {
     }
 
     /// Connects to one more server and agrees on versions.
-    pub(crate) fn join(&mut self, host: &str, port: u16, pin: Pin) -> Result<Placement> {
-        let mut control = Control::new(connect(host, port)?)?;
+    pub(crate) fn join(&mut self, at: At<'_>, pin: Pin) -> Result<Placement> {
+        let mut control = Control::new(connect(at.host, at.port)?)?;
         let hello = Request::Hello {
             protocol: PROTOCOL,
             pin,
+            token: at.token.to_owned(),
         };
         match control.call(&hello, &self.interrupt)? {
             Reply::Hello {

@@ -24,7 +24,7 @@ use crate::machine::interrupt::Interrupt;
 use crate::measure::Geometry;
 
 /// Version of this protocol; both sides must have the same.
-pub(crate) const PROTOCOL: u32 = 5;
+pub(crate) const PROTOCOL: u32 = 6;
 
 /// How long the peer may take to answer before it counts as failed.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
@@ -45,6 +45,8 @@ pub(crate) enum Request {
         protocol: u32,
         /// The CPU wanted for the server.
         pin: Pin,
+        /// The server's token; empty where it has none.
+        token: String,
     },
     /// Open the server's half of an endpoint.
     Open(EndpointSpec),

@@ -9,14 +9,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
+use crate::cli::ServerArgs;
 use crate::endpoint::Endpoint;
 use crate::error::{IoContext, PerfError, Result};
-use crate::machine::host::{Placement, Side, allowed_cpus};
+use crate::machine::host::{Pin, Placement, Side, allowed_cpus};
 use crate::machine::interrupt::Interrupt;
 use crate::session::control::{Control, PROTOCOL, Reply, Request};
 
 /// A client that sends nothing for this long between rounds loses its session.
-const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(5);
+/// The parent of a child may measure other things between two rounds.
+const PARENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// A connection that sends nothing at its start is not a client.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Endpoints of one session; a run opens as many as a comparison has members.
@@ -32,14 +35,34 @@ pub(crate) fn follow_parent() -> Result<()> {
 
 /// Serves clients until the process is stopped, or with `once` a single one.
 ///
-/// Prints the address it listens on as the first line of standard output.
-pub(crate) fn serve(bind: IpAddr, port: u16, once: bool) -> Result<()> {
-    let allowed = allowed_cpus()?;
+/// Prints the address it listens on as the first line of standard output, and the token that clients have to give as the second one if it was not
+/// chosen by the user. Only who can start a program on this machine needs none.
+pub(crate) fn serve(bind: IpAddr, args: &ServerArgs) -> Result<()> {
+    let once = args.child;
+    let terms = Terms {
+        allowed: allowed_cpus()?,
+        token: match &args.token {
+            Some(token) => token.clone(),
+            None if once || bind.to_canonical().is_loopback() => String::new(),
+            None => format!("{:016x}", rand::random::<u64>()),
+        },
+        patience: if once {
+            PARENT_TIMEOUT
+        } else {
+            SESSION_TIMEOUT
+        },
+    };
     let listener =
-        TcpListener::bind(SocketAddr::new(bind, port)).during("listen on the control port")?;
+        TcpListener::bind(SocketAddr::new(bind, args.port)).during("listen on the control port")?;
     let address = listener.local_addr().during("read the control port")?;
     let mut stdout = std::io::stdout();
     writeln!(stdout, "listening on {address}")
+        .and_then(|()| match &args.token {
+            None if !terms.token.is_empty() => {
+                writeln!(stdout, "clients need --token {}", terms.token)
+            }
+            _ => Ok(()),
+        })
         .and_then(|()| stdout.flush())
         .during("write to standard output")?;
     if once {
@@ -55,7 +78,7 @@ pub(crate) fn serve(bind: IpAddr, port: u16, once: bool) -> Result<()> {
             Err(error) if is_transient(&error) => continue,
             Err(error) => return Err(error).during("accept a control connection"),
         };
-        let outcome = session(stream, &allowed);
+        let outcome = session(stream, &terms);
         if once {
             return outcome;
         }
@@ -73,16 +96,25 @@ fn is_transient(error: &std::io::Error) -> bool {
     )
 }
 
+/// Conditions of all sessions.
+struct Terms {
+    /// CPUs of the process at its start.
+    allowed: Vec<usize>,
+    /// Empty where none is asked for.
+    token: String,
+    /// A client that is silent for longer loses its session.
+    patience: Duration,
+}
+
 /// One client from its first to its last message.
-fn session(stream: TcpStream, allowed: &[usize]) -> Result<()> {
+fn session(stream: TcpStream, terms: &Terms) -> Result<()> {
     let mut session = Session {
         control: Control::new(stream)?,
         interrupt: Interrupt::none(),
         endpoints: Vec::new(),
+        patience: terms.patience,
     };
-    let outcome = session
-        .hello(allowed)
-        .and_then(|()| session.serve_requests());
+    let outcome = session.hello(terms).and_then(|()| session.serve_requests());
     match outcome {
         Ok(()) | Err(PerfError::PeerGone) => Ok(()),
         Err(error) => {
@@ -97,13 +129,30 @@ struct Session {
     control: Control,
     interrupt: Interrupt,
     endpoints: Vec<Endpoint>,
+    patience: Duration,
 }
 
 impl Session {
-    fn hello(&mut self, allowed: &[usize]) -> Result<()> {
+    fn hello(&mut self, terms: &Terms) -> Result<()> {
         match self.control.receive(HELLO_TIMEOUT, &self.interrupt)? {
-            Request::Hello { protocol, pin } if protocol == PROTOCOL => {
-                let placement = Placement::pin(allowed, pin, Side::Server)?;
+            Request::Hello {
+                protocol: PROTOCOL,
+                pin,
+                token,
+            } => {
+                if token != terms.token {
+                    return Err(PerfError::Usage(
+                        "the token is not this server's (client --token)".to_owned(),
+                    ));
+                }
+                if let Pin::Cpu(cpu) = pin
+                    && !terms.allowed.contains(&cpu)
+                {
+                    return Err(PerfError::Usage(format!(
+                        "CPU {cpu} is not one of this server's"
+                    )));
+                }
+                let placement = Placement::pin(&terms.allowed, pin, Side::Server)?;
                 self.control.send(&Reply::Hello {
                     protocol: PROTOCOL,
                     placement,
@@ -118,7 +167,7 @@ impl Session {
 
     fn serve_requests(&mut self) -> Result<()> {
         loop {
-            let request = self.control.receive(SESSION_TIMEOUT, &self.interrupt)?;
+            let request = self.control.receive(self.patience, &self.interrupt)?;
             let reply = self.answer(request)?;
             self.control.send(&reply)?;
         }
@@ -159,7 +208,7 @@ impl Session {
         endpoint.start_round()?;
         self.control.send(&Reply::Ready)?;
         let mut report = endpoint.round(messages, &mut self.control, &self.interrupt)?;
-        match self.control.receive(SESSION_TIMEOUT, &self.interrupt)? {
+        match self.control.receive(self.patience, &self.interrupt)? {
             Request::Stop => {
                 endpoint.finish(&mut report)?;
                 Ok(Reply::Report(report))

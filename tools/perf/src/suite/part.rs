@@ -15,6 +15,7 @@ use crate::machine::interrupt::Interrupt;
 use crate::run::figures::Series;
 use crate::run::group::Group;
 use crate::run::{Bench, Limits};
+use crate::session::client::At;
 
 /// The task of a part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -59,7 +60,7 @@ pub(crate) fn run() -> Result<()> {
     let mut bench = Bench {
         runner: task.runner,
         lenient: true,
-        ..Bench::connect((&task.host, task.port), task.pins, None, interrupt)?
+        ..Bench::connect(At::own(&task.host, task.port), task.pins, None, interrupt)?
     };
     emit(&Event::Ready {
         pinned: bench.pinned,

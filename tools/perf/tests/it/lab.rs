@@ -20,7 +20,7 @@ impl<'a> Server<'a> {
     fn start(lab: &'a Lab, address: String) -> Self {
         let mut process = lab
             .command(Side::Server, PERF)
-            .args(["server", "--bind", &address])
+            .args(["server", "--bind", &address, "--token", "lab"])
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts");
@@ -44,7 +44,7 @@ impl<'a> Server<'a> {
         } = self
             .lab
             .command(Side::Client, PERF)
-            .args(["client", &self.address, "--json", "-"])
+            .args(["client", &self.address, "--token", "lab", "--json", "-"])
             .args(arguments.split_whitespace())
             .output()
             .expect("the client starts");

@@ -4,3 +4,4 @@
 mod binary;
 mod lab;
 mod programs;
+mod strangers;
