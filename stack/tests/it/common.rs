@@ -7,6 +7,7 @@ use std::env;
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,19 @@ pub(crate) fn now() -> Instant {
 #[expect(clippy::disallowed_methods, reason = "these tests live in real time")]
 pub(crate) fn sleep(time: Duration) {
     std::thread::sleep(time);
+}
+
+/// The file of a directory whose name begins so.
+pub(crate) fn file_in(directory: &Path, begin: &str) -> PathBuf {
+    let files = std::fs::read_dir(directory).unwrap();
+    let mut paths = files.map(|file| file.unwrap().path());
+    let named = |path: &PathBuf| {
+        path.file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with(begin)
+    };
+    paths.find(named).unwrap()
 }
 
 /// Waits until `done`, looking every millisecond.

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use crate::common::{Process, crc32c, now, role, sleep};
+use crate::common::{Process, crc32c, file_in, now, role, sleep};
 use dgiwarp::{
     Config, DropReason, Error, LookupError, RejectStatus, Rnic, ServiceChannel, ServiceEvent,
     ServiceListener, ServicePort, ServiceQp, ServiceRequest, ServiceSink,
@@ -375,8 +375,8 @@ fn a_capture_file_has_the_conversation() {
         .unwrap();
     request(&channel).accept(QP, b"this queue pair!").unwrap();
     assert!(matches!(end(&channel), ServiceEvent::Found { .. }));
-    let file = format!("services-{}.pcapng", std::process::id());
-    let captured = std::fs::read(directory.join(file)).unwrap();
+    let file = file_in(&directory, &format!("services-{}-", std::process::id()));
+    let captured = std::fs::read(file).unwrap();
     std::fs::remove_dir_all(directory).unwrap();
     let position = |text: &[u8]| captured.windows(text.len()).position(|it| it == text);
     let times = |text: &[u8]| {

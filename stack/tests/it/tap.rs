@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::node::Node;
-use crate::common::{crc32c, skip};
+use crate::common::{crc32c, file_in, skip};
 use dgiwarp::{Config, DropReason, Fault};
 use etherparse::{NetHeaders, PacketHeaders};
 
@@ -136,11 +136,8 @@ fn config(directory: &Directory, fault: Option<&str>) -> Config {
 }
 
 fn file_of(directory: &Directory, node: &Node) -> PathBuf {
-    directory.0.join(format!(
-        "qp-{}-{}.pcapng",
-        std::process::id(),
-        node.qp.qpn()
-    ))
+    let begin = format!("qp-{}-{}-", std::process::id(), node.qp.qpn());
+    file_in(&directory.0, &begin)
 }
 
 const LENGTH: usize = 100_000;

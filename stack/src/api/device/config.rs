@@ -342,11 +342,12 @@ pub struct Config {
     pub max_rate: u64,
     /// Faults made in received datagrams, to try programs on a bad network. Default none.
     pub fault: Option<Fault>,
-    /// Directory for a capture file (pcapng) of each datagram queue pair, `qp-<pid>-<qpn>.pcapng`, with every datagram sent and
-    /// received; those that were dropped have a comment with the drop reason. Service ID resolution is in `services-<pid>.pcapng`. Default none.
+    /// Directory for a capture file (pcapng) of each datagram queue pair, `qp-<pid>-<qpn>-<random>.pcapng`, with every datagram sent and
+    /// received; those that were dropped have a comment with the drop reason. Service ID resolution is in `services-<pid>-<random>.pcapng`. The files
+    /// are new and of this user alone, and so is a directory that is made. Default none.
     pub pcap: Option<PathBuf>,
     /// File for the counters, or `-` for standard error: a line of JSON is written to its end for each queue pair that ends, and when the
-    /// device is closed one with the sums. Default none.
+    /// device is closed one with the sums. A file that is there must be a regular one of this user, with one name; others are not written. Default none.
     pub stats: Option<PathBuf>,
     /// Copies all that is sent, so that the CRC is right even if the program changes a buffer before its work request
     /// completed. Else large segments leave from where they lie; a peer that reports a wrong CRC switches this on for connected queue

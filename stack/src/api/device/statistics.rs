@@ -1,7 +1,6 @@
 //! Counters of the queue pairs of a device: sums, and lines for a file.
 
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -11,6 +10,7 @@ use parking_lot::Mutex;
 use slab::Slab;
 
 use crate::QpCounters;
+use crate::driver::debug::own_file;
 
 /// Something that counts.
 pub(crate) trait Counts: Send + Sync {
@@ -158,8 +158,7 @@ impl Statistics {
         let written = if path == Path::new("-") {
             io::stderr().write_all(lines.as_bytes())
         } else {
-            let file = OpenOptions::new().append(true).create(true).open(path);
-            file.and_then(|mut file| file.write_all(lines.as_bytes()))
+            own_file::append_to(path).and_then(|mut file| file.write_all(lines.as_bytes()))
         };
         if let Err(error) = written {
             tracing::warn!(path = %path.display(), %error, "cannot write statistics");

@@ -3,5 +3,6 @@
 pub(crate) mod fault;
 pub(crate) mod instruments;
 mod ip;
+pub(crate) mod own_file;
 mod pcapng;
 pub(crate) mod tap;

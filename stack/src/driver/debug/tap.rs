@@ -5,10 +5,9 @@
 //! room, and traffic goes on without it.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,11 +15,11 @@ use arrayvec::ArrayString;
 use dgiwarp_llp_udp::{MAX_TRAIN_DATAGRAMS, Peer, Train};
 use dgiwarp_memory::Piece;
 use dgiwarp_rdmap::datagram::DropReason;
-use nix::libc;
 
 use crate::driver::debug::fault::Loss;
 use crate::driver::debug::ip;
 use crate::driver::debug::ip::MAX_HEADERS;
+use crate::driver::debug::own_file;
 use crate::driver::debug::pcapng;
 use crate::driver::debug::pcapng::{Direction, PACKET_OVERHEAD};
 use crate::driver::device::clock;
@@ -67,47 +66,47 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Opens the file of the queue pair with this QPN in a directory, which is made if it is not there. An existing file of
-    /// this name is appended to. `None`, and one warning per process, if the system refuses.
+    /// Makes a file of the queue pair with this QPN in a directory, which is made if it is not there. `None`, and one warning per process, if the
+    /// system refuses.
     pub(crate) fn open(directory: &Path, bound: SocketAddr, group_port: u16) -> Option<Self> {
         let qpn = bound.port();
-        let path = directory.join(format!("qp-{}-{qpn}.pcapng", std::process::id()));
-        Self::open_as(directory, path, &format!("qp {qpn}"), (bound, group_port))
+        let name = format!("qp-{}-{qpn}-", std::process::id());
+        Self::open_as(directory, &name, &format!("qp {qpn}"), (bound, group_port))
     }
 
-    /// Opens the file of this process's services and service ID resolutions, which have a socket each.
+    /// Makes a file of services and service ID resolutions, which have a socket each.
     pub(crate) fn open_services(directory: &Path) -> Option<Self> {
-        let path = directory.join(format!("services-{}.pcapng", std::process::id()));
+        let name = format!("services-{}-", std::process::id());
         let none = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        Self::open_as(directory, path, "services", (none, 0))
+        Self::open_as(directory, &name, "services", (none, 0))
     }
 
     fn open_as(
         directory: &Path,
-        path: PathBuf,
+        name: &str,
         interface: &str,
         bound: (SocketAddr, u16),
     ) -> Option<Self> {
-        match Self::try_open(directory, &path) {
-            Ok((file, whole)) => {
-                let mut tap = Self::on(path, file, whole, bound);
+        match own_file::make_in(directory, name, ".pcapng") {
+            Ok((path, file)) => {
+                let mut tap = Self::on(path, file, bound);
                 let application = concat!("dgiwarp ", env!("CARGO_PKG_VERSION"));
                 pcapng::section(&mut tap.blocks, application, interface);
                 tap.write();
                 Some(tap)
             }
             Err(error) => {
-                warn(&path, &error);
+                warn(directory, &error);
                 None
             }
         }
     }
 
-    fn on(path: PathBuf, file: File, whole: u64, (bound, group_port): (SocketAddr, u16)) -> Self {
+    fn on(path: PathBuf, file: File, (bound, group_port): (SocketAddr, u16)) -> Self {
         Self {
             path,
             file,
-            whole,
+            whole: 0,
             bound,
             group_port,
             payload: Vec::with_capacity(MAX_OCTETS),
@@ -115,19 +114,6 @@ impl Tap {
             failed: None,
             told: false,
         }
-    }
-
-    fn try_open(directory: &Path, path: &Path) -> io::Result<(File, u64)> {
-        std::fs::create_dir_all(directory)?;
-        // Messages are nobody else's business, and a link that somebody left in a shared directory is not followed.
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(path)?;
-        let whole = file.metadata()?.len();
-        Ok((file, whole))
     }
 
     /// Writes down a train that the network took. Allocates nothing.
@@ -262,10 +248,12 @@ fn warn(path: &Path, error: &io::Error) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+
     use super::*;
 
     fn tap(file: File) -> Tap {
-        Tap::on(PathBuf::new(), file, 0, (([127, 0, 0, 1], 7).into(), 8))
+        Tap::on(PathBuf::new(), file, (([127, 0, 0, 1], 7).into(), 8))
     }
 
     /// A train of the most and smallest datagrams, and the largest datagram.
@@ -305,7 +293,7 @@ mod tests {
             );
         }
         let error = tap.failed.as_ref().unwrap();
-        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        assert_eq!(error.raw_os_error(), Some(nix::libc::ENOSPC));
         assert!(tap.blocks.is_empty() && tap.whole == 0);
         tap.warn_of_failure();
         assert!(tap.told);
