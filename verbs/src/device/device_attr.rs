@@ -4,7 +4,7 @@ use crate::abi::{
     IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW,
     IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID,
     IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS,
-    ibv_device_attr, ibv_device_attr_ex, ibv_port_attr,
+    ibv_device_attr, ibv_device_attr_ex, ibv_pci_atomic_caps, ibv_port_attr,
 };
 use crate::device::gid::{GidTable, host_gids};
 use crate::device::limits;
@@ -14,8 +14,11 @@ use std::sync::OnceLock;
 
 /// `enum ibv_port_state` of a host without addresses.
 const IBV_PORT_DOWN: c_uint = 1;
-/// `enum ibv_atomic_cap`: atomic for the host's own processors too.
-const IBV_ATOMIC_GLOB: c_uint = 2;
+/// `enum ibv_atomic_cap`: atomic among queue pairs of the device. That atomics are so for the host's processors too is in the PCI capabilities; programs such as
+/// UCX take atomics of a device with `IBV_ATOMIC_GLOB` for none.
+const IBV_ATOMIC_HCA: c_uint = 1;
+/// `IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP`.
+const PCI_ATOMIC_8_BYTES: u16 = 2;
 /// `enum ibv_mtu`: 4096 bytes, the largest. The mapping cuts messages for the path, so that a datagram of this length is one message on every path.
 const IBV_MTU_4096: c_uint = 5;
 
@@ -123,7 +126,7 @@ pub(crate) fn device_attr() -> ibv_device_attr {
         max_qp_rd_atom: limits::MAX_RD_ATOMIC.into(),
         max_res_rd_atom: limits::max_qp().saturating_mul(limits::MAX_RD_ATOMIC.into()),
         max_qp_init_rd_atom: limits::MAX_RD_ATOMIC.into(),
-        atomic_cap: IBV_ATOMIC_GLOB,
+        atomic_cap: IBV_ATOMIC_HCA,
         max_mw: limits::MAX_MW,
         max_mcast_grp: limits::MAX_MCAST_GROUPS,
         max_mcast_qp_attach: limits::max_qp(),
@@ -148,6 +151,11 @@ pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
         // In kHz: the clock counts nanoseconds.
         hca_core_clock: 1_000_000,
         device_cap_flags_ex: u64::from(CAPABILITIES),
+        pci_atomic_caps: ibv_pci_atomic_caps {
+            fetch_add: PCI_ATOMIC_8_BYTES,
+            swap: 0,
+            compare_swap: PCI_ATOMIC_8_BYTES,
+        },
         phys_port_cnt_ex: 1,
         ..absent
     }
@@ -166,6 +174,15 @@ mod tests {
         assert_eq!(name_guid(b"host") >> 56, 2);
         assert_ne!(name_guid(b"host"), name_guid(b"tsoh"));
         assert_ne!(node_guid(), 0);
+    }
+
+    /// UCX uses the atomics of devices that report these.
+    #[test]
+    fn atomics_are_reported_as_hardware_does() {
+        let attr = device_attr_ex();
+        assert_eq!(attr.orig_attr.atomic_cap, 1);
+        let caps = attr.pci_atomic_caps;
+        assert_eq!((caps.fetch_add, caps.swap, caps.compare_swap), (2, 0, 2));
     }
 
     #[test]
