@@ -201,6 +201,11 @@ pub struct Keys {
     pub rkey: u32,
 }
 
+/// Whether peers have a right.
+fn is_remote(access: Access) -> bool {
+    access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+}
+
 /// The number of windows that are bound to a region, which therefore cannot be deregistered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowsBound(pub usize);
@@ -212,6 +217,8 @@ pub struct MrTable {
     remote: RwLock<FxHashMap<u32, Use>>,
     /// Locked before the others, where more than one is.
     keyring: Mutex<Keyring>,
+    /// Called with a local key that a peer named.
+    report: fn(u32),
 }
 
 impl MrTable {
@@ -221,7 +228,14 @@ impl MrTable {
             local: RwLock::default(),
             remote: RwLock::default(),
             keyring: Mutex::new(Keyring::new(generator)),
+            report: |_| (),
         }
+    }
+
+    /// Calls `report` with each refused STag that is the local key of a region without rights for peers.
+    #[must_use]
+    pub fn reporting(self, report: fn(u32)) -> Self {
+        Self { report, ..self }
     }
 
     /// Registers memory that any peer may use.
@@ -253,7 +267,12 @@ impl MrTable {
             Some(_) => return Err(RegisterError::StagTaken),
             None => keyring.draw(taken),
         };
-        let lkey = keyring.draw(|key| key == rkey || taken(key));
+        // Programs that only ran on devices whose two keys are equal send peers the local one.
+        let lkey = if is_remote(terms.access) {
+            rkey
+        } else {
+            keyring.draw(|key| key == rkey || taken(key))
+        };
         local.insert(lkey, Arc::clone(&registration));
         remote.insert(rkey, registration);
         Ok(Keys { lkey, rkey })
@@ -286,8 +305,9 @@ impl MrTable {
             }
         }
         let mut keyring = self.keyring.lock();
-        for key in [keys.lkey, keys.rkey] {
-            keyring.retire(key);
+        keyring.retire(keys.rkey);
+        if keys.lkey != keys.rkey {
+            keyring.retire(keys.lkey);
         }
         Ok(())
     }
@@ -337,7 +357,10 @@ impl MrTable {
         right: Access,
     ) -> Result<Use, TaggedError> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
-        let registration = found.ok_or(TaggedError::InvalidStag)?;
+        let registration = found.ok_or_else(|| {
+            self.refused(span.stag.get());
+            TaggedError::InvalidStag
+        })?;
         if !registration.is_associated(stream) {
             return Err(TaggedError::NotAssociated);
         }
@@ -360,7 +383,7 @@ impl MrTable {
         span: TaggedSpan,
     ) -> Result<Use, DropReason> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
-        let registration = found.ok_or(DropReason::BadStag)?;
+        let registration = found.ok_or_else(|| self.bad_stag(span))?;
         Self::check_write_record(&registration, pd, origin, span)?;
         Ok(registration)
     }
@@ -394,7 +417,7 @@ impl MrTable {
         span: TaggedSpan,
     ) -> Result<Use, DropReason> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
-        let registration = found.ok_or(DropReason::BadStag)?;
+        let registration = found.ok_or_else(|| self.bad_stag(span))?;
         if registration.pd != pd || registration.only_qp.is_some() {
             return Err(DropReason::BadPd);
         }
@@ -406,6 +429,22 @@ impl MrTable {
             return Err(DropReason::OutOfBounds);
         }
         Ok(registration)
+    }
+
+    #[cold]
+    fn bad_stag(&self, span: TaggedSpan) -> DropReason {
+        self.refused(span.stag.get());
+        DropReason::BadStag
+    }
+
+    /// A peer named an STag that no region has.
+    #[cold]
+    fn refused(&self, stag: u32) {
+        let local = self.local.read();
+        let found = local.get(&stag);
+        if found.is_some_and(|region| !is_remote(region.access)) {
+            (self.report)(stag);
+        }
     }
 
     /// The region of a scatter/gather element.

@@ -4,6 +4,7 @@ use super::*;
 use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_memory::Buffer;
 use rand::SeedableRng;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -109,8 +110,9 @@ fn a_chosen_stag_is_given_once_at_a_time() {
     };
     let keys = choose(0x4711).unwrap();
     assert_eq!(keys.rkey, 0x4711);
-    assert_ne!(keys.lkey, 0x4711);
-    for taken in [0x4711, keys.lkey, 0, u32::MAX] {
+    assert_eq!(keys.lkey, 0x4711);
+    let other = table.register(region.clone(), 0, Access::LOCAL_WRITE, PD);
+    for taken in [0x4711, other.lkey, other.rkey, 0, u32::MAX] {
         assert_eq!(choose(taken), Err(RegisterError::StagTaken), "{taken:#x}");
     }
     let to_group = Origin {
@@ -187,12 +189,54 @@ fn keys_are_unlike_and_not_reused_soon() {
     let region = Buffer::zeroed(1).unwrap().region();
     let mut seen = HashSet::new();
     for _ in 0..1000 {
-        let keys = table.register(region.clone(), 0, Access::REMOTE_WRITE, PD);
+        let keys = table.register(region.clone(), 0, Access::LOCAL_WRITE, PD);
         assert!(seen.insert(keys.lkey) && seen.insert(keys.rkey));
+        table.deregister(keys);
+        let keys = table.register(region.clone(), 0, Access::REMOTE_WRITE, PD);
+        assert!(seen.insert(keys.rkey));
         table.deregister(keys);
         let gone = table.remote(STREAM, span(keys.rkey, 0, 0), Access::REMOTE_WRITE);
         assert_eq!(gone.map(|_| ()), Err(TaggedError::InvalidStag));
     }
+}
+
+/// Programs that only ran on devices with equal keys send peers the local one.
+#[test]
+fn a_region_with_rights_for_peers_has_one_key() {
+    let table = table();
+    let region = Buffer::zeroed(1).unwrap().region();
+    for access in [
+        Access::REMOTE_READ,
+        Access::REMOTE_WRITE,
+        Access::REMOTE_ATOMIC,
+    ] {
+        let keys = table.register(region.clone(), 0, access | Access::LOCAL_WRITE, PD);
+        assert_eq!(keys.lkey, keys.rkey);
+    }
+}
+
+#[test]
+fn a_refused_stag_that_is_a_local_key_is_reported() {
+    thread_local!(static REPORTED: Cell<Option<u32>> = const { Cell::new(None) });
+    let table = table().reporting(|key| REPORTED.set(Some(key)));
+    let region = Buffer::zeroed(8).unwrap().region();
+    let private = table.register(region.clone(), 0, Access::LOCAL_WRITE, PD);
+    let origin = Origin::from(Peer::ip("192.0.2.1:7".parse().unwrap()));
+    let tries: [&dyn Fn(TaggedSpan) -> bool; 3] = [
+        &|span| table.remote(STREAM, span, Access::REMOTE_READ).is_err(),
+        &|span| table.write_record(PD, origin, span).is_err(),
+        &|span| table.remote_read(PD, origin, span).is_err(),
+    ];
+    for refuses in tries {
+        assert!(refuses(span(private.lkey, 0, 8)));
+        assert_eq!(REPORTED.take(), Some(private.lkey));
+        assert!(refuses(span(private.rkey, 0, 8)) && refuses(span(private.lkey ^ 1, 0, 8)));
+        assert_eq!(REPORTED.take(), None);
+    }
+    let shared = table.register(region, 0, Access::REMOTE_WRITE, PD);
+    table.invalidate(STREAM, shared.rkey, false).unwrap();
+    assert!(tries[0](span(shared.rkey, 0, 8)));
+    assert_eq!(REPORTED.take(), None, "it was invalidated");
 }
 
 #[test]

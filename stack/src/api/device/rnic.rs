@@ -1,6 +1,6 @@
 //! The device.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ impl Rnic {
         let keys = ChaCha20Rng::from_rng(&mut random);
         let events = Events::new()?;
         let shared = RnicShared {
-            mrs: Arc::new(MrTable::new(keys)),
+            mrs: Arc::new(MrTable::new(keys).reporting(warn_of_local_key)),
             background: Background::new(&config, Arc::clone(&events))?,
             oob_connections: Mutex::new(None),
             events,
@@ -153,6 +153,17 @@ impl Rnic {
     #[must_use]
     pub fn async_events(&self) -> AsyncEvents {
         AsyncEvents::new(Arc::clone(&self.shared.events))
+    }
+}
+
+/// Warns once, as a peer may repeat it.
+fn warn_of_local_key(key: u32) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            key = %format_args!("{key:#010x}"),
+            "a peer named the local key (lkey) of a region without rights for peers: send it the remote key (rkey), and register with remote access"
+        );
     }
 }
 
