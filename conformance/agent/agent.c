@@ -8,7 +8,7 @@
  *
  * It listens on ADDRESS for one tester at a time, and prints the port and a token. The tester sends one JSON object per line,
  * {"op": NAME, ...}, and gets one back, {"ok": 1, ...} or {"ok": 0, "error": REASON}. The first has to be
- * {"op": "hello", "token": TOKEN}. conformance/README.md has the operations. -1 ends it with its first tester.
+ * {"op": "hello", "token": TOKEN}. conformance/README.md has the operations. -1 ends it with the first tester that has the token.
  *
  * It needs librdmacm and libibverbs, nothing else, and gives whoever knows the token what the verbs give a program here.
  */
@@ -1172,8 +1172,8 @@ static int send_answer(void)
 	return 0;
 }
 
-/* Reads lines until the tester goes; the first has to have the token, and to come soon. */
-static void serve(const char *token)
+/* Reads lines until the tester goes; the first has to have the token, and to come soon. Returns whether it did. */
+static int serve(const char *token)
 {
 	static char line[LINE];
 	size_t length = 0;
@@ -1184,16 +1184,16 @@ static void serve(const char *token)
 		char *end;
 		ssize_t more;
 		if (poll(fds, 2, 1000) < 0 && errno != EINTR)
-			return;
+			return known;
 		if (!known && now() > until)
-			return;
+			return known;
 		if (fds[1].revents)
 			take_events(0);
 		if (!fds[0].revents)
 			continue;
 		more = read(control, line + length, sizeof line - 1 - length);
 		if (more <= 0)
-			return;
+			return known;
 		length += more;
 		line[length] = 0;
 		while ((end = strchr(line, '\n'))) {
@@ -1202,17 +1202,17 @@ static void serve(const char *token)
 				char given[64] = "";
 				text(line, "token", given, sizeof given);
 				if (strcmp(given, token))
-					return;
+					return known;
 				known = 1;
 			}
 			obey(line);
 			if (send_answer())
-				return;
+				return known;
 			length -= end + 1 - line;
 			memmove(line, end + 1, length + 1);
 		}
 		if (length == sizeof line - 1)
-			return;
+			return known;
 	}
 }
 
@@ -1297,14 +1297,14 @@ int main(int argc, char **argv)
 		fail("getsockname");
 	printf("port %d\ntoken %s\n", ntohs(((struct sockaddr_in *)&bound)->sin_port), token);
 	fflush(stdout);
-	do {
+	for (int served = 0; !(once && served);) {
 		control = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
 		if (control < 0)
 			continue;
 		clear();
-		serve(token);
+		served = serve(token);
 		clear();
 		close(control);
-	} while (!once);
+	}
 	return 0;
 }

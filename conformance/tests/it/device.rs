@@ -86,19 +86,17 @@ fn the_agent_compiles_with_nothing_but_the_verbs() {
     programs::compile(&folder.path().join("agent"), &[]);
 }
 
-/// A client without the token gets nothing.
+/// A client without the token gets nothing, and the one that has it finds the agent there afterwards.
 #[test]
 fn the_agent_wants_its_token() {
     let agent = Server::agent(&[]);
-    let run = tester(&[
-        "--agent",
-        &agent.address(),
-        "--token",
-        "00",
-        "--case",
-        "M01",
-    ]);
-    assert_eq!(run.status, Some(3), "{}", run.report());
+    let address = agent.address();
+    let run = |token: &str| tester(&["--agent", &address, "--token", token, "--case", "M01"]);
+    let stranger = run("00");
+    assert_eq!(stranger.status, Some(3), "{}", stranger.report());
+    drop(std::net::TcpStream::connect(&address).unwrap());
+    let own = run(&agent.token);
+    assert_eq!(own.status, Some(0), "{}", own.report());
 }
 
 /// A port behind which nobody speaks iWARP is no device.
