@@ -16,7 +16,7 @@ use super::wqe::{self, RcSendWqe, SendQueue};
 use crate::cm::connect::stream_depths;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::{RecvQueue, RecvWqe, Tables, WeakWaiter};
-use crate::types::{AsyncEvent, QpCounters, WcStatus};
+use crate::types::{AsyncEvent, QpCounters, WcStatus, earliest};
 
 /// Time for a work request to fail after the peer left: a program that is about to end in the same way gets no failure before.
 const RETRIES_TAKE: Duration = Duration::from_secs(1);
@@ -141,7 +141,7 @@ impl RcEngine {
             self.rnr_deadline(),
             self.ack_deadline(),
         ];
-        let first = deadlines.into_iter().flatten().min();
+        let first = earliest(deadlines);
         match self.end {
             None => first,
             Some(_) => self.dormant_until,

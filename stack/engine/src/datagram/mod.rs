@@ -29,7 +29,7 @@ use dgiwarp_rdmap::datagram::{
 use super::cq_ring::{CompletionSink, Unheard};
 use super::mr::{MrTable, PdId};
 use super::recv_queue::{RecvWqe, Tables};
-use crate::types::{AsyncEvent, Operation, QpCounters};
+use crate::types::{AsyncEvent, Operation, QpCounters, earliest};
 
 use epochs::Epochs;
 use errors::ErrorQueue;
@@ -347,7 +347,7 @@ impl UdEngine {
             self.shim.poll_timeout(),
             paused,
         ];
-        timers.into_iter().flatten().min()
+        earliest(timers)
     }
 
     /// When sending goes on, where the rate made it pause.

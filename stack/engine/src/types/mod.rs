@@ -6,6 +6,7 @@ mod mw_type;
 mod options;
 mod post_error;
 mod route;
+mod timers;
 mod work;
 
 pub use async_event::AsyncEvent;
@@ -14,4 +15,5 @@ pub use mw_type::MwType;
 pub use options::{Completion, NoReceive, RcOptions};
 pub use post_error::{PostError, PostFailure};
 pub use route::Route;
+pub use timers::earliest;
 pub use work::{MAX_SGE, Operation, RecvWr, Sge, Wc, WcOpcode, WcStatus};

@@ -12,6 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{Fault, QpCounters};
 use dgiwarp_engine::datagram::Arrival;
+use dgiwarp_engine::types::earliest;
 
 /// Datagrams in the delay line.
 const MAX_DELAYED: usize = 16_384;
@@ -243,7 +244,7 @@ impl Faults {
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let aside = self.aside.iter().map(|held| held.until).min();
         let delayed = self.delayed.front().map(|held| held.until);
-        [aside, delayed].into_iter().flatten().min()
+        earliest([aside, delayed])
     }
 
     /// Delivers what waited long enough.

@@ -268,7 +268,12 @@ impl Background {
             };
             at_once = false;
             drop(sets);
-            let ready = self.waker.wait(&mut events, timeout);
+            let Some(ready) = self.waker.wait(&mut events, timeout) else {
+                tracing::error!(
+                    "the program closed the device's descriptors: nothing more is done in the background"
+                );
+                return;
+            };
             let mut ticked = true;
             let mut writable = false;
             let sets = self.live_sets();

@@ -75,15 +75,19 @@ impl Waker {
         self.wakes_at.store(nanos, Ordering::SeqCst);
     }
 
-    /// Sleeps, and returns the events.
+    /// Sleeps, and returns the events. `None` where the program closed the descriptor of the set.
     pub(crate) fn wait<'a>(
         &self,
         events: &'a mut [EpollEvent],
         timeout: EpollTimeout,
-    ) -> &'a [EpollEvent] {
-        let ready = self.epoll.wait(events, timeout).unwrap_or(0);
+    ) -> Option<&'a [EpollEvent]> {
+        let ready = match self.epoll.wait(events, timeout) {
+            Ok(ready) => ready,
+            Err(Errno::EBADF | Errno::EINVAL) => return None,
+            Err(_) => 0,
+        };
         self.wakes_at.store(0, Ordering::Release);
-        &events[..ready]
+        Some(&events[..ready])
     }
 
     /// Resets the eventfd.

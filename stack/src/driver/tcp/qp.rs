@@ -29,6 +29,7 @@ use dgiwarp_engine::connected::{
     DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken, TcpClose,
 };
 use dgiwarp_engine::recv_queue::{Waiter, WeakWaiter};
+use dgiwarp_engine::types::earliest;
 
 /// Octets for TCP in one go, before other QPs get their turn.
 const TURN: usize = 1 << 20;
@@ -387,8 +388,7 @@ impl RcShared {
             [link.liveness.deadline(), second]
         };
         let timers = [link.engine.poll_timeout(), second, third];
-        let deadline = timers.into_iter().flatten().min();
-        self.set_timer(&mut link.deadline, deadline);
+        self.set_timer(&mut link.deadline, earliest(timers));
     }
 
     /// Ends a connection whose peer's host is gone, or whose Initiator sends no RTR indication.

@@ -27,6 +27,7 @@ use crate::driver::udp::ports::{Advice, Ports, RETIRED};
 use crate::driver::udp::socket::ReceiveBuffer;
 use crate::{AsyncEvent, Config, Error, ErrorEntry, ErrorReason, QpCounters};
 use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
+use dgiwarp_engine::types::earliest;
 use transmit_sink::PortSink;
 
 /// Trains that one QP sends before others are served.
@@ -59,7 +60,7 @@ impl UdInner {
         let instruments = self.instruments.as_ref();
         let of_instruments = instruments.and_then(|instruments| instruments.poll_timeout());
         let both = [self.engine.poll_timeout(), of_instruments];
-        both.into_iter().flatten().min()
+        earliest(both)
     }
 }
 

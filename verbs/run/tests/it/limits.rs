@@ -66,3 +66,13 @@ fn denied_system_calls_are_errors_and_no_program_waits() {
         assert_eq!(said, expected, "{calls}");
     }
 }
+
+#[test]
+fn closed_descriptors_end_the_background_thread() {
+    let name = "closed_descriptors_end_the_background_thread";
+    let Some((_directory, program)) = linked(name, include_str!("../c/closed.c")) else {
+        return;
+    };
+    let output = succeed(&mut Command::new(&program));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "quiet\n");
+}
