@@ -21,7 +21,7 @@ Examples:
       Every check and test.
   cargo xtask test unit -p dgiwarp-ddp
       The short round for one package.
-  cargo xtask lab -- target/release/dgiwarp-perf server -- target/release/dgiwarp-perf client 10.99.0.1
+  cargo xtask lab -- target/release/dgiwarp-perf server --token lab -- target/release/dgiwarp-perf client 10.99.0.1 --token lab
       Measure between two network namespaces.
   cargo xtask install --prefix ~/.local
       Install for this user alone.";
@@ -39,7 +39,7 @@ const LAB_EXAMPLES: &str = "\
 Examples:
   cargo xtask lab -- ping -c 1 10.99.0.2 -- ping -c 1 10.99.0.1
       See that the two reach each other.
-  cargo xtask lab --mtu 9000 --wait-port 18515 -- target/release/dgiwarp-perf server -- target/release/dgiwarp-perf client 10.99.0.1
+  cargo xtask lab --mtu 9000 --wait-port 18515 -- target/release/dgiwarp-perf server --token lab -- target/release/dgiwarp-perf client 10.99.0.1 --token lab
       Measure over a link of another MTU.
   cargo xtask lab --wait-port 7471 -- target/release/dgiwarp-run rdma_server -- target/release/dgiwarp-run rdma_client -s 10.99.0.1
       Two verbs programs on two hosts.";

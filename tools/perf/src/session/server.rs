@@ -44,7 +44,7 @@ pub(crate) fn serve(bind: IpAddr, args: &ServerArgs) -> Result<()> {
         token: match &args.token {
             Some(token) => token.clone(),
             None if once || bind.to_canonical().is_loopback() => String::new(),
-            None => format!("{:016x}", rand::random::<u64>()),
+            None => random_token()?,
         },
         patience: if once {
             PARENT_TIMEOUT
@@ -87,6 +87,14 @@ pub(crate) fn serve(bind: IpAddr, args: &ServerArgs) -> Result<()> {
             Err(error) => eprintln!("dgiwarp-perf: session with {peer}: {error}"),
         }
     }
+}
+
+fn random_token() -> Result<String> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random)
+        .map_err(std::io::Error::other)
+        .during("make a token")?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(random)))
 }
 
 fn is_transient(error: &std::io::Error) -> bool {
