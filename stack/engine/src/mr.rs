@@ -357,10 +357,7 @@ impl MrTable {
         right: Access,
     ) -> Result<Use, TaggedError> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
-        let registration = found.ok_or_else(|| {
-            self.refused(span.stag.get());
-            TaggedError::InvalidStag
-        })?;
+        let registration = found.ok_or_else(|| self.invalid_stag(span))?;
         if !registration.is_associated(stream) {
             return Err(TaggedError::NotAssociated);
         }
@@ -429,6 +426,12 @@ impl MrTable {
             return Err(DropReason::OutOfBounds);
         }
         Ok(registration)
+    }
+
+    #[cold]
+    fn invalid_stag(&self, span: TaggedSpan) -> TaggedError {
+        self.refused(span.stag.get());
+        TaggedError::InvalidStag
     }
 
     #[cold]
