@@ -234,7 +234,8 @@ fn a_refused_stag_that_is_a_local_key_is_reported() {
         assert_eq!(REPORTED.take(), None);
     }
     let shared = table.register(region, 0, Access::REMOTE_WRITE, PD);
-    table.invalidate(STREAM, shared.rkey, false).unwrap();
+    let stag = STag::new(shared.rkey);
+    table.invalidate(STREAM, stag, false).unwrap();
     assert!(tries[0](span(shared.rkey, 0, 8)));
     assert_eq!(REPORTED.take(), None, "it was invalidated");
 }
