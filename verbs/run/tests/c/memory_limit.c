@@ -187,7 +187,7 @@ int main(int argc, char **argv)
 		}
 	destroy_all(kind, count);
 	int again = make_all(kind);
-	if (kind->destroy != keep && again < count / 2)
+	if (kind->destroy != keep && again < count / 4)
 		DIE("%s: %d, and after all were destroyed %d\n", kind->name, count, again);
 	destroy_all(kind, again);
 	printf("%s\n", error == ENOMEM ? "ENOMEM" : "EMFILE");
