@@ -181,6 +181,8 @@ fn memory_that_may_not_be_read_fails_its_send_only() {
     let foreign = other_domain
         .register(sender.memory.region(), Access::empty())
         .unwrap();
+    let private = sender.pd.register(sender.memory.region(), Access::empty());
+    let private = private.unwrap();
     let good = sender.mr.sge(..);
     let bad = [
         sender.mr.sge(1..65),
@@ -193,7 +195,7 @@ fn memory_that_may_not_be_read_fails_its_send_only() {
             ..good
         },
         Sge {
-            lkey: sender.mr.rkey(),
+            lkey: private.rkey(),
             ..good
         },
         foreign.sge(..),

@@ -46,12 +46,15 @@ fn a_peer_gets_only_what_was_given() {
         );
     }
     assert_eq!(check(keys.rkey, u64::MAX, 2, PD), Err(TaggedError::Wrap));
-    assert_eq!(check(keys.lkey, 1000, 1, PD), Err(TaggedError::InvalidStag));
     assert_eq!(
         check(keys.rkey, 1000, 1, PdId(2)),
         Err(TaggedError::NotAssociated)
     );
     let local_only = table.register(region, 1000, Access::LOCAL_WRITE, PD);
+    assert_eq!(
+        check(local_only.lkey, 1000, 1, PD),
+        Err(TaggedError::InvalidStag)
+    );
     assert_eq!(
         check(local_only.rkey, 1000, 1, PD),
         Err(TaggedError::Access)
