@@ -1,4 +1,5 @@
 mod reports;
+mod timers;
 mod uc;
 
 use super::*;

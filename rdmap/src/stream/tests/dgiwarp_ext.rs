@@ -54,6 +54,14 @@ fn sends_writes_and_immediates_are_counted_alike_at_both_ends() {
     assert_eq!(client.dgiwarp_ext().acknowledged(), 5);
 }
 
+#[test]
+fn a_ulpdu_that_waits_decides_about_the_peer() {
+    let mut end = stream().with_extensions(ALL);
+    assert_eq!(end.dgiwarp_ext().peer(), Peer::Unknown);
+    end.detect_peer(&[0x41]);
+    assert_eq!(end.dgiwarp_ext().peer(), Peer::Plain);
+}
+
 /// rc-extensions.md: a Write of nothing to the STag of a notice would be taken for one. All others keep their STag.
 #[test]
 fn only_a_write_of_nothing_to_a_notices_stag_gets_another() {

@@ -352,6 +352,16 @@ fn terminates_carry_what_the_figure_says() {
     let _ = sink.handle_ulpdu(&bad[..13], &mut memory);
     assert_eq!(sink.take_terminate().unwrap()[18..], [0x02, 0xff, 0, 0]);
 
+    // An error of a ULPDU in the RNR queue is reported as one on arrival is.
+    let ulpdu = send(&mut stream(), &[1; 4], SendKind::default(), 100).remove(0);
+    let (mut arrived, mut waited) = (stream(), stream());
+    let error = arrived.handle_ulpdu(&ulpdu, &mut Memory::default());
+    assert!(!waited.is_over());
+    waited.fail_at(error.unwrap_err(), &ulpdu);
+    assert!(waited.is_over());
+    let terminates = [arrived, waited].map(|mut it| it.take_terminate().unwrap());
+    assert_eq!(terminates[0], terminates[1]);
+
     // Errors that no segment caused.
     for (error, control) in [
         (StreamError::LocalProtection, [0x00, 0x00, 0, 0]),

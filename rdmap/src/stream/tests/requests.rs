@@ -227,6 +227,7 @@ fn a_buffer_that_goes_away_ends_its_response() {
         asked.handle_ulpdu(&request, &mut served),
         Ok(Handled::Taken)
     );
+    assert!(!asked.is_amid_response());
     let first = answer(&mut asked, &mut served, 128).unwrap();
     assert!(asked.is_amid_response());
     assert_eq!(asking.handle_ulpdu(&first, &mut memory), Ok(Handled::Taken));

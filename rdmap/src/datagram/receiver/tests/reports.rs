@@ -46,6 +46,8 @@ fn a_full_ring_is_told_once_until_a_slot_is_free() {
     };
     assert_eq!(write(&mut receiver, &mut ulp, 1, 100), 0);
     assert_eq!(write(&mut receiver, &mut ulp, 2, 100), 1);
+    // A handle of no record frees no slot.
+    assert!(!receiver.release(RecordHandle::from_u64(u64::MAX)));
     assert_eq!(write(&mut receiver, &mut ulp, 3, 60), 1);
     let handle = ulp.records[0].0;
     assert!(receiver.release(handle));
