@@ -113,5 +113,7 @@ mod tests {
         let secret = Secret::new([0x1234_5678, 2]);
         assert_ne!(secret.nonce(1) >> 32, u64::from(secret.sink_stag(1)));
         assert_eq!(format!("{secret:?}"), "Secret(..)");
+        assert_ne!(secret.sink_stag(1), secret.sink_stag(2));
+        assert_ne!(secret.nonce(1), secret.nonce(2));
     }
 }

@@ -87,6 +87,67 @@ fn expected<'a>(template: &Template, segment: Segment, payload: &'a [u8]) -> Par
     }
 }
 
+const HUNDRED: Extension = Extension {
+    flags: Flags::empty(),
+    epoch: 1,
+    number: 5,
+    length: 100,
+    offset: 0,
+    immediate: 0,
+};
+
+/// A segment with a payload of zeros.
+fn emitted(template: Template, segment: Segment) -> Vec<u8> {
+    let mut octets = vec![0; MAX_HEADER];
+    let header = template.emit(segment, &mut octets);
+    octets.truncate(header);
+    octets.resize(header + segment.length as usize, 0);
+    octets
+}
+
+/// §2, §3: MSN and MO repeat number and offset of the extension, and flag W belongs to tagged messages.
+#[test]
+fn the_headers_of_a_segmented_send_agree() {
+    let segment = Segment {
+        offset: 20,
+        length: 40,
+        last: false,
+    };
+    let send = |extension| emitted(Template::SegmentedSend { qkey: 1, extension }, segment);
+    let good = send(HUNDRED);
+    assert!(parse(&good[..], false).is_ok());
+    // The last octets of MSN and MO.
+    for position in [13, 17] {
+        let mut octets = good.clone();
+        octets[position] ^= 1;
+        assert_eq!(parse(&octets[..], false), Err(DropReason::Malformed));
+    }
+    let written = send(Extension {
+        flags: Flags::WRITE,
+        ..HUNDRED
+    });
+    assert_eq!(parse(&written[..], false), Err(DropReason::Malformed));
+}
+
+/// §3: only a message of nothing has an empty segment.
+#[test]
+fn an_empty_segment_is_alone() {
+    for (length, last) in [(0, true), (100, false)] {
+        let write = Template::WriteRecord {
+            stag: STag::new(1),
+            base: TaggedOffset::new(0),
+            extension: Extension { length, ..HUNDRED },
+        };
+        let empty = Segment {
+            offset: 0,
+            length: 0,
+            last,
+        };
+        let octets = emitted(write, empty);
+        assert_eq!(parse(&octets[..], false).is_ok(), length == 0);
+    }
+}
+
 proptest! {
     /// Emitted segments are parsed as they were meant, with or without a cookie.
     #[test]
