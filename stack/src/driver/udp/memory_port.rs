@@ -12,15 +12,14 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
 use crate::driver::tcp::memory_pipe::gather;
-use crate::driver::udp::route::KernelRoute;
 use crate::driver::udp::socket::{Leave, ReceiveBuffer, Received};
 
 /// Datagrams that wait at a port at most.
 const ROOM: usize = 64;
 /// MTU of all routes.
-const MTU: u32 = 1 << 16;
+pub(super) const MTU: u32 = 1 << 16;
 /// The one host.
-const HOST: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+pub(super) const HOST: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 /// Datagrams that wait at a port, each with the number of its source.
 #[derive(Debug)]
@@ -111,15 +110,6 @@ impl MemoryPort {
     #[expect(clippy::unused_self, reason = "as a UDP socket has it")]
     pub(super) fn set_multicast_loop(&self, _on: bool) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
-    }
-
-    #[expect(clippy::unused_self, reason = "another network may have another")]
-    pub(super) fn route(&self) -> KernelRoute {
-        KernelRoute {
-            mtu: MTU,
-            source: HOST,
-            group: false,
-        }
     }
 
     pub(super) fn receive(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<Received> {

@@ -9,7 +9,7 @@ use dgiwarp_memory::Piece;
 
 use crate::Error;
 #[cfg(test)]
-use crate::driver::udp::memory_port::MemoryPort;
+use crate::driver::udp::memory_port::{self, MemoryPort};
 use crate::driver::udp::route::{self, KernelRoute};
 use crate::driver::udp::socket::{self, Leave, ReceiveBuffer, Received, UdpSocket};
 
@@ -108,7 +108,11 @@ impl Port {
         match self {
             Self::Udp(_) => route::look_up(destination, scope_id),
             #[cfg(test)]
-            Self::Memory(memory) => Ok(memory.route()),
+            Self::Memory(_) => Ok(KernelRoute {
+                mtu: memory_port::MTU,
+                source: memory_port::HOST,
+                group: false,
+            }),
         }
     }
 
