@@ -5,6 +5,8 @@
 //! after `poll_timeout()`. Bytes go out through a [`TransmitSink`] and not through a buffer that the caller drains, because large
 //! segments leave from registered memory, which may only be held for the length of one call.
 
+mod arrival;
+mod config;
 mod epochs;
 mod errors;
 mod grh;
@@ -16,28 +18,27 @@ mod response_share;
 mod transmit;
 mod ulp;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use dgiwarp_codec::Payload;
-use dgiwarp_llp_udp::{Peer, Shim, ShimConfig, Train};
+use dgiwarp_llp_udp::{Peer, Shim, Train};
 use dgiwarp_memory::Placeable;
-use dgiwarp_rdmap::datagram::read::segment::{About, ReadSegment};
 use dgiwarp_rdmap::datagram::{
     DropReason, Numbers, Receiver, ReceiverConfig, Record, RecordHandle,
 };
 
 use super::cq_ring::{CompletionSink, Unheard};
-use super::mr::{MrTable, PdId};
+use super::mr::MrTable;
 use super::recv_queue::{RecvWqe, Tables};
 use crate::types::{AsyncEvent, Operation, QpCounters, earliest};
 
+pub use arrival::Arrival;
+pub use config::{Random, UdConfig};
 use epochs::Epochs;
 use errors::ErrorQueue;
 pub use errors::{ErrorEntry, ErrorReason};
 use pacer::Pacer;
 pub use reads::FailedRead;
 use reads::{Progress, Reads};
-pub use receive::Arrival;
 pub(crate) use receive::drop_reason;
 use response_share::ResponseShare;
 use transmit::Sends;
@@ -46,64 +47,6 @@ use ulp::{UdUlp, WithPayload};
 
 /// Most receives bound to incomplete Sends: with messages longer than the path's MTU, two of each of 32 sources.
 const MAX_ASSEMBLIES: usize = 64;
-
-/// Settings of a datagram QP's engine.
-#[derive(Debug, Clone, Copy)]
-pub struct UdConfig {
-    /// QPN: the UDP port number.
-    pub qpn: u16,
-    /// Protection domain of the QP.
-    pub pd: PdId,
-    /// Whether it is a UC QP, which receives from its one peer only.
-    pub connected: bool,
-    /// Q_Key that messages have to carry.
-    pub qkey: u32,
-    /// Whether receives begin with 40 octets for a GRH, as the verbs ask.
-    pub grh: bool,
-    /// Capacity of the receive queue, in work requests.
-    pub max_recv_wr: usize,
-    /// Slots of the record ring; 0 turns the reception of Write-Records off.
-    pub record_slots: usize,
-    /// Whether all that is sent is copied.
-    pub send_copy: bool,
-    /// Whether each segment of a record is reported.
-    pub segment_completions: bool,
-    /// A record without a placement for this long is closed.
-    pub record_timeout: Duration,
-    /// How many messages a Write-Record may be behind.
-    pub reorder_window: u32,
-    /// Octets of datagrams that may leave per second; 0 is no limit.
-    pub max_rate: u64,
-    /// The receive buffer that the socket was granted, in octets.
-    pub receive_buffer: usize,
-    /// Deadline of Reads that name none, from their posting.
-    pub read_timeout: Duration,
-    /// Random numbers of this life of the QP.
-    pub random: Random,
-    /// The stage between UDP and DDP.
-    pub shim: ShimConfig,
-}
-
-/// Random numbers that distinguish the QP from others, and from its life before a reset.
-#[derive(Debug, Clone, Copy)]
-pub struct Random {
-    /// Epoch, first message number, first MSN.
-    pub seed: [u32; 3],
-    /// Key of the epochs of groups.
-    pub group_key: [u32; 4],
-    /// Key of cookies, sink STags and nonces.
-    pub secret: [u32; 4],
-    /// Part of the handles of records.
-    pub record_generation: u32,
-}
-
-impl UdConfig {
-    /// Whether the QP takes a segment of Reads. UC has no Reads, but its peer may report errors.
-    fn takes<P: Payload + ?Sized>(&self, segment: &ReadSegment<'_, P>) -> bool {
-        !self.connected
-            || matches!(segment, ReadSegment::Terminate(report) if matches!(report.about, About::Message(_)))
-    }
-}
 
 /// The engine of one datagram QP.
 #[derive(Debug)]

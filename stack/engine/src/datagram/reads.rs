@@ -23,9 +23,10 @@ use dgiwarp_rdmap::datagram::{
     CookieExchange, DropReason, ExchangeKind, Origin, PlaceFailed, Secret,
 };
 
+use super::arrival::Envelope;
+use super::config::UdConfig;
 use super::errors::{ErrorEntry, ErrorReason};
-use super::receive::Envelope;
-use super::{SendWqe, UdConfig};
+use super::transmit::SendWqe;
 use crate::cq_ring::CompletionSink;
 use crate::mr::{MrTable, PdId};
 use crate::sges::scatter;

@@ -1,6 +1,5 @@
 //! The receiving half: datagrams become placed octets and completions.
 
-use std::net::IpAddr;
 use std::time::Instant;
 
 use dgiwarp_codec::{Payload, PayloadSlice};
@@ -10,61 +9,14 @@ use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::datagram::segment::{self, PARSED, Parsed};
 use dgiwarp_rdmap::datagram::{CookieExchange, DropReason, EXCHANGE_LEN, Origin, Receiver};
 
-use super::UdConfig;
+use super::arrival::{Arrival, Envelope};
+use super::config::UdConfig;
 use super::errors::ErrorQueue;
 use super::reads::Reads;
 use super::ulp::{UdUlp, WithPayload};
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::{RecvWqe, Tables};
 use crate::types::{QpCounters, Wc, WcOpcode, WcStatus};
-
-/// Octets of one receive call: one datagram, or a train of equal ones. They lie in a receive buffer, or in memory that another
-/// process writes.
-#[derive(Debug)]
-pub struct Arrival<'a, P: ?Sized = [u8]> {
-    /// Sender.
-    pub from: Peer,
-    /// Address of ours that it was sent to.
-    pub to: Option<IpAddr>,
-    /// Whether that is a group's: such datagrams are never answered (§6).
-    pub to_group: bool,
-    /// One datagram, or several of equal length and a last one.
-    pub octets: &'a P,
-    /// Length of each datagram but the last, in octets.
-    pub stride: usize,
-}
-
-impl<P: ?Sized> Clone for Arrival<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: ?Sized> Copy for Arrival<'_, P> {}
-
-impl<'a> Arrival<'a> {
-    /// The datagrams, each as if it had come alone.
-    pub fn each(self) -> impl Iterator<Item = Self> + 'a {
-        self.octets
-            .chunks(self.stride.max(1))
-            .map(move |octets| Self {
-                octets,
-                stride: octets.len(),
-                ..self
-            })
-    }
-}
-
-/// Where and when a datagram arrived, and its length.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Envelope {
-    pub(super) now: Instant,
-    pub(super) from: Peer,
-    pub(super) to: Option<IpAddr>,
-    pub(super) to_group: bool,
-    /// Octets of the datagram.
-    pub(super) datagram: usize,
-}
 
 /// The parts of an engine that take what arrives.
 pub(super) struct Inbound<'a> {

@@ -1,7 +1,10 @@
 //! Two engines and a network of vectors between them.
 
+use std::time::Duration;
+
 use super::*;
 use crate::recording_sink::RecordingSink;
+use crate::mr::PdId;
 use crate::recv_queue::{RecvQueue, SgeList, total_length};
 use crate::types::{Operation, RecvWr, Route, Sge, WcOpcode, WcStatus};
 use dgiwarp_llp_udp::{Path, PathKind, ShimConfig, Train};

@@ -13,11 +13,11 @@ use dgiwarp_rdmap::datagram::{
     Delivery, DropReason, Origin, PlaceFailed, Record, RecordHandle, TakeError, Ulp,
 };
 
-use super::UdConfig;
+use super::arrival::Envelope;
+use super::config::UdConfig;
 use super::errors::ErrorQueue;
 use super::grh::{self, GRH_LEN};
 use super::reads::Reads;
-use super::receive::Envelope;
 use crate::cq_ring::CompletionSink;
 use crate::mr::{MrTable, Use};
 use crate::recv_queue::{RecvWqe, Tables};

@@ -12,8 +12,8 @@ use dgiwarp_rdmap::datagram::{DropReason, Origin};
 
 use super::{Reads, Via, source_of};
 use crate::cq_ring::CompletionSink;
-use crate::datagram::transmit::{Context, STAGING};
-use crate::datagram::{SendOutcome, TransmitSink, UdConfig};
+use crate::datagram::config::UdConfig;
+use crate::datagram::transmit::{Context, STAGING, SendOutcome, TransmitSink};
 use crate::types::QpCounters;
 
 /// Short segments that leave in one call.
@@ -88,7 +88,7 @@ fn format_of(layout: Layout) -> Format {
 
 /// Result of one turn of the Reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::datagram) enum Progress {
+pub(crate) enum Progress {
     /// There was nothing to send.
     Idle,
     /// Something was sent, or given up.
@@ -110,7 +110,7 @@ struct Loaded {
 
 impl Reads {
     /// Sends up to a train of short segments, and one train of responses. Without `responses`, peers are not answered.
-    pub(in crate::datagram) fn transmit(
+    pub(crate) fn transmit(
         &mut self,
         context: Context<'_>,
         shim: &mut Shim,
