@@ -690,6 +690,20 @@ fn a_target_is_read_at_every_address_that_it_has() {
     assert_eq!(reader.qp.counters().dropped(DropReason::BadStag), 0);
 }
 
+/// A cookie that no Read needs, only the program, is requested until it arrives.
+#[test]
+fn a_lost_cookie_request_is_repeated() {
+    let mut config = Config::default();
+    config.fault = Some("drop=0.5,seed=3".parse().unwrap());
+    let target = Node::with(64, config, |_| ());
+    let source = Node::new(64);
+    let to = source.to(&target.qp);
+    for _ in 0..8 {
+        source.qp.prove_address(&to, SOON * 3).unwrap();
+    }
+    assert!(target.qp.counters().fault_dropped > 0);
+}
+
 /// With loss, duplication and reordering in both directions every Read is complete in the end.
 #[test]
 fn a_bad_path_only_costs_time() {

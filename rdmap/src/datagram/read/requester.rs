@@ -3,6 +3,7 @@
 mod chunk;
 mod inbound;
 mod outbound;
+mod target;
 mod timers;
 
 use std::collections::VecDeque;
@@ -15,18 +16,16 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use super::amplification::max_unvalidated_read;
-use super::segment::Short;
-use super::targets::{MAX_OPEN, ReadKey, TargetId, Targets};
-use crate::datagram::{Cookie, PlaceFailed, Secret};
+use super::segment::Outgoing;
+use crate::datagram::{Associations, HandshakeId, PlaceFailed, Secret};
 use crate::wire::Cause;
 use chunk::Chunks;
+use target::{MAX_OPEN, ReadKey, Target};
 
 /// Settings of a [`Requester`].
 #[derive(Debug, Clone, Copy)]
 pub struct RequesterConfig {
-    /// Our epoch.
-    pub epoch: u32,
-    /// Key of sink STags and nonces.
+    /// Key of sink STags.
     pub secret: Secret,
     /// The first MSN of queue 1, a random number.
     pub msn: u32,
@@ -122,17 +121,6 @@ pub trait ReadSink<R> {
     fn finish(&mut self, read: R, end: ReadEnd, map: &mut RangeMap);
 }
 
-/// A segment to be sent, without its CRC.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outgoing<K, V> {
-    /// Peer that it is sent to.
-    pub peer: K,
-    /// Local address that it is sent from.
-    pub via: V,
-    /// Octets.
-    pub segment: Short,
-}
-
 /// Counters of the requester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counts {
@@ -147,7 +135,7 @@ struct Read<R> {
     token: R,
     /// Number of the Read among all posted.
     posted: u64,
-    target: TargetId,
+    target: HandshakeId,
     sink_stag: u32,
     source_stag: STag,
     source_offset: TaggedOffset,
@@ -176,15 +164,14 @@ pub struct Requester<K, V, R> {
     max_unvalidated: u32,
     reads: Slab<Read<R>>,
     by_stag: FxHashMap<u32, usize>,
-    targets: Targets<K, V>,
+    /// Targets, at the places of their handshakes.
+    targets: Vec<Target>,
     /// Targets with ready Reads, in round robin.
-    round: VecDeque<TargetId>,
+    round: VecDeque<HandshakeId>,
     /// Chunks to be repeated: the Read and the chunk's start.
     repeats: VecDeque<(ReadKey, u32)>,
     /// Requests that were made together and are not polled yet.
     queued: VecDeque<Outgoing<K, V>>,
-    /// A cookie request is due.
-    exchange_wanted: bool,
     octets_in_flight: u32,
     datagrams_in_flight: u32,
     /// The window is full; requests go on when half of it is free, several at a time, which wakes the target less often.
@@ -195,12 +182,10 @@ pub struct Requester<K, V, R> {
     /// Number of requests so far, by which they are ordered.
     serial: u64,
     maps: Vec<RangeMap>,
-    /// Lower bound of all timers: it may be early, never late.
-    timeout: Option<Instant>,
     counts: Counts,
 }
 
-impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
+impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
     /// A requester without Reads.
     #[must_use]
     pub fn new(config: RequesterConfig, limits: Limits) -> Self {
@@ -209,11 +194,10 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             max_unvalidated: max_unvalidated_read(config.overhead),
             reads: Slab::new(),
             by_stag: FxHashMap::default(),
-            targets: Targets::new(),
+            targets: Vec::new(),
             round: VecDeque::new(),
             repeats: VecDeque::new(),
             queued: VecDeque::new(),
-            exchange_wanted: false,
             octets_in_flight: 0,
             datagrams_in_flight: 0,
             is_full: false,
@@ -222,16 +206,23 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             submitted: 0,
             serial: 0,
             maps: Vec::new(),
-            timeout: None,
             counts: Counts::default(),
             config,
         }
     }
 
     /// Starts a Read.
-    pub fn submit(&mut self, now: Instant, work: ReadWork<K, V>, token: R) {
-        let target = self.targets.find_or_add(work.peer, work.via);
-        self.targets.get_mut(target).reads += 1;
+    pub fn submit(
+        &mut self,
+        now: Instant,
+        work: ReadWork<K, V>,
+        token: R,
+        associations: &mut Associations<K, V>,
+    ) {
+        let target = associations.hold(work.peer, work.via);
+        if self.targets.len() <= target.0 {
+            self.targets.resize_with(target.0 + 1, Target::default);
+        }
         let sink_stag = self.draw_stag();
         self.submitted += 1;
         let slot = self.reads.insert(Read {
@@ -253,36 +244,12 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             last_arrival: None,
         });
         self.by_stag.insert(sink_stag, slot);
-        self.wake_by(work.deadline);
+        associations.wake_by(work.deadline);
         let needs_cookie = work.length > self.max_unvalidated;
-        if needs_cookie && self.targets.get(target).cookie.is_none() {
+        if needs_cookie && associations.validate(now, target).is_none() {
             self.reads[slot].waits = true;
-            self.want_cookie(now, target);
         } else {
             self.make_ready(ReadKey { slot, sink_stag });
-        }
-    }
-
-    /// Requests a new cookie from a target, until it arrives or [`stop_asking`](Self::stop_asking).
-    pub fn ask_for_cookie(&mut self, now: Instant, peer: K, via: V) {
-        let id = self.targets.find_or_add(peer, via);
-        self.targets.get_mut(id).cookie = None;
-        self.want_cookie(now, id);
-    }
-
-    /// The cookie of a target, if there is one.
-    #[must_use]
-    pub fn cookie(&mut self, peer: K, via: V) -> Option<Cookie> {
-        let id = self.targets.find_or_add(peer, via);
-        self.targets.get(id).cookie
-    }
-
-    /// Stops the requests for a cookie that no Read needs.
-    pub fn stop_asking(&mut self, peer: K, via: V) {
-        let id = self.targets.find_or_add(peer, via);
-        let target = self.targets.get_mut(id);
-        if target.reads == 0 {
-            target.exchange = None;
         }
     }
 
@@ -308,10 +275,10 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     }
 
     /// The Read with this sink STag, if it is from this peer.
-    fn find(&self, from: K, stag: STag) -> Option<ReadKey> {
+    fn find(&self, from: K, stag: STag, associations: &Associations<K, V>) -> Option<ReadKey> {
         let slot = *self.by_stag.get(&stag.get())?;
         let read = self.reads.get(slot)?;
-        (self.targets.get(read.target).peer == from).then_some(ReadKey {
+        (associations.handshake(read.target).peer == from).then_some(ReadKey {
             slot,
             sink_stag: stag.get(),
         })
@@ -327,12 +294,12 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         }
         read.is_ready = true;
         let target = read.target;
-        self.targets.get_mut(target).ready.push_back(key);
+        self.targets[target.0].ready.push_back(key);
         self.enter_round(target);
     }
 
-    fn enter_round(&mut self, id: TargetId) {
-        let target = self.targets.get_mut(id);
+    fn enter_round(&mut self, id: HandshakeId) {
+        let target = &mut self.targets[id.0];
         target.is_full &= target.open > MAX_OPEN / 2;
         if !target.in_round && !target.is_full && !target.ready.is_empty() {
             target.in_round = true;
@@ -340,19 +307,14 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         }
     }
 
-    fn want_cookie(&mut self, now: Instant, target: TargetId) {
-        let target = self.targets.get_mut(target);
-        target.want_cookie(now);
-        let Some(exchange) = &target.exchange else {
-            return;
-        };
-        self.exchange_wanted |= exchange.wanted;
-        let due = exchange.due;
-        self.wake_by(due);
-    }
-
     /// Ends a Read.
-    fn finish(&mut self, key: ReadKey, end: ReadEnd, sink: &mut impl ReadSink<R>) {
+    fn finish(
+        &mut self,
+        key: ReadKey,
+        end: ReadEnd,
+        sink: &mut impl ReadSink<R>,
+        associations: &mut Associations<K, V>,
+    ) {
         if self.read(key).is_none() {
             return;
         }
@@ -363,12 +325,8 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             self.datagrams_in_flight -= chunk.datagrams;
         }
         let open: u32 = read.chunks.iter().map(|chunk| chunk.requests).sum();
-        let target = self.targets.get_mut(read.target);
-        target.open -= open;
-        target.reads -= 1;
-        if target.reads == 0 {
-            target.rest();
-        }
+        self.targets[read.target.0].open -= open;
+        associations.release(read.target);
         self.enter_round(read.target);
         if matches!(end, ReadEnd::TimedOut(_)) {
             self.counts.timed_out += 1;
@@ -379,7 +337,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     }
 
     /// Ends all Reads with [`ReadEnd::Flushed`], in posting order, for the destruction of the QP.
-    pub fn flush(&mut self, sink: &mut impl ReadSink<R>) {
+    pub fn flush(&mut self, sink: &mut impl ReadSink<R>, associations: &mut Associations<K, V>) {
         let mut order: Vec<_> = self
             .reads
             .iter()
@@ -387,19 +345,11 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             .collect();
         order.sort_unstable();
         for (_, slot, sink_stag) in order {
-            self.finish(ReadKey { slot, sink_stag }, ReadEnd::Flushed, sink);
+            let key = ReadKey { slot, sink_stag };
+            self.finish(key, ReadEnd::Flushed, sink, associations);
         }
         self.repeats.clear();
         self.queued.clear();
-    }
-
-    /// Notes an ICMP error of a peer, for Reads from there that time out.
-    pub fn note_error(&mut self, peer: K, errno: i32) {
-        for (_, target) in self.targets.iter_mut() {
-            if target.peer == peer {
-                target.errno = Some(errno);
-            }
-        }
     }
 
     /// Whether no Read is outstanding.
@@ -424,17 +374,6 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     #[must_use]
     pub fn octets_in_flight(&self) -> u32 {
         self.octets_in_flight
-    }
-
-    fn wake_by(&mut self, at: Instant) {
-        self.timeout = Some(self.timeout.map_or(at, |timeout| timeout.min(at)));
-    }
-
-    /// Time at which [`handle_timeout`](Self::handle_timeout) is to be called.
-    #[must_use]
-    #[inline]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timeout
     }
 }
 

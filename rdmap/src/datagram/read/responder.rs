@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use super::amplification::AMPLIFICATION;
-use super::segment::{About, Short, TerminateReport, emit_terminate};
+use super::segment::{About, Outgoing, Short, TerminateReport, emit_terminate};
 use crate::datagram::{Cookie, CookieExchange, DropReason, ExchangeKind, Secret};
 use crate::wire::{Cause, ReadRequest};
 use reports::Reports;
@@ -55,17 +55,6 @@ pub struct Pending<V> {
     pub validated: bool,
 }
 
-/// A short answer: a cookie, or a Terminate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply<K, V> {
-    /// Peer that it is sent to.
-    pub peer: K,
-    /// Local address of the request.
-    pub via: V,
-    /// Octets.
-    pub segment: Short,
-}
-
 #[derive(Debug)]
 struct QueuedRequester<K, V> {
     peer: K,
@@ -82,7 +71,8 @@ pub struct Responder<K, V> {
     unvalidated: usize,
     /// Requesters in the order of their turns.
     turns: VecDeque<usize>,
-    replies: VecDeque<Reply<K, V>>,
+    /// Short answers: cookies and Terminates.
+    replies: VecDeque<Outgoing<K, V>>,
     reports: Reports<K>,
 }
 
@@ -269,7 +259,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         if self.replies.len() >= MAX_REPLIES {
             return Err(DropReason::ReadQueueFull);
         }
-        self.replies.push_back(Reply { peer, via, segment });
+        self.replies.push_back(Outgoing { peer, via, segment });
         Ok(())
     }
 
@@ -298,7 +288,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
 
     /// The oldest short answer.
     #[must_use]
-    pub fn reply(&self) -> Option<&Reply<K, V>> {
+    pub fn reply(&self) -> Option<&Outgoing<K, V>> {
         self.replies.front()
     }
 

@@ -28,6 +28,17 @@ pub struct Short {
     pub octets: ArrayVec<u8, MAX_SHORT>,
 }
 
+/// A short segment to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outgoing<K, V> {
+    /// Peer that it is sent to.
+    pub peer: K,
+    /// Local address that it is sent from.
+    pub via: V,
+    /// The segment.
+    pub segment: Short,
+}
+
 /// Layouts of short segments (§1.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {

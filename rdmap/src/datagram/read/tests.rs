@@ -6,7 +6,9 @@ use super::segment::{self, ReadSegment};
 use super::*;
 use crate::datagram::segment::Parsed;
 use crate::datagram::test_octets::{Arrived, emit, parse};
-use crate::datagram::{DropReason, ExchangeKind, PlaceFailed, Secret};
+use crate::datagram::{
+    AssociationConfig, Associations, CookieExchange, DropReason, ExchangeKind, PlaceFailed, Secret,
+};
 use crate::wire::Cause;
 use dgiwarp_codec::PayloadSlice;
 use dgiwarp_ddp::{RangeMap, STag, TaggedOffset};
@@ -76,6 +78,7 @@ enum Fate {
 
 struct Pair {
     now: Instant,
+    associations: Associations<char, u8>,
     requester: Requester<char, u8, usize>,
     responder: Responder<char, u8>,
     sink: Sink,
@@ -110,16 +113,22 @@ fn responder(key: u64) -> Responder<char, u8> {
 impl Pair {
     fn new(receive_buffer: usize, fates: Vec<Fate>) -> Self {
         let config = RequesterConfig {
-            epoch: EPOCH,
             secret: secret(1),
             msn: u32::MAX,
             overhead: 4,
         };
+        let associations = Associations::new(AssociationConfig {
+            epoch: EPOCH,
+            group_key: [0; 4],
+            number: 0,
+            secret: secret(1),
+        });
         let source: Vec<u8> = (0..1usize << 20)
             .map(|i| (i * 7 + i / 256).to_le_bytes()[0])
             .collect();
         Self {
             now: origin(),
+            associations,
             requester: Requester::new(config, Limits::of_receive_buffer(receive_buffer)),
             responder: responder(2),
             sink: Sink::default(),
@@ -147,7 +156,8 @@ impl Pair {
             segment: SEGMENT,
             deadline: self.now + timeout,
         };
-        self.requester.submit(self.now, work, read);
+        self.requester
+            .submit(self.now, work, read, &mut self.associations);
         read
     }
 
@@ -183,8 +193,19 @@ impl Pair {
         }
     }
 
+    fn poll_request(&mut self) -> Option<segment::Outgoing<char, u8>> {
+        self.requester
+            .poll_transmit(self.now, &mut self.associations)
+    }
+
+    fn answered(&mut self, from: char, answer: &CookieExchange) -> Result<(), DropReason> {
+        let ended = self.associations.handle_answer(self.now, from, answer)?;
+        self.requester.resume(ended);
+        Ok(())
+    }
+
     fn transmit(&mut self) {
-        while let Some(outgoing) = self.requester.poll_transmit(self.now) {
+        while let Some(outgoing) = self.poll_request() {
             assert_eq!((outgoing.peer, outgoing.via), (TARGET, VIA));
             self.put(TARGET, &emit(&outgoing.segment));
         }
@@ -233,7 +254,7 @@ impl Pair {
             Arrived::Exchange(exchange) => {
                 let handled = match exchange.kind {
                     ExchangeKind::Request => self.responder.handle_exchange((from, VIA), &exchange),
-                    ExchangeKind::Answer => self.requester.handle_answer(now, from, &exchange),
+                    ExchangeKind::Answer => self.answered(from, &exchange),
                 };
                 self.drops.extend(handled.err());
                 return;
@@ -268,13 +289,21 @@ impl Pair {
                 ..
             } => {
                 let at = (stag, tagged_offset);
-                self.requester
-                    .handle_response(now, from, at, payload, &mut self.sink)
+                self.requester.handle_response(
+                    now,
+                    from,
+                    at,
+                    payload,
+                    &mut self.sink,
+                    &mut self.associations,
+                )
             }
-            ReadSegment::Terminate(report) => {
-                self.requester
-                    .handle_terminate(from, &report, &mut self.sink)
-            }
+            ReadSegment::Terminate(report) => self.requester.handle_terminate(
+                from,
+                &report,
+                &mut self.sink,
+                &mut self.associations,
+            ),
         };
         self.drops.extend(handled.err());
     }
@@ -289,8 +318,9 @@ impl Pair {
         for (_, to, bytes) in arrived {
             self.handle(to, &bytes);
         }
-        if self.requester.poll_timeout().is_some_and(|at| at <= now) {
-            self.requester.handle_timeout(now, &mut self.sink);
+        if self.associations.handle_timeout(now) {
+            self.requester
+                .handle_timeout(now, &mut self.sink, &mut self.associations);
         }
     }
 
@@ -393,7 +423,7 @@ fn a_silent_target_costs_no_more_than_the_deadline() {
     let started = pair.now;
     pair.read(0, 100, millis(300));
     pair.read(0, 5000, millis(200));
-    pair.requester.note_error(TARGET, 111);
+    pair.associations.note_error(TARGET, 111);
     pair.run(millis(1000));
     assert_eq!(
         pair.sink.ended,
@@ -405,7 +435,7 @@ fn a_silent_target_costs_no_more_than_the_deadline() {
     assert_eq!(pair.now - started, millis(300));
     // The small one at 20, 60, 140 and 300 ms, and cookies at 0, 20, 60, 140 and 300.
     assert!((6..=9).contains(&pair.sent), "{} segments", pair.sent);
-    assert_eq!(pair.requester.poll_timeout(), None);
+    assert_eq!(pair.associations.poll_timeout(), None);
 }
 
 #[test]
@@ -487,7 +517,7 @@ fn memory_that_goes_ends_the_read() {
     assert_eq!(pair.sink.ended[0].1, ReadEnd::LocalProtection);
     pair.read(0, 5000, millis(1000));
     pair.read(0, 0, millis(1000));
-    pair.requester.flush(&mut pair.sink);
+    pair.requester.flush(&mut pair.sink, &mut pair.associations);
     assert_eq!(pair.sink.ended[2].1, ReadEnd::Flushed);
     assert!(pair.requester.is_idle());
 }

@@ -1,12 +1,20 @@
 //! Settings of a datagram QP's engine.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use dgiwarp_codec::Payload;
-use dgiwarp_llp_udp::ShimConfig;
+use dgiwarp_llp_udp::{Peer, ShimConfig};
 use dgiwarp_rdmap::datagram::read::segment::{About, ReadSegment};
+use dgiwarp_rdmap::datagram::{self, AssociationConfig, Secret};
 
 use crate::mr::PdId;
+
+/// The address of ours that something came to, or shall leave from.
+pub(super) type Via = Option<IpAddr>;
+
+/// The associations of a QP.
+pub type Associations = datagram::Associations<Peer, Via>;
 
 /// Settings of a datagram QP's engine.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +67,21 @@ pub struct Random {
 }
 
 impl UdConfig {
+    pub(super) fn associations(&self) -> Associations {
+        let [epoch, number, _] = self.random.seed;
+        Associations::new(AssociationConfig {
+            epoch,
+            group_key: self.random.group_key,
+            number,
+            secret: self.secret(),
+        })
+    }
+
+    pub(super) fn secret(&self) -> Secret {
+        let [a, b, c, d] = self.random.secret;
+        Secret::new([(a, b), (c, d)].map(|(high, low)| u64::from(high) << 32 | u64::from(low)))
+    }
+
     /// Whether the QP takes a segment of Reads. UC has no Reads, but its peer may report errors.
     pub(super) fn takes<P: Payload + ?Sized>(&self, segment: &ReadSegment<'_, P>) -> bool {
         !self.connected

@@ -7,7 +7,6 @@
 
 mod arrival;
 mod config;
-mod epochs;
 mod errors;
 mod grh;
 mod numbering;
@@ -22,9 +21,7 @@ use std::time::Instant;
 
 use dgiwarp_llp_udp::{Peer, Shim, Train};
 use dgiwarp_memory::Placeable;
-use dgiwarp_rdmap::datagram::{
-    DropReason, Numbers, Receiver, ReceiverConfig, Record, RecordHandle,
-};
+use dgiwarp_rdmap::datagram::{DropReason, Receiver, ReceiverConfig, Record, RecordHandle};
 
 use super::cq_ring::{CompletionSink, Unheard};
 use super::mr::MrTable;
@@ -32,8 +29,7 @@ use super::recv_queue::{RecvWqe, Tables};
 use crate::types::{AsyncEvent, Operation, QpCounters, earliest};
 
 pub use arrival::Arrival;
-pub use config::{Random, UdConfig};
-use epochs::Epochs;
+pub use config::{Associations, Random, UdConfig};
 use errors::ErrorQueue;
 pub use errors::{ErrorEntry, ErrorReason};
 use pacer::Pacer;
@@ -41,7 +37,7 @@ pub use reads::FailedRead;
 use reads::{Progress, Reads};
 pub(crate) use receive::drop_reason;
 use response_share::ResponseShare;
-use transmit::Sends;
+use transmit::{PeerState, Sends};
 pub use transmit::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
 use ulp::{UdUlp, WithPayload};
 
@@ -53,6 +49,7 @@ const MAX_ASSEMBLIES: usize = 64;
 pub struct UdEngine {
     config: UdConfig,
     shim: Shim,
+    associations: Associations,
     send: Sends,
     receiver: Receiver<Peer, RecvWqe>,
     reads: Reads,
@@ -72,7 +69,7 @@ pub struct UdEngine {
 impl UdEngine {
     /// An engine without work requests and peers.
     pub fn new(config: UdConfig) -> Self {
-        let [epoch, number, msn] = config.random.seed;
+        let [_, _, msn] = config.random.seed;
         let make = if config.connected {
             Receiver::new_connected
         } else {
@@ -89,10 +86,10 @@ impl UdEngine {
             ..ReceiverConfig::default()
         });
         let shim = Shim::new(config.shim);
-        let epochs = Epochs::new(epoch, config.random.group_key);
-        let mut send = Sends::new(epochs, Numbers::new(number), msn);
+        let mut send = Sends::new(msn);
         send.pacer = Pacer::new(config.max_rate);
         Self {
+            associations: config.associations(),
             send,
             paused_until: None,
             receiver,
@@ -139,9 +136,10 @@ impl UdEngine {
         }
     }
 
-    /// The requester of Reads, which requests cookies of peers.
-    pub fn cookies(&mut self) -> &mut reads::PostedReads {
-        self.reads.cookies()
+    /// The associations, to validate our address at a peer.
+    pub fn associations(&mut self) -> &mut Associations {
+        self.reads.wake();
+        &mut self.associations
     }
 
     /// Hands queued messages to the network until none is left, the network is full, the rate makes a pause, or `budget` trains went out.
@@ -167,9 +165,13 @@ impl UdEngine {
         let sent = if self.has_other_output() {
             self.transmit_in_turn(context, budget, sink, completions)
         } else {
+            let mut peers = PeerState {
+                shim: &mut self.shim,
+                associations: &mut self.associations,
+            };
             self.send.transmit(
                 context,
-                &mut self.shim,
+                &mut peers,
                 budget,
                 sink,
                 completions,
@@ -230,10 +232,14 @@ impl UdEngine {
         }
         let reads = (self.config, !self.responses_wait);
         let counters = &mut self.counters;
+        let mut peers = PeerState {
+            shim: &mut self.shim,
+            associations: &mut self.associations,
+        };
         for turn in 0..budget {
             let of_reads =
                 self.reads
-                    .transmit(context, &mut self.shim, reads, sink, completions, counters);
+                    .transmit(context, &mut peers, reads, sink, completions, counters);
             if of_reads == Progress::Blocked {
                 return Transmitted::Blocked;
             }
@@ -242,9 +248,9 @@ impl UdEngine {
             } else {
                 1
             };
-            let sent =
-                self.send
-                    .transmit(context, &mut self.shim, share, sink, completions, counters);
+            let sent = self
+                .send
+                .transmit(context, &mut peers, share, sink, completions, counters);
             match (of_reads, sent) {
                 (Progress::Idle, sent) | (_, sent @ Transmitted::Blocked) => return sent,
                 (_, Transmitted::All | Transmitted::Budget | Transmitted::Paused(_)) => {}
@@ -268,6 +274,7 @@ impl UdEngine {
     ) -> Option<DropReason> {
         let inbound = receive::Inbound {
             shim: &mut self.shim,
+            associations: &mut self.associations,
             receiver: &mut self.receiver,
             reads: &mut self.reads,
             errors: &mut self.errors,
@@ -286,7 +293,7 @@ impl UdEngine {
         };
         let timers = [
             self.receiver.poll_timeout(),
-            self.reads.poll_timeout(),
+            self.associations.poll_timeout(),
             self.shim.poll_timeout(),
             paused,
         ];
@@ -321,8 +328,9 @@ impl UdEngine {
             receiver.handle_timeout(now, ulp);
         });
         self.shim.handle_timeout(now);
+        let reads = (&mut self.associations, self.config);
         self.reads
-            .handle_timeout(now, self.config, tables.mrs, completions);
+            .handle_timeout(now, reads, tables.mrs, completions);
     }
 
     /// Closes all open records now.
@@ -343,7 +351,8 @@ impl UdEngine {
     pub fn flush(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         self.abandon_sends(tables, completions);
         self.send.flush(self.config.qpn.into(), completions);
-        self.reads.flush(self.config, tables.mrs, completions);
+        let reads = (&mut self.associations, self.config);
+        self.reads.flush(reads, tables.mrs, completions);
         for wqe in tables.recv_queue.drain() {
             completions.received(receive::flushed(&wqe, self.config.qpn));
         }
@@ -413,7 +422,7 @@ impl UdEngine {
     /// Whether Reads that were posted may have requests to send.
     #[inline]
     pub fn reads_have_output(&self) -> bool {
-        self.reads.has_output()
+        self.reads.has_output(&self.associations)
     }
 
     /// Whether peers may have to be answered: Read Responses, cookies, Terminates.
@@ -435,7 +444,8 @@ impl UdEngine {
 
     /// Ends posted Reads with `Flushed` and answers no more requests, for a QP that goes.
     pub fn close_reads(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
-        self.reads.close(self.config, tables.mrs, completions);
+        let reads = (&mut self.associations, self.config);
+        self.reads.close(reads, tables.mrs, completions);
     }
 
     /// Valid octets of a failed Read; the latest with this number, once.
@@ -455,7 +465,8 @@ impl UdEngine {
     /// Adds to the error queue what a peer or the network reported of an earlier message.
     pub fn report_error(&mut self, entry: ErrorEntry, completions: &mut impl CompletionSink) {
         if let ErrorReason::Network { errno } = entry.reason {
-            self.reads.note_error(Peer::ip(entry.peer), errno);
+            let peer = Peer::ip(entry.peer);
+            self.reads.note_error(peer, errno, &mut self.associations);
         }
         if self.errors.push(entry) {
             completions.event(AsyncEvent::ErrorQueue {

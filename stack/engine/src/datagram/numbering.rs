@@ -1,30 +1,23 @@
-//! Headers of messages, with the epochs and numbers that distinguish them (§3).
+//! Headers of messages, with the numbers that distinguish them (§3).
 
 use dgiwarp_ddp::{Msn, STag, TaggedOffset};
-use dgiwarp_llp_udp::Peer;
+use dgiwarp_rdmap::datagram::Cookie;
 use dgiwarp_rdmap::datagram::segment::{Prefix, Template};
-use dgiwarp_rdmap::datagram::{Cookie, Numbers};
 use dgiwarp_rdmap::wire::{Extension, Flags};
 
-use super::epochs::Epochs;
+use super::config::Associations;
 use super::transmit::SendWqe;
 use crate::types::Operation;
 
-/// Epochs and counts of a QP's messages.
+/// Count of a QP's plain Sends; the other messages are numbered by association.
 #[derive(Debug)]
 pub(super) struct Numbering {
-    epochs: Epochs,
-    numbers: Numbers<Peer>,
     msn: Msn,
 }
 
 impl Numbering {
-    pub(super) fn new(epochs: Epochs, numbers: Numbers<Peer>, msn: u32) -> Self {
-        Self {
-            epochs,
-            numbers,
-            msn: Msn::new(msn),
-        }
+    pub(super) fn new(msn: u32) -> Self {
+        Self { msn: Msn::new(msn) }
     }
 
     /// Headers of a message, made at the first call, and made again where the path has become too small for a plain Send.
@@ -34,29 +27,43 @@ impl Numbering {
         made: &'a mut Option<Prefix>,
         message: &SendWqe,
         mulpdu: u16,
+        associations: &mut Associations,
     ) -> &'a Prefix {
         let keeps = |made: &Prefix| fits(made.length(), made.template(), message.length, mulpdu);
         if !made.as_ref().is_some_and(keeps) {
             *made = None;
         }
-        made.get_or_insert_with(|| Prefix::new(self.template(message, mulpdu), cookie_of(message)))
+        made.get_or_insert_with(|| {
+            Prefix::new(
+                self.template(message, mulpdu, associations),
+                cookie_of(message),
+            )
+        })
     }
 
     #[inline(always)]
-    fn template(&mut self, wqe: &SendWqe, mulpdu: u16) -> Template {
+    fn template(
+        &mut self,
+        wqe: &SendWqe,
+        mulpdu: u16,
+        associations: &mut Associations,
+    ) -> Template {
         let flags = |immediate: Option<u32>| {
             Flags::empty()
                 .with(Flags::IMMEDIATE, immediate.is_some())
                 .with(Flags::SOLICITED, wqe.solicited)
                 .with(Flags::WRITE, wqe.unrecorded)
         };
-        let mut extension = |immediate: Option<u32>| Extension {
-            flags: flags(immediate),
-            epoch: self.epochs.of(&wqe.route, wqe.peer),
-            number: self.numbers.take(wqe.peer),
-            length: wqe.length,
-            offset: 0,
-            immediate: immediate.unwrap_or(0),
+        let mut extension = |immediate: Option<u32>| {
+            let (epoch, number) = associations.number(wqe.peer, wqe.route.is_group());
+            Extension {
+                flags: flags(immediate),
+                epoch,
+                number,
+                length: wqe.length,
+                offset: 0,
+                immediate: immediate.unwrap_or(0),
+            }
         };
         match wqe.operation {
             Operation::Send { immediate } => {

@@ -4,7 +4,6 @@ mod outbound;
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dgiwarp_codec::PayloadSlice;
@@ -19,14 +18,12 @@ use dgiwarp_rdmap::datagram::read::{
     Limits, ReadEnd, ReadSink, ReadWork, Requester, RequesterConfig, Responder, ResponderConfig,
     cause_of,
 };
-use dgiwarp_rdmap::datagram::{
-    CookieExchange, DropReason, ExchangeKind, Origin, PlaceFailed, Secret,
-};
+use dgiwarp_rdmap::datagram::{CookieExchange, DropReason, ExchangeKind, Origin, PlaceFailed};
 
 use super::arrival::Envelope;
-use super::config::UdConfig;
+use super::config::{Associations, UdConfig, Via};
 use super::errors::{ErrorEntry, ErrorReason};
-use super::transmit::SendWqe;
+use super::transmit::{PeerState, SendWqe};
 use crate::cq_ring::CompletionSink;
 use crate::mr::{MrTable, PdId};
 use crate::sges::scatter;
@@ -37,11 +34,8 @@ use outbound::Short;
 /// Validity maps of failed Reads that are kept.
 const MAX_FAILURES: usize = 256;
 
-/// The address of ours that something came to, or shall leave from.
-pub(super) type Via = Option<IpAddr>;
-
 /// Reads that were posted here.
-pub(super) type PostedReads = Requester<Peer, Via, SendWqe>;
+type PostedReads = Requester<Peer, Via, SendWqe>;
 
 /// A Read that failed.
 #[derive(Debug)]
@@ -86,16 +80,13 @@ impl Reads {
     pub(super) fn new(config: &UdConfig, shim: &Shim) -> Self {
         let overhead = shim.overhead(PathKind::Network).total();
         let [epoch, _, msn] = config.random.seed;
-        let [a, b, c, d] = config.random.secret;
-        let halves = [(a, b), (c, d)].map(|(high, low)| u64::from(high) << 32 | u64::from(low));
-        let secret = Secret::new(halves);
+        let secret = config.secret();
         Self {
             epoch,
             default_timeout: config.read_timeout,
             unstarted: VecDeque::new(),
             requester: Requester::new(
                 RequesterConfig {
-                    epoch,
                     secret,
                     msn,
                     overhead,
@@ -117,9 +108,9 @@ impl Reads {
         }
     }
 
-    /// Cookies, for messages other than Reads.
-    pub(super) fn cookies(&mut self) -> &mut PostedReads {
-        &mut self.requester
+    /// A handshake may have begun.
+    pub(super) fn wake(&mut self) {
+        self.output_possible = true;
     }
 
     /// Takes over a posted Read.
@@ -130,9 +121,10 @@ impl Reads {
 
     /// Whether Reads that were posted here may have something to send.
     #[inline]
-    pub(super) fn has_output(&self) -> bool {
+    pub(super) fn has_output(&self, associations: &Associations) -> bool {
         self.output_possible
             && (self.requester.has_transmit()
+                || associations.has_transmit()
                 || !self.short.is_empty()
                 || !self.unstarted.is_empty())
     }
@@ -148,27 +140,24 @@ impl Reads {
         !self.requester.is_idle()
     }
 
-    #[inline]
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.requester.poll_timeout()
-    }
-
     pub(super) fn handle_timeout<C: CompletionSink>(
         &mut self,
         now: Instant,
-        config: UdConfig,
+        (associations, config): (&mut Associations, UdConfig),
         mrs: &MrTable,
         completions: &mut C,
     ) {
         self.output_possible = true;
         let (requester, _, mut finisher) = self.split::<_, [u8]>(config, mrs, completions);
-        requester.handle_timeout(now, &mut finisher);
+        if associations.handle_timeout(now) {
+            requester.handle_timeout(now, &mut finisher, associations);
+        }
     }
 
     /// Ends all Reads with `Flushed`.
     pub(super) fn flush<C: CompletionSink>(
         &mut self,
-        config: UdConfig,
+        (associations, config): (&mut Associations, UdConfig),
         mrs: &MrTable,
         completions: &mut C,
     ) {
@@ -182,26 +171,26 @@ impl Reads {
             );
         }
         let (requester, _, mut finisher) = self.split::<_, [u8]>(config, mrs, completions);
-        requester.flush(&mut finisher);
+        requester.flush(&mut finisher, associations);
     }
 
     /// Ends all Reads of a QP that is destroyed: it answers no peer any more.
     pub(super) fn close<C: CompletionSink>(
         &mut self,
-        config: UdConfig,
+        reads: (&mut Associations, UdConfig),
         mrs: &MrTable,
         completions: &mut C,
     ) {
-        self.flush(config, mrs, completions);
+        self.flush(reads, mrs, completions);
         self.responder.clear();
         self.short.clear();
         self.closed = true;
     }
 
     /// Takes note of what the network reported of a peer.
-    pub(super) fn note_error(&mut self, peer: Peer, errno: i32) {
+    pub(super) fn note_error(&self, peer: Peer, errno: i32, associations: &mut Associations) {
         if !self.requester.is_idle() {
-            self.requester.note_error(peer, errno);
+            associations.note_error(peer, errno);
         }
     }
 
@@ -256,13 +245,18 @@ impl Reads {
         &mut self,
         arrived: Envelope,
         exchange: &CookieExchange,
+        associations: &mut Associations,
     ) -> Result<(), DropReason> {
         self.check_answered(arrived)?;
         self.output_possible = true;
         let (from, to) = (arrived.from, arrived.to);
         match exchange.kind {
             ExchangeKind::Request => self.responder.handle_exchange((from, to), exchange),
-            ExchangeKind::Answer => self.requester.handle_answer(arrived.now, from, exchange),
+            ExchangeKind::Answer => {
+                let ended = associations.handle_answer(arrived.now, from, exchange)?;
+                self.requester.resume(ended);
+                Ok(())
+            }
         }
     }
 
@@ -274,7 +268,7 @@ impl Reads {
         &mut self,
         arrived: Envelope,
         segment: ReadSegment<'_, P>,
-        config: UdConfig,
+        (associations, config): (&mut Associations, UdConfig),
         mrs: &MrTable,
         completions: &mut C,
     ) -> Result<Option<ErrorEntry>, DropReason> {
@@ -298,7 +292,7 @@ impl Reads {
                 ..
             } => {
                 let at = (stag, tagged_offset);
-                requester.handle_response(now, from, at, payload, &mut finisher)?;
+                requester.handle_response(now, from, at, payload, &mut finisher, associations)?;
             }
             ReadSegment::Request {
                 epoch,
@@ -317,7 +311,9 @@ impl Reads {
                 responder.handle_request(now, place, (epoch, cookie), request, octets, check)?;
             }
             ReadSegment::Terminate(report) => match report.about {
-                About::Request(_) => requester.handle_terminate(from, &report, &mut finisher)?,
+                About::Request(_) => {
+                    requester.handle_terminate(from, &report, &mut finisher, associations)?
+                }
                 About::Message(extension) if extension.epoch == epoch => {
                     return Ok(error_entry(from, &report, extension.number));
                 }
@@ -356,7 +352,7 @@ impl Reads {
     fn start<C: CompletionSink>(
         &mut self,
         now: Instant,
-        shim: &Shim,
+        peers: &mut PeerState<'_>,
         config: UdConfig,
         mrs: &MrTable,
         completions: &mut C,
@@ -377,7 +373,9 @@ impl Reads {
                 continue;
             }
             let timeout = timeout.unwrap_or(self.default_timeout);
-            let mulpdu = shim.mulpdu(wqe.route.path_kind(), wqe.route.limit(now));
+            let mulpdu = peers
+                .shim
+                .mulpdu(wqe.route.path_kind(), wqe.route.limit(now));
             let work = ReadWork {
                 peer: wqe.peer,
                 via: wqe.route.source(),
@@ -388,7 +386,7 @@ impl Reads {
                     .unwrap_or(0),
                 deadline: now + timeout,
             };
-            self.requester.submit(now, work, wqe);
+            self.requester.submit(now, work, wqe, peers.associations);
         }
     }
 }

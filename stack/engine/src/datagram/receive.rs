@@ -10,7 +10,7 @@ use dgiwarp_rdmap::datagram::segment::{self, PARSED, Parsed};
 use dgiwarp_rdmap::datagram::{CookieExchange, DropReason, EXCHANGE_LEN, Origin, Receiver};
 
 use super::arrival::{Arrival, Envelope};
-use super::config::UdConfig;
+use super::config::{Associations, UdConfig};
 use super::errors::ErrorQueue;
 use super::reads::Reads;
 use super::ulp::{UdUlp, WithPayload};
@@ -21,6 +21,7 @@ use crate::types::{QpCounters, Wc, WcOpcode, WcStatus};
 /// The parts of an engine that take what arrives.
 pub(super) struct Inbound<'a> {
     pub(super) shim: &'a mut Shim,
+    pub(super) associations: &'a mut Associations,
     pub(super) receiver: &'a mut Receiver<Peer, RecvWqe>,
     pub(super) reads: &'a mut Reads,
     pub(super) errors: &'a mut ErrorQueue,
@@ -30,6 +31,7 @@ pub(super) struct Inbound<'a> {
 
 /// Parts that take segments.
 struct Takers<'a> {
+    associations: &'a mut Associations,
     receiver: &'a mut Receiver<Peer, RecvWqe>,
     reads: &'a mut Reads,
     errors: &'a mut ErrorQueue,
@@ -60,6 +62,7 @@ pub(super) fn handle_input<C: CompletionSink, P: Placeable + ?Sized>(
 ) -> Option<DropReason> {
     let Inbound {
         shim,
+        associations,
         receiver,
         reads,
         errors,
@@ -67,6 +70,7 @@ pub(super) fn handle_input<C: CompletionSink, P: Placeable + ?Sized>(
         config,
     } = inbound;
     let mut takers = Takers {
+        associations,
         receiver,
         reads,
         errors,
@@ -136,7 +140,8 @@ impl Takers<'_> {
         if self.config.connected {
             return Err(DropReason::UnexpectedOpcode);
         }
-        self.reads.handle_exchange(envelope, &exchange)
+        self.reads
+            .handle_exchange(envelope, &exchange, self.associations)
     }
 
     #[inline]
@@ -152,7 +157,7 @@ impl Takers<'_> {
         let handled = match segment::parse(segment, with_cookie) {
             Ok(Parsed::Read(part)) if self.config.takes(&part) => {
                 if self.receiver.takes_from(from) {
-                    ulp.handle_read(envelope, part, self.reads, self.errors)
+                    ulp.handle_read(envelope, part, (self.reads, self.associations), self.errors)
                 } else {
                     Err(DropReason::WrongPeer)
                 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::recording_sink::RecordingSink;
 use crate::mr::PdId;
+use crate::recording_sink::RecordingSink;
 use crate::recv_queue::{RecvQueue, SgeList, total_length};
 use crate::types::{Operation, RecvWr, Route, Sge, WcOpcode, WcStatus};
 use dgiwarp_llp_udp::{Path, PathKind, ShimConfig, Train};

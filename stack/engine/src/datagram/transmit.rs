@@ -9,10 +9,9 @@ use arrayvec::ArrayVec;
 use dgiwarp_ddp::{Segment, Segmenter};
 use dgiwarp_llp_udp::{Format, MAX_TRAIN_OCTETS, PathKind, Peer, Shim, Train, TrainBuilder};
 use dgiwarp_memory::{MAX_PIECES, Piece, RegionSlice};
-use dgiwarp_rdmap::datagram::Numbers;
 use dgiwarp_rdmap::datagram::segment::{MAX_HEADER, MAX_SEND, MAX_WRITE_RECORD, Prefix};
 
-use super::epochs::Epochs;
+use super::config::Associations;
 use super::numbering::Numbering;
 use super::pacer::Pacer;
 use crate::cq_ring::CompletionSink;
@@ -133,6 +132,12 @@ pub(super) struct Context<'a> {
     pub(super) copy: bool,
 }
 
+/// The parts of an engine that have state for each peer.
+pub(super) struct PeerState<'a> {
+    pub(super) shim: &'a mut Shim,
+    pub(super) associations: &'a mut Associations,
+}
+
 /// The sending half. Sends are framed when the network has their last octet, and complete then: there is no feedback that
 /// their marks could stand for.
 #[derive(Debug)]
@@ -154,11 +159,11 @@ struct Loaded {
 }
 
 impl Sends {
-    pub(super) fn new(epochs: Epochs, numbers: Numbers<Peer>, msn: u32) -> Self {
+    pub(super) fn new(msn: u32) -> Self {
         Self {
             queue: SendQueue::default(),
             begun: None,
-            numbering: Numbering::new(epochs, numbers, msn),
+            numbering: Numbering::new(msn),
             pacer: Pacer::new(0),
         }
     }
@@ -175,7 +180,7 @@ impl Sends {
     pub(super) fn transmit(
         &mut self,
         context: Context<'_>,
-        shim: &mut Shim,
+        peers: &mut PeerState<'_>,
         budget: usize,
         sink: &mut impl TransmitSink,
         completions: &mut impl CompletionSink,
@@ -188,14 +193,14 @@ impl Sends {
             if let Some(ready) = self.pacer.may_send(context.now, head.length) {
                 return Transmitted::Paused(ready);
             }
-            let lane = Lane::of(head, shim, context.now);
+            let lane = Lane::of(head, peers.shim, context.now);
             let longest = head.length.min(lane.payload(MAX_HEADER));
             let mut loaded = Loaded::default();
-            let gathers = longest >= GATHER_FROM && !context.copy && shim.gathers();
+            let gathers = longest >= GATHER_FROM && !context.copy && peers.shim.gathers();
             let sent = if gathers {
-                self.send_gathered(context, (shim, lane), &mut loaded, sink)
+                self.send_gathered(context, (peers, lane), &mut loaded, sink)
             } else {
-                self.send_staged(context, (shim, lane), &mut loaded, sink)
+                self.send_staged(context, (peers, lane), &mut loaded, sink)
             };
             match sent {
                 Err(LocalProtection) => {
@@ -227,7 +232,7 @@ impl Sends {
     fn send_staged(
         &mut self,
         context: Context<'_>,
-        (shim, lane): (&mut Shim, Lane),
+        (peers, lane): (&mut PeerState<'_>, Lane),
         loaded: &mut Loaded,
         sink: &mut impl TransmitSink,
     ) -> Result<SendOutcome, LocalProtection> {
@@ -235,9 +240,9 @@ impl Sends {
         if staging.len() != STAGING {
             staging.resize(STAGING, 0);
         }
-        let alone = self.load_alone(context, (shim, lane), loaded, &mut staging);
+        let alone = self.load_alone(context, (peers, lane), loaded, &mut staging);
         let result =
-            alone.unwrap_or_else(|| self.load(context, (shim, lane), loaded, &mut staging));
+            alone.unwrap_or_else(|| self.load(context, (peers, lane), loaded, &mut staging));
         let outcome = match (result, self.queue.oldest_wqe()) {
             (Ok(()), Some(Posted { wqe, .. })) => {
                 let octets = &staging[..loaded.train.octets()];
@@ -255,7 +260,7 @@ impl Sends {
     fn load_alone(
         &mut self,
         context: Context<'_>,
-        (shim, lane): (&mut Shim, Lane),
+        (peers, lane): (&mut PeerState<'_>, Lane),
         loaded: &mut Loaded,
         staging: &mut [u8],
     ) -> Option<Result<(), LocalProtection>> {
@@ -263,14 +268,16 @@ impl Sends {
             return None;
         }
         let Posted { wqe, prefix } = self.queue.sole_mut()?;
-        let prefix = self.numbering.prefix(prefix, wqe, lane.mulpdu);
+        let prefix = self
+            .numbering
+            .prefix(prefix, wqe, lane.mulpdu, peers.associations);
         let segment = Segmenter::new(wqe.length).peek(lane.payload(prefix.length()))?;
         if !segment.last {
             return None;
         }
         loaded.finished = 1;
         loaded.payload = segment.length.into();
-        let mut builder = TrainBuilder::new(shim, lane.peer, lane.path, staging);
+        let mut builder = TrainBuilder::new(peers.shim, lane.peer, lane.path, staging);
         let staged = stage(prefix, segment, &mut builder, |dst| {
             gather(context.mrs, context.pd, &wqe.sges, dst)
         });
@@ -283,11 +290,11 @@ impl Sends {
     fn load(
         &mut self,
         context: Context<'_>,
-        (shim, lane): (&mut Shim, Lane),
+        (peers, lane): (&mut PeerState<'_>, Lane),
         loaded: &mut Loaded,
         staging: &mut [u8],
     ) -> Result<(), LocalProtection> {
-        let mut builder = TrainBuilder::new(shim, lane.peer, lane.path, staging);
+        let mut builder = TrainBuilder::new(peers.shim, lane.peer, lane.path, staging);
         let mut begun = self.begun.clone();
         for Posted { wqe, prefix } in self.queue.unframed_mut() {
             // Decided before the message gets its number: it stands in line until then.
@@ -295,7 +302,9 @@ impl Sends {
             if loaded.finished > 0 && (builder.is_empty() || !lane.takes(wqe, numbered)) {
                 break;
             }
-            let prefix = self.numbering.prefix(prefix, wqe, lane.mulpdu);
+            let prefix = self
+                .numbering
+                .prefix(prefix, wqe, lane.mulpdu, peers.associations);
             let view = context.mrs.view_local();
             let mut source = Gathered::default();
             match source.view(&view, context.pd, &wqe.sges) {
@@ -323,14 +332,16 @@ impl Sends {
     fn send_gathered(
         &mut self,
         context: Context<'_>,
-        (shim, lane): (&mut Shim, Lane),
+        (peers, lane): (&mut PeerState<'_>, Lane),
         loaded: &mut Loaded,
         sink: &mut impl TransmitSink,
     ) -> Result<SendOutcome, LocalProtection> {
         const HEAD: usize = Shim::GATHERED.head;
         let first = self.queue.unframed_mut().next();
         let Posted { wqe, prefix } = first.expect("the caller found one");
-        let prefix = self.numbering.prefix(prefix, wqe, lane.mulpdu);
+        let prefix = self
+            .numbering
+            .prefix(prefix, wqe, lane.mulpdu, peers.associations);
         let limit_payload = lane.payload(prefix.length());
         let mut segmenter = self
             .begun
@@ -364,7 +375,9 @@ impl Sends {
                 length: segment.length,
             };
             let trailer = &mut trailers[index];
-            shim.seal_gathered(format_of(prefix), &mut header[..header_len], &part, trailer);
+            peers
+                .shim
+                .seal_gathered(format_of(prefix), &mut header[..header_len], &part, trailer);
             train.add(length);
             payload += u64::from(segment.length);
             segmenter.advance(segment);

@@ -14,7 +14,7 @@ use dgiwarp_rdmap::datagram::{
 };
 
 use super::arrival::Envelope;
-use super::config::UdConfig;
+use super::config::{Associations, UdConfig};
 use super::errors::ErrorQueue;
 use super::grh::{self, GRH_LEN};
 use super::reads::Reads;
@@ -61,13 +61,13 @@ impl<'a, C: CompletionSink> UdUlp<'a, C> {
         &mut self,
         arrived: Envelope,
         part: ReadSegment<'_, P>,
-        reads: &mut Reads,
+        (reads, associations): (&mut Reads, &mut Associations),
         errors: &mut ErrorQueue,
     ) -> Result<(), DropReason> {
         // Reads may allocate, free and hold other memory.
         self.held = None;
         let (config, mrs) = (self.config, self.tables.mrs);
-        let entry = reads.handle(arrived, part, config, mrs, self.completions)?;
+        let entry = reads.handle(arrived, part, (associations, config), mrs, self.completions)?;
         if let Some(entry) = entry
             && errors.push(entry)
         {

@@ -407,19 +407,17 @@ impl UdShared {
         deadline: Instant,
     ) -> Option<Cookie> {
         self.run(|inner| {
-            inner
-                .engine
-                .cookies()
-                .ask_for_cookie(clock::now(), peer, via);
+            let associations = inner.engine.associations();
+            associations.begin_validation(clock::now(), peer, via);
             self.work(inner);
             self.note_deadline(inner);
         });
         loop {
             self.poll_set.progress(By::Poller);
-            let found = self.run(|inner| inner.engine.cookies().cookie(peer, via));
+            let found = self.run(|inner| inner.engine.associations().cookie(peer, via));
             let left = deadline.saturating_duration_since(clock::now());
             if found.is_some() || left.is_zero() {
-                self.run(|inner| inner.engine.cookies().stop_asking(peer, via));
+                self.run(|inner| inner.engine.associations().stop_validation(peer, via));
                 return found;
             }
             // Another thread may receive the answer, so this one checks again soon.

@@ -1,4 +1,4 @@
-//! Segments that a requester receives: responses, cookies, Terminates.
+//! Events of a requester: responses, Terminates, and peers that validated our address.
 
 use std::hash::Hash;
 use std::time::Instant;
@@ -6,12 +6,12 @@ use std::time::Instant;
 use dgiwarp_codec::PayloadSlice;
 use dgiwarp_ddp::{STag, TaggedOffset};
 
+use super::target::ReadKey;
 use super::{ReadEnd, ReadSink, Requester};
 use crate::datagram::read::segment::{About, TerminateReport};
-use crate::datagram::read::targets::ReadKey;
-use crate::datagram::{CookieExchange, DropReason};
+use crate::datagram::{Associations, DropReason, HandshakeId};
 
-impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
+impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
     /// Handles a Read Response segment.
     ///
     /// # Errors
@@ -23,9 +23,12 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         (stag, tagged_offset): (STag, TaggedOffset),
         payload: PayloadSlice<'_, S::Payload>,
         sink: &mut S,
+        associations: &mut Associations<K, V>,
     ) -> Result<(), DropReason> {
         // The sink STag ends with its Read: late responses are dropped here.
-        let key = self.find(from, stag).ok_or(DropReason::BadStag)?;
+        let key = self
+            .find(from, stag, associations)
+            .ok_or(DropReason::BadStag)?;
         let read = &mut self.reads[key.slot];
         let range = u32::try_from(tagged_offset.get()).ok().and_then(|start| {
             let length = u32::try_from(payload.len()).ok()?;
@@ -38,7 +41,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             if read.length > 0 {
                 return Err(DropReason::Malformed);
             }
-            self.finish(key, ReadEnd::Complete, sink);
+            self.finish(key, ReadEnd::Complete, sink, associations);
             return Ok(());
         }
         if read.map.contains(start, end) {
@@ -54,7 +57,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             return Err(DropReason::MapFull);
         }
         if sink.place_read(&read.token, start, payload).is_err() {
-            self.finish(key, ReadEnd::LocalProtection, sink);
+            self.finish(key, ReadEnd::LocalProtection, sink, associations);
             return Ok(());
         }
         let before = read.map.octets();
@@ -68,18 +71,23 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         self.datagrams_in_flight -= chunk.arrived(octets, read.segment);
         self.octets_in_flight -= octets;
         let is_chunk_whole = chunk.missing == 0;
-        let target = self.targets.get_mut(read.target);
-        target.errno = None;
+        associations.handshake_mut(read.target).errno = None;
         if is_chunk_whole {
-            self.complete_chunk(now, key, position);
+            self.complete_chunk(now, key, position, associations);
         }
         if is_whole {
-            self.finish(key, ReadEnd::Complete, sink);
+            self.finish(key, ReadEnd::Complete, sink, associations);
         }
         Ok(())
     }
 
-    fn complete_chunk(&mut self, now: Instant, key: ReadKey, position: usize) {
+    fn complete_chunk(
+        &mut self,
+        now: Instant,
+        key: ReadKey,
+        position: usize,
+        associations: &mut Associations<K, V>,
+    ) {
         let Some(read) = self.reads.get_mut(key.slot) else {
             return;
         };
@@ -91,34 +99,18 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             }
         }
         let id = read.target;
-        let target = self.targets.get_mut(id);
-        target.open -= chunk.requests;
+        self.targets[id.0].open -= chunk.requests;
         // Karn's rule: the response to a repeated request gives no sample of the response time.
         if !chunk.repeated {
-            target.sample(now.saturating_duration_since(chunk.asked_at));
+            let took = now.saturating_duration_since(chunk.asked_at);
+            associations.handshake_mut(id).sample(took);
         }
         self.enter_round(id);
         self.make_ready(key);
     }
 
-    /// Handles the answer to a cookie request.
-    ///
-    /// # Errors
-    /// [`DropReason::Unsolicited`] without a recent cookie request.
-    pub fn handle_answer(
-        &mut self,
-        now: Instant,
-        from: K,
-        answer: &CookieExchange,
-    ) -> Result<(), DropReason> {
-        if answer.epoch != self.config.epoch {
-            return Err(DropReason::Unsolicited);
-        }
-        let taken = self.targets.iter_mut().find_map(|(id, target)| {
-            let taken = target.peer == from && target.take_answer(now, answer.nonce, answer.cookie);
-            taken.then_some(id)
-        });
-        let id = taken.ok_or(DropReason::Unsolicited)?;
+    /// Lets the Reads go on that waited for this handshake.
+    pub fn resume(&mut self, id: HandshakeId) {
         for slot in 0..self.reads.capacity() {
             let Some(read) = self.reads.get_mut(slot) else {
                 continue;
@@ -135,7 +127,6 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             }
             self.make_ready(key);
         }
-        Ok(())
     }
 
     /// Handles a Terminate about an own Read Request, which ends the Read.
@@ -147,14 +138,15 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         from: K,
         report: &TerminateReport,
         sink: &mut impl ReadSink<R>,
+        associations: &mut Associations<K, V>,
     ) -> Result<(), DropReason> {
         let About::Request(request) = &report.about else {
             return Err(DropReason::Unsolicited);
         };
         let key = self
-            .find(from, request.sink_stag)
+            .find(from, request.sink_stag, associations)
             .ok_or(DropReason::Unsolicited)?;
-        self.finish(key, ReadEnd::Refused(report.cause), sink);
+        self.finish(key, ReadEnd::Refused(report.cause), sink, associations);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Segments that a requester sends: cookie requests, repetitions of chunks, first requests of chunks.
+//! Segments that a requester sends: repetitions of chunks, first requests of chunks.
 
 use std::hash::Hash;
 use std::time::Instant;
@@ -6,10 +6,10 @@ use std::time::Instant;
 use dgiwarp_ddp::TaggedOffset;
 
 use super::chunk::{Chunk, MAX_GAPS, gaps};
-use super::{Outgoing, Read, Requester, back_off};
-use crate::datagram::read::segment::emit_request;
-use crate::datagram::read::targets::{MAX_OPEN, ReadKey, TargetId};
-use crate::datagram::{Cookie, CookieExchange, ExchangeKind};
+use super::target::{MAX_OPEN, ReadKey};
+use super::{Read, Requester, back_off};
+use crate::datagram::read::segment::{Outgoing, emit_request};
+use crate::datagram::{Associations, HandshakeId};
 use crate::wire::ReadRequest;
 
 impl<R> Read<R> {
@@ -30,24 +30,27 @@ impl<R> Read<R> {
     }
 }
 
-impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
+impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
     /// Whether [`poll_transmit`](Self::poll_transmit) may have something.
     #[must_use]
     #[inline]
     pub fn has_transmit(&self) -> bool {
         !self.queued.is_empty()
-            || self.exchange_wanted
             || !self.repeats.is_empty()
             || (self.is_open() && !self.round.is_empty())
     }
 
-    /// The next segment, which counts as sent now.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
+    /// The next request, which counts as sent now. A cookie request that is due goes before new requests, which may need the cookie.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        associations: &mut Associations<K, V>,
+    ) -> Option<Outgoing<K, V>> {
         self.queued
             .pop_front()
-            .or_else(|| self.next_exchange(now))
-            .or_else(|| self.next_repeat(now))
-            .or_else(|| self.next_chunk(now))
+            .or_else(|| associations.poll_transmit(now))
+            .or_else(|| self.next_repeat(now, associations))
+            .or_else(|| self.next_chunk(now, associations))
     }
 
     /// Whether the window may have room.
@@ -57,42 +60,13 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
                 && self.datagrams_in_flight <= self.limits.datagrams / 2)
     }
 
-    fn next_exchange(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
-        if !self.exchange_wanted {
-            return None;
-        }
-        let wanted = self.targets.iter_mut().find_map(|(id, target)| {
-            let wanted = target.exchange.as_ref().is_some_and(|it| it.wanted);
-            wanted.then_some(id)
-        });
-        let Some(id) = wanted else {
-            self.exchange_wanted = false;
-            return None;
-        };
-        self.drawn += 1;
-        let nonce = self.config.secret.nonce(self.drawn);
-        let target = self.targets.get_mut(id);
-        let exchange = target.exchange.as_mut()?;
-        exchange.sent(now, nonce);
-        let due = exchange.due;
-        let exchange = CookieExchange {
-            kind: ExchangeKind::Request,
-            epoch: self.config.epoch,
-            nonce,
-            cookie: Cookie::new(0),
-        };
-        let outgoing = Outgoing {
-            peer: target.peer,
-            via: target.via,
-            segment: exchange.emit(),
-        };
-        self.wake_by(due);
-        Some(outgoing)
-    }
-
-    fn next_repeat(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
+    fn next_repeat(
+        &mut self,
+        now: Instant,
+        associations: &mut Associations<K, V>,
+    ) -> Option<Outgoing<K, V>> {
         while let Some((key, start)) = self.repeats.pop_front() {
-            if self.repeat(now, key, start).is_some() {
+            if self.repeat(now, key, start, associations).is_some() {
                 return self.queued.pop_front();
             }
         }
@@ -100,24 +74,28 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     }
 
     /// Requests the missing ranges of a chunk again. `None` if none can be requested now.
-    fn repeat(&mut self, now: Instant, key: ReadKey, start: u32) -> Option<()> {
+    fn repeat(
+        &mut self,
+        now: Instant,
+        key: ReadKey,
+        start: u32,
+        associations: &mut Associations<K, V>,
+    ) -> Option<()> {
         let read = self.read(key)?;
         let position = read
             .chunks
             .iter()
             .position(|it| it.start == start && it.to_repeat)?;
         let id = read.target;
-        if read.length > self.max_unvalidated && self.targets.get(id).cookie.is_none() {
+        if read.length > self.max_unvalidated && associations.validate(now, id).is_none() {
             self.read_mut(key)?.waits = true;
-            self.want_cookie(now, id);
             return None;
         }
         self.serial += 1;
         let serial = self.serial;
         let read = self.read(key)?;
         let chunk = read.chunks[position];
-        let target = self.targets.get(id);
-        let others = target.open - chunk.requests;
+        let others = self.targets[id.0].open - chunk.requests;
         let max = if others as usize + MAX_GAPS > MAX_OPEN as usize {
             1
         } else {
@@ -129,12 +107,12 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         }
         let requests = u32::try_from(missing.len()).unwrap_or(1);
         for (from, to) in missing {
-            self.ask(key, from, to);
+            self.ask(key, from, to, associations);
         }
         self.counts.repeats += u64::from(requests);
-        let target = self.targets.get_mut(id);
-        target.open = others + requests;
-        let due = now + back_off(target.patience(), chunk.fruitless);
+        self.targets[id.0].open = others + requests;
+        let patience = associations.handshake(id).patience();
+        let due = now + back_off(patience, chunk.fruitless);
         let chunk = &mut self.read_mut(key)?.chunks[position];
         chunk.asked_at = now;
         chunk.serial = serial;
@@ -142,38 +120,41 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         chunk.repeated = true;
         chunk.overtaken = 0;
         chunk.to_repeat = false;
-        self.wake_by(due);
+        associations.wake_by(due);
         Some(())
     }
 
     /// Queues the request for a range.
-    fn ask(&mut self, key: ReadKey, start: u32, end: u32) {
+    fn ask(&mut self, key: ReadKey, start: u32, end: u32, associations: &Associations<K, V>) {
         let msn = self.msn;
-        let epoch = self.config.epoch;
         let Some(read) = self.read(key) else {
             return;
         };
-        let target = self.targets.get(read.target);
+        let target = associations.handshake(read.target);
         let Some(request) = read.request(start, end) else {
             return;
         };
         let outgoing = Outgoing {
             peer: target.peer,
             via: target.via,
-            segment: emit_request(&request, epoch, target.cookie, msn),
+            segment: emit_request(&request, associations.epoch(), target.cookie, msn),
         };
         self.msn = msn.next();
         self.counts.requests += 1;
         self.queued.push_back(outgoing);
     }
 
-    fn next_chunk(&mut self, now: Instant) -> Option<Outgoing<K, V>> {
+    fn next_chunk(
+        &mut self,
+        now: Instant,
+        associations: &mut Associations<K, V>,
+    ) -> Option<Outgoing<K, V>> {
         if !self.is_open() {
             return None;
         }
         self.is_full = false;
         while let Some(&id) = self.round.front() {
-            let target = self.targets.get_mut(id);
+            let target = &mut self.targets[id.0];
             let Some(&key) = target.ready.front() else {
                 self.leave_round(id);
                 continue;
@@ -183,7 +164,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
                 self.leave_round(id);
                 continue;
             }
-            if !self.can_ask(now, id, key) {
+            if !self.can_ask(now, id, key, associations) {
                 self.unready(id, key);
                 continue;
             }
@@ -191,35 +172,39 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
                 self.is_full = true;
                 return None;
             }
-            self.ask_next(now, id, key);
+            self.ask_next(now, id, key, associations);
             return self.queued.pop_front();
         }
         None
     }
 
-    fn leave_round(&mut self, id: TargetId) {
+    fn leave_round(&mut self, id: HandshakeId) {
         self.round.pop_front();
-        self.targets.get_mut(id).in_round = false;
+        self.targets[id.0].in_round = false;
     }
 
     /// Removes the first Read from the ready queue of its target.
-    fn unready(&mut self, id: TargetId, key: ReadKey) {
-        self.targets.get_mut(id).ready.pop_front();
+    fn unready(&mut self, id: HandshakeId, key: ReadKey) {
+        self.targets[id.0].ready.pop_front();
         if let Some(read) = self.read_mut(key) {
             read.is_ready = false;
         }
     }
 
     /// Whether the next octets of a Read may be requested, apart from the window.
-    fn can_ask(&mut self, now: Instant, id: TargetId, key: ReadKey) -> bool {
-        let needs_cookie = self.targets.get(id).cookie.is_none();
+    fn can_ask(
+        &mut self,
+        now: Instant,
+        id: HandshakeId,
+        key: ReadKey,
+        associations: &mut Associations<K, V>,
+    ) -> bool {
         let max_unvalidated = self.max_unvalidated;
         let Some(read) = self.read_mut(key) else {
             return false;
         };
-        if needs_cookie && read.length > max_unvalidated {
+        if read.length > max_unvalidated && associations.validate(now, id).is_none() {
             read.waits = true;
-            self.want_cookie(now, id);
             return false;
         }
         !read.asked_all && !read.chunks.is_full()
@@ -243,7 +228,13 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
     }
 
     /// Requests the next chunk of the first Read of the first target, and moves both to the end of their queues.
-    fn ask_next(&mut self, now: Instant, id: TargetId, key: ReadKey) {
+    fn ask_next(
+        &mut self,
+        now: Instant,
+        id: HandshakeId,
+        key: ReadKey,
+        associations: &mut Associations<K, V>,
+    ) {
         self.unready(id, key);
         self.leave_round(id);
         let Some(read) = self.read(key) else {
@@ -251,12 +242,11 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         };
         let (octets, datagrams) = self.next_size(read);
         let (start, end) = (read.next, read.next + octets);
-        self.ask(key, start, end);
+        self.ask(key, start, end, associations);
         self.serial += 1;
         let serial = self.serial;
-        let target = self.targets.get_mut(id);
-        target.open += 1;
-        let due = now + target.patience();
+        self.targets[id.0].open += 1;
+        let due = now + associations.handshake(id).patience();
         self.octets_in_flight += octets;
         self.datagrams_in_flight += datagrams;
         if let Some(read) = self.read_mut(key) {
@@ -276,7 +266,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
                 to_repeat: false,
             });
         }
-        self.wake_by(due);
+        associations.wake_by(due);
         self.make_ready(key);
         self.enter_round(id);
     }

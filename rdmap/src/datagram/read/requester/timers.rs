@@ -3,20 +3,22 @@
 use std::hash::Hash;
 use std::time::Instant;
 
+use super::target::ReadKey;
 use super::{ReadEnd, ReadSink, Requester, back_off};
-use crate::datagram::read::targets::ReadKey;
+use crate::datagram::Associations;
 
 /// Repetitions of a chunk without a response after which the cookie is dropped: the target may have restarted with another
 /// key.
 const COOKIE_REPEATS: u32 = 2;
 
-impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
-    /// Ends Reads whose deadline has passed, and repeats requests without a response in time.
-    pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl ReadSink<R>) {
-        if self.timeout.is_none_or(|timeout| now < timeout) {
-            return;
-        }
-        self.timeout = None;
+impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
+    /// Ends Reads whose deadline has passed, and repeats requests without a response in time. Due when the timer of the associations is.
+    pub fn handle_timeout(
+        &mut self,
+        now: Instant,
+        sink: &mut impl ReadSink<R>,
+        associations: &mut Associations<K, V>,
+    ) {
         for slot in 0..self.reads.capacity() {
             let Some(read) = self.reads.get(slot) else {
                 continue;
@@ -24,40 +26,22 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
             let (deadline, sink_stag) = (read.deadline, read.sink_stag);
             let key = ReadKey { slot, sink_stag };
             if deadline <= now {
-                let errno = self.targets.get(read.target).errno;
-                self.finish(key, ReadEnd::TimedOut(errno), sink);
+                let errno = associations.handshake(read.target).errno;
+                self.finish(key, ReadEnd::TimedOut(errno), sink, associations);
             } else {
-                self.wake_by(deadline);
-                self.check_chunks(now, key);
+                associations.wake_by(deadline);
+                self.check_chunks(now, key, associations);
             }
-        }
-        let mut next = None;
-        for (_, target) in self.targets.iter_mut() {
-            let Some(exchange) = target.exchange.as_mut() else {
-                continue;
-            };
-            if target.reads == 0 {
-                continue;
-            }
-            if exchange.due <= now {
-                exchange.wanted = true;
-                self.exchange_wanted = true;
-            } else {
-                next = Some(next.map_or(exchange.due, |next: Instant| next.min(exchange.due)));
-            }
-        }
-        if let Some(next) = next {
-            self.wake_by(next);
         }
     }
 
     /// Marks the late chunks of a Read for repetition.
-    fn check_chunks(&mut self, now: Instant, key: ReadKey) {
+    fn check_chunks(&mut self, now: Instant, key: ReadKey, associations: &mut Associations<K, V>) {
         let Some(read) = self.reads.get_mut(key.slot) else {
             return;
         };
-        let target = self.targets.get_mut(read.target);
         let id = read.target;
+        let target = associations.handshake_mut(id);
         let patience = target.patience();
         let mut next = None;
         let mut is_late = false;
@@ -82,10 +66,10 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq + Hash, R> Requester<K, V, R> {
         }
         // Short Reads need no cookie, but the target sends Terminates only to validated addresses.
         if is_late {
-            self.want_cookie(now, id);
+            associations.validate(now, id);
         }
         if let Some(next) = next {
-            self.wake_by(next);
+            associations.wake_by(next);
         }
     }
 }

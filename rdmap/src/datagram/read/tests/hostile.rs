@@ -204,7 +204,7 @@ fn without_proof_of_its_address_nobody_is_told_of_errors() {
 fn only_what_was_asked_is_taken() {
     let mut pair = Pair::new(4 << 20, vec![Fate::Lose]);
     pair.read(0, 100, millis(1000));
-    let outgoing = pair.requester.poll_transmit(pair.now).unwrap();
+    let outgoing = pair.poll_request().unwrap();
     let octets = emit(&outgoing.segment);
     let Ok(Arrived::Segment(Parsed::Read(ReadSegment::Request { request, .. }))) = parse(&octets)
     else {
@@ -213,8 +213,14 @@ fn only_what_was_asked_is_taken() {
     let now = pair.now;
     let mut respond = |from, stag, at: u64, octets: usize| {
         let at = (stag, TaggedOffset::new(at));
-        pair.requester
-            .handle_response(now, from, at, vec![9; octets][..].into(), &mut pair.sink)
+        pair.requester.handle_response(
+            now,
+            from,
+            at,
+            vec![9; octets][..].into(),
+            &mut pair.sink,
+            &mut pair.associations,
+        )
     };
     let stag = request.sink_stag;
     assert_eq!(respond('x', stag, 0, 10), Err(DropReason::BadStag));
@@ -237,7 +243,8 @@ fn only_what_was_asked_is_taken() {
     let sink = &mut pair.sink;
     let unsolicited = Err(DropReason::Unsolicited);
     assert_eq!(
-        pair.requester.handle_terminate(TARGET, &stray, sink),
+        pair.requester
+            .handle_terminate(TARGET, &stray, sink, &mut pair.associations),
         unsolicited
     );
     let answer = CookieExchange {
@@ -246,12 +253,9 @@ fn only_what_was_asked_is_taken() {
         nonce: 1,
         cookie: Cookie::new(2),
     };
-    assert_eq!(
-        pair.requester.handle_answer(now, TARGET, &answer),
-        unsolicited
-    );
+    assert_eq!(pair.answered(TARGET, &answer), unsolicited);
     let (_, end, map) = {
-        pair.requester.flush(&mut pair.sink);
+        pair.requester.flush(&mut pair.sink, &mut pair.associations);
         &pair.sink.ended[0]
     };
     assert_eq!((*end, &map[..]), (ReadEnd::Flushed, &[(5, 15)][..]));

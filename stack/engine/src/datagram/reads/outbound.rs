@@ -4,16 +4,16 @@ use std::convert::Infallible;
 
 use dgiwarp_llp_udp::{DatagramLimit, Format, PathKind, Peer, Shim, Train, TrainBuilder};
 use dgiwarp_memory::Piece;
+use dgiwarp_rdmap::datagram::read::Pending;
 use dgiwarp_rdmap::datagram::read::segment::{
-    Layout, MAX_SHORT as LONGEST_SHORT, RESPONSE_HEADER, emit_response_header,
+    Layout, MAX_SHORT as LONGEST_SHORT, Outgoing, RESPONSE_HEADER, emit_response_header,
 };
-use dgiwarp_rdmap::datagram::read::{Outgoing, Pending};
 use dgiwarp_rdmap::datagram::{DropReason, Origin};
 
-use super::{Reads, Via, source_of};
+use super::{Reads, source_of};
 use crate::cq_ring::CompletionSink;
-use crate::datagram::config::UdConfig;
-use crate::datagram::transmit::{Context, STAGING, SendOutcome, TransmitSink};
+use crate::datagram::config::{UdConfig, Via};
+use crate::datagram::transmit::{Context, PeerState, STAGING, SendOutcome, TransmitSink};
 use crate::types::QpCounters;
 
 /// Short segments that leave in one call.
@@ -113,14 +113,14 @@ impl Reads {
     pub(crate) fn transmit(
         &mut self,
         context: Context<'_>,
-        shim: &mut Shim,
+        peers: &mut PeerState<'_>,
         (config, responses): (UdConfig, bool),
         sink: &mut impl TransmitSink,
         completions: &mut impl CompletionSink,
         counters: &mut QpCounters,
     ) -> Progress {
-        self.start(context.now, shim, config, context.mrs, completions);
-        let short = self.transmit_short(context, (shim, responses), sink, counters);
+        self.start(context.now, peers, config, context.mrs, completions);
+        let short = self.transmit_short(context, (peers, responses), sink, counters);
         if short == Progress::Blocked {
             return Progress::Blocked;
         }
@@ -128,7 +128,7 @@ impl Reads {
             self.output_possible = short == Progress::Sent || self.responder.has_output();
             return short;
         }
-        match self.respond(context, shim, sink, counters) {
+        match self.respond(context, peers.shim, sink, counters) {
             Progress::Idle => {
                 self.output_possible = short == Progress::Sent;
                 short
@@ -140,12 +140,12 @@ impl Reads {
     fn transmit_short(
         &mut self,
         context: Context<'_>,
-        (shim, responses): (&mut Shim, bool),
+        (peers, responses): (&mut PeerState<'_>, bool),
         sink: &mut impl TransmitSink,
         counters: &mut QpCounters,
     ) -> Progress {
         if self.short.train.is_empty() {
-            self.load_short(context, shim, responses);
+            self.load_short(context, peers, responses);
         }
         let Some((peer, via)) = self.short.to else {
             return Progress::Idle;
@@ -156,7 +156,7 @@ impl Reads {
             // Requests are repeated like lost ones; the errno is reported when the Read times out.
             SendOutcome::Failed(errno) => {
                 counters.count_send_error();
-                self.note_error(peer, errno);
+                self.note_error(peer, errno, peers.associations);
             }
             SendOutcome::TooBig => counters.count_send_error(),
         }
@@ -164,32 +164,28 @@ impl Reads {
         Progress::Sent
     }
 
-    fn load_short(&mut self, context: Context<'_>, shim: &mut Shim, responses: bool) {
+    fn load_short(&mut self, context: Context<'_>, peers: &mut PeerState<'_>, responses: bool) {
+        let (now, associations) = (context.now, &mut *peers.associations);
         loop {
             let next = self
                 .short
                 .next
                 .take()
-                .or_else(|| self.requester.poll_transmit(context.now))
+                .or_else(|| self.requester.poll_transmit(now, associations))
                 .or_else(|| responses.then(|| self.next_reply()).flatten());
             let Some(next) = next else {
                 return;
             };
-            if !self.short.add(next, shim) {
+            if !self.short.add(next, peers.shim) {
                 return;
             }
         }
     }
 
     fn next_reply(&mut self) -> Option<Outgoing<Peer, Via>> {
-        let reply = self.responder.reply()?;
-        let outgoing = Outgoing {
-            peer: reply.peer,
-            via: reply.via,
-            segment: reply.segment.clone(),
-        };
+        let reply = self.responder.reply()?.clone();
         self.responder.replied();
-        Some(outgoing)
+        Some(reply)
     }
 
     /// Sends one train of responses to the requester whose turn it is.
