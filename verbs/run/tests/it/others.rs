@@ -71,6 +71,29 @@ fn ucx() {
     }
 }
 
+/// UCX's transport for connected queue pairs, without the layers that make up for what a transport lacks: it has atomics where the device reports them.
+#[test]
+fn ucx_atomics() {
+    const SERVER: End = End::server("ucx_perftest -d dgiwarp0:1 -x rc_verbs -p {port}")
+        .finish(Finish::Stopped)
+        .complains(&[])
+        .polls();
+    const CLIENT: End =
+        End::client("ucx_perftest {server} -d dgiwarp0:1 -x rc_verbs -p {port} -n 200")
+            .says(&["Final:"]);
+    let Some(scene) = scene("ucx_atomics", "ucx-utils", Place::Apart) else {
+        return;
+    };
+    for operation in ["add_lat", "add_mr", "fadd", "cswap"] {
+        session::run_with(
+            &scene,
+            Family::V4,
+            &[SERVER, CLIENT],
+            &["-t", operation, "-s", "8"],
+        );
+    }
+}
+
 /// libfabric's provider for verbs, with its own layers for reliable datagrams on both kinds of endpoints. Its server
 /// takes "localhost" for its address, which here is one of the device's; so both are on this host.
 #[test]
