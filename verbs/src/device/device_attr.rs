@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 /// `enum ibv_port_state` of a host without addresses.
 const IBV_PORT_DOWN: c_uint = 1;
-/// `enum ibv_atomic_cap`: atomic among queue pairs of the device. That atomics are so for the host's processors too is in the PCI capabilities; programs such as
+/// `enum ibv_atomic_cap`: atomic among queue pairs of the device. The PCI capabilities report that atomics are so for the host's processors too; programs such as
 /// UCX take atomics of a device with `IBV_ATOMIC_GLOB` for none.
 const IBV_ATOMIC_HCA: c_uint = 1;
 /// `IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP`.

@@ -13,7 +13,7 @@ const MAX: usize = 2048;
 const PER_ORIGIN: usize = 256;
 /// Time that every startup has before it may be evicted: the Request leaves with the end of TCP's handshake, but its host may be busy.
 const GRACE: Duration = Duration::from_secs(1);
-/// The same for origins with more than [`PER_ORIGIN`] startups.
+/// Grace of origins with more than [`PER_ORIGIN`] startups.
 const SHORT_GRACE: Duration = Duration::from_millis(100);
 /// Origins remembered from which a Request came.
 const MAX_PROVED: usize = 256;

@@ -10,7 +10,7 @@ over_each_llp! {
     a_killed_peer_ends_what_is_outstanding_at_once,
 }
 
-/// What programs are promised.
+/// Time within which programs are promised the end.
 const PROMISED: Duration = Duration::from_secs(5);
 
 const OUTLIVING: RcOptions = RcOptions {
