@@ -1,4 +1,5 @@
 use super::*;
+use crate::wire::ReadRequest;
 use proptest::prelude::*;
 
 const PAYLOAD: u32 = 40;
@@ -145,6 +146,28 @@ fn an_empty_segment_is_alone() {
         };
         let octets = emitted(write, empty);
         assert_eq!(parse(&octets[..], false).is_ok(), length == 0);
+    }
+}
+
+/// §7.1: a Read has at most 2^30 octets. RFC 5040 §4.2: nothing follows the header of its request.
+#[test]
+fn a_read_request_has_its_length_and_asks_for_no_more_than_the_limit() {
+    let octets = |size| {
+        let request = ReadRequest {
+            sink_stag: STag::new(1),
+            sink_offset: TaggedOffset::new(0),
+            size,
+            source_stag: STag::new(2),
+            source_offset: TaggedOffset::new(0),
+        };
+        read::emit_request(&request, 1, None, Msn::FIRST)
+            .octets
+            .to_vec()
+    };
+    assert!(parse(&octets(1 << 30)[..], false).is_ok());
+    let longer = [octets(1), vec![0]].concat();
+    for refused in [octets((1 << 30) + 1), longer] {
+        assert_eq!(parse(&refused[..], false), Err(DropReason::Malformed));
     }
 }
 
