@@ -1,6 +1,7 @@
 //! Completion channels and completion queues.
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
+use crate::cq::contention::Contention;
 use crate::cq::cq_ex::Current;
 use crate::cq::wc;
 use crate::device::async_queue::{EventSource, Subject};
@@ -19,10 +20,13 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Completions that one call polls from the stack.
 const BATCH: usize = 8;
-/// Consecutive empty polls after which the thread yields.
+/// Longest sleep in place of a yield.
+const NAP: Duration = Duration::from_millis(1);
+/// Consecutive empty polls after which the thread leaves the core.
 ///
 /// Programs poll in a loop. Where the peer or the background thread runs on the same core, each would otherwise spin
 /// for its whole time slice, milliseconds for each message.
@@ -65,6 +69,7 @@ pub(crate) struct Cq {
     /// State of `ibv_start_poll` to `ibv_end_poll`.
     pub(crate) current: WrLock<Current>,
     empty_polls: AtomicU32,
+    contention: Contention,
     /// Completion events.
     unacked: Unacked,
     pub(crate) event_source: EventSource,
@@ -76,7 +81,19 @@ impl Facade for Arc<Cq> {
 }
 
 impl Cq {
-    /// Counts empty polls, and yields after [`YIELD_EVERY`]. A count lost to a concurrent poll does no harm.
+    #[cold]
+    fn leave_core(&self) {
+        let yield_now = || {
+            let before = self.rnic.time();
+            std::thread::yield_now();
+            self.rnic.time().saturating_sub(before)
+        };
+        self.contention.leave_core(yield_now, || {
+            self.cq.sleep(NAP);
+        });
+    }
+
+    /// Counts empty polls, and leaves the core after [`YIELD_EVERY`]. A count lost to a concurrent poll does no harm.
     #[inline]
     pub(crate) fn count_poll(&self, found: usize) {
         let empty = if found > 0 {
@@ -85,7 +102,7 @@ impl Cq {
             self.empty_polls.load(Ordering::Relaxed) + 1
         };
         if empty == YIELD_EVERY {
-            std::thread::yield_now();
+            self.leave_core();
         }
         self.empty_polls
             .store(empty % YIELD_EVERY, Ordering::Relaxed);
@@ -208,6 +225,7 @@ pub(crate) unsafe fn create(
         rnic: state.rnic.clone(),
         current: WrLock::new(Current::default()),
         empty_polls: AtomicU32::new(0),
+        contention: Contention::default(),
         unacked: Unacked::default(),
         event_source,
     };
