@@ -144,11 +144,6 @@ pub const BUILD_CHECKS: &[Check] = &[
         arguments: &["doc", "--workspace", "--all-features", "--no-deps"],
         environment: Some(("RUSTDOCFLAGS", "--deny warnings")),
     },
-    Check {
-        name: "release build",
-        arguments: crate::dist::BUILD,
-        environment: None,
-    },
 ];
 
 /// Compiles the tests, and what they load and start besides their own binaries: libraries and programs in the test profile.

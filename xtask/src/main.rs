@@ -8,12 +8,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use xtask::dist::{self, Build};
 use xtask::groups::{self, Name};
 use xtask::install::{self, Place};
 use xtask::interrupt::Interrupt;
 use xtask::lab::{Config, Lab, Session, Wait};
 use xtask::runner::{self, Options};
-use xtask::{conformance, dist, fuzz, pictures, workspace};
+use xtask::{conformance, fuzz, pictures, workspace};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -258,7 +259,7 @@ fn run(cli: Cli) -> Result<i32, Box<dyn Error>> {
         ),
         Task::Lab(args) => lab(&args),
         Task::Dist => {
-            let dist = dist::make(&workspace::root().join("dist"))?;
+            let dist = dist::make(&workspace::root().join("dist"), Build::Release)?;
             println!("{}\n{}", dist.tree.display(), dist.archive.display());
             match dist.package {
                 Some(package) => println!("{}", package.display()),

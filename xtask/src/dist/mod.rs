@@ -29,6 +29,7 @@ use std::process::{Command, Stdio};
 use cargo_metadata::Metadata;
 
 use crate::debian;
+use crate::groups;
 use crate::workspace;
 
 /// Files that were made.
@@ -42,23 +43,48 @@ pub struct Dist {
     pub package: Option<PathBuf>,
 }
 
-/// The arguments of cargo for what users get: the default members of the workspace.
-pub const BUILD: &[&str] = &["build", "--release"];
+/// The build that is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// The release build of the default members of the workspace: what users get.
+    Release,
+    /// What the test command has compiled already: for tests of the packing, which does not depend on the profile.
+    Tests,
+}
 
-/// Builds everything in release mode and writes tree, archive and package below `folder`, replacing older ones of this version.
+impl Build {
+    /// The arguments of cargo.
+    // All at once: each dependency is then built with the same features as everywhere else.
+    const fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Release => &["build", "--release"],
+            Self::Tests => groups::TESTS_AND_PROGRAMS.arguments,
+        }
+    }
+
+    /// The folder below cargo's target directory.
+    const fn folder(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Tests => "debug",
+        }
+    }
+}
+
+/// Builds everything and writes tree, archive and package below `folder`, replacing older ones of this version.
 ///
 /// # Errors
 /// The build fails (cargo has said why), or a file cannot be written.
-pub fn make(folder: &Path) -> Result<Dist, Box<dyn Error>> {
+pub fn make(folder: &Path, build: Build) -> Result<Dist, Box<dyn Error>> {
     let metadata = workspace::metadata()?;
-    build(&metadata)?;
+    compile(&metadata, build)?;
     let version = tree::version(&metadata)?;
     let name = format!("dgiwarp-{version}");
     let tree = folder.join(&name);
     if tree.exists() {
         fs::remove_dir_all(&tree)?;
     }
-    tree::lay_out(&metadata, &tree)?;
+    tree::lay_out(&metadata, build, &tree)?;
     let archive = folder.join(format!("{name}.tar.gz"));
     archive::pack(folder, &name, &archive)?;
     let package = if debian::find_program("dpkg-deb").is_some() {
@@ -79,22 +105,20 @@ pub fn make(folder: &Path) -> Result<Dist, Box<dyn Error>> {
 /// As [`make`].
 pub fn make_tree(tree: &Path) -> Result<(), Box<dyn Error>> {
     let metadata = workspace::metadata()?;
-    build(&metadata)?;
-    tree::lay_out(&metadata, tree)
+    compile(&metadata, Build::Release)?;
+    tree::lay_out(&metadata, Build::Release, tree)
 }
 
-fn build(metadata: &Metadata) -> Result<(), Box<dyn Error>> {
-    let mut command = workspace::cargo();
-    // All at once: each dependency is then built with the same features as everywhere else.
-    command.args(BUILD);
-    let status = command
+fn compile(metadata: &Metadata, build: Build) -> Result<(), Box<dyn Error>> {
+    let status = workspace::cargo()
+        .args(build.arguments())
         .env("CARGO_TARGET_DIR", &metadata.target_directory)
         .stdin(Stdio::null())
         .status()?;
     if status.success() {
         return Ok(());
     }
-    Err("the release build failed".into())
+    Err("the build failed".into())
 }
 
 /// Runs a program to its end.

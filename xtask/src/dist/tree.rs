@@ -8,7 +8,7 @@ use std::process::Command;
 
 use cargo_metadata::{Metadata, TargetKind};
 
-use super::credits;
+use super::{Build, credits};
 use crate::workspace;
 
 /// The library that stands in for rdma-core's.
@@ -45,8 +45,12 @@ const PROGRAM_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o644;
 
 /// Lays out what was built.
-pub(super) fn lay_out(metadata: &Metadata, tree: &Path) -> Result<(), Box<dyn Error>> {
-    let built = metadata.target_directory.join("release");
+pub(super) fn lay_out(
+    metadata: &Metadata,
+    build: Build,
+    tree: &Path,
+) -> Result<(), Box<dyn Error>> {
+    let built = metadata.target_directory.join(build.folder());
     for program in programs(metadata) {
         let to = tree.join("bin").join(&program);
         copy_stripped(built.join(&program).as_std_path(), &to, PROGRAM_MODE)?;

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 use xtask::debian::find_program;
-use xtask::dist::{self, Dist};
+use xtask::dist::{self, Build, Dist};
 use xtask::install::Place;
 use xtask::lab::{Config, Lab};
 use xtask::skips::skip;
@@ -21,8 +21,18 @@ static MADE: LazyLock<Dist> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
-    dist::make(&folder).unwrap()
+    dist::make(&folder, build()).unwrap()
 });
+
+/// The environment variable that has these tests pack the release build.
+const RELEASE: &str = "DGIWARP_TEST_RELEASE";
+
+fn build() -> Build {
+    match std::env::var_os(RELEASE) {
+        Some(_) => Build::Release,
+        None => Build::Tests,
+    }
+}
 
 /// Runs to a good end.
 fn succeed(command: &mut Command) -> Output {
@@ -147,7 +157,7 @@ fn the_same_build_gives_the_same_bytes() {
     // A stale file goes away.
     let stale = folder.path().join(format!("dgiwarp-{VERSION}/stale"));
     fs::create_dir_all(stale).unwrap();
-    let again = dist::make(folder.path()).unwrap();
+    let again = dist::make(folder.path(), build()).unwrap();
     assert_same(&MADE.tree, &again.tree);
     let same = |left: &Path, right: &Path| fs::read(left).unwrap() == fs::read(right).unwrap();
     assert!(same(&MADE.archive, &again.archive), "the archives differ");
@@ -378,4 +388,12 @@ fn the_debian_package_is_installed_and_removed() {
     dpkg("--verify", Path::new("dgiwarp"));
     dpkg("--purge", Path::new("dgiwarp"));
     assert!(!root.path().join("usr").exists());
+}
+
+#[test]
+#[ignore = "a release build: only with --soak"]
+fn soak_the_release_build_is_packed() {
+    let mut tests = Command::new(std::env::current_exe().unwrap());
+    let output = succeed(tests.arg("dist::").env(RELEASE, "1"));
+    assert!(!text(&output).contains("running 0 tests"), "{output:?}");
 }
