@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::{Process, given, now, role};
 use dgiwarp::{
-    Access, Buffer, Config, MpaConfig, MpaRevision, Pd, RcOptions, RcQp, RcQpAttr, RcSendWr,
-    ReadDepths, Rnic,
+    Access, Buffer, Completion, Config, MpaConfig, MpaRevision, Pd, RcListener, RcOptions, RcQp,
+    RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
 };
 use socket2::SockRef;
 
@@ -196,4 +196,56 @@ fn a_process_that_ends_at_once_loses_nothing() {
     drop(stream);
     assert_eq!(sent(&got), count * LONG + 4);
     leaver.finish(SOON);
+}
+
+/// Sends that TCP took wait for their receives after their sender is gone: few, and more than the receiving end keeps outside of TCP.
+#[test]
+fn late_receives_get_what_a_sender_left() {
+    for count in [3_u64, 30] {
+        let rnic = Rnic::open(Config::default()).unwrap();
+        let pd = rnic.alloc_pd();
+        let local = RcOptions {
+            completion: Completion::Local,
+            ..RcOptions::default()
+        };
+        let [(client, client_cq), (server, server_cq)] = [local, RcOptions::default()].map(|it| {
+            let cq = rnic.create_cq(64).unwrap();
+            let attr = RcQpAttr {
+                options: Some(it),
+                ..RcQpAttr::new(&cq, &cq)
+            };
+            (pd.create_rc_qp(&attr).unwrap(), cq)
+        });
+        let mpa = MpaConfig::default();
+        let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let request = listener.accept(SOON).unwrap().expect("a request");
+                let depths = ReadDepths { ird: 0, ord: 0 };
+                request.accept(&server, depths, b"").unwrap();
+            });
+            client.connect(listener.local_addr(), &mpa, b"").unwrap();
+        });
+        let memory = [(); 2].map(|()| Buffer::zeroed(LONG).unwrap());
+        let [from, to] = memory
+            .each_ref()
+            .map(|it| pd.register(it.region(), Access::LOCAL_WRITE).unwrap());
+        for wr_id in 0..count {
+            memory[0].write(0, &wr_id.to_be_bytes());
+            client
+                .post_send(&[RcSendWr::send(wr_id, &[from.sge(..)])])
+                .unwrap();
+            let wc = client_cq.wait(SOON).unwrap().expect("TCP takes it");
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+        }
+        drop(client);
+        for wr_id in 0..count {
+            let sges = [to.sge(..)];
+            server.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
+            let wc = server_cq.wait(SOON).unwrap().expect("the message");
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+            assert_eq!(memory[1].to_vec(0, 8), wr_id.to_be_bytes());
+        }
+        assert_eq!(server_cq.poll_one().unwrap(), None);
+    }
 }

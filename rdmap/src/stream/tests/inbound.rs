@@ -254,7 +254,7 @@ fn the_length_with_an_immediate_is_that_of_the_write_before_it() {
     assert!(immediates.map(|it| it.written).eq([0, 0]));
 }
 
-/// A dgiwarp peer knows the length: another one is its violation.
+/// Another length is the violation of a dgiwarp peer.
 #[test]
 fn a_dgiwarp_peer_that_reports_another_length_is_terminated() {
     let hello = {

@@ -25,6 +25,9 @@ const RETRIES_TAKE: Duration = Duration::from_secs(1);
 /// [one second](super::close::DeferredDisconnect), ends the queue pair itself before.
 const RECEIVES_STAY: Duration = Duration::from_secs(3);
 
+/// Time that messages which wait for a receive have after TCP's end, from the last one that was delivered.
+const MESSAGES_STAY: Duration = Duration::from_secs(3);
+
 /// Request number of the Read that is an RTR indication and no work request.
 const RTR_READ: u64 = u64::MAX;
 
@@ -62,6 +65,10 @@ pub struct RcEngine {
     /// Octets of them that TCP has taken.
     pub(super) taken: u64,
     pub(super) end: Option<RcEnd>,
+    /// TCP's end, behind messages that wait for a receive, and when it counts although they wait.
+    pub(super) deferred_end: Option<(TcpEnd, Instant)>,
+    /// The time of `deferred_end` has passed.
+    pub(super) deferred_end_due: bool,
     /// The peer left, and nothing was posted that would have needed it.
     pub(super) dormant: bool,
     /// When posted work requests end, since the peer has left. `None` while nothing posted needs the peer and it sent a bye.
@@ -105,6 +112,8 @@ impl RcEngine {
             made: 0,
             taken: 0,
             end: None,
+            deferred_end: None,
+            deferred_end_due: false,
             dormant: false,
             dormant_until: None,
             counters: QpCounters::default(),
@@ -140,6 +149,7 @@ impl RcEngine {
             immediate,
             self.rnr_deadline(),
             self.ack_deadline(),
+            self.deferred_end.map(|(_, until)| until),
         ];
         let first = earliest(deadlines);
         match self.end {
@@ -153,6 +163,7 @@ impl RcEngine {
         self.time_out_detection(now);
         self.time_out_acks(now);
         self.rnr_timed_out |= self.rnr_deadline().is_some_and(|it| it <= now);
+        self.deferred_end_due |= self.deferred_end.is_some_and(|(_, until)| until <= now);
         self.probe(now);
     }
 
@@ -180,7 +191,7 @@ impl RcEngine {
         self.sends.push(wqe);
     }
 
-    /// TCP's stream has ended.
+    /// TCP's stream has ended. Messages of before that wait for a receive are delivered first, while receives are posted.
     pub fn handle_end(
         &mut self,
         now: Instant,
@@ -188,8 +199,38 @@ impl RcEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
+        if self.end.is_none() && !self.rnr_queue.is_empty() {
+            self.deferred_end.get_or_insert((end, now + MESSAGES_STAY));
+            return;
+        }
         self.llp.handle_end(now, end);
         self.handle_events(tables, completions);
+    }
+
+    /// The stream is read again before its end.
+    pub fn resume_input(&mut self) {
+        self.deferred_end = None;
+    }
+
+    /// Messages before the deferred end were delivered: the others have their time anew.
+    pub(super) fn extend_deferred_end(&mut self, now: Instant) {
+        if let Some((_, until)) = &mut self.deferred_end {
+            *until = now + MESSAGES_STAY;
+        }
+    }
+
+    /// Handles a deferred end: no message waits before it any more, or for too long.
+    pub(super) fn handle_deferred_end(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.deferred_end_due = false;
+        if let Some((end, _)) = self.deferred_end.take() {
+            self.llp.handle_end(now, end);
+            self.handle_events(tables, completions);
+        }
     }
 
     pub(super) fn handle_events(
@@ -250,7 +291,7 @@ impl RcEngine {
     /// Whether a deadline has passed that `make_fpdus` has to act on.
     #[inline]
     pub(super) fn has_timeout_work(&self) -> bool {
-        self.rnr_timed_out || self.has_detection_work()
+        self.rnr_timed_out || self.deferred_end_due || self.has_detection_work()
     }
 
     /// Whether there is nothing to transmit, to complete or to close.

@@ -138,6 +138,7 @@ impl RcEngine {
             match handled.map_err(|error| (error, ulp.failed)) {
                 Ok(Handled::Taken) => {
                     self.rnr_queue.pop(now);
+                    self.extend_deferred_end(now);
                     let waiting = self.rnr_queue.messages();
                     self.stream.dgiwarp_ext_mut().set_in_rnr_queue(waiting);
                 }
@@ -148,6 +149,9 @@ impl RcEngine {
         }
         // The sender has waited for long enough.
         self.flush_acks(now, true);
+        if self.rnr_queue.is_empty() {
+            self.handle_deferred_end(now, tables, completions);
+        }
     }
 
     /// When the first ULPDU of the RNR queue has waited for too long.

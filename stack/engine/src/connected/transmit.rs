@@ -61,6 +61,12 @@ impl RcEngine {
             self.refuse_rnr(tables, completions);
             return;
         }
+        if self.deferred_end_due {
+            self.handle_deferred_end(now, tables, completions);
+            if self.end.is_some() {
+                return;
+            }
+        }
         self.end_detection_timeout();
         self.send_due_hello(now);
         while if self.llp.may_send() {

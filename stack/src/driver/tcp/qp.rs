@@ -403,9 +403,7 @@ impl RcShared {
         let look = || link.pipe.progress();
         if !link.tcp_close.has_begun() && (overdue || link.liveness.check(now, look)) {
             link.tcp_close.lost();
-            let (tables, mut completions) = (self.tables(), self.completions());
-            let engine = &mut link.engine;
-            engine.handle_end(now, TcpEnd::Lost, tables, &mut completions);
+            self.end_stream(link, TcpEnd::Lost);
         }
     }
 
@@ -475,9 +473,10 @@ impl RcShared {
                 }
                 Taken::Lost => {
                     self.receive_before_loss(link);
-                    link.tcp_close.lost();
-                    link.engine
-                        .handle_end(now, TcpEnd::Lost, self.tables(), &mut completions);
+                    if !link.paused {
+                        link.tcp_close.lost();
+                    }
+                    self.end_stream(link, TcpEnd::Lost);
                 }
             }
         }
@@ -563,21 +562,29 @@ impl RcShared {
 
     /// While nothing is read.
     fn look_for_end(&self, link: &mut Link) -> Received {
-        let end = match link.pipe.end() {
-            None => return Received::Nothing,
-            Some(TcpEnd::Fin) => {
-                link.tcp_close.peer_closed();
-                TcpEnd::Fin
-            }
-            Some(TcpEnd::Lost) => {
-                link.tcp_close.lost();
-                TcpEnd::Lost
-            }
+        if !link.tcp_close.is_polled() {
+            return Received::Nothing;
+        }
+        let Some(end) = link.pipe.end() else {
+            return Received::Nothing;
         };
+        // Octets before it may lie in the socket: they are read when there is room, and so is the end.
+        if end == TcpEnd::Lost {
+            link.tcp_close.unreachable();
+        }
+        self.end_stream(link, end);
+        Received::Everything
+    }
+
+    /// The stream has ended. Where messages of before wait for a receive, the engine's end comes later, and the socket is not polled meanwhile.
+    fn end_stream(&self, link: &mut Link, end: TcpEnd) {
         let (tables, mut completions) = (self.tables(), self.completions());
         link.engine
             .handle_end(clock::now(), end, tables, &mut completions);
-        Received::Everything
+        if link.engine.end().is_none() {
+            link.tcp_close.stop_polling();
+            self.poll_set.unwatch(link.pipe.as_fd());
+        }
     }
 
     fn receive_into(&self, link: &mut Link, rx_buffer: &mut RxBuffer) -> Received {
@@ -629,7 +636,7 @@ impl RcShared {
                 TcpEnd::Lost
             }
         };
-        engine.handle_end(clock::now(), end, self.tables(), &mut self.completions());
+        self.end_stream(link, end);
         Received::Everything
     }
 
@@ -641,6 +648,10 @@ impl RcShared {
             && let Some(member) = self.member.get()
         {
             link.paused = pause;
+            if !pause {
+                link.engine.resume_input();
+                link.tcp_close.resume_polling();
+            }
             self.poll_set
                 .watch_input(*member, link.pipe.as_fd(), !pause);
         }

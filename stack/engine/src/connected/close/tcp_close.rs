@@ -90,6 +90,16 @@ impl TcpClose {
         !self.unpolled
     }
 
+    /// The socket is not polled until [`resume_polling`](Self::resume_polling): its end has come, and is deferred.
+    pub fn stop_polling(&mut self) {
+        self.unpolled = true;
+    }
+
+    /// The socket is polled again.
+    pub fn resume_polling(&mut self) {
+        self.unpolled = self.peer_done;
+    }
+
     /// When [`advance`](Self::advance) is due at the latest.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {

@@ -255,7 +255,7 @@ fn a_lost_connection_gives_no_success_for_what_was_not_placed(llp: Lower) {
     assert_eq!(statuses, [WcStatus::RetryExceeded, flushed, flushed]);
 }
 
-fn resume(end: &mut End) {
+pub(super) fn resume(end: &mut End) {
     end.work(|engine, tables, completed| engine.receive_posted(now(), tables, completed));
 }
 

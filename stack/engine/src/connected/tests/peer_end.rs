@@ -1,6 +1,6 @@
 //! The peer's end as this end's program meets it: in order, with a bye, or killed, with nothing but TCP's end.
 
-use super::detect_peer::{detected_pair, settle};
+use super::detect_peer::{detected_pair, resume, settle};
 use super::*;
 
 over_each_llp! {
@@ -8,6 +8,8 @@ over_each_llp! {
     a_killed_peer_ends_the_receives_in_time,
     a_plain_peer_that_closed_ends_the_receives_in_time,
     a_killed_peer_ends_what_is_outstanding_at_once,
+    messages_before_the_end_are_delivered_as_receives_come,
+    messages_before_the_end_do_not_wait_for_ever,
 }
 
 /// Time within which programs are promised the end.
@@ -98,4 +100,50 @@ fn a_killed_peer_ends_what_is_outstanding_at_once(llp: Lower) {
     let sent = [(2, WcStatus::RetryExceeded), (3, WcStatus::Flushed)];
     assert_eq!(ended(&client.completed.sent), sent);
     assert_eq!(ended(&client.completed.received), [(1, WcStatus::Flushed)]);
+}
+
+/// A server whose peer has sent three messages without receives, and closed or was lost.
+fn with_waiting_messages(llp: Lower, end: TcpEnd, began: Instant) -> End {
+    let (mut client, mut server) = outliving_pair(llp, false);
+    for wr_id in 1..=3 {
+        client.post_send(wr_id, &[client.sge(0, 100)]);
+    }
+    client.carry_to(&mut server, 1000);
+    server.work(|engine, tables, completed| engine.handle_end(began, end, tables, completed));
+    assert_eq!(server.engine.end(), None);
+    server
+}
+
+fn messages_before_the_end_are_delivered_as_receives_come(llp: Lower) {
+    for end in [TcpEnd::Fin, TcpEnd::Lost] {
+        let mut server = with_waiting_messages(llp, end, now());
+        for wr_id in 10..=12 {
+            assert_eq!(server.engine.end(), None);
+            server.post_recv(wr_id, 0, 100);
+            resume(&mut server);
+        }
+        assert!(server.engine.end().is_some());
+        let received = server.completed.received.iter();
+        let outcomes = received.map(|wc| (wc.wr_id, wc.status));
+        let success = WcStatus::Success;
+        assert!(outcomes.eq([(10, success), (11, success), (12, success)]));
+    }
+}
+
+fn messages_before_the_end_do_not_wait_for_ever(llp: Lower) {
+    let began = now();
+    let mut server = with_waiting_messages(llp, TcpEnd::Fin, began);
+    let until = server.engine.poll_timeout().expect("a deadline");
+    assert!(until > began && until < began + PROMISED);
+    server.post_recv(10, 0, 100);
+    resume(&mut server);
+    assert!(
+        server.engine.poll_timeout() >= Some(until),
+        "from the last delivery"
+    );
+    let until = server.engine.poll_timeout().expect("a deadline");
+    runs_timers(&mut server, until - Duration::from_millis(1));
+    assert_eq!(server.engine.end(), None);
+    runs_timers(&mut server, until);
+    assert!(server.engine.end().is_some());
 }
