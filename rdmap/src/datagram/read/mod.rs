@@ -18,4 +18,4 @@ pub mod segment;
 mod tests;
 
 pub use requester::{Limits, ReadEnd, ReadSink, ReadWork, Requester, RequesterConfig};
-pub use responder::{Pending, Responder, ResponderConfig, cause_of};
+pub use responder::{Class, Pending, Responder, ResponderConfig, cause_of};

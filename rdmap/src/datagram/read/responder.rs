@@ -2,32 +2,51 @@
 //!
 //! The responder holds requests and schedules requesters; the caller reads memory and builds the response, because memory may
 //! only be held for the length of one call.
+//!
+//! Requesters are of two [classes](Class) that share no queue: a source address that is not validated may be forged, and costs its sender
+//! nothing.
 
 mod reports;
+mod round_robin;
 
 use std::collections::VecDeque;
 use std::hash::Hash;
 use std::time::Instant;
 
-use arrayvec::ArrayVec;
 use dgiwarp_ddp::wire::tagged;
-use rustc_hash::FxHashMap;
-use slab::Slab;
 
 use super::amplification::AMPLIFICATION;
-use super::segment::{About, Outgoing, Short, TerminateReport, emit_terminate};
+use super::segment::{About, Outgoing, TerminateReport, emit_terminate};
 use crate::datagram::{Cookie, CookieExchange, DropReason, ExchangeKind, Secret};
 use crate::wire::{Cause, ReadRequest};
 use reports::Reports;
+use round_robin::RoundRobin;
 
 /// Most requests queued for one requester.
 const MAX_REQUESTS: usize = 16;
-/// Most requesters with queued requests.
-const MAX_REQUESTERS: usize = 1024;
-/// Most of them without a valid cookie: their addresses may be forged.
-const MAX_UNVALIDATED: usize = MAX_REQUESTERS / 2;
-/// Most short answers that wait to be sent.
-const MAX_REPLIES: usize = 256;
+/// Most validated requesters with queued requests.
+const MAX_VALIDATED: usize = 1024;
+/// Most unvalidated requesters with queued requests, and most with queued cookie requests. Few, so that none waits until its requester repeats the
+/// request.
+const MAX_UNVALIDATED: usize = 128;
+/// Most cookie requests queued for one requester.
+const MAX_EXCHANGES: usize = 4;
+/// Most Terminates that wait to be sent.
+const MAX_TERMINATES: usize = 256;
+
+/// Class of requesters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// The request has a valid cookie: its source address is the requester's.
+    Validated,
+    /// Any other request, and every cookie request: its source address may be forged.
+    Unvalidated,
+}
+
+impl Class {
+    /// Both, in the order in which they are served.
+    pub const ALL: [Self; 2] = [Self::Validated, Self::Unvalidated];
+}
 
 /// Settings of a [`Responder`].
 #[derive(Debug, Clone, Copy)]
@@ -51,28 +70,19 @@ pub struct Pending<V> {
     pub request: ReadRequest,
     /// Local address of the request.
     pub via: V,
-    /// The request has a valid cookie. Without one, the response is one segment within the limit of amplification.
-    pub validated: bool,
 }
 
-#[derive(Debug)]
-struct QueuedRequester<K, V> {
-    peer: K,
-    validated: bool,
-    requests: ArrayVec<Pending<V>, MAX_REQUESTS>,
-}
+type Requests<K, V> = RoundRobin<K, Pending<V>, MAX_REQUESTS>;
 
 /// The responding half of a datagram QP's Reads. `K` is the address of a peer, `V` an address of ours.
 #[derive(Debug)]
 pub struct Responder<K, V> {
     config: ResponderConfig,
-    requesters: Slab<QueuedRequester<K, V>>,
-    index: FxHashMap<K, usize>,
-    unvalidated: usize,
-    /// Requesters in the order of their turns.
-    turns: VecDeque<usize>,
-    /// Short answers: cookies and Terminates.
-    replies: VecDeque<Outgoing<K, V>>,
+    validated: Requests<K, V>,
+    unvalidated: Requests<K, V>,
+    /// Cookie requests, and the local addresses that they came to.
+    exchanges: RoundRobin<K, (CookieExchange, V), MAX_EXCHANGES>,
+    terminates: VecDeque<Outgoing<K, V>>,
     reports: Reports<K>,
 }
 
@@ -81,11 +91,10 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
     #[must_use]
     pub fn new(config: ResponderConfig) -> Self {
         Self {
-            requesters: Slab::new(),
-            index: FxHashMap::default(),
-            unvalidated: 0,
-            turns: VecDeque::new(),
-            replies: VecDeque::new(),
+            validated: RoundRobin::new(MAX_VALIDATED),
+            unvalidated: RoundRobin::new(MAX_UNVALIDATED),
+            exchanges: RoundRobin::new(MAX_UNVALIDATED),
+            terminates: VecDeque::new(),
             reports: Reports::new(config.msn),
             config,
         }
@@ -97,6 +106,13 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         cookie.is_some_and(|cookie| {
             self.config.secret.cookie(self.config.qpn, &from, epoch) == cookie
         })
+    }
+
+    fn requests(&mut self, class: Class) -> &mut Requests<K, V> {
+        match class {
+            Class::Validated => &mut self.validated,
+            Class::Unvalidated => &mut self.unvalidated,
+        }
     }
 
     /// Handles a Read Request that came in a datagram of `octets`. `check` returns whether its requester, with or
@@ -119,6 +135,16 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         if !validated && long {
             return Err(DropReason::UnvalidatedRead);
         }
+        let class = if validated {
+            Class::Validated
+        } else {
+            Class::Unvalidated
+        };
+        // First, because it costs least. A repetition of a request that is still queued is a duplicate.
+        let admitted = self.requests(class).check(from, |it| it.request == request);
+        if !validated {
+            admitted?;
+        }
         // RFC 5040 §5.2.1: STag and TO of a Read of zero octets are not checked.
         if request.size > 0
             && let Err(reason) = check(&request, validated)
@@ -128,138 +154,71 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
             }
             return Err(reason);
         }
-        let pending = Pending {
-            request,
-            via,
-            validated,
-        };
-        let slot = self.requester(from, validated)?;
-        let requests = &mut self.requesters[slot].requests;
-        if requests.iter().any(|it| it.request == request) {
-            // A repetition of a request that is still queued.
-            return Err(DropReason::Duplicate);
-        }
-        requests
-            .try_push(pending)
-            .map_err(|_| DropReason::ReadQueueFull)
+        admitted?;
+        self.requests(class).push(from, Pending { request, via });
+        Ok(())
     }
 
-    /// The queue of a requester, made if it has none.
-    fn requester(&mut self, peer: K, validated: bool) -> Result<usize, DropReason> {
-        if let Some(slot) = self.index.get(&peer) {
-            return Ok(*slot);
-        }
-        let is_full = self.requesters.len() >= MAX_REQUESTERS
-            || (!validated && self.unvalidated >= MAX_UNVALIDATED);
-        if is_full {
-            return Err(DropReason::NoSourceSlot);
-        }
-        self.unvalidated += usize::from(!validated);
-        let slot = self.requesters.insert(QueuedRequester {
-            peer,
-            validated,
-            requests: ArrayVec::new(),
-        });
-        self.index.insert(peer, slot);
-        self.turns.push_back(slot);
-        Ok(slot)
-    }
-
-    /// Whether a request waits for its response.
+    /// Whether [`turn`](Self::turn) or [`reply`](Self::reply) has something for a class.
     #[must_use]
     #[inline]
-    pub fn has_turn(&self) -> bool {
-        !self.turns.is_empty()
+    pub fn has_output(&self, class: Class) -> bool {
+        match class {
+            Class::Validated => !self.validated.is_empty() || !self.terminates.is_empty(),
+            Class::Unvalidated => !self.unvalidated.is_empty() || !self.exchanges.is_empty(),
+        }
     }
 
-    /// Whether [`turn`](Self::turn) or [`reply`](Self::reply) has something.
+    /// The next requester of a class, and its requests in order. The response to an unvalidated request is one segment within the limit of
+    /// amplification.
     #[must_use]
-    #[inline]
-    pub fn has_output(&self) -> bool {
-        self.has_turn() || !self.replies.is_empty()
-    }
-
-    /// The next requester, and its requests in order.
-    #[must_use]
-    pub fn turn(&self) -> Option<(K, &[Pending<V>])> {
-        let requester = &self.requesters[*self.turns.front()?];
-        Some((requester.peer, &requester.requests))
+    pub fn turn(&self, class: Class) -> Option<(K, &[Pending<V>])> {
+        match class {
+            Class::Validated => self.validated.front(),
+            Class::Unvalidated => self.unvalidated.front(),
+        }
     }
 
     /// Counts octets as sent to the next requester: its first `finished` requests whole, and `octets` of the request behind them. Another
     /// requester is the next one then.
-    pub fn commit(&mut self, finished: usize, octets: u32) {
-        let Some(&slot) = self.turns.front() else {
-            return;
-        };
-        let requester = &mut self.requesters[slot];
-        let finished = finished.min(requester.requests.len());
-        requester.requests.drain(..finished);
-        if octets > 0
-            && let Some(next) = requester.requests.first_mut()
-            && let Some(left) = next.request.after(octets)
-        {
-            next.request = left;
-        }
-        self.end_turn();
+    pub fn commit(&mut self, class: Class, finished: usize, octets: u32) {
+        self.requests(class).end_turn(|_, requests| {
+            requests.drain(..finished.min(requests.len()));
+            if octets > 0
+                && let Some(next) = requests.first_mut()
+                && let Some(left) = next.request.after(octets)
+            {
+                next.request = left;
+            }
+        });
     }
 
     /// Ends the first request of the next requester, because its source may not be read any more.
-    pub fn refuse(&mut self, now: Instant, reason: DropReason) {
-        let Some(&slot) = self.turns.front() else {
-            return;
-        };
-        let requester = &mut self.requesters[slot];
-        let from = requester.peer;
-        if let Some(pending) = requester.requests.pop_at(0)
-            && pending.validated
+    pub fn refuse(&mut self, class: Class, now: Instant, reason: DropReason) {
+        let ended = self
+            .requests(class)
+            .end_turn(|from, requests| (from, requests.pop_at(0)));
+        if let Some((from, Some(pending))) = ended
+            && class == Class::Validated
             && let Some(cause) = cause_of(reason)
         {
             // The cause was a request with a cookie, which is longer than any Terminate.
             let (via, about) = (pending.via, About::Request(pending.request));
             self.report(now, (from, via), usize::MAX, cause, about);
         }
-        self.end_turn();
     }
 
-    fn end_turn(&mut self) {
-        let Some(slot) = self.turns.pop_front() else {
-            return;
-        };
-        if self.requesters[slot].requests.is_empty() {
-            let gone = self.requesters.remove(slot);
-            self.index.remove(&gone.peer);
-            self.unvalidated -= usize::from(!gone.validated);
-        } else {
-            self.turns.push_back(slot);
-        }
-    }
-
-    /// Handles a cookie request: an answer of its length is queued.
+    /// Handles a cookie request: an answer of its length is due.
     ///
     /// # Errors
-    /// [`DropReason::ReadQueueFull`] where too many answers wait already.
+    /// [`DropReason::ReadQueueFull`] or [`DropReason::NoSourceSlot`] where too many requests wait already.
     pub fn handle_exchange(
         &mut self,
         (from, via): (K, V),
         request: &CookieExchange,
     ) -> Result<(), DropReason> {
-        let answer = CookieExchange {
-            kind: ExchangeKind::Answer,
-            cookie: self
-                .config
-                .secret
-                .cookie(self.config.qpn, &from, request.epoch),
-            ..*request
-        };
-        self.queue(from, via, answer.emit())
-    }
-
-    fn queue(&mut self, peer: K, via: V, segment: Short) -> Result<(), DropReason> {
-        if self.replies.len() >= MAX_REPLIES {
-            return Err(DropReason::ReadQueueFull);
-        }
-        self.replies.push_back(Outgoing { peer, via, segment });
+        self.exchanges.check(from, |_| false)?;
+        self.exchanges.push(from, (*request, via));
         Ok(())
     }
 
@@ -281,29 +240,57 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Responder<K, V> {
         {
             return;
         }
-        if self.queue(to, via, segment).is_ok() {
+        if self.terminates.len() < MAX_TERMINATES {
+            self.terminates.push_back(Outgoing {
+                peer: to,
+                via,
+                segment,
+            });
             self.reports.sent();
         }
     }
 
-    /// The oldest short answer.
+    /// The next short answer to a peer of a class: a Terminate to a validated one, a cookie to an unvalidated one.
     #[must_use]
-    pub fn reply(&self) -> Option<&Outgoing<K, V>> {
-        self.replies.front()
+    pub fn reply(&self, class: Class) -> Option<Outgoing<K, V>> {
+        match class {
+            Class::Validated => self.terminates.front().cloned(),
+            Class::Unvalidated => {
+                let (peer, exchanges) = self.exchanges.front()?;
+                let (request, via) = exchanges.first()?;
+                let secret = &self.config.secret;
+                let answer = CookieExchange {
+                    kind: ExchangeKind::Answer,
+                    cookie: secret.cookie(self.config.qpn, &peer, request.epoch),
+                    ..*request
+                };
+                Some(Outgoing {
+                    peer,
+                    via: *via,
+                    segment: answer.emit(),
+                })
+            }
+        }
     }
 
-    /// Removes the oldest short answer, which was sent.
-    pub fn replied(&mut self) {
-        self.replies.pop_front();
+    /// Removes the next short answer, which was sent.
+    pub fn replied(&mut self, class: Class) {
+        match class {
+            Class::Validated => {
+                self.terminates.pop_front();
+            }
+            Class::Unvalidated => {
+                self.exchanges.end_turn(|_, exchanges| exchanges.pop_at(0));
+            }
+        }
     }
 
     /// Removes all requests and answers, for the destruction of the QP.
     pub fn clear(&mut self) {
-        self.requesters.clear();
-        self.index.clear();
-        self.turns.clear();
-        self.replies.clear();
-        self.unvalidated = 0;
+        self.validated.clear();
+        self.unvalidated.clear();
+        self.exchanges.clear();
+        self.terminates.clear();
     }
 }
 

@@ -209,19 +209,25 @@ impl Pair {
             assert_eq!((outgoing.peer, outgoing.via), (TARGET, VIA));
             self.put(TARGET, &emit(&outgoing.segment));
         }
-        while let Some(reply) = self.responder.reply() {
-            let segment = emit(&reply.segment);
-            self.responder.replied();
-            self.put(REQUESTER, &segment);
+        for class in Class::ALL {
+            while let Some(reply) = self.responder.reply(class) {
+                let segment = emit(&reply.segment);
+                self.responder.replied(class);
+                self.put(REQUESTER, &segment);
+            }
+            self.respond(class);
         }
-        while let Some((to, requests)) = self.responder.turn() {
+    }
+
+    fn respond(&mut self, class: Class) {
+        while let Some((to, requests)) = self.responder.turn(class) {
             assert_eq!(to, REQUESTER);
             let pending = requests[0];
             let request = pending.request;
             if request.size > 0
                 && let Err(error) = self.check(&request)
             {
-                self.responder.refuse(self.now, error);
+                self.responder.refuse(class, self.now, error);
                 continue;
             }
             // A train of at most 5 segments.
@@ -234,14 +240,14 @@ impl Pair {
                 let from = usize::try_from(request.source_offset.get()).unwrap();
                 let payload = &self.source[from + start as usize..from + end as usize];
                 let datagram = [&header[..], payload].concat();
-                if !pending.validated {
+                if class == Class::Unvalidated {
                     self.answered += datagram.len() + 4;
                 }
                 self.put(REQUESTER, &datagram);
             }
             let whole = octets == request.size;
-            self.responder
-                .commit(usize::from(whole), if whole { 0 } else { octets });
+            let (finished, partly) = if whole { (1, 0) } else { (0, octets) };
+            self.responder.commit(class, finished, partly);
         }
     }
 

@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use dgiwarp_llp_udp::{Peer, Shim, Train};
 use dgiwarp_memory::Placeable;
+use dgiwarp_rdmap::datagram::read::Class;
 use dgiwarp_rdmap::datagram::{DropReason, Receiver, ReceiverConfig, Record, RecordHandle};
 
 use super::cq_ring::{CompletionSink, Unheard};
@@ -36,7 +37,8 @@ use pacer::Pacer;
 pub use reads::FailedRead;
 use reads::{Progress, Reads};
 pub(crate) use receive::drop_reason;
-use response_share::ResponseShare;
+pub use response_share::Round;
+use response_share::{ResponseShare, Turn};
 use transmit::{PeerState, Sends};
 pub use transmit::{SendOutcome, SendWqe, TransmitSink, Transmitted, check_length};
 use ulp::{UdUlp, WithPayload};
@@ -60,8 +62,8 @@ pub struct UdEngine {
     /// End of a pause of the pacer.
     paused_until: Option<Instant>,
     response_share: ResponseShare,
-    /// Peers are not answered now.
-    responses_wait: bool,
+    /// The turn that the driver granted.
+    turn: Turn,
     /// A datagram of the shim's own that the network has not taken, and its peer.
     shim_output: (Vec<u8>, Option<Peer>),
 }
@@ -99,7 +101,7 @@ impl UdEngine {
             past: QpCounters::default(),
             errors: ErrorQueue::default(),
             response_share: ResponseShare::default(),
-            responses_wait: false,
+            turn: Turn::OF_ALL,
             shim_output: (Vec::new(), None),
             config,
         }
@@ -188,9 +190,13 @@ impl UdEngine {
     /// Whether something but posted messages may leave now.
     #[inline]
     fn has_other_output(&self) -> bool {
-        self.reads_have_output()
-            || (self.responses_have_output() && !self.responses_wait)
-            || self.shim_has_output()
+        self.reads_have_output() || self.has_turn_of_responses() || self.shim_has_output()
+    }
+
+    #[inline]
+    fn has_turn_of_responses(&self) -> bool {
+        let mut classes = self.turn.classes.iter();
+        classes.any(|class| self.reads.responses_have_output(*class))
     }
 
     #[inline]
@@ -230,36 +236,52 @@ impl UdEngine {
         if !self.transmit_of_shim(sink) {
             return Transmitted::Blocked;
         }
-        let reads = (self.config, !self.responses_wait);
-        let counters = &mut self.counters;
+        let (turn, counters) = (self.turn, &mut self.counters);
         let mut peers = PeerState {
             shim: &mut self.shim,
             associations: &mut self.associations,
         };
-        for turn in 0..budget {
-            let of_reads =
-                self.reads
-                    .transmit(context, &mut peers, reads, sink, completions, counters);
-            if of_reads == Progress::Blocked {
+        let mut octets = 0;
+        for count in 0..budget {
+            let config = self.config;
+            if !self.reads.transmit_requests(
+                context,
+                &mut peers,
+                config,
+                sink,
+                completions,
+                counters,
+            ) {
                 return Transmitted::Blocked;
             }
-            let share = if of_reads == Progress::Idle {
-                budget - turn
-            } else {
-                1
-            };
-            let sent = self
-                .send
-                .transmit(context, &mut peers, share, sink, completions, counters);
-            match (of_reads, sent) {
-                (Progress::Idle, sent) | (_, sent @ Transmitted::Blocked) => return sent,
-                (_, Transmitted::All | Transmitted::Budget | Transmitted::Paused(_)) => {}
+            let mut is_idle = true;
+            for class in turn.classes {
+                let (answered, sent) = self
+                    .reads
+                    .answer(*class, context, &mut peers, sink, counters);
+                if answered == Progress::Blocked {
+                    return Transmitted::Blocked;
+                }
+                is_idle &= answered == Progress::Idle;
+                octets += sent;
+            }
+            if turn.with_posted {
+                let share = if is_idle { budget - count } else { 1 };
+                let sent =
+                    self.send
+                        .transmit(context, &mut peers, share, sink, completions, counters);
+                if is_idle || sent == Transmitted::Blocked {
+                    return sent;
+                }
+            }
+            if is_idle || octets >= turn.octets {
+                break;
             }
         }
-        if self.has_unsent() {
-            Transmitted::Budget
-        } else {
-            Transmitted::All
+        match self.paused_until {
+            Some(until) if !turn.with_posted && !self.has_output() => Transmitted::Paused(until),
+            Some(_) | None if self.has_unsent() => Transmitted::Budget,
+            Some(_) | None => Transmitted::All,
         }
     }
 
@@ -294,6 +316,7 @@ impl UdEngine {
         let timers = [
             self.receiver.poll_timeout(),
             self.associations.poll_timeout(),
+            self.response_share.poll_timeout(),
             self.shim.poll_timeout(),
             paused,
         ];
@@ -328,6 +351,7 @@ impl UdEngine {
             receiver.handle_timeout(now, ulp);
         });
         self.shim.handle_timeout(now);
+        self.response_share.handle_timeout(now);
         let reads = (&mut self.associations, self.config);
         self.reads
             .handle_timeout(now, reads, tables.mrs, completions);
@@ -401,22 +425,30 @@ impl UdEngine {
         !self.send.is_empty() || self.has_output()
     }
 
-    /// Begins a turn of responses and of posted messages, and returns how many trains the turn may send. While much arrives
-    /// (`is_busy`), responses may have to wait; posted messages and Reads never do.
-    pub fn begin_turn(&mut self, now: Instant, is_busy: bool) -> Option<usize> {
-        let grant = self.response_share.grant(now, is_busy);
-        self.responses_wait = grant.is_none();
-        grant
+    /// The turns of responses and of posted messages in one call of the driver: [`next_turn`](Self::next_turn) until there is none, each followed by
+    /// [`transmit`](Self::transmit) and [`end_turn`](Self::end_turn). While much arrives (`is_busy`), responses may have to wait; posted messages and Reads
+    /// never do.
+    pub fn begin_round(is_busy: bool) -> Round {
+        Round::new(is_busy)
     }
 
-    /// Ends a turn of responses that was granted.
+    /// Begins the next turn, and returns how many trains it may send.
+    pub fn next_turn(&mut self, round: &mut Round, now: Instant) -> Option<usize> {
+        let reads = &self.reads;
+        let has_output = |class| reads.responses_have_output(class);
+        self.turn = self.response_share.next_turn(round, now, has_output)?;
+        Some(self.turn.trains)
+    }
+
+    /// Ends a turn.
     pub fn end_turn(&mut self, began: Instant, ended: Instant) {
-        self.response_share.spent(began, ended);
+        let turn = std::mem::replace(&mut self.turn, Turn::WITHOUT_RESPONSES);
+        self.response_share.spent(&turn, began, ended);
     }
 
     /// Lets responses leave without regard to their share, for a QP that is taken out of service.
     pub fn release_responses(&mut self) {
-        self.responses_wait = false;
+        self.turn = Turn::OF_ALL;
     }
 
     /// Whether Reads that were posted may have requests to send.
@@ -425,10 +457,12 @@ impl UdEngine {
         self.reads.has_output(&self.associations)
     }
 
-    /// Whether peers may have to be answered: Read Responses, cookies, Terminates.
+    /// Whether peers may have to be answered: Read Responses, cookies, Terminates. Requesters that wait for their share have a timer.
     #[inline]
     pub fn responses_have_output(&self) -> bool {
-        self.reads.responses_have_output()
+        self.reads.responses_have_output(Class::Validated)
+            || (self.reads.responses_have_output(Class::Unvalidated)
+                && !self.response_share.holds_unvalidated())
     }
 
     /// Whether something received, or a timer, may have made output.
@@ -437,9 +471,10 @@ impl UdEngine {
         self.reads_have_output() || self.responses_have_output() || self.shim_has_output()
     }
 
-    /// Whether a posted Read has not completed, so that time matters.
-    pub fn has_reads(&self) -> bool {
-        self.reads.is_waiting()
+    /// Whether a transmission may have changed [`poll_timeout`](Self::poll_timeout): a posted Read has not completed, or requesters wait for
+    /// their share.
+    pub fn has_timers(&self) -> bool {
+        self.reads.is_waiting() || self.response_share.holds_unvalidated()
     }
 
     /// Ends posted Reads with `Flushed` and answers no more requests, for a QP that goes.

@@ -15,8 +15,8 @@ use dgiwarp_rdmap::datagram::read::segment::{
     About, RESPONSE_HEADER, ReadSegment, TerminateReport, cookie_of, extension_of,
 };
 use dgiwarp_rdmap::datagram::read::{
-    Limits, ReadEnd, ReadSink, ReadWork, Requester, RequesterConfig, Responder, ResponderConfig,
-    cause_of,
+    Class, Limits, ReadEnd, ReadSink, ReadWork, Requester, RequesterConfig, Responder,
+    ResponderConfig, cause_of,
 };
 use dgiwarp_rdmap::datagram::{CookieExchange, DropReason, ExchangeKind, Origin, PlaceFailed};
 
@@ -129,10 +129,10 @@ impl Reads {
                 || !self.unstarted.is_empty())
     }
 
-    /// Whether peers may have something to be answered.
+    /// Whether peers of a class may have something to be answered.
     #[inline]
-    pub(super) fn responses_have_output(&self) -> bool {
-        self.output_possible && self.responder.has_output()
+    pub(super) fn responses_have_output(&self, class: Class) -> bool {
+        self.output_possible && self.responder.has_output(class)
     }
 
     /// Whether a posted Read has not completed.

@@ -15,6 +15,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha20Rng;
 use std::collections::VecDeque;
 
+mod floods;
 mod hostile;
 mod reads;
 mod shims;

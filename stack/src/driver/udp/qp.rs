@@ -133,18 +133,23 @@ impl UdShared {
     /// Answers peers, as far as their share of the time allows, and sends posted work requests.
     #[inline(never)]
     fn respond(&self, inner: &mut UdInner) {
-        let began = clock::now();
-        let Some(budget) = inner.engine.begin_turn(began, self.poll_set.is_busy()) else {
-            self.transmit(inner, SEND_BUDGET);
-            return;
-        };
-        self.transmit(inner, budget);
-        inner.engine.end_turn(began, clock::now());
+        let mut round = UdEngine::begin_round(self.poll_set.is_busy());
+        let mut now = clock::now();
+        while let Some(budget) = inner.engine.next_turn(&mut round, now) {
+            self.transmit(inner, budget);
+            let ended = clock::now();
+            inner.engine.end_turn(now, ended);
+            now = ended;
+        }
+        if inner.engine.has_timers() {
+            self.note_deadline(inner);
+        }
     }
 
     #[inline(never)]
     fn transmit(&self, inner: &mut UdInner, budget: usize) {
         if !inner.engine.has_unsent() {
+            self.unsent.store(false, Ordering::Release);
             return;
         }
         // A rate is kept, and a Read's time begins, to the microsecond.
@@ -179,7 +184,7 @@ impl UdShared {
         }
         self.blocked
             .store(sent == Transmitted::Blocked, Ordering::Release);
-        if inner.engine.has_reads() {
+        if inner.engine.has_timers() {
             self.note_deadline(inner);
         }
         match sent {

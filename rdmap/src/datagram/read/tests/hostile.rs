@@ -45,8 +45,8 @@ fn cookie(responder: &mut Responder<char, u8>, from: char) -> Cookie {
         cookie: Cookie::new(0),
     };
     responder.handle_exchange((from, VIA), &asked).unwrap();
-    let reply = responder.reply().unwrap().segment.clone();
-    responder.replied();
+    let reply = responder.reply(Class::Unvalidated).unwrap().segment;
+    responder.replied(Class::Unvalidated);
     assert_eq!(reply.octets.len(), asked.emit().octets.len());
     match parse(&emit(&reply)) {
         Ok(Arrived::Exchange(answer)) => {
@@ -85,9 +85,9 @@ fn queues_are_bounded_and_turns_go_round() {
         assert_eq!(more, Err(DropReason::ReadQueueFull));
     }
     let mut served = Vec::new();
-    while let Some((peer, requests)) = responder.turn() {
+    while let Some((peer, requests)) = responder.turn(Class::Validated) {
         served.push((peer, requests[0].request.size));
-        responder.commit(1, 0);
+        responder.commit(Class::Validated, 1, 0);
     }
     let expected: Vec<_> = (1..=16)
         .flat_map(|size| [('a', size), ('b', size)])
@@ -100,39 +100,110 @@ fn what_is_left_of_a_request_keeps_its_place() {
     let mut responder = responder(2);
     let own = Some(cookie(&mut responder, 'a'));
     ask(&mut responder, 'a', own, request(5000)).unwrap();
-    responder.commit(0, 3000);
-    let (_, requests) = responder.turn().unwrap();
+    responder.commit(Class::Validated, 0, 3000);
+    let (_, requests) = responder.turn(Class::Validated).unwrap();
     assert_eq!(requests[0].request, request(5000).after(3000).unwrap());
 }
 
+fn exchange(nonce: u64) -> CookieExchange {
+    CookieExchange {
+        kind: ExchangeKind::Request,
+        epoch: EPOCH,
+        nonce,
+        cookie: Cookie::new(0),
+    }
+}
+
 #[test]
-fn strangers_take_half_of_the_places_at_most() {
+fn strangers_have_few_places_and_none_of_those_with_cookies() {
     let mut responder = responder(2);
+    let strangers = || (0..3000).filter_map(char::from_u32);
     let mut taken = 0;
-    for from in (0..3000).filter_map(char::from_u32) {
-        taken += usize::from(ask(&mut responder, from, None, request(1)).is_ok());
+    for from in strangers() {
+        let asked = ask(&mut responder, from, None, request(1));
+        taken += usize::from(asked.is_ok());
     }
-    assert_eq!(taken, 512);
+    assert_eq!(taken, 128);
+    let mut exchanges = 0;
+    for from in strangers() {
+        let asked = responder.handle_exchange((from, VIA), &exchange(1));
+        exchanges += usize::from(asked.is_ok());
+    }
+    assert_eq!(exchanges, 128);
+    let secret = secret(2);
+    for known in (0..1024).filter_map(|it| char::from_u32(0x10_0000 + it)) {
+        let own = Some(secret.cookie(5, &known, EPOCH));
+        assert_eq!(ask(&mut responder, known, own, request(1)), Ok(()));
+    }
     let known = '\u{10ffff}';
-    let own = Some(cookie(&mut responder, known));
-    assert_eq!(ask(&mut responder, known, own, request(1)), Ok(()));
-    for from in (0..3000).filter_map(char::from_u32) {
-        let _ = responder.handle_exchange(
-            (from, VIA),
-            &CookieExchange {
-                kind: ExchangeKind::Request,
-                epoch: 0,
-                nonce: 0,
-                cookie: Cookie::new(0),
-            },
-        );
+    let own = Some(secret.cookie(5, &known, EPOCH));
+    let full = Err(DropReason::NoSourceSlot);
+    assert_eq!(ask(&mut responder, known, own, request(1)), full);
+    let count = |responder: &mut Responder<char, u8>, class| {
+        let served = std::iter::from_fn(|| {
+            let (peer, _) = responder.turn(class)?;
+            responder.commit(class, 1, 0);
+            Some(peer)
+        });
+        served.count()
+    };
+    assert_eq!(count(&mut responder, Class::Validated), 1024);
+    assert_eq!(count(&mut responder, Class::Unvalidated), 128);
+}
+
+/// A forged request takes no place of the requester whose address it bears.
+#[test]
+fn forged_requests_leave_room_for_those_with_the_cookie() {
+    let mut responder = responder(2);
+    let own = Some(cookie(&mut responder, 'a'));
+    for size in 1..=16 {
+        assert_eq!(ask(&mut responder, 'a', None, request(size)), Ok(()));
     }
-    let waiting = std::iter::from_fn(|| {
-        let is_there = responder.reply().is_some();
-        responder.replied();
-        is_there.then_some(())
-    });
-    assert_eq!(waiting.count(), 256);
+    let full = Err(DropReason::ReadQueueFull);
+    assert_eq!(ask(&mut responder, 'a', None, request(17)), full);
+    for size in 1..=16 {
+        assert_eq!(ask(&mut responder, 'a', own, request(size)), Ok(()));
+    }
+    assert_eq!(ask(&mut responder, 'a', own, request(17)), full);
+}
+
+/// A refused request costs no check of memory.
+#[test]
+fn a_stranger_without_a_place_has_nothing_checked() {
+    let mut responder = responder(2);
+    for from in (0..128).filter_map(char::from_u32) {
+        ask(&mut responder, from, None, request(1)).unwrap();
+    }
+    let refused = responder.handle_request(
+        origin(),
+        ('\u{10ffff}', VIA),
+        (EPOCH, None),
+        request(1),
+        50,
+        |_, _| panic!("no place, no check"),
+    );
+    assert_eq!(refused, Err(DropReason::NoSourceSlot));
+}
+
+/// However many cookies one address requests, the next address waits for one of them.
+#[test]
+fn cookie_requests_take_turns_by_address() {
+    let mut responder = responder(2);
+    for nonce in 0..4 {
+        let asked = responder.handle_exchange(('a', VIA), &exchange(nonce));
+        assert_eq!(asked, Ok(()));
+    }
+    let more = responder.handle_exchange(('a', VIA), &exchange(4));
+    assert_eq!(more, Err(DropReason::ReadQueueFull));
+    responder.handle_exchange(('b', VIA), &exchange(5)).unwrap();
+    let served: Vec<_> = std::iter::from_fn(|| {
+        let reply = responder.reply(Class::Unvalidated)?;
+        responder.replied(Class::Unvalidated);
+        Some(reply.peer)
+    })
+    .collect();
+    assert_eq!(served, ['a', 'b', 'a', 'a', 'a']);
+    assert!(!responder.has_output(Class::Unvalidated));
 }
 
 #[test]
@@ -151,9 +222,10 @@ fn a_report_is_never_longer_than_its_cause_and_never_frequent() {
     for (octets, told) in [(49, false), (50, true)] {
         let about = About::Message(extension);
         responder.report(now, ('a', VIA), octets, Cause::INVALID_STAG, about);
-        assert_eq!(responder.reply().is_some(), told, "{octets} octets");
+        let reply = responder.reply(Class::Validated);
+        assert_eq!(reply.is_some(), told, "{octets} octets");
     }
-    let reply = responder.reply().unwrap().segment.clone();
+    let reply = responder.reply(Class::Validated).unwrap().segment;
     let expected = TerminateReport {
         cause: Cause::INVALID_STAG,
         about: About::Message(extension),
@@ -173,15 +245,15 @@ fn a_report_is_never_longer_than_its_cause_and_never_frequent() {
         assert_eq!(refused, Err(DropReason::NoAccess));
     }
     let mut told = 0;
-    while responder.reply().is_some() {
+    while responder.reply(Class::Validated).is_some() {
         told += 1;
-        responder.replied();
+        responder.replied(Class::Validated);
     }
     assert_eq!(told, 9, "ten a second, one before");
 }
 
 fn cookie_after_replies(responder: &mut Responder<char, u8>) -> Cookie {
-    responder.replied();
+    responder.replied(Class::Validated);
     cookie(responder, 'a')
 }
 
@@ -197,7 +269,9 @@ fn without_proof_of_its_address_nobody_is_told_of_errors() {
         |_, _| Err(DropReason::BadStag),
     );
     assert_eq!(refused, Err(DropReason::BadStag));
-    assert_eq!(responder.reply(), None);
+    for class in Class::ALL {
+        assert_eq!(responder.reply(class), None);
+    }
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::convert::Infallible;
 
 use dgiwarp_llp_udp::{DatagramLimit, Format, PathKind, Peer, Shim, Train, TrainBuilder};
 use dgiwarp_memory::Piece;
-use dgiwarp_rdmap::datagram::read::Pending;
 use dgiwarp_rdmap::datagram::read::segment::{
-    Layout, MAX_SHORT as LONGEST_SHORT, Outgoing, RESPONSE_HEADER, emit_response_header,
+    Layout, MAX_SHORT as LONGEST_SHORT, Outgoing, RESPONSE_HEADER, Short as ShortSegment,
+    emit_response_header,
 };
+use dgiwarp_rdmap::datagram::read::{Class, Pending};
 use dgiwarp_rdmap::datagram::{DropReason, Origin};
 
 use super::{Reads, source_of};
@@ -18,6 +19,8 @@ use crate::types::QpCounters;
 
 /// Short segments that leave in one call.
 const MAX_SHORT: usize = 32;
+/// Trains of Read Requests that leave in one turn.
+const MAX_REQUEST_TRAINS: usize = 32;
 
 /// Short segments of equal length to one peer, sealed. They stay here until the network took them.
 #[derive(Debug, Default)]
@@ -26,7 +29,7 @@ pub(super) struct Short {
     staging: Vec<u8>,
     train: Train,
     to: Option<(Peer, Via)>,
-    /// The first one that did not fit.
+    /// The first segment of a posted Read that did not fit.
     next: Option<Outgoing<Peer, Via>>,
 }
 
@@ -46,25 +49,23 @@ impl Short {
         self.to = None;
     }
 
-    /// Seals a segment. One that does not fit is kept for the next train; then `false`.
-    fn add(&mut self, outgoing: Outgoing<Peer, Via>, shim: &mut Shim) -> bool {
+    /// Seals a segment. Returns `false` for one that does not fit the train.
+    fn add(&mut self, to: (Peer, Via), segment: &ShortSegment, shim: &mut Shim) -> bool {
         let overhead = shim.overhead(PathKind::Network).total();
-        let length = outgoing.segment.octets.len();
-        let to = (outgoing.peer, outgoing.via);
+        let length = segment.octets.len();
         let fits = self.train.is_empty()
             || (self.to == Some(to)
                 && self.train.len() < MAX_SHORT
                 && self.train.datagram() == length + overhead);
         if !fits {
-            self.next = Some(outgoing);
             return false;
         }
         self.staging
             .resize(MAX_SHORT * (LONGEST_SHORT + overhead), 0);
         let builder = TrainBuilder::new(shim, to.0, PathKind::Network, &mut self.staging);
         let mut builder = builder.resume(self.train);
-        let Ok(()) = builder.add(format_of(outgoing.segment.layout), length, |out| {
-            out.copy_from_slice(&outgoing.segment.octets);
+        let Ok(()) = builder.add(format_of(segment.layout), length, |out| {
+            out.copy_from_slice(&segment.octets);
             Ok::<_, Infallible>(())
         });
         self.train = builder.finish();
@@ -109,44 +110,64 @@ struct Loaded {
 }
 
 impl Reads {
-    /// Sends up to a train of short segments, and one train of responses. Without `responses`, peers are not answered.
-    pub(crate) fn transmit(
+    /// Sends the requests of posted Reads, a bounded number. Returns whether the network took all.
+    pub(crate) fn transmit_requests(
         &mut self,
         context: Context<'_>,
         peers: &mut PeerState<'_>,
-        (config, responses): (UdConfig, bool),
+        config: UdConfig,
         sink: &mut impl TransmitSink,
         completions: &mut impl CompletionSink,
         counters: &mut QpCounters,
-    ) -> Progress {
+    ) -> bool {
         self.start(context.now, peers, config, context.mrs, completions);
-        let short = self.transmit_short(context, (peers, responses), sink, counters);
-        if short == Progress::Blocked {
-            return Progress::Blocked;
-        }
-        if !responses {
-            self.output_possible = short == Progress::Sent || self.responder.has_output();
-            return short;
-        }
-        match self.respond(context, peers.shim, sink, counters) {
-            Progress::Idle => {
-                self.output_possible = short == Progress::Sent;
-                short
+        for _ in 0..MAX_REQUEST_TRAINS {
+            if self.short.train.is_empty() {
+                self.load_requests(context, peers);
             }
-            progress @ (Progress::Sent | Progress::Blocked) => progress,
+            match self.send_short(peers, sink, counters) {
+                Progress::Blocked => return false,
+                Progress::Sent => {}
+                Progress::Idle => {
+                    self.output_possible = Class::ALL
+                        .into_iter()
+                        .any(|class| self.responder.has_output(class));
+                    break;
+                }
+            }
+        }
+        true
+    }
+
+    /// Answers the next peer of a class: with a train of short segments, and with one of responses. Returns the octets of the latter, too.
+    pub(crate) fn answer(
+        &mut self,
+        class: Class,
+        context: Context<'_>,
+        peers: &mut PeerState<'_>,
+        sink: &mut impl TransmitSink,
+        counters: &mut QpCounters,
+    ) -> (Progress, usize) {
+        if self.short.train.is_empty() {
+            self.load_replies(class, peers.shim);
+        }
+        let short = self.send_short(peers, sink, counters);
+        if short == Progress::Blocked {
+            return (Progress::Blocked, 0);
+        }
+        match self.respond(class, context, peers.shim, sink, counters) {
+            (Progress::Idle, _) => (short, 0),
+            responded @ (Progress::Sent | Progress::Blocked, _) => responded,
         }
     }
 
-    fn transmit_short(
+    /// Sends the train of short segments.
+    fn send_short(
         &mut self,
-        context: Context<'_>,
-        (peers, responses): (&mut PeerState<'_>, bool),
+        peers: &mut PeerState<'_>,
         sink: &mut impl TransmitSink,
         counters: &mut QpCounters,
     ) -> Progress {
-        if self.short.train.is_empty() {
-            self.load_short(context, peers, responses);
-        }
         let Some((peer, via)) = self.short.to else {
             return Progress::Idle;
         };
@@ -164,50 +185,52 @@ impl Reads {
         Progress::Sent
     }
 
-    fn load_short(&mut self, context: Context<'_>, peers: &mut PeerState<'_>, responses: bool) {
+    fn load_requests(&mut self, context: Context<'_>, peers: &mut PeerState<'_>) {
         let (now, associations) = (context.now, &mut *peers.associations);
         loop {
-            let next = self
-                .short
-                .next
-                .take()
-                .or_else(|| self.requester.poll_transmit(now, associations))
-                .or_else(|| responses.then(|| self.next_reply()).flatten());
-            let Some(next) = next else {
+            let short = &mut self.short;
+            let next = short.next.take();
+            let Some(next) = next.or_else(|| self.requester.poll_transmit(now, associations))
+            else {
                 return;
             };
-            if !self.short.add(next, peers.shim) {
+            if !short.add((next.peer, next.via), &next.segment, peers.shim) {
+                short.next = Some(next);
                 return;
             }
         }
     }
 
-    fn next_reply(&mut self) -> Option<Outgoing<Peer, Via>> {
-        let reply = self.responder.reply()?.clone();
-        self.responder.replied();
-        Some(reply)
+    fn load_replies(&mut self, class: Class, shim: &mut Shim) {
+        while let Some(reply) = self.responder.reply(class)
+            && self
+                .short
+                .add((reply.peer, reply.via), &reply.segment, shim)
+        {
+            self.responder.replied(class);
+        }
     }
 
-    /// Sends one train of responses to the requester whose turn it is.
+    /// Sends one train of responses to the requester of a class whose turn it is, and returns its octets.
     fn respond(
         &mut self,
+        class: Class,
         context: Context<'_>,
         shim: &mut Shim,
         sink: &mut impl TransmitSink,
         counters: &mut QpCounters,
-    ) -> Progress {
-        let Some((peer, requests)) = self.responder.turn() else {
-            return Progress::Idle;
+    ) -> (Progress, usize) {
+        let Some((peer, requests)) = self.responder.turn(class) else {
+            return (Progress::Idle, 0);
         };
         let Some(first) = requests.first() else {
-            return Progress::Idle;
+            return (Progress::Idle, 0);
         };
-        let (via, validated) = (first.via, first.validated);
+        let via = first.via;
         // A requester without a valid cookie gets no more than a few octets, which need no path.
-        let path = if validated {
-            sink.path(peer, via)
-        } else {
-            None
+        let path = match class {
+            Class::Validated => sink.path(peer, via),
+            Class::Unvalidated => None,
         };
         let (kind, limit) = path
             .as_ref()
@@ -218,7 +241,7 @@ impl Reads {
         let mut staging = sink.staging();
         staging.resize(STAGING, 0);
         let mut builder = TrainBuilder::new(shim, peer, kind, &mut staging);
-        let loaded = load(context, peer, requests, mulpdu, &mut builder);
+        let loaded = load(context, (peer, class), requests, mulpdu, &mut builder);
         let train = builder.finish();
         let outcome = loaded.map(|loaded| {
             let octets = &staging[..train.octets()];
@@ -232,22 +255,22 @@ impl Reads {
         match outcome {
             Err(reason) => {
                 counters.count_drop(reason);
-                self.responder.refuse(context.now, reason);
+                self.responder.refuse(class, context.now, reason);
             }
-            Ok((_, SendOutcome::WouldBlock)) => return Progress::Blocked,
+            Ok((_, SendOutcome::WouldBlock)) => return (Progress::Blocked, 0),
             Ok((_, SendOutcome::TooBig)) if path.is_some() => counters.count_resized(),
             Ok((loaded, SendOutcome::Sent)) => {
                 counters.count_sent(train.len(), loaded.payload);
                 self.responses_sent += train.len() as u64;
-                self.responder.commit(loaded.finished, loaded.partly);
+                self.responder.commit(class, loaded.finished, loaded.partly);
             }
             // Lost for good: the requester asks again if it still wants it.
             Ok((loaded, SendOutcome::TooBig | SendOutcome::Failed(_))) => {
                 counters.count_send_error();
-                self.responder.commit(loaded.finished.max(1), 0);
+                self.responder.commit(class, loaded.finished.max(1), 0);
             }
         }
-        Progress::Sent
+        (Progress::Sent, train.octets())
     }
 }
 
@@ -257,7 +280,7 @@ impl Reads {
 /// Why the first request's source may not be read any more.
 fn load(
     context: Context<'_>,
-    peer: Peer,
+    to: (Peer, Class),
     requests: &[Pending<Via>],
     mulpdu: u16,
     builder: &mut TrainBuilder<'_>,
@@ -266,11 +289,9 @@ fn load(
     let Some(first) = requests.first() else {
         return Ok(loaded);
     };
-    let alike = requests
-        .iter()
-        .take_while(|it| it.via == first.via && it.validated == first.validated);
+    let alike = requests.iter().take_while(|it| it.via == first.via);
     for pending in alike {
-        match load_one(context, peer, pending, mulpdu, builder, &mut loaded) {
+        match load_one(context, to, pending, mulpdu, builder, &mut loaded) {
             Ok(true) => loaded.finished += 1,
             Ok(false) => break,
             // The datagrams before it leave first.
@@ -286,7 +307,7 @@ fn load(
 /// The payload is copied, and the copy is sealed: the program may write its memory meanwhile.
 fn load_one(
     context: Context<'_>,
-    peer: Peer,
+    (peer, class): (Peer, Class),
     pending: &Pending<Via>,
     mulpdu: u16,
     builder: &mut TrainBuilder<'_>,
@@ -298,7 +319,7 @@ fn load_one(
         let origin = Origin {
             peer,
             to_group: false,
-            cookie_valid: pending.validated,
+            cookie_valid: class == Class::Validated,
         };
         let span = source_of(request);
         Some(context.mrs.remote_read(context.pd, origin, span)?)

@@ -222,12 +222,16 @@ fn own_reads_leave_while_responses_wait() {
     reading.ask();
     reading.answer();
     reading.ask();
-    let (engine, busy, began) = (&mut reading.target.engine, true, now());
+    let began = now();
+    let ended = began + Duration::from_micros(200);
+    let engine = &mut reading.target.engine;
     assert!(engine.responses_have_output() && !engine.reads_have_output());
-    assert_eq!(engine.begin_turn(began, busy), Some(1));
-    let ended = began + Duration::from_secs(10);
+    let mut busy = UdEngine::begin_round(true);
+    assert!(engine.next_turn(&mut busy, began).is_some());
     engine.end_turn(began, ended);
-    assert_eq!(engine.begin_turn(ended, busy), None);
+    assert_eq!(engine.next_turn(&mut busy, ended), None);
+    let mut busy = UdEngine::begin_round(true);
+    assert!(engine.next_turn(&mut busy, ended).is_some(), "posted alone");
     let operation = Operation::Read {
         rkey: 5,
         remote_addr: 0,
@@ -243,8 +247,11 @@ fn own_reads_leave_while_responses_wait() {
     };
     assert_eq!(opcodes(&reading.from_target), [0x1], "a Read Request alone");
     let engine = &mut reading.target.engine;
+    engine.end_turn(ended, ended);
+    assert_eq!(engine.next_turn(&mut busy, ended), None);
     assert!(engine.responses_have_output() && !engine.reads_have_output());
-    assert!(engine.begin_turn(ended, false).is_some());
+    let mut idle = UdEngine::begin_round(false);
+    assert!(engine.next_turn(&mut idle, ended).is_some());
     reading.target.transmit(&mut reading.from_target);
     assert!(opcodes(&reading.from_target).contains(&0x2), "responses");
 }
