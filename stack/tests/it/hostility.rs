@@ -5,10 +5,10 @@
 //! receiving is in both, and what is left is what hostility alone does.
 
 mod attack;
-mod control;
+pub(crate) mod control;
 mod good;
 mod target;
-mod wire;
+pub(crate) mod wire;
 
 use std::time::Duration;
 

@@ -35,6 +35,7 @@ mod rc_parked_rest;
 mod rc_private_data;
 mod rc_srq;
 mod rc_windows;
+mod read_floods;
 mod reads;
 mod records;
 mod relay;
