@@ -20,6 +20,7 @@ mod failures_icmp;
 mod fairness;
 mod faults;
 mod groups;
+mod half_open;
 mod hostility;
 mod messages;
 mod pairing;

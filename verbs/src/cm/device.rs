@@ -15,6 +15,7 @@ use dgiwarp::{
 };
 use nix::errno::Errno;
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 use std::process;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
@@ -157,7 +158,7 @@ pub(crate) fn device() -> Result<Arc<Device>, Errno> {
         Some(open) if open.process == process::id() => Ok(Arc::clone(open)),
         other => {
             // The child has no thread of the parent's device and may not close it.
-            std::mem::forget(other.take());
+            let _ = ManuallyDrop::new(other.take());
             let open = Arc::new(Device::open()?);
             *device = Some(Arc::clone(&open));
             Ok(open)

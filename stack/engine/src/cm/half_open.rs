@@ -121,14 +121,15 @@ impl HalfOpen {
     /// had its time.
     #[must_use]
     pub fn victim(&self, now: Instant) -> Room {
-        let ranks: [(&dyn Fn(&Entry) -> bool, Duration); 3] = [
-            (&|entry| self.is_crowded(entry), SHORT_GRACE),
-            (&|entry| !entry.preferred, GRACE),
-            (&|_| true, GRACE),
+        type Rank = fn(&HalfOpen, &Entry) -> bool;
+        let ranks: [(Rank, Duration); 3] = [
+            (Self::is_crowded, SHORT_GRACE),
+            (|_, entry| !entry.preferred, GRACE),
+            (|_, _| true, GRACE),
         ];
         let mut earliest = now + GRACE;
         for (is_candidate, grace) in ranks {
-            if let Some(oldest) = self.entries.iter().find(|entry| is_candidate(entry)) {
+            if let Some(oldest) = self.entries.iter().find(|entry| is_candidate(self, entry)) {
                 let until = oldest.began + grace;
                 if until <= now {
                     return Room::Evict(oldest.key);
