@@ -48,7 +48,7 @@ pub struct Dist {
 pub enum Build {
     /// The release build of the default members of the workspace: what users get.
     Release,
-    /// What the test command has compiled already: for tests of the packing, which does not depend on the profile.
+    /// The libraries and programs of the test profile, compiled by the test command: for tests of the packing, which does not depend on the profile.
     Tests,
 }
 

@@ -137,6 +137,8 @@ struct Pending {
     progress: Progress,
     /// The last Request of this end had no SQ PSN.
     asked_without_psn: bool,
+    /// The Request that was accepted last had the PSN of its sender.
+    accepted_with_psn: bool,
     /// Time of the next attempt or check.
     due: Instant,
     pause: Duration,
@@ -263,6 +265,7 @@ impl Pairs {
             start: None,
             progress: Progress::Nothing,
             asked_without_psn: false,
+            accepted_with_psn: false,
             due: now,
             pause: FIRST_PAUSE,
             deadline: None,
@@ -363,6 +366,11 @@ impl Pairs {
         if asks || !pairing.matches(&claim, qpn, sq_psn) {
             return self.refuse(request, Refusal::Mismatch);
         }
+        // An Initiator that got its PSN has replaced its Request without one, which came late.
+        let is_replaced = pending.accepted_with_psn && claim.sq_psn.is_none();
+        if is_replaced && matches!(pending.progress, Progress::Accepted(_)) {
+            return self.refuse(request, Refusal::Mismatch);
+        }
         // Neither end may send yet, and nothing distinguishes this life of a QP from another one.
         if claim.sq_psn.is_none() && sq_psn.is_none() {
             return self.hold(now, request, claim);
@@ -370,7 +378,10 @@ impl Pairs {
         // A peer that sends another request did not get the earlier Reply, or did not accept it.
         self.end_progress(pending.progress);
         self.startups.insert(request, qpn);
-        self.set_progress(qpn, Progress::Accepted(request));
+        if let Some(Stage::Pending(pending)) = self.pairs.get_mut(&qpn) {
+            pending.progress = Progress::Accepted(request);
+            pending.accepted_with_psn = claim.sq_psn.is_some();
+        }
         self.actions.push_back(Action::Accept {
             request,
             claim: pairing.claim(qpn, sq_psn),

@@ -14,7 +14,7 @@ use dgiwarp_rdmap::datagram::read::Class;
 const VALIDATED_TRAINS: usize = 8;
 /// Octets of responses after which such a turn ends where nothing else arrives: two of the longest trains.
 const IDLE_OCTETS: usize = 65_536;
-/// The same while much arrives: one of the longest trains.
+/// Limit of a turn while much arrives, octets: one of the longest trains.
 const BUSY_OCTETS: usize = 32_768;
 /// Pause after a turn while much arrives, in times of its duration.
 const PAUSE: u32 = 3;

@@ -8,7 +8,8 @@ use super::wire::{
     Place, Request, cookie_of, cookie_request, plain_send, read_request, seal, segmented_send,
     write_record,
 };
-use crate::common::{given, now};
+use crate::common::node::SOON;
+use crate::common::{given, now, sleep};
 
 /// What the attacker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,7 +243,7 @@ pub(crate) fn run() {
         let attack = Attack::from_number(*attack);
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(*port).unwrap()));
         let (mut sent, mut octets, mut answered) = (0, 0, 0);
-        answers(&sockets);
+        await_silence(&sockets);
         if attack == Attack::ReadsWithCookie {
             known.cookies = [0, 1, 2].map(|place| ask_for_cookie(&sockets[place], to));
             sent += u64::try_from(SOCKETS).unwrap();
@@ -274,6 +275,19 @@ pub(crate) fn run() {
             u64::try_from(began.elapsed().as_micros()).unwrap(),
         ]
     });
+}
+
+/// Lets the answers to earlier requests come, which count for the attack that made them. Requests with a cookie may ask for much.
+fn await_silence(sockets: &[UdpSocket]) {
+    const SILENCE: Duration = Duration::from_millis(50);
+    let until = now() + SOON;
+    let mut since = now();
+    while since.elapsed() < SILENCE && now() < until {
+        if answers(sockets) > 0 {
+            since = now();
+        }
+        sleep(Duration::from_millis(1));
+    }
 }
 
 /// Octets that came back.

@@ -226,6 +226,30 @@ fn an_initiator_that_may_not_send_connects_at_once() {
     assert_eq!(refusal(&actions(&mut high)), Some(Refusal::Mismatch));
 }
 
+/// A Request without a PSN that arrives behind the one that replaced it: the Initiator is connected by the latter.
+#[test]
+fn a_replaced_request_that_comes_late_ends_nothing() {
+    let now = clock();
+    let mut high = responder(now, true);
+    let request = arrive(&mut high, now, &asks());
+    assert!(
+        matches!(actions(&mut high)[..], [Action::Accept { request: it, .. }] if it == request)
+    );
+    let late = arrive(&mut high, now, &pairing(HIGH, 6).claim(LOW, None));
+    assert!(
+        matches!(actions(&mut high)[..], [Action::Refuse { request: it, refusal: Refusal::Mismatch }] if it == late)
+    );
+    high.over(now, request, Some(b""));
+    assert!(matches!(actions(&mut high)[..], [Action::Link { qpn: HIGH, of }] if of == request));
+    // Once the first attempt has ended, a Request without a PSN counts.
+    let mut high = responder(now, true);
+    let request = arrive(&mut high, now, &asks());
+    high.over(now, request, None);
+    actions(&mut high);
+    arrive(&mut high, now, &pairing(HIGH, 6).claim(LOW, None));
+    assert!(matches!(actions(&mut high)[..], [Action::Accept { .. }]));
+}
+
 /// Two ends that may not send have nothing to transmit: the Request waits for the first PSN, whose ever it is.
 #[test]
 fn without_any_psn_a_request_waits_and_goes_again_with_one() {
