@@ -462,6 +462,32 @@ mod tests {
             ..none.clone()
         };
         assert_eq!(only_write.for_responder().rtr, write);
+        for crc in [false, true] {
+            let config = Config {
+                crc,
+                ..none.clone()
+            };
+            assert_eq!(config.for_responder().crc, crc);
+        }
+    }
+
+    /// RFC 6581 §10.
+    #[test]
+    fn a_second_attempt_is_of_revision_one_without_peer_to_peer_mode() {
+        let peer_to_peer = Config {
+            peer_to_peer: true,
+            ..Config::default()
+        };
+        assert_eq!(peer_to_peer.fall_back(), None);
+        let either = Config {
+            client_server_will_do: true,
+            ..peer_to_peer
+        };
+        let second = either.fall_back().unwrap();
+        assert_eq!(second.revision, Revision::One);
+        assert!(!second.peer_to_peer);
+        assert_eq!(second.for_initiator(), second);
+        assert_eq!(second.fall_back(), None);
     }
 
     /// RFC 6581 §9.1.
