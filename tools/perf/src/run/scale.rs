@@ -85,7 +85,7 @@ pub(crate) struct Stage {
 
 /// The side that exchanges messages with all peers.
 enum Speaker {
-    Stack(One),
+    Stack(Box<One>),
     Raw(Sockets),
 }
 
@@ -132,7 +132,7 @@ impl Stage {
         let rnic = Rnic::open(device()).map_err(stack("open the device"))?;
         let one = match transport {
             Transport::Ud | Transport::Rc => {
-                Speaker::Stack(One::open(&rnic, transport, count, &ports)?)
+                Speaker::Stack(Box::new(One::open(&rnic, transport, count, &ports)?))
             }
             Transport::Udp | Transport::Tcp => {
                 Speaker::Raw(Sockets::one(transport, count, &ports)?)

@@ -81,7 +81,7 @@ fn ucx_atomics() {
     const CLIENT: End =
         End::client("ucx_perftest {server} -d dgiwarp0:1 -x rc_verbs -p {port} -n 200")
             .says(&["Final:"]);
-    let Some(scene) = scene("ucx_atomics", "ucx-utils", Place::Apart) else {
+    let Some(scene) = scene("ucx_perftest", "ucx-utils", Place::Apart) else {
         return;
     };
     for operation in ["add_lat", "add_mr", "fadd", "cswap"] {
