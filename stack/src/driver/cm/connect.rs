@@ -3,8 +3,9 @@
 //! A [`Cm`] runs MPA startups, links established connections to their QPs, and queues events for the program. A waiting program
 //! makes progress, or the background thread where the `Cm` was given to that.
 
+use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -29,6 +30,9 @@ use dgiwarp_engine::cm::connect::{AttemptFailure, Attempts, NextAttempt, RTR_WIT
 use dgiwarp_engine::connected::RcConfig;
 use dgiwarp_engine::mr::PdId;
 
+/// Most accepted connections that are received on before a request is reported, so that strangers' silent ones cost each request little.
+const MAX_ORDERED: usize = 64;
+
 /// A QP that is to be connected.
 #[derive(Debug)]
 pub(crate) struct Caller {
@@ -44,9 +48,9 @@ pub(crate) struct Caller {
 pub(crate) struct Cm {
     startups: MpaStartups,
     callers: Mutex<Callers>,
-    /// QPs that accepted a connection whose establishment may not be reported yet, oldest first. Locked while a request is reported or accepted, so that the
-    /// order of events is that of the peers' actions.
-    accepted: Mutex<Vec<Weak<RcShared>>>,
+    /// Hosts, and QPs that accepted a connection of theirs whose establishment may not be reported yet: the latest [`MAX_ORDERED`], oldest first. Locked while
+    /// a request is reported or accepted, so that the order of events is that of the peers' actions.
+    accepted: Mutex<VecDeque<(IpAddr, Weak<RcShared>)>>,
     queue: Arc<CmQueue>,
 }
 
@@ -247,20 +251,24 @@ impl Cm {
             until: clock::now() + RTR_WITHIN,
         };
         if qp.report_established(&self.queue, context, pending) {
-            accepted.retain(|it| it.strong_count() > 0);
-            accepted.push(Arc::downgrade(qp));
+            if accepted.len() == MAX_ORDERED {
+                accepted.pop_front();
+            }
+            accepted.push_back((peer.ip(), Arc::downgrade(qp)));
         }
         Ok(negotiation)
     }
 
-    /// Reports a request, or its failure, which is also that the peer has left again. An Initiator that makes its connections one after the other has sent the first FPDU of the one before: that one's
-    /// establishment comes first.
+    /// Reports a request; as a failure also where the peer has left again. An Initiator that makes its connections one after the other has sent the first FPDU of
+    /// the one before: the establishment of that one comes first.
     fn report_arrived(&self, mut over: StartupResult) {
         if matches!(&over.outcome, Outcome::Mpa { stream, .. } if tcp::has_ended(stream)) {
             over.outcome = Outcome::Failed(Failure::Mpa(MpaError::ClosedInStartup));
         }
         let mut accepted = self.accepted.lock();
-        accepted.retain(|it| it.upgrade().is_some_and(|qp| qp.awaits_first_fpdu()));
+        accepted.retain(|(host, qp)| {
+            *host != over.peer.ip() || qp.upgrade().is_some_and(|qp| qp.awaits_first_fpdu())
+        });
         self.queue.push(arrived(over));
     }
 
