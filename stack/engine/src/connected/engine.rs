@@ -270,10 +270,10 @@ impl RcEngine {
                 RcEnd::PeerLost
             };
         }
-        match self.sends.is_empty() {
-            true if outlives => RcEnd::PeerLeft,
-            false if outlives && is_lost => RcEnd::PeerLost,
-            true | false => RcEnd::PeerClosed,
+        match (outlives, self.sends.is_empty()) {
+            (true, true) => RcEnd::PeerLeft,
+            (true, false) if is_lost => RcEnd::PeerLost,
+            (true | false, _) => RcEnd::PeerClosed,
         }
     }
 

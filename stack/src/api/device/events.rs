@@ -17,7 +17,7 @@ pub(crate) struct Events {
     queue: EventQueue<AsyncEvent>,
     /// The elements of `queue`, under its lock.
     known: Mutex<FxHashSet<AsyncEvent>>,
-    /// QPs whose [`AsyncEvent::LastWqeReached`] was raised since they were made or reset.
+    /// Live QPs whose [`AsyncEvent::LastWqeReached`] was raised since they were made or reset.
     ended: Mutex<FxHashSet<u32>>,
     /// Nobody asks for the events of error queues and records.
     plain: AtomicBool,
@@ -54,7 +54,7 @@ impl Events {
         });
     }
 
-    /// A QP was made with this number, or reset.
+    /// A QP with this number was made, reset or destroyed.
     pub(crate) fn begin_qp(&self, qpn: u32) {
         self.ended.lock().remove(&qpn);
     }

@@ -268,8 +268,9 @@ impl<S: QpState> QpCore<S> {
         self.recv_cq.forget(self.qpn);
     }
 
-    /// Ends the service of the poll set.
+    /// Ends the service of the poll set, for a QP that is destroyed.
     pub(crate) fn detach(&self) {
+        self.background().events().begin_qp(self.qpn);
         if let Some(member) = self.member.get() {
             self.poll_set.detach(*member);
         }

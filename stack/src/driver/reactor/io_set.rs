@@ -105,9 +105,9 @@ impl<E: AsFd> IoSet<E> {
             drive(&mut locked, IoId::from_token(event.data()), Cause::Ready);
         }
         let now = clock::now();
-        let due = |(at, _): &&(Instant, IoId)| *at <= now;
-        let due: Vec<_> = locked.table.deadlines.iter().take_while(due).collect();
-        let due: Vec<IoId> = due.into_iter().map(|(_, id)| *id).collect();
+        let deadlines = locked.table.deadlines.iter();
+        let due = deadlines.take_while(|(at, _)| *at <= now);
+        let due: Vec<IoId> = due.map(|(_, id)| *id).collect();
         for id in due {
             locked.set_deadline(id, None);
             drive(&mut locked, id, Cause::Deadline);
