@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{now, sleep};
 use crate::connections::{ANY, DEPTHS, EMPTY, SOON, Side, raise_descriptor_limit};
-use dgiwarp::{ConnectError, ConnectionEvent, MpaConfig, WcStatus};
+use dgiwarp::{ChannelListener, ConnectError, ConnectionEvent, MpaConfig, RcRequest, WcStatus};
 
 /// Peer-to-peer mode with a Write as RTR indication, revision 2.
 const PEER_TO_PEER: &[u8] = b"MPA ID Req Frame\x50\x02\x00\x04\x80\x10\x80\x10";
@@ -59,16 +59,22 @@ fn silent_strangers_are_shown_out() {
     drop(strangers);
 }
 
-/// An Initiator that asked for peer-to-peer mode and says nothing behind the Reply has not begun.
-#[test]
-fn a_peer_that_leaves_before_it_has_begun_has_failed() {
-    let server = Side::new();
-    let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
+/// An Initiator that has sent a Request for peer-to-peer mode, and the request.
+fn requested(server: &Side, listener: &ChannelListener) -> (TcpStream, RcRequest) {
     let mut peer = TcpStream::connect(listener.local_addr()).unwrap();
     peer.write_all(PEER_TO_PEER).unwrap();
     let ConnectionEvent::Request { request, .. } = server.next() else {
         panic!("not a request");
     };
+    (peer, request)
+}
+
+/// An Initiator that asked for peer-to-peer mode and says nothing behind the Reply has not begun.
+#[test]
+fn a_peer_that_leaves_before_it_has_begun_has_failed() {
+    let server = Side::new();
+    let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
+    let (mut peer, request) = requested(&server, &listener);
     let qp = server.qp();
     let negotiation = server
         .channel
@@ -98,11 +104,7 @@ fn a_peer_that_leaves_before_it_has_begun_has_failed() {
 fn an_initiator_that_stays_silent_after_the_reply_is_given_up() {
     let server = Side::new();
     let listener = server.channel.listen(ANY, MpaConfig::default(), 1).unwrap();
-    let mut peer = TcpStream::connect(listener.local_addr()).unwrap();
-    peer.write_all(PEER_TO_PEER).unwrap();
-    let ConnectionEvent::Request { request, .. } = server.next() else {
-        panic!("not a request");
-    };
+    let (_peer, request) = requested(&server, &listener);
     let qp = server.qp();
     qp.post_recv(&[EMPTY]).unwrap();
     server
