@@ -7,7 +7,7 @@ use crate::common::session::{self, End, Finish, Ready};
 use std::time::Duration;
 
 /// What the error of a program may take on a busy machine; five seconds of it are the program's own waiting.
-const SOON: Duration = Duration::from_secs(8);
+const SOON: Duration = Duration::from_secs(20);
 
 /// The programs' packages and the scene, if both are there.
 fn scene(test: &str, place: Place) -> Option<Scene> {
@@ -150,15 +150,16 @@ fn descriptors_run_out() {
             "rping -c -a {server} -p {port} -C 3",
         ),
     ] {
-        // With one more, rdma_connect of rping's client fails, and rping joins a thread that nothing ends.
-        for descriptors in 3..19 {
+        // From too few for the program itself to enough for all of it, whatever else the process was born with.
+        for descriptors in 3..32 {
             // A test's few lines may as well stay.
             let limited = |line: &str| -> &'static str {
                 format!("prlimit --nofile={descriptors} {line}").leak()
             };
             let server = End::server(first).finish(Finish::Stopped).complains(&[]);
+            // rping's client joins a thread that nothing ends when its rdma_connect has failed.
             let client = End::client(limited(last))
-                .finish(Finish::Exit)
+                .finish(Finish::ExitOrComplaint)
                 .complains(&[])
                 .limit(SOON);
             session::run(&scene, Family::V4, &[server, client]);
@@ -175,14 +176,15 @@ fn descriptors_run_out() {
     }
 }
 
-/// Where descriptors run out, the end that lacks them says so, and the other is told or goes on waiting for more.
+/// Where descriptors run out, the client fails, and a server that can goes on waiting for more.
 #[test]
 fn descriptors_run_out_amid_connections() {
-    let ends = |server, finish, client| {
+    // A server's own call fails, or its listener has no descriptor for a connection: it then waits for those left.
+    let ends = |server, client| {
         [
             End::server(server)
                 .complains(&[])
-                .finish(finish)
+                .finish(Finish::Stopped)
                 .limit(SOON),
             End::client(client)
                 .complains(&[])
@@ -197,12 +199,10 @@ fn descriptors_run_out_amid_connections() {
     for ends in [
         ends(
             "ucmatose -b {server} -p {port} -c 60",
-            Finish::Stopped,
             "prlimit --nofile=40 ucmatose -s {server} -p {port} -c 60",
         ),
         ends(
             "prlimit --nofile=40 ucmatose -b {server} -p {port} -c 60",
-            Finish::Failure,
             "ucmatose -s {server} -p {port} -c 60",
         ),
     ] {

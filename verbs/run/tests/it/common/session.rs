@@ -50,6 +50,9 @@ pub(crate) enum Finish {
     Failure,
     /// By itself, with any status; not by a signal.
     Exit,
+    /// The same, or by SIGTERM a while after its first words on standard error: a program that names the error and then
+    /// waits for a thread of its own that nothing ends.
+    ExitOrComplaint,
     /// By SIGTERM, when all others have ended, if it is still there: a server that stays.
     Stopped,
     /// By SIGKILL, so long after it was ready.
@@ -179,6 +182,9 @@ pub(crate) struct Ended {
 
 /// Sessions that poll are alone, others may run beside each other.
 static CORES: RwLock<()> = RwLock::new(());
+
+/// The time from a complaint to the end that a program comes to by itself.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How often processes are looked at.
 const TICK: Duration = Duration::from_millis(5);
@@ -321,6 +327,7 @@ struct Running<'a> {
     stderr: File,
     started: Instant,
     ready_at: Option<Instant>,
+    complained_at: Option<Instant>,
     ended: Option<(ExitStatus, Instant)>,
 }
 
@@ -347,6 +354,7 @@ impl<'a> Running<'a> {
             stderr,
             started: clock::now(),
             ready_at: None,
+            complained_at: None,
             ended: None,
         }
     }
@@ -376,7 +384,23 @@ impl<'a> Running<'a> {
 
     /// Whether the session has to wait until it ends by itself.
     fn is_awaited(&mut self) -> bool {
-        self.poll().is_none() && !matches!(self.end.finish, Finish::Stopped)
+        if self.poll().is_some() {
+            return false;
+        }
+        match self.end.finish {
+            Finish::Stopped => false,
+            Finish::ExitOrComplaint => !self.has_complained(),
+            _ => true,
+        }
+    }
+
+    /// Whether its first words on standard error are [`LAST_WORDS`] old.
+    fn has_complained(&mut self) -> bool {
+        if self.complained_at.is_none() && !contents(&self.stderr).is_empty() {
+            self.complained_at = Some(clock::now());
+        }
+        self.complained_at
+            .is_some_and(|at| at.elapsed() >= LAST_WORDS)
     }
 
     fn was_early(&mut self) -> Option<Early> {
@@ -418,7 +442,7 @@ impl<'a> Running<'a> {
                 assert!(status.code().is_some_and(|code| code != 0), "{line}\n{all}");
             }
             Finish::Exit => assert!(status.code().is_some(), "{line}\n{all}"),
-            Finish::Stopped => {
+            Finish::Stopped | Finish::ExitOrComplaint => {
                 let signal = status.signal();
                 let fine = signal.is_none_or(|signal| signal == Signal::SIGTERM as i32);
                 assert!(fine, "{line}\n{all}");
