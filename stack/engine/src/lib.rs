@@ -2,7 +2,7 @@
 //!
 //! - [`types`]: work requests, completions, events, counters, options, routes;
 //! - [`mr`]: the table of memory regions and windows, found by STag;
-//! - [`cq_ring`], [`recv_queue`], `send_queue`, [`sges`], [`single_slot_queue`]: queues and scatter/gather lists;
+//! - [`cq_ring`], [`recv_queue`], `send_queue`, [`sges`]: queues and scatter/gather lists;
 //! - [`datagram`]: a datagram queue pair (UD, UC);
 //! - [`connected`]: a connected queue pair (RC);
 //! - [`cm`]: connection management.
@@ -25,5 +25,4 @@ mod recording_sink;
 pub mod recv_queue;
 mod send_queue;
 pub mod sges;
-pub mod single_slot_queue;
 pub mod types;

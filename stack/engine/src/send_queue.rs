@@ -1,6 +1,6 @@
 //! Posted work requests in posting order, which is that of their completions (RFC 5040 §5.5 rule 15), and the progress of each.
 
-use crate::single_slot_queue::SingleSlotQueue;
+use std::collections::VecDeque;
 
 /// Progress of a work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ struct Entry<W, M> {
 /// decides when a framed one is complete.
 #[derive(Debug)]
 pub(crate) struct SendQueue<W, M> {
-    entries: SingleSlotQueue<Entry<W, M>>,
+    entries: VecDeque<Entry<W, M>>,
     /// Number of the first entry.
     oldest: u64,
     /// Number of the first entry that has not begun; at least `oldest`.
@@ -36,7 +36,7 @@ pub(crate) struct SendQueue<W, M> {
 impl<W, M> Default for SendQueue<W, M> {
     fn default() -> Self {
         Self {
-            entries: SingleSlotQueue::new(),
+            entries: VecDeque::new(),
             oldest: 0,
             unstarted: 0,
         }
@@ -47,7 +47,7 @@ impl<W, M: Default> SendQueue<W, M> {
     /// Appends a work request.
     #[inline]
     pub(crate) fn push(&mut self, wqe: W) {
-        self.entries.push(Entry {
+        self.entries.push_back(Entry {
             wqe,
             state: State::Posted,
             mark: M::default(),
@@ -76,7 +76,7 @@ impl<W, M> SendQueue<W, M> {
     /// The oldest work request.
     #[inline]
     pub(crate) fn oldest_wqe(&self) -> Option<&W> {
-        self.entries.first().map(|entry| &entry.wqe)
+        self.entries.front().map(|entry| &entry.wqe)
     }
 
     /// Number of the oldest work request if it has begun.
@@ -116,10 +116,13 @@ impl<W, M> SendQueue<W, M> {
             .map(|entry| &mut entry.wqe)
     }
 
-    /// The work request if there is one alone. One that others once preceded may not be found.
+    /// The work request if there is one alone.
     #[inline]
     pub(crate) fn sole_mut(&mut self) -> Option<&mut W> {
-        self.entries.sole_mut().map(|entry| &mut entry.wqe)
+        if self.entries.len() != 1 {
+            return None;
+        }
+        self.entries.front_mut().map(|entry| &mut entry.wqe)
     }
 
     /// The first unstarted work request has begun.
@@ -152,7 +155,7 @@ impl<W, M> SendQueue<W, M> {
     #[inline]
     pub(crate) fn oldest_is_framed(&self, fits: impl FnOnce(&M) -> bool) -> bool {
         self.entries
-            .first()
+            .front()
             .is_some_and(|entry| entry.state == State::Framed && fits(&entry.mark))
     }
 
@@ -160,7 +163,7 @@ impl<W, M> SendQueue<W, M> {
     /// `reached`.
     #[inline]
     pub(crate) fn complete(&mut self, reached: impl Fn(&M) -> bool, mut complete: impl FnMut(&W)) {
-        while let Some(entry) = self.entries.first() {
+        while let Some(entry) = self.entries.front() {
             let is_complete = match entry.state {
                 State::Posted | State::Begun => false,
                 State::Framed => reached(&entry.mark),
@@ -177,7 +180,7 @@ impl<W, M> SendQueue<W, M> {
     /// Removes the oldest work request, which is complete whatever its progress, after `complete` was called with it.
     #[inline]
     pub(crate) fn complete_oldest(&mut self, complete: impl FnOnce(&W)) {
-        if let Some(entry) = self.entries.first() {
+        if let Some(entry) = self.entries.front() {
             complete(&entry.wqe);
             self.remove_oldest();
         }
@@ -185,7 +188,7 @@ impl<W, M> SendQueue<W, M> {
 
     /// Removes all work requests, after `flush` was called with the number of each.
     pub(crate) fn flush(&mut self, mut flush: impl FnMut(u64, &W)) {
-        while let Some(entry) = self.entries.first() {
+        while let Some(entry) = self.entries.front() {
             flush(self.oldest, &entry.wqe);
             self.remove_oldest();
         }
@@ -193,7 +196,12 @@ impl<W, M> SendQueue<W, M> {
 
     #[inline]
     fn remove_oldest(&mut self) {
-        self.entries.remove_first();
+        if self.entries.len() == 1 {
+            // Dropped where it is: most queues have one entry at a time.
+            self.entries.clear();
+        } else {
+            self.entries.pop_front();
+        }
         self.oldest += 1;
         self.unstarted = self.unstarted.max(self.oldest);
     }

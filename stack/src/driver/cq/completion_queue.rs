@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
 
 use crate::driver::cq::channel::ChannelShared;
 use crate::driver::device::clock;
@@ -118,8 +119,8 @@ impl CompletionQueue {
     }
 
     /// The linked poll sets.
-    pub(super) fn linked_sets(&self) -> Vec<Arc<PollSet>> {
-        self.linked.get().map_or_else(Vec::new, |linked| {
+    pub(super) fn linked_sets(&self) -> SmallVec<[Arc<PollSet>; 2]> {
+        self.linked.get().map_or_else(SmallVec::new, |linked| {
             linked.read().iter().filter_map(Weak::upgrade).collect()
         })
     }

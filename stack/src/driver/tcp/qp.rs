@@ -77,7 +77,7 @@ pub(crate) struct RcInner {
 
 impl RcInner {
     /// Keeps a work request until the connection is there.
-    #[cold]
+    #[inline]
     fn wait(&mut self, wqe: RcSendWqe) {
         self.waiting.push_back(wqe);
     }
