@@ -151,7 +151,7 @@ fn descriptors_run_out() {
         ),
     ] {
         // From too few for the program itself to enough for all of it, whatever else the process was born with.
-        for descriptors in 3..32 {
+        for descriptors in 3..26 {
             // A test's few lines may as well stay.
             let limited = |line: &str| -> &'static str {
                 format!("prlimit --nofile={descriptors} {line}").leak()

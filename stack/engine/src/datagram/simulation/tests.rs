@@ -11,8 +11,8 @@ use super::verdict::Run;
 /// Names the seed of the one run that is wanted.
 const SEED: &str = "DGIWARP_SIM_SEED";
 
-/// Segments that each of the four tests sends at least: ten million together.
-const SEGMENTS: u64 = 2_550_000;
+/// Segments that each of the four tests sends at least: five million together.
+const SEGMENTS: u64 = 1_275_000;
 
 /// How long the long run takes.
 const SOAK: Duration = Duration::from_secs(600);
