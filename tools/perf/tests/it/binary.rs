@@ -170,7 +170,7 @@ fn a_quick_run_writes_one_json_document_and_nothing_else() {
         .output()
         .expect("the program starts");
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(start.elapsed() < Duration::from_secs(30));
+    assert!(start.elapsed() < Duration::from_secs(90));
     assert!(
         stderr(&output).contains("about"),
         "it says how long it takes"
@@ -647,7 +647,7 @@ fn one_cpu_is_enough_and_it_says_so() {
     let output = Command::new("taskset")
         .args(["-c", &first.to_string()])
         .arg(env!("CARGO_BIN_EXE_dgiwarp-perf"))
-        .args("--size 64,64K --iters 300 --json -".split(' '))
+        .args("--size 64,64K --iters 100 --rounds 2 --json -".split(' '))
         .current_dir(&directory)
         .output()
         .expect("taskset starts");
