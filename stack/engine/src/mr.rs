@@ -1,6 +1,6 @@
 //! Registered regions by STag.
 //!
-//! Local and remote keys are different random numbers (RFC 5042 §6.1.1: STags must be hard to guess), and
+//! Keys are random numbers (RFC 5042 §6.1.1: STags must be hard to guess), one for both purposes where peers have rights, and
 //! a retired one is not given out again for a while. A region in use is held by an `Arc`; deregistration
 //! takes it out of the table and waits until no use is left, so that no octet lands afterwards.
 //!
@@ -312,8 +312,9 @@ impl MrTable {
         Ok(())
     }
 
-    /// Registers other memory under the keys of a registration, which are returned; a remote key that was invalidated is replaced. When this returns,
-    /// nothing reads or writes the memory from before, except as part of the new registration.
+    /// Registers other memory under the keys of a registration, which are returned. Where peers have rights from now on, there is one key, as of a new
+    /// registration; a remote key that was invalidated is replaced. When this returns, nothing reads or writes the memory from before, except as part of
+    /// the new registration.
     pub fn reregister(
         &self,
         keys: Keys,
@@ -331,20 +332,36 @@ impl MrTable {
         }
         let same =
             |a: Option<&Use>, b: Option<&Use>| a.zip(b).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
-        let rkey = if same(remote.get(&keys.rkey), old.as_ref()) {
-            keys.rkey
-        } else {
-            keyring.draw(|key| local.contains_key(&key) || remote.contains_key(&key))
-        };
-        local.insert(keys.lkey, Arc::clone(&registration));
-        drop(remote.insert(rkey, registration));
+        let is_valid = same(remote.get(&keys.rkey), old.as_ref());
+        let opens = is_remote(terms.access);
+        let mut new = keys;
+        if opens && keys.lkey != keys.rkey {
+            // Elements of the program may name the local key already.
+            new.rkey = keys.lkey;
+        } else if !is_valid {
+            // Peers do not get an invalidated key back.
+            new.rkey = keyring.draw(|key| local.contains_key(&key) || remote.contains_key(&key));
+            if opens {
+                new.lkey = new.rkey;
+            }
+        }
+        if new.lkey != keys.lkey {
+            local.remove(&keys.lkey);
+            keyring.retire(keys.lkey);
+        }
+        if is_valid && new.rkey != keys.rkey {
+            remote.remove(&keys.rkey);
+            keyring.retire(keys.rkey);
+        }
+        local.insert(new.lkey, Arc::clone(&registration));
+        drop(remote.insert(new.rkey, registration));
         drop((local, remote, keyring));
         if let Some(old) = old {
             while Arc::strong_count(&old) > 1 {
                 std::thread::yield_now();
             }
         }
-        Ok(Keys { rkey, ..keys })
+        Ok(new)
     }
 
     /// The region that a connected peer names, with the checks of RFC 5041 §7.1 and the right that the operation needs. A connection has

@@ -179,11 +179,72 @@ fn something_else_is_registered_under_the_same_keys() {
     let stag = STag::new(keys.rkey);
     assert_eq!(table.invalidate(STREAM, stag, false), Ok(()));
     let fresh = again(keys, Access::REMOTE_WRITE, PD).unwrap();
-    assert!(fresh.lkey == keys.lkey && fresh.rkey != keys.rkey);
+    assert!(fresh.lkey == fresh.rkey && fresh.rkey != keys.rkey);
     assert_eq!(write(keys, 1000), Err(TaggedError::InvalidStag));
     assert_eq!(write(fresh, 1000), Ok(()));
     table.deregister(fresh);
     assert_eq!(write(fresh, 1000), Err(TaggedError::InvalidStag));
+}
+
+/// Whatever rights a region had before, peers with rights have the local key.
+#[test]
+fn a_region_that_is_opened_to_peers_has_one_key() {
+    let table = table();
+    let buffer = Buffer::zeroed(8).unwrap();
+    let rights = [
+        Access::LOCAL_WRITE,
+        Access::REMOTE_READ,
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        Access::REMOTE_ATOMIC,
+    ];
+    let read = |key| {
+        let found = table.remote(STREAM, span(key, 0, 8), Access::REMOTE_READ);
+        found.map(|_| ())
+    };
+    for (first, invalidated) in rights
+        .iter()
+        .flat_map(|first| [(first, false), (first, true)])
+    {
+        let old = table.register(buffer.region(), 0, *first, PD);
+        if invalidated {
+            let done = table.invalidate(STREAM, STag::new(old.rkey), false);
+            assert_eq!(done, Ok(()));
+        }
+        let again = |keys, access| {
+            let terms = Terms {
+                iova: 0,
+                access,
+                pd: PD,
+                only_from: None,
+                cookie: false,
+                well_known: None,
+            };
+            table.reregister(keys, buffer.region(), terms).unwrap()
+        };
+        let open = again(old, Access::REMOTE_READ);
+        assert_eq!(open.lkey, open.rkey, "{first:?}, {invalidated}");
+        assert_eq!(read(open.rkey), Ok(()));
+        for gone in [old.lkey, old.rkey]
+            .into_iter()
+            .filter(|key| *key != open.rkey)
+        {
+            assert_eq!(read(gone), Err(TaggedError::InvalidStag));
+        }
+        let sge = |lkey| Sge {
+            addr: 0,
+            length: 8,
+            lkey,
+        };
+        assert!(table.local(PD, sge(open.lkey), false).is_ok());
+        let closed = again(open, Access::LOCAL_WRITE);
+        assert_eq!(closed, open, "keys in use stay");
+        assert_eq!(read(closed.rkey), Err(TaggedError::Access));
+        let open = again(closed, Access::REMOTE_READ);
+        assert_eq!(open, closed);
+        table.deregister(open);
+        assert_eq!(read(open.rkey), Err(TaggedError::InvalidStag));
+        assert!(table.local(PD, sge(open.lkey), false).is_err());
+    }
 }
 
 #[test]

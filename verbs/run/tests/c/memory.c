@@ -121,6 +121,15 @@ static void anew(void)
 	CHECK(ibv_dealloc_pd(other) == 0);
 	CHECK(write_once((uintptr_t)second, target->rkey) == IBV_WC_SUCCESS);
 	CHECK(ibv_dereg_mr(target) == 0);
+
+	/* Opened to peers, a private region has one key for both uses, as on other devices; elements that name its local key go on. */
+	target = ibv_reg_mr(pd, second, 64, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(target);
+	uint32_t local = target->lkey;
+	CHECK(ibv_rereg_mr(target, ACCESS, NULL, NULL, 0, ALL_REMOTE) == 0 && target->lkey == target->rkey && target->lkey == local);
+	memset(second, 0, 64);
+	CHECK(write_once((uintptr_t)second, target->lkey) == IBV_WC_SUCCESS && !strcmp((char *)second, "written"));
+	CHECK(ibv_dereg_mr(target) == 0);
 }
 
 static void bind_second(struct ibv_mw *mw, uint32_t rkey, unsigned char *at, uint64_t length, unsigned access)
