@@ -7,7 +7,7 @@ use crate::device::list::device as ibv_device;
 use crate::device::open::{ibv_close_device, ibv_open_device};
 use crate::device::query::ibv_query_port;
 use crate::ffi::fork::ProcessTable;
-use crate::ffi::{CPointer, entry, errno, pointer};
+use crate::ffi::{CPointer, entry, errno, live, pointer};
 use crate::mem::mr::ibv_alloc_pd;
 use dgiwarp::{
     ConnectionChannel, ConnectionEvent, ConnectionSink, MpaConfig, ServiceChannel, ServiceEvent,
@@ -166,6 +166,9 @@ pub(crate) fn device() -> Result<Arc<Device>, Errno> {
     }
 }
 
+/// Tag of lists that the program has.
+const LIST: u32 = 0x6463_6c73;
+
 pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
     pointer(|| {
         let device = device()?;
@@ -174,15 +177,19 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mu
             unsafe { number.write(1) };
         }
         let list: Box<[*mut ibv_context; 2]> = Box::new([device.context.0, ptr::null_mut()]);
-        Ok(Box::into_raw(list).cast())
+        let list = Box::into_raw(list).cast();
+        live::enter(list, LIST);
+        Ok(list)
     })
 }
 
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     entry((), || {
-        if !list.is_null() {
+        if live::leave(list, LIST) {
             // SAFETY: a list of `rdma_get_devices`, freed once.
             drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_context; 2]>()) });
+        } else if !list.is_null() {
+            Errno::EINVAL.set();
         }
     });
 }

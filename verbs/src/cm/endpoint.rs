@@ -155,7 +155,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
 
 pub(crate) unsafe extern "C" fn rdma_destroy_ep(pointer: *mut rdma_cm_id) {
     entry((), || {
-        // SAFETY: the program passes a live identifier and does not use it any more.
+        // SAFETY: the program passes an identifier and does not use it any more.
         unsafe { rdma_destroy_qp(pointer) };
         // SAFETY: as above.
         unsafe { rdma_destroy_srq(pointer) };

@@ -8,7 +8,7 @@ use crate::abi::{
     ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
     ibv_qp_init_attr_ex, rdma_cm_id,
 };
-use crate::cm::id::identifier::{Id, Transport, id};
+use crate::cm::id::identifier::{Id, Transport, id, live_id};
 use crate::cm::udp;
 use crate::cm::udp::param::{ah_attr, source};
 use crate::cq::queue::{
@@ -283,8 +283,9 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
 
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(c: *mut rdma_cm_id) {
     entry((), || {
-        // SAFETY: the program passes a live identifier.
-        if unsafe { id(c) }.is_err() {
+        // SAFETY: the program passes an identifier that no other call uses.
+        if let Err(errno) = unsafe { live_id(c) } {
+            errno.set();
             return;
         }
         // SAFETY: as above.

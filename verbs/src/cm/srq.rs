@@ -4,7 +4,7 @@ use crate::abi::{
     IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, ibv_pd, ibv_srq, ibv_srq_init_attr,
     ibv_srq_init_attr_ex, rdma_cm_id,
 };
-use crate::cm::id::identifier::id;
+use crate::cm::id::identifier::{id, live_id};
 use crate::ffi::{entry, minus_one_making};
 use crate::qp::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 use nix::errno::Errno;
@@ -82,8 +82,9 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
 
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(c: *mut rdma_cm_id) {
     entry((), || {
-        // SAFETY: the program passes a live identifier.
-        if unsafe { id(c) }.is_err() {
+        // SAFETY: the program passes an identifier that no other call uses.
+        if let Err(errno) = unsafe { live_id(c) } {
+            errno.set();
             return;
         }
         // SAFETY: as above.

@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live channel.
-        if Arc::strong_count(unsafe { Object::<Arc<Channel>>::state(channel) }?) > 1 {
+        if Arc::strong_count(unsafe { Object::<Arc<Channel>>::live(channel) }?) > 1 {
             return Err(Errno::EBUSY);
         }
         // SAFETY: and does not use it any more.
@@ -279,7 +279,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live completion queue.
-        let state = unsafe { Object::<Arc<Cq>>::state(cq.cast()) }?;
+        let state = unsafe { Object::<Arc<Cq>>::live(cq.cast()) }?;
         if Arc::strong_count(state) > 1 {
             return Err(Errno::EBUSY);
         }

@@ -1,13 +1,15 @@
 //! `ibv_get_async_event(3)` and `ibv_ack_async_event(3)`.
 
-use crate::abi::{ibv_async_element, ibv_async_event, ibv_context, ibv_cq, ibv_qp, ibv_srq};
-use crate::cq::queue::queue;
+use crate::abi::{ibv_async_element, ibv_async_event, ibv_context};
+use crate::cq::queue::Cq;
 use crate::device::async_queue::Kind;
 use crate::device::context;
-use crate::ffi::{Attempt, entry, store, waiting};
-use crate::qp::{queue_pair, srq};
+use crate::ffi::{Attempt, Object, entry, store, waiting};
+use crate::qp::queue_pair::Qp;
+use crate::qp::srq::Srq;
 use nix::errno::Errno;
 use std::ffi::c_int;
+use std::sync::Arc;
 
 pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
@@ -51,15 +53,14 @@ unsafe fn acknowledge(event: *mut ibv_async_event) -> Result<(), Errno> {
     match kind {
         None | Some(Kind::DeviceFatal) => {}
         Some(Kind::CqError) => {
-            // SAFETY: an event about a completion queue, which is alive.
-            let cq = unsafe { queue(pointer.cast::<ibv_cq>()) }?;
+            // SAFETY: an event about a completion queue, which waits for this before it goes.
+            let cq = unsafe { Object::<Arc<Cq>>::live(pointer.cast()) }?;
             cq.event_source.acknowledged();
         }
         Some(Kind::SrqLimitReached) => {
-            // SAFETY: an event about a shared receive queue, which is alive.
-            if let Some(srq) = unsafe { srq::shared(pointer.cast::<ibv_srq>()) }? {
-                srq.event_source.acknowledged();
-            }
+            // SAFETY: an event about a shared receive queue, which waits for this before it goes.
+            let srq = unsafe { Object::<Arc<Srq>>::live(pointer.cast()) }?;
+            srq.event_source.acknowledged();
         }
         Some(
             Kind::QpFatal
@@ -69,8 +70,8 @@ unsafe fn acknowledge(event: *mut ibv_async_event) -> Result<(), Errno> {
             | Kind::ErrorQueue
             | Kind::RecordRingFull,
         ) => {
-            // SAFETY: an event about a queue pair, which is alive.
-            let qp = unsafe { queue_pair::state(pointer.cast::<ibv_qp>()) }?;
+            // SAFETY: an event about a queue pair, which waits for this before it goes.
+            let qp = unsafe { Object::<Qp>::live(pointer.cast()) }?;
             qp.event_source.acknowledged();
         }
     }

@@ -3,7 +3,7 @@
 use crate::abi::ibv_device;
 use crate::device::{device_attr, persona};
 use crate::ffi::errno::of_io;
-use crate::ffi::{entry, minus_one, pointer};
+use crate::ffi::{entry, live, minus_one, pointer};
 use nix::errno::Errno;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::io::Read;
@@ -78,6 +78,9 @@ pub(crate) fn expect_device(pointer: *const ibv_device) -> Result<(), Errno> {
     }
 }
 
+/// Tag of lists that the program has.
+const LIST: u32 = 0x6464_6c73;
+
 pub(crate) unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ibv_device {
     pointer(|| {
         if !number.is_null() {
@@ -85,15 +88,19 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut 
             unsafe { number.write(1) };
         }
         let list: Box<[*mut ibv_device; 2]> = Box::new([device(), ptr::null_mut()]);
-        Ok(Box::into_raw(list).cast())
+        let list = Box::into_raw(list).cast();
+        live::enter(list, LIST);
+        Ok(list)
     })
 }
 
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     entry((), || {
-        if !list.is_null() {
+        if live::leave(list, LIST) {
             // SAFETY: a list of `ibv_get_device_list`, freed once.
             drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; 2]>()) });
+        } else if !list.is_null() {
+            Errno::EINVAL.set();
         }
     });
 }

@@ -3,6 +3,7 @@
 mod boundary;
 pub(crate) mod errno;
 pub(crate) mod fork;
+pub(crate) mod live;
 mod object;
 pub(crate) mod unacked;
 pub(crate) mod wr_lock;

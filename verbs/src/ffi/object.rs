@@ -1,8 +1,11 @@
 //! Objects behind C pointers: a C struct first, the state of this crate behind it.
 
 use crate::ffi::fork::generation;
+use crate::ffi::live;
 use nix::errno::Errno;
+use std::alloc::Layout;
 use std::cell::UnsafeCell;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// State of this crate that a C struct stands for.
@@ -50,7 +53,9 @@ impl<T: Facade> Object<T> {
             tag: AtomicU32::new(present_tag::<T>()),
             state,
         });
-        Box::into_raw(object).cast()
+        let object = Box::into_raw(object);
+        live::enter(object, T::TAG);
+        object.cast()
     }
 
     /// The state behind a C pointer. NULL and pointers to other things are `EINVAL`.
@@ -76,25 +81,44 @@ impl<T: Facade> Object<T> {
         Ok(unsafe { &(*object).state })
     }
 
-    /// Frees the object and returns its state.
+    /// The state behind a C pointer, for functions that destroy: nothing is read before the pointer is found to be an object that the
+    /// program has.
     ///
     /// # Safety
-    /// As for [`Object::state`], and nothing uses the object during the call or afterwards.
+    /// No other thread destroys the object in `'a`.
+    pub(crate) unsafe fn live<'a>(pointer: *mut T::C) -> Result<&'a T, Errno> {
+        if !live::contains(pointer, T::TAG) {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: made by `create` for a `T` and not released.
+        unsafe { Self::state(pointer) }
+    }
+
+    /// Destroys the object and returns its state. The C struct stays readable for a while.
+    ///
+    /// # Safety
+    /// Nothing uses the object during the call or afterwards, except as an argument of functions that destroy.
     pub(crate) unsafe fn release(pointer: *mut T::C) -> Result<T, Errno> {
-        // SAFETY: the caller's contract includes that of `state`.
-        unsafe { Self::state(pointer) }?;
-        // SAFETY: `create` made it as a Box of this type, as the tag proves, and nothing else uses it.
-        let object = unsafe { Box::from_raw(pointer.cast::<Self>()) };
-        // A second release of the pointer fails as long as the memory is not used again.
-        object.tag.store(0, Ordering::Relaxed);
-        Ok(object.state)
+        // SAFETY: the caller's contract.
+        unsafe { Self::live(pointer) }?;
+        if !live::leave(pointer, T::TAG) {
+            return Err(Errno::EINVAL);
+        }
+        let object = NonNull::new(pointer.cast::<Self>()).ok_or(Errno::EINVAL)?;
+        // SAFETY: a live object until just now, which this call alone found.
+        let inner = unsafe { object.as_ref() };
+        inner.tag.store(0, Ordering::Relaxed);
+        // SAFETY: the state is not used, nor dropped, in its old place any more.
+        let state = unsafe { ptr::read(&raw const inner.state) };
+        // SAFETY: `create` made it as a Box of this type; the state was moved out, and a C struct needs no drop.
+        unsafe { live::retire(object.cast(), Layout::new::<Self>()) };
+        Ok(state)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ptr;
 
     struct Apple(u8);
     struct Pear;
@@ -116,7 +140,31 @@ mod tests {
         assert!(unsafe { Object::<Apple>::state(ptr::null_mut()) }.is_err());
         // SAFETY: `apple` is alive.
         assert_eq!(unsafe { Object::<Apple>::state(apple) }.unwrap().0, 7);
-        // SAFETY: `apple` is alive and not used afterwards.
+        // SAFETY: nobody else has `apple`.
+        assert!(unsafe { Object::<Pear>::release(apple) }.is_err());
+        // SAFETY: nobody else has `apple`.
         assert_eq!(unsafe { Object::<Apple>::release(apple) }.unwrap().0, 7);
+    }
+
+    #[test]
+    fn a_pointer_is_released_once_and_memory_of_others_is_not_read() {
+        let apple = Object::create(5, Apple(7));
+        let release = |pointer| {
+            // SAFETY: no other thread has these pointers.
+            let released = unsafe { Object::<Apple>::release(pointer) };
+            released.map(|apple| apple.0)
+        };
+        assert_eq!(release(apple), Ok(7));
+        assert_eq!(release(apple), Err(Errno::EINVAL));
+        // SAFETY: inline functions of C read the struct of an object that was just destroyed.
+        assert_eq!(unsafe { apple.read() }, 5);
+        let nowhere = ptr::without_provenance_mut(1 << 20);
+        assert_eq!(release(nowhere), Err(Errno::EINVAL));
+        assert_eq!(release(ptr::null_mut()), Err(Errno::EINVAL));
+        for _ in 0..1000 {
+            let one = Object::create(1, Apple(1));
+            assert_eq!(release(one), Ok(1));
+        }
+        assert_eq!(release(apple), Err(Errno::EINVAL));
     }
 }

@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live protection domain.
-        if Arc::strong_count(unsafe { Object::<Arc<Pd>>::state(pd) }?) > 1 {
+        if Arc::strong_count(unsafe { Object::<Arc<Pd>>::live(pd) }?) > 1 {
             return Err(Errno::EBUSY);
         }
         // SAFETY: and does not use it any more.
@@ -270,7 +270,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live region.
-        unsafe { Object::<Mr>::state(mr) }?.deregister()?;
+        unsafe { Object::<Mr>::live(mr) }?.deregister()?;
         // SAFETY: and does not use it any more.
         unsafe { Object::<Mr>::release(mr) }.map(drop)
     })

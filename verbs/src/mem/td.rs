@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes a live thread domain.
-        if Arc::strong_count(unsafe { Object::<Arc<ThreadDomain>>::state(td) }?) > 1 {
+        if Arc::strong_count(unsafe { Object::<Arc<ThreadDomain>>::live(td) }?) > 1 {
             return Err(Errno::EBUSY);
         }
         // SAFETY: and does not use it any more.

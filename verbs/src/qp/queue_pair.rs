@@ -249,9 +249,11 @@ impl Qp {
 
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     errno_value(|| {
+        // SAFETY: the program passes a queue pair that no other thread destroys.
+        unsafe { Object::<Qp>::live(qp.cast()) }?
+            .event_source
+            .leave();
         qp_table::leave(qp);
-        // SAFETY: the program passes a live queue pair.
-        unsafe { state(qp) }?.event_source.leave();
         // SAFETY: and does not use it any more.
         unsafe { Object::<Qp>::release(qp.cast()) }.map(Qp::destroy)
     })

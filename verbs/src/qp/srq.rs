@@ -191,8 +191,8 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     errno_value(|| {
-        // SAFETY: the program passes a live shared receive queue.
-        let state = unsafe { Object::<Arc<Srq>>::state(srq) }?;
+        // SAFETY: the program passes a shared receive queue that no other thread destroys.
+        let state = unsafe { Object::<Arc<Srq>>::live(srq) }?;
         if Arc::strong_count(state) > 1 {
             return Err(Errno::EBUSY);
         }

@@ -86,6 +86,13 @@ fn memory_is_registered_anew_and_opened_through_windows() {
 }
 
 #[test]
+fn objects_are_destroyed_once_and_pointers_to_others_are_refused() {
+    if let Some(program) = compiled("twice", include_str!("../c/twice.c")) {
+        runs(&program, &[]);
+    }
+}
+
+#[test]
 fn threads_that_wait_can_be_cancelled() {
     if let Some(program) = compiled("cancel", include_str!("../c/cancel.c")) {
         runs(&program, &["0".into()]);

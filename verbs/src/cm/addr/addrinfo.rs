@@ -4,7 +4,7 @@ use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_TCP, RDMA_PS_UDP,
     rdma_addrinfo,
 };
-use crate::ffi::{entry, load};
+use crate::ffi::{entry, live, load};
 use libc::{addrinfo, sockaddr};
 use nix::errno::Errno;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -81,7 +81,9 @@ impl Found {
     }
 
     fn give(mut self) -> *mut rdma_addrinfo {
-        std::mem::replace(&mut self.0, ptr::null_mut())
+        let found = std::mem::replace(&mut self.0, ptr::null_mut());
+        live::enter(found, FOUND);
+        found
     }
 
     /// # Safety
@@ -251,6 +253,9 @@ unsafe fn find(
     Ok(found)
 }
 
+/// Tag of results that the program has.
+const FOUND: u32 = 0x6463_6169;
+
 /// 0, a code of `getaddrinfo(3)` where the name is the reason, or -1 with `errno`.
 pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -280,8 +285,14 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
 }
 
 pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
-    // SAFETY: the program gives back what `rdma_getaddrinfo` made, once.
-    entry((), || unsafe { free(list) });
+    entry((), || {
+        if live::leave(list, FOUND) {
+            // SAFETY: made by `rdma_getaddrinfo`, and given back once.
+            unsafe { free(list) };
+        } else if !list.is_null() {
+            Errno::EINVAL.set();
+        }
+    });
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const MAX_DESTROYED: usize = 8;
 /// `channel` is NULL or a live channel.
 unsafe fn destroy(channel: *mut rdma_event_channel) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
-    if unsafe { queue(channel) }?.mark_destroyed() {
+    if unsafe { Object::<Arc<Queue>>::live(channel) }?.mark_destroyed() {
         return Err(Errno::EINVAL);
     }
     let mut destroyed = DESTROYED.lock().unwrap_or_else(PoisonError::into_inner);

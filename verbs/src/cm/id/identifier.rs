@@ -167,6 +167,15 @@ pub(crate) unsafe fn id<'a>(id: *mut rdma_cm_id) -> Result<&'a Arc<Id>, Errno> {
     unsafe { Object::<Arc<Id>>::state(id) }
 }
 
+/// The identifier behind a pointer, for functions that destroy it or parts of it.
+///
+/// # Safety
+/// No other thread destroys the identifier in `'a`.
+pub(crate) unsafe fn live_id<'a>(id: *mut rdma_cm_id) -> Result<&'a Arc<Id>, Errno> {
+    // SAFETY: the caller's contract is the same.
+    unsafe { Object::<Arc<Id>>::live(id) }
+}
+
 /// The queue of a channel.
 ///
 /// # Safety

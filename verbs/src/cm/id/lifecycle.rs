@@ -6,7 +6,7 @@ use crate::cm::event::fetch::fetch;
 use crate::cm::event::fetched::acknowledge;
 use crate::cm::event::types::Raised;
 use crate::cm::id::identifier::{
-    Id, IdAttr, Inner, Queue, State, Transport, create, id, own_channel, queue,
+    Id, IdAttr, Inner, Queue, State, Transport, create, id, live_id, own_channel, queue,
 };
 use crate::cm::tcp::state::refuse;
 use crate::ffi::{CPointer, Object, entry, minus_one, minus_one_making, store};
@@ -63,10 +63,10 @@ pub(crate) unsafe fn ack_event(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// `pointer` is NULL or a live identifier that is not used any more.
+/// No other call uses the identifier.
 pub(crate) unsafe fn destroy(pointer: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
-    let id = Arc::clone(unsafe { id(pointer) }?);
+    let id = Arc::clone(unsafe { live_id(pointer) }?);
     id.unlist();
     id.open_gate();
     let (transport, path, synchronous) = {

@@ -2,7 +2,7 @@
 
 use crate::abi::{rdma_cm_id, rdma_cm_join_mc_attr_ex};
 use crate::cm::addr::address;
-use crate::cm::id::identifier::id;
+use crate::cm::id::identifier::{id, live_id};
 use crate::cm::id::lifecycle::complete;
 use crate::cm::udp::multicast::{join, leave};
 use crate::ffi::{CPointer, load, minus_one, minus_one_making};
@@ -71,8 +71,8 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     to: *mut sockaddr,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: the program passes a live identifier.
-        let id = unsafe { id(pointer) }?;
+        // SAFETY: the program passes an identifier that no other call destroys.
+        let id = unsafe { live_id(pointer) }?;
         // SAFETY: and an address.
         let to = unsafe { address::read_any(to) }?;
         let qp = id.qp();
