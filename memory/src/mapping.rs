@@ -21,13 +21,22 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` zero bytes, one page at least.
     pub(crate) fn zeroed(len: usize) -> io::Result<Self> {
+        Self::anonymous(len, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// Maps `len` bytes that are always zero and take no memory but that of page tables.
+    pub(crate) fn always_zero(len: usize) -> io::Result<Self> {
+        Self::anonymous(len, libc::PROT_READ)
+    }
+
+    fn anonymous(len: usize, protection: libc::c_int) -> io::Result<Self> {
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no
         // existing memory.
         let address = unsafe {
             libc::mmap(
                 ptr::null_mut(),
                 len.max(1),
-                libc::PROT_READ | libc::PROT_WRITE,
+                protection,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
                 -1,
                 0,

@@ -1,5 +1,6 @@
 //! Regions and the checked slices of them.
 
+use std::io;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -65,6 +66,15 @@ impl Region {
             len,
             _mapping: None,
         }
+    }
+
+    /// A region of `len` zeroes that can be read only: writing to it ends the process.
+    ///
+    /// # Errors
+    /// Error of `mmap(2)`, in practice `ENOMEM`.
+    pub fn zeroes(len: usize) -> io::Result<Self> {
+        let mapping = Mapping::always_zero(len)?;
+        Ok(Self::from_mapping(Arc::new(mapping)))
     }
 
     /// A region over a buffer's mapping, which it keeps mapped.

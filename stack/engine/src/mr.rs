@@ -107,6 +107,8 @@ pub enum RegisterError {
 enum Kind {
     /// A call of the program.
     Region,
+    /// No memory: read as zeroes at every address, written to nowhere.
+    Null,
     /// A work request.
     Fast,
     /// The binding of a window.
@@ -166,9 +168,16 @@ impl Registration {
     /// Offset of `length` octets at `addr`, if they are all inside.
     #[inline]
     fn offset(&self, addr: u64, length: u32) -> Option<usize> {
-        let offset = usize::try_from(addr.checked_sub(self.iova)?).ok()?;
-        let end = offset.checked_add(usize::try_from(length).ok()?)?;
-        (end <= self.region.len()).then_some(offset)
+        let inside = |offset: usize| {
+            let end = offset.checked_add(usize::try_from(length).ok()?)?;
+            (end <= self.region.len()).then_some(offset)
+        };
+        let offset = addr.checked_sub(self.iova);
+        match offset.and_then(|offset| inside(usize::try_from(offset).ok()?)) {
+            // Zeroes are alike at all addresses.
+            None if self.kind == Kind::Null => inside(0),
+            found => found,
+        }
     }
 
     /// Address in this process of the octet at `addr`.
@@ -278,6 +287,29 @@ impl MrTable {
         Ok(Keys { lkey, rkey })
     }
 
+    /// Registers no memory, for elements of any address and length up to that of `zeroes`: they are read as those, and octets that are
+    /// placed there are discarded. Peers get no key.
+    pub fn register_null(&self, zeroes: Region, pd: PdId) -> Result<Keys, RegisterError> {
+        let registration = Registration {
+            region: zeroes,
+            // No offset is found without the check of the kind.
+            iova: u64::MAX,
+            access: Access::empty(),
+            pd,
+            restrictions: Restrictions::default(),
+            only_qp: None,
+            kind: Kind::Null,
+            windows: None,
+        };
+        let mut keyring = self.keyring.lock();
+        let mut local = self.local.write();
+        let remote = self.remote.read();
+        local.try_reserve(1).map_err(|_| RegisterError::NoMemory)?;
+        let lkey = keyring.draw(|key| local.contains_key(&key) || remote.contains_key(&key));
+        local.insert(lkey, Arc::new(registration));
+        Ok(Keys { lkey, rkey: 0 })
+    }
+
     /// Removes a registration, and first the windows that are bound to it. When this returns, nothing reads or writes the region any more.
     pub fn deregister(&self, keys: Keys) {
         while self.try_deregister(keys).is_err() {
@@ -305,9 +337,9 @@ impl MrTable {
             }
         }
         let mut keyring = self.keyring.lock();
-        keyring.retire(keys.rkey);
-        if keys.lkey != keys.rkey {
-            keyring.retire(keys.lkey);
+        keyring.retire(keys.lkey);
+        if keys.lkey != keys.rkey && keys.rkey != 0 {
+            keyring.retire(keys.rkey);
         }
         Ok(())
     }
@@ -491,22 +523,30 @@ impl LocalView<'_> {
     pub fn find(&self, pd: PdId, sge: Sge, write: bool) -> Result<&Use, LocalProtection> {
         let registration = self.0.get(&sge.lkey).ok_or(LocalProtection)?;
         let allowed = registration.pd == pd
-            && (!write || registration.access.contains(Access::LOCAL_WRITE))
+            && (!write
+                || registration.access.contains(Access::LOCAL_WRITE)
+                || registration.kind == Kind::Null)
             && registration.offset(sge.addr, sge.length).is_some();
         allowed.then_some(registration).ok_or(LocalProtection)
     }
 
-    /// The octets of a scatter/gather element.
+    /// The octets of a scatter/gather element that is read.
     #[inline]
-    pub fn slice(
-        &self,
-        pd: PdId,
-        sge: Sge,
-        write: bool,
-    ) -> Result<RegionSlice<'_>, LocalProtection> {
-        let registration = self.find(pd, sge, write)?;
+    pub fn slice(&self, pd: PdId, sge: Sge) -> Result<RegionSlice<'_>, LocalProtection> {
+        let registration = self.find(pd, sge, false)?;
         let slice = registration.slice(sge.addr, sge.length);
         slice.ok_or(LocalProtection)
+    }
+
+    /// The place of a scatter/gather element that is written to; none where octets are discarded.
+    #[inline]
+    pub fn sink(&self, pd: PdId, sge: Sge) -> Result<Option<RegionSlice<'_>>, LocalProtection> {
+        let registration = self.find(pd, sge, true)?;
+        if registration.kind == Kind::Null {
+            return Ok(None);
+        }
+        let slice = registration.slice(sge.addr, sge.length);
+        slice.ok_or(LocalProtection).map(Some)
     }
 }
 

@@ -85,7 +85,7 @@ impl<R: Deref<Target = Registration>> Gathered<R> {
                 return;
             }
             let slice = registration
-                .slice(addr + u64::from(skip), take)
+                .slice(addr.wrapping_add(u64::from(skip)), take)
                 .expect("the element was checked when it was gathered");
             each(slice);
             skip = 0;
@@ -158,7 +158,7 @@ pub(super) fn gather(
     let view = mrs.view_local();
     let mut rest = dst;
     for sge in sges.iter().filter(|sge| sge.length > 0) {
-        let slice = view.slice(pd, *sge, false)?;
+        let slice = view.slice(pd, *sge)?;
         let (now, later) = rest.split_at_mut(slice.len());
         slice.copy_to(now);
         rest = later;
@@ -188,12 +188,13 @@ pub(super) fn scatter<'a, P: Placeable + ?Sized + 'a>(
         let room = (sge.length - skip) as usize;
         let now = room.min(rest.len());
         let part = Sge {
-            addr: sge.addr + u64::from(skip),
+            addr: sge.addr.wrapping_add(u64::from(skip)),
             length: u32::try_from(now).map_err(|_| PlaceFailed)?,
             lkey: sge.lkey,
         };
-        let slice = view.slice(pd, part, true).map_err(|_| PlaceFailed)?;
-        rest.place(0, &slice);
+        if let Some(slice) = view.sink(pd, part).map_err(|_| PlaceFailed)? {
+            rest.place(0, &slice);
+        }
         skip = 0;
         rest = rest.after(now).ok_or(PlaceFailed)?;
     }

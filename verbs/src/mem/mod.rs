@@ -2,5 +2,6 @@
 
 pub(crate) mod mr;
 pub(crate) mod mw;
+pub(crate) mod null_mr;
 pub(crate) mod rereg_mr;
 pub(crate) mod td;

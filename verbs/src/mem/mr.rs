@@ -36,12 +36,19 @@ pub(crate) struct Mr {
 pub(crate) struct Registered {
     /// `None` only while the region is deregistered.
     pub(crate) mr: Option<dgiwarp::Mr>,
-    pub(crate) region: Region,
+    /// The program's memory; `None` where it is not the program's, so that `ibv_rereg_mr(3)` refuses the region.
+    pub(crate) region: Option<Region>,
     pub(crate) access: Access,
     pub(crate) pd: Arc<Pd>,
 }
 
 impl Mr {
+    pub(crate) fn new(registered: Registered) -> Self {
+        Self {
+            registered: Mutex::new(registered),
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Registered> {
         self.registered
             .lock()
@@ -221,17 +228,13 @@ pub(crate) unsafe fn register(
         lkey: mr.lkey(),
         rkey: mr.rkey(),
     };
-    Ok(Object::create(
-        c,
-        Mr {
-            registered: Mutex::new(Registered {
-                mr: Some(mr),
-                region,
-                access,
-                pd: domain,
-            }),
-        },
-    ))
+    let registered = Registered {
+        mr: Some(mr),
+        region: Some(region),
+        access,
+        pd: domain,
+    };
+    Ok(Object::create(c, Mr::new(registered)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr(

@@ -49,6 +49,7 @@ impl Change {
         let mut present = state.lock();
         let present = &mut *present;
         let mr = present.mr.as_mut().ok_or(Errno::EINVAL)?;
+        let old = present.region.as_ref().ok_or(Errno::EINVAL)?;
         let pd: Arc<Pd> = if self.has(IBV_REREG_MR_CHANGE_PD) {
             // SAFETY: the caller's contract.
             unsafe { domain(self.pd) }?
@@ -66,7 +67,7 @@ impl Change {
             (self.addr, self.length)
         } else {
             // SAFETY: a live region; only this call changes these fields, and the program calls it from one thread.
-            unsafe { ((*c).addr, present.region.len()) }
+            unsafe { ((*c).addr, old.len()) }
         };
         // SAFETY: the caller's contract.
         let region = unsafe { mapped(addr, length, access) }?;
@@ -84,7 +85,7 @@ impl Change {
         if self.has(IBV_REREG_MR_CHANGE_PD) {
             face.pd = self.pd;
         }
-        (present.region, present.access, present.pd) = (region, access, pd);
+        (present.region, present.access, present.pd) = (Some(region), access, pd);
         Ok(())
     }
 }

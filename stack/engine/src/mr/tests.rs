@@ -305,6 +305,44 @@ fn a_refused_stag_that_is_a_local_key_is_reported() {
 }
 
 #[test]
+fn a_null_region_has_every_address_and_no_memory() {
+    let table = table();
+    let keys = table
+        .register_null(Region::zeroes(1 << 20).unwrap(), PD)
+        .unwrap();
+    for addr in [0, 1, 1 << 40, u64::MAX - 7, u64::MAX] {
+        for length in [1, 8, 1 << 20] {
+            let sge = Sge {
+                addr,
+                length,
+                lkey: keys.lkey,
+            };
+            let view = table.view_local();
+            let mut read = vec![1; length as usize];
+            view.slice(PD, sge).unwrap().copy_to(&mut read);
+            assert!(read.iter().all(|octet| *octet == 0));
+            assert!(view.sink(PD, sge).unwrap().is_none(), "it is discarded");
+            assert!(view.slice(PdId(2), sge).is_err() && view.sink(PdId(2), sge).is_err());
+            drop(view);
+            assert!(table.local(PD, sge, true).is_ok());
+        }
+    }
+    for key in [keys.lkey, keys.rkey] {
+        for right in [Access::REMOTE_READ, Access::REMOTE_WRITE] {
+            let found = table.remote(STREAM, span(key, 0, 8), right);
+            assert_eq!(found.map(|_| ()), Err(TaggedError::InvalidStag));
+        }
+    }
+    table.deregister(keys);
+    let sge = Sge {
+        addr: 0,
+        length: 1,
+        lkey: keys.lkey,
+    };
+    assert!(table.local(PD, sge, false).is_err());
+}
+
+#[test]
 fn nothing_lands_after_deregistration() {
     let table = table();
     let buffer = Buffer::zeroed(64).unwrap();
@@ -346,7 +384,7 @@ fn deregistration_waits_for_who_looks_at_the_table() {
     let gone = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let view = table.view_local();
-        let slice = view.slice(PD, sge, true).unwrap();
+        let slice = view.slice(PD, sge).unwrap();
         scope.spawn(|| {
             begins.store(true, Ordering::SeqCst);
             table.deregister(keys);

@@ -361,7 +361,7 @@ impl MrTable {
             Kind::Region | Kind::Fast => {
                 !by_peer || found.access.contains(Access::REMOTE_INVALIDATE)
             }
-            Kind::Window(MwType::One) => false,
+            Kind::Window(MwType::One) | Kind::Null => false,
             Kind::Window(MwType::Two) => true,
         };
         let has_windows = found.kind == Kind::Fast && found.bound_windows() > 0;
@@ -382,7 +382,9 @@ impl MrTable {
                     local.remove(&keys.lkey);
                 }
             }
-            (Kind::Window(_) | Kind::Fast, _) => unreachable!("a registration has its slot"),
+            (Kind::Window(_) | Kind::Fast | Kind::Null, _) => {
+                unreachable!("a registration has its slot")
+            }
         }
         drop((keyring, local, remote));
         if registration.kind == Kind::Region {

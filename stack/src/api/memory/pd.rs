@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dgiwarp_llp_udp::Peer;
 
@@ -120,6 +120,23 @@ impl Pd {
         })
     }
 
+    /// Makes a region without memory (`ibv_alloc_null_mr(3)`): elements that name it have any address, and up to 1 GiB. They are sent as zeroes, and
+    /// octets received into them are discarded. Peers cannot name it.
+    ///
+    /// # Errors
+    /// [`Error::System`] with `ENOMEM` where there is no memory for the registration, or no GiB of addresses for the zeroes.
+    pub fn register_null(&self) -> Result<Mr, Error> {
+        let no_memory = || Error::no_memory("memory region");
+        let zeroes = zeroes().ok_or_else(no_memory)?;
+        let registered = self.rnic.shared.mrs.register_null(zeroes, self.id);
+        Ok(Mr {
+            pd: self.clone(),
+            keys: registered.map_err(|_| no_memory())?,
+            iova: 0,
+            length: usize::MAX,
+        })
+    }
+
     /// Where the octets of a scatter/gather element lie in this process, if the element could be posted in this domain; with `write`, as
     /// one that is written to.
     #[must_use]
@@ -127,6 +144,16 @@ impl Pd {
         let found = self.rnic.shared.mrs.local(self.id, sge, write).ok()?;
         found.address_of(sge.addr)
     }
+}
+
+/// The octets of every null region, as long as the longest message.
+fn zeroes() -> Option<Region> {
+    static ZEROES: Mutex<Option<Region>> = Mutex::new(None);
+    let mut zeroes = ZEROES.lock().unwrap_or_else(PoisonError::into_inner);
+    if zeroes.is_none() {
+        *zeroes = Region::zeroes(1 << 30).ok();
+    }
+    zeroes.clone()
 }
 
 /// The last address of a region must not wrap.

@@ -16,7 +16,13 @@ fn compiled(name: &str, source: &str) -> Option<PathBuf> {
 
 /// Runs a program to its good end.
 fn runs(program: &Path, arguments: &[String]) {
+    runs_as("roce", program, arguments);
+}
+
+/// Runs a program to its good end, with a persona.
+fn runs_as(persona: &str, program: &Path, arguments: &[String]) {
     let mut command = Command::new("timeout");
+    command.env("DGIWARP_PERSONA", persona);
     let output = succeed(command.args(["60", RUN]).arg(program).args(arguments));
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     let said = (text(&output.stdout), text(&output.stderr));
@@ -89,6 +95,14 @@ fn memory_is_registered_anew_and_opened_through_windows() {
 fn objects_are_destroyed_once_and_pointers_to_others_are_refused() {
     if let Some(program) = compiled("twice", include_str!("../c/twice.c")) {
         runs(&program, &[]);
+    }
+}
+
+#[test]
+fn a_region_without_memory_is_read_as_zeroes_and_written_to_nowhere() {
+    for_each_gid("null_mr", include_str!("../c/null_mr.c"));
+    if let Some(program) = compiled("null_mr", include_str!("../c/null_mr.c")) {
+        runs_as("iwarp", &program, &["0".into()]);
     }
 }
 
