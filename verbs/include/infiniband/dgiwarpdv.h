@@ -263,6 +263,12 @@ DGIWARPDV_API int dgiwarpdv_enable_events(struct ibv_context *context);
 
 /* ---- Memory ---- */
 
+/* resource_type of allocators of parent domains (ibv_alloc_parent_domain(3)). */
+enum dgiwarpdv_res_type {
+	/* Memory of a UD or UC queue pair for inline data. */
+	DGIWARPDV_RES_TYPE_QP = 1,
+};
+
 enum dgiwarpdv_mr_flags {
 	/* Peers and work requests address the region by iova instead of its address in this process. */
 	DGIWARPDV_MR_IOVA = 1 << 0,

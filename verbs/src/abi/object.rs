@@ -1,6 +1,6 @@
 //! The objects that programs hold pointers to.
 
-use super::{Unset, ibv_context, ibv_gid, ibv_sge, layouts};
+use super::{ibv_context, ibv_gid, ibv_sge, layouts};
 use std::ffi::{c_int, c_uint, c_void};
 
 #[repr(C)]
@@ -31,7 +31,14 @@ pub struct ibv_td_init_attr {
     pub comp_mask: u32,
 }
 
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
+
+/// Domain, context, size, alignment, type of resource.
+pub type AllocFunction =
+    unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void;
+/// Domain, context, memory, type of resource.
+pub type FreeFunction = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -39,8 +46,8 @@ pub struct ibv_parent_domain_init_attr {
     pub pd: *mut ibv_pd,
     pub td: *mut ibv_td,
     pub comp_mask: u32,
-    pub alloc: Unset,
-    pub free: Unset,
+    pub alloc: Option<AllocFunction>,
+    pub free: Option<FreeFunction>,
     pub pd_context: *mut c_void,
 }
 

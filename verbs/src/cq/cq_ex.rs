@@ -46,10 +46,16 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         {
             return Err(Errno::EOPNOTSUPP);
         }
-        if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
+        let parent = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+            None
+        } else {
             // SAFETY: the mask includes a live domain.
-            unsafe { domain(attr.parent_domain) }?;
-        }
+            let parent = unsafe { domain(attr.parent_domain) }?;
+            if parent.parts.is_none() {
+                return Err(Errno::EINVAL);
+            }
+            Some(parent)
+        };
         let cq_attr = CqAttr {
             cqe: attr.cqe,
             cq_context: attr.cq_context,
@@ -57,6 +63,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             comp_vector: attr.comp_vector,
             timestamps: attr.wc_flags & TIMES != 0,
             ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+            parent,
         };
         // SAFETY: the program passes an open context, and a live channel or none.
         unsafe { queue::create(context, &cq_attr, fill) }

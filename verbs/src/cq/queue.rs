@@ -12,6 +12,7 @@ use crate::ffi::{
     Attempt, CPointer, Facade, Object, entry, errno, errno_value, minus_one, pointer, store,
     waiting,
 };
+use crate::mem::mr::Pd;
 use dgiwarp::{Rnic, Wc};
 use nix::errno::Errno;
 use std::collections::BTreeMap;
@@ -72,6 +73,8 @@ pub(crate) struct Cq {
     contention: Contention,
     /// Completion events.
     unacked: Unacked,
+    /// In use as long as the queue exists.
+    _parent: Option<Arc<Pd>>,
     pub(crate) event_source: EventSource,
 }
 
@@ -162,6 +165,8 @@ pub(crate) struct CqAttr {
     pub(crate) timestamps: bool,
     /// Drop completions at an overrun; otherwise the queue fails.
     pub(crate) ignore_overrun: bool,
+    /// Parent domain of the queue.
+    pub(crate) parent: Option<Arc<Pd>>,
 }
 
 /// The C struct, without operations of the extended API. Programs cast between both structs, so it is the larger.
@@ -227,6 +232,7 @@ pub(crate) unsafe fn create(
         empty_polls: AtomicU32::new(0),
         contention: Contention::default(),
         unacked: Unacked::default(),
+        _parent: attr.parent.clone(),
         event_source,
     };
     let state = Arc::new(state);
@@ -254,6 +260,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             comp_vector: unsigned(comp_vector)?,
             timestamps: false,
             ignore_overrun: false,
+            parent: None,
         };
         // SAFETY: the program passes an open context, and a live channel or none.
         unsafe { create(context, &attr, |_| ()) }.map(<*mut ibv_cq_ex>::cast)

@@ -1,5 +1,6 @@
-//! Protection domains, memory regions, memory windows and thread domains.
+//! Protection domains, memory regions, memory windows and thread domains, parent domains.
 
+pub(crate) mod allocator;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod null_mr;

@@ -7,19 +7,22 @@ use crate::abi::{
 };
 use crate::device::context::{self, Context};
 use crate::ffi::{Facade, Object, errno_value, pointer};
+use crate::mem::allocator::Allocators;
 use crate::mem::td::ThreadDomain;
 use dgiwarp::MrOptions;
 use dgiwarp_memory::{Access, MappedError, Region, check_mapped};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A protection domain, shared with its queue pairs, regions and address handles.
 pub(crate) struct Pd {
     pub(crate) pd: dgiwarp::Pd,
     /// Protection domain and thread domain of a parent domain, in use as long as it exists.
-    pub(crate) _parts: Option<(Arc<Self>, Option<Arc<ThreadDomain>>)>,
+    pub(crate) parts: Option<(Arc<Self>, Option<Arc<ThreadDomain>>)>,
+    /// Allocators of a parent domain.
+    pub(crate) allocators: OnceLock<Allocators>,
 }
 
 impl Facade for Arc<Pd> {
@@ -105,7 +108,8 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
         let state = unsafe { context::state(context) }?;
         let pd = Pd {
             pd: state.rnic.alloc_pd(),
-            _parts: None,
+            parts: None,
+            allocators: OnceLock::new(),
         };
         Ok(Object::create(ibv_pd { context, handle: 0 }, Arc::new(pd)))
     })

@@ -4,15 +4,17 @@
 //! contention: a thread domain has no effect.
 
 use crate::abi::{
-    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
-    ibv_td, ibv_td_init_attr,
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 use crate::device::context;
-use crate::ffi::{Facade, Object, errno_value, load, pointer};
+use crate::ffi::{CPointer, Facade, Object, errno_value, load, pointer};
+use crate::mem::allocator::Allocators;
 use crate::mem::mr::{Pd, domain};
 use nix::errno::Errno;
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
 
 /// A thread domain, shared with its parent domains.
 pub(crate) struct ThreadDomain;
@@ -50,8 +52,32 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain`. Allocators of the program are not supported: the device allocates no buffers in its
-/// memory.
+/// The functions of the mask, for the domain that gets its pointer later.
+fn allocators(attr: &ibv_parent_domain_init_attr) -> Result<Option<Allocators>, Errno> {
+    const KNOWN: u32 =
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    if attr.comp_mask & !KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS == 0 {
+        return Ok(None);
+    }
+    let (alloc, free) = attr.alloc.zip(attr.free).ok_or(Errno::EINVAL)?;
+    let context = if attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT == 0 {
+        ptr::null_mut()
+    } else {
+        attr.pd_context
+    };
+    Ok(Some(Allocators {
+        pd: CPointer(ptr::null_mut()),
+        context: CPointer(context),
+        alloc,
+        free,
+    }))
+}
+
+/// `ibv_alloc_parent_domain`. The program's allocators are called for the memory of queue pairs that the device registers:
+/// the inline data of datagram and unreliable connected ones. All other queues are structures of this library.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     init: *mut ibv_parent_domain_init_attr,
@@ -61,9 +87,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         unsafe { context::state(context) }?;
         // SAFETY: and attributes.
         let attr = unsafe { load(init) }?;
-        if attr.comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        let allocators = allocators(&attr)?;
         // SAFETY: with a live protection domain.
         let domain = unsafe { domain(attr.pd) }?;
         let td = if attr.td.is_null() {
@@ -76,11 +100,17 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         };
         let parent = Pd {
             pd: domain.pd.clone(),
-            _parts: Some((domain, td)),
+            parts: Some((domain, td)),
+            allocators: OnceLock::new(),
         };
-        Ok(Object::create(
-            ibv_pd { context, handle: 0 },
-            Arc::new(parent),
-        ))
+        let parent = Arc::new(parent);
+        let pd = Object::create(ibv_pd { context, handle: 0 }, Arc::clone(&parent));
+        if let Some(allocators) = allocators {
+            let _ = parent.allocators.set(Allocators {
+                pd: CPointer(pd),
+                ..allocators
+            });
+        }
+        Ok(pd)
     })
 }

@@ -7,8 +7,9 @@
 
 use crate::device::limits::MAX_INLINE;
 use crate::ffi::errno;
+use crate::mem::allocator::{Allocated, OF_QP};
 use crate::mem::mr::Pd;
-use dgiwarp::{Access, Buffer, Mr, Sge};
+use dgiwarp::{Access, Buffer, Mr, Region, Sge};
 use nix::errno::Errno;
 use std::sync::{Mutex, PoisonError};
 
@@ -16,31 +17,41 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) const SLOT: usize = 256;
 const _: () = assert!(SLOT as u64 == MAX_INLINE as u64);
 
-/// The slots, registered at the first inline send.
-#[derive(Debug)]
+/// The slots, registered at the first inline send, or with the queue pair where the program allocates them.
 pub(crate) struct InlineRing {
     slots: usize,
     ring: Mutex<Option<Ring>>,
 }
 
-#[derive(Debug)]
 struct Ring {
-    buffer: Buffer,
+    // First: deregistration waits for the last use of the memory.
     mr: Mr,
+    region: Region,
+    /// Memory of the program's allocator.
+    _allocated: Option<Allocated>,
     slots: usize,
     next: usize,
 }
 
 impl Ring {
     fn new(pd: &Pd, slots: usize) -> Result<Self, Errno> {
-        let buffer = Buffer::zeroed(slots * SLOT).map_err(|error| errno::of_io(&error))?;
-        let mr = pd
-            .pd
-            .register(buffer.region(), Access::empty())
-            .map_err(errno::of)?;
+        let length = slots * SLOT;
+        let allocated = match pd.allocators.get() {
+            Some(allocators) => allocators.allocate(length, OF_QP)?,
+            None => None,
+        };
+        let region = match &allocated {
+            // SAFETY: kept beside the region, and dropped after it.
+            Some(allocated) => unsafe { allocated.region() }?,
+            None => Buffer::zeroed(length)
+                .map_err(|error| errno::of_io(&error))?
+                .region(),
+        };
+        let registered = pd.pd.register(region.clone(), Access::empty());
         Ok(Self {
-            buffer,
-            mr,
+            mr: registered.map_err(errno::of)?,
+            region,
+            _allocated: allocated,
             slots,
             next: 0,
         })
@@ -48,7 +59,6 @@ impl Ring {
 }
 
 /// The slots of one post.
-#[derive(Debug)]
 pub(crate) struct Filling<'a> {
     ring: &'a Ring,
     next: usize,
@@ -61,7 +71,8 @@ impl Filling<'_> {
             return Err(Errno::EINVAL);
         }
         let start = self.next * SLOT;
-        self.ring.buffer.write(start, data);
+        let slot = self.ring.region.slice(start, data.len());
+        slot.map_err(|_| Errno::EIO)?.place(data);
         self.next = (self.next + 1) % self.ring.slots;
         Ok(self.ring.mr.sge(start..start + data.len()))
     }
@@ -69,12 +80,17 @@ impl Filling<'_> {
 
 impl InlineRing {
     /// For a send queue of `places`, which the stack enforces, and posts of up to `longest` work requests that are
-    /// accepted all or none.
-    pub(crate) fn new(places: u32, longest: u32) -> Self {
-        Self {
-            slots: usize::try_from(places.saturating_add(longest)).unwrap_or(usize::MAX),
-            ring: Mutex::new(None),
-        }
+    /// accepted all or none. With a domain whose program allocates, the slots are allocated now.
+    pub(crate) fn new(pd: Option<&Pd>, places: u32, longest: u32) -> Result<Self, Errno> {
+        let slots = usize::try_from(places.saturating_add(longest)).unwrap_or(usize::MAX);
+        let ring = match pd.filter(|pd| pd.allocators.get().is_some()) {
+            Some(pd) => Some(Ring::new(pd, slots)?),
+            None => None,
+        };
+        Ok(Self {
+            slots,
+            ring: Mutex::new(ring),
+        })
     }
 
     /// Runs `post` with slots, which are in use only if it succeeds.

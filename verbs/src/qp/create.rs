@@ -130,6 +130,9 @@ unsafe fn create(
     }
     // One `ibv_wr_complete` may fill the send queue.
     let longest = send_ops.map_or(1, |_| cap.max_send_wr);
+    // A reliable queue pair has inline data in its send queue.
+    let is_used = service != Service::ReliableConnected;
+    let inline = InlineRing::new(is_used.then_some(&domain), cap.max_send_wr, longest)?;
     let qp = transport(
         service,
         &domain,
@@ -141,7 +144,7 @@ unsafe fn create(
     let event_source = EventSource::new(&context.async_events, Subject::Qp(qp.qpn()));
     Ok(Qp {
         qp,
-        inline: InlineRing::new(cap.max_send_wr, longest),
+        inline,
         send_ops: send_ops.map(SendOps::new),
         attributes: Mutex::new(Attributes::RESET),
         state: AtomicU32::new(QpState::Reset.code()),

@@ -1,5 +1,6 @@
 /* Registering anew, windows, domains and advice. Argument: a GID index. */
 #include "pair.h"
+#include <infiniband/dgiwarpdv.h>
 
 static struct ibv_cq *cq;
 static struct ibv_qp *from, *to;
@@ -230,6 +231,8 @@ static void domains(void)
 	struct ibv_pd *parent = ibv_alloc_parent_domain(context, &attr);
 	CHECK(plain && parent && parent->context == context);
 	attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
+	REFUSED(ibv_alloc_parent_domain(context, &attr), EINVAL);
+	attr.comp_mask = 8;
 	REFUSED(ibv_alloc_parent_domain(context, &attr), EOPNOTSUPP);
 	attr = (struct ibv_parent_domain_init_attr) {};
 	REFUSED(ibv_alloc_parent_domain(context, &attr), EINVAL);
@@ -243,11 +246,101 @@ static void domains(void)
 	CHECK(write_once((uintptr_t)memory + HALF, mr->rkey) == IBV_WC_SUCCESS);
 	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 4, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = parent };
 	struct ibv_cq_ex *cq_ex = ibv_create_cq_ex(context, &cq_attr);
-	CHECK(cq_ex && ibv_destroy_cq(ibv_cq_ex_to_cq(cq_ex)) == 0);
+	CHECK(cq_ex && ibv_dealloc_pd(parent) == EBUSY && ibv_destroy_cq(ibv_cq_ex_to_cq(cq_ex)) == 0);
+	cq_attr.parent_domain = plain;
+	REFUSED(ibv_create_cq_ex(context, &cq_attr), EINVAL);
 	CHECK(ibv_dereg_mr(mr) == 0);
 	pd = usual;
 	mr = usual_mr;
 	CHECK(ibv_dealloc_pd(parent) == 0 && ibv_dealloc_td(td) == 0 && ibv_dealloc_pd(plain) == 0);
+}
+
+/* Buffers that the program allocates, with a context: where from, how many are out. */
+static struct pool {
+	enum { OURS, DEFAULT, NONE } answer;
+	unsigned char *last;
+	size_t size;
+	int out;
+	struct ibv_pd *pd;
+} pool;
+
+static void *allocate(struct ibv_pd *of, void *pd_context, size_t size, size_t alignment, uint64_t resource_type)
+{
+	struct pool *it = pd_context;
+	CHECK(it == &pool && of == it->pd && size > 0 && resource_type == DGIWARPDV_RES_TYPE_QP);
+	if (it->answer != OURS)
+		return it->answer == NONE ? NULL : IBV_ALLOCATOR_USE_DEFAULT;
+	it->out++;
+	it->size = size;
+	CHECK((it->last = aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)));
+	return memset(it->last, 0, size);
+}
+
+static void release(struct ibv_pd *of, void *pd_context, void *at, uint64_t resource_type)
+{
+	struct pool *it = pd_context;
+	CHECK(it == &pool && of == it->pd && at && resource_type == DGIWARPDV_RES_TYPE_QP && it->out-- > 0);
+	free(at);
+}
+
+static int holds(const unsigned char *at, size_t size, const char *text)
+{
+	for (size_t i = 0; i + strlen(text) <= size; i++)
+		if (!memcmp(at + i, text, strlen(text)))
+			return 1;
+	return 0;
+}
+
+/* Inline data of unreliable queue pairs goes by way of the program's memory; reliable ones have none. */
+static void allocators(void)
+{
+	struct ibv_parent_domain_init_attr attr = {
+		.pd = pd, .comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+		.alloc = allocate, .free = release, .pd_context = &pool,
+	};
+	struct ibv_pd *usual = pd, *parent = ibv_alloc_parent_domain(context, &attr);
+	CHECK(parent);
+	pool.pd = pd = parent;
+	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC };
+	for (int i = 0; i < 4; i++) {
+		pool.answer = i < 2 ? OURS : DEFAULT;
+		struct ibv_qp_init_attr init = {
+			.send_cq = cq, .recv_cq = cq, .qp_type = types[i % 2], .sq_sig_all = 1,
+			.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 32 },
+		};
+		CHECK((from = ibv_create_qp(parent, &init)) && (to = ibv_create_qp(parent, &init)));
+		CHECK(pool.out == (i == 1 ? 2 : 0));
+		connect_to(from, to);
+		connect_to(to, from);
+		/* The later one is the receiver's. */
+		char text[] = "through the program's memory";
+		struct ibv_sge sge = { (uintptr_t)text, sizeof text };
+		struct ibv_send_wr wr = {
+			.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE,
+		}, *bad;
+		memset(memory + HALF, 0, 64);
+		post_recv(from, 2, memory + HALF, 64);
+		CHECK(ibv_post_send(to, &wr, &bad) == 0);
+		memset(text, 0, sizeof text);
+		for (int seen = 0; seen != 3;) {
+			struct ibv_wc wc = next_of(cq);
+			CHECK(wc.status == IBV_WC_SUCCESS);
+			seen |= wc.wr_id;
+		}
+		CHECK(!strcmp((char *)memory + HALF, "through the program's memory"));
+		CHECK(i != 1 || holds(pool.last, pool.size, "through the program's memory"));
+		drop_pair();
+		CHECK(pool.out == 0);
+	}
+	pool.answer = NONE;
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap = { 4, 4, 1, 1, 0 } };
+	REFUSED(ibv_create_qp(parent, &init), ENOMEM);
+	/* A queue pair that cannot be made gives its memory back. */
+	pool.answer = OURS;
+	init.recv_cq = NULL;
+	CHECK(!ibv_create_qp(parent, &init) && pool.out == 0);
+	pd = usual;
+	CHECK(ibv_dealloc_pd(parent) == 0);
 }
 
 int main(int argc, char **argv)
@@ -258,6 +351,7 @@ int main(int argc, char **argv)
 	anew();
 	windows();
 	domains();
+	allocators();
 	CHECK(ibv_destroy_cq(cq) == 0 && ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
 	puts("ok");
 	return 0;

@@ -10,7 +10,8 @@ use std::time::Duration;
 /// Compiles a program of `tests/c`.
 fn compiled(name: &str, source: &str) -> Option<PathBuf> {
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
-    let arguments = ["-Wall", include, "-libverbs", "-lrdmacm", "-lpthread"];
+    let own = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../include");
+    let arguments = ["-Wall", include, own, "-libverbs", "-lrdmacm", "-lpthread"];
     compile(name, &scratch(name), source, &arguments)
 }
 

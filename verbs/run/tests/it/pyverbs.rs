@@ -17,8 +17,6 @@ const ABSENT: &[&str] = &[
     "Create Raw Packet QP",
     // DMA buffers of a graphics card.
     "renderD128",
-    // Allocators of the program.
-    "Parent Domain is not supported",
     "huge pages",
     "Importing a device is not supported",
     // Atomic writes, which no RFC has.
