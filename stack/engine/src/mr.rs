@@ -129,6 +129,8 @@ pub struct Registration {
     kind: Kind,
     /// Windows that are bound to it; `None` where none may be.
     windows: Option<Windows>,
+    /// Its local key before it was opened to peers, which elements of the program may still name.
+    former_lkey: Option<u32>,
 }
 
 /// A region that cannot be deregistered until this is dropped.
@@ -152,6 +154,7 @@ impl Registration {
                 .access
                 .contains(Access::MW_BIND)
                 .then(Windows::default),
+            former_lkey: None,
         }
     }
 
@@ -300,6 +303,7 @@ impl MrTable {
             only_qp: None,
             kind: Kind::Null,
             windows: None,
+            former_lkey: None,
         };
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
@@ -327,6 +331,10 @@ impl MrTable {
             return Err(WindowsBound(bound));
         }
         let local = table.remove(&keys.lkey);
+        let former_lkey = local.as_ref().and_then(|it| it.former_lkey);
+        if let Some(key) = former_lkey {
+            table.remove(&key);
+        }
         drop(table);
         let remote = self.remote.write().remove(&keys.rkey);
         drop(remote);
@@ -341,11 +349,14 @@ impl MrTable {
         if keys.lkey != keys.rkey && keys.rkey != 0 {
             keyring.retire(keys.rkey);
         }
+        if let Some(key) = former_lkey {
+            keyring.retire(key);
+        }
         Ok(())
     }
 
     /// Registers other memory under the keys of a registration, which are returned. Where peers have rights from now on, there is one key, as of a new
-    /// registration; a remote key that was invalidated is replaced. When this returns, nothing reads or writes the memory from before, except as part of
+    /// registration, and the local key from before is valid too; a remote key that was invalidated is replaced. When this returns, nothing reads or writes the memory from before, except as part of
     /// the new registration.
     pub fn reregister(
         &self,
@@ -353,7 +364,7 @@ impl MrTable {
         region: Region,
         terms: Terms,
     ) -> Result<Keys, WindowsBound> {
-        let registration = Arc::new(Registration::new(region, terms));
+        let mut registration = Registration::new(region, terms);
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
         let mut remote = self.remote.write();
@@ -368,8 +379,12 @@ impl MrTable {
         let opens = is_remote(terms.access);
         let mut new = keys;
         if opens && keys.lkey != keys.rkey {
-            // Elements of the program may name the local key already.
-            new.rkey = keys.lkey;
+            if is_valid {
+                // Peers may have it already.
+                new.lkey = keys.rkey;
+            } else {
+                new.rkey = keys.lkey;
+            }
         } else if !is_valid {
             // Peers do not get an invalidated key back.
             new.rkey = keyring.draw(|key| local.contains_key(&key) || remote.contains_key(&key));
@@ -377,16 +392,19 @@ impl MrTable {
                 new.lkey = new.rkey;
             }
         }
-        if new.lkey != keys.lkey {
-            local.remove(&keys.lkey);
-            keyring.retire(keys.lkey);
+        registration.former_lkey = old.as_ref().and_then(|old| old.former_lkey);
+        if new.lkey != keys.lkey
+            && let Some(forgotten) = registration.former_lkey.replace(keys.lkey)
+        {
+            local.remove(&forgotten);
+            keyring.retire(forgotten);
         }
-        if is_valid && new.rkey != keys.rkey {
-            remote.remove(&keys.rkey);
-            keyring.retire(keys.rkey);
+        let former_lkey = registration.former_lkey;
+        let registration = Arc::new(registration);
+        for lkey in former_lkey.into_iter().chain([new.lkey]) {
+            local.insert(lkey, Arc::clone(&registration));
         }
-        local.insert(new.lkey, Arc::clone(&registration));
-        drop(remote.insert(new.rkey, registration));
+        remote.insert(new.rkey, registration);
         drop((local, remote, keyring));
         if let Some(old) = old {
             while Arc::strong_count(&old) > 1 {
