@@ -6,9 +6,9 @@ use crate::abi::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex,
     ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_tm_info,
 };
-use crate::cq::queue::{self, Cq, CqAttr};
+use crate::cq::queue::{self, Cq, CqAttr, completed};
 use crate::cq::wc;
-use crate::ffi::{Object, entry, load, pointer, store};
+use crate::ffi::{Object, entry, load, pointer, store, thread_order};
 use crate::mem::mr::domain;
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
@@ -75,6 +75,11 @@ fn fill(face: &mut ibv_cq_ex) {
     face.start_poll = Some(start_poll);
     face.next_poll = Some(next_poll);
     face.end_poll = Some(end_poll);
+    if thread_order::is_checked() {
+        face.start_poll = Some(ordered_start_poll);
+        face.next_poll = Some(ordered_next_poll);
+        face.end_poll = Some(ordered_end_poll);
+    }
     face.read_opcode = Some(read_opcode);
     face.read_vendor_err = Some(read_vendor_err);
     face.read_byte_len = Some(read_byte_len);
@@ -159,6 +164,26 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     })
 }
 
+unsafe extern "C" fn ordered_start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the contract is the same.
+    let outcome = unsafe { start_poll(cq, attr) };
+    if outcome == 0 {
+        // SAFETY: the completion is that of a live completion queue.
+        unsafe { completed(cq.cast()) };
+    }
+    outcome
+}
+
+unsafe extern "C" fn ordered_next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the contract is the same.
+    let outcome = unsafe { next_poll(cq) };
+    if outcome == 0 {
+        // SAFETY: as above.
+        unsafe { completed(cq.cast()) };
+    }
+    outcome
+}
+
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     entry((), || {
         // SAFETY: the program passes a live completion queue.
@@ -167,6 +192,13 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
             unsafe { state.current.release() };
         }
     });
+}
+
+/// For race detectors: before the next thread that polls.
+unsafe extern "C" fn ordered_end_poll(cq: *mut ibv_cq_ex) {
+    thread_order::before(cq);
+    // SAFETY: the contract is the same.
+    unsafe { end_poll(cq) };
 }
 
 /// Reads a field of the current completion.

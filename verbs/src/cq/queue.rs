@@ -10,7 +10,7 @@ use crate::ffi::unacked::Unacked;
 use crate::ffi::wr_lock::WrLock;
 use crate::ffi::{
     Attempt, CPointer, Facade, Object, entry, errno, errno_value, minus_one, pointer, store,
-    waiting,
+    thread_order, waiting,
 };
 use crate::mem::mr::Pd;
 use dgiwarp::{Rnic, Wc};
@@ -319,6 +319,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
             .fetched();
         // SAFETY: the same queue; this field never changes.
         let program_context = unsafe { (*found).cq_context };
+        thread_order::after(found);
         // SAFETY: the program passes room for the pointer.
         unsafe { store(cq, found) }?;
         // SAFETY: and for the context.
@@ -379,4 +380,39 @@ pub(crate) unsafe extern "C" fn poll_cq(
         state.count_poll(written);
         c_int::try_from(written).map_err(|_| Errno::EOVERFLOW)
     })
+}
+
+/// `ibv_poll_cq` for race detectors: after the posts of what is complete, and all posts to shared receive queues of the device.
+pub(crate) unsafe extern "C" fn ordered_poll_cq(
+    cq: *mut ibv_cq,
+    entries: c_int,
+    out: *mut ibv_wc,
+) -> c_int {
+    // SAFETY: the contract is the same.
+    let found = unsafe { poll_cq(cq, entries, out) };
+    if found > 0 {
+        // SAFETY: completions are those of a live completion queue.
+        unsafe { completed(cq) };
+    }
+    found
+}
+
+/// Orders the thread, which has a completion, for race detectors.
+///
+/// # Safety
+/// `cq` is a live completion queue.
+pub(crate) unsafe fn completed(cq: *mut ibv_cq) {
+    thread_order::after(cq);
+    // SAFETY: the caller's contract; this field never changes.
+    thread_order::after(unsafe { (*cq).context });
+}
+
+/// `ibv_req_notify_cq` for race detectors: before the event.
+pub(crate) unsafe extern "C" fn ordered_req_notify_cq(
+    cq: *mut ibv_cq,
+    solicited_only: c_int,
+) -> c_int {
+    thread_order::before(cq);
+    // SAFETY: the contract is the same.
+    unsafe { req_notify_cq(cq, solicited_only) }
 }

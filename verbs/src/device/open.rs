@@ -6,7 +6,7 @@ use crate::device::async_queue::AsyncQueue;
 use crate::device::context::{Context, outer, refresh_gids};
 use crate::device::list::{device, expect_device};
 use crate::device::{at_exit, env, query};
-use crate::ffi::{Object, errno, errno_value, fork, is_fatal, pointer};
+use crate::ffi::{Object, errno, errno_value, fork, is_fatal, pointer, thread_order};
 use crate::log;
 use crate::mem::{mw, null_mr, rereg_mr, td};
 use crate::post::{bind_mw, recv, send};
@@ -91,5 +91,12 @@ fn operations() -> ibv_context_ops {
     operations.post_send = Some(send::post_send);
     operations.post_recv = Some(recv::post_recv);
     operations.post_srq_recv = Some(recv::post_srq_recv);
+    if thread_order::is_checked() {
+        operations.poll_cq = Some(queue::ordered_poll_cq);
+        operations.req_notify_cq = Some(queue::ordered_req_notify_cq);
+        operations.post_send = Some(send::ordered_post_send);
+        operations.post_recv = Some(recv::ordered_post_recv);
+        operations.post_srq_recv = Some(recv::ordered_post_srq_recv);
+    }
     operations
 }

@@ -1,7 +1,7 @@
 //! `dgiwarpdv_wait_cq`: waiting for completions without a channel.
 
 use crate::abi::{Milliseconds, ibv_cq, ibv_wc};
-use crate::cq::queue::{Cq, poll_cq};
+use crate::cq::queue::{Cq, completed, poll_cq};
 use crate::ffi::{Object, minus_one, poll};
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -42,6 +42,10 @@ pub(super) unsafe extern "C-unwind" fn dgiwarpdv_wait_cq(
     loop {
         // SAFETY: the program passes a live completion queue, and room for the completions.
         let found = unsafe { poll_cq(cq, entries, out) };
+        if found > 0 {
+            // SAFETY: the completions are those of a live completion queue.
+            unsafe { completed(cq) };
+        }
         if found != 0 {
             return found;
         }

@@ -179,8 +179,11 @@ pub(crate) fn waiting(attempt: impl Fn() -> Result<Attempt, Errno>) -> c_int {
 }
 
 /// poll(2) as a cancellation point: a cancelled thread unwinds from here, so callers have no destructors.
+///
+/// ThreadSanitizer ends a program whose thread unwinds from its own poll(2) below a library that it ignores, so this is the C library's.
 pub(crate) fn poll(descriptors: &mut [libc::pollfd], timeout_ms: c_int) -> c_int {
     unsafe extern "C-unwind" {
+        #[link_name = "__poll"]
         fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
     }
     let count = libc::nfds_t::try_from(descriptors.len()).unwrap_or(0);

@@ -6,7 +6,7 @@ use crate::abi::{
     IBV_ACCESS_ZERO_BASED, ibv_context, ibv_mr, ibv_pd,
 };
 use crate::device::context::{self, Context};
-use crate::ffi::{Facade, Object, errno_value, pointer};
+use crate::ffi::{Facade, Object, errno_value, pointer, thread_order};
 use crate::mem::allocator::Allocators;
 use crate::mem::td::ThreadDomain;
 use dgiwarp::MrOptions;
@@ -71,7 +71,12 @@ impl Mr {
                 registered.mr = Some(busy.mr);
                 Err(Errno::EBUSY)
             }
-            Some(Ok(())) => Ok(()),
+            Some(Ok(())) => {
+                if let Some(region) = &registered.region {
+                    thread_order::registered(region, false);
+                }
+                Ok(())
+            }
             None => Err(Errno::EINVAL),
         }
     }
@@ -221,6 +226,7 @@ pub(crate) unsafe fn register(
         .pd
         .register_with(region.clone(), options)
         .map_err(crate::ffi::errno::of)?;
+    thread_order::registered(&region, true);
     // SAFETY: a live protection domain; its first field never changes.
     let context = unsafe { (*pd).context };
     let c = ibv_mr {

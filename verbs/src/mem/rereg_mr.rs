@@ -4,7 +4,7 @@ use crate::abi::{
     IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD,
     IBV_REREG_MR_CHANGE_TRANSLATION, ibv_mr, ibv_pd, ibv_sge,
 };
-use crate::ffi::{Object, entry, errno, errno_value};
+use crate::ffi::{Object, entry, errno, errno_value, thread_order};
 use crate::mem::mr::{Mr, Pd, access, domain, mapped};
 use dgiwarp::Sge;
 use nix::errno::Errno;
@@ -78,6 +78,8 @@ impl Change {
         };
         mr.reregister(&pd.pd, region.clone(), iova, access)
             .map_err(errno::of)?;
+        thread_order::registered(old, false);
+        thread_order::registered(&region, true);
         // SAFETY: a live region, whose fields this call is to change.
         let face = unsafe { c.as_mut() }.ok_or(Errno::EINVAL)?;
         (face.addr, face.length) = (addr, length);

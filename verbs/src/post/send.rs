@@ -1,7 +1,7 @@
 //! `ibv_post_send(3)`, which programs call through the context's table.
 
 use crate::abi::{IBV_SEND_INLINE, ibv_qp, ibv_send_wr, ibv_sge};
-use crate::ffi::{Object, entry, errno};
+use crate::ffi::{Object, entry, errno, thread_order};
 use crate::post::list::{InlineData, Sges, elements, post_chain};
 use crate::post::operation::{WorkRequest, operation, send};
 use crate::qp::ah::Ah;
@@ -27,6 +27,20 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: and a chain of valid work requests.
         unsafe { post_chain(wr, bad, |wr| wr.next, |wr| post_one(qp?, wr)) }
     })
+}
+
+/// [`post_send`] for race detectors: before the completion is polled.
+pub(crate) unsafe extern "C" fn ordered_post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the program passes a live queue pair, or NULL; the field never changes.
+    if let Some(face) = unsafe { qp.as_ref() } {
+        thread_order::before(face.send_cq);
+    }
+    // SAFETY: the contract is the same.
+    unsafe { post_send(qp, wr, bad) }
 }
 
 fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {

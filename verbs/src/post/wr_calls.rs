@@ -7,7 +7,7 @@ use crate::abi::{
     IBV_QP_EX_WITH_SEND_WITH_INV, IBV_SEND_INLINE, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info,
     ibv_qp, ibv_qp_ex, ibv_sge,
 };
-use crate::ffi::{Object, entry, errno, errno_value};
+use crate::ffi::{Object, entry, errno, errno_value, thread_order};
 use crate::mem::mw;
 use crate::post::list::array;
 use crate::post::operation::{WorkRequest, compare_swap, fetch_add, send_immediate, write};
@@ -55,6 +55,11 @@ pub(crate) fn fill(ex: &mut ibv_qp_ex) {
     ex.wr_complete = Some(complete);
     ex.wr_abort = Some(abort);
     ex.wr_atomic_write = Some(atomic_write);
+    if thread_order::is_checked() {
+        ex.wr_start = Some(ordered_start);
+        ex.wr_complete = Some(ordered_complete);
+        ex.wr_abort = Some(ordered_abort);
+    }
 }
 
 /// Runs a call on the builder of a queue pair.
@@ -131,6 +136,24 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     })
 }
 
+/// For race detectors: after the thread that held the list.
+unsafe extern "C" fn ordered_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the contract is the same.
+    unsafe { start(qp) };
+    thread_order::after(qp);
+}
+
+/// For race detectors: before the next thread that holds the list, and before the completions are polled.
+unsafe extern "C" fn ordered_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the program passes a live queue pair, or NULL; the field never changes.
+    if let Some(face) = unsafe { qp.as_ref() } {
+        thread_order::before(face.qp_base.send_cq);
+    }
+    thread_order::before(qp);
+    // SAFETY: the contract is the same.
+    unsafe { complete(qp) }
+}
+
 /// Posts all work requests or none.
 fn post(qp: &Qp, builder: &mut WrBuilder) -> Result<(), Errno> {
     if !matches!(qp.state(), QpState::ReadyToSend | QpState::Error) {
@@ -157,6 +180,13 @@ fn hand_over(qp: &Qp, builder: &WrBuilder) -> Result<(), Errno> {
         Transport::Ud(ud) => ud.post_send_all(builder.ud()),
     };
     posted.map_err(errno::of_post)
+}
+
+/// For race detectors: before the next thread that holds the list.
+unsafe extern "C" fn ordered_abort(qp: *mut ibv_qp_ex) {
+    thread_order::before(qp);
+    // SAFETY: the contract is the same.
+    unsafe { abort(qp) };
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {

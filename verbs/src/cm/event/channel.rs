@@ -4,7 +4,9 @@ use crate::abi::{rdma_cm_event, rdma_event_channel};
 use crate::cm::event::fetch::try_fetch;
 use crate::cm::event::fetched::acknowledge;
 use crate::cm::id::identifier::{Queue, queue};
-use crate::ffi::{Attempt, CPointer, Object, entry, minus_one, pointer, store, waiting};
+use crate::ffi::{
+    Attempt, CPointer, Object, entry, minus_one, pointer, store, thread_order, waiting,
+};
 use nix::errno::Errno;
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -61,6 +63,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         let Some(found) = try_fetch(&queue) else {
             return Attempt::again(queue.descriptor());
         };
+        thread_order::after(channel);
         // SAFETY: and room for the pointer.
         unsafe { store(event, found) }.map(|()| Attempt::Done)
     })

@@ -15,7 +15,7 @@ use crate::cm::udp::state::Udp;
 use crate::device::gid::to_gid;
 use crate::ffi::fork::ProcessTable;
 use crate::ffi::unacked::Unacked;
-use crate::ffi::{CPointer, Facade, Object};
+use crate::ffi::{CPointer, Facade, Object, thread_order};
 use dgiwarp::ConnectionEvent;
 use nix::errno::Errno;
 use std::collections::BTreeMap;
@@ -158,13 +158,16 @@ fn is_request(event: &Raised) -> bool {
     matches!(event, Raised::Connection(ConnectionEvent::Request { .. }))
 }
 
-/// The identifier behind a pointer.
+/// The identifier behind a pointer. For race detectors, the call comes before events that the program fetches afterwards.
 ///
 /// # Safety
 /// `id` is NULL or a live identifier.
 pub(crate) unsafe fn id<'a>(id: *mut rdma_cm_id) -> Result<&'a Arc<Id>, Errno> {
     // SAFETY: the caller's contract is the same.
-    unsafe { Object::<Arc<Id>>::state(id) }
+    let state = unsafe { Object::<Arc<Id>>::state(id) }?;
+    // SAFETY: a live identifier; its channel changes only in a call for it.
+    thread_order::before(unsafe { (*id).channel });
+    Ok(state)
 }
 
 /// The identifier behind a pointer, for functions that destroy it or parts of it.
