@@ -7,6 +7,7 @@
 //!                      lib/pkgconfig/     dgiwarp.pc, for programs that are linked to it
 //!                      share/man/         manual pages
 //!                      share/bash-completion/, share/zsh/, share/fish/
+//!                      share/dgiwarp/suppressions/ for ThreadSanitizer and Helgrind
 //!                      share/dgiwarp/wireshark/ a dissector
 //!                      share/doc/dgiwarp/ documents, examples and licences
 //! dist/dgiwarp-VERSION.tar.gz

@@ -32,13 +32,18 @@ const DOCUMENTS: [&str; 7] = [
 /// Folders of documents that go there whole, so that the links between documents work.
 const BOOKS: [&str; 2] = ["docs", "rfc-notes"];
 /// Folders that are copied as far as they exist, with the ending of the files' names, and where to.
-const FOLDERS: [(&str, &str, &str); 6] = [
+const FOLDERS: [(&str, &str, &str); 7] = [
     ("verbs/include/infiniband", "h", "include/infiniband"),
     ("verbs/examples/c", "c", "share/doc/dgiwarp/examples"),
     ("verbs/examples/c", "h", "share/doc/dgiwarp/examples"),
     ("conformance/agent", "c", "share/doc/dgiwarp/agent"),
     ("verbs/man", "7", "share/man/man7"),
     ("tools/wireshark", "lua", "share/dgiwarp/wireshark"),
+    (
+        "verbs/run/src/suppressions",
+        "supp",
+        "share/dgiwarp/suppressions",
+    ),
 ];
 
 const PROGRAM_MODE: u32 = 0o755;

@@ -112,6 +112,8 @@ fn the_tree_is_complete_and_its_programs_run() {
     }
     assert!(files.contains("share/man/man7/dgiwarp.7"));
     assert!(files.contains("share/dgiwarp/wireshark/dgiwarp.lua"));
+    assert!(files.contains("share/dgiwarp/suppressions/tsan.supp"));
+    assert!(files.contains("share/dgiwarp/suppressions/valgrind.supp"));
     for program in fs::read_dir(tree.join("bin")).unwrap() {
         let name = program.unwrap().file_name().into_string().unwrap();
         for file in [

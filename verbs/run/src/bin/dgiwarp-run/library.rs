@@ -107,8 +107,8 @@ fn modified(path: &Path) -> SystemTime {
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// The dynamic linker separates paths by colons, semicolons and blanks, without quoting.
-fn is_plain(path: &Path) -> bool {
+/// The dynamic linker separates paths by colons, semicolons and blanks, without quoting; valgrind options by blanks.
+pub(crate) fn is_plain(path: &Path) -> bool {
     path.is_absolute()
         && path
             .to_str()

@@ -10,6 +10,7 @@ mod library;
 mod packages;
 mod paths;
 mod program;
+mod sanitizers;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -124,11 +125,16 @@ fn run(program: &OsStr, arguments: &[OsString]) -> ExitCode {
             "dgiwarp-run: the program finds no device below /dev and /sys, only in the library: {error}"
         ),
     }
+    let (options, suppressed) = sanitizers::options();
+    if let Err(error) = suppressed {
+        eprintln!("dgiwarp-run: ThreadSanitizer and Helgrind report races that are none: {error}");
+    }
     let error = Command::new(&path)
         .arg0(program)
         .args(arguments)
         .env("LD_LIBRARY_PATH", search_path(&links))
         .env("LD_PRELOAD", preloaded(&preload))
+        .envs(options)
         .exec();
     eprintln!("dgiwarp-run: cannot run {}: {error}", path.display());
     ExitCode::from(EXIT_NOT_RUNNABLE)
@@ -147,7 +153,7 @@ fn search_path(links: &Path) -> OsString {
 
 /// `LD_PRELOAD` with our libraries, for programs whose RPATH precedes the search path.
 ///
-/// Libraries of the user stay in front: some of them observe calls, and some (a sanitizer's runtime) have to be first.
+/// Libraries of the user stay in front: some of them observe calls, and some (a sanitizer's runtime for an interpreter) have to be first.
 /// Libraries with our names are left out, such as those of an outer `dgiwarp-run`.
 fn preloaded(ours: &[PathBuf]) -> OsString {
     let present = env::var_os("LD_PRELOAD").unwrap_or_default();
