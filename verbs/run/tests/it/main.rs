@@ -19,6 +19,7 @@ mod pyverbs;
 mod rdmacm;
 mod rdmacm_ud;
 mod run;
+mod sanitizers;
 mod services;
 mod symbols;
 mod valgrind;

@@ -134,7 +134,7 @@ fn ours((name, text): (&str, &[u8])) -> Result<PathBuf, LibraryError> {
     let installed = env::current_exe()
         .and_then(fs::canonicalize)
         .and_then(|program| {
-            let folder = program.parent().unwrap_or(Path::new("/"));
+            let folder = program.parent().unwrap_or_else(|| Path::new("/"));
             fs::canonicalize(folder.join(INSTALLED).join(format!("{name}.supp")))
         });
     match installed {

@@ -1,0 +1,238 @@
+//! Programs that are built with sanitizers, and race detectors of valgrind: no report of a program without a mistake, and every mistake is reported.
+
+use crate::common::{RUN, compile, have, skip};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+const SOURCE: &str = include_str!("../c/checked.c");
+const TESTS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
+
+/// Sanitizers before GCC 14 do not start at every address where newer kernels put libraries. Containers may forbid to change that.
+fn fixed_addresses(line: &[&str]) -> Command {
+    let setarch = ["setarch", "--addr-no-randomize"];
+    let may = Command::new(setarch[0]).args([setarch[1], "true"]).output();
+    let may = may.is_ok_and(|output| output.status.success());
+    let mut command = Command::new("timeout");
+    command.arg("200");
+    if may {
+        command.args(setarch);
+    }
+    command.args(line);
+    command
+}
+
+/// Compiles a program; `None` skips the test if the compiler has no such sanitizer or this machine cannot run it.
+fn build(name: &str, source: &str, options: &[&str]) -> Option<(TempDir, PathBuf)> {
+    const NOTHING: &str = "int main(void) { return 0; }";
+    if !have(name, "cc", "gcc") {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (text, probe) = (folder.path().join("probe.c"), folder.path().join("probe"));
+    std::fs::write(&text, NOTHING).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(options).arg(&text).arg("-o").arg(&probe);
+    let compiled = compiler.output().unwrap();
+    let runs = || {
+        fixed_addresses(&[probe.to_str().unwrap()])
+            .output()
+            .unwrap()
+    };
+    let said = if compiled.status.success() {
+        runs()
+    } else {
+        compiled
+    };
+    if !said.status.success() {
+        let reason = String::from_utf8_lossy(&said.stderr).into_owned();
+        skip(name, &format!("{options:?}: {reason}"));
+        return None;
+    }
+    let mut arguments = vec!["-g", "-w", TESTS];
+    arguments.extend(options);
+    arguments.extend(["-lrdmacm", "-libverbs", "-lpthread"]);
+    let program = compile(name, folder.path(), source, &arguments)?;
+    Some((folder, program))
+}
+
+/// Runs a command line below the wrapper.
+fn run(line: &[&str], environment: &[(&str, &str)]) -> Output {
+    let line = [&[RUN], line].concat();
+    let mut command = fixed_addresses(&line);
+    for name in [
+        "ASAN_OPTIONS",
+        "TSAN_OPTIONS",
+        "UBSAN_OPTIONS",
+        "VALGRIND_OPTS",
+    ] {
+        command.env_remove(name);
+    }
+    command.envs(environment.iter().copied());
+    // Where addresses are not fixed, ThreadSanitizer ends at once if it has no place.
+    let no_place = b"unexpected memory mapping";
+    let mut runs = std::iter::repeat_with(|| command.output().unwrap()).take(30);
+    let starts = |output: &Output| {
+        !output
+            .stderr
+            .windows(no_place.len())
+            .any(|at| at == no_place)
+    };
+    runs.find(starts).unwrap()
+}
+
+fn described(output: &Output) -> String {
+    let (stdout, stderr) = (&output.stdout, &output.stderr);
+    let text = [
+        String::from_utf8_lossy(stdout),
+        String::from_utf8_lossy(stderr),
+    ]
+    .concat();
+    format!("{}\n{text}", output.status)
+}
+
+/// A run without a mistake says so and nothing else.
+fn is_clean(output: &Output) {
+    let ended = (output.status.code(), &output.stdout[..], &output.stderr[..]);
+    assert_eq!(
+        ended,
+        (Some(0), &b"ok\n"[..], &b""[..]),
+        "{}",
+        described(output)
+    );
+}
+
+/// A run with a mistake fails with a report that has these words.
+fn is_reported(output: &Output, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let all = words.iter().all(|word| said.contains(word));
+    assert!(
+        all && !output.status.success(),
+        "{words:?}: {}",
+        described(output)
+    );
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn address_sanitizer_reports_the_program_s_mistakes_alone() {
+    // With the runtime as a library, and linked into the program.
+    for (name, options) in [
+        ("address", &["-fsanitize=address"][..]),
+        ("address_static", &["-fsanitize=address", "-static-libasan"]),
+    ] {
+        let Some((_folder, program)) = build(name, SOURCE, options) else {
+            return;
+        };
+        let program = text(&program);
+        is_clean(&run(&[program, "0", "none"], &[]));
+        let overflow = run(&[program, "0", "overflow"], &[]);
+        is_reported(&overflow, &["heap-buffer-overflow", "in overflow"]);
+        let leak = run(&[program, "0", "leak"], &[]);
+        is_reported(&leak, &["byte(s) leaked", "in leak"]);
+    }
+}
+
+#[test]
+fn children_with_address_sanitizer_start() {
+    let Some((_folder, program)) = build("address_child", SOURCE, &["-fsanitize=address"]) else {
+        return;
+    };
+    let program = text(&program);
+    for (line, environment) in [
+        // A shell, whose own libraries need no sanitizer.
+        (vec!["sh", "-c", "\"$0\" 0 none", program], None),
+        (vec![RUN, program, "0", "none"], None),
+        // Options of the user stay.
+        (
+            vec![program, "0", "leak"],
+            Some(("ASAN_OPTIONS", "detect_leaks=0")),
+        ),
+    ] {
+        is_clean(&run(&line, environment.as_slice()));
+    }
+}
+
+#[test]
+fn undefined_behaviour_is_reported() {
+    let options = ["-fsanitize=undefined", "-fno-sanitize-recover=all"];
+    let Some((_folder, program)) = build("undefined", SOURCE, &options) else {
+        return;
+    };
+    is_clean(&run(&[text(&program), "0", "none"], &[]));
+    let undefined = run(&[text(&program), "0", "undefined"], &[]);
+    is_reported(&undefined, &["signed integer overflow"]);
+}
+
+#[test]
+fn thread_sanitizer_reports_the_program_s_races_alone() {
+    for (name, options) in [
+        ("thread", &["-fsanitize=thread"][..]),
+        // The library calls functions of the runtime, which Clang exports by itself.
+        (
+            "thread_static",
+            &["-fsanitize=thread", "-static-libtsan", "-rdynamic"],
+        ),
+    ] {
+        let Some((folder, program)) = build(name, SOURCE, options) else {
+            return;
+        };
+        let program = text(&program);
+        is_clean(&run(&[program, "0", "none"], &[]));
+        let race = run(&[program, "0", "race"], &[]);
+        is_reported(&race, &["data race", "second_thread"]);
+        let race = run(&["sh", "-c", "\"$0\" 0 race", program], &[]);
+        is_reported(&race, &["data race", "second_thread"]);
+        // Suppressions of the user stay, beside ours.
+        let file = folder.path().join("own.supp");
+        std::fs::write(&file, "race:second_thread\n").unwrap();
+        let option = format!("suppressions={}", file.display());
+        is_clean(&run(&[program, "0", "race"], &[("TSAN_OPTIONS", &option)]));
+    }
+}
+
+/// Locks and queues of the library that order the program's threads, and threads that end in a wait.
+#[test]
+fn thread_sanitizer_has_nothing_to_report_of_other_programs() {
+    for (name, source) in [
+        ("batch", include_str!("../c/batch.c")),
+        ("cancel", include_str!("../c/cancel.c")),
+        ("threads", include_str!("../c/threads.c")),
+    ] {
+        let Some((_folder, program)) = build(name, source, &["-fsanitize=thread"]) else {
+            return;
+        };
+        is_clean(&run(&[text(&program), "0"], &[]));
+    }
+}
+
+#[test]
+fn helgrind_and_drd_report_the_program_s_races_alone() {
+    if !have("helgrind", "valgrind", "valgrind") {
+        return;
+    }
+    let Some((_folder, program)) = build("plain", SOURCE, &[]) else {
+        return;
+    };
+    for tool in ["helgrind", "drd"] {
+        let tool = format!("--tool={tool}");
+        let valgrind = [
+            "valgrind",
+            "-q",
+            &tool,
+            "--error-exitcode=9",
+            "--read-inline-info=no",
+        ];
+        let checked = |mistake| {
+            run(
+                &[&valgrind[..], &[text(&program), "0", mistake]].concat(),
+                &[],
+            )
+        };
+        is_clean(&checked("none"));
+        is_reported(&checked("race"), &["plain.c:"]);
+    }
+}
