@@ -111,6 +111,10 @@ pub EXPORTS, bound by bind_exports;
     "IBVERBS_1.9" {
         "ibv_get_device_index" => device::list::ibv_get_device_index;
     }
+    "IBVERBS_1.10" {
+        "ibv_query_ece" => qp::ece::ibv_query_ece;
+        "ibv_set_ece" => qp::ece::ibv_set_ece;
+    }
     "IBVERBS_1.11" {
         "_ibv_query_gid_ex" => device::query::_ibv_query_gid_ex;
         "_ibv_query_gid_table" => device::query::_ibv_query_gid_table;

@@ -53,8 +53,6 @@ pub UNSUPPORTED, bound by bind;
         "ibv_copy_ah_attr_from_kern" => nothing;
     }
     "IBVERBS_1.10" {
-        "ibv_query_ece" => errno_value;
-        "ibv_set_ece" => errno_value;
         "ibv_import_device" => null;
         "ibv_import_mr" => null;
         "ibv_import_pd" => null;

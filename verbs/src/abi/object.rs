@@ -260,6 +260,14 @@ pub struct ibv_qp {
     pub events_completed: u32,
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ibv_ece {
+    pub vendor_id: u32,
+    pub options: u32,
+    pub comp_mask: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ibv_mw_bind_info {
@@ -388,6 +396,7 @@ layouts! {
         context @ 0, qp_context @ 8, pd @ 16, send_cq @ 24, recv_cq @ 32, srq @ 40, handle @ 48, qp_num @ 52,
         state @ 56, qp_type @ 60, mutex @ 64, cond @ 104, events_completed @ 152,
     }
+    struct ibv_ece = 12 { vendor_id @ 0, options @ 4, comp_mask @ 8 }
     struct ibv_mw_bind_info = 32 { mr @ 0, addr @ 8, length @ 16, mw_access_flags @ 24 }
     struct ibv_mw_bind = 48 { wr_id @ 0, send_flags @ 8, bind_info @ 16 }
     struct ibv_mw = 32 { context @ 0, pd @ 8, rkey @ 16, handle @ 20 }

@@ -3,6 +3,7 @@
 pub(crate) mod ah;
 pub(crate) mod create;
 pub(crate) mod datagram_attr;
+pub(crate) mod ece;
 pub(crate) mod mcast;
 pub(crate) mod qp_table;
 pub(crate) mod queue_pair;

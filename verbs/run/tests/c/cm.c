@@ -165,6 +165,10 @@ static void ports_and_addresses_that_cannot_be(void)
 	CHECK(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &one, sizeof one) == -1 && errno == EINVAL);
 	CHECK(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof one) == 0);
 	CHECK(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &one, sizeof one) == 0);
+	struct ibv_ece ece = { 1, 2, 3 }, options = { .vendor_id = 0x15b3, .options = 4 };
+	CHECK(rdma_get_remote_ece(second, &ece) == 0 && !ece.vendor_id && !ece.options && !ece.comp_mask);
+	CHECK(rdma_set_local_ece(second, &ece) == 0);
+	CHECK(rdma_set_local_ece(second, &options) == -1 && errno == EINVAL);
 	CHECK(rdma_set_option(second, 7, 7, &one, sizeof one) == -1 && errno == ENOSYS);
 	CHECK(rdma_bind_addr(second, (struct sockaddr *)&any_port) == 0);
 	CHECK(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &one, sizeof one) == -1 && errno == EINVAL);

@@ -40,6 +40,12 @@ static struct ibv_qp *make_qp(void)
 	};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	CHECK(qp && qp->qp_type == IBV_QPT_RC && init.cap.max_inline_data >= 64);
+
+	/* No options of vendors: those of a peer that has some are refused, its identifier alone is not. */
+	struct ibv_ece ece = { 1, 2, 3 }, vendor = { .vendor_id = 0x15b3 }, options = { .vendor_id = 0x15b3, .options = 4 };
+	CHECK(ibv_query_ece(qp, &ece) == 0 && !ece.vendor_id && !ece.options && !ece.comp_mask);
+	CHECK(ibv_set_ece(qp, &ece) == 0 && ibv_set_ece(qp, &vendor) == 0 && !vendor.vendor_id);
+	CHECK(ibv_set_ece(qp, &options) == EINVAL && ibv_set_ece(qp, NULL) == EINVAL);
 	return qp;
 }
 

@@ -2,11 +2,12 @@
 
 use crate::abi::{
     RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
-    RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, rdma_cm_id,
+    RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, ibv_ece, rdma_cm_id,
 };
 use crate::cm::event::types::EventType;
 use crate::cm::id::identifier::{Id, State, id};
 use crate::ffi::{load, minus_one, store};
+use crate::qp::ece::expect_empty;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -93,31 +94,28 @@ pub(crate) unsafe extern "C" fn rdma_notify(pointer: *mut rdma_cm_id, _event: c_
     minus_one(|| unsafe { id(pointer) }.map(|_| 0))
 }
 
-/// `struct ibv_ece`: vendor, options, and which fields count.
-type Ece = [u32; 3];
-
-/// Enhanced connection establishment: vendor options, which iWARP does not carry.
+/// Options for the peer, which iWARP does not carry: those that request nothing are set.
 pub(crate) unsafe extern "C" fn rdma_set_local_ece(
     pointer: *mut rdma_cm_id,
-    ece: *mut Ece,
+    ece: *mut ibv_ece,
 ) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live identifier.
         unsafe { id(pointer) }?;
         // SAFETY: and options.
-        unsafe { load(ece) }.map(|_| 0)
+        expect_empty(unsafe { load(ece) }?).map(|()| 0)
     })
 }
 
 /// Vendor options of the peer: none.
 pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
     pointer: *mut rdma_cm_id,
-    ece: *mut Ece,
+    ece: *mut ibv_ece,
 ) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live identifier.
         unsafe { id(pointer) }?;
         // SAFETY: and room for options.
-        unsafe { store(ece, [0; 3]) }.map(|()| 0)
+        unsafe { store(ece, ibv_ece::default()) }.map(|()| 0)
     })
 }
