@@ -1,10 +1,10 @@
 //! The context and its two tables of functions.
 
 use super::{
-    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex, ibv_mr, ibv_mw,
-    ibv_mw_bind, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
-    ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr_ex,
-    ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wc, layouts,
+    ibv_alloc_dm_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex,
+    ibv_dm, ibv_mr, ibv_mw, ibv_mw_bind, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr,
+    ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wc, layouts,
 };
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -79,9 +79,11 @@ pub struct verbs_context {
     pub attach_counters_point_flow: Unset,
     pub create_counters: Unset,
     pub destroy_counters: Unset,
-    pub reg_dm_mr: Unset,
-    pub alloc_dm: Unset,
-    pub free_dm: Unset,
+    pub reg_dm_mr:
+        Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>,
+    pub alloc_dm:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
+    pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
     pub modify_flow_action_esp: Unset,
     pub destroy_flow_action: Unset,
     pub create_flow_action_esp: Unset,

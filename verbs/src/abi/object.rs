@@ -51,6 +51,23 @@ pub struct ibv_parent_domain_init_attr {
     pub pd_context: *mut c_void,
 }
 
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_alloc_dm_attr {
+    pub length: usize,
+    pub log_align_req: u32,
+    pub comp_mask: u32,
+}
+
+#[repr(C)]
+pub struct ibv_dm {
+    pub context: *mut ibv_context,
+    pub memcpy_to_dm: Option<unsafe extern "C" fn(*mut Self, u64, *const c_void, usize) -> c_int>,
+    pub memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut Self, u64, usize) -> c_int>,
+    pub comp_mask: u32,
+    pub handle: u32,
+}
+
 pub const IBV_REREG_MR_CHANGE_TRANSLATION: c_int = 1;
 pub const IBV_REREG_MR_CHANGE_PD: c_int = 1 << 1;
 pub const IBV_REREG_MR_CHANGE_ACCESS: c_int = 1 << 2;
@@ -361,6 +378,8 @@ layouts! {
     struct ibv_td = 8 { context @ 0 }
     struct ibv_td_init_attr = 4 { comp_mask @ 0 }
     struct ibv_parent_domain_init_attr = 48 { pd @ 0, td @ 8, comp_mask @ 16, alloc @ 24, free @ 32, pd_context @ 40 }
+    struct ibv_alloc_dm_attr = 16 { length @ 0, log_align_req @ 8, comp_mask @ 12 }
+    struct ibv_dm = 32 { context @ 0, memcpy_to_dm @ 8, memcpy_from_dm @ 16, comp_mask @ 24, handle @ 28 }
     struct ibv_global_route = 24 { dgid @ 0, flow_label @ 16, sgid_index @ 20, hop_limit @ 21, traffic_class @ 22 }
     struct ibv_grh = 40 { version_tclass_flow @ 0, paylen @ 4, next_hdr @ 6, hop_limit @ 7, sgid @ 8, dgid @ 24 }
     struct ibv_ah_attr = 32 {

@@ -58,6 +58,18 @@ pub(crate) unsafe fn state<'a>(context: *mut ibv_context) -> Result<&'a Context,
     unsafe { Object::<Context>::state(outer) }
 }
 
+/// Checks that a pointer is a context, be it of the parent of a forked child: for calls that need nothing of the device.
+///
+/// # Safety
+/// `context` is NULL or an open context.
+pub(crate) unsafe fn expect_any(context: *mut ibv_context) -> Result<(), Errno> {
+    // SAFETY: the caller's contract is the same.
+    match unsafe { state(context) } {
+        Ok(_) | Err(Errno::EIO) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// The object around a context.
 ///
 /// # Safety

@@ -141,7 +141,7 @@ pub(crate) fn device_attr() -> ibv_device_attr {
     }
 }
 
-/// The device's extended attributes: no optional feature of the extended query is supported.
+/// The device's extended attributes.
 pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
     // SAFETY: a struct of integers, for which zero is a valid value.
     let absent: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
@@ -157,6 +157,7 @@ pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
             compare_swap: PCI_ATOMIC_8_BYTES,
         },
         phys_port_cnt_ex: 1,
+        max_dm_size: limits::MAX_DM as u64,
         ..absent
     }
 }

@@ -30,6 +30,8 @@ pub(crate) const MAX_RD_ATOMIC: u8 = 128;
 pub(crate) const MAX_MR: c_int = 1 << 20;
 /// Memory windows in one context.
 pub(crate) const MAX_MW: c_int = MAX_MR;
+/// Bytes of device memory of the process.
+pub(crate) const MAX_DM: usize = 16 << 20;
 /// Protection domains in one context.
 pub(crate) const MAX_PD: c_int = 65_536;
 /// Address handles in one context.

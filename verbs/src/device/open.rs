@@ -8,7 +8,7 @@ use crate::device::list::{device, expect_device};
 use crate::device::{at_exit, env, query};
 use crate::ffi::{Object, errno, errno_value, fork, is_fatal, pointer, thread_order};
 use crate::log;
-use crate::mem::{mw, null_mr, rereg_mr, td};
+use crate::mem::{dm, mw, null_mr, rereg_mr, td};
 use crate::post::{bind_mw, recv, send};
 use crate::qp::{create, srq};
 use dgiwarp::Rnic;
@@ -61,6 +61,9 @@ fn tables(async_fd: c_int) -> verbs_context {
     tables.query_device_ex = Some(query::query_device_ex);
     tables.advise_mr = Some(rereg_mr::advise_mr);
     tables.alloc_null_mr = Some(null_mr::alloc_null_mr);
+    tables.alloc_dm = Some(dm::alloc_dm);
+    tables.free_dm = Some(dm::free_dm);
+    tables.reg_dm_mr = Some(dm::reg_dm_mr);
     tables.alloc_parent_domain = Some(td::alloc_parent_domain);
     tables.alloc_td = Some(td::alloc_td);
     tables.dealloc_td = Some(td::dealloc_td);

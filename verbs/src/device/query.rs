@@ -5,7 +5,7 @@ use crate::abi::{
     IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
     ibv_gid_entry, ibv_port_attr, ibv_qp, ibv_query_device_ex_input, ibv_values_ex,
 };
-use crate::device::context::{refresh_gids, state};
+use crate::device::context::{expect_any, refresh_gids, state};
 use crate::device::device_attr;
 use crate::device::gid::{Gid, GidTable};
 use crate::ffi::{errno_value, load, minus_one, store, store_prefix};
@@ -21,7 +21,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 ) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes an open context.
-        unsafe { state(context) }?;
+        unsafe { expect_any(context) }?;
         // SAFETY: and room for the result.
         unsafe { store(attr, device_attr::device_attr()) }
     })
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     errno_value(|| {
         // SAFETY: the program passes an open context.
-        unsafe { state(context) }?;
+        unsafe { expect_any(context) }?;
         // SAFETY: NULL or a valid struct.
         let wants_more = unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0);
         if wants_more || size < size_of::<ibv_device_attr>() {

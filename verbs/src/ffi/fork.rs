@@ -1,5 +1,6 @@
 //! `fork(2)`: the child has no thread that serves the parent's device, and its sockets are the parent's. The child therefore
-//! replaces the sockets, and every object of the parent fails with `EIO`. Devices that the child opens itself work.
+//! replaces the sockets, and every object of the parent fails with `EIO`, except for a context that is asked for attributes or device
+//! memory. Devices that the child opens itself work.
 
 use std::any::Any;
 use std::cell::RefCell;

@@ -43,6 +43,8 @@ pub(crate) struct Registered {
     pub(crate) region: Option<Region>,
     pub(crate) access: Access,
     pub(crate) pd: Arc<Pd>,
+    /// Owner of the memory where it is not the program's: in use as long as the region exists.
+    pub(crate) _owner: Option<Arc<dyn Send + Sync>>,
 }
 
 impl Mr {
@@ -243,6 +245,7 @@ pub(crate) unsafe fn register(
         region: Some(region),
         access,
         pd: domain,
+        _owner: None,
     };
     Ok(Object::create(c, Mr::new(registered)))
 }

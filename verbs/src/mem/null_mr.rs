@@ -27,6 +27,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
             region: None,
             access: Access::LOCAL_WRITE,
             pd: domain,
+            _owner: None,
         };
         Ok(Object::create(c, Mr::new(registered)))
     })

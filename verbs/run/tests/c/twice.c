@@ -31,6 +31,7 @@ static int dealloc_pd(void *it) { return ibv_dealloc_pd(it); }
 static int dereg_mr(void *it) { return ibv_dereg_mr(it); }
 static int dealloc_mw(void *it) { return ibv_dealloc_mw(it); }
 static int dealloc_td(void *it) { return ibv_dealloc_td(it); }
+static int free_dm(void *it) { return ibv_free_dm(it); }
 static int destroy_channel(void *it) { return ibv_destroy_comp_channel(it); }
 static int destroy_cq(void *it) { return ibv_destroy_cq(it); }
 static int destroy_srq(void *it) { return ibv_destroy_srq(it); }
@@ -67,6 +68,14 @@ static void *a_td(void)
 	struct ibv_td_init_attr attr = {};
 	return ibv_alloc_td(context, &attr);
 }
+
+static void *a_dm(void)
+{
+	struct ibv_alloc_dm_attr attr = { .length = 64 };
+	return ibv_alloc_dm(context, &attr);
+}
+
+static void *a_null_mr(void) { return ibv_alloc_null_mr(pd); }
 
 static void *a_parent(void)
 {
@@ -142,6 +151,8 @@ static const struct kind {
 	{ "ibv_dealloc_pd", a_pd, dealloc_pd, 0, 1 },
 	{ "ibv_dealloc_pd of a parent domain", a_parent, dealloc_pd, 0, 1 },
 	{ "ibv_dereg_mr", an_mr, dereg_mr, 0, 1 },
+	{ "ibv_dereg_mr of a null region", a_null_mr, dereg_mr, 0, 1 },
+	{ "ibv_free_dm", a_dm, free_dm, 1, 1 },
 	{ "ibv_dealloc_mw", an_mw, dealloc_mw, 1, 1 },
 	{ "ibv_dealloc_td", a_td, dealloc_td, 1, 1 },
 	{ "ibv_destroy_comp_channel", a_channel, destroy_channel, 0, 1 },

@@ -108,6 +108,11 @@ fn a_region_without_memory_is_read_as_zeroes_and_written_to_nowhere() {
 }
 
 #[test]
+fn device_memory_is_copied_and_registered() {
+    for_each_gid("dm", include_str!("../c/dm.c"));
+}
+
+#[test]
 fn threads_that_wait_can_be_cancelled() {
     if let Some(program) = compiled("cancel", include_str!("../c/cancel.c")) {
         runs(&program, &["0".into()]);

@@ -11,7 +11,6 @@ const PYTHON: &str = "/usr/bin/python3";
 
 /// What the device does not have, in the words with which a test is skipped for it.
 const ABSENT: &[&str] = &[
-    "Device memory is not supported",
     "Create XRCD is not supported",
     // Raw packets.
     "Create Raw Packet QP",
@@ -19,6 +18,7 @@ const ABSENT: &[&str] = &[
     "renderD128",
     "huge pages",
     "Importing a device is not supported",
+    "Some object imports are not supported",
     // Atomic writes, which no RFC has.
     "Extended QP is not supported",
     "All gid indices populated",
