@@ -1,6 +1,6 @@
 //! Registered regions by STag.
 //!
-//! Keys are random numbers (RFC 5042 §6.1.1: STags must be hard to guess), one for both purposes where peers have rights, and
+//! Keys are random numbers (RFC 5042 §6.1.1: STags must be hard to guess), one of a region for both purposes, and
 //! a retired one is not given out again for a while. A region in use is held by an `Arc`; deregistration
 //! takes it out of the table and waits until no use is left, so that no octet lands afterwards.
 //!
@@ -129,8 +129,6 @@ pub struct Registration {
     kind: Kind,
     /// Windows that are bound to it; `None` where none may be.
     windows: Option<Windows>,
-    /// Its local key before it was opened to peers, which elements of the program may still name.
-    former_lkey: Option<u32>,
 }
 
 /// A region that cannot be deregistered until this is dropped.
@@ -154,7 +152,6 @@ impl Registration {
                 .access
                 .contains(Access::MW_BIND)
                 .then(Windows::default),
-            former_lkey: None,
         }
     }
 
@@ -229,7 +226,7 @@ pub struct MrTable {
     remote: RwLock<FxHashMap<u32, Use>>,
     /// Locked before the others, where more than one is.
     keyring: Mutex<Keyring>,
-    /// Called with a local key that a peer named.
+    /// Called with a refused key of a region without rights for peers.
     report: fn(u32),
 }
 
@@ -244,7 +241,7 @@ impl MrTable {
         }
     }
 
-    /// Calls `report` with each refused STag that is the local key of a region without rights for peers.
+    /// Calls `report` with each refused STag that is the key of a region without rights for peers.
     #[must_use]
     pub fn reporting(self, report: fn(u32)) -> Self {
         Self { report, ..self }
@@ -274,20 +271,19 @@ impl MrTable {
         let room = local.try_reserve(1).and_then(|()| remote.try_reserve(1));
         room.map_err(|_| RegisterError::NoMemory)?;
         let taken = |key: u32| local.contains_key(&key) || remote.contains_key(&key);
-        let rkey = match terms.well_known {
+        // Programs that only ran on devices whose two keys are equal send peers the local one, and one that gives a private region remote rights
+        // later may have sent the remote key before.
+        let key = match terms.well_known {
             Some(stag) if keyring.is_usable(stag, taken) => stag,
             Some(_) => return Err(RegisterError::StagTaken),
             None => keyring.draw(taken),
         };
-        // Programs that only ran on devices whose two keys are equal send peers the local one.
-        let lkey = if is_remote(terms.access) {
-            rkey
-        } else {
-            keyring.draw(|key| key == rkey || taken(key))
-        };
-        local.insert(lkey, Arc::clone(&registration));
-        remote.insert(rkey, registration);
-        Ok(Keys { lkey, rkey })
+        local.insert(key, Arc::clone(&registration));
+        remote.insert(key, registration);
+        Ok(Keys {
+            lkey: key,
+            rkey: key,
+        })
     }
 
     /// Registers no memory, for elements of any address and length up to that of `zeroes`: they are read as those, and octets that are
@@ -303,7 +299,6 @@ impl MrTable {
             only_qp: None,
             kind: Kind::Null,
             windows: None,
-            former_lkey: None,
         };
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
@@ -331,10 +326,6 @@ impl MrTable {
             return Err(WindowsBound(bound));
         }
         let local = table.remove(&keys.lkey);
-        let former_lkey = local.as_ref().and_then(|it| it.former_lkey);
-        if let Some(key) = former_lkey {
-            table.remove(&key);
-        }
         drop(table);
         let remote = self.remote.write().remove(&keys.rkey);
         drop(remote);
@@ -349,22 +340,18 @@ impl MrTable {
         if keys.lkey != keys.rkey && keys.rkey != 0 {
             keyring.retire(keys.rkey);
         }
-        if let Some(key) = former_lkey {
-            keyring.retire(key);
-        }
         Ok(())
     }
 
-    /// Registers other memory under the keys of a registration, which are returned. Where peers have rights from now on, there is one key, as of a new
-    /// registration, and the local key from before is valid too; a remote key that was invalidated is replaced. When this returns, nothing reads or writes the memory from before, except as part of
-    /// the new registration.
+    /// Registers other memory under the keys of a registration, which are returned; a remote key that was invalidated is replaced, and the local
+    /// one with it where peers have rights. When this returns, nothing reads or writes the memory from before, except as part of the new registration.
     pub fn reregister(
         &self,
         keys: Keys,
         region: Region,
         terms: Terms,
     ) -> Result<Keys, WindowsBound> {
-        let mut registration = Registration::new(region, terms);
+        let registration = Arc::new(Registration::new(region, terms));
         let mut keyring = self.keyring.lock();
         let mut local = self.local.write();
         let mut remote = self.remote.write();
@@ -376,35 +363,18 @@ impl MrTable {
         let same =
             |a: Option<&Use>, b: Option<&Use>| a.zip(b).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
         let is_valid = same(remote.get(&keys.rkey), old.as_ref());
-        let opens = is_remote(terms.access);
         let mut new = keys;
-        if opens && keys.lkey != keys.rkey {
-            if is_valid {
-                // Peers may have it already.
-                new.lkey = keys.rkey;
-            } else {
-                new.rkey = keys.lkey;
-            }
-        } else if !is_valid {
+        if !is_valid {
             // Peers do not get an invalidated key back.
             new.rkey = keyring.draw(|key| local.contains_key(&key) || remote.contains_key(&key));
-            if opens {
+            if is_remote(terms.access) {
                 new.lkey = new.rkey;
+                local.remove(&keys.lkey);
+                keyring.retire(keys.lkey);
             }
         }
-        registration.former_lkey = old.as_ref().and_then(|old| old.former_lkey);
-        if new.lkey != keys.lkey
-            && let Some(forgotten) = registration.former_lkey.replace(keys.lkey)
-        {
-            local.remove(&forgotten);
-            keyring.retire(forgotten);
-        }
-        let former_lkey = registration.former_lkey;
-        let registration = Arc::new(registration);
-        for lkey in former_lkey.into_iter().chain([new.lkey]) {
-            local.insert(lkey, Arc::clone(&registration));
-        }
-        remote.insert(new.rkey, registration);
+        local.insert(new.lkey, Arc::clone(&registration));
+        drop(remote.insert(new.rkey, registration));
         drop((local, remote, keyring));
         if let Some(old) = old {
             while Arc::strong_count(&old) > 1 {
@@ -424,11 +394,12 @@ impl MrTable {
         right: Access,
     ) -> Result<Use, TaggedError> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
-        let registration = found.ok_or_else(|| self.invalid_stag(span))?;
+        let registration = found.ok_or(TaggedError::InvalidStag)?;
         if !registration.is_associated(stream) {
             return Err(TaggedError::NotAssociated);
         }
         if !registration.access.contains(right) || registration.restrictions.ask_for_datagrams() {
+            self.denied(&registration, span);
             return Err(TaggedError::Access);
         }
         match registration.offset(span.start.get(), span.length) {
@@ -447,8 +418,9 @@ impl MrTable {
         span: TaggedSpan,
     ) -> Result<Use, DropReason> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
-        let registration = found.ok_or_else(|| self.bad_stag(span))?;
-        Self::check_write_record(&registration, pd, origin, span)?;
+        let registration = found.ok_or(DropReason::BadStag)?;
+        Self::check_write_record(&registration, pd, origin, span)
+            .inspect_err(|_| self.denied(&registration, span))?;
         Ok(registration)
     }
 
@@ -481,11 +453,12 @@ impl MrTable {
         span: TaggedSpan,
     ) -> Result<Use, DropReason> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
-        let registration = found.ok_or_else(|| self.bad_stag(span))?;
+        let registration = found.ok_or(DropReason::BadStag)?;
         if registration.pd != pd || registration.only_qp.is_some() {
             return Err(DropReason::BadPd);
         }
         if !registration.access.contains(Access::REMOTE_READ) {
+            self.denied(&registration, span);
             return Err(DropReason::NoAccess);
         }
         registration.restrictions.check(origin)?;
@@ -495,25 +468,11 @@ impl MrTable {
         Ok(registration)
     }
 
+    /// A peer may not use a region that it named.
     #[cold]
-    fn invalid_stag(&self, span: TaggedSpan) -> TaggedError {
-        self.refused(span.stag.get());
-        TaggedError::InvalidStag
-    }
-
-    #[cold]
-    fn bad_stag(&self, span: TaggedSpan) -> DropReason {
-        self.refused(span.stag.get());
-        DropReason::BadStag
-    }
-
-    /// A peer named an STag that no region has.
-    #[cold]
-    fn refused(&self, stag: u32) {
-        let local = self.local.read();
-        let found = local.get(&stag);
-        if found.is_some_and(|region| !is_remote(region.access)) {
-            (self.report)(stag);
+    fn denied(&self, registration: &Registration, span: TaggedSpan) {
+        if !is_remote(registration.access) {
+            (self.report)(span.stag.get());
         }
     }
 

@@ -181,8 +181,10 @@ fn memory_that_may_not_be_read_fails_its_send_only() {
     let foreign = other_domain
         .register(sender.memory.region(), Access::empty())
         .unwrap();
-    let private = sender.pd.register(sender.memory.region(), Access::empty());
-    let private = private.unwrap();
+    let gone = sender.pd.register(sender.memory.region(), Access::empty());
+    let gone = gone.unwrap();
+    let gone_lkey = gone.lkey();
+    gone.deregister().unwrap();
     let good = sender.mr.sge(..);
     let bad = [
         sender.mr.sge(1..65),
@@ -195,7 +197,7 @@ fn memory_that_may_not_be_read_fails_its_send_only() {
             ..good
         },
         Sge {
-            lkey: private.rkey(),
+            lkey: gone_lkey,
             ..good
         },
         foreign.sge(..),

@@ -286,7 +286,6 @@ impl MrTable {
             },
             kind: Kind::Window(bind.kind),
             windows: None,
-            former_lkey: None,
         };
         Ok((registration, Arc::clone(windows)))
     }
@@ -329,7 +328,6 @@ impl MrTable {
             only_qp: None,
             kind: Kind::Fast,
             windows: access.contains(Access::MW_BIND).then(Windows::default),
-            former_lkey: None,
         });
         let keys = Keys {
             lkey: with_index(*local_index, rkey),
@@ -391,8 +389,7 @@ impl MrTable {
         drop((keyring, local, remote));
         if registration.kind == Kind::Region {
             // The table of local keys holds it, and so do we.
-            let held = 2 + usize::from(registration.former_lkey.is_some());
-            while Arc::strong_count(&registration) > held {
+            while Arc::strong_count(&registration) > 2 {
                 std::thread::yield_now();
             }
         } else {

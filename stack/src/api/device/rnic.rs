@@ -98,7 +98,7 @@ impl Rnic {
         let keys = ChaCha20Rng::from_rng(&mut random);
         let events = Events::new()?;
         let shared = RnicShared {
-            mrs: Arc::new(MrTable::new(keys).reporting(warn_of_local_key)),
+            mrs: Arc::new(MrTable::new(keys).reporting(warn_of_private_region)),
             background: Background::new(&config, Arc::clone(&events))?,
             oob_connections: Mutex::new(None),
             events,
@@ -157,12 +157,12 @@ impl Rnic {
 }
 
 /// Warns once, as a peer may repeat it.
-fn warn_of_local_key(key: u32) {
+fn warn_of_private_region(key: u32) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             key = %format_args!("{key:#010x}"),
-            "a peer named the local key (lkey) of a region without rights for peers: send it the remote key (rkey), and register with remote access"
+            "a peer named the key of a region without rights for peers: register it with remote access"
         );
     }
 }

@@ -149,13 +149,7 @@ fn what_cannot_be_bound_changes_nothing() {
             BindError::WrongType,
         ),
         (Bind { length: 0, ..good }, BindError::Empty),
-        (
-            Bind {
-                lkey: keys.rkey,
-                ..good
-            },
-            BindError::UnknownRegion(keys.rkey),
-        ),
+        (Bind { lkey: mw, ..good }, BindError::UnknownRegion(mw)),
         (
             Bind {
                 lkey: closed.lkey,
