@@ -21,7 +21,7 @@
 //! is handed over until the completion that gives it back. No length, index or pointer is ever read
 //! out of registered memory.
 //!
-//! Nothing is pinned, populated or locked.
+//! Nothing is pinned or locked. A region whose pages come on demand is accessed through the kernel ([`Region::on_demand`]).
 
 #![allow(
     unsafe_code,
@@ -34,6 +34,7 @@ mod buffer;
 mod descriptor;
 mod mapped;
 mod mapping;
+mod on_demand;
 mod piece;
 mod placeable;
 mod region;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::str;
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// A range cannot be registered.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +52,26 @@ pub fn check_mapped(address: usize, len: usize, write: bool) -> Result<(), Mappe
         Found::Good => Ok(()),
         Found::Hole => Err(hole),
         Found::Protected { address, write } => Err(MappedError::Protection { address, write }),
+    }
+}
+
+/// Whether `len` bytes at `address` can be read now, or written if `write`. Pages that come on demand are brought into memory, as by an access.
+pub(crate) fn populate(address: usize, len: usize, write: bool) -> bool {
+    let Some(end) = address.checked_add(len) else {
+        return false;
+    };
+    let range = Range {
+        address,
+        end,
+        write,
+    };
+    match len {
+        0 => true,
+        _ => match range.populate() {
+            Ok(()) => true,
+            Err(libc::ENOMEM | libc::EFAULT) => false,
+            Err(_) => !populates() && check_mapped(address, len, write).is_ok(),
+        },
     }
 }
 
@@ -111,12 +131,7 @@ impl Range {
 
     /// Checks where there is no memory map.
     fn without_maps(self) -> Found {
-        let advice = if self.write {
-            libc::MADV_POPULATE_WRITE
-        } else {
-            libc::MADV_POPULATE_READ
-        };
-        match self.advise(advice) {
+        match self.populate() {
             Ok(()) => Found::Good,
             Err(libc::ENOMEM) => Found::Hole,
             // The protection, or a kernel before 5.14.
@@ -127,6 +142,15 @@ impl Range {
             Err(_) if self.has_hole() => Found::Hole,
             Err(_) => Found::Good,
         }
+    }
+
+    /// Brings pages into memory as an access does, or returns the errno of `madvise(2)`.
+    fn populate(self) -> Result<(), i32> {
+        self.advise(if self.write {
+            libc::MADV_POPULATE_WRITE
+        } else {
+            libc::MADV_POPULATE_READ
+        })
     }
 
     /// `madvise(2)`, or its errno.
@@ -181,7 +205,7 @@ fn parse_line(line: &str) -> Option<(usize, usize, &str)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::Buffer;
 
@@ -202,13 +226,13 @@ mod tests {
     }
 
     /// Pages at an address where the kernel maps nothing by itself.
-    struct Pages {
-        address: usize,
+    pub(crate) struct Pages {
+        pub(crate) address: usize,
         count: usize,
     }
 
     impl Pages {
-        fn map(address: usize, count: usize) -> Self {
+        pub(crate) fn map(address: usize, count: usize) -> Self {
             // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
             let at = unsafe {
                 libc::mmap(
@@ -229,7 +253,7 @@ mod tests {
             self.address + index * PAGE
         }
 
-        fn protect(&self, index: usize, protection: libc::c_int) {
+        pub(crate) fn protect(&self, index: usize, protection: libc::c_int) {
             // SAFETY: one page of these, which nothing refers to.
             let status =
                 unsafe { libc::mprotect(self.page(index) as *mut libc::c_void, PAGE, protection) };

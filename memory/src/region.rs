@@ -9,6 +9,10 @@ use std::sync::atomic::{self, AtomicU8, AtomicU64, Ordering};
 use dgiwarp_codec::{Payload, crc};
 
 use crate::mapping::Mapping;
+use crate::{mapped, on_demand};
+
+/// Octets of one copy through memory of this thread.
+const CHUNK: usize = 4096;
 
 /// A range reaches outside its region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +46,8 @@ pub struct Region {
     ptr: NonNull<u8>,
     /// Bytes.
     len: usize,
+    /// Pages come and go: every access is one that may fail.
+    on_demand: bool,
     /// Owner of the memory; `None` for a C program's.
     _mapping: Option<Arc<Mapping>>,
 }
@@ -64,6 +70,25 @@ impl Region {
         Self {
             ptr,
             len,
+            on_demand: false,
+            _mapping: None,
+        }
+    }
+
+    /// A region over a range of this process whose pages are mapped, protected and unmapped while it exists (`IBV_ACCESS_ON_DEMAND`).
+    ///
+    /// Each use checks the pages first ([`reach`](Self::reach)), and each copy goes through `process_vm_readv(2)` or `process_vm_writev(2)`: of
+    /// pages that are unmapped after the check, a copy writes nothing and reads zeros. Where the kernel denies these calls, copies are
+    /// plain, and a program must not unmap pages during an operation on them. Atomic operations are plain everywhere.
+    ///
+    /// # Safety
+    /// `ptr..ptr + len` must not wrap, and Rust code must hold no reference into the range while the region exists.
+    #[must_use]
+    pub unsafe fn on_demand(ptr: NonNull<u8>, len: usize) -> Self {
+        Self {
+            ptr,
+            len,
+            on_demand: true,
             _mapping: None,
         }
     }
@@ -82,6 +107,7 @@ impl Region {
         Self {
             ptr: mapping.ptr(),
             len: mapping.len(),
+            on_demand: false,
             _mapping: Some(mapping),
         }
     }
@@ -112,8 +138,24 @@ impl Region {
         Ok(Self {
             ptr: self.slice(offset, len)?.ptr,
             len,
+            on_demand: self.on_demand,
             _mapping: self._mapping.clone(),
         })
+    }
+
+    /// Whether its pages come and go.
+    #[inline]
+    #[must_use]
+    pub fn is_on_demand(&self) -> bool {
+        self.on_demand
+    }
+
+    /// Whether `len` bytes at `offset`, which are inside the region, can be read now, or written if `write`. Of a region whose pages do not come on
+    /// demand this was checked when it was registered.
+    #[inline]
+    #[must_use]
+    pub fn reach(&self, offset: usize, len: usize, write: bool) -> bool {
+        !self.on_demand || mapped::populate(self.ptr.addr().get() + offset, len, write)
     }
 
     /// `len` bytes at `offset`.
@@ -125,6 +167,7 @@ impl Region {
         RegionSlice {
             ptr: self.ptr,
             len: self.len,
+            on_demand: self.on_demand,
             region: PhantomData,
         }
         .subslice(offset, len)
@@ -136,6 +179,8 @@ impl Region {
 pub struct RegionSlice<'a> {
     ptr: NonNull<u8>,
     len: usize,
+    /// As of its region.
+    on_demand: bool,
     region: PhantomData<&'a Region>,
 }
 
@@ -175,6 +220,7 @@ impl<'a> RegionSlice<'a> {
             // SAFETY: `offset` is at most `self.len`, so the result is inside the region or one past it.
             ptr: unsafe { self.ptr.add(offset) },
             len,
+            on_demand: self.on_demand,
             region: PhantomData,
         })
     }
@@ -189,6 +235,9 @@ impl<'a> RegionSlice<'a> {
     #[inline]
     pub fn place(&self, src: &[u8]) {
         assert_eq!(src.len(), self.len, "placement covers its slice exactly");
+        if self.on_demand && on_demand::write(self.ptr, src) {
+            return;
+        }
         let Some((head, tail)) = src.split_last_chunk::<8>() else {
             self.place_short(src);
             return;
@@ -216,6 +265,10 @@ impl<'a> RegionSlice<'a> {
     /// If the lengths differ.
     pub fn place_region(&self, src: &RegionSlice<'_>) {
         assert_eq!(src.len, self.len, "placement covers its slice exactly");
+        if self.on_demand || src.on_demand {
+            self.place_in_chunks(src);
+            return;
+        }
         let head = self.len.saturating_sub(8);
         // SAFETY: `head` bytes are inside both slices; `ptr::copy` allows that they overlap.
         unsafe { ptr::copy(src.ptr.as_ptr(), self.ptr.as_ptr(), head) };
@@ -225,6 +278,28 @@ impl<'a> RegionSlice<'a> {
         src.subslice(head, tail.len()).expect(inside).copy_to(tail);
         atomic::fence(Ordering::Release);
         self.subslice(head, tail.len()).expect(inside).place(tail);
+    }
+
+    /// The same through memory of this thread, where an access to either slice may fail.
+    #[cold]
+    fn place_in_chunks(&self, src: &RegionSlice<'_>) {
+        src.for_each_chunk(|at, octets| {
+            let to = self.subslice(at, octets.len());
+            to.expect("the slices have one length").place(octets);
+        });
+    }
+
+    /// Calls `each` with copies of consecutive parts, and the offset of each.
+    fn for_each_chunk(&self, mut each: impl FnMut(usize, &[u8])) {
+        let mut chunk = [0; CHUNK];
+        let mut at = 0;
+        while at < self.len {
+            let length = (self.len - at).min(CHUNK);
+            let part = self.subslice(at, length).expect("a part of the slice");
+            part.copy_to(&mut chunk[..length]);
+            each(at, &chunk[..length]);
+            at += length;
+        }
     }
 
     fn place_short(&self, src: &[u8]) {
@@ -246,6 +321,9 @@ impl<'a> RegionSlice<'a> {
     #[inline]
     pub fn copy_to(&self, dst: &mut [u8]) {
         assert_eq!(dst.len(), self.len, "a copy covers its slice exactly");
+        if self.on_demand && on_demand::read(self.ptr, dst) {
+            return;
+        }
         // SAFETY: the slice has `len` bytes inside the region; `dst` is a unique reference and cannot
         // overlap a region by the contract of `Region`.
         unsafe { ptr::copy_nonoverlapping(self.ptr.as_ptr(), dst.as_mut_ptr(), self.len) };
@@ -259,6 +337,10 @@ impl<'a> RegionSlice<'a> {
     #[must_use]
     pub fn load(&self) -> u8 {
         assert!(self.len > 0, "an empty slice has no first byte");
+        let mut octet = [0];
+        if self.on_demand && on_demand::read(self.ptr, &mut octet) {
+            return octet[0];
+        }
         // SAFETY: inside the region, always aligned.
         unsafe { AtomicU8::from_ptr(self.ptr.as_ptr()) }.load(Ordering::Acquire)
     }
@@ -317,6 +399,11 @@ impl Payload for RegionSlice<'_> {
         let part = self
             .subslice(offset, length)
             .expect("the caller cuts its own segments");
+        if self.on_demand {
+            let mut crc = crc;
+            part.for_each_chunk(|_, octets| crc = crc::crc32c_append(crc, octets));
+            return crc;
+        }
         // SAFETY: the bytes are inside the region. They may change while they are read: the verbs contract
         // asks the application to leave a buffer alone until its completion, and if it does not, the value
         // is that of some mixture, which a receiver rejects. The reference ends with this call.

@@ -187,6 +187,34 @@ impl Registration {
             .checked_add(addr.checked_sub(self.iova)?)
     }
 
+    /// Whether its pages come on demand.
+    #[inline]
+    pub fn is_on_demand(&self) -> bool {
+        self.region.is_on_demand()
+    }
+
+    /// Whether `length` octets at `addr` can be read now, or written if `write`: of a region whose pages come on demand this is found out here.
+    #[inline]
+    pub fn reach(&self, addr: u64, length: u32, write: bool) -> bool {
+        !self.region.is_on_demand() || self.reach_on_demand(addr, length, write)
+    }
+
+    #[cold]
+    fn reach_on_demand(&self, addr: u64, length: u32, write: bool) -> bool {
+        let offset = self.offset(addr, length);
+        let length = usize::try_from(length).ok();
+        offset
+            .zip(length)
+            .is_some_and(|(offset, length)| self.region.reach(offset, length, write))
+    }
+
+    /// The octets at `addr`, if they can be read or written now.
+    #[inline]
+    pub fn reached(&self, addr: u64, length: u32, write: bool) -> Option<RegionSlice<'_>> {
+        self.slice(addr, length)
+            .filter(|_| self.reach(addr, length, write))
+    }
+
     /// The octets at `addr`.
     #[inline]
     pub fn slice(&self, addr: u64, length: u32) -> Option<RegionSlice<'_>> {
@@ -511,7 +539,7 @@ impl LocalView<'_> {
     #[inline]
     pub fn slice(&self, pd: PdId, sge: Sge) -> Result<RegionSlice<'_>, LocalProtection> {
         let registration = self.find(pd, sge, false)?;
-        let slice = registration.slice(sge.addr, sge.length);
+        let slice = registration.reached(sge.addr, sge.length, false);
         slice.ok_or(LocalProtection)
     }
 
@@ -522,7 +550,7 @@ impl LocalView<'_> {
         if registration.kind == Kind::Null {
             return Ok(None);
         }
-        let slice = registration.slice(sge.addr, sge.length);
+        let slice = registration.reached(sge.addr, sge.length, true);
         slice.ok_or(LocalProtection).map(Some)
     }
 }

@@ -65,6 +65,32 @@ impl<R: Deref<Target = Registration>> Gathered<R> {
         Ok(())
     }
 
+    /// Checks that `length` octets at `offset` of the message can be read now, where pages come on demand.
+    #[inline]
+    pub(super) fn reach(&self, offset: u32, length: u32) -> Result<(), LocalProtection> {
+        let on_demand = self.parts.iter().any(|(it, ..)| it.is_on_demand());
+        if on_demand {
+            self.reach_on_demand(offset, length)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn reach_on_demand(&self, offset: u32, length: u32) -> Result<(), LocalProtection> {
+        let mut skip = offset;
+        let mut left = length;
+        for (registration, addr, part) in &self.parts {
+            let take = part.saturating_sub(skip).min(left);
+            if take > 0 && !registration.reach(addr + u64::from(skip), take, false) {
+                return Err(LocalProtection);
+            }
+            skip = skip.saturating_sub(*part);
+            left -= take;
+        }
+        Ok(())
+    }
+
     /// Calls `each` with the parts of `length` octets at `offset` of the message.
     #[inline]
     pub(super) fn for_each<'a>(

@@ -4,7 +4,7 @@ use crate::abi::{
     IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW,
     IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID,
     IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS,
-    ibv_device_attr, ibv_device_attr_ex, ibv_pci_atomic_caps, ibv_port_attr,
+    ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_pci_atomic_caps, ibv_port_attr,
 };
 use crate::device::gid::{GidTable, host_gids};
 use crate::device::limits;
@@ -156,10 +156,27 @@ pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
             swap: 0,
             compare_swap: PCI_ATOMIC_8_BYTES,
         },
+        odp_caps: ibv_odp_caps {
+            general_caps: odp::SUPPORT | odp::IMPLICIT,
+            rc_odp_caps: odp::MESSAGES | odp::WRITE | odp::READ | odp::ATOMIC,
+            uc_odp_caps: odp::MESSAGES | odp::WRITE,
+            ud_odp_caps: odp::MESSAGES,
+        },
         phys_port_cnt_ex: 1,
         max_dm_size: limits::MAX_DM as u64,
         ..absent
     }
+}
+
+/// On-demand paging: `enum ibv_odp_general_cap_bits` and `enum ibv_odp_transport_cap_bits`.
+mod odp {
+    pub(super) const SUPPORT: u64 = 1;
+    pub(super) const IMPLICIT: u64 = 1 << 1;
+    /// Send, Recv and Recv of a shared queue.
+    pub(super) const MESSAGES: u32 = 1 | 1 << 1 | 1 << 5;
+    pub(super) const WRITE: u32 = 1 << 2;
+    pub(super) const READ: u32 = 1 << 3;
+    pub(super) const ATOMIC: u32 = 1 << 4;
 }
 
 #[cfg(test)]

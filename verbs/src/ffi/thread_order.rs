@@ -81,6 +81,8 @@ pub(crate) fn after<T>(object: *const T) {
 /// Memory that the device accesses begins or ceases to be registered.
 pub(crate) fn registered(region: &Region, is_registered: bool) {
     if let Some(Detector::Valgrind) = detector()
+        // Pages on demand are accessed by the kernel.
+        && !region.is_on_demand()
         && let Ok(address) = usize::try_from(region.address())
     {
         let requests = if is_registered {

@@ -1,9 +1,9 @@
 //! Protection domains and memory regions.
 
 use crate::abi::{
-    IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_OPTIONAL_RANGE,
-    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
-    IBV_ACCESS_ZERO_BASED, ibv_context, ibv_mr, ibv_pd,
+    IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND,
+    IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED, ibv_context, ibv_mr, ibv_pd,
 };
 use crate::device::context::{self, Context};
 use crate::ffi::{Facade, Object, errno_value, pointer, thread_order};
@@ -135,8 +135,9 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 
 /// Rights of access flags.
 pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
-    // Hints: huge pages and relaxed ordering have no effect.
-    let flags = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB | IBV_ACCESS_ZERO_BASED);
+    // Hints: huge pages and relaxed ordering have no effect. The other two are properties of the memory.
+    let others = IBV_ACCESS_HUGETLB | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND;
+    let flags = flags & !(IBV_ACCESS_OPTIONAL_RANGE | others);
     let known = [
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
@@ -198,6 +199,29 @@ pub(crate) unsafe fn mapped(
     Ok(unsafe { Region::from_raw_parts(start, length) })
 }
 
+/// Addresses that a process can have, without the first page.
+const USER: std::ops::Range<usize> = 4096..(1 << 47) - 4096;
+
+/// Memory of the program whose pages come on demand: they need not be mapped yet. NULL with a length of `SIZE_MAX` is the whole address space.
+///
+/// # Safety
+/// No Rust code refers to memory of this range that a peer or a work request names.
+pub(crate) unsafe fn on_demand(addr: *mut c_void, length: usize) -> Result<Region, Errno> {
+    let start = match (addr.addr(), length) {
+        (0, usize::MAX) => USER.start,
+        (0, _) | (_, 0) => return Err(Errno::EINVAL),
+        (start, _) => start,
+    };
+    let length = if addr.is_null() { USER.len() } else { length };
+    if start.checked_add(length).is_none() {
+        return Err(Errno::EINVAL);
+    }
+    let start = std::ptr::with_exposed_provenance_mut(start);
+    let start = NonNull::new(start).ok_or(Errno::EINVAL)?;
+    // SAFETY: does not wrap; the rest is the caller's contract.
+    Ok(unsafe { Region::on_demand(start, length) })
+}
+
 /// Registers memory. `options` has what the other parameters do not.
 ///
 /// # Safety
@@ -212,12 +236,19 @@ pub(crate) unsafe fn register(
     // SAFETY: the caller's contract.
     let domain = unsafe { domain(pd) }?;
     let access = access(flags)?;
-    // SAFETY: the caller's contract.
-    let region = unsafe { mapped(addr, length, access) }?;
-    let iova = if flags & IBV_ACCESS_ZERO_BASED == 0 {
-        iova
+    let region = if flags & IBV_ACCESS_ON_DEMAND == 0 {
+        // SAFETY: the caller's contract.
+        unsafe { mapped(addr, length, access) }?
     } else {
-        0
+        // SAFETY: the caller's contract.
+        unsafe { on_demand(addr, length) }?
+    };
+    let iova = match (addr.is_null(), flags & IBV_ACCESS_ZERO_BASED == 0) {
+        (false, true) => iova,
+        (false, false) => 0,
+        // The whole address space has the addresses that it has.
+        (true, true) if iova == 0 => region.address(),
+        (true, _) => return Err(Errno::EINVAL),
     };
     let options = MrOptions {
         access,
@@ -311,8 +342,7 @@ mod tests {
             access(IBV_ACCESS_HUGETLB | (1 << 20) | (1 << 29)),
             Ok(Access::empty())
         );
-        for flag in [crate::abi::IBV_ACCESS_ON_DEMAND, 1 << 8] {
-            assert_eq!(access(flag), Err(Errno::EOPNOTSUPP));
-        }
+        assert_eq!(access(IBV_ACCESS_ON_DEMAND), Ok(Access::empty()));
+        assert_eq!(access(1 << 8), Err(Errno::EOPNOTSUPP));
     }
 }

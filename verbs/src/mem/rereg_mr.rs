@@ -1,11 +1,11 @@
 //! `ibv_rereg_mr(3)` and `ibv_advise_mr(3)`.
 
 use crate::abi::{
-    IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD,
-    IBV_REREG_MR_CHANGE_TRANSLATION, ibv_mr, ibv_pd, ibv_sge,
+    IBV_ACCESS_ON_DEMAND, IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_CHANGE_ACCESS,
+    IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION, ibv_mr, ibv_pd, ibv_sge,
 };
 use crate::ffi::{Object, entry, errno, errno_value, thread_order};
-use crate::mem::mr::{Mr, Pd, access, domain, mapped};
+use crate::mem::mr::{Mr, Pd, access, domain, mapped, on_demand};
 use dgiwarp::Sge;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint, c_void};
@@ -62,15 +62,26 @@ impl Change {
             present.access
         };
         let moves = self.has(IBV_REREG_MR_CHANGE_TRANSLATION);
-        // With new rights, the memory may have to be writable although it stays.
         let (addr, length) = if moves {
             (self.addr, self.length)
         } else {
             // SAFETY: a live region; only this call changes these fields, and the program calls it from one thread.
-            unsafe { ((*c).addr, old.len()) }
+            let face = unsafe { c.as_ref() }.ok_or(Errno::EINVAL)?;
+            (face.addr, face.length)
         };
-        // SAFETY: the caller's contract.
-        let region = unsafe { mapped(addr, length, access) }?;
+        let is_on_demand = if self.has(IBV_REREG_MR_CHANGE_ACCESS) {
+            self.access & IBV_ACCESS_ON_DEMAND != 0
+        } else {
+            old.is_on_demand()
+        };
+        let region = if is_on_demand {
+            // SAFETY: the caller's contract.
+            unsafe { on_demand(addr, length) }?
+        } else {
+            // With new rights, the memory may have to be writable although it stays.
+            // SAFETY: the caller's contract.
+            unsafe { mapped(addr, length, access) }?
+        };
         let iova = match (moves, self.access & IBV_ACCESS_ZERO_BASED != 0) {
             (true, true) => 0,
             (true, false) => region.address(),
@@ -176,7 +187,7 @@ impl Advice {
     }
 }
 
-/// `ibv_advise_mr`. Pages of every region come on demand, because memory is not pinned.
+/// `ibv_advise_mr`, for regions of all kinds, because memory is not pinned.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: c_uint,

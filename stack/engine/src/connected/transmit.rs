@@ -266,7 +266,7 @@ impl RcEngine {
                 let mut gathered = Gathered::default();
                 gathered
                     .view(&view, self.config.pd, sges)
-                    .map(|()| frame(&mut message, &gathered, &mut self.llp, now))
+                    .and_then(|()| frame(&mut message, &gathered, &mut self.llp, now))
             }
         };
         let octets = (self.llp.untransmitted(now) - before) as u64;
@@ -341,7 +341,7 @@ impl RcEngine {
             reserve(&mut self.llp, source.length);
             let registration = ulp::source(tables.mrs, &self.config, source, SourceUse::Read)?;
             let slice = registration
-                .slice(source.start.get(), source.length)
+                .reached(source.start.get(), source.length, false)
                 .ok_or(TaggedError::BaseOrBounds)?;
             let before = self.llp.untransmitted(now);
             send_slice(&mut self.llp, header, &slice);
@@ -367,7 +367,7 @@ impl RcEngine {
         };
         let registration = ulp::source(tables.mrs, &self.config, span, SourceUse::Atomic)?;
         let slice = registration
-            .slice(span.start.get(), span.length)
+            .reached(span.start.get(), span.length, true)
             .ok_or(TaggedError::BaseOrBounds)?;
         // The offset is aligned; the region may be at an odd place of its own address space, which is no fault of the peer's, but then
         // nothing atomic can be done there.
@@ -412,15 +412,22 @@ struct Framed {
     payload: u64,
 }
 
-/// Makes FPDUs of segments of `message`, until it is done or enough octets wait.
+/// Makes FPDUs of segments of `message`, until it is done, enough octets wait, or octets cannot be read any more: an error of the first segment here.
 fn frame(
     message: &mut Message,
     gathered: &Gathered<&Registration>,
     llp: &mut Llp,
     now: Instant,
-) -> Framed {
+) -> Result<Framed, LocalProtection> {
     let mut framed = Framed::default();
     while llp.untransmitted(now) < WINDOW {
+        if let Some(next) = message.peek(llp.mulpdu()) {
+            match gathered.reach(next.offset, next.length) {
+                Ok(()) => {}
+                Err(_) if framed.segments > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
         let Some((header, segment)) = message.next_segment(llp.mulpdu()) else {
             break;
         };
@@ -434,7 +441,7 @@ fn frame(
         framed.segments += 1;
         framed.payload += u64::from(segment.length);
     }
-    framed
+    Ok(framed)
 }
 
 /// Makes FPDUs of segments of inline data.

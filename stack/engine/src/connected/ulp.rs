@@ -106,7 +106,7 @@ impl<C: CompletionSink> TaggedBuffers for Ulp<'_, C> {
         };
         let right = Access::REMOTE_WRITE;
         remote(self.tables.mrs, &self.config, span, right)?
-            .slice(start.get(), length)
+            .reached(start.get(), length, true)
             .ok_or(TaggedError::BaseOrBounds)?
             .place(payload);
         Ok(())

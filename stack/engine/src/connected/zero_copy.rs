@@ -148,6 +148,15 @@ impl RcEngine {
             let Some((header, segment)) = train.message.next_segment(self.llp.mulpdu()) else {
                 break;
             };
+            match gathered.reach(segment.offset, segment.length) {
+                Ok(()) => {}
+                // FPDUs before it leave first.
+                Err(_) if index > 0 => {
+                    train.message = before;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
             let mut parts = 0;
             gathered.for_each(segment.offset, segment.length, |_| parts += 1);
             // A header before each FPDU's slices, and the last one's CRC.

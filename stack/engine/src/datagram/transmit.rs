@@ -307,14 +307,17 @@ impl Sends {
                 .prefix(prefix, wqe, lane.mulpdu, peers.associations);
             let view = context.mrs.view_local();
             let mut source = Gathered::default();
-            match source.view(&view, context.pd, &wqe.sges) {
+            let mut segmenter = begun.take().unwrap_or_else(|| Segmenter::new(wqe.length));
+            let room = lane.payload(prefix.length());
+            let from = segmenter.peek(room).map_or(0, |segment| segment.offset);
+            let most = u32::try_from(STAGING).unwrap_or(u32::MAX);
+            let viewed = source.view(&view, context.pd, &wqe.sges);
+            match viewed.and_then(|()| source.reach(from, most)) {
                 Ok(()) => {}
                 // The error belongs to this message alone; those before it go out first.
                 Err(LocalProtection) if loaded.finished > 0 => break,
                 Err(error) => return Err(error),
             }
-            let mut segmenter = begun.take().unwrap_or_else(|| Segmenter::new(wqe.length));
-            let room = lane.payload(prefix.length());
             loaded.payload += add(prefix, &source, &mut segmenter, room, &mut builder);
             if !segmenter.is_done() {
                 loaded.next = Some(segmenter);
@@ -363,6 +366,12 @@ impl Sends {
                 && train.accepts(length);
             if !room {
                 break;
+            }
+            match source.reach(segment.offset, segment.length) {
+                Ok(()) => {}
+                // Datagrams before it leave first.
+                Err(_) if index > 0 => break,
+                Err(error) => return Err(error),
             }
             let header = &mut headers[index];
             prefix.emit(segment, &mut header[HEAD..]);

@@ -149,7 +149,7 @@ impl<C: CompletionSink, P: Placeable + ?Sized> Ulp<Peer> for WithPayload<'_, '_,
             }
         }
         let (_, registration) = self.ulp.held.as_ref().ok_or(DropReason::BadStag)?;
-        let slice = registration.slice(start.get(), length);
+        let slice = registration.reached(start.get(), length, true);
         payload.place(0, &slice.ok_or(DropReason::OutOfBounds)?);
         Ok(())
     }

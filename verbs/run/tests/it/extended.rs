@@ -113,6 +113,14 @@ fn device_memory_is_copied_and_registered() {
 }
 
 #[test]
+fn pages_on_demand_come_and_go() {
+    for_each_gid("on_demand", include_str!("../c/on_demand.c"));
+    if let Some(program) = compiled("on_demand", include_str!("../c/on_demand.c")) {
+        runs(&program, &["0".into(), "denied".into()]);
+    }
+}
+
+#[test]
 fn threads_that_wait_can_be_cancelled() {
     if let Some(program) = compiled("cancel", include_str!("../c/cancel.c")) {
         runs(&program, &["0".into()]);

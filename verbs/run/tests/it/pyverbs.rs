@@ -94,6 +94,7 @@ fn objects_and_completions() {
             "device",
             "fork",
             "mr",
+            "odp",
             "parent_domain",
             "pd",
             "shared_pd",

@@ -348,7 +348,7 @@ fn load_one(
                 return Ok::<(), DropReason>(());
             };
             source
-                .slice(request.source_offset.get() + u64::from(at), length)
+                .reached(request.source_offset.get() + u64::from(at), length, false)
                 .ok_or(DropReason::OutOfBounds)?
                 .copy_to(&mut out[RESPONSE_HEADER..]);
             Ok(())

@@ -1,0 +1,179 @@
+//! Copies from and to memory of this process that may be unmapped meanwhile.
+//!
+//! The kernel copies, with `process_vm_readv(2)` and `process_vm_writev(2)` on the calling process itself, which needs no capability. An access that
+//! would raise SIGSEGV or SIGBUS in a plain copy ends the call.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The kernel, or a filter of system calls, denies them.
+static DENIED: AtomicBool = AtomicBool::new(false);
+
+/// Writes `src` to `to`, the last 8 octets last, as far as pages are mapped writable. `false` if the calls are denied: nothing is written.
+#[cold]
+pub(crate) fn write(to: NonNull<u8>, src: &[u8]) -> bool {
+    if DENIED.load(Ordering::Relaxed) {
+        return false;
+    }
+    let (head, tail) = src.split_at(src.len().saturating_sub(8));
+    for (at, part) in [(0, head), (head.len(), tail)] {
+        let local = vector(part.as_ptr(), part.len());
+        let remote = vector(to.as_ptr().wrapping_add(at), part.len());
+        // SAFETY: `local` is a live slice that is only read. The kernel checks each page of `remote`, which by the contract of
+        // `Region::on_demand` nobody refers to.
+        let copied = unsafe {
+            libc::process_vm_writev(own_process(), &raw const local, 1, &raw const remote, 1, 0)
+        };
+        if copied < 0 && is_denied() {
+            return false;
+        }
+        if usize::try_from(copied) != Ok(part.len()) {
+            break;
+        }
+    }
+    true
+}
+
+/// Reads `dst.len()` octets at `from`; those whose pages are not mapped readable are 0. `false` if the calls are denied.
+#[cold]
+pub(crate) fn read(from: NonNull<u8>, dst: &mut [u8]) -> bool {
+    if DENIED.load(Ordering::Relaxed) {
+        return false;
+    }
+    let local = vector(dst.as_mut_ptr(), dst.len());
+    let remote = vector(from.as_ptr(), dst.len());
+    // SAFETY: `local` is a live, unique slice. The kernel checks each page of `remote`.
+    let copied = unsafe {
+        libc::process_vm_readv(own_process(), &raw const local, 1, &raw const remote, 1, 0)
+    };
+    let copied = match usize::try_from(copied) {
+        Ok(copied) => copied,
+        Err(_) if is_denied() => return false,
+        Err(_) => 0,
+    };
+    dst[copied..].fill(0);
+    true
+}
+
+fn own_process() -> libc::pid_t {
+    std::process::id().cast_signed()
+}
+
+fn vector(base: *const u8, len: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: base.cast_mut().cast(),
+        iov_len: len,
+    }
+}
+
+/// Whether the last call failed because such calls are denied, which is so for good.
+fn is_denied() -> bool {
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    let denied = matches!(errno, Some(libc::EPERM | libc::EACCES | libc::ENOSYS));
+    if denied {
+        DENIED.store(true, Ordering::Relaxed);
+    }
+    denied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Region;
+    use crate::mapped::PAGE;
+    use crate::mapped::tests::Pages;
+
+    fn octets(len: usize) -> Vec<u8> {
+        (0..len)
+            .map(|at| u8::try_from((at * 7 + 1) % 256).unwrap())
+            .collect()
+    }
+
+    fn region(pages: &Pages, len: usize) -> Region {
+        let start = NonNull::new(pages.address as *mut u8).unwrap();
+        // SAFETY: nothing refers to these pages.
+        unsafe { Region::on_demand(start, len) }
+    }
+
+    #[test]
+    fn copies_go_both_ways() {
+        let pages = Pages::map(0x5d_0000_0000, 4);
+        let region = region(&pages, 4 * PAGE);
+        for (at, len) in [
+            (0, 0),
+            (3, 1),
+            (5, 7),
+            (9, 8),
+            (11, 9),
+            (1, 4 * PAGE - 1),
+            (PAGE - 3, 6),
+        ] {
+            let slice = region.slice(at, len).unwrap();
+            assert!(region.reach(at, len, true));
+            slice.place(&octets(len));
+            let mut found = vec![0xee; len];
+            slice.copy_to(&mut found);
+            assert_eq!(found, octets(len));
+            if len > 0 {
+                assert_eq!(slice.load(), 1);
+            }
+            let other = crate::Buffer::zeroed(len.max(1)).unwrap();
+            let plain = other.region();
+            plain.slice(0, len).unwrap().place_region(&slice);
+            assert_eq!(other.to_vec(0, len), octets(len));
+            slice.place(&vec![0; len]);
+            slice.place_region(&plain.slice(0, len).unwrap());
+            slice.copy_to(&mut found);
+            assert_eq!(found, octets(len));
+        }
+    }
+
+    #[test]
+    fn checksums_are_those_of_plain_memory() {
+        use dgiwarp_codec::Payload;
+        let pages = Pages::map(0x5e_0000_0000, 4);
+        let region = region(&pages, 4 * PAGE);
+        let all = octets(4 * PAGE);
+        region.slice(0, 4 * PAGE).unwrap().place(&all);
+        for (at, len) in [(0, 0), (1, 100), (7, PAGE), (3, 3 * PAGE + 9)] {
+            let slice = region.slice(0, 4 * PAGE).unwrap();
+            assert_eq!(slice.crc(at, len, 5), Payload::crc(&all[..], at, len, 5));
+        }
+    }
+
+    /// Pages that are unmapped or protected behind a check end no process.
+    #[test]
+    fn pages_that_are_gone_take_nothing_and_give_zeros() {
+        let pages = Pages::map(0x5f_0000_0000, 3);
+        let region = region(&pages, 4 * PAGE);
+        let whole = region.slice(0, 3 * PAGE).unwrap();
+        whole.place(&octets(3 * PAGE));
+        pages.protect(1, libc::PROT_READ);
+        assert!(region.reach(0, 3 * PAGE, false));
+        assert!(!region.reach(0, 3 * PAGE, true) && region.reach(0, PAGE, true));
+        assert!(!region.reach(2 * PAGE, PAGE + 1, false), "a hole");
+        whole.place(&vec![0xff; 3 * PAGE]);
+        let mut found = vec![0; 3 * PAGE];
+        whole.copy_to(&mut found);
+        assert_eq!(found[..PAGE], [0xff; PAGE]);
+        assert_eq!(found[PAGE..2 * PAGE], octets(3 * PAGE)[PAGE..2 * PAGE]);
+        pages.protect(0, libc::PROT_NONE);
+        assert!(!region.reach(0, 1, false));
+        let first = region.slice(0, PAGE + 5).unwrap();
+        let mut found = vec![0xee; PAGE + 5];
+        first.copy_to(&mut found);
+        assert_eq!(found, vec![0; PAGE + 5]);
+        first.place(&found);
+        assert_eq!(region.slice(9, 1).unwrap().load(), 0);
+    }
+
+    #[test]
+    fn parts_come_on_demand_too() {
+        let pages = Pages::map(0x60_0000_0000, 1);
+        let region = region(&pages, 2 * PAGE);
+        let part = region.part(PAGE, PAGE).unwrap();
+        assert!(part.is_on_demand() && !part.reach(0, 1, false));
+        let plain = crate::Buffer::zeroed(8).unwrap();
+        assert!(!plain.region().is_on_demand() && plain.region().reach(0, 8, true));
+    }
+}
