@@ -4,7 +4,7 @@
 #include <sched.h>
 #include "pair.h"
 
-enum { DEPTH = 16, ALL = 300, DATAGRAMS = 16, LENGTH = 64, GRH = 40, SLOT = 128, SECONDS = 100 };
+enum { DEPTH = 16, ALL = 100, DATAGRAMS = 16, LENGTH = 64, GRH = 40, SLOT = 128, SECONDS = 100 };
 
 struct request {
 	int number;

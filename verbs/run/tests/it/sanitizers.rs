@@ -1,11 +1,12 @@
 //! Programs that are built with sanitizers, and race detectors of valgrind: no report of a program without a mistake, and every mistake is reported.
 
-use crate::common::{RUN, compile, have, skip};
+use crate::common::{RUN, compile, have, linked, skip};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
 const SOURCE: &str = include_str!("../c/checked.c");
+const EVENTS: &str = include_str!("../c/checked_cm.c");
 const TESTS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
 
 /// Sanitizers before GCC 14 do not start at every address where newer kernels put libraries. Containers may forbid to change that.
@@ -24,6 +25,21 @@ fn fixed_addresses(line: &[&str]) -> Command {
 
 /// Compiles a program; `None` skips the test if the compiler has no such sanitizer or this machine cannot run it.
 fn build(name: &str, source: &str, options: &[&str]) -> Option<(TempDir, PathBuf)> {
+    build_with(
+        name,
+        source,
+        options,
+        &["-lrdmacm", "-libverbs", "-lpthread"],
+    )
+}
+
+/// The same with these libraries.
+fn build_with(
+    name: &str,
+    source: &str,
+    options: &[&str],
+    libraries: &[&str],
+) -> Option<(TempDir, PathBuf)> {
     const NOTHING: &str = "int main(void) { return 0; }";
     if !have(name, "cc", "gcc") {
         return None;
@@ -51,15 +67,19 @@ fn build(name: &str, source: &str, options: &[&str]) -> Option<(TempDir, PathBuf
     }
     let mut arguments = vec!["-g", "-w", TESTS];
     arguments.extend(options);
-    arguments.extend(["-lrdmacm", "-libverbs", "-lpthread"]);
+    arguments.extend(libraries);
     let program = compile(name, folder.path(), source, &arguments)?;
     Some((folder, program))
 }
 
 /// Runs a command line below the wrapper.
 fn run(line: &[&str], environment: &[(&str, &str)]) -> Output {
-    let line = [&[RUN], line].concat();
-    let mut command = fixed_addresses(&line);
+    run_alone(&[&[RUN], line].concat(), environment)
+}
+
+/// Runs a command line.
+fn run_alone(line: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = fixed_addresses(line);
     for name in [
         "ASAN_OPTIONS",
         "TSAN_OPTIONS",
@@ -182,6 +202,10 @@ fn thread_sanitizer_reports_the_program_s_races_alone() {
         };
         let program = text(&program);
         is_clean(&run(&[program, "0", "none"], &[]));
+        is_clean(&run(
+            &[program, "0", "none"],
+            &[("DGIWARP_PERSONA", "iwarp")],
+        ));
         let race = run(&[program, "0", "race"], &[]);
         is_reported(&race, &["data race", "second_thread"]);
         let race = run(&["sh", "-c", "\"$0\" 0 race", program], &[]);
@@ -191,6 +215,49 @@ fn thread_sanitizer_reports_the_program_s_races_alone() {
         std::fs::write(&file, "race:second_thread\n").unwrap();
         let option = format!("suppressions={}", file.display());
         is_clean(&run(&[program, "0", "race"], &[("TSAN_OPTIONS", &option)]));
+    }
+}
+
+/// The events of a call come after what the program did before that call.
+#[test]
+fn thread_sanitizer_sees_the_order_of_connection_events() {
+    let Some((_folder, program)) = build("events", EVENTS, &["-fsanitize=thread"]) else {
+        return;
+    };
+    let persona = [("DGIWARP_PERSONA", "iwarp")];
+    for environment in [&[][..], &persona] {
+        is_clean(&run(&[text(&program), "127.0.0.1", "none"], environment));
+    }
+    let race = run(&[text(&program), "127.0.0.1", "race"], &[]);
+    is_reported(&race, &["data race", "take_events"]);
+}
+
+/// Programs that are linked to the library need no wrapper, and the file of suppressions alone.
+#[test]
+fn linked_programs_are_checked() {
+    let suppressions = concat!(
+        "suppressions=",
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/suppressions/tsan.supp"
+    );
+    let environment = [("TSAN_OPTIONS", suppressions)];
+    let Some(flags) = linked::flags("linked") else {
+        return;
+    };
+    let mut libraries: Vec<_> = flags.iter().map(String::as_str).collect();
+    libraries.push("-lpthread");
+    for (name, option, mistake) in [
+        ("linked_address", "-fsanitize=address", "overflow"),
+        ("linked_thread", "-fsanitize=thread", "race"),
+    ] {
+        let Some((_folder, program)) = build_with(name, SOURCE, &[option], &libraries) else {
+            return;
+        };
+        let line = [text(&program), "0", "none"];
+        is_clean(&run_alone(&line, &environment));
+        is_clean(&run(&line, &[]));
+        let reported = run_alone(&[text(&program), "0", mistake], &environment);
+        is_reported(&reported, &["SUMMARY", name]);
     }
 }
 
@@ -214,25 +281,26 @@ fn helgrind_and_drd_report_the_program_s_races_alone() {
     if !have("helgrind", "valgrind", "valgrind") {
         return;
     }
-    let Some((_folder, program)) = build("plain", SOURCE, &[]) else {
-        return;
-    };
-    for tool in ["helgrind", "drd"] {
-        let tool = format!("--tool={tool}");
-        let valgrind = [
-            "valgrind",
-            "-q",
-            &tool,
-            "--error-exitcode=9",
-            "--read-inline-info=no",
-        ];
-        let checked = |mistake| {
-            run(
-                &[&valgrind[..], &[text(&program), "0", mistake]].concat(),
-                &[],
-            )
+    for (name, source, argument) in [("posts", SOURCE, "0"), ("events", EVENTS, "127.0.0.1")] {
+        let Some((_folder, program)) = build(name, source, &[]) else {
+            return;
         };
-        is_clean(&checked("none"));
-        is_reported(&checked("race"), &["plain.c:"]);
+        for tool in ["--tool=helgrind", "--tool=drd"] {
+            let checked = |mistake| {
+                let valgrind = [
+                    "valgrind",
+                    "-q",
+                    tool,
+                    "--error-exitcode=9",
+                    "--read-inline-info=no",
+                ];
+                run(
+                    &[&valgrind[..], &[text(&program), argument, mistake]].concat(),
+                    &[],
+                )
+            };
+            is_clean(&checked("none"));
+            is_reported(&checked("race"), &[&format!("{name}.c:")]);
+        }
     }
 }

@@ -16,7 +16,7 @@ const STRICT: [&str; 3] = ["-Wall", "-Wextra", "-Werror"];
 const STANDARD: &str = "-std=c11";
 
 /// What pkg-config says of the build tree; `None` skips the test.
-fn flags(test: &str) -> Option<Vec<String>> {
+pub(crate) fn flags(test: &str) -> Option<Vec<String>> {
     if !have(test, "pkg-config", "pkg-config") {
         return None;
     }
