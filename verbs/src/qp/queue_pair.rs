@@ -8,6 +8,7 @@ use crate::cq::queue::Cq;
 use crate::device::async_queue::EventSource;
 use crate::device::context;
 use crate::device::context::Context;
+use crate::device::persona::{self, Persona};
 use crate::ffi::{Facade, Object, check_memory, errno_value, load, store};
 use crate::mem::mr::{self, Pd};
 use crate::post::inline::InlineRing;
@@ -282,6 +283,14 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
+/// State that a query reports. Queue pairs of an RNIC have no RESET: they begin as idle, which verbs call INIT.
+fn shown(state: QpState, persona: Persona) -> QpState {
+    match (state, persona) {
+        (QpState::Reset, Persona::Iwarp) => QpState::Init,
+        (state, _) => state,
+    }
+}
+
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -292,9 +301,10 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         // SAFETY: the program passes a live queue pair.
         let state = unsafe { state(qp) }?;
         let now = state.attributes();
+        let shown = shown(now.state, persona::present()).code();
         let answer = ibv_qp_attr {
-            qp_state: now.state.code(),
-            cur_qp_state: now.state.code(),
+            qp_state: shown,
+            cur_qp_state: shown,
             qkey: now.qkey,
             sq_psn: now.sq_psn,
             rq_psn: now.rq_psn,
