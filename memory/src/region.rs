@@ -280,7 +280,7 @@ impl<'a> RegionSlice<'a> {
         self.subslice(head, tail.len()).expect(inside).place(tail);
     }
 
-    /// The same through memory of this thread, where an access to either slice may fail.
+    /// Copies through memory of this thread, where an access to either slice may fail.
     #[cold]
     fn place_in_chunks(&self, src: &RegionSlice<'_>) {
         src.for_each_chunk(|at, octets| {
