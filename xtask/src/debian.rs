@@ -102,6 +102,26 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "libmpich-dev",
+        proof: Proof::Program("mpicc.mpich"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "libopenmpi-dev",
+        proof: Proof::Program("mpicc.openmpi"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "mpich",
+        proof: Proof::Program("mpirun.mpich"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "openmpi-bin",
+        proof: Proof::Program("mpirun.openmpi"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "libibverbs-dev",
         proof: Proof::File("/usr/include/infiniband/verbs.h"),
         groups: &[Name::Process, Name::Debian],

@@ -94,6 +94,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-run", "rdmacm", Name::Debian),
     ("dgiwarp-run", "errors", Name::Debian),
     ("dgiwarp-run", "linking", Name::Debian),
+    ("dgiwarp-run", "mpi", Name::Debian),
     ("dgiwarp-run", "others", Name::Debian),
     ("dgiwarp-run", "paths", Name::Debian),
     ("dgiwarp-run", "perftest", Name::Debian),

@@ -12,6 +12,7 @@ mod extended;
 mod limits;
 mod linking;
 mod lives;
+mod mpi;
 mod others;
 mod paths;
 mod perftest;
