@@ -154,7 +154,7 @@ int main(int argc, char **argv)
 	munmap(hole + 4096, 4096);
 	CHECK(!ibv_reg_mr(pd, hole, 8192, 0) && errno == ENOMEM);
 	mr = ibv_reg_mr(pd, memory, 1 << 20, IBV_ACCESS_LOCAL_WRITE);
-	CHECK(mr && mr->addr == memory && mr->length == 1 << 20 && mr->pd == pd && mr->lkey != mr->rkey);
+	CHECK(mr && mr->addr == memory && mr->length == 1 << 20 && mr->pd == pd && mr->lkey == mr->rkey);
 
 	/* Queues. */
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
