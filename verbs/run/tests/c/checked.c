@@ -1,5 +1,6 @@
 /* What a sanitizer checks: two threads post to a connection and poll its queue, and datagrams arrive. A work request belongs to whichever
- * thread polls its completion. Arguments: a GID index, and a mistake to make: overflow, leak, undefined, race, or none. */
+ * thread polls its completion. Arguments: a GID index, and a mistake to make: overflow, registered, leak, undefined, race, or
+ * none. */
 #include <limits.h>
 #include <sched.h>
 #include "pair.h"
@@ -119,6 +120,24 @@ static void overflow(void)
 	free((void *)bytes);
 }
 
+/* More memory is registered than there is, and a Write of the peer reaches it. */
+static void registered(void)
+{
+	char *bytes = malloc(LENGTH / 2);
+	struct ibv_mr *longer = bytes ? ibv_reg_mr(pd, bytes, LENGTH, ALL_REMOTE) : NULL;
+	CHECK(longer);
+	struct ibv_sge sge = { (uintptr_t)memory, LENGTH, mr->lkey };
+	struct ibv_send_wr wr = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { (uintptr_t)bytes, longer->rkey },
+	}, *bad;
+	CHECK(ibv_post_send(from, &wr, &bad) == 0);
+	struct ibv_wc wc;
+	while (ibv_poll_cq(cq, 1, &wc) == 0)
+		CHECK(time(NULL) < end);
+	CHECK(ibv_dereg_mr(longer) == 0);
+	free(bytes);
+}
+
 static void leak(void)
 {
 	for (int i = 0; i < 100; i++) {
@@ -163,6 +182,8 @@ int main(int argc, char **argv)
 		taken += poll_requests();
 	if (strcmp(mistake, "overflow") == 0)
 		overflow();
+	if (strcmp(mistake, "registered") == 0)
+		registered();
 	if (strcmp(mistake, "leak") == 0)
 		leak();
 	if (strcmp(mistake, "undefined") == 0)

@@ -151,6 +151,9 @@ fn address_sanitizer_reports_the_program_s_mistakes_alone() {
         is_clean(&run(&[program, "0", "none"], &[]));
         let overflow = run(&[program, "0", "overflow"], &[]);
         is_reported(&overflow, &["heap-buffer-overflow", "in overflow"]);
+        // The device writes there, and is checked as the program is.
+        let registered = run(&[program, "0", "registered"], &[]);
+        is_reported(&registered, &["heap-buffer-overflow", "in registered"]);
         let leak = run(&[program, "0", "leak"], &[]);
         is_reported(&leak, &["byte(s) leaked", "in leak"]);
     }
@@ -276,6 +279,34 @@ fn thread_sanitizer_has_nothing_to_report_of_other_programs() {
     }
 }
 
+/// Runs a program with a mistake, or with none, under a tool of valgrind.
+fn valgrind(tool: &str, program: &Path, argument: &str, mistake: &str) -> Output {
+    let valgrind = [
+        "valgrind",
+        "-q",
+        tool,
+        "--error-exitcode=9",
+        "--read-inline-info=no",
+    ];
+    run(
+        &[&valgrind[..], &[text(program), argument, mistake]].concat(),
+        &[],
+    )
+}
+
+#[test]
+fn memcheck_checks_what_the_device_writes() {
+    if !have("memcheck", "valgrind", "valgrind") {
+        return;
+    }
+    let Some((_folder, program)) = build("memcheck", SOURCE, &[]) else {
+        return;
+    };
+    is_clean(&valgrind("--tool=memcheck", &program, "0", "none"));
+    let registered = valgrind("--tool=memcheck", &program, "0", "registered");
+    is_reported(&registered, &["Invalid write", "registered (memcheck.c:"]);
+}
+
 #[test]
 fn helgrind_and_drd_report_the_program_s_races_alone() {
     if !have("helgrind", "valgrind", "valgrind") {
@@ -286,21 +317,9 @@ fn helgrind_and_drd_report_the_program_s_races_alone() {
             return;
         };
         for tool in ["--tool=helgrind", "--tool=drd"] {
-            let checked = |mistake| {
-                let valgrind = [
-                    "valgrind",
-                    "-q",
-                    tool,
-                    "--error-exitcode=9",
-                    "--read-inline-info=no",
-                ];
-                run(
-                    &[&valgrind[..], &[text(&program), argument, mistake]].concat(),
-                    &[],
-                )
-            };
-            is_clean(&checked("none"));
-            is_reported(&checked("race"), &[&format!("{name}.c:")]);
+            is_clean(&valgrind(tool, &program, argument, "none"));
+            let race = valgrind(tool, &program, argument, "race");
+            is_reported(&race, &[&format!("{name}.c:")]);
         }
     }
 }
