@@ -29,7 +29,7 @@ local FORMATS = {
     [4] = "Reserved for reliable datagrams", [5] = "Reserved for encrypted datagrams",
 }
 local EXCHANGES = { [1] = "Request", [2] = "Answer" }
-local SERVICES = { [1] = "Lookup", [2] = "Answer", [3] = "Reject", [4] = "Waiting" }
+local SERVICES = { [1] = "Lookup", [2] = "Answer", [3] = "Reject", [4] = "Waiting", [5] = "Port query", [6] = "Port answer" }
 local LAYERS = { [0] = "RDMA", [1] = "DDP", [2] = "LLP" }
 local STATUSES = { [0] = "Bad", [1] = "Good", [2] = "Unverified" }
 
@@ -413,7 +413,7 @@ local function add_service(tree, tvb)
     tree:add(f.qpn, tvb(16, 4))
     tree:add(f.service_qkey, tvb(20, 4))
     local kind, length = tvb(1, 1):uint(), tvb(14, 2):uint()
-    if length > 256 or 24 + length > all or kind == 1 and all ~= 280 then
+    if length > 256 or 24 + length > all or kind == 1 and all ~= 280 or (kind == 5 or kind == 6) and all ~= 24 then
         return malformed(tree, "The length of a service lookup, or of its private data")
     end
     if length > 0 then

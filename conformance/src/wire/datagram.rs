@@ -300,7 +300,7 @@ impl Exchange {
 pub struct Lookup {
     /// The first octet.
     pub first: u8,
-    /// 1 lookup, 2 answer, 3 reject, 4 waiting.
+    /// 1 lookup, 2 answer, 3 reject, 4 waiting, 5 port query, 6 port answer.
     pub kind: u8,
     /// Of a reject, why.
     pub status: u16,

@@ -207,13 +207,21 @@ fn lookup(octets: &[u8]) -> Result<Lookup, Dropped> {
     let [.., l0, l1] = at(12)?.to_be_bytes();
     let length = u16::from_be_bytes([l0, l1]);
     require(first == 0x4d, "T or L of a service lookup")?;
-    if !(1..=4).contains(&kind) {
+    if !(1..=6).contains(&kind) {
         return Err(Dropped::UnexpectedOpcode(kind));
     }
     require(length <= 256, "more than 256 octets of private data")?;
     require(
         kind != 1 || octets.len() == LOOKUP - 4,
         "a lookup not of 284 octets",
+    )?;
+    require(
+        !matches!(kind, 5 | 6) || octets.len() == 24,
+        "a port query or answer not of 28 octets",
+    )?;
+    require(
+        kind != 6 || at(16)? <= 65535,
+        "a TCP port of more than 16 bits",
     )?;
     let (private_data, fill) = octets[24..]
         .split_at_checked(length.into())

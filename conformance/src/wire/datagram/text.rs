@@ -99,6 +99,8 @@ impl fmt::Display for Lookup {
             2 => "answer",
             3 => "reject",
             4 => "waiting",
+            5 => "port query",
+            6 => "port answer",
             _ => "unknown type",
         };
         write!(
@@ -109,6 +111,7 @@ impl fmt::Display for Lookup {
         match self.kind {
             3 => write!(f, ", status {}", self.status)?,
             1 | 2 => write!(f, ", QPN {}, Q_Key {:#x}", self.qpn, self.qkey)?,
+            6 => write!(f, ", TCP port {}", self.qpn)?,
             _ => {}
         }
         write!(f, ", {} octets of private data", self.private_data.len())

@@ -85,7 +85,9 @@ impl Lookup {
         let message = Message::parse(datagram)?;
         let ours = message.transaction == self.transaction && message.port == self.port;
         let outcome = match message.kind {
-            Kind::Lookup(_) => return Err(DropReason::Unsolicited),
+            Kind::Lookup(_) | Kind::PortQuery | Kind::PortAnswer(_) => {
+                return Err(DropReason::Unsolicited);
+            }
             Kind::Answer(_) | Kind::Reject(_) | Kind::Waiting if !ours => {
                 return Err(DropReason::Unsolicited);
             }

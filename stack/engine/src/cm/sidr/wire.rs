@@ -7,6 +7,8 @@
 //!  +--------+--------+--------+-------------+--------+--------+--------+--------+--------------+-----+--------+
 //! ```
 
+use std::num::NonZeroU16;
+
 use arrayvec::ArrayVec;
 use dgiwarp_codec::{PayloadSlice, split_header};
 use dgiwarp_ddp::wire::control::{Control, DV};
@@ -27,6 +29,11 @@ const TYPE_LOOKUP: u8 = 1;
 const TYPE_ANSWER: u8 = 2;
 const TYPE_REJECT: u8 = 3;
 const TYPE_WAITING: u8 = 4;
+const TYPE_PORT_QUERY: u8 = 5;
+const TYPE_PORT_ANSWER: u8 = 6;
+
+/// Octets of a port query and of its answer.
+pub const PORT_QUERY: usize = HEADER + plain::OVERHEAD.tail;
 
 /// A whole datagram.
 pub type Datagram = ArrayVec<u8, LOOKUP>;
@@ -42,6 +49,10 @@ pub enum Kind {
     Reject(RejectStatus),
     /// The program has not answered yet.
     Waiting,
+    /// Query of the TCP port of a listener of connections.
+    PortQuery,
+    /// The listener's TCP port; `None` where the queried socket has no other one.
+    PortAnswer(Option<NonZeroU16>),
 }
 
 /// A parsed datagram.
@@ -102,7 +113,12 @@ impl<'a> Message<'a> {
         };
         let length = usize::from(u16::from_be_bytes([l0, l1]));
         // A lookup has the length of the longest answer, so that no answer is longer than its lookup.
-        if length > MAX_PRIVATE_DATA || kind == TYPE_LOOKUP && datagram.len() != LOOKUP {
+        let has_its_length = match kind {
+            TYPE_LOOKUP => datagram.len() == LOOKUP,
+            TYPE_PORT_QUERY | TYPE_PORT_ANSWER => datagram.len() == PORT_QUERY,
+            _ => true,
+        };
+        if length > MAX_PRIVATE_DATA || !has_its_length {
             return Err(DropReason::Malformed);
         }
         Ok(Self {
@@ -111,6 +127,11 @@ impl<'a> Message<'a> {
                 TYPE_ANSWER => Kind::Answer(qp),
                 TYPE_REJECT => Kind::Reject(RejectStatus(u16::from_be_bytes([s0, s1]))),
                 TYPE_WAITING => Kind::Waiting,
+                TYPE_PORT_QUERY => Kind::PortQuery,
+                TYPE_PORT_ANSWER => {
+                    let port = u16::try_from(qp.qpn).map_err(|_| DropReason::Malformed)?;
+                    Kind::PortAnswer(NonZeroU16::new(port))
+                }
                 _ => return Err(DropReason::UnexpectedOpcode),
             },
             transaction: u64::from_be_bytes(transaction),
@@ -127,6 +148,11 @@ impl<'a> Message<'a> {
             Kind::Answer(qp) => (TYPE_ANSWER, 0, qp),
             Kind::Reject(RejectStatus(status)) => (TYPE_REJECT, status, none),
             Kind::Waiting => (TYPE_WAITING, 0, none),
+            Kind::PortQuery => (TYPE_PORT_QUERY, 0, none),
+            Kind::PortAnswer(port) => {
+                let qpn = port.map_or(0, NonZeroU16::get).into();
+                (TYPE_PORT_ANSWER, 0, ServiceQp { qpn, qkey: 0 })
+            }
         };
         let control = Control {
             tagged: false,
@@ -169,6 +195,8 @@ mod tests {
             qp().prop_map(Kind::Answer),
             any::<u16>().prop_map(|status| Kind::Reject(RejectStatus(status))),
             Just(Kind::Waiting),
+            Just(Kind::PortQuery),
+            any::<u16>().prop_map(|port| Kind::PortAnswer(NonZeroU16::new(port))),
         ]
     }
 
@@ -180,7 +208,9 @@ mod tests {
             port: u16,
             private_data in proptest::collection::vec(any::<u8>(), 0..=MAX_PRIVATE_DATA),
         ) {
-            let message = Message { kind, transaction, port, private_data: &private_data };
+            let has_data = !matches!(kind, Kind::PortQuery | Kind::PortAnswer(_));
+            let private_data: &[u8] = if has_data { &private_data } else { &[] };
+            let message = Message { kind, transaction, port, private_data };
             let datagram = message.emit();
             prop_assert_eq!(Message::parse(&datagram), Ok(message));
             prop_assert!(datagram.len() <= LOOKUP);
@@ -192,7 +222,7 @@ mod tests {
         #[test]
         fn any_octets_are_parsed_or_dropped(
             mut octets in proptest::collection::vec(any::<u8>(), 0..600),
-            start in proptest::option::of(1u8..6),
+            start in proptest::option::of(1u8..8),
         ) {
             if let (Some(kind), [first, second, ..]) = (start, &mut octets[..]) {
                 (*first, *second) = (0x4d, kind);
@@ -237,7 +267,8 @@ mod tests {
         assert_eq!(reason(&with(0, 0x4e)), Some(DropReason::BadVersion));
         assert_eq!(reason(&with(0, 0x0d)), Some(DropReason::Malformed));
         assert_eq!(reason(&with(0, 0xcd)), Some(DropReason::Malformed));
-        assert_eq!(reason(&with(1, 5)), Some(DropReason::UnexpectedOpcode));
+        assert_eq!(reason(&with(1, 7)), Some(DropReason::UnexpectedOpcode));
+        assert_eq!(reason(&with(1, 5)), Some(DropReason::Malformed), "too long");
         assert_eq!(reason(&with(14, 2)), Some(DropReason::Malformed));
         let answer = Message {
             kind: Kind::Waiting,
@@ -246,6 +277,16 @@ mod tests {
         let mut short = answer.emit().to_vec();
         short.truncate(short.len() - crc::LEN - 1);
         assert_eq!(reason(&sealed(&short)), Some(DropReason::Malformed));
+        let answer = Message {
+            kind: Kind::PortAnswer(NonZeroU16::new(1)),
+            private_data: &[],
+            ..QUESTION
+        };
+        let mut beyond = answer.emit().to_vec();
+        beyond.truncate(beyond.len() - crc::LEN);
+        assert_eq!(reason(&sealed(&beyond)), None);
+        beyond[17] = 1;
+        assert_eq!(reason(&sealed(&beyond)), Some(DropReason::Malformed));
     }
 
     /// The examples of the specification are what this code emits and understands.
@@ -288,7 +329,10 @@ mod tests {
                     "1" => Kind::Lookup((qp.qpn != 0).then_some(qp)),
                     "2" => Kind::Answer(qp),
                     "3" => Kind::Reject(RejectStatus(number("status").try_into().unwrap())),
-                    _ => Kind::Waiting,
+                    "4" => Kind::Waiting,
+                    "5" => Kind::PortQuery,
+                    "6" => Kind::PortAnswer(u16::try_from(qp.qpn).ok().and_then(NonZeroU16::new)),
+                    other => panic!("type {other}"),
                 },
                 transaction: number("transaction"),
                 port: number("port").try_into().unwrap(),
@@ -299,6 +343,6 @@ mod tests {
             assert_eq!(Message::parse(&datagram), Ok(message), "{fields}");
             seen += 1;
         }
-        assert!(seen >= 4, "the specification lost its examples");
+        assert!(seen >= 6, "the specification lost its examples");
     }
 }
