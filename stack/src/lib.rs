@@ -93,7 +93,8 @@ pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};
 pub use dgiwarp_rdmap::wire::AtomicOperation;
 pub use driver::cm::events::{ConnectError, ConnectionEvent, ConnectionSink, RcRequest};
 pub use driver::device::fds::own_sockets;
-pub use driver::tcp::socket::{ConnectionPort, PortOptions};
+pub use driver::tcp::port::ConnectionPort;
+pub use driver::tcp::socket::PortOptions;
 
 /// The example of the README compiles and runs.
 #[cfg(doctest)]

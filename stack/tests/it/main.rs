@@ -23,6 +23,7 @@ mod groups;
 mod half_open;
 mod hostility;
 mod messages;
+mod moved;
 mod pairing;
 mod peers;
 mod rc;

@@ -1,7 +1,8 @@
 //! Port queries (`rfc-notes/datagram-mapping.md` §10.1): the TCP port of a listener whose port number another TCP socket has.
 //!
 //! - [`MovedPorts`]: such listeners of a device, and the answers to queries;
-//! - [`PortQuery`]: the query of an Initiator.
+//! - [`PortQuery`]: the query of an Initiator;
+//! - [`PortMemory`]: ports that spoke MPA and gave no answer, for which no attempt waits.
 //!
 //! Order of calls of a query: `handle_input` for each datagram, `handle_refused` for ICMP's port unreachable, `handle_timeout` at `poll_timeout`, and after each
 //! of these `poll_transmit` and `poll_event` until they return nothing. Spurious calls do no harm.
@@ -11,6 +12,7 @@ use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use dgiwarp_rdmap::datagram::DropReason;
+use rustc_hash::FxHashMap;
 
 use super::sidr::wire::{Datagram, Kind, Message};
 
@@ -22,6 +24,10 @@ const MOST_SENT: u32 = 4;
 const PATIENCE: Duration = Duration::from_millis(5);
 /// The same to an address of this host, where ICMP reports a free port at once: a socket has the port.
 const LOCAL_PATIENCE: Duration = Duration::from_millis(50);
+/// Time in which no answer is waited for from a port that gave none and spoke MPA.
+const SILENCE_HOLDS: Duration = Duration::from_secs(60);
+/// Ports that are remembered.
+const MAX_REMEMBERED: usize = 256;
 /// Span in which at most [`ANSWERS`] queries are answered.
 const SPAN: Duration = Duration::from_millis(100);
 /// Answers in each [`SPAN`].
@@ -138,6 +144,34 @@ impl PortQuery {
     /// The result, once.
     pub fn poll_event(&mut self) -> Option<Found> {
         self.found.take()
+    }
+}
+
+/// Ports of peers that spoke MPA and gave no answer.
+#[derive(Debug, Default)]
+pub struct PortMemory {
+    /// When the wait for an answer is worth while again.
+    silent: FxHashMap<SocketAddr, Instant>,
+}
+
+impl PortMemory {
+    /// Whether a connection to a port waits for the answer to its query.
+    #[must_use]
+    pub fn waits(&self, now: Instant, port: SocketAddr) -> bool {
+        self.silent.get(&port).is_none_or(|until| now >= *until)
+    }
+
+    /// A port spoke MPA, and its query has no result.
+    pub fn was_silent(&mut self, now: Instant, port: SocketAddr) {
+        if self.silent.len() == MAX_REMEMBERED && !self.silent.contains_key(&port) {
+            self.silent.clear();
+        }
+        self.silent.insert(port, now + SILENCE_HOLDS);
+    }
+
+    /// A connection to a port failed, or its query had a result.
+    pub fn forget(&mut self, port: SocketAddr) {
+        self.silent.remove(&port);
     }
 }
 
@@ -284,10 +318,7 @@ mod tests {
         moved.remove(named, port(40_000));
         let reply = moved.answer(now, ip("192.0.2.1"), PORT, &query(PORT));
         let reply = reply.unwrap().unwrap();
-        assert_eq!(
-            Message::parse(&reply).unwrap().kind,
-            Kind::PortAnswer(None)
-        );
+        assert_eq!(Message::parse(&reply).unwrap().kind, Kind::PortAnswer(None));
     }
 
     #[test]
@@ -332,6 +363,23 @@ mod tests {
         assert_eq!(query.poll_event(), Some(Found::Here));
         query.handle_refused();
         assert_eq!(query.poll_event(), None);
+    }
+
+    #[test]
+    fn silent_ports_are_not_waited_for_again() {
+        let now = start();
+        let peer: SocketAddr = "192.0.2.1:7174".parse().unwrap();
+        let mut memory = PortMemory::default();
+        assert!(memory.waits(now, peer));
+        memory.was_silent(now, peer);
+        assert!(!memory.waits(now, peer));
+        assert!(memory.waits(now + SILENCE_HOLDS, peer));
+        memory.forget(peer);
+        assert!(memory.waits(now, peer));
+        for port in 0..2000 {
+            memory.was_silent(now, SocketAddr::new(peer.ip(), port));
+        }
+        assert!(memory.silent.len() <= MAX_REMEMBERED);
     }
 
     #[test]

@@ -5,9 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::driver::cm::connect::Cm;
+use crate::driver::cm::port_queries::MovedListener;
 use crate::driver::device::clock;
 use crate::driver::tcp::mpa_startup::ListenerId;
+use crate::driver::tcp::port::{ListeningPort, away};
 use crate::driver::tcp::socket as tcp;
 use crate::{
     ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig, Negotiation,
@@ -28,11 +32,13 @@ pub struct ChannelListener {
     cm: Arc<Cm>,
     id: ListenerId,
     local: SocketAddr,
+    port: ListeningPort,
+    moved: Mutex<Option<MovedListener>>,
 }
 
 impl ConnectionChannel {
     pub(crate) fn new(rnic: &Rnic, sink: Option<Arc<dyn ConnectionSink>>) -> Result<Self, Error> {
-        let cm = Cm::new(sink)?;
+        let cm = Cm::new(sink, Some(rnic))?;
         rnic.shared.background.serve_task(&cm)?;
         Ok(Self {
             cm,
@@ -72,20 +78,40 @@ impl ConnectionChannel {
         backlog: i32,
         context: u64,
     ) -> Result<ChannelListener, Error> {
-        let ConnectionPort { socket, local, .. } = port;
-        let bind = |source| Error::Bind {
-            address: local,
-            source,
-        };
-        let listener = tcp::listen_on(socket, backlog).map_err(bind)?;
+        let address = port.local;
+        let bind = |source| Error::Bind { address, source };
+        let (listener, mut port) = port.listen(backlog).map_err(bind)?;
         // One that was bound to no port got one now.
-        let local = listener.local_addr().map_err(bind)?;
-        let id = self.cm.listen(listener, mpa, context)?;
+        let local = match &port.moved {
+            Some(_) => port.local,
+            None => listener.local_addr().map_err(bind)?,
+        };
+        let moved = port.moved.take();
+        let moved = moved.map(|moved| self.cm.answer_for(local, moved));
+        let moved = moved.transpose().map_err(bind)?;
+        let id = match self.cm.listen(listener, mpa, context) {
+            Ok(id) => id,
+            Err(error) => {
+                if let Some(moved) = &moved {
+                    self.cm.forget(moved);
+                }
+                return Err(error);
+            }
+        };
         Ok(ChannelListener {
             cm: Arc::clone(&self.cm),
             id,
             local,
+            port,
+            moved: Mutex::new(moved),
         })
+    }
+
+    /// Sets a UDP port free that a [moved](ChannelListener::move_away) listener is queried at, for a [service](crate::ServicePort) of this device, which answers
+    /// for it once it is offered. Returns whether it was taken for that.
+    #[must_use]
+    pub fn give_up_queries(&self, port: u16) -> bool {
+        self.cm.give_up_queries(port)
     }
 
     /// Begins to connect a QP, as MPA Initiator. The result is an event within [`MpaConfig::startup_timeout`]; TCP has at most five seconds of it
@@ -204,16 +230,45 @@ impl AsFd for ConnectionChannel {
 }
 
 impl ChannelListener {
-    /// The address and port that it listens on.
+    /// The address and port that it is known by.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Gives the TCP port up for another socket: the listener goes on at another TCP port and answers port queries at the UDP port of the same number
+    /// (`rfc-notes/datagram-mapping.md` §10.1). Connections that were begun go on.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where that UDP port is taken.
+    pub fn move_away(&self) -> Result<(), Error> {
+        let mut moved = self.moved.lock();
+        if moved.is_some() {
+            return Ok(());
+        }
+        let away = || {
+            let (socket, to) = away(self.local, self.port.options)?;
+            let listener = tcp::listen_on(socket, self.port.backlog)?;
+            let answered = self.cm.answer_for(self.local, to)?;
+            if let Err(error) = self.cm.replace(self.id, listener) {
+                self.cm.forget(&answered);
+                return Err(error);
+            }
+            Ok(answered)
+        };
+        let address = self.local;
+        let answered = away().map_err(|source| Error::Bind { address, source })?;
+        *moved = Some(answered);
+        Ok(())
     }
 }
 
 impl Drop for ChannelListener {
     fn drop(&mut self) {
         self.cm.unlisten(self.id);
+        if let Some(moved) = self.moved.get_mut() {
+            self.cm.forget(moved);
+        }
     }
 }
 

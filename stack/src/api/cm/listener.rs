@@ -33,7 +33,7 @@ impl RcListener {
         let bind = |source| Error::Bind { address, source };
         let listener = tcp::listen(address).map_err(bind)?;
         let local = listener.local_addr().map_err(bind)?;
-        let cm = Cm::new(None)?;
+        let cm = Cm::new(None, None)?;
         cm.listen(listener, mpa, 0)?;
         Ok(Self { cm, local })
     }

@@ -11,6 +11,7 @@ use rand_chacha::ChaCha20Rng;
 use crate::api::device::events::Events;
 use crate::api::device::statistics::Statistics;
 use crate::driver::cm::oob_connect::OobConnections;
+use crate::driver::cm::port_queries::DevicePorts;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
 use crate::{AsyncEvents, Config, Error, QpCounters};
@@ -50,6 +51,8 @@ pub(crate) struct RnicShared {
     pub(crate) next_pd: AtomicU32,
     /// Datagram QPs made so far.
     datagram_qps: AtomicU64,
+    /// Listeners that have moved away from their ports, and the services that answer for them.
+    pub(crate) ports: Arc<Mutex<DevicePorts>>,
 }
 
 impl RnicShared {
@@ -107,6 +110,7 @@ impl Rnic {
             random: Mutex::new(random),
             next_pd: AtomicU32::new(1),
             datagram_qps: AtomicU64::new(0),
+            ports: Arc::default(),
             config,
         };
         Ok(Self {

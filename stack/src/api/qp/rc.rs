@@ -314,7 +314,7 @@ impl RcQp {
         mpa: &MpaConfig,
         private_data: &[u8],
     ) -> Result<Established, ConnectError> {
-        let cm = Cm::new(None).map_err(ConnectError::Device)?;
+        let cm = Cm::new(None, Some(&self.pd.rnic)).map_err(ConnectError::Device)?;
         self.begin_connect(&cm, None, to, mpa, private_data, 0)?;
         match cm.wait(None) {
             Some(ConnectionEvent::Established { established, .. }) => Ok(established),

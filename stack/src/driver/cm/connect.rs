@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU16;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -16,17 +17,23 @@ use rustc_hash::FxHashMap;
 use socket2::Socket;
 
 use crate::driver::cm::events::{CmQueue, IncomingRequest, PendingEstablished};
+use crate::driver::cm::port_queries::{Asked, MovedListener, PortQueries};
 use crate::driver::device::clock;
 use crate::driver::reactor::event_queue::EventQueue;
+use crate::driver::reactor::io_set::IoId;
 use crate::driver::reactor::waker::Task;
-use crate::driver::tcp::mpa_startup::{Failure, ListenerId, MpaStartups, Outcome, StartupResult};
+use crate::driver::tcp::mpa_startup::{
+    AfterTcp, Failure, ListenerId, MpaStartups, Outcome, StartupResult,
+};
+use crate::driver::tcp::port::Moved;
 use crate::driver::tcp::qp::{ConnectTicket, RcShared, Startup};
 use crate::driver::tcp::socket as tcp;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, ConnectionSink, Error, MpaConfig,
-    PortOptions, RcRequest,
+    PortOptions, RcRequest, Rnic,
 };
 use dgiwarp_engine::cm::connect::{AttemptFailure, Attempts, NextAttempt, RTR_WITHIN};
+use dgiwarp_engine::cm::ports::{Found, PortMemory};
 use dgiwarp_engine::connected::RcConfig;
 use dgiwarp_engine::mr::PdId;
 
@@ -47,6 +54,8 @@ pub(crate) struct Caller {
 #[derive(Debug)]
 pub(crate) struct Cm {
     startups: MpaStartups,
+    /// `None` where connections are neither begun nor moved.
+    ports: Option<PortQueries>,
     callers: Mutex<Callers>,
     /// Hosts, and QPs that accepted a connection of theirs whose establishment may not be reported yet: the latest [`MAX_ORDERED`], oldest first. Locked while
     /// a request is reported or accepted, so that the order of events is that of the peers' actions.
@@ -58,8 +67,9 @@ pub(crate) struct Cm {
 struct Callers {
     next: u64,
     waiting: FxHashMap<u64, Box<Calling>>,
-    /// Attempts that were refused, each with the time of the next and its peer.
-    refused: Vec<(Instant, Box<Calling>, SocketAddr)>,
+    /// Attempts that were refused, each with the time of the next.
+    refused: Vec<(Instant, Box<Calling>)>,
+    memory: PortMemory,
 }
 
 /// An attempt to connect, and what is needed for another.
@@ -67,14 +77,33 @@ struct Callers {
 struct Calling {
     caller: Caller,
     from: Option<(SocketAddr, PortOptions)>,
+    /// The address that the program named.
+    to: SocketAddr,
+    /// Number of the latest attempt.
+    attempt: u64,
+    /// The query that was sent to the port.
+    query: Option<IoId>,
+    /// A query about the port had a result.
+    answered: bool,
     attempts: Attempts,
     private_data: Vec<u8>,
 }
 
 impl Cm {
-    pub(crate) fn new(sink: Option<Arc<dyn ConnectionSink>>) -> Result<Arc<Self>, Error> {
+    /// Connection management; for a device, it also begins connections and moves listeners.
+    pub(crate) fn new(
+        sink: Option<Arc<dyn ConnectionSink>>,
+        rnic: Option<&Rnic>,
+    ) -> Result<Arc<Self>, Error> {
+        let startups = MpaStartups::new()?;
+        let ports = rnic.map(PortQueries::new).transpose()?;
+        if let Some(ports) = &ports {
+            let polled = startups.poll_with(ports.fd());
+            polled.map_err(Error::system("cannot poll an epoll set"))?;
+        }
         Ok(Arc::new(Self {
-            startups: MpaStartups::new()?,
+            startups,
+            ports,
             callers: Mutex::default(),
             accepted: Mutex::default(),
             queue: Arc::new(CmQueue {
@@ -101,29 +130,47 @@ impl Cm {
         let calling = Box::new(Calling {
             caller,
             from: from.as_ref().map(|it| (it.local_addr(), it.options)),
+            to,
+            attempt: 0,
+            query: None,
+            answered: false,
             attempts: Attempts::new(clock::now(), mpa),
             private_data: private_data.to_vec(),
         });
         let socket = from.map(|it| it.socket);
-        self.begin(calling, socket, to).map_err(|(error, calling)| {
-            calling.caller.qp.unclaim(calling.caller.ticket);
-            error.into()
-        })
+        self.begin(calling, socket, None)
+            .map_err(|(error, calling)| {
+                self.give_up(&calling);
+                error.into()
+            })
     }
 
+    /// Begins an attempt, at the TCP port to which the listener has moved if that was found.
     fn begin(
         &self,
-        calling: Box<Calling>,
+        mut calling: Box<Calling>,
         from: Option<Socket>,
-        to: SocketAddr,
+        moved: Option<NonZeroU16>,
     ) -> Result<(), (io::Error, Box<Calling>)> {
         let mut callers = self.callers.lock();
         let id = callers.next;
         callers.next += 1;
+        calling.attempt = id;
+        let (moved, after) = match moved {
+            Some(_) => (moved, AfterTcp::Request),
+            None => self.query(&callers.memory, &mut calling),
+        };
+        let mut to = calling.to;
+        if let Some(port) = moved {
+            to.set_port(port.get());
+        }
         // Under the lock, so that its outcome finds the caller.
         let mpa = calling.attempts.config().clone();
         let private_data = calling.private_data.as_slice();
-        match self.startups.connect(from, to, mpa, private_data, id) {
+        match self
+            .startups
+            .connect(from, to, (mpa, after), private_data, id)
+        {
             Ok(()) => {
                 callers.waiting.insert(id, calling);
                 Ok(())
@@ -132,17 +179,79 @@ impl Cm {
         }
     }
 
+    /// Queries the port of an attempt, unless that is known. Returns the TCP port that the listener has moved to, and whether the MPA Request waits for that.
+    fn query(&self, memory: &PortMemory, calling: &mut Calling) -> (Option<NonZeroU16>, AfterTcp) {
+        let Some(ports) = &self.ports else {
+            return (None, AfterTcp::Request);
+        };
+        let out = calling.query.take();
+        if let Some(query) = out.filter(|query| ports.hand_over(*query, calling.attempt)) {
+            calling.query = Some(query);
+            return (None, AfterTcp::Hold);
+        }
+        let after = if memory.waits(clock::now(), calling.to) {
+            AfterTcp::Hold
+        } else {
+            AfterTcp::Request
+        };
+        let from = calling.from.map(|(from, _)| from);
+        match ports.ask(from, calling.to, calling.attempt) {
+            Ok(Asked::Pending(query)) => {
+                calling.query = Some(query);
+                (None, after)
+            }
+            Ok(Asked::Over(found)) => {
+                calling.answered = true;
+                match found {
+                    Found::Moved(port) => (Some(port), AfterTcp::Request),
+                    Found::Here => (None, AfterTcp::Request),
+                }
+            }
+            // Without a descriptor for it the connection is made as before.
+            Err(_) => (None, AfterTcp::Request),
+        }
+    }
+
+    /// A query has its result.
+    fn found(&self, attempt: u64, found: Found) {
+        let mut callers = self.callers.lock();
+        match found {
+            Found::Here => {
+                if let Some(calling) = callers.waiting.get_mut(&attempt) {
+                    calling.answered = true;
+                    drop(callers);
+                    self.startups.release(attempt);
+                }
+            }
+            Found::Moved(port) => {
+                let mut waiting = callers.waiting.remove(&attempt);
+                if waiting.is_none() {
+                    let mut refused = callers
+                        .refused
+                        .extract_if(.., |(_, calling)| calling.attempt == attempt);
+                    waiting = refused.next().map(|(_, calling)| calling);
+                }
+                drop(callers);
+                self.startups.abandon(attempt);
+                if let Some(calling) = waiting
+                    && let Err(calling) = self.call_again(calling, Some(port))
+                {
+                    self.failed(&calling, ConnectError::Tcp(refused()));
+                }
+            }
+        }
+    }
+
     /// An attempt has failed. Gives back the caller where there is no other.
     fn call_after(
         &self,
         failure: AttemptFailure,
         mut calling: Box<Calling>,
-        to: SocketAddr,
     ) -> Result<(), Box<Calling>> {
         match calling.attempts.failed(clock::now(), failure) {
-            NextAttempt::Now => self.call_again(calling, to),
+            NextAttempt::Now => self.call_again(calling, None),
             NextAttempt::At(at) => {
-                self.callers.lock().refused.push((at, calling, to));
+                self.callers.lock().refused.push((at, calling));
                 Ok(())
             }
             NextAttempt::Never => Err(calling),
@@ -150,7 +259,11 @@ impl Cm {
     }
 
     /// Begins another attempt. Gives back the caller where no time is left.
-    fn call_again(&self, mut calling: Box<Calling>, to: SocketAddr) -> Result<(), Box<Calling>> {
+    fn call_again(
+        &self,
+        mut calling: Box<Calling>,
+        moved: Option<NonZeroU16>,
+    ) -> Result<(), Box<Calling>> {
         if !calling.attempts.begin_again(clock::now()) {
             return Err(calling);
         }
@@ -159,8 +272,16 @@ impl Cm {
             Some(Err(_)) => return Err(calling),
             None => None,
         };
-        self.begin(calling, from, to)
+        self.begin(calling, from, moved)
             .map_err(|(_, calling)| calling)
+    }
+
+    /// Ends a caller's attempts.
+    fn give_up(&self, calling: &Calling) {
+        if let (Some(ports), Some(query)) = (&self.ports, calling.query) {
+            ports.end(query);
+        }
+        calling.caller.qp.unclaim(calling.caller.ticket);
     }
 
     /// Begins the repeated attempts that are due.
@@ -173,12 +294,12 @@ impl Cm {
             let now = clock::now();
             callers
                 .refused
-                .extract_if(.., |(at, ..)| *at <= now)
+                .extract_if(.., |(at, _)| *at <= now)
                 .collect()
         };
-        for (_, calling, to) in due {
-            if let Err(calling) = self.call_again(calling, to) {
-                self.failed(&calling.caller, to, ConnectError::Tcp(refused()));
+        for (_, calling) in due {
+            if let Err(calling) = self.call_again(calling, None) {
+                self.failed(&calling, ConnectError::Tcp(refused()));
             }
         }
     }
@@ -194,15 +315,15 @@ impl Cm {
             .collect();
         for id in theirs {
             if let Some(calling) = callers.waiting.remove(&id) {
-                calling.caller.qp.unclaim(calling.caller.ticket);
+                self.give_up(&calling);
             }
             self.startups.abandon(id);
         }
         let refused = callers
             .refused
-            .extract_if(.., |(_, calling, _)| calling.caller.context == context);
-        for (_, calling, _) in refused {
-            calling.caller.qp.unclaim(calling.caller.ticket);
+            .extract_if(.., |(_, calling)| calling.caller.context == context);
+        for (_, calling) in refused {
+            self.give_up(&calling);
         }
     }
 
@@ -277,17 +398,21 @@ impl Cm {
         let Some(mut calling) = self.callers.lock().waiting.remove(&over.context) else {
             return;
         };
+        self.remember(&calling, &over);
         let again = match over.outcome.attempt_failure() {
-            Some(failure) => self.call_after(failure, calling, over.peer),
+            Some(failure) => self.call_after(failure, calling),
             None => Err(calling),
         };
         match again {
             Ok(()) => return,
             Err(unchanged) => calling = unchanged,
         }
-        let caller = calling.caller;
-        let (context, peer) = (caller.context, over.peer);
-        let happened = match link(&caller, peer, over.outcome) {
+        if let (Some(ports), Some(query)) = (&self.ports, calling.query.take()) {
+            ports.end(query);
+        }
+        let (context, peer) = (calling.caller.context, over.peer);
+        let caller = &calling.caller;
+        let happened = match link(caller, peer, over.outcome) {
             Ok(Ok(established)) => {
                 self.queue.push(ConnectionEvent::Established {
                     context,
@@ -298,20 +423,55 @@ impl Cm {
                 return;
             }
             Ok(Err(rejection)) => ConnectionEvent::Rejected { context, rejection },
-            Err(error) => return self.failed(&caller, peer, error),
+            Err(error) => return self.failed(&calling, error),
         };
         caller.qp.unclaim(caller.ticket);
         self.queue.push(happened);
     }
 
+    /// Remembers whether the port that the program named spoke MPA without an answer to its query.
+    fn remember(&self, calling: &Calling, over: &StartupResult) {
+        let mut callers = self.callers.lock();
+        match over.outcome {
+            Outcome::Mpa { .. } if over.peer == calling.to && !calling.answered => {
+                callers.memory.was_silent(clock::now(), calling.to);
+            }
+            Outcome::Mpa { .. } | Outcome::Failed(_) => callers.memory.forget(calling.to),
+        }
+    }
+
     /// Reports a failed attempt.
-    fn failed(&self, caller: &Caller, peer: SocketAddr, error: ConnectError) {
-        caller.qp.unclaim(caller.ticket);
+    fn failed(&self, calling: &Calling, error: ConnectError) {
+        self.give_up(calling);
         self.queue.push(ConnectionEvent::Failed {
-            context: caller.context,
-            peer,
+            context: calling.caller.context,
+            peer: calling.to,
             error,
         });
+    }
+
+    /// Answers queries for a listener that has moved away from the port `named`.
+    pub(crate) fn answer_for(&self, named: SocketAddr, moved: Moved) -> io::Result<MovedListener> {
+        let ports = self.ports.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        ports.answer_for(named, moved)
+    }
+
+    /// Ends the answers for a listener.
+    pub(crate) fn forget(&self, listener: &MovedListener) {
+        if let Some(ports) = &self.ports {
+            ports.forget(listener);
+        }
+    }
+
+    /// Gives a UDP port up for a service of the device. Returns whether it was taken for port queries.
+    pub(crate) fn give_up_queries(&self, port: u16) -> bool {
+        let ports = self.ports.as_ref();
+        ports.is_some_and(|ports| ports.give_up(port))
+    }
+
+    /// Lets a listener listen at another socket.
+    pub(crate) fn replace(&self, listener: ListenerId, by: TcpListener) -> io::Result<()> {
+        self.startups.replace(listener, by)
     }
 
     /// Takes the oldest event.
@@ -333,12 +493,21 @@ impl Task for Cm {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let callers = self.callers.lock();
-        let refused = callers.refused.iter().map(|(at, ..)| *at);
-        refused.chain(self.startups.poll_timeout()).min()
+        let refused = callers.refused.iter().map(|(at, _)| *at);
+        let queries = self.ports.as_ref().and_then(PortQueries::poll_timeout);
+        refused
+            .chain(self.startups.poll_timeout())
+            .chain(queries)
+            .min()
     }
 
     fn progress(&self) {
         self.call_refused();
+        if let Some(ports) = &self.ports {
+            for (attempt, found) in ports.progress() {
+                self.found(attempt, found);
+            }
+        }
         self.startups.progress();
         while let Some(over) = self.startups.take() {
             if over.inbound {

@@ -1,6 +1,7 @@
-//! Connection management: MPA connections of the API, out-of-band connections, service ID resolution.
+//! Connection management: MPA connections of the API, out-of-band connections, port queries, service ID resolution.
 
 pub(crate) mod connect;
 pub(crate) mod events;
 pub(crate) mod oob_connect;
+pub(crate) mod port_queries;
 pub(crate) mod sidr;

@@ -77,6 +77,7 @@ impl SidrSessions {
                 watch: Watch {
                     counters: QpCounters::default(),
                     tap: tap.map(Box::new),
+                    ports: Arc::clone(&rnic.shared.ports),
                 },
             }),
             events,
@@ -91,8 +92,15 @@ impl SidrSessions {
     }
 
     pub(crate) fn listen(&self, begin: Begin, listener: Listener) -> Result<ServiceId, Error> {
-        self.begin(begin, Role::Listener(Box::new(listener)))
-            .map_err(Error::system("cannot watch a socket"))
+        let port = begin.socket.local_addr().map(|local| local.port());
+        let id = self
+            .begin(begin, Role::Listener(Box::new(listener)))
+            .map_err(Error::system("cannot watch a socket"))?;
+        if let Some(rnic) = self.rnic.upgrade() {
+            let mut ports = rnic.shared.ports.lock();
+            ports.services.extend(port);
+        }
+        Ok(id)
     }
 
     /// Begins a lookup; the socket is connected to `to`.
@@ -174,7 +182,9 @@ impl SidrSessions {
 
     fn remove(&self, sockets: &mut Locked<'_, Entry>, id: ServiceId) {
         if let Some(entry) = sockets.remove(id) {
-            self.worker.lock().watch.counters.add(&entry.faults());
+            let watch = &mut self.worker.lock().watch;
+            watch.counters.add(&entry.faults());
+            watch.forget_service(&entry);
         }
     }
 
@@ -237,6 +247,9 @@ impl Counts for SidrSessions {
 
 impl Drop for SidrSessions {
     fn drop(&mut self) {
+        for (_, entry) in self.sockets.lock().entries() {
+            self.worker.lock().watch.forget_service(entry);
+        }
         if let Some(rnic) = self.rnic.upgrade() {
             rnic.shared.statistics.end_other(&self.counters());
         }

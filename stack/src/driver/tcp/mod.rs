@@ -6,5 +6,7 @@ pub(crate) mod liveness;
 pub(crate) mod memory_pipe;
 pub(crate) mod mpa_startup;
 pub(crate) mod pipe;
+pub(crate) mod port;
+mod port_mark;
 pub(crate) mod qp;
 pub(crate) mod socket;

@@ -20,6 +20,7 @@ use crate::driver::device::clock;
 use crate::driver::tcp::{liveness, socket as tcp};
 use dgiwarp_engine::cm::connect::{AttemptFailure, refuse_reply, startup_config};
 use dgiwarp_engine::cm::half_open::{HalfOpen, Room};
+use dgiwarp_engine::cm::ports::patience;
 use dgiwarp_engine::connected::LINGER_FOR;
 
 /// Connections that a listener takes before others get their turn.
@@ -32,6 +33,9 @@ const FRAME: usize = 532;
 const TCP_HAS: Duration = Duration::from_secs(5);
 /// How long a listener rests when there is no descriptor for another connection.
 const REST: Duration = Duration::from_millis(100);
+
+/// Token of a descriptor that is none of a startup.
+const OTHER: u64 = u64::MAX;
 
 /// Result of a startup.
 #[derive(Debug)]
@@ -139,14 +143,25 @@ struct Startup {
 
 #[derive(Debug)]
 enum Stage {
-    /// TCP connects; the MPA Request follows.
-    Connecting(MpaConfig, Vec<u8>),
+    /// TCP connects; the MPA Request follows, or the answer to a port query before it.
+    Connecting(MpaConfig, Vec<u8>, AfterTcp),
+    /// TCP is connected, and the answer to a port query awaited.
+    Held(MpaConfig, Vec<u8>),
     /// The frames are exchanged.
     Exchanging(Box<Connection>),
     /// This end has accepted, with this event; the first octet of the peer confirms.
     Confirming(Box<Connection>, Box<Event>),
     /// The request was rejected; the socket is only read to its end.
     Lingering,
+}
+
+/// Next step of a startup whose TCP connection is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AfterTcp {
+    /// The MPA Request leaves.
+    Request,
+    /// The MPA Request leaves when [`MpaStartups::release`] is called, or after the time that a port query has for its answer.
+    Hold,
 }
 
 /// Names a listener among [`MpaStartups`].
@@ -162,6 +177,12 @@ impl MpaStartups {
             table: Mutex::default(),
             results: Mutex::default(),
         })
+    }
+
+    /// Makes [`fd`](Self::fd) readable while `other` is, too. Its owner has work then.
+    pub(crate) fn poll_with(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, OTHER);
+        Ok(self.epoll.add(other, event)?)
     }
 
     /// Readable while [`progress`](Self::progress) has work.
@@ -180,7 +201,7 @@ impl MpaStartups {
         &self,
         from: Option<Socket>,
         to: SocketAddr,
-        mpa: MpaConfig,
+        (mpa, after): (MpaConfig, AfterTcp),
         private_data: &[u8],
         context: u64,
     ) -> io::Result<()> {
@@ -188,7 +209,27 @@ impl MpaStartups {
             Some(socket) => tcp::connect_on(socket, to)?,
             None => tcp::begin_connect(None, to)?,
         };
-        self.exchange_over(stream, to, mpa, private_data, context)
+        self.exchange_over(stream, to, (mpa, after), private_data, context)
+    }
+
+    /// Lets the MPA Request of a startup leave that was to be held.
+    pub(crate) fn release(&self, context: u64) {
+        let mut table = self.table.lock();
+        let mut startups = table.entries.iter_mut();
+        let key = startups.find_map(|(key, entry)| match entry {
+            Entry::Startup(it) if it.is_of(context) => match &mut it.stage {
+                Stage::Connecting(.., after) => {
+                    *after = AfterTcp::Request;
+                    None
+                }
+                Stage::Held(..) => Some(key),
+                Stage::Exchanging(_) | Stage::Confirming(..) | Stage::Lingering => None,
+            },
+            Entry::Startup(_) | Entry::Listener(_) => None,
+        });
+        if let Some(key) = key {
+            self.drive(&mut table, key);
+        }
     }
 
     /// Begins to connect from a certain address of ours.
@@ -201,14 +242,14 @@ impl MpaStartups {
         context: u64,
     ) -> io::Result<()> {
         let stream = tcp::begin_connect(from, to)?;
-        self.exchange_over(stream, to, mpa, private_data, context)
+        self.exchange_over(stream, to, (mpa, AfterTcp::Request), private_data, context)
     }
 
     fn exchange_over(
         &self,
         stream: TcpStream,
         to: SocketAddr,
-        mpa: MpaConfig,
+        (mpa, after): (MpaConfig, AfterTcp),
         private_data: &[u8],
         context: u64,
     ) -> io::Result<()> {
@@ -219,7 +260,7 @@ impl MpaStartups {
             context,
             deadline: now + mpa.startup_timeout.min(TCP_HAS),
             until: now + mpa.startup_timeout,
-            stage: Stage::Connecting(mpa, private_data.to_vec()),
+            stage: Stage::Connecting(mpa, private_data.to_vec(), after),
             listener: None,
         })
     }
@@ -314,6 +355,22 @@ impl MpaStartups {
         }
     }
 
+    /// Takes connections from another listening socket from now on. Those that wait at the old one, which is closed, are taken first.
+    pub(crate) fn replace(&self, id: ListenerId, by: TcpListener) -> io::Result<()> {
+        let mut table = self.table.lock();
+        self.accept(&mut table, id.0);
+        let Some(Entry::Listener(listener)) = table.entries.get_mut(id.0) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        if !listener.full {
+            self.epoll
+                .add(&by, EpollEvent::new(EpollFlags::EPOLLIN, token(id.0)))?;
+            let _ = self.epoll.delete(&listener.listener);
+        }
+        listener.listener = by;
+        Ok(())
+    }
+
     /// The oldest startup that is over.
     pub(crate) fn take(&self) -> Option<StartupResult> {
         self.results.lock().pop_front()
@@ -357,6 +414,7 @@ impl MpaStartups {
         let key = entry.key();
         let flags = match startup.stage {
             Stage::Connecting(..) => EpollFlags::EPOLLOUT,
+            Stage::Held(..) => EpollFlags::empty(),
             Stage::Exchanging(_) | Stage::Confirming(..) | Stage::Lingering => EpollFlags::EPOLLIN,
         };
         self.epoll
@@ -479,17 +537,29 @@ impl MpaStartups {
         };
         match startup.step() {
             Step::Wait => {}
+            Step::Held => {
+                let until = clock::now() + patience(tcp::is_local(&startup.stream));
+                let until = until.min(startup.until);
+                self.next_stage(table, key, EpollFlags::empty(), until);
+            }
             Step::Connected => {
-                let mut event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
-                let _ = self.epoll.modify(&startup.stream, &mut event);
-                let before = std::mem::replace(&mut startup.deadline, startup.until);
                 let until = startup.until;
-                table.deadlines.remove(&(before, key));
-                table.deadlines.insert((until, key));
+                self.next_stage(table, key, EpollFlags::EPOLLIN, until);
             }
             Step::Left => drop(self.remove(table, key)),
             Step::Event(event, rest) => self.end(table, key, Ok((event, rest))),
             Step::Failed(failure) => self.end(table, key, Err(failure)),
+        }
+    }
+
+    /// A startup is in a stage that waits for these events until then.
+    fn next_stage(&self, table: &mut Table, key: usize, events: EpollFlags, until: Instant) {
+        if let Some(Entry::Startup(startup)) = table.entries.get_mut(key) {
+            let mut event = EpollEvent::new(events, token(key));
+            let _ = self.epoll.modify(&startup.stream, &mut event);
+            let before = std::mem::replace(&mut startup.deadline, until);
+            table.deadlines.remove(&(before, key));
+            table.deadlines.insert((until, key));
         }
     }
 
@@ -501,6 +571,7 @@ impl MpaStartups {
         };
         let failure = match &mut startup.stage {
             Stage::Lingering => return drop(self.remove(table, key)),
+            Stage::Held(..) => return self.drive(table, key),
             Stage::Connecting(..) | Stage::Confirming(..) => timed_out(),
             Stage::Exchanging(connection) => {
                 // `until` has passed; MPA's own time limit began later, with TCP's connection.
@@ -547,7 +618,7 @@ impl MpaStartups {
                 stream: startup.stream,
                 rest,
             },
-            (Ok(_), Stage::Connecting(..) | Stage::Lingering) => {
+            (Ok(_), Stage::Connecting(..) | Stage::Held(..) | Stage::Lingering) => {
                 unreachable!("events come from the exchange")
             }
             (Err(failure), _) => Outcome::Failed(failure),
@@ -596,6 +667,8 @@ fn token(key: usize) -> u64 {
 enum Step {
     /// The socket has no more for now.
     Wait,
+    /// TCP is connected, and our Request waits.
+    Held,
     /// TCP is connected and our Request on its way.
     Connected,
     /// The startup is over, with the octets that arrived behind its last frame.
@@ -609,9 +682,10 @@ impl Startup {
     /// Whether this end connects, under this number.
     fn is_of(&self, context: u64) -> bool {
         let connects = match self.stage {
-            Stage::Connecting(..) | Stage::Exchanging(_) | Stage::Confirming(..) => {
-                self.listener.is_none()
-            }
+            Stage::Connecting(..)
+            | Stage::Held(..)
+            | Stage::Exchanging(_)
+            | Stage::Confirming(..) => self.listener.is_none(),
             Stage::Lingering => false,
         };
         connects && self.context == context
@@ -619,7 +693,12 @@ impl Startup {
 
     fn step(&mut self) -> Step {
         match &mut self.stage {
-            Stage::Connecting(mpa, private_data) => {
+            Stage::Connecting(mpa, private_data, AfterTcp::Hold) if tcp::is_open(&self.stream) => {
+                let (mpa, private_data) = (mpa.clone(), std::mem::take(private_data));
+                self.stage = Stage::Held(mpa, private_data);
+                Step::Held
+            }
+            Stage::Connecting(mpa, private_data, _) | Stage::Held(mpa, private_data) => {
                 match request(&self.stream, mpa, private_data) {
                     Ok(connection) => {
                         self.stage = Stage::Exchanging(Box::new(connection));

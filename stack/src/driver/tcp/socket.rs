@@ -10,7 +10,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::Error;
 use crate::driver::device::{clock, fds as own_sockets};
 use crate::driver::reactor::event_queue::timeout;
 
@@ -23,41 +22,9 @@ pub struct PortOptions {
     pub tos: Option<u8>,
     /// Port 0 stays open until the port is connected from, so that connections to different peers can have the same one. Default no.
     pub port_when_connected: bool,
-}
-
-/// A TCP port that was bound, and is to listen or to be connected from. Dropping it sets it free.
-#[derive(Debug)]
-pub struct ConnectionPort {
-    pub(crate) socket: Socket,
-    pub(crate) local: SocketAddr,
-    pub(crate) options: PortOptions,
-}
-
-impl ConnectionPort {
-    /// Binds an address and TCP port, port 0 for one of the system's choice.
-    ///
-    /// # Errors
-    /// [`Error::Bind`] where another listens on the port or the address is not one of this host's.
-    pub fn bind(address: SocketAddr, options: PortOptions) -> Result<Self, Error> {
-        let failed = |source| Error::Bind { address, source };
-        let socket = bind(address, options).map_err(failed)?;
-        let local = socket
-            .local_addr()
-            .map_err(failed)?
-            .as_socket()
-            .unwrap_or(address);
-        Ok(Self {
-            socket,
-            local,
-            options,
-        })
-    }
-
-    /// The address and port.
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
+    /// Where a TCP socket that is none of rdma_cm's has the port, a listener takes another TCP port and answers port queries at the UDP port of the same number
+    /// (`rfc-notes/datagram-mapping.md` §10.1). Default no: that is an error.
+    pub may_move: bool,
 }
 
 /// Connections that wait to be accepted.
@@ -108,6 +75,16 @@ pub(crate) fn has_ended(stream: &TcpStream) -> bool {
         Ok(len) => len == 0,
         Err(error) => error.kind() != io::ErrorKind::WouldBlock,
     }
+}
+
+/// Whether a connection is open: it has a peer, and no error.
+pub(crate) fn is_open(stream: &TcpStream) -> bool {
+    stream.peer_addr().is_ok()
+}
+
+/// Whether both ends of a connection are on this host.
+pub(crate) fn is_local(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(ours), Ok(theirs)) if ours.ip() == theirs.ip() || theirs.ip().is_loopback())
 }
 
 /// Whether a connection is one of a socket with itself: TCP makes it where nobody listens on a port that the system then chooses for

@@ -3,12 +3,15 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_memory::Piece;
 use dgiwarp_rdmap::datagram::DropReason;
+use parking_lot::Mutex;
 
+use crate::driver::cm::port_queries::DevicePorts;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::debug::tap::{Fate, Tap};
 use crate::driver::device::clock;
@@ -50,6 +53,8 @@ pub(crate) enum News {
 pub(crate) struct Watch {
     pub(crate) counters: QpCounters,
     pub(crate) tap: Option<Box<Tap>>,
+    /// Listeners of connections that have moved, for which services answer.
+    pub(crate) ports: Arc<Mutex<DevicePorts>>,
 }
 
 impl AsFd for Entry {
@@ -139,6 +144,11 @@ impl Role {
         watch: &mut Watch,
     ) -> Option<DropReason> {
         let from = arrival.from.socket_addr()?;
+        if let Self::Listener(_) = self
+            && let Some(answered) = watch.answer_port_query(now, from, arrival, socket)
+        {
+            return watch.received(socket, arrival, answered.err());
+        }
         let handled = match self {
             Self::Listener(listener) => {
                 listener.handle_input(now, from, arrival.to, arrival.octets)
@@ -176,6 +186,37 @@ impl Role {
 }
 
 impl Watch {
+    /// The port of a service is no longer the device's.
+    pub(crate) fn forget_service(&mut self, entry: &Entry) {
+        if let (Role::Listener(_), Ok(local)) = (&entry.role, entry.socket.local_addr()) {
+            let services = &mut self.ports.lock().services;
+            if let Some(at) = services.iter().position(|port| *port == local.port()) {
+                services.swap_remove(at);
+            }
+        }
+    }
+
+    /// Answers a port query; `None` if the datagram is none.
+    fn answer_port_query(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        arrival: Arrival<'_>,
+        socket: &UdpSocket,
+    ) -> Option<Result<(), DropReason>> {
+        let port = socket.local_addr().ok()?.port();
+        let mut ports = self.ports.lock();
+        let answer = ports.moved.answer(now, arrival.to, port, arrival.octets)?;
+        drop(ports);
+        Some(answer.map(|answer| {
+            // An Initiator that does not get the answer queries again.
+            let pieces = [Piece::Bytes(&answer)];
+            if socket.send(Some(from), arrival.to, &pieces, None).is_ok() {
+                self.sent(socket, arrival.to, from, &answer);
+            }
+        }))
+    }
+
     /// Records the fate of a datagram, and returns the drop reason.
     pub(crate) fn received(
         &mut self,
