@@ -33,7 +33,11 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn new() -> Self {
-        let rnic = Rnic::open(Config::default()).unwrap();
+        Self::with(Config::default())
+    }
+
+    pub(crate) fn with(config: Config) -> Self {
+        let rnic = Rnic::open(config).unwrap();
         Self {
             channel: rnic.create_connection_channel().unwrap(),
             cq: rnic.create_cq(16_384).unwrap(),

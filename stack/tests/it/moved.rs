@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, U
 use std::thread;
 use std::time::Duration;
 
-use crate::common::crc32c;
+use crate::common::{crc32c, sleep};
 use crate::connections::{ANY, DEPTHS, SOON, Side};
 use dgiwarp::{
-    ChannelListener, ConnectionEvent, ConnectionPort, Error, MpaConfig, PortOptions, RcQp,
+    ChannelListener, Config, ConnectionEvent, ConnectionPort, Error, MpaConfig, PortOptions, RcQp,
     ServiceEvent, ServicePort,
 };
 
@@ -335,13 +335,26 @@ fn a_refused_attempt_waits_for_its_answer() {
     let moved = listener.local_addr().port();
     let late = thread::spawn(move || {
         let (octets, from) = query(&at_port);
-        thread::sleep(Duration::from_millis(20));
+        sleep(Duration::from_millis(20));
         at_port
             .send_to(&answer(&octets, moved, |_| ()), from)
             .unwrap();
     });
     let _qps = connect(&client, &server, at);
     late.join().unwrap();
+}
+
+/// A setting leaves the query out: the connection is made at the port that was named, whatever its UDP port answers.
+#[test]
+fn without_the_setting_nothing_is_queried() {
+    let mut config = Config::default();
+    config.port_queries = false;
+    let (client, server) = (Side::with(config), Side::new());
+    let listener = listen(&server, ANY);
+    let at_port = UdpSocket::bind(listener.local_addr()).unwrap();
+    let _qps = connect(&client, &server, listener.local_addr());
+    at_port.set_nonblocking(true).unwrap();
+    assert!(at_port.recv(&mut [0; 100]).is_err());
 }
 
 /// A service of the same number and its UDP port, in both orders.

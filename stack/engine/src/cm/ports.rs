@@ -22,7 +22,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const MOST_SENT: u32 = 4;
 /// Time that an open TCP connection to another host waits for the answer.
 const PATIENCE: Duration = Duration::from_millis(5);
-/// The same to an address of this host, where ICMP reports a free port at once: a socket has the port.
+/// Time that one to an address of this host waits, where ICMP reports a free port at once: a socket has the port.
 const LOCAL_PATIENCE: Duration = Duration::from_millis(50);
 /// Time in which no answer is waited for from a port that gave none and spoke MPA.
 const SILENCE_HOLDS: Duration = Duration::from_secs(60);

@@ -171,6 +171,16 @@ pub const KNOBS: &[Knob] = &[
         show: |config| config.port_offset.to_string(),
     },
     Knob {
+        name: "DGIWARP_PORT_QUERY",
+        help: "1 has connections of rdma_cm query the UDP port of the same number, where listeners answer whose TCP port another socket has; 0 does \
+               without; 0 or 1",
+        set: |config, text| {
+            config.port_queries = number(text, 0, 1)? == 1;
+            Some(())
+        },
+        show: |config| u8::from(config.port_queries).to_string(),
+    },
+    Knob {
         name: "DGIWARP_RECORD_TIMEOUT_MS",
         help: "how long a Write-Record may be silent before its record is closed, in milliseconds, 1 to 60000",
         set: |config, text| {
@@ -356,6 +366,8 @@ pub struct Config {
     /// Difference between the ports that programs name to rdma_cm and those of the sockets, which are higher, modulo 65,536. This crate only keeps it:
     /// [`ConnectionPort`](crate::ConnectionPort) and [`ConnectionChannel`](crate::ConnectionChannel) take the sockets' own. Default 0.
     pub port_offset: u16,
+    /// Connections query the UDP port of the number that they are made to, at which a listener that has [moved](crate::PortOptions::may_move) answers. Default yes.
+    pub port_queries: bool,
     /// MPA configuration of connections that rdma_cm makes, where its programs give none. This crate only keeps it. Default peer-to-peer mode with every
     /// indication that queue pairs can send and take, or client-server mode where the peer has no other, and else the defaults of [`MpaConfig`].
     pub mpa: MpaConfig,
@@ -384,6 +396,7 @@ impl Default for Config {
             stats: None,
             send_copy: false,
             port_offset: 0,
+            port_queries: true,
             mpa: MpaConfig {
                 peer_to_peer: true,
                 client_server_will_do: true,

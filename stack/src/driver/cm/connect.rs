@@ -181,7 +181,7 @@ impl Cm {
 
     /// Queries the port of an attempt, unless that is known. Returns the TCP port that the listener has moved to, and whether the MPA Request waits for that.
     fn query(&self, memory: &PortMemory, calling: &mut Calling) -> (Option<NonZeroU16>, AfterTcp) {
-        let Some(ports) = &self.ports else {
+        let Some(ports) = self.ports.as_ref().filter(|ports| ports.asks()) else {
             return (None, AfterTcp::Request);
         };
         let out = calling.query.take();

@@ -43,6 +43,8 @@ pub(crate) struct PortQueries {
     /// Locked after `sockets`.
     buffer: Mutex<ReceiveBuffer>,
     rnic: WeakRnic,
+    /// Attempts to connect query ports.
+    asks: bool,
 }
 
 #[derive(Debug)]
@@ -92,6 +94,7 @@ impl PortQueries {
             ports: Arc::clone(&rnic.shared.ports),
             buffer: Mutex::new(ReceiveBuffer::new()),
             rnic: rnic.downgrade(),
+            asks: rnic.config().port_queries,
         })
     }
 
@@ -103,6 +106,11 @@ impl PortQueries {
     /// Time of the next call of [`progress`](Self::progress) although nothing arrives.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.sockets.poll_timeout()
+    }
+
+    /// Whether attempts to connect query ports.
+    pub(crate) fn asks(&self) -> bool {
+        self.asks
     }
 
     /// Queries the port `to` for an attempt to connect from an address of ours.

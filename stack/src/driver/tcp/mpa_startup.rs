@@ -3,34 +3,33 @@
 //! Nothing here waits. A waiting program or the background thread calls [`MpaStartups::progress`] when [`MpaStartups::fd`] is readable or
 //! [`MpaStartups::poll_timeout`] is reached, and takes results with [`MpaStartups::take`].
 
+mod steps;
+
 use std::collections::{BTreeSet, VecDeque};
-use std::io::{self, Read};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Error, Event, TcpEnd};
+use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Error, Event};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use parking_lot::Mutex;
 use slab::Slab;
 use socket2::Socket;
 
+pub(crate) use self::steps::AfterTcp;
+use self::steps::{Stage, Startup, Step, TCP_HAS, lingering, refuse, timed_out};
 use crate::MpaConfig;
 use crate::driver::device::clock;
-use crate::driver::tcp::{liveness, socket as tcp};
-use dgiwarp_engine::cm::connect::{AttemptFailure, refuse_reply, startup_config};
+use crate::driver::tcp::socket as tcp;
+use dgiwarp_engine::cm::connect::{AttemptFailure, startup_config};
 use dgiwarp_engine::cm::half_open::{HalfOpen, Room};
 use dgiwarp_engine::cm::ports::patience;
-use dgiwarp_engine::connected::LINGER_FOR;
 
 /// Connections that a listener takes before others get their turn.
 const ACCEPTS: usize = 64;
 /// Sockets found by one call of epoll.
 const EVENTS: usize = 64;
-/// Longest startup frame.
-const FRAME: usize = 532;
-/// How long TCP has to reach a peer.
-const TCP_HAS: Duration = Duration::from_secs(5);
 /// How long a listener rests when there is no descriptor for another connection.
 const REST: Duration = Duration::from_millis(100);
 
@@ -125,43 +124,6 @@ struct Listener {
     half_open: HalfOpen,
     /// Set while there is no room for a startup, or no descriptor; the listener accepts none meanwhile.
     full: bool,
-}
-
-#[derive(Debug)]
-struct Startup {
-    stream: TcpStream,
-    peer: SocketAddr,
-    context: u64,
-    /// Time limit of the present stage.
-    deadline: Instant,
-    /// Time limit of all stages.
-    until: Instant,
-    stage: Stage,
-    /// The listener that it came from.
-    listener: Option<usize>,
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// TCP connects; the MPA Request follows, or the answer to a port query before it.
-    Connecting(MpaConfig, Vec<u8>, AfterTcp),
-    /// TCP is connected, and the answer to a port query awaited.
-    Held(MpaConfig, Vec<u8>),
-    /// The frames are exchanged.
-    Exchanging(Box<Connection>),
-    /// This end has accepted, with this event; the first octet of the peer confirms.
-    Confirming(Box<Connection>, Box<Event>),
-    /// The request was rejected; the socket is only read to its end.
-    Lingering,
-}
-
-/// Next step of a startup whose TCP connection is open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AfterTcp {
-    /// The MPA Request leaves.
-    Request,
-    /// The MPA Request leaves when [`MpaStartups::release`] is called, or after the time that a port query has for its answer.
-    Hold,
 }
 
 /// Names a listener among [`MpaStartups`].
@@ -355,7 +317,7 @@ impl MpaStartups {
         }
     }
 
-    /// Takes connections from another listening socket from now on. Those that wait at the old one, which is closed, are taken first.
+    /// Takes connections from another listening socket from now on. The old one is closed, after the connections that wait at it are taken.
     pub(crate) fn replace(&self, id: ListenerId, by: TcpListener) -> io::Result<()> {
         let mut table = self.table.lock();
         self.accept(&mut table, id.0);
@@ -632,176 +594,6 @@ impl MpaStartups {
     }
 }
 
-/// A connection that is only read to its end.
-fn lingering(stream: TcpStream, peer: SocketAddr) -> Startup {
-    let until = clock::now() + LINGER_FOR;
-    Startup {
-        stream,
-        peer,
-        context: 0,
-        deadline: until,
-        until,
-        stage: Stage::Lingering,
-        listener: None,
-    }
-}
-
-/// Refuses the Reply of a Responder, and ends our half of the stream.
-fn refuse(stream: &TcpStream, mpa: &mut Connection, error: Error) -> io::Result<()> {
-    if !refuse_reply(mpa, error) {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    tcp::transmit_all(stream, mpa)?;
-    stream.shutdown(Shutdown::Write)
-}
-
-fn timed_out() -> Failure {
-    Failure::Tcp(io::Error::from_raw_os_error(nix::libc::ETIMEDOUT))
-}
-
 fn token(key: usize) -> u64 {
     u64::try_from(key).expect("a key is an index into memory")
-}
-
-/// Result of one step of a startup.
-enum Step {
-    /// The socket has no more for now.
-    Wait,
-    /// TCP is connected, and our Request waits.
-    Held,
-    /// TCP is connected and our Request on its way.
-    Connected,
-    /// The startup is over, with the octets that arrived behind its last frame.
-    Event(Event, Vec<u8>),
-    Failed(Failure),
-    /// A rejected one is at its end.
-    Left,
-}
-
-impl Startup {
-    /// Whether this end connects, under this number.
-    fn is_of(&self, context: u64) -> bool {
-        let connects = match self.stage {
-            Stage::Connecting(..)
-            | Stage::Held(..)
-            | Stage::Exchanging(_)
-            | Stage::Confirming(..) => self.listener.is_none(),
-            Stage::Lingering => false,
-        };
-        connects && self.context == context
-    }
-
-    fn step(&mut self) -> Step {
-        match &mut self.stage {
-            Stage::Connecting(mpa, private_data, AfterTcp::Hold) if tcp::is_open(&self.stream) => {
-                let (mpa, private_data) = (mpa.clone(), std::mem::take(private_data));
-                self.stage = Stage::Held(mpa, private_data);
-                Step::Held
-            }
-            Stage::Connecting(mpa, private_data, _) | Stage::Held(mpa, private_data) => {
-                match request(&self.stream, mpa, private_data) {
-                    Ok(connection) => {
-                        self.stage = Stage::Exchanging(Box::new(connection));
-                        Step::Connected
-                    }
-                    Err(failure) => Step::Failed(failure),
-                }
-            }
-            Stage::Exchanging(connection) => exchange(&self.stream, connection),
-            Stage::Confirming(_, event) => confirm(&self.stream, event),
-            Stage::Lingering => leave(&self.stream),
-        }
-    }
-}
-
-/// TCP has connected, or failed to: sends the Request.
-fn request(
-    stream: &TcpStream,
-    mpa: &MpaConfig,
-    private_data: &[u8],
-) -> Result<Connection, Failure> {
-    if let Some(error) = stream.take_error().map_err(Failure::Tcp)? {
-        return Err(Failure::Tcp(error));
-    }
-    if tcp::is_own_end(stream) {
-        let refused = io::Error::from_raw_os_error(nix::libc::ECONNREFUSED);
-        return Err(Failure::Tcp(refused));
-    }
-    // The program's decision may take long, but keepalive finds a host that is gone.
-    liveness::keep_alive(stream, TCP_HAS).map_err(Failure::Tcp)?;
-    let config = startup_config(mpa, tcp::emss(stream).map_err(Failure::Tcp)?);
-    let mut connection =
-        Connection::initiator(clock::now(), config, private_data).map_err(Failure::Config)?;
-    tcp::transmit_all(stream, &mut connection).map_err(Failure::Tcp)?;
-    Ok(connection)
-}
-
-/// Reads frames of the peer.
-fn exchange(mut stream: &TcpStream, mpa: &mut Connection) -> Step {
-    let mut buffer = [0; FRAME];
-    loop {
-        let now = clock::now();
-        let mut rest = match stream.read(&mut buffer) {
-            Ok(0) => {
-                mpa.handle_end(now, TcpEnd::Fin);
-                &buffer[..0]
-            }
-            Ok(len) => &buffer[..len],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Wait,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                mpa.handle_end(now, TcpEnd::Lost);
-                &buffer[..0]
-            }
-            Err(error) => return Step::Failed(Failure::Tcp(error)),
-        };
-        loop {
-            if let Some(event) = mpa.poll_event() {
-                return behind(mpa, now, event, rest);
-            }
-            if rest.is_empty() {
-                break;
-            }
-            // No ULPDU comes before the event that begins full operation.
-            let _ = mpa.handle_input(now, &mut rest);
-        }
-    }
-}
-
-/// Whether the peer has sent something; the octets stay in the socket (`MSG_PEEK`).
-fn confirm(stream: &TcpStream, event: &Event) -> Step {
-    match stream.peek(&mut [0]) {
-        Ok(0) => Step::Failed(Failure::Mpa(Error::ClosedInStartup)),
-        Ok(_) => Step::Event(event.clone(), Vec::new()),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Step::Wait,
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Wait,
-        Err(error) => Step::Failed(Failure::Tcp(error)),
-    }
-}
-
-/// Reads and discards octets of the peer.
-fn leave(mut stream: &TcpStream) -> Step {
-    let mut buffer = [0; FRAME];
-    // Bounded: a peer that goes on sending is read again later, until its deadline.
-    for _ in 0..ACCEPTS {
-        match stream.read(&mut buffer) {
-            Ok(0) => return Step::Left,
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Wait,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return Step::Left,
-        }
-    }
-    Step::Wait
-}
-
-/// The startup's event, and the octets that arrived behind its last frame.
-fn behind(mpa: &mut Connection, now: Instant, event: Event, mut rest: &[u8]) -> Step {
-    if matches!(event, Event::Request(_)) && !rest.is_empty() {
-        // Nothing may follow a Request before its Reply; MPA reports the error.
-        let _ = mpa.handle_input(now, &mut rest);
-        let event = mpa.poll_event().unwrap_or(event);
-        return Step::Event(event, Vec::new());
-    }
-    Step::Event(event, rest.to_vec())
 }
