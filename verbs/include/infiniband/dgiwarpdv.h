@@ -130,6 +130,15 @@ DGIWARPDV_API int dgiwarpdv_set_max_rate(struct ibv_qp *qp, uint64_t bytes_per_s
  */
 DGIWARPDV_API int dgiwarpdv_wait_cq(struct ibv_cq *cq, int timeout_ms, int num_entries, struct ibv_wc *wc);
 
+/* ---- Ports ---- */
+
+/*
+ * Makes identifiers of rdma_cm in this process that are bound to a TCP port, or listen there, give it up for another socket of the program. They listen on
+ * at a TCP port of the system's choice; other ends that run dgiwarp find them through the UDP port of the same number. fd is the socket that the port is for, or
+ * -1. Returns the number of identifiers that gave the port up. dgiwarp-run calls it for each socket that finds its port taken.
+ */
+DGIWARPDV_API int dgiwarpdv_yield_port(int fd, uint16_t port);
+
 /* ---- Records: Write-Records at the data sink ---- */
 
 /* Bytes of a message from offset start up to, but without, end. */

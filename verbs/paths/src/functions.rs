@@ -1,38 +1,10 @@
 //! The functions of the C library that take a path, each with its redirection.
 
+use crate::next::Next;
 use crate::redirect::{outside, redirected, shown};
 use libc::{DIR, FILE, dirent, dirent64};
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// A function of the C library behind ours.
-struct Next {
-    name: &'static CStr,
-    found: AtomicPtr<c_void>,
-}
-
-impl Next {
-    const fn new(name: &'static CStr) -> Self {
-        Self {
-            name,
-            found: AtomicPtr::new(ptr::null_mut()),
-        }
-    }
-
-    /// Its address; NULL if this C library has no such function.
-    fn address(&self) -> *mut c_void {
-        let found = self.found.load(Ordering::Relaxed);
-        if !found.is_null() {
-            return found;
-        }
-        // SAFETY: `name` is a C string. RTLD_NEXT searches behind this library.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        // Concurrent callers store the same value.
-        self.found.store(found, Ordering::Relaxed);
-        found
-    }
-}
 
 /// Calls `function` with the path, or with the one it is redirected to.
 ///

@@ -18,7 +18,7 @@ mod id;
 mod incoming;
 mod qp;
 mod srq;
-mod tcp;
+pub(crate) mod tcp;
 mod udp;
 
 pub(crate) use addr::addrinfo::{rdma_freeaddrinfo, rdma_getaddrinfo};

@@ -12,6 +12,7 @@ mod records;
 mod sized;
 mod wait_cq;
 mod wr;
+mod yield_port;
 
 use crate::abi::{DGIWARPDV_VERSION, ibv_device};
 use crate::device::list::expect_device;
@@ -45,6 +46,7 @@ pub DV_EXPORTS, bound by bind;
         "dgiwarpdv_wr_set_read_timeout" => wr::dgiwarpdv_wr_set_read_timeout;
         "dgiwarpdv_wr_write_record" => wr::dgiwarpdv_wr_write_record;
         "dgiwarpdv_wr_write_record_imm" => wr::dgiwarpdv_wr_write_record_imm;
+        "dgiwarpdv_yield_port" => yield_port::dgiwarpdv_yield_port;
     }
 }
 

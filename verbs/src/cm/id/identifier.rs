@@ -154,6 +154,11 @@ fn raise(key: u64, event: Raised) {
     }
 }
 
+/// Every identifier of the process.
+pub(crate) fn all() -> Vec<Arc<Id>> {
+    IDS.lock().values().cloned().collect()
+}
+
 fn is_request(event: &Raised) -> bool {
     matches!(event, Raised::Connection(ConnectionEvent::Request { .. }))
 }

@@ -14,6 +14,7 @@ use dgiwarp::{
 };
 use nix::errno::Errno;
 use std::ffi::c_int;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// `enum ib_cm_rej_reason`: no listener.
@@ -52,12 +53,19 @@ fn requested(listener: &Arc<Id>, request: RcRequest) -> Option<CmEvent> {
 /// Takes the request unless that fails.
 fn create_incoming(listener: &Arc<Id>, request: &mut Option<RcRequest>) -> Result<CmEvent, Errno> {
     let device = device::device()?;
-    let options = listener.lock().options;
+    let (options, known_by) = {
+        let inner = listener.lock();
+        (inner.options, inner.local)
+    };
     let (new, id) = incoming::create_for(listener)?;
     let mtu = device.active_mtu()?;
     let mut inner = id.lock();
     let arrived = request.take().ok_or(Errno::EINVAL)?;
-    let program = |it| address::canonical(address::from_socket(it, device.port_offset));
+    // A listener that has moved is known by another port number than its socket's.
+    let program = |mut it: SocketAddr| {
+        it.set_port(known_by.map_or_else(|| it.port(), |known_by| known_by.port()));
+        address::canonical(it)
+    };
     inner.local = arrived.local_addr().map(program);
     // The peer's port number is of its system's choice, without an offset.
     inner.peer = Some(address::canonical(arrived.peer()));

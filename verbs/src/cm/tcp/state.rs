@@ -2,6 +2,7 @@
 
 use crate::cm::addr::address;
 use crate::cm::device::{self, Device};
+use crate::cm::id::identifier::{self, Id};
 use crate::cm::id::options::Options;
 use crate::cm::tcp::depths::Depths;
 use crate::cm::tcp::qp::ConnectionQp;
@@ -9,6 +10,7 @@ use crate::ffi::errno;
 use dgiwarp::{ChannelListener, ConnectionPort, PortOptions, RcRequest};
 use nix::errno::Errno;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// State of an identifier of port space TCP.
 #[derive(Default)]
@@ -29,11 +31,25 @@ impl Tcp {
     /// Binds a TCP port number. Returns the address with the program's port number.
     pub(crate) fn bind(&mut self, to: SocketAddr, options: Options) -> Result<SocketAddr, Errno> {
         let offset = device::device()?.port_offset;
-        let port = ConnectionPort::bind(address::to_socket(to, offset), port_options(options))
-            .map_err(errno::of)?;
+        let options = PortOptions {
+            may_move: true,
+            ..port_options(options)
+        };
+        let port =
+            ConnectionPort::bind(address::to_socket(to, offset), options).map_err(errno::of)?;
         let local = address::from_socket(port.local_addr(), offset);
         self.port = Some(port);
         Ok(local)
+    }
+
+    /// Gives the TCP port up for another socket of the program. Returns whether the identifier had it and did so.
+    fn yield_port(&mut self, port: u16) -> bool {
+        let has_it = |local: SocketAddr| local.port() == port;
+        match (&mut self.port, &self.listener) {
+            (Some(bound), _) if has_it(bound.local_addr()) => bound.move_away().is_ok(),
+            (None, Some(listener)) if has_it(listener.local_addr()) => listener.move_away().is_ok(),
+            (Some(_), _) | (None, Some(_) | None) => false,
+        }
     }
 
     /// Cancels a connection attempt and refuses a request of the identifier `key`.
@@ -53,6 +69,13 @@ impl Tcp {
     }
 }
 
+/// Makes identifiers give a TCP port up for a socket of the program. Returns their number.
+pub(crate) fn yield_port(port: u16) -> usize {
+    let ids = identifier::all();
+    let yields = |id: &Arc<Id>| id.lock().tcp().is_ok_and(|tcp| tcp.yield_port(port));
+    ids.iter().filter(|id| yields(id)).count()
+}
+
 /// Rejects a request that no call will answer.
 pub(crate) fn refuse(device: &Device, request: RcRequest) {
     // The peer may be gone.
@@ -64,5 +87,6 @@ pub(super) fn port_options(options: Options) -> PortOptions {
         only_v6: options.af_only,
         tos: options.tos,
         port_when_connected: false,
+        may_move: false,
     }
 }

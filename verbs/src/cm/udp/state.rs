@@ -56,9 +56,15 @@ pub(super) struct Group {
 impl Udp {
     /// Binds a port number. Returns the address with the program's port number.
     pub(crate) fn bind(&mut self, to: SocketAddr, options: Options) -> Result<SocketAddr, Errno> {
-        let offset = device::device()?.port_offset;
-        let port = ServicePort::bind(address::to_socket(to, offset), options.af_only)
-            .map_err(errno::of)?;
+        let device = device::device()?;
+        let offset = device.port_offset;
+        let address = address::to_socket(to, offset);
+        let bind = || ServicePort::bind(address, options.af_only).map_err(errno::of);
+        let port = match bind() {
+            // A listener of connections that has moved is queried there; the service answers for it.
+            Err(Errno::EADDRINUSE) if device.connections.give_up_queries(address.port()) => bind(),
+            result => result,
+        }?;
         let local = address::from_socket(port.local_addr(), offset);
         self.port = Some(port);
         Ok(local)
