@@ -97,6 +97,11 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Debian],
     },
     Package {
+        name: "libucx-dev",
+        proof: Proof::File("/usr/include/ucp/api/ucp.h"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "libfabric-bin",
         proof: Proof::Program("fi_info"),
         groups: &[Name::Debian],

@@ -98,6 +98,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-run", "others", Name::Debian),
     ("dgiwarp-run", "paths", Name::Debian),
     ("dgiwarp-run", "perftest", Name::Debian),
+    ("dgiwarp-run", "ports", Name::Debian),
     ("dgiwarp-run", "rdmacm_ud", Name::Debian),
     ("dgiwarp-run", "sanitizers", Name::Debian),
     ("dgiwarp-run", "valgrind", Name::Debian),

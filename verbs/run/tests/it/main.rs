@@ -16,6 +16,7 @@ mod mpi;
 mod others;
 mod paths;
 mod perftest;
+mod ports;
 mod pyverbs;
 mod rdmacm;
 mod rdmacm_ud;

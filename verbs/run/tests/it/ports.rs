@@ -1,0 +1,165 @@
+//! Ports at which a program, or two, listen with TCP and with rdma_cm.
+
+use crate::common::linked::linked;
+use crate::common::scene::{Family, Place, Scene};
+use crate::common::session::{self, End, Ready};
+use crate::common::{RUN, compile, have, scratch, skip, succeed};
+use dgiwarp_verbs::gid::host_gids;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use xtask::clock;
+
+const IN_TIME: Duration = Duration::from_secs(60);
+
+/// In both orders, with and without a service of the number, over IPv4 and IPv6.
+#[test]
+fn tcp_and_rdma_cm_listen_at_one_port() {
+    let directory = scratch("port");
+    let libraries = ["-Wall", "-lrdmacm", "-libverbs"];
+    let Some(program) = compile("port", &directory, include_str!("../c/port.c"), &libraries) else {
+        return;
+    };
+    for persona in ["roce", "iwarp"] {
+        for gid in host_gids().unwrap() {
+            // A link-local address is not one without its interface.
+            if gid.raw().raw.starts_with(&[0xfe, 0x80]) {
+                continue;
+            }
+            let output = succeed(
+                Command::new("timeout")
+                    .args(["120", RUN])
+                    .arg(&program)
+                    .arg(gid.address.to_string())
+                    .env("DGIWARP_PERSONA", persona),
+            );
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                "ok\n",
+                "{}",
+                gid.address
+            );
+        }
+    }
+}
+
+/// Without `dgiwarp-run`, whose library stands before `bind`, TCP has to come first.
+#[test]
+fn a_linked_program_listens_with_tcp_first() {
+    let Some((_directory, program)) = linked("port", include_str!("../c/port.c")) else {
+        return;
+    };
+    let output = succeed(
+        Command::new("timeout")
+            .arg("120")
+            .arg(program)
+            .args(["127.0.0.1", "listens"]),
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
+}
+
+/// UCX's listeners, whose clients reach them by rdma_cm and by TCP.
+#[test]
+fn ucx_listens_without_a_setting() {
+    const SERVER: End = End::server("{program} {port} 3")
+        .says(&["done"])
+        .complains(&[])
+        .polls();
+    // One after the other.
+    const CLIENT: End = End::client("{program} {port} {server}")
+        .ready(Ready::Ended)
+        .says(&["done"])
+        .complains(&[])
+        .polls();
+    const BY_RDMA_CM: &[(&str, &str)] = &[
+        ("UCX_TLS", "rc_verbs,ud_verbs"),
+        ("UCX_SOCKADDR_TLS_PRIORITY", "rdmacm"),
+    ];
+    const BY_TCP: &[(&str, &str)] = &[("UCX_TLS", "tcp"), ("UCX_SOCKADDR_TLS_PRIORITY", "tcp")];
+    const EITHER: &[(&str, &str)] = &[];
+    if !Path::new("/usr/include/ucp/api/ucp.h").is_file() {
+        return skip(
+            "ucxport",
+            "ucp/api/ucp.h is missing (Debian package libucx-dev)",
+        );
+    }
+    for place in [Place::Here, Place::Apart] {
+        let Some(scene) = Scene::new("ucxport", place) else {
+            continue;
+        };
+        let source = include_str!("../c/ucxport.c");
+        // Where every user can start it.
+        let directory = tempfile::tempdir().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), open).unwrap();
+        let libraries = ["-Wall", "-lucp", "-lucs"];
+        let Some(program) = compile("ucxport", directory.path(), source, &libraries) else {
+            return;
+        };
+        for environment in [BY_RDMA_CM, EITHER] {
+            let client = CLIENT.program(&program).environment(environment);
+            let ends = [SERVER.program(&program), client, client, client];
+            session::run(&scene, Family::V4, &ends);
+        }
+        // UCX finds no interface of another namespace than that of the mounted sysfs.
+        if place == Place::Apart {
+            continue;
+        }
+        let client = CLIENT.program(&program).environment(BY_TCP);
+        let server = SERVER.program(&program).environment(&[("UCX_TLS", "tcp")]);
+        session::run(&scene, Family::V4, &[server, client, client, client]);
+    }
+}
+
+/// A TCP port that another process has; and afterwards one that another server of rdma_cm has.
+#[test]
+fn rping_at_a_port_that_another_program_has() {
+    if !have("rping_shared", "rping", "rdmacm-utils") {
+        return;
+    }
+    for persona in ["roce", "iwarp"] {
+        let stranger = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = stranger.local_addr().unwrap().port();
+        let rping = |role: &str| {
+            let mut command = Command::new("timeout");
+            command
+                .args([
+                    "60",
+                    RUN,
+                    "rping",
+                    role,
+                    "-a",
+                    "127.0.0.1",
+                    "-C",
+                    "10",
+                    "-v",
+                    "-V",
+                ])
+                .args(["-S", "200", "-p", &port.to_string()])
+                .env("DGIWARP_PERSONA", persona)
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            command
+        };
+        let mut server = rping("-s").spawn().unwrap();
+        // It is queried at the UDP port.
+        let began = clock::now();
+        while UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            assert!(began.elapsed() < IN_TIME);
+            assert!(server.try_wait().unwrap().is_none(), "rping has ended");
+            clock::pause(Duration::from_millis(20));
+        }
+        let second = rping("-s").output().unwrap();
+        let complaint = String::from_utf8_lossy(&second.stderr);
+        assert!(complaint.contains("Address already in use"), "{complaint}");
+        let client = rping("-c").output().unwrap();
+        let said = String::from_utf8_lossy(&client.stdout);
+        assert!(said.contains("ping data: rdma-ping-9:"), "{said}{client:?}");
+        let server = server.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&server.stdout);
+        assert!(said.contains("ping data: rdma-ping-9:"), "{said}{server:?}");
+        drop(stranger);
+    }
+}
