@@ -81,7 +81,8 @@ const PORTS: &[(&str, &str)] = &[
     (
         "TCP or UDP, the port that programs name to rdma_cm",
         "Connections of rdma_cm go to the TCP port of the same number, lookups of datagram services to the UDP port of the same number, both with \
-         `DGIWARP_PORT_OFFSET` added. The program at the other end answers from the queue pair's own port.",
+         `DGIWARP_PORT_OFFSET` added. The program at the other end answers from the queue pair's own port. Connections query the UDP port of the \
+         same number too: a listener whose TCP port another socket has is at a TCP port of the system's choice.",
     ),
     (
         "UDP 18514",
