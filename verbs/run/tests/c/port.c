@@ -153,13 +153,27 @@ static void tcp_first(void)
 	end(listener, fd, &at);
 }
 
+/* A bound identifier, and a socket bound to its port. Without SO_REUSEADDR the socket cannot have a port at which connections ended lately. */
+static struct rdma_cm_id *rdma_binds_first(int reuse, int listens, int *fd)
+{
+	for (int attempt = 0;; attempt++) {
+		struct rdma_cm_id *listener = id_at(&any_port, RDMA_PS_TCP);
+		if (listens)
+			CHECK(rdma_listen(listener, 5) == 0);
+		*fd = tcp(reuse);
+		if (bind_tcp(*fd, &listener->route.addr.src_storage) == 0)
+			return listener;
+		CHECK(errno == EADDRINUSE && !reuse && attempt < 5);
+		CHECK(rdma_destroy_id(listener) == 0 && close(*fd) == 0);
+	}
+}
+
 static void rdma_first(int reuse)
 {
-	struct rdma_cm_id *listener = id_at(&any_port, RDMA_PS_TCP);
-	CHECK(rdma_listen(listener, 5) == 0);
+	int fd;
+	struct rdma_cm_id *listener = rdma_binds_first(reuse, 1, &fd);
 	struct sockaddr_storage at = listener->route.addr.src_storage;
-	int fd = tcp(reuse);
-	CHECK(bind_tcp(fd, &at) == 0 && listen(fd, 5) == 0);
+	CHECK(listen(fd, 5) == 0);
 	both_serve(listener, fd, &at);
 	both_serve(listener, fd, &at);
 	end(listener, fd, &at);
@@ -168,10 +182,9 @@ static void rdma_first(int reuse)
 /* Both bind, then both listen. */
 static void one_by_one(int reuse, int rdma_listens_first)
 {
-	struct rdma_cm_id *listener = id_at(&any_port, RDMA_PS_TCP);
+	int fd;
+	struct rdma_cm_id *listener = rdma_binds_first(reuse, 0, &fd);
 	struct sockaddr_storage at = listener->route.addr.src_storage;
-	int fd = tcp(reuse);
-	CHECK(bind_tcp(fd, &at) == 0);
 	if (rdma_listens_first)
 		CHECK(rdma_listen(listener, 5) == 0);
 	CHECK(listen(fd, 5) == 0);

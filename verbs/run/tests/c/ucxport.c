@@ -98,6 +98,8 @@ static void serve(const struct sockaddr_in *at, int clients)
 	if (status != UCS_OK)
 		fprintf(stderr, "%s\n", ucs_status_string(status));
 	CHECK(status == UCS_OK);
+	puts("listening");
+	fflush(stdout);
 	for (int served = 0; served < clients; served++) {
 		time_t began = time(NULL);
 		while (!requested) {

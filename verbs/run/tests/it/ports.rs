@@ -5,6 +5,7 @@ use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Ready};
 use crate::common::{RUN, compile, have, scratch, skip, succeed};
 use dgiwarp_verbs::gid::host_gids;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -62,7 +63,9 @@ fn a_linked_program_listens_with_tcp_first() {
 /// UCX's listeners, whose clients reach them by rdma_cm and by TCP.
 #[test]
 fn ucx_listens_without_a_setting() {
+    // Its port is rdma_cm's before it is both's.
     const SERVER: End = End::server("{program} {port} 3")
+        .ready(Ready::Says("listening"))
         .says(&["done"])
         .complains(&[])
         .polls();
@@ -112,6 +115,17 @@ fn ucx_listens_without_a_setting() {
     }
 }
 
+/// Whether a socket has a UDP port: ICMP refuses datagrams to others. Binding the port would take it from the server.
+fn has_udp_port(port: u16) -> bool {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket.send(b"?").is_ok()
+        && !socket
+            .recv(&mut [0])
+            .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
 /// A TCP port that another process has; and afterwards one that another server of rdma_cm has.
 #[test]
 fn rping_at_a_port_that_another_program_has() {
@@ -144,9 +158,8 @@ fn rping_at_a_port_that_another_program_has() {
             command
         };
         let mut server = rping("-s").spawn().unwrap();
-        // It is queried at the UDP port.
         let began = clock::now();
-        while UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        while !has_udp_port(port) {
             assert!(began.elapsed() < IN_TIME);
             assert!(server.try_wait().unwrap().is_none(), "rping has ended");
             clock::pause(Duration::from_millis(20));
