@@ -22,6 +22,7 @@ static void connect_pair(void)
 	to = make_qp();
 	connect_to(from, to);
 	connect_to(to, from);
+	hear_from(from, to, cq);
 }
 
 static void drop_pair(void)
@@ -217,6 +218,51 @@ static void windows(void)
 	CHECK(ibv_dealloc_mw(mw) == 0);
 }
 
+/* Everything that is made in a domain is made in a parent domain too, which is in use as long. */
+static void every_object_of(struct ibv_pd *parent, struct ibv_pd *plain)
+{
+	struct ibv_alloc_dm_attr dm_attr = { .length = 64 };
+	struct ibv_dm *dm = ibv_alloc_dm(context, &dm_attr);
+	CHECK(dm);
+	struct ibv_mr *regions[] = {
+		ibv_reg_mr(parent, memory, 64, IBV_ACCESS_LOCAL_WRITE), ibv_reg_mr_iova(parent, memory, 64, 0, IBV_ACCESS_LOCAL_WRITE),
+		ibv_alloc_null_mr(parent), ibv_reg_dm_mr(parent, dm, 0, 64, IBV_ACCESS_ZERO_BASED),
+	};
+	for (int i = 0; i < 4; i++) {
+		CHECK(regions[i] && regions[i]->pd == parent && ibv_dealloc_pd(parent) == EBUSY);
+		struct ibv_sge sge = { 0, 8, regions[i]->lkey };
+		CHECK(i != 1 || ibv_advise_mr(parent, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1) == 0);
+	}
+	CHECK(ibv_rereg_mr(regions[0], IBV_REREG_MR_CHANGE_PD, plain, NULL, 0, 0) == 0 && regions[0]->pd == plain);
+	CHECK(ibv_rereg_mr(regions[0], IBV_REREG_MR_CHANGE_PD, parent, NULL, 0, 0) == 0 && regions[0]->pd == parent);
+	for (int i = 0; i < 4; i++)
+		CHECK(ibv_dereg_mr(regions[i]) == 0);
+	CHECK(ibv_free_dm(dm) == 0);
+	for (int type = IBV_MW_TYPE_1; type <= IBV_MW_TYPE_2; type++) {
+		struct ibv_mw *mw = ibv_alloc_mw(parent, type);
+		CHECK(mw && mw->pd == parent && ibv_dealloc_pd(parent) == EBUSY && ibv_dealloc_mw(mw) == 0);
+	}
+	struct ibv_ah_attr to_self = own_address();
+	struct ibv_ah *ah = ibv_create_ah(parent, &to_self);
+	CHECK(ah && ah->pd == parent && ibv_dealloc_pd(parent) == EBUSY && ibv_destroy_ah(ah) == 0);
+	struct ibv_srq_init_attr srq_init = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(parent, &srq_init);
+	CHECK(srq && srq->pd == parent && ibv_dealloc_pd(parent) == EBUSY && ibv_destroy_srq(srq) == 0);
+	struct ibv_srq_init_attr_ex srq_ex = {
+		.attr = { .max_wr = 4, .max_sge = 1 }, .comp_mask = IBV_SRQ_INIT_ATTR_PD, .pd = parent,
+	};
+	CHECK((srq = ibv_create_srq_ex(context, &srq_ex)) && srq->pd == parent && ibv_destroy_srq(srq) == 0);
+	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD };
+	for (int i = 0; i < 3; i++) {
+		struct ibv_qp_init_attr_ex init = {
+			.send_cq = cq, .recv_cq = cq, .qp_type = types[i], .cap = { 4, 4, 1, 1, 0 },
+			.comp_mask = IBV_QP_INIT_ATTR_PD, .pd = parent,
+		};
+		struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
+		CHECK(qp && qp->pd == parent && ibv_dealloc_pd(parent) == EBUSY && ibv_destroy_qp(qp) == 0);
+	}
+}
+
 static void domains(void)
 {
 	struct ibv_td_init_attr td_attr = {}, unknown = { .comp_mask = 1 };
@@ -241,6 +287,7 @@ static void domains(void)
 	CHECK((mr = ibv_reg_mr(plain, memory, ROOM, ALL_REMOTE)));
 	pd = parent;
 	CHECK(write_once((uintptr_t)memory + HALF, mr->rkey) == IBV_WC_SUCCESS);
+	every_object_of(parent, plain);
 	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 4, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = parent };
 	struct ibv_cq_ex *cq_ex = ibv_create_cq_ex(context, &cq_attr);
 	CHECK(cq_ex && ibv_dealloc_pd(parent) == EBUSY && ibv_destroy_cq(ibv_cq_ex_to_cq(cq_ex)) == 0);

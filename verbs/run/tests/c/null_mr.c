@@ -160,6 +160,7 @@ int main(int argc, char **argv)
 	both(IBV_WC_SEND, 64 << 20);
 
 	/* Peers cannot name it. */
+	hear_from(from, to, cq);
 	struct ibv_sge source = { (uintptr_t)memory, 8, mr->lkey };
 	struct ibv_send_wr wr = {
 		.wr_id = 1, .sg_list = &source, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { 0, null->rkey },
