@@ -104,6 +104,7 @@ impl RcEngine {
             if let Some(failure) = failed {
                 self.fail(failure, tables, completions);
             }
+            self.answer_early(now, tables, completions);
             self.handle_events(tables, completions);
             // An acknowledgement comes before the answer that it came with.
             if self.stream.dgiwarp_ext().acknowledged() != known {

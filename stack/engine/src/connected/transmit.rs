@@ -21,6 +21,9 @@ use crate::sges::{Gathered, Part};
 
 /// Octets of FPDUs that wait for TCP before no more are made.
 pub(super) const WINDOW: usize = 64 << 10;
+
+/// Octets that wait for TCP from which on responses wait for their turn; less than the window, so that work requests have one.
+const EARLY: usize = 16 * 1024;
 /// Octets of an FPDU beside its payload, with room to spare: headers, pad, CRC and a few Markers.
 const OVERHEAD: usize = 256;
 
@@ -86,6 +89,33 @@ impl RcEngine {
         self.begin_immediate_deadline(now);
         // An invalidation is done when its turn has come.
         self.complete_sends(completions);
+    }
+
+    /// Makes responses as their requests arrive, while few octets wait: a Read returns the octets from before the messages behind it, as it does
+    /// on InfiniBand, where a responder carries out requests in order. iWARP leaves that open (RFC 5040 §5.5), and so do larger Reads here.
+    pub(super) fn answer_early(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        while self.stream.has_responses()
+            && self.sending.is_none()
+            && self.end.is_none()
+            && self.llp.may_send()
+            && self.llp.untransmitted(now) < EARLY
+        {
+            if !self.stream.is_amid_response() {
+                self.send_ack(now, true);
+            }
+            // A work request is next, however many requests the peer sends.
+            self.answer_next = false;
+            match self.answer(now, tables) {
+                Ok(()) => {}
+                Err(Stop::Idle | Stop::ZeroCopy) => return,
+                Err(Stop::Ended(end, blamed)) => self.finish(end, blamed, tables, completions),
+            }
+        }
     }
 
     /// Sets TCP's effective maximum segment size, octets, and the MULPDU to use whatever that is, if one was chosen.

@@ -22,6 +22,7 @@ over_each_llp! {
     a_key_is_taken_from_the_peers_by_its_owner,
     memory_that_goes_away_under_a_read,
     a_connection_without_reads_fails_them,
+    a_read_returns_the_octets_from_before_the_write_behind_it,
 }
 
 /// Registers all of an end's memory anew with these rights, from address zero.
@@ -393,4 +394,34 @@ fn a_connection_without_reads_fails_them(llp: Lower) {
     assert_eq!(client.completed.sent[0].status, WcStatus::General);
     assert_eq!(client.engine.end(), Some(RcEnd::NoReads));
     settle(&mut client, &mut server, 100);
+}
+
+/// One-sided MPI replaces memory and returns the old octets so, without a fence.
+fn a_read_returns_the_octets_from_before_the_write_behind_it(llp: Lower) {
+    let (mut client, mut server) = pair_over(llp, 4, [PLAIN; 2]);
+    let keys = register(&server, Access::REMOTE_WRITE | Access::REMOTE_READ);
+    client.memory.write(500, &[2; 100]);
+    server.memory.write(100, &[1; 100]);
+    for i in 0..3 {
+        client.post(i, read(keys, 100), &[client.sge(1000 * i, 100)], false);
+    }
+    client.post(3, write(keys, 100, None), &[client.sge(500, 100)], false);
+    client.post(4, read(keys, 100), &[client.sge(3000, 100)], false);
+    // All of it is there when the server polls.
+    for octets in client.take(usize::MAX) {
+        let tables = Tables {
+            mrs: &server.mrs,
+            recv_queue: &server.receives,
+        };
+        let completed = &mut server.completed;
+        server
+            .engine
+            .handle_input(now(), &octets, tables, completed);
+    }
+    server.work(|_, _, _| ());
+    settle(&mut client, &mut server, 1 << 20);
+    for i in 0..3 {
+        assert_eq!(client.memory.to_vec(1000 * i, 100), [1; 100], "Read {i}");
+    }
+    assert_eq!(client.memory.to_vec(3000, 100), [2; 100]);
 }
