@@ -41,6 +41,7 @@ const NOT_OF_RNICS: &[&str] = &[
     "test_qp_ex_rc_bind_mw",
     "test_qp_ex_rc_send_imm",
     "test_rdmacm_async_write",
+    "test_odp_rc_rdma_write",
 ];
 
 /// Unpacks the tests; `None` skips ours.
@@ -154,6 +155,7 @@ fn an_rnic_fails_the_tests_that_the_book_explains() {
         "cqex",
         "device",
         "mr",
+        "odp",
         "parent_domain",
         "pd",
         "qp",
