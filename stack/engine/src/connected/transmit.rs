@@ -105,6 +105,8 @@ impl RcEngine {
             && self.llp.may_send()
             && self.llp.untransmitted(now) < EARLY
         {
+            // The peer takes an end whose first message is another for a plain one.
+            self.send_due_hello(now);
             if !self.stream.is_amid_response() {
                 self.send_ack(now, true);
             }

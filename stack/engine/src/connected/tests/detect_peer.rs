@@ -13,6 +13,7 @@ use crate::types::{Completion, NoReceive, RcOptions};
 
 over_each_llp! {
     the_first_message_each_way_is_the_hello,
+    the_hello_comes_before_the_response_to_what_came_with_the_peers,
     a_plain_initiator_gets_no_hello_and_a_quiet_responder_is_plain,
     a_send_and_a_write_complete_when_they_were_placed_and_not_before,
     acknowledgements_ride_on_answers,
@@ -93,6 +94,30 @@ fn the_first_message_each_way_is_the_hello(llp: Lower) {
     assert_eq!(server.engine.poll_transmit(now())[stag], *b"DGiW");
     server.carry_to(&mut client, 3);
     assert!(client.engine.poll_transmit(now()).is_empty());
+}
+
+/// A Read that arrives with the Initiator's first message is answered while that input is handled.
+fn the_hello_comes_before_the_response_to_what_came_with_the_peers(llp: Lower) {
+    let (mut client, mut server) = pair_over(llp, 1, [RcOptions::default(); 2]);
+    server.memory.write(0, &[7; 10]);
+    let keys = server
+        .mrs
+        .register(server.memory.region(), 0, Access::REMOTE_READ, PD);
+    let read = RcWork::Read {
+        stag: STag::new(keys.rkey),
+        start: TaggedOffset::new(0),
+    };
+    client.post(1, read, &[client.sge(100, 10)], false);
+    client.carry_to(&mut server, usize::MAX);
+    let stag = if llp == Lower::Mpa { 4..8 } else { 2..6 };
+    assert_eq!(server.engine.poll_transmit(now())[stag], *b"DGiW");
+    settle(&mut client, &mut server, 100);
+    assert_eq!(ids(&client.completed.sent), [1]);
+    assert_eq!(client.memory.to_vec(100, 10), [7; 10]);
+    for end in [&client, &server] {
+        let peer = end.engine.stream.dgiwarp_ext().peer();
+        assert!(matches!(peer, Peer::Dgiwarp(_)));
+    }
 }
 
 fn a_plain_initiator_gets_no_hello_and_a_quiet_responder_is_plain(llp: Lower) {
