@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::driver::device::{clock, fds as own_sockets};
 use crate::driver::reactor::event_queue::timeout;
 
-/// How a [`ConnectionPort`] is bound.
+/// How a [`ConnectionPort`](super::port::ConnectionPort) is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortOptions {
     /// An IPv6 port takes no IPv4 connections. Default no.
