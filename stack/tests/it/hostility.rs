@@ -175,8 +175,8 @@ fn a_good_peer_goes_on_under_every_attack() {
     stage.attack(Attack::WellBehaved, Duration::from_millis(200), 0);
     let before = resident();
     for attack in Attack::HOSTILE {
-        // Where other programs take a core away meanwhile, the comparison means nothing.
-        let shares = (0..8).map(|_| stage.judge(attack, plain));
+        // Three programs share the cores, and others may take one away meanwhile: one comparison means little.
+        let shares = (0..32).map(|_| stage.judge(attack, plain));
         let kept = shares.into_iter().find(|share| *share >= 0.5);
         assert!(
             kept.is_some(),
