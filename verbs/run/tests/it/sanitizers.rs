@@ -33,7 +33,7 @@ fn build(name: &str, source: &str, options: &[&str]) -> Option<(TempDir, PathBuf
     )
 }
 
-/// The same with these libraries.
+/// Compiles a program as [`build`] does, with these libraries.
 fn build_with(
     name: &str,
     source: &str,

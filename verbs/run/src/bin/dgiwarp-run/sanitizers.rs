@@ -67,7 +67,7 @@ fn thread(present: &OsStr) -> Result<OsString, LibraryError> {
     let Ok(mut text) = fs::read(Path::new(OsStr::from_bytes(name))) else {
         return Ok(present.to_owned());
     };
-    // Those of an outer dgiwarp-run.
+    // An outer dgiwarp-run has put our suppressions there already.
     if text.starts_with(TSAN.1) {
         return Ok(present.to_owned());
     }
