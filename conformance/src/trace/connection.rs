@@ -1,8 +1,9 @@
 //! One TCP connection: which of its octets are startup frames and FPDUs.
 
 use super::capture::packet::Tcp;
-use super::half::{Half, Phase, Sought};
-use super::tcp::Next;
+use super::stream::half::{Half, Phase, Sought};
+use super::stream::seek::{self, Search, whole};
+use super::stream::tcp::Next;
 use super::{Out, Rule, SeenFpdu, Unjudged, What, rules, startup};
 use crate::wire::ddp::Segment;
 use crate::wire::framing::{Deframer, Fpdu};
@@ -14,6 +15,8 @@ const ENOUGH: usize = 64 << 10;
 const MOST_SOUGHT: usize = 256 << 10;
 /// RFC 5044 §3.
 const LONGEST: usize = 64_768;
+/// RFC 5044 §4.5: a ULPDU of so many octets is never too long for the EMSS.
+const SMALLEST_MULPDU: usize = 128;
 
 /// One of the two ends: 0 or 1.
 pub(super) type Way = usize;
@@ -55,6 +58,11 @@ impl Connection {
         tcp.syn && known.is_known() && !known.began_with(tcp.sequence)
     }
 
+    /// Whether this segment has nothing that was not there before.
+    pub(super) fn is_old(&self, way: Way, tcp: &Tcp<'_>) -> bool {
+        self.halves[way].tcp.is_old(tcp.sequence, tcp.payload)
+    }
+
     /// Takes a segment of TCP.
     pub(super) fn take(&mut self, way: Way, tcp: &Tcp<'_>, out: &mut Out<'_, '_>) {
         let other = &mut self.halves[1 - way].tcp;
@@ -63,9 +71,8 @@ impl Connection {
             .map_or(0, |sequence| other.acknowledge(sequence));
         let half = &mut self.halves[way];
         if tcp.syn {
-            if !half.tcp.is_known() {
-                half.tcp.begin(tcp.sequence);
-            }
+            half.tcp.synchronize(tcp.sequence);
+            half.mss = half.mss.or(tcp.mss);
             let acknowledges = tcp.acknowledged.is_some();
             self.initiator = Some(if acknowledges { 1 - way } else { way });
         } else {
@@ -80,9 +87,16 @@ impl Connection {
         self.pump(true, out);
         for way in [0, 1] {
             let half = &self.halves[way];
-            if matches!(half.phase, Phase::Full(_)) && !half.buffer.is_empty() {
-                let octets = half.buffer.len() as u64;
-                out.say(way, What::Unjudged(Unjudged::Cut { octets }));
+            let octets = half.buffer.len() as u64;
+            match half.phase {
+                Phase::Full(_) if octets > 0 => {
+                    out.say(way, What::Unjudged(Unjudged::Cut { octets }));
+                }
+                Phase::Seek(sought) if self.crc() == Some(false) && sought.passed + octets > 0 => {
+                    out.say(way, What::Unjudged(Unjudged::LostFraming));
+                }
+                Phase::Startup | Phase::Waiting | Phase::Full(_) | Phase::Seek(_) | Phase::Over => {
+                }
             }
         }
     }
@@ -113,8 +127,9 @@ impl Connection {
                 return;
             };
             match self.halves[way].queue.pop_front() {
-                Some(Next::Octets(octets, _)) => {
+                Some(Next::Octets(octets, had)) => {
                     let half = &mut self.halves[way];
+                    half.had = had;
                     half.held -= octets.len();
                     half.released += octets.len() as u64;
                     if !matches!(half.phase, Phase::Over) {
@@ -157,21 +172,17 @@ impl Connection {
         half.buffer.clear();
         half.offset += lost + octets;
         if !matches!(half.phase, Phase::Over) {
-            self.lose(way, false, out);
+            self.lose(way, false);
         }
     }
 
-    /// The next FPDU's beginning is unknown: it is searched for, if there are CRCs.
-    fn lose(&mut self, way: Way, quiet: bool, out: &mut Out<'_, '_>) {
-        let crc = self.crc();
+    /// The next FPDU's beginning is unknown and is searched for.
+    fn lose(&mut self, way: Way, quiet: bool) {
         let [a, b] = &mut self.halves;
         let (half, other) = if way == 0 { (a, b) } else { (b, a) };
         half.sender.forget();
+        half.before.clear();
         other.sender.asks.forget();
-        if crc == Some(false) {
-            out.say(way, What::Unjudged(Unjudged::LostFraming));
-            return half.end();
-        }
         let known = half.frame.is_some() && other.frame.is_some();
         half.phase = Phase::Seek(Sought {
             position: known.then(|| half.offset.saturating_sub(half.base)),
@@ -224,7 +235,7 @@ impl Connection {
                 request
             }
             None => {
-                self.lose(way, false, out);
+                self.lose(way, false);
                 return true;
             }
         };
@@ -313,20 +324,21 @@ impl Connection {
     fn waiting(&mut self, way: Way, out: &mut Out<'_, '_>) -> bool {
         let [a, b] = &mut self.halves;
         let (half, other) = if way == 0 { (a, b) } else { (b, a) };
+        let early = self.initiator == Some(way) && half.had == 0 && other.tcp.is_synchronized();
+        if early && !half.buffer.is_empty() && !half.told_early {
+            // All that TCP had when it sent these octets was acknowledged with them: nothing.
+            half.told_early = true;
+            let octets = half.buffer.clone();
+            let detail = format!("{} octets follow the Request", octets.len());
+            out.finding(way, rules::MPA_BEFORE_REPLY, detail, &octets);
+        }
         let (Some(_), Some(theirs)) = (&half.frame, &other.frame) else {
             let waits = matches!(other.phase, Phase::Startup | Phase::Waiting);
             if half.buffer.is_empty() {
                 return false;
             }
-            // If what the Responder said is not in the file, it may have said everything.
-            if waits && self.initiator == Some(way) && !half.told_early {
-                half.told_early = true;
-                let octets = half.buffer.clone();
-                let detail = format!("{} octets follow the Request", octets.len());
-                out.finding(way, rules::MPA_BEFORE_REPLY, detail, &octets);
-            }
             if half.buffer.len() > ENOUGH || !waits {
-                self.lose(way, false, out);
+                self.lose(way, false);
                 return true;
             }
             return false;
@@ -353,20 +365,36 @@ impl Connection {
     /// Takes an FPDU.
     fn fpdu(&mut self, way: Way, out: &mut Out<'_, '_>) -> bool {
         let crc = self.crc().unwrap_or(true);
+        self.other_pad(way, crc, out);
         let half = &mut self.halves[way];
         let Phase::Full(deframer) = &mut half.phase else {
             return false;
         };
-        let Some(fpdu) = whole(deframer, &half.buffer) else {
+        let markers = deframer.markers;
+        let Some(mut fpdu) = whole(deframer, &half.buffer) else {
             return false;
         };
         // Of a connection that was joined it is not known whether there are Markers.
         let joined = half.frame.is_none() || self.halves[1 - way].frame.is_none();
         let half = &mut self.halves[way];
+        let mut padded = None;
+        if crc && !fpdu.crc_is_right && !joined && !markers {
+            padded = seek::padded_otherwise(&half.buffer);
+        }
+        if let Some(pad) = padded {
+            (fpdu.crc_is_right, fpdu.pad_is_zero) = (true, true);
+            fpdu.octets = seek::octets(fpdu.ulpdu.len(), pad);
+        }
         let believable = fpdu.crc_is_right || !crc;
         let offset = half.offset;
         let octets = half.consume(fpdu.octets);
         let segment = Segment::parse(&fpdu.ulpdu).filter(|_| believable);
+        if half.resumed && !crc && !segment.as_ref().is_some_and(seek::is_known) {
+            // The header that was taken for a beginning may have been none.
+            half.back(offset, &octets);
+            self.lose(way, false);
+            return true;
+        }
         self.is_iwarp = true;
         out.say(
             way,
@@ -379,6 +407,10 @@ impl Connection {
             }),
         );
         let mut broken = Vec::new();
+        if let Some(pad) = padded {
+            broken.push((rules::MPA_PAD, pad_detail(pad, fpdu.ulpdu.len())));
+            self.halves[way].align();
+        }
         if !believable && joined {
             // Told when the next one is found.
         } else if !believable {
@@ -397,16 +429,37 @@ impl Connection {
         }
         if !believable {
             // Its length may be what is wrong: the next one is looked for right behind its first word.
-            let half = &mut self.halves[way];
-            let rest = std::mem::take(&mut half.buffer);
-            half.buffer = octets.get(4..).unwrap_or(&[]).to_vec();
-            half.buffer.extend(rest);
-            half.offset = offset + 4;
-            self.lose(way, !joined, out);
+            self.halves[way].back(offset, &octets);
+            self.lose(way, !joined);
         } else if lost && !crc {
-            self.lose(way, true, out);
+            self.lose(way, true);
+        } else if !crc && !markers {
+            self.halves[way].before = octets;
         }
         true
+    }
+
+    /// Without CRCs a pad of another length shows by the place of the next header.
+    fn other_pad(&mut self, way: Way, crc: bool, out: &mut Out<'_, '_>) {
+        let half = &mut self.halves[way];
+        if crc || half.resumed || half.before.is_empty() {
+            return;
+        }
+        let Some(pad) = seek::other_pad(&half.before, &half.buffer) else {
+            return;
+        };
+        let before = std::mem::take(&mut half.before);
+        let length = before.first_chunk();
+        let length = length.map_or(0, |length| u16::from_be_bytes(*length).into());
+        let end = seek::octets(length, pad);
+        if let Some(rest) = before.get(end..) {
+            half.offset -= rest.len() as u64;
+            half.buffer.splice(..0, rest.iter().copied());
+        } else {
+            half.consume(end - before.len());
+        }
+        half.align();
+        out.finding(way, rules::MPA_PAD, pad_detail(pad, length), &before);
     }
 
     /// Judges an FPDU whose octets can be believed.
@@ -421,6 +474,13 @@ impl Connection {
         let [a, b] = &mut self.halves;
         let (half, other) = if way == 0 { (a, b) } else { (b, a) };
         let mut report = |rule, detail| broken.push((rule, detail));
+        if let Some(mss) = other.mss
+            && fpdu.octets > mss.into()
+            && fpdu.ulpdu.len() > SMALLEST_MULPDU
+        {
+            let detail = format!("{} octets, and the receiver's MSS is {mss}", fpdu.octets);
+            report(rules::MPA_EMSS, detail);
+        }
         if fpdu.ulpdu.len() > LONGEST {
             report(rules::MPA_LENGTH, format!("it has {}", fpdu.ulpdu.len()));
         }
@@ -448,11 +508,15 @@ impl Connection {
         if half.sender.fpdus == 1
             && let (Some(mine), Some(theirs)) = (&half.frame, &other.frame)
         {
+            // A segment acknowledges all that its sender had when it sent it.
+            let synchronized = other.tcp.is_synchronized();
             if initiator {
+                if synchronized && half.had == 0 && !half.told_early {
+                    half.told_early = true;
+                    report(rules::MPA_BEFORE_REPLY, segment.to_string());
+                }
                 startup::check_first((mine, theirs), segment, &mut report);
-            } else if other.sender.fpdus == 0
-                && matches!(other.phase, Phase::Waiting | Phase::Full(_))
-            {
+            } else if synchronized && half.had <= other.base {
                 report(rules::MPA_EARLY, segment.to_string());
             }
         }
@@ -460,30 +524,21 @@ impl Connection {
             .take(segment, &mut other.sender.asks, &mut report);
     }
 
-    /// Looks for the beginning of an FPDU: a header that can be one, and a CRC that is right.
+    /// Looks for the beginning of an FPDU.
     fn seek(&mut self, way: Way, sought: Sought, out: &mut Out<'_, '_>) -> bool {
+        let crc = self.crc();
         let [a, b] = &mut self.halves;
         let (half, other) = if way == 0 { (a, b) } else { (b, a) };
-        let wants = other.frame.as_ref().is_some_and(startup::wants_markers);
         let begin = sought.position;
-        // FPDUs and Markers have lengths of whole words.
-        let (first, step) = match begin {
-            Some(at) => (usize::try_from(at.wrapping_neg() % 4).unwrap_or(0), 4),
-            None => (0, 1),
+        let search = Search {
+            position: begin,
+            markers: other.frame.as_ref().is_some_and(startup::wants_markers),
+            crc: crc != Some(false),
         };
-        for at in (first..half.buffer.len()).step_by(step) {
-            let here = begin.map(|begin| begin + at as u64);
-            let markers = wants.then_some(here).flatten();
-            let candidate = &half.buffer[at..];
-            if !can_begin(candidate, markers) {
-                continue;
-            }
-            let mut deframer = Deframer::at(markers.is_some(), here.unwrap_or(0));
-            if whole(&mut deframer, candidate).is_none_or(|fpdu| !fpdu.crc_is_right) {
-                continue;
-            }
+        if let Some((at, deframer)) = search.find(&half.buffer) {
             half.consume(at);
-            half.phase = Phase::Full(Deframer::at(markers.is_some(), here.unwrap_or(0)));
+            half.phase = Phase::Full(deframer);
+            half.resumed = true;
             let octets = sought.passed + at as u64;
             if !self.is_iwarp {
                 out.say(way, What::Unjudged(Unjudged::Joined { octets }));
@@ -513,33 +568,7 @@ impl Connection {
     }
 }
 
-/// The first FPDU, if all of it is there; looks no further than needed if it is not.
-fn whole(deframer: &mut Deframer, octets: &[u8]) -> Option<Fpdu> {
-    if !deframer.markers {
-        let [a, b] = *octets.first_chunk()?;
-        let length = usize::from(u16::from_be_bytes([a, b]));
-        if octets.len() < (2 + length).next_multiple_of(4) + 4 {
-            return None;
-        }
-    }
-    deframer.take(octets)
-}
-
-/// Whether octets can be the beginning of an FPDU; `position` is that of the first where there are Markers.
-fn can_begin(octets: &[u8], position: Option<u64>) -> bool {
-    const DISTANCE: u64 = 512;
-    let at = match position {
-        Some(position) if position.is_multiple_of(DISTANCE) => 4,
-        _ => 0,
-    };
-    let Some([a, b, ddp, rdmap]) = octets.get(at..).and_then(|rest| rest.first_chunk()) else {
-        return false;
-    };
-    let tagged = ddp & 0x80 != 0;
-    let opcode = rdmap & 0x0f;
-    u16::from_be_bytes([*a, *b]) >= if tagged { 14 } else { 18 }
-        && ddp & 0x3f == 1
-        && rdmap & 0xb0 == 0
-        && opcode <= 11
-        && tagged == matches!(opcode, 0 | 2)
+fn pad_detail(pad: usize, length: usize) -> String {
+    let right = (2 + length).next_multiple_of(4) - 2 - length;
+    format!("{pad} octets behind {length} octets of ULPDU, where {right} belong")
 }

@@ -18,6 +18,8 @@ use crate::wire::ddp::{Place, ReadRequest};
 const MOST: usize = 65_536;
 /// The longest datagram that is sent (Datagram §8).
 const LONGEST: usize = 65_000;
+/// Epochs of requests with one nonce that are kept.
+const MOST_EPOCHS: usize = 8;
 /// Octets of the shortest datagram: a cookie exchange has 36, a header and CRC 18.
 const SHORTEST: usize = 18;
 
@@ -87,7 +89,7 @@ pub(super) struct Datagrams {
     speakers: Recent<SocketAddr, ()>,
     epochs: Recent<(SocketAddr, u32), Destination>,
     messages: Recent<MessageKey, (Message, Option<usize>)>,
-    nonces: Recent<(SocketAddr, SocketAddr, u64), u32>,
+    nonces: Recent<(SocketAddr, SocketAddr, u64), Vec<u32>>,
     lookups: Recent<(SocketAddr, SocketAddr, u64, u8), u32>,
     reads: Reads,
     pub(super) count: u64,
@@ -273,18 +275,25 @@ impl Datagrams {
             report(rules::COOKIE_RESERVED, exchange.to_string());
         }
         if asks {
-            self.nonces
-                .entry((route.from, route.to, exchange.nonce), exchange.epoch);
-        } else if let Some(epoch) = self.nonces.get(&(route.to, route.from, exchange.nonce))
-            && *epoch != exchange.epoch
-        {
-            report(
-                rules::COOKIE_ANSWER,
-                format!(
-                    "the request has epoch {epoch:#x}, the answer {:#x}",
-                    exchange.epoch
-                ),
+            let key = (route.from, route.to, exchange.nonce);
+            let (epochs, _) = self.nonces.entry(key, Vec::new());
+            if !epochs.contains(&exchange.epoch) && epochs.len() < MOST_EPOCHS {
+                epochs.push(exchange.epoch);
+            }
+            return;
+        }
+        let key = (route.to, route.from, exchange.nonce);
+        let Some(epochs) = self.nonces.get(&key) else {
+            return;
+        };
+        // A nonce that was used again with another epoch: the capture may lack that request.
+        let used = self.epochs.get(&(route.to, exchange.epoch)).is_some();
+        if !used && epochs.len() < MOST_EPOCHS && !epochs.contains(&exchange.epoch) {
+            let detail = format!(
+                "the request has epoch {epochs:#x?}, the answer {:#x}",
+                exchange.epoch
             );
+            report(rules::COOKIE_ANSWER, detail);
         }
     }
 

@@ -18,6 +18,8 @@ type Ends = [SocketAddr; 2];
 struct Flow {
     connection: Connection,
     latest: u64,
+    /// It has ended and is kept for what comes of it once more.
+    over: bool,
 }
 
 /// Everything that is recorded.
@@ -110,7 +112,8 @@ impl Trace {
             ([to, from], 1)
         };
         if let Some(flow) = self.flows.get(&ends)
-            && flow.connection.is_another(way, tcp)
+            && (flow.connection.is_another(way, tcp)
+                || flow.over && !tcp.payload.is_empty() && !flow.connection.is_old(way, tcp))
             && let Some(old) = self.flows.remove(&ends)
         {
             self.close(ends, old, sink);
@@ -123,12 +126,20 @@ impl Trace {
             self.connections += 1;
             let connection = Connection::new(self.connections);
             let latest = self.packet;
-            self.flows.insert(ends, Flow { connection, latest });
+            let flow = Flow {
+                connection,
+                latest,
+                over: false,
+            };
+            self.flows.insert(ends, flow);
         }
         let Some(flow) = self.flows.get_mut(&ends) else {
             return;
         };
         flow.latest = self.packet;
+        if flow.over {
+            return;
+        }
         let mut out = Out {
             packet: self.packet,
             at: self.at,
@@ -137,10 +148,9 @@ impl Trace {
             sink,
         };
         flow.connection.take(way, tcp, &mut out);
-        if flow.connection.is_over()
-            && let Some(flow) = self.flows.remove(&ends)
-        {
-            self.close(ends, flow, sink);
+        if flow.connection.is_over() {
+            flow.connection.finish(&mut out);
+            flow.over = true;
         }
     }
 
@@ -164,13 +174,15 @@ impl Trace {
     }
 
     fn close(&mut self, ends: Ends, mut flow: Flow, sink: &mut Sink<'_>) {
-        flow.connection.finish(&mut Out {
-            packet: self.packet,
-            at: self.at,
-            ends,
-            connection: flow.connection.number,
-            sink,
-        });
+        if !flow.over {
+            flow.connection.finish(&mut Out {
+                packet: self.packet,
+                at: self.at,
+                ends,
+                connection: flow.connection.number,
+                sink,
+            });
+        }
         self.iwarp += u64::from(flow.connection.is_iwarp());
     }
 }

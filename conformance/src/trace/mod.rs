@@ -10,14 +10,13 @@ mod connection;
 mod coverage;
 mod datagram;
 mod flows;
-mod half;
 pub mod lint;
 mod messages;
 mod rdmap;
 mod reads;
 mod rules;
 mod startup;
-mod tcp;
+mod stream;
 mod terminate;
 #[cfg(test)]
 mod tests;
@@ -131,7 +130,7 @@ pub enum Unjudged {
         /// Octets that were passed over.
         octets: u64,
     },
-    /// Without CRCs the beginnings of FPDUs cannot be found again.
+    /// Without CRCs the beginning of an FPDU was not found again.
     LostFraming,
     /// The answer to a Request is not of MPA.
     NotMpa,
@@ -154,7 +153,7 @@ impl fmt::Display for Unjudged {
                 write!(f, "{octets} octets before the next FPDU are not judged")
             }
             Self::LostFraming => {
-                f.write_str("without CRCs the next FPDU cannot be found: the rest is not judged")
+                f.write_str("without CRCs the next FPDU was not found: the rest is not judged")
             }
             Self::NotMpa => f.write_str("the answer to the Request is not of MPA"),
             Self::Cut { octets } => {

@@ -64,7 +64,8 @@ rules! {
     ENHANCED_RTR "enhanced-rtr" "RFC 6581 §9.2" Must "In peer-to-peer mode the Initiator begins with an RTR indication that was agreed on, or a Terminate";
     ENHANCED_DEPTH "enhanced-depth" "RFC 6581 §9.1" Must "No more RDMA Reads are outstanding than the peer's IRD";
     MPA_LENGTH "mpa-length" "RFC 5044 §3" Must "A ULPDU has 64,768 octets at most";
-    MPA_PAD "mpa-pad" "RFC 5044 §4.1" Must "The pad is zero";
+    MPA_EMSS "mpa-emss" "RFC 5044 §4.5" Should "An FPDU is no longer than the EMSS";
+    MPA_PAD "mpa-pad" "RFC 5044 §4.1" Must "The pad is zero, and no longer than to the next multiple of four";
     MPA_MARKER "mpa-marker" "RFC 5044 §4.3" Must "Markers have reserved bits of zero and point to the beginning of their FPDU";
     MPA_CRC "mpa-crc" "RFC 5044 §4.4" Must "The CRC is that of the FPDU";
     DDP_HEADER "ddp-header" "RFC 5041 §4.4" Must "Every segment has a header";

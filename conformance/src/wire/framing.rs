@@ -16,6 +16,8 @@ pub struct Wrong {
     pub crc: u32,
     /// Octet of the pad, set before the CRC is computed.
     pub pad: u8,
+    /// Length of the pad, instead of that to the next multiple of four; for streams without Markers.
+    pub pad_length: Option<usize>,
     /// Octets added to the pointers of Markers, before the CRC is computed.
     pub pointer: u16,
     /// An octet of the finished FPDU, counted from its first, and what it is XORed with.
@@ -53,14 +55,16 @@ impl Framer {
         let own = u16::try_from(ulpdu.len()).unwrap_or(u16::MAX);
         let mut plain = wrong.length.unwrap_or(own).to_be_bytes().to_vec();
         plain.extend(ulpdu);
-        plain.resize(plain.len().next_multiple_of(4), wrong.pad);
+        let right = plain.len().next_multiple_of(4);
+        let padded = wrong.pad_length.map_or(right, |pad| plain.len() + pad);
+        plain.resize(padded, wrong.pad);
         // The plain form has everything but the CRC; Markers come between its words, and one right before the CRC belongs to it.
         let mut octets = Vec::with_capacity(plain.len() + plain.len() / 64 + 8);
         let mut start = 0;
         for (index, word) in plain.chunks(4).enumerate() {
             self.marker(&mut octets, &mut start, index == 0, wrong.pointer);
             octets.extend(word);
-            self.position += 4;
+            self.position += word.len() as u64;
         }
         self.marker(&mut octets, &mut start, false, wrong.pointer);
         let sum = if self.crc { crc::crc32c(&octets) } else { 0 };

@@ -5,6 +5,7 @@
 //! is taken by a [`Connection`] of ours, which has to say what siw said and understand what
 //! it heard.
 
+mod edited;
 mod findings;
 mod lint;
 mod messages;

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice};
+use etherparse::{
+    EtherType, LaxNetSlice, LaxSlicedPacket, TcpOptionElement, TcpSlice, TransportSlice,
+};
 
 /// Kinds of headers that packets may begin with, by their numbers in the pcap registry.
 mod link {
@@ -26,6 +28,8 @@ pub(in crate::trace) struct Tcp<'a> {
     pub(in crate::trace) syn: bool,
     pub(in crate::trace) fin: bool,
     pub(in crate::trace) rst: bool,
+    /// The option of the longest segment.
+    pub(in crate::trace) mss: Option<u16>,
     /// Captured part of its payload.
     pub(in crate::trace) payload: &'a [u8],
 }
@@ -82,6 +86,7 @@ pub(in crate::trace) fn parse(kind: u32, octets: &[u8]) -> Option<Addressed<'_>>
                 syn: tcp.syn(),
                 fin: tcp.fin(),
                 rst: tcp.rst(),
+                mss: mss(tcp),
                 payload: tcp.payload(),
             }),
         ),
@@ -106,6 +111,14 @@ pub(in crate::trace) fn parse(kind: u32, octets: &[u8]) -> Option<Addressed<'_>>
         from: SocketAddr::new(from, from_port),
         to: SocketAddr::new(to, to_port),
         inside,
+    })
+}
+
+/// The option of TCP that announces the longest segment.
+fn mss(tcp: &TcpSlice<'_>) -> Option<u16> {
+    tcp.options_iterator().find_map(|option| match option {
+        Ok(TcpOptionElement::MaximumSegmentSize(mss)) => Some(mss),
+        _ => None,
     })
 }
 

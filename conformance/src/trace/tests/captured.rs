@@ -104,6 +104,44 @@ fn packets_that_are_not_there_accuse_nobody() {
     }
 }
 
+/// Without CRCs lengths and queues lead on: only so much is missing as takes to be sure.
+#[test]
+fn behind_a_gap_without_crcs_lengths_and_queues_lead_on() {
+    for markers in [false, true] {
+        let talk = Talk::good().with_flags(markers, false);
+        let mut captured = talk.packets();
+        captured.remove(6);
+        let came = judged(ETHERNET, &captured);
+        assert!(came.broken.is_empty(), "{came:?}");
+        assert_eq!(came.fpdus, talk.said.len() - 1, "{came:?}");
+        // A fault behind it is found.
+        let mut talk = talk.clone();
+        talk.said[super::talk::at::IMMEDIATE].ulpdu.push(0);
+        let mut captured = talk.packets();
+        captured.remove(6);
+        let came = judged(ETHERNET, &captured);
+        assert_eq!(came.rules(), ["immediate-size"], "{came:?}");
+        // One FPDU by itself is not enough.
+        let mut captured = talk.packets();
+        captured.remove(16);
+        let came = judged(ETHERNET, &captured);
+        assert!(came.unjudged.contains(&Unjudged::LostFraming), "{came:?}");
+    }
+}
+
+/// An Initiator that had octets of the Responder, which are not in the file, may have had the Reply.
+#[test]
+fn a_reply_that_is_not_in_the_file_was_there() {
+    let whole = Talk::good().packets();
+    for without in 1..4 {
+        let mut captured = whole.clone();
+        // The Reply, and TCP's handshake before it.
+        captured.drain(4 - without..4);
+        let came = judged(ETHERNET, &captured);
+        assert!(came.broken.is_empty(), "{without}: {came:?}");
+    }
+}
+
 #[test]
 fn a_connection_that_was_there_before_is_found() {
     let talk = Talk::good();

@@ -314,3 +314,24 @@ fn other_datagrams_are_none_of_ours() {
     let found = came(&[dns]);
     assert_eq!((found.datagrams, found.broken.len()), (0, 0));
 }
+
+/// A requester that begins anew may draw a nonce again: an answer repeats either epoch.
+#[test]
+fn a_nonce_is_used_again_with_a_new_epoch() {
+    for answered in [0xaa, 0xab] {
+        let mut all = good();
+        let mut again = all[ASK].clone();
+        again.octets[7] = 0xab;
+        all.insert(ASK + 1, again);
+        all[ANSWER + 1].octets[7] = answered;
+        let found = came(&all);
+        assert!(found.broken.is_empty(), "{answered:#x}: {found:?}");
+        // The second request is not in the file, and something else of that epoch is.
+        all.remove(ASK + 1);
+        let mut segment = all[RECORD].clone();
+        segment.octets[21] = 0xab;
+        all.insert(ASK, segment);
+        let found = came(&all);
+        assert!(found.broken.is_empty(), "{answered:#x}: {found:?}");
+    }
+}

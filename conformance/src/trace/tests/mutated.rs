@@ -94,6 +94,21 @@ fn of_startup() -> Vec<(&'static str, Mutation)> {
     ]
 }
 
+/// Behind 51 octets of ULPDU, where 3 octets of pad belong.
+fn no_pad() -> Wrong {
+    Wrong {
+        pad_length: Some(0),
+        ..Wrong::default()
+    }
+}
+
+fn long_pad() -> Wrong {
+    Wrong {
+        pad_length: Some(7),
+        ..Wrong::default()
+    }
+}
+
 fn of_framing() -> Vec<(&'static str, Mutation)> {
     let wrong = |wrong: Wrong| move |talk: &mut Talk| talk.said[at::SEND + 2].wrong = wrong;
     vec![
@@ -101,9 +116,12 @@ fn of_framing() -> Vec<(&'static str, Mutation)> {
             let line = &mut talk.said[at::INVALIDATE];
             line.ulpdu.resize(64_769, 0);
         }),
+        of("mpa-emss", |talk| talk.mss = 1000),
         of("mpa-pad", |talk| {
             talk.said[at::SEND + 2].wrong.pad = 1;
         }),
+        of("mpa-pad", wrong(no_pad())),
+        of("mpa-pad", wrong(long_pad())),
         of(
             "mpa-crc",
             wrong(Wrong {
@@ -230,6 +248,20 @@ fn every_rule_is_broken_by_its_mutation_and_by_no_other() {
     let of_streams = ALL.iter().filter(|rule| rule.clause.starts_with("RFC"));
     let all: BTreeSet<_> = of_streams.map(|rule| rule.id).collect();
     assert_eq!(seen, all, "rules and mutations");
+}
+
+#[test]
+fn a_pad_of_another_length_is_found_without_crcs_and_nothing_else() {
+    for wrong in [no_pad(), long_pad()] {
+        // Before a tagged header, and before an untagged one.
+        for index in [at::SEND + 2, at::WRITE + 1] {
+            let mut talk = Talk::good().with_flags(false, false);
+            talk.said[index].wrong = wrong;
+            let came = judged(ETHERNET, &talk.packets());
+            assert_eq!(came.rules(), ["mpa-pad"], "{wrong:?}: {came:?}");
+            assert_eq!((came.fpdus, came.broken.len()), (talk.said.len(), 1));
+        }
+    }
 }
 
 #[test]

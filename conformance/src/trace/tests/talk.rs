@@ -1,6 +1,6 @@
 //! A conversation of two ends, and the packets of it.
 
-use etherparse::PacketBuilder;
+use etherparse::{PacketBuilder, TcpOptionElement};
 
 use crate::wire::ddp::{AtomicRequest, ReadRequest, Segment, Terminate, opcode};
 use crate::wire::framing::{Framer, Wrong};
@@ -21,6 +21,8 @@ pub(super) struct Talk {
     pub(super) request: Startup,
     pub(super) reply: Startup,
     pub(super) said: Vec<Said>,
+    /// The MSS that both ends announce.
+    pub(super) mss: u16,
 }
 
 /// Things said in [`Talk::good`] that mutations change.
@@ -126,6 +128,7 @@ impl Talk {
             request: Startup::new(REQUEST, C | S, 2, &depths(2, 2).to_bytes()),
             reply: Startup::new(REPLY, C | S, 2, &depths(2, 2).to_bytes()),
             said: said.collect(),
+            mss: u16::MAX,
         }
     }
 
@@ -151,13 +154,17 @@ impl Talk {
     }
 
     pub(super) fn packets(&self) -> Vec<Vec<u8>> {
-        packets(&self.pieces(), [u32::MAX - 300, 1000])
+        packets_with(&self.pieces(), [u32::MAX - 300, 1000], self.mss)
     }
 }
 
 /// The packets of a whole connection, with SYNs and FINs.
 pub(super) fn packets(pieces: &[(usize, Vec<u8>)], first: [u32; 2]) -> Vec<Vec<u8>> {
-    let mut wire = Wire { next: first };
+    packets_with(pieces, first, u16::MAX)
+}
+
+fn packets_with(pieces: &[(usize, Vec<u8>)], first: [u32; 2], mss: u16) -> Vec<Vec<u8>> {
+    let mut wire = Wire { next: first, mss };
     let mut packets = vec![wire.packet(0, Flag::Syn, &[])];
     packets.push(wire.packet(1, Flag::Syn, &[]));
     for (way, octets) in pieces {
@@ -177,6 +184,7 @@ enum Flag {
 
 struct Wire {
     next: [u32; 2],
+    mss: u16,
 }
 
 impl Wire {
@@ -187,7 +195,8 @@ impl Wire {
             .ipv4(from, to, 64)
             .tcp(from_port, to_port, self.next[way], 65_535);
         if flag == Flag::Syn {
-            tcp = tcp.syn();
+            let mss = TcpOptionElement::MaximumSegmentSize(self.mss);
+            tcp = tcp.syn().options(&[mss]).unwrap();
         }
         if flag == Flag::Fin {
             tcp = tcp.fin();

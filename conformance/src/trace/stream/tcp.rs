@@ -11,7 +11,7 @@ const PATIENCE: u32 = 64;
 
 /// Continuation of the stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(in crate::trace) enum Next {
     /// Octets, and how many octets of the other direction their sender had when it sent them.
     Octets(Vec<u8>, u64),
     /// So many octets that the capture does not have.
@@ -20,9 +20,11 @@ pub(super) enum Next {
 
 /// One direction.
 #[derive(Debug, Default)]
-pub(super) struct Direction {
+pub(in crate::trace) struct Direction {
     /// The sequence number of the next octet.
     next: Option<u32>,
+    /// Whether its SYN was seen, so that distances count from its first octet.
+    synchronized: bool,
     /// Segments that were not given out, by the distance of their first octet from the stream's.
     waiting: BTreeMap<u64, (Vec<u8>, u64)>,
     waits: usize,
@@ -36,27 +38,30 @@ pub(super) struct Direction {
 }
 
 impl Direction {
-    /// The stream begins behind this sequence number.
-    pub(super) fn begin(&mut self, syn: u32) {
-        *self = Self {
-            next: Some(syn.wrapping_add(1)),
-            ..Self::default()
-        };
+    /// Takes a SYN: the stream begins behind this sequence number, if nothing else was known of it.
+    pub(in crate::trace) fn synchronize(&mut self, syn: u32) {
+        self.next.get_or_insert_with(|| syn.wrapping_add(1));
+        self.synchronized |= self.began_with(syn);
+    }
+
+    /// Whether distances count from the first octet of the stream.
+    pub(in crate::trace) fn is_synchronized(&self) -> bool {
+        self.synchronized
     }
 
     /// Whether it is known where the stream is.
-    pub(super) fn is_known(&self) -> bool {
+    pub(in crate::trace) fn is_known(&self) -> bool {
         self.next.is_some()
     }
 
     /// Whether this SYN is the one that the stream began with.
-    pub(super) fn began_with(&self, syn: u32) -> bool {
+    pub(in crate::trace) fn began_with(&self, syn: u32) -> bool {
         let moved = u32::try_from(self.moved & u64::from(u32::MAX)).unwrap_or(0);
         self.next.map(|next| next.wrapping_sub(moved)) == Some(syn.wrapping_add(1))
     }
 
     /// Whether all of the stream up to its end was given out.
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::trace) fn is_over(&self) -> bool {
         self.end.is_some_and(|end| end <= self.moved)
     }
 
@@ -66,8 +71,16 @@ impl Direction {
         self.acknowledged.min(self.end.unwrap_or(u64::MAX)) > self.moved
     }
 
+    /// Whether the stream went on beyond all of this.
+    pub(in crate::trace) fn is_old(&self, sequence: u32, payload: &[u8]) -> bool {
+        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let behind = |next: u32| next.wrapping_sub(sequence.wrapping_add(length));
+        self.next
+            .is_some_and(|next| i32::from_ne_bytes(behind(next).to_ne_bytes()) >= 0)
+    }
+
     /// Takes a segment, whose sender had so many octets of the other direction.
-    pub(super) fn take(&mut self, sequence: u32, payload: &[u8], fin: bool, had: u64) {
+    pub(in crate::trace) fn take(&mut self, sequence: u32, payload: &[u8], fin: bool, had: u64) {
         let next = *self.next.get_or_insert(sequence);
         let ahead = i64::from(i32::from_ne_bytes(
             sequence.wrapping_sub(next).to_ne_bytes(),
@@ -100,7 +113,7 @@ impl Direction {
     }
 
     /// The receiver acknowledged all octets before this sequence number; gives how many of the stream these are.
-    pub(super) fn acknowledge(&mut self, sequence: u32) -> u64 {
+    pub(in crate::trace) fn acknowledge(&mut self, sequence: u32) -> u64 {
         let next = *self.next.get_or_insert(sequence);
         let ahead = i64::from(i32::from_ne_bytes(
             sequence.wrapping_sub(next).to_ne_bytes(),
@@ -113,7 +126,7 @@ impl Direction {
     }
 
     /// The next octets or gap, if they are there or will not come any more. `ended` says that no more packets come.
-    pub(super) fn next(&mut self, ended: bool) -> Option<Next> {
+    pub(in crate::trace) fn next(&mut self, ended: bool) -> Option<Next> {
         loop {
             let Some((at, (payload, had))) = self.waiting.pop_first() else {
                 let lost = self.is_behind() && (ended || self.patience > PATIENCE);
@@ -175,7 +188,7 @@ mod tests {
             (at, &stream[from..to])
         };
         let mut direction = Direction::default();
-        direction.begin(syn);
+        direction.synchronize(syn);
         let mut got = Vec::new();
         for (from, to) in [
             (0, 10),
@@ -207,7 +220,7 @@ mod tests {
     #[test]
     fn what_never_comes_is_a_gap() {
         let mut direction = Direction::default();
-        direction.begin(0);
+        direction.synchronize(0);
         direction.take(11, b"behind", false, 0);
         assert_eq!(direction.next(false), None);
         assert_eq!(
@@ -216,7 +229,7 @@ mod tests {
         );
 
         let mut direction = Direction::default();
-        direction.begin(0);
+        direction.synchronize(0);
         direction.take(11, b"behind", false, 0);
         for _ in 0..=PATIENCE {
             assert_eq!(direction.next(false), None);
@@ -235,7 +248,7 @@ mod tests {
     #[test]
     fn what_waits_is_bounded() {
         let mut direction = Direction::default();
-        direction.begin(0);
+        direction.synchronize(0);
         for number in 0..u32::try_from(MOST_SEGMENTS).unwrap() + 2 {
             direction.take(100 + 2 * number, &[1], false, 0);
         }
