@@ -34,43 +34,53 @@ impl Origin {
     }
 }
 
-/// Whether a listener may take another connection.
+/// Whether a listener may take another connection. `S` names a startup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum Room<S> {
     /// At once.
     Free,
     /// Once this startup is closed.
-    Evict(usize),
+    Evict(S),
     /// At this time; earlier if a startup ends.
     At(Instant),
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
-    key: usize,
+struct Entry<S> {
+    startup: S,
     origin: Origin,
     began: Instant,
     /// From this host, or from an origin that sent a Request before.
     preferred: bool,
 }
 
-/// Half-open startups of one listener.
-#[derive(Debug, Default)]
-pub struct HalfOpen {
+/// Half-open startups of one listener. `S` names one.
+#[derive(Debug)]
+pub struct HalfOpen<S> {
     /// Oldest first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<Entry<S>>,
     counts: FxHashMap<Origin, usize>,
     /// The latest last.
     proved: VecDeque<Origin>,
 }
 
-impl HalfOpen {
+impl<S> Default for HalfOpen<S> {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            counts: FxHashMap::default(),
+            proved: VecDeque::new(),
+        }
+    }
+}
+
+impl<S: Copy + Eq> HalfOpen<S> {
     /// A connection was taken.
-    pub fn begin(&mut self, now: Instant, key: usize, from: IpAddr, is_local: bool) {
+    pub fn begin(&mut self, now: Instant, startup: S, from: IpAddr, is_local: bool) {
         let origin = Origin::of(from);
         *self.counts.entry(origin).or_default() += 1;
         self.entries.push_back(Entry {
-            key,
+            startup,
             origin,
             began: now,
             preferred: is_local || from.is_loopback() || self.proved.contains(&origin),
@@ -78,8 +88,9 @@ impl HalfOpen {
     }
 
     /// A startup is over.
-    pub fn end(&mut self, key: usize) {
-        let Some(position) = self.entries.iter().position(|entry| entry.key == key) else {
+    pub fn end(&mut self, startup: S) {
+        let mut entries = self.entries.iter();
+        let Some(position) = entries.position(|entry| entry.startup == startup) else {
             return;
         };
         let Some(entry) = self.entries.remove(position) else {
@@ -103,13 +114,13 @@ impl HalfOpen {
         self.proved.push_back(origin);
     }
 
-    fn is_crowded(&self, entry: &Entry) -> bool {
+    fn is_crowded(&self, entry: &Entry<S>) -> bool {
         !entry.preferred && self.counts.get(&entry.origin) > Some(&PER_ORIGIN)
     }
 
     /// Whether there is room for another.
     #[must_use]
-    pub fn room(&self, now: Instant) -> Room {
+    pub fn room(&self, now: Instant) -> Room<S> {
         if self.entries.len() < MAX {
             Room::Free
         } else {
@@ -120,9 +131,9 @@ impl HalfOpen {
     /// Makes room whatever the number of startups, because descriptors are exhausted: the oldest of an origin with too many, of a stranger, or of all, that has
     /// had its time.
     #[must_use]
-    pub fn victim(&self, now: Instant) -> Room {
-        type Rank = fn(&HalfOpen, &Entry) -> bool;
-        let ranks: [(Rank, Duration); 3] = [
+    pub fn victim(&self, now: Instant) -> Room<S> {
+        type Rank<S> = fn(&HalfOpen<S>, &Entry<S>) -> bool;
+        let ranks: [(Rank<S>, Duration); 3] = [
             (Self::is_crowded, SHORT_GRACE),
             (|_, entry| !entry.preferred, GRACE),
             (|_, _| true, GRACE),
@@ -132,7 +143,7 @@ impl HalfOpen {
             if let Some(oldest) = self.entries.iter().find(|entry| is_candidate(self, entry)) {
                 let until = oldest.began + grace;
                 if until <= now {
-                    return Room::Evict(oldest.key);
+                    return Room::Evict(oldest.startup);
                 }
                 earliest = earliest.min(until);
             }
@@ -163,7 +174,7 @@ mod tests {
 
     /// Takes a connection as a listener does, when there is room. Returns the startup that made it.
     fn take(
-        half_open: &mut HalfOpen,
+        half_open: &mut HalfOpen<usize>,
         now: &mut Instant,
         key: usize,
         from: IpAddr,

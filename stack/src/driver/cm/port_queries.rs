@@ -132,15 +132,12 @@ impl PortQueries {
         }
         let deadline = query.poll_timeout();
         let mut sockets = self.sockets.lock();
-        let id = sockets.insert(Entry::Query {
+        let entry = Entry::Query {
             socket,
             query,
             attempt,
-        });
-        if let Err(error) = sockets.watch(id, EpollFlags::EPOLLIN) {
-            sockets.remove(id);
-            return Err(error);
-        }
+        };
+        let id = sockets.insert_watched(entry, EpollFlags::EPOLLIN)?;
         sockets.set_deadline(id, deadline);
         Ok(Asked::Pending(id))
     }
@@ -172,12 +169,8 @@ impl PortQueries {
         let responder = match queries {
             Some(socket) => {
                 let port = named.port();
-                let id = sockets.insert(Entry::Responder { socket, port });
-                if let Err(error) = sockets.watch(id, EpollFlags::EPOLLIN) {
-                    sockets.remove(id);
-                    return Err(error);
-                }
-                Some(id)
+                let entry = Entry::Responder { socket, port };
+                Some(sockets.insert_watched(entry, EpollFlags::EPOLLIN)?)
             }
             None if self.ports.lock().services.contains(&named.port()) => None,
             None => return Err(io::ErrorKind::AddrInUse.into()),

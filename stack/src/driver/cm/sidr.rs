@@ -129,11 +129,7 @@ impl SidrSessions {
             failure: None,
         };
         let mut sockets = self.sockets.lock();
-        let id = sockets.insert(entry);
-        if let Err(error) = sockets.watch(id, EpollFlags::EPOLLIN) {
-            sockets.remove(id);
-            return Err(error);
-        }
+        let id = sockets.insert_watched(entry, EpollFlags::EPOLLIN)?;
         self.send(&mut sockets, id);
         Ok(id)
     }

@@ -23,6 +23,12 @@ pub(crate) struct IoId {
     key: u32,
 }
 
+/// Names no entry.
+const OTHER: IoId = IoId {
+    generation: u32::MAX,
+    key: u32::MAX,
+};
+
 /// Reason why an entry is driven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -78,6 +84,12 @@ impl<E: AsFd> IoSet<E> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Makes the set readable while `other` is, too. Its owner has work then.
+    pub(crate) fn poll_with(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, OTHER.token());
+        Ok(self.epoll.add(other, event)?)
     }
 
     pub(crate) fn lock(&self) -> Locked<'_, E> {
@@ -139,6 +151,18 @@ impl<E: AsFd> Locked<'_, E> {
         IoId { generation, key }
     }
 
+    /// Keeps an entry whose socket is polled for `events`.
+    pub(crate) fn insert_watched(&mut self, entry: E, events: EpollFlags) -> io::Result<IoId> {
+        let id = self.insert(entry);
+        match self.watch(id, events) {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                self.remove(id);
+                Err(error)
+            }
+        }
+    }
+
     /// Removes an entry. Its socket is polled no more.
     pub(crate) fn remove(&mut self, id: IoId) -> Option<E> {
         self.set_deadline(id, None);
@@ -189,14 +213,16 @@ impl<E: AsFd> Locked<'_, E> {
         Ok(())
     }
 
-    /// Ends the polling of an entry's socket.
-    pub(crate) fn unwatch(&mut self, id: IoId) {
+    /// Ends the polling of an entry's socket. Returns whether it was polled.
+    pub(crate) fn unwatch(&mut self, id: IoId) -> bool {
         let epoll = &self.set.epoll;
         if let Some(slot) = self.slot(id)
             && slot.events.take().is_some()
         {
             let _ = epoll.delete(&slot.entry);
+            return true;
         }
+        false
     }
 
     pub(crate) fn set_deadline(&mut self, id: IoId, deadline: Option<Instant>) {
@@ -230,6 +256,7 @@ impl IoId {
 mod tests {
     use std::time::Duration;
 
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use nix::sys::eventfd::EventFd;
 
     use super::*;
@@ -259,7 +286,8 @@ mod tests {
         assert_eq!(driven(&set), both);
         // A deadline comes once, readiness lasts.
         assert_eq!(driven(&set), both[..1]);
-        set.lock().unwatch(ready);
+        assert!(set.lock().unwatch(ready));
+        assert!(!set.lock().unwatch(ready), "it is not polled");
         assert!(driven(&set).is_empty());
         assert!(set.lock().remove(ready).is_some());
         assert!(set.lock().remove(ready).is_none());
@@ -269,5 +297,34 @@ mod tests {
         assert_ne!(next, ready);
         assert!(set.lock().get_mut(ready).is_none());
         assert!(set.lock().get_mut(next).is_some());
+    }
+
+    #[test]
+    fn descriptors_of_others_make_the_set_readable_and_are_no_entries() {
+        let set = IoSet::<EventFd>::new().unwrap();
+        let other = EventFd::new().unwrap();
+        set.poll_with(other.as_fd()).unwrap();
+        let is_readable = || {
+            let mut fds = [PollFd::new(set.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
+        };
+        assert!(!is_readable());
+        other.write(1).unwrap();
+        assert!(is_readable());
+        let ready = EventFd::from_value(1).unwrap();
+        let ready = set.lock().insert_watched(ready, EpollFlags::EPOLLIN);
+        let ready = (ready.unwrap(), Cause::Ready);
+        let known = |driven: &(IoId, Cause)| set.lock().get_mut(driven.0).is_some();
+        let (entries, others): (Vec<_>, Vec<_>) = driven(&set).into_iter().partition(known);
+        assert_eq!((entries, others.len()), (vec![ready], 1));
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_polled_is_not_kept() {
+        let set = IoSet::new().unwrap();
+        // epoll_ctl(2): EPERM for a regular file.
+        let plain = std::fs::File::open("/proc/self/exe").unwrap();
+        let refused = set.lock().insert_watched(plain, EpollFlags::EPOLLIN);
+        assert!(refused.is_err() && set.is_empty());
     }
 }

@@ -5,22 +5,22 @@
 
 mod steps;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{ConfigError, Connection, Error, Event};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::EpollFlags;
 use parking_lot::Mutex;
-use slab::Slab;
 use socket2::Socket;
 
 pub(crate) use self::steps::AfterTcp;
 use self::steps::{Stage, Startup, Step, TCP_HAS, lingering, refuse, timed_out};
 use crate::MpaConfig;
 use crate::driver::device::clock;
+use crate::driver::reactor::io_set::{Cause, IoId, IoSet, Locked};
 use crate::driver::tcp::socket as tcp;
 use dgiwarp_engine::cm::connect::{AttemptFailure, startup_config};
 use dgiwarp_engine::cm::half_open::{HalfOpen, Room};
@@ -28,13 +28,8 @@ use dgiwarp_engine::cm::ports::patience;
 
 /// Connections that a listener takes before others get their turn.
 const ACCEPTS: usize = 64;
-/// Sockets found by one call of epoll.
-const EVENTS: usize = 64;
 /// How long a listener rests when there is no descriptor for another connection.
 const REST: Duration = Duration::from_millis(100);
-
-/// Token of a descriptor that is none of a startup.
-const OTHER: u64 = u64::MAX;
 
 /// Result of a startup.
 #[derive(Debug)]
@@ -97,18 +92,13 @@ pub(crate) struct StartupResult {
 /// Startups in progress, and the listeners that some come from.
 #[derive(Debug)]
 pub(crate) struct MpaStartups {
-    epoll: Epoll,
-    table: Mutex<Table>,
+    sockets: IoSet<Entry>,
+    /// Descriptor in reserve while there is a listener, to accept and reject connections with. Locked after `sockets`.
+    spare: Mutex<Option<Socket>>,
     results: Mutex<VecDeque<StartupResult>>,
 }
 
-#[derive(Debug, Default)]
-struct Table {
-    entries: Slab<Entry>,
-    deadlines: BTreeSet<(Instant, usize)>,
-    /// Descriptor in reserve while there is a listener, to accept and reject connections with.
-    spare: Option<Socket>,
-}
+type Sockets<'a> = Locked<'a, Entry>;
 
 #[derive(Debug)]
 enum Entry {
@@ -116,46 +106,50 @@ enum Entry {
     Startup(Startup),
 }
 
+impl AsFd for Entry {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Listener(it) => it.listener.as_fd(),
+            Self::Startup(it) => it.stream.as_fd(),
+        }
+    }
+}
+
+/// It is not polled, and so accepts no connection, while there is no room for a startup, or no descriptor.
 #[derive(Debug)]
 struct Listener {
     listener: TcpListener,
     mpa: MpaConfig,
     context: u64,
-    half_open: HalfOpen,
-    /// Set while there is no room for a startup, or no descriptor; the listener accepts none meanwhile.
-    full: bool,
+    half_open: HalfOpen<IoId>,
 }
 
 /// Names a listener among [`MpaStartups`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ListenerId(usize);
+pub(crate) struct ListenerId(IoId);
 
 impl MpaStartups {
     pub(crate) fn new() -> Result<Self, crate::Error> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| crate::Error::system("cannot make an epoll set")(errno.into()))?;
         Ok(Self {
-            epoll,
-            table: Mutex::default(),
+            sockets: IoSet::new()?,
+            spare: Mutex::default(),
             results: Mutex::default(),
         })
     }
 
     /// Makes [`fd`](Self::fd) readable while `other` is, too. Its owner has work then.
     pub(crate) fn poll_with(&self, other: BorrowedFd<'_>) -> io::Result<()> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, OTHER);
-        Ok(self.epoll.add(other, event)?)
+        self.sockets.poll_with(other)
     }
 
     /// Readable while [`progress`](Self::progress) has work.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.epoll.0.as_fd()
+        self.sockets.as_fd()
     }
 
     /// Time of the next call of [`progress`](Self::progress) although nothing arrives.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let table = self.table.lock();
-        table.deadlines.first().map(|(deadline, _)| *deadline)
+        self.sockets.poll_timeout()
     }
 
     /// Begins to connect, from a bound socket if there is one. The outcome carries `context`.
@@ -176,21 +170,17 @@ impl MpaStartups {
 
     /// Lets the MPA Request of a startup leave that was to be held.
     pub(crate) fn release(&self, context: u64) {
-        let mut table = self.table.lock();
-        let mut startups = table.entries.iter_mut();
-        let key = startups.find_map(|(key, entry)| match entry {
-            Entry::Startup(it) if it.is_of(context) => match &mut it.stage {
-                Stage::Connecting(.., after) => {
-                    *after = AfterTcp::Request;
-                    None
-                }
-                Stage::Held(..) => Some(key),
-                Stage::Exchanging(_) | Stage::Confirming(..) | Stage::Lingering => None,
-            },
-            Entry::Startup(_) | Entry::Listener(_) => None,
-        });
-        if let Some(key) = key {
-            self.drive(&mut table, key);
+        let mut sockets = self.sockets.lock();
+        let Some(id) = find(&sockets, |it| it.is_of(context)).next() else {
+            return;
+        };
+        let Some(Entry::Startup(startup)) = sockets.get_mut(id) else {
+            return;
+        };
+        match &mut startup.stage {
+            Stage::Connecting(.., after) => *after = AfterTcp::Request,
+            Stage::Held(..) => self.drive(&mut sockets, id),
+            Stage::Exchanging(_) | Stage::Confirming(..) | Stage::Lingering => {}
         }
     }
 
@@ -216,27 +206,23 @@ impl MpaStartups {
         context: u64,
     ) -> io::Result<()> {
         let now = clock::now();
-        self.add(Startup {
+        let deadline = now + mpa.startup_timeout.min(TCP_HAS);
+        let startup = Startup {
             stream,
             peer: to,
             context,
-            deadline: now + mpa.startup_timeout.min(TCP_HAS),
             until: now + mpa.startup_timeout,
             stage: Stage::Connecting(mpa, private_data.to_vec(), after),
             listener: None,
-        })
+        };
+        add(&mut self.sockets.lock(), startup, deadline).map(drop)
     }
 
     /// Ends a startup that is not over, without a result.
     pub(crate) fn abandon(&self, context: u64) {
-        let mut table = self.table.lock();
-        let theirs = table
-            .entries
-            .iter()
-            .find(|(_, entry)| matches!(entry, Entry::Startup(it) if it.is_of(context)));
-        if let Some(key) = theirs.map(|(key, _)| key) {
-            self.remove(&mut table, key);
-        }
+        let mut sockets = self.sockets.lock();
+        let theirs = find(&sockets, |it| it.is_of(context)).next();
+        theirs.map(|id| remove(&mut sockets, id));
     }
 
     /// Waits until the peer of a connection that was accepted, with `event`, has sent something: in peer-to-peer mode it does so as soon as it has
@@ -251,26 +237,21 @@ impl MpaStartups {
     ) -> io::Result<()> {
         let peer = stream.peer_addr()?;
         let until = clock::now() + within;
-        self.add(Startup {
+        let startup = Startup {
             stream,
             peer,
             context,
-            deadline: until,
             until,
             stage: Stage::Confirming(connection, Box::new(event)),
             listener: None,
-        })
+        };
+        add(&mut self.sockets.lock(), startup, until).map(drop)
     }
 
     /// Half-closes a connection and reads it to its end, so that closing does not reset it before the peer has read the last frame.
     pub(crate) fn linger(&self, stream: TcpStream) -> io::Result<()> {
         let peer = stream.peer_addr()?;
-        self.add(lingering(stream, peer))
-    }
-
-    /// [`linger`](Self::linger) with the table locked. A socket that cannot be watched is closed.
-    fn linger_locked(&self, table: &mut Table, stream: TcpStream, peer: SocketAddr) {
-        let _ = self.add_locked(table, lingering(stream, peer));
+        linger(&mut self.sockets.lock(), stream, peer)
     }
 
     /// Takes connections from a listening socket from now on. Outcomes carry `context`.
@@ -280,57 +261,52 @@ impl MpaStartups {
         mpa: MpaConfig,
         context: u64,
     ) -> io::Result<ListenerId> {
-        let mut table = self.table.lock();
+        let mut sockets = self.sockets.lock();
+        let mut spare = self.spare.lock();
         // A listener without a spare descriptor could reject nobody: its clients would wait in vain.
-        if table.spare.is_none() {
-            table.spare = Some(tcp::spare()?);
+        if spare.is_none() {
+            *spare = Some(tcp::spare()?);
         }
-        let entry = table.entries.vacant_entry();
-        let key = entry.key();
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
-        self.epoll.add(&listener, event)?;
-        entry.insert(Entry::Listener(Listener {
+        let listener = Entry::Listener(Listener {
             listener,
             mpa,
             context,
             half_open: HalfOpen::default(),
-            full: false,
-        }));
-        Ok(ListenerId(key))
+        });
+        let id = sockets.insert_watched(listener, EpollFlags::EPOLLIN)?;
+        Ok(ListenerId(id))
     }
 
     /// Closes a listening socket, and the startups that came through it.
     pub(crate) fn unlisten(&self, id: ListenerId) {
-        let mut table = self.table.lock();
-        let theirs: Vec<usize> = table
-            .entries
-            .iter()
-            .filter(|(_, entry)| matches!(entry, Entry::Startup(it) if it.listener == Some(id.0)))
-            .map(|(key, _)| key)
-            .collect();
-        for key in theirs {
-            self.remove(&mut table, key);
+        let mut sockets = self.sockets.lock();
+        let theirs: Vec<IoId> = find(&sockets, |it| it.listener == Some(id.0)).collect();
+        for id in theirs {
+            remove(&mut sockets, id);
         }
-        table.deadlines.retain(|(_, key)| *key != id.0);
-        if let Entry::Listener(gone) = table.entries.remove(id.0) {
-            let _ = self.epoll.delete(&gone.listener);
-        }
+        sockets.remove(id.0);
     }
 
     /// Takes connections from another listening socket from now on. The old one is closed, after the connections that wait at it are taken.
     pub(crate) fn replace(&self, id: ListenerId, by: TcpListener) -> io::Result<()> {
-        let mut table = self.table.lock();
-        self.accept(&mut table, id.0);
-        let Some(Entry::Listener(listener)) = table.entries.get_mut(id.0) else {
+        let mut sockets = self.sockets.lock();
+        self.accept(&mut sockets, id.0);
+        let is_polled = sockets.unwatch(id.0);
+        let Some(Entry::Listener(listener)) = sockets.get_mut(id.0) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        if !listener.full {
-            self.epoll
-                .add(&by, EpollEvent::new(EpollFlags::EPOLLIN, token(id.0)))?;
-            let _ = self.epoll.delete(&listener.listener);
+        let old = std::mem::replace(&mut listener.listener, by);
+        if !is_polled {
+            return Ok(());
         }
-        listener.listener = by;
-        Ok(())
+        let watched = sockets.watch(id.0, EpollFlags::EPOLLIN);
+        if watched.is_err()
+            && let Some(Entry::Listener(listener)) = sockets.get_mut(id.0)
+        {
+            listener.listener = old;
+            let _ = sockets.watch(id.0, EpollFlags::EPOLLIN);
+        }
+        watched
     }
 
     /// The oldest startup that is over.
@@ -340,161 +316,60 @@ impl MpaStartups {
 
     /// Does the work that is possible now.
     pub(crate) fn progress(&self) {
-        let mut events = [EpollEvent::empty(); EVENTS];
-        let ready = self
-            .epoll
-            .wait(&mut events, EpollTimeout::ZERO)
-            .unwrap_or(0);
-        let mut table = self.table.lock();
-        for event in &events[..ready] {
-            let Ok(key) = usize::try_from(event.data()) else {
-                continue;
-            };
-            match table.entries.get(key) {
-                Some(Entry::Listener(_)) => self.accept(&mut table, key),
-                Some(Entry::Startup(_)) => self.drive(&mut table, key),
+        self.sockets.progress(|sockets, id, cause| {
+            match (sockets.get_mut(id), cause) {
+                (Some(Entry::Listener(_)), Cause::Ready) => self.accept(sockets, id),
+                (Some(Entry::Listener(_)), Cause::Deadline) => go_on(sockets, id),
+                (Some(Entry::Startup(_)), Cause::Ready) => self.drive(sockets, id),
+                (Some(Entry::Startup(_)), Cause::Deadline) => self.expire(sockets, id),
                 // Gone since epoll returned.
-                None => {}
+                (None, _) => {}
             }
-        }
-        let now = clock::now();
-        while let Some((deadline, key)) = table.deadlines.first().copied()
-            && deadline <= now
-        {
-            table.deadlines.remove(&(deadline, key));
-            self.expire(&mut table, key, now);
-        }
-    }
-
-    fn add(&self, startup: Startup) -> io::Result<()> {
-        self.add_locked(&mut self.table.lock(), startup).map(drop)
-    }
-
-    /// [`add`](Self::add) with the table locked. Returns the key.
-    fn add_locked(&self, table: &mut Table, startup: Startup) -> io::Result<usize> {
-        let entry = table.entries.vacant_entry();
-        let key = entry.key();
-        let flags = match startup.stage {
-            Stage::Connecting(..) => EpollFlags::EPOLLOUT,
-            Stage::Held(..) => EpollFlags::empty(),
-            Stage::Exchanging(_) | Stage::Confirming(..) | Stage::Lingering => EpollFlags::EPOLLIN,
-        };
-        self.epoll
-            .add(&startup.stream, EpollEvent::new(flags, token(key)))?;
-        let deadline = startup.deadline;
-        entry.insert(Entry::Startup(startup));
-        table.deadlines.insert((deadline, key));
-        Ok(key)
-    }
-
-    /// Removes a startup, and lets its listener accept again if it was full.
-    fn remove(&self, table: &mut Table, key: usize) -> Option<Startup> {
-        let Entry::Startup(startup) = table.entries.try_remove(key)? else {
-            unreachable!("listeners are not removed here");
-        };
-        table.deadlines.remove(&(startup.deadline, key));
-        let _ = self.epoll.delete(&startup.stream);
-        if let Some(from) = startup.listener
-            && let Some(Entry::Listener(listener)) = table.entries.get_mut(from)
-        {
-            listener.half_open.end(key);
-            self.go_on(listener, from);
-        }
-        Some(startup)
-    }
-
-    fn go_on(&self, listener: &mut Listener, key: usize) {
-        if listener.full {
-            listener.full = false;
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, token(key));
-            let _ = self.epoll.add(&listener.listener, event);
-        }
-    }
-
-    /// Stops polling a listener, until this time or until a startup ends.
-    fn rest(&self, table: &mut Table, key: usize, until: Instant) {
-        if let Some(Entry::Listener(listener)) = table.entries.get_mut(key) {
-            listener.full = true;
-            let _ = self.epoll.delete(&listener.listener);
-            table.deadlines.insert((until, key));
-        }
+        });
     }
 
     /// Takes the connections that wait at a listener, as far as there is room or a startup that makes room.
-    fn accept(&self, table: &mut Table, key: usize) {
+    fn accept(&self, sockets: &mut Sockets<'_>, id: IoId) {
         for _ in 0..ACCEPTS {
             let now = clock::now();
-            let Some(Entry::Listener(listener)) = table.entries.get_mut(key) else {
+            let Some(Entry::Listener(listener)) = sockets.get_mut(id) else {
                 return;
             };
             match listener.half_open.room(now) {
                 Room::Free => {}
-                Room::At(until) => return self.rest(table, key, until),
-                Room::Evict(victim) => drop(self.remove(table, victim)),
+                Room::At(until) => return rest(sockets, id, until),
+                Room::Evict(victim) => drop(remove(sockets, victim)),
             }
-            let Some(Entry::Listener(listener)) = table.entries.get_mut(key) else {
+            let Some(Entry::Listener(listener)) = sockets.get_mut(id) else {
                 return;
             };
             match tcp::try_accept(&listener.listener) {
-                Ok(Some((stream, peer))) => self.begin_exchange(table, key, stream, peer, now),
+                Ok(Some((stream, peer))) => begin_exchange(sockets, id, stream, peer, now),
                 Ok(None) => return,
                 Err(_) => match listener.half_open.victim(now) {
-                    Room::Evict(victim) => drop(self.remove(table, victim)),
-                    Room::Free | Room::At(_) => return self.refuse_next(table, key, now),
+                    Room::Evict(victim) => drop(remove(sockets, victim)),
+                    Room::Free | Room::At(_) => return self.refuse_next(sockets, id, now),
                 },
             }
         }
     }
 
     /// No descriptor is left, or no memory. The listener would stay readable: it rests instead.
-    fn refuse_next(&self, table: &mut Table, key: usize, now: Instant) {
-        self.rest(table, key, now + REST);
-        if table.spare.take().is_some()
-            && let Some(Entry::Listener(listener)) = table.entries.get(key)
+    fn refuse_next(&self, sockets: &mut Sockets<'_>, id: IoId, now: Instant) {
+        rest(sockets, id, now + REST);
+        let mut spare = self.spare.lock();
+        if spare.take().is_some()
+            && let Some(Entry::Listener(listener)) = sockets.get_mut(id)
         {
             // A connection that was not taken is rejected, so that its client does not wait in vain.
             drop(tcp::try_accept(&listener.listener));
-            table.spare = tcp::spare().ok();
-        }
-    }
-
-    /// A listener took a connection: its Request comes next.
-    fn begin_exchange(
-        &self,
-        table: &mut Table,
-        key: usize,
-        stream: TcpStream,
-        peer: SocketAddr,
-        now: Instant,
-    ) {
-        let Some(Entry::Listener(listener)) = table.entries.get(key) else {
-            return;
-        };
-        let Ok(emss) = tcp::emss(&stream) else {
-            return;
-        };
-        let config = startup_config(&listener.mpa, emss);
-        let is_local = stream.local_addr().is_ok_and(|ours| ours.ip() == peer.ip());
-        let deadline = now + config.startup_timeout;
-        let startup = Startup {
-            stream,
-            peer,
-            context: listener.context,
-            deadline,
-            until: deadline,
-            stage: Stage::Exchanging(Box::new(Connection::responder(now, config))),
-            listener: Some(key),
-        };
-        if let Ok(startup) = self.add_locked(table, startup)
-            && let Some(Entry::Listener(listener)) = table.entries.get_mut(key)
-        {
-            listener.half_open.begin(now, startup, peer.ip(), is_local);
+            *spare = tcp::spare().ok();
         }
     }
 
     /// A startup's socket is ready.
-    fn drive(&self, table: &mut Table, key: usize) {
-        let Some(Entry::Startup(startup)) = table.entries.get_mut(key) else {
+    fn drive(&self, sockets: &mut Sockets<'_>, id: IoId) {
+        let Some(Entry::Startup(startup)) = sockets.get_mut(id) else {
             return;
         };
         match startup.step() {
@@ -502,41 +377,30 @@ impl MpaStartups {
             Step::Held => {
                 let until = clock::now() + patience(tcp::is_local(&startup.stream));
                 let until = until.min(startup.until);
-                self.next_stage(table, key, EpollFlags::empty(), until);
+                next_stage(sockets, id, EpollFlags::empty(), until);
             }
             Step::Connected => {
                 let until = startup.until;
-                self.next_stage(table, key, EpollFlags::EPOLLIN, until);
+                next_stage(sockets, id, EpollFlags::EPOLLIN, until);
             }
-            Step::Left => drop(self.remove(table, key)),
-            Step::Event(event, rest) => self.end(table, key, Ok((event, rest))),
-            Step::Failed(failure) => self.end(table, key, Err(failure)),
+            Step::Left => drop(remove(sockets, id)),
+            Step::Event(event, rest) => self.end(sockets, id, Ok((event, rest))),
+            Step::Failed(failure) => self.end(sockets, id, Err(failure)),
         }
     }
 
-    /// A startup is in a stage that waits for these events until then.
-    fn next_stage(&self, table: &mut Table, key: usize, events: EpollFlags, until: Instant) {
-        if let Some(Entry::Startup(startup)) = table.entries.get_mut(key) {
-            let mut event = EpollEvent::new(events, token(key));
-            let _ = self.epoll.modify(&startup.stream, &mut event);
-            let before = std::mem::replace(&mut startup.deadline, until);
-            table.deadlines.remove(&(before, key));
-            table.deadlines.insert((until, key));
-        }
-    }
-
-    fn expire(&self, table: &mut Table, key: usize, now: Instant) {
-        let startup = match table.entries.get_mut(key) {
-            Some(Entry::Startup(startup)) => startup,
-            Some(Entry::Listener(listener)) => return self.go_on(listener, key),
-            None => return,
+    /// The time of a startup's stage is over.
+    fn expire(&self, sockets: &mut Sockets<'_>, id: IoId) {
+        let Some(Entry::Startup(startup)) = sockets.get_mut(id) else {
+            return;
         };
         let failure = match &mut startup.stage {
-            Stage::Lingering => return drop(self.remove(table, key)),
-            Stage::Held(..) => return self.drive(table, key),
+            Stage::Lingering => return drop(remove(sockets, id)),
+            Stage::Held(..) => return self.drive(sockets, id),
             Stage::Connecting(..) | Stage::Confirming(..) => timed_out(),
             Stage::Exchanging(connection) => {
                 // `until` has passed; MPA's own time limit began later, with TCP's connection.
+                let now = clock::now();
                 let until = connection.poll_timeout().map_or(now, |own| own.max(now));
                 connection.handle_timeout(until);
                 match connection.poll_event() {
@@ -545,25 +409,26 @@ impl MpaStartups {
                 }
             }
         };
-        self.end(table, key, Err(failure));
+        self.end(sockets, id, Err(failure));
     }
 
-    fn end(&self, table: &mut Table, key: usize, end: Result<(Event, Vec<u8>), Failure>) {
-        let Some(startup) = self.remove(table, key) else {
+    fn end(&self, sockets: &mut Sockets<'_>, id: IoId, end: Result<(Event, Vec<u8>), Failure>) {
+        let Some(startup) = remove(sockets, id) else {
             return;
         };
         let (context, peer) = (startup.context, startup.peer);
         let inbound = startup.listener.is_some();
         if let Some(from) = startup.listener
             && let Ok((Event::Request(_), _)) = &end
-            && let Some(Entry::Listener(listener)) = table.entries.get_mut(from)
+            && let Some(Entry::Listener(listener)) = sockets.get_mut(from)
         {
             listener.half_open.prove(peer.ip());
         }
         let outcome = match (end, startup.stage) {
             (Ok((Event::Failed(error), _)), Stage::Exchanging(mut connection)) => {
                 if refuse(&startup.stream, &mut connection, error).is_ok() {
-                    self.linger_locked(table, startup.stream, peer);
+                    // A socket that cannot be polled is closed.
+                    let _ = linger(sockets, startup.stream, peer);
                 }
                 Outcome::Failed(Failure::Mpa(error))
             }
@@ -594,6 +459,92 @@ impl MpaStartups {
     }
 }
 
-fn token(key: usize) -> u64 {
-    u64::try_from(key).expect("a key is an index into memory")
+/// Startups for which a condition holds.
+fn find(sockets: &Sockets<'_>, condition: impl Fn(&Startup) -> bool) -> impl Iterator<Item = IoId> {
+    let entries = sockets.entries();
+    let theirs = entries
+        .filter(move |(_, entry)| matches!(entry, Entry::Startup(startup) if condition(startup)));
+    theirs.map(|(id, _)| id)
+}
+
+/// Keeps a startup whose first stage has until `deadline`.
+fn add(sockets: &mut Sockets<'_>, startup: Startup, deadline: Instant) -> io::Result<IoId> {
+    let events = match startup.stage {
+        Stage::Connecting(..) => EpollFlags::EPOLLOUT,
+        Stage::Held(..) => EpollFlags::empty(),
+        Stage::Exchanging(_) | Stage::Confirming(..) | Stage::Lingering => EpollFlags::EPOLLIN,
+    };
+    let id = sockets.insert_watched(Entry::Startup(startup), events)?;
+    sockets.set_deadline(id, Some(deadline));
+    Ok(id)
+}
+
+fn linger(sockets: &mut Sockets<'_>, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
+    let startup = lingering(stream, peer);
+    let until = startup.until;
+    add(sockets, startup, until).map(drop)
+}
+
+/// A startup is in a stage that waits for these events until then.
+fn next_stage(sockets: &mut Sockets<'_>, id: IoId, events: EpollFlags, until: Instant) {
+    let _ = sockets.watch(id, events);
+    sockets.set_deadline(id, Some(until));
+}
+
+/// Removes a startup, and lets its listener accept again if it was full.
+fn remove(sockets: &mut Sockets<'_>, id: IoId) -> Option<Startup> {
+    let Entry::Startup(startup) = sockets.remove(id)? else {
+        unreachable!("listeners are not removed here");
+    };
+    if let Some(from) = startup.listener
+        && let Some(Entry::Listener(listener)) = sockets.get_mut(from)
+    {
+        listener.half_open.end(id);
+        go_on(sockets, from);
+    }
+    Some(startup)
+}
+
+/// Polls a listener that may rest.
+fn go_on(sockets: &mut Sockets<'_>, id: IoId) {
+    let _ = sockets.watch(id, EpollFlags::EPOLLIN);
+    sockets.set_deadline(id, None);
+}
+
+/// Stops polling a listener, until this time or until a startup ends.
+fn rest(sockets: &mut Sockets<'_>, id: IoId, until: Instant) {
+    sockets.unwatch(id);
+    sockets.set_deadline(id, Some(until));
+}
+
+/// A listener took a connection: its Request comes next.
+fn begin_exchange(
+    sockets: &mut Sockets<'_>,
+    from: IoId,
+    stream: TcpStream,
+    peer: SocketAddr,
+    now: Instant,
+) {
+    let Some(Entry::Listener(listener)) = sockets.get_mut(from) else {
+        return;
+    };
+    let Ok(emss) = tcp::emss(&stream) else {
+        return;
+    };
+    let config = startup_config(&listener.mpa, emss);
+    let is_local = stream.local_addr().is_ok_and(|ours| ours.ip() == peer.ip());
+    let until = now + config.startup_timeout;
+    let startup = Startup {
+        stream,
+        peer,
+        context: listener.context,
+        until,
+        stage: Stage::Exchanging(Box::new(Connection::responder(now, config))),
+        listener: Some(from),
+    };
+    if let Ok(id) = add(sockets, startup, until)
+        && let Some(Entry::Listener(listener)) = sockets.get_mut(from)
+    {
+        listener.half_open.begin(now, id, peer.ip(), is_local);
+    }
 }

@@ -9,6 +9,7 @@ use dgiwarp_llp_tcp_mpa::{Connection, Error, Event, TcpEnd};
 use super::Failure;
 use crate::MpaConfig;
 use crate::driver::device::clock;
+use crate::driver::reactor::io_set::IoId;
 use crate::driver::tcp::{liveness, socket as tcp};
 use dgiwarp_engine::cm::connect::{refuse_reply, startup_config};
 use dgiwarp_engine::connected::LINGER_FOR;
@@ -25,13 +26,11 @@ pub(super) struct Startup {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
     pub(super) context: u64,
-    /// Time limit of the present stage.
-    pub(super) deadline: Instant,
     /// Time limit of all stages.
     pub(super) until: Instant,
     pub(super) stage: Stage,
     /// The listener that it came from.
-    pub(super) listener: Option<usize>,
+    pub(super) listener: Option<IoId>,
 }
 
 #[derive(Debug)]
@@ -64,7 +63,6 @@ pub(super) fn lingering(stream: TcpStream, peer: SocketAddr) -> Startup {
         stream,
         peer,
         context: 0,
-        deadline: until,
         until,
         stage: Stage::Lingering,
         listener: None,
