@@ -64,13 +64,15 @@ pub use api::device::rnic::{Rnic, WeakRnic};
 pub use api::memory::mw::{FastMr, Mw, MwBind, next_rkey};
 pub use api::memory::pd::{Mr, MrBusy, MrOptions, Pd};
 pub use api::qp::ah::AddressHandle;
+pub use api::qp::attr::{QpAttr, RcQpAttr, UdQpAttr};
+pub use api::qp::datagram::DatagramQp;
 pub use api::qp::multicast::{GroupInterface, IPV6_ALL_HOSTS};
-pub use api::qp::rc::{MAX_INLINE_DATA, RcOperation, RcQp, RcQpAttr, RcSendWr};
+pub use api::qp::rc::{MAX_INLINE_DATA, RcOperation, RcQp, RcSendWr};
 pub use api::qp::read_map::ReadMap;
 pub use api::qp::record::{RecordCompletions, RecordRef, RecordView};
 pub use api::qp::srq::{Srq, SrqAttr};
 pub use api::qp::uc::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
-pub use api::qp::ud::{UdQp, UdQpAttr};
+pub use api::qp::ud::UdQp;
 pub use api::qp::wr::{Destination, SendWr};
 pub use dgiwarp_engine::cm::oob::Pairing;
 pub use dgiwarp_engine::cm::sidr::{

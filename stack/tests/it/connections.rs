@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::common::{Process, now, role, wait_until};
 use dgiwarp::{
     Config, ConnectError, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink, Cq,
-    Error, MpaConfig, MpaRevision, Pd, PortOptions, RcEnd, RcOptions, RcQp, RcQpAttr, RcSendWr,
-    ReadDepths, RecvWr, Rnic, WcStatus,
+    Error, MpaConfig, MpaRevision, Pd, PortOptions, QpAttr, RcEnd, RcOptions, RcQp, RcQpAttr,
+    RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -46,11 +46,11 @@ impl Side {
     }
 
     pub(crate) fn qp(&self) -> RcQp {
-        let attr = RcQpAttr {
+        let attr = RcQpAttr::from(QpAttr {
             max_send_wr: 4,
             max_recv_wr: 4,
-            ..RcQpAttr::new(&self.cq, &self.cq)
-        };
+            ..QpAttr::new(&self.cq, &self.cq)
+        });
         self.pd.create_rc_qp(&attr).unwrap()
     }
 

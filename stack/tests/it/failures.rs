@@ -115,8 +115,8 @@ fn nobody_listening_is_lost_datagrams_and_no_more() {
 
 #[test]
 fn full_queues_say_how_many_they_took() {
-    let sender = Node::with(64, Config::default(), |attr| attr.max_send_wr = 8);
-    let receiver = Node::with(64, Config::default(), |attr| attr.max_recv_wr = 8);
+    let sender = Node::with(64, Config::default(), |attr| attr.qp.max_send_wr = 8);
+    let receiver = Node::with(64, Config::default(), |attr| attr.qp.max_recv_wr = 8);
     let sges = [receiver.mr.sge(..)];
     let receives: Vec<_> = (0..9).map(|wr_id| RecvWr { wr_id, sges: &sges }).collect();
     let failure = receiver.qp.post_recv(&receives).unwrap_err();

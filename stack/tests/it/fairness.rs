@@ -33,7 +33,7 @@ fn assert_fair(what: &str, counts: &[u64], share: f64) {
 
 fn node_on(rnic: &Rnic, cq: &dgiwarp::Cq, octets: usize) -> Node {
     Node::on(rnic.clone(), cq.clone(), octets, |attr| {
-        attr.max_recv_wr = 32
+        attr.qp.max_recv_wr = 32
     })
 }
 
@@ -216,7 +216,7 @@ const WORK: Duration = Duration::from_micros(40);
 
 /// Sends runs of messages: as many as fit the window ahead of the receiver's credits, or without regard to it.
 fn sender_of_runs() {
-    let node = Node::with(4096, Config::default(), |attr| attr.max_recv_wr = 1024);
+    let node = Node::with(4096, Config::default(), |attr| attr.qp.max_recv_wr = 1024);
     let to = node.to_port(Ipv4Addr::LOCALHOST.into(), given("PORT").parse().unwrap());
     let window: u32 = given("WINDOW").parse().unwrap();
     (0..1024).for_each(|_| node.post_recv(0, 2048..2048 + 16));

@@ -19,7 +19,7 @@ fn run(fault: &str, count: usize) -> (Vec<u64>, QpCounters) {
     let receives = 2 * count;
     let source = Node::new(LENGTH);
     let target = Node::with(LENGTH * receives, config(fault), |attr| {
-        attr.max_recv_wr = receives;
+        attr.qp.max_recv_wr = receives;
     });
     for slot in 0..receives {
         target.post_recv(slot as u64, slot * LENGTH..(slot + 1) * LENGTH);

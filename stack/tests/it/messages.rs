@@ -325,7 +325,7 @@ fn a_rate_is_kept_while_nobody_polls() {
 /// What was posted and what lies in the completion queue is forgotten; peers take what comes later for another source's.
 #[test]
 fn after_a_reset_a_queue_pair_is_like_new() {
-    let a = Node::with(4096, Config::default(), |attr| attr.max_send_wr = 4);
+    let a = Node::with(4096, Config::default(), |attr| attr.qp.max_send_wr = 4);
     let b = Node::with(4096, Config::default(), |attr| attr.record_slots = 4);
     let (to_a, to_b) = (b.to(&a.qp), a.to(&b.qp));
     let mut handles = Vec::new();

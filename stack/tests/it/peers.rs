@@ -253,9 +253,9 @@ fn busy_peers_take_turns_and_lose_nothing() {
 
 #[test]
 fn sixteen_pieces_are_gathered_and_others_scattered() {
-    let sender = Node::with(1 << 20, Config::default(), |attr| attr.max_sge = 16);
+    let sender = Node::with(1 << 20, Config::default(), |attr| attr.qp.max_sge = 16);
     let receiver = Node::with(1 << 20, Config::default(), |attr| {
-        attr.max_sge = 16;
+        attr.qp.max_sge = 16;
         attr.record_slots = 4;
     });
     let content: Vec<u8> = (0..1u32 << 20)

@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dgiwarp::{
-    Access, Buffer, Config, Cq, MpaConfig, Mr, NoReceive, Pd, PostError, RcListener, RcOperation,
-    RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Srq, SrqAttr, Wc, WcOpcode,
-    WcStatus,
+    Access, Buffer, Config, Cq, MpaConfig, Mr, NoReceive, Pd, PostError, QpAttr, RcListener,
+    RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Srq, SrqAttr, Wc,
+    WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -41,8 +41,10 @@ impl End {
         let srq = shares.then(|| pd.create_srq(&SrqAttr::default()).unwrap());
         let attr = RcQpAttr {
             options: Some(options),
-            srq: srq.as_ref(),
-            ..RcQpAttr::new(&cq, &cq)
+            ..RcQpAttr::from(QpAttr {
+                srq: srq.as_ref(),
+                ..QpAttr::new(&cq, &cq)
+            })
         };
         let qp = pd.create_rc_qp(&attr).unwrap();
         let memory = Buffer::zeroed(octets).unwrap();

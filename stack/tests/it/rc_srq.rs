@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, AsyncEvent, Buffer, Config, Cq, MpaConfig, Mr, RcListener, RcOperation, RcQp, RcQpAttr,
-    RcSendWr, ReadDepths, RecvWr, Rnic, Srq, SrqAttr, Wc, WcOpcode, WcStatus,
+    Access, AsyncEvent, Buffer, Config, Cq, MpaConfig, Mr, QpAttr, RcListener, RcOperation, RcQp,
+    RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Srq, SrqAttr, Wc, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -48,10 +48,10 @@ impl Pool {
         let pairs = (0..QPS).map(|_| {
             let cqs = [(); 2].map(|()| rnic.create_cq(256).unwrap());
             let [server_cq, _] = cqs;
-            let attr = RcQpAttr {
+            let attr = RcQpAttr::from(QpAttr {
                 srq: Some(&srq),
-                ..RcQpAttr::new(&server_cq, &server_cq)
-            };
+                ..QpAttr::new(&server_cq, &server_cq)
+            });
             let server = other.create_rc_qp(&attr).unwrap();
             let client_cq = theirs.rnic().create_cq(256).unwrap();
             let attr = RcQpAttr::new(&client_cq, &client_cq);

@@ -10,7 +10,7 @@ use crate::common::node::{Node, SOON};
 use crate::common::{crc32c, wait_until};
 use dgiwarp::{
     Access, AsyncEvent, Buffer, Config, Cq, DropReason, Error, MpaConfig, Mr, Pd, PostError,
-    PostFailure, RcListener, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Srq, SrqAttr,
+    PostFailure, QpAttr, RcListener, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Srq, SrqAttr,
     UcOperation, UcQpAttr, UcSendWr, UdQp, UdQpAttr, Wc, WcOpcode, WcStatus,
 };
 
@@ -57,10 +57,10 @@ impl Pool {
     }
 
     fn ud_qp(&self, cq: &Cq) -> UdQp {
-        let attr = UdQpAttr {
+        let attr = UdQpAttr::from(QpAttr {
             srq: Some(&self.srq),
-            ..UdQpAttr::new(cq, cq)
-        };
+            ..QpAttr::new(cq, cq)
+        });
         self.pd.create_ud_qp(&attr).unwrap()
     }
 
@@ -238,10 +238,10 @@ fn the_memory_is_of_the_queues_domain() {
     let pool = Pool::new(4);
     let cq = pool.rnic.create_cq(16).unwrap();
     let elsewhere = pool.rnic.alloc_pd();
-    let attr = UdQpAttr {
+    let attr = UdQpAttr::from(QpAttr {
         srq: Some(&pool.srq),
-        ..UdQpAttr::new(&cq, &cq)
-    };
+        ..QpAttr::new(&cq, &cq)
+    });
     let qp = elsewhere.create_ud_qp(&attr).unwrap();
     let foreign = Buffer::zeroed(100).unwrap();
     let mr = elsewhere
@@ -275,10 +275,10 @@ fn all_transports_share_it() {
     sender.send(0, &sender.to(&ud), 0..10);
     assert_eq!(wait(&cq).wr_id, 0);
 
-    let attr = UcQpAttr {
+    let attr = UcQpAttr::from(QpAttr {
         srq,
-        ..UcQpAttr::new(&cq, &cq)
-    };
+        ..QpAttr::new(&cq, &cq)
+    });
     let ah = pool.pd.create_ah(Ipv4Addr::LOCALHOST.into()).unwrap();
     let uc = [0; 2].map(|_| pool.pd.create_uc_qp(&attr).unwrap());
     uc[0].connect(&ah, uc[1].qpn()).unwrap();
@@ -298,10 +298,10 @@ fn all_transports_share_it() {
         PostError::SharedReceiveQueue
     );
 
-    let attr = RcQpAttr {
+    let attr = RcQpAttr::from(QpAttr {
         srq,
-        ..RcQpAttr::new(&cq, &cq)
-    };
+        ..QpAttr::new(&cq, &cq)
+    });
     let [client, server] = [0; 2].map(|_| pool.pd.create_rc_qp(&attr).unwrap());
     let mpa = MpaConfig::default();
     let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();

@@ -13,7 +13,7 @@ fn node(rnic: &Rnic, octets: usize, records: usize) -> (AsyncCq, Node) {
     let cq = completions.cq().clone();
     let node = Node::on(rnic.clone(), cq, octets, |attr| {
         attr.record_slots = records;
-        attr.max_recv_wr = 4096;
+        attr.qp.max_recv_wr = 4096;
     });
     (completions, node)
 }

@@ -503,7 +503,7 @@ fn a_bad_network_makes_no_write_half_reported() {
     let fault = "drop=0.02,dup=0.05,reorder=0.1,corrupt=0.01,delay=2ms,seed=77";
     config.fault = Some(fault.parse().unwrap());
     let target = End::with(MESSAGES as usize * SLOT, config, |attr| {
-        attr.max_recv_wr = MESSAGES as usize;
+        attr.qp.max_recv_wr = MESSAGES as usize;
     });
     source.connect(target.qp.qpn());
     target.connect(source.qp.qpn());

@@ -3,40 +3,23 @@
 use crate::abi::{ibv_gid, ibv_qp};
 use crate::device::gid::to_gid;
 use crate::qp::queue_pair::{self, Transport};
-use dgiwarp::{UcQp, UdQp};
+use dgiwarp::DatagramQp;
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::net::SocketAddr;
-
-/// A UD or UC queue pair.
-pub(super) enum Datagram<'a> {
-    Ud(&'a UdQp),
-    Uc(&'a UcQp),
-}
 
 /// The UD or UC queue pair behind a pointer. Reliable ones are `EOPNOTSUPP`.
 ///
 /// # Safety
 /// `qp` is NULL or a live queue pair that stays alive for `'a`.
-pub(super) unsafe fn datagram<'a>(qp: *mut ibv_qp) -> Result<Datagram<'a>, Errno> {
+pub(super) unsafe fn datagram<'a>(qp: *mut ibv_qp) -> Result<&'a DatagramQp, Errno> {
     // SAFETY: the caller's contract is the same.
     match unsafe { &queue_pair::state(qp)?.qp } {
-        Transport::Ud(ud) => Ok(Datagram::Ud(ud)),
-        Transport::Uc(uc) => Ok(Datagram::Uc(uc)),
+        Transport::Ud(ud) => Ok(ud),
+        Transport::Uc(uc) => Ok(uc),
         Transport::Rc(_) => Err(Errno::EOPNOTSUPP),
     }
 }
-
-/// Calls a method that UD and UC queue pairs both have on the queue pair behind a pointer.
-macro_rules! on_datagram {
-    ($qp:expr, |$it:ident| $call:expr) => {
-        match $qp {
-            $crate::dv::datagram::Datagram::Ud($it) => $call,
-            $crate::dv::datagram::Datagram::Uc($it) => $call,
-        }
-    };
-}
-pub(super) use on_datagram;
 
 /// GID, QPN and scope of a peer: the interface index of a link-local address, else 0.
 pub(super) fn address_of(peer: SocketAddr) -> (ibv_gid, u32, u32) {

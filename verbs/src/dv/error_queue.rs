@@ -1,6 +1,6 @@
 //! The error queue, and asynchronous events of `dgiwarpdv.h`.
 
-use super::datagram::{address_of, datagram, on_datagram};
+use super::datagram::{address_of, datagram};
 use super::sized::{size_of_program, store_sized};
 use crate::abi::{
     DGIWARPDV_ERROR_NETWORK, DGIWARPDV_ERROR_TERMINATE, dgiwarpdv_error, ibv_context, ibv_qp,
@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_poll_error(
         // SAFETY: the program passes room of the size in its first field.
         let size = unsafe { size_of_program(error) }?;
         // SAFETY: and a live queue pair.
-        let entry = on_datagram!(unsafe { datagram(qp) }?, |it| it.poll_error());
+        let entry = unsafe { datagram(qp) }?.poll_error();
         match entry {
             None => Ok(0),
             // SAFETY: as above.

@@ -1,6 +1,6 @@
 //! Queue pairs with attributes that verbs do not have.
 
-use super::datagram::{datagram, on_datagram};
+use super::datagram::datagram;
 use super::sized::{load_sized, size_of_program, store_sized};
 use crate::abi::{
     DGIWARPDV_QP_RECORDS, DGIWARPDV_QP_SEGMENT_COMPLETIONS, dgiwarpdv_qp_attr,
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_query_qp(
         // SAFETY: the program passes room of the size in its first field.
         let size = unsafe { size_of_program(attr) }?;
         // SAFETY: and a live queue pair.
-        let granted = on_datagram!(unsafe { datagram(qp) }?, |it| it.receive_buffer());
+        let granted = unsafe { datagram(qp) }?.receive_buffer();
         let granted = granted.map_err(errno::of)?;
         let answer = dgiwarpdv_qp_attr {
             size,
@@ -126,8 +126,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_set_max_rate(
 ) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live queue pair.
-        on_datagram!(unsafe { datagram(qp) }?, |it| it
-            .set_max_rate(bytes_per_second));
+        unsafe { datagram(qp) }?.set_max_rate(bytes_per_second);
         Ok(0)
     })
 }

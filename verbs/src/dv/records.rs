@@ -1,25 +1,22 @@
 //! Records of received Write-Records.
 
-use super::datagram::{Datagram, address_of, datagram, on_datagram, to_int};
+use super::datagram::{address_of, datagram, to_int};
 use super::sized::{size_of_program, store_sized};
 use crate::abi::{DGIWARPDV_RECORD_WITH_IMM, dgiwarpdv_range, dgiwarpdv_record_info, ibv_qp};
 use crate::ffi::minus_one;
-use dgiwarp::{ReadMap, RecordHandle, RecordRef};
+use dgiwarp::{DatagramQp, ReadMap, RecordHandle, RecordRef};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-impl Datagram<'_> {
-    /// Runs `look` on a record; `ENOENT` if it was released.
-    fn with_record<T>(
-        &self,
-        record: u64,
-        look: impl FnOnce(RecordRef<'_>) -> T,
-    ) -> Result<T, Errno> {
-        let handle = RecordHandle::from_u64(record);
-        let found = on_datagram!(self, |it| it.with_record(handle, look));
-        found.ok_or(Errno::ENOENT)
-    }
+/// Runs `read` on a record; `ENOENT` if it was released.
+fn with_record<T>(
+    qp: &DatagramQp,
+    record: u64,
+    read: impl FnOnce(RecordRef<'_>) -> T,
+) -> Result<T, Errno> {
+    let found = qp.with_record(RecordHandle::from_u64(record), read);
+    found.ok_or(Errno::ENOENT)
 }
 
 pub(super) unsafe extern "C" fn dgiwarpdv_record_info(
@@ -32,7 +29,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_info(
         let size = unsafe { size_of_program(info) }?;
         // SAFETY: and a live queue pair.
         let datagram = unsafe { datagram(qp) }?;
-        let answer = datagram.with_record(record, |record| {
+        let answer = with_record(datagram, record, |record| {
             let (gid, qpn, scope_id) = record.source().map(address_of).unwrap_or_default();
             dgiwarpdv_record_info {
                 size,
@@ -84,7 +81,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_ranges(
     minus_one(|| {
         // SAFETY: the program passes a live queue pair.
         let datagram = unsafe { datagram(qp) }?;
-        datagram.with_record(record, |record| {
+        with_record(datagram, record, |record| {
             // SAFETY: and room for the ranges.
             unsafe { store_ranges(record.ranges(), ranges, max) }
         })?
@@ -124,7 +121,9 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_bitmap(
         let room = unsafe { room(bitmap, size) }?;
         // SAFETY: and a live queue pair.
         let datagram = unsafe { datagram(qp) }?;
-        to_int(datagram.with_record(record, |record| record.bitmap_into(granule, room))?)
+        to_int(with_record(datagram, record, |record| {
+            record.bitmap_into(granule, room)
+        })?)
     })
 }
 
@@ -163,7 +162,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_release(qp: *mut ibv_qp, record
     minus_one(|| {
         let handle = RecordHandle::from_u64(record);
         // SAFETY: the program passes a live queue pair.
-        let released = on_datagram!(unsafe { datagram(qp) }?, |it| it.release_record(handle));
+        let released = unsafe { datagram(qp) }?.release_record(handle);
         released.then_some(0).ok_or(Errno::ENOENT)
     })
 }
@@ -171,7 +170,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_record_release(qp: *mut ibv_qp, record
 pub(super) unsafe extern "C" fn dgiwarpdv_record_complete_now(qp: *mut ibv_qp) -> c_int {
     minus_one(|| {
         // SAFETY: the program passes a live queue pair.
-        on_datagram!(unsafe { datagram(qp) }?, |it| it.complete_records());
+        unsafe { datagram(qp) }?.complete_records();
         Ok(0)
     })
 }

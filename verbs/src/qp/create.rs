@@ -20,7 +20,7 @@ use crate::qp::queue_pair::{self, Qp, QpFace, Transport};
 use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
 use crate::qp::{qp_table, srq};
-use dgiwarp::{RcQpAttr, UdQpAttr};
+use dgiwarp::{QpAttr, RcQpAttr, UdQpAttr};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::AtomicU32;
@@ -57,33 +57,28 @@ fn transport(
     datagram: &DatagramAttr,
 ) -> Result<Transport, Errno> {
     let count = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
-    let max_send_wr = count(cap.max_send_wr)?;
-    let max_recv_wr = count(cap.max_recv_wr.max(1))?;
-    let max_sge = count(cap.max_send_sge.max(cap.max_recv_sge))?;
-    let srq = shared.map(|shared| &shared.srq);
-    let (send_cq, recv_cq, pd) = (&send_cq.cq, &recv_cq.cq, &domain.pd);
+    let qp = QpAttr {
+        max_send_wr: count(cap.max_send_wr)?,
+        max_recv_wr: count(cap.max_recv_wr.max(1))?,
+        max_sge: count(cap.max_send_sge.max(cap.max_recv_sge))?,
+        srq: shared.map(|shared| &shared.srq),
+        ..QpAttr::new(&send_cq.cq, &recv_cq.cq)
+    };
+    let pd = &domain.pd;
     let made = match service {
         Service::ReliableConnected => {
             if *datagram != DatagramAttr::default() {
                 return Err(Errno::EOPNOTSUPP);
             }
             let attr = RcQpAttr {
-                max_send_wr,
-                max_recv_wr,
-                max_sge,
-                srq,
                 paired: true,
-                ..RcQpAttr::new(send_cq, recv_cq)
+                ..qp.into()
             };
             pd.create_rc_qp(&attr).map(Transport::Rc)
         }
         Service::UnreliableDatagram | Service::UnreliableConnected => {
             let attr = UdQpAttr {
-                max_send_wr,
-                max_recv_wr,
-                max_sge,
                 grh: true,
-                srq,
                 bind: datagram.bind,
                 record_slots: datagram.record_slots,
                 record_completions: datagram.record_completions,
@@ -92,7 +87,7 @@ fn transport(
                 reorder_window: datagram.reorder_window,
                 read_timeout: datagram.read_timeout,
                 max_rate: datagram.max_rate,
-                ..UdQpAttr::new(send_cq, recv_cq)
+                ..qp.into()
             };
             if service == Service::UnreliableDatagram {
                 pd.create_ud_qp(&attr).map(Transport::Ud)

@@ -2,6 +2,8 @@
 
 mod address_validation;
 pub(crate) mod ah;
+pub(crate) mod attr;
+pub(crate) mod datagram;
 pub(crate) mod multicast;
 pub(crate) mod qpn;
 pub(crate) mod rc;

@@ -15,60 +15,15 @@ use crate::api::device::statistics::{Counts as _, Entry};
 use crate::api::qp::qpn::Qpn;
 use crate::driver::cm::connect::{Caller, Cm};
 use crate::driver::cm::oob_connect::OobConnections;
-use crate::driver::qp::core::QpParts;
 use crate::driver::tcp::qp::RcShared;
 use crate::{
-    Access, ConnectError, ConnectionEvent, ConnectionPort, Cq, Error, Established, MAX_SGE,
-    MpaConfig, MwType, Pairing, Pd, PostError, PostFailure, QpCounters, RcOptions, RecvWr, Sge,
-    Srq,
+    Access, ConnectError, ConnectionEvent, ConnectionPort, Error, Established, MpaConfig, MwType,
+    Pairing, Pd, PostError, PostFailure, QpCounters, RcQpAttr, RecvWr, Sge,
 };
 use dgiwarp_engine::cm::oob::Start;
 use dgiwarp_engine::connected::{MemoryWork, RcData, RcEnd, RcSendWqe, RcWork};
 use dgiwarp_engine::mr::Bind;
-use dgiwarp_engine::recv_queue::{RecvQueue, copy_sges, total_length};
-
-/// Most work requests of a queue.
-const MAX_WR: usize = 1 << 16;
-
-/// Attributes of a connected queue pair (`ibv_qp_init_attr`).
-#[derive(Debug, Clone)]
-pub struct RcQpAttr<'a> {
-    /// Where completions of posted sends go.
-    pub send_cq: &'a Cq,
-    /// Where completions of receives go.
-    pub recv_cq: &'a Cq,
-    /// Sends outstanding at most, 1 to 65,536. Default 256.
-    pub max_send_wr: usize,
-    /// Receives posted at most, 1 to 65,536. Default 256.
-    pub max_recv_wr: usize,
-    /// Scatter/gather elements per work request, 1 to [`MAX_SGE`]. Default 4.
-    pub max_sge: usize,
-    /// A queue to take receives from instead of one of this QP's own; then `max_recv_wr` does not count, and receives are posted there.
-    /// Default none.
-    pub srq: Option<&'a Srq>,
-    /// Whether the QP may be connected with [`RcQp::pair`] too, instead of by MPA requests of the program's own. Its number then names the TCP
-    /// port at which it can be reached. Default no.
-    pub paired: bool,
-    /// How it behaves; `None`, the default, takes [`Config::rc`](crate::Config::rc).
-    pub options: Option<RcOptions>,
-}
-
-impl<'a> RcQpAttr<'a> {
-    /// The defaults with these completion queues.
-    #[must_use]
-    pub fn new(send_cq: &'a Cq, recv_cq: &'a Cq) -> Self {
-        Self {
-            send_cq,
-            recv_cq,
-            max_send_wr: 256,
-            max_recv_wr: 256,
-            max_sge: 4,
-            srq: None,
-            paired: false,
-            options: None,
-        }
-    }
-}
+use dgiwarp_engine::recv_queue::{copy_sges, total_length};
 
 /// Operation of a send work request of a connected QP. Keys and addresses are the peer's, except for `LocalInvalidate`, `BindMw` and `RegisterMr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +35,7 @@ pub enum RcOperation {
         invalidate: Option<u32>,
     },
     /// Send with 32 bits that come with the message. No RFC has it: only a peer that is dgiwarp too takes it
-    /// ([`RcOptions::hello`]). With another one posting it fails with [`PostError::NoImmediates`]; posted before the peer is detected, it
+    /// ([`RcOptions::hello`](crate::RcOptions::hello)). With another one posting it fails with [`PostError::NoImmediates`]; posted before the peer is detected, it
     /// waits for the hello up to two seconds, and with another one it then ends the connection.
     SendImmediate {
         /// The 32 bits.
@@ -246,13 +201,7 @@ pub struct RcQp {
 
 impl RcQp {
     pub(crate) fn create(pd: &Pd, attr: &RcQpAttr<'_>) -> Result<Self, Error> {
-        for (what, value, max) in [
-            ("max_send_wr", attr.max_send_wr, MAX_WR),
-            ("max_recv_wr", attr.max_recv_wr, MAX_WR),
-            ("max_sge", attr.max_sge, MAX_SGE),
-        ] {
-            Error::check_limit(what, value, 1, max)?;
-        }
+        attr.qp.check()?;
         let rnic = &pd.rnic.shared;
         let oob_connections = attr.paired.then(|| rnic.oob_connections()).transpose()?;
         let qpn = match &oob_connections {
@@ -260,17 +209,7 @@ impl RcQp {
             None => Qpn::draw().ok_or_else(Error::no_qpn)?,
         };
         let number = qpn.get();
-        let parts = QpParts {
-            qpn: number,
-            max_send_wr: attr.max_send_wr,
-            recv_queue: match attr.srq {
-                Some(srq) => Arc::clone(&srq.queue),
-                None => Arc::new(RecvQueue::new(attr.max_recv_wr, attr.max_sge)),
-            },
-            send_cq: Arc::clone(&attr.send_cq.shared),
-            recv_cq: Arc::clone(&attr.recv_cq.shared),
-            mrs: Arc::clone(&rnic.mrs),
-        };
+        let parts = attr.qp.parts(number, &rnic.mrs);
         let options = attr.options.unwrap_or(rnic.config.rc);
         let shared = RcShared::create(parts, rnic.config.connection_timeout, options)?;
         if let Some(oob_connections) = &oob_connections {
@@ -287,7 +226,7 @@ impl RcQp {
             qpn,
             oob_connections,
             entry,
-            max_sge: attr.max_sge,
+            max_sge: attr.qp.max_sge,
         })
     }
 
@@ -497,7 +436,7 @@ impl RcQp {
     }
 
     /// Posts receives, in order (`ibv_post_recv(3)`). A message that finds none waits for it, or ends the
-    /// connection: [`RcOptions::no_receive`].
+    /// connection: [`RcOptions::no_receive`](crate::RcOptions::no_receive).
     ///
     /// # Errors
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.

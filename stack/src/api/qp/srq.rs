@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::{AsyncEvent, Error, MAX_SGE, Pd, PostFailure, RecvWr};
 use dgiwarp_engine::recv_queue::RecvQueue;
 
-/// Most receives of a queue.
-const MAX_WR: usize = 1 << 16;
+/// Most work requests of a queue.
+pub(super) const MAX_WR: usize = 1 << 16;
 
 /// Attributes of a shared receive queue (`ibv_srq_init_attr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,15 +4,13 @@
 //! Write that makes no record (`rfc-notes/datagram-mapping.md` §5.2).
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 
 use dgiwarp_llp_udp::Peer;
-use dgiwarp_rdmap::datagram::RecordHandle;
 use parking_lot::RwLock;
 
-use crate::{
-    AddressHandle, Error, ErrorEntry, Operation, Pd, PostError, PostFailure, QpCounters, RecordRef,
-    RecordView, RecvWr, Sge, UdQp, UdQpAttr,
-};
+use super::datagram::{DatagramQp, bind_any};
+use crate::{AddressHandle, Error, Operation, Pd, PostError, PostFailure, Sge, UdQpAttr};
 use dgiwarp_engine::datagram::SendWqe;
 use dgiwarp_engine::recv_queue::copy_sges;
 use dgiwarp_engine::types::Route;
@@ -88,7 +86,7 @@ struct Connected {
 
 /// A UC queue pair. Its QPN is the UDP port of its socket; it sends to its peer, takes messages from its peer, and drops all others'
 /// (`wrong-peer`). As on InfiniBand nothing is acknowledged: beside the keys of memory, only address and port distinguish the peer from
-/// others. It has no RDMA Read. Dropping it destroys it, as with a [`UdQp`].
+/// others. It has no RDMA Read. Dropping it destroys it, as with a [`UdQp`](crate::UdQp).
 ///
 /// ```
 /// use dgiwarp::{Access, Buffer, Config, RecvWr, Rnic, UcOperation, UcQpAttr, UcSendWr, WcOpcode};
@@ -125,8 +123,17 @@ struct Connected {
 /// ```
 #[derive(Debug)]
 pub struct UcQp {
-    qp: UdQp,
+    qp: DatagramQp,
     connected: RwLock<Option<Connected>>,
+}
+
+impl Deref for UcQp {
+    type Target = DatagramQp;
+
+    #[inline]
+    fn deref(&self) -> &DatagramQp {
+        &self.qp
+    }
 }
 
 impl UcQp {
@@ -138,35 +145,9 @@ impl UcQp {
             ..attr.clone()
         };
         Ok(Self {
-            qp: UdQp::create_as(pd, &attr, true)?,
+            qp: DatagramQp::create_on(pd, &attr, true, || bind_any(attr.bind, pd))?,
             connected: RwLock::new(None),
         })
-    }
-
-    /// The QPN: the UDP port.
-    #[must_use]
-    pub fn qpn(&self) -> u16 {
-        self.qp.qpn()
-    }
-
-    /// The address and port that the socket is bound to.
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.qp.local_addr()
-    }
-
-    /// The protection domain.
-    #[must_use]
-    pub fn pd(&self) -> &Pd {
-        self.qp.pd()
-    }
-
-    /// The receive buffer that the kernel granted, as [`UdQp::receive_buffer`].
-    ///
-    /// # Errors
-    /// [`Error::System`] where the kernel does not report it.
-    pub fn receive_buffer(&self) -> Result<usize, Error> {
-        self.qp.receive_buffer()
     }
 
     /// Gives the queue pair its peer: a host, at the address that the peer sends from, and the peer's QPN. Until then nothing can be posted, and what
@@ -198,7 +179,7 @@ impl UcQp {
     }
 
     /// Posts sends, in order, and hands as much of them to the network as it takes now (`ibv_post_send(3)`), as
-    /// [`UdQp::post_send`]. Never blocks.
+    /// [`UdQp::post_send`](crate::UdQp::post_send). Never blocks.
     ///
     /// # Errors
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one: [`PostError::State`] without a peer.
@@ -215,7 +196,7 @@ impl UcQp {
             .post(wrs.iter().map(|wr| self.wqe(connected, wr)))
     }
 
-    /// Posts all of the sends, in order, or none of them, as [`UdQp::post_send_all`].
+    /// Posts all of the sends, in order, or none of them, as [`UdQp::post_send_all`](crate::UdQp::post_send_all).
     ///
     /// # Errors
     /// [`PostError`] of the first that cannot be accepted: [`PostError::State`] without a peer.
@@ -260,71 +241,10 @@ impl UcQp {
         })
     }
 
-    /// Posts receives, in order (`ibv_post_recv(3)`).
-    ///
-    /// # Errors
-    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
-    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
-        self.qp.post_recv(wrs)
-    }
-
-    /// A record that is not yet released, copied.
-    #[must_use]
-    pub fn record(&self, handle: RecordHandle) -> Option<RecordView> {
-        self.qp.record(handle)
-    }
-
-    /// Looks at a record where it lies, as [`UdQp::with_record`].
-    pub fn with_record<R>(
-        &self,
-        handle: RecordHandle,
-        look: impl FnOnce(RecordRef<'_>) -> R,
-    ) -> Option<R> {
-        self.qp.with_record(handle, look)
-    }
-
-    /// Gives the slot of a completed record back. Returns whether the handle named one.
-    pub fn release_record(&self, handle: RecordHandle) -> bool {
-        self.qp.release_record(handle)
-    }
-
-    /// Completes all open records with the octets that are valid now.
-    pub fn complete_records(&self) {
-        self.qp.complete_records();
-    }
-
-    /// Ends everything posted with a completion of status `Flushed`, as the error state of a queue pair does.
-    pub fn flush(&self) {
-        self.qp.flush();
-    }
-
-    /// As [`UdQp::has_failed`].
-    #[must_use]
-    pub fn has_failed(&self) -> bool {
-        self.qp.has_failed()
-    }
-
-    /// Resets the queue pair as [`UdQp::reset`], to one without a peer.
+    /// Resets the queue pair as [`UdQp::reset`](crate::UdQp::reset), to one without a peer.
     pub fn reset(&self) {
         *self.connected.write() = None;
         self.qp.reset();
-    }
-
-    /// Changes how many octets may leave per second; 0 is no limit.
-    pub fn set_max_rate(&self, octets_per_second: u64) {
-        self.qp.set_max_rate(octets_per_second);
-    }
-
-    /// The oldest entry of the error queue, as [`UdQp::poll_error`].
-    #[must_use]
-    pub fn poll_error(&self) -> Option<ErrorEntry> {
-        self.qp.poll_error()
-    }
-
-    /// Counters of the queue pair.
-    #[must_use]
-    pub fn counters(&self) -> QpCounters {
-        self.qp.counters()
     }
 }
 

@@ -63,7 +63,7 @@ impl Target {
             Node::on(rnic.clone(), cq.clone(), room, |attr| {
                 attr.qkey = QKEY;
                 attr.record_slots = 256;
-                attr.max_recv_wr = RECEIVES;
+                attr.qp.max_recv_wr = RECEIVES;
             })
         });
         let buffer = Buffer::zeroed(1 << 30).unwrap();

@@ -40,7 +40,7 @@ pub(crate) fn run() {
     let cq = rnic.create_cq(1 << 13).unwrap();
     let [attacked, other] = [(); 2].map(|()| {
         Node::on(rnic.clone(), cq.clone(), RECEIVE * RECEIVES, |attr| {
-            attr.max_recv_wr = RECEIVES;
+            attr.qp.max_recv_wr = RECEIVES;
             attr.record_slots = 64;
         })
     });

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver as Inbox, channel};
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, Buffer, Cq, DropReason, Mr, RecvWr, Rnic, UdQp, UdQpAttr, Wc, WcOpcode, WcStatus,
+    Access, Buffer, Cq, DropReason, Mr, QpAttr, RecvWr, Rnic, UdQp, UdQpAttr, Wc, WcOpcode,
+    WcStatus,
 };
 
 use super::control::{Control, Frame};
@@ -43,8 +44,10 @@ pub(crate) fn run(case: Case) {
     let attr = UdQpAttr {
         bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
         record_slots: RECORDS,
-        max_recv_wr: usize::try_from(RECEIVES).unwrap(),
-        ..UdQpAttr::new(&cq, &cq)
+        ..UdQpAttr::from(QpAttr {
+            max_recv_wr: usize::try_from(RECEIVES).unwrap(),
+            ..QpAttr::new(&cq, &cq)
+        })
     };
     let qp = pd.create_ud_qp(&attr).unwrap();
     let octets = case.memory().max(RECEIVES * SEND_LENGTH);

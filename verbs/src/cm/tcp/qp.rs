@@ -6,7 +6,7 @@ use crate::cm::tcp::depths::Depths;
 use crate::ffi::errno;
 use crate::qp::qp_table::{self, QpRef};
 use crate::qp::state::{Attributes, QpState};
-use dgiwarp::{RcQp, RcQpAttr};
+use dgiwarp::{QpAttr, RcQp, RcQpAttr};
 use nix::errno::Errno;
 
 /// The queue pair of a connection.
@@ -42,12 +42,12 @@ impl ConnectionQp {
         }
         let rnic = &device.context()?.rnic;
         let stand_in = rnic.create_cq(4).and_then(|cq| {
-            let attr = RcQpAttr {
+            let attr = RcQpAttr::from(QpAttr {
                 max_send_wr: 1,
                 max_recv_wr: 1,
                 max_sge: 1,
-                ..RcQpAttr::new(&cq, &cq)
-            };
+                ..QpAttr::new(&cq, &cq)
+            });
             rnic.alloc_pd().create_rc_qp(&attr)
         });
         stand_in.map(Self::StandIn).map_err(errno::of)

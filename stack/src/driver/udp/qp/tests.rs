@@ -44,7 +44,7 @@ impl End {
         let path = PathCache::default().path(host, None, &port, |mtu| mtu);
         let ah = AddressHandle::new(path.unwrap());
         let ports = Ports::new(port, 0);
-        let qp = UdQp::create_on(&pd, &attr, false, || Ok(ports)).unwrap();
+        let qp = UdQp::create_on(&pd, &attr, || Ok(ports)).unwrap();
         let memory = Buffer::zeroed(LENGTH).unwrap();
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = pd.register(memory.region(), rights).unwrap();

@@ -12,8 +12,8 @@ mod ping;
 use std::net::IpAddr;
 
 use dgiwarp::{
-    Access, Config, Pd, PostError, RcOperation, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Sge,
-    Wc,
+    Access, Config, Pd, PostError, QpAttr, RcOperation, RcQpAttr, RcSendWr, ReadDepths, RecvWr,
+    Rnic, Sge, Wc,
 };
 
 use crate::catalog::{Mode, Op};
@@ -84,12 +84,12 @@ impl Rc {
         let cq = rnic
             .create_cq(2 * most)
             .map_err(stack("create a completion queue"))?;
-        let attributes = RcQpAttr {
+        let attributes = RcQpAttr::from(QpAttr {
             max_send_wr: most,
             max_recv_wr: most,
             max_sge: 1,
-            ..RcQpAttr::new(&cq, &cq)
-        };
+            ..QpAttr::new(&cq, &cq)
+        });
         let (link, ports) = Link::open(&rnic, &pd, &attributes, local, side, NO_READS)?;
         let exposed = match spec.subject.op {
             Op::Write | Op::WriteImm => {

@@ -13,8 +13,8 @@ pub(super) use flow::holes;
 use std::net::{IpAddr, SocketAddr};
 
 use dgiwarp::{
-    Access, Config, Destination, Fault, GroupInterface, Operation, Pd, PostError, RecvWr, Rnic,
-    SendWr, UdQp, UdQpAttr, Wc, WcStatus,
+    Access, Config, Destination, Fault, GroupInterface, Operation, Pd, PostError, QpAttr, RecvWr,
+    Rnic, SendWr, UdQp, UdQpAttr, Wc, WcStatus,
 };
 
 use crate::catalog::{Mode, Op};
@@ -128,10 +128,12 @@ impl Ud {
         let records = spec.subject.op == Op::WriteRecord;
         let attributes = UdQpAttr {
             bind: Some(SocketAddr::new(local, 0)),
-            max_send_wr: SEND_SLOTS,
-            max_recv_wr: 2 * MAX_SLOTS + CREDIT_RECEIVES,
             record_slots: if records { MAX_SLOTS } else { 0 },
-            ..UdQpAttr::new(&cq, &cq)
+            ..UdQpAttr::from(QpAttr {
+                max_send_wr: SEND_SLOTS,
+                max_recv_wr: 2 * MAX_SLOTS + CREDIT_RECEIVES,
+                ..QpAttr::new(&cq, &cq)
+            })
         };
         let qp = pd
             .create_ud_qp(&attributes)

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, AddressHandle, Cq, MpaConfig, Pd, RcListener, RcQp, RecvWr, Rnic, UdQp, UdQpAttr, Wc,
+    Access, AddressHandle, Cq, MpaConfig, Pd, QpAttr, RcListener, RcQp, RecvWr, Rnic, UdQp,
+    UdQpAttr, Wc,
 };
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -123,10 +124,12 @@ impl Peers {
     fn ud(pd: &Pd, cq: &Cq, memory: &Memory, peers: u32) -> Result<Self> {
         let attributes = UdQpAttr {
             bind: Some((HERE, 0).into()),
-            max_send_wr: SENDS,
-            max_recv_wr: crate::endpoint::pattern::narrow(RECEIVES),
-            max_sge: 1,
-            ..UdQpAttr::new(cq, cq)
+            ..UdQpAttr::from(QpAttr {
+                max_send_wr: SENDS,
+                max_recv_wr: crate::endpoint::pattern::narrow(RECEIVES),
+                max_sge: 1,
+                ..QpAttr::new(cq, cq)
+            })
         };
         let mut by_port = vec![u32::MAX; 1 << 16];
         let mut qps = Vec::with_capacity(index(peers));
@@ -145,7 +148,7 @@ impl Peers {
         let ah = pd
             .create_ah(HERE)
             .map_err(stack("create an address handle"))?;
-        let ports: Vec<u16> = qps.iter().map(UdQp::qpn).collect();
+        let ports: Vec<u16> = qps.iter().map(|qp| qp.qpn()).collect();
         say(&ports)?;
         Ok(Self::Ud { qps, by_port, ah })
     }

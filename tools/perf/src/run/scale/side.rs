@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dgiwarp::{
     Access, AddressHandle, ConnectionChannel, ConnectionEvent, Cq, Destination, MpaConfig,
-    Operation, Pd, RcOperation, RcQp, RcQpAttr, RcSendWr, RecvWr, Rnic, SendWr, UdQp, UdQpAttr, Wc,
-    WcOpcode, WcStatus,
+    Operation, Pd, QpAttr, RcOperation, RcQp, RcQpAttr, RcSendWr, RecvWr, Rnic, SendWr, UdQp,
+    UdQpAttr, Wc, WcOpcode, WcStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -220,8 +220,10 @@ impl One {
 fn ud(pd: &Pd, cq: &Cq, memory: &Memory, ports: &[u16]) -> Result<Kind> {
     let attributes = UdQpAttr {
         bind: Some((HERE, 0).into()),
-        max_recv_wr: RECEIVES,
-        ..UdQpAttr::new(cq, cq)
+        ..UdQpAttr::from(QpAttr {
+            max_recv_wr: RECEIVES,
+            ..QpAttr::new(cq, cq)
+        })
     };
     let qp = pd
         .create_ud_qp(&attributes)
@@ -292,12 +294,12 @@ pub(super) fn post_rc(qp: &RcQp, sges: &[dgiwarp::Sge]) -> Result<()> {
 
 /// Small queues, as a server with many clients would have.
 pub(super) fn rc_qps(pd: &Pd, cq: &Cq, count: u32) -> Result<Vec<RcQp>> {
-    let attributes = RcQpAttr {
+    let attributes = RcQpAttr::from(QpAttr {
         max_send_wr: 16,
         max_recv_wr: 16,
         max_sge: 1,
-        ..RcQpAttr::new(cq, cq)
-    };
+        ..QpAttr::new(cq, cq)
+    });
     (0..index(count))
         .map(|_| pd.create_rc_qp(&attributes))
         .collect::<std::result::Result<_, _>>()

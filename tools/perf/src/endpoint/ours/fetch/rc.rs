@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use dgiwarp::{
-    AtomicOperation, Config, Cq, Pd, PostError, RcOperation, RcQpAttr, RcSendWr, ReadDepths, Rnic,
-    Wc,
+    AtomicOperation, Config, Cq, Pd, PostError, QpAttr, RcOperation, RcQpAttr, RcSendWr,
+    ReadDepths, Rnic, Wc,
 };
 
 use crate::catalog::Op;
@@ -36,12 +36,12 @@ impl Requester for RcRequester {
         local: IpAddr,
         side: Side,
     ) -> Result<(Self, Offer)> {
-        let attributes = RcQpAttr {
+        let attributes = RcQpAttr::from(QpAttr {
             max_send_wr: requests,
             max_recv_wr: 1,
             max_sge: 1,
-            ..RcQpAttr::new(cq, cq)
-        };
+            ..QpAttr::new(cq, cq)
+        });
         // All requests in flight may be at the responder.
         let depth = u16::try_from(requests).unwrap_or(u16::MAX);
         let depths = ReadDepths {

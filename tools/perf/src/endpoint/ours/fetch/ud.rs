@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use dgiwarp::{
-    Config, Cq, Destination, Fault, Operation, Pd, PostError, Rnic, SendWr, UdQp, UdQpAttr, Wc,
-    WcStatus,
+    Config, Cq, Destination, Fault, Operation, Pd, PostError, QpAttr, Rnic, SendWr, UdQp, UdQpAttr,
+    Wc, WcStatus,
 };
 
 use crate::endpoint::ours::fetch::{Outcome, Request, Requester};
@@ -50,9 +50,11 @@ impl Requester for UdRequester {
     ) -> Result<(Self, Offer)> {
         let attributes = UdQpAttr {
             bind: Some(SocketAddr::new(local, 0)),
-            max_send_wr: requests,
-            max_recv_wr: 1,
-            ..UdQpAttr::new(cq, cq)
+            ..UdQpAttr::from(QpAttr {
+                max_send_wr: requests,
+                max_recv_wr: 1,
+                ..QpAttr::new(cq, cq)
+            })
         };
         let qp = pd
             .create_ud_qp(&attributes)
