@@ -12,7 +12,8 @@
 //! With the feature `sockets` also:
 //! - [`socket::send`], the vectored socket call that sends bytes where they lie;
 //! - [`tcp_progress`], the state of a TCP connection (`TCP_INFO`);
-//! - [`move_up`], which gives a descriptor a high number.
+//! - [`move_up`], which gives a descriptor a high number;
+//! - [`lane`], octet streams through memory that two processes share.
 //!
 //! # What concurrent access means here
 //! Bulk copies are plain `memcpy`. Where the application writes a byte while a copy reads it, the copy
@@ -32,6 +33,8 @@ mod access;
 mod buffer;
 #[cfg(feature = "sockets")]
 mod descriptor;
+#[cfg(feature = "sockets")]
+pub mod lane;
 mod mapped;
 mod mapping;
 mod on_demand;

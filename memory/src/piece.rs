@@ -13,3 +13,20 @@ pub enum Piece<'a> {
     /// Registered bytes, sent without a copy.
     Region(RegionSlice<'a>),
 }
+
+impl Piece<'_> {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Region(slice) => slice.len(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

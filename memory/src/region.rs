@@ -202,6 +202,12 @@ impl<'a> RegionSlice<'a> {
         self.len == 0
     }
 
+    /// Whether its pages come and go.
+    #[cfg(feature = "sockets")]
+    pub(crate) const fn is_on_demand(&self) -> bool {
+        self.on_demand
+    }
+
     /// `len` bytes at `offset` of this slice.
     ///
     /// # Errors
@@ -290,7 +296,7 @@ impl<'a> RegionSlice<'a> {
     }
 
     /// Calls `each` with copies of consecutive parts, and the offset of each.
-    fn for_each_chunk(&self, mut each: impl FnMut(usize, &[u8])) {
+    pub(crate) fn for_each_chunk(&self, mut each: impl FnMut(usize, &[u8])) {
         let mut chunk = [0; CHUNK];
         let mut at = 0;
         while at < self.len {

@@ -1,0 +1,306 @@
+//! Arenas: sealed memory of two processes, with a lane for each direction.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::ends::{LaneInput, LaneOutput};
+use super::protocol::Control;
+
+/// First octets of an arena.
+const MAGIC: u64 = u64::from_le_bytes(*b"DGWARENA");
+/// Version of the layout.
+const VERSION: u32 = 1;
+/// Octets before the first lane's words, between these, and of both rings' alignment.
+const PAGE: usize = 4096;
+/// Offset of the words of lane 0; those of lane 1 are a page behind.
+const CONTROLS: usize = PAGE;
+/// Offset of the ring of lane 0; that of lane 1 follows it.
+const RINGS: usize = 3 * PAGE;
+/// Logarithms of the octets of a ring.
+const RING_LOGARITHMS: std::ops::RangeInclusive<u32> = 12..=24;
+
+/// Seals that exclude `SIGBUS`: nobody can take memory away.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<Header>() <= PAGE);
+
+/// Beginning of an arena. Written before the arena is handed over.
+#[repr(C)]
+struct Header {
+    magic: u64,
+    version: u32,
+    /// Logarithm of the octets of each ring.
+    ring_logarithm: u32,
+    /// Octets of the arena.
+    octets: u64,
+}
+
+/// Reason not to use an arena of another process.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// The kernel refuses.
+    #[error("cannot use an arena")]
+    System(#[from] io::Error),
+    /// The memory can be taken away.
+    #[error("an arena has the seals {0:#x}")]
+    Seals(libc::c_int),
+    /// It is no arena of this version.
+    #[error("an arena has the magic number {magic:#x} and version {version}")]
+    Version {
+        /// First octets.
+        magic: u64,
+        /// Version.
+        version: u32,
+    },
+    /// Its sizes do not agree.
+    #[error("an arena of {octets} octets has rings of 2^{ring_logarithm}")]
+    Size {
+        /// Octets of the file.
+        octets: u64,
+        /// Logarithm of the octets of a ring.
+        ring_logarithm: u32,
+    },
+}
+
+/// One of the two processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArenaEnd {
+    /// The one that made the arena. It sends in lane 0.
+    Maker,
+    /// The other one. It sends in lane 1.
+    Taker,
+}
+
+/// A mapping of shared memory, unmapped when the last end of a lane goes.
+#[derive(Debug)]
+pub(super) struct Shared {
+    start: NonNull<u8>,
+    octets: usize,
+}
+
+// SAFETY: an address range; all accesses are atomic operations and raw copies.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn map(fd: BorrowedFd<'_>, octets: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                octets,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(address.cast::<u8>())
+            .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let mapping = Self { start, octets };
+        // A child that forks off has no connection.
+        mapping.advise(libc::MADV_DONTFORK)?;
+        Ok(mapping)
+    }
+
+    fn advise(&self, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: advice about a mapping of this object.
+        let result = unsafe { libc::madvise(self.start.as_ptr().cast(), self.octets, advice) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Takes memory for all pages now, so that too little of it is an error and not a signal.
+    fn populate(&self) -> io::Result<()> {
+        match self.advise(libc::MADV_POPULATE_WRITE) {
+            // Kernels before 5.14.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn header(&self) -> *mut Header {
+        self.start.as_ptr().cast()
+    }
+
+    /// Address of the octet at an offset.
+    fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset < self.octets, "offsets follow from the arena's size");
+        // SAFETY: inside the mapping.
+        unsafe { self.start.add(offset) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`; no end of a lane is left, each holds an `Arc` of it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.octets) };
+    }
+}
+
+/// Memory that two processes share, with a lane for each direction.
+#[derive(Debug)]
+pub struct Arena {
+    shared: Shared,
+    ring: usize,
+}
+
+/// Octets of an arena.
+const fn octets_of(ring: usize) -> usize {
+    RINGS + 2 * ring
+}
+
+impl Arena {
+    /// Makes an arena with rings of 2^`ring_logarithm` octets, 12 to 24, and the descriptor to hand over.
+    ///
+    /// # Errors
+    /// Errors of `memfd_create(2)`, `ftruncate(2)`, `fcntl(2)`, `mmap(2)` and `madvise(2)`; `EINVAL` for other sizes.
+    pub fn create(ring_logarithm: u32) -> io::Result<(Self, OwnedFd)> {
+        if !RING_LOGARITHMS.contains(&ring_logarithm) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let ring = 1usize << ring_logarithm;
+        let octets = octets_of(ring);
+        let fd = sealed(octets)?;
+        let shared = Shared::map(fd.as_fd(), octets)?;
+        shared.populate()?;
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            ring_logarithm,
+            octets: octets as u64,
+        };
+        // SAFETY: the first octets of the mapping, which no other process has yet.
+        unsafe { shared.header().write(header) };
+        let arena = Self { shared, ring };
+        for lane in 0..2 {
+            // SAFETY: the words of a lane are inside the mapping, aligned to a page, and zero; every access to them is atomic.
+            let words = unsafe { arena.words(lane).as_ref() };
+            words.bells.0.armed.store(1, super::sync::Ordering::Relaxed);
+        }
+        Ok((arena, fd))
+    }
+
+    /// Maps an arena that another process made, after all checks.
+    ///
+    /// # Errors
+    /// [`ArenaError`].
+    pub fn open(fd: BorrowedFd<'_>) -> Result<Self, ArenaError> {
+        // SAFETY: asks about an open descriptor.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        if seals & SEALS != SEALS {
+            return Err(ArenaError::Seals(seals));
+        }
+        let octets = length(fd)?;
+        let wrong = |ring_logarithm| ArenaError::Size {
+            octets,
+            ring_logarithm,
+        };
+        let len = usize::try_from(octets).map_err(|_| wrong(0))?;
+        if len < RINGS || len > octets_of(1 << RING_LOGARITHMS.end()) {
+            return Err(wrong(0));
+        }
+        let shared = Shared::map(fd, len)?;
+        // SAFETY: inside the mapping. Read once: the other process may change it.
+        let header = unsafe { shared.header().read_volatile() };
+        if (header.magic, header.version) != (MAGIC, VERSION) {
+            return Err(ArenaError::Version {
+                magic: header.magic,
+                version: header.version,
+            });
+        }
+        let ring_logarithm = header.ring_logarithm;
+        let fits = RING_LOGARITHMS.contains(&ring_logarithm)
+            && octets_of(1 << ring_logarithm) == len
+            && header.octets == octets;
+        if !fits {
+            return Err(wrong(ring_logarithm));
+        }
+        shared.populate()?;
+        Ok(Self {
+            shared,
+            ring: 1 << ring_logarithm,
+        })
+    }
+
+    /// Octets of the arena.
+    #[must_use]
+    pub fn octets(&self) -> usize {
+        self.shared.octets
+    }
+
+    /// Words of a lane.
+    fn words(&self, lane: usize) -> NonNull<Control> {
+        self.shared.at(CONTROLS + lane * PAGE).cast()
+    }
+
+    /// The lanes of an end: that in which it sends, and that in which it receives.
+    #[must_use]
+    pub fn lanes(self, end: ArenaEnd) -> (LaneOutput, LaneInput) {
+        let (sends, receives) = match end {
+            ArenaEnd::Maker => (0, 1),
+            ArenaEnd::Taker => (1, 0),
+        };
+        let ring = |lane| self.shared.at(RINGS + lane * self.ring);
+        let (words, rings) = (
+            [sends, receives].map(|lane| self.words(lane)),
+            [sends, receives].map(ring),
+        );
+        let size = self.ring;
+        let shared = Arc::new(self.shared);
+        let [output, input] = words;
+        let [to, from] = rings;
+        (
+            LaneOutput::new(Arc::clone(&shared), output, to, size),
+            LaneInput::new(shared, input, from, size),
+        )
+    }
+}
+
+/// Makes sealed memory.
+fn sealed(octets: usize) -> io::Result<OwnedFd> {
+    // SAFETY: a name that ends with zero.
+    let fd = unsafe {
+        libc::memfd_create(
+            c"dgiwarp-lanes".as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor without another owner.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let length =
+        libc::off_t::try_from(octets).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: a call on a descriptor of this function.
+    let sized = unsafe { libc::ftruncate(fd.as_raw_fd(), length) };
+    // SAFETY: as above.
+    if sized < 0 || unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(fd)
+}
+
+/// Octets of a file.
+fn length(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: the kernel's structure of numbers, for which zeros are valid.
+    let mut status = unsafe { std::mem::zeroed::<libc::stat>() };
+    // SAFETY: the kernel writes one structure.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut status) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    u64::try_from(status.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
+}

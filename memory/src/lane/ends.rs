@@ -1,0 +1,254 @@
+//! The two ends of a lane: octets are copied in at one and out at the other.
+
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::arena::Shared;
+use super::protocol::{Consumer, Control, LaneCorrupt, Producer};
+use crate::{Piece, RegionSlice};
+
+/// Octets that are published, or released, while the rest of a long copy goes on.
+const CHUNK: usize = 16 << 10;
+
+/// A lane's memory.
+struct Memory {
+    words: NonNull<Control>,
+    ring: NonNull<u8>,
+    /// Octets of the ring: a power of two.
+    size: usize,
+    _shared: Arc<Shared>,
+}
+
+// SAFETY: the addresses are inside the mapping, which is held; all accesses are atomic operations and raw copies.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn words(&self) -> &Control {
+        // SAFETY: aligned words inside the mapping, which is held. They are atomic: the other process may change them.
+        unsafe { self.words.as_ref() }
+    }
+
+    /// Cuts `len` octets at a position into the parts before and behind the end of the ring. Calls `each` with the address of each, its offset in
+    /// the cut octets and its length.
+    #[inline]
+    fn parts(&self, position: u64, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
+        assert!(len <= self.size, "the protocol leaves no more room");
+        #[expect(clippy::cast_possible_truncation, reason = "less than the ring's size")]
+        let at = (position & (self.size as u64 - 1)) as usize;
+        let first = len.min(self.size - at);
+        // SAFETY: `at` is inside the ring.
+        each(unsafe { self.ring.add(at) }.as_ptr(), 0, first);
+        if first < len {
+            each(self.ring.as_ptr(), first, len - first);
+        }
+    }
+
+    fn put(&self, position: u64, octets: &[u8]) {
+        self.parts(position, octets.len(), |to, at, len| {
+            // SAFETY: `parts` keeps within `octets` and within the ring, which no reference reaches.
+            unsafe { ptr::copy_nonoverlapping(octets.as_ptr().add(at), to, len) };
+        });
+    }
+
+    fn put_region(&self, position: u64, slice: &RegionSlice<'_>) {
+        if slice.is_on_demand() {
+            slice.for_each_chunk(|at, octets| self.put(position + at as u64, octets));
+            return;
+        }
+        self.parts(position, slice.len(), |to, at, len| {
+            // SAFETY: `parts` keeps within the slice and within the ring.
+            unsafe { ptr::copy_nonoverlapping(slice.as_ptr().add(at), to, len) };
+        });
+    }
+
+    fn get(&self, position: u64, octets: &mut [u8]) {
+        let base = octets.as_mut_ptr();
+        self.parts(position, octets.len(), |from, at, len| {
+            // SAFETY: as in `put`. Octets that the other process changes meanwhile are of either value.
+            unsafe { ptr::copy_nonoverlapping(from, base.add(at), len) };
+        });
+    }
+}
+
+/// The sending end of a lane.
+pub struct LaneOutput {
+    memory: Memory,
+    producer: Producer,
+}
+
+/// The receiving end of a lane.
+pub struct LaneInput {
+    memory: Memory,
+    consumer: Consumer,
+}
+
+impl fmt::Debug for LaneOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.producer.fmt(f)
+    }
+}
+
+impl fmt::Debug for LaneInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.consumer.fmt(f)
+    }
+}
+
+impl LaneOutput {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        words: NonNull<Control>,
+        ring: NonNull<u8>,
+        size: usize,
+    ) -> Self {
+        Self {
+            memory: Memory {
+                words,
+                ring,
+                size,
+                _shared: shared,
+            },
+            producer: Producer::new(size as u64),
+        }
+    }
+
+    /// Copies as many octets of `pieces` as there is room for into the lane. Returns their number. [`takes_bell`](Self::takes_bell) comes next.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`]; nothing was sent.
+    #[inline]
+    pub fn write(&mut self, pieces: &[Piece<'_>]) -> Result<usize, LaneCorrupt> {
+        let wanted: usize = pieces.iter().map(Piece::len).sum();
+        let words = self.memory.words();
+        let room = self.producer.room(words, wanted as u64)?;
+        let taken = wanted.min(usize::try_from(room).unwrap_or(usize::MAX));
+        let mut left = taken;
+        let mut unpublished = 0;
+        for piece in pieces {
+            let mut at = 0;
+            while at < piece.len() && left > 0 {
+                let len = (piece.len() - at).min(left).min(CHUNK - unpublished);
+                let position = self.producer.head() + unpublished as u64;
+                match piece {
+                    Piece::Bytes(bytes) => self.memory.put(position, &bytes[at..at + len]),
+                    Piece::Region(slice) => {
+                        let part = slice.subslice(at, len).expect("a part of the piece");
+                        self.memory.put_region(position, &part);
+                    }
+                }
+                at += len;
+                left -= len;
+                unpublished += len;
+                if unpublished == CHUNK {
+                    self.producer.publish(words, CHUNK as u64);
+                    unpublished = 0;
+                }
+            }
+        }
+        if unpublished > 0 {
+            self.producer.publish(words, unpublished as u64);
+        }
+        Ok(taken)
+    }
+
+    /// Whether the receiving end sleeps and is to be rung now. The wish is taken.
+    #[inline]
+    #[must_use]
+    pub fn takes_bell(&self) -> bool {
+        Producer::takes_bell(self.memory.words())
+    }
+
+    /// The lane is full: has the receiving end ring when half of it is free. Returns whether that is so already: then nothing rings.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`].
+    pub fn wait_for_room(&mut self) -> Result<bool, LaneCorrupt> {
+        self.producer.wait_for_room(self.memory.words())
+    }
+
+    /// Begins the lane: its octets follow the first `octets` of the stream.
+    pub fn start(&self, octets: u64) {
+        Producer::start(self.memory.words(), octets);
+    }
+
+    /// Ends the lane: behind its octets the stream goes on behind the first `resume` octets of the other carrier.
+    pub fn finish(&self, resume: u64) {
+        self.producer.finish(self.memory.words(), resume);
+    }
+}
+
+impl LaneInput {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        words: NonNull<Control>,
+        ring: NonNull<u8>,
+        size: usize,
+    ) -> Self {
+        Self {
+            memory: Memory {
+                words,
+                ring,
+                size,
+                _shared: shared,
+            },
+            consumer: Consumer::new(size as u64),
+        }
+    }
+
+    /// Copies octets out of the lane, as many as there are and fit. Returns their number, and whether the sending end is to be rung.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`]; nothing was copied.
+    #[inline]
+    pub fn read(&mut self, into: &mut [u8]) -> Result<(usize, bool), LaneCorrupt> {
+        let words = self.memory.words();
+        let available = self.consumer.available(words)?;
+        let taken = into
+            .len()
+            .min(usize::try_from(available).unwrap_or(usize::MAX));
+        if taken == 0 {
+            return Ok((0, false));
+        }
+        for part in into[..taken].chunks_mut(CHUNK) {
+            self.memory.get(self.consumer.tail(), part);
+            self.consumer.release(words, part.len() as u64);
+        }
+        Ok((taken, self.consumer.takes_bell(words)))
+    }
+
+    /// Has the sending end ring when something arrives from now on. Returns whether something is there already: then nothing may ring.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`].
+    pub fn arm(&mut self) -> Result<bool, LaneCorrupt> {
+        self.consumer.arm(self.memory.words())
+    }
+
+    /// Whether the sending end is to ring. It is not once it did, or is about to.
+    #[inline]
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        Consumer::is_armed(self.memory.words())
+    }
+
+    /// Has the sending end ring no more. It may be about to.
+    pub fn disarm(&self) {
+        Consumer::disarm(self.memory.words());
+    }
+
+    /// Octets of the stream before the lane's, once the sending end uses the lane.
+    #[inline]
+    #[must_use]
+    pub fn started(&self) -> Option<u64> {
+        Consumer::started(self.memory.words())
+    }
+
+    /// Octets of the other carrier before those behind the lane's, once all octets of the lane were read.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`].
+    pub fn finished(&mut self) -> Result<Option<u64>, LaneCorrupt> {
+        self.consumer.finished(self.memory.words())
+    }
+}

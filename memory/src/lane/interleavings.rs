@@ -1,0 +1,200 @@
+//! The protocol of a lane under a model checker: every interleaving of its two ends with a few preemptions.
+
+#[expect(
+    dead_code,
+    unreachable_pub,
+    reason = "a second copy, of which only the model is a user"
+)]
+#[path = "protocol.rs"]
+mod protocol;
+
+/// The words of a lane, made of the model checker's atomics.
+mod sync {
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use loom::thread;
+use protocol::{Bells, Consumer, Control, Line, Marks, Producer};
+
+/// Preemptions of one execution; more take minutes.
+const PREEMPTIONS: usize = 3;
+/// Octets of the ring.
+const SIZE: u64 = 2;
+
+/// A lane whose octets are cells, and the bells that were rung.
+struct Lane {
+    words: Control,
+    ring: [AtomicU32; 2],
+    /// Rings for the consumer, and for the producer.
+    rung: [AtomicU32; 2],
+}
+
+fn lane(armed: u32) -> Lane {
+    Lane {
+        words: Control {
+            head: Line(AtomicU64::new(0)),
+            marks: Line(Marks {
+                start: AtomicU64::new(0),
+                end: AtomicU64::new(0),
+                resume: AtomicU64::new(0),
+            }),
+            tail: Line(AtomicU64::new(0)),
+            bells: Line(Bells {
+                armed: AtomicU32::new(armed),
+                room_wanted: AtomicU32::new(0),
+            }),
+        },
+        ring: [AtomicU32::new(0), AtomicU32::new(0)],
+        rung: [AtomicU32::new(0), AtomicU32::new(0)],
+    }
+}
+
+impl Lane {
+    fn cell(&self, position: u64) -> &AtomicU32 {
+        &self.ring[usize::from(position % SIZE == 1)]
+    }
+
+    /// Publishes one octet, if there is room.
+    fn send(&self, producer: &mut Producer, octet: u32) -> bool {
+        if producer.room(&self.words, 1).expect("the peer is honest") == 0 {
+            return false;
+        }
+        self.cell(producer.head()).store(octet, Ordering::Relaxed);
+        producer.publish(&self.words, 1);
+        if Producer::takes_bell(&self.words) {
+            self.rung[0].fetch_add(1, Ordering::SeqCst);
+        }
+        true
+    }
+
+    /// Takes one octet, if there is one.
+    fn receive(&self, consumer: &mut Consumer) -> Option<u32> {
+        let available = consumer.available(&self.words).expect("the peer is honest");
+        if available == 0 {
+            return None;
+        }
+        let octet = self.cell(consumer.tail()).load(Ordering::Relaxed);
+        consumer.release(&self.words, 1);
+        if consumer.takes_bell(&self.words) {
+            self.rung[1].fetch_add(1, Ordering::SeqCst);
+        }
+        Some(octet)
+    }
+}
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(model);
+}
+
+/// What is published is seen whole and in order, and a place is written again only after it was released.
+#[test]
+fn octets_arrive_whole_and_in_order() {
+    check(|| {
+        let lane = Arc::new(lane(0));
+        let theirs = Arc::clone(&lane);
+        let sender = thread::spawn(move || {
+            let mut producer = Producer::new(SIZE);
+            let mut sent = 0;
+            for octet in 1..=3 {
+                if !theirs.send(&mut producer, octet) {
+                    break;
+                }
+                sent = octet;
+            }
+            (producer, sent)
+        });
+        let mut consumer = Consumer::new(SIZE);
+        let mut expected = 1;
+        for _ in 0..2 {
+            if let Some(octet) = lane.receive(&mut consumer) {
+                assert_eq!(octet, expected);
+                expected += 1;
+            }
+        }
+        let (mut producer, sent) = sender.join().expect("no thread panics");
+        // The rest, when nothing runs beside it.
+        for octet in sent + 1..=3 {
+            while !lane.send(&mut producer, octet) {
+                assert_eq!(lane.receive(&mut consumer), Some(expected));
+                expected += 1;
+            }
+        }
+        while let Some(octet) = lane.receive(&mut consumer) {
+            assert_eq!(octet, expected);
+            expected += 1;
+        }
+        assert_eq!(expected, 4);
+    });
+}
+
+/// A consumer that found nothing, armed its bell and found nothing again is rung for what is published.
+#[test]
+fn no_consumer_sleeps_beside_octets() {
+    check(|| {
+        let lane = Arc::new(lane(0));
+        let theirs = Arc::clone(&lane);
+        let sender = thread::spawn(move || {
+            assert!(theirs.send(&mut Producer::new(SIZE), 1));
+        });
+        let mut consumer = Consumer::new(SIZE);
+        let sleeps = lane.receive(&mut consumer).is_none()
+            && !consumer.arm(&lane.words).expect("the peer is honest");
+        sender.join().expect("no thread panics");
+        if sleeps {
+            assert_eq!(lane.rung[0].load(Ordering::SeqCst), 1);
+        }
+    });
+}
+
+/// A producer that found no room and waits for it is rung once there is.
+#[test]
+fn no_producer_sleeps_beside_room() {
+    check(|| {
+        let lane = Arc::new(lane(0));
+        let mut producer = Producer::new(SIZE);
+        assert!(lane.send(&mut producer, 1) && lane.send(&mut producer, 2));
+        let theirs = Arc::clone(&lane);
+        let receiver = thread::spawn(move || {
+            let mut consumer = Consumer::new(SIZE);
+            assert_eq!(theirs.receive(&mut consumer), Some(1));
+            assert_eq!(theirs.receive(&mut consumer), Some(2));
+        });
+        let sleeps = !lane.send(&mut producer, 3)
+            && !producer
+                .wait_for_room(&lane.words)
+                .expect("the peer is honest");
+        receiver.join().expect("no thread panics");
+        if sleeps {
+            assert_eq!(lane.rung[1].load(Ordering::SeqCst), 1);
+        }
+    });
+}
+
+/// A consumer that sees the end of a lane has released every octet before it.
+#[test]
+fn nothing_is_behind_the_end() {
+    check(|| {
+        let lane = Arc::new(lane(0));
+        let theirs = Arc::clone(&lane);
+        let sender = thread::spawn(move || {
+            Producer::start(&theirs.words, 70);
+            let mut producer = Producer::new(SIZE);
+            assert!(theirs.send(&mut producer, 1));
+            producer.finish(&theirs.words, 75);
+        });
+        let mut consumer = Consumer::new(SIZE);
+        let first = lane.receive(&mut consumer);
+        let finished = consumer.finished(&lane.words).expect("the peer is honest");
+        if finished.is_some() {
+            assert_eq!((first, finished), (Some(1), Some(75)));
+        }
+        if first.is_some() {
+            assert_eq!(Consumer::started(&lane.words), Some(70));
+        }
+        sender.join().expect("no thread panics");
+    });
+}

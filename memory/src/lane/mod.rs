@@ -1,0 +1,19 @@
+//! Lanes: octet streams through memory that two processes share. The specification is `rfc-notes/same-host.md`.
+//!
+//! [`Arena::create`] makes the memory, [`Arena::open`] checks and maps that of another process, [`Arena::lanes`] are an end's two lanes.
+//! No reference ever points into a ring: octets are copied, and the words beside it are atomic. Positions and sizes of the other process are checked;
+//! impossible ones are [`LaneCorrupt`].
+
+mod arena;
+mod ends;
+mod protocol;
+mod sync;
+
+pub use arena::{Arena, ArenaEnd, ArenaError};
+pub use ends::{LaneInput, LaneOutput};
+pub use protocol::LaneCorrupt;
+
+#[cfg(test)]
+mod interleavings;
+#[cfg(test)]
+mod tests;

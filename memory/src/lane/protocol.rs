@@ -1,0 +1,263 @@
+//! The protocol of a lane: positions, marks and bells (rfc-notes/same-host.md).
+//!
+//! Positions count octets since the lane began and never wrap. Each word has one writer, except for the two bells, which one end sets and
+//! the other one takes. No word of the other end is believed: impossible ones are [`LaneCorrupt`].
+
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// The other end has put something impossible into the lane. No octet of it may be taken any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LaneCorrupt {
+    /// More octets are released than were published, or fewer than before.
+    #[error("{tail} octets of a lane are released, of {head} published")]
+    Tail {
+        /// Octets published.
+        head: u64,
+        /// Octets released.
+        tail: u64,
+    },
+    /// More octets are published than there is room for, or fewer than before.
+    #[error("{head} octets of a lane are published, and {tail} released, in a ring of {size}")]
+    Head {
+        /// Octets published.
+        head: u64,
+        /// Octets released.
+        tail: u64,
+        /// Octets of the ring.
+        size: u64,
+    },
+    /// The lane ended before octets that were published.
+    #[error("a lane ended at octet {end}, and octet {tail} is released")]
+    End {
+        /// Octets of the lane.
+        end: u64,
+        /// Octets released.
+        tail: u64,
+    },
+}
+
+/// Words apart from others, so that ends that use different ones do not take the cache line from each other. Two lines: processors
+/// prefetch pairs.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct Line<T>(pub(super) T);
+
+/// Marks, each one more than its value; 0 is none.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Marks {
+    /// Octets of the stream before the lane's first one.
+    pub(super) start: AtomicU64,
+    /// Octets of the lane, once it has ended.
+    pub(super) end: AtomicU64,
+    /// Octets of the other carrier before the first one behind the lane's. Written before `end`.
+    pub(super) resume: AtomicU64,
+}
+
+/// Wishes of an end that sleeps: 1 asks the other end to ring, which takes it by putting 0.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Bells {
+    /// The consumer wants a ring when something is published.
+    pub(super) armed: AtomicU32,
+    /// The producer wants a ring when half of the ring is free.
+    pub(super) room_wanted: AtomicU32,
+}
+
+/// The words of a lane, beside its ring.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Control {
+    /// Octets published. Written by the producer.
+    pub(super) head: Line<AtomicU64>,
+    /// Written by the producer.
+    pub(super) marks: Line<Marks>,
+    /// Octets released. Written by the consumer.
+    pub(super) tail: Line<AtomicU64>,
+    /// Written by both.
+    pub(super) bells: Line<Bells>,
+}
+
+/// A mark as it stands in its word.
+fn mark(value: u64) -> u64 {
+    value.saturating_add(1)
+}
+
+/// A mark's value.
+fn marked(word: u64) -> Option<u64> {
+    word.checked_sub(1)
+}
+
+/// The producer's view of a lane.
+#[derive(Debug)]
+pub(super) struct Producer {
+    /// Octets of the ring.
+    size: u64,
+    /// Octets published: the word is never read.
+    head: u64,
+    /// Octets released, as read last.
+    tail: u64,
+}
+
+impl Producer {
+    pub(super) const fn new(size: u64) -> Self {
+        Self {
+            size,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    pub(super) const fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Octets that fit, at least `wanted` if there is room for so many.
+    #[inline]
+    pub(super) fn room(&mut self, words: &Control, wanted: u64) -> Result<u64, LaneCorrupt> {
+        let room = self.size - (self.head - self.tail);
+        if room >= wanted {
+            return Ok(room);
+        }
+        let tail = words.tail.0.load(Ordering::Acquire);
+        if tail < self.tail || tail > self.head {
+            let head = self.head;
+            return Err(LaneCorrupt::Tail { head, tail });
+        }
+        self.tail = tail;
+        Ok(self.size - (self.head - tail))
+    }
+
+    /// Publishes `octets` more, which lie in the ring.
+    #[inline]
+    pub(super) fn publish(&mut self, words: &Control, octets: u64) {
+        self.head += octets;
+        words.head.0.store(self.head, Ordering::Release);
+    }
+
+    /// Whether the consumer is to be rung, behind what was published. It is not asked for twice.
+    #[inline]
+    pub(super) fn takes_bell(words: &Control) -> bool {
+        // The consumer sets the bell, then checks for octets; here it is the other way round. One of both sees the other's.
+        fence(Ordering::SeqCst);
+        let armed = &words.bells.0.armed;
+        armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::AcqRel) != 0
+    }
+
+    /// Wants a ring when there is room. Returns whether there is now: then nothing rings.
+    pub(super) fn wait_for_room(&mut self, words: &Control) -> Result<bool, LaneCorrupt> {
+        words.bells.0.room_wanted.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.room(words, self.size / 2)? < self.size / 2 {
+            return Ok(false);
+        }
+        words.bells.0.room_wanted.store(0, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// The lane's octets follow the first `octets` of the stream.
+    pub(super) fn start(words: &Control, octets: u64) {
+        let start = &words.marks.0.start;
+        start.store(mark(octets), Ordering::Release);
+    }
+
+    /// Ends the lane here. The stream goes on behind the first `resume` octets of the other carrier.
+    pub(super) fn finish(&self, words: &Control, resume: u64) {
+        let marks = &words.marks.0;
+        marks.resume.store(mark(resume), Ordering::Relaxed);
+        marks.end.store(mark(self.head), Ordering::Release);
+    }
+}
+
+/// The consumer's view of a lane.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    /// Octets of the ring.
+    size: u64,
+    /// Octets released: the word is never read.
+    tail: u64,
+    /// Octets published, as read last.
+    head: u64,
+}
+
+impl Consumer {
+    pub(super) const fn new(size: u64) -> Self {
+        Self {
+            size,
+            tail: 0,
+            head: 0,
+        }
+    }
+
+    pub(super) const fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Octets that are published and not released.
+    #[inline]
+    pub(super) fn available(&mut self, words: &Control) -> Result<u64, LaneCorrupt> {
+        let head = words.head.0.load(Ordering::Acquire);
+        if head < self.head || head - self.tail > self.size {
+            let (tail, size) = (self.tail, self.size);
+            return Err(LaneCorrupt::Head { head, tail, size });
+        }
+        self.head = head;
+        Ok(head - self.tail)
+    }
+
+    /// Releases `octets` more, of which nothing is read any more.
+    #[inline]
+    pub(super) fn release(&mut self, words: &Control, octets: u64) {
+        self.tail += octets;
+        words.tail.0.store(self.tail, Ordering::Release);
+    }
+
+    /// Whether the producer is to be rung, behind what was released.
+    #[inline]
+    pub(super) fn takes_bell(&self, words: &Control) -> bool {
+        fence(Ordering::SeqCst);
+        let wanted = &words.bells.0.room_wanted;
+        wanted.load(Ordering::Relaxed) != 0
+            && self.head - self.tail <= self.size / 2
+            && wanted.swap(0, Ordering::AcqRel) != 0
+    }
+
+    /// Wants a ring when something is published from now on. Returns whether something is there now: then nothing may ring.
+    pub(super) fn arm(&mut self, words: &Control) -> Result<bool, LaneCorrupt> {
+        words.bells.0.armed.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        Ok(self.available(words)? > 0)
+    }
+
+    /// Whether a ring is wanted still.
+    #[inline]
+    pub(super) fn is_armed(words: &Control) -> bool {
+        words.bells.0.armed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Wants no ring any more. One may be under way.
+    pub(super) fn disarm(words: &Control) {
+        words.bells.0.armed.store(0, Ordering::Relaxed);
+    }
+
+    /// Octets of the stream before the lane's first one, once the producer uses the lane.
+    #[inline]
+    pub(super) fn started(words: &Control) -> Option<u64> {
+        marked(words.marks.0.start.load(Ordering::Acquire))
+    }
+
+    /// Octets of the other carrier before the first one behind the lane's, once all of the lane's are released.
+    pub(super) fn finished(&mut self, words: &Control) -> Result<Option<u64>, LaneCorrupt> {
+        let marks = &words.marks.0;
+        let Some(end) = marked(marks.end.load(Ordering::Acquire)) else {
+            return Ok(None);
+        };
+        let head = self.tail + self.available(words)?;
+        if end < self.tail || end > head {
+            let tail = self.tail;
+            return Err(LaneCorrupt::End { end, tail });
+        }
+        let resume = marked(marks.resume.load(Ordering::Relaxed));
+        Ok(resume.filter(|_| end == self.tail))
+    }
+}

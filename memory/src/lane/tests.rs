@@ -1,0 +1,249 @@
+//! Lanes between two mappings of one arena, and arenas and words that nobody should send.
+
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Buffer, Piece};
+
+/// Words of a lane, as offsets in its page.
+const HEAD: usize = 0;
+const END: usize = 0x88;
+const TAIL: usize = 0x100;
+
+/// Both ends of an arena, and a mapping of it for a peer that does as it likes.
+struct Pair {
+    ours: (LaneOutput, LaneInput),
+    theirs: (LaneOutput, LaneInput),
+    fd: OwnedFd,
+}
+
+fn pair(ring_logarithm: u32) -> Pair {
+    let (made, fd) = Arena::create(ring_logarithm).unwrap();
+    let taken = Arena::open(fd.as_fd()).unwrap();
+    assert_eq!(made.octets(), taken.octets());
+    Pair {
+        ours: made.lanes(ArenaEnd::Maker),
+        theirs: taken.lanes(ArenaEnd::Taker),
+        fd,
+    }
+}
+
+/// Writes a word as a process does that has the descriptor.
+fn scribble(fd: &OwnedFd, offset: usize, octets: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::from(fd.try_clone().unwrap());
+    file.write_all_at(octets, offset as u64).unwrap();
+}
+
+fn peek(fd: &OwnedFd, offset: usize, len: usize) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
+    let mut octets = vec![0; len];
+    let file = std::fs::File::from(fd.try_clone().unwrap());
+    file.read_exact_at(&mut octets, offset as u64).unwrap();
+    octets
+}
+
+proptest! {
+    /// The stream is a queue of octets, however it is cut, and no end has more than fits.
+    #[test]
+    fn a_lane_is_a_queue_of_octets(steps in prop::collection::vec((any::<bool>(), 0usize..6000), 1..60)) {
+        let mut pair = pair(12);
+        let (mut sent, mut received) = (0usize, 0usize);
+        let octet = |at: usize| u8::try_from(at % 251).unwrap();
+        for (sends, len) in steps {
+            if sends {
+                let octets: Vec<u8> = (sent..sent + len).map(octet).collect();
+                let region = Buffer::zeroed(len).unwrap();
+                region.write(0, &octets);
+                let region = region.region();
+                let half = len / 2;
+                let pieces = [
+                    Piece::Bytes(&octets[..half]),
+                    Piece::Region(region.slice(half, len - half).unwrap()),
+                ];
+                let taken = pair.ours.0.write(&pieces).unwrap();
+                prop_assert_eq!(taken, len.min(4096 - (sent - received)));
+                sent += taken;
+            } else {
+                let mut octets = vec![0; len];
+                let (taken, _) = pair.theirs.1.read(&mut octets).unwrap();
+                prop_assert_eq!(taken, len.min(sent - received));
+                let expected: Vec<u8> = (received..received + taken).map(octet).collect();
+                prop_assert_eq!(&octets[..taken], &expected[..]);
+                received += taken;
+            }
+        }
+    }
+}
+
+#[test]
+fn both_directions_are_lanes_of_their_own() {
+    let mut pair = pair(16);
+    let mut octets = [0; 16];
+    assert_eq!(pair.ours.0.write(&[Piece::Bytes(b"to them")]), Ok(7));
+    assert_eq!(pair.theirs.0.write(&[Piece::Bytes(b"to us")]), Ok(5));
+    assert_eq!(pair.theirs.1.read(&mut octets), Ok((7, false)));
+    assert_eq!(&octets[..7], b"to them");
+    assert_eq!(pair.ours.1.read(&mut octets), Ok((5, false)));
+    assert_eq!(&octets[..5], b"to us");
+    assert_eq!(pair.ours.1.read(&mut octets), Ok((0, false)));
+}
+
+/// A long message goes through a short ring while both ends copy.
+#[test]
+fn two_threads_keep_order() {
+    let pair = pair(14);
+    let (mut output, mut input) = (pair.ours.0, pair.theirs.1);
+    const OCTETS: usize = 3 << 20;
+    let octet = |at: usize| u8::try_from(at % 241).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let octets: Vec<u8> = (0..OCTETS).map(octet).collect();
+            let mut sent = 0;
+            while sent < OCTETS {
+                let end = OCTETS.min(sent + 50_000);
+                sent += output.write(&[Piece::Bytes(&octets[sent..end])]).unwrap();
+                std::thread::yield_now();
+            }
+        });
+        let mut received = 0;
+        let mut octets = vec![0; 40_000];
+        while received < OCTETS {
+            let (taken, _) = input.read(&mut octets).unwrap();
+            let right = octets[..taken].iter().enumerate();
+            assert!(
+                right
+                    .into_iter()
+                    .all(|(at, it)| *it == octet(received + at))
+            );
+            received += taken;
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn bells_are_taken_once_and_only_when_they_are_wanted() {
+    let mut pair = pair(12);
+    // A new arena is armed: its ends sleep.
+    assert!(pair.theirs.1.is_armed());
+    pair.ours.0.write(&[Piece::Bytes(&[1; 4000])]).unwrap();
+    assert!(pair.ours.0.takes_bell() && !pair.ours.0.takes_bell());
+    assert!(!pair.theirs.1.is_armed());
+    assert_eq!(pair.theirs.1.arm(), Ok(true), "octets are there");
+    pair.theirs.1.disarm();
+    assert!(!pair.ours.0.takes_bell());
+    // Room: half of the ring has to be free.
+    assert_eq!(pair.ours.0.wait_for_room(), Ok(false));
+    let mut octets = [0; 1900];
+    assert_eq!(pair.theirs.1.read(&mut octets), Ok((1900, false)));
+    assert_eq!(pair.theirs.1.read(&mut octets), Ok((1900, true)));
+    assert_eq!(pair.theirs.1.read(&mut octets), Ok((200, false)));
+    assert_eq!(pair.ours.0.wait_for_room(), Ok(true));
+    assert_eq!(pair.theirs.1.arm(), Ok(false));
+}
+
+#[test]
+fn marks_are_where_the_lane_begins_and_ends() {
+    let mut pair = pair(12);
+    assert_eq!(pair.theirs.1.started(), None);
+    pair.ours.0.start(0);
+    assert_eq!(pair.theirs.1.started(), Some(0));
+    pair.ours.0.write(&[Piece::Bytes(b"last")]).unwrap();
+    pair.ours.0.finish(9);
+    assert_eq!(pair.theirs.1.finished(), Ok(None), "octets are left");
+    pair.theirs.1.read(&mut [0; 4]).unwrap();
+    assert_eq!(pair.theirs.1.finished(), Ok(Some(9)));
+}
+
+/// Words of the other end that cannot be.
+#[test]
+fn impossible_words_are_found() {
+    let mut first = pair(12);
+    // Lane 0 is the maker's output: its words are in the second page.
+    scribble(&first.fd, 4096 + HEAD, &4097u64.to_le_bytes());
+    let beyond = LaneCorrupt::Head {
+        head: 4097,
+        tail: 0,
+        size: 4096,
+    };
+    assert_eq!(first.theirs.1.read(&mut [0; 8]), Err(beyond));
+    assert_eq!(first.theirs.1.arm(), Err(beyond));
+    let mut second = pair(12);
+    second.ours.0.write(&[Piece::Bytes(&[0; 4096])]).unwrap();
+    scribble(&second.fd, 4096 + TAIL, &5000u64.to_le_bytes());
+    let more = LaneCorrupt::Tail {
+        head: 4096,
+        tail: 5000,
+    };
+    assert_eq!(second.ours.0.write(&[Piece::Bytes(&[0])]), Err(more));
+    assert_eq!(second.ours.0.wait_for_room(), Err(more));
+    let mut third = pair(12);
+    third.ours.0.write(&[Piece::Bytes(&[0; 10])]).unwrap();
+    scribble(&third.fd, 4096 + END, &12u64.to_le_bytes());
+    let end = LaneCorrupt::End { end: 11, tail: 0 };
+    assert_eq!(third.theirs.1.finished(), Err(end));
+    // Back is as impossible as beyond.
+    third.theirs.1.read(&mut [0; 10]).unwrap();
+    scribble(&third.fd, 4096 + HEAD, &9u64.to_le_bytes());
+    assert!(third.theirs.1.read(&mut [0; 8]).is_err());
+}
+
+#[test]
+fn arenas_that_could_fail_later_are_refused() {
+    let (_, fd) = Arena::create(12).unwrap();
+    // Another version, and another size of the rings than the file has.
+    for (offset, octets) in [(8, 2u32), (12, 13), (12, 40), (16, 1)] {
+        let (_, fd) = Arena::create(12).unwrap();
+        scribble(&fd, offset, &octets.to_le_bytes());
+        assert!(Arena::open(fd.as_fd()).is_err(), "{octets} at {offset}");
+    }
+    // A file without seals could shrink.
+    let mut file = tempfile();
+    file.write_all(&peek(&fd, 0, 3 * 4096 + 2 * 4096)).unwrap();
+    assert!(Arena::open(file.as_fd()).is_err());
+    // The seals hold.
+    let sealed = std::fs::File::from(fd);
+    assert!(sealed.set_len(4096).is_err() && sealed.set_len(1 << 20).is_err());
+    assert!(Arena::create(11).is_err() && Arena::create(25).is_err());
+}
+
+fn tempfile() -> std::fs::File {
+    // SAFETY: a name that ends with zero.
+    let fd = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(fd >= 0);
+    // SAFETY: a new descriptor without another owner.
+    unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd) }
+}
+
+/// The examples of the specification are what an arena holds after the calls that they name.
+#[test]
+fn the_examples_of_the_specification_hold() {
+    let specification = include_str!("../../../rfc-notes/same-host.md");
+    let mut pair = pair(16);
+    pair.ours.0.start(4096);
+    pair.ours.0.write(&[Piece::Bytes(b"octets")]).unwrap();
+    assert!(pair.ours.0.takes_bell());
+    pair.theirs.1.read(&mut [0; 4]).unwrap();
+    pair.theirs.1.arm().unwrap();
+    pair.ours.0.finish(4100);
+    let mut seen = 0;
+    for block in specification.split("```arena\n").skip(1) {
+        let (block, _) = block.split_once("```").unwrap();
+        for line in block.lines() {
+            let (offset, rest) = line.split_once("  ").unwrap();
+            let digits = rest.split("   ").next().unwrap();
+            let offset = usize::from_str_radix(offset.trim_start_matches("0x"), 16).unwrap();
+            let expected: Vec<u8> = digits
+                .split(' ')
+                .map(|it| u8::from_str_radix(it, 16).unwrap())
+                .collect();
+            assert_eq!(peek(&pair.fd, offset, expected.len()), expected, "{line}");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 10);
+}
