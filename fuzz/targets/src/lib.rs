@@ -7,6 +7,8 @@
 
 mod captures;
 mod deframer;
+#[cfg(feature = "engine")]
+mod lane;
 pub mod mutation;
 mod parsers;
 
@@ -17,6 +19,8 @@ pub use captures::captures;
 pub use deframer::deframer;
 #[cfg(feature = "engine")]
 pub use dgiwarp_verbs::fuzzing::work_requests;
+#[cfg(feature = "engine")]
+pub use lane::lane;
 pub use parsers::parsers;
 
 /// When everything begins. An instant cannot be made otherwise, and which one it is makes no difference.
@@ -94,6 +98,13 @@ pub const TARGETS: &[Target] = &[
         about: "the C ABI: lists of work requests and other calls with arbitrary fields",
         longest: 2048,
         run: work_requests,
+    },
+    #[cfg(feature = "engine")]
+    Target {
+        name: "lane",
+        about: "lanes of shared memory under a peer that scribbles in them",
+        longest: 512,
+        run: lane,
     },
 ];
 

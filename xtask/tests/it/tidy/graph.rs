@@ -65,6 +65,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-ddp",
             "dgiwarp-llp-tcp-mpa",
             "dgiwarp-llp-udp",
+            "dgiwarp-memory",
             "dgiwarp-rdmap",
             "dgiwarp-verbs",
         ],
