@@ -46,8 +46,9 @@ impl Memory {
 
     fn put(&self, position: u64, octets: &[u8]) {
         self.parts(position, octets.len(), |to, at, len| {
-            // SAFETY: `parts` keeps within `octets` and within the ring, which no reference reaches.
-            unsafe { ptr::copy_nonoverlapping(octets.as_ptr().add(at), to, len) };
+            let from = octets[at..at + len].as_ptr();
+            // SAFETY: `len` octets are there, and `parts` keeps within the ring, which no reference reaches.
+            unsafe { ptr::copy_nonoverlapping(from, to, len) };
         });
     }
 
@@ -57,16 +58,17 @@ impl Memory {
             return;
         }
         self.parts(position, slice.len(), |to, at, len| {
-            // SAFETY: `parts` keeps within the slice and within the ring.
-            unsafe { ptr::copy_nonoverlapping(slice.as_ptr().add(at), to, len) };
+            let part = slice.subslice(at, len).expect("a part of the slice");
+            // SAFETY: as in `put`.
+            unsafe { ptr::copy_nonoverlapping(part.as_ptr(), to, len) };
         });
     }
 
     fn get(&self, position: u64, octets: &mut [u8]) {
-        let base = octets.as_mut_ptr();
         self.parts(position, octets.len(), |from, at, len| {
+            let to = octets[at..at + len].as_mut_ptr();
             // SAFETY: as in `put`. Octets that the other process changes meanwhile are of either value.
-            unsafe { ptr::copy_nonoverlapping(from, base.add(at), len) };
+            unsafe { ptr::copy_nonoverlapping(from, to, len) };
         });
     }
 }
