@@ -90,7 +90,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// What is published is seen whole and in order, and a place is written again only after it was released.
+/// Published octets are seen whole and in order, and a place is written again only after it was released.
 #[test]
 fn octets_arrive_whole_and_in_order() {
     check(|| {
