@@ -35,6 +35,7 @@
 mod format;
 mod path;
 mod peer;
+pub mod rd;
 mod shim;
 mod train;
 

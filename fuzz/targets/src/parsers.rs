@@ -4,6 +4,9 @@ use dgiwarp_conform::wire::datagram::{Datagram, Dropped, sealed};
 use dgiwarp_ddp::Segment;
 use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, tagged, untagged};
 use dgiwarp_llp_tcp_mpa::startup::{FrameKind, HEADER_LEN, MAX_PRIVATE_DATA, StartupReader};
+use dgiwarp_llp_udp::rd::Envelope;
+use dgiwarp_llp_udp::rd::envelope;
+use dgiwarp_llp_udp::rd::frame::{Frame, Frames};
 use dgiwarp_llp_udp::{Format, plain};
 use dgiwarp_rdmap::datagram::read::segment::{
     About, Layout, ReadSegment, Short, cookie_of, emit_request, emit_response_header,
@@ -25,7 +28,42 @@ pub fn parsers(data: &[u8]) {
     terminates(data);
     datagrams(data);
     startup_frames(data);
+    reliable(data);
     stranger(data);
+}
+
+/// A reliable datagram as it comes, one with an envelope that is put around these octets, and these as frames alone.
+fn reliable(data: &[u8]) {
+    if let Ok((_, frames)) = Envelope::open::<[u8]>(data.into()) {
+        frames_of(frames.octets());
+    }
+    if let Some(inner) = data.get(envelope::LEN..) {
+        let mut datagram = data.to_vec();
+        envelope::seal(&mut datagram, 0);
+        match Envelope::open::<[u8]>((&datagram[..]).into()) {
+            Ok((_, frames)) => assert_eq!(frames.octets(), inner),
+            Err(_) => assert_ne!(data.first(), Some(&envelope::FIRST)),
+        }
+        frames_of(inner);
+    }
+    frames_of(data);
+}
+
+/// Reserved bits and octets apart, frames are emitted as they came.
+fn frames_of(data: &[u8]) {
+    let parsed: Vec<Result<Frame<'_, [u8]>, _>> = Frames::new(data.into()).collect();
+    let mut again = Vec::new();
+    for frame in parsed.iter().flatten() {
+        frame.emit(&mut again);
+        assert!(!frame.to_string().is_empty());
+    }
+    let whole = parsed.iter().all(Result::is_ok);
+    assert!(whole && again.len() == data.len() || !whole && again.len() < data.len());
+    let reparsed: Vec<Result<Frame<'_, [u8]>, _>> = Frames::new((&again[..]).into()).collect();
+    assert_eq!(
+        reparsed.iter().flatten().collect::<Vec<_>>(),
+        parsed.iter().flatten().collect::<Vec<_>>()
+    );
 }
 
 /// The conformance tester, which reads datagrams by code of its own, takes and drops the same ones. Service lookups are not among what is parsed here.
