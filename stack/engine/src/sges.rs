@@ -65,11 +65,16 @@ impl<R: Deref<Target = Registration>> Gathered<R> {
         Ok(())
     }
 
+    /// Whether pages of a region come on demand.
+    #[inline]
+    pub(super) fn is_on_demand(&self) -> bool {
+        self.parts.iter().any(|(it, ..)| it.is_on_demand())
+    }
+
     /// Checks that `length` octets at `offset` of the message can be read now, where pages come on demand.
     #[inline]
     pub(super) fn reach(&self, offset: u32, length: u32) -> Result<(), LocalProtection> {
-        let on_demand = self.parts.iter().any(|(it, ..)| it.is_on_demand());
-        if on_demand {
+        if self.is_on_demand() {
             self.reach_on_demand(offset, length)
         } else {
             Ok(())

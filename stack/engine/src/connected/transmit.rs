@@ -452,15 +452,17 @@ fn frame(
     now: Instant,
 ) -> Result<Framed, LocalProtection> {
     let mut framed = Framed::default();
-    while llp.untransmitted(now) < WINDOW {
-        if let Some(next) = message.peek(llp.mulpdu()) {
+    let mulpdu = llp.mulpdu();
+    let on_demand = gathered.is_on_demand();
+    while !message.is_done() && llp.untransmitted(now) < WINDOW {
+        if on_demand && let Some(next) = message.peek(mulpdu) {
             match gathered.reach(next.offset, next.length) {
                 Ok(()) => {}
                 Err(_) if framed.segments > 0 => break,
                 Err(error) => return Err(error),
             }
         }
-        let Some((header, segment)) = message.next_segment(llp.mulpdu()) else {
+        let Some((header, segment)) = message.next_segment(mulpdu) else {
             break;
         };
         let part = Part {
@@ -479,8 +481,9 @@ fn frame(
 /// Makes FPDUs of segments of inline data.
 fn frame_inline(message: &mut Message, octets: &[u8], llp: &mut Llp, now: Instant) -> Framed {
     let mut framed = Framed::default();
-    while llp.untransmitted(now) < WINDOW {
-        let Some((header, segment)) = message.next_segment(llp.mulpdu()) else {
+    let mulpdu = llp.mulpdu();
+    while !message.is_done() && llp.untransmitted(now) < WINDOW {
+        let Some((header, segment)) = message.next_segment(mulpdu) else {
             break;
         };
         let from = segment.offset as usize;

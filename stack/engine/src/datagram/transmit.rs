@@ -309,10 +309,16 @@ impl Sends {
             let mut source = Gathered::default();
             let mut segmenter = begun.take().unwrap_or_else(|| Segmenter::new(wqe.length));
             let room = lane.payload(prefix.length());
-            let from = segmenter.peek(room).map_or(0, |segment| segment.offset);
-            let most = u32::try_from(STAGING).unwrap_or(u32::MAX);
             let viewed = source.view(&view, context.pd, &wqe.sges);
-            match viewed.and_then(|()| source.reach(from, most)) {
+            let reached = viewed.and_then(|()| {
+                if !source.is_on_demand() {
+                    return Ok(());
+                }
+                let from = segmenter.peek(room).map_or(0, |segment| segment.offset);
+                let most = u32::try_from(STAGING).unwrap_or(u32::MAX);
+                source.reach(from, most)
+            });
+            match reached {
                 Ok(()) => {}
                 // The error belongs to this message alone; those before it go out first.
                 Err(LocalProtection) if loaded.finished > 0 => break,
