@@ -424,6 +424,7 @@ impl RcEngine {
         // RFC 5040 §6.2.1: not always is it possible to send it.
         if let Some(terminate) = self.stream.take_terminate() {
             let nothing: &[u8] = &[];
+            self.acknowledge_before_terminate();
             if self.llp.send_ulpdu(&terminate, nothing).is_ok() {
                 self.counters.count_sent(1, terminate.len() as u64);
             }
@@ -448,6 +449,19 @@ impl RcEngine {
             completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
         }
         self.leave_shared_queue(tables, completions);
+    }
+
+    /// Sends pending acknowledgements, so that the peer's work requests before the one that ends the connection complete with success and that one is
+    /// the oldest.
+    fn acknowledge_before_terminate(&mut self) {
+        if self.is_amid() || self.stream.dgiwarp_ext().pending_acks() == 0 {
+            return;
+        }
+        let nothing: &[u8] = &[];
+        let ulpdu = self.stream.dgiwarp_ext_mut().acknowledge(None);
+        if self.llp.send_ulpdu(&ulpdu, nothing).is_ok() {
+            self.counters.count_sent(1, ulpdu.len() as u64);
+        }
     }
 
     /// Reports that no more receives are taken from a shared receive queue.

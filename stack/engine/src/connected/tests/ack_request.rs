@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use dgiwarp_ddp::{STag, TaggedOffset};
+
 use super::detect_peer::{detected_pair, ids, settle, write_to};
 use super::*;
 use super::{End, Lower, now, over_each_llp};
@@ -12,6 +14,7 @@ over_each_llp! {
     a_request_for_all_waits_for_a_receive,
     the_room_of_a_full_send_queue_is_asked_for,
     a_request_finds_its_message_although_others_wait_for_receives,
+    requests_before_a_refused_one_succeed,
 }
 
 /// ULPDU of a notice, octets.
@@ -152,4 +155,44 @@ fn a_request_finds_its_message_although_others_wait_for_receives(llp: Lower) {
     }
     server.carry_to(&mut client, 1 << 20);
     assert_eq!(ids(&client.completed.sent), [2]);
+}
+
+/// The acknowledgement of messages that were placed leaves in front of the Terminate, whatever was refused.
+fn requests_before_a_refused_one_succeed(llp: Lower) {
+    let wrong = (STag::new(0x0bad_0bad), TaggedOffset::new(0));
+    let refused = [
+        RcWork::Read {
+            stag: wrong.0,
+            start: wrong.1,
+        },
+        RcWork::Write {
+            stag: wrong.0,
+            start: wrong.1,
+            immediate: None,
+        },
+    ];
+    for work in refused {
+        let (mut client, mut server) = detected_pair(llp);
+        server.post_recv(7, 0, 100);
+        let target = write_to(&server);
+        let sges = [client.sge(0, 64)];
+        post(&mut client, 1, true);
+        client.post(2, target, &sges, false);
+        client.post(3, work, &sges, false);
+        client.post(4, target, &sges, false);
+        settle(&mut client, &mut server, 1 << 20);
+        let outcomes: Vec<_> = client
+            .completed
+            .sent
+            .iter()
+            .map(|wc| (wc.wr_id, wc.status))
+            .collect();
+        let expected = [
+            (1, WcStatus::Success),
+            (2, WcStatus::Success),
+            (3, WcStatus::RemoteAccess),
+            (4, WcStatus::Flushed),
+        ];
+        assert_eq!(outcomes, expected);
+    }
 }
