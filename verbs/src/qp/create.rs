@@ -96,6 +96,7 @@ fn transport(
             }
         }
     };
+    let made = made.inspect(|made| made.follow(QpState::Reset, QpState::Reset));
     made.map_err(errno::of)
 }
 

@@ -66,6 +66,18 @@ impl Transport {
         }
     }
 
+    /// Follows a change of the state: datagrams are received by a queue pair that is ready to receive or to send.
+    pub(crate) fn follow(&self, before: QpState, after: QpState) {
+        let receives = |state| matches!(state, QpState::ReadyToReceive | QpState::ReadyToSend);
+        match self {
+            Self::Ud(qp) if receives(after) && !receives(before) => qp.start_receiving(),
+            Self::Uc(qp) if receives(after) && !receives(before) => qp.start_receiving(),
+            Self::Ud(qp) if !receives(after) => qp.stop_receiving(),
+            Self::Uc(qp) if !receives(after) => qp.stop_receiving(),
+            Self::Ud(_) | Self::Uc(_) | Self::Rc(_) => {}
+        }
+    }
+
     pub(crate) fn flush(&self) {
         match self {
             Self::Ud(qp) => qp.flush(),
@@ -171,6 +183,7 @@ impl Qp {
         attributes.state = self.state();
         let after = attributes.modified(self.qp.service(), attr, mask)?;
         if after.state == QpState::Reset && attributes.state != QpState::Reset {
+            self.qp.follow(attributes.state, after.state);
             self.qp.reset();
         }
         match &self.qp {
@@ -183,6 +196,7 @@ impl Qp {
             Transport::Uc(_) => {}
             Transport::Rc(qp) => self.connect(context, qp, &after, mask)?,
         }
+        self.qp.follow(attributes.state, after.state);
         *attributes = after;
         self.state.store(after.state.code(), Ordering::Release);
         if after.state == QpState::Error {

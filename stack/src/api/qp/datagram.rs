@@ -243,6 +243,18 @@ impl DatagramQp {
         self.shared.reset(random);
     }
 
+    /// Drops datagrams that arrive from now on, until [`start_receiving`](Self::start_receiving), as a queue pair does that is not ready to receive
+    /// (`ibv_modify_qp(3)`). A new queue pair receives.
+    pub fn stop_receiving(&self) {
+        self.shared.stop_receiving();
+    }
+
+    /// Handles datagrams that arrive from now on. If they were dropped until now, those that lie in the socket are dropped too: they may be of an earlier
+    /// life of the queue pair.
+    pub fn start_receiving(&self) {
+        self.shared.start_receiving();
+    }
+
     /// Changes how many octets may leave per second; 0 is no limit. See [`UdQpAttr::max_rate`].
     pub fn set_max_rate(&self, octets_per_second: u64) {
         self.shared.set_max_rate(octets_per_second);

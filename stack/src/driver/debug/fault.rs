@@ -240,6 +240,13 @@ impl Faults {
         self.keep(held.octets);
     }
 
+    /// Forgets what waits.
+    pub(crate) fn forget(&mut self) {
+        self.delayed.clear();
+        self.delayed_octets = 0;
+        self.aside.clear();
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let aside = self.aside.iter().map(|held| held.until).min();

@@ -76,6 +76,13 @@ impl Instruments {
         }
     }
 
+    /// Forgets datagrams that wait.
+    pub(crate) fn forget(&mut self) {
+        if let Some(faults) = &mut self.faults {
+            faults.forget();
+        }
+    }
+
     /// The capture file, if there is one.
     pub(crate) fn tap(&mut self) -> Option<&mut Tap> {
         self.tap.as_mut()

@@ -50,6 +50,8 @@ pub(crate) struct UdInner {
     /// Stages between ports and engine; `None` unless settings ask for them.
     instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
+    /// Datagrams that arrive are dropped: the program's QP is not ready to receive.
+    is_deaf: bool,
 }
 
 /// A datagram QP, shared by its handle, its completion queues and the background thread.
@@ -113,6 +115,7 @@ impl UdShared {
             path_cache: PathCache::default(),
             instruments,
             deadline: None,
+            is_deaf: false,
         };
         let this = Self::new(parts, inner, (), true)?;
         let member = this.attach();
@@ -298,8 +301,15 @@ impl UdShared {
         let UdInner {
             engine,
             instruments,
+            is_deaf,
             ..
         } = inner;
+        if *is_deaf {
+            arrival
+                .each()
+                .for_each(|_| engine.count_drop(DropReason::NoReceive));
+            return;
+        }
         let mut handle = |now, arrival: Arrival<'_>| {
             engine.handle_input(now, arrival, self.tables(), &mut self.completions())
         };
@@ -439,6 +449,24 @@ impl UdShared {
                 self.poll_set.unwatch(port.as_fd());
             }
             inner.ports.forget_peers();
+        });
+    }
+
+    /// Drops datagrams that arrive from now on.
+    pub(crate) fn stop_receiving(&self) {
+        self.run(|inner| inner.is_deaf = true);
+    }
+
+    /// Handles datagrams that arrive from now on, and drops those that came before.
+    pub(crate) fn start_receiving(&self) {
+        self.run(|inner| {
+            if inner.is_deaf {
+                self.drain(inner, clock::coarse(), 0);
+                if let Some(instruments) = &mut inner.instruments {
+                    instruments.forget();
+                }
+                inner.is_deaf = false;
+            }
         });
     }
 

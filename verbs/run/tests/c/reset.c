@@ -82,6 +82,38 @@ static void lives(enum ibv_qp_type type)
 	CHECK(!ah || ibv_destroy_ah(ah) == 0);
 }
 
+/* A datagram that comes before the queue pair is ready to receive is lost, although there is a receive: it may be of an earlier life. */
+static void too_early(enum ibv_qp_type type)
+{
+	struct ibv_qp *one = make(type), *two = make(type);
+	struct ibv_ah_attr address = own_address();
+	struct ibv_ah *ah = type == IBV_QPT_UD ? ibv_create_ah(pd, &address) : NULL;
+	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
+	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ah ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
+	connect_to(one, two);
+	for (int life = 0; life < 3; life++) {
+		CHECK(ibv_modify_qp(two, &init, mask) == 0);
+		post_recv(two, 10, memory + HALF, 64);
+		post_send(one, ah, two->qp_num, 0);
+		success(cq, 1, IBV_WC_SEND);
+		/* Both those that were polled meanwhile and those that wait. */
+		if (life & 1)
+			quiet(cq);
+		connect_to(two, one);
+		quiet(cq);
+		post_send(one, ah, two->qp_num, 0);
+		int seen = 0;
+		while (seen != 11) {
+			struct ibv_wc wc = next_of(cq);
+			CHECK(wc.status == IBV_WC_SUCCESS);
+			seen += wc.wr_id;
+		}
+		quiet(cq);
+		reset(two);
+	}
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(two) == 0 && (!ah || ibv_destroy_ah(ah) == 0));
+}
+
 int main(int argc, char **argv)
 {
 	open_device(argc, argv);
@@ -89,6 +121,8 @@ int main(int argc, char **argv)
 	lives(IBV_QPT_RC);
 	lives(IBV_QPT_UC);
 	lives(IBV_QPT_UD);
+	too_early(IBV_QPT_UC);
+	too_early(IBV_QPT_UD);
 	CHECK(ibv_destroy_cq(cq) == 0 && ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0);
 	CHECK(ibv_close_device(context) == 0);
 	puts("ok");
