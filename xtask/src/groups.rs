@@ -101,6 +101,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-run", "ports", Name::Debian),
     ("dgiwarp-run", "rdmacm_ud", Name::Debian),
     ("dgiwarp-run", "sanitizers", Name::Debian),
+    ("dgiwarp-run", "traffic", Name::Debian),
     ("dgiwarp-run", "valgrind", Name::Debian),
     ("dgiwarp-perf", "programs", Name::Debian),
     ("dgiwarp-fuzz-targets", "seeded", Name::Debian),

@@ -24,4 +24,5 @@ mod run;
 mod sanitizers;
 mod services;
 mod symbols;
+mod traffic;
 mod valgrind;
