@@ -16,6 +16,8 @@ use std::env;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
+use crate::lab::LabError;
+
 /// Names the file to which skipped tests append their line.
 pub const VARIABLE: &str = "XTASK_SKIPS";
 
@@ -39,6 +41,21 @@ pub fn skip(name: &str, reason: &str) {
                 path.display()
             );
         }
+    }
+}
+
+/// A part of the lab that the test `name` needs; `None` skips the test, where this machine cannot make the part.
+///
+/// # Panics
+/// On errors of what should have worked, and as [`skip`].
+pub fn made<T>(name: &str, needed: Result<T, LabError>) -> Option<T> {
+    match needed {
+        Ok(made) => Some(made),
+        Err(error @ (LabError::NoNamespaces { .. } | LabError::MissingProgram { .. })) => {
+            skip(name, &error.to_string());
+            None
+        }
+        Err(error) => panic!("{name}: {error}"),
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::{Child, Stdio};
 use decoded::Decoded;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use xtask::lab::{LabError, Namespace};
+use xtask::lab::Namespace;
 
 /// Names what this process is, where a test started it.
 const ROLE: &str = "TEST_ROLE";
@@ -30,14 +30,7 @@ fn captured(file: &Path) -> Option<(usize, usize)> {
             return None;
         }
     }
-    let namespace = match Namespace::new() {
-        Ok(namespace) => namespace,
-        Err(LabError::NoNamespaces { reason }) => {
-            skip(&reason);
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let namespace = xtask::skips::made("tshark", Namespace::new())?;
     let mut capture = start_capture(&namespace, file);
     let output = namespace
         .command(env::current_exe().unwrap())

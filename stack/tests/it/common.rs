@@ -1,17 +1,19 @@
 //! Processes of a test: the test program starts itself again, and the environment says what it is then.
 
+pub(crate) mod connected;
 pub(crate) mod node;
 pub(crate) mod resources;
 
 use std::env;
-use std::fs::OpenOptions;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+pub(crate) use xtask::skips::skip;
 
 /// Names the role of a process that a test started.
 pub(crate) const ROLE: &str = "TEST_ROLE";
@@ -102,15 +104,6 @@ pub(crate) fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
     pages * 4096
-}
-
-/// Says on standard error, and in the file named by `XTASK_SKIPS`, that a test could not run.
-pub(crate) fn skip(name: &str, reason: &str) {
-    eprintln!("SKIP {name}: {reason}");
-    if let Some(path) = env::var_os("XTASK_SKIPS") {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        writeln!(file.unwrap(), "{name}: {reason}").unwrap();
-    }
 }
 
 /// What this process is, if a test started it.

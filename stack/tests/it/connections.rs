@@ -9,7 +9,7 @@ use crate::common::{Process, now, role, wait_until};
 use dgiwarp::{
     Config, ConnectError, ConnectionChannel, ConnectionEvent, ConnectionPort, ConnectionSink, Cq,
     Error, MpaConfig, MpaRevision, Pd, PortOptions, QpAttr, RcEnd, RcOptions, RcQp, RcQpAttr,
-    RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
+    RcRequest, RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -57,6 +57,15 @@ impl Side {
     #[track_caller]
     pub(crate) fn next(&self) -> ConnectionEvent {
         self.channel.next_event(SOON).expect("an event")
+    }
+
+    /// The next event, which is a Request.
+    #[track_caller]
+    pub(crate) fn request(&self) -> RcRequest {
+        match self.next() {
+            ConnectionEvent::Request { request, .. } => request,
+            other => panic!("not a request: {other:?}"),
+        }
     }
 
     pub(crate) fn has_event(&self) -> bool {
@@ -244,9 +253,7 @@ fn without_descriptors_nothing_is_lost() {
     on_the_way.push(refused);
     let mut accepted = Vec::new();
     for _ in &on_the_way {
-        let ConnectionEvent::Request { request, .. } = server.next() else {
-            panic!("not a request");
-        };
+        let request = server.request();
         let qp = server.qp();
         request.accept(&qp, DEPTHS, b"").unwrap();
         accepted.push(qp);
@@ -285,9 +292,7 @@ fn nobody_there_and_rejections_are_told_and_the_queue_pair_stays_usable() {
     client.channel.connect(&qp, to, &mpa, b"", 2).unwrap();
     let again = client.channel.connect(&qp, to, &mpa, b"", 3);
     assert!(matches!(again, Err(ConnectError::State)), "on its way");
-    let ConnectionEvent::Request { request, .. } = server.next() else {
-        panic!("not a request");
-    };
+    let request = server.request();
     request.reject(b"no").unwrap();
     let ConnectionEvent::Rejected { context, rejection } = client.next() else {
         panic!("not rejected");
@@ -296,9 +301,7 @@ fn nobody_there_and_rejections_are_told_and_the_queue_pair_stays_usable() {
     client.channel.connect(&qp, to, &mpa, b"", 4).unwrap();
     // Dropped without an answer, so that it is asked again in revision 1.
     for expected in [MpaRevision::Two, MpaRevision::One] {
-        let ConnectionEvent::Request { request, .. } = server.next() else {
-            panic!("not a request");
-        };
+        let request = server.request();
         assert_eq!(request.request().revision, expected);
     }
     let failed = client.next();
@@ -384,9 +387,7 @@ fn a_queue_pair_may_go_before_its_connection_comes() {
     let qp = client.qp();
     let to = listener.local_addr();
     client.channel.connect(&qp, to, &mpa, b"", 9).unwrap();
-    let ConnectionEvent::Request { request, .. } = server.next() else {
-        panic!("not a request");
-    };
+    let request = server.request();
     drop(qp);
     let own = server.qp();
     server
@@ -489,9 +490,7 @@ fn who_accepts_is_told_of_the_beginning() {
         };
         let (ours, theirs) = (client.qp(), server.qp());
         client.channel.connect(&ours, to, &mpa, b"", 2).unwrap();
-        let ConnectionEvent::Request { request, .. } = server.next() else {
-            panic!("not a request");
-        };
+        let request = server.request();
         server
             .channel
             .accept_and_tell(request, &theirs, DEPTHS, b"", 3)
@@ -576,9 +575,7 @@ fn an_attempt_that_is_given_up_leaves_nothing() {
     let (to, mpa) = (listener.local_addr(), MpaConfig::default());
     let qp = client.qp();
     client.channel.connect(&qp, to, &mpa, b"", 5).unwrap();
-    let ConnectionEvent::Request { request, .. } = server.next() else {
-        panic!("not a request");
-    };
+    let request = server.request();
     client.channel.cancel(5);
     client.channel.cancel(6);
     let other = server.qp();
@@ -592,9 +589,7 @@ fn an_attempt_that_is_given_up_leaves_nothing() {
     ));
     assert!(!client.has_event());
     client.channel.connect(&qp, to, &mpa, b"", 8).unwrap();
-    let ConnectionEvent::Request { request, .. } = server.next() else {
-        panic!("not a request");
-    };
+    let request = server.request();
     server.channel.reject(request, b"not now").unwrap();
     let ConnectionEvent::Rejected { context, rejection } = client.next() else {
         panic!("not rejected");
@@ -629,9 +624,7 @@ fn ports_are_bound_for_both_ends() {
         .channel
         .connect_from(from, &qp, to, &mpa, b"", 2)
         .unwrap();
-    let ConnectionEvent::Request { request, .. } = server.next() else {
-        panic!("not a request");
-    };
+    let request = server.request();
     assert_eq!((request.peer(), request.local_addr()), (ours, Some(to)));
 }
 
@@ -667,9 +660,7 @@ fn connected(client: &Side, server: &Side, outlives_peer: bool) -> (RcQp, RcQp) 
     let (to, mpa) = (listener.local_addr(), MpaConfig::default());
     let theirs = client.qp();
     client.channel.connect(&theirs, to, &mpa, b"", 2).unwrap();
-    let ConnectionEvent::Request { request, .. } = server.next() else {
-        panic!("not a request");
-    };
+    let request = server.request();
     let options = RcOptions {
         outlives_peer,
         ..RcOptions::default()

@@ -12,10 +12,11 @@ use std::env;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::common::{self, Process, role};
+use crate::common::{Process, role};
 use peer::Remote;
 use stage::{Cut, Stage};
-use xtask::lab::{Config, Lab, LabError, Side};
+use xtask::lab::{Config, Lab, Side};
+use xtask::skips;
 
 /// One at a time: what they measure is time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -48,12 +49,8 @@ fn nothing_hangs_when_the_link_goes_down() {
         return all_scenes(name, Cut::Link);
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let lab = match Lab::new(&Config::default()) {
-        Ok(lab) => lab,
-        Err(error @ (LabError::NoNamespaces { .. } | LabError::MissingProgram { .. })) => {
-            return common::skip(name, &error.to_string());
-        }
-        Err(error) => panic!("{error}"),
+    let Some(lab) = skips::made(name, Lab::new(&Config::default())) else {
+        return;
     };
     let program = env::current_exe().unwrap();
     let at = |side| lab.command(side, &program);

@@ -2,13 +2,12 @@
 
 use crate::common::node::{Node, SEND};
 use crate::common::resources::compare;
-use std::net::Ipv4Addr;
-use std::thread;
 use std::time::Duration;
 
+use crate::common::connected::{connect, depths};
 use dgiwarp::{
-    Access, Buffer, Config, MpaConfig, MwType, RcListener, RcOperation, RcQpAttr, RcSendWr,
-    ReadDepths, RecvWr, Rnic, WcOpcode, WcStatus,
+    Access, Buffer, Config, MwType, RcOperation, RcQpAttr, RcSendWr, RecvWr, Rnic, WcOpcode,
+    WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -74,17 +73,7 @@ fn connection_cycle(rnic: &Rnic, number: u32) {
     let memory = Buffer::zeroed(8192).unwrap();
     let mr = pd.register(memory.region(), Access::all()).unwrap();
     let [client, server] = [0; 2].map(|_| pd.create_rc_qp(&RcQpAttr::new(&cq, &cq)).unwrap());
-    let mpa = MpaConfig::default();
-    let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
-    let to = listener.local_addr();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let request = listener.accept(SOON).unwrap().expect("a request");
-            let depths = ReadDepths { ird: 1, ord: 1 };
-            request.accept(&server, depths, b"").unwrap();
-        });
-        client.connect(to, &mpa, b"").unwrap();
-    });
+    connect(&client, &server, depths(1));
     server
         .post_recv(&[RecvWr {
             wr_id: 0,

@@ -56,6 +56,21 @@ fn connect(client: &Side, server: &Side, to: SocketAddr) -> (RcQp, RcQp) {
     (ours, theirs)
 }
 
+/// A listener of TCP alone, and its address.
+fn stranger() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(ANY).unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
+/// A socket of the test at the UDP port of this number, for a listener at another port, as after a move, and that port.
+fn moved_from(server: &Side, at: SocketAddr) -> (UdpSocket, ChannelListener, u16) {
+    let at_port = UdpSocket::bind(at).unwrap();
+    let listener = listen(server, ANY);
+    let moved = listener.local_addr().port();
+    (at_port, listener, moved)
+}
+
 fn is_taken<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Bind { source, .. }) if source.kind() == std::io::ErrorKind::AddrInUse)
 }
@@ -85,9 +100,7 @@ fn a_listener_shares_its_port_with_a_stranger_that_came_first() {
         let mpa = MpaConfig::default();
         thread::scope(|scope| {
             let asks = scope.spawn(|| qp.connect(to(named, at), &mpa, b""));
-            let ConnectionEvent::Request { request, .. } = server.next() else {
-                panic!("no request")
-            };
+            let request = server.request();
             let theirs = server.qp();
             request.accept(&theirs, DEPTHS, b"").unwrap();
             asks.join().unwrap().unwrap();
@@ -105,8 +118,7 @@ fn a_listener_shares_its_port_with_a_stranger_that_came_first() {
 #[test]
 fn a_stranger_gets_no_octet_of_an_attempt() {
     let (client, server) = (Side::new(), Side::new());
-    let stranger = TcpListener::bind(ANY).unwrap();
-    let at = stranger.local_addr().unwrap();
+    let (stranger, at) = stranger();
     let _listener = listen(&server, at);
     for _ in 0..3 {
         let _qps = connect(&client, &server, at);
@@ -142,10 +154,7 @@ fn a_listener_gives_its_port_up() {
         b"MPA ID Req Frame\x50\x02\x00\x04\x00\x10\x00\x10",
     )
     .unwrap();
-    match server.next() {
-        ConnectionEvent::Request { request, .. } => request.reject(b"").unwrap(),
-        other => panic!("{other:?}"),
-    }
+    server.request().reject(b"").unwrap();
     drop(before);
     drop((listener, stranger));
     let _tcp = TcpListener::bind(at).unwrap();
@@ -199,8 +208,7 @@ fn two_listeners_have_no_port_in_common() {
 #[test]
 fn both_ports_are_a_strangers() {
     let server = Side::new();
-    let stranger = TcpListener::bind(ANY).unwrap();
-    let at = stranger.local_addr().unwrap();
+    let (_stranger, at) = stranger();
     let udp = UdpSocket::bind(at).unwrap();
     let mpa = MpaConfig::default();
     let listened = bind(at).and_then(|port| server.channel.listen_on(port, mpa.clone(), 128, 1));
@@ -222,6 +230,11 @@ fn answer(query: &[u8], port: u16, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let crc = crc32c(&octets);
     octets.extend(crc.to_le_bytes());
     octets
+}
+
+/// Answers a query from the socket at the port.
+fn reply(at_port: &UdpSocket, query: &[u8], port: u16, to: SocketAddr) {
+    at_port.send_to(&answer(query, port, |_| ()), to).unwrap();
 }
 
 fn query(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
@@ -271,7 +284,7 @@ fn forged_answers_lead_nowhere() {
     // Nobody has moved.
     let denier = thread::spawn(move || {
         let (octets, from) = query(&at_port);
-        at_port.send_to(&answer(&octets, 0, |_| ()), from).unwrap();
+        reply(&at_port, &octets, 0, from);
     });
     let other = Side::new();
     let _third = connect(&other, &server, at);
@@ -284,11 +297,8 @@ fn forged_answers_lead_nowhere() {
 #[test]
 fn a_late_answer_counts_until_the_reply() {
     let (client, server) = (Side::new(), Side::new());
-    let stranger = TcpListener::bind(ANY).unwrap();
-    let at = stranger.local_addr().unwrap();
-    let at_port = UdpSocket::bind(at).unwrap();
-    let listener = listen(&server, ANY);
-    let moved = listener.local_addr().port();
+    let (stranger, at) = stranger();
+    let (at_port, _listener, moved) = moved_from(&server, at);
     let late = thread::spawn(move || {
         let (octets, from) = query(&at_port);
         let (mut stream, _) = stranger.accept().unwrap();
@@ -296,9 +306,7 @@ fn a_late_answer_counts_until_the_reply() {
         let mut request = [0; 20];
         stream.read_exact(&mut request).unwrap();
         assert_eq!(&request[..16], b"MPA ID Req Frame");
-        at_port
-            .send_to(&answer(&octets, moved, |_| ()), from)
-            .unwrap();
+        reply(&at_port, &octets, moved, from);
     });
     let _qps = connect(&client, &server, at);
     late.join().unwrap();
@@ -308,18 +316,13 @@ fn a_late_answer_counts_until_the_reply() {
 #[test]
 fn a_lost_query_is_repeated() {
     let (client, server) = (Side::new(), Side::new());
-    let stranger = TcpListener::bind(ANY).unwrap();
-    let at = stranger.local_addr().unwrap();
-    let at_port = UdpSocket::bind(at).unwrap();
-    let listener = listen(&server, ANY);
-    let moved = listener.local_addr().port();
+    let (_stranger, at) = stranger();
+    let (at_port, _listener, moved) = moved_from(&server, at);
     let lossy = thread::spawn(move || {
         let (first, _) = query(&at_port);
         let (again, from) = query(&at_port);
         assert_eq!(first, again);
-        at_port
-            .send_to(&answer(&again, moved, |_| ()), from)
-            .unwrap();
+        reply(&at_port, &again, moved, from);
     });
     let _qps = connect(&client, &server, at);
     lossy.join().unwrap();
@@ -329,15 +332,12 @@ fn a_lost_query_is_repeated() {
 #[test]
 fn a_refused_attempt_waits_for_its_answer() {
     let (client, server) = (Side::new(), Side::new());
-    let at_port = UdpSocket::bind(ANY).unwrap();
+    let (at_port, _listener, moved) = moved_from(&server, ANY);
     let at = at_port.local_addr().unwrap();
-    let listener = listen(&server, ANY);
-    let moved = listener.local_addr().port();
     let late = thread::spawn(move || {
         let (octets, from) = query(&at_port);
         sleep(Duration::from_millis(10));
-        let answer = answer(&octets, moved, |_| ());
-        at_port.send_to(&answer, from).unwrap();
+        reply(&at_port, &octets, moved, from);
         at_port
     });
     let qp = client.qp();
@@ -380,8 +380,7 @@ fn a_service_answers_for_a_listener() {
     for service_first in [true, false] {
         let (client, server) = (Side::new(), Side::new());
         let services = server.channel.rnic().create_service_channel().unwrap();
-        let stranger = TcpListener::bind(ANY).unwrap();
-        let at = stranger.local_addr().unwrap();
+        let (_stranger, at) = stranger();
         let offer = || services.listen(ServicePort::bind(at, false).unwrap(), 16, 1);
         let (_service, listener) = if service_first {
             (offer().unwrap(), listen(&server, at))
@@ -408,8 +407,7 @@ fn a_service_answers_for_a_listener() {
 #[test]
 fn strangers_get_no_more_than_they_send() {
     let server = Side::new();
-    let stranger = TcpListener::bind(ANY).unwrap();
-    let at = stranger.local_addr().unwrap();
+    let (stranger, at) = stranger();
     let _listener = listen(&server, at);
     let socket = UdpSocket::bind(ANY).unwrap();
     socket.connect(at).unwrap();

@@ -5,10 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use crate::common::connected::{connect, depths};
 use crate::common::{Process, given, now, role};
 use dgiwarp::{
-    Access, Buffer, Completion, Config, MpaConfig, MpaRevision, Pd, RcListener, RcOptions, RcQp,
-    RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
+    Access, Buffer, Completion, Config, MpaConfig, MpaRevision, Pd, RcOptions, RcQp, RcQpAttr,
+    RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
 };
 use socket2::SockRef;
 
@@ -216,16 +217,7 @@ fn late_receives_get_what_a_sender_left() {
             };
             (pd.create_rc_qp(&attr).unwrap(), cq)
         });
-        let mpa = MpaConfig::default();
-        let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let request = listener.accept(SOON).unwrap().expect("a request");
-                let depths = ReadDepths { ird: 0, ord: 0 };
-                request.accept(&server, depths, b"").unwrap();
-            });
-            client.connect(listener.local_addr(), &mpa, b"").unwrap();
-        });
+        connect(&client, &server, depths(0));
         let memory = [(); 2].map(|()| Buffer::zeroed(LONG).unwrap());
         let [from, to] = memory
             .each_ref()

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::connected::{connect, connect_with, depths};
 use dgiwarp::{
     Access, AtomicOperation, Buffer, Config, Cq, MAX_INLINE_DATA, MpaConfig, Mr, NoReceive, Pd,
     PostError, RcEnd, RcListener, RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths,
@@ -111,22 +112,9 @@ impl End {
     }
 }
 
-fn connect_with(client: &End, server: &End, mpa: &MpaConfig, depths: ReadDepths) {
-    let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
-    let address = listener.local_addr();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let request = listener.accept(SOON).unwrap().expect("a request");
-            request.accept(&server.qp, depths, b"").unwrap();
-        });
-        client.qp.connect(address, mpa, b"").unwrap();
-    });
-}
-
 fn connected(octets: usize) -> (End, End) {
     let (client, server) = (End::new(octets), End::new(octets));
-    let depths = ReadDepths { ird: 4, ord: 4 };
-    connect_with(&client, &server, &MpaConfig::default(), depths);
+    connect(&client.qp, &server.qp, depths(4));
     (client, server)
 }
 
@@ -150,8 +138,7 @@ fn writes_and_reads_of_all_sizes_into_a_program_that_sleeps() {
         },
     ] {
         let (client, server) = (End::new(2 * ROOM), End::new(ROOM + 8));
-        let depths = ReadDepths { ird: 4, ord: 4 };
-        connect_with(&client, &server, &mpa, depths);
+        connect_with(&client.qp, &server.qp, &mpa, depths(4));
         let message = pattern(ROOM);
         client.memory.write(0, &message);
         for size in [0, 1, 7, 1441, 1442, 1443, 65_536, 1 << 20, ROOM] {
@@ -206,18 +193,7 @@ fn atomics_of_several_connections_add_up() {
                 .pd
                 .create_rc_qp(&RcQpAttr::new(&target.cq, &target.cq))
                 .unwrap();
-            let listener =
-                RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), MpaConfig::default()).unwrap();
-            let address = listener.local_addr();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    let request = listener.accept(SOON).unwrap().expect("a request");
-                    let depths = ReadDepths { ird: 8, ord: 0 };
-                    request.accept(&qp, depths, b"").unwrap();
-                });
-                let mpa = MpaConfig::default();
-                client.qp.connect(address, &mpa, b"").unwrap();
-            });
+            connect(&client.qp, &qp, ReadDepths { ird: 8, ord: 0 });
             qp
         })
         .collect();
@@ -394,8 +370,7 @@ fn a_send_without_a_receive_is_told_to_the_sender() {
         ..RcOptions::default()
     };
     let (client, server) = (End::new(64), End::with(64, refusing));
-    let depths = ReadDepths { ird: 4, ord: 4 };
-    connect_with(&client, &server, &MpaConfig::default(), depths);
+    connect(&client.qp, &server.qp, depths(4));
     client.post(1, RcOperation::Send { invalidate: None }, &[]);
     // It was not placed, so it is this one that fails.
     assert_eq!(client.wait().status, WcStatus::RnrRetryExceeded);

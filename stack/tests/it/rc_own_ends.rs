@@ -5,18 +5,16 @@
     reason = "tests wait and look at the clock"
 )]
 
-use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::connected::{self, depths};
 use dgiwarp::{
-    Access, Buffer, Config, Cq, MpaConfig, Mr, NoReceive, Pd, PostError, QpAttr, RcListener,
-    RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Srq, SrqAttr, Wc,
-    WcOpcode, WcStatus,
+    Access, Buffer, Config, Cq, Mr, NoReceive, Pd, PostError, QpAttr, RcOperation, RcOptions, RcQp,
+    RcQpAttr, RcSendWr, RecvWr, Rnic, Srq, SrqAttr, Wc, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(20);
-const DEPTHS: ReadDepths = ReadDepths { ird: 4, ord: 4 };
 const SEND: RcOperation = RcOperation::Send { invalidate: None };
 
 /// A queue pair of a device of its own, with memory that the peer may use.
@@ -106,16 +104,7 @@ impl End {
 }
 
 fn connect(client: &End, server: &End) {
-    let mpa = MpaConfig::default();
-    let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
-    let address = listener.local_addr();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let request = listener.accept(SOON).unwrap().expect("a request");
-            request.accept(&server.qp, DEPTHS, b"").unwrap();
-        });
-        client.qp.connect(address, &mpa, b"").unwrap();
-    });
+    connected::connect(&client.qp, &server.qp, depths(4));
 }
 
 /// Connects, and returns when each has heard the other's greeting: without it completions are local after a while, and on a

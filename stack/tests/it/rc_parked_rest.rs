@@ -5,13 +5,11 @@
     reason = "tests wait and look at the clock"
 )]
 
-use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dgiwarp::{
-    Access, Buffer, Config, MpaConfig, RcListener, RcQpAttr, RcSendWr, ReadDepths, Rnic,
-};
+use crate::common::connected::{connect, depths};
+use dgiwarp::{Access, Buffer, Config, RcQpAttr, RcSendWr, Rnic};
 
 const SOON: Duration = Duration::from_secs(20);
 const LENGTH: usize = 64 << 10;
@@ -41,17 +39,7 @@ fn nobody_spins_while_nothing_is_read() {
         let cq = rnic.create_cq(64).unwrap();
         (pd.create_rc_qp(&RcQpAttr::new(&cq, &cq)).unwrap(), cq)
     });
-    let mpa = MpaConfig::default();
-    let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
-    let address = listener.local_addr();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let request = listener.accept(SOON).unwrap().expect("a request");
-            let depths = ReadDepths { ird: 0, ord: 0 };
-            request.accept(&server, depths, b"").unwrap();
-        });
-        client.connect(address, &mpa, b"").unwrap();
-    });
+    connect(&client, &server, depths(0));
     let memory = Buffer::zeroed(LENGTH).unwrap();
     let mr = pd.register(memory.region(), Access::LOCAL_WRITE).unwrap();
     let sges = [mr.sge(..)];

@@ -1,12 +1,11 @@
 //! Connected queue pairs that share one receive queue.
 
-use std::net::Ipv4Addr;
-use std::thread;
 use std::time::Duration;
 
+use crate::common::connected::{connect, depths};
 use dgiwarp::{
-    Access, AsyncEvent, Buffer, Config, Cq, MpaConfig, Mr, QpAttr, RcListener, RcOperation, RcQp,
-    RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Srq, SrqAttr, Wc, WcOpcode, WcStatus,
+    Access, AsyncEvent, Buffer, Config, Cq, Mr, QpAttr, RcOperation, RcQp, RcQpAttr, RcSendWr,
+    RecvWr, Rnic, Srq, SrqAttr, Wc, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -42,9 +41,6 @@ impl Pool {
         let theirs = Rnic::open(Config::default()).unwrap().alloc_pd();
         let source = Buffer::zeroed(QPS * ROOM).unwrap();
         let source_mr = theirs.register(source.region(), Access::empty()).unwrap();
-        let mpa = MpaConfig::default();
-        let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
-        let to = listener.local_addr();
         let pairs = (0..QPS).map(|_| {
             let cqs = [(); 2].map(|()| rnic.create_cq(256).unwrap());
             let [server_cq, _] = cqs;
@@ -56,14 +52,7 @@ impl Pool {
             let client_cq = theirs.rnic().create_cq(256).unwrap();
             let attr = RcQpAttr::new(&client_cq, &client_cq);
             let client = theirs.create_rc_qp(&attr).unwrap();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    let request = listener.accept(SOON).unwrap().expect("a request");
-                    let depths = ReadDepths { ird: 1, ord: 1 };
-                    request.accept(&server, depths, b"").unwrap();
-                });
-                client.connect(to, &mpa, b"").unwrap();
-            });
+            connect(&client, &server, depths(1));
             ((server, server_cq), (client, client_cq))
         });
         let (servers, clients) = pairs.unzip();

@@ -1,14 +1,12 @@
 //! Memory windows, fast registration and invalidation over connected queue pairs on the loopback interface.
 
-use std::net::Ipv4Addr;
-use std::thread;
 use std::time::Duration;
 
+use crate::common::connected::{self, depths};
 use crate::common::wait_until;
 use dgiwarp::{
-    Access, BindError, Buffer, Config, Cq, MpaConfig, Mr, MwBind, MwType, Pd, PostError, RcEnd,
-    RcListener, RcOperation, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Sge, Wc, WcOpcode,
-    WcStatus, next_rkey,
+    Access, BindError, Buffer, Config, Cq, Mr, MwBind, MwType, Pd, PostError, RcEnd, RcOperation,
+    RcQp, RcQpAttr, RcSendWr, RecvWr, Rnic, Sge, Wc, WcOpcode, WcStatus, next_rkey,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -129,17 +127,7 @@ fn read(rkey: u32, remote_addr: u64) -> RcOperation {
 }
 
 fn connect(client: &End, server: &End) {
-    let mpa = MpaConfig::default();
-    let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
-    let address = listener.local_addr();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let request = listener.accept(SOON).unwrap().expect("a request");
-            let depths = ReadDepths { ird: 4, ord: 4 };
-            request.accept(&server.qp, depths, b"").unwrap();
-        });
-        client.qp.connect(address, &mpa, b"").unwrap();
-    });
+    connected::connect(&client.qp, &server.qp, depths(4));
 }
 
 fn pair() -> (End, End) {

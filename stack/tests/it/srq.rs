@@ -6,12 +6,13 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
+use crate::common::connected::{connect, depths};
 use crate::common::node::{Node, SOON};
 use crate::common::{crc32c, wait_until};
 use dgiwarp::{
-    Access, AsyncEvent, Buffer, Config, Cq, DropReason, Error, MpaConfig, Mr, Pd, PostError,
-    PostFailure, QpAttr, RcListener, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, Srq, SrqAttr,
-    UcOperation, UcQpAttr, UcSendWr, UdQp, UdQpAttr, Wc, WcOpcode, WcStatus,
+    Access, AsyncEvent, Buffer, Config, Cq, DropReason, Error, Mr, Pd, PostError, PostFailure,
+    QpAttr, RcQpAttr, RcSendWr, RecvWr, Rnic, Srq, SrqAttr, UcOperation, UcQpAttr, UcSendWr, UdQp,
+    UdQpAttr, Wc, WcOpcode, WcStatus,
 };
 
 /// Octets of a receive.
@@ -303,17 +304,7 @@ fn all_transports_share_it() {
         ..QpAttr::new(&cq, &cq)
     });
     let [client, server] = [0; 2].map(|_| pool.pd.create_rc_qp(&attr).unwrap());
-    let mpa = MpaConfig::default();
-    let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
-    let address = listener.local_addr();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let request = listener.accept(SOON).unwrap().expect("a request");
-            let depths = ReadDepths { ird: 0, ord: 0 };
-            request.accept(&server, depths, &[]).unwrap();
-        });
-        client.connect(address, &mpa, &[]).unwrap();
-    });
+    connect(&client, &server, depths(0));
     let wr = RcSendWr {
         signaled: false,
         ..RcSendWr::send(0, &[])

@@ -9,19 +9,12 @@ use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
-use xtask::lab::{Config, INTERFACE, Lab, LabError, Namespace, Side};
-use xtask::skips::skip;
+use xtask::lab::{Config, INTERFACE, Lab, Namespace, Side};
+use xtask::skips::{self, skip};
 
 /// A lab, or a skipped test where this machine has no namespaces.
 fn lab(test: &str, config: &Config) -> Option<Lab> {
-    match Lab::new(config) {
-        Ok(lab) => Some(lab),
-        Err(error @ (LabError::NoNamespaces { .. } | LabError::MissingProgram { .. })) => {
-            skip(test, &error.to_string());
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    skips::made(test, Lab::new(config))
 }
 
 fn sh(lab: &Lab, side: Side, script: &str) -> String {

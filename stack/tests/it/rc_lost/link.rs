@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use dgiwarp::{Config, MpaConfig, RcEnd, Rnic, WcStatus};
 use xtask::debian::find_program;
-use xtask::lab::{Config as LabConfig, INTERFACE, Lab, LabError, Side};
+use xtask::lab::{Config as LabConfig, INTERFACE, Lab, Side};
+use xtask::skips;
 
 use super::end::{End, LIMIT};
 use super::{ROOM, Remote, peer, post_everything};
-use crate::common::{self, Process, given, now, role, sleep};
+use crate::common::{Process, given, now, role, sleep};
 
 const NAME: &str = here!("a_vanished_host_ends_everything_that_was_posted");
 /// Connections of the witness.
@@ -29,12 +30,8 @@ fn a_vanished_host_ends_everything_that_was_posted() {
         Some(_) => return witness(),
         None => {}
     }
-    let lab = match Lab::new(&LabConfig::default()) {
-        Ok(lab) => lab,
-        Err(error @ (LabError::NoNamespaces { .. } | LabError::MissingProgram { .. })) => {
-            return common::skip(NAME, &error.to_string());
-        }
-        Err(error) => panic!("{error}"),
+    let Some(lab) = skips::made(NAME, Lab::new(&LabConfig::default())) else {
+        return;
     };
     let program = env::current_exe().unwrap();
     let at = |side| lab.command(side, &program);

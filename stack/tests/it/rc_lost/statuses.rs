@@ -40,7 +40,7 @@ impl Statuses {
         assert_eq!(self.receives.iter().filter(lost).count(), 0, "{self:?}");
     }
 
-    /// That, and the connection was lost under one of them.
+    /// [`check_order`](Self::check_order), and the connection was lost under one of them.
     #[track_caller]
     pub(crate) fn check_lost(&self) {
         self.check_order();

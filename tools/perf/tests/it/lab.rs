@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Output, Stdio};
 
 use serde_json::Value;
-use xtask::lab::{Config, Lab, LabError, Side};
-use xtask::skips::skip;
+use xtask::lab::{Config, Lab, Side};
+use xtask::skips;
 
 const PERF: &str = env!("CARGO_BIN_EXE_dgiwarp-perf");
 
@@ -63,14 +63,7 @@ impl Drop for Server<'_> {
 
 /// A lab, or a skipped test where this machine has no namespaces.
 fn lab(test: &str, config: &Config) -> Option<Lab> {
-    match Lab::new(config) {
-        Ok(lab) => Some(lab),
-        Err(error @ (LabError::NoNamespaces { .. } | LabError::MissingProgram { .. })) => {
-            skip(test, &error.to_string());
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    skips::made(test, Lab::new(config))
 }
 
 #[test]

@@ -16,14 +16,7 @@
 #include <unistd.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
-
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                           \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
+#include "test.h"
 
 static const char *host;
 static struct sockaddr_storage any_port;

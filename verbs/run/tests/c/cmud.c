@@ -16,14 +16,7 @@
 #include <infiniband/ib.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
-
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                           \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
+#include "test.h"
 
 enum { DEPTH = 8, ROOM = 2048, GRH = 40 };
 

@@ -14,14 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <infiniband/verbs.h>
-
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                           \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
+#include "test.h"
 
 /* A call that fails with NULL and this errno. */
 #define REFUSED(call, number)                                                                                          \

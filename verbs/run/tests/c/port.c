@@ -12,14 +12,7 @@
 #include <unistd.h>
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
-
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                           \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
+#include "test.h"
 
 static struct sockaddr_storage any_port;
 static socklen_t length;

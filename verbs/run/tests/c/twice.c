@@ -6,13 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHECK(condition) do { \
-	if (!(condition)) { \
-		printf("%s:%d: %s, errno %d\n", __FILE__, __LINE__, #condition, errno); \
-		exit(1); \
-	} \
-} while (0)
+#include "test.h"
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;

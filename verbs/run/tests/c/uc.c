@@ -8,14 +8,7 @@
 #include <string.h>
 #include <time.h>
 #include <infiniband/verbs.h>
-
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                           \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
+#include "test.h"
 
 enum { ROOM = 400000, HALF = ROOM / 2, LONG = 150000 };
 

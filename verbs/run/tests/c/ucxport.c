@@ -7,14 +7,7 @@
 #include <string.h>
 #include <time.h>
 #include <ucp/api/ucp.h>
-
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                           \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
+#include "test.h"
 
 enum { PING = 1, PONG = 2, SECONDS = 40 };
 

@@ -11,14 +11,7 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <infiniband/verbs.h>
-
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                           \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
+#include "test.h"
 
 enum { DEPTH = 16, ROOM = 8192, QKEY = 0x11111111 };
 

@@ -1,30 +1,18 @@
 //! What the tests with Debian's files share: saying why something was skipped, finding the files, and running programs
 //! that talk to each other ([`session`]) in a place made for it ([`scene`]).
 
+pub(crate) mod each;
 pub(crate) mod linked;
 pub(crate) mod scene;
 pub(crate) mod session;
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+pub(crate) use xtask::skips::skip;
+
 /// The wrapper under test.
 pub(crate) const RUN: &str = env!("CARGO_BIN_EXE_dgiwarp-run");
-
-/// Says on standard error, and in the file named by `XTASK_SKIPS`, that a test could not run.
-pub(crate) fn skip(name: &str, reason: &str) {
-    eprintln!("SKIP {name}: {reason}");
-    if let Some(path) = std::env::var_os("XTASK_SKIPS") {
-        let mut file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .unwrap();
-        writeln!(file, "{name}: {reason}").unwrap();
-    }
-}
 
 /// Whether a program is in `PATH`; if not, the test is skipped.
 pub(crate) fn have(test: &str, program: &str, package: &str) -> bool {
@@ -73,6 +61,9 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     path
 }
 
+/// Headers that the programs of `tests/c` share.
+const HEADERS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
+
 /// Compiles a C program; `None` skips the test if there is no compiler or header.
 pub(crate) fn compile(
     test: &str,
@@ -97,6 +88,7 @@ pub(crate) fn compile(
         .arg("-o")
         .arg(&program)
         .arg(&file)
+        .arg(HEADERS)
         .args(arguments)
         .output()
         .unwrap();

@@ -1,10 +1,10 @@
 //! `infiniband/dgiwarpdv.h` as C programs see it, and the examples in C.
 
+use crate::common::each::{gids, prints_ok};
 use crate::common::linked::{INCLUDE, linked, plain};
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Ended};
 use crate::common::{RUN, have, succeed};
-use dgiwarp_verbs::gid::{GidTable, host_gids};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -127,15 +127,10 @@ fn for_each_gid(name: &str, source: &str, environment: &[(&str, &str)]) {
     let Some((_directory, program)) = linked(name, source) else {
         return;
     };
-    let mut gids = GidTable::new();
-    gids.update(host_gids().unwrap());
-    for (index, _) in gids.iter() {
+    for (index, _) in gids().iter() {
         let mut command = Command::new("timeout");
         command.arg("120").arg(&program).arg(index.to_string());
-        let output = succeed(command.envs(environment.iter().copied()));
-        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        let said = (text(&output.stdout), text(&output.stderr));
-        assert_eq!(said, ("ok\n".into(), String::new()));
+        prints_ok(command.envs(environment.iter().copied()));
     }
 }
 

@@ -1,49 +1,8 @@
 //! What libibverbs has beyond its first version, as C programs written against the installed headers see it.
 
-use crate::common::{RUN, compile, scratch, succeed};
+use crate::common::each::{compiled, for_each_gid, gids, runs, runs_as};
 use dgiwarp::{Access, Buffer, Config, Rnic, UdQpAttr, WcOpcode};
-use dgiwarp_verbs::gid::{GidTable, host_gids};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
-
-/// Compiles a program of `tests/c`.
-fn compiled(name: &str, source: &str) -> Option<PathBuf> {
-    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
-    let own = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../include");
-    let arguments = ["-Wall", include, own, "-libverbs", "-lrdmacm", "-lpthread"];
-    compile(name, &scratch(name), source, &arguments)
-}
-
-/// Runs a program to its good end.
-fn runs(program: &Path, arguments: &[String]) {
-    runs_as("roce", program, arguments);
-}
-
-/// Runs a program to its good end, with a persona.
-fn runs_as(persona: &str, program: &Path, arguments: &[String]) {
-    let mut command = Command::new("timeout");
-    command.env("DGIWARP_PERSONA", persona);
-    let output = succeed(command.args(["60", RUN]).arg(program).args(arguments));
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let said = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(said, ("ok\n".into(), String::new()), "{arguments:?}");
-}
-
-fn gids() -> GidTable {
-    let mut gids = GidTable::new();
-    gids.update(host_gids().unwrap());
-    gids
-}
-
-/// Compiles a program and runs it once with the index of each of the host's addresses.
-fn for_each_gid(name: &str, source: &str) {
-    if let Some(program) = compiled(name, source) {
-        for (index, _) in gids().iter() {
-            runs(&program, &[index.to_string()]);
-        }
-    }
-}
 
 #[test]
 fn work_requests_are_prepared_call_by_call() {

@@ -1,14 +1,15 @@
 //! MPI: Debian's MPICH and Open MPI, unmodified, over UCX's and libfabric's transports for verbs. The program (`tests/c/mpi`) checks the content of
 //! messages, and the results of collectives and of one-sided communication.
 
-use crate::common::{RUN, have, skip};
+use crate::common::{RUN, have};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
-use xtask::lab::{Config, INTERFACE, Lab, LabError, Side};
+use xtask::lab::{Config, INTERFACE, Lab, Side};
+use xtask::skips;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Library {
@@ -179,14 +180,7 @@ impl Stage {
         }
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-        let lab = match Lab::new(&Config::default()) {
-            Ok(lab) => Some(lab),
-            Err(error @ (LabError::NoNamespaces { .. } | LabError::MissingProgram { .. })) => {
-                skip(&test, &error.to_string());
-                None
-            }
-            Err(error) => panic!("{test}: {error}"),
-        };
+        let lab = skips::made(&test, Lab::new(&Config::default()));
         let stage = Self {
             library,
             folder,

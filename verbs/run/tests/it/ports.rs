@@ -1,10 +1,10 @@
 //! Ports at which a program, or two, listen with TCP and with rdma_cm.
 
+use crate::common::each::{addresses, compiled, prints_ok, runs_as};
 use crate::common::linked::linked;
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Ready};
-use crate::common::{RUN, compile, have, scratch, skip, succeed};
-use dgiwarp_verbs::gid::host_gids;
+use crate::common::{RUN, compile, have, skip};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;
@@ -17,30 +17,12 @@ const IN_TIME: Duration = Duration::from_secs(60);
 /// In both orders, with and without a service of the number, over IPv4 and IPv6.
 #[test]
 fn tcp_and_rdma_cm_listen_at_one_port() {
-    let directory = scratch("port");
-    let libraries = ["-Wall", "-lrdmacm", "-libverbs"];
-    let Some(program) = compile("port", &directory, include_str!("../c/port.c"), &libraries) else {
+    let Some(program) = compiled("port", include_str!("../c/port.c")) else {
         return;
     };
     for persona in ["roce", "iwarp"] {
-        for gid in host_gids().unwrap() {
-            // A link-local address is not one without its interface.
-            if gid.raw().raw.starts_with(&[0xfe, 0x80]) {
-                continue;
-            }
-            let output = succeed(
-                Command::new("timeout")
-                    .args(["120", RUN])
-                    .arg(&program)
-                    .arg(gid.address.to_string())
-                    .env("DGIWARP_PERSONA", persona),
-            );
-            assert_eq!(
-                String::from_utf8_lossy(&output.stdout),
-                "ok\n",
-                "{}",
-                gid.address
-            );
+        for address in addresses() {
+            runs_as(persona, &program, &[address.to_string()]);
         }
     }
 }
@@ -51,13 +33,13 @@ fn a_linked_program_listens_with_tcp_first() {
     let Some((_directory, program)) = linked("port", include_str!("../c/port.c")) else {
         return;
     };
-    let output = succeed(
-        Command::new("timeout")
+    let mut command = Command::new("timeout");
+    prints_ok(
+        command
             .arg("120")
             .arg(program)
             .args(["127.0.0.1", "listens"]),
     );
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
 }
 
 /// UCX's listeners, whose clients reach them by rdma_cm and by TCP.

@@ -7,7 +7,6 @@ use tempfile::TempDir;
 
 const SOURCE: &str = include_str!("../c/checked.c");
 const EVENTS: &str = include_str!("../c/checked_cm.c");
-const TESTS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
 
 /// Sanitizers before GCC 14 do not start at every address where newer kernels put libraries. Containers may forbid to change that.
 fn fixed_addresses(line: &[&str]) -> Command {
@@ -65,7 +64,7 @@ fn build_with(
         skip(name, &format!("{options:?}: {reason}"));
         return None;
     }
-    let mut arguments = vec!["-g", "-w", TESTS];
+    let mut arguments = vec!["-g", "-w"];
     arguments.extend(options);
     arguments.extend(libraries);
     let program = compile(name, folder.path(), source, &arguments)?;

@@ -10,7 +10,6 @@ use tempfile::TempDir;
 /// Where our header is, for programs that are not linked so.
 pub(crate) const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../include");
 const EXAMPLES: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../examples/c");
-const TESTS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/c");
 const STRICT: [&str; 3] = ["-Wall", "-Wextra", "-Werror"];
 /// The examples keep to a standard of C.
 const STANDARD: &str = "-std=c11";
@@ -35,7 +34,7 @@ pub(crate) fn linked(name: &str, source: &str) -> Option<(TempDir, PathBuf)> {
     let flags = flags(name)?;
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-    let mut arguments = [&STRICT[..], &["-g", EXAMPLES, TESTS]].concat();
+    let mut arguments = [&STRICT[..], &["-g", EXAMPLES]].concat();
     if !source.contains("pair.h") {
         arguments.push(STANDARD);
     }

@@ -1,13 +1,14 @@
 //! Where two programs meet: this host, a network with nothing but loopback, or two hosts with a cable between them.
 
-use super::{RUN, library, skip};
+use super::{RUN, library};
 use std::fs::{self, Permissions};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
-use xtask::lab::{Config, Lab, LabError, Namespace, Side};
+use xtask::lab::{Config, Lab, Namespace, Side};
+use xtask::skips;
 
 /// Kinds of scenes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,14 +59,7 @@ impl Scene {
             Place::Loopback => Namespace::new().map(Network::Loopback),
             Place::Apart => Lab::new(&Config::default()).map(Network::Apart),
         };
-        let network = match network {
-            Ok(network) => network,
-            Err(error @ (LabError::NoNamespaces { .. } | LabError::MissingProgram { .. })) => {
-                skip(test, &error.to_string());
-                return None;
-            }
-            Err(error) => panic!("{test}: {error}"),
-        };
+        let network = skips::made(test, network)?;
         let mut scene = Self {
             network,
             around: ["setpriv", "--pdeathsig=KILL"].map(String::from).to_vec(),
