@@ -1,4 +1,4 @@
-//! Processes of a test: the test program starts itself again, and the environment says what it is then.
+//! Processes of a test: the test program starts itself again, and the environment names the role of each.
 
 pub(crate) mod connected;
 pub(crate) mod node;
@@ -24,7 +24,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Waits; for what nobody tells of, and only beside a deadline.
+/// Waits, for changes that raise no event, and only beside a deadline.
 #[expect(clippy::disallowed_methods, reason = "these tests live in real time")]
 pub(crate) fn sleep(time: Duration) {
     std::thread::sleep(time);
@@ -43,7 +43,7 @@ pub(crate) fn file_in(directory: &Path, begin: &str) -> PathBuf {
     paths.find(named).unwrap()
 }
 
-/// Waits until `done`, looking every millisecond.
+/// Waits until `done`, which is polled every millisecond.
 #[track_caller]
 pub(crate) fn wait_until(within: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let deadline = now() + within;
@@ -106,7 +106,7 @@ pub(crate) fn resident() -> u64 {
     pages * 4096
 }
 
-/// What this process is, if a test started it.
+/// Role of this process, if a test started it.
 pub(crate) fn role() -> Option<String> {
     env::var(ROLE).ok()
 }
@@ -155,7 +155,7 @@ pub(crate) struct Process {
     role: String,
     child: Child,
     stdout: ChildStdout,
-    /// What it printed and nobody looked at.
+    /// Output that no caller has read.
     printed: Vec<u8>,
 }
 

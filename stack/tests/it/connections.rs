@@ -1,4 +1,4 @@
-//! Many connections at a time, told of by events.
+//! Many connections at a time, reported by events.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -79,7 +79,7 @@ pub(crate) fn raise_descriptor_limit() {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
 }
 
-/// Two thousand connections come up together, and every end is told to both sides once.
+/// Two thousand connections come up together, and every end is reported to both sides once.
 #[test]
 fn two_thousand_connections_at_once() {
     const COUNT: u64 = 2000;
@@ -216,7 +216,7 @@ fn soak_ten_thousand_connections_at_once() {
     server.finish(SOON * 3);
 }
 
-/// Who has no descriptor left is told so at once, and may try again; who was on the way comes up when there are some again.
+/// An attempt without a descriptor fails at once, and may be repeated; attempts on the way come up when there are descriptors again.
 #[test]
 fn without_descriptors_nothing_is_lost() {
     if role().is_none() {
@@ -318,7 +318,7 @@ fn nobody_there_and_rejections_are_told_and_the_queue_pair_stays_usable() {
     );
 }
 
-/// Programs tell their port first and listen on it then.
+/// Programs publish their port first and listen at it then.
 #[test]
 fn who_listens_a_moment_later_is_reached() {
     let (client, server) = (Side::new(), Side::new());
@@ -412,7 +412,7 @@ fn a_queue_pair_may_go_before_its_connection_comes() {
     ));
 }
 
-/// A Responder that knows revision 1 only closes upon an enhanced Request (RFC 6581 §10).
+/// A Responder of revision 1 alone closes upon an enhanced Request (RFC 6581 §10).
 #[test]
 fn an_old_peer_is_asked_again_in_revision_1() {
     let old = TcpListener::bind(ANY).unwrap();
@@ -477,7 +477,7 @@ fn an_old_peer_of_a_channel_is_asked_again_too() {
     });
 }
 
-/// A Responder in peer-to-peer mode may send once the Initiator has (RFC 6581 §5), and is told then; in client-server mode at once.
+/// A Responder in peer-to-peer mode may send once the Initiator has (RFC 6581 §5), which is reported; in client-server mode it may send at once.
 #[test]
 fn who_accepts_is_told_of_the_beginning() {
     let (client, server) = (Side::new(), Side::new());
@@ -712,10 +712,10 @@ fn send_last(client: &Side, [theirs, ours]: [&RcQp; 2]) {
     assert_eq!((wc.wr_id, wc.status), (8, WcStatus::Success));
 }
 
-/// Who destroys a queue pair when told of the end loses no completion of a message that the peer's program has. Who does so before is told, too.
+/// A program that destroys a queue pair upon the event of its end loses no completion of a message that the peer's program has. The end is reported after an earlier destruction, too.
 #[test]
 fn completions_come_before_the_end() {
-    // The end is told anyway later. A slow machine may be too late to look, but not each time.
+    // The end is reported later in any case. A slow machine may poll too late, but not each time.
     const ROUNDS: usize = 50;
     const QUICK: Duration = Duration::from_millis(200);
     for outlives_peer in [false, true] {
@@ -747,7 +747,7 @@ fn completions_come_before_the_end() {
     }
 }
 
-/// A program that takes no completions is told of the end all the same.
+/// The end is reported to a program that takes no completions, too.
 #[test]
 fn an_end_does_not_wait_for_ever() {
     let (client, server) = (Side::new(), Side::new());

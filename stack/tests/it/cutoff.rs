@@ -1,7 +1,7 @@
 //! A peer is lost in the middle of everything: nothing hangs, and what has a deadline keeps it.
 //!
 //! The peer is another process, which is killed, stopped, or cut off by its link. Times are taken in the very thread that
-//! waits; `punctual` tells a late machine from a late program.
+//! waits; `punctual` distinguishes a late machine from a late program.
 
 mod peer;
 mod punctual;

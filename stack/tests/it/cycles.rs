@@ -1,4 +1,4 @@
-//! What is made, used and dropped again and again leaves nothing behind: no memory, no descriptor, no thread.
+//! Objects that are made, used and dropped again and again leave nothing behind: no memory, no descriptor, no thread.
 
 use crate::common::node::{Node, SEND};
 use crate::common::resources::compare;
@@ -12,7 +12,7 @@ use dgiwarp::{
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Cycles until the first look, and until the last.
+/// Cycles until the first measurement, and until the last.
 const CYCLES: [u32; 2] = [1_000, 10_000];
 
 /// Makes a queue pair and all that it needs, sends itself a message and writes another, and drops all of it.

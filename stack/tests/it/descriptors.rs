@@ -1,4 +1,4 @@
-//! What becomes of a process that may have few descriptors.
+//! A process that may have few descriptors.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd as _;
@@ -40,7 +40,7 @@ fn few() {
     assert_eq!(error.errno(), TOO_MANY);
     let error = pd.create_ud_qp(&UdQpAttr::new(&cq, &cq)).unwrap_err();
     assert_eq!(error.errno(), TOO_MANY, "{error}");
-    // Those that could be made can be connected, all of them.
+    // All queue pairs that could be made can be connected.
     let mut pairs = qps.chunks_exact(2).collect::<Vec<_>>();
     assert!(pairs.len() > 10);
     pairs.reverse();

@@ -1,4 +1,4 @@
-//! What goes wrong for a user of datagram queue pairs, and what goes on all the same.
+//! Failures that a user of datagram queue pairs meets, and operations that go on all the same.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,7 +13,7 @@ use dgiwarp::{
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 
-/// An error is told at once, not after a time-out.
+/// An error is reported at once, not after a time-out.
 const PROMPTLY: Duration = Duration::from_secs(1);
 
 /// A port of this host that nobody listens on.
@@ -297,7 +297,7 @@ fn exhausted_descriptors_are_an_error_and_pass() {
     is_exhaustion(rnic.create_cq(1).unwrap_err());
     is_exhaustion(rnic.create_comp_channel().unwrap_err());
     is_exhaustion(Rnic::open(Config::default()).unwrap_err());
-    // What is open works on, though a busy peer would get a socket of its own.
+    // Open sockets work on, though a busy peer would get one of its own.
     for wr_id in 0..40 {
         receiver.post_recv(wr_id, 0..1);
         sender.send(wr_id, &to, 0..1);
@@ -447,7 +447,7 @@ fn what_is_made_and_dropped_leaves_nothing() {
     println!("resident {resident} -> {}", after.2);
     assert!(after.2 <= resident + (1 << 20), "{resident} -> {}", after.2);
     assert_eq!(after.1, threads);
-    // The background thread may be looking at the last queue while it goes.
+    // The background thread may be polling the last queue while it goes.
     wait_until(SOON, "descriptors are closed", || {
         resources().0 == descriptors
     });

@@ -1,4 +1,4 @@
-//! What the network says of datagrams that nobody took: every word of it reaches the program, and nothing else changes.
+//! ICMP errors about datagrams that nobody took: every one reaches the program, and nothing else changes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -103,7 +103,7 @@ fn processor_time() -> Duration {
     of(usage.user_time()) + of(usage.system_time())
 }
 
-/// Errors make a socket ready. Who sleeps on it must take them away, or it never sleeps again.
+/// Errors make a socket ready. A thread that sleeps on it must read them, or it never sleeps again.
 #[test]
 fn errors_that_nobody_takes_keep_nobody_awake() {
     let name = here!("errors_that_nobody_takes_keep_nobody_awake");

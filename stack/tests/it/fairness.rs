@@ -211,7 +211,7 @@ fn senders_of_long_messages_get_alike() {
 const MESSAGE: usize = 1024;
 /// Messages of a run.
 const RUN: u32 = 3000;
-/// What the receiver does with each: longer than two messages take to be sent.
+/// Time that the receiver spends on each: longer than two messages take to be sent.
 const WORK: Duration = Duration::from_micros(40);
 
 /// Sends runs of messages: as many as fit the window ahead of the receiver's credits, or without regard to it.
@@ -294,7 +294,7 @@ impl Slow {
         wc.source.unwrap()
     }
 
-    /// What was lost for lack of room in the socket, and for lack of receives.
+    /// Messages lost for lack of room in the socket, and for lack of receives.
     fn lost(&self) -> u64 {
         overruns(self.node.qp.qpn()) + self.node.qp.counters().dropped(DropReason::NoReceive)
     }

@@ -477,7 +477,7 @@ fn regions_may_be_restricted() {
     assert!(matches!(again, Err(Error::StagTaken { stag: WELL_KNOWN })));
 }
 
-/// What proves its sender's address is taken, and no other queue pair can use the proof.
+/// A Write-Record with its sender's cookie is taken, and no other queue pair can use the cookie.
 fn prove(target: &Node, friend: &Node, stranger: &Node, mr: &Mr) {
     let proven = friend
         .qp
@@ -504,7 +504,7 @@ fn prove(target: &Node, friend: &Node, stranger: &Node, mr: &Mr) {
     write(stranger, 10);
     nothing_came(target);
     assert_eq!(dropped(), before + 1);
-    // What is sent with a proof may also be a Send, which needs none.
+    // A Send, which needs no cookie, may have one.
     target.post_recv(1, 0..100);
     friend.send(2, &proven, 0..10);
     success(friend);

@@ -11,7 +11,7 @@ use dgiwarp::{ChannelListener, ConnectError, ConnectionEvent, MpaConfig, RcReque
 /// Peer-to-peer mode with a Write as RTR indication, revision 2.
 const PEER_TO_PEER: &[u8] = b"MPA ID Req Frame\x50\x02\x00\x04\x80\x10\x80\x10";
 
-/// Strangers that say nothing stay for as long as a startup may take, and hold up nobody meanwhile.
+/// Strangers that send nothing stay for as long as a startup may take, and hold up nobody meanwhile.
 #[test]
 fn silent_strangers_are_shown_out() {
     raise_descriptor_limit();
@@ -67,7 +67,7 @@ fn requested(server: &Side, listener: &ChannelListener) -> (TcpStream, RcRequest
     (peer, request)
 }
 
-/// An Initiator that asked for peer-to-peer mode and says nothing behind the Reply has not begun.
+/// An Initiator that asked for peer-to-peer mode and sends nothing behind the Reply has not begun.
 #[test]
 fn a_peer_that_leaves_before_it_has_begun_has_failed() {
     let server = Side::new();
@@ -119,7 +119,7 @@ fn an_initiator_that_stays_silent_after_the_reply_is_given_up() {
     assert!(qp.is_over());
 }
 
-/// A thousand connections that say nothing, and 500 more each second, keep nobody out.
+/// A thousand silent connections, and 500 more each second, keep nobody out.
 #[test]
 fn silent_connections_keep_nobody_out() {
     /// A hundred milliseconds on a quiet machine; a listener that is locked lets nobody in for ten seconds.

@@ -1,6 +1,6 @@
 //! Ten seconds of hostile datagrams, as fast as another process can send them, while a good peer goes on.
 //!
-//! The attacker knows the STag, the Q_Key and the address. What it costs the good peer is compared with what the same
+//! The attacker has the STag, the Q_Key and the address. Its cost to the good peer is compared with what the same
 //! number of datagrams costs that are received by another queue pair of the same program: the work of the kernel and of
 //! receiving is in both, and what is left is what hostility alone does.
 
@@ -22,7 +22,7 @@ use target::{Ledger, Target};
 const ATTACK: Duration = Duration::from_millis(920);
 /// How long the same is done without hostility.
 const COMPARISON: Duration = Duration::from_millis(500);
-/// What the attacked may need more than before: 16,384 sources, and buffers that were not used before.
+/// Memory that the attacked process may need beyond that before: 16,384 sources, and buffers that were not used before.
 const GROWTH: u64 = 16 << 20;
 
 /// All that takes part.
@@ -32,7 +32,7 @@ struct Stage {
     attacker: Client,
 }
 
-/// What the attacker says it did.
+/// The attacker's report.
 struct Sent {
     datagrams: u64,
     octets: u64,
@@ -81,7 +81,7 @@ impl Stage {
         (sent, goodput)
     }
 
-    /// Stops the good peer, and tells what it sent and what came when nothing is under way any more.
+    /// Stops the good peer. Returns what it sent and what came, once nothing is under way any more.
     fn pause(&mut self) -> (u64, Ledger) {
         self.good.order(&[0]);
         let mut report = None;
@@ -112,7 +112,7 @@ impl Stage {
             came, sent_to_us,
             "{attack:?}: each datagram is used, dropped by reason, or found the socket full"
         );
-        // Who proved its address may ask for more than it sends.
+        // A requester with a cookie may request more than it sends.
         assert!(
             attack == Attack::ReadsWithCookie || sent.answered <= 3 * sent.octets,
             "{attack:?}: {} for {}",

@@ -89,7 +89,7 @@ fn is_readable(channel: &CompChannel) -> bool {
     poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
 }
 
-/// A channel whose queue was asked for solicited completions only tells of these, of errors, and of nothing else.
+/// A channel whose queue is armed for solicited completions raises these and errors, and nothing else.
 #[test]
 fn only_solicited_completions_make_an_event_where_asked() {
     let sender = Node::new(70_000);
@@ -147,7 +147,7 @@ fn only_solicited_completions_make_an_event_where_asked() {
             }
         }
     }
-    // An error is told too.
+    // An error raises an event too.
     receiver.post_recv(3, 0..10);
     receiver.cq.request_notification(true);
     receiver.qp.flush();
@@ -155,11 +155,11 @@ fn only_solicited_completions_make_an_event_where_asked() {
     assert_eq!(receiver.wait().status, WcStatus::Flushed);
 }
 
-/// What a receiver keeps up with on a busy machine, in octets per second.
+/// Rate that a receiver keeps up with on a busy machine, in octets per second.
 const RATE: u64 = 150_000_000;
 
-/// Posts a message of `length` octets again and again until it arrives whole; a busy machine may lose some of a long one. `is_whole` looks
-/// at what came.
+/// Posts a message of `length` octets again and again until it arrives whole; a busy machine may lose some of a long one. `is_whole` checks
+/// what came.
 fn until_whole(
     length: usize,
     receiver: &Node,
@@ -170,7 +170,7 @@ fn until_whole(
     for attempt in 1.. {
         assert!(attempt <= 5, "{length} octets never arrive");
         let whole = thread::scope(|scope| {
-            // Whoever receives is there before the first octet.
+            // The receiver is there before the first octet.
             let poller = scope.spawn(|| receiver.cq.wait(within).unwrap());
             send();
             poller.join().unwrap().is_some_and(&is_whole)
@@ -322,7 +322,7 @@ fn a_rate_is_kept_while_nobody_polls() {
     }
 }
 
-/// What was posted and what lies in the completion queue is forgotten; peers take what comes later for another source's.
+/// Posted work requests and completions in the queue are forgotten; peers take later messages for another source's.
 #[test]
 fn after_a_reset_a_queue_pair_is_like_new() {
     let a = Node::with(4096, Config::default(), |attr| attr.qp.max_send_wr = 4);

@@ -279,7 +279,7 @@ fn forged_answers_lead_nowhere() {
     });
     let _first = connect(&client, &server, at);
     let at_port = forger.join().unwrap();
-    // Silence: a peer that does not know of port queries.
+    // Silence: a peer without port queries.
     let _second = connect(&client, &server, at);
     // Nobody has moved.
     let denier = thread::spawn(move || {
@@ -293,7 +293,7 @@ fn forged_answers_lead_nowhere() {
     assert!(trap.accept().is_err());
 }
 
-/// The answer of a busy host: it comes when the MPA Request has gone to the stranger, who says nothing.
+/// The answer of a busy host: it comes when the MPA Request has gone to the stranger, who sends nothing.
 #[test]
 fn a_late_answer_counts_until_the_reply() {
     let (client, server) = (Side::new(), Side::new());

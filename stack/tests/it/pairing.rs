@@ -155,7 +155,7 @@ fn sends_wait_for_the_connection() {
         receiver.pair(sender, sender.psn);
         assert_eq!(receiver.next(WcOpcode::Recv).byte_len, 5);
         assert_eq!(sender.next(WcOpcode::Send).status, WcStatus::Success);
-        // It reads too: what the receiver takes at a time was said when it was told of its peer.
+        // It reads too: the receiver's Read depth came with its peer.
         let read = RcOperation::Read {
             rkey: receiver.mr.rkey(),
             remote_addr: receiver.mr.addr(),
@@ -196,7 +196,7 @@ fn without_a_peer_work_requests_end_in_time() {
         assert_eq!(one.next(WcOpcode::Send).status, WcStatus::Flushed, "{name}");
         assert_eq!(one.next(WcOpcode::Recv).status, WcStatus::Flushed, "{name}");
         assert!(one.qp.is_over() && began.elapsed() < Duration::from_secs(5));
-        // What comes later is flushed at once.
+        // Later work requests are flushed at once.
         one.send(b"late");
         assert_eq!(one.next(WcOpcode::Send).status, WcStatus::Flushed, "{name}");
     }
@@ -307,7 +307,7 @@ fn a_peer_that_leaves_is_noticed_by_who_needs_it() {
         }])
         .unwrap();
     drop(one);
-    // What was there comes; nothing else does.
+    // Earlier messages come; nothing else does.
     while let Some(wc) = two.cq.wait(Duration::from_millis(500)).unwrap() {
         assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
     }
@@ -364,7 +364,7 @@ fn fail_while_polled(rnic: &Rnic) {
     });
 }
 
-/// Whoever made a QP need not know yet how it will be connected.
+/// A QP may be made before it is decided how it will be connected.
 #[test]
 fn one_that_could_be_paired_may_be_connected_otherwise() {
     let rnic = Rnic::open(Config::default()).unwrap();
@@ -414,7 +414,7 @@ fn after_a_reset_queue_pairs_are_like_new() {
             end.psn += 10;
         }
         if life == 1 {
-            // One is told of the other's end, and needs it.
+            // The end of one is reported to the other, which needs it.
             one.qp.reset();
             two.send(b"to nobody");
             let mut sent = two.next(WcOpcode::Send);
@@ -529,7 +529,7 @@ fn an_answer_that_nobody_takes_leaves_the_responder_as_it_was() {
     drop(ask());
     let mut first = ask();
     let second = ask();
-    // Who asks again has given up what it asked before.
+    // A repeated request gives the earlier one up.
     assert_eq!(first.read(&mut [0]).unwrap(), 0);
     assert!(!high.qp.is_over());
     low.pair(&high, high.psn);

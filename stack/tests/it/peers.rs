@@ -439,7 +439,7 @@ fn threads_share_a_queue_pair() {
     assert_eq!(completed.into_inner(), 2 * EACH);
 }
 
-/// The target only looks at its memory: the background thread places what comes.
+/// The target only reads its memory: the background thread places what comes.
 #[test]
 fn a_program_that_never_polls_is_written_to() {
     let name = here!("a_program_that_never_polls_is_written_to");
@@ -522,7 +522,7 @@ fn a_channel_wakes_a_program_that_sleeps() {
     });
 }
 
-/// While a peer gets a socket of its own, datagrams of another one keep coming. Each says in its payload who sent it.
+/// While a peer gets a socket of its own, datagrams of another one keep coming. Each names its sender in its payload.
 #[test]
 fn no_datagram_is_taken_for_another_peers() {
     const QUEUE_PAIRS: usize = 600;

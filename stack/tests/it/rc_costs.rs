@@ -1,4 +1,4 @@
-//! What connected queue pairs cost: octets that are copied on their way, and memory while nothing is on its way.
+//! Costs of connected queue pairs: octets that are copied on their way, and memory while nothing is on its way.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(30);
 const DEPTHS: ReadDepths = ReadDepths { ird: 4, ord: 4 };
 const MEBI: usize = 1 << 20;
 
-/// One test at a time: they look at the whole process.
+/// One test at a time: they measure the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -95,7 +95,7 @@ fn listener() -> (RcListener, SocketAddr) {
     (listener, address)
 }
 
-/// What both sides counted while messages of these lengths went to the server, with `operation`, one after the other.
+/// Counters of both sides while messages of these lengths went to the server, with `operation`, one after the other.
 fn traffic(
     config: Config,
     lengths: &[usize],
@@ -129,7 +129,7 @@ fn traffic(
     (client_counters(&client), to.counters())
 }
 
-/// Those of a device whose queue pairs are gone.
+/// Counters of a device whose queue pairs are gone.
 fn client_counters(device: &Device) -> QpCounters {
     device.pd.rnic().counters()
 }
@@ -194,7 +194,7 @@ fn a_chosen_mulpdu_is_kept() {
 
 /// Connections of the test of idle memory; two ends each.
 const IDLE: usize = 500;
-/// What an idle end may cost of the process's memory.
+/// Memory of the process that an idle end may cost.
 const MOST: usize = 32 << 10;
 
 /// Octets of the process's memory that are in use.
@@ -246,7 +246,7 @@ fn an_idle_connection_costs_little() {
         }
         (from, to)
     };
-    // What belongs to threads and devices.
+    // Memory of threads and devices.
     let first: Vec<_> = (0..8).map(|_| pair()).collect();
     let (before, kernel_before) = (resident(), kernel());
     let pairs: Vec<_> = (0..IDLE).map(|_| pair()).collect();

@@ -90,7 +90,7 @@ impl Target {
         (qp, stream)
     }
 
-    /// Waits until the receive is flushed or failed, and tells why the connection is over.
+    /// Waits until the receive is flushed or failed. Returns why the connection is over.
     fn end_of(&self, qp: &RcQp) -> RcEnd {
         let wc = self.cq.wait(SOON).unwrap().expect("a completion");
         assert_ne!(wc.status, WcStatus::Success);
@@ -108,7 +108,7 @@ fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What the peer is told in the last FPDU of the stream: layer and type, code.
+/// Terminate in the last FPDU of the stream: layer and type, code.
 fn terminate(stream: &mut TcpStream) -> [u8; 2] {
     let mut octets = Vec::new();
     stream.read_to_end(&mut octets).unwrap();
@@ -413,7 +413,7 @@ impl ConnectionSink for Held {
     }
 }
 
-/// What TCP has acknowledged counts, though nobody has read it: a NIC needs nobody for that.
+/// Octets that TCP has acknowledged count, though nobody has read them: a NIC needs nobody for that.
 #[test]
 fn a_flush_takes_nothing_back() {
     let target = Target::new();
@@ -432,7 +432,7 @@ fn a_flush_takes_nothing_back() {
     drop(held);
 }
 
-/// What came whole before a reset counts, also where a Send finds the reset before anybody has read.
+/// A message that came whole before a reset counts, also where a Send finds the reset before anybody has read.
 #[test]
 fn a_reset_that_a_send_finds_takes_nothing_back() {
     let target = Target::new();
@@ -501,7 +501,7 @@ fn random_fpdus_place_nothing_outside() {
     println!("SEED={seed}");
     let mut random = ChaCha20Rng::seed_from_u64(seed);
     let target = Target::new();
-    // The peer has the key of one region; what it says of others, and beyond the end of this one, must not land.
+    // The peer has the key of one region; Writes to others, and beyond the end of this one, must not land.
     let middle = Buffer::zeroed(4096).unwrap();
     let mr = target.pd.register(middle.region(), Access::all()).unwrap();
     for _ in 0..60 {
@@ -532,7 +532,7 @@ fn random_fpdus_place_nothing_outside() {
             }
             octets.extend(fpdu(&ulpdu));
         }
-        // Whoever is told to go away need not listen.
+        // A peer that gets a Terminate may ignore it.
         for piece in octets.chunks(random.random_range(1..400)) {
             if stream.write_all(piece).is_err() {
                 break;

@@ -14,14 +14,14 @@ use dgiwarp::{
 use socket2::SockRef;
 
 const SOON: Duration = Duration::from_secs(10);
-/// What a peer that never closes may cost whoever destroys a queue pair: less than it would have to close.
+/// Time that a peer that never closes may cost the destruction of a queue pair: less than the peer would have to close.
 const SHORT: Duration = Duration::from_secs(1);
 /// Octets of a long Send.
 const LONG: usize = 64 << 10;
 /// Octets that TCP cannot take.
 const BEYOND: usize = 512 << 10;
 
-/// A peer that knows TCP and MPA and nothing else.
+/// A peer of TCP and MPA and nothing else.
 struct Peer {
     listener: TcpListener,
 }

@@ -1,5 +1,5 @@
-//! A connected queue pair whose peer is lost: everything posted ends within five seconds, each work request with the status that says
-//! what became of it.
+//! A connected queue pair whose peer is lost: everything posted ends within five seconds, each work request with the status of
+//! its fate.
 //!
 //! | the peer | what it was at | the others |
 //! |---|---|---|
@@ -43,7 +43,7 @@ fn peer(on: Ipv4Addr) {
     common::sleep(LIMIT * 10);
 }
 
-/// A peer, as it told of itself.
+/// A peer, as it reported itself.
 #[derive(Debug, Clone, Copy)]
 struct Remote {
     at: SocketAddr,
@@ -154,7 +154,7 @@ fn a_stopped_peer_is_waited_for() {
         .unwrap();
     let id = Pid::from_raw(i32::try_from(process.id()).unwrap());
     kill(id, Signal::SIGSTOP).unwrap();
-    // Both are asked again and again, with a closed window and without anything to say.
+    // Both are asked again and again, with a closed window and without anything to send.
     common::sleep(Duration::from_secs(4));
     assert_eq!((busy.qp.end(), idle.qp.end()), (None, None));
     kill(id, Signal::SIGCONT).unwrap();

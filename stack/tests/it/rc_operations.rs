@@ -316,7 +316,7 @@ fn a_key_can_be_used_until_a_send_takes_it() {
     drop(server);
 }
 
-/// RFC 5040 §4.8: what the target refuses it tells in a Terminate, which arrives though the connection is closed right behind it.
+/// RFC 5040 §4.8: the target reports a refusal in a Terminate, which arrives though the connection is closed right behind it.
 #[test]
 fn a_refusal_reaches_the_other_side_and_ends_what_was_posted() {
     let cases: [(&str, u64, WcStatus); 3] = [

@@ -95,7 +95,7 @@ impl End {
         wc
     }
 
-    /// That nothing completes for a while.
+    /// Checks that nothing completes for a while.
     #[track_caller]
     fn expect_nothing(&self) {
         let wc = self.cq.wait(Duration::from_millis(300)).unwrap();
@@ -139,7 +139,7 @@ fn a_completed_write_is_in_the_memory_of_a_peer_that_sleeps() {
     }
 }
 
-/// A peer that polls and answers nothing tells in time too.
+/// A peer that polls and answers nothing acknowledges in time too.
 #[test]
 fn one_who_polls_tells_as_well_and_one_who_stops_polling_does() {
     let (client, server) = connected(64);
@@ -147,7 +147,7 @@ fn one_who_polls_tells_as_well_and_one_who_stops_polling_does() {
         server.post_recv(wr_id);
         client.post(wr_id, SEND, 64);
         while server.cq.poll_one().unwrap().is_none() {}
-        // In every second round nobody looks after the message was received.
+        // In every second round nobody polls after the message was received.
         if wr_id % 2 == 0 {
             while client.cq.poll_one().unwrap().is_none() {
                 assert_eq!(server.cq.poll_one().unwrap(), None);

@@ -1,4 +1,4 @@
-//! While messages wait for receives and nothing is read, nobody spins. Alone in its process: it looks at the time that this has used.
+//! While messages wait for receives and nothing is read, nobody spins. Alone in its process, whose CPU time it measures.
 
 #![expect(
     clippy::disallowed_methods,
@@ -14,7 +14,7 @@ use dgiwarp::{Access, Buffer, Config, RcQpAttr, RcSendWr, Rnic};
 const SOON: Duration = Duration::from_secs(20);
 const LENGTH: usize = 64 << 10;
 
-/// What this process has used.
+/// CPU time that this process has used.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat

@@ -136,7 +136,7 @@ fn pair() -> (End, End) {
     (client, server)
 }
 
-/// The server opens a window for each message, tells of it behind the binding, and the client's answer closes it.
+/// The server opens a window for each message, sends its key behind the binding, and the client's answer closes it.
 #[test]
 fn a_window_for_each_message_both_ways() {
     let (a, b) = pair();

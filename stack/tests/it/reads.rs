@@ -11,7 +11,7 @@ use dgiwarp::{
     WcStatus,
 };
 
-/// What stands at an offset of a source.
+/// Value of a source at an offset.
 fn pattern(offset: usize, length: usize) -> Vec<u8> {
     (offset..offset + length)
         .map(|i| (i * 31 + i / 256 * 7 + i / 65_536).to_le_bytes()[0])
@@ -219,7 +219,7 @@ fn what_may_not_be_read_ends_at_once() {
     check(&reader.wait(), 9, WcStatus::Success, 10_000);
 }
 
-/// Completions of Reads go to the queue of sends, which need not be that of receives: whoever waits there is told.
+/// Completions of Reads go to the queue of sends, which need not be that of receives: threads that wait there wake up.
 #[test]
 fn reads_complete_on_the_queue_of_sends() {
     let rnic = Rnic::open(Config::default()).unwrap();
@@ -250,7 +250,7 @@ fn reads_complete_on_the_queue_of_sends() {
             check(&wc, 19, WcStatus::Success, 100_000);
         }
     }
-    // Those that were not signaled made no completion.
+    // Unsignaled ones made no completion.
     assert_eq!(sends.poll(&mut [Wc::default()]).unwrap(), 0);
     assert_eq!(receives.poll(&mut [Wc::default()]).unwrap(), 0);
 }
@@ -439,7 +439,7 @@ fn flushing_ends_reads() {
     }
 }
 
-/// Whoever did not prove its address gets at most three times what it sent.
+/// A requester without a cookie gets at most three times what it sent.
 #[test]
 fn strangers_get_little() {
     let target = Node::new(64);
@@ -570,7 +570,7 @@ fn a_peer_with_a_cookie_learns_why_its_write_record_was_dropped() {
     assert_eq!(terminate[18..22], [0x01, 0x00, 0x40, 0], "invalid STag");
     assert_eq!(terminate[22..], extension);
     assert_eq!(target.qp.counters().dropped(DropReason::BadStag), 3);
-    // A Terminate is never answered, whatever it says.
+    // A Terminate is never answered, whatever its contents.
     let mut stray = terminate.clone();
     stray[0] = 0x45;
     stray.splice(18..18, cookie.iter().copied());
@@ -599,7 +599,7 @@ fn a_terminate_about_a_message_becomes_an_entry_of_the_error_queue() {
     }
     terminate.extend([0x01, 0x02, 0x40, 0]);
     terminate.extend(&segment[14..38]);
-    // Of another epoch it tells nothing.
+    // A Terminate about another epoch is dropped.
     let mut other = terminate.clone();
     other[26] ^= 1;
     hand.send(from, other);
@@ -624,7 +624,7 @@ fn a_terminate_about_a_message_becomes_an_entry_of_the_error_queue() {
     assert_eq!(source.qp.counters().dropped(DropReason::Unsolicited), 1);
 }
 
-/// The peer of a UC queue pair is known, and needs no cookie to be told.
+/// The peer of a UC queue pair is fixed: a Terminate to it needs no cookie.
 #[test]
 fn a_uc_queue_pair_learns_why_its_write_was_dropped() {
     let rnic = Rnic::open(Config::default()).unwrap();

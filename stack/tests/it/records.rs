@@ -1,4 +1,4 @@
-//! Records of Write-Records: how they close, what they say, and what happens when nobody takes them.
+//! Records of Write-Records: how they close, their contents, and overruns when nobody takes them.
 //!
 //! Incomplete messages come from a socket of the test, in datagrams made after the specification and by no code of dgiwarp.
 

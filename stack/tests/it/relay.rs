@@ -72,7 +72,7 @@ fn played() -> bool {
     true
 }
 
-/// What is true of every run with Write-Records.
+/// Laws of every run with Write-Records.
 fn compare(case: Case, log: &Log, results: &Results) {
     assert_eq!(log.messages.len(), case.messages);
     assert_eq!(results.memory.len(), case.messages);

@@ -220,7 +220,7 @@ fn a_question_is_asked_once_and_hostile_datagrams_are_counted() {
     assert_eq!(rnic.counters(), counted, "also when it is gone");
 }
 
-/// A program that is killed while it thinks about a question: its askers know soon.
+/// A program that is killed while it thinks about a question: the failure of its askers comes soon.
 #[test]
 fn a_killed_service_is_noticed() {
     if role().is_some() {

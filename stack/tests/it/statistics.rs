@@ -1,4 +1,4 @@
-//! What a device counts, and the file for it.
+//! Counters of a device, and the file for them.
 
 use crate::common::node::Node;
 use dgiwarp::{Config, Rnic};

@@ -25,7 +25,7 @@ async fn next(completions: &mut AsyncCq) -> Wc {
         .unwrap()
 }
 
-/// More than one look at the sockets receives: what was there before must not be waited for.
+/// More than one poll of the sockets receives: earlier completions must not be waited for.
 async fn a_burst_is_taken_whole() {
     let rnic = Rnic::open(Config::default()).unwrap();
     let (mut completions, target) = node(&rnic, 64, 0);
@@ -72,7 +72,7 @@ fn a_burst_is_taken_whole_by_several_threads() {
     });
 }
 
-/// What the queue pair's timer completes, and what a thread of the program posts meanwhile, wakes the task too.
+/// Completions of the queue pair's timer, and those of posts by another thread of the program meanwhile, wake the task too.
 #[tokio::test]
 async fn timers_and_sends_of_other_threads_wake_the_task() {
     let rnic = Rnic::open({

@@ -116,7 +116,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0u8..251).cycle().take(length).map(|i| i + 1).collect()
 }
 
-/// Another implementation's UC QP, which sends what a test says.
+/// Another implementation's UC QP, which sends what a test gives it.
 struct Stranger {
     socket: UdpSocket,
     to: SocketAddr,
@@ -312,7 +312,7 @@ fn the_peer_has_a_socket_of_its_own() {
     assert!(ends(&a, &b) && ends(&b, &a), "{sockets}");
 }
 
-/// An established peer is told why its segment was dropped.
+/// An established peer gets a Terminate about its segment that was dropped.
 #[test]
 fn a_refused_write_becomes_an_entry_of_the_error_queue() {
     let (a, b) = End::pair(4096);
@@ -477,13 +477,13 @@ fn a_restarted_peer_goes_on() {
             peer.send(target.write_here(0, Some(life)), length);
             let wc = target.wait();
             assert_eq!((wc.wr_id, wc.immediate), (number, Some(life)));
-            // And back, over the socket that knew the one before.
+            // And back, over the socket that was connected to the one before.
             peer.post_recv(number, 100);
             target.send(SEND, length);
             assert_eq!(peer.wait().byte_len as usize, length);
         }
         drop(peer);
-        // Nobody is there: the network may say so, which hurts nothing.
+        // Nobody is there: the network may report it, which hurts nothing.
         target.send(SEND, 10);
         sleep(Duration::from_millis(5));
     }

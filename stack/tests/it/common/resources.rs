@@ -1,4 +1,4 @@
-//! What a process has of the system, and whether repeating something takes more and more of it.
+//! System resources of a process, and whether repeating something takes more and more of them.
 
 use std::fs;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::{Process, now, role, sleep, wait_until};
 /// Far longer than any number of cycles takes on a busy machine.
 const LONG: Duration = Duration::from_secs(1000);
 
-/// What this process has of the system.
+/// System resources of this process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resources {
     pub(crate) descriptors: usize,
@@ -42,7 +42,7 @@ pub(crate) fn compare(test: &str, cycles: [u32; 2], mut cycle: impl FnMut(u32)) 
             cycle(number);
             number += 1;
         }
-        // The background thread may still be looking at what was there last.
+        // The background thread may still hold the objects that were polled last.
         let mut resources = Resources::now();
         wait_until(SOON, "the process is at rest", || {
             let before = resources;

@@ -1,4 +1,4 @@
-//! The other end, in a process of its own: it does what it is told by messages.
+//! The other end, in a process of its own: it carries out orders, which come as messages.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) fn config() -> Config {
     config
 }
 
-/// What the peer shall do.
+/// Order to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Send the order back.
@@ -40,7 +40,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// What the process says of itself, as one word after the other.
+    /// Description of the process, one word after the other.
     pub(crate) fn of(process: &mut Process, address: IpAddr) -> Self {
         let told = process.tells("peer ", Duration::from_secs(20));
         Self::parse(&told, address)
@@ -85,7 +85,7 @@ impl Remote {
         }
     }
 
-    /// Tells the peer to do something with `length` octets at the start of this node's memory. Where there is no route, the
+    /// Orders the peer to do something with `length` octets at the start of this node's memory. Where there is no route, the
     /// message does not even leave.
     pub(crate) fn order(&self, node: &Node, task: Task, length: usize) {
         let length = u64::try_from(length).unwrap();

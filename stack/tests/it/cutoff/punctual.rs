@@ -52,7 +52,7 @@ pub(crate) fn in_time(what: &str, mut attempt: impl FnMut() -> Option<Vec<Span>>
     }
 }
 
-/// Runs `what` beside a thread that sleeps, and tells how late that one was at most.
+/// Runs `what` beside a thread that sleeps. Returns how late that thread was at most.
 fn watched<R>(what: impl FnOnce() -> R) -> (R, Duration) {
     let over = AtomicBool::new(false);
     let stall = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! What goes on while the peer is lost, and when it must be over.
+//! Operations in progress while the peer is lost, and when they must be over.
 
 use std::os::fd::AsFd as _;
 use std::thread;
@@ -52,7 +52,7 @@ fn scene(stage: &mut Stage, what: &str, mut attempt: impl FnMut(&mut Stage) -> O
     });
 }
 
-/// Who waits for the record.
+/// Thread that waits for the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sleeper {
     Wait,
@@ -261,7 +261,7 @@ fn wait_at(channel: &CompChannel, time: Duration) -> (Option<u64>, u32) {
     }
 }
 
-/// What is sent to a peer that is lost completes all the same, at once.
+/// Sends to a lost peer complete all the same, at once.
 fn sends(stage: &mut Stage) -> Option<Vec<Span>> {
     let node = Node::with(1 << 20, config(), |_| ());
     let to = stage.remote.way(&node);
@@ -272,7 +272,7 @@ fn sends(stage: &mut Stage) -> Option<Vec<Span>> {
             node.post(8, operation, &to, &[node.mr.sge(..length)])
                 .unwrap();
             let wc = node.wait();
-            // Where no route is left, the completion says so.
+            // Where no route is left, the completion has an error.
             assert!(
                 [WcStatus::Success, WcStatus::General].contains(&wc.status),
                 "{wc:?}"

@@ -58,7 +58,7 @@ impl Stage {
         loop {
             assert!(now() < until, "the peer does not answer");
             node.post_recv(1, room.clone());
-            // What follows the order's octets in its message is empty.
+            // The rest of the message behind the order's octets is empty.
             self.remote.order(node, Task::Answer, 8);
             if node.cq.wait(Duration::from_millis(200)).unwrap().is_some() {
                 return;

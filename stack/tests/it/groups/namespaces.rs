@@ -42,7 +42,7 @@ fn an_ordinary_user_with_nothing_but_loopback() {
         let source = LOOPBACK_PLACE.each_member_receives_and_replies(group, 2, 0);
         assert_eq!(source, LOOPBACK);
     }
-    // An interface says enough, too: the source follows.
+    // An interface suffices, too: the source follows.
     let source = ON_INDEX_1.each_member_receives_and_replies(multicast(2), 1, 0);
     assert_eq!(source, LOOPBACK);
     // Without either there is no route, and none at all for IPv6.
@@ -207,7 +207,7 @@ fn members_of_two_hosts() {
     other.join().unwrap();
 }
 
-/// What is sent to a group follows the MTU of its interface, also when that becomes smaller.
+/// Datagrams to a group follow the MTU of its interface, also when that becomes smaller.
 fn a_smaller_interface_is_followed() {
     for (group, mtu, headers) in [(groups()[0], 1300, 28), (groups()[3], 1280, 48)] {
         let member = &cable().members(1, 0, group)[0];

@@ -1,4 +1,4 @@
-//! The attacker, in a process of its own: it knows STag, Q_Key and address, and sends as fast as it can.
+//! The attacker, in a process of its own: it has STag, Q_Key and address, and sends as fast as it can.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::wire::{
 use crate::common::node::SOON;
 use crate::common::{given, now, sleep};
 
-/// What the attacker does.
+/// Kind of the attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attack {
     /// Octets at random.
@@ -36,7 +36,7 @@ pub(crate) enum Attack {
     Reads,
     /// Read Requests with the right cookie, each for much more than itself.
     ReadsWithCookie,
-    /// Nothing bad: Sends to another queue pair. What an attack costs is compared with this.
+    /// Nothing bad: Sends to another queue pair. The cost of an attack is compared with this.
     WellBehaved,
 }
 
@@ -72,7 +72,7 @@ impl Attack {
 /// Sockets of the attacker. More would change which of them the target has a socket for, and the kernel forgets what a
 /// socket lost when it is closed.
 const SOCKETS: usize = 3;
-/// Datagrams between two looks at the clock.
+/// Datagrams between two readings of the clock.
 const BATCH: u64 = 32;
 /// The longest record.
 const HUGE: u32 = 1 << 30;
@@ -81,7 +81,7 @@ const EPOCH: u32 = 0x4ead;
 /// How long the answer to a request for a cookie is waited for.
 const COOKIE_WITHIN: Duration = Duration::from_millis(100);
 
-/// What the attacker knows of its target.
+/// The target, as far as the attacker has it.
 struct Knowledge {
     rkey: u32,
     base: u64,
@@ -217,7 +217,7 @@ fn ask_for_cookie(socket: &UdpSocket, to: SocketAddr) -> Option<u64> {
     None
 }
 
-/// Does what it is told, until its process is ended: an attack on a port, for some time, at some rate.
+/// Carries out orders, until its process is ended: an attack on a port, for some time, at some rate.
 pub(crate) fn run() {
     let words: Vec<u64> = given("TARGET")
         .split(' ')
@@ -251,7 +251,7 @@ pub(crate) fn run() {
         let began = now();
         let until = began + Duration::from_millis(*millis);
         while now() < until {
-            // No faster than told.
+            // No faster than ordered.
             let due = began.elapsed().as_micros() * u128::from(*rate) / 1_000_000;
             if *rate > 0 && u128::from(sent) > due {
                 std::hint::spin_loop();

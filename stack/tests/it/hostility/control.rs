@@ -20,7 +20,7 @@ fn decode(octets: &[u8]) -> Vec<u64> {
         .collect()
 }
 
-/// Tells where orders go, and obeys them for ever.
+/// Reports where orders go, and obeys them for ever.
 pub(crate) fn serve(name: &str, mut obey: impl FnMut(&[u64]) -> Vec<u64>) {
     let server = Server::new(name);
     loop {
@@ -65,7 +65,7 @@ impl Client {
         Self::of(Process::start(test, role, variables), role)
     }
 
-    /// To a process that tells its port under `name`.
+    /// To a process that reports its port under `name`.
     pub(crate) fn of(mut process: Process, name: &str) -> Self {
         let port: u16 = process.tells(&format!("{name} "), SOON).parse().unwrap();
         let socket = socket();

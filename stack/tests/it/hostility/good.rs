@@ -21,7 +21,7 @@ pub(crate) const SLOTS: usize = 64;
 /// Without a credit for so long, what was under way is taken for lost.
 const GIVE_UP: Duration = Duration::from_millis(20);
 
-/// What every octet of the good peer's Write-Records is.
+/// Value of every octet of the good peer's Write-Records.
 pub(crate) const CONTENT: u8 = 0xa5;
 
 pub(crate) fn run() {
@@ -48,7 +48,7 @@ pub(crate) fn run() {
     let send = Operation::Send { immediate: None };
     let (mut under_way, mut last_credit) = (0_u32, now());
     for number in 0.. {
-        // A pause: tells what was sent, and waits for the next order.
+        // A pause: reports what was sent, and waits for the next order.
         if number % 64 == 0 && server.is_asked() {
             let mut report = |_: &[u64]| vec![node.qp.counters().segments_sent];
             server.obey_next(&mut report);

@@ -12,7 +12,7 @@ use super::good::{CONTENT, CREDIT, SEND_LENGTH, SLOTS, WRITE};
 use crate::common::node::{Node, SOON};
 use crate::common::{now, overruns, waiting};
 
-/// The Q_Key, which the attacker knows too.
+/// The Q_Key, which the attacker has too.
 const QKEY: u32 = 0x5eed;
 /// Receives of a queue pair.
 const RECEIVES: usize = 256;
@@ -25,14 +25,14 @@ pub(crate) struct Target {
     attacked: Node,
     /// Where the attacker sends to when it behaves.
     other: Node,
-    /// What the attacker may write to.
+    /// Memory that the attacker may write to.
     prey: (Buffer, Mr),
     way_to_good: Option<Destination>,
     good_messages: u32,
     good_octets: u64,
 }
 
-/// What became of the datagrams for the attacked queue pair.
+/// Counts of the datagrams for the attacked queue pair.
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger {
     pub(crate) counters: QpCounters,
@@ -87,7 +87,7 @@ impl Target {
         this
     }
 
-    /// What the good peer must know.
+    /// Addresses and keys for the good peer.
     pub(crate) fn for_good(&self) -> String {
         let mr = &self.attacked.mr;
         format!(
@@ -98,7 +98,7 @@ impl Target {
         )
     }
 
-    /// What the attacker found out.
+    /// Addresses and keys that the attacker found out.
     pub(crate) fn for_attacker(&self) -> String {
         let mr = &self.prey.1;
         format!("{} {} {QKEY}", mr.rkey(), mr.addr())
@@ -171,7 +171,7 @@ impl Target {
         }
     }
 
-    /// Works until nothing is under way any more, and tells what came so far.
+    /// Works until nothing is under way any more. Returns what came so far.
     pub(crate) fn settle(&mut self) -> Ledger {
         let mut quiet_since: Option<(u64, Instant)> = None;
         let port = self.attacked.qp.qpn();

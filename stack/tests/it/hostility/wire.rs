@@ -88,7 +88,7 @@ pub(crate) fn plain_send(out: &mut Vec<u8>, qkey: u32, payload: &[u8]) {
     seal(out);
 }
 
-/// What a Read Request asks for, and with which cookie.
+/// Contents of a Read Request, and its cookie.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) epoch: u32,

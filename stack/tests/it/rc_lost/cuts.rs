@@ -131,7 +131,7 @@ fn run(rnics: &[Rnic; 2], cut: Cut) -> usize {
             statuses.check_order();
             let read = statuses.sends.iter().find(|(wr_id, _)| *wr_id == 11);
             if read == Some(&(11, WcStatus::Success)) {
-                // What the atomic found lies in the first eight.
+                // The value that the atomic found lies in the first eight.
                 assert_eq!(client.memory.to_vec(8, 56), [7; 56], "{cut:?}");
             }
         } else {

@@ -66,7 +66,7 @@ fn witness() {
     sleep(Duration::from_millis(5));
     set_link_down();
     let deadline = now() + LIMIT;
-    // What is posted to a peer that is gone already is lost like the rest. All before it may have been quicker than the link's end.
+    // A work request that is posted to a peer that is gone already is lost like the rest. All before it may have been quicker than the link's end.
     busy.post(200, remote.write(), 10);
     reading.post(200, remote.read(), 10);
     late.post(100, remote.write(), 10);

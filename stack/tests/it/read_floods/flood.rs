@@ -220,7 +220,7 @@ fn send_from(socket: &UdpSocket, from: Ipv4Addr, to: SocketAddrV4, octets: &[u8]
 /// Pause between batches: a trickle leaves the processor to the others.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// Floods ports as it is told, until its process is ended. Reports the datagrams sent.
+/// Floods ports as ordered, until its process is ended. Reports the datagrams sent.
 pub(crate) fn run() {
     let words: Vec<u64> = given("TARGET")
         .split(' ')

@@ -13,8 +13,8 @@ pub(crate) enum Frame {
     Receiver { qpn: u64, rkey: u64, addr: u64 },
     /// Of the sender.
     Sender,
-    /// To both: the port that the relay receives on, the one that it forwards from, the longest message, and what
-    /// the receiver said.
+    /// To both: the port that the relay receives on, the one that it forwards from, the longest message, and the
+    /// receiver's report.
     Welcome {
         from: u64,
         longest: u64,

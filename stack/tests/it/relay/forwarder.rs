@@ -1,4 +1,4 @@
-//! The relay: forwards datagrams, loses, doubles and reorders some, and writes down what it did. It knows the wire format
+//! The relay: forwards datagrams, loses, doubles and reorders some, and logs what it did. It has the wire format
 //! from the specification alone.
 
 use std::fs::File;
@@ -28,7 +28,7 @@ const IDLE_MILLIS: u8 = 2;
 /// Arrivals between two reports to the sender.
 const REPORT_EVERY: u64 = 16;
 
-/// What the relay reads of a segment.
+/// Fields of a segment that the relay reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) number: u32,
@@ -270,7 +270,7 @@ impl Relay {
     }
 
     fn settle(&mut self, sent: u64) {
-        // The sender says so when it knows that everything arrived.
+        // The sender reports when everything has arrived.
         assert_eq!(self.arrived, sent, "datagrams lost on the way to the relay");
         self.let_go();
         while self.processed < self.forwarded {

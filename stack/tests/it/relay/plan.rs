@@ -1,4 +1,4 @@
-//! What the sender sends and the receiver expects, computed alike in both from the seed.
+//! Messages that the sender sends and the receiver expects, computed alike in both from the seed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ pub(crate) const LONGEST: u32 = 256 << 10;
 pub(crate) const SEND_LENGTH: u32 = 64 << 10;
 /// Octets between two messages' places, which nothing may touch.
 pub(crate) const GUARD: u32 = 64;
-/// What memory holds where nothing was written. Octets of messages have their highest bit set.
+/// Value of memory where nothing was written. Octets of messages have their highest bit set.
 pub(crate) const CANARY: u8 = 0x5a;
 /// Segments of each message of the [`Kind::Nth`] case.
 pub(crate) const NTH_SEGMENTS: u32 = 20;
@@ -53,7 +53,7 @@ pub(crate) struct Case {
     /// Segments lost of 100,000.
     pub(crate) loss: u32,
     pub(crate) messages: usize,
-    /// Messages between two settlements: then the relay lets go of all it holds, and the receiver looks at its memory.
+    /// Messages between two settlements: then the relay lets go of all it holds, and the receiver checks its memory.
     pub(crate) batch: usize,
 }
 

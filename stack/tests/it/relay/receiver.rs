@@ -128,7 +128,7 @@ impl Receiver {
         }
     }
 
-    /// Receives until the relay says that it forwarded all of a batch. Returns how long the batch took.
+    /// Receives until the relay reports that it forwarded all of a batch. Returns how long the batch took.
     fn receive_batch(&mut self, inbox: &Inbox<Frame>) -> u64 {
         loop {
             self.poll();
@@ -140,7 +140,7 @@ impl Receiver {
         }
     }
 
-    /// Takes completions and tells the relay what arrived.
+    /// Takes completions and reports to the relay what arrived.
     fn poll(&mut self) {
         while let Some(wc) = self.cq.poll_one().unwrap() {
             assert_eq!(wc.status, WcStatus::Success);
@@ -148,7 +148,7 @@ impl Receiver {
             self.completions.push(wc);
         }
         let counters = self.qp.counters();
-        // That one counts messages, not segments.
+        // The relay counts messages, not segments.
         let not_segments = counters.dropped(DropReason::ReassemblyTimeout);
         let arrived = counters.segments_received + counters.dropped_in_all() - not_segments;
         if arrived != self.processed {
@@ -228,7 +228,7 @@ impl Receiver {
     }
 
     fn settle_sends(&mut self, batch: &[Message], millis: u64) {
-        // The background thread may have completed one since the last look.
+        // The background thread may have completed one since the last poll.
         self.poll();
         self.incomplete += u64::try_from(batch.len() - self.completions.len()).unwrap();
         writeln!(self.results, "batch {millis} {}", self.completions.len()).unwrap();
@@ -245,7 +245,7 @@ impl Receiver {
             self.memory.write(start, &vec![CANARY; length]);
             post_recv(&self.qp, &self.mr, wc.wr_id);
         }
-        // What is incomplete is given up before the next batch: its receives must come back for those.
+        // Incomplete messages are given up before the next batch: its receives must come back for those.
         // Nobody polls: the background thread has to do it.
         let given_up = || self.qp.counters().dropped(DropReason::ReassemblyTimeout);
         let what = format!("receives of {} Sends given up come back", self.incomplete);

@@ -1,4 +1,4 @@
-//! What the relay logged and what the receiver found, read back.
+//! The relay's log and the receiver's findings, read back.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,7 @@ impl Relayed {
     }
 }
 
-/// What the relay logged, by the immediates of messages, which count them.
+/// The relay's log, by the immediates of messages, which count them.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub(crate) messages: BTreeMap<u32, Relayed>,
@@ -103,7 +103,7 @@ pub(crate) struct Found {
     pub(crate) ranges: Vec<(u32, u32)>,
 }
 
-/// What the receiver found.
+/// The receiver's findings.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     pub(crate) records: BTreeMap<u32, Found>,

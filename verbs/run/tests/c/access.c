@@ -1,4 +1,4 @@
-/* What the access flags of a reliable queue pair let its peer do, and a queue pair that is its own peer. Argument: a GID index. */
+/* Access flags of a reliable queue pair, which bind its peer, and a queue pair that is its own peer. Argument: a GID index. */
 #include "pair.h"
 
 static struct ibv_cq *cq;

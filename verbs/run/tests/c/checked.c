@@ -1,4 +1,4 @@
-/* What a sanitizer checks: two threads post to a connection and poll its queue, and datagrams arrive. A work request belongs to whichever
+/* Work for a sanitizer: two threads post to a connection and poll its queue, and datagrams arrive. A work request belongs to whichever
  * thread polls its completion. Arguments: a GID index, and a mistake to make: overflow, registered, leak, undefined, race, or
  * none. */
 #include <limits.h>

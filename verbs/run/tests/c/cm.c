@@ -1,4 +1,4 @@
-/* rdma_cm within one process, through the C API as Debian's headers have it. The program ends at the first surprise and says in which
+/* rdma_cm within one process, through the C API as Debian's headers have it. The program ends at the first surprise and prints its
  * line. Argument: an address of this host. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -184,7 +184,7 @@ static struct pair connected(struct rdma_event_channel *ours, struct rdma_event_
 	CHECK(rdma_connect(pair.client, &say) == 0);
 	struct rdma_cm_event *event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
 	CHECK(event->param.conn.private_data_len == 5 && !memcmp(event->param.conn.private_data, "hello", 5));
-	/* What one side wants outstanding the other has to serve. */
+	/* Reads that one side wants outstanding the other has to serve. */
 	CHECK(event->param.conn.responder_resources == 2 && event->param.conn.initiator_depth == 3);
 	pair.server = event->id;
 	CHECK(pair.server->context == event->listen_id->context && pair.server->verbs && pair.server->channel == theirs);
@@ -229,7 +229,7 @@ static void connections_begin_carry_and_end(void)
 	CHECK(rdma_connect(pair.client, NULL) == -1 && errno == EINVAL);
 	CHECK(rdma_establish(pair.client) == -1 && errno == EINVAL);
 
-	/* Both sides are told of the end, and what is posted is flushed. */
+	/* The end is reported to both sides, and posted work requests are flushed. */
 	CHECK(rdma_post_recv(pair.client, text, text, sizeof text, sink) == 0);
 	CHECK(rdma_post_recv(pair.server, buffer, buffer, sizeof buffer, source) == 0);
 	CHECK(rdma_disconnect(pair.client) == 0);
@@ -272,7 +272,7 @@ static void no_is_said_in_several_ways(void)
 	CHECK(!memcmp(event->param.conn.private_data, "because", 7));
 	CHECK(rdma_ack_cm_event(event) == 0);
 	finish(id);
-	/* By a program that does not want to know, and by one that does not get to know. */
+	/* By a program that destroys the new identifier, and by one that destroys its listener instead of taking the event. */
 	for (int fetched = 1; fetched >= 0; fetched--) {
 		id = resolved(ours, &at);
 		init = small();
@@ -306,7 +306,7 @@ static void identifiers_may_go_at_any_moment(void)
 	struct rdma_event_channel *ours = rdma_create_event_channel(), *theirs = rdma_create_event_channel();
 	struct sockaddr_storage at;
 	struct rdma_cm_id *listener = listener_on(theirs, NULL, &at);
-	/* While it connects: nothing is told of it any more. */
+	/* While it connects: no event of it comes any more. */
 	struct rdma_cm_id *id = resolved(ours, &at);
 	struct ibv_qp_init_attr init = small();
 	CHECK(rdma_create_qp(id, NULL, &init) == 0 && rdma_connect(id, NULL) == 0);

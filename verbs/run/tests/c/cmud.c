@@ -1,5 +1,5 @@
 /* Services of datagram queue pairs and groups through the C API of librdmacm. The program ends at the first surprise and
- * says in which line. Arguments: an address of this host, and a group of the same kind. */
+ * prints its line. Arguments: an address of this host, and a group of the same kind. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -170,7 +170,7 @@ static struct rdma_cm_id *asked(struct rdma_cm_id *listener, const char *text)
 	CHECK(rdma_get_peer_addr(id)->sa_family == here.ss_family);
 	CHECK(event->param.ud.private_data_len == strlen(text));
 	CHECK(memcmp(event->param.ud.private_data, text, strlen(text)) == 0);
-	/* What IB fills up with zeros, a string too. */
+	/* IB fills it up with zeros, a string too. */
 	if (*text)
 		CHECK(((const char *)event->param.ud.private_data)[strlen(text)] == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
@@ -216,7 +216,7 @@ static void found_and_used(struct rdma_cm_id *listener, uint16_t port)
 	destroy(client);
 }
 
-/* SIDR's status 2: the program says no, with words and without. */
+/* SIDR's status 2: the program rejects, with private data and without. */
 static void rejected(struct rdma_cm_id *listener, uint16_t port)
 {
 	for (int silently = 0; silently < 2; silently++) {
@@ -480,7 +480,7 @@ static void groups(struct sockaddr *to)
 	destroy(sender);
 }
 
-/* There is no multicast on the IPv6 loopback interface, and the event says so. */
+/* There is no multicast on the IPv6 loopback interface, which the event reports. */
 static void no_group(void)
 {
 	struct rdma_cm_id *id = bound();
@@ -577,7 +577,7 @@ int main(int argc, char **argv)
 		memcpy((char *)&gid.sib_addr + 10, "\xff\xff", 2),
 			memcpy((char *)&gid.sib_addr + 12, &((struct sockaddr_in *)&group)->sin_addr, 4);
 	groups((struct sockaddr *)&gid);
-	/* What leaves through the loopback interface comes in again in any case. */
+	/* Datagrams that leave through the loopback interface come in again in any case. */
 	if (strncmp(argv[1], "127.", 4) != 0)
 		blocked((struct sockaddr *)&group);
 	bad_groups();

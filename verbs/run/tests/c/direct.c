@@ -10,7 +10,7 @@
 		CHECK((call) == -1 && errno == (number));                                                              \
 	} while (0)
 
-/* What arrives; and what was sent, which may complete before or after that. */
+/* Arrivals; and sends, which may complete before or after them. */
 static struct ibv_cq *cq, *sends;
 
 static struct ibv_qp *make(enum ibv_qp_type type, const struct dgiwarpdv_qp_init_attr *dv)
@@ -126,7 +126,7 @@ static void look_at(struct ibv_qp *qp, struct ibv_qp *from, uint32_t length)
 	CHECK(info.flags == DGIWARPDV_RECORD_WITH_IMM && info.imm_data == htonl(length));
 	CHECK(info.qpn == from->qp_num && !memcmp(&info.gid, &own_gid, 16));
 
-	/* An older program gets what it knows, and a later one zeros. */
+	/* An older program gets the fields of its header, and a later one zeros. */
 	memset(&info, 0xff, sizeof info);
 	info.size = offsetof(struct dgiwarpdv_record_info, length);
 	CHECK(dgiwarpdv_record_info(qp, wc.wr_id, &info) == 0 && info.rkey == mr->rkey && info.length == UINT32_MAX);
@@ -174,7 +174,7 @@ static void datagrams(void)
 	look_at(target, source, 3000);
 	CHECK(!memcmp(memory, memory + HALF, 3000));
 
-	/* There is room for one record; the event tells that there was another. */
+	/* There is room for one record; the event reports that there was another. */
 	CHECK(dgiwarpdv_enable_events(context) == 0);
 	write_record(source, ah, target, 100);
 	struct ibv_wc first = wait_wc(cq);

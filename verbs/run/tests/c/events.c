@@ -155,7 +155,7 @@ static void access_errors(void)
 	CHECK(last.element.qp == to);
 	struct ibv_wc wc = next_of(cq);
 	CHECK(wc.wr_id == 5 && wc.status == IBV_WC_REM_ACCESS_ERR && wc.qp_num == from->qp_num);
-	/* It knows already. */
+	/* The error is reported already. */
 	struct ibv_qp_attr failed = { .qp_state = IBV_QPS_ERR };
 	CHECK(ibv_modify_qp(to, &failed, IBV_QP_STATE) == 0 && readable(20) == 0);
 	destroyed_late((int (*)(void *))ibv_destroy_qp, to, last);
@@ -292,7 +292,7 @@ static void through_identifiers(void)
 	CHECK(rdma_create_srq_ex(id, &init) == 0 && id->srq && id->srq->pd == domain && id->pd == domain);
 	CHECK(rdma_create_srq_ex(id, &init) == -1 && errno == EINVAL);
 	rdma_destroy_srq(id);
-	/* Now the identifier knows a domain. */
+	/* Now the identifier has a domain. */
 	init.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
 	init.pd = NULL;
 	CHECK(rdma_create_srq_ex(id, &init) == 0 && init.pd == domain && init.comp_mask & IBV_SRQ_INIT_ATTR_PD);

@@ -66,7 +66,7 @@ int main(int argc, char **argv)
 		struct ibv_wc wc = success(cq, i, IBV_WC_RECV);
 		CHECK(wc.byte_len == (unsigned)(LENGTH - i));
 	}
-	/* Then it is told, by the end of what was posted. */
+	/* Then the end is reported, by flushed work requests. */
 	CHECK(next_of(cq).status != IBV_WC_SUCCESS);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	puts("ok");

@@ -84,7 +84,7 @@ static void write_across(void)
 	CHECK(ibv_post_send(ends[0], &wr, &bad) == 0 && next_of(reliable_cq).status == IBV_WC_SUCCESS);
 }
 
-/* What the parent made is not the child's, and what the child makes is. */
+/* Objects of the parent are not the child's, and objects that the child makes are. */
 static void child(int argc, char **argv)
 {
 	struct ibv_wc wc;

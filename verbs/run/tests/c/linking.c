@@ -1,4 +1,4 @@
-/* Says which device there is, and which file each of the two libraries is. */
+/* Prints which device there is, and which file each of the two libraries is. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

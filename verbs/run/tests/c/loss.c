@@ -32,7 +32,7 @@ static void write_to(struct ibv_qp *qp, struct ibv_ah *ah, struct ibv_qp *to)
 	CHECK(dgiwarpdv_wait_cq(sends, 30000, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
 }
 
-/* Segments tell where they are, and the record stays open until it is completed. */
+/* Segments carry their offset, and the record stays open until it is completed. */
 static void completed_on_demand(struct ibv_qp *source, struct ibv_ah *ah)
 {
 	static unsigned char valid[LENGTH];

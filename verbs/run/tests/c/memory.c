@@ -202,7 +202,7 @@ static void windows(void)
 	CHECK(write_to((uintptr_t)at, key) == IBV_WC_REM_ACCESS_ERR);
 	drop_pair();
 
-	/* What cannot be bound: another window's key, rights that windows do not have, octets outside of the region. */
+	/* Bindings that are refused: another window's key, rights that windows do not have, octets outside of the region. */
 	connect_pair();
 	struct ibv_send_wr wrong = {
 		.opcode = IBV_WR_BIND_MW, .bind_mw = { mw, key ^ 0x100, { mr, (uintptr_t)at, 64, IBV_ACCESS_REMOTE_WRITE } },

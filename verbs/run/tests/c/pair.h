@@ -1,4 +1,4 @@
-/* What the C tests share: a device, memory, and queue pairs of this process that are connected to each other. Every surprise ends the
+/* Common parts of the C tests: a device, memory, and queue pairs of this process that are connected to each other. Every surprise ends the
  * program with the line that it happened in. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -108,7 +108,7 @@ static inline struct ibv_wc success(struct ibv_cq *cq, uint64_t id, enum ibv_wc_
 	return wc;
 }
 
-/* A message without octets from the peer. What follows completes as the peer has it: until its first octets came, completions wait for a
+/* A message without octets from the peer. Later ones complete as the peer has them: until its first octets came, completions wait for a
  * tenth of a second only, which is short on a busy machine. Both ends complete at this queue. */
 static inline void hear_from(struct ibv_qp *qp, struct ibv_qp *peer, struct ibv_cq *cq)
 {

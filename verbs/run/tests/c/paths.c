@@ -1,4 +1,4 @@
-/* Looks for the device where the kernel would show it, in every way that a program may. Each line of the output is
+/* Searches the device where the kernel would show it, in every way that a program may. Each line of the output is
  * one way: what it was, and what was found. */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -42,7 +42,7 @@ static int is_device(const struct dirent *entry)
 	return strcmp(entry->d_name, "dgiwarp0") == 0;
 }
 
-/* What the headers of GNU C libraries before 2.33 made of stat(). */
+/* stat() as the headers of GNU C libraries before 2.33 have it. */
 extern int __xstat(int version, const char *path, struct stat *to);
 
 int main(void)
@@ -99,7 +99,7 @@ int main(void)
 	expect("chdir up", chdir("../..") == 0 && getcwd(buffer, sizeof buffer) && strcmp(buffer, "/sys/class") == 0);
 	expect("chdir back", chdir(here) == 0 && getcwd(buffer, sizeof buffer) && strcmp(buffer, here) == 0);
 
-	/* What is not there is not there either, and other paths are as they were. */
+	/* Missing files are missing here too, and other paths are as they were. */
 	expect("no such file", open(HOME "/none", O_RDONLY) == -1 && errno == ENOENT);
 	memset(deep + strlen(deep), 'x', PATH_MAX);
 	expect("too long", open(deep, O_RDONLY) == -1 && errno == ENAMETOOLONG);

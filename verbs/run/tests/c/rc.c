@@ -1,5 +1,5 @@
 /* Two reliable connected queue pairs of one process, through the C API as Debian's headers have it. The program ends at the first
- * surprise and says in which line. Argument: a GID index. */
+ * surprise and prints its line. Argument: a GID index. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdint.h>
@@ -142,7 +142,7 @@ int main(int argc, char **argv)
 	initialize(two);
 	ready(one, two->qp_num, 7, 8, &gid, index);
 	post_recv(two, 1, memory + HALF, LONG);
-	/* The peer is not there yet, and nobody is told. */
+	/* The peer is not there yet, and no event comes. */
 	memset(memory, 'a', LONG);
 	post(one, IBV_WR_SEND, memory, LONG, NULL, 0);
 	ready(two, one->qp_num, 8, 7, &gid, index);
@@ -210,7 +210,7 @@ int main(int argc, char **argv)
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.byte_len == sizeof text && strcmp((char *)memory, "inline") == 0);
 	done(two, IBV_WC_SEND);
 
-	/* A key that is none: the peer says so, and both queue pairs are in error. */
+	/* A key that is none: the peer reports it, and both queue pairs are in error. */
 	post_recv(one, 4, memory, 64);
 	post_recv(two, 5, memory, 64);
 	post(one, IBV_WR_RDMA_WRITE, memory, 8, memory + HALF, mr->rkey ^ 0x100);

@@ -105,7 +105,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 2; i++)
 		CHECK(pthread_join(threads[i], NULL) == 0);
 	long after = sleeps(&now);
-	/* The background thread looks every millisecond at most. A message that another thread handed on would cost two. */
+	/* The background thread polls every millisecond at most. A message that another thread handed on would cost two. */
 	long allowed = 2L * MESSAGES * 13 / 10 + (now - start) + 100;
 	if (after - before > allowed)
 		fprintf(stderr, "%ld sleeps for %d messages in %ld ms\n", after - before, 2 * MESSAGES, now - start);

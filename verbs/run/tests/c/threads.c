@@ -64,7 +64,7 @@ static void poll_shared(void)
 	}
 }
 
-/* What a thread has for itself. */
+/* State of one thread. */
 struct own {
 	struct ibv_cq *cq;
 	struct ibv_qp *from, *to;
@@ -150,7 +150,7 @@ int main(int argc, char **argv)
 		CHECK(pthread_create(&threads[i], NULL, i < THREADS ? worker : others, (void *)i) == 0);
 	for (int i = 0; i <= THREADS; i++)
 		CHECK(pthread_join(threads[i], NULL) == 0);
-	/* Receives are taken in order, so the slots tell in which order the messages came. */
+	/* Receives are taken in order, so the slots show the order in which the messages came. */
 	uint64_t next[THREADS] = {};
 	for (int slot = 0; slot < ALL; slot++) {
 		uint64_t thread = slots[slot] / EACH;

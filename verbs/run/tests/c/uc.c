@@ -1,5 +1,5 @@
 /* Two unreliable connected queue pairs of one process, whose receives come from one shared receive queue, through the C API
- * as Debian's headers have it. The program ends at the first surprise and says in which line. Argument: a GID index. */
+ * as Debian's headers have it. The program ends at the first surprise and prints its line. Argument: a GID index. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Two datagram queue pairs of one process talk to each other through the C API as Debian's headers have it. The program
- * ends at the first surprise and says in which line. Arguments: one GID index, or -1 for LIDs. */
+ * ends at the first surprise and prints its line. Arguments: one GID index, or -1 for LIDs. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -203,7 +203,7 @@ int main(int argc, char **argv)
 		check_grh(to, &gid, length);
 	}
 
-	/* Back to the sender, by what the completion says. */
+	/* Back to the sender, by the completion's fields. */
 	struct ibv_ah *back = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)(memory + 65536), 1);
 	CHECK(back);
 	post_recv(a, 1, memory + 65536, ROOM);

@@ -1,4 +1,4 @@
-//! What the tests with Debian's files share: saying why something was skipped, finding the files, and running programs
+//! Common parts of the tests with Debian's files: reporting what was skipped, finding the files, and running programs
 //! that talk to each other ([`session`]) in a place made for it ([`scene`]).
 
 pub(crate) mod each;

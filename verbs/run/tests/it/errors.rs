@@ -1,4 +1,4 @@
-//! What goes wrong around Debian's programs, and what they then say: within a few seconds, never a crash, never a
+//! Failures around Debian's programs, and their messages: within a few seconds, never a crash, never a
 //! program that waits for ever.
 
 use crate::common::have;
@@ -6,7 +6,7 @@ use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End, Finish, Ready};
 use std::time::Duration;
 
-/// What the error of a program may take on a busy machine; five seconds of it are the program's own waiting.
+/// Time that the error of a program may take on a busy machine; five seconds of it are the program's own waiting.
 const SOON: Duration = Duration::from_secs(20);
 
 /// The programs' packages and the scene, if both are there.
@@ -16,7 +16,7 @@ fn scene(test: &str, place: Place) -> Option<Scene> {
     there.then(|| Scene::new(test, place)).flatten()
 }
 
-/// A client alone, which fails soon and says this on standard error.
+/// A client alone, which fails soon and prints this on standard error.
 const fn fails(line: &'static str, complains: &'static [&'static str]) -> End {
     End::client(line)
         .finish(Finish::Failure)
@@ -47,7 +47,7 @@ fn nobody_listens() {
             "rping -c -a {server} -p {port} -C 1",
             &["RDMA_CM_EVENT_REJECTED, error 8"],
         ),
-        // Their status does not tell.
+        // Their status does not show it.
         stops("ucmatose -s {server} -p {port}"),
         stops("rdma_client -s {server} -p {port}"),
     ] {
@@ -55,7 +55,7 @@ fn nobody_listens() {
     }
 }
 
-/// Nobody has the address, nobody knows a way there, it is not ours.
+/// Nobody has the address, there is no route to it, it is not ours.
 #[test]
 fn wrong_addresses() {
     let Some(scene) = scene("wrong_addresses", Place::Apart) else {
@@ -87,7 +87,7 @@ fn wrong_addresses() {
     }
 }
 
-/// The second process is told so, the first one goes on.
+/// The second process gets an error, the first one goes on.
 #[test]
 fn two_processes_on_one_port() {
     let Some(scene) = scene("two_processes_on_one_port", Place::Loopback) else {
@@ -130,7 +130,7 @@ fn queues_too_large() {
     }
 }
 
-/// With any number of descriptors a program works or says what it could not have.
+/// With any number of descriptors a program works or reports what it could not have.
 #[test]
 fn descriptors_run_out() {
     let Some(scene) = scene("descriptors_run_out", Place::Loopback) else {
@@ -226,7 +226,7 @@ fn a_killed_rping() {
         // A client that was never there leaves the server waiting for one.
         let server = SERVER.finish(Finish::Stopped);
         session::run(&scene, Family::V4, &[server, CLIENT.finish(killed)]);
-        // One that has said something was there.
+        // A program that has printed something was there.
         let client = End::client("rping -c -a {server} -p {port} -C 100000000 -v")
             .ready(Ready::Says("ping data"))
             .complains(&[]);

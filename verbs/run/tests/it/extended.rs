@@ -1,4 +1,4 @@
-//! What libibverbs has beyond its first version, as C programs written against the installed headers see it.
+//! Functions of libibverbs beyond its first version, as C programs written against the installed headers see it.
 
 use crate::common::each::{compiled, for_each_gid, gids, runs, runs_as};
 use dgiwarp::{Access, Buffer, Config, Rnic, UdQpAttr, WcOpcode};

@@ -100,7 +100,7 @@ fn ucx_atomics() {
 fn libfabric() {
     const SERVER: End = End::server("fi_pingpong -B {port}").polls();
     const CLIENT: End = End::client("fi_pingpong -P {port} {server}");
-    // Each end says goodbye by a message, waits for its completion and the other's message, and closes: over RC the completion must not
+    // Each end takes its leave by a message, waits for its completion and the other's message, and closes: over RC the completion must not
     // be lost with the connection that the other end closes.
     const DGRAM: &[End] = &[SERVER.says(&["1k "]), CLIENT.says(&["1k "])];
     const ENDS: &[End] = &[SERVER.says(&["1m "]), CLIENT.says(&["1m "])];

@@ -1,4 +1,4 @@
-//! Programs that look for a device below `/dev/infiniband` and `/sys/class/infiniband`.
+//! Programs that search a device below `/dev/infiniband` and `/sys/class/infiniband`.
 
 use crate::common::scene::{Family, Place, Scene};
 use crate::common::session::{self, End};

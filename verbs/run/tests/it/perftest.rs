@@ -1,4 +1,4 @@
-//! Debian's unmodified perftest: every benchmark over every transport that it knows and we have, by rows of options.
+//! Debian's unmodified perftest: every benchmark over every transport that both have, by rows of options.
 //!
 //! A row counts as passed when both ends have status 0 and the client's table has the sizes and iterations asked for.
 //! Datagrams that nobody has time to receive are lost, and `ib_send_bw` then waits for them: over UC and UD its rows send
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-/// A benchmark: server, client, and the size of its messages if nothing is said.
+/// A benchmark: server, client, and the size of its messages by default.
 #[derive(Clone, Copy, Debug)]
 struct Program {
     ends: [End; 2],
@@ -38,7 +38,7 @@ macro_rules! program {
 }
 
 const fn perftest(end: End) -> End {
-    // `check` looks at standard error itself.
+    // `check` reads standard error itself.
     end.complains(&[]).limit(LIMIT)
 }
 
@@ -131,7 +131,7 @@ fn expected(size: u64, largest: u64, words: &[&str]) -> Vec<(u64, u64)> {
     sizes.into_iter().map(|size| (size, iterations)).collect()
 }
 
-/// The largest message of `-a`: 8 MiB, or one datagram, as large as perftest says at its beginning.
+/// The largest message of `-a`: 8 MiB, or one datagram, as large as perftest prints at its beginning.
 fn largest(stdout: &str, words: &[&str]) -> u64 {
     if !words.contains(&"UD") {
         return 8 << 20;
@@ -298,7 +298,7 @@ fn between_two_hosts() {
     );
 }
 
-/// A program that must fail, and say so. It takes a few seconds of a quiet machine.
+/// A program that must fail, and report it. It takes a few seconds of a quiet machine.
 const fn fails(line: &'static str, complains: &'static [&'static str]) -> End {
     End::client(line)
         .finish(Finish::Failure)
@@ -306,7 +306,7 @@ const fn fails(line: &'static str, complains: &'static [&'static str]) -> End {
         .limit(Duration::from_secs(60))
 }
 
-/// There is no Ethernet below datagrams to send raw frames on. Perftest says that it failed, our library why.
+/// There is no Ethernet below datagrams to send raw frames on. Perftest reports that it failed, our library why.
 #[test]
 fn raw_ethernet_is_refused() {
     const fn refused(line: &'static str) -> End {
@@ -332,7 +332,7 @@ fn raw_ethernet_is_refused() {
     }
 }
 
-/// More queue pairs than there are descriptors, at either end: that end says so, the other hears of it.
+/// More queue pairs than there are descriptors, at either end: that end reports it, and the other gets its end.
 #[test]
 fn descriptors_run_out() {
     const SERVER: &str = "ib_write_bw -F -q 1000 -n 5 -s 8 -p {port}";
@@ -358,7 +358,7 @@ fn descriptors_run_out() {
     }
 }
 
-/// Every option that says something where the device is software.
+/// Every option that has a meaning where the device is software.
 const MATRIX: &[Row] = &[
     (SEND_LAT, "-n 10 -a"),
     (WRITE_LAT, "-n 10 -a"),

@@ -9,7 +9,7 @@ const TESTS: &str = "/usr/share/doc/rdma-core/tests";
 /// The bindings are for the distribution's interpreter.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What the device does not have, in the words with which a test is skipped for it.
+/// Features that the device does not have, in the words with which a test is skipped for it.
 const ABSENT: &[&str] = &[
     "Create XRCD is not supported",
     // Raw packets.
@@ -74,7 +74,7 @@ fn unpacked(name: &str) -> Option<PathBuf> {
 /// Runs the tests of some files with a persona. Returns the report and whether all passed.
 fn report(name: &str, persona: &str, files: &[&str]) -> Option<(String, bool)> {
     let directory = unpacked(name)?;
-    // Those are for one maker's devices, and need what only these have.
+    // The others are for one maker's devices, and need what only these have.
     for entry in directory.join("tests").read_dir().unwrap() {
         let path = entry.unwrap().path();
         let file = path.file_name().unwrap().to_string_lossy().into_owned();

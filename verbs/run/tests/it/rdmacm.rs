@@ -44,7 +44,7 @@ fn rping() {
             End::server("rping -s -a {server} -p {port} -C 10 -v -V -S 200")
                 .says(DATA)
                 .complains(&["server DISCONNECT EVENT"]),
-            // It may be gone before its other thread tells of the end.
+            // It may be gone before its other thread prints the end.
             End::client("rping -c -a {server} -p {port} -C 10 -v -V -S 200")
                 .says(DATA)
                 .complains(&[]),

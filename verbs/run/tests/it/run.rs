@@ -1,4 +1,4 @@
-//! What `dgiwarp-run` says when it cannot or need not run anything.
+//! Messages of `dgiwarp-run` when it cannot or need not run anything.
 
 use crate::common::scene::{Place, Scene};
 use crate::common::{RUN, compile, scratch, skip, succeed};
@@ -94,7 +94,7 @@ fn programs_that_would_ignore_the_library_are_refused_with_the_reason() {
     assert!(text.contains("statically linked"), "{text}");
 }
 
-/// The kernel sets AT_SECURE for these, and the dynamic linker then knows no search path.
+/// The kernel sets AT_SECURE for these, and the dynamic linker then has no search path.
 #[test]
 fn programs_with_rights_of_their_own_are_refused_to_others_than_root() {
     const TEST: &str = "programs_with_rights_of_their_own";
@@ -154,7 +154,7 @@ fn a_script_runs_with_its_interpreter() {
             .contains("libibverbs.so.1")
     );
 
-    // A script may be the interpreter of a script; what is wrong at the end of the chain is said.
+    // A script may be the interpreter of a script; a fault at the end of the chain is reported.
     let second = directory.join("second");
     script(&second, &file, "");
     succeed(Command::new(RUN).arg(&second));

@@ -110,7 +110,7 @@ fn described(output: &Output) -> String {
     format!("{}\n{text}", output.status)
 }
 
-/// A run without a mistake says so and nothing else.
+/// A run without a mistake prints "ok" and nothing else.
 fn is_clean(output: &Output) {
     let ended = (output.status.code(), &output.stdout[..], &output.stderr[..]);
     assert_eq!(

@@ -2,7 +2,7 @@
 //!
 //! The examples call nothing that the test of all direct verbs does not call, so all but one of them run with `--soak` only.
 //!
-//! Valgrind knows no AVX-512 and says so to programs that ask for the processor's features, as the CRC does.
+//! Valgrind has no AVX-512 and reports that to programs that ask for the processor's features, as the CRC does.
 
 use crate::common::linked::linked;
 use crate::common::scene::{Family, Place, Scene};
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Says nothing unless something is wrong; what is definitely lost is. Possibly lost is the memory of a thread that is still there at the end, as the device's is
+/// Options: no output unless something is wrong, as memory definitely lost is. Possibly lost is the memory of a thread that is still there at the end, as the device's is
 /// if a peer takes its time to close a connection. To read the names of inlined functions takes longer than the programs do.
 macro_rules! valgrind {
     ($line:literal) => {

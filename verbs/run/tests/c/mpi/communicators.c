@@ -2,7 +2,7 @@
 #include "check.h"
 #include <pthread.h>
 
-/* A sum over a communicator says who is in it. */
+/* A sum over a communicator shows its members. */
 static void expect_members(MPI_Comm comm, int wanted, const char *what)
 {
 	int sum = 0, members = 0, one = 1;

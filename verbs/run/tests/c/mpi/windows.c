@@ -60,7 +60,7 @@ static void post_and_start(MPI_Win window, long *memory, int count)
 		for (int i = 0; i < count; i++)
 			CHECK(memory[i] == i + 1000 * round + from, "put of round %ld: element %d is %ld", round, i, memory[i]);
 	}
-	/* What follows writes there without such an agreement. */
+	/* The next part writes there without such an agreement. */
 	MPI_Barrier(COMM);
 	free(out);
 	MPI_Group_free(&all);

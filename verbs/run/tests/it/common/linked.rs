@@ -14,7 +14,7 @@ const STRICT: [&str; 3] = ["-Wall", "-Wextra", "-Werror"];
 /// The examples keep to a standard of C.
 const STANDARD: &str = "-std=c11";
 
-/// What pkg-config says of the build tree; `None` skips the test.
+/// pkg-config's flags for the build tree; `None` skips the test.
 pub(crate) fn flags(test: &str) -> Option<Vec<String>> {
     if !have(test, "pkg-config", "pkg-config") {
         return None;

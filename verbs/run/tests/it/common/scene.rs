@@ -30,7 +30,7 @@ pub(crate) enum Family {
     V6,
 }
 
-/// A scene that programs can be started in. What still runs there ends with it.
+/// A scene that programs can be started in. Programs that still run there end with it.
 #[derive(Debug)]
 pub(crate) struct Scene {
     network: Network,
@@ -120,7 +120,7 @@ impl Scene {
         command
     }
 
-    /// What starts a program at one end: program and arguments come as arguments.
+    /// Starter of programs at one end: program and arguments come as arguments.
     pub(crate) fn command(&self, side: Side) -> Command {
         let (first, rest) = self.around.split_first().unwrap();
         let mut command = match &self.network {

@@ -1,5 +1,5 @@
 //! Several programs that talk to each other, as data: what is started where, when the next one may start, and what
-//! each has to say.
+//! each has to print.
 //!
 //! ```ignore
 //! const RPING: &[End] = &[
@@ -37,7 +37,7 @@ pub(crate) enum Ready {
     PortIs(u16),
     /// When it has ended.
     Ended,
-    /// When its standard output has this; programs that write to a file do so in blocks, if not told otherwise.
+    /// When its standard output has this; programs that write to a file do so in blocks by default.
     Says(&'static str),
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Ready {
 pub(crate) enum Finish {
     /// By itself, with this exit status.
     Status(i32),
-    /// By itself, with any status that says failure; not by a signal, which would be a crash.
+    /// By itself, with any status of failure; not by a signal, which would be a crash.
     Failure,
     /// By itself, with any status; not by a signal.
     Exit,
@@ -101,7 +101,7 @@ impl End {
         }
     }
 
-    /// What `{program}` is in its command line.
+    /// Value of `{program}` in its command line.
     pub(crate) fn program(self, program: &Path) -> Self {
         let line = self.line.replace("{program}", program.to_str().unwrap());
         // For as long as the test program runs, as all others.
@@ -121,12 +121,12 @@ impl End {
         Self { finish, ..self }
     }
 
-    /// What its standard output must have, each at least once.
+    /// Texts that its standard output must have, each at least once.
     pub(crate) const fn says(self, says: &'static [&'static str]) -> Self {
         Self { says, ..self }
     }
 
-    /// What its standard error must have; without this it must be empty, because the dynamic linker complains there
+    /// Texts that its standard error must have; without any it must be empty, because the dynamic linker complains there
     /// about symbol versions.
     pub(crate) const fn complains(self, complains: &'static [&'static str]) -> Self {
         Self {
@@ -154,7 +154,7 @@ impl End {
         }
     }
 
-    /// What it says on standard error when it came before its listener, which is nobody's fault: the session then begins
+    /// Its message on standard error when it came before its listener, which is nobody's fault: the session then begins
     /// once more, from nothing.
     pub(crate) const fn may_be_early(self, complaint: &'static str) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl End {
     }
 }
 
-/// What an end left.
+/// Status and output of an end.
 #[derive(Debug)]
 #[expect(dead_code, reason = "printed when a test fails")]
 pub(crate) struct Ended {
@@ -186,7 +186,7 @@ static CORES: RwLock<()> = RwLock::new(());
 /// The time from a complaint to the end that a program comes to by itself.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How often processes are looked at.
+/// Poll interval of processes.
 const TICK: Duration = Duration::from_millis(5);
 
 /// Starts the ends in order, waits for all of them, checks what they have to be checked for, and returns what they
@@ -472,7 +472,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// What was written to a file so far. It is read by position, since the offset is the writing program's too.
+/// Contents of a file so far. It is read by position, since the offset is the writing program's too.
 fn contents(file: &File) -> String {
     let length = file.metadata().unwrap().len();
     let mut text = vec![0; usize::try_from(length).unwrap()];
