@@ -2,6 +2,7 @@
 
 #![deny(clippy::indexing_slicing)]
 
+use dgiwarp_codec::{u32_at, u64_at};
 use dgiwarp_ddp::wire::{Control, control};
 
 use super::read::segment::{Layout, Short};
@@ -43,10 +44,8 @@ impl CookieExchange {
         if Control::parse(*first).version != control::DV {
             return Err(DropReason::BadVersion);
         }
-        let Ok(&octets) = <&[u8; EXCHANGE_LEN]>::try_from(bytes) else {
-            return Err(DropReason::Malformed);
-        };
-        let [first, kind, _, _, e0, e1, e2, e3, rest @ ..] = octets;
+        let octets = <&[u8; EXCHANGE_LEN]>::try_from(bytes).map_err(|_| DropReason::Malformed)?;
+        let [first, kind, ..] = *octets;
         let control = Control::parse(first);
         let kind = match kind {
             1 => ExchangeKind::Request,
@@ -56,30 +55,11 @@ impl CookieExchange {
         if control.tagged || !control.last {
             return Err(DropReason::Malformed);
         }
-        let [
-            n0,
-            n1,
-            n2,
-            n3,
-            n4,
-            n5,
-            n6,
-            n7,
-            c0,
-            c1,
-            c2,
-            c3,
-            c4,
-            c5,
-            c6,
-            c7,
-            ..,
-        ] = rest;
         Ok(Self {
             kind,
-            epoch: u32::from_be_bytes([e0, e1, e2, e3]),
-            nonce: u64::from_be_bytes([n0, n1, n2, n3, n4, n5, n6, n7]),
-            cookie: Cookie::new(u64::from_be_bytes([c0, c1, c2, c3, c4, c5, c6, c7])),
+            epoch: u32_at::<4, EXCHANGE_LEN>(octets),
+            nonce: u64_at::<8, EXCHANGE_LEN>(octets),
+            cookie: Cookie::new(u64_at::<16, EXCHANGE_LEN>(octets)),
         })
     }
 

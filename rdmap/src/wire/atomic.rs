@@ -6,7 +6,7 @@
 //! response: octet 0 request identifier | 4 original value
 //! ```
 
-use dgiwarp_codec::{Truncated, split_header};
+use dgiwarp_codec::{Truncated, split_header, u32_at, u64_at};
 use dgiwarp_ddp::{STag, TaggedOffset};
 
 /// Length of a request in octets.
@@ -93,16 +93,6 @@ pub enum AtomicRequestError {
     Code(u8),
 }
 
-fn word(bytes: &[u8; REQUEST_LEN], at: usize) -> u64 {
-    let field = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    u64::from_be_bytes(*field.expect("the offsets of fields are inside the header"))
-}
-
-fn half(bytes: &[u8; REQUEST_LEN], at: usize) -> u32 {
-    let field = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    u32::from_be_bytes(*field.expect("the offsets of fields are inside the header"))
-}
-
 impl AtomicRequest {
     /// Parses a header and returns it with the octets behind it. Reserved bits, and fields that the operation does not use, are ignored.
     ///
@@ -113,22 +103,22 @@ impl AtomicRequest {
         let [_, _, _, code, ..] = header;
         let operation = match code & OPCODE_MASK {
             FETCH_ADD => AtomicOperation::FetchAdd {
-                add: word(header, 20),
-                mask: word(header, 28),
+                add: u64_at::<20, REQUEST_LEN>(header),
+                mask: u64_at::<28, REQUEST_LEN>(header),
             },
             COMPARE_SWAP => AtomicOperation::CompareSwap {
-                compare: word(header, 36),
-                compare_mask: word(header, 44),
-                swap: word(header, 20),
-                swap_mask: word(header, 28),
+                compare: u64_at::<36, REQUEST_LEN>(header),
+                compare_mask: u64_at::<44, REQUEST_LEN>(header),
+                swap: u64_at::<20, REQUEST_LEN>(header),
+                swap_mask: u64_at::<28, REQUEST_LEN>(header),
             },
             unassigned => return Err(AtomicRequestError::Code(unassigned)),
         };
         let request = Self {
             operation,
-            identifier: half(header, 4),
-            stag: STag::new(half(header, 8)),
-            tagged_offset: TaggedOffset::new(word(header, 12)),
+            identifier: u32_at::<4, REQUEST_LEN>(header),
+            stag: STag::new(u32_at::<8, REQUEST_LEN>(header)),
+            tagged_offset: TaggedOffset::new(u64_at::<12, REQUEST_LEN>(header)),
         };
         Ok((request, rest))
     }
@@ -179,11 +169,10 @@ impl AtomicResponse {
     /// # Errors
     /// [`Truncated`] for fewer than 12 octets.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Truncated> {
-        let (&[i0, i1, i2, i3, v0, v1, v2, v3, v4, v5, v6, v7], rest) =
-            split_header::<RESPONSE_LEN>(bytes)?;
+        let (header, rest) = split_header::<RESPONSE_LEN>(bytes)?;
         let response = Self {
-            identifier: u32::from_be_bytes([i0, i1, i2, i3]),
-            original: u64::from_be_bytes([v0, v1, v2, v3, v4, v5, v6, v7]),
+            identifier: u32_at::<0, RESPONSE_LEN>(header),
+            original: u64_at::<4, RESPONSE_LEN>(header),
         };
         Ok((response, rest))
     }

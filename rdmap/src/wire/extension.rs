@@ -4,7 +4,7 @@
 //! octet 0 flags | 1..4 zero | 4 epoch | 8 message number | 12 message length | 16 message offset | 20 immediate
 //! ```
 
-use dgiwarp_codec::{Truncated, split_header};
+use dgiwarp_codec::{Truncated, split_header, u32_at};
 
 /// Length in octets.
 pub const LEN: usize = 24;
@@ -73,42 +73,15 @@ impl Extension {
     /// [`Truncated`] for fewer than 24 octets.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Truncated> {
-        let (
-            &[
-                flags,
-                _,
-                _,
-                _,
-                e0,
-                e1,
-                e2,
-                e3,
-                n0,
-                n1,
-                n2,
-                n3,
-                l0,
-                l1,
-                l2,
-                l3,
-                o0,
-                o1,
-                o2,
-                o3,
-                i0,
-                i1,
-                i2,
-                i3,
-            ],
-            rest,
-        ) = split_header::<LEN>(bytes)?;
+        let (header, rest) = split_header::<LEN>(bytes)?;
+        let [flags, ..] = header;
         let extension = Self {
             flags: Flags(flags & Flags::KNOWN),
-            epoch: u32::from_be_bytes([e0, e1, e2, e3]),
-            number: u32::from_be_bytes([n0, n1, n2, n3]),
-            length: u32::from_be_bytes([l0, l1, l2, l3]),
-            offset: u32::from_be_bytes([o0, o1, o2, o3]),
-            immediate: u32::from_be_bytes([i0, i1, i2, i3]),
+            epoch: u32_at::<4, LEN>(header),
+            number: u32_at::<8, LEN>(header),
+            length: u32_at::<12, LEN>(header),
+            offset: u32_at::<16, LEN>(header),
+            immediate: u32_at::<20, LEN>(header),
         };
         Ok((extension, rest))
     }
@@ -117,35 +90,14 @@ impl Extension {
     #[must_use]
     #[inline]
     pub fn emit(&self) -> [u8; LEN] {
+        let Flags(f) = self.flags;
         let [e0, e1, e2, e3] = self.epoch.to_be_bytes();
         let [n0, n1, n2, n3] = self.number.to_be_bytes();
         let [l0, l1, l2, l3] = self.length.to_be_bytes();
         let [o0, o1, o2, o3] = self.offset.to_be_bytes();
         let [i0, i1, i2, i3] = self.immediate.to_be_bytes();
         [
-            self.flags.0,
-            0,
-            0,
-            0,
-            e0,
-            e1,
-            e2,
-            e3,
-            n0,
-            n1,
-            n2,
-            n3,
-            l0,
-            l1,
-            l2,
-            l3,
-            o0,
-            o1,
-            o2,
-            o3,
-            i0,
-            i1,
-            i2,
+            f, 0, 0, 0, e0, e1, e2, e3, n0, n1, n2, n3, l0, l1, l2, l3, o0, o1, o2, o3, i0, i1, i2,
             i3,
         ]
     }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use dgiwarp_codec::{Truncated, split_header};
+use dgiwarp_codec::{Truncated, split_header, u32_at, u64_at};
 use dgiwarp_ddp::{STag, TaggedOffset};
 
 /// Length in octets.
@@ -36,45 +36,13 @@ impl ReadRequest {
     /// # Errors
     /// [`Truncated`] for fewer than 28 octets.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Truncated> {
-        let (
-            &[
-                i0,
-                i1,
-                i2,
-                i3,
-                j0,
-                j1,
-                j2,
-                j3,
-                j4,
-                j5,
-                j6,
-                j7,
-                l0,
-                l1,
-                l2,
-                l3,
-                o0,
-                o1,
-                o2,
-                o3,
-                p0,
-                p1,
-                p2,
-                p3,
-                p4,
-                p5,
-                p6,
-                p7,
-            ],
-            rest,
-        ) = split_header::<LEN>(bytes)?;
+        let (header, rest) = split_header::<LEN>(bytes)?;
         let request = Self {
-            sink_stag: STag::new(u32::from_be_bytes([i0, i1, i2, i3])),
-            sink_offset: TaggedOffset::new(u64::from_be_bytes([j0, j1, j2, j3, j4, j5, j6, j7])),
-            size: u32::from_be_bytes([l0, l1, l2, l3]),
-            source_stag: STag::new(u32::from_be_bytes([o0, o1, o2, o3])),
-            source_offset: TaggedOffset::new(u64::from_be_bytes([p0, p1, p2, p3, p4, p5, p6, p7])),
+            sink_stag: STag::new(u32_at::<0, LEN>(header)),
+            sink_offset: TaggedOffset::new(u64_at::<4, LEN>(header)),
+            size: u32_at::<12, LEN>(header),
+            source_stag: STag::new(u32_at::<16, LEN>(header)),
+            source_offset: TaggedOffset::new(u64_at::<20, LEN>(header)),
         };
         Ok((request, rest))
     }
