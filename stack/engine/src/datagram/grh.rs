@@ -13,8 +13,9 @@ const HOP_LIMIT: u8 = 64;
 /// Octets of UDP's header.
 const UDP_HEADER: usize = 8;
 
-/// The header of a datagram of `datagram` octets of UDP payload.
-pub(super) fn image(source: IpAddr, destination: IpAddr, datagram: usize) -> [u8; 40] {
+/// The IP header of a datagram of `datagram` octets of UDP payload: of IPv4 in the last 20 octets. An IPv4 address beside one of IPv6 is mapped.
+#[must_use]
+pub fn ip_header(source: IpAddr, destination: IpAddr, datagram: usize) -> [u8; 40] {
     let mut grh = [0; 40];
     let udp_length = u16::try_from(datagram + UDP_HEADER).unwrap_or(u16::MAX);
     match (source, destination) {
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_image_has_a_valid_checksum() {
-        let grh = image([192, 0, 2, 1].into(), [198, 51, 100, 7].into(), 1000 + 22);
+        let grh = ip_header([192, 0, 2, 1].into(), [198, 51, 100, 7].into(), 1000 + 22);
         assert_eq!(grh[..20], [0; 20]);
         assert_eq!(internet_checksum(&grh[20..]), 0);
         assert_eq!(grh[20..24], [0x45, 0, 0x04, 0x1a]);
@@ -76,7 +77,7 @@ mod tests {
     #[test]
     fn an_ipv6_image_has_both_addresses() {
         let source: IpAddr = "2001:db8::1".parse().unwrap();
-        let grh = image(source, "2001:db8::2".parse().unwrap(), 10 + 22);
+        let grh = ip_header(source, "2001:db8::2".parse().unwrap(), 10 + 22);
         assert_eq!((grh[0], grh[5], grh[6]), (0x60, 40, UDP));
         assert_eq!((grh[23], grh[39]), (1, 2));
     }

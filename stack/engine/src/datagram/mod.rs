@@ -33,6 +33,7 @@ pub use arrival::Arrival;
 pub use config::{Associations, Random, UdConfig};
 use errors::ErrorQueue;
 pub use errors::{ErrorEntry, ErrorReason};
+pub use grh::ip_header;
 use pacer::Pacer;
 pub use reads::FailedRead;
 use reads::{Progress, Reads};

@@ -194,7 +194,7 @@ impl<C: CompletionSink, P: Placeable + ?Sized> Ulp<Peer> for WithPayload<'_, '_,
             && let (Some(source), Some(to)) = (delivery.source.ip_addr(), self.ulp.to)
         {
             let datagram = self.ulp.around_send + delivery.length as usize;
-            let image = grh::image(source, to, datagram);
+            let image = grh::ip_header(source, to, datagram);
             if self.ulp.scatter(&receive, 0, &image[..]).is_err() {
                 wc.status = WcStatus::LocalProtection;
             }

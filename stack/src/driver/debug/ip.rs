@@ -1,15 +1,15 @@
 //! IP and UDP headers, as the kernel made or removed them, for a [tap](crate::driver::debug::tap).
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use arrayvec::ArrayVec;
+use dgiwarp_engine::datagram::ip_header;
 
 /// Octets of an IPv6 and a UDP header.
 pub(crate) const MAX_HEADERS: usize = 40 + UDP_HEADER;
 
 const UDP_HEADER: usize = 8;
 const UDP: u8 = 17;
-const HOP_LIMIT: u8 = 64;
 
 /// The headers of a datagram. Both addresses are of one family, or both are taken for IPv6.
 pub(crate) fn headers(
@@ -20,33 +20,13 @@ pub(crate) fn headers(
     let udp_length = u16::try_from(payload.len() + UDP_HEADER).unwrap_or(u16::MAX);
     let mut out = ArrayVec::new();
     let mut sum = Checksum::default();
-    match (source.ip(), destination.ip()) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let mut header = [0; 20];
-            header[0] = 0x45;
-            header[2..4].copy_from_slice(&udp_length.saturating_add(20).to_be_bytes());
-            header[6] = 0x40; // do not fragment
-            header[8] = HOP_LIMIT;
-            header[9] = UDP;
-            header[12..16].copy_from_slice(&from.octets());
-            header[16..20].copy_from_slice(&to.octets());
-            let mut of_header = Checksum::default();
-            of_header.add(&header);
-            header[10..12].copy_from_slice(&of_header.get().to_be_bytes());
-            sum.add(&header[12..20]);
-            out.extend(header);
-        }
-        (from, to) => {
-            let mut header = [0; 40];
-            header[0] = 0x60;
-            header[4..6].copy_from_slice(&udp_length.to_be_bytes());
-            header[6] = UDP;
-            header[7] = HOP_LIMIT;
-            header[8..24].copy_from_slice(&ipv6(from).octets());
-            header[24..40].copy_from_slice(&ipv6(to).octets());
-            sum.add(&header[8..40]);
-            out.extend(header);
-        }
+    let header = ip_header(source.ip(), destination.ip(), payload.len());
+    if source.is_ipv4() && destination.is_ipv4() {
+        sum.add(&header[32..]);
+        out.extend(header[20..].iter().copied());
+    } else {
+        sum.add(&header[8..]);
+        out.extend(header);
     }
     let mut udp = [0; UDP_HEADER];
     udp[0..2].copy_from_slice(&source.port().to_be_bytes());
@@ -64,13 +44,6 @@ pub(crate) fn headers(
     udp[6..8].copy_from_slice(&checksum.to_be_bytes());
     out.extend(udp);
     out
-}
-
-fn ipv6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    }
 }
 
 /// The internet checksum. All parts but the last have an even number of octets.
@@ -131,7 +104,8 @@ mod tests {
                         udp.calc_checksum_ipv4(ip, payload).unwrap()
                     }
                     etherparse::NetHeaders::Ipv6(ip, _) => {
-                        assert_eq!(ip.destination, ipv6(destination.ip()).octets());
+                        let to = std::net::Ipv6Addr::from(ip.destination);
+                        assert_eq!(to.to_canonical(), destination.ip());
                         udp.calc_checksum_ipv6(ip, payload).unwrap()
                     }
                     other => panic!("{other:?}"),
