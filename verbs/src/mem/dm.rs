@@ -174,16 +174,6 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
             .pd
             .register_with(part.map_err(|_| Errno::EINVAL)?, options);
         let mr = registered.map_err(errno::of)?;
-        let c = ibv_mr {
-            // SAFETY: a live protection domain; this field never changes.
-            context: unsafe { (*pd).context },
-            pd,
-            addr: ptr::null_mut(),
-            length,
-            handle: 0,
-            lkey: mr.lkey(),
-            rkey: mr.rkey(),
-        };
         let registered = Registered {
             mr: Some(mr),
             region: None,
@@ -191,7 +181,8 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
             pd: domain,
             _owner: Some(memory),
         };
-        Ok(Object::create(c, Mr::new(registered)))
+        // SAFETY: as above.
+        Ok(unsafe { Mr::create(pd, (ptr::null_mut(), length), registered) })
     })
 }
 

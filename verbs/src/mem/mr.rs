@@ -48,10 +48,29 @@ pub(crate) struct Registered {
 }
 
 impl Mr {
-    pub(crate) fn new(registered: Registered) -> Self {
-        Self {
-            registered: Mutex::new(registered),
-        }
+    /// The program's handle of a region.
+    ///
+    /// # Safety
+    /// `pd` is a live protection domain.
+    pub(crate) unsafe fn create(
+        pd: *mut ibv_pd,
+        (addr, length): (*mut c_void, usize),
+        registered: Registered,
+    ) -> *mut ibv_mr {
+        let keys = registered.mr.as_ref().map(|mr| (mr.lkey(), mr.rkey()));
+        let (lkey, rkey) = keys.unwrap_or_default();
+        let c = ibv_mr {
+            // SAFETY: the caller's contract; this field never changes.
+            context: unsafe { (*pd).context },
+            pd,
+            addr,
+            length,
+            handle: 0,
+            lkey,
+            rkey,
+        };
+        let registered = Mutex::new(registered);
+        Object::create(c, Self { registered })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Registered> {
@@ -260,17 +279,6 @@ pub(crate) unsafe fn register(
         .register_with(region.clone(), options)
         .map_err(crate::ffi::errno::of)?;
     thread_order::registered(&region, true);
-    // SAFETY: a live protection domain; its first field never changes.
-    let context = unsafe { (*pd).context };
-    let c = ibv_mr {
-        context,
-        pd,
-        addr,
-        length,
-        handle: 0,
-        lkey: mr.lkey(),
-        rkey: mr.rkey(),
-    };
     let registered = Registered {
         mr: Some(mr),
         region: Some(region),
@@ -278,7 +286,8 @@ pub(crate) unsafe fn register(
         pd: domain,
         _owner: None,
     };
-    Ok(Object::create(c, Mr::new(registered)))
+    // SAFETY: the caller's contract.
+    Ok(unsafe { Mr::create(pd, (addr, length), registered) })
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr(

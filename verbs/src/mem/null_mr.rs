@@ -1,7 +1,7 @@
 //! `ibv_alloc_null_mr(3)`: a region without memory.
 
 use crate::abi::{ibv_mr, ibv_pd};
-use crate::ffi::{Object, errno, pointer};
+use crate::ffi::{errno, pointer};
 use crate::mem::mr::{Mr, Registered, domain};
 use dgiwarp::Access;
 use std::ptr;
@@ -12,16 +12,6 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         // SAFETY: the program passes a live protection domain.
         let domain = unsafe { domain(pd) }?;
         let mr = domain.pd.register_null().map_err(errno::of)?;
-        let c = ibv_mr {
-            // SAFETY: a live protection domain; this field never changes.
-            context: unsafe { (*pd).context },
-            pd,
-            addr: ptr::null_mut(),
-            length: usize::MAX,
-            handle: 0,
-            lkey: mr.lkey(),
-            rkey: mr.rkey(),
-        };
         let registered = Registered {
             mr: Some(mr),
             region: None,
@@ -29,6 +19,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
             pd: domain,
             _owner: None,
         };
-        Ok(Object::create(c, Mr::new(registered)))
+        // SAFETY: as above.
+        Ok(unsafe { Mr::create(pd, (ptr::null_mut(), usize::MAX), registered) })
     })
 }
