@@ -6,6 +6,10 @@
 //!
 //! Received messages belong to a [source](super::source), which is more than a peer: the address with an epoch, of which a peer
 //! has another one for each group, and after each restart.
+//!
+//! Requests of peers belong to the [responder](super::read::Responder): the source addresses of most of its requesters may be forged, or have no association,
+//! and its queues and its counts of Terminates are bounded by requesters, not by peers. One table for both would hold forged addresses beside the
+//! numbers of messages, and would need lists of requesters to keep those bounds.
 
 mod handshake;
 
