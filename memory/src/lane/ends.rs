@@ -246,6 +246,12 @@ impl LaneInput {
         Consumer::started(self.memory.words())
     }
 
+    /// Octets of the other carrier before those behind the lane's, once the lane has ended. Octets of it may be left.
+    #[must_use]
+    pub fn resumes(&self) -> Option<u64> {
+        Consumer::resumes(self.memory.words())
+    }
+
     /// Octets of the other carrier before those behind the lane's, once all octets of the lane were read.
     ///
     /// # Errors

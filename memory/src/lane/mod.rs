@@ -6,11 +6,13 @@
 
 mod arena;
 mod ends;
+mod offer;
 mod protocol;
 mod sync;
 
 pub use arena::{Arena, ArenaEnd, ArenaError};
 pub use ends::{LaneInput, LaneOutput};
+pub use offer::{receive_with_descriptor, send_with_descriptor};
 pub use protocol::LaneCorrupt;
 
 #[cfg(test)]

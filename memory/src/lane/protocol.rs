@@ -246,7 +246,14 @@ impl Consumer {
         marked(words.marks.0.start.load(Ordering::Acquire))
     }
 
-    /// Octets of the other carrier before the first one behind the lane's, once all of the lane's are released.
+    /// Octets of the other carrier before the first one behind the lane's, once the lane has ended.
+    pub(super) fn resumes(words: &Control) -> Option<u64> {
+        let marks = &words.marks.0;
+        marked(marks.end.load(Ordering::Acquire))?;
+        marked(marks.resume.load(Ordering::Relaxed))
+    }
+
+    /// As [`resumes`](Self::resumes), once all octets of the lane are released.
     pub(super) fn finished(&mut self, words: &Control) -> Result<Option<u64>, LaneCorrupt> {
         let marks = &words.marks.0;
         let Some(end) = marked(marks.end.load(Ordering::Acquire)) else {

@@ -155,6 +155,7 @@ fn marks_are_where_the_lane_begins_and_ends() {
     pair.ours.0.write(&[Piece::Bytes(b"last")]).unwrap();
     pair.ours.0.finish(9);
     assert_eq!(pair.theirs.1.finished(), Ok(None), "octets are left");
+    assert_eq!(pair.theirs.1.resumes(), Some(9));
     pair.theirs.1.read(&mut [0; 4]).unwrap();
     assert_eq!(pair.theirs.1.finished(), Ok(Some(9)));
 }
@@ -246,4 +247,20 @@ fn the_examples_of_the_specification_hold() {
         }
     }
     assert_eq!(seen, 10);
+}
+
+/// One descriptor comes with its message, and a message may have none.
+#[test]
+fn a_descriptor_is_handed_over() {
+    let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let (_, fd) = Arena::create(12).unwrap();
+    send_with_descriptor(ours.as_fd(), b"offer", fd.as_fd()).unwrap();
+    let mut octets = [0; 16];
+    let (len, got) = receive_with_descriptor(theirs.as_fd(), &mut octets).unwrap();
+    assert_eq!(&octets[..len], b"offer");
+    assert!(Arena::open(got.unwrap().as_fd()).is_ok());
+    ours.send(b"nothing").unwrap();
+    let (len, got) = receive_with_descriptor(theirs.as_fd(), &mut octets).unwrap();
+    assert!(len == 7 && got.is_none());
+    assert!(receive_with_descriptor(theirs.as_fd(), &mut octets).is_err());
 }
