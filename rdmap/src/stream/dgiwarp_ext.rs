@@ -18,9 +18,14 @@ const HELLO: STag = STag::new(u32::from_be_bytes(*b"DGiW"));
 const ACKNOWLEDGEMENT: STag = STag::new(u32::from_be_bytes(*b"DGiA"));
 const IMMEDIATE: STag = STag::new(u32::from_be_bytes(*b"DGiI"));
 const BYE: STag = STag::new(u32::from_be_bytes(*b"DGiB"));
+const TOKEN: STag = STag::new(u32::from_be_bytes(*b"DGiH"));
 
 /// Low 48 bits of a TO: capabilities, or a count of messages.
 const LOW: u64 = (1 << 48) - 1;
+/// Bits of one half of a token.
+const HALF_BITS: u32 = 60;
+/// Low 60 bits of a TO: one half of a token.
+const HALF: u64 = (1 << HALF_BITS) - 1;
 /// Bit A of an acknowledgement: [`AckRequest::Next`].
 const REQUESTS_NEXT: u64 = 1 << 63;
 /// Bit N of an acknowledgement: [`AckRequest::All`].
@@ -37,6 +42,8 @@ impl Capabilities {
     pub const TAKES_IMMEDIATES: Self = Self(2);
     /// The end requests every acknowledgement that it waits for, and answers [`AckRequest::All`].
     pub const REQUESTS_ACKS: Self = Self(4);
+    /// The end takes the stream through shared memory where the peer is on its host (rfc-notes/same-host.md).
+    pub const SAME_HOST: Self = Self(8);
 
     /// Union of both sets.
     #[must_use]
@@ -77,6 +84,8 @@ pub(super) enum Notice {
     Immediate(u32),
     /// Orderly end: no message follows.
     Bye,
+    /// Half of the token at which both ends meet on their host: 0 the high one, 1 the low one.
+    TokenHalf { half: u8, bits: u64 },
 }
 
 impl Notice {
@@ -99,6 +108,10 @@ impl Notice {
             }),
             IMMEDIATE => Some(Self::Immediate(u32::from_be_bytes([a, b, c, d]))),
             BYE => Some(Self::Bye),
+            TOKEN => Some(Self::TokenHalf {
+                half: high >> 4,
+                bits: offset & HALF,
+            }),
             _ => None,
         }
     }
@@ -119,6 +132,7 @@ impl Notice {
             }
             Self::Immediate(immediate) => (IMMEDIATE, immediate.into()),
             Self::Bye => (BYE, 0),
+            Self::TokenHalf { half, bits } => (TOKEN, u64::from(half) << HALF_BITS | bits & HALF),
         };
         tagged_header(Opcode::Write, stag, TaggedOffset::new(offset), true)
     }
@@ -159,6 +173,8 @@ pub struct DgiwarpExt {
     /// Immediate of the next Send.
     immediate: Option<u32>,
     bye_received: bool,
+    /// Halves of the peer's token that have arrived.
+    token: [Option<u64>; 2],
 }
 
 impl DgiwarpExt {
@@ -182,6 +198,7 @@ impl DgiwarpExt {
             peer_request: None,
             immediate: None,
             bye_received: false,
+            token: [None; 2],
         }
     }
 
@@ -218,11 +235,17 @@ impl DgiwarpExt {
             }
             (Notice::Immediate(immediate), Peer::Dgiwarp(_)) => self.immediate = Some(immediate),
             (Notice::Bye, Peer::Dgiwarp(_)) => self.bye_received = true,
+            (Notice::TokenHalf { half, bits }, Peer::Dgiwarp(_)) => {
+                if let Some(known) = self.token.get_mut(usize::from(half)) {
+                    *known = Some(bits);
+                }
+            }
             (
                 Notice::Hello { .. }
                 | Notice::Acknowledgement { .. }
                 | Notice::Immediate(_)
-                | Notice::Bye,
+                | Notice::Bye
+                | Notice::TokenHalf { .. },
                 Peer::Unknown | Peer::Dgiwarp(_) | Peer::Plain,
             ) => {}
         }
@@ -264,7 +287,42 @@ impl DgiwarpExt {
         self.immediate.take()
     }
 
+    /// Takes the peer's token, once both halves have arrived, where both ends may meet on their host.
+    pub fn take_token(&mut self) -> Option<u128> {
+        let [Some(high), Some(low)] = self.token else {
+            return None;
+        };
+        self.token = [None; 2];
+        self.may_meet()
+            .then_some(u128::from(high) << HALF_BITS | u128::from(low))
+    }
+
     // Transmission.
+
+    /// Adds to the capabilities of an end that has any. Before the hello.
+    pub fn add_capabilities(&mut self, more: Capabilities) {
+        self.ours = self.ours.map(|ours| ours.with(more));
+    }
+
+    /// Whether both ends have [`Capabilities::SAME_HOST`].
+    #[must_use]
+    pub fn may_meet(&self) -> bool {
+        let ours = self.ours.unwrap_or_default();
+        let Peer::Dgiwarp(theirs) = self.peer else {
+            return false;
+        };
+        ours.contain(Capabilities::SAME_HOST) && theirs.contain(Capabilities::SAME_HOST)
+    }
+
+    /// The notices with a token of 120 bits, as whole ULPDUs. Only where both ends [may meet](Self::may_meet).
+    #[must_use]
+    pub fn token(token: u128) -> [Header; 2] {
+        let [high, low] = [token >> HALF_BITS, token];
+        [(0, high), (1, low)].map(|(half, bits)| {
+            let bits = u64::try_from(bits & u128::from(HALF)).unwrap_or(HALF);
+            Notice::TokenHalf { half, bits }.emit()
+        })
+    }
 
     /// Whether the hello is due: the Initiator's at once, the Responder's once the Initiator's has arrived.
     #[must_use]
@@ -701,5 +759,36 @@ mod tests {
         let mut end = with_dgiwarp_peer();
         end.count_placed();
         assert_eq!((end.pending_acks(), end.is_ack_awaited()), (1, true));
+    }
+
+    /// The example of rfc-notes/same-host.md: both halves, in any order, and only where both ends have the capability.
+    #[test]
+    fn a_token_has_two_halves() {
+        const DGIWARP_TOKEN: u128 = 0x0012_3456_789a_bcde_fedc_ba98_7654_3210;
+        let notices = DgiwarpExt::token(DGIWARP_TOKEN);
+        let specification = include_str!("../../../rfc-notes/same-host.md");
+        let mut end = DgiwarpExt::new(Some(WANTS));
+        end.add_capabilities(Capabilities::SAME_HOST);
+        let theirs = WANTS.with(Capabilities::SAME_HOST);
+        let hello = |capabilities: Capabilities| TaggedOffset::new(1 << 48 | capabilities.0);
+        end.handle_notice(HELLO, hello(theirs));
+        assert!(end.may_meet());
+        let mut plain = DgiwarpExt::new(Some(WANTS));
+        plain.handle_notice(HELLO, hello(theirs));
+        assert!(!plain.may_meet());
+        for (notice, at) in notices.iter().zip([0, 1]).rev() {
+            let (header, _) = TaggedHeader::parse(notice).unwrap();
+            let digits = format!("{:016x}", header.tagged_offset.get());
+            let line = format!("c1 40  44 47 69 48  {} {}", &digits[..1], &digits[1..]);
+            assert!(specification.contains(&line), "{line}");
+            assert_eq!(end.take_token(), None, "half {at} is missing");
+            assert!(end.handle_notice(header.stag, header.tagged_offset));
+            assert!(plain.handle_notice(header.stag, header.tagged_offset));
+        }
+        assert_eq!(end.take_token(), Some(DGIWARP_TOKEN));
+        assert_eq!((end.take_token(), plain.take_token()), (None, None));
+        // Another half has no meaning.
+        assert!(end.handle_notice(TOKEN, TaggedOffset::new(u64::MAX)));
+        assert_eq!(end.take_token(), None);
     }
 }

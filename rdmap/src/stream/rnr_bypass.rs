@@ -6,7 +6,7 @@ use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
 use super::dgiwarp_ext::Notice;
 use crate::wire::Opcode;
 
-/// Whether a ULPDU may be handled before earlier ones in the RNR queue: a response, a Terminate, a hello, or an acknowledgement. All others keep
+/// Whether a ULPDU may be handled before earlier ones in the RNR queue: a response, a Terminate, a hello, a token, or an acknowledgement. All others keep
 /// the order of RFC 5040 §5.5.
 #[must_use]
 pub fn overtakes(ulpdu: &[u8]) -> bool {
@@ -21,7 +21,11 @@ pub fn overtakes(ulpdu: &[u8]) -> bool {
             Ok(Opcode::ReadResponse) => true,
             Ok(Opcode::Write) if payload.is_empty() => matches!(
                 Notice::parse(header.stag, header.tagged_offset),
-                Some(Notice::Hello { .. } | Notice::Acknowledgement { .. })
+                Some(
+                    Notice::Hello { .. }
+                        | Notice::Acknowledgement { .. }
+                        | Notice::TokenHalf { .. }
+                )
             ),
             Ok(_) | Err(_) => false,
         }

@@ -428,6 +428,9 @@ enum dgiwarpdv_counter {
 	DGIWARPDV_DROPPED_RECORD_DROPPED,
 	/* Placed and in the map, but no slot was free to report the segment; counted per segment. */
 	DGIWARPDV_DROPPED_SEGMENT_UNREPORTED,
+	/* Octets of FPDUs through memory shared with a peer on this host. */
+	DGIWARPDV_LANE_OCTETS_SENT,
+	DGIWARPDV_LANE_OCTETS_RECEIVED,
 	/* Number of counters in this header. */
 	DGIWARPDV_COUNTERS
 };

@@ -62,6 +62,8 @@ const NAMES: &[&CStr] = &[
     c"incomplete-write",
     c"record-dropped",
     c"segment-unreported",
+    c"lane_octets_sent",
+    c"lane_octets_received",
 ];
 
 /// Value of a counter by name.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dgiwarp_rdmap::stream::{Capabilities, Peer};
+use dgiwarp_rdmap::stream::{Capabilities, DgiwarpExt, Peer};
 
 use super::engine::RcEngine;
 use super::state::{RcStream, Wait};
@@ -30,6 +30,46 @@ impl RcEngine {
         let hello = self.stream.dgiwarp_ext_mut().hello();
         let ulpdu = hello.unwrap_or_else(RcStream::rtr_write);
         self.put(now, &ulpdu, &[]);
+    }
+
+    /// Our hello says that both ends are on one host, as far as this end sees, and that it takes the stream through shared memory. Before the hello.
+    pub fn share_host(&mut self) {
+        self.stream
+            .dgiwarp_ext_mut()
+            .add_capabilities(Capabilities::SAME_HOST);
+    }
+
+    /// Whether the peer's hello says so too.
+    #[inline]
+    pub fn may_meet(&self) -> bool {
+        self.stream.dgiwarp_ext().may_meet()
+    }
+
+    /// Whether this end is the Initiator: it sends the token.
+    pub fn is_initiator(&self) -> bool {
+        self.is_initiator
+    }
+
+    /// Sends a token of 120 bits, at which the peer meets this end, with the next FPDUs.
+    pub fn send_token(&mut self, token: u128) {
+        self.token = Some(token);
+    }
+
+    /// Takes the peer's token.
+    pub fn take_token(&mut self) -> Option<u128> {
+        self.stream.dgiwarp_ext_mut().take_token()
+    }
+
+    /// Sends the notices with the token, if no message has begun.
+    pub(super) fn send_due_token(&mut self, now: Instant) {
+        if !self.llp.may_send() || self.is_amid() {
+            return;
+        }
+        if let Some(token) = self.token.take() {
+            for ulpdu in DgiwarpExt::token(token) {
+                self.put(now, &ulpdu, &[]);
+            }
+        }
     }
 
     /// Whether completions wait for a peer that is not detected.

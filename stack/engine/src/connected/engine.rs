@@ -74,6 +74,8 @@ pub struct RcEngine {
     /// When posted work requests end, since the peer has left. `None` while nothing posted needs the peer and it sent a bye.
     pub(super) dormant_until: Option<Instant>,
     pub(super) first_fpdu_probe: FirstFpduProbe,
+    /// Our token, until its notices leave.
+    pub(super) token: Option<u128>,
     pub(super) counters: QpCounters,
 }
 
@@ -116,6 +118,7 @@ impl RcEngine {
             deferred_end_due: false,
             dormant: false,
             dormant_until: None,
+            token: None,
             counters: QpCounters::default(),
         }
     }

@@ -82,6 +82,10 @@ counters! {
     read_responses_sent,
     /// Reads whose deadline passed before they were complete.
     reads_timed_out,
+    /// Octets of FPDUs that a connected QP sent through memory that it shares with a peer on this host.
+    lane_octets_sent,
+    /// Octets of FPDUs that arrived so.
+    lane_octets_received,
 }
 
 /// Counters that are not zero, in one line: `segments_sent 10, octets_sent 640, bad-crc 1`.
