@@ -292,6 +292,27 @@ pub const KNOBS: &[Knob] = &[
         show: |config| config.rc.completion.to_string(),
     },
     Knob {
+        name: "DGIWARP_SAME_HOST",
+        help: "connections within this host: ring takes them through shared memory where the peer does too, off leaves them to TCP, auto is off in this version",
+        set: |config, text| {
+            config.same_host = match text {
+                "auto" => SameHostMode::Auto,
+                "ring" => SameHostMode::Ring,
+                "off" => SameHostMode::Off,
+                _ => return None,
+            };
+            Some(())
+        },
+        show: |config| {
+            let word = match config.same_host {
+                SameHostMode::Auto => "auto",
+                SameHostMode::Ring => "ring",
+                SameHostMode::Off => "off",
+            };
+            word.to_owned()
+        },
+    },
+    Knob {
         name: "DGIWARP_NO_RECEIVE",
         help: "what becomes of a message on a connection that finds no posted receive: wait, or terminate the connection",
         set: |config, text| {
@@ -318,6 +339,18 @@ pub const KNOBS: &[Knob] = &[
         },
     },
 ];
+
+/// Way of connections whose ends are on one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SameHostMode {
+    /// The default: as [`Off`](Self::Off) in this version.
+    #[default]
+    Auto,
+    /// Shared memory, where the peer has it too; faults and captures keep the connections of a device on TCP.
+    Ring,
+    /// TCP.
+    Off,
+}
 
 /// Settings of a device.
 #[derive(Debug, Clone, PartialEq)]
@@ -371,6 +404,8 @@ pub struct Config {
     /// MPA configuration of connections that rdma_cm makes, where its programs give none. This crate only keeps it. Default peer-to-peer mode with every
     /// indication that queue pairs can send and take, or client-server mode where the peer has no other, and else the defaults of [`MpaConfig`].
     pub mpa: MpaConfig,
+    /// Way of connections whose ends are on one host. Default [`SameHostMode::Auto`].
+    pub same_host: SameHostMode,
     /// Options of connected queue pairs whose attributes have none.
     pub rc: RcOptions,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
@@ -407,6 +442,7 @@ impl Default for Config {
                 },
                 ..MpaConfig::default()
             },
+            same_host: SameHostMode::default(),
             rc: RcOptions::default(),
             seed: None,
         }

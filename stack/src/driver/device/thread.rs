@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use crate::driver::device::clock;
 use crate::driver::reactor::poll_set::{By, PollSet, SLOW_TICK};
 use crate::driver::reactor::waker::{TASK, Task, WAKE, WRITABLE, Waker};
 use crate::driver::tcp::lingering::{LingeringSocket, LingeringSockets};
+use crate::driver::tcp::same_host::SameHost;
 use crate::{Config, Error};
 
 /// Interval of the checks of polled queues, at first and after a while.
@@ -55,6 +56,10 @@ pub(crate) struct Background {
     max_mtu: u32,
     /// Longest ULPDU of connected QPs, if it was chosen.
     mulpdu: Option<u16>,
+    /// Connections within this host go through shared memory.
+    shares_host: bool,
+    /// Meetings of such connections, from the first one on.
+    same_host: OnceLock<Arc<SameHost>>,
     /// Connected QPs copy all payload that they send.
     copies: AtomicBool,
     events: Arc<Events>,
@@ -87,6 +92,10 @@ impl Background {
             spinning_allowed: cores > 1,
             max_mtu: config.max_mtu,
             mulpdu: (config.mulpdu > 0).then_some(config.mulpdu),
+            shares_host: config.same_host == crate::SameHostMode::Ring
+                && config.fault.is_none()
+                && config.pcap.is_none(),
+            same_host: OnceLock::new(),
             copies: AtomicBool::new(config.send_copy),
             events,
         }))
@@ -120,6 +129,27 @@ impl Background {
     /// Lets them do that from now on.
     pub(crate) fn copy_all(&self) {
         self.copies.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether connections within this host may go through shared memory.
+    pub(crate) fn shares_host(&self) -> bool {
+        self.shares_host
+    }
+
+    /// The meetings of connections within this host. `None` where descriptors are missing.
+    pub(crate) fn same_host(&self) -> Option<&SameHost> {
+        if let Some(same_host) = self.same_host.get() {
+            return Some(same_host);
+        }
+        let made = SameHost::new(Arc::clone(&self.waker)).ok()?;
+        let same_host = self.same_host.get_or_init(|| Arc::clone(&made));
+        // Another thread may have made one.
+        if Arc::ptr_eq(same_host, &made) {
+            self.waker.add_task(made.work_fd()).ok()?;
+            let weak: Weak<SameHost> = Arc::downgrade(&made);
+            self.tasks.lock().push(weak);
+        }
+        Some(same_host)
     }
 
     /// The MTU that the device's settings leave of a route's.

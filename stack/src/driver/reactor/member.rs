@@ -53,6 +53,23 @@ pub(crate) trait Member: Debug + Send + Sync {
         next: NextReceive,
     ) -> Option<Received>;
 
+    /// Receives once from a socket that is tried on every poll: `receive` is called when its descriptor is readable.
+    #[inline]
+    fn receive_hot(
+        &self,
+        socket: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+        next: NextReceive,
+    ) -> Option<Received> {
+        self.receive(socket, buffer, next)
+    }
+
+    /// Has the descriptor become readable by what arrives in memory, if `wanted`. Returns whether the socket's input is in memory: its
+    /// descriptor stays in the epoll set then.
+    fn want_bells(&self, _socket: SocketIndex, _wanted: bool) -> bool {
+        false
+    }
+
     /// Whether completions wait in the completion queue of receives.
     fn has_completions(&self) -> bool;
 

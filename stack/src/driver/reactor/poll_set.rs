@@ -4,15 +4,17 @@
 //! anything that yields input.
 
 mod arming;
+mod memory_input;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::EventFd;
 use parking_lot::{Mutex, RwLock};
 use slab::Slab;
 
@@ -71,6 +73,12 @@ pub(crate) struct PollSet {
     poller: Mutex<Poller>,
     /// Members with unsent messages, in the order in which they are served.
     unsent: RunQueue<MemberId>,
+    /// Members with input that no descriptor announces.
+    ready: RunQueue<MemberId>,
+    /// Readable while `ready` has any. Made for the first one.
+    ready_fd: OnceLock<EventFd>,
+    /// Members whose input comes from elsewhere since the last poll.
+    moved: RunQueue<MemberId>,
     /// Members whose peers may wait for an acknowledgement.
     pub(super) pending_acks: RunQueue<MemberId>,
     /// The last poll received something.
@@ -108,6 +116,9 @@ impl PollSet {
                 first: 0,
             }),
             unsent: RunQueue::new(),
+            ready: RunQueue::new(),
+            ready_fd: OnceLock::new(),
+            moved: RunQueue::new(),
             pending_acks: RunQueue::new(),
             busy: AtomicBool::new(false),
             timers: Timers::new(),
@@ -233,6 +244,9 @@ impl PollSet {
         if self.unsent.any() {
             self.flush_unsent();
         }
+        if self.moved.any() {
+            self.forget_moved(&mut poller);
+        }
         let next = self.next_receive(by);
         let mut got = self.receive_hot(&mut poller, next);
         if got {
@@ -289,7 +303,7 @@ impl PollSet {
             let Some(hot) = poller.hot.get(position) else {
                 break;
             };
-            if self.receive_burst(&*hot.member, hot.socket, &mut poller.buffer, next) {
+            if self.receive_burst(&*hot.member, true, hot.socket, &mut poller.buffer, next) {
                 got = true;
                 if poller.hot.hit(position) && self.nobody_sleeps() {
                     self.park(poller, position);
@@ -308,17 +322,23 @@ impl PollSet {
     }
 
     /// Receives on a socket until it is empty, a completion is there, or its turn is over.
-    #[inline]
+    #[inline(always)]
     fn receive_burst(
         &self,
         member: &dyn Member,
+        is_hot: bool,
         socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
         mut next: NextReceive,
     ) -> bool {
         let mut got = false;
         for _ in 0..BURST {
-            match member.receive(socket, buffer, next) {
+            let received = if is_hot {
+                member.receive_hot(socket, buffer, next)
+            } else {
+                member.receive(socket, buffer, next)
+            };
+            match received {
                 None | Some(Received::Nothing) => break,
                 Some(Received::Something) => got = true,
                 Some(Received::Everything) => return true,
@@ -351,6 +371,10 @@ impl PollSet {
         // A socket that is not hot is not tried on the next poll.
         let next = if crowded { NextReceive::Unknown } else { next };
         for event in &events[..ready] {
+            if event.data() == memory_input::READY {
+                got |= self.receive_ready(poller, next);
+                continue;
+            }
             let (id, socket) = MemberId::from_token(event.data());
             let Some(member) = self.member(id) else {
                 continue;
@@ -359,7 +383,7 @@ impl PollSet {
             if event.events().contains(EpollFlags::EPOLLERR) {
                 got |= member.read_error_queue(socket).is_some();
             }
-            if self.receive_burst(&*member, socket, &mut poller.buffer, next) {
+            if self.receive_burst(&*member, false, socket, &mut poller.buffer, next) {
                 got = true;
                 if crowded {
                     continue;
@@ -383,7 +407,12 @@ impl PollSet {
         let Some(hot) = poller.hot.get(position) else {
             return;
         };
-        let mut taken_out = false;
+        // A descriptor that is readable at an end alone costs nothing.
+        let mut taken_out = hot.member.want_bells(hot.socket, false);
+        if taken_out {
+            poller.hot.park(position);
+            return;
+        }
         hot.member.with_socket(hot.socket, &mut |fd| {
             taken_out = self.sockets.delete(fd).is_ok();
         });
@@ -403,6 +432,7 @@ impl PollSet {
         hot.member.with_socket(hot.socket, &mut |fd| {
             let _ = self.sockets.add(fd, event);
         });
+        hot.member.want_bells(hot.socket, true);
     }
 
     /// Puts all sockets into the epoll set, for those who sleep on it.
@@ -512,7 +542,7 @@ impl PollSet {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use nix::sys::eventfd::{EfdFlags, EventFd};
+    use nix::sys::eventfd::EfdFlags;
 
     use super::*;
 
@@ -721,5 +751,28 @@ mod tests {
         set.add_unsent(left);
         set.flush_unsent();
         assert_eq!(new.flushed.load(Ordering::SeqCst), 0);
+    }
+
+    /// Input that no descriptor announces is found by whoever sleeps on the set.
+    #[test]
+    fn a_member_with_input_in_memory_makes_the_set_readable() {
+        for by in [By::Poller, By::Background] {
+            let set = set();
+            let member = InMemory::new(0);
+            let id = join(&set, &member);
+            member.left.store(20, Ordering::SeqCst);
+            assert!(!set.has_data());
+            set.add_ready(id);
+            assert!(set.has_data());
+            while set.has_data() {
+                set.progress(by);
+            }
+            assert_eq!(member.received.load(Ordering::SeqCst), 20);
+            // One that is gone is nothing to wait for.
+            set.add_ready(id);
+            set.detach(id);
+            set.progress(by);
+            assert!(!set.has_data());
+        }
     }
 }

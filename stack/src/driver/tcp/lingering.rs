@@ -158,7 +158,7 @@ impl Entry {
             if tcp_close.peer_is_done() {
                 return;
             }
-            match pipe.receive(&mut scratch) {
+            match pipe.receive(&mut [], &mut scratch) {
                 Ok(0) => tcp_close.peer_closed(),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

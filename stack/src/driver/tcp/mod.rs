@@ -1,5 +1,6 @@
 //! Connected queue pairs, their TCP connections and how these come up and go down.
 
+pub(crate) mod lanes;
 pub(crate) mod lingering;
 pub(crate) mod liveness;
 #[cfg(test)]
@@ -9,4 +10,5 @@ pub(crate) mod pipe;
 pub(crate) mod port;
 mod port_mark;
 pub(crate) mod qp;
+pub(crate) mod same_host;
 pub(crate) mod socket;

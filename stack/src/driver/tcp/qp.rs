@@ -2,14 +2,15 @@
 
 mod deferred_disconnect;
 mod ending;
+mod lanes;
 mod member;
 
 use std::collections::VecDeque;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Connection, Rtr, TcpEnd};
@@ -54,6 +55,28 @@ struct Link {
     deadline: Option<Instant>,
     /// Time of the next check of TCP's maximum segment size.
     path_check_due: Instant,
+    /// Both ends may be on one host, and have not begun to meet.
+    may_meet: bool,
+}
+
+impl Link {
+    /// Counters of the engine and of the lanes.
+    fn counters(&self) -> QpCounters {
+        let mut counters = self.engine.counters();
+        let (sent, received) = self.pipe.lane_octets();
+        counters.lane_octets_sent = sent;
+        counters.lane_octets_received = received;
+        counters
+    }
+}
+
+/// Source of input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    /// Whatever carries the stream.
+    All,
+    /// Memory, if it carries the stream: without a system call.
+    Memory,
 }
 
 /// State behind the exclusive lock.
@@ -143,7 +166,7 @@ impl QpState for RcInner {
     fn counters(&self) -> QpCounters {
         let mut counters = self.counters.clone();
         if let Some(link) = &self.link {
-            counters.add(&link.engine.counters());
+            counters.add(&link.counters());
         }
         counters
     }
@@ -179,6 +202,10 @@ pub(crate) struct RcUnlocked {
     claimed: AtomicBool,
     /// How often the QP was reset.
     life: AtomicU32,
+    /// The queue pair itself, once it may get lanes.
+    guest: OnceLock<Weak<RcShared>>,
+    /// The stream arrives by a lane.
+    in_lane: AtomicBool,
     /// The place of the socket to come.
     place: Mutex<Option<OwnedFd>>,
 }
@@ -204,6 +231,8 @@ impl RcShared {
             over: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
             life: AtomicU32::new(0),
+            guest: OnceLock::new(),
+            in_lane: AtomicBool::new(false),
             place: Mutex::new(None),
         };
         Self::new(parts, RcInner::default(), unlocked, false)
@@ -267,7 +296,7 @@ impl RcShared {
     pub(crate) fn awaits_first_fpdu(&self) -> bool {
         self.run(|inner| {
             if inner.pending_established.is_some() {
-                self.receive_once(inner, NextReceive::Unknown);
+                self.receive_once(inner, NextReceive::Unknown, From::All);
             }
             inner.pending_established.is_some()
         })
@@ -296,7 +325,7 @@ impl RcShared {
         ticket: ConnectTicket,
         config: RcConfig,
         mpa: Connection,
-        pipe: Pipe,
+        mut pipe: Pipe,
         startup: Startup<'_>,
     ) -> Result<(), ConnectError> {
         pipe.keep_alive(self.unlocked.patience)?;
@@ -314,6 +343,12 @@ impl RcShared {
             let waiter: WeakWaiter = this;
             let mut engine = RcEngine::new(config, mpa, waiter);
             engine.limit_sends(self.posting.max());
+            let may_meet = self.background().shares_host() && pipe.is_local();
+            if may_meet {
+                self.be_guest();
+                engine.share_host();
+            }
+            pipe.note_received(startup.rest.len());
             if let Some(rtr) = startup.send_rtr {
                 engine.send_rtr(clock::now(), rtr);
             }
@@ -337,6 +372,7 @@ impl RcShared {
                 paused: false,
                 deadline: None,
                 path_check_due: clock::now(),
+                may_meet,
             });
             self.open.store(true, Ordering::Release);
             // The RTR indication and the greeting leave now.
@@ -447,8 +483,7 @@ impl RcShared {
                 self.remember_unsent();
                 return;
             }
-            let mut sink: &Pipe = pipe;
-            let uncopied = engine.send_zero_copy(now, self.tables(), &mut sink, &mut completions);
+            let uncopied = engine.send_zero_copy(now, self.tables(), pipe, &mut completions);
             let outcome = uncopied.unwrap_or_else(|| {
                 let outcome = pipe.send(engine.poll_transmit(now));
                 if let Taken::Octets(octets) = outcome {
@@ -458,7 +493,10 @@ impl RcShared {
             });
             match outcome {
                 Taken::Octets(octets) => {
-                    liveness.sent(now);
+                    // A lane's peer is on this host, and TCP's end reports that it is gone.
+                    if !pipe.sends_by_lane() {
+                        liveness.sent(now);
+                    }
                     taken += octets;
                     if engine.is_idle() {
                         self.unsent.store(false, Ordering::Release);
@@ -468,7 +506,10 @@ impl RcShared {
                 Taken::WouldBlock => {
                     self.blocked.store(true, Ordering::Release);
                     self.remember_unsent();
-                    self.background().waker().watch_writable(pipe.as_fd());
+                    // A lane's peer rings when there is room.
+                    if !pipe.sends_by_lane() {
+                        self.background().waker().watch_writable(pipe.as_fd());
+                    }
                     return;
                 }
                 Taken::Lost => {
@@ -527,11 +568,14 @@ impl RcShared {
     /// Receives once, and does the work that follows.
     // Inlined into its callers: after a system call the processor cannot predict returns.
     #[inline(always)]
-    fn receive_once(&self, inner: &mut RcInner, next: NextReceive) -> Received {
+    fn receive_once(&self, inner: &mut RcInner, next: NextReceive, from: From) -> Received {
         let Some(link) = &mut inner.link else {
             return Received::Nothing;
         };
-        let got = self.receive_locked(link);
+        let got = self.receive_locked(link, from);
+        if link.may_meet && got != Received::Nothing {
+            self.meet(link);
+        }
         let came = got != Received::Nothing;
         let flush = link.engine.flush_acks_after(came, next, clock::now);
         if came && !flush && link.engine.is_ack_awaited() {
@@ -547,7 +591,7 @@ impl RcShared {
         got
     }
 
-    fn receive_locked(&self, link: &mut Link) -> Received {
+    fn receive_locked(&self, link: &mut Link, from: From) -> Received {
         if link.tcp_close.peer_is_done() {
             return Received::Nothing;
         }
@@ -555,8 +599,9 @@ impl RcShared {
             return self.look_for_end(link);
         }
         let mut rx_buffer = RxBuffer::take();
-        let got = self.receive_into(link, &mut rx_buffer);
+        let got = self.receive_into(link, &mut rx_buffer, from);
         rx_buffer.put_back();
+        self.note_lane(link);
         got
     }
 
@@ -565,6 +610,7 @@ impl RcShared {
         if !link.tcp_close.is_polled() {
             return Received::Nothing;
         }
+        link.pipe.silence();
         let Some(end) = link.pipe.end() else {
             return Received::Nothing;
         };
@@ -587,18 +633,16 @@ impl RcShared {
         }
     }
 
-    fn receive_into(&self, link: &mut Link, rx_buffer: &mut RxBuffer) -> Received {
+    fn receive_into(&self, link: &mut Link, rx_buffer: &mut RxBuffer, from: From) -> Received {
         let engine = &mut link.engine;
         let most = rx_buffer.octets.len().min(engine.rnr_room());
         let (room, most) = engine.input_room(most);
         let placed = room.len();
         let wanted = placed + most;
         let behind = &mut rx_buffer.octets[..most];
-        let received = if placed == 0 {
-            link.pipe.receive(behind)
-        } else {
-            let mut parts = [IoSliceMut::new(room), IoSliceMut::new(behind)];
-            link.pipe.receive_vectored(&mut parts)
+        let received = match from {
+            From::All => link.pipe.receive(room, behind),
+            From::Memory => link.pipe.poll(room, behind),
         };
         let end = match received {
             Ok(0) => {
@@ -651,9 +695,13 @@ impl RcShared {
             if !pause {
                 link.engine.resume_input();
                 link.tcp_close.resume_polling();
+                link.pipe.want_bells(true);
+                self.note_lane(link);
             }
+            // Bells for room come all the time.
+            let polled = !pause || link.pipe.receives_by_lane();
             self.poll_set
-                .watch_input(*member, link.pipe.as_fd(), !pause);
+                .watch_input(*member, link.pipe.as_fd(), polled);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::driver::device::clock;
 use crate::driver::qp::staging;
 use crate::driver::reactor::member::Received;
 use crate::driver::tcp::lingering::LingeringSocket;
-use crate::driver::tcp::qp::{Link, RcInner, RcShared};
+use crate::driver::tcp::qp::{From, Link, RcInner, RcShared};
 use crate::{ConnectionEvent, WcStatus};
 use dgiwarp_engine::connected::{self, GracefulClose, GracefulStep, Outstanding, RcEnd, Taken};
 use dgiwarp_engine::cq_ring::Unheard;
@@ -140,7 +140,7 @@ impl RcShared {
     /// Places and acknowledges octets that have arrived: a NIC would have done so already.
     fn receive_last(&self, link: &mut Link) {
         for _ in 0..LAST_READS {
-            if self.receive_locked(link) == Received::Nothing {
+            if self.receive_locked(link, From::All) == Received::Nothing {
                 break;
             }
         }
@@ -206,6 +206,9 @@ impl RcShared {
             return;
         };
         self.poll_set.unwatch(link.pipe.as_fd());
+        self.unlocked.in_lane.store(false, Ordering::Release);
+        // The rest goes as that of any connection.
+        link.pipe.leave_lane();
         let octets = self.rest(&mut link, rest, bye);
         // Receives of a shared receive queue are not lost with one of its QPs.
         let unfinished = link.engine.abandon();
@@ -214,7 +217,7 @@ impl RcShared {
         {
             self.recv_queue.give_back(wqe);
         }
-        let mut counters = link.engine.counters();
+        let mut counters = link.counters();
         counters.octets_kept = 0;
         inner.counters.add(&counters);
         self.background().linger(LingeringSocket {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
 use crate::driver::tcp::qp::ending::Rest;
-use crate::driver::tcp::qp::{Link, RcShared};
+use crate::driver::tcp::qp::{From, Link, RcShared};
 use crate::driver::udp::socket::ReceiveBuffer;
 
 impl Member for RcShared {
@@ -17,7 +17,22 @@ impl Member for RcShared {
         _buffer: &mut ReceiveBuffer,
         next: NextReceive,
     ) -> Option<Received> {
-        self.try_run(|inner| self.receive_once(inner, next))
+        self.try_run(|inner| self.receive_once(inner, next, From::All))
+    }
+
+    #[inline]
+    fn receive_hot(
+        &self,
+        _socket: SocketIndex,
+        _buffer: &mut ReceiveBuffer,
+        next: NextReceive,
+    ) -> Option<Received> {
+        self.try_run(|inner| self.receive_once(inner, next, From::Memory))
+    }
+
+    fn want_bells(&self, _socket: SocketIndex, wanted: bool) -> bool {
+        self.unlocked.in_lane.load(Ordering::Acquire)
+            && self.run(|inner| self.want_bells_locked(inner, wanted))
     }
 
     fn has_completions(&self) -> bool {

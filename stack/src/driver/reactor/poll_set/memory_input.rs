@@ -1,0 +1,79 @@
+//! Members whose input is in memory: no descriptor is readable by it unless the sender rings.
+
+use std::os::fd::BorrowedFd;
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::driver::reactor::member::{MemberId, NextReceive, Received};
+use crate::driver::reactor::poll_set::{PollSet, Poller};
+
+/// Token of the eventfd of members with input that no descriptor announces.
+pub(super) const READY: u64 = u64::MAX;
+
+impl PollSet {
+    /// A member's input comes from elsewhere: its socket, in whatever state it was tried, is in the epoll set, and not tried until it is found again.
+    pub(crate) fn move_input(&self, member: MemberId, fd: BorrowedFd<'_>) {
+        // It may be there.
+        let _ = self.watch(member, 0, fd);
+        self.moved.add(member);
+    }
+
+    /// Members whose input comes from elsewhere are not hot any more.
+    #[cold]
+    pub(super) fn forget_moved(&self, poller: &mut Poller) {
+        while let Some(id) = self.moved.next() {
+            poller.hot.forget(id);
+            // It may have been parked since: it is not polled now, and has to announce its input.
+            if let Some(member) = self.member(id) {
+                member.want_bells(0, true);
+            }
+        }
+    }
+
+    /// A member has input that no descriptor announces: the set is readable until it was received.
+    pub(crate) fn add_ready(&self, member: MemberId) {
+        self.ready.add(member);
+        let make = || {
+            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+            let fd = EventFd::from_flags(flags)?;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, READY);
+            self.sockets.add(&fd, event)?;
+            Ok::<_, nix::errno::Errno>(fd)
+        };
+        let fd = match self.ready_fd.get() {
+            Some(fd) => Some(fd),
+            // Without a descriptor the next poll finds it.
+            None => make().ok().map(|fd| self.ready_fd.get_or_init(|| fd)),
+        };
+        if let Some(fd) = fd {
+            let _ = fd.write(1);
+        }
+    }
+
+    /// Receives once from each member with input that no descriptor announces. Returns whether something was received, or may be later.
+    pub(super) fn receive_ready(&self, poller: &mut Poller, next: NextReceive) -> bool {
+        if let Some(fd) = self.ready_fd.get() {
+            let _ = fd.read();
+        }
+        let mut got = false;
+        for _ in 0..self.ready.len() {
+            let Some(id) = self.ready.next() else {
+                break;
+            };
+            let Some(member) = self.member(id) else {
+                continue;
+            };
+            match member.receive(0, &mut poller.buffer, next) {
+                Some(Received::Nothing) => {}
+                // Another thread is at work with it, or there may be more.
+                None => self.add_ready(id),
+                Some(Received::Something | Received::Everything) => {
+                    got = true;
+                    self.add_ready(id);
+                }
+            }
+        }
+        got
+    }
+}

@@ -1,0 +1,117 @@
+//! Lanes of a connection within this host: meeting its peer, and being polled.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use crate::driver::tcp::lanes::Lanes;
+use crate::driver::tcp::qp::{Link, RcInner, RcShared};
+use crate::driver::tcp::same_host::{Guest, Invited};
+
+/// Octets that TCP carries before a connection meets its peer, so that one with little traffic takes no memory.
+const MEETS_AFTER: u64 = 4096;
+
+impl RcShared {
+    /// Goes on with meeting the peer: the Initiator invites it, the Responder answers.
+    #[cold]
+    pub(super) fn meet(&self, link: &mut Link) {
+        if !link.engine.may_meet() || link.engine.end().is_some() {
+            return;
+        }
+        let initiates = link.engine.is_initiator();
+        let token = link.engine.take_token();
+        let is_due = if initiates {
+            link.pipe.tcp_octets() >= MEETS_AFTER
+        } else {
+            token.is_some()
+        };
+        if !is_due {
+            return;
+        }
+        link.may_meet = false;
+        let (Some(guest), Some(same_host)) =
+            (self.unlocked.guest.get(), self.background().same_host())
+        else {
+            return;
+        };
+        let invited = Invited {
+            guest: Weak::<Self>::clone(guest),
+            life: self.unlocked.life.load(Ordering::Acquire),
+        };
+        match token {
+            Some(token) => same_host.accept(token, invited),
+            None => {
+                if let Some(token) = same_host.invite(invited) {
+                    link.engine.send_token(token);
+                }
+            }
+        }
+    }
+
+    /// Makes this queue pair known as one that may get lanes.
+    pub(super) fn be_guest(self: &Arc<Self>) {
+        let guest: Weak<Self> = Arc::downgrade(self);
+        self.unlocked.guest.get_or_init(|| guest);
+    }
+
+    /// The stream arrives by a lane: its descriptor announces that at most, and polls go to memory.
+    #[inline]
+    pub(super) fn note_lane(&self, link: &mut Link) {
+        if link.pipe.receives_by_lane() {
+            self.note_lane_input(link);
+        }
+    }
+
+    fn note_lane_input(&self, link: &mut Link) {
+        let Some(member) = self.member.get() else {
+            return;
+        };
+        if !self.unlocked.in_lane.load(Ordering::Relaxed) {
+            self.unlocked.in_lane.store(true, Ordering::Release);
+            self.poll_set.move_input(*member, link.pipe.as_fd());
+        }
+        if link.pipe.take_unannounced() {
+            self.poll_set.add_ready(*member);
+        }
+    }
+
+    /// Wants bells, or none while a thread polls. Returns whether there are bells.
+    pub(super) fn want_bells_locked(&self, inner: &mut RcInner, wanted: bool) -> bool {
+        let Some(link) = &mut inner.link else {
+            return false;
+        };
+        if !link.pipe.receives_by_lane() {
+            return false;
+        }
+        link.pipe.want_bells(wanted && !link.paused);
+        self.note_lane(link);
+        true
+    }
+}
+
+impl Guest for RcShared {
+    fn attach_lanes(&self, life: u32, lanes: Lanes, starts: bool) -> bool {
+        self.run(|inner| {
+            let lives = life == self.unlocked.life.load(Ordering::Acquire);
+            let Some(link) = &mut inner.link else {
+                return false;
+            };
+            if !lives || link.engine.end().is_some() || link.tcp_close.has_begun() {
+                return false;
+            }
+            link.pipe.attach(lanes, starts);
+            self.work(inner);
+            true
+        })
+    }
+
+    fn detach_lanes(&self, life: u32) {
+        self.run(|inner| {
+            if life == self.unlocked.life.load(Ordering::Acquire)
+                && let Some(link) = &mut inner.link
+            {
+                link.pipe.detach();
+            }
+        });
+    }
+}

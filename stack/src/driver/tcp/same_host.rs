@@ -1,0 +1,370 @@
+//! Meeting of the two ends of a connection on one host: token, Unix socket, arena (rfc-notes/same-host.md).
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use dgiwarp_memory::lane::{
+    Arena, ArenaEnd, ArenaError, receive_with_descriptor, send_with_descriptor,
+};
+use nix::sys::epoll::EpollFlags;
+use nix::sys::socket::{getsockopt, sockopt};
+use parking_lot::Mutex;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::Error;
+use crate::driver::device::{clock, fds};
+use crate::driver::reactor::io_set::{Cause, IoId, IoSet, Locked};
+use crate::driver::reactor::waker::{Task, Waker};
+use crate::driver::tcp::lanes::Lanes;
+
+/// Time for an offer, from when the token was drawn.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Meetings of a device at one time.
+const MOST: usize = 64;
+/// Octets of the arenas of a process.
+const BUDGET: usize = 64 << 20;
+/// Logarithm of the octets of a ring.
+const RING_LOGARITHM: u32 = 17;
+/// Octets of an offer, and its first ones: name, version and a reserved field.
+const OFFER: usize = 24;
+const BEGINNING: [u8; 8] = *b"DGiH\x00\x01\x00\x00";
+/// Bits of a token.
+const TOKEN_BITS: u32 = 120;
+
+/// Reason for a connection to stay on TCP.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("the arenas of this process have {BUDGET} octets")]
+    Budget,
+    #[error("no socket")]
+    Socket(#[source] io::Error),
+    #[error("the peer is not reached by its name: another network namespace, or it gave up")]
+    Namespace(#[source] io::Error),
+    #[error("no memory to share")]
+    Memory(#[source] io::Error),
+    #[error("the offer has another token, or none")]
+    Token,
+    #[error("the arena is not taken")]
+    Arena(#[from] ArenaError),
+    #[error("no offer in time")]
+    Time,
+    #[error("the connection is gone")]
+    Gone,
+}
+
+/// A connected queue pair that may get lanes.
+pub(crate) trait Guest: std::fmt::Debug + Send + Sync {
+    /// Gives the connection its lanes, if `life` is its own still. Returns whether it took them.
+    fn attach_lanes(&self, life: u32, lanes: Lanes, starts: bool) -> bool;
+    /// Takes them away again: the peer does not have them.
+    fn detach_lanes(&self, life: u32);
+}
+
+/// A queue pair in one of its lives.
+#[derive(Debug, Clone)]
+pub(crate) struct Invited {
+    pub(crate) guest: Weak<dyn Guest>,
+    pub(crate) life: u32,
+}
+
+/// Octets of all arenas of the process.
+static ARENAS: AtomicUsize = AtomicUsize::new(0);
+
+/// A share of the budget, given back when it goes.
+#[derive(Debug)]
+struct Share(usize);
+
+impl Share {
+    fn take(octets: usize) -> Option<Self> {
+        let before = ARENAS.fetch_add(octets, Ordering::Relaxed);
+        let share = Self(octets);
+        (before + octets <= BUDGET).then_some(share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        ARENAS.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// A socket at which the peer of an Initiator meets it.
+#[derive(Debug)]
+struct Meeting {
+    socket: Socket,
+    /// The peer has connected.
+    accepted: bool,
+    token: u128,
+    invited: Invited,
+    until: Instant,
+}
+
+impl AsFd for Meeting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// All meetings of a device.
+#[derive(Debug)]
+pub(crate) struct SameHost {
+    meetings: IoSet<Meeting>,
+    /// Tokens of Initiators, for which offers are to be made.
+    offers: Mutex<Vec<(u128, Invited)>>,
+    waker: Arc<Waker>,
+}
+
+/// The name of the socket of a token.
+fn name(token: u128) -> String {
+    let mut name = String::from("\0dgiwarp/1/");
+    let digits = usize::try_from(TOKEN_BITS / 4).unwrap_or(30);
+    let _ = write!(name, "{token:0digits$x}");
+    name
+}
+
+fn offer(token: u128) -> [u8; OFFER] {
+    let mut octets = [0; OFFER];
+    let (beginning, rest) = octets.split_at_mut(BEGINNING.len());
+    beginning.copy_from_slice(&BEGINNING);
+    rest.copy_from_slice(&token.to_be_bytes());
+    octets
+}
+
+/// Whether an offer is one for this token. The reserved field is not checked.
+fn is_for(octets: &[u8], token: u128) -> bool {
+    let expected = offer(token);
+    octets.len() == OFFER && octets[..6] == expected[..6] && octets[8..] == expected[8..]
+}
+
+fn socket() -> io::Result<Socket> {
+    let socket = fds::adopt(Socket::new(Domain::UNIX, Type::SEQPACKET, None)?);
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+impl SameHost {
+    pub(crate) fn new(waker: Arc<Waker>) -> Result<Arc<Self>, Error> {
+        Ok(Arc::new(Self {
+            meetings: IoSet::new()?,
+            offers: Mutex::new(Vec::new()),
+            waker,
+        }))
+    }
+
+    /// Draws a token for a connection whose Initiator this end is, and listens for its peer. `None` if that cannot be: the connection stays on TCP.
+    pub(crate) fn invite(&self, invited: Invited) -> Option<u128> {
+        let invite = || {
+            let mut random = [0; 16];
+            getrandom::fill(&mut random)
+                .map_err(|error| Refused::Socket(io::Error::other(error)))?;
+            let token = u128::from_ne_bytes(random) >> (u128::BITS - TOKEN_BITS);
+            let listen = || {
+                let socket = socket()?;
+                socket.bind(&SockAddr::unix(name(token))?)?;
+                socket.listen(1)?;
+                Ok(socket)
+            };
+            let until = clock::now() + PATIENCE;
+            let meeting = Meeting {
+                socket: listen().map_err(Refused::Socket)?,
+                accepted: false,
+                token,
+                invited,
+                until,
+            };
+            let mut meetings = self.meetings.lock();
+            if meetings.entries().count() >= MOST {
+                return Err(Refused::Budget);
+            }
+            Self::watch(&mut meetings, meeting).map_err(Refused::Socket)?;
+            drop(meetings);
+            self.waker.wake_before(clock::to_nanos(Some(until)));
+            Ok(token)
+        };
+        invite()
+            .inspect_err(|reason| tracing::debug!(%reason, "a connection stays on TCP"))
+            .ok()
+    }
+
+    fn watch(meetings: &mut Locked<'_, Meeting>, meeting: Meeting) -> io::Result<()> {
+        let until = meeting.until;
+        let id = meetings.insert(meeting);
+        meetings.set_deadline(id, Some(until));
+        let watched = meetings.watch(id, EpollFlags::EPOLLIN);
+        if watched.is_err() {
+            meetings.remove(id);
+        }
+        watched
+    }
+
+    /// Has the background thread make an offer for the token that the peer has sent.
+    pub(crate) fn accept(&self, token: u128, invited: Invited) {
+        let mut offers = self.offers.lock();
+        if offers.len() < MOST {
+            offers.push((token, invited));
+            drop(offers);
+            self.waker.wake();
+        }
+    }
+
+    /// A meeting's socket is ready, or its time is over. Returns the arena that was offered.
+    fn drive(
+        meetings: &mut Locked<'_, Meeting>,
+        id: IoId,
+        cause: Cause,
+    ) -> Option<(Invited, Result<Arena, Refused>)> {
+        let meeting = meetings.get_mut(id)?;
+        let invited = meeting.invited.clone();
+        let met = match (cause, meeting.accepted) {
+            (Cause::Deadline, _) => Err(Refused::Time),
+            (Cause::Ready, false) => match meeting.socket.accept() {
+                Ok((socket, _)) => Ok(Some(socket)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) => Err(Refused::Socket(error)),
+            },
+            (Cause::Ready, true) => Ok(None),
+        };
+        match met {
+            Ok(Some(socket)) => {
+                let old = meetings.remove(id)?;
+                let socket = fds::adopt(socket);
+                let meeting = Meeting {
+                    socket,
+                    accepted: true,
+                    ..old
+                };
+                let watched = meeting.socket.set_nonblocking(true);
+                watched
+                    .and_then(|()| Self::watch(meetings, meeting))
+                    .err()
+                    .map(|error| (invited, Err(Refused::Socket(error))))
+            }
+            Ok(None) => {
+                let arena = take(&meeting.socket, meeting.token);
+                if matches!(&arena, Err(Refused::Socket(error)) if error.kind() == io::ErrorKind::WouldBlock)
+                {
+                    return None;
+                }
+                meetings.remove(id);
+                Some((invited, arena))
+            }
+            Err(refused) => {
+                meetings.remove(id);
+                Some((invited, Err(refused)))
+            }
+        }
+    }
+}
+
+/// Takes the arena of an offer.
+fn take(socket: &Socket, token: u128) -> Result<Arena, Refused> {
+    let mut octets = [0; OFFER + 1];
+    let (len, fd) =
+        receive_with_descriptor(socket.as_fd(), &mut octets).map_err(Refused::Socket)?;
+    let fd = fd.ok_or(Refused::Token)?;
+    if !is_for(&octets[..len], token) {
+        return Err(Refused::Token);
+    }
+    if let Ok(peer) = getsockopt(socket, sockopt::PeerCredentials) {
+        tracing::debug!(
+            pid = peer.pid(),
+            uid = peer.uid(),
+            "a peer on this host shares memory"
+        );
+    }
+    Ok(Arena::open(fd.as_fd())?)
+}
+
+/// Gives a connection the lanes of an arena that its peer made.
+fn enter(invited: &Invited, arena: Arena) -> Result<(), Refused> {
+    let share = Share::take(arena.octets()).ok_or(Refused::Budget)?;
+    let lanes = Lanes::new(arena.lanes(ArenaEnd::Taker), Box::new(share));
+    let guest = invited.guest.upgrade().ok_or(Refused::Gone)?;
+    let taken = guest.attach_lanes(invited.life, lanes, true);
+    taken.then_some(()).ok_or(Refused::Gone)
+}
+
+/// Makes an arena for a connection, and hands it to the peer.
+fn make(token: u128, invited: &Invited) -> Result<(), Refused> {
+    let guest = invited.guest.upgrade().ok_or(Refused::Gone)?;
+    let socket = socket().map_err(Refused::Socket)?;
+    let address = SockAddr::unix(name(token)).map_err(Refused::Socket)?;
+    socket.connect(&address).map_err(Refused::Namespace)?;
+    let (arena, fd) = Arena::create(RING_LOGARITHM).map_err(Refused::Memory)?;
+    let share = Share::take(arena.octets()).ok_or(Refused::Budget)?;
+    let lanes = Lanes::new(arena.lanes(ArenaEnd::Maker), Box::new(share));
+    // The peer may use its lane, and ring, as soon as it has the arena.
+    if !guest.attach_lanes(invited.life, lanes, false) {
+        return Err(Refused::Gone);
+    }
+    send_with_descriptor(socket.as_fd(), &offer(token), fd.as_fd()).map_err(|error| {
+        guest.detach_lanes(invited.life);
+        Refused::Socket(error)
+    })
+}
+
+impl Task for SameHost {
+    fn work_fd(&self) -> BorrowedFd<'_> {
+        self.meetings.as_fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.meetings.poll_timeout()
+    }
+
+    fn progress(&self) {
+        let mut met = Vec::new();
+        self.meetings
+            .progress(|meetings, id, cause| met.extend(Self::drive(meetings, id, cause)));
+        // Without the lock of the meetings: a queue pair that invites has its own.
+        let taken = met
+            .into_iter()
+            .map(|(invited, arena)| arena.and_then(|arena| enter(&invited, arena)));
+        let offers = std::mem::take(&mut *self.offers.lock());
+        let made = offers
+            .into_iter()
+            .map(|(token, invited)| make(token, &invited));
+        for result in taken.chain(made) {
+            if let Err(reason) = result {
+                tracing::debug!(%reason, "a connection stays on TCP");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The examples of the specification.
+    #[test]
+    fn names_and_offers_are_as_specified() {
+        let token = 0x0012_3456_789a_bcde_fedc_ba98_7654_3210;
+        assert_eq!(name(token), "\0dgiwarp/1/123456789abcdefedcba9876543210");
+        assert_eq!(name(5).len(), name(token).len());
+        let octets = offer(token);
+        assert_eq!(octets[..8], *b"DGiH\x00\x01\x00\x00");
+        assert_eq!(u128::from_be_bytes(octets[8..].try_into().unwrap()), token);
+        let mut other = octets;
+        other[7] = 1;
+        assert!(is_for(&octets, token) && is_for(&other, token));
+        for at in [0, 5, 8, 23] {
+            let mut other = octets;
+            other[at] ^= 1;
+            assert!(!is_for(&other, token), "{at}");
+        }
+        assert!(!is_for(&octets[..23], token));
+    }
+
+    #[test]
+    fn the_budget_is_for_all_arenas_and_comes_back() {
+        let most = Share::take(BUDGET - ARENAS.load(Ordering::Relaxed).min(BUDGET));
+        assert!(Share::take(BUDGET).is_none());
+        drop(most);
+        assert!(Share::take(1 << 20).is_some());
+    }
+}

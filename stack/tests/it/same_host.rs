@@ -1,0 +1,274 @@
+//! Connections within this host through shared memory: the stream moves amid load and back, in order and whole, and ends with its peer.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{self, Process, now, role};
+use dgiwarp::{
+    Access, Buffer, Config, Cq, MpaConfig, Mr, RcListener, RcOperation, RcQp, RcQpAttr, RcSendWr,
+    ReadDepths, RecvWr, Rnic, SameHostMode, Wc, WcStatus,
+};
+
+const SOON: Duration = Duration::from_secs(60);
+const DEPTHS: ReadDepths = ReadDepths { ird: 4, ord: 4 };
+const SEND: RcOperation = RcOperation::Send { invalidate: None };
+/// Octets of the longest message, and receives that are posted.
+const LONGEST: usize = 150_000;
+const RECEIVES: usize = 8;
+
+/// How a thread waits for completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Polling,
+    Sleeping,
+}
+
+fn config(same_host: SameHostMode) -> Config {
+    let mut config = Config::default();
+    config.same_host = same_host;
+    config
+}
+
+struct End {
+    qp: RcQp,
+    cq: Cq,
+    memory: Buffer,
+    mr: Mr,
+    rnic: Rnic,
+}
+
+impl End {
+    fn new(same_host: SameHostMode) -> Self {
+        let rnic = Rnic::open(config(same_host)).unwrap();
+        let pd = rnic.alloc_pd();
+        let cq = rnic.create_cq(1024).unwrap();
+        let memory = Buffer::zeroed((RECEIVES + 1) * LONGEST).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = pd.register(memory.region(), access).unwrap();
+        let qp = pd.create_rc_qp(&RcQpAttr::new(&cq, &cq)).unwrap();
+        let end = Self {
+            qp,
+            cq,
+            memory,
+            mr,
+            rnic,
+        };
+        for slot in 0..RECEIVES {
+            end.post_recv(slot);
+        }
+        end
+    }
+
+    fn post_recv(&self, slot: usize) {
+        let sges = [self.mr.sge(slot * LONGEST..(slot + 1) * LONGEST)];
+        let wr_id = slot as u64;
+        self.qp.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
+    }
+
+    /// Sends the message with this number.
+    fn send(&self, number: usize) {
+        let octets = message(number);
+        let at = RECEIVES * LONGEST;
+        self.memory.write(at, &octets);
+        let sges = [self.mr.sge(at..at + octets.len())];
+        let wr = RcSendWr::new(1000, SEND, &sges);
+        self.qp.post_send(&[wr]).unwrap();
+    }
+
+    fn next(&self, waits: Waits) -> Wc {
+        let until = now() + SOON;
+        loop {
+            let wc = match waits {
+                Waits::Sleeping => self.cq.wait(SOON).unwrap(),
+                Waits::Polling => self.cq.poll_one().unwrap(),
+            };
+            if let Some(wc) = wc {
+                assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+                return wc;
+            }
+            assert!(now() < until, "no completion in time");
+            if waits == Waits::Polling {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Sends messages one after the other and receives as many of the peer.
+    fn exchange(&self, messages: usize, waits: Waits) {
+        let (mut sent, mut done, mut received) = (0, 0, 0);
+        while received < messages || done < messages {
+            if sent < messages && sent == done {
+                self.send(sent);
+                sent += 1;
+            }
+            let wc = self.next(waits);
+            if wc.wr_id == 1000 {
+                done += 1;
+                continue;
+            }
+            let slot = usize::try_from(wc.wr_id).unwrap();
+            let expected = message(received);
+            assert_eq!(wc.byte_len as usize, expected.len(), "message {received}");
+            let octets = self.memory.to_vec(slot * LONGEST, expected.len());
+            assert!(octets == expected, "message {received} came wrong");
+            self.post_recv(slot);
+            received += 1;
+        }
+    }
+
+    fn lane_octets(&self) -> (u64, u64) {
+        let counters = self.rnic.counters();
+        (counters.lane_octets_sent, counters.lane_octets_received)
+    }
+}
+
+/// Messages of all lengths, of which no two are alike.
+fn message(number: usize) -> Vec<u8> {
+    let len = match number % 7 {
+        0 => 1,
+        1 => 64,
+        2 => 1500,
+        3 => 40_000,
+        4 => LONGEST,
+        5 => 9000,
+        _ => number % 5000 + 1,
+    };
+    (0..len)
+        .map(|at| u8::try_from((at * 7 + number * 13) % 251).unwrap())
+        .collect()
+}
+
+fn connect(client: &End, server: &End) {
+    let mpa = MpaConfig::default();
+    let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), mpa.clone()).unwrap();
+    let to = listener.local_addr();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let request = listener.accept(SOON).unwrap().expect("a request");
+            request.accept(&server.qp, DEPTHS, b"").unwrap();
+        });
+        client.qp.connect(to, &mpa, b"").unwrap();
+    });
+}
+
+fn both(client: &End, server: &End, messages: usize, waits: [Waits; 2]) {
+    thread::scope(|scope| {
+        scope.spawn(|| server.exchange(messages, waits[1]));
+        client.exchange(messages, waits[0]);
+    });
+}
+
+/// The stream moves to memory in the middle of it all, whichever end sleeps.
+#[test]
+fn messages_keep_their_order_while_the_stream_moves() {
+    for waits in [
+        [Waits::Polling, Waits::Polling],
+        [Waits::Sleeping, Waits::Sleeping],
+        [Waits::Polling, Waits::Sleeping],
+        [Waits::Sleeping, Waits::Polling],
+    ] {
+        let [client, server] = [(); 2].map(|()| End::new(SameHostMode::Ring));
+        connect(&client, &server);
+        both(&client, &server, 200, waits);
+        // All but the beginning.
+        let (sent, received) = client.lane_octets();
+        assert!(
+            sent > 1_000_000 && received > 1_000_000,
+            "{waits:?}: {sent} {received}"
+        );
+        assert_eq!((received, sent), server.lane_octets());
+    }
+}
+
+/// An end that has not the extension, or is set not to, stays on TCP with one that has.
+#[test]
+fn one_end_alone_does_not_move() {
+    for modes in [
+        [SameHostMode::Ring, SameHostMode::Off],
+        [SameHostMode::Off, SameHostMode::Ring],
+        [SameHostMode::Auto, SameHostMode::Ring],
+    ] {
+        let [client, server] = modes.map(End::new);
+        connect(&client, &server);
+        both(&client, &server, 30, [Waits::Polling, Waits::Sleeping]);
+        assert_eq!(
+            (client.lane_octets(), server.lane_octets()),
+            ((0, 0), (0, 0))
+        );
+    }
+}
+
+/// A queue pair is destroyed with more posted than the lane holds: everything arrives, the rest of it by TCP.
+#[test]
+fn the_rest_of_a_destroyed_queue_pair_arrives() {
+    let [client, server] = [(); 2].map(|()| End::new(SameHostMode::Ring));
+    connect(&client, &server);
+    both(&client, &server, 60, [Waits::Polling, Waits::Polling]);
+    assert!(client.lane_octets().0 > 0);
+    // Nobody receives at the server meanwhile: it has receives, but does not poll.
+    const LAST: usize = 6;
+    for number in 0..LAST {
+        let at = RECEIVES * LONGEST;
+        client.memory.write(at, &message(4));
+        let sges = [client.mr.sge(at..at + LONGEST)];
+        let wr = RcSendWr::new(number as u64, SEND, &sges);
+        client.qp.post_send(&[wr]).unwrap();
+    }
+    let End { qp, rnic, .. } = client;
+    drop(qp);
+    for _ in 0..LAST {
+        let wc = server.next(Waits::Sleeping);
+        assert_eq!(wc.byte_len as usize, LONGEST);
+        let slot = usize::try_from(wc.wr_id).unwrap();
+        assert!(server.memory.to_vec(slot * LONGEST, LONGEST) == message(4));
+    }
+    drop(rnic);
+}
+
+/// The peer process: exchanges messages for ever.
+fn peer() {
+    let end = End::new(SameHostMode::Ring);
+    let listener = RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), MpaConfig::default()).unwrap();
+    println!("at {}", listener.local_addr());
+    let request = listener.accept(SOON).unwrap().expect("a request");
+    request.accept(&end.qp, DEPTHS, b"").unwrap();
+    end.exchange(usize::MAX, Waits::Polling);
+}
+
+/// The peer is killed at any moment of an exchange: what is posted ends soon, with the octets of messages that came whole.
+#[test]
+fn a_killed_peer_ends_the_connection() {
+    if role().is_some() {
+        return peer();
+    }
+    for (round, waits) in [Waits::Polling, Waits::Sleeping]
+        .into_iter()
+        .cycle()
+        .take(6)
+        .enumerate()
+    {
+        let test = here!("a_killed_peer_ends_the_connection");
+        let mut process = Process::start(test, "peer", &[]);
+        let to: SocketAddr = process.tells("at ", SOON).parse().unwrap();
+        let end = End::new(SameHostMode::Ring);
+        end.qp.connect(to, &MpaConfig::default(), b"").unwrap();
+        end.exchange(40, waits);
+        assert!(end.lane_octets().0 > 0);
+        // Amid the next messages.
+        end.send(40);
+        common::sleep(Duration::from_micros(300 * round as u64));
+        process.kill();
+        let killed = now();
+        let mut last = None;
+        while last.is_none_or(|wc: Wc| wc.status == WcStatus::Success) {
+            let wc = match waits {
+                Waits::Sleeping => end.cq.wait(SOON).unwrap(),
+                Waits::Polling => end.cq.poll_one().unwrap(),
+            };
+            assert!(now() < killed + SOON, "the end is not reported");
+            last = wc.or(last);
+        }
+        assert!(end.qp.end().is_some());
+    }
+}
