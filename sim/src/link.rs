@@ -41,6 +41,8 @@ pub struct LinkConfig {
     pub reordering: Reordering,
     /// Probability with which one to three bits of a copy are flipped, 0 to 1.
     pub corruption: f64,
+    /// Octets that wait for a link with a rate, above which a datagram is marked: congestion experienced (RFC 3168).
+    pub mark: usize,
     /// Longest datagram in octets.
     pub mtu: usize,
 }
@@ -58,6 +60,7 @@ impl Default for LinkConfig {
                 by: Duration::ZERO,
             },
             corruption: 0.0,
+            mark: usize::MAX,
             mtu: 65_507,
         }
     }
@@ -77,6 +80,7 @@ pub struct Link {
 pub(crate) struct Copy {
     pub(crate) arrives: Duration,
     pub(crate) corrupted: bool,
+    pub(crate) marked: bool,
 }
 
 impl Link {
@@ -120,15 +124,29 @@ impl Link {
         length: usize,
         rng: &mut Rng,
     ) -> (Fate, [Option<Copy>; 2]) {
+        let marked = self.is_above(now, self.config.mark);
         let Some(leaves) = self.transmit(now, length) else {
             return (Fate::Overflowed, [None, None]);
         };
         if self.channel.loses(rng) {
             return (Fate::Lost, [None, None]);
         }
-        let first = self.copy(leaves, length, rng);
-        let second = chance(self.config.duplication, rng).then(|| self.copy(leaves, length, rng));
+        let copy = |rng: &mut Rng| Copy {
+            marked,
+            ..self.copy(leaves, length, rng)
+        };
+        let first = copy(rng);
+        let second = chance(self.config.duplication, rng).then(|| copy(rng));
         (Fate::Passed, [Some(first), second])
+    }
+
+    /// Whether more than these octets wait.
+    fn is_above(&self, now: Duration, octets: usize) -> bool {
+        let Some(rate) = self.config.rate else {
+            return false;
+        };
+        let waiting = self.idle_from.saturating_sub(now).as_nanos();
+        waiting * u128::from(rate) / 1_000_000_000 > octets as u128
     }
 
     /// When the last octet leaves the queue. `None` where the queue is full.
@@ -157,6 +175,7 @@ impl Link {
         Copy {
             arrives: leaves + self.config.delay + held_up,
             corrupted: length > 0 && chance(self.config.corruption, rng),
+            marked: false,
         }
     }
 }
@@ -182,6 +201,7 @@ mod tests {
             by: Duration::ZERO,
         },
         corruption: 0.0,
+        mark: usize::MAX,
         mtu: 1000,
     };
 
@@ -201,6 +221,20 @@ mod tests {
         assert_eq!(send(0), None, "more than 2,500 octets wait");
         assert_eq!(send(1), Some(Duration::from_millis(9)));
         assert_eq!(send(100), Some(Duration::from_millis(106)));
+    }
+
+    #[test]
+    fn a_long_queue_marks() {
+        let mut rng = Rng::seed_from_u64(1);
+        let mut link = Link::new(LinkConfig { mark: 1999, ..SLOW });
+        let mut marked = || {
+            let (_, copies) = link.carry(Duration::ZERO, 1000, &mut rng);
+            copies[0].map(|copy| copy.marked)
+        };
+        assert_eq!(
+            [marked(), marked(), marked()],
+            [Some(false), Some(false), Some(true)]
+        );
     }
 
     #[test]

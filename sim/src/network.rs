@@ -32,6 +32,8 @@ pub struct Datagram {
     pub from: Address,
     /// To whom.
     pub to: Address,
+    /// A queue on its way was long (RFC 3168).
+    pub marked: bool,
     /// Its octets after any corruption.
     pub octets: Vec<u8>,
 }
@@ -44,6 +46,7 @@ struct Flight {
     order: u64,
     datagram: DatagramId,
     corrupted: bool,
+    marked: bool,
     octets: Vec<u8>,
 }
 
@@ -169,6 +172,7 @@ impl Network {
                 order: self.next_order,
                 datagram,
                 corrupted: copy.corrupted,
+                marked: copy.marked,
                 octets: arriving,
             });
             self.next_order += 1;
@@ -209,6 +213,7 @@ impl Network {
             arrival,
             from: sent.from,
             to: sent.to,
+            marked: flight.marked,
             octets: flight.octets,
         })
     }

@@ -399,5 +399,6 @@ fn link(rng: &mut Rng, style: Style) -> LinkConfig {
         },
         corruption: some(rng, 0.05),
         mtu: mtu(rng),
+        ..LinkConfig::default()
     }
 }
