@@ -1,0 +1,260 @@
+//! One association (§4): both directions of the traffic with one peer.
+
+mod arrival;
+mod departure;
+mod timers;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::config::{Event, RdConfig};
+use super::congestion::Congestion;
+use super::flow::pacing::Pacing;
+use super::flow::received::Received;
+use super::flow::recovery::Recovery;
+use super::flow::rtt::Rtt;
+use super::frame::{Credit, EcnCounts, Hello, MessageError, NotReady};
+use super::message::inbound::Inbound;
+use super::message::outbound::Outbound;
+use crate::Peer;
+
+pub(super) use arrival::{Datagram, Ended};
+pub(super) use departure::time;
+
+/// Segments that one datagram carries at most.
+const SEGMENTS: usize = 8;
+/// RNR frames that wait to be sent.
+const NOT_READY: usize = 16;
+/// Errors that are not acknowledged.
+const ERRORS: usize = 64;
+/// Pongs that wait to be sent.
+const PONGS: usize = 4;
+/// Round trips after which ECN's next mark counts.
+const LEAST_ACK_DELAY: Duration = Duration::from_micros(25);
+/// Longest delay of acknowledgements, of both ends.
+const MOST_ACK_DELAY: Duration = Duration::from_millis(1);
+/// Longest probe timeout.
+const MOST_PTO: Duration = Duration::from_secs(1);
+/// Numbers of which one is skipped.
+const SKIP: u64 = 512;
+
+/// Contents of a datagram in flight that may have to go again.
+#[derive(Debug, Clone, Copy, Default)]
+struct Contents {
+    segments: [u32; SEGMENTS],
+    count: usize,
+    /// Number of a message whose error it carries.
+    error: Option<u32>,
+}
+
+impl Contents {
+    fn segments(&self) -> impl Iterator<Item = u32> + '_ {
+        self.segments.iter().take(self.count).copied()
+    }
+}
+
+/// An error that the peer did not acknowledge.
+#[derive(Debug, Clone, Copy)]
+struct OpenError {
+    error: MessageError,
+    /// It has to leave.
+    due: bool,
+}
+
+/// Proof that an address receives, under way.
+#[derive(Debug, Clone, Copy)]
+struct Challenge {
+    address: Peer,
+    data: u64,
+    /// Pings that may still be sent.
+    tries: u32,
+    due: Instant,
+    /// Octets that may be sent there.
+    budget: u64,
+}
+
+/// One association.
+#[derive(Debug)]
+pub(super) struct Association {
+    /// First address, by which the program identifies the peer.
+    pub(super) peer: Peer,
+    pub(super) address: Peer,
+    /// Identifier that this end drew.
+    pub(super) id: u32,
+    /// Identifier that the peer drew.
+    pub(super) peer_id: Option<u32>,
+    pub(super) peer_epoch: Option<u32>,
+    /// A hello was sent.
+    greeted: bool,
+    /// The peer showed that it has our identifier.
+    known: bool,
+    /// Octets received and sent while the address is not validated; `None` afterwards.
+    unvalidated: Option<(u64, u64)>,
+    /// Cookie that the peer gave.
+    proof: u64,
+    /// Cookie for the peer.
+    cookie: u64,
+    rtt: Rtt,
+    recovery: Recovery<Contents>,
+    congestion: Congestion,
+    pacing: Pacing,
+    /// When the pacer lets the next datagram go.
+    paced: Option<Instant>,
+    /// The window or the pacer, not the program, was the limit.
+    limited: bool,
+    received: Received,
+    inbound: Inbound,
+    pub(super) outbound: Outbound,
+    /// Window that the peer granted, and the number of the datagram that said so.
+    window: (u32, u64),
+    /// Grant to the peer.
+    grant: Credit,
+    /// Grant that was sent last.
+    granted: Credit,
+    /// Messages of the peer that took a receive.
+    taken: u32,
+    not_ready: VecDeque<NotReady>,
+    errors: VecDeque<OpenError>,
+    pongs: VecDeque<(Peer, u64)>,
+    challenge: Option<Challenge>,
+    /// Probes that have to leave.
+    probes: u32,
+    /// Probe timeouts since the last acknowledgement.
+    backoff: u32,
+    heard: Instant,
+    /// First eliciting datagram since something was heard.
+    unanswered: Option<Instant>,
+    counts: EcnCounts,
+    /// Latest arrival of a segment; the peer shares the receive window for a while.
+    pub(super) fed: Option<Instant>,
+    /// Datagrams until a number is skipped, and the state of the draw.
+    skip: (u64, u64),
+    /// The endpoint's registration of its next timeout.
+    pub(super) timer: Option<Instant>,
+    /// It is in the endpoint's queue of those with output.
+    pub(super) queued: bool,
+}
+
+impl Association {
+    /// Draws of `random` are for this association alone; `cookie` is for the peer to show later.
+    pub(super) fn new(
+        config: &RdConfig,
+        now: Instant,
+        peer: Peer,
+        id: u32,
+        random: u64,
+        cookie: u64,
+    ) -> Self {
+        let grant = Credit {
+            receives: config.receives,
+            window: config.window,
+        };
+        Self {
+            peer,
+            address: peer,
+            id,
+            peer_id: None,
+            peer_epoch: None,
+            greeted: false,
+            known: false,
+            unvalidated: None,
+            proof: 0,
+            cookie,
+            rtt: Rtt::new(config.initial_rtt),
+            recovery: Recovery::new(),
+            congestion: Congestion::new(config.algorithm, config.datagram.into()),
+            pacing: Pacing::new(now),
+            paced: None,
+            limited: false,
+            received: Received::default(),
+            inbound: Inbound::default(),
+            outbound: Outbound::default(),
+            window: (u32::MAX, 0),
+            grant,
+            granted: grant,
+            taken: 0,
+            not_ready: VecDeque::new(),
+            errors: VecDeque::new(),
+            pongs: VecDeque::new(),
+            challenge: None,
+            probes: 0,
+            backoff: 0,
+            heard: now,
+            unanswered: None,
+            counts: EcnCounts::default(),
+            fed: None,
+            skip: (random % SKIP, random | 1),
+            timer: None,
+            queued: false,
+        }
+    }
+
+    /// The peer opened it, from an address that is not validated unless its proof was valid.
+    pub(super) const fn accept(&mut self, validated: bool) {
+        if !validated {
+            self.unvalidated = Some((0, 0));
+        }
+    }
+
+    /// Whether the peer's address is not validated.
+    pub(super) const fn is_unvalidated(&self) -> bool {
+        self.unvalidated.is_some()
+    }
+
+    /// Whether this end opened it and heard nothing yet.
+    pub(super) const fn is_opening(&self) -> bool {
+        self.peer_id.is_none()
+    }
+
+    /// Whether a datagram without identifier may be the peer's, which has not seen ours yet.
+    pub(super) fn may_be_anonymous(&self, epoch: u32) -> bool {
+        !self.known && self.peer_epoch == Some(epoch)
+    }
+
+    /// Whether a datagram with this number is in flight.
+    pub(super) fn is_in_flight(&self, number: u64) -> bool {
+        self.recovery.is_in_flight(number)
+    }
+
+    /// Takes the cookie of a retry; all that was sent goes again.
+    pub(super) fn retry(&mut self, hello: &Hello) {
+        self.proof = hello.cookie;
+        let outbound = &mut self.outbound;
+        self.recovery.withdraw_all(|contents: Contents| {
+            contents
+                .segments()
+                .for_each(|number| outbound.on_lost(number));
+        });
+        self.greeted = false;
+        self.backoff = 0;
+        self.probes = 1;
+    }
+
+    /// Grants receives beyond those granted before.
+    pub(super) const fn grant(&mut self, more: u32) {
+        self.grant.receives = self.grant.receives.wrapping_add(more);
+    }
+
+    /// Sets the share of the receive window.
+    pub(super) const fn share(&mut self, window: u32) {
+        self.grant.window = window;
+    }
+
+    /// Fails all messages.
+    pub(super) fn fail(&mut self, cause: super::config::Cause, events: &mut VecDeque<Event>) {
+        let peer = self.peer;
+        self.outbound
+            .drain(|token| events.push_back(Event::Failed { peer, token, cause }));
+    }
+
+    fn pto(&self, config: &RdConfig) -> Duration {
+        let base = self.rtt.timeout(config.granularity) + MOST_ACK_DELAY;
+        let base = base.max(config.least_pto);
+        base.saturating_mul(1 << self.backoff.min(16))
+            .min(MOST_PTO.max(base))
+    }
+
+    fn ack_delay(&self) -> Duration {
+        (self.rtt.smoothed() / 8).clamp(LEAST_ACK_DELAY, MOST_ACK_DELAY)
+    }
+}

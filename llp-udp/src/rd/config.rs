@@ -1,0 +1,151 @@
+//! Attributes of an end, and the events that it raises.
+
+use std::time::{Duration, Instant};
+
+use super::congestion::Algorithm;
+use super::frame::CloseReason;
+use crate::Peer;
+
+/// Attributes of an end.
+#[derive(Debug, Clone, Copy)]
+pub struct RdConfig {
+    /// Time 0 of the time fields.
+    pub origin: Instant,
+    /// Random bits of the queue pair's life.
+    pub epoch: u32,
+    /// Random bits that nobody else has: identifiers and cookies are made with them.
+    pub key: [u64; 2],
+    /// Congestion control of all associations.
+    pub algorithm: Algorithm,
+    /// Round-trip time before the first sample.
+    pub initial_rtt: Duration,
+    /// Granularity of the caller's timers.
+    pub granularity: Duration,
+    /// Least probe timeout.
+    pub least_pto: Duration,
+    /// Octets that all peers together may have in flight towards this end.
+    pub window: u32,
+    /// Receives that each new association is granted at once.
+    pub receives: u32,
+    /// Delay that a peer is asked for with RNR.
+    pub rnr_delay: Duration,
+    /// Refusals after which a message fails; `None` for no limit.
+    pub rnr_retries: Option<u32>,
+    /// Longest datagram in octets.
+    pub datagram: u16,
+    /// Silence after which a peer with datagrams in flight to it is lost.
+    pub unreachable: Duration,
+    /// Silence after which an idle association is forgotten.
+    pub idle: Duration,
+    /// Associations whose peer is not validated.
+    pub unvalidated: usize,
+    /// Whether the failure of a message ends its association (§9).
+    pub scope: Scope,
+}
+
+impl RdConfig {
+    /// The specification's values, for timers of 100 µs and paths of an Ethernet.
+    #[must_use]
+    pub const fn new(origin: Instant, epoch: u32, key: [u64; 2]) -> Self {
+        Self {
+            origin,
+            epoch,
+            key,
+            algorithm: Algorithm::Cubic,
+            initial_rtt: Duration::from_millis(10),
+            granularity: Duration::from_micros(100),
+            least_pto: Duration::from_micros(200),
+            window: 256 << 10,
+            receives: 16,
+            rnr_delay: Duration::from_millis(1),
+            rnr_retries: None,
+            datagram: 1472,
+            unreachable: Duration::from_secs(4),
+            idle: Duration::from_secs(60),
+            unvalidated: 1024,
+            scope: Scope::Peer,
+        }
+    }
+}
+
+/// Effect of a failed message on others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scope {
+    /// All messages to its peer are flushed.
+    #[default]
+    Peer,
+    /// None.
+    Message,
+}
+
+/// Decision of the layer above about a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is placed.
+    Placed,
+    /// No receive is posted for its message. Nothing is placed.
+    NotReady,
+    /// Its message fails; Terminate Control as RFC 5040 has it. Nothing is placed.
+    Failed(u32),
+}
+
+/// Cause of the failure of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The peer was silent for too long.
+    Unreachable,
+    /// The peer had no receive, too often.
+    RnrRetries,
+    /// The peer restarted or forgot the association: the message may have been executed.
+    Restarted,
+    /// The peer violated the protocol.
+    Violation,
+    /// The peer ended the association.
+    Closed(CloseReason),
+    /// The message failed at the peer, with this Terminate Control.
+    Remote(u32),
+    /// Another message failed, or this end closed the association.
+    Flushed,
+}
+
+/// Report to the layer above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A message is placed at its peer.
+    Completed {
+        /// The peer.
+        peer: Peer,
+        /// The caller's name of the message.
+        token: u64,
+    },
+    /// A message failed.
+    Failed {
+        /// The peer.
+        peer: Peer,
+        /// The caller's name of the message.
+        token: u64,
+        /// The cause.
+        cause: Cause,
+    },
+    /// All segments of a message are placed here, and its turn has come.
+    Delivered {
+        /// The peer.
+        peer: Peer,
+        /// Number of the message.
+        message: u32,
+        /// Its stream.
+        stream: u16,
+    },
+    /// The association with a peer ended.
+    Ended {
+        /// The peer.
+        peer: Peer,
+    },
+    /// The peer's address changed. It keeps the identity that it had.
+    Moved {
+        /// The peer.
+        peer: Peer,
+        /// Its address now.
+        to: Peer,
+    },
+}

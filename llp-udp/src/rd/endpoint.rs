@@ -1,0 +1,367 @@
+//! An end: associations with any number of peers over one port (§4).
+
+mod accept;
+mod table;
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use dgiwarp_codec::{Payload, PayloadSlice};
+
+use super::association::{Datagram, Ended};
+use super::config::{Cause, Event, RdConfig, Verdict};
+use super::envelope::Envelope;
+use super::flow::received::Ecn;
+use super::frame::{Close, CloseReason, Frame, Frames, SegmentHeader};
+use super::malformed::Malformed;
+use super::message::outbound::Post;
+use crate::Peer;
+
+use accept::Former;
+use table::Table;
+
+/// Answers outside associations that wait to be sent.
+const ANSWERS: usize = 64;
+/// Time for which a peer that sent segments shares the receive window.
+const FED: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// A datagram that was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Dropped {
+    /// It breaks the layout.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// No association has its identifier.
+    #[error("no association has the identifier {0:#010x}")]
+    UnknownAssociation(u32),
+    /// It has another epoch than its association.
+    #[error("epoch {0:#010x}")]
+    WrongEpoch(u32),
+    /// A first datagram of an association that has ended.
+    #[error("the association {0:#010x} has ended")]
+    Late(u32),
+    /// No association, and no hello to open one.
+    #[error("no hello")]
+    NoHello,
+    /// An answer was sent that asks for a cookie.
+    #[error("the address is not validated")]
+    NotValidated,
+}
+
+/// A queue pair's end of all associations.
+///
+/// Order of calls: [`post`](Self::post) for each message; [`handle_input`](Self::handle_input) for each datagram that arrives;
+/// [`handle_timeout`](Self::handle_timeout) at or after [`poll_timeout`](Self::poll_timeout). After each of these
+/// [`poll_transmit`](Self::poll_transmit) until it yields nothing, and [`poll_event`](Self::poll_event) until it yields nothing. A
+/// call too many does no harm. A datagram that was made and not sent counts as lost.
+#[derive(Debug)]
+pub struct Endpoint {
+    config: RdConfig,
+    table: Table,
+    /// Associations with output, in turn.
+    ready: VecDeque<usize>,
+    events: VecDeque<Event>,
+    /// Datagrams outside associations.
+    answers: VecDeque<(Peer, Vec<u8>)>,
+    former: Former,
+    /// Draws so far.
+    draws: u64,
+    /// Peers that sent segments lately, and until when the count is good.
+    fed: (u32, Option<Instant>),
+}
+
+impl Endpoint {
+    /// An end without associations.
+    #[must_use]
+    pub fn new(config: RdConfig) -> Self {
+        Self {
+            config,
+            table: Table::default(),
+            ready: VecDeque::new(),
+            events: VecDeque::new(),
+            answers: VecDeque::new(),
+            former: Former::default(),
+            draws: 0,
+            fed: (0, None),
+        }
+    }
+
+    /// Number of associations.
+    #[must_use]
+    pub fn associations(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Messages to a peer that did not end.
+    #[must_use]
+    pub fn outstanding(&self, peer: Peer) -> usize {
+        let association = self.table.by_peer(peer).and_then(|at| self.table.get(at));
+        association.map_or(0, |it| it.outbound.len())
+    }
+
+    /// Posts a message to a peer.
+    pub fn post(&mut self, now: Instant, peer: Peer, post: Post) {
+        let at = match self.table.by_peer(peer) {
+            Some(at) => at,
+            None => self.open(now, peer),
+        };
+        if let Some(association) = self.table.get_mut(at) {
+            association.outbound.post(post);
+        }
+        self.touch(at);
+    }
+
+    /// Grants a peer more receives.
+    pub fn grant(&mut self, peer: Peer, more: u32) {
+        let Some(at) = self.table.by_peer(peer) else {
+            return;
+        };
+        if let Some(association) = self.table.get_mut(at) {
+            association.grant(more);
+        }
+        self.touch(at);
+    }
+
+    /// Ends the association with a peer; its messages are flushed.
+    pub fn close(&mut self, now: Instant, peer: Peer) {
+        if let Some(at) = self.table.by_peer(peer) {
+            let ended = Ended {
+                cause: Cause::Flushed,
+                reason: Some(CloseReason::Done),
+            };
+            self.end(now, at, ended);
+        }
+    }
+
+    /// Handles a datagram. `place` hands a segment of `peer` to the layer above.
+    ///
+    /// # Errors
+    /// [`Dropped`], for a counter.
+    pub fn handle_input<P: Payload + ?Sized>(
+        &mut self,
+        now: Instant,
+        from: Peer,
+        ecn: Ecn,
+        octets: PayloadSlice<'_, P>,
+        place: &mut impl FnMut(Peer, &SegmentHeader, PayloadSlice<'_, P>) -> Verdict,
+    ) -> Result<(), Dropped> {
+        let (envelope, frames) = Envelope::open(octets)?;
+        let datagram = Datagram {
+            from,
+            octets: octets.len(),
+            ecn,
+            envelope,
+            frames,
+        };
+        // All frames are checked before one is used.
+        let (mut hello, mut close) = (None, None);
+        for frame in Frames::new(frames) {
+            match frame? {
+                Frame::Hello(it) => hello = Some(it),
+                Frame::Close(it) => close = Some(it),
+                Frame::Pad(_)
+                | Frame::Segment(..)
+                | Frame::Ack(_)
+                | Frame::Placed(_)
+                | Frame::Credit(_)
+                | Frame::NotReady(_)
+                | Frame::Error(_)
+                | Frame::Ping(_)
+                | Frame::Pong(_) => {}
+            }
+        }
+        if envelope.association == 0 {
+            let at = match (hello, close) {
+                (Some(hello), _) => self.greet(now, &datagram, &hello)?,
+                (None, Some(close)) => return self.on_unknown(now, from, &close),
+                (None, None) => self.anonymous(&datagram)?,
+            };
+            return self.deliver(now, at, &datagram, place);
+        }
+        let Some(at) = self.table.by_id(envelope.association) else {
+            if close.is_none() {
+                self.answer_unknown(now, &datagram);
+            }
+            return Err(Dropped::UnknownAssociation(envelope.association));
+        };
+        let Some(association) = self.table.get_mut(at) else {
+            return Err(Dropped::UnknownAssociation(envelope.association));
+        };
+        if let Some(hello) = hello.filter(|hello| hello.retry) {
+            // Only while nothing of the peer is known: else it has state.
+            if association.is_opening() && from == association.address {
+                association.retry(&hello);
+                self.touch(at);
+            }
+            return Ok(());
+        }
+        if association
+            .peer_epoch
+            .is_some_and(|epoch| epoch != envelope.epoch)
+        {
+            return Err(Dropped::WrongEpoch(envelope.epoch));
+        }
+        self.deliver(now, at, &datagram, place)
+    }
+
+    fn deliver<P: Payload + ?Sized>(
+        &mut self,
+        now: Instant,
+        at: usize,
+        datagram: &Datagram<'_, P>,
+        place: &mut impl FnMut(Peer, &SegmentHeader, PayloadSlice<'_, P>) -> Verdict,
+    ) -> Result<(), Dropped> {
+        let random = self.draw();
+        let Some(association) = self.table.get_mut(at) else {
+            return Err(Dropped::NoHello);
+        };
+        let (peer, before) = (association.peer, association.address);
+        let was_unvalidated = association.is_unvalidated();
+        let handled = association.handle(
+            &self.config,
+            now,
+            datagram,
+            random,
+            &mut self.events,
+            &mut |header, segment| place(peer, header, segment),
+        );
+        let (address, unvalidated) = (association.address, association.is_unvalidated());
+        let fed = association.fed == Some(now);
+        if was_unvalidated && !unvalidated {
+            self.table.validated();
+        }
+        if address != before {
+            self.table.moved(at, before, address);
+        }
+        if let Err(ended) = handled {
+            self.end(now, at, ended);
+            return Ok(());
+        }
+        if fed {
+            self.share(now, at);
+        }
+        self.touch(at);
+        Ok(())
+    }
+
+    /// Divides the receive window among the peers that sent segments lately (§6.4).
+    fn share(&mut self, now: Instant, at: usize) {
+        if self.fed.1.is_none_or(|until| until <= now) {
+            let fed = self.table.iter().filter(|association| {
+                association
+                    .fed
+                    .is_some_and(|fed| now.saturating_duration_since(fed) < FED)
+            });
+            self.fed = (
+                u32::try_from(fed.count()).unwrap_or(u32::MAX),
+                Some(now + FED / 10),
+            );
+        }
+        let least = 2 * u32::from(self.config.datagram);
+        let window = (self.config.window / self.fed.0.max(1)).max(least);
+        if let Some(association) = self.table.get_mut(at) {
+            association.share(window);
+        }
+    }
+
+    /// Appends the next datagram, if there is one, and returns where it goes. `write` writes a segment, named by its peer, the
+    /// token of its message and its index.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        out: &mut Vec<u8>,
+        write: &mut impl FnMut(Peer, u64, u32, &mut [u8]),
+    ) -> Option<Peer> {
+        if let Some((to, answer)) = self.answers.pop_front() {
+            out.extend(answer);
+            return Some(to);
+        }
+        while let Some(at) = self.ready.pop_front() {
+            let Some(association) = self.table.get_mut(at) else {
+                continue;
+            };
+            association.queued = false;
+            let peer = association.peer;
+            let to =
+                association.poll_transmit(&self.config, now, out, &mut |token, index, segment| {
+                    write(peer, token, index, segment);
+                });
+            if to.is_some() {
+                self.touch(at);
+                return to;
+            }
+            self.table.set_timer(&self.config, at);
+        }
+        None
+    }
+
+    /// The association may have output, and another timeout.
+    fn touch(&mut self, at: usize) {
+        if let Some(association) = self.table.get_mut(at)
+            && !association.queued
+        {
+            association.queued = true;
+            self.ready.push_back(at);
+        }
+        self.table.set_timer(&self.config, at);
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.table.next_timer()
+    }
+
+    /// Handles what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(at) = self.table.take_timer(now) {
+            let Some(association) = self.table.get_mut(at) else {
+                continue;
+            };
+            match association.handle_timeout(&self.config, now) {
+                Some(cause) => {
+                    let reason = (cause == Cause::Flushed).then_some(CloseReason::Done);
+                    self.end(now, at, Ended { cause, reason });
+                }
+                None => self.queue(at),
+            }
+        }
+        // Timers are set anew behind the output that they cause.
+    }
+
+    fn queue(&mut self, at: usize) {
+        if let Some(association) = self.table.get_mut(at)
+            && !association.queued
+        {
+            association.queued = true;
+            self.ready.push_back(at);
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn end(&mut self, now: Instant, at: usize, ended: Ended) {
+        let Some(mut association) = self.table.remove(at) else {
+            return;
+        };
+        association.fail(ended.cause, &mut self.events);
+        self.events.push_back(Event::Ended {
+            peer: association.peer,
+        });
+        if let Some(reason) = ended.reason {
+            let mut out = Vec::new();
+            association.emit_close(&self.config, now, &Close::new(reason), &mut out);
+            self.answer(association.address, out);
+        }
+        self.former.add(now, &association);
+    }
+
+    fn answer(&mut self, to: Peer, datagram: Vec<u8>) {
+        if self.answers.len() < ANSWERS {
+            self.answers.push_back((to, datagram));
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Pacing (§6.3): datagrams leave in bursts no longer than a shallow queue takes.
+
+use std::time::{Duration, Instant};
+
+/// Longest burst in time at the rate.
+const BURST: Duration = Duration::from_micros(250);
+/// Fewest datagrams of a burst.
+const DATAGRAMS: u64 = 2;
+
+/// Token bucket.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::rd) struct Pacing {
+    /// Octets that may leave now, from which `since` counts on.
+    tokens: u64,
+    since: Instant,
+}
+
+impl Pacing {
+    pub(in crate::rd) const fn new(now: Instant) -> Self {
+        Self {
+            tokens: 0,
+            since: now,
+        }
+    }
+
+    /// When a datagram of at most `datagram` octets may leave at `rate` octets per second, if not now.
+    pub(in crate::rd) fn may_send(
+        &mut self,
+        now: Instant,
+        rate: u64,
+        datagram: u64,
+    ) -> Option<Instant> {
+        let burst = octets(rate, BURST).max(DATAGRAMS * datagram);
+        let elapsed = now.saturating_duration_since(self.since);
+        let earned = octets(rate, elapsed);
+        if earned > 0 {
+            self.tokens = (self.tokens + earned).min(burst);
+            self.since = now;
+        }
+        if self.tokens >= datagram {
+            return None;
+        }
+        Some(self.since + time(rate, datagram - self.tokens))
+    }
+
+    pub(in crate::rd) const fn on_sent(&mut self, octets: u64) {
+        self.tokens = self.tokens.saturating_sub(octets);
+    }
+}
+
+/// Octets of a time at a rate.
+pub(in crate::rd) fn octets(rate: u64, time: Duration) -> u64 {
+    let octets = u128::from(rate) * time.as_nanos() / 1_000_000_000;
+    u64::try_from(octets).unwrap_or(u64::MAX)
+}
+
+/// Time of these octets at a rate, at least a nanosecond and at most a second.
+fn time(rate: u64, octets: u64) -> Duration {
+    let nanos = u128::from(octets) * 1_000_000_000 / u128::from(rate.max(1));
+    Duration::from_nanos(u64::try_from(nanos + 1).unwrap_or(u64::MAX)).min(Duration::from_secs(1))
+}
+
+/// The rate at which `octets` leave in `time`.
+pub(in crate::rd) fn rate(octets: u64, time: Duration) -> u64 {
+    let rate = u128::from(octets) * 1_000_000_000 / time.as_nanos().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "any instant serves as the origin"
+    )]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn a_burst_is_two_datagrams_or_a_quarter_of_a_millisecond() {
+        for (per_second, burst) in [(1_000_000, 2000), (100_000_000, 25_000)] {
+            let start = origin();
+            let mut pacing = Pacing::new(start);
+            let later = start + Duration::from_secs(1);
+            let mut sent = 0;
+            while pacing.may_send(later, per_second, 1000).is_none() {
+                pacing.on_sent(1000);
+                sent += 1000;
+            }
+            assert_eq!(sent, burst);
+            let next = pacing.may_send(later, per_second, 1000).unwrap();
+            let wait = next - later;
+            let expected = Duration::from_nanos(1_000_000_000_000 / per_second + 1);
+            assert_eq!(wait, expected);
+            assert!(pacing.may_send(next - wait / 2, per_second, 1000).is_some());
+            assert_eq!(pacing.may_send(next + wait, per_second, 1000), None);
+        }
+    }
+
+    #[test]
+    fn rates_and_times_are_inverse() {
+        assert_eq!(octets(1_000_000, Duration::from_millis(5)), 5000);
+        assert_eq!(rate(5000, Duration::from_millis(5)), 1_000_000);
+        assert_eq!(rate(0, Duration::ZERO), 1);
+        assert_eq!(time(1_000_000, 5000), Duration::from_nanos(5_000_001));
+        assert_eq!(time(0, 5000), Duration::from_secs(1));
+    }
+}

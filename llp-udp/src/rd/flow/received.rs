@@ -1,0 +1,253 @@
+//! Packet numbers that arrived, and when they are acknowledged (§6.1).
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use crate::rd::frame::{Ack, EcnCounts, MAX_RANGES};
+
+/// Ranges that are remembered.
+const RANGES: usize = 64;
+/// Numbers this far behind the largest count as received.
+const NUMBERS: u64 = 65_536;
+/// Datagrams that elicit an acknowledgement and may wait for one.
+const WAITING: u32 = 32;
+
+/// Numbers that arrived in one association.
+#[derive(Debug, Default)]
+pub(in crate::rd) struct Received {
+    /// Smallest and largest number, ascending, with gaps between.
+    ranges: VecDeque<(u64, u64)>,
+    /// Arrival and time field of the datagram with the largest number.
+    largest: Option<(Instant, u32)>,
+    /// Eliciting datagrams since the last acknowledgement.
+    waiting: u32,
+    /// When an acknowledgement is due; `None` while nothing waits.
+    due: Option<Instant>,
+    ecn: Option<EcnCounts>,
+}
+
+/// Mark of a received datagram (RFC 3168).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ecn {
+    /// The host does not report marks.
+    #[default]
+    Unknown,
+    /// Not ECN-capable.
+    NotEct,
+    /// ECT(0).
+    Ect0,
+    /// ECT(1).
+    Ect1,
+    /// Congestion experienced.
+    Ce,
+}
+
+impl Received {
+    /// Whether the number arrived, or is too old to tell.
+    pub(in crate::rd) fn contains(&self, number: u64) -> bool {
+        let Some(&(_, largest)) = self.ranges.back() else {
+            return false;
+        };
+        if largest.saturating_sub(number) > NUMBERS {
+            return true;
+        }
+        let behind = self.ranges.partition_point(|range| range.1 < number);
+        match self.ranges.get(behind) {
+            Some(range) => range.0 <= number || behind == 0 && self.ranges.len() == RANGES,
+            None => false,
+        }
+    }
+
+    /// The largest number.
+    pub(in crate::rd) fn largest(&self) -> Option<u64> {
+        self.ranges.back().map(|range| range.1)
+    }
+
+    /// Adds a number that is not contained. Returns whether it is the next after the largest.
+    pub(in crate::rd) fn add(&mut self, now: Instant, number: u64, time: u32) -> bool {
+        let next = self.largest().map_or(0, |largest| largest + 1);
+        if number >= next {
+            self.largest = Some((now, time));
+        }
+        let at = self.ranges.partition_point(|range| range.1 < number);
+        let joins_below = at
+            .checked_sub(1)
+            .filter(|below| self.ranges.get(*below).is_some_and(|it| it.1 + 1 == number));
+        let joins_above = self.ranges.get(at).is_some_and(|it| it.0 == number + 1);
+        match (joins_below, joins_above) {
+            (Some(below), true) => {
+                let above = self.ranges.remove(at);
+                if let (Some(range), Some((_, end))) = (self.ranges.get_mut(below), above) {
+                    range.1 = end;
+                }
+            }
+            (Some(below), false) => {
+                if let Some(range) = self.ranges.get_mut(below) {
+                    range.1 = number;
+                }
+            }
+            (None, true) => {
+                if let Some(range) = self.ranges.get_mut(at) {
+                    range.0 = number;
+                }
+            }
+            (None, false) => self.ranges.insert(at, (number, number)),
+        }
+        if self.ranges.len() > RANGES {
+            self.ranges.pop_front();
+        }
+        number == next
+    }
+
+    /// Counts a mark.
+    pub(in crate::rd) fn count(&mut self, ecn: Ecn) {
+        let counts = match ecn {
+            Ecn::Unknown => return,
+            Ecn::NotEct | Ecn::Ect0 | Ecn::Ect1 | Ecn::Ce => self.ecn.get_or_insert_default(),
+        };
+        let count = match ecn {
+            Ecn::Unknown | Ecn::NotEct => return,
+            Ecn::Ect0 => &mut counts.ect0,
+            Ecn::Ect1 => &mut counts.ect1,
+            Ecn::Ce => &mut counts.ce,
+        };
+        *count = count.wrapping_add(1);
+    }
+
+    /// An eliciting datagram was accepted: it is acknowledged after `delay` or, with `at_once`, now.
+    pub(in crate::rd) fn elicited(&mut self, now: Instant, delay: Duration, at_once: bool) {
+        self.waiting += 1;
+        let due = if at_once || self.waiting >= WAITING {
+            now
+        } else {
+            now + delay
+        };
+        self.due = Some(self.due.map_or(due, |before| before.min(due)));
+    }
+
+    /// When an acknowledgement is due.
+    pub(in crate::rd) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// The acknowledgement, of at most `ranges` ranges. Nothing waits for one afterwards.
+    pub(in crate::rd) fn acknowledge(&mut self, now: Instant, ranges: usize) -> Option<Ack> {
+        let (arrived, echo) = self.largest?;
+        let mut descending = self.ranges.iter().rev().map(|&(from, to)| from..=to);
+        let first: RangeInclusive<u64> = descending.next()?;
+        let delay = now.saturating_duration_since(arrived).as_micros();
+        let mut ack = Ack::new(first, u32::try_from(delay).unwrap_or(u32::MAX), echo);
+        for range in descending.take(ranges.min(MAX_RANGES) - 1) {
+            ack.add(&range);
+        }
+        ack.ecn = self.ecn;
+        self.waiting = 0;
+        self.due = None;
+        Some(ack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "any instant serves as the origin"
+    )]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_the_set_of_numbers(numbers in proptest::collection::vec(0u64..90, 1..80)) {
+            let now = origin();
+            let mut received = Received::default();
+            let mut set = BTreeSet::new();
+            for number in numbers {
+                prop_assert_eq!(received.contains(number), set.contains(&number));
+                if set.contains(&number) {
+                    continue;
+                }
+                let next = set.last().map_or(0, |last| last + 1);
+                prop_assert_eq!(received.add(now, number, 0), number == next);
+                set.insert(number);
+                prop_assert_eq!(received.largest(), set.last().copied());
+            }
+            let ack = received.acknowledge(now, 32).unwrap();
+            let acked: BTreeSet<u64> = ack.ranges().flatten().collect();
+            if received.ranges.len() <= 32 {
+                prop_assert_eq!(&acked, &set);
+            }
+            prop_assert!(acked.is_subset(&set));
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_and_old_numbers_count_as_received() {
+        let now = origin();
+        let mut received = Received::default();
+        for number in 0..200 {
+            received.add(now, 2 * number, 0);
+        }
+        assert_eq!(received.ranges.len(), RANGES);
+        assert!(received.contains(1) && received.contains(270));
+        assert!(!received.contains(273) && received.contains(272));
+        received.add(now, 100_000, 0);
+        assert!(received.contains(100_000 - NUMBERS - 1));
+        assert!(!received.contains(100_000 - NUMBERS));
+    }
+
+    #[test]
+    fn acknowledgements_are_delayed_and_not_for_long() {
+        let now = origin();
+        let ms = Duration::from_millis(1);
+        let mut received = Received::default();
+        assert_eq!(received.acknowledge(now, 32), None);
+        assert!(received.add(now, 0, 77));
+        received.elicited(now, ms, false);
+        assert_eq!(received.due(), Some(now + ms));
+        received.elicited(now + ms / 2, ms, false);
+        assert_eq!(received.due(), Some(now + ms), "the first one counts");
+        let ack = received.acknowledge(now + ms, 32).unwrap();
+        assert_eq!((ack.delay, ack.echo, ack.ecn), (1000, 77, None));
+        assert_eq!(received.due(), None);
+        received.elicited(now, ms, true);
+        assert_eq!(received.due(), Some(now));
+        received.acknowledge(now, 32);
+        for _ in 0..WAITING - 1 {
+            received.elicited(now, ms, false);
+            assert_eq!(received.due(), Some(now + ms));
+        }
+        received.elicited(now, ms, false);
+        assert_eq!(received.due(), Some(now));
+        for number in 1..40 {
+            received.add(now, 3 * number, 5);
+        }
+        assert_eq!(received.acknowledge(now, 7).unwrap().ranges().count(), 7);
+        received.add(now, 2, 9);
+        assert_eq!(received.acknowledge(now, 7).unwrap().echo, 5);
+    }
+
+    #[test]
+    fn marks_are_counted() {
+        let now = origin();
+        let mut received = Received::default();
+        received.add(now, 0, 0);
+        received.count(Ecn::Unknown);
+        assert_eq!(received.acknowledge(now, 1).unwrap().ecn, None);
+        for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ce, Ecn::Ce, Ecn::Ect1] {
+            received.count(ecn);
+        }
+        let counts = EcnCounts {
+            ect0: 1,
+            ect1: 1,
+            ce: 2,
+        };
+        assert_eq!(received.acknowledge(now, 1).unwrap().ecn, Some(counts));
+    }
+}

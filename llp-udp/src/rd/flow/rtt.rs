@@ -1,0 +1,119 @@
+//! Round-trip time (§6.2), as RFC 9002 has it.
+
+use std::time::Duration;
+
+/// Estimates of one path.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::rd) struct Rtt {
+    smoothed: Duration,
+    variation: Duration,
+    /// Smallest sample; `None` before the first.
+    minimum: Option<Duration>,
+    latest: Duration,
+}
+
+impl Rtt {
+    pub(in crate::rd) fn new(initial: Duration) -> Self {
+        Self {
+            smoothed: initial,
+            variation: initial / 2,
+            minimum: None,
+            latest: initial,
+        }
+    }
+
+    /// Takes a sample; `delay` is the delay that the peer reported.
+    pub(in crate::rd) fn sample(&mut self, latest: Duration, delay: Duration) {
+        let Some(minimum) = self.minimum else {
+            self.minimum = Some(latest);
+            self.smoothed = latest;
+            self.variation = latest / 2;
+            self.latest = latest;
+            return;
+        };
+        let minimum = minimum.min(latest);
+        self.minimum = Some(minimum);
+        // A delay that would take the sample below the minimum is not believed.
+        let adjusted = match latest.checked_sub(delay) {
+            Some(adjusted) if adjusted >= minimum => adjusted,
+            Some(_) | None => latest,
+        };
+        self.latest = adjusted;
+        self.variation = (self.variation * 3 + self.smoothed.abs_diff(adjusted)) / 4;
+        self.smoothed = (self.smoothed * 7 + adjusted) / 8;
+    }
+
+    pub(in crate::rd) const fn smoothed(&self) -> Duration {
+        self.smoothed
+    }
+
+    /// The smallest sample, or the initial estimate.
+    pub(in crate::rd) fn minimum(&self) -> Duration {
+        self.minimum.unwrap_or(self.smoothed)
+    }
+
+    pub(in crate::rd) const fn is_sampled(&self) -> bool {
+        self.minimum.is_some()
+    }
+
+    /// The larger of the smoothed and the latest.
+    pub(in crate::rd) fn largest(&self) -> Duration {
+        self.smoothed.max(self.latest)
+    }
+
+    /// Smoothed time and four times its variation.
+    pub(in crate::rd) fn timeout(&self, granularity: Duration) -> Duration {
+        self.smoothed + (self.variation * 4).max(granularity)
+    }
+
+    /// Whether datagrams wait in queues of the path: more than `share` of the minimum, and at least `floor`.
+    pub(in crate::rd) fn is_queueing(&self, share: u32, floor: Duration) -> bool {
+        let minimum = self.minimum();
+        self.smoothed > minimum + (minimum / share).max(floor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn estimates_follow_rfc_9002() {
+        let mut rtt = Rtt::new(333 * MS);
+        assert!(!rtt.is_sampled());
+        assert_eq!((rtt.smoothed(), rtt.minimum()), (333 * MS, 333 * MS));
+        assert_eq!(rtt.timeout(MS), 999 * MS);
+        rtt.sample(8 * MS, 5 * MS);
+        assert!(rtt.is_sampled());
+        assert_eq!((rtt.smoothed(), rtt.minimum()), (8 * MS, 8 * MS));
+        assert_eq!(rtt.timeout(MS), 24 * MS);
+        rtt.sample(24 * MS, 8 * MS);
+        assert_eq!((rtt.smoothed(), rtt.minimum()), (9 * MS, 8 * MS));
+        assert_eq!(rtt.largest(), 16 * MS);
+        // Variation: (3 × 4 + 8) / 4.
+        assert_eq!(rtt.timeout(MS), 29 * MS);
+        assert_eq!(rtt.timeout(21 * MS), 30 * MS);
+        rtt.sample(9 * MS, 2 * MS);
+        assert_eq!(rtt.largest(), 9 * MS, "the delay is not believed");
+        rtt.sample(9 * MS, MS);
+        assert_eq!(rtt.latest, 8 * MS);
+        rtt.sample(4 * MS, 8 * MS);
+        assert_eq!(rtt.minimum(), 4 * MS);
+    }
+
+    #[test]
+    fn a_queue_shows_above_the_minimum() {
+        let mut rtt = Rtt::new(MS);
+        rtt.sample(8 * MS, Duration::ZERO);
+        assert!(!rtt.is_queueing(8, MS));
+        rtt.sample(16 * MS, Duration::ZERO);
+        assert_eq!(rtt.smoothed(), 9 * MS);
+        assert!(!rtt.is_queueing(8, MS));
+        rtt.sample(10 * MS, Duration::ZERO);
+        assert!(rtt.is_queueing(8, MS));
+        assert!(!rtt.is_queueing(8, 2 * MS));
+        assert!(!rtt.is_queueing(4, MS));
+    }
+}
