@@ -357,6 +357,11 @@ impl Association {
         self.resend_error(contents.error);
         let delay = Duration::from_micros(not_ready.delay.into());
         for number in contents.segments() {
+            // Segments of other messages shared the datagram: they go again at once.
+            if self.outbound.owner(number) != Some(not_ready.message) {
+                self.outbound.on_lost(number);
+                continue;
+            }
             let refused = self
                 .outbound
                 .on_refused(now, number, delay, config.rnr_retries);

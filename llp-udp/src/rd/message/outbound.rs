@@ -186,6 +186,12 @@ impl Outbound {
         Some(self.message(number)?.post.token)
     }
 
+    /// The message of a segment that is not acknowledged.
+    pub(in crate::rd) fn owner(&self, number: u32) -> Option<u32> {
+        let at = usize::try_from(number.wrapping_sub(self.first)).ok()?;
+        Some(self.segments.get(at)?.message)
+    }
+
     fn departure(&self, number: u32) -> Option<Departure> {
         let at = usize::try_from(number.wrapping_sub(self.first)).ok()?;
         let segment = self.segments.get(at)?;
