@@ -74,6 +74,7 @@ pub use api::qp::srq::{Srq, SrqAttr};
 pub use api::qp::uc::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
 pub use api::qp::ud::UdQp;
 pub use api::qp::wr::{Destination, SendWr};
+pub use api::xrc::Xrcd;
 pub use dgiwarp_engine::cm::oob::Pairing;
 pub use dgiwarp_engine::cm::sidr::{
     MAX_PRIVATE_DATA as MAX_SERVICE_PRIVATE_DATA, RejectStatus, ServiceQp,

@@ -38,7 +38,7 @@ pub fn device() -> String {
 
 /// The text of `dgiwarp-info` without options.
 pub fn everything() -> String {
-    let limits = device_attr::device_attr();
+    let limits = device_attr::device_attr(true);
     let mut text = device();
     let rows = [
         ("queue pairs", limits.max_qp),

@@ -78,6 +78,7 @@ mod tests {
             (end.hello().unwrap(), true),
             (end.acknowledge(Some(AckRequest::Next)), true),
             (DgiwarpExt::immediate(1), false),
+            (DgiwarpExt::srq_number(1), false),
             (tagged(Opcode::Write), false),
             (untagged(Opcode::Send), false),
             (untagged(Opcode::ReadRequest), false),
@@ -100,6 +101,7 @@ mod tests {
             (untagged(Opcode::Send), true),
             (untagged(Opcode::Immediate), true),
             (DgiwarpExt::immediate(1), false),
+            (DgiwarpExt::srq_number(1), false),
             (untagged(Opcode::ReadRequest), false),
             (untagged(Opcode::Terminate), false),
         ] {

@@ -15,6 +15,9 @@ pub enum Handled {
     /// RNR: the ULPDU begins a message without a posted receive, and the ULP [has an RNR queue](Ulp::has_rnr_queue). No state has changed; the
     /// ULPDU is to be offered again, and later ULPDUs only behind it.
     ReceiverNotReady,
+    /// XRC: the requests behind it are for the shared receive queue of this number. Only at an end with
+    /// [`Capabilities::XRC_TARGET`](super::Capabilities::XRC_TARGET).
+    SrqSelected(u32),
 }
 
 /// Octets of an Immediate Data message.
@@ -236,6 +239,11 @@ impl<R> Sends<R> {
         dgiwarp_ext.count_placed();
         ulp.deliver(receive, delivered);
         Ok(Handled::Taken)
+    }
+
+    /// Whether a Send has begun to arrive and not ended.
+    pub(super) const fn is_arriving(&self) -> bool {
+        self.arriving.is_some()
     }
 
     /// Returns the receive of the Send that is arriving, for the end of the stream.

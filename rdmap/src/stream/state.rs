@@ -113,9 +113,7 @@ impl<R, Q: Copy> Stream<R, Q> {
         let result = match ulpdu.first() {
             None => Err(StreamError::Truncated(0)),
             // RFC 5041 §4.1: reserved bits are ignored over a reliable lower layer.
-            Some(first) if Control::parse(*first).tagged => {
-                self.handle_tagged(ulpdu, ulp).map(|()| Handled::Taken)
-            }
+            Some(first) if Control::parse(*first).tagged => self.handle_tagged(ulpdu, ulp),
             Some(_) => self.handle_untagged(ulpdu, ulp),
         };
         if let Err(error) = result {
@@ -128,7 +126,7 @@ impl<R, Q: Copy> Stream<R, Q> {
         &mut self,
         ulpdu: &[u8],
         ulp: &mut U,
-    ) -> Result<(), StreamError> {
+    ) -> Result<Handled, StreamError> {
         let (header, payload) =
             TaggedHeader::parse(ulpdu).map_err(|_| StreamError::Truncated(ulpdu.len()))?;
         if header.control.version != DV {
@@ -143,7 +141,10 @@ impl<R, Q: Copy> Stream<R, Q> {
                     .dgiwarp_ext
                     .handle_notice(header.stag, header.tagged_offset)
                 {
-                    return Ok(());
+                    let number = self.dgiwarp_ext.take_srq_number();
+                    // One in the middle of a Send has no effect: its receive belongs to the queue of before.
+                    let number = number.filter(|_| !self.sends.is_arriving());
+                    return Ok(number.map_or(Handled::Taken, Handled::SrqSelected));
                 }
                 self.sends
                     .last_write
@@ -151,9 +152,12 @@ impl<R, Q: Copy> Stream<R, Q> {
                 if header.control.last {
                     self.dgiwarp_ext.count_placed();
                 }
-                Ok(())
+                Ok(Handled::Taken)
             }
-            Opcode::ReadResponse => self.requester.handle_read_response(&header, payload, ulp),
+            Opcode::ReadResponse => {
+                self.requester.handle_read_response(&header, payload, ulp)?;
+                Ok(Handled::Taken)
+            }
             opcode @ (Opcode::ReadRequest
             | Opcode::Send
             | Opcode::SendInvalidate

@@ -5,6 +5,7 @@
 //! - [`cq_ring`], [`recv_queue`], `send_queue`, [`sges`]: queues and scatter/gather lists;
 //! - [`datagram`]: a datagram queue pair (UD, UC);
 //! - [`connected`]: a connected queue pair (RC);
+//! - [`xrc`]: shared receive queues that the peer names;
 //! - [`cm`]: connection management.
 
 #![forbid(unsafe_code)]
@@ -26,3 +27,4 @@ pub mod recv_queue;
 mod send_queue;
 pub mod sges;
 pub mod types;
+pub mod xrc;

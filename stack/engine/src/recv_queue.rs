@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use dgiwarp_rdmap::datagram::TakeError;
 use parking_lot::{Mutex, MutexGuard};
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::cq_ring::CompletionSink;
 use super::mr::{MrTable, PdId};
-use crate::types::{AsyncEvent, PostError, PostFailure, RecvWr, Sge};
+use crate::types::{AsyncEvent, PostError, PostFailure, RecvWr, Sge, Wc};
 
 /// Scatter/gather elements. A few are kept in place: work requests are moved more than once, and most have one element.
 pub type SgeList = SmallVec<[Sge; 2]>;
@@ -48,6 +48,18 @@ pub struct Tables<'a> {
     pub recv_queue: &'a RecvQueue,
 }
 
+impl<'a> Tables<'a> {
+    /// These tables with another receive queue, if there is one.
+    #[inline]
+    #[must_use]
+    pub fn with(self, recv_queue: Option<&'a RecvQueue>) -> Self {
+        Self {
+            recv_queue: recv_queue.unwrap_or(self.recv_queue),
+            ..self
+        }
+    }
+}
+
 /// A posted receive.
 #[derive(Debug, Clone)]
 pub struct RecvWqe {
@@ -63,6 +75,12 @@ pub struct RecvWqe {
 pub trait Waiter: fmt::Debug + Send + Sync {
     /// A receive was posted; another stream may have taken it.
     fn receive_posted(&self);
+}
+
+/// The completion queue of a shared receive queue that has one of its own (XRC).
+pub trait ReceiveSink: fmt::Debug + Send + Sync {
+    /// Completion of a receive.
+    fn received(&self, wc: Wc);
 }
 
 /// A waiter, unless it is gone.
@@ -83,6 +101,8 @@ pub struct RecvQueue {
     capacity: usize,
     max_sge: usize,
     shared: Option<Shared>,
+    /// Where its receives complete; `None` where that is the queue pair's matter.
+    sink: Option<Arc<dyn ReceiveSink>>,
     posted: Mutex<Posted>,
 }
 
@@ -122,6 +142,7 @@ impl RecvQueue {
             capacity,
             max_sge,
             shared: None,
+            sink: None,
             posted: Mutex::default(),
         }
     }
@@ -134,7 +155,25 @@ impl RecvQueue {
         }
     }
 
-    /// Receives that may be posted at a time.
+    /// The queue, with a completion queue of its own.
+    #[must_use]
+    pub fn completing_to(self, sink: Arc<dyn ReceiveSink>) -> Self {
+        Self {
+            sink: Some(sink),
+            ..self
+        }
+    }
+
+    /// Completes a receive of this queue; `completions` are those of the queue pair that took it.
+    #[inline]
+    pub fn complete(&self, wc: Wc, completions: &mut impl CompletionSink) {
+        match &self.sink {
+            None => completions.received(wc),
+            Some(sink) => sink.received(wc),
+        }
+    }
+
+    /// Receives that may be posted at a time; none where a queue pair receives nothing, or by XRC only.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -209,7 +248,7 @@ impl RecvQueue {
 
     /// Posts receives of a QP, which may post to a queue of its own only.
     pub fn post_own(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
-        if self.is_shared() {
+        if self.is_shared() || self.capacity == 0 {
             return Err(PostFailure {
                 accepted: 0,
                 source: PostError::SharedReceiveQueue,

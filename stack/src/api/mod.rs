@@ -4,6 +4,7 @@
 //! - [`memory`]: protection domains, memory regions, memory windows;
 //! - [`cq`]: completion queues and channels;
 //! - [`qp`]: queue pairs, their work requests, address handles, groups, records and QPNs;
+//! - [`xrc`]: XRC domains;
 //! - [`cm`]: connection management.
 
 pub(crate) mod cm;
@@ -11,3 +12,4 @@ pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod memory;
 pub(crate) mod qp;
+pub(crate) mod xrc;

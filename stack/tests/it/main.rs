@@ -49,3 +49,4 @@ mod tap;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod uc;
+mod xrc;

@@ -235,7 +235,41 @@ pub struct ibv_srq_init_attr {
 
 pub const IBV_SRQ_INIT_ATTR_TYPE: u32 = 1;
 pub const IBV_SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+pub const IBV_SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
+pub const IBV_SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
 pub const IBV_SRQT_BASIC: c_uint = 0;
+pub const IBV_SRQT_XRC: c_uint = 1;
+
+pub const IBV_XRCD_INIT_ATTR_FD: u32 = 1;
+pub const IBV_XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_xrcd_init_attr {
+    pub comp_mask: u32,
+    pub fd: c_int,
+    pub oflags: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_xrcd {
+    pub context: *mut ibv_context,
+}
+
+pub const IBV_QP_OPEN_ATTR_NUM: u32 = 1;
+pub const IBV_QP_OPEN_ATTR_XRCD: u32 = 1 << 1;
+pub const IBV_QP_OPEN_ATTR_CONTEXT: u32 = 1 << 2;
+pub const IBV_QP_OPEN_ATTR_TYPE: u32 = 1 << 3;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ibv_qp_open_attr {
+    pub comp_mask: u32,
+    pub qp_num: u32,
+    pub xrcd: *mut ibv_xrcd,
+    pub qp_context: *mut c_void,
+    pub qp_type: c_uint,
+}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -252,7 +286,7 @@ pub struct ibv_srq_init_attr_ex {
     pub comp_mask: u32,
     pub srq_type: c_uint,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub cq: *mut ibv_cq,
     pub tm_cap: ibv_tm_cap,
 }
@@ -408,6 +442,9 @@ layouts! {
     struct ibv_srq_attr = 12 { max_wr @ 0, max_sge @ 4, srq_limit @ 8 }
     struct ibv_srq_init_attr = 24 { srq_context @ 0, attr @ 8 }
     struct ibv_tm_cap = 8 { max_num_tags @ 0, max_ops @ 4 }
+    struct ibv_xrcd_init_attr = 12 { comp_mask @ 0, fd @ 4, oflags @ 8 }
+    struct ibv_xrcd = 8 { context @ 0 }
+    struct ibv_qp_open_attr = 32 { comp_mask @ 0, qp_num @ 4, xrcd @ 8, qp_context @ 16, qp_type @ 24 }
     struct ibv_srq_init_attr_ex = 64 {
         srq_context @ 0, attr @ 8, comp_mask @ 20, srq_type @ 24, pd @ 32, xrcd @ 40, cq @ 48, tm_cap @ 56,
     }

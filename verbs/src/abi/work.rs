@@ -1,6 +1,8 @@
 //! Queue pair attributes, work requests and completions.
 
-use super::{ibv_ah, ibv_ah_attr, ibv_cq, ibv_mw, ibv_mw_bind_info, ibv_pd, ibv_srq, layouts};
+use super::{
+    ibv_ah, ibv_ah_attr, ibv_cq, ibv_mw, ibv_mw_bind_info, ibv_pd, ibv_srq, ibv_xrcd, layouts,
+};
 use std::ffi::{c_int, c_uint, c_void};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub struct ibv_qp_init_attr_ex {
     pub sq_sig_all: c_int,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
     pub rwq_ind_tbl: *mut c_void,
@@ -58,6 +60,8 @@ pub struct ibv_qp_init_attr_ex {
 pub const IBV_QPT_RC: c_uint = 2;
 pub const IBV_QPT_UC: c_uint = 3;
 pub const IBV_QPT_UD: c_uint = 4;
+pub const IBV_QPT_XRC_SEND: c_uint = 9;
+pub const IBV_QPT_XRC_RECV: c_uint = 10;
 
 pub const IBV_QP_STATE: c_int = 1;
 pub const IBV_QP_CUR_STATE: c_int = 1 << 1;
@@ -210,6 +214,7 @@ pub const IBV_SEND_INLINE: c_uint = 1 << 3;
 pub const IBV_QP_CREATE_BLOCK_SELF_MCAST_LB: u32 = 1 << 1;
 
 pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
+pub const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
 pub const IBV_QP_INIT_ATTR_MAX_TSO_HEADER: u32 = 1 << 3;
 pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;

@@ -3,8 +3,9 @@
 use crate::abi::{
     IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW,
     IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID,
-    IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS,
-    ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_pci_atomic_caps, ibv_port_attr,
+    IBV_DEVICE_XRC, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
+    IBV_PORT_IP_BASED_GIDS, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_pci_atomic_caps,
+    ibv_port_attr,
 };
 use crate::device::gid::{GidTable, host_gids};
 use crate::device::limits;
@@ -97,8 +98,12 @@ pub(crate) fn port_attr(gids: &GidTable) -> ibv_port_attr {
     }
 }
 
-/// The device's attributes.
-pub(crate) fn device_attr() -> ibv_device_attr {
+fn capabilities(has_hello: bool) -> c_uint {
+    CAPABILITIES | if has_hello { IBV_DEVICE_XRC } else { 0 }
+}
+
+/// The device's attributes. XRC needs the hello of dgiwarp peers.
+pub(crate) fn device_attr(has_hello: bool) -> ibv_device_attr {
     let mut fw_ver = [0; 64];
     for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
         *to = from;
@@ -116,7 +121,7 @@ pub(crate) fn device_attr() -> ibv_device_attr {
         vendor_part_id: limits::VENDOR_PART_ID,
         max_qp: limits::max_qp(),
         max_qp_wr: limits::MAX_QP_WR,
-        device_cap_flags: CAPABILITIES,
+        device_cap_flags: capabilities(has_hello),
         max_sge: limits::MAX_SGE,
         max_sge_rd: limits::MAX_SGE,
         max_cq: limits::MAX_CQ,
@@ -142,15 +147,15 @@ pub(crate) fn device_attr() -> ibv_device_attr {
 }
 
 /// The device's extended attributes.
-pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
+pub(crate) fn device_attr_ex(has_hello: bool) -> ibv_device_attr_ex {
     // SAFETY: a struct of integers, for which zero is a valid value.
     let absent: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
     ibv_device_attr_ex {
-        orig_attr: device_attr(),
+        orig_attr: device_attr(has_hello),
         completion_timestamp_mask: u64::MAX,
         // In kHz: the clock counts nanoseconds.
         hca_core_clock: 1_000_000,
-        device_cap_flags_ex: u64::from(CAPABILITIES),
+        device_cap_flags_ex: capabilities(has_hello).into(),
         pci_atomic_caps: ibv_pci_atomic_caps {
             fetch_add: PCI_ATOMIC_8_BYTES,
             swap: 0,
@@ -161,6 +166,11 @@ pub(crate) fn device_attr_ex() -> ibv_device_attr_ex {
             rc_odp_caps: odp::MESSAGES | odp::WRITE | odp::READ | odp::ATOMIC,
             uc_odp_caps: odp::MESSAGES | odp::WRITE,
             ud_odp_caps: odp::MESSAGES,
+        },
+        xrc_odp_caps: if has_hello {
+            odp::MESSAGES | odp::WRITE | odp::READ | odp::ATOMIC
+        } else {
+            0
         },
         phys_port_cnt_ex: 1,
         max_dm_size: limits::MAX_DM as u64,
@@ -197,7 +207,7 @@ mod tests {
     /// UCX uses the atomics of devices that report these.
     #[test]
     fn atomics_are_reported_as_hardware_does() {
-        let attr = device_attr_ex();
+        let attr = device_attr_ex(true);
         assert_eq!(attr.orig_attr.atomic_cap, 1);
         let caps = attr.pci_atomic_caps;
         assert_eq!((caps.fetch_add, caps.swap, caps.compare_swap), (2, 0, 2));

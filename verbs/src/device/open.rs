@@ -10,7 +10,7 @@ use crate::ffi::{Object, errno, errno_value, fork, is_fatal, pointer, thread_ord
 use crate::log;
 use crate::mem::{dm, mw, null_mr, rereg_mr, td};
 use crate::post::{bind_mw, recv, send};
-use crate::qp::{create, srq};
+use crate::qp::{create, srq, xrc};
 use dgiwarp::Rnic;
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -72,6 +72,9 @@ fn tables(async_fd: c_int) -> verbs_context {
     tables.create_cq_ex = Some(cq_ex::create_cq_ex);
     tables.query_rt_values = Some(query::query_rt_values);
     tables.create_qp_ex = Some(create::create_qp_ex);
+    tables.open_qp = Some(create::open_qp);
+    tables.open_xrcd = Some(xrc::open_xrcd);
+    tables.close_xrcd = Some(xrc::close_xrcd);
     tables.sz = size_of::<verbs_context>();
     tables.context.device = device();
     tables.context.ops = operations();

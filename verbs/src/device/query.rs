@@ -15,6 +15,15 @@ use std::ffi::{c_int, c_uint};
 /// The default partition key, full membership; there is no other.
 const DEFAULT_PKEY: u16 = 0xffff;
 
+/// Whether the device recognizes dgiwarp peers.
+///
+/// # Safety
+/// `context` is NULL or an open context.
+unsafe fn has_hello(context: *mut ibv_context) -> bool {
+    // SAFETY: the caller's contract is the same.
+    unsafe { state(context) }.map_or(true, |context| context.rnic.config().rc.hello)
+}
+
 pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
@@ -22,8 +31,10 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     errno_value(|| {
         // SAFETY: the program passes an open context.
         unsafe { expect_any(context) }?;
+        // SAFETY: as above.
+        let has_hello = unsafe { has_hello(context) };
         // SAFETY: and room for the result.
-        unsafe { store(attr, device_attr::device_attr()) }
+        unsafe { store(attr, device_attr::device_attr(has_hello)) }
     })
 }
 
@@ -41,8 +52,11 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         if wants_more || size < size_of::<ibv_device_attr>() {
             return Err(Errno::EINVAL);
         }
+        // SAFETY: as above.
+        let has_hello = unsafe { has_hello(context) };
+        let attrs = device_attr::device_attr_ex(has_hello);
         // SAFETY: the program provides `size` bytes.
-        unsafe { store_prefix(attr.cast(), &device_attr::device_attr_ex(), size) }
+        unsafe { store_prefix(attr.cast(), &attrs, size) }
     })
 }
 

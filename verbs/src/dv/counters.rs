@@ -107,6 +107,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_query_counters(
             Transport::Ud(ud) => ud.counters(),
             Transport::Uc(uc) => uc.counters(),
             Transport::Rc(rc) => rc.counters(),
+            Transport::XrcTarget(target) => target.rc.counters(),
         };
         // SAFETY: and room for the values.
         unsafe { store(&counters, values, count) }

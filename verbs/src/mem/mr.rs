@@ -25,6 +25,17 @@ pub(crate) struct Pd {
     pub(crate) allocators: OnceLock<Allocators>,
 }
 
+impl Pd {
+    /// A protection domain without parts.
+    pub(crate) fn new(pd: dgiwarp::Pd) -> Self {
+        Self {
+            pd,
+            parts: None,
+            allocators: OnceLock::new(),
+        }
+    }
+}
+
 impl Facade for Arc<Pd> {
     type C = ibv_pd;
     const TAG: u32 = 0x6470_6d70;
@@ -132,11 +143,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
     pointer(|| {
         // SAFETY: the program passes an open context.
         let state = unsafe { context::state(context) }?;
-        let pd = Pd {
-            pd: state.rnic.alloc_pd(),
-            parts: None,
-            allocators: OnceLock::new(),
-        };
+        let pd = Pd::new(state.rnic.alloc_pd());
         Ok(Object::create(ibv_pd { context, handle: 0 }, Arc::new(pd)))
     })
 }

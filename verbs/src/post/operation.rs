@@ -30,6 +30,8 @@ pub(crate) struct WorkRequest {
     pub(crate) record: bool,
     /// Longest time of a Read of datagrams.
     pub(crate) timeout: Option<Duration>,
+    /// Number of the peer's shared receive queue; of XRC initiators.
+    pub(crate) remote_srqn: u32,
 }
 
 impl WorkRequest {
@@ -54,7 +56,17 @@ impl WorkRequest {
             operation,
             record: false,
             timeout: None,
+            remote_srqn: 0,
         })
+    }
+
+    /// The work request of an XRC initiator for a shared receive queue of the peer.
+    #[inline]
+    pub(crate) fn to_srq(self, remote_srqn: u32) -> Self {
+        Self {
+            remote_srqn,
+            ..self
+        }
     }
 
     fn has(&self, flag: c_uint) -> bool {
@@ -72,6 +84,7 @@ impl WorkRequest {
             signaled: self.has(IBV_SEND_SIGNALED),
             solicited: self.has(IBV_SEND_SOLICITED),
             fence: self.has(IBV_SEND_FENCE),
+            remote_srqn: self.remote_srqn,
         }
     }
 

@@ -66,7 +66,13 @@ fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
                 uc.post_send(&[request]).map_err(errno::of_post_failure)
             })?;
         }
-        Transport::Rc(rc) => post_reliable(rc, wr, &request(operation(wr)?)?)?,
+        Transport::Rc(rc) => {
+            let srqn = wr.qp_type.remote_srqn;
+            let request = request(operation(wr)?)?.to_srq(srqn);
+            post_reliable(rc, wr, &request)?;
+        }
+        // An XRC target only receives.
+        Transport::XrcTarget(_) => return Err(Errno::EINVAL),
     }
     if qp.state() == QpState::Error {
         qp.qp.flush();

@@ -29,7 +29,8 @@ pub(crate) fn operations_of(service: Service) -> u64 {
     match service {
         Service::UnreliableConnected => sends,
         Service::UnreliableDatagram => sends | IBV_QP_EX_WITH_RDMA_READ,
-        Service::ReliableConnected => {
+        Service::XrcTarget => 0,
+        Service::ReliableConnected | Service::XrcInitiator => {
             sends
                 | IBV_QP_EX_WITH_RDMA_READ
                 | IBV_QP_EX_WITH_SEND_WITH_INV
@@ -160,6 +161,12 @@ impl WrBuilder {
 
     pub(crate) fn set_destination(&mut self, destination: Destination) -> Result<(), Errno> {
         self.last()?.destination = Some(destination);
+        Ok(())
+    }
+
+    /// Sets the peer's shared receive queue.
+    pub(crate) fn set_srq(&mut self, remote_srqn: u32) -> Result<(), Errno> {
+        self.last()?.request.remote_srqn = remote_srqn;
         Ok(())
     }
 

@@ -15,8 +15,8 @@ use crate::post::send::address;
 use crate::post::wr_builder::{SendOps, WrBuilder};
 use crate::qp::ah::Ah;
 use crate::qp::queue_pair::{self, Qp, Transport};
-use crate::qp::state::QpState;
-use dgiwarp::{RcOperation, Sge};
+use crate::qp::state::{QpState, Service};
+use dgiwarp::{PostError, RcOperation, Sge};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_void};
 use std::{ptr, slice};
@@ -178,6 +178,7 @@ fn hand_over(qp: &Qp, builder: &WrBuilder) -> Result<(), Errno> {
         Transport::Rc(rc) => rc.post_send_all(builder.rc()),
         Transport::Uc(uc) => uc.post_send_all(builder.uc()),
         Transport::Ud(ud) => ud.post_send_all(builder.ud()),
+        Transport::XrcTarget(_) => Err(PostError::Malformed),
     };
     posted.map_err(errno::of_post)
 }
@@ -277,7 +278,7 @@ unsafe extern "C" fn bind_mw(
     unsafe { begin(qp, IBV_QP_EX_WITH_BIND_MW, operation) };
 }
 
-/// No queue pair has TSO, XRC or atomic writes.
+/// No queue pair has TSO or atomic writes.
 fn unsupported() -> Result<RcOperation, Errno> {
     Err(Errno::EOPNOTSUPP)
 }
@@ -297,9 +298,16 @@ unsafe extern "C" fn atomic_write(
     unsafe { begin(qp, u64::MAX, unsupported) };
 }
 
-unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, _srqn: u32) {
+unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
+    let set = |state: &Qp, builder: &mut WrBuilder| match state.qp.service() {
+        Service::XrcInitiator => builder.set_srq(srqn),
+        Service::UnreliableDatagram
+        | Service::UnreliableConnected
+        | Service::ReliableConnected
+        | Service::XrcTarget => Err(Errno::EINVAL),
+    };
     // SAFETY: as for `send`.
-    unsafe { with_builder(qp, |_, _| Err(Errno::EINVAL)) };
+    unsafe { with_builder(qp, set) };
 }
 
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {

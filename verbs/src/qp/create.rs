@@ -3,8 +3,9 @@
 use crate::abi::{
     IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
     IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QPT_UD, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE,
+    IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_UD, IBV_QPT_XRC_RECV, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_xrcd,
 };
 use crate::cq::queue::{Cq, queue};
 use crate::device::async_queue::{EventSource, Subject};
@@ -19,10 +20,12 @@ use crate::qp::datagram_attr::DatagramAttr;
 use crate::qp::queue_pair::{self, Qp, QpFace, Transport};
 use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
-use crate::qp::{qp_table, srq};
+use crate::qp::xrc::{Target, Xrcd};
+use crate::qp::{qp_table, srq, xrc};
 use dgiwarp::{QpAttr, RcQpAttr, UdQpAttr};
 use nix::errno::Errno;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
@@ -66,12 +69,14 @@ fn transport(
     };
     let pd = &domain.pd;
     let made = match service {
-        Service::ReliableConnected => {
+        Service::XrcTarget => return Err(Errno::EINVAL),
+        Service::ReliableConnected | Service::XrcInitiator => {
             if *datagram != DatagramAttr::default() {
                 return Err(Errno::EOPNOTSUPP);
             }
             let attr = RcQpAttr {
                 paired: true,
+                xrc_initiator: service == Service::XrcInitiator,
                 ..qp.into()
             };
             pd.create_rc_qp(&attr).map(Transport::Rc)
@@ -116,23 +121,32 @@ unsafe fn create(
     let mut cap = granted(init.cap)?;
     // SAFETY: the caller's contract.
     let send_cq = unsafe { queue(init.send_cq) }?;
-    // SAFETY: the caller's contract.
-    let recv_cq = unsafe { queue(init.recv_cq) }?;
-    // SAFETY: the caller's contract.
-    let shared = unsafe { srq::shared(init.srq) }?;
-    if shared.is_some() {
+    let only_sends = service == Service::XrcInitiator;
+    let recv_cq = if only_sends {
+        None
+    } else {
+        // SAFETY: the caller's contract.
+        Some(unsafe { queue(init.recv_cq) }?)
+    };
+    let shared = if only_sends {
+        None
+    } else {
+        // SAFETY: the caller's contract.
+        unsafe { srq::shared(init.srq) }?
+    };
+    if shared.is_some() || only_sends {
         // ibv_create_qp(3): with a shared receive queue, the sizes are the latter's.
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
     // One `ibv_wr_complete` may fill the send queue.
     let longest = send_ops.map_or(1, |_| cap.max_send_wr);
     // A reliable queue pair has inline data in its send queue.
-    let is_used = service != Service::ReliableConnected;
+    let is_used = !matches!(service, Service::ReliableConnected | Service::XrcInitiator);
     let inline = InlineRing::new(is_used.then_some(&domain), cap.max_send_wr, longest)?;
     let qp = transport(
         service,
         &domain,
-        (&send_cq, &recv_cq),
+        (&send_cq, recv_cq.as_ref().unwrap_or(&send_cq)),
         shared.as_deref(),
         cap,
         datagram,
@@ -147,9 +161,9 @@ unsafe fn create(
         cap,
         signal_all: init.sq_sig_all != 0,
         pd: domain,
-        send_cq,
-        recv_cq,
+        cqs: [Some(send_cq), recv_cq],
         srq: shared,
+        _xrcd: None,
         event_source,
     })
 }
@@ -183,6 +197,20 @@ unsafe fn make(
     let device = unsafe { context::state(context) }?;
     // SAFETY: the caller's contract.
     let qp = unsafe { create(device, domain, init, send_ops, datagram) }?;
+    let cap = qp.cap;
+    let made = object(context, pd, init, qp);
+    // SAFETY: it was just made.
+    unsafe { enter(made) }?;
+    Ok((made, cap))
+}
+
+/// Makes the C struct of a queue pair.
+fn object(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    qp: Qp,
+) -> *mut ibv_qp {
     let base = ibv_qp {
         context,
         qp_context: init.qp_context,
@@ -192,25 +220,86 @@ unsafe fn make(
         srq: init.srq,
         handle: qp.qp.qpn(),
         qp_num: qp.qp.qpn(),
-        state: QpState::Reset.code(),
+        state: qp.state().code(),
         qp_type: init.qp_type,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: 0,
     };
     let mut face = face(base);
-    if send_ops.is_some() {
+    if qp.send_ops.is_some() {
         wr_calls::fill(&mut face.ex);
     }
-    let (cap, qpn) = (qp.cap, qp.qp.qpn());
-    let reliable = qp.qp.service() == Service::ReliableConnected;
-    let made = Object::create(face, qp).cast();
-    // SAFETY: it was just made.
-    unsafe { queue_pair::state(made) }?.event_source.enter(made);
-    if reliable {
-        qp_table::enter(qpn, made);
+    Object::create(face, qp).cast()
+}
+
+/// Enters a new queue pair into the tables of those that have events, and that rdma_cm can connect.
+///
+/// # Safety
+/// `made` is live.
+unsafe fn enter(made: *mut ibv_qp) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    let qp = unsafe { queue_pair::state(made) }?;
+    qp.event_source.enter(made);
+    if qp.qp.reliable().is_some() {
+        qp_table::enter(qp.qp.qpn(), made);
     }
-    Ok((made, cap))
+    Ok(())
+}
+
+/// Makes a handle of an XRC target queue pair.
+fn handle_of(
+    c: *mut ibv_context,
+    context: &Context,
+    xrcd: Arc<Xrcd>,
+    target: Arc<Target>,
+    qp_context: *mut c_void,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: a struct of integers and raw pointers, for which zero is a valid value.
+    let nothing: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+    let init = ibv_qp_init_attr {
+        qp_context,
+        qp_type: IBV_QPT_XRC_RECV,
+        ..nothing
+    };
+    let event_source = EventSource::new(&context.async_events, Subject::Qp(target.rc.qpn()));
+    let pd = Arc::clone(&target.pd);
+    let qp = Qp {
+        inline: InlineRing::new(None, 0, 1)?,
+        send_ops: None,
+        attributes: Mutex::new(Attributes::RESET),
+        state: AtomicU32::new(QpState::Reset.code()),
+        cap: nothing.cap,
+        signal_all: false,
+        pd,
+        cqs: [None, None],
+        srq: None,
+        _xrcd: Some(xrcd),
+        event_source,
+        qp: Transport::XrcTarget(target),
+    };
+    Ok(object(c, ptr::null_mut(), &init, qp))
+}
+
+/// Creates an XRC target queue pair in the domain behind a pointer.
+///
+/// # Safety
+/// `xrcd` is NULL or live.
+unsafe fn create_target(
+    xrcd: *mut ibv_xrcd,
+    init: &ibv_qp_init_attr,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: the caller's contract.
+    let domain = unsafe { xrc::handle(xrcd) }?;
+    // SAFETY: a live domain; this field never changes.
+    let c = unsafe { (*xrcd).context };
+    // SAFETY: the context outlives its domains.
+    let context = unsafe { context::state(c) }?;
+    let target = domain.create_target()?;
+    let made = handle_of(c, context, domain, target, init.qp_context)?;
+    // SAFETY: it was just made.
+    unsafe { enter(made) }?;
+    Ok(made)
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(
@@ -248,13 +337,23 @@ pub(crate) unsafe fn create_extended(
     const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
-        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+        | IBV_QP_INIT_ATTR_XRCD;
     // SAFETY: the struct begins with the plain one.
     let attr = unsafe { load(init.cast::<ibv_qp_init_attr>()) }?;
     // SAFETY: loaded above, so not NULL.
     let mask = unsafe { (*init).comp_mask };
     if mask & !KNOWN != 0 {
         return Err(Errno::EOPNOTSUPP);
+    }
+    if attr.qp_type == IBV_QPT_XRC_RECV {
+        if mask & !IBV_QP_INIT_ATTR_PD != IBV_QP_INIT_ATTR_XRCD {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the mask includes the field.
+        let xrcd = unsafe { (*init).xrcd };
+        // SAFETY: a live domain, or NULL.
+        return unsafe { create_target(xrcd, &attr) };
     }
     if mask & IBV_QP_INIT_ATTR_PD == 0 {
         return Err(Errno::EINVAL);
@@ -292,6 +391,33 @@ pub(crate) unsafe fn create_extended(
     // SAFETY: ibv_create_qp_ex(3) writes the sizes granted into the program's struct.
     unsafe { (*init).cap = cap };
     Ok(qp)
+}
+
+/// `ibv_open_qp`: another handle of a target queue pair. Events of the queue pair are reported with its first handle.
+pub(crate) unsafe extern "C" fn open_qp(
+    c: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        let context = unsafe { context::state(c) }?;
+        // SAFETY: and valid attributes.
+        let attr = unsafe { load(attr) }?;
+        if attr.comp_mask & !IBV_QP_OPEN_ATTR_CONTEXT != NEEDED || attr.qp_type != IBV_QPT_XRC_RECV
+        {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the program passes a live domain.
+        let xrcd = unsafe { xrc::handle(attr.xrcd) }?;
+        let target = xrcd.domain.target(attr.qp_num);
+        let qp_context = if attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT == 0 {
+            ptr::null_mut()
+        } else {
+            attr.qp_context
+        };
+        handle_of(c, context, xrcd, target.ok_or(Errno::EINVAL)?, qp_context)
+    })
 }
 
 #[cfg(test)]

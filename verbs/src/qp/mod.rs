@@ -9,3 +9,4 @@ pub(crate) mod qp_table;
 pub(crate) mod queue_pair;
 pub(crate) mod srq;
 pub(crate) mod state;
+pub(crate) mod xrc;

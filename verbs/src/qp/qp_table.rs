@@ -4,7 +4,7 @@
 use crate::abi::ibv_qp;
 use crate::ffi::CPointer;
 use crate::ffi::fork::ProcessTable;
-use crate::qp::queue_pair::{self, Qp, Transport};
+use crate::qp::queue_pair::{self, Qp};
 use dgiwarp::RcQp;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,9 +56,7 @@ impl QpRef {
         };
         // SAFETY: entered, so not destroyed; the program does not destroy it during its call.
         let qp = unsafe { queue_pair::state(c) }.ok()?;
-        match &qp.qp {
-            Transport::Rc(rc) => Some(with(Found { c, qp, rc })),
-            Transport::Ud(_) | Transport::Uc(_) => None,
-        }
+        let rc = qp.qp.reliable()?;
+        Some(with(Found { c, qp, rc }))
     }
 }

@@ -15,6 +15,7 @@ use crate::post::inline::InlineRing;
 use crate::post::wr_builder::SendOps;
 use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
+use crate::qp::xrc::{Target, Xrcd};
 use crate::qp::{ah, qp_table};
 use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcQp, RecvWr, UcQp, UdQp};
 use nix::errno::Errno;
@@ -30,7 +31,9 @@ pub(crate) const CM_PEER: u32 = 1;
 pub(crate) enum Transport {
     Ud(UdQp),
     Uc(UcQp),
+    /// Reliable connected, or XRC initiator.
     Rc(RcQp),
+    XrcTarget(Arc<Target>),
 }
 
 impl Transport {
@@ -39,6 +42,7 @@ impl Transport {
             Self::Ud(qp) => qp.qpn().into(),
             Self::Uc(qp) => qp.qpn().into(),
             Self::Rc(qp) => qp.qpn(),
+            Self::XrcTarget(target) => target.rc.qpn(),
         }
     }
 
@@ -46,7 +50,18 @@ impl Transport {
         match self {
             Self::Ud(_) => Service::UnreliableDatagram,
             Self::Uc(_) => Service::UnreliableConnected,
+            Self::Rc(qp) if qp.is_xrc_initiator() => Service::XrcInitiator,
             Self::Rc(_) => Service::ReliableConnected,
+            Self::XrcTarget(_) => Service::XrcTarget,
+        }
+    }
+
+    /// The stack's queue pair, if it is connected over TCP.
+    pub(crate) fn reliable(&self) -> Option<&RcQp> {
+        match self {
+            Self::Rc(qp) => Some(qp),
+            Self::XrcTarget(target) => Some(&target.rc),
+            Self::Ud(_) | Self::Uc(_) => None,
         }
     }
 
@@ -55,6 +70,7 @@ impl Transport {
             Self::Ud(qp) => qp.post_recv(&[wr]),
             Self::Uc(qp) => qp.post_recv(&[wr]),
             Self::Rc(qp) => qp.post_recv(&[wr]),
+            Self::XrcTarget(target) => target.rc.post_recv(&[wr]),
         }
     }
 
@@ -63,6 +79,7 @@ impl Transport {
             Self::Ud(qp) => qp.reset(),
             Self::Uc(qp) => qp.reset(),
             Self::Rc(qp) => qp.reset(),
+            Self::XrcTarget(target) => target.rc.reset(),
         }
     }
 
@@ -74,7 +91,7 @@ impl Transport {
             Self::Uc(qp) if receives(after) && !receives(before) => qp.start_receiving(),
             Self::Ud(qp) if !receives(after) => qp.stop_receiving(),
             Self::Uc(qp) if !receives(after) => qp.stop_receiving(),
-            Self::Ud(_) | Self::Uc(_) | Self::Rc(_) => {}
+            Self::Ud(_) | Self::Uc(_) | Self::Rc(_) | Self::XrcTarget(_) => {}
         }
     }
 
@@ -83,6 +100,7 @@ impl Transport {
             Self::Ud(qp) => qp.flush(),
             Self::Uc(qp) => qp.flush(),
             Self::Rc(qp) => qp.flush(),
+            Self::XrcTarget(target) => target.rc.flush(),
         }
     }
 }
@@ -94,16 +112,19 @@ pub(crate) struct Qp {
     pub(crate) inline: InlineRing,
     /// Of a queue pair created with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
     pub(crate) send_ops: Option<SendOps>,
+    /// Unused by XRC targets, whose handles share theirs.
     pub(crate) attributes: Mutex<Attributes>,
-    /// `attributes.state` for posting, which takes no lock.
+    /// `attributes.state` for posting, which takes no lock. Unused by XRC targets.
     pub(crate) state: AtomicU32,
     pub(crate) cap: ibv_qp_cap,
     /// `sq_sig_all`: every send has a completion.
     pub(crate) signal_all: bool,
     pub(crate) pd: Arc<Pd>,
-    pub(crate) send_cq: Arc<Cq>,
-    pub(crate) recv_cq: Arc<Cq>,
+    /// Completion queues of sends and receives, as far as it has any.
+    pub(crate) cqs: [Option<Arc<Cq>>; 2],
     pub(crate) srq: Option<Arc<Srq>>,
+    /// The domain handle of an XRC target.
+    pub(crate) _xrcd: Option<Arc<Xrcd>>,
     pub(crate) event_source: EventSource,
 }
 
@@ -142,9 +163,19 @@ pub(crate) unsafe fn context_of<'a>(qp: *mut ibv_qp) -> Result<&'a Context, Errn
 
 impl Qp {
     fn lock(&self) -> MutexGuard<'_, Attributes> {
-        self.attributes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        let attributes = match &self.qp {
+            Transport::XrcTarget(target) => &target.attributes,
+            Transport::Ud(_) | Transport::Uc(_) | Transport::Rc(_) => &self.attributes,
+        };
+        attributes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_state(&self, state: QpState) {
+        let place = match &self.qp {
+            Transport::XrcTarget(target) => &target.state,
+            Transport::Ud(_) | Transport::Uc(_) | Transport::Rc(_) => &self.state,
+        };
+        place.store(state.code(), Ordering::Release);
     }
 
     pub(crate) fn attributes(&self) -> Attributes {
@@ -155,24 +186,29 @@ impl Qp {
     }
 
     pub(crate) fn state(&self) -> QpState {
+        let mut state = &self.state;
         let has_ended = match &self.qp {
             Transport::Rc(qp) => qp.is_over(),
             Transport::Ud(qp) => qp.has_failed(),
             Transport::Uc(qp) => qp.has_failed(),
+            Transport::XrcTarget(target) => {
+                state = &target.state;
+                target.rc.is_over()
+            }
         };
         if has_ended {
             return QpState::Error;
         }
-        QpState::from_code(self.state.load(Ordering::Acquire)).unwrap_or(QpState::Error)
+        QpState::from_code(state.load(Ordering::Acquire)).unwrap_or(QpState::Error)
     }
 
     /// Destroys the queue pair and removes its completions from the queues: the program may have freed the objects of
     /// their `wr_id`.
     fn destroy(self) {
         let qpn = self.qp.qpn();
-        let cqs = [&self.send_cq, &self.recv_cq].map(Arc::clone);
+        let cqs = self.cqs.clone();
         drop(self);
-        for cq in cqs {
+        for cq in cqs.into_iter().flatten() {
             cq.cq.forget(qpn);
         }
     }
@@ -195,10 +231,11 @@ impl Qp {
             }
             Transport::Uc(_) => {}
             Transport::Rc(qp) => self.connect(context, qp, &after, mask)?,
+            Transport::XrcTarget(target) => self.connect(context, &target.rc, &after, mask)?,
         }
         self.qp.follow(attributes.state, after.state);
         *attributes = after;
-        self.state.store(after.state.code(), Ordering::Release);
+        self.set_state(after.state);
         if after.state == QpState::Error {
             self.qp.flush();
             // A queue pair without a connection too. The stack raises it once.
@@ -219,7 +256,7 @@ impl Qp {
     pub(crate) unsafe fn change_by_cm(&self, c: *mut ibv_qp, change: impl FnOnce(&mut Attributes)) {
         let mut attributes = self.lock();
         change(&mut attributes);
-        self.state.store(attributes.state.code(), Ordering::Release);
+        self.set_state(attributes.state);
         // SAFETY: the caller's contract; programs read this field.
         unsafe { (*c).state = self.state().code() };
     }

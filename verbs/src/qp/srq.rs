@@ -1,13 +1,16 @@
 //! Shared receive queues.
 
 use crate::abi::{
-    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC,
-    ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
+    IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_context, ibv_pd, ibv_srq,
+    ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
+use crate::cq::queue::Cq;
 use crate::device::async_queue::{EventSource, Subject};
 use crate::device::{context, limits};
 use crate::ffi::{Facade, Object, errno, errno_value, load, pointer, store};
 use crate::mem::mr::{Pd, domain};
+use crate::qp::xrc::{self, Xrcd};
 use dgiwarp::SrqAttr;
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -21,13 +24,15 @@ pub(crate) struct Srq {
     /// Last limit of the program; the stack disarms it when it is reached.
     limit: AtomicU32,
     pub(crate) event_source: EventSource,
+    /// Domain handle and completion queue of an XRC queue.
+    _xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
     _pd: Arc<Pd>,
 }
 
 impl Srq {
     /// Number in the device.
     fn number(&self) -> u32 {
-        u32::try_from(self.srq.id() & u64::from(u32::MAX)).unwrap_or(0)
+        self.srq.number()
     }
 }
 
@@ -64,7 +69,11 @@ fn granted(asked: ibv_srq_attr) -> Result<ibv_srq_attr, Errno> {
 ///
 /// # Safety
 /// `pd` is NULL or live, `init` NULL or valid.
-unsafe fn create(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
+unsafe fn create(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+    xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
+) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: the caller's contract.
     let domain = unsafe { domain(pd) }?;
     // SAFETY: a live protection domain; this field never changes.
@@ -75,16 +84,21 @@ unsafe fn create(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut i
     let mut asked = unsafe { load(init) }?;
     let attr = granted(asked.attr)?;
     let size = |value: u32| usize::try_from(value).map_err(|_| Errno::EINVAL);
-    let made = domain.pd.create_srq(&SrqAttr {
+    let sizes = SrqAttr {
         max_wr: size(attr.max_wr)?,
         max_sge: size(attr.max_sge)?,
-    });
+    };
+    let made = match &xrc {
+        None => domain.pd.create_srq(&sizes),
+        Some((xrcd, cq)) => domain.pd.create_xrc_srq(&sizes, &xrcd.domain.xrcd, &cq.cq),
+    };
     let srq = made.map_err(errno::of)?;
     let srq = Arc::new(Srq {
         event_source: EventSource::new(&device.async_events, Subject::Srq(srq.id())),
         srq,
         attr,
         limit: AtomicU32::new(0),
+        _xrc: xrc,
         _pd: domain,
     });
     asked.attr = attr;
@@ -109,10 +123,10 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     // SAFETY: the program passes a live protection domain and valid attributes.
-    pointer(|| unsafe { create(pd, init) })
+    pointer(|| unsafe { create(pd, init, None) })
 }
 
-/// `ibv_create_srq_ex`: basic queues only. Only fields of the mask are read: the structs of older headers are shorter.
+/// `ibv_create_srq_ex`: basic and XRC queues. Only fields of the mask are read: the structs of older headers are shorter.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
@@ -122,11 +136,26 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         unsafe { load(init.cast::<ibv_srq_init_attr>()) }?;
         // SAFETY: loaded above, so not NULL.
         let mask = unsafe { (*init).comp_mask };
-        if mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 {
-            return Err(Errno::EOPNOTSUPP);
+        let kind = if mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
+            IBV_SRQT_BASIC
+        } else {
+            // SAFETY: the mask includes the field.
+            unsafe { (*init).srq_type }
+        };
+        if kind == IBV_SRQT_XRC {
+            const XRC: u32 = IBV_SRQ_INIT_ATTR_TYPE
+                | IBV_SRQ_INIT_ATTR_PD
+                | IBV_SRQ_INIT_ATTR_XRCD
+                | IBV_SRQ_INIT_ATTR_CQ;
+            if mask != XRC {
+                return Err(Errno::EINVAL);
+            }
+            // SAFETY: the mask includes the fields, whose pointers are live.
+            let parts = unsafe { xrc::srq_parts(init) }?;
+            // SAFETY: a live protection domain, and attributes that begin with the plain ones.
+            return unsafe { create(parts.pd, init.cast(), Some((parts.xrcd, parts.cq))) };
         }
-        // SAFETY: the mask includes the field.
-        if mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && unsafe { (*init).srq_type } != IBV_SRQT_BASIC {
+        if kind != IBV_SRQT_BASIC || mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         if mask & IBV_SRQ_INIT_ATTR_PD == 0 {
@@ -135,7 +164,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         // SAFETY: the mask includes the field.
         let pd = unsafe { (*init).pd };
         // SAFETY: a live protection domain, and attributes that begin with the plain ones.
-        unsafe { create(pd, init.cast()) }
+        unsafe { create(pd, init.cast(), None) }
     })
 }
 

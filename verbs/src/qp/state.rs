@@ -6,7 +6,8 @@ use crate::abi::{
     IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
     IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
     IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_ah_attr, ibv_qp_attr,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_ah_attr,
+    ibv_qp_attr,
 };
 use crate::device::limits::MAX_RD_ATOMIC;
 use nix::errno::Errno;
@@ -62,6 +63,10 @@ pub(crate) enum Service {
     UnreliableDatagram,
     UnreliableConnected,
     ReliableConnected,
+    /// Initiator of XRC.
+    XrcInitiator,
+    /// Target of XRC.
+    XrcTarget,
 }
 
 impl Service {
@@ -71,9 +76,11 @@ impl Service {
             IBV_QPT_UD => Ok(Self::UnreliableDatagram),
             IBV_QPT_UC => Ok(Self::UnreliableConnected),
             IBV_QPT_RC => Ok(Self::ReliableConnected),
+            IBV_QPT_XRC_SEND => Ok(Self::XrcInitiator),
+            IBV_QPT_XRC_RECV => Ok(Self::XrcTarget),
             _ => {
                 // Programs often report that creation failed without the reason.
-                tracing::debug!(qp_type, "refused: queue pairs are RC, UC or UD");
+                tracing::debug!(qp_type, "refused: queue pairs are RC, UC, UD or XRC");
                 Err(Errno::EOPNOTSUPP)
             }
         }
@@ -272,6 +279,7 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(c_int, c_
                 Service::UnreliableDatagram => datagram_step(from, to),
                 Service::UnreliableConnected => connected_step(from, to),
                 Service::ReliableConnected => reliable_step(from, to),
+                Service::XrcInitiator | Service::XrcTarget => xrc_step(from, to),
             })
         }
     }
@@ -327,6 +335,13 @@ fn reliable_step(from: QpState, to: QpState) -> (c_int, c_int) {
         (QpState::ReadyToSend, _) => (required, optional | IBV_QP_MIN_RNR_TIMER),
         (QpState::Reset | QpState::Init | QpState::Error, _) => (required, optional),
     }
+}
+
+/// Attributes of XRC queue pairs: those of the direction that one has not may be there all the same, since programs name all.
+fn xrc_step(from: QpState, to: QpState) -> (c_int, c_int) {
+    let (required, optional) = connected_step(from, to);
+    let (reliable, also) = reliable_step(from, to);
+    (required, optional | also | reliable)
 }
 
 #[cfg(test)]

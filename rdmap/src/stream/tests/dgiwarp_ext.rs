@@ -123,6 +123,35 @@ fn a_message_that_waits_for_a_receive_leaves_no_trace() {
     assert_eq!(server.dgiwarp_ext().pending_acks(), 1);
 }
 
+/// Numbers of shared receive queues stand between messages: in the middle of a Send one has no effect.
+#[test]
+fn a_target_selects_queues_between_messages() {
+    let mut memory = Memory::with_receives(&[100]);
+    let (mut client, _) = acquainted();
+    let mut target = stream().with_extensions(ALL.with(Capabilities::XRC_TARGET));
+    let hello = client.dgiwarp_ext_mut().hello().unwrap();
+    target.handle_ulpdu(&hello, &mut memory).unwrap();
+    let number = DgiwarpExt::srq_number(7);
+    let select = |target: &mut TestStream, memory: &mut Memory| {
+        target.handle_ulpdu(&number, memory).unwrap()
+    };
+    assert_eq!(select(&mut target, &mut memory), Handled::SrqSelected(7));
+    let ulpdus = send(&mut client, &[1; 30], SendKind::default(), 40);
+    assert_eq!(ulpdus.len(), 2);
+    target.handle_ulpdu(&ulpdus[0], &mut memory).unwrap();
+    assert_eq!(select(&mut target, &mut memory), Handled::Taken);
+    target.handle_ulpdu(&ulpdus[1], &mut memory).unwrap();
+    assert_eq!(memory.delivered[0].0, [1; 30]);
+    assert_eq!(select(&mut target, &mut memory), Handled::SrqSelected(7));
+    assert_eq!(
+        target.dgiwarp_ext().pending_acks(),
+        1,
+        "notices do not count"
+    );
+    let (_, mut other) = acquainted();
+    assert_eq!(select(&mut other, &mut memory), Handled::Taken);
+}
+
 #[test]
 fn whoever_begins_with_data_is_foreign() {
     let mut memory = Memory::with_receives(&[10]);

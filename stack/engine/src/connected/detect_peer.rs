@@ -11,7 +11,7 @@ use super::wqe::RcWork;
 /// Time for the peer's first message, from the first message that leaves. A peer that stays silent is taken for a plain one, and completions wait for
 /// it no longer.
 const COMPLETIONS_WAIT: Duration = Duration::from_millis(100);
-/// Time for the peer's first message, from when a Send with immediate is the next work request.
+/// Time for the peer's first message, from when a Send with immediate, or one of an XRC initiator, is the next work request.
 const IMMEDIATE_WAITS: Duration = Duration::from_secs(2);
 
 impl RcEngine {
@@ -122,14 +122,13 @@ impl RcEngine {
         self.detect_peer.timed_out = false;
     }
 
-    /// Whether a Send with immediate waits for an undetected peer, and its deadline has not begun.
+    /// Whether a work request that only a dgiwarp peer takes waits for an undetected one, and its deadline has not begun.
     fn needs_immediate_deadline(&self) -> bool {
         !self.is_peer_detected()
             && self.detect_peer.immediate_until.is_none()
-            && self
-                .sends
-                .unstarted()
-                .is_some_and(|(_, wqe)| matches!(wqe.work, RcWork::SendImmediate { .. }))
+            && self.sends.unstarted().is_some_and(|(_, wqe)| {
+                self.xrc.is_initiator() || matches!(wqe.work, RcWork::SendImmediate { .. })
+            })
     }
 
     /// Begins the deadline of a Send with immediate, if one waits.

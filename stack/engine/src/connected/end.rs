@@ -42,6 +42,9 @@ pub enum RcEnd {
     /// A Send with immediate was posted before its peer was detected as a plain one, which takes none.
     #[error("the peer takes no Sends with immediate")]
     NoImmediates,
+    /// The peer of an XRC initiator is no XRC target.
+    #[error("the peer is no XRC target")]
+    NoXrcTarget,
 }
 
 impl RcEnd {
@@ -55,7 +58,8 @@ impl RcEnd {
             | Self::LocalProtection
             | Self::Bind(_)
             | Self::NoReads
-            | Self::NoImmediates => false,
+            | Self::NoImmediates
+            | Self::NoXrcTarget => false,
         }
     }
 }
@@ -80,6 +84,7 @@ pub(super) fn blame(end: RcEnd) -> WcStatus {
         RcEnd::LocalProtection => WcStatus::LocalProtection,
         RcEnd::Bind(_) => WcStatus::MwBind,
         RcEnd::NoReads | RcEnd::NoImmediates => WcStatus::General,
+        RcEnd::NoXrcTarget => WcStatus::RemoteInvalidRequest,
     }
 }
 
@@ -93,7 +98,8 @@ pub(super) fn event(end: RcEnd, qpn: u32) -> Option<AsyncEvent> {
         | RcEnd::LocalProtection
         | RcEnd::Bind(_)
         | RcEnd::NoReads
-        | RcEnd::NoImmediates => None,
+        | RcEnd::NoImmediates
+        | RcEnd::NoXrcTarget => None,
         RcEnd::Mpa(error) => match error {
             MpaError::Crc { .. } | MpaError::Marker { .. } => Some(AsyncEvent::QpFatal { qpn }),
             MpaError::TcpLost

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use dgiwarp_llp_tcp_mpa::{Role, Rtr, TcpEnd};
 use dgiwarp_memory::Access;
-use dgiwarp_rdmap::stream::{Depths, Peer, Stream, StreamError};
+use dgiwarp_rdmap::stream::{Capabilities, Depths, Peer, Stream, StreamError};
 
 use super::end::{self, RcEnd};
 use super::first_fpdu_probe::FirstFpduProbe;
@@ -17,6 +17,7 @@ use crate::cm::connect::stream_depths;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::{RecvQueue, RecvWqe, Tables, WeakWaiter};
 use crate::types::{AsyncEvent, QpCounters, WcStatus, earliest};
+use crate::xrc::{Xrc, XrcRole};
 
 /// Time for a work request to fail after the peer left: a program that is about to end in the same way gets no failure before.
 const RETRIES_TAKE: Duration = Duration::from_secs(1);
@@ -76,6 +77,7 @@ pub struct RcEngine {
     pub(super) first_fpdu_probe: FirstFpduProbe,
     /// Our token, until its notices leave.
     pub(super) token: Option<u128>,
+    pub(super) xrc: Xrc,
     pub(super) counters: QpCounters,
 }
 
@@ -119,8 +121,21 @@ impl RcEngine {
             dormant: false,
             dormant_until: None,
             token: None,
+            xrc: Xrc::None,
             counters: QpCounters::default(),
         }
+    }
+
+    /// Makes a new engine that of an XRC initiator or target.
+    #[must_use]
+    pub fn with_xrc(mut self, role: XrcRole) -> Self {
+        if let (XrcRole::Target(_), Some(capabilities)) = (&role, capabilities(self.config.options))
+        {
+            let capabilities = capabilities.with(Capabilities::XRC_TARGET);
+            self.stream = self.stream.with_extensions(capabilities);
+        }
+        self.xrc = role.into();
+        self
     }
 
     /// Sends the RTR indication that was agreed on. It comes before everything else (RFC 6581 §5).
@@ -414,7 +429,11 @@ impl RcEngine {
         self.rnr_queue = RnrQueue::default();
         match end {
             // RFC 5040 §7.1 rule 1: the peer is told of local errors too, without headers.
-            RcEnd::LocalProtection | RcEnd::Bind(_) | RcEnd::NoReads | RcEnd::NoImmediates => {
+            RcEnd::LocalProtection
+            | RcEnd::Bind(_)
+            | RcEnd::NoReads
+            | RcEnd::NoImmediates
+            | RcEnd::NoXrcTarget => {
                 self.stream.fail(StreamError::LocalProtection);
             }
             RcEnd::PeerClosed
@@ -443,14 +462,18 @@ impl RcEngine {
             completions.event(event);
         }
         self.flush_sends(blamed.map(|number| (number, end::blame(end))), completions);
-        for wqe in self
-            .stream
-            .abandon()
-            .into_iter()
-            .chain(tables.recv_queue.drain())
-        {
-            completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
+        self.flush_receives(tables, completions);
+    }
+
+    /// Flushes the receive that a message has begun to fill, and those that are posted to a queue of this QP alone.
+    fn flush_receives(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        let qpn = self.config.qpn;
+        if let Some(wqe) = self.stream.abandon() {
+            let selected = self.xrc.selected();
+            let queue = selected.as_deref().unwrap_or(tables.recv_queue);
+            queue.complete(failed_receive(&wqe, qpn, WcStatus::Flushed), completions);
         }
+        flush_receives(tables.recv_queue, qpn, completions);
         self.leave_shared_queue(tables, completions);
     }
 
@@ -479,9 +502,16 @@ impl RcEngine {
         }
     }
 
-    /// The receive that a message has begun to fill, of an engine that is given up.
+    /// The receive that a message has begun to fill, of an engine that is given up. An XRC target gives it back to its queue.
     pub fn abandon(&mut self) -> Option<RecvWqe> {
-        self.stream.abandon()
+        let unfinished = self.stream.abandon()?;
+        match self.xrc.selected() {
+            None => Some(unfinished),
+            Some(queue) => {
+                queue.give_back(unfinished);
+                None
+            }
+        }
     }
 
     /// Whether the peer left and nothing was posted since that would have needed it.
@@ -522,11 +552,7 @@ impl RcEngine {
         self.dormant_until = None;
         let first = self.sends.oldest();
         self.flush_sends(Some((first, WcStatus::RetryExceeded)), completions);
-        let unfinished = self.stream.abandon().into_iter();
-        for wqe in unfinished.chain(tables.recv_queue.drain()) {
-            completions.received(failed_receive(&wqe, self.config.qpn, WcStatus::Flushed));
-        }
-        self.leave_shared_queue(tables, completions);
+        self.flush_receives(tables, completions);
     }
 
     pub(super) fn flush_sends(

@@ -8,13 +8,36 @@ use dgiwarp_rdmap::stream::{Handled, Peer, StreamError, overtakes};
 use super::end::RcEnd;
 use super::engine::RcEngine;
 use super::first_fpdu_probe::FirstFpduProbe;
+use super::state::{RcConfig, RcStream};
 use super::ulp::Ulp;
 use super::wqe;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
+use crate::xrc::Xrc;
 
 /// Error of the stream, and the Read or atomic of ours that is the reason, if one is.
 type Failure = (StreamError, Option<u64>);
+
+/// Carries out the selection of a shared receive queue, whose protection domain is that of all requests behind it. A number without a queue
+/// ends the stream.
+#[inline]
+fn select_srq(
+    handled: Handled,
+    ulpdu: &[u8],
+    xrc: &mut Xrc,
+    config: &mut RcConfig,
+    stream: &mut RcStream,
+) -> Result<Handled, Failure> {
+    if let Handled::SrqSelected(number) = handled {
+        let Some(queue) = xrc.select(number) else {
+            let error = StreamError::from(UntaggedError::InvalidQueue);
+            stream.fail_at(error, ulpdu);
+            return Err((error, None));
+        };
+        config.pd = queue.pd(config.pd);
+    }
+    Ok(handled)
+}
 
 impl RcEngine {
     /// Octets that [`handle_input`](Self::handle_input) takes now, beside those of an unfinished FPDU: none while the RNR queue is full.
@@ -78,9 +101,10 @@ impl RcEngine {
                 let handled = if !self.rnr_queue.is_empty() && !overtakes(ulpdu) {
                     Ok(Handled::ReceiverNotReady)
                 } else {
+                    let selected = self.xrc.selected();
                     let mut ulp = Ulp {
                         config: self.config,
-                        tables,
+                        tables: tables.with(selected.as_deref()),
                         completions,
                         sends: &mut self.sends,
                         proven: &mut self.acks.proven,
@@ -88,10 +112,12 @@ impl RcEngine {
                         failed: None,
                     };
                     let handled = self.stream.handle_ulpdu(ulpdu, &mut ulp);
-                    handled.map_err(|error| (error, ulp.failed))
+                    let handled = handled.map_err(|error| (error, ulp.failed));
+                    let (xrc, config) = (&mut self.xrc, &mut self.config);
+                    handled.and_then(|it| select_srq(it, ulpdu, xrc, config, &mut self.stream))
                 };
                 match handled {
-                    Ok(Handled::Taken) => {}
+                    Ok(Handled::Taken | Handled::SrqSelected(_)) => {}
                     Ok(Handled::ReceiverNotReady) => {
                         self.counters.count_parked();
                         self.rnr_queue.push(now, ulpdu);
@@ -126,9 +152,10 @@ impl RcEngine {
             && let Some(ulpdu) = self.rnr_queue.front()
         {
             let octets = ulpdu.len();
+            let selected = self.xrc.selected();
             let mut ulp = Ulp {
                 config: self.config,
-                tables,
+                tables: tables.with(selected.as_deref()),
                 completions,
                 sends: &mut self.sends,
                 proven: &mut self.acks.proven,
@@ -136,8 +163,12 @@ impl RcEngine {
                 failed: None,
             };
             let handled = self.stream.handle_ulpdu(ulpdu, &mut ulp);
-            match handled.map_err(|error| (error, ulp.failed)) {
-                Ok(Handled::Taken) => {
+            let handled = handled.map_err(|error| (error, ulp.failed));
+            let (xrc, config) = (&mut self.xrc, &mut self.config);
+            let handled =
+                handled.and_then(|it| select_srq(it, ulpdu, xrc, config, &mut self.stream));
+            match handled {
+                Ok(Handled::Taken | Handled::SrqSelected(_)) => {
                     self.rnr_queue.pop(now);
                     self.extend_deferred_end(now);
                     let waiting = self.rnr_queue.messages();

@@ -186,7 +186,30 @@ impl RcEngine {
                 limit == 0 || outstanding < limit
             }
         };
-        (credit && (!wqe.fence || outstanding == 0)).then_some((number, wqe))
+        let may = credit
+            && (!wqe.fence || outstanding == 0)
+            && (!self.xrc.is_initiator() || self.may_begin_at_target(wqe, outstanding));
+        may.then_some((number, wqe))
+    }
+
+    /// Whether an XRC initiator may begin this work request. The peer takes the protection domain of a Read or atomic from the queue that was
+    /// named last, so that another one is named once none is outstanding.
+    fn may_begin_at_target(&self, wqe: &RcSendWqe, outstanding: usize) -> bool {
+        matches!(wqe.work, RcWork::Memory(_))
+            || self.is_peer_detected()
+                && (outstanding == 0 || !self.xrc.needs_notice(wqe.remote_srqn))
+    }
+
+    /// Names the peer's shared receive queue that the next request is for, unless the one before was for it too.
+    fn name_srq(&mut self, now: Instant, number: u64, srqn: u32) -> Result<(), Stop> {
+        if !self.stream.dgiwarp_ext().peer_is_xrc_target() {
+            return Err(Stop::Ended(RcEnd::NoXrcTarget, Some(number)));
+        }
+        if self.xrc.needs_notice(srqn) {
+            self.put(now, &DgiwarpExt::srq_number(srqn), &[]);
+            self.xrc.name(srqn);
+        }
+        Ok(())
     }
 
     /// Whether the next work request is one on local keys, which need not wait until this end may send.
@@ -201,10 +224,14 @@ impl RcEngine {
         };
         let no_reads = Stop::Ended(RcEnd::NoReads, Some(number));
         let (work, length, solicited) = (wqe.work, wqe.length, wqe.solicited);
+        let srqn = wqe.remote_srqn;
         self.sends.begin(Extent {
             octets: 0,
             messages: self.stream.dgiwarp_ext().sent(),
         });
+        if self.xrc.is_initiator() && !matches!(work, RcWork::Memory(_)) {
+            self.name_srq(now, number, srqn)?;
+        }
         match work {
             RcWork::Send { invalidate } => {
                 let kind = SendKind {

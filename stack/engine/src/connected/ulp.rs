@@ -128,7 +128,8 @@ impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
     }
 
     fn has_rnr_queue(&self) -> bool {
-        self.config.options.no_receive == NoReceive::Wait
+        // Nothing is ever posted to a queue without capacity.
+        self.config.options.no_receive == NoReceive::Wait && self.tables.recv_queue.capacity() > 0
     }
 
     fn capacity(&self, receive: &RecvWqe) -> u32 {
@@ -159,14 +160,15 @@ impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
             ),
             None => (WcOpcode::Recv, delivered.length, delivered.attached),
         };
-        self.completions.received(Wc {
+        let wc = Wc {
             byte_len,
             immediate,
             invalidated: delivered.invalidated.map(STag::get),
             source: Some(self.config.peer),
             solicited: delivered.solicited,
             ..Wc::new(receive.wr_id, opcode, self.config.qpn)
-        });
+        };
+        self.tables.recv_queue.complete(wc, self.completions);
     }
 
     fn fail(&mut self, receive: RecvWqe, error: StreamError) {
@@ -187,8 +189,8 @@ impl<C: CompletionSink> dgiwarp_rdmap::stream::Ulp for Ulp<'_, C> {
             | StreamError::Llp(_)
             | StreamError::Terminated(_) => WcStatus::RemoteOperation,
         };
-        self.completions
-            .received(failed_receive(&receive, self.config.qpn, status));
+        let wc = failed_receive(&receive, self.config.qpn, status);
+        self.tables.recv_queue.complete(wc, self.completions);
     }
 
     fn check_source(&self, span: TaggedSpan, purpose: SourceUse) -> Result<(), TaggedError> {

@@ -134,6 +134,8 @@ pub struct RcSendWqe {
     pub solicited: bool,
     /// Whether it waits for the Reads and atomics before it.
     pub fence: bool,
+    /// Number of the peer's shared receive queue, where the QP is an XRC initiator.
+    pub remote_srqn: u32,
 }
 
 impl RcSendWqe {
@@ -231,6 +233,7 @@ mod tests {
             signaled: true,
             solicited: false,
             fence: false,
+            remote_srqn: 0,
         };
         let mut calls = Calls::default();
         wqe.complete(1, WcStatus::Success, &mut calls);

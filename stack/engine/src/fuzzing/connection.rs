@@ -338,6 +338,7 @@ fn work_request(u: &mut Unstructured<'_>, own: &End, peer: &End) -> Result<(RcSe
         signaled: u.ratio(3u8, 4u8)?,
         solicited: u.arbitrary()?,
         fence: u.ratio(1u8, 8u8)?,
+        remote_srqn: 0,
     };
     Ok((wqe, about))
 }

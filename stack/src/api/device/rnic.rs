@@ -12,6 +12,7 @@ use crate::api::device::events::Events;
 use crate::api::device::statistics::Statistics;
 use crate::driver::cm::oob_connect::OobConnections;
 use crate::driver::cm::port_queries::DevicePorts;
+use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::device::clock;
 use crate::driver::device::thread::Background;
 use crate::{AsyncEvents, Config, Error, QpCounters};
@@ -51,6 +52,8 @@ pub(crate) struct RnicShared {
     pub(crate) next_pd: AtomicU32,
     /// Datagram QPs made so far.
     datagram_qps: AtomicU64,
+    /// Completion queues whose poll sets have the targets of XRC domains.
+    xrcds: Mutex<Vec<Weak<CompletionQueue>>>,
     /// Listeners that have moved away from their ports, and the services that answer for them.
     pub(crate) ports: Arc<Mutex<DevicePorts>>,
 }
@@ -65,6 +68,20 @@ impl RnicShared {
     /// Takes the place of a datagram QP in the order of their making.
     pub(crate) fn next_datagram_qp(&self) -> u64 {
         self.datagram_qps.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Adds the completion queue of an XRC domain.
+    pub(crate) fn add_xrcd(&self, cq: &Arc<CompletionQueue>) {
+        let mut xrcds = self.xrcds.lock();
+        xrcds.retain(|cq| cq.strong_count() > 0);
+        xrcds.push(Arc::downgrade(cq));
+    }
+
+    /// Links the completion queue of an XRC initiator with the domains: a program that waits for this queue alone so receives for their targets, and
+    /// has them send acknowledgements.
+    pub(crate) fn link_xrcds(&self, cq: &CompletionQueue) -> Result<(), Error> {
+        let xrcds: Vec<_> = self.xrcds.lock().iter().filter_map(Weak::upgrade).collect();
+        xrcds.iter().try_for_each(|xrcd| cq.link(xrcd))
     }
 
     /// Out-of-band connections of the device, made at the first use.
@@ -108,6 +125,7 @@ impl Rnic {
             statistics: Statistics::new(config.stats.clone()),
             receive_buffer: OnceLock::new(),
             random: Mutex::new(random),
+            xrcds: Mutex::default(),
             next_pd: AtomicU32::new(1),
             datagram_qps: AtomicU64::new(0),
             ports: Arc::default(),

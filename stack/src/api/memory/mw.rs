@@ -172,6 +172,7 @@ impl RcQp {
                 signaled,
                 solicited: false,
                 fence: false,
+                remote_srqn: 0,
             };
             self.shared.post(std::iter::once(Ok(wqe)))
         })

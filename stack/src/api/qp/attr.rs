@@ -131,6 +131,8 @@ pub struct RcQpAttr<'a> {
     /// Whether the QP may be connected with [`RcQp::pair`](crate::RcQp::pair) too, instead of by MPA requests of the program's own. Its number then names the TCP
     /// port at which it can be reached. Default no.
     pub paired: bool,
+    /// Whether it is an XRC initiator: it only sends, to a target of an XRC domain ([`Xrcd`](crate::Xrcd)). Default no.
+    pub xrc_initiator: bool,
     /// How it behaves; `None`, the default, takes [`Config::rc`](crate::Config::rc).
     pub options: Option<RcOptions>,
 }
@@ -148,6 +150,7 @@ impl<'a> From<QpAttr<'a>> for RcQpAttr<'a> {
         Self {
             qp,
             paired: false,
+            xrc_initiator: false,
             options: None,
         }
     }

@@ -23,7 +23,8 @@ use crate::{
 use dgiwarp_engine::cm::oob::Start;
 use dgiwarp_engine::connected::{MemoryWork, RcData, RcEnd, RcSendWqe, RcWork};
 use dgiwarp_engine::mr::Bind;
-use dgiwarp_engine::recv_queue::{copy_sges, total_length};
+use dgiwarp_engine::recv_queue::{RecvQueue, copy_sges, total_length};
+use dgiwarp_engine::xrc::XrcRole;
 
 /// Operation of a send work request of a connected QP. Keys and addresses are the peer's, except for `LocalInvalidate`, `BindMw` and `RegisterMr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +117,8 @@ pub struct RcSendWr<'a> {
     pub solicited: bool,
     /// Whether this waits until the Reads and atomics posted before are complete.
     pub fence: bool,
+    /// Number of the peer's shared receive queue ([`Srq::number`](crate::Srq::number)); only that of an XRC initiator counts.
+    pub remote_srqn: u32,
 }
 
 impl<'a> RcSendWr<'a> {
@@ -130,6 +133,7 @@ impl<'a> RcSendWr<'a> {
             signaled: true,
             solicited: false,
             fence: false,
+            remote_srqn: 0,
         }
     }
 
@@ -200,7 +204,16 @@ pub struct RcQp {
 }
 
 impl RcQp {
-    pub(crate) fn create(pd: &Pd, attr: &RcQpAttr<'_>) -> Result<Self, Error> {
+    fn create(pd: &Pd, attr: &RcQpAttr<'_>) -> Result<Self, Error> {
+        let role = if attr.xrc_initiator {
+            XrcRole::Initiator
+        } else {
+            XrcRole::None
+        };
+        Self::create_as(pd, attr, role)
+    }
+
+    pub(crate) fn create_as(pd: &Pd, attr: &RcQpAttr<'_>, role: XrcRole) -> Result<Self, Error> {
         attr.qp.check()?;
         let rnic = &pd.rnic.shared;
         let oob_connections = attr.paired.then(|| rnic.oob_connections()).transpose()?;
@@ -208,10 +221,18 @@ impl RcQp {
             Some(oob_connections) => oob_connections.reserve()?,
             None => Qpn::draw().ok_or_else(Error::no_qpn)?,
         };
+        if let XrcRole::Initiator = role {
+            rnic.link_xrcds(&attr.qp.send_cq.shared)?;
+        }
         let number = qpn.get();
-        let parts = attr.qp.parts(number, &rnic.mrs);
+        let mut parts = attr.qp.parts(number, &rnic.mrs);
+        if !matches!(role, XrcRole::None) {
+            // Neither an initiator nor a target has receives of its own.
+            parts.recv_queue = Arc::new(RecvQueue::new(0, attr.qp.max_sge));
+        }
         let options = attr.options.unwrap_or(rnic.config.rc);
-        let shared = RcShared::create(parts, rnic.config.connection_timeout, options)?;
+        let patience = rnic.config.connection_timeout;
+        let shared = RcShared::create(parts, patience, options, role)?;
         if let Some(oob_connections) = &oob_connections {
             // A connection in the background could not return this error later; other connects do.
             shared
@@ -234,6 +255,12 @@ impl RcQp {
     #[must_use]
     pub fn qpn(&self) -> u32 {
         self.qpn.get()
+    }
+
+    /// Whether it was made with [`RcQpAttr::xrc_initiator`].
+    #[must_use]
+    pub fn is_xrc_initiator(&self) -> bool {
+        matches!(self.shared.unlocked.xrc, XrcRole::Initiator)
     }
 
     /// The protection domain.
@@ -426,6 +453,7 @@ impl RcQp {
             signaled: wr.signaled,
             solicited: wr.solicited,
             fence: wr.fence,
+            remote_srqn: wr.remote_srqn,
         };
         // Apart, so that the room for inline data is copied only with inline data.
         if wr.inline.is_empty() {

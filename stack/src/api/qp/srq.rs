@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::{AsyncEvent, Error, MAX_SGE, Pd, PostFailure, RecvWr};
-use dgiwarp_engine::recv_queue::RecvQueue;
+use dgiwarp_engine::recv_queue::{ReceiveSink, RecvQueue};
+use dgiwarp_engine::xrc::XrcDomain;
 
 /// Most work requests of a queue.
 pub(super) const MAX_WR: usize = 1 << 16;
@@ -36,18 +37,40 @@ pub struct Srq {
     pub(crate) queue: Arc<RecvQueue>,
     pd: Pd,
     id: u64,
+    xrc_domain: Option<Arc<XrcDomain>>,
 }
 
 impl Srq {
-    pub(crate) fn create(pd: &Pd, attr: &SrqAttr) -> Result<Self, Error> {
+    /// A queue, which may belong to an XRC domain and then completes to a completion queue of its own.
+    pub(crate) fn create(
+        pd: &Pd,
+        attr: &SrqAttr,
+        xrc: Option<(Arc<XrcDomain>, Arc<dyn ReceiveSink>)>,
+    ) -> Result<Self, Error> {
         Error::check_limit("max_wr", attr.max_wr, 1, MAX_WR)?;
         Error::check_limit("max_sge", attr.max_sge, 1, MAX_SGE)?;
         let id = pd.rnic.shared.background.next_id();
-        Ok(Self {
-            queue: Arc::new(RecvQueue::shared(attr.max_wr, attr.max_sge, id, pd.id)),
+        let queue = RecvQueue::shared(attr.max_wr, attr.max_sge, id, pd.id);
+        let (queue, xrc_domain) = match xrc {
+            None => (queue, None),
+            Some((domain, sink)) => (queue.completing_to(sink), Some(domain)),
+        };
+        let srq = Self {
+            queue: Arc::new(queue),
             pd: pd.clone(),
             id,
-        })
+            xrc_domain,
+        };
+        if let Some(domain) = &srq.xrc_domain {
+            domain.enter(srq.number(), &srq.queue);
+        }
+        Ok(srq)
+    }
+
+    /// Number of the queue, by which XRC initiators name it (`ibv_get_srq_num(3)`).
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        u32::try_from(self.id & u64::from(u32::MAX)).unwrap_or(0)
     }
 
     /// Identifies the queue in [`AsyncEvent::SrqLimit`].
@@ -86,6 +109,9 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
+        if let Some(domain) = &self.xrc_domain {
+            domain.leave(self.number());
+        }
         let _ = self.queue.arm_limit(0);
         let gone = AsyncEvent::SrqLimit { srq: self.id };
         let events = self.pd.rnic.shared.background.events();
@@ -100,6 +126,6 @@ impl Pd {
     /// # Errors
     /// [`Error::Limit`] for sizes outside the device's.
     pub fn create_srq(&self, attr: &SrqAttr) -> Result<Srq, Error> {
-        Srq::create(self, attr)
+        Srq::create(self, attr, None)
     }
 }

@@ -31,6 +31,7 @@ use dgiwarp_engine::connected::{
 };
 use dgiwarp_engine::recv_queue::{Waiter, WeakWaiter};
 use dgiwarp_engine::types::earliest;
+use dgiwarp_engine::xrc::XrcRole;
 
 /// Octets for TCP in one go, before other QPs get their turn.
 const TURN: usize = 1 << 20;
@@ -188,6 +189,7 @@ pub(crate) type RcShared = QpCore<RcInner>;
 #[derive(Debug)]
 pub(crate) struct RcUnlocked {
     pub(crate) options: RcOptions,
+    pub(crate) xrc: XrcRole,
     /// How long a silent peer is waited for.
     patience: Duration,
     /// A receive was posted, and the engine's RNR queue waits for one.
@@ -221,9 +223,11 @@ impl RcShared {
         parts: QpParts,
         patience: Duration,
         options: RcOptions,
+        xrc: XrcRole,
     ) -> Result<Arc<Self>, Error> {
         let unlocked = RcUnlocked {
             options,
+            xrc,
             patience,
             receive_posted: AtomicBool::new(false),
             refuses_immediates: AtomicBool::new(false),
@@ -249,16 +253,14 @@ impl RcShared {
         free.then(|| {
             // The connection takes it.
             drop(self.unlocked.place.lock().take());
-            ConnectTicket {
-                life: self.unlocked.life.load(Ordering::Acquire),
-            }
+            let life = self.unlocked.life.load(Ordering::Acquire);
+            ConnectTicket { life }
         })
     }
 
     /// Keeps a descriptor for the connection, so that a program with more QPs than the process may have sockets gets an error.
     pub(crate) fn keep_place(&self) -> io::Result<()> {
-        let place = self.background().hold_descriptor()?;
-        *self.unlocked.place.lock() = Some(place);
+        *self.unlocked.place.lock() = Some(self.background().hold_descriptor()?);
         Ok(())
     }
 
@@ -339,9 +341,8 @@ impl RcShared {
                 denied: inner.denied,
                 ..config
             };
-            let this: Weak<Self> = Arc::downgrade(self);
-            let waiter: WeakWaiter = this;
-            let mut engine = RcEngine::new(config, mpa, waiter);
+            let waiter: WeakWaiter = Arc::<Self>::downgrade(self);
+            let mut engine = RcEngine::new(config, mpa, waiter).with_xrc(self.unlocked.xrc.clone());
             engine.limit_sends(self.posting.max());
             let may_meet = self.background().shares_host() && pipe.is_local();
             if may_meet {

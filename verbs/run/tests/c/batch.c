@@ -44,7 +44,7 @@ static void creation(void)
 	REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
 	init.comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	REFUSED(ibv_create_qp_ex(context, &init), EINVAL);
-	init = attributes(IBV_QPT_XRC_SEND, SENDS);
+	init = attributes(IBV_QPT_DRIVER, SENDS);
 	REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
 
 	/* Without send operations it is a plain queue pair. */

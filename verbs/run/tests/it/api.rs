@@ -1,9 +1,10 @@
 //! The verbs as a C program written against the installed headers sees them: attributes, errors, contents of
 //! completions, events, teardown.
 
-use crate::common::each::{addresses, compiled, for_each_gid, gids, runs};
-use crate::common::skip;
+use crate::common::each::{addresses, compiled, for_each_gid, gids, prints_ok, runs, runs_as};
+use crate::common::{RUN, skip};
 use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn datagram_queue_pairs_do_what_the_man_pages_say() {
@@ -28,6 +29,19 @@ fn connected_datagrams_and_shared_receive_queues_do_too() {
 #[test]
 fn reliable_queue_pairs_do_too() {
     for_each_gid("rc", include_str!("../c/rc.c"));
+}
+
+/// Domains, numbered queues, handles of one target; and the refusal where the device has none.
+#[test]
+fn xrc_queue_pairs_do_too() {
+    let source = include_str!("../c/xrc.c");
+    for_each_gid("xrc", source);
+    if let Some(program) = compiled("xrc_refused", source) {
+        let mut without_hello = Command::new("timeout");
+        without_hello.env("DGIWARP_HELLO", "0").args(["30", RUN]);
+        prints_ok(without_hello.arg(&program).arg("0"));
+        runs_as("iwarp", &program, &["0".into()]);
+    }
 }
 
 #[test]

@@ -198,6 +198,25 @@ fn pingpongs_of_an_ordinary_user_between_two_hosts() {
     pingpongs(Place::Apart, &[RC, SRQ, UC], &[64, 20_000], &addressing);
 }
 
+/// Two connections, an initiator and a target at each end; the server's numbered queue takes from both clients.
+#[test]
+fn xrc_pingpongs() {
+    const CLIENT: End = End::client("ibv_xsrq_pingpong -p {port} {server}").says(&["success"]);
+    const ENDS: &[End] = &[
+        End::server("ibv_xsrq_pingpong -p {port} -c 2").says(&["success"]),
+        CLIENT,
+        CLIENT,
+    ];
+    if have("xrc_pingpongs", "ibv_xsrq_pingpong", "ibverbs-utils")
+        && let Some(scene) = Scene::new("xrc_pingpongs", Place::Here)
+    {
+        for waiting in [&[][..], &["-e"]] {
+            let words = [&["-n", "100", "-g", "0"], waiting].concat();
+            session::run_with(&scene, Family::V4, ENDS, &words);
+        }
+    }
+}
+
 /// A killed peer ends the other end with an error of its own, at once, whoever of the two it is.
 #[test]
 fn a_killed_ibv_rc_pingpong_is_noticed() {

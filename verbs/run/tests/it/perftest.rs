@@ -194,6 +194,24 @@ fn connected() {
     run("perftest_connected", Place::Here, "", CONNECTED);
 }
 
+/// perftest opens its domain with a file in /tmp.
+#[test]
+fn xrc() {
+    run(
+        "perftest_xrc",
+        Place::Here,
+        "-c XRC",
+        &[
+            (SEND_LAT, "-n 100"),
+            (SEND_BW, "-n 300"),
+            (WRITE_LAT, "-n 100"),
+            (WRITE_BW, "-n 300"),
+            (READ_BW, "-n 300"),
+            (ATOMIC_BW, "-n 300"),
+        ],
+    );
+}
+
 #[test]
 fn connected_by_rdma_cm() {
     run(

@@ -11,7 +11,6 @@ const PYTHON: &str = "/usr/bin/python3";
 
 /// Features that the device does not have, in the words with which a test is skipped for it.
 const ABSENT: &[&str] = &[
-    "Create XRCD is not supported",
     // Raw packets.
     "Create Raw Packet QP",
     // DMA buffers of a graphics card.
@@ -84,7 +83,7 @@ fn report(name: &str, persona: &str, files: &[&str]) -> Option<(String, bool)> {
     }
     let mut command = Command::new("timeout");
     command
-        .args(["300", RUN, PYTHON, "tests/run_tests.py", "-v"])
+        .args(["600", RUN, PYTHON, "tests/run_tests.py", "-v"])
         .args(["--dev", "dgiwarp0", "--gid", "0"])
         .env("DGIWARP_PERSONA", persona)
         .current_dir(&directory);

@@ -7,6 +7,7 @@ pub(super) mod memory_llp;
 mod operation;
 mod peer_end;
 mod stream;
+mod xrc;
 mod zero_copy;
 
 use dgiwarp_llp_tcp_mpa::{Config, Connection, ReadDepths, TcpEnd};
@@ -150,6 +151,7 @@ impl End {
             signaled,
             solicited: wr_id == 9,
             fence,
+            remote_srqn: 0,
         });
         self.work(|_, _, _| ());
     }

@@ -175,6 +175,7 @@ fn inline_data_leaves_from_the_work_request(llp: Lower) {
         signaled: false,
         solicited: false,
         fence: false,
+        remote_srqn: 0,
     });
     client.work(|_, _, _| ());
     settle(&mut client, &mut server, 1);
