@@ -61,6 +61,7 @@ impl RcEngine {
     }
 
     /// Sends the notices with the token, if no message has begun.
+    #[cold]
     pub(super) fn send_due_token(&mut self, now: Instant) {
         if !self.llp.may_send() || self.is_amid() {
             return;

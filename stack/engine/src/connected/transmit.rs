@@ -72,7 +72,9 @@ impl RcEngine {
         }
         self.end_detection_timeout();
         self.send_due_hello(now);
-        self.send_due_token(now);
+        if self.token.is_some() {
+            self.send_due_token(now);
+        }
         while if self.llp.may_send() {
             self.llp.untransmitted(now) < WINDOW
         } else {

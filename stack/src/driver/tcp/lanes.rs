@@ -367,7 +367,7 @@ fn ring(stream: &TcpStream, tcp: &mut TcpOctets) {
 }
 
 /// Receives from TCP into two buffers.
-#[inline]
+#[inline(always)]
 pub(crate) fn read(stream: &TcpStream, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
     if first.is_empty() {
         return { stream }.read(second);

@@ -43,7 +43,7 @@ impl From<TcpStream> for Pipe {
 }
 
 impl TcpPipe {
-    #[inline]
+    #[inline(always)]
     fn receive(&mut self, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
         let Self {
             stream,
@@ -58,7 +58,7 @@ impl TcpPipe {
         Ok(len)
     }
 
-    #[inline]
+    #[inline(always)]
     fn sent(&mut self, result: io::Result<usize>) -> Taken {
         let taken = taken(result);
         if let Taken::Octets(octets) = taken {
@@ -68,8 +68,16 @@ impl TcpPipe {
     }
 
     /// The lanes, if they carry what is sent.
-    #[inline]
+    #[inline(always)]
     fn send_by_lane(&mut self, pieces: &[Piece<'_>]) -> Option<Taken> {
+        if self.lanes.is_some() {
+            self.send_by_open_lane(pieces)
+        } else {
+            None
+        }
+    }
+
+    fn send_by_open_lane(&mut self, pieces: &[Piece<'_>]) -> Option<Taken> {
         let lanes = self.lanes.as_mut()?;
         lanes
             .carry_output()
@@ -90,7 +98,7 @@ impl AsFd for Pipe {
 
 impl Pipe {
     /// Receives into two buffers, the first before the second. 0 is the end of the stream.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn receive(&mut self, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(tcp) => tcp.receive(first, second),
@@ -100,7 +108,7 @@ impl Pipe {
     }
 
     /// Receives what lies in memory, without a system call. As [`receive`](Self::receive) where the stream does not arrive in memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll(&mut self, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
         if let Self::Tcp(TcpPipe {
             stream,
@@ -115,7 +123,7 @@ impl Pipe {
     }
 
     /// Sends octets that lie in one piece.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(&mut self, octets: &[u8]) -> Taken {
         match self {
             Self::Tcp(tcp) => {
