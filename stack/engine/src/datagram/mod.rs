@@ -521,6 +521,17 @@ impl UdEngine {
         self.errors.pop()
     }
 
+    /// Counts datagrams that arrived before the queue pair is ready to receive: `wrong-peer` where a UC queue pair would refuse their source, else
+    /// `no-receive`.
+    pub fn drop_unready(&mut self, arrival: Arrival<'_>) {
+        let reason = if self.receiver.takes_from(arrival.from) {
+            DropReason::NoReceive
+        } else {
+            DropReason::WrongPeer
+        };
+        arrival.each().for_each(|_| self.count_drop(reason));
+    }
+
     /// Counts a datagram that never became a segment.
     pub fn count_drop(&mut self, reason: DropReason) {
         self.counters.count_drop(reason);

@@ -305,10 +305,7 @@ impl UdShared {
             ..
         } = inner;
         if *is_deaf {
-            arrival
-                .each()
-                .for_each(|_| engine.count_drop(DropReason::NoReceive));
-            return;
+            return engine.drop_unready(arrival);
         }
         let mut handle = |now, arrival: Arrival<'_>| {
             engine.handle_input(now, arrival, self.tables(), &mut self.completions())
