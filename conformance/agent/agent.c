@@ -1,12 +1,12 @@
 /* The agent of dgiwarp-conform: does on the device under test what the tester asks for.
  *
  *   cc -o agent agent.c -lrdmacm -libverbs
- *   ./agent -a ADDRESS [-p PORT] [-1]
+ *   ./agent -a ADDRESS [-c CONTROL-ADDRESS] [-p CONTROL-PORT] [-1]
  *
  * Where the compiler finds infiniband/dgiwarpdv.h (cc $(pkg-config --cflags dgiwarp) ...) the agent has the operations for datagrams too; the
  * program starts without that library all the same.
  *
- * It listens on ADDRESS for one tester at a time, and prints the port and a token. The tester sends one JSON object per line,
+ * It listens on CONTROL-ADDRESS, else on ADDRESS, for one tester at a time, and prints the port and a token. The tester sends one JSON object per line,
  * {"op": NAME, ...}, and gets one back, {"ok": 1, ...} or {"ok": 0, "error": REASON}. The first has to be
  * {"op": "hello", "token": TOKEN}. conformance/README.md has the operations. -1 ends it with the first tester that has the token.
  *
@@ -410,25 +410,33 @@ static int next_event(struct connection *c, int64_t wait_ms, int *status)
 
 /* ---- operations ---- */
 
-static int new_listener(void)
+static int new_listener(int port)
 {
 	struct sockaddr_storage any = address;
+	if (any.ss_family == AF_INET6)
+		((struct sockaddr_in6 *)&any)->sin6_port = htons(port);
+	else
+		((struct sockaddr_in *)&any)->sin_port = htons(port);
 	return rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) ||
 	       rdma_bind_addr(listener, (struct sockaddr *)&any);
 }
 
-/* Listens, each time at another port: a device may have lost its listener. */
-static int op_listen(void)
+/* Listens, each time at another port, the tester's or any: a device may have lost its listener. */
+static int op_listen(const char *line)
 {
 	static int listens;
+	int port = number(line, "port", 0);
+	char host[64] = "";
 	errno = 0;
 	/* The old one stays: there are devices that do not survive the destruction of a listener that they have lost. */
-	if (listens && new_listener())
+	if ((listens || port) && new_listener(port))
 		return refuse("rdma_bind_addr");
 	listens = 1;
 	if (rdma_listen(listener, 64))
 		return refuse("rdma_listen");
-	say("{\"ok\": 1, \"port\": %d", ntohs(rdma_get_src_port(listener)));
+	if (getnameinfo((struct sockaddr *)&address, sizeof address, host, sizeof host, NULL, 0, NI_NUMERICHOST))
+		return refuse("getnameinfo");
+	say("{\"ok\": 1, \"port\": %d, \"address\": \"%s\"", ntohs(rdma_get_src_port(listener)), host);
 	return 0;
 }
 
@@ -1126,7 +1134,7 @@ static void obey(const char *line)
 	errno = 0;
 	answer_length = 0;
 	if (!strcmp(op, "hello")) say("{\"ok\": 1, \"agent\": 1");
-	else if (!strcmp(op, "listen")) op_listen();
+	else if (!strcmp(op, "listen")) op_listen(line);
 	else if (!strcmp(op, "reg_mr")) op_reg_mr(line);
 	else if (!strcmp(op, "dereg_mr")) op_dereg_mr(line);
 	else if (!strcmp(op, "peek")) op_peek(line);
@@ -1227,7 +1235,7 @@ static void set_up_device(void)
 	channel = rdma_create_event_channel();
 	if (!channel || fcntl(channel->fd, F_SETFL, O_NONBLOCK))
 		fail("rdma_create_event_channel");
-	if (new_listener())
+	if (new_listener(0))
 		fail("rdma_bind_addr");
 	if (!listener->verbs) {
 		fprintf(stderr, "no device has this address\n");
@@ -1239,26 +1247,36 @@ static void set_up_device(void)
 		fail("ibv_alloc_pd");
 }
 
-static int control_socket(const char *host, const char *port)
+/* An address of numbers, with a port. */
+static struct addrinfo *numeric(const char *host, const char *port)
 {
 	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST | AI_PASSIVE, .ai_socktype = SOCK_STREAM }, *to;
-	int fd, on = 1, error = getaddrinfo(host, port, &hints, &to);
+	int error = getaddrinfo(host, port, &hints, &to);
 	if (error) {
 		fprintf(stderr, "%s: %s\n", host, gai_strerror(error));
 		exit(2);
 	}
+	return to;
+}
+
+static int control_socket(const char *host, const char *port)
+{
+	struct addrinfo *to = numeric(host, port);
+	int fd, on = 1;
 	fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) ||
 	    bind(fd, to->ai_addr, to->ai_addrlen) || listen(fd, 1))
 		fail("control socket");
-	/* RDMA connections use the same address and any port. */
-	memcpy(&address, to->ai_addr, to->ai_addrlen);
-	if (address.ss_family == AF_INET6)
-		((struct sockaddr_in6 *)&address)->sin6_port = 0;
-	else
-		((struct sockaddr_in *)&address)->sin_port = 0;
 	freeaddrinfo(to);
 	return fd;
+}
+
+/* The address of RDMA connections, which have any port. */
+static void data_address(const char *host)
+{
+	struct addrinfo *to = numeric(host, "0");
+	memcpy(&address, to->ai_addr, to->ai_addrlen);
+	freeaddrinfo(to);
 }
 
 static void make_token(char *token)
@@ -1275,22 +1293,24 @@ static void make_token(char *token)
 
 int main(int argc, char **argv)
 {
-	const char *host = NULL, *port = "0";
+	const char *host = NULL, *control_host = NULL, *port = "0";
 	char token[40];
 	struct sockaddr_storage bound;
 	socklen_t length = sizeof bound;
 	int option, once = 0, fd;
-	while ((option = getopt(argc, argv, "a:p:1")) != -1) {
+	while ((option = getopt(argc, argv, "a:c:p:1")) != -1) {
 		if (option == 'a') host = optarg;
+		else if (option == 'c') control_host = optarg;
 		else if (option == 'p') port = optarg;
 		else if (option == '1') once = 1;
 		else host = NULL, optind = argc + 1;
 	}
 	if (!host || optind != argc) {
-		fprintf(stderr, "usage: %s -a ADDRESS [-p CONTROL-PORT] [-1]\n", argv[0]);
+		fprintf(stderr, "usage: %s -a ADDRESS [-c CONTROL-ADDRESS] [-p CONTROL-PORT] [-1]\n", argv[0]);
 		return 2;
 	}
-	fd = control_socket(host, port);
+	fd = control_socket(control_host ? control_host : host, port);
+	data_address(host);
 	set_up_device();
 	make_token(token);
 	if (getsockname(fd, (struct sockaddr *)&bound, &length))

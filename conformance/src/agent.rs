@@ -1,7 +1,7 @@
 //! The tester's side of the agent on the device (`conformance/agent/agent.c`): one JSON object per line, and one back.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -30,6 +30,24 @@ pub enum AgentError {
         /// Its reason.
         reason: String,
     },
+    /// Nobody listens there.
+    #[error(
+        "{0}: no agent listens there; it prints its port when it starts (conformance/agent/agent.c)"
+    )]
+    Nobody(SocketAddr),
+    /// Nothing comes back.
+    #[error(
+        "{0}: no answer to a TCP connection: a firewall may drop it, or the host is not there ({1})"
+    )]
+    Firewall(SocketAddr, io::Error),
+    /// The control connection stands and the agent does not answer.
+    #[error("{0}: the agent accepts the connection and is silent; it serves one tester at a time")]
+    Busy(SocketAddr),
+    /// The token is another one.
+    #[error(
+        "{0}: the agent does not take this token; it prints a new one each time that it starts"
+    )]
+    Token(SocketAddr),
     /// Its answer lacks something.
     #[error("the agent's answer to {operation} has no {field}")]
     Lacks {
@@ -102,6 +120,10 @@ pub mod access {
 #[derive(Debug)]
 pub struct Agent {
     reader: BufReader<TcpStream>,
+    /// The tester's own address for RDMA.
+    ours: IpAddr,
+    /// The port that the device listens at next, if it is not any.
+    next_port: Option<u16>,
 }
 
 impl Agent {
@@ -110,23 +132,55 @@ impl Agent {
     /// # Errors
     /// [`AgentError`].
     pub fn connect(to: SocketAddr, token: &str) -> Result<Self, AgentError> {
-        let stream = TcpStream::connect_timeout(&to, LIMIT)?;
+        let stream = TcpStream::connect_timeout(&to, LIMIT).map_err(|error| {
+            if error.kind() == ErrorKind::ConnectionRefused {
+                AgentError::Nobody(to)
+            } else {
+                AgentError::Firewall(to, error)
+            }
+        })?;
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
         stream.set_nodelay(true)?;
+        let ours = stream.local_addr()?.ip();
         let mut agent = Self {
             reader: BufReader::new(stream),
+            ours,
+            next_port: None,
         };
-        agent.call("hello", json!({ "token": token }))?;
-        Ok(agent)
+        match agent.call("hello", json!({ "token": token })) {
+            Ok(_) => Ok(agent),
+            Err(AgentError::Io(error))
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+            {
+                Err(AgentError::Busy(to))
+            }
+            // It ends the connection of a stranger.
+            Err(AgentError::Gone(_) | AgentError::Refused { .. } | AgentError::Io(_)) => {
+                Err(AgentError::Token(to))
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    /// The tester's address on the network that the device is on.
+    /// The tester's address on the network of the device's RDMA address.
     ///
     /// # Errors
     /// [`AgentError::Io`].
-    pub fn our_address(&self) -> Result<std::net::IpAddr, AgentError> {
-        Ok(self.reader.get_ref().local_addr()?.ip())
+    pub fn our_address(&self) -> Result<IpAddr, AgentError> {
+        Ok(self.ours)
+    }
+
+    /// Takes the tester's own address for RDMA: this one, or that which routes to the device's RDMA address have.
+    ///
+    /// # Errors
+    /// [`AgentError::Io`] if there is no route.
+    pub fn data_path(&mut self, own: Option<IpAddr>, target: SocketAddr) -> Result<(), AgentError> {
+        self.ours = match own {
+            Some(own) => own,
+            None => route(target)?,
+        };
+        Ok(())
     }
 
     /// Asks for something; the fields of `with` are its arguments.
@@ -150,17 +204,31 @@ impl Agent {
         Err(AgentError::Refused { operation, reason })
     }
 
-    /// Listens for RDMA connections at the agent's address; the port.
+    /// Listens for RDMA connections at the device's address, at this port or any; the address, if the agent names it, and the port.
     ///
     /// # Errors
     /// [`AgentError`].
-    pub fn listen(&mut self) -> Result<u16, AgentError> {
-        let answer = self.call("listen", json!({}))?;
+    pub fn listen(&mut self, port: Option<u16>) -> Result<(Option<IpAddr>, u16), AgentError> {
+        self.next_port = port.and_then(|port| port.checked_add(1));
+        let answer = self.call("listen", json!({ "port": port.unwrap_or(0) }))?;
+        let address = answer["address"]
+            .as_str()
+            .and_then(|text| text.parse().ok());
         let port = number("listen", &answer, "port")?;
-        u16::try_from(port).map_err(|_| AgentError::Lacks {
+        let port = u16::try_from(port).map_err(|_| AgentError::Lacks {
             operation: "listen",
             field: "port",
-        })
+        })?;
+        Ok((address, port))
+    }
+
+    /// Listens anew, at the next port.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn listen_again(&mut self) -> Result<u16, AgentError> {
+        let (_, port) = self.listen(self.next_port)?;
+        Ok(port)
     }
 
     /// Registers memory whose octets are all `fill`.
@@ -342,6 +410,17 @@ impl Agent {
         let answer = self.call("clear", json!({}))?;
         number("clear", &answer, "fds")
     }
+}
+
+/// The address of ours that packets to this one have.
+fn route(to: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(to)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 pub(crate) fn number(

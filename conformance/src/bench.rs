@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::agent::{Agent, AgentError, Connection};
 use crate::oracle::{Allowed, Reaction, judge};
 use crate::peer::{Patience, Peer};
+use crate::recording::sequence::{self, Step};
 use crate::recording::{Recorder, Tape, Way};
 use crate::station::Station;
 use crate::wire::hex;
@@ -49,6 +50,24 @@ pub struct Settings {
     pub many: u32,
     /// Seed of the patterns of loss.
     pub seed: u64,
+    /// The first of the tester's own ports; any if there is none.
+    pub ports: Option<u16>,
+}
+
+/// Ports of the tester's own, if the first is given.
+const OWN_PORTS: u16 = 16;
+
+impl Settings {
+    /// Addresses that the tester may take for itself at one of its own, in order.
+    #[must_use]
+    pub fn own(&self, at: IpAddr) -> Vec<SocketAddr> {
+        match self.ports {
+            Some(first) => (first..first.saturating_add(OWN_PORTS))
+                .map(|port| SocketAddr::new(at, port))
+                .collect(),
+            None => vec![SocketAddr::new(at, 0)],
+        }
+    }
 }
 
 /// Verdict on one trial.
@@ -75,6 +94,8 @@ pub struct Trial {
     pub clause: String,
     /// The connection's octets, if it failed: sent, received.
     pub octets: Option<(String, String)>,
+    /// Traffic of the connection, if it failed.
+    pub steps: Vec<Step>,
 }
 
 /// Contents of a good Request.
@@ -187,7 +208,8 @@ impl<'a> Bench<'a> {
     /// [`Broken::Connect`].
     pub fn station_at(&self, at: IpAddr, port: u16) -> Result<Station, Broken> {
         let to = SocketAddr::new(self.settings.target.ip(), port);
-        Station::new(at, to, &self.recorder, self.patience()).map_err(Broken::Connect)
+        let at = self.settings.own(at);
+        Station::new(&at, to, &self.recorder, self.patience()).map_err(Broken::Connect)
     }
 
     /// Contents of a good Request here: CRCs, the client-server model, four Reads each way.
@@ -327,7 +349,10 @@ impl<'a> Bench<'a> {
         clause: &str,
         tape: Option<Tape>,
     ) {
-        let octets = tape.filter(|_| !pass).map(|tape| {
+        let tape = tape.filter(|_| !pass);
+        let conversation = tape.as_ref().and_then(Tape::conversation);
+        let steps = conversation.map_or_else(Vec::new, |one| sequence::steps(&one));
+        let octets = tape.map(|tape| {
             let shown = |way| {
                 let octets = tape.octets(way);
                 // The last octets matter.
@@ -343,6 +368,7 @@ impl<'a> Bench<'a> {
             allowed,
             clause: clause.to_owned(),
             octets,
+            steps,
         });
     }
 }

@@ -22,6 +22,7 @@ pub mod profile;
 pub mod recording;
 pub mod report;
 pub mod run;
+pub mod selection;
 pub mod siw;
 pub mod station;
 pub mod trace;

@@ -1,25 +1,23 @@
 //! Goes through the cases: runs each, asks afterwards whether the device still lives, and keeps what came of it.
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use crate::agent::{Agent, AgentError};
 use crate::bench::{Bench, Broken, Settings, Trial, Verdict};
-use crate::cases::{self, Case, Family, Level, Needs, Role};
+use crate::cases::{self, Case, Family, Level, Needs};
 use crate::clock;
-use crate::profile::Profile;
+use crate::profile::{self, Profile};
 use crate::recording::Recorder;
+use crate::selection::Selection;
 
 /// Plan of a run.
 #[derive(Debug)]
 pub struct Plan {
     /// How to meet the device.
     pub settings: Settings,
-    /// Only these families; all if there are none.
-    pub families: Vec<Family>,
-    /// Only these cases; all if there are none.
-    pub cases: Vec<String>,
-    /// Only this role.
-    pub role: Option<Role>,
+    /// Cases to run.
+    pub selection: Selection,
     /// Run cases that crash some devices too.
     pub allow_crash: bool,
     /// Run cases that take a minute or more too.
@@ -92,25 +90,102 @@ pub struct Done {
 /// File descriptors that an agent may have more of than at first: libraries open some for good later on.
 const SPARE_DESCRIPTORS: u64 = 8;
 
-/// Runs the plan; `each` sees every case when it is done. Ends early if the device has gone for good.
-pub fn run(plan: &mut Plan, mut agent: Option<Agent>, each: &mut dyn FnMut(&Done)) -> Vec<Done> {
-    let mut all = Vec::new();
+/// Progress of a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// A case begins.
+    Begins(&'a Case),
+    /// It is done.
+    Done(&'a Done),
+}
+
+/// Runs the plan; `each` sees every case when it begins and when it is done. If the device has gone for good, the cases behind are skipped, each with that reason.
+pub fn run(
+    plan: &mut Plan,
+    mut agent: Option<Agent>,
+    each: &mut dyn FnMut(Progress<'_>),
+) -> Vec<Done> {
+    let mut all: Vec<Done> = Vec::new();
     let mut descriptors = at_first(plan, agent.as_mut());
-    for case in selected(plan) {
+    let mut gone: Option<String> = None;
+    for case in plan.selection.cases() {
+        each(Progress::Begins(&case));
+        if let Some(why) = &gone {
+            let done = skipped(&case, why.clone());
+            each(Progress::Done(&done));
+            all.push(done);
+            continue;
+        }
         let started = clock::now();
         let mut done = one(plan, &case, agent.as_mut(), started);
         if done.outcome != Outcome::Skipped {
             afterwards(plan, agent.as_mut(), &mut descriptors, &mut done);
         }
         done.took = clock::now() - started;
-        each(&done);
+        each(Progress::Done(&done));
         let dead = done.dead;
         all.push(done);
         if dead && !revived(plan, agent.as_mut()) {
-            break;
+            gone = Some(format!(
+                "the device accepts no good connection since {}",
+                case.id
+            ));
         }
     }
     all
+}
+
+/// A case that does not run.
+fn skipped(case: &Case, reason: String) -> Done {
+    Done {
+        case: *case,
+        outcome: Outcome::Skipped,
+        reason,
+        trials: Vec::new(),
+        recorder: Recorder::default(),
+        took: Duration::ZERO,
+        dead: false,
+    }
+}
+
+/// All cases of a selection, none of which runs.
+#[must_use]
+pub fn none(selection: &Selection, reason: &str) -> Vec<Done> {
+    let cases = selection.cases();
+    cases
+        .iter()
+        .map(|case| skipped(case, reason.to_owned()))
+        .collect()
+}
+
+/// Advice for the tester's user where no case came through: a port that nobody listens at, a firewall, or a device of revision 1.
+#[must_use]
+pub fn hint(settings: &Settings) -> Option<String> {
+    let target = settings.target;
+    match Bench::new(settings, None).open() {
+        Ok(_) => return None,
+        Err(Broken::Connect(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+            return Some(format!("{target}: nobody listens there"));
+        }
+        Err(Broken::Connect(error)) => {
+            return Some(format!(
+                "{target}: TCP does not get there: a firewall may drop it, or the device has another address for RDMA, which --data gives ({error})"
+            ));
+        }
+        Err(_) => {}
+    }
+    let old = Settings {
+        revision: 1,
+        ..settings.clone()
+    };
+    if settings.revision >= 2 && Bench::new(&old, None).open().is_ok() {
+        return Some(format!(
+            "{target}: the device accepts no Request of revision 2 and accepts one of revision 1: test it with --revision 1"
+        ));
+    }
+    Some(format!(
+        "{target}: something listens there that accepts no RDMA connection"
+    ))
 }
 
 /// The agent's file descriptors after one good connection, before the first case. Of a device that takes none they are counted after that.
@@ -122,34 +197,41 @@ fn at_first(plan: &Plan, agent: Option<&mut Agent>) -> Option<u64> {
 
 /// Has the agent listen anew, for devices that lose a listener and nothing else; whether they serve again.
 fn revived(plan: &mut Plan, agent: Option<&mut Agent>) -> bool {
-    let Some(port) = agent.and_then(|agent| agent.listen().ok()) else {
+    let Some(port) = agent.and_then(|agent| agent.listen_again().ok()) else {
         return false;
     };
     plan.settings.target.set_port(port);
     Bench::new(&plan.settings, None).open().is_ok()
 }
 
-/// The cases of a plan.
-#[must_use]
-pub fn selected(plan: &Plan) -> Vec<Case> {
-    cases::all()
-        .into_iter()
-        .filter(|case| plan.families.is_empty() || plan.families.contains(&case.family))
-        .filter(|case| plan.cases.is_empty() || plan.cases.iter().any(|id| id == case.id))
-        .filter(|case| plan.role.is_none_or(|role| role == case.role))
-        .collect()
+/// Why a case says nothing about this device, if so.
+fn inapplicable(plan: &Plan, case: &Case, has_agent: bool) -> Option<&'static str> {
+    if case.may_crash && !plan.allow_crash {
+        Some("may crash the device: --allow-crash")
+    } else if case.slow && !plan.slow {
+        Some("takes a minute or more: --slow")
+    } else if case.needs == Needs::Agent && !has_agent {
+        Some("needs an agent on the device")
+    } else if plan.settings.revision < 2 && needs_revision_2(case) {
+        Some("about enhanced startup (RFC 6581), which revision 1 does not have")
+    } else {
+        None
+    }
+}
+
+/// Cases whose good Requests or Replies are of revision 2. E01, E02 and E41 are about devices of either.
+fn needs_revision_2(case: &Case) -> bool {
+    case.clauses
+        .iter()
+        .all(|clause| clause.starts_with("RFC 6581"))
+        && !["E01", "E02", "E41"].contains(&case.id)
 }
 
 fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) -> Done {
     let mut bench = Bench::new(&plan.settings, agent);
-    let result = if case.may_crash && !plan.allow_crash {
-        Err(Broken::Skip("may crash the device: --allow-crash"))
-    } else if case.slow && !plan.slow {
-        Err(Broken::Skip("takes a minute or more: --slow"))
-    } else if case.needs == Needs::Agent && !bench.has_agent() {
-        Err(Broken::Skip("needs an agent on the device"))
-    } else {
-        (case.run)(&mut bench)
+    let result = match inapplicable(plan, case, bench.has_agent()) {
+        Some(why) => Err(Broken::Skip(why)),
+        None => (case.run)(&mut bench),
     };
     let (trials, recorder) = bench.finish();
     let mut reason = String::new();
@@ -164,7 +246,7 @@ fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) ->
             match plan
                 .profile
                 .as_ref()
-                .and_then(|p| p.expects(case.id, &reason, ""))
+                .and_then(|p| p.expects(case.id, &reason, profile::BROKEN))
             {
                 Some(expected) => {
                     reason = format!("{reason}; expected: {}", expected.why);
@@ -283,7 +365,7 @@ fn dead(plan: &Plan, done: &mut Done, why: &str) {
     let expected = plan
         .profile
         .as_ref()
-        .and_then(|p| p.expects(done.case.id, why, ""));
+        .and_then(|p| p.expects(done.case.id, why, profile::DEAD));
     done.dead = true;
     done.outcome = Outcome::Dead;
     done.reason = format!("{} {why}", done.reason);

@@ -72,21 +72,21 @@ pub struct Station {
 }
 
 impl Station {
-    /// A station at an address of ours and any port.
+    /// A station at the first of these addresses of ours that is free.
     ///
     /// # Errors
     /// The operating system's.
     pub fn new(
-        at: IpAddr,
+        at: &[SocketAddr],
         to: SocketAddr,
         recorder: &Recorder,
         patience: Patience,
     ) -> io::Result<Self> {
-        let socket = UdpSocket::bind(SocketAddr::new(at, 0))?;
+        let socket = UdpSocket::bind(at)?;
         socket.set_broadcast(true)?;
         // The system gives what it may.
         let _ = SockRef::from(&socket).set_recv_buffer_size(BUFFER);
-        if let IpAddr::V4(at) = at {
+        if let IpAddr::V4(at) = socket.local_addr()?.ip() {
             // Groups leave through the interface of the address; a system without multicast has none.
             let _ = SockRef::from(&socket).set_multicast_if_v4(&at);
         }

@@ -106,6 +106,7 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-perf", "programs", Name::Debian),
     ("dgiwarp-fuzz-targets", "seeded", Name::Debian),
     ("dgiwarp-conform", "device", Name::Debian),
+    ("dgiwarp-conform", "laboratory", Name::Debian),
     ("dgiwarp-conform", "mutant_rules", Name::Unit),
     ("dgiwarp-conform", "mutants", Name::Debian),
     ("dgiwarp-conform", "siw", Name::Interop),

@@ -54,7 +54,7 @@ pub enum Role {
 }
 
 /// Needs of a case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Needs {
     /// A port that accepts connections.
     Port,
@@ -63,7 +63,7 @@ pub enum Needs {
 }
 
 /// How binding the clause is that a case tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
     /// MUST, SHALL, or their negatives: a deviation fails the run.
     Must,
@@ -89,6 +89,8 @@ pub struct Case {
     pub needs: Needs,
     /// How binding it is.
     pub level: Level,
+    /// Version of its trials and judgements; goes up with each change of them that a report can show.
+    pub version: u16,
     /// Whether devices are known to crash by it, their hosts included.
     pub may_crash: bool,
     /// Whether it takes a minute or more.
@@ -113,6 +115,7 @@ const fn case(
         role: Role::Initiator,
         needs: Needs::Port,
         level: Level::Must,
+        version: 1,
         may_crash: false,
         slow: false,
         run,

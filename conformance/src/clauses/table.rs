@@ -413,6 +413,16 @@ fn clause(file: &'static str, line: ClauseLine) -> Result<Clause, TableError> {
 }
 
 impl Clauses {
+    /// Tables without rules.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self {
+            rules: Vec::new(),
+            counts: Vec::new(),
+            planned: Vec::new(),
+        }
+    }
+
     /// Reads the tables that were compiled in.
     ///
     /// # Errors

@@ -2,25 +2,38 @@
 
 use core::fmt::Write as _;
 
-use super::Subject;
+use super::{Subject, TESTER};
 use crate::bench::Verdict;
 use crate::run::{Done, Outcome};
 
-/// One test suite; a case is a test case.
+/// One test suite for each device; a case is a test case.
 #[must_use]
-pub fn junit(subject: &Subject, all: &[Done]) -> String {
+pub fn junit(all: &[(Subject, Vec<Done>)]) -> String {
+    let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
+    for (subject, dones) in all {
+        suite(&mut xml, subject, dones);
+    }
+    xml.push_str("</testsuites>\n");
+    xml
+}
+
+fn suite(xml: &mut String, subject: &Subject, all: &[Done]) {
     let bad = all.iter().filter(|done| done.outcome.is_bad()).count();
     let skipped = all
         .iter()
         .filter(|done| done.outcome == Outcome::Skipped)
         .count();
-    let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     // Writing to a String cannot fail, here and below.
     let _ = writeln!(
         xml,
         "<testsuite name=\"dgiwarp-conform {}\" tests=\"{}\" failures=\"{bad}\" skipped=\"{skipped}\">",
         escape(&subject.target),
         all.len()
+    );
+    let _ = writeln!(
+        xml,
+        "<properties><property name=\"tester\" value=\"{TESTER}\"/><property name=\"options\" value=\"{}\"/></properties>",
+        escape(&subject.options.to_string())
     );
     for done in all {
         let _ = write!(
@@ -52,7 +65,6 @@ pub fn junit(subject: &Subject, all: &[Done]) -> String {
         xml.push_str("</testcase>\n");
     }
     xml.push_str("</testsuite>\n");
-    xml
 }
 
 fn details(done: &Done) -> String {
@@ -66,7 +78,7 @@ fn details(done: &Done) -> String {
     text
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -75,6 +75,16 @@ pub fn text(subject: &Subject, all: &[Done]) -> String {
             }
         }
     }
+    let not_run = super::not_run(all);
+    if !not_run.is_empty() {
+        text.push_str("\nNot run:\n");
+    }
+    for (reason, ids) in not_run {
+        let _ = writeln!(text, "  {reason}: {}", ids.join(", "));
+    }
+    if let Some(hint) = &subject.hint {
+        let _ = writeln!(text, "\n{hint}");
+    }
     let total: Vec<_> = counts(all)
         .into_iter()
         .map(|(outcome, count)| format!("{count} {}", outcome.word()))
@@ -90,7 +100,7 @@ pub fn text(subject: &Subject, all: &[Done]) -> String {
 }
 
 /// The numbers in a clause, by which sections sort: RFC, then each part of the section.
-fn order(clause: &str) -> Vec<u32> {
+pub(super) fn order(clause: &str) -> Vec<u32> {
     clause
         .split(|c: char| !c.is_ascii_digit())
         .filter_map(|part| part.parse().ok())

@@ -4,6 +4,7 @@
 
 mod captures;
 mod device;
+mod laboratory;
 mod mutant_rules;
 mod mutants;
 mod siw;

@@ -1,6 +1,6 @@
 //! The device as the initiator: its agent connects to the tester, which takes and answers its Request.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::json;
@@ -31,7 +31,7 @@ pub(in crate::cases) fn calling(
     bench: &mut Bench<'_>,
 ) -> Result<(TcpListener, Connection), Broken> {
     let here = bench.agent()?.our_address()?;
-    let listener = TcpListener::bind(SocketAddr::new(here, 0)).map_err(Broken::Connect)?;
+    let listener = TcpListener::bind(&bench.settings.own(here)[..]).map_err(Broken::Connect)?;
     listener.set_nonblocking(true).map_err(Broken::Connect)?;
     let to = listener.local_addr().map_err(Broken::Connect)?;
     let connection = bench.agent()?.connect_to(to, 4, 4)?;

@@ -245,11 +245,18 @@ fn m04(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn m05(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    let depths = Depths::client_server(4, 4).to_bytes();
+    // With revision 2 the first four octets are the depths.
+    let (flags, revision, depths) = match bench.settings.revision {
+        1 => (startup::C, 1, Vec::new()),
+        _ => {
+            let depths = Depths::client_server(4, 4).to_bytes();
+            (startup::C | startup::S, 2, depths.to_vec())
+        }
+    };
     for length in [4, 5, 255, 256, 257, 511, 512, 513, 514, 1024, 4096, 65535] {
-        let mut data = depths.to_vec();
+        let mut data = depths.clone();
         data.resize(length, 0x5a);
-        let frame = Startup::new(startup::REQUEST, startup::C | startup::S, 2, &data);
+        let frame = Startup::new(startup::REQUEST, flags, revision, &data);
         let accepted = [allow(Accepted, FRAME), allow(Rejected, RULES)];
         // 256 octets are what the common programming interface can hand over: a buffer too small for more makes the frame
         // improper.

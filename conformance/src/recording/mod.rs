@@ -1,5 +1,7 @@
 //! Traffic of a case, for the report and for packet files.
 
+pub mod sequence;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -111,6 +113,17 @@ impl Tape {
                 octets: octets.to_vec(),
             });
         }
+    }
+
+    /// This connection so far.
+    #[must_use]
+    pub fn conversation(&self) -> Option<Conversation> {
+        let all = self
+            .recorder
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.get(self.index).cloned()
     }
 
     /// All octets of one direction, one after the other.
