@@ -451,7 +451,12 @@ impl UdShared {
 
     /// Drops datagrams that arrive from now on.
     pub(crate) fn stop_receiving(&self) {
-        self.run(|inner| inner.is_deaf = true);
+        self.run(|inner| {
+            inner.is_deaf = true;
+            if let Some(instruments) = &mut inner.instruments {
+                instruments.forget();
+            }
+        });
     }
 
     /// Handles datagrams that arrive from now on, and drops those that came before.
@@ -459,9 +464,6 @@ impl UdShared {
         self.run(|inner| {
             if inner.is_deaf {
                 self.drain(inner, clock::coarse(), 0);
-                if let Some(instruments) = &mut inner.instruments {
-                    instruments.forget();
-                }
                 inner.is_deaf = false;
             }
         });
