@@ -15,7 +15,8 @@ __attribute__((format(printf, 2, 3), noreturn)) static void failed(int line, con
 	fprintf(stderr, "seed %llu, line %d: ", (unsigned long long)round_seed, line);
 	vfprintf(stderr, format, arguments);
 	fputc('\n', stderr);
-	exit(1);
+	/* Other threads must not see the library go. */
+	_exit(1);
 }
 
 #define FAIL(...) failed(__LINE__, __VA_ARGS__)

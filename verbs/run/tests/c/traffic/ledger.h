@@ -193,7 +193,8 @@ static struct message *message_of(struct end *end, const struct ibv_wc *wc)
 		FAIL("end %d: message %u was received and not sent", end->index, number);
 	struct message *message = &from->sent[number];
 	if (message->seen++ && !(duplicates && end->type == IBV_QPT_UD))
-		FAIL("end %d: message %u comes twice", end->index, number);
+		FAIL("end %d of type %d in life %d: message %u of kind %d and %u octets comes twice", end->index, end->type, end->life, number, message->kind,
+		     message->length);
 	end->received = number + 1;
 	return message;
 }
@@ -221,7 +222,8 @@ static void check_received(struct end *end, const struct ibv_wc *wc, const unsig
 	uint32_t same = same_as(written, writes && end->type == IBV_QPT_RC ? 0 : message->length, message->key);
 	if (same < message->length && !(writes && end->type == IBV_QPT_RC))
 		FAIL("end %d: octet %u of %u of message %td", end->index, same, message->length, message - end->peer->sent);
-	for (int i = 0; i < CANARY; i++)
+	/* A receive of datagrams may have begun with a longer message, of which segments were lost. */
+	for (int i = 0; i < CANARY && end->type == IBV_QPT_RC && !end->pool->srq; i++)
 		if (at[grh + length + i] != UNTOUCHED)
 			FAIL("end %d: octet %d behind a message of %u", end->index, i, length);
 }

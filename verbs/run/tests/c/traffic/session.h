@@ -145,6 +145,8 @@ static void stuck(struct round *round)
 {
 	for (int i = 0; i < 2 * round->count; i++) {
 		struct end *end = &round->ends[i];
+		if (!end->qp)
+			continue;
 		fprintf(stderr, "end %d type %d life %d: posted %u, done %u, sent %u, peer received %u, quota %d, receives %d, window %d, over %d\n", i,
 			end->type, end->life, end->posted, end->done, end->sent_count, end->peer->received, end->quota, end->pool->count, end->window,
 			end->is_over);
