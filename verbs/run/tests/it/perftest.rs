@@ -332,7 +332,7 @@ fn raw_ethernet_is_refused() {
             line,
             &[
                 "Unable to create QP.",
-                "refused: queue pairs are RC, UC or UD qp_type=8",
+                "refused: queue pairs are RC, UC, UD or XRC qp_type=8",
             ],
         )
         .environment(&[("DGIWARP_LOG", "debug")])
