@@ -228,9 +228,8 @@ impl LaneInput {
     }
 
     /// Whether the sending end is to ring. It is not once it did, or is about to.
-    #[inline]
-    #[must_use]
-    pub fn is_armed(&self) -> bool {
+    #[cfg(test)]
+    pub(super) fn is_armed(&self) -> bool {
         Consumer::is_armed(self.memory.words())
     }
 

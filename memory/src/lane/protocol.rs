@@ -230,7 +230,7 @@ impl Consumer {
     }
 
     /// Whether a ring is wanted still.
-    #[inline]
+    #[cfg(test)]
     pub(super) fn is_armed(words: &Control) -> bool {
         words.bells.0.armed.load(Ordering::Relaxed) != 0
     }

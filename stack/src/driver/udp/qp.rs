@@ -51,7 +51,7 @@ pub(crate) struct UdInner {
     instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
     /// Datagrams that arrive are dropped: the program's QP is not ready to receive.
-    is_deaf: bool,
+    is_unready: bool,
 }
 
 /// A datagram QP, shared by its handle, its completion queues and the background thread.
@@ -115,7 +115,7 @@ impl UdShared {
             path_cache: PathCache::default(),
             instruments,
             deadline: None,
-            is_deaf: false,
+            is_unready: false,
         };
         let this = Self::new(parts, inner, (), true)?;
         let member = this.attach();
@@ -301,10 +301,10 @@ impl UdShared {
         let UdInner {
             engine,
             instruments,
-            is_deaf,
+            is_unready,
             ..
         } = inner;
-        if *is_deaf {
+        if *is_unready {
             return engine.drop_unready(arrival);
         }
         let mut handle = |now, arrival: Arrival<'_>| {
@@ -452,7 +452,7 @@ impl UdShared {
     /// Drops datagrams that arrive from now on.
     pub(crate) fn stop_receiving(&self) {
         self.run(|inner| {
-            inner.is_deaf = true;
+            inner.is_unready = true;
             if let Some(instruments) = &mut inner.instruments {
                 instruments.forget();
             }
@@ -462,9 +462,9 @@ impl UdShared {
     /// Handles datagrams that arrive from now on, and drops those that came before.
     pub(crate) fn start_receiving(&self) {
         self.run(|inner| {
-            if inner.is_deaf {
+            if inner.is_unready {
                 self.drain(inner, clock::coarse(), 0);
-                inner.is_deaf = false;
+                inner.is_unready = false;
             }
         });
     }

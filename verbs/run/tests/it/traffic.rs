@@ -13,7 +13,7 @@ use std::time::Duration;
 struct Run {
     name: &'static str,
     variables: &'static [(&'static str, &'static str)],
-    /// What the program has to know of them.
+    /// Words by which the program learns which settings it has.
     words: &'static [&'static str],
 }
 
