@@ -154,24 +154,20 @@ impl Reads {
         }
     }
 
-    /// Ends all Reads with `Flushed`.
+    /// Ends all Reads with `Flushed`, in the order in which they were posted.
     pub(super) fn flush<C: CompletionSink>(
         &mut self,
         (associations, config): (&mut Associations, UdConfig),
         mrs: &MrTable,
         completions: &mut C,
     ) {
-        while let Some(wqe) = self.unstarted.pop_front() {
-            complete(
-                &wqe,
-                config.qpn.into(),
-                WcStatus::Flushed,
-                (0, 0),
-                completions,
-            );
-        }
         let (requester, _, mut finisher) = self.split::<_, [u8]>(config, mrs, completions);
         requester.flush(&mut finisher, associations);
+        // Posted behind those that the requester has.
+        while let Some(wqe) = self.unstarted.pop_front() {
+            let status = WcStatus::Flushed;
+            complete(&wqe, config.qpn.into(), status, (0, 0), completions);
+        }
     }
 
     /// Ends all Reads of a QP that is destroyed: it answers no peer any more.

@@ -108,6 +108,29 @@ impl Reading {
 }
 
 #[test]
+fn reads_are_flushed_in_the_order_of_their_posts() {
+    let mut reading = Reading::new();
+    for wr_id in 0..3 {
+        reading.read(wr_id, 1);
+    }
+    reading.ask();
+    for wr_id in 3..6 {
+        reading.read(wr_id, 1);
+    }
+    let End {
+        engine,
+        mrs,
+        recv_queue,
+        wcs,
+        ..
+    } = &mut reading.reader;
+    engine.flush(Tables { mrs, recv_queue }, wcs);
+    let ended: Vec<_> = wcs.sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let expected: Vec<_> = (0..6).map(|wr_id| (wr_id, WcStatus::Flushed)).collect();
+    assert_eq!(ended, expected);
+}
+
+#[test]
 fn a_full_socket_keeps_requests_and_responses_in_their_place() {
     let mut reading = Reading::new();
     reading.read(1, LENGTH);
