@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use super::ends::{LaneInput, LaneOutput};
+use super::ends::{LaneInput, LaneOutput, Memory};
 use super::protocol::Control;
 
 /// First octets of an arena.
@@ -154,12 +154,90 @@ pub struct Arena {
     ring: usize,
 }
 
+/// An arena of another process, of which nothing has been mapped yet.
+#[derive(Debug)]
+pub struct OfferedArena<'a> {
+    fd: BorrowedFd<'a>,
+    octets: usize,
+}
+
+impl<'a> OfferedArena<'a> {
+    /// Checks seals and length of the file.
+    ///
+    /// # Errors
+    /// [`ArenaError`].
+    pub fn check(fd: BorrowedFd<'a>) -> Result<Self, ArenaError> {
+        // SAFETY: asks about an open descriptor.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        if seals & SEALS != SEALS {
+            return Err(ArenaError::Seals(seals));
+        }
+        let octets = length(fd)?;
+        let len = usize::try_from(octets).unwrap_or(usize::MAX);
+        if len < RINGS || len > octets_of(1 << RING_LOGARITHMS.end()) {
+            return Err(wrong_size(octets, 0));
+        }
+        Ok(Self { fd, octets: len })
+    }
+
+    /// Octets that [`open`](Self::open) maps and takes memory for.
+    #[must_use]
+    pub const fn octets(&self) -> usize {
+        self.octets
+    }
+
+    /// Maps the arena, after all checks.
+    ///
+    /// # Errors
+    /// [`ArenaError`].
+    pub fn open(self) -> Result<Arena, ArenaError> {
+        let shared = Shared::map(self.fd, self.octets)?;
+        // SAFETY: inside the mapping. Read once: the other process may change it.
+        let header = unsafe { shared.header().read_volatile() };
+        if (header.magic, header.version) != (MAGIC, VERSION) {
+            return Err(ArenaError::Version {
+                magic: header.magic,
+                version: header.version,
+            });
+        }
+        let octets = self.octets as u64;
+        let ring_logarithm = header.ring_logarithm;
+        let fits = RING_LOGARITHMS.contains(&ring_logarithm)
+            && octets_of(1 << ring_logarithm) == self.octets
+            && header.octets == octets;
+        if !fits {
+            return Err(wrong_size(octets, ring_logarithm));
+        }
+        shared.populate()?;
+        Ok(Arena {
+            shared,
+            ring: 1 << ring_logarithm,
+        })
+    }
+}
+
+const fn wrong_size(octets: u64, ring_logarithm: u32) -> ArenaError {
+    ArenaError::Size {
+        octets,
+        ring_logarithm,
+    }
+}
+
 /// Octets of an arena.
 const fn octets_of(ring: usize) -> usize {
     RINGS + 2 * ring
 }
 
 impl Arena {
+    /// Octets of an arena with rings of 2^`ring_logarithm` octets, 12 to 24.
+    #[must_use]
+    pub const fn octets_with(ring_logarithm: u32) -> usize {
+        octets_of(1 << ring_logarithm)
+    }
+
     /// Makes an arena with rings of 2^`ring_logarithm` octets, 12 to 24, and the descriptor to hand over.
     ///
     /// # Errors
@@ -184,66 +262,16 @@ impl Arena {
         let arena = Self { shared, ring };
         for lane in 0..2 {
             // SAFETY: the words of a lane are inside the mapping, aligned to a page, and zero; every access to them is atomic.
-            let words = unsafe { arena.words(lane).as_ref() };
+            let words = unsafe { words_of(&arena.shared, lane).as_ref() };
             words.bells.0.armed.store(1, super::sync::Ordering::Relaxed);
         }
         Ok((arena, fd))
-    }
-
-    /// Maps an arena that another process made, after all checks.
-    ///
-    /// # Errors
-    /// [`ArenaError`].
-    pub fn open(fd: BorrowedFd<'_>) -> Result<Self, ArenaError> {
-        // SAFETY: asks about an open descriptor.
-        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 {
-            return Err(io::Error::last_os_error().into());
-        }
-        if seals & SEALS != SEALS {
-            return Err(ArenaError::Seals(seals));
-        }
-        let octets = length(fd)?;
-        let wrong = |ring_logarithm| ArenaError::Size {
-            octets,
-            ring_logarithm,
-        };
-        let len = usize::try_from(octets).map_err(|_| wrong(0))?;
-        if len < RINGS || len > octets_of(1 << RING_LOGARITHMS.end()) {
-            return Err(wrong(0));
-        }
-        let shared = Shared::map(fd, len)?;
-        // SAFETY: inside the mapping. Read once: the other process may change it.
-        let header = unsafe { shared.header().read_volatile() };
-        if (header.magic, header.version) != (MAGIC, VERSION) {
-            return Err(ArenaError::Version {
-                magic: header.magic,
-                version: header.version,
-            });
-        }
-        let ring_logarithm = header.ring_logarithm;
-        let fits = RING_LOGARITHMS.contains(&ring_logarithm)
-            && octets_of(1 << ring_logarithm) == len
-            && header.octets == octets;
-        if !fits {
-            return Err(wrong(ring_logarithm));
-        }
-        shared.populate()?;
-        Ok(Self {
-            shared,
-            ring: 1 << ring_logarithm,
-        })
     }
 
     /// Octets of the arena.
     #[must_use]
     pub fn octets(&self) -> usize {
         self.shared.octets
-    }
-
-    /// Words of a lane.
-    fn words(&self, lane: usize) -> NonNull<Control> {
-        self.shared.at(CONTROLS + lane * PAGE).cast()
     }
 
     /// The lanes of an end: that in which it sends, and that in which it receives.
@@ -253,20 +281,21 @@ impl Arena {
             ArenaEnd::Maker => (0, 1),
             ArenaEnd::Taker => (1, 0),
         };
-        let ring = |lane| self.shared.at(RINGS + lane * self.ring);
-        let (words, rings) = (
-            [sends, receives].map(|lane| self.words(lane)),
-            [sends, receives].map(ring),
-        );
-        let size = self.ring;
-        let shared = Arc::new(self.shared);
-        let [output, input] = words;
-        let [to, from] = rings;
-        (
-            LaneOutput::new(Arc::clone(&shared), output, to, size),
-            LaneInput::new(shared, input, from, size),
-        )
+        let Self { shared, ring } = self;
+        let shared = Arc::new(shared);
+        let memory = |lane| {
+            let words = words_of(&shared, lane);
+            let octets = shared.at(RINGS + lane * ring);
+            Memory::new(Arc::clone(&shared), words, octets, ring)
+        };
+        let ends = (memory(sends), memory(receives));
+        (LaneOutput::new(ends.0), LaneInput::new(ends.1))
     }
+}
+
+/// Words of a lane.
+fn words_of(shared: &Shared, lane: usize) -> NonNull<Control> {
+    shared.at(CONTROLS + lane * PAGE).cast()
 }
 
 /// Makes sealed memory.

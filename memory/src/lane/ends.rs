@@ -12,7 +12,7 @@ use crate::{Piece, RegionSlice};
 const CHUNK: usize = 16 << 10;
 
 /// A lane's memory.
-struct Memory {
+pub(super) struct Memory {
     words: NonNull<Control>,
     ring: NonNull<u8>,
     /// Octets of the ring: a power of two.
@@ -24,6 +24,20 @@ struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
+    pub(super) const fn new(
+        shared: Arc<Shared>,
+        words: NonNull<Control>,
+        ring: NonNull<u8>,
+        size: usize,
+    ) -> Self {
+        Self {
+            words,
+            ring,
+            size,
+            _shared: shared,
+        }
+    }
+
     fn words(&self) -> &Control {
         // SAFETY: aligned words inside the mapping, which is held. They are atomic: the other process may change them.
         unsafe { self.words.as_ref() }
@@ -98,21 +112,9 @@ impl fmt::Debug for LaneInput {
 }
 
 impl LaneOutput {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        words: NonNull<Control>,
-        ring: NonNull<u8>,
-        size: usize,
-    ) -> Self {
-        Self {
-            memory: Memory {
-                words,
-                ring,
-                size,
-                _shared: shared,
-            },
-            producer: Producer::new(size as u64),
-        }
+    pub(super) fn new(memory: Memory) -> Self {
+        let producer = Producer::new(memory.size as u64);
+        Self { memory, producer }
     }
 
     /// Copies as many octets of `pieces` as there is room for into the lane. Returns their number. [`takes_bell`](Self::takes_bell) comes next.
@@ -181,21 +183,9 @@ impl LaneOutput {
 }
 
 impl LaneInput {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        words: NonNull<Control>,
-        ring: NonNull<u8>,
-        size: usize,
-    ) -> Self {
-        Self {
-            memory: Memory {
-                words,
-                ring,
-                size,
-                _shared: shared,
-            },
-            consumer: Consumer::new(size as u64),
-        }
+    pub(super) fn new(memory: Memory) -> Self {
+        let consumer = Consumer::new(memory.size as u64);
+        Self { memory, consumer }
     }
 
     /// Copies octets out of the lane, as many as there are and fit. Returns their number, and whether the sending end is to be rung.
@@ -241,14 +231,16 @@ impl LaneInput {
     /// Octets of the stream before the lane's, once the sending end uses the lane.
     #[inline]
     #[must_use]
-    pub fn started(&self) -> Option<u64> {
-        Consumer::started(self.memory.words())
+    pub fn started(&mut self) -> Option<u64> {
+        self.consumer.started(self.memory.words())
     }
 
     /// Octets of the other carrier before those behind the lane's, once the lane has ended. Octets of it may be left.
-    #[must_use]
-    pub fn resumes(&self) -> Option<u64> {
-        Consumer::resumes(self.memory.words())
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`].
+    pub fn resumes(&mut self) -> Result<Option<u64>, LaneCorrupt> {
+        self.consumer.resumes(self.memory.words())
     }
 
     /// Octets of the other carrier before those behind the lane's, once all octets of the lane were read.

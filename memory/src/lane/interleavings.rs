@@ -193,7 +193,7 @@ fn nothing_is_behind_the_end() {
             assert_eq!((first, finished), (Some(1), Some(75)));
         }
         if first.is_some() {
-            assert_eq!(Consumer::started(&lane.words), Some(70));
+            assert_eq!(consumer.started(&lane.words), Some(70));
         }
         sender.join().expect("no thread panics");
     });

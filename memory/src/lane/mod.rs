@@ -1,6 +1,6 @@
 //! Lanes: octet streams through memory that two processes share. The specification is `rfc-notes/same-host.md`.
 //!
-//! [`Arena::create`] makes the memory, [`Arena::open`] checks and maps that of another process, [`Arena::lanes`] are an end's two lanes.
+//! [`Arena::create`] makes the memory, [`OfferedArena`] checks and maps that of another process, [`Arena::lanes`] are an end's two lanes.
 //! No reference ever points into a ring: octets are copied, and the words beside it are atomic. Positions and sizes of the other process are checked;
 //! impossible ones are [`LaneCorrupt`].
 
@@ -10,7 +10,7 @@ mod offer;
 mod protocol;
 mod sync;
 
-pub use arena::{Arena, ArenaEnd, ArenaError};
+pub use arena::{Arena, ArenaEnd, ArenaError, OfferedArena};
 pub use ends::{LaneInput, LaneOutput};
 pub use offer::{receive_with_descriptor, send_with_descriptor};
 pub use protocol::LaneCorrupt;

@@ -26,7 +26,7 @@ pub enum LaneCorrupt {
         /// Octets of the ring.
         size: u64,
     },
-    /// The lane ended before octets that were published.
+    /// The lane ended before octets that were published, behind octets that were not, or without the octet that follows.
     #[error("a lane ended at octet {end}, and octet {tail} is released")]
     End {
         /// Octets of the lane.
@@ -178,6 +178,19 @@ pub(super) struct Consumer {
     tail: u64,
     /// Octets published, as read last.
     head: u64,
+    /// The mark of the lane's beginning, as it was found.
+    start: Option<u64>,
+    /// The marks of the lane's end, as they were found.
+    ending: Option<Ending>,
+}
+
+/// End of a lane.
+#[derive(Debug, Clone, Copy)]
+struct Ending {
+    /// Octets of the lane.
+    end: u64,
+    /// Octets of the other carrier before the first one behind the lane's.
+    resume: u64,
 }
 
 impl Consumer {
@@ -186,6 +199,8 @@ impl Consumer {
             size,
             tail: 0,
             head: 0,
+            start: None,
+            ending: None,
         }
     }
 
@@ -240,31 +255,44 @@ impl Consumer {
         words.bells.0.armed.store(0, Ordering::Relaxed);
     }
 
-    /// Octets of the stream before the lane's first one, once the producer uses the lane.
+    /// Octets of the stream before the lane's first one, once the producer uses the lane. The mark is loaded until it is there, and not again.
     #[inline]
-    pub(super) fn started(words: &Control) -> Option<u64> {
-        marked(words.marks.0.start.load(Ordering::Acquire))
+    pub(super) fn started(&mut self, words: &Control) -> Option<u64> {
+        if self.start.is_none() {
+            self.start = marked(words.marks.0.start.load(Ordering::Acquire));
+        }
+        self.start
+    }
+
+    /// The marks of the lane's end, once they are there. They are not loaded again.
+    fn ending(&mut self, words: &Control) -> Result<Option<Ending>, LaneCorrupt> {
+        let marks = &words.marks.0;
+        if self.ending.is_none()
+            && let Some(end) = marked(marks.end.load(Ordering::Acquire))
+        {
+            let head = self.tail + self.available(words)?;
+            let resume = marked(marks.resume.load(Ordering::Relaxed));
+            let tail = self.tail;
+            let resume = resume
+                .filter(|_| (tail..=head).contains(&end))
+                .ok_or(LaneCorrupt::End { end, tail })?;
+            self.ending = Some(Ending { end, resume });
+        }
+        Ok(self.ending)
     }
 
     /// Octets of the other carrier before the first one behind the lane's, once the lane has ended.
-    pub(super) fn resumes(words: &Control) -> Option<u64> {
-        let marks = &words.marks.0;
-        marked(marks.end.load(Ordering::Acquire))?;
-        marked(marks.resume.load(Ordering::Relaxed))
+    pub(super) fn resumes(&mut self, words: &Control) -> Result<Option<u64>, LaneCorrupt> {
+        Ok(self.ending(words)?.map(|ending| ending.resume))
     }
 
     /// As [`resumes`](Self::resumes), once all octets of the lane are released.
     pub(super) fn finished(&mut self, words: &Control) -> Result<Option<u64>, LaneCorrupt> {
-        let marks = &words.marks.0;
-        let Some(end) = marked(marks.end.load(Ordering::Acquire)) else {
-            return Ok(None);
-        };
-        let head = self.tail + self.available(words)?;
-        if end < self.tail || end > head {
-            let tail = self.tail;
-            return Err(LaneCorrupt::End { end, tail });
+        let tail = self.tail;
+        match self.ending(words)? {
+            Some(Ending { end, .. }) if end < tail => Err(LaneCorrupt::End { end, tail }),
+            Some(Ending { end, resume }) if end == tail => Ok(Some(resume)),
+            Some(_) | None => Ok(None),
         }
-        let resume = marked(marks.resume.load(Ordering::Relaxed));
-        Ok(resume.filter(|_| end == self.tail))
     }
 }

@@ -10,6 +10,7 @@ use crate::{Buffer, Piece};
 
 /// Words of a lane, as offsets in its page.
 const HEAD: usize = 0;
+const START: usize = 0x80;
 const END: usize = 0x88;
 const TAIL: usize = 0x100;
 
@@ -20,9 +21,13 @@ struct Pair {
     fd: OwnedFd,
 }
 
+fn open(fd: &OwnedFd) -> Result<Arena, ArenaError> {
+    OfferedArena::check(fd.as_fd())?.open()
+}
+
 fn pair(ring_logarithm: u32) -> Pair {
     let (made, fd) = Arena::create(ring_logarithm).unwrap();
-    let taken = Arena::open(fd.as_fd()).unwrap();
+    let taken = open(&fd).unwrap();
     assert_eq!(made.octets(), taken.octets());
     Pair {
         ours: made.lanes(ArenaEnd::Maker),
@@ -155,9 +160,13 @@ fn marks_are_where_the_lane_begins_and_ends() {
     pair.ours.0.write(&[Piece::Bytes(b"last")]).unwrap();
     pair.ours.0.finish(9);
     assert_eq!(pair.theirs.1.finished(), Ok(None), "octets are left");
-    assert_eq!(pair.theirs.1.resumes(), Some(9));
+    assert_eq!(pair.theirs.1.resumes(), Ok(Some(9)));
     pair.theirs.1.read(&mut [0; 4]).unwrap();
+    // The marks are those that were found first.
+    scribble(&pair.fd, 4096 + END, &[0; 8]);
+    scribble(&pair.fd, 4096 + START, &8u64.to_le_bytes());
     assert_eq!(pair.theirs.1.finished(), Ok(Some(9)));
+    assert_eq!(pair.theirs.1.started(), Some(0));
 }
 
 /// Words of the other end that cannot be.
@@ -187,6 +196,10 @@ fn impossible_words_are_found() {
     scribble(&third.fd, 4096 + END, &12u64.to_le_bytes());
     let end = LaneCorrupt::End { end: 11, tail: 0 };
     assert_eq!(third.theirs.1.finished(), Err(end));
+    // An end within what is published, without the octet that follows.
+    scribble(&third.fd, 4096 + END, &11u64.to_le_bytes());
+    let end = LaneCorrupt::End { end: 10, tail: 0 };
+    assert_eq!(third.theirs.1.resumes(), Err(end));
     // Back is as impossible as beyond.
     third.theirs.1.read(&mut [0; 10]).unwrap();
     scribble(&third.fd, 4096 + HEAD, &9u64.to_le_bytes());
@@ -200,12 +213,12 @@ fn arenas_that_could_fail_later_are_refused() {
     for (offset, octets) in [(8, 2u32), (12, 13), (12, 40), (16, 1)] {
         let (_, fd) = Arena::create(12).unwrap();
         scribble(&fd, offset, &octets.to_le_bytes());
-        assert!(Arena::open(fd.as_fd()).is_err(), "{octets} at {offset}");
+        assert!(open(&fd).is_err(), "{octets} at {offset}");
     }
     // A file without seals could shrink.
     let mut file = tempfile();
     file.write_all(&peek(&fd, 0, 3 * 4096 + 2 * 4096)).unwrap();
-    assert!(Arena::open(file.as_fd()).is_err());
+    assert!(OfferedArena::check(file.as_fd()).is_err());
     // The seals hold.
     let sealed = std::fs::File::from(fd);
     assert!(sealed.set_len(4096).is_err() && sealed.set_len(1 << 20).is_err());
@@ -258,7 +271,7 @@ fn a_descriptor_is_handed_over() {
     let mut octets = [0; 16];
     let (len, got) = receive_with_descriptor(theirs.as_fd(), &mut octets).unwrap();
     assert_eq!(&octets[..len], b"offer");
-    assert!(Arena::open(got.unwrap().as_fd()).is_ok());
+    assert!(open(&got.unwrap()).is_ok());
     ours.send(b"nothing").unwrap();
     let (len, got) = receive_with_descriptor(theirs.as_fd(), &mut octets).unwrap();
     assert!(len == 7 && got.is_none());

@@ -1,15 +1,22 @@
 //! The lanes of a connection whose ends are on one host: where each direction of the stream is, and its bells (rfc-notes/same-host.md).
 
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::io;
 
+use arrayvec::ArrayVec;
 use dgiwarp_engine::connected::Taken;
 use dgiwarp_memory::Piece;
 use dgiwarp_memory::lane::{LaneCorrupt, LaneInput, LaneOutput};
 
-/// Carrier of one direction.
+use crate::driver::tcp::counted_tcp::{CountedTcp, InputRoom};
+
+/// Bells that one call takes from TCP. An honest peer has two under way, and more only while both directions are busy.
+const BELLS: usize = 64;
+/// Changes of the carrier, and looks at the lane, of one call. An honest peer's words need no more.
+const MOST_STEPS: usize = 8;
+
+/// Carrier of what is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Carrier {
+enum Sends {
     /// TCP, and the lane later.
     TcpFirst,
     Lane,
@@ -17,32 +24,57 @@ enum Carrier {
     TcpAgain,
 }
 
-/// Octets that TCP carried since the startup, bells included.
-#[derive(Debug, Default)]
-pub(crate) struct TcpOctets {
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
+/// Carrier of what is received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Receives {
+    /// TCP, and the lane later.
+    TcpFirst,
+    Lane,
+    /// TCP: the lane has ended. The stream goes on behind the first `resume` octets that TCP carried.
+    TcpAgain {
+        resume: u64,
+    },
 }
 
-/// Both lanes of a connection.
+/// The ends of an arena's lanes, and a share of the budget.
 #[derive(Debug)]
-pub(crate) struct Lanes {
+pub(crate) struct LaneEnds {
     output: LaneOutput,
     input: LaneInput,
-    sends: Carrier,
-    receives: Carrier,
+    /// Keeps the arena counted.
+    _budget: Box<dyn std::fmt::Debug + Send>,
+}
+
+impl LaneEnds {
+    pub(crate) fn new(
+        (output, input): (LaneOutput, LaneInput),
+        budget: Box<dyn std::fmt::Debug + Send>,
+    ) -> Self {
+        Self {
+            output,
+            input,
+            _budget: budget,
+        }
+    }
+}
+
+/// A connection with lanes: both carriers of both directions.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    tcp: CountedTcp,
+    ends: LaneEnds,
+    sends: Sends,
+    receives: Receives,
     /// A thread polls the lane, and nobody sleeps: no bell is wanted.
     is_polled: bool,
-    /// Octet of the stream that was taken for a bell.
-    held: Option<u8>,
+    /// Octets of the stream that came with the last bells.
+    held: ArrayVec<u8, BELLS>,
     /// TCP failed before the lane was empty.
     failed: Option<io::ErrorKind>,
     /// Octets are in the lane that no bell announces.
     unannounced: bool,
     octets_sent: u64,
     octets_received: u64,
-    /// Keeps the arena counted.
-    _budget: Box<dyn std::fmt::Debug + Send>,
 }
 
 fn corrupt(error: LaneCorrupt) -> io::Error {
@@ -54,173 +86,146 @@ fn nothing() -> io::Error {
     io::Error::from_raw_os_error(nix::libc::EAGAIN)
 }
 
-/// Copies out of a lane into two buffers. Returns the octets, and whether the peer is to be rung.
-fn copy_out(
-    input: &mut LaneInput,
-    first: &mut [u8],
-    second: &mut [u8],
-) -> io::Result<(usize, bool)> {
-    let (len, bell) = input.read(first).map_err(corrupt)?;
-    if len < first.len() {
-        return Ok((len, bell));
-    }
-    let (more, again) = input.read(second).map_err(corrupt)?;
-    Ok((len + more, bell || again))
-}
-
 impl Lanes {
-    pub(crate) fn new(
-        (output, input): (LaneOutput, LaneInput),
-        budget: Box<dyn std::fmt::Debug + Send>,
-    ) -> Self {
+    pub(crate) fn new(tcp: CountedTcp, ends: LaneEnds) -> Self {
         Self {
-            output,
-            input,
-            sends: Carrier::TcpFirst,
-            receives: Carrier::TcpFirst,
+            tcp,
+            ends,
+            sends: Sends::TcpFirst,
+            receives: Receives::TcpFirst,
             is_polled: false,
-            held: None,
+            held: ArrayVec::new(),
             failed: None,
             unannounced: false,
             octets_sent: 0,
             octets_received: 0,
-            _budget: budget,
         }
+    }
+
+    pub(crate) const fn tcp(&self) -> &CountedTcp {
+        &self.tcp
     }
 
     /// Whether octets leave by the lane.
     pub(crate) fn carry_output(&self) -> bool {
-        self.sends == Carrier::Lane
+        self.sends == Sends::Lane
     }
 
     /// Whether octets arrive by the lane.
     pub(crate) fn carry_input(&self) -> bool {
-        self.receives == Carrier::Lane
+        self.receives == Receives::Lane
     }
 
     /// Octets sent and received by the lanes.
-    pub(crate) fn octets(&self) -> (u64, u64) {
+    pub(crate) const fn octets(&self) -> (u64, u64) {
         (self.octets_sent, self.octets_received)
     }
 
     /// The stream goes by the lane from here on.
-    pub(crate) fn start(&mut self, stream: &TcpStream, tcp: &mut TcpOctets) {
-        if self.sends == Carrier::TcpFirst {
-            self.output.start(tcp.sent);
-            self.sends = Carrier::Lane;
-            ring(stream, tcp);
+    pub(crate) fn start(&mut self) {
+        if self.sends == Sends::TcpFirst {
+            self.ends.output.start(self.tcp.sent());
+            self.sends = Sends::Lane;
+            self.ring();
         }
     }
 
     /// The stream goes by TCP again.
-    pub(crate) fn finish(&mut self, tcp: &TcpOctets) {
+    pub(crate) fn finish(&mut self) {
+        if self.sends == Sends::Lane {
+            self.ends.output.finish(self.tcp.sent());
+        }
+        self.sends = Sends::TcpAgain;
+    }
+
+    /// Sends by what carries the stream.
+    pub(crate) fn send(&mut self, pieces: &[Piece<'_>]) -> Taken {
         match self.sends {
-            Carrier::Lane => {
-                self.output.finish(tcp.sent);
-                self.sends = Carrier::TcpAgain;
-            }
-            Carrier::TcpFirst => self.sends = Carrier::TcpAgain,
-            Carrier::TcpAgain => {}
+            Sends::Lane => self.publish(pieces).unwrap_or_else(|error| {
+                drop(corrupt(error));
+                Taken::Lost
+            }),
+            Sends::TcpFirst | Sends::TcpAgain => self.tcp.send_pieces(pieces),
         }
     }
 
-    /// Sends by the lane.
-    pub(crate) fn send(
-        &mut self,
-        stream: &TcpStream,
-        tcp: &mut TcpOctets,
-        pieces: &[Piece<'_>],
-    ) -> Taken {
-        loop {
-            match self.output.write(pieces) {
-                Ok(0) => match self.output.wait_for_room() {
-                    Ok(true) => {}
-                    Ok(false) => return Taken::WouldBlock,
-                    Err(error) => {
-                        drop(corrupt(error));
-                        return Taken::Lost;
-                    }
-                },
-                Ok(octets) => {
-                    self.octets_sent += octets as u64;
-                    if self.output.takes_bell() {
-                        ring(stream, tcp);
-                    }
-                    return Taken::Octets(octets);
-                }
-                Err(error) => {
-                    drop(corrupt(error));
-                    return Taken::Lost;
-                }
+    fn publish(&mut self, pieces: &[Piece<'_>]) -> Result<Taken, LaneCorrupt> {
+        let output = &mut self.ends.output;
+        let mut octets = output.write(pieces)?;
+        if octets == 0 {
+            if !output.wait_for_room()? {
+                return Ok(Taken::WouldBlock);
             }
+            octets = output.write(pieces)?;
         }
+        self.octets_sent += octets as u64;
+        if self.ends.output.takes_bell() {
+            self.ring();
+        }
+        Ok(Taken::Octets(octets))
+    }
+
+    /// Rings: the peer's socket becomes readable. One whose buffer is full is readable already.
+    fn ring(&mut self) {
+        self.tcp.send(&[0]);
     }
 
     /// Receives what a lane has, without TCP.
     #[inline]
-    pub(crate) fn poll(
-        &mut self,
-        stream: &TcpStream,
-        tcp: &mut TcpOctets,
-        first: &mut [u8],
-        second: &mut [u8],
-    ) -> io::Result<usize> {
-        let (len, bell) = copy_out(&mut self.input, first, second)?;
-        if bell && self.sends == Carrier::Lane {
-            ring(stream, tcp);
-        }
-        if len == 0 {
-            return Err(nothing());
-        }
-        self.octets_received += len as u64;
-        Ok(len)
+    pub(crate) fn poll(&mut self, mut room: InputRoom<'_>) -> io::Result<usize> {
+        self.take_published(&mut room)?.ok_or_else(nothing)
     }
 
-    /// Receives from whatever carries the stream. 0 is its end.
-    pub(crate) fn receive(
-        &mut self,
-        stream: &TcpStream,
-        tcp: &mut TcpOctets,
-        first: &mut [u8],
-        second: &mut [u8],
-    ) -> io::Result<usize> {
-        if first.is_empty() && second.is_empty() {
-            return Err(nothing());
-        }
-        loop {
-            match self.receives {
-                Carrier::TcpFirst => {
-                    if let Some(len) = self.receive_first(stream, tcp, first, second)? {
-                        return Ok(len);
-                    }
-                }
-                Carrier::Lane => match self.poll(stream, tcp, first, second) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        if let Some(len) = self.receive_bell(stream, tcp, first, second)? {
-                            return Ok(len);
-                        }
-                    }
-                    received => return received,
-                },
-                Carrier::TcpAgain => return self.receive_again(stream, tcp, first, second),
+    /// Copies out of the lane. `None` if nothing is there.
+    #[inline]
+    fn take_published(&mut self, room: &mut InputRoom<'_>) -> io::Result<Option<usize>> {
+        let mut taken = 0;
+        let mut bell = false;
+        for part in room.parts() {
+            let (len, wanted) = self.ends.input.read(part).map_err(corrupt)?;
+            taken += len;
+            bell |= wanted;
+            if len < part.len() {
+                break;
             }
         }
+        if bell && self.sends == Sends::Lane {
+            self.ring();
+        }
+        self.octets_received += taken as u64;
+        Ok((taken > 0).then_some(taken))
+    }
+
+    /// Receives from whatever carries the stream. 0 is its end. [`Interrupted`](io::ErrorKind::Interrupted) is more to do, at another turn.
+    pub(crate) fn receive(&mut self, mut room: InputRoom<'_>) -> io::Result<usize> {
+        if room.is_empty() {
+            return Err(nothing());
+        }
+        for _ in 0..MOST_STEPS {
+            let received = match self.receives {
+                Receives::TcpFirst => self.receive_first(&mut room)?,
+                Receives::Lane => match self.take_published(&mut room)? {
+                    None => self.receive_bells(&mut room)?,
+                    received => received,
+                },
+                Receives::TcpAgain { resume } => return self.receive_again(resume, &mut room),
+            };
+            if let Some(len) = received {
+                return Ok(len);
+            }
+        }
+        Err(io::ErrorKind::Interrupted.into())
     }
 
     /// Receives from TCP, which carries bells from where the lane starts on. `None` if there the stream goes on in the lane.
-    fn receive_first(
-        &mut self,
-        stream: &TcpStream,
-        tcp: &mut TcpOctets,
-        first: &mut [u8],
-        second: &mut [u8],
-    ) -> io::Result<Option<usize>> {
-        let before = tcp.received;
-        if !self.starts_at(before)? {
-            let len = read(stream, first, second)?;
-            tcp.received += len as u64;
+    fn receive_first(&mut self, room: &mut InputRoom<'_>) -> io::Result<Option<usize>> {
+        let before = self.tcp.received();
+        // Bells may have come with the last octets.
+        let is_over = |start: Option<u64>| start.is_some_and(|start| start <= before);
+        if !is_over(self.ends.input.started()) {
+            let len = self.tcp.receive(room)?;
             // The peer stores the start before its first bell leaves.
-            let Some(start) = self.input.started() else {
+            let Some(start) = self.ends.input.started() else {
                 return Ok(Some(len));
             };
             let of_stream = start
@@ -232,124 +237,100 @@ impl Lanes {
                 return Ok(Some(of_stream));
             }
         }
-        self.receives = Carrier::Lane;
-        self.start(stream, tcp);
+        self.receives = Receives::Lane;
+        self.start();
         Ok(None)
     }
 
-    /// Whether TCP has delivered all octets before the lane's.
-    fn starts_at(&self, received: u64) -> io::Result<bool> {
-        match self.input.started() {
-            None => Ok(false),
-            // Bells may have come with the last octets.
-            Some(start) => Ok(start <= received),
-        }
-    }
-
-    /// The lane is empty: takes a bell, or the end. `None` if there is more in the lane.
-    fn receive_bell(
-        &mut self,
-        stream: &TcpStream,
-        tcp: &mut TcpOctets,
-        first: &mut [u8],
-        second: &mut [u8],
-    ) -> io::Result<Option<usize>> {
-        if self.input.finished().map_err(corrupt)?.is_some() {
-            self.receives = Carrier::TcpAgain;
+    /// The lane is empty: takes bells, or the end. `None` if there is more in the lane.
+    fn receive_bells(&mut self, room: &mut InputRoom<'_>) -> io::Result<Option<usize>> {
+        if let Some(resume) = self.ends.input.finished().map_err(corrupt)? {
+            self.receives = Receives::TcpAgain { resume };
             return Ok(None);
         }
-        match self.take_bell(stream, tcp) {
+        match self.take_bells() {
             // Octets that were published before the end come before it.
-            Ok(0) => match self.poll(stream, tcp, first, second) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Some(0)),
-                received => return received.map(Some),
-            },
+            Ok(0) => return Ok(Some(self.take_published(room)?.unwrap_or(0))),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             Err(error) => {
-                let left = self.poll(stream, tcp, first, second);
-                if left.is_ok() {
-                    self.failed = Some(error.kind());
-                }
-                return left.map(Some).map_err(|_| error);
+                let left = self.take_published(room)?;
+                self.failed = Some(error.kind());
+                return left.map(Some).ok_or(error);
             }
         }
-        if self.is_polled && self.held.is_none() {
+        if self.is_polled && self.held.is_empty() {
             return Err(nothing());
         }
-        if self.input.arm().map_err(corrupt)? || self.held.is_some() {
+        if self.ends.input.arm().map_err(corrupt)? || !self.held.is_empty() {
             self.unannounced = true;
             return Ok(None);
         }
-        if self.input.resumes().is_some() {
-            // The lane ended meanwhile.
-            return Ok(None);
-        }
-        Err(nothing())
+        // The lane may have ended meanwhile.
+        let ended = self.ends.input.resumes().map_err(corrupt)?.is_some();
+        if ended { Ok(None) } else { Err(nothing()) }
     }
 
-    /// Takes one bell from TCP. Behind the end of the lane it is an octet of the stream.
-    fn take_bell(&mut self, stream: &TcpStream, tcp: &mut TcpOctets) -> io::Result<usize> {
-        if self.held.is_some() {
-            return Ok(1);
+    /// Takes bells from TCP. Octets of the stream behind the end of the lane are [held](Self::held). 0 is the end.
+    fn take_bells(&mut self) -> io::Result<usize> {
+        if !self.held.is_empty() {
+            return Ok(self.held.len());
         }
         if let Some(kind) = self.failed {
             return Err(kind.into());
         }
-        let mut octet = [0];
-        let len = { stream }.read(&mut octet)?;
-        tcp.received += len as u64;
-        if len > 0 && self.input.resumes().is_some_and(|it| tcp.received > it) {
-            self.held = Some(octet[0]);
+        let mut bells = [0; BELLS];
+        let before = self.tcp.received();
+        let len = self.tcp.receive(&mut InputRoom::new(&mut [], &mut bells))?;
+        // The peer stores the end before octets of the stream leave.
+        let resumes = self.ends.input.resumes().map_err(corrupt)?;
+        if let Some(resume) = resumes.filter(|it| *it < before + len as u64) {
+            let of_bells = resume
+                .checked_sub(before)
+                .ok_or(io::ErrorKind::InvalidData)?;
+            let of_bells = usize::try_from(of_bells).unwrap_or(len);
+            self.held.extend(bells[of_bells..len].iter().copied());
         }
         Ok(len)
     }
 
-    /// Receives from TCP behind the lane.
-    fn receive_again(
-        &mut self,
-        stream: &TcpStream,
-        tcp: &mut TcpOctets,
-        first: &mut [u8],
-        second: &mut [u8],
-    ) -> io::Result<usize> {
-        let resumes = self.input.resumes().ok_or(io::ErrorKind::InvalidData)?;
-        while tcp.received < resumes {
-            if self.take_bell(stream, tcp)? == 0 {
+    /// Receives from TCP behind the lane: once bells, then the stream.
+    fn receive_again(&mut self, resume: u64, room: &mut InputRoom<'_>) -> io::Result<usize> {
+        if self.tcp.received() < resume {
+            if self.take_bells()? == 0 {
                 return Ok(0);
             }
+            if self.held.is_empty() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
         }
-        if let Some(octet) = self.held.take() {
-            let place = first.first_mut().or_else(|| second.first_mut());
-            place
-                .map(|place| *place = octet)
-                .ok_or(io::ErrorKind::InvalidInput)?;
-            return Ok(1);
+        if self.held.is_empty() {
+            return self.tcp.receive(room);
         }
-        let len = read(stream, first, second)?;
-        tcp.received += len as u64;
-        Ok(len)
+        let taken = room.put(&self.held);
+        self.held.drain(..taken);
+        Ok(taken)
     }
 
     /// Nothing is received for now, and bells must not keep the socket readable.
-    pub(crate) fn silence(&mut self, stream: &TcpStream, tcp: &mut TcpOctets) {
-        if self.receives == Carrier::Lane {
-            let _ = self.take_bell(stream, tcp);
+    pub(crate) fn silence(&mut self) {
+        if self.receives == Receives::Lane {
+            let _ = self.take_bells();
         }
     }
 
     /// Wants bells from now on, or none while a thread polls. Octets that are there are [unannounced](Self::take_unannounced).
     pub(crate) fn want_bells(&mut self, wanted: bool) {
         self.is_polled = !wanted;
-        if self.receives != Carrier::Lane {
+        if self.receives != Receives::Lane {
             return;
         }
         if wanted {
             // A corrupt lane ends the connection when it is read.
-            self.unannounced |= self.input.arm().unwrap_or(true);
+            self.unannounced |= self.ends.input.arm().unwrap_or(true);
         } else {
-            self.input.disarm();
+            self.ends.input.disarm();
         }
     }
 
@@ -359,19 +340,5 @@ impl Lanes {
     }
 }
 
-/// Rings: the peer's socket becomes readable. One whose buffer is full is readable already.
-fn ring(stream: &TcpStream, tcp: &mut TcpOctets) {
-    if let Ok(len) = { stream }.write(&[0]) {
-        tcp.sent += len as u64;
-    }
-}
-
-/// Receives from TCP into two buffers.
-#[inline(always)]
-pub(crate) fn read(stream: &TcpStream, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
-    if first.is_empty() {
-        return { stream }.read(second);
-    }
-    let mut parts = [io::IoSliceMut::new(first), io::IoSliceMut::new(second)];
-    { stream }.read_vectored(&mut parts)
-}
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Connected queue pairs, their TCP connections and how these come up and go down.
 
+pub(crate) mod counted_tcp;
 pub(crate) mod lanes;
 pub(crate) mod lingering;
 pub(crate) mod liveness;

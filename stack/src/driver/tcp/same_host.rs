@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dgiwarp_memory::lane::{
-    Arena, ArenaEnd, ArenaError, receive_with_descriptor, send_with_descriptor,
+    Arena, ArenaEnd, ArenaError, OfferedArena, receive_with_descriptor, send_with_descriptor,
 };
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -19,7 +19,7 @@ use crate::Error;
 use crate::driver::device::{clock, fds};
 use crate::driver::reactor::io_set::{Cause, IoId, IoSet, Locked};
 use crate::driver::reactor::waker::{Task, Waker};
-use crate::driver::tcp::lanes::Lanes;
+use crate::driver::tcp::lanes::LaneEnds;
 
 /// Time for an offer, from when the token was drawn.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ enum Refused {
 /// A connected queue pair that may get lanes.
 pub(crate) trait Guest: std::fmt::Debug + Send + Sync {
     /// Gives the connection its lanes, if `life` is its own still. Returns whether it took them.
-    fn attach_lanes(&self, life: u32, lanes: Lanes, starts: bool) -> bool;
+    fn attach_lanes(&self, life: u32, ends: LaneEnds, starts: bool) -> bool;
     /// Takes them away again: the peer does not have them.
     fn detach_lanes(&self, life: u32);
 }
@@ -89,6 +89,19 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         ARENAS.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// An arena with its share of the budget.
+#[derive(Debug)]
+struct CountedArena {
+    arena: Arena,
+    share: Share,
+}
+
+impl CountedArena {
+    fn ends(self, end: ArenaEnd) -> LaneEnds {
+        LaneEnds::new(self.arena.lanes(end), Box::new(self.share))
     }
 }
 
@@ -216,7 +229,7 @@ impl SameHost {
         meetings: &mut Locked<'_, Meeting>,
         id: IoId,
         cause: Cause,
-    ) -> Option<(Invited, Result<Arena, Refused>)> {
+    ) -> Option<(Invited, Result<CountedArena, Refused>)> {
         let meeting = meetings.get_mut(id)?;
         let invited = meeting.invited.clone();
         let met = match (cause, meeting.accepted) {
@@ -261,7 +274,7 @@ impl SameHost {
 }
 
 /// Takes the arena of an offer.
-fn take(socket: &Socket, token: u128) -> Result<Arena, Refused> {
+fn take(socket: &Socket, token: u128) -> Result<CountedArena, Refused> {
     let mut octets = [0; OFFER + 1];
     let (len, fd) =
         receive_with_descriptor(socket.as_fd(), &mut octets).map_err(Refused::Socket)?;
@@ -276,15 +289,17 @@ fn take(socket: &Socket, token: u128) -> Result<Arena, Refused> {
             "a peer on this host shares memory"
         );
     }
-    Ok(Arena::open(fd.as_fd())?)
+    let offered = OfferedArena::check(fd.as_fd())?;
+    // Before any of its memory is taken.
+    let share = Share::take(offered.octets()).ok_or(Refused::Budget)?;
+    let arena = offered.open()?;
+    Ok(CountedArena { arena, share })
 }
 
 /// Gives a connection the lanes of an arena that its peer made.
-fn enter(invited: &Invited, arena: Arena) -> Result<(), Refused> {
-    let share = Share::take(arena.octets()).ok_or(Refused::Budget)?;
-    let lanes = Lanes::new(arena.lanes(ArenaEnd::Taker), Box::new(share));
+fn enter(invited: &Invited, arena: CountedArena) -> Result<(), Refused> {
     let guest = invited.guest.upgrade().ok_or(Refused::Gone)?;
-    let taken = guest.attach_lanes(invited.life, lanes, true);
+    let taken = guest.attach_lanes(invited.life, arena.ends(ArenaEnd::Taker), true);
     taken.then_some(()).ok_or(Refused::Gone)
 }
 
@@ -294,11 +309,11 @@ fn make(token: u128, invited: &Invited) -> Result<(), Refused> {
     let socket = socket().map_err(Refused::Socket)?;
     let address = SockAddr::unix(name(token)).map_err(Refused::Socket)?;
     socket.connect(&address).map_err(Refused::Namespace)?;
+    let share = Share::take(Arena::octets_with(RING_LOGARITHM)).ok_or(Refused::Budget)?;
     let (arena, fd) = Arena::create(RING_LOGARITHM).map_err(Refused::Memory)?;
-    let share = Share::take(arena.octets()).ok_or(Refused::Budget)?;
-    let lanes = Lanes::new(arena.lanes(ArenaEnd::Maker), Box::new(share));
+    let ends = CountedArena { arena, share }.ends(ArenaEnd::Maker);
     // The peer may use its lane, and ring, as soon as it has the arena.
-    if !guest.attach_lanes(invited.life, lanes, false) {
+    if !guest.attach_lanes(invited.life, ends, false) {
         return Err(Refused::Gone);
     }
     send_with_descriptor(socket.as_fd(), &offer(token), fd.as_fd()).map_err(|error| {
@@ -338,6 +353,14 @@ impl Task for SameHost {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+
     use super::*;
 
     /// The examples of the specification.
@@ -360,11 +383,51 @@ mod tests {
         assert!(!is_for(&octets[..23], token));
     }
 
+    /// A peer offers more memory than this process may have: none of it is taken.
+    fn an_offer_beyond_the_budget_takes_no_memory() {
+        let token = 77;
+        let octets: u64 = 0x3000 + (2 << 24);
+        let memory = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create(c"peer", memory).unwrap());
+        file.set_len(octets).unwrap();
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+        let mut header = b"DGWARENA".to_vec();
+        header.extend_from_slice(&[1, 0, 0, 0, 24, 0, 0, 0]);
+        header.extend_from_slice(&octets.to_le_bytes());
+        file.write_all_at(&header, 0).unwrap();
+        let blocks = file.metadata().unwrap().blocks();
+        let offer = || {
+            let (ours, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+            let mut message = b"DGiH\x00\x01\x00\x00".to_vec();
+            message.extend_from_slice(&u128::to_be_bytes(token));
+            let fds = [file.as_raw_fd()];
+            sendmsg::<()>(
+                theirs.as_raw_fd(),
+                &[io::IoSlice::new(&message)],
+                &[ControlMessage::ScmRights(&fds)],
+                MsgFlags::empty(),
+                None,
+            )
+            .unwrap();
+            take(&ours, token)
+        };
+        let other = Share::take(BUDGET / 2).unwrap();
+        assert!(matches!(offer(), Err(Refused::Budget)));
+        assert_eq!(file.metadata().unwrap().blocks(), blocks);
+        drop(other);
+        let taken = offer().unwrap();
+        assert!(file.metadata().unwrap().blocks() > blocks);
+        assert!(matches!(offer(), Err(Refused::Budget)), "one alone fits");
+        drop(taken);
+    }
+
     #[test]
     fn the_budget_is_for_all_arenas_and_comes_back() {
         let most = Share::take(BUDGET - ARENAS.load(Ordering::Relaxed).min(BUDGET));
         assert!(Share::take(BUDGET).is_none());
         drop(most);
         assert!(Share::take(1 << 20).is_some());
+        an_offer_beyond_the_budget_takes_no_memory();
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use crate::driver::tcp::lanes::Lanes;
+use crate::driver::tcp::lanes::LaneEnds;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
 use crate::driver::tcp::same_host::{Guest, Invited};
 
@@ -90,7 +90,7 @@ impl RcShared {
 }
 
 impl Guest for RcShared {
-    fn attach_lanes(&self, life: u32, lanes: Lanes, starts: bool) -> bool {
+    fn attach_lanes(&self, life: u32, ends: LaneEnds, starts: bool) -> bool {
         self.run(|inner| {
             let lives = life == self.unlocked.life.load(Ordering::Acquire);
             let Some(link) = &mut inner.link else {
@@ -99,7 +99,7 @@ impl Guest for RcShared {
             if !lives || link.engine.end().is_some() || link.tcp_close.has_begun() {
                 return false;
             }
-            link.pipe.attach(lanes, starts);
+            link.pipe.attach(ends, starts);
             self.work(inner);
             true
         })

@@ -1,0 +1,190 @@
+//! Lanes with a peer that writes its socket and the shared words as it likes.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dgiwarp_memory::lane::{Arena, ArenaEnd};
+
+use super::*;
+use crate::driver::device::clock;
+
+/// Words of lane 1, in which the peer sends: offsets in the arena.
+const HEAD: u64 = 0x2000;
+const START: u64 = 0x2080;
+const END: u64 = 0x2088;
+const RESUME: u64 = 0x2090;
+const RING: u64 = 0x3000 + 4096;
+
+/// A peer that has the descriptor and the socket, and nothing else of the lanes.
+struct Peer {
+    file: File,
+    stream: std::net::TcpStream,
+}
+
+impl Peer {
+    fn store(&self, at: u64, value: u64) {
+        self.file.write_all_at(&value.to_le_bytes(), at).unwrap();
+    }
+
+    fn send(&mut self, octets: &[u8]) {
+        self.stream.write_all(octets).unwrap();
+    }
+}
+
+fn pair() -> (Lanes, Peer) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    let (arena, fd) = Arena::create(12).unwrap();
+    let ends = LaneEnds::new(arena.lanes(ArenaEnd::Maker), Box::new(()));
+    let peer = Peer {
+        file: File::from(fd),
+        stream,
+    };
+    (Lanes::new(ours.into(), ends), peer)
+}
+
+/// Receives until octets come, or the end.
+fn receive(lanes: &mut Lanes, octets: &mut [u8]) -> io::Result<usize> {
+    let until = clock::now() + Duration::from_secs(30);
+    loop {
+        match lanes.receive(InputRoom::new(&mut [], octets)) {
+            Err(error)
+                if [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted]
+                    .contains(&error.kind()) =>
+            {
+                assert!(clock::now() < until, "nothing is received");
+                std::thread::yield_now();
+            }
+            received => return received,
+        }
+    }
+}
+
+/// Octets of TCP up to the start, octets of the lane, bells, octets of TCP behind them: in this order, and no bell among them.
+#[test]
+fn the_stream_goes_from_tcp_to_the_lane_and_back() {
+    let (mut lanes, mut peer) = pair();
+    let mut octets = [0; 16];
+    peer.send(b"tcp");
+    assert_eq!(receive(&mut lanes, &mut octets).unwrap(), 3);
+    peer.store(START, 6);
+    peer.send(b"2");
+    assert_eq!(receive(&mut lanes, &mut octets).unwrap(), 1);
+    assert!(!lanes.carry_input(), "an octet of the stream is missing");
+    peer.send(b"3bells");
+    peer.file.write_all_at(b"lane", RING).unwrap();
+    peer.store(HEAD, 4);
+    assert_eq!(receive(&mut lanes, &mut octets).unwrap(), 1);
+    assert_eq!(octets[0], b'3');
+    assert_eq!(receive(&mut lanes, &mut octets).unwrap(), 4);
+    assert_eq!(&octets[..4], b"lane");
+    assert!(lanes.carry_input() && lanes.carry_output());
+    // Five bells were sent, and two more come.
+    peer.store(RESUME, 5 + 5 + 2 + 1);
+    peer.store(END, 4 + 1);
+    peer.send(b"??the rest");
+    let len = receive(&mut lanes, &mut octets[..2]).unwrap();
+    let more = receive(&mut lanes, &mut octets[len..]).unwrap();
+    assert_eq!(&octets[..len + more], b"the rest");
+    assert!(!lanes.carry_input());
+    peer.send(b"end");
+    assert_eq!(receive(&mut lanes, &mut octets).unwrap(), 3);
+    peer.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(receive(&mut lanes, &mut octets).unwrap(), 0);
+}
+
+/// The peer claims that bells without end come before the stream, and sends them as fast as it can: each call returns soon.
+#[test]
+fn bells_without_end_keep_no_call() {
+    let (mut lanes, mut peer) = pair();
+    peer.store(START, 1);
+    assert!(lanes.receive(InputRoom::new(&mut [], &mut [0; 8])).is_err());
+    assert!(lanes.carry_input());
+    peer.store(RESUME, u64::MAX);
+    peer.store(END, 1);
+    let stop = AtomicBool::new(false);
+    let before = lanes.tcp.received();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let bells = [0; 4096];
+            while !stop.load(Ordering::Relaxed) {
+                peer.send(&bells);
+            }
+        });
+        let mut most = 0;
+        while lanes.tcp.received() < before + 2_000_000 {
+            let at = lanes.tcp.received();
+            let error = lanes
+                .receive(InputRoom::new(&mut [], &mut [0; 8]))
+                .unwrap_err();
+            assert!(error.kind() != io::ErrorKind::InvalidData, "{error}");
+            most = most.max(lanes.tcp.received() - at);
+        }
+        stop.store(true, Ordering::Relaxed);
+        // The sender may wait for room in TCP.
+        while !sender.is_finished() {
+            let _ = lanes.receive(InputRoom::new(&mut [], &mut [0; 8]));
+        }
+        assert!(most <= (MOST_STEPS * BELLS) as u64, "{most} in one call");
+    });
+}
+
+/// The marks of the end change while they are read, or are impossible: the connection ends, and no call stays.
+#[test]
+fn marks_that_change_keep_no_call() {
+    for (end, resume, sent) in [
+        // The stream goes on at an octet that was a bell before.
+        (0, 1, true),
+        (0, 0, true),
+        // Behind what is published.
+        (9, 20, true),
+        // Without the octet that follows.
+        (0, u64::MAX, false),
+    ] {
+        let (mut lanes, mut peer) = pair();
+        peer.store(START, 1);
+        let mut octets = [0; 8];
+        assert!(lanes.receive(InputRoom::new(&mut [], &mut octets)).is_err());
+        peer.send(b"bells");
+        while lanes.tcp.received() < 5 {
+            let _ = lanes.receive(InputRoom::new(&mut [], &mut octets));
+        }
+        if sent {
+            peer.store(RESUME, resume + 1);
+        }
+        peer.store(END, end + 1);
+        peer.send(b"x");
+        let result = receive(&mut lanes, &mut octets);
+        let kind = result.map_err(|error| error.kind());
+        // Octets behind an end that lies in the past are octets of the stream.
+        assert!(
+            kind == Err(io::ErrorKind::InvalidData) || kind == Ok(1),
+            "{end} {resume}: {kind:?}"
+        );
+    }
+    // Words that flip all the time.
+    let (mut lanes, peer) = pair();
+    peer.store(START, 1);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut turn = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                turn += 1;
+                peer.store(END, turn % 2);
+                peer.store(RESUME, turn % 3);
+                peer.store(HEAD, turn % 5);
+            }
+        });
+        for _ in 0..20_000 {
+            let _ = lanes.receive(InputRoom::new(&mut [], &mut [0; 8]));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
