@@ -88,6 +88,8 @@ pub(super) struct Association {
     greeted: bool,
     /// The peer showed that it has our identifier.
     known: bool,
+    /// The peer sent a datagram without a hello: it knows that we have its identifier.
+    confirmed: bool,
     /// Octets received and sent while the address is not validated; `None` afterwards.
     unvalidated: Option<(u64, u64)>,
     /// Cookie that the peer gave.
@@ -157,6 +159,7 @@ impl Association {
             peer_epoch: None,
             greeted: false,
             known: false,
+            confirmed: false,
             unvalidated: None,
             proof: 0,
             cookie,

@@ -74,6 +74,7 @@ impl Association {
         }
         self.heard = now;
         self.unanswered = None;
+        self.confirmed |= !envelope.hello && envelope.association == self.id;
         let newest = self
             .received
             .largest()

@@ -146,6 +146,12 @@ fn random_faults_do_no_harm() {
     random_runs(1, 50);
 }
 
+/// The acceptor's answers are lost until it may send no more; the opener has nothing to send.
+#[test]
+fn an_opener_without_output_validates_itself() {
+    random_run(820_838_273_761);
+}
+
 #[test]
 #[ignore = "an hour: 10^6 seeds"]
 fn soak_random_faults_do_no_harm() {
