@@ -8,6 +8,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::{MAX_PIECES, Piece};
 
+/// Flags of every send. The system calls are made without libc's functions, which prepare for a cancellation of the thread: a send that never
+/// blocks is no cancellation point.
+const SEND_FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+
 /// Destination and options of one message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SendOptions {
@@ -132,10 +136,11 @@ fn send_message(
     // SAFETY: name, vector and control point to live storage of the lengths given; the vector's ranges
     // are borrowed by `pieces` for the whole call and only read.
     let sent = unsafe {
-        libc::sendmsg(
+        libc::syscall(
+            libc::SYS_sendmsg,
             fd.as_raw_fd(),
             &raw const header,
-            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+            SEND_FLAGS,
         )
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
@@ -150,11 +155,12 @@ fn send_plain(fd: BorrowedFd<'_>, bytes: &[u8], to: Option<SocketAddr>) -> io::R
     });
     // SAFETY: buffer and name are live references of the lengths given; the call only reads them.
     let sent = unsafe {
-        libc::sendto(
+        libc::syscall(
+            libc::SYS_sendto,
             fd.as_raw_fd(),
-            bytes.as_ptr().cast(),
+            bytes.as_ptr(),
             bytes.len(),
-            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+            SEND_FLAGS,
             address,
             length,
         )
