@@ -113,6 +113,17 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-conform", "tshark", Name::Interop),
 ];
 
+/// Integration tests beside which nothing else runs: package, and module of [`SPLIT`] or another target.
+pub const ALONE: &[(&str, &str)] = &[
+    // Compares speed with and without attackers.
+    ("dgiwarp", "read_floods"),
+    ("dgiwarp", "fairness"),
+    // Measures.
+    ("dgiwarp-perf", "binary"),
+    // Compiles, on all processors.
+    ("dgiwarp-conform", "mutants"),
+];
+
 /// One cargo command of the `build` group.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {

@@ -165,6 +165,9 @@ struct TestArgs {
     /// Never install Debian packages; only say what is missing.
     #[arg(long)]
     no_install: bool,
+    /// Test programs that run at a time, but for some that run alone.
+    #[arg(long, short, value_name = "N", default_value_t = runner::JOBS, value_parser = jobs)]
+    jobs: usize,
     /// Only the tests of this package; repeatable.
     #[arg(long, short, value_name = "PACKAGE")]
     package: Vec<String>,
@@ -206,6 +209,13 @@ struct LabArgs {
     /// DGIWARP_LAB_CLIENT (10.99.0.2), and both with a 6 appended (fd99::1, fd99::2).
     #[arg(last = true, required = true, value_name = "SERVER… -- CLIENT…")]
     commands: Vec<OsString>,
+}
+
+fn jobs(word: &str) -> Result<usize, String> {
+    match word.parse() {
+        Ok(jobs) if (1..=64).contains(&jobs) => Ok(jobs),
+        Ok(_) | Err(_) => Err("a number from 1 to 64".to_owned()),
+    }
 }
 
 fn group(word: &str) -> Result<Name, String> {
@@ -252,6 +262,7 @@ fn run(cli: Cli) -> Result<i32, Box<dyn Error>> {
                 soak: args.soak,
                 no_skip: args.no_skip,
                 no_install: args.no_install,
+                jobs: args.jobs,
                 packages: args.package,
                 groups: args.groups,
             },

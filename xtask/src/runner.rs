@@ -1,6 +1,7 @@
 //! `cargo xtask test`: runs the groups and reports.
 
 mod report;
+mod side_by_side;
 
 use std::error::Error;
 use std::fs;
@@ -15,15 +16,19 @@ use crate::groups::{self, BUILD_CHECKS, Check, GROUPS, Group, Name};
 use crate::interrupt::Interrupt;
 use crate::libtest::{Reader, Tally};
 use crate::skips;
-use crate::stream::{self, End};
+use crate::stream::End;
 use crate::workspace::{self, TestProgram};
 use report::{Report, Row};
+use side_by_side::{Ended, observe};
 
 /// How long one compilation may take before it counts as hanging; a slow machine is no failure.
 const COMPILATION_LIMIT: Duration = Duration::from_secs(1800);
 
+/// Test programs that run at a time, unless the command line names another number.
+pub const JOBS: usize = 2;
+
 /// Options of the command line.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Run the `soak_` tests too.
     pub soak: bool,
@@ -31,10 +36,25 @@ pub struct Options {
     pub no_skip: bool,
     /// Leave Debian packages alone.
     pub no_install: bool,
+    /// Test programs that run at a time; at least 1.
+    pub jobs: usize,
     /// Only these packages' tests; empty: all.
     pub packages: Vec<String>,
     /// Only these groups; empty: all but `soak`.
     pub groups: Vec<Name>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            soak: false,
+            no_skip: false,
+            no_install: false,
+            jobs: JOBS,
+            packages: Vec::new(),
+            groups: Vec::new(),
+        }
+    }
 }
 
 impl Options {
@@ -168,21 +188,30 @@ impl Run<'_> {
         }
         announce(group);
         let begin = clock::now();
-        let mut tally = Tally::default();
-        for program in self.programs.clone() {
-            let soak = group.name == Name::Soak;
-            if self.interrupt.caught().is_some() || !(soak || program.group == group.name) {
-                continue;
-            }
-            // A library without tests is not worth a heading; an integration test without any is started all the
-            // same: it may have a harness of its own.
-            let worth = if soak {
+        let soak = group.name == Name::Soak;
+        // A library without tests is not worth a heading; an integration test without any is started all the same: it may
+        // have a harness of its own.
+        let is_worth_it = |program: &TestProgram| {
+            if soak {
                 program.soak_tests().next().is_some()
             } else {
-                !program.tests.is_empty() || program.group != Name::Unit
-            };
-            if worth {
-                tally += self.program(&program, group)?;
+                program.group == group.name
+                    && (!program.tests.is_empty() || program.group != Name::Unit)
+            }
+        };
+        let programs: Vec<_> = self
+            .programs
+            .iter()
+            .filter(|it| is_worth_it(it))
+            .cloned()
+            .collect();
+        let (alone, together): (Vec<_>, Vec<_>) = programs
+            .iter()
+            .partition(|program| soak || self.options.jobs < 2 || program.runs_alone());
+        let mut tally = self.together(&together, group)?;
+        for program in alone {
+            if self.interrupt.caught().is_none() {
+                tally += self.program(program, group)?;
             }
         }
         if group.name == Name::Unit
@@ -210,7 +239,35 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// One test program.
+    /// Test programs that do not mind others beside them.
+    fn together(
+        &mut self,
+        programs: &[&TestProgram],
+        group: &Group,
+    ) -> Result<Tally, Box<dyn Error>> {
+        let limit = 2 * group.budget;
+        let (interrupt, skips) = (self.interrupt, self.skips.clone());
+        let mut tally = Tally::default();
+        side_by_side::run(
+            programs,
+            self.options.jobs,
+            limit,
+            interrupt,
+            &skips,
+            |finished| {
+                let title = &finished.program.selection;
+                let seconds = finished.took.as_secs();
+                println!("\n--- cargo test {title} ({seconds} s)");
+                self.out.write_all(&finished.output)?;
+                self.out.flush()?;
+                tally += self.conclude(title, finished.ended, limit);
+                Ok(())
+            },
+        )?;
+        Ok(tally)
+    }
+
+    /// One test program, by itself.
     fn program(&mut self, program: &TestProgram, group: &Group) -> Result<Tally, Box<dyn Error>> {
         println!("\n--- cargo test {}", program.selection);
         let mut command = program.command();
@@ -252,39 +309,33 @@ impl Run<'_> {
         if std::io::stdout().is_terminal() {
             command.env("CARGO_TERM_COLOR", "always");
         }
-        command.env(skips::VARIABLE, &self.skips);
-        let mut reader = Reader::default();
-        let end = stream::run(command, limit, self.interrupt, &mut self.out, |line| {
-            reader.line(line)
-        })?;
-        let skipped = self.take_skips();
-        let tally = conclude(&reader, end, u64::try_from(skipped)?);
+        let (interrupt, skips) = (self.interrupt, &self.skips);
+        let ended = observe(command, limit, interrupt, &mut self.out, skips)?;
+        Ok(self.conclude(title, ended, limit))
+    }
+
+    /// Takes the results of a program into the report.
+    fn conclude(&mut self, title: &str, ended: Ended, limit: Duration) -> Tally {
+        let Ended { end, reader, skips } = ended;
+        let tally = conclude(&reader, end, skips.len() as u64);
+        self.report.skips.extend(skips);
         self.report.failures.extend(
             reader
                 .failures
                 .iter()
                 .map(|test| format!("{title}: {test}")),
         );
-        let explained = u64::try_from(reader.failures.len())?;
         match end {
             End::TimedOut => self
                 .report
                 .failures
                 .push(format!("{title}: killed after {} s", limit.as_secs())),
-            End::Status(status) if tally.failed > explained => {
+            End::Status(status) if tally.failed > reader.failures.len() as u64 => {
                 self.report.failures.push(format!("{title}: {status}"));
             }
             End::Status(_) | End::Interrupted(_) => {}
         }
-        Ok(tally)
-    }
-
-    /// Moves the skip lines of the program that just ended into the report, and says how many there were.
-    fn take_skips(&mut self) -> usize {
-        let new = read_skips(&self.skips);
-        let count = new.len();
-        self.report.skips.extend(new);
-        count
+        tally
     }
 }
 
@@ -402,6 +453,51 @@ mod tests {
         );
         let arguments = fs::read_to_string(folder.path().join("arguments")).unwrap();
         assert_eq!(arguments, "soak_ --ignored --nocapture\n");
+    }
+
+    #[test]
+    fn programs_run_together_but_for_those_that_run_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let result = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0s'";
+        // Each waits for the other to begin.
+        let meets = |me: &str, other: &str| {
+            format!(
+                "cd {0}; touch {me}; for i in $(seq 600); do [ -e {other} ] && break; sleep 0.05; done; [ -e {other} ] || exit 1; echo a: $0 >>$XTASK_SKIPS; {result}",
+                folder.path().display()
+            )
+        };
+        // Runs behind the others.
+        let alone = format!(
+            "cd {}; [ -e first ] && [ -e second ] || exit 1; {result}",
+            folder.path().display()
+        );
+        let (package, module) = groups::ALONE[0];
+        let mut by_itself = script(folder.path(), module, Name::Process, "a", &alone);
+        by_itself.package = package.into();
+        assert!(by_itself.runs_alone());
+        let (first, second) = (meets("first", "second"), meets("second", "first"));
+        let (options, interrupt) = (Options::default(), Interrupt::never());
+        let mut run = Run {
+            options: &options,
+            interrupt: &interrupt,
+            skips: folder.path().join("skips"),
+            programs: vec![
+                by_itself,
+                script(folder.path(), "one", Name::Process, "a", &first),
+                script(folder.path(), "two", Name::Process, "a", &second),
+            ],
+            compiled: true,
+            report: Report::default(),
+            out: Box::new(std::io::sink()),
+        };
+        run.group(&GROUPS[2]).unwrap();
+        let expected = Tally {
+            passed: 1,
+            failed: 0,
+            skipped: 2,
+        };
+        assert_eq!(run.report.total(false), expected, "{:?}", run.report);
+        assert_eq!(run.report.skips.len(), 2);
     }
 
     #[test]

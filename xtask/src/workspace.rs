@@ -197,6 +197,13 @@ impl TestProgram {
         command
     }
 
+    /// Whether no other program may run at the same time: its tests count or compare what others would disturb.
+    #[must_use]
+    pub fn runs_alone(&self) -> bool {
+        let part = self.module.as_ref().unwrap_or(&self.target);
+        groups::ALONE.contains(&(self.package.as_str(), part.as_str()))
+    }
+
     /// The arguments that select what is run: nothing for a whole program, else each test of the module by its path.
     ///
     /// A filter by the module's name would also run tests of modules whose names end alike.
