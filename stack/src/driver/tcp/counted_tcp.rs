@@ -1,6 +1,6 @@
 //! A TCP connection that counts its octets, and the buffers it fills.
 
-use std::io::{self, IoSliceMut, Read, Write};
+use std::io::{self, IoSliceMut, Read};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -100,11 +100,13 @@ impl CountedTcp {
     /// Sends octets that lie in one piece.
     #[inline(always)]
     pub(crate) fn send(&mut self, octets: &[u8]) -> Taken {
-        let result = (&*self.stream).write(octets);
+        let pieces = [Piece::Bytes(octets)];
+        let result = socket::send(self.stream.as_fd(), &pieces, SendOptions::default());
         self.note_sent(result)
     }
 
     /// Sends octets that lie in several pieces.
+    #[inline(always)]
     pub(crate) fn send_pieces(&mut self, pieces: &[Piece<'_>]) -> Taken {
         let result = socket::send(self.stream.as_fd(), pieces, SendOptions::default());
         self.note_sent(result)
