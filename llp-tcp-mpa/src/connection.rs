@@ -366,6 +366,20 @@ impl Connection {
         Ok(())
     }
 
+    /// FPDUs that are made from now on have no CRC, whatever was negotiated: the octets that leave from now on stay in the memory of one host.
+    pub fn omit_sent_crc(&mut self) {
+        if let State::FullOperation(full) = &mut self.state {
+            full.framer.omit_crc();
+        }
+    }
+
+    /// The octets of the next input, and all behind it, come from the memory of this host: FPDUs that begin there have no CRC to check.
+    pub fn omit_received_crc(&mut self) {
+        if let State::FullOperation(full) = &mut self.state {
+            full.deframer.omit_crc();
+        }
+    }
+
     /// Whether a ULPDU may be sent without a copy of its payload: with Markers it may not.
     pub fn leaves_payload_whole(&self) -> bool {
         self.full()

@@ -19,7 +19,10 @@ const LONG: usize = 4096;
 /// their place ([`room`](Self::room)), so that only those that end one input are moved.
 #[derive(Debug)]
 pub struct Deframer {
+    /// The present FPDU has a CRC to check.
     crc: bool,
+    /// FPDUs behind the present one have none.
+    omits_crc: bool,
     markers: Option<MarkerTrack>,
     gathered: Gathered,
     /// The FPDU in `gathered` is complete and has been given to the caller, whose borrow has
@@ -105,12 +108,18 @@ impl Deframer {
         });
         Self {
             crc,
+            omits_crc: false,
             markers,
             gathered: Gathered::default(),
             handed_out: false,
             latest: 0,
             kept: 0,
         }
+    }
+
+    /// FPDUs that begin from now on have no CRC to check. The unfinished one has.
+    pub fn omit_crc(&mut self) {
+        self.omits_crc = true;
     }
 
     /// Octets of an unfinished FPDU that have arrived, Markers not counted.
@@ -178,6 +187,12 @@ impl Deframer {
         idle.then(|| std::mem::take(&mut self.gathered.memory))
     }
 
+    /// Whether nothing of an FPDU has arrived, nor of a Marker before it.
+    fn is_between_fpdus(&self) -> bool {
+        let marker = self.markers.as_ref().is_some_and(|track| track.sum != 0);
+        !marker && self.unfinished() == 0
+    }
+
     fn forget_handed_out(&mut self) {
         if self.handed_out {
             self.gathered.filled = 0;
@@ -193,6 +208,9 @@ impl Deframer {
     /// (RFC 5044 §8: no FPDU is delivered after an error).
     pub fn next<'s, 'b: 's>(&'s mut self, input: &mut &'b [u8]) -> Result<Option<&'s [u8]>, Error> {
         self.forget_handed_out();
+        if self.omits_crc && self.is_between_fpdus() {
+            self.crc = false;
+        }
         if self.markers.is_some() {
             return self.next_marked(input);
         }

@@ -24,6 +24,11 @@ impl Framer {
         }
     }
 
+    /// FPDUs that are made from now on have no CRC: their octets stay in the memory of one host.
+    pub fn omit_crc(&mut self) {
+        self.crc = false;
+    }
+
     /// Appends to `out` the FPDU whose ULPDU is `header` followed by `payload`. Each octet of
     /// the payload is loaded once.
     ///

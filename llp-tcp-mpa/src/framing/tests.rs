@@ -228,6 +228,45 @@ fn markers_at_the_ends_of_fpdus() {
     }
 }
 
+/// Where octets are in the memory of one host from some octet on, FPDUs that begin behind it have no CRC, and the unfinished one has.
+#[test]
+fn crcs_end_at_an_fpdu() {
+    for markers in [false, true] {
+        let mut framer = Framer::new(true, markers);
+        let mut stream = Vec::new();
+        framer.frame(&mut stream, &figure_ulpdu(1), &[][..]);
+        let first = stream.len();
+        framer.omit_crc();
+        framer.frame(&mut stream, &figure_ulpdu(2), &[][..]);
+        assert_eq!(stream[stream.len() - 4..], [0; 4]);
+        for cut in 0..=first {
+            let mut deframer = Deframer::new(true, markers);
+            let mut input = &stream[..cut];
+            let mut found = Vec::new();
+            while let Some(ulpdu) = deframer.next(&mut input).unwrap() {
+                found.push(ulpdu.to_vec());
+            }
+            deframer.omit_crc();
+            let mut input = &stream[cut..];
+            while let Some(ulpdu) = deframer.next(&mut input).unwrap() {
+                found.push(ulpdu.to_vec());
+            }
+            assert_eq!(found, [figure_ulpdu(1), figure_ulpdu(2)], "{cut}");
+            if cut == 0 {
+                continue;
+            }
+            // The FPDU in which the change comes is checked.
+            let mut wrong = stream.clone();
+            wrong[first - 1] ^= 1;
+            let mut deframer = Deframer::new(true, markers);
+            let before = deframer.next(&mut &wrong[..cut]).map(drop);
+            deframer.omit_crc();
+            let behind = deframer.next(&mut &wrong[cut..]).map(drop);
+            assert!(before.and(behind).is_err(), "{cut}");
+        }
+    }
+}
+
 /// RFC 5044 §4.1: any pad is accepted if the CRC covers it; without CRCs the field is not
 /// checked.
 #[test]

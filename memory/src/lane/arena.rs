@@ -7,25 +7,27 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::ends::{LaneInput, LaneOutput, Memory};
-use super::protocol::Control;
+use super::protocol::{Control, Ring};
+use super::sync::Ordering;
 
 /// First octets of an arena.
 const MAGIC: u64 = u64::from_le_bytes(*b"DGWARENA");
 /// Version of the layout.
 const VERSION: u32 = 1;
-/// Octets before the first lane's words, between these, and of both rings' alignment.
+/// Octets before the rings.
 const PAGE: usize = 4096;
-/// Offset of the words of lane 0; those of lane 1 are a page behind.
-const CONTROLS: usize = PAGE;
+/// Offset of the words of lane 0, and octets from there to those of lane 1.
+const CONTROLS: usize = 0x400;
 /// Offset of the ring of lane 0; that of lane 1 follows it.
-const RINGS: usize = 3 * PAGE;
-/// Logarithms of the octets of a ring.
-const RING_LOGARITHMS: std::ops::RangeInclusive<u32> = 12..=24;
+const RINGS: usize = PAGE;
+/// Logarithms of the octets of the longest ring. A lane begins with the least.
+const RING_LOGARITHMS: std::ops::RangeInclusive<u32> = 12..=20;
+const FIRST_RING: u32 = *RING_LOGARITHMS.start();
 
 /// Seals that exclude `SIGBUS`: nobody can take memory away.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<Header>() <= PAGE);
+const _: () = assert!(size_of::<Control>() <= CONTROLS && size_of::<Header>() <= CONTROLS);
 
 /// Beginning of an arena. Written before the arena is handed over.
 #[repr(C)]
@@ -119,13 +121,27 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes memory for all pages now, so that too little of it is an error and not a signal.
-    fn populate(&self) -> io::Result<()> {
-        match self.advise(libc::MADV_POPULATE_WRITE) {
+    /// Takes memory for the pages of `len` octets now, so that too little of it is an error and not a signal.
+    pub(super) fn populate(&self, start: NonNull<u8>, len: usize) -> io::Result<()> {
+        let from = start.as_ptr() as usize - self.start.as_ptr() as usize;
+        assert!(
+            len <= self.octets - from,
+            "rings are inside of their mapping"
+        );
+        // SAFETY: advice about a part of the mapping of this object.
+        let result =
+            unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
+        match io::Error::last_os_error() {
             // Kernels before 5.14.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-            result => result,
+            error if result < 0 && error.raw_os_error() != Some(libc::EINVAL) => Err(error),
+            _ => Ok(()),
         }
+    }
+
+    /// Takes memory for what a new arena uses: header, words, and the beginning of both rings.
+    fn populate_first(&self, ring: usize) -> io::Result<()> {
+        self.populate(self.start, RINGS + (1 << FIRST_RING))?;
+        self.populate(self.at(RINGS + ring), 1 << FIRST_RING)
     }
 
     fn header(&self) -> *mut Header {
@@ -183,12 +199,6 @@ impl<'a> OfferedArena<'a> {
         Ok(Self { fd, octets: len })
     }
 
-    /// Octets that [`open`](Self::open) maps and takes memory for.
-    #[must_use]
-    pub const fn octets(&self) -> usize {
-        self.octets
-    }
-
     /// Maps the arena, after all checks.
     ///
     /// # Errors
@@ -211,11 +221,9 @@ impl<'a> OfferedArena<'a> {
         if !fits {
             return Err(wrong_size(octets, ring_logarithm));
         }
-        shared.populate()?;
-        Ok(Arena {
-            shared,
-            ring: 1 << ring_logarithm,
-        })
+        let ring = 1 << ring_logarithm;
+        shared.populate_first(ring)?;
+        Ok(Arena { shared, ring })
     }
 }
 
@@ -232,13 +240,10 @@ const fn octets_of(ring: usize) -> usize {
 }
 
 impl Arena {
-    /// Octets of an arena with rings of 2^`ring_logarithm` octets, 12 to 24.
-    #[must_use]
-    pub const fn octets_with(ring_logarithm: u32) -> usize {
-        octets_of(1 << ring_logarithm)
-    }
+    /// Octets of memory that an arena takes before a ring [grows](LaneOutput::grow).
+    pub const FIRST_OCTETS: usize = octets_of(1 << FIRST_RING);
 
-    /// Makes an arena with rings of 2^`ring_logarithm` octets, 12 to 24, and the descriptor to hand over.
+    /// Makes an arena with rings of up to 2^`ring_logarithm` octets, 12 to 20, and the descriptor to hand over.
     ///
     /// # Errors
     /// Errors of `memfd_create(2)`, `ftruncate(2)`, `fcntl(2)`, `mmap(2)` and `madvise(2)`; `EINVAL` for other sizes.
@@ -250,7 +255,7 @@ impl Arena {
         let octets = octets_of(ring);
         let fd = sealed(octets)?;
         let shared = Shared::map(fd.as_fd(), octets)?;
-        shared.populate()?;
+        shared.populate_first(ring)?;
         let header = Header {
             magic: MAGIC,
             version: VERSION,
@@ -263,7 +268,9 @@ impl Arena {
         for lane in 0..2 {
             // SAFETY: the words of a lane are inside the mapping, aligned to a page, and zero; every access to them is atomic.
             let words = unsafe { words_of(&arena.shared, lane).as_ref() };
-            words.bells.0.armed.store(1, super::sync::Ordering::Relaxed);
+            words.bells.0.armed.store(1, Ordering::Relaxed);
+            let ring = &words.published.0.ring;
+            ring.store(FIRST_RING, Ordering::Relaxed);
         }
         Ok((arena, fd))
     }
@@ -286,7 +293,11 @@ impl Arena {
         let memory = |lane| {
             let words = words_of(&shared, lane);
             let octets = shared.at(RINGS + lane * ring);
-            Memory::new(Arc::clone(&shared), words, octets, ring)
+            let sizes = Ring {
+                present: FIRST_RING,
+                most: ring.trailing_zeros(),
+            };
+            Memory::new(Arc::clone(&shared), words, octets, sizes)
         };
         let ends = (memory(sends), memory(receives));
         (LaneOutput::new(ends.0), LaneInput::new(ends.1))
@@ -295,7 +306,7 @@ impl Arena {
 
 /// Words of a lane.
 fn words_of(shared: &Shared, lane: usize) -> NonNull<Control> {
-    shared.at(CONTROLS + lane * PAGE).cast()
+    shared.at((1 + lane) * CONTROLS).cast()
 }
 
 /// Makes sealed memory.

@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::arena::Shared;
-use super::protocol::{Consumer, Control, LaneCorrupt, Producer};
+use super::protocol::{Consumer, Control, LaneCorrupt, Producer, Ring};
 use crate::{Piece, RegionSlice};
 
 /// Octets that are published, or released, while the rest of a long copy goes on.
@@ -15,9 +15,8 @@ const CHUNK: usize = 16 << 10;
 pub(super) struct Memory {
     words: NonNull<Control>,
     ring: NonNull<u8>,
-    /// Octets of the ring: a power of two.
-    size: usize,
-    _shared: Arc<Shared>,
+    ring_sizes: Ring,
+    shared: Arc<Shared>,
 }
 
 // SAFETY: the addresses are inside the mapping, which is held; all accesses are atomic operations and raw copies.
@@ -28,13 +27,13 @@ impl Memory {
         shared: Arc<Shared>,
         words: NonNull<Control>,
         ring: NonNull<u8>,
-        size: usize,
+        ring_sizes: Ring,
     ) -> Self {
         Self {
             words,
             ring,
-            size,
-            _shared: shared,
+            ring_sizes,
+            shared,
         }
     }
 
@@ -43,14 +42,18 @@ impl Memory {
         unsafe { self.words.as_ref() }
     }
 
-    /// Cuts `len` octets at a position into the parts before and behind the end of the ring. Calls `each` with the address of each, its offset in
+    /// Cuts octets of a ring of `size` octets into the parts before and behind its end. Calls `each` with the address of each, its offset in
     /// the cut octets and its length.
     #[inline]
-    fn parts(&self, position: u64, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
-        assert!(len <= self.size, "the protocol leaves no more room");
+    fn parts(&self, place: Place, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
+        let size = place.size;
+        assert!(
+            len as u64 <= size && size <= 1 << self.ring_sizes.most,
+            "the protocol leaves no more room"
+        );
         #[expect(clippy::cast_possible_truncation, reason = "less than the ring's size")]
-        let at = (position & (self.size as u64 - 1)) as usize;
-        let first = len.min(self.size - at);
+        let (at, size) = ((place.position & (size - 1)) as usize, size as usize);
+        let first = len.min(size - at);
         // SAFETY: `at` is inside the ring.
         each(unsafe { self.ring.add(at) }.as_ptr(), 0, first);
         if first < len {
@@ -58,32 +61,49 @@ impl Memory {
         }
     }
 
-    fn put(&self, position: u64, octets: &[u8]) {
-        self.parts(position, octets.len(), |to, at, len| {
+    fn put(&self, place: Place, octets: &[u8]) {
+        self.parts(place, octets.len(), |to, at, len| {
             let from = octets[at..at + len].as_ptr();
             // SAFETY: `len` octets are there, and `parts` keeps within the ring, which no reference reaches.
             unsafe { ptr::copy_nonoverlapping(from, to, len) };
         });
     }
 
-    fn put_region(&self, position: u64, slice: &RegionSlice<'_>) {
+    fn put_region(&self, place: Place, slice: &RegionSlice<'_>) {
         if slice.is_on_demand() {
-            slice.for_each_chunk(|at, octets| self.put(position + at as u64, octets));
+            slice.for_each_chunk(|at, octets| self.put(place.behind(at), octets));
             return;
         }
-        self.parts(position, slice.len(), |to, at, len| {
+        self.parts(place, slice.len(), |to, at, len| {
             let part = slice.subslice(at, len).expect("a part of the slice");
             // SAFETY: as in `put`.
             unsafe { ptr::copy_nonoverlapping(part.as_ptr(), to, len) };
         });
     }
 
-    fn get(&self, position: u64, octets: &mut [u8]) {
-        self.parts(position, octets.len(), |from, at, len| {
+    fn get(&self, place: Place, octets: &mut [u8]) {
+        self.parts(place, octets.len(), |from, at, len| {
             let to = octets[at..at + len].as_mut_ptr();
             // SAFETY: as in `put`. Octets that the other process changes meanwhile are of either value.
             unsafe { ptr::copy_nonoverlapping(from, to, len) };
         });
+    }
+}
+
+/// A position in a ring of `size` octets.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    position: u64,
+    /// A power of two.
+    size: u64,
+}
+
+impl Place {
+    const fn behind(self, octets: usize) -> Self {
+        Self {
+            position: self.position + octets as u64,
+            ..self
+        }
     }
 }
 
@@ -113,11 +133,12 @@ impl fmt::Debug for LaneInput {
 
 impl LaneOutput {
     pub(super) fn new(memory: Memory) -> Self {
-        let producer = Producer::new(memory.size as u64);
+        let producer = Producer::new(memory.ring_sizes);
         Self { memory, producer }
     }
 
-    /// Copies as many octets of `pieces` as there is room for into the lane. Returns their number. [`takes_bell`](Self::takes_bell) comes next.
+    /// Copies as many octets of `pieces` as there is room for into the lane. Returns their number; 0 also where the ring may [grow](Self::growth).
+    /// [`takes_bell`](Self::takes_bell) comes next.
     ///
     /// # Errors
     /// [`LaneCorrupt`]; nothing was sent.
@@ -133,12 +154,15 @@ impl LaneOutput {
             let mut at = 0;
             while at < piece.len() && left > 0 {
                 let len = (piece.len() - at).min(left).min(CHUNK - unpublished);
-                let position = self.producer.head() + unpublished as u64;
+                let place = Place {
+                    position: self.producer.head() + unpublished as u64,
+                    size: self.producer.size(),
+                };
                 match piece {
-                    Piece::Bytes(bytes) => self.memory.put(position, &bytes[at..at + len]),
+                    Piece::Bytes(bytes) => self.memory.put(place, &bytes[at..at + len]),
                     Piece::Region(slice) => {
                         let part = slice.subslice(at, len).expect("a part of the piece");
-                        self.memory.put_region(position, &part);
+                        self.memory.put_region(place, &part);
                     }
                 }
                 at += len;
@@ -163,7 +187,38 @@ impl LaneOutput {
         Producer::takes_bell(self.memory.words())
     }
 
-    /// The lane is full: has the receiving end ring when half of it is free. Returns whether that is so already: then nothing rings.
+    /// More octets of memory that the ring takes if it [grows](Self::grow). `None` if it is long enough, or not empty.
+    #[must_use]
+    pub fn growth(&self) -> Option<usize> {
+        let growth = self.producer.growth()?.size() - self.producer.size();
+        usize::try_from(growth).ok()
+    }
+
+    /// Takes more memory, so that more fits, if that is `allowed`. Where it is not, or there is none, the ring stays as it is for ever. Returns
+    /// whether it has grown.
+    pub fn grow(&mut self, allowed: bool) -> bool {
+        let grown = self.producer.growth().filter(|ring| {
+            let memory = &self.memory;
+            let len = usize::try_from(ring.size()).unwrap_or(usize::MAX);
+            allowed && memory.shared.populate(memory.ring, len).is_ok()
+        });
+        match grown {
+            Some(ring) => self.producer.grow(self.memory.words(), ring),
+            None => self.producer.stay(),
+        }
+        grown.is_some()
+    }
+
+    /// Whether half of the ring is free, or all of it where the ring is to grow.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`].
+    #[inline]
+    pub fn has_room(&mut self) -> Result<bool, LaneCorrupt> {
+        self.producer.has_room(self.memory.words())
+    }
+
+    /// The lane is full: has the receiving end ring when it [has room](Self::has_room). Returns whether that is so already: then nothing rings.
     ///
     /// # Errors
     /// [`LaneCorrupt`].
@@ -184,7 +239,7 @@ impl LaneOutput {
 
 impl LaneInput {
     pub(super) fn new(memory: Memory) -> Self {
-        let consumer = Consumer::new(memory.size as u64);
+        let consumer = Consumer::new(memory.ring_sizes);
         Self { memory, consumer }
     }
 
@@ -203,7 +258,11 @@ impl LaneInput {
             return Ok((0, false));
         }
         for part in into[..taken].chunks_mut(CHUNK) {
-            self.memory.get(self.consumer.tail(), part);
+            let place = Place {
+                position: self.consumer.tail(),
+                size: self.consumer.size(),
+            };
+            self.memory.get(place, part);
             self.consumer.release(words, part.len() as u64);
         }
         Ok((taken, self.consumer.takes_bell(words)))

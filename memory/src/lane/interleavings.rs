@@ -16,12 +16,20 @@ mod sync {
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use loom::thread;
-use protocol::{Bells, Consumer, Control, Line, Marks, Producer};
+use protocol::{Bells, Consumer, Control, Line, Marks, Producer, Published, Ring};
 
 /// Preemptions of one execution; more take minutes.
 const PREEMPTIONS: usize = 3;
-/// Octets of the ring.
-const SIZE: u64 = 2;
+/// A ring of two octets.
+const TWO: Ring = Ring {
+    present: 1,
+    most: 1,
+};
+/// A ring of one octet, that may have two.
+const ONE: Ring = Ring {
+    present: 0,
+    most: 1,
+};
 
 /// A lane whose octets are cells, and the bells that were rung.
 struct Lane {
@@ -34,7 +42,10 @@ struct Lane {
 fn lane(armed: u32) -> Lane {
     Lane {
         words: Control {
-            head: Line(AtomicU64::new(0)),
+            published: Line(Published {
+                head: AtomicU64::new(0),
+                ring: AtomicU32::new(TWO.present),
+            }),
             marks: Line(Marks {
                 start: AtomicU64::new(0),
                 end: AtomicU64::new(0),
@@ -52,8 +63,8 @@ fn lane(armed: u32) -> Lane {
 }
 
 impl Lane {
-    fn cell(&self, position: u64) -> &AtomicU32 {
-        &self.ring[usize::from(position % SIZE == 1)]
+    fn cell(&self, position: u64, size: u64) -> &AtomicU32 {
+        &self.ring[usize::from(position % size == 1)]
     }
 
     /// Publishes one octet, if there is room.
@@ -61,7 +72,8 @@ impl Lane {
         if producer.room(&self.words, 1).expect("the peer is honest") == 0 {
             return false;
         }
-        self.cell(producer.head()).store(octet, Ordering::Relaxed);
+        self.cell(producer.head(), producer.size())
+            .store(octet, Ordering::Relaxed);
         producer.publish(&self.words, 1);
         if Producer::takes_bell(&self.words) {
             self.rung[0].fetch_add(1, Ordering::SeqCst);
@@ -75,7 +87,8 @@ impl Lane {
         if available == 0 {
             return None;
         }
-        let octet = self.cell(consumer.tail()).load(Ordering::Relaxed);
+        let place = self.cell(consumer.tail(), consumer.size());
+        let octet = place.load(Ordering::Relaxed);
         consumer.release(&self.words, 1);
         if consumer.takes_bell(&self.words) {
             self.rung[1].fetch_add(1, Ordering::SeqCst);
@@ -97,7 +110,7 @@ fn octets_arrive_whole_and_in_order() {
         let lane = Arc::new(lane(0));
         let theirs = Arc::clone(&lane);
         let sender = thread::spawn(move || {
-            let mut producer = Producer::new(SIZE);
+            let mut producer = Producer::new(TWO);
             let mut sent = 0;
             for octet in 1..=3 {
                 if !theirs.send(&mut producer, octet) {
@@ -107,7 +120,7 @@ fn octets_arrive_whole_and_in_order() {
             }
             (producer, sent)
         });
-        let mut consumer = Consumer::new(SIZE);
+        let mut consumer = Consumer::new(TWO);
         let mut expected = 1;
         for _ in 0..2 {
             if let Some(octet) = lane.receive(&mut consumer) {
@@ -131,6 +144,50 @@ fn octets_arrive_whole_and_in_order() {
     });
 }
 
+/// Octets before and behind the growth of a ring are read from their places in it.
+#[test]
+fn a_ring_grows_between_its_octets() {
+    check(|| {
+        let lane = Arc::new(lane(0));
+        let word = &lane.words.published.0.ring;
+        word.store(ONE.present, Ordering::Relaxed);
+        let theirs = Arc::clone(&lane);
+        let sender = thread::spawn(move || {
+            let mut producer = Producer::new(ONE);
+            let mut sent = 0;
+            // The first octets fit; for two at a time the ring is too short.
+            for (wanted, octet) in [(1, 1), (2, 2), (1, 3)] {
+                let room = producer.room(&theirs.words, wanted);
+                let mut room = room.expect("the peer is honest");
+                if let Some(ring) = producer.growth() {
+                    producer.grow(&theirs.words, ring);
+                    room = producer.size();
+                }
+                if room == 0 {
+                    break;
+                }
+                assert!(theirs.send(&mut producer, octet));
+                sent = octet;
+            }
+            sent
+        });
+        let mut consumer = Consumer::new(ONE);
+        let mut expected = 1;
+        for _ in 0..2 {
+            if let Some(octet) = lane.receive(&mut consumer) {
+                assert_eq!(octet, expected);
+                expected += 1;
+            }
+        }
+        let sent = sender.join().expect("no thread panics");
+        while let Some(octet) = lane.receive(&mut consumer) {
+            assert_eq!(octet, expected);
+            expected += 1;
+        }
+        assert_eq!(expected, sent + 1);
+    });
+}
+
 /// A consumer that found nothing, armed its bell and found nothing again is rung for what is published.
 #[test]
 fn no_consumer_sleeps_beside_octets() {
@@ -138,9 +195,9 @@ fn no_consumer_sleeps_beside_octets() {
         let lane = Arc::new(lane(0));
         let theirs = Arc::clone(&lane);
         let sender = thread::spawn(move || {
-            assert!(theirs.send(&mut Producer::new(SIZE), 1));
+            assert!(theirs.send(&mut Producer::new(TWO), 1));
         });
-        let mut consumer = Consumer::new(SIZE);
+        let mut consumer = Consumer::new(TWO);
         let sleeps = lane.receive(&mut consumer).is_none()
             && !consumer.arm(&lane.words).expect("the peer is honest");
         sender.join().expect("no thread panics");
@@ -155,11 +212,11 @@ fn no_consumer_sleeps_beside_octets() {
 fn no_producer_sleeps_beside_room() {
     check(|| {
         let lane = Arc::new(lane(0));
-        let mut producer = Producer::new(SIZE);
+        let mut producer = Producer::new(TWO);
         assert!(lane.send(&mut producer, 1) && lane.send(&mut producer, 2));
         let theirs = Arc::clone(&lane);
         let receiver = thread::spawn(move || {
-            let mut consumer = Consumer::new(SIZE);
+            let mut consumer = Consumer::new(TWO);
             assert_eq!(theirs.receive(&mut consumer), Some(1));
             assert_eq!(theirs.receive(&mut consumer), Some(2));
         });
@@ -182,11 +239,11 @@ fn nothing_is_behind_the_end() {
         let theirs = Arc::clone(&lane);
         let sender = thread::spawn(move || {
             Producer::start(&theirs.words, 70);
-            let mut producer = Producer::new(SIZE);
+            let mut producer = Producer::new(TWO);
             assert!(theirs.send(&mut producer, 1));
             producer.finish(&theirs.words, 75);
         });
-        let mut consumer = Consumer::new(SIZE);
+        let mut consumer = Consumer::new(TWO);
         let first = lane.receive(&mut consumer);
         let finished = consumer.finished(&lane.words).expect("the peer is honest");
         if finished.is_some() {

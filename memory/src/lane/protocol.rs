@@ -26,6 +26,12 @@ pub enum LaneCorrupt {
         /// Octets of the ring.
         size: u64,
     },
+    /// The ring has more octets than there are, or fewer than before.
+    #[error("a ring of 2^{logarithm} octets")]
+    Ring {
+        /// Logarithm of the octets in use.
+        logarithm: u32,
+    },
     /// The lane ended before octets that were published, behind octets that were not, or without the octet that follows.
     #[error("a lane ended at octet {end}, and octet {tail} is released")]
     End {
@@ -41,6 +47,16 @@ pub enum LaneCorrupt {
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Line<T>(pub(super) T);
+
+/// Words that the producer publishes. The ring in use changes only while the lane is empty, before the next octet is published.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Published {
+    /// Octets published.
+    pub(super) head: AtomicU64,
+    /// Logarithm of the octets of the ring in use.
+    pub(super) ring: AtomicU32,
+}
 
 /// Marks, each one more than its value; 0 is none.
 #[derive(Debug)]
@@ -68,8 +84,8 @@ pub(super) struct Bells {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Control {
-    /// Octets published. Written by the producer.
-    pub(super) head: Line<AtomicU64>,
+    /// Written by the producer.
+    pub(super) published: Line<Published>,
     /// Written by the producer.
     pub(super) marks: Line<Marks>,
     /// Octets released. Written by the consumer.
@@ -88,23 +104,39 @@ fn marked(word: u64) -> Option<u64> {
     word.checked_sub(1)
 }
 
+/// The rings of a lane: that in use, and the longest there may be, as logarithms of their octets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ring {
+    pub(super) present: u32,
+    pub(super) most: u32,
+}
+
+impl Ring {
+    /// Octets in use.
+    pub(super) const fn size(self) -> u64 {
+        1 << self.present
+    }
+}
+
 /// The producer's view of a lane.
 #[derive(Debug)]
 pub(super) struct Producer {
-    /// Octets of the ring.
-    size: u64,
+    ring: Ring,
     /// Octets published: the word is never read.
     head: u64,
     /// Octets released, as read last.
     tail: u64,
+    /// Octets that did not fit in a ring that may be longer: it grows once it is empty, and nothing is published until then.
+    outgrown: u64,
 }
 
 impl Producer {
-    pub(super) const fn new(size: u64) -> Self {
+    pub(super) const fn new(ring: Ring) -> Self {
         Self {
-            size,
+            ring,
             head: 0,
             tail: 0,
+            outgrown: 0,
         }
     }
 
@@ -112,27 +144,72 @@ impl Producer {
         self.head
     }
 
-    /// Octets that fit, at least `wanted` if there is room for so many.
-    #[inline]
-    pub(super) fn room(&mut self, words: &Control, wanted: u64) -> Result<u64, LaneCorrupt> {
-        let room = self.size - (self.head - self.tail);
-        if room >= wanted {
-            return Ok(room);
-        }
+    pub(super) const fn size(&self) -> u64 {
+        self.ring.size()
+    }
+
+    fn load_tail(&mut self, words: &Control) -> Result<(), LaneCorrupt> {
         let tail = words.tail.0.load(Ordering::Acquire);
         if tail < self.tail || tail > self.head {
             let head = self.head;
             return Err(LaneCorrupt::Tail { head, tail });
         }
         self.tail = tail;
-        Ok(self.size - (self.head - tail))
+        Ok(())
+    }
+
+    /// Octets that fit, at least `wanted` if there is room for so many. 0 where the ring may [grow](Self::growth) instead.
+    #[inline]
+    pub(super) fn room(&mut self, words: &Control, wanted: u64) -> Result<u64, LaneCorrupt> {
+        let size = self.size();
+        if self.outgrown == 0 {
+            let room = size - (self.head - self.tail);
+            if room >= wanted {
+                return Ok(room);
+            }
+        }
+        self.load_tail(words)?;
+        let room = size - (self.head - self.tail);
+        if (room < wanted || self.outgrown > 0) && self.ring.present < self.ring.most {
+            self.outgrown = self.outgrown.max(wanted);
+            return Ok(0);
+        }
+        Ok(room)
+    }
+
+    /// The ring to [use](Self::grow) from now on, if it is too short and empty.
+    pub(super) fn growth(&self) -> Option<Ring> {
+        if self.outgrown == 0 || self.tail != self.head {
+            return None;
+        }
+        let fits = self.outgrown.next_power_of_two().trailing_zeros();
+        let present = fits.max(self.ring.present + 1).min(self.ring.most);
+        Some(Ring {
+            present,
+            ..self.ring
+        })
+    }
+
+    /// Uses another ring from now on: that of [`growth`](Self::growth), or the present one for ever.
+    pub(super) fn grow(&mut self, words: &Control, ring: Ring) {
+        self.outgrown = 0;
+        self.ring = ring;
+        let word = &words.published.0.ring;
+        // The next octet is published behind it.
+        word.store(ring.present, Ordering::Relaxed);
+    }
+
+    /// The ring does not grow any more.
+    pub(super) const fn stay(&mut self) {
+        self.outgrown = 0;
+        self.ring.most = self.ring.present;
     }
 
     /// Publishes `octets` more, which lie in the ring.
     #[inline]
     pub(super) fn publish(&mut self, words: &Control, octets: u64) {
         self.head += octets;
-        words.head.0.store(self.head, Ordering::Release);
+        words.published.0.head.store(self.head, Ordering::Release);
     }
 
     /// Whether the consumer is to be rung, behind what was published. It is not asked for twice.
@@ -144,15 +221,27 @@ impl Producer {
         armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::AcqRel) != 0
     }
 
+    /// Whether half of the ring is free, or all of it where the ring is to grow.
+    pub(super) fn has_room(&mut self, words: &Control) -> Result<bool, LaneCorrupt> {
+        self.load_tail(words)?;
+        let used = self.head - self.tail;
+        let most = if self.outgrown > 0 {
+            0
+        } else {
+            self.size() / 2
+        };
+        Ok(used <= most)
+    }
+
     /// Wants a ring when there is room. Returns whether there is now: then nothing rings.
     pub(super) fn wait_for_room(&mut self, words: &Control) -> Result<bool, LaneCorrupt> {
         words.bells.0.room_wanted.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if self.room(words, self.size / 2)? < self.size / 2 {
-            return Ok(false);
+        let has_room = self.has_room(words)?;
+        if has_room {
+            words.bells.0.room_wanted.store(0, Ordering::Relaxed);
         }
-        words.bells.0.room_wanted.store(0, Ordering::Relaxed);
-        Ok(true)
+        Ok(has_room)
     }
 
     /// The lane's octets follow the first `octets` of the stream.
@@ -172,8 +261,7 @@ impl Producer {
 /// The consumer's view of a lane.
 #[derive(Debug)]
 pub(super) struct Consumer {
-    /// Octets of the ring.
-    size: u64,
+    ring: Ring,
     /// Octets released: the word is never read.
     tail: u64,
     /// Octets published, as read last.
@@ -194,9 +282,9 @@ struct Ending {
 }
 
 impl Consumer {
-    pub(super) const fn new(size: u64) -> Self {
+    pub(super) const fn new(ring: Ring) -> Self {
         Self {
-            size,
+            ring,
             tail: 0,
             head: 0,
             start: None,
@@ -208,12 +296,26 @@ impl Consumer {
         self.tail
     }
 
+    pub(super) const fn size(&self) -> u64 {
+        self.ring.size()
+    }
+
     /// Octets that are published and not released.
     #[inline]
     pub(super) fn available(&mut self, words: &Control) -> Result<u64, LaneCorrupt> {
-        let head = words.head.0.load(Ordering::Acquire);
-        if head < self.head || head - self.tail > self.size {
-            let (tail, size) = (self.tail, self.size);
+        let published = &words.published.0;
+        let head = published.head.load(Ordering::Acquire);
+        // It is that of all octets up to `head`: the ring does not change before they are released.
+        let logarithm = published.ring.load(Ordering::Relaxed);
+        if logarithm != self.ring.present {
+            if logarithm < self.ring.present || logarithm > self.ring.most {
+                return Err(LaneCorrupt::Ring { logarithm });
+            }
+            self.ring.present = logarithm;
+        }
+        let size = self.size();
+        if head < self.head || head - self.tail > size {
+            let tail = self.tail;
             return Err(LaneCorrupt::Head { head, tail, size });
         }
         self.head = head;
@@ -233,7 +335,7 @@ impl Consumer {
         fence(Ordering::SeqCst);
         let wanted = &words.bells.0.room_wanted;
         wanted.load(Ordering::Relaxed) != 0
-            && self.head - self.tail <= self.size / 2
+            && self.head - self.tail <= self.size() / 2
             && wanted.swap(0, Ordering::AcqRel) != 0
     }
 

@@ -8,8 +8,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Buffer, Piece};
 
-/// Words of a lane, as offsets in its page.
+/// Offset of the words of lane 0, and words of a lane.
+const LANE_0: usize = 0x400;
 const HEAD: usize = 0;
+const RING: usize = 8;
 const START: usize = 0x80;
 const END: usize = 0x88;
 const TAIL: usize = 0x100;
@@ -28,7 +30,6 @@ fn open(fd: &OwnedFd) -> Result<Arena, ArenaError> {
 fn pair(ring_logarithm: u32) -> Pair {
     let (made, fd) = Arena::create(ring_logarithm).unwrap();
     let taken = open(&fd).unwrap();
-    assert_eq!(made.octets(), taken.octets());
     Pair {
         ours: made.lanes(ArenaEnd::Maker),
         theirs: taken.lanes(ArenaEnd::Taker),
@@ -97,10 +98,10 @@ fn both_directions_are_lanes_of_their_own() {
     assert_eq!(pair.ours.1.read(&mut octets), Ok((0, false)));
 }
 
-/// A long message goes through a short ring while both ends copy.
+/// A long message goes through a ring that grows, while both ends copy.
 #[test]
 fn two_threads_keep_order() {
-    let pair = pair(14);
+    let pair = pair(16);
     let (mut output, mut input) = (pair.ours.0, pair.theirs.1);
     const OCTETS: usize = 3 << 20;
     let octet = |at: usize| u8::try_from(at % 241).unwrap();
@@ -111,6 +112,9 @@ fn two_threads_keep_order() {
             while sent < OCTETS {
                 let end = OCTETS.min(sent + 50_000);
                 sent += output.write(&[Piece::Bytes(&octets[sent..end])]).unwrap();
+                if output.growth().is_some() {
+                    assert!(output.grow(true));
+                }
                 std::thread::yield_now();
             }
         });
@@ -128,6 +132,50 @@ fn two_threads_keep_order() {
             std::thread::yield_now();
         }
     });
+}
+
+fn blocks(fd: &OwnedFd) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let file = std::fs::File::from(fd.try_clone().unwrap());
+    file.metadata().unwrap().blocks() * 512
+}
+
+/// Memory is that of what lanes carry at a time, and no octet is lost while a ring grows.
+#[test]
+fn a_ring_grows_when_it_is_empty() {
+    let mut pair = pair(20);
+    assert_eq!(blocks(&pair.fd), 3 * 4096);
+    let mut octets = vec![0; 70_000];
+    for _ in 0..10_000 {
+        assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[7; 64])]), Ok(64));
+        assert_eq!(pair.theirs.1.read(&mut octets), Ok((64, false)));
+    }
+    assert_eq!(blocks(&pair.fd), 3 * 4096, "a pair that says little");
+    assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[1; 3000])]), Ok(3000));
+    assert_eq!(pair.ours.0.growth(), None, "all fitted");
+    // One that does not fit waits until the ring is empty.
+    assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[2; 20_000])]), Ok(0));
+    assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[2; 8])]), Ok(0));
+    assert_eq!(
+        (pair.ours.0.growth(), pair.ours.0.wait_for_room()),
+        (None, Ok(false))
+    );
+    assert_eq!(pair.theirs.1.read(&mut octets[..2999]), Ok((2999, true)));
+    assert_eq!(pair.ours.0.wait_for_room(), Ok(false));
+    assert_eq!(pair.theirs.1.read(&mut octets), Ok((1, true)));
+    assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[2; 20_000])]), Ok(0));
+    assert_eq!(pair.ours.0.growth(), Some(32_768 - 4096));
+    assert!(pair.ours.0.grow(true));
+    assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[2; 20_000])]), Ok(20_000));
+    assert_eq!(pair.theirs.1.read(&mut octets), Ok((20_000, false)));
+    assert!(octets[..20_000].iter().all(|it| *it == 2));
+    assert_eq!(blocks(&pair.fd), 2 * 4096 + 32_768);
+    // Without memory it stays, and takes what fits.
+    assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[3; 70_000])]), Ok(0));
+    assert!(!pair.ours.0.grow(false));
+    assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[3; 70_000])]), Ok(32_768));
+    assert_eq!(pair.theirs.1.read(&mut octets), Ok((32_768, false)));
+    assert_eq!(pair.ours.0.growth(), None);
 }
 
 #[test]
@@ -163,8 +211,8 @@ fn marks_are_where_the_lane_begins_and_ends() {
     assert_eq!(pair.theirs.1.resumes(), Ok(Some(9)));
     pair.theirs.1.read(&mut [0; 4]).unwrap();
     // The marks are those that were found first.
-    scribble(&pair.fd, 4096 + END, &[0; 8]);
-    scribble(&pair.fd, 4096 + START, &8u64.to_le_bytes());
+    scribble(&pair.fd, LANE_0 + END, &[0; 8]);
+    scribble(&pair.fd, LANE_0 + START, &8u64.to_le_bytes());
     assert_eq!(pair.theirs.1.finished(), Ok(Some(9)));
     assert_eq!(pair.theirs.1.started(), Some(0));
 }
@@ -173,8 +221,8 @@ fn marks_are_where_the_lane_begins_and_ends() {
 #[test]
 fn impossible_words_are_found() {
     let mut first = pair(12);
-    // Lane 0 is the maker's output: its words are in the second page.
-    scribble(&first.fd, 4096 + HEAD, &4097u64.to_le_bytes());
+    // Lane 0 is the maker's output.
+    scribble(&first.fd, LANE_0 + HEAD, &4097u64.to_le_bytes());
     let beyond = LaneCorrupt::Head {
         head: 4097,
         tail: 0,
@@ -184,25 +232,32 @@ fn impossible_words_are_found() {
     assert_eq!(first.theirs.1.arm(), Err(beyond));
     let mut second = pair(12);
     second.ours.0.write(&[Piece::Bytes(&[0; 4096])]).unwrap();
-    scribble(&second.fd, 4096 + TAIL, &5000u64.to_le_bytes());
+    scribble(&second.fd, LANE_0 + TAIL, &5000u64.to_le_bytes());
     let more = LaneCorrupt::Tail {
         head: 4096,
         tail: 5000,
     };
     assert_eq!(second.ours.0.write(&[Piece::Bytes(&[0])]), Err(more));
     assert_eq!(second.ours.0.wait_for_room(), Err(more));
+    // A ring that is shorter than before, or longer than the arena's.
+    for logarithm in [11u32, 13, u32::MAX] {
+        let mut other = pair(12);
+        scribble(&other.fd, LANE_0 + RING, &logarithm.to_le_bytes());
+        let wrong = LaneCorrupt::Ring { logarithm };
+        assert_eq!(other.theirs.1.read(&mut [0; 8]), Err(wrong));
+    }
     let mut third = pair(12);
     third.ours.0.write(&[Piece::Bytes(&[0; 10])]).unwrap();
-    scribble(&third.fd, 4096 + END, &12u64.to_le_bytes());
+    scribble(&third.fd, LANE_0 + END, &12u64.to_le_bytes());
     let end = LaneCorrupt::End { end: 11, tail: 0 };
     assert_eq!(third.theirs.1.finished(), Err(end));
     // An end within what is published, without the octet that follows.
-    scribble(&third.fd, 4096 + END, &11u64.to_le_bytes());
+    scribble(&third.fd, LANE_0 + END, &11u64.to_le_bytes());
     let end = LaneCorrupt::End { end: 10, tail: 0 };
     assert_eq!(third.theirs.1.resumes(), Err(end));
     // Back is as impossible as beyond.
     third.theirs.1.read(&mut [0; 10]).unwrap();
-    scribble(&third.fd, 4096 + HEAD, &9u64.to_le_bytes());
+    scribble(&third.fd, LANE_0 + HEAD, &9u64.to_le_bytes());
     assert!(third.theirs.1.read(&mut [0; 8]).is_err());
 }
 
@@ -210,19 +265,19 @@ fn impossible_words_are_found() {
 fn arenas_that_could_fail_later_are_refused() {
     let (_, fd) = Arena::create(12).unwrap();
     // Another version, and another size of the rings than the file has.
-    for (offset, octets) in [(8, 2u32), (12, 13), (12, 40), (16, 1)] {
+    for (offset, octets) in [(8, 2u32), (12, 13), (12, 40), (12, 21), (16, 1)] {
         let (_, fd) = Arena::create(12).unwrap();
         scribble(&fd, offset, &octets.to_le_bytes());
         assert!(open(&fd).is_err(), "{octets} at {offset}");
     }
     // A file without seals could shrink.
     let mut file = tempfile();
-    file.write_all(&peek(&fd, 0, 3 * 4096 + 2 * 4096)).unwrap();
+    file.write_all(&peek(&fd, 0, 4096 + 2 * 4096)).unwrap();
     assert!(OfferedArena::check(file.as_fd()).is_err());
     // The seals hold.
     let sealed = std::fs::File::from(fd);
     assert!(sealed.set_len(4096).is_err() && sealed.set_len(1 << 20).is_err());
-    assert!(Arena::create(11).is_err() && Arena::create(25).is_err());
+    assert!(Arena::create(11).is_err() && Arena::create(21).is_err());
 }
 
 fn tempfile() -> std::fs::File {
@@ -239,6 +294,8 @@ fn the_examples_of_the_specification_hold() {
     let specification = include_str!("../../../rfc-notes/same-host.md");
     let mut pair = pair(16);
     pair.ours.0.start(4096);
+    assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[b'o'; 5000])]), Ok(0));
+    assert!(pair.ours.0.grow(true));
     pair.ours.0.write(&[Piece::Bytes(b"octets")]).unwrap();
     assert!(pair.ours.0.takes_bell());
     pair.theirs.1.read(&mut [0; 4]).unwrap();
@@ -259,7 +316,7 @@ fn the_examples_of_the_specification_hold() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 10);
+    assert_eq!(seen, 11);
 }
 
 /// One descriptor comes with its message, and a message may have none.

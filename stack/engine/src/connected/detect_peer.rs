@@ -55,6 +55,18 @@ impl RcEngine {
         self.token = Some(token);
     }
 
+    /// The stream leaves by memory that both ends share from its next octet on: FPDUs that are made from now on have no CRC.
+    #[inline]
+    pub fn sends_by_memory(&mut self) {
+        self.llp.omit_sent_checksum();
+    }
+
+    /// The next input comes from memory that both ends share: FPDUs that begin there have no CRC.
+    #[inline]
+    pub fn receives_by_memory(&mut self) {
+        self.llp.omit_received_checksum();
+    }
+
     /// Takes the peer's token.
     pub fn take_token(&mut self) -> Option<u128> {
         self.stream.dgiwarp_ext_mut().take_token()

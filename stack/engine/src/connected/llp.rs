@@ -178,6 +178,26 @@ impl Llp {
         }
     }
 
+    /// ULPDUs that are sent from now on have no checksum: they stay in the memory of one host.
+    #[inline]
+    pub(super) fn omit_sent_checksum(&mut self) {
+        match self {
+            Self::Mpa(mpa) => mpa.omit_sent_crc(),
+            #[cfg(test)]
+            Self::Memory(_) => {}
+        }
+    }
+
+    /// ULPDUs that begin from now on have no checksum.
+    #[inline]
+    pub(super) fn omit_received_checksum(&mut self) {
+        match self {
+            Self::Mpa(mpa) => mpa.omit_received_crc(),
+            #[cfg(test)]
+            Self::Memory(_) => {}
+        }
+    }
+
     /// Sends a ULPDU, whose octets are copied, each loaded once.
     #[inline]
     pub(super) fn send_ulpdu<P: Payload + ?Sized>(

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSliceMut, Read};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -30,6 +31,16 @@ impl<'a> InputRoom<'a> {
     #[inline]
     pub(crate) fn parts(&mut self) -> [&mut [u8]; 2] {
         [self.first, self.second]
+    }
+
+    /// Octets of both buffers.
+    pub(crate) fn get(&self, range: Range<usize>) -> Vec<u8> {
+        let octets = self.first.iter().chain(self.second.iter());
+        octets
+            .skip(range.start)
+            .take(range.len())
+            .copied()
+            .collect()
     }
 
     /// Copies as many octets as there is room for. Returns their number.

@@ -1,13 +1,15 @@
 //! The lanes of a connection whose ends are on one host: where each direction of the stream is, and its bells (rfc-notes/same-host.md).
 
+pub(super) mod budget;
+
 use std::io;
 
-use arrayvec::ArrayVec;
 use dgiwarp_engine::connected::Taken;
 use dgiwarp_memory::Piece;
 use dgiwarp_memory::lane::{LaneCorrupt, LaneInput, LaneOutput};
 
 use crate::driver::tcp::counted_tcp::{CountedTcp, InputRoom};
+use crate::driver::tcp::lanes::budget::Share;
 
 /// Bells that one call takes from TCP. An honest peer has two under way, and more only while both directions are busy.
 const BELLS: usize = 64;
@@ -19,6 +21,8 @@ const MOST_STEPS: usize = 8;
 enum Sends {
     /// TCP, and the lane later.
     TcpFirst,
+    /// TCP, to the end.
+    TcpOnly,
     Lane,
     /// TCP: the lane has ended.
     TcpAgain,
@@ -41,19 +45,16 @@ enum Receives {
 pub(crate) struct LaneEnds {
     output: LaneOutput,
     input: LaneInput,
-    /// Keeps the arena counted.
-    _budget: Box<dyn std::fmt::Debug + Send>,
+    /// Of the memory of the arena, without the ring that the peer sends in.
+    share: Share,
 }
 
 impl LaneEnds {
-    pub(crate) fn new(
-        (output, input): (LaneOutput, LaneInput),
-        budget: Box<dyn std::fmt::Debug + Send>,
-    ) -> Self {
+    pub(super) fn new((output, input): (LaneOutput, LaneInput), share: Share) -> Self {
         Self {
             output,
             input,
-            _budget: budget,
+            share,
         }
     }
 }
@@ -67,8 +68,10 @@ pub(crate) struct Lanes {
     receives: Receives,
     /// A thread polls the lane, and nobody sleeps: no bell is wanted.
     is_polled: bool,
+    /// Not all that was to be sent fitted: nothing is sent before there is [room](LaneOutput::has_room).
+    is_full: bool,
     /// Octets of the stream that came with the last bells.
-    held: ArrayVec<u8, BELLS>,
+    held: Vec<u8>,
     /// TCP failed before the lane was empty.
     failed: Option<io::ErrorKind>,
     /// Octets are in the lane that no bell announces.
@@ -94,7 +97,8 @@ impl Lanes {
             sends: Sends::TcpFirst,
             receives: Receives::TcpFirst,
             is_polled: false,
-            held: ArrayVec::new(),
+            is_full: false,
+            held: Vec::new(),
             failed: None,
             unannounced: false,
             octets_sent: 0,
@@ -116,6 +120,16 @@ impl Lanes {
         self.receives == Receives::Lane
     }
 
+    /// Whether octets leave by the lane, or did.
+    pub(crate) fn have_carried_output(&self) -> bool {
+        matches!(self.sends, Sends::Lane | Sends::TcpAgain)
+    }
+
+    /// Whether octets arrive by the lane, or did.
+    pub(crate) fn have_carried_input(&self) -> bool {
+        self.receives != Receives::TcpFirst
+    }
+
     /// Octets sent and received by the lanes.
     pub(crate) const fn octets(&self) -> (u64, u64) {
         (self.octets_sent, self.octets_received)
@@ -132,10 +146,14 @@ impl Lanes {
 
     /// The stream goes by TCP again.
     pub(crate) fn finish(&mut self) {
-        if self.sends == Sends::Lane {
-            self.ends.output.finish(self.tcp.sent());
+        match self.sends {
+            Sends::Lane => {
+                self.ends.output.finish(self.tcp.sent());
+                self.sends = Sends::TcpAgain;
+            }
+            Sends::TcpFirst => self.sends = Sends::TcpOnly,
+            Sends::TcpOnly | Sends::TcpAgain => {}
         }
-        self.sends = Sends::TcpAgain;
     }
 
     /// Sends by what carries the stream.
@@ -145,24 +163,51 @@ impl Lanes {
                 drop(corrupt(error));
                 Taken::Lost
             }),
-            Sends::TcpFirst | Sends::TcpAgain => self.tcp.send_pieces(pieces),
+            Sends::TcpFirst | Sends::TcpOnly | Sends::TcpAgain => self.tcp.send_pieces(pieces),
         }
     }
 
     fn publish(&mut self, pieces: &[Piece<'_>]) -> Result<Taken, LaneCorrupt> {
-        let output = &mut self.ends.output;
+        let LaneEnds { output, share, .. } = &mut self.ends;
+        let wanted: usize = pieces.iter().map(Piece::len).sum();
         let mut octets = output.write(pieces)?;
-        if octets == 0 {
-            if !output.wait_for_room()? {
-                return Ok(Taken::WouldBlock);
-            }
+        if octets == 0
+            && let Some(more) = output.growth()
+        {
+            let allowed = share.grow(more);
+            output.grow(allowed);
             octets = output.write(pieces)?;
         }
+        self.is_full = octets < wanted;
+        if octets == 0 {
+            return Ok(Taken::WouldBlock);
+        }
         self.octets_sent += octets as u64;
-        if self.ends.output.takes_bell() {
+        if output.takes_bell() {
             self.ring();
         }
         Ok(Taken::Octets(octets))
+    }
+
+    /// Whether what is sent now finds no room. Where nobody polls, the peer rings once there is some.
+    #[inline]
+    pub(crate) fn is_blocked(&mut self) -> bool {
+        self.is_full && self.is_still_blocked()
+    }
+
+    #[inline(never)]
+    fn is_still_blocked(&mut self) -> bool {
+        let output = &mut self.ends.output;
+        let has_room = if self.sends != Sends::Lane {
+            Ok(true)
+        } else if self.is_polled {
+            output.has_room()
+        } else {
+            output.wait_for_room()
+        };
+        // A corrupt lane ends the connection when it is written.
+        self.is_full = !has_room.unwrap_or(true);
+        self.is_full
     }
 
     /// Rings: the peer's socket becomes readable. One whose buffer is full is readable already.
@@ -232,6 +277,7 @@ impl Lanes {
                 .checked_sub(before)
                 .ok_or(io::ErrorKind::InvalidData)?;
             let of_stream = len.min(usize::try_from(of_stream).unwrap_or(len));
+            self.hold(room, of_stream, len)?;
             // The end of TCP counts behind the lane's octets.
             if of_stream > 0 || (len == 0 && start > before) {
                 return Ok(Some(of_stream));
@@ -281,18 +327,25 @@ impl Lanes {
             return Err(kind.into());
         }
         let mut bells = [0; BELLS];
-        let before = self.tcp.received();
         let len = self.tcp.receive(&mut InputRoom::new(&mut [], &mut bells))?;
-        // The peer stores the end before octets of the stream leave.
-        let resumes = self.ends.input.resumes().map_err(corrupt)?;
-        if let Some(resume) = resumes.filter(|it| *it < before + len as u64) {
-            let of_bells = resume
-                .checked_sub(before)
-                .ok_or(io::ErrorKind::InvalidData)?;
-            let of_bells = usize::try_from(of_bells).unwrap_or(len);
-            self.held.extend(bells[of_bells..len].iter().copied());
-        }
+        self.hold(&InputRoom::new(&mut [], &mut bells), 0, len)?;
         Ok(len)
+    }
+
+    /// Of `len` octets that TCP has just put into `room`, those behind `at` are bells, or octets of the stream behind the end of the lane.
+    fn hold(&mut self, room: &InputRoom<'_>, at: usize, len: usize) -> io::Result<()> {
+        // The peer stores the end before octets of the stream leave.
+        let received = self.tcp.received();
+        let resumes = self.ends.input.resumes().map_err(corrupt)?;
+        if let Some(resume) = resumes.filter(|resume| *resume < received) {
+            let of_stream = usize::try_from(received - resume).unwrap_or(usize::MAX);
+            let from = len
+                .checked_sub(of_stream)
+                .filter(|from| *from >= at)
+                .ok_or(io::ErrorKind::InvalidData)?;
+            self.held = room.get(from..len);
+        }
+        Ok(())
     }
 
     /// Receives from TCP behind the lane: once bells, then the stream.
@@ -329,6 +382,7 @@ impl Lanes {
         if wanted {
             // A corrupt lane ends the connection when it is read.
             self.unannounced |= self.ends.input.arm().unwrap_or(true);
+            self.unannounced |= self.is_full && !self.is_blocked();
         } else {
             self.ends.input.disarm();
         }

@@ -152,6 +152,24 @@ impl Pipe {
         self.lanes().is_some_and(Lanes::carry_input)
     }
 
+    /// Whether octets leave by a lane, or did: from then on FPDUs have no CRC.
+    #[inline]
+    pub(crate) fn has_sent_by_lane(&self) -> bool {
+        self.lanes().is_some_and(Lanes::have_carried_output)
+    }
+
+    /// Whether octets arrive by a lane, or did.
+    #[inline]
+    pub(crate) fn has_received_by_lane(&self) -> bool {
+        self.lanes().is_some_and(Lanes::have_carried_input)
+    }
+
+    /// Whether what is sent now finds no room, without trying.
+    #[inline]
+    pub(crate) fn is_blocked(&mut self) -> bool {
+        self.lanes_mut().is_some_and(Lanes::is_blocked)
+    }
+
     /// Octets sent and received by lanes.
     pub(crate) fn lane_octets(&self) -> (u64, u64) {
         self.lanes().map_or((0, 0), Lanes::octets)

@@ -60,17 +60,6 @@ struct Link {
     may_meet: bool,
 }
 
-impl Link {
-    /// Counters of the engine and of the lanes.
-    fn counters(&self) -> QpCounters {
-        let mut counters = self.engine.counters();
-        let (sent, received) = self.pipe.lane_octets();
-        counters.lane_octets_sent = sent;
-        counters.lane_octets_received = received;
-        counters
-    }
-}
-
 /// Source of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
@@ -474,6 +463,13 @@ impl RcShared {
                 liveness,
                 ..
             } = link;
+            if pipe.has_sent_by_lane() {
+                engine.sends_by_memory();
+            }
+            if tcp_close.may_send() && engine.has_unsent(now) && pipe.is_blocked() {
+                self.wait_for_room(link);
+                return;
+            }
             engine.make_fpdus(now, self.tables(), &mut completions);
             if !tcp_close.may_send() || !engine.has_octets(now) {
                 self.unsent.store(false, Ordering::Release);
@@ -505,13 +501,11 @@ impl RcShared {
                     }
                 }
                 Taken::WouldBlock => {
-                    self.blocked.store(true, Ordering::Release);
-                    self.remember_unsent();
-                    // A lane's peer rings when there is room.
-                    if !pipe.sends_by_lane() {
-                        self.background().waker().watch_writable(pipe.as_fd());
+                    // A lane's wish for room comes before this thread may sleep.
+                    if !pipe.sends_by_lane() || pipe.is_blocked() {
+                        self.wait_for_room(link);
+                        return;
                     }
-                    return;
                 }
                 Taken::Lost => {
                     self.receive_before_loss(link);
@@ -645,6 +639,9 @@ impl RcShared {
             From::All => link.pipe.receive(room, behind),
             From::Memory => link.pipe.poll(room, behind),
         };
+        if link.pipe.has_received_by_lane() {
+            engine.receives_by_memory();
+        }
         let end = match received {
             Ok(0) => {
                 link.tcp_close.peer_closed();

@@ -13,11 +13,11 @@ use super::*;
 use crate::driver::device::clock;
 
 /// Words of lane 1, in which the peer sends: offsets in the arena.
-const HEAD: u64 = 0x2000;
-const START: u64 = 0x2080;
-const END: u64 = 0x2088;
-const RESUME: u64 = 0x2090;
-const RING: u64 = 0x3000 + 4096;
+const HEAD: u64 = 0x800;
+const START: u64 = 0x880;
+const END: u64 = 0x888;
+const RESUME: u64 = 0x890;
+const RING: u64 = 0x1000 + 4096;
 
 /// A peer that has the descriptor and the socket, and nothing else of the lanes.
 struct Peer {
@@ -41,7 +41,7 @@ fn pair() -> (Lanes, Peer) {
     ours.set_nonblocking(true).unwrap();
     let (stream, _) = listener.accept().unwrap();
     let (arena, fd) = Arena::create(12).unwrap();
-    let ends = LaneEnds::new(arena.lanes(ArenaEnd::Maker), Box::new(()));
+    let ends = LaneEnds::new(arena.lanes(ArenaEnd::Maker), Share::take(0).unwrap());
     let peer = Peer {
         file: File::from(fd),
         stream,
@@ -97,6 +97,34 @@ fn the_stream_goes_from_tcp_to_the_lane_and_back() {
     assert_eq!(receive(&mut lanes, &mut octets).unwrap(), 3);
     peer.stream.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(receive(&mut lanes, &mut octets).unwrap(), 0);
+}
+
+/// The peer has ended its lane before anything of all this was received: one call to TCP returns octets from before the lane, a bell, and octets from behind.
+#[test]
+fn a_lane_may_end_before_its_start_is_seen() {
+    for published in [0, 4] {
+        let (mut lanes, mut peer) = pair();
+        peer.store(START, 6 + 1);
+        peer.send(b"before?");
+        peer.file.write_all_at(b"lane", RING).unwrap();
+        peer.store(HEAD, published);
+        peer.store(RESUME, 7 + 1);
+        peer.store(END, published + 1);
+        peer.send(b"behind");
+        let expected = if published == 0 {
+            b"beforebehind".to_vec()
+        } else {
+            b"beforelanebehind".to_vec()
+        };
+        let mut octets = [0; 64];
+        let mut all = Vec::new();
+        while all.len() < expected.len() {
+            let len = receive(&mut lanes, &mut octets).unwrap();
+            all.extend_from_slice(&octets[..len]);
+        }
+        assert_eq!(all, expected);
+        assert!(lanes.have_carried_input() && !lanes.carry_input());
+    }
 }
 
 /// The peer claims that bells without end come before the stream, and sends them as fast as it can: each call returns soon.

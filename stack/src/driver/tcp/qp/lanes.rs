@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use crate::QpCounters;
 use crate::driver::tcp::lanes::LaneEnds;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
 use crate::driver::tcp::same_host::{Guest, Invited};
@@ -11,7 +12,28 @@ use crate::driver::tcp::same_host::{Guest, Invited};
 /// Octets that TCP carries before a connection meets its peer, so that one with little traffic takes no memory.
 const MEETS_AFTER: u64 = 4096;
 
+impl Link {
+    /// Counters of the engine and of the lanes.
+    pub(super) fn counters(&self) -> QpCounters {
+        let mut counters = self.engine.counters();
+        let (sent, received) = self.pipe.lane_octets();
+        counters.lane_octets_sent = sent;
+        counters.lane_octets_received = received;
+        counters
+    }
+}
+
 impl RcShared {
+    /// The carrier is full: sending goes on when it has room.
+    pub(super) fn wait_for_room(&self, link: &Link) {
+        self.blocked.store(true, Ordering::Release);
+        self.remember_unsent();
+        // A lane's peer rings when there is room.
+        if !link.pipe.sends_by_lane() {
+            self.background().waker().watch_writable(link.pipe.as_fd());
+        }
+    }
+
     /// Goes on with meeting the peer: the Initiator invites it, the Responder answers.
     #[cold]
     pub(super) fn meet(&self, link: &mut Link) {
