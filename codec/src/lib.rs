@@ -1,6 +1,6 @@
 //! Byte-level building blocks that every protocol crate of dgiwarp shares.
 //!
-//! This crate knows no protocol. It holds
+//! This crate is free of protocols. It holds
 //! - [`split_header`], the one way headers are cut off received bytes without an index that could panic, and [`u32_at`] and [`u64_at`], which read the
 //!   numbers of one;
 //! - [`crc`], the CRC32c that RFC 5044 §4.4 uses, with its order of bytes on the wire;

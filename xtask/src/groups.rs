@@ -120,7 +120,8 @@ pub const ALONE: &[(&str, &str)] = &[
     ("dgiwarp", "fairness"),
     // Measures.
     ("dgiwarp-perf", "binary"),
-    // Compiles, on all processors.
+    // Compile, on all processors.
+    ("xtask", "dist"),
     ("dgiwarp-conform", "mutants"),
 ];
 

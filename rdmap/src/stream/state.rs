@@ -298,7 +298,7 @@ impl<R, Q: Copy> Stream<R, Q> {
     /// Starts an RDMA Write of `length` octets.
     pub fn write(&mut self, stag: STag, start: TaggedOffset, length: u32) -> Message {
         self.dgiwarp_ext.count_sent();
-        // A zero-length Write of the program must not look like a notice.
+        // A zero-length Write of the program must differ from a notice.
         let stag = if length == 0 && DgiwarpExt::is_notice(stag) {
             STag::new(0)
         } else {

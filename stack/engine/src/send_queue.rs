@@ -45,7 +45,7 @@ impl<W, M> Default for SendQueue<W, M> {
 
 impl<W, M: Default> SendQueue<W, M> {
     /// Appends a work request.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, wqe: W) {
         self.entries.push_back(Entry {
             wqe,

@@ -165,7 +165,7 @@ impl RcEngine {
             (NextReceive::Soon, false) => false,
             (NextReceive::Soon, true) | (NextReceive::SoonAgain, _) => return false,
         };
-        // Most calls find nothing with nothing pending: they need not know the time.
+        // Most calls find nothing pending, and read no clock.
         self.has_pending_acks() && self.flush_acks(now(), at_once)
     }
 

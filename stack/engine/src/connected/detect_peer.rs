@@ -32,14 +32,14 @@ impl RcEngine {
         self.put(now, &ulpdu, &[]);
     }
 
-    /// Our hello says that both ends are on one host, as far as this end sees, and that it takes the stream through shared memory. Before the hello.
+    /// The hello offers shared memory for the stream: this end found both ends on one host. Before the hello.
     pub fn share_host(&mut self) {
         self.stream
             .dgiwarp_ext_mut()
             .add_capabilities(Capabilities::SAME_HOST);
     }
 
-    /// Whether the peer's hello says so too.
+    /// Whether the peer's hello offers it too.
     #[inline]
     pub fn may_meet(&self) -> bool {
         self.stream.dgiwarp_ext().may_meet()

@@ -131,7 +131,7 @@ impl UdEngine {
     }
 
     /// Takes over a posted work request.
-    #[inline]
+    #[inline(always)]
     pub fn accept(&mut self, wqe: SendWqe) {
         match wqe.operation {
             Operation::Send { .. } | Operation::WriteRecord { .. } => self.send.push(wqe),
@@ -329,7 +329,7 @@ impl UdEngine {
         self.paused_until
     }
 
-    /// Whether it keeps to a rate, so that [`transmit`](Self::transmit) needs to know the time well.
+    /// Whether it keeps to a rate, so that [`transmit`](Self::transmit) needs the exact time.
     pub fn is_paced(&self) -> bool {
         self.send.pacer.is_limited()
     }

@@ -327,7 +327,7 @@ impl Reads {
         })
     }
 
-    /// Tells the sender of a dropped segment why, if it proved its address and the segment has an extension to tell it by.
+    /// Reports the cause to the sender of a dropped segment, if its address is validated and the segment has an extension that identifies it.
     pub(super) fn report(&mut self, arrived: Envelope, head: &[u8], reason: DropReason) {
         let Some(cause) = cause_of(reason) else {
             return;

@@ -168,6 +168,7 @@ impl Sends {
         }
     }
 
+    #[inline(always)]
     pub(super) fn push(&mut self, wqe: SendWqe) {
         self.queue.push(Posted { wqe, prefix: None });
     }

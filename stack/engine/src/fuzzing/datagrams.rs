@@ -19,7 +19,7 @@ const STEPS: usize = 150;
 const PEERS: [&str; 4] = ["192.0.2.1:1", "192.0.2.2:2", "192.0.2.3:1", "192.0.2.1:3"];
 
 /// Calls of programs and input of networks to datagram queue pairs. Nothing lands where nobody gave leave, every work request completes once,
-/// messages arrive as they were sent, and what a validity map says arrived, did.
+/// messages arrive as they were sent, and octets that a validity map shows as valid did arrive.
 pub fn datagrams(start: Instant, data: &[u8]) {
     super::begin(start);
     run(&mut Unstructured::new(data)).expect("what short inputs lack is zero");

@@ -279,7 +279,7 @@ impl End {
         self.work(|engine, now, tables, done| engine.handle_end(now, end, tables, done));
     }
 
-    /// Looks at what completed. `sources` are the peer's messages, `exact` says whether they arrive as they were sent.
+    /// Checks completions. `sources` are the peer's messages; with `exact` they arrive as they were sent.
     pub(super) fn look(&mut self, sources: Option<&mut VecDeque<Message>>, exact: bool) {
         for wc in std::mem::take(&mut self.done.sent) {
             let posted = self.sends.complete(&wc);

@@ -21,7 +21,7 @@ use crate::types::{RecvWr, Route, Wc, WcOpcode, WcStatus};
 
 /// Most work requests in a queue: there are as many slots.
 pub(super) const DEPTH: usize = 16;
-/// The key that everybody knows.
+/// The Q_Key of all ends.
 pub(super) const QKEY: u32 = 0x1111_1111;
 /// Octets before a message, where a receive begins with a GRH.
 const GRH: usize = 40;

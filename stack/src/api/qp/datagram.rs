@@ -197,7 +197,7 @@ impl DatagramQp {
         self.with_record(handle, |record| record.to_view())
     }
 
-    /// Reads a record that is not yet released, without a copy. Meanwhile the queue pair stands still, and `look` must not use it.
+    /// Reads a record that is not yet released, without a copy. Meanwhile the queue pair is locked, and `look` must not use it.
     pub fn with_record<R>(
         &self,
         handle: RecordHandle,

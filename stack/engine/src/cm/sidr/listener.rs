@@ -244,7 +244,7 @@ mod tests {
         qkey: 0x0123_4567,
     };
 
-    /// The only look at a clock: the tests' times count from here.
+    /// The only reading of a clock: the tests' times count from here.
     #[expect(clippy::disallowed_methods, reason = "an arbitrary start")]
     fn start() -> Instant {
         Instant::now()

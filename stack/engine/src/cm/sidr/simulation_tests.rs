@@ -1,6 +1,6 @@
 //! Many askers, a service whose program takes its time, and links that lose, duplicate, reorder and corrupt.
 //!
-//! Each asker knows in the end what the program said to it, or, where the link lost everything, that nothing was heard; and the program was
+//! Each requester ends with the program's answer or, where the link lost everything, with a timeout; and the program was
 //! asked once by each. Every run follows from its seed.
 
 use std::collections::BTreeMap;

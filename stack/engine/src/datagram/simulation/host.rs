@@ -1,4 +1,4 @@
-//! A host in the simulation: its QPs, and an application that posts, receives and releases as its scenario says.
+//! A host in the simulation: its QPs, and an application that posts, receives and releases as in its scenario.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -183,7 +183,7 @@ impl Host {
                 };
                 link.set_config(config);
                 if self.rng.random_bool(0.5) {
-                    // The application looks the route up again; else it goes on with what it knew.
+                    // The application resolves the route again; else it keeps the old one.
                     self.paths[to.0] = path(to, mtu);
                 }
             }

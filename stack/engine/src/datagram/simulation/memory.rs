@@ -29,7 +29,7 @@ pub(super) fn source() -> &'static Source {
     })
 }
 
-/// Registered memory, and what the oracle says that it holds.
+/// Registered memory, and the octets that the oracle expects in it.
 pub(super) struct Memory {
     pub(super) buffer: Buffer,
     shadow: Vec<u8>,

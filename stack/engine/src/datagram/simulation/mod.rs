@@ -1,6 +1,6 @@
 //! The engine in a simulation: several QPs on several hosts, faulty links between them, and an oracle.
 //!
-//! Everything of a run follows from one seed. A [`scenario`] says which hosts, links and messages there are; each [`host`] drives real
+//! Everything of a run follows from one seed. A [`scenario`] lists hosts, links and messages; each [`host`] drives real
 //! engines with real memory tables and receive queues. Three things are checked against the engine, none of which uses its code:
 //!
 //! - [`outgoing`]: every datagram that leaves has the headers of the specification and the octets of the message whose turn it is;

@@ -1,6 +1,6 @@
-//! The receiving half once more, as plainly as the specification says it: what must be placed, completed and counted.
+//! The receiving half once more, as plainly as in the specification: what must be placed, completed and counted.
 //!
-//! It sees arrivals only as the link's log has them (which datagram, whether corrupted), never their octets, and knows what each datagram
+//! It sees arrivals only as the link's log has them (which datagram, whether corrupted), never their octets, and has what each datagram
 //! carried from the sender's side. Sections are those of `rfc-notes/datagram-mapping.md`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -28,7 +28,7 @@ pub(super) struct Limits {
     pub(super) receives: usize,
     /// Octets before each received message.
     pub(super) headroom: u32,
-    /// Reports of segments that one look takes; `None` where none are asked for.
+    /// Reports of segments that one poll takes; `None` where none are asked for.
     pub(super) reports: Option<usize>,
 }
 
@@ -487,7 +487,7 @@ impl Model {
         returned
     }
 
-    /// Of several receives that went back at once, the specification does not say which comes first: takes the order of `actual`.
+    /// Of several receives that went back at once, the specification leaves the order open: takes the order of `actual`.
     pub(super) fn adopt_order(&mut self, returned: usize, actual: &[u64]) {
         let wanted = &actual[..returned.min(actual.len())];
         let head: Vec<Receive> = self.posted.drain(..returned).collect();

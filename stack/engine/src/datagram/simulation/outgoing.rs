@@ -97,7 +97,7 @@ impl Outgoing {
         self.left = None;
     }
 
-    /// The engine says that `count` messages are done: which, and with what status each must have completed.
+    /// The engine completed `count` messages: checks which, and the status of each.
     pub(super) fn retire(&mut self, count: usize, ledger: &Ledger) -> Vec<(MessageId, WcStatus)> {
         let done: Vec<_> = self.posted.drain(..count).collect();
         let mut skipped = 0;
@@ -129,7 +129,7 @@ impl Outgoing {
         self.posted.drain(..).collect()
     }
 
-    /// Checks a datagram and tells what it carries.
+    /// Checks a datagram and returns what it carries.
     fn check(&mut self, octets: &[u8], to: Address, ledger: &mut Ledger) -> Piece {
         let id = self.current(ledger);
         let message = &ledger.messages[id];

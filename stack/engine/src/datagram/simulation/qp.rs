@@ -226,7 +226,7 @@ impl Qp {
         self.released = Some(handle);
     }
 
-    /// Datagrams arrived in one call: what the oracle knows of each, and their octets.
+    /// Datagrams that arrived in one call: the oracle's entry of each, and their octets.
     pub(super) fn arrive(
         &mut self,
         at: (Instant, Duration),
@@ -412,7 +412,7 @@ impl Qp {
             ..Wc::new(wc.wr_id, wc.opcode, self.address.port.into())
         };
         assert_eq!(*wc, expected, "completion of message {id}");
-        // A QP that was restarted knows nothing of what the one before it received.
+        // A restarted QP has no state of what the one before it received.
         let before = message.outcome.is_some() && message.ended_in == self.life;
         assert!(
             !before || message.sent_as == Some(SentAs::Plain),

@@ -88,7 +88,7 @@ fn long(octets: &[u8], at: usize) -> u64 {
     u64::from(word(octets, at)) << 32 | u64::from(word(octets, at + 4))
 }
 
-/// Checks a datagram of a Read that leaves a QP, and tells what it is.
+/// Checks a datagram of a Read that leaves a QP, and classifies it.
 pub(super) fn check(
     octets: &[u8],
     (from, epoch): (Address, u32),
@@ -128,7 +128,7 @@ pub(super) fn check(
             ledger.talk.answers(from, to, octets.len());
             let (sinks, sink) = (&ledger.talk.sinks, word(octets, UNTAGGED + 4));
             Piece {
-                // Of a QP that was closed meanwhile nobody knows the Read.
+                // The Read of a QP that was closed meanwhile has no entry.
                 message: *sinks.get(&(to, sink)).unwrap_or(&MessageId::MAX),
                 role: Role::Terminate,
                 ..nothing
@@ -262,7 +262,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Whether a completion says so.
+    /// Whether a completion reports it.
     pub(super) fn is(self, status: WcStatus) -> bool {
         match self {
             Self::Complete => status == WcStatus::Success,

@@ -46,7 +46,7 @@ pub(super) struct QpPlan {
     pub(super) iova: u64,
     pub(super) record_slots: usize,
     pub(super) record_timeout: Duration,
-    /// Whether each segment of a record is reported, and how many reports one look takes.
+    /// Whether each segment of a record is reported, and how many reports one poll takes.
     pub(super) reports: Option<usize>,
     /// Octets that it sends per second at most; 0 is no limit.
     pub(super) max_rate: u64,

@@ -1,4 +1,4 @@
-//! A whole run, and what the log alone says about its outcome.
+//! A whole run, and the outcome that follows from the log alone.
 
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
