@@ -24,48 +24,60 @@ struct Entry<W, M> {
 
 /// Work requests `W`. Each has a number, counted from zero in posting order, and a mark `M` that its transport sets as it makes progress and that
 /// decides when a framed one is complete.
+///
+/// With `APART`, for transports that complete most work requests before the next post, one that is posted to an empty queue has a place of its
+/// own, where it comes and goes without the bookkeeping of a ring.
 #[derive(Debug)]
-pub(crate) struct SendQueue<W, M> {
-    entries: VecDeque<Entry<W, M>>,
+pub(crate) struct SendQueue<W, M, const APART: bool = false> {
+    /// The oldest entry, if it was posted to an empty queue; `None` unless `APART`.
+    apart: Option<Entry<W, M>>,
+    /// The entries behind it.
+    ring: VecDeque<Entry<W, M>>,
     /// Number of the first entry.
     oldest: u64,
     /// Number of the first entry that has not begun; at least `oldest`.
     unstarted: u64,
 }
 
-impl<W, M> Default for SendQueue<W, M> {
+impl<W, M, const APART: bool> Default for SendQueue<W, M, APART> {
     fn default() -> Self {
         Self {
-            entries: VecDeque::new(),
+            apart: None,
+            ring: VecDeque::new(),
             oldest: 0,
             unstarted: 0,
         }
     }
 }
 
-impl<W, M: Default> SendQueue<W, M> {
+impl<W, M: Default, const APART: bool> SendQueue<W, M, APART> {
     /// Appends a work request.
     #[inline(always)]
     pub(crate) fn push(&mut self, wqe: W) {
-        self.entries.push_back(Entry {
+        let entry = Entry {
             wqe,
             state: State::Posted,
             mark: M::default(),
-        });
+        };
+        if APART && self.is_empty() {
+            self.apart = Some(entry);
+        } else {
+            self.ring.push_back(entry);
+        }
     }
 }
 
-impl<W, M> SendQueue<W, M> {
+impl<W, M, const APART: bool> SendQueue<W, M, APART> {
     /// Whether every work request has been removed.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        !(APART && self.apart.is_some()) && self.ring.is_empty()
     }
 
     /// Work requests that have not been removed.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.ring.len() + self.of_apart()
     }
 
     /// Number of the oldest work request, or of the next one to be posted.
@@ -76,12 +88,34 @@ impl<W, M> SendQueue<W, M> {
     /// The oldest work request.
     #[inline]
     pub(crate) fn oldest_wqe(&self) -> Option<&W> {
-        self.entries.front().map(|entry| &entry.wqe)
+        self.front().map(|entry| &entry.wqe)
     }
 
     /// Number of the oldest work request if it has begun.
     pub(crate) fn oldest_begun(&self) -> Option<u64> {
         (self.unstarted > self.oldest).then_some(self.oldest)
+    }
+
+    /// Entries that are apart: 0 or 1.
+    #[inline]
+    fn of_apart(&self) -> usize {
+        usize::from(APART && self.apart.is_some())
+    }
+
+    #[inline]
+    fn front(&self) -> Option<&Entry<W, M>> {
+        match &self.apart {
+            Some(entry) if APART => Some(entry),
+            Some(_) | None => self.ring.front(),
+        }
+    }
+
+    #[inline]
+    fn front_mut(&mut self) -> Option<&mut Entry<W, M>> {
+        match &mut self.apart {
+            Some(entry) if APART => Some(entry),
+            Some(_) | None => self.ring.front_mut(),
+        }
     }
 
     #[inline]
@@ -91,14 +125,20 @@ impl<W, M> SendQueue<W, M> {
 
     #[inline]
     fn entry_mut(&mut self, number: u64) -> Option<&mut Entry<W, M>> {
-        self.entries.get_mut(self.index(number)?)
+        match self.index(number)?.checked_sub(self.of_apart()) {
+            None => self.apart.as_mut(),
+            Some(index) => self.ring.get_mut(index),
+        }
     }
 
     /// The work request of a number.
     #[inline]
     pub(crate) fn get(&self, number: u64) -> Option<&W> {
-        let entry = self.entries.get(self.index(number)?)?;
-        Some(&entry.wqe)
+        let entry = match self.index(number)?.checked_sub(self.of_apart()) {
+            None => self.apart.as_ref(),
+            Some(index) => self.ring.get(index),
+        };
+        entry.map(|entry| &entry.wqe)
     }
 
     /// The first work request that has not begun, with its number.
@@ -110,8 +150,10 @@ impl<W, M> SendQueue<W, M> {
     /// Work requests that are not framed, in order.
     #[inline]
     pub(crate) fn unframed_mut(&mut self) -> impl Iterator<Item = &mut W> {
-        self.entries
-            .iter_mut()
+        let apart = if APART { self.apart.as_mut() } else { None };
+        apart
+            .into_iter()
+            .chain(&mut self.ring)
             .skip_while(|entry| matches!(entry.state, State::Framed | State::Done))
             .map(|entry| &mut entry.wqe)
     }
@@ -119,10 +161,10 @@ impl<W, M> SendQueue<W, M> {
     /// The work request if there is one alone.
     #[inline]
     pub(crate) fn sole_mut(&mut self) -> Option<&mut W> {
-        if self.entries.len() != 1 {
+        if self.len() != 1 {
             return None;
         }
-        self.entries.front_mut().map(|entry| &mut entry.wqe)
+        self.front_mut().map(|entry| &mut entry.wqe)
     }
 
     /// The first unstarted work request has begun.
@@ -154,8 +196,7 @@ impl<W, M> SendQueue<W, M> {
     /// Whether the oldest work request is framed, with a mark that `fits`.
     #[inline]
     pub(crate) fn oldest_is_framed(&self, fits: impl FnOnce(&M) -> bool) -> bool {
-        self.entries
-            .front()
+        self.front()
             .is_some_and(|entry| entry.state == State::Framed && fits(&entry.mark))
     }
 
@@ -163,7 +204,7 @@ impl<W, M> SendQueue<W, M> {
     /// `reached`.
     #[inline]
     pub(crate) fn complete(&mut self, reached: impl Fn(&M) -> bool, mut complete: impl FnMut(&W)) {
-        while let Some(entry) = self.entries.front() {
+        while let Some(entry) = self.front() {
             let is_complete = match entry.state {
                 State::Posted | State::Begun => false,
                 State::Framed => reached(&entry.mark),
@@ -178,9 +219,9 @@ impl<W, M> SendQueue<W, M> {
     }
 
     /// Removes the oldest work request, which is complete whatever its progress, after `complete` was called with it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete_oldest(&mut self, complete: impl FnOnce(&W)) {
-        if let Some(entry) = self.entries.front() {
+        if let Some(entry) = self.front() {
             complete(&entry.wqe);
             self.remove_oldest();
         }
@@ -188,19 +229,21 @@ impl<W, M> SendQueue<W, M> {
 
     /// Removes all work requests, after `flush` was called with the number of each.
     pub(crate) fn flush(&mut self, mut flush: impl FnMut(u64, &W)) {
-        while let Some(entry) = self.entries.front() {
+        while let Some(entry) = self.front() {
             flush(self.oldest, &entry.wqe);
             self.remove_oldest();
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn remove_oldest(&mut self) {
-        if self.entries.len() == 1 {
-            // Dropped where it is: most queues have one entry at a time.
-            self.entries.clear();
+        if self.of_apart() > 0 {
+            self.apart = None;
+        } else if self.ring.len() == 1 {
+            // Dropped where it is.
+            self.ring.clear();
         } else {
-            self.entries.pop_front();
+            self.ring.pop_front();
         }
         self.oldest += 1;
         self.unstarted = self.unstarted.max(self.oldest);
@@ -212,13 +255,16 @@ mod tests {
     use super::*;
 
     /// A queue of three, named by their numbers, whose marks are octets.
-    fn queue() -> SendQueue<u64, u64> {
+    fn queue<const APART: bool>() -> SendQueue<u64, u64, APART> {
         let mut queue = SendQueue::default();
         (0..3).for_each(|wqe| queue.push(wqe));
         queue
     }
 
-    fn completed(queue: &mut SendQueue<u64, u64>, octets: u64) -> Vec<u64> {
+    fn completed<const APART: bool>(
+        queue: &mut SendQueue<u64, u64, APART>,
+        octets: u64,
+    ) -> Vec<u64> {
         let mut completed = Vec::new();
         queue.complete(|mark| *mark <= octets, |wqe| completed.push(*wqe));
         completed
@@ -226,67 +272,83 @@ mod tests {
 
     #[test]
     fn work_requests_begin_and_complete_in_posting_order() {
-        let mut queue = queue();
-        assert_eq!(
-            (queue.oldest_begun(), queue.unstarted()),
-            (None, Some((0, &0)))
-        );
-        queue.begin(0);
-        assert_eq!(
-            (queue.oldest_begun(), queue.unstarted()),
-            (Some(0), Some((1, &1)))
-        );
-        queue.begin(0);
-        queue.framed(1, 20);
-        assert!(
-            completed(&mut queue, 100).is_empty(),
-            "the first is not framed"
-        );
-        queue.framed(0, 10);
-        assert!(queue.oldest_is_framed(|mark| *mark == 10));
-        assert_eq!(completed(&mut queue, 10), [0]);
-        assert_eq!((queue.oldest(), queue.len()), (1, 2));
-        assert_eq!(completed(&mut queue, 20), [1]);
-        assert_eq!(
-            (queue.oldest_begun(), queue.unstarted()),
-            (None, Some((2, &2)))
-        );
+        fn check<const APART: bool>() {
+            let mut queue = queue::<APART>();
+            assert_eq!(
+                (queue.oldest_begun(), queue.unstarted()),
+                (None, Some((0, &0)))
+            );
+            queue.begin(0);
+            assert_eq!(
+                (queue.oldest_begun(), queue.unstarted()),
+                (Some(0), Some((1, &1)))
+            );
+            queue.begin(0);
+            queue.framed(1, 20);
+            assert!(
+                completed(&mut queue, 100).is_empty(),
+                "the first is not framed"
+            );
+            queue.framed(0, 10);
+            assert!(queue.oldest_is_framed(|mark| *mark == 10));
+            assert_eq!(completed(&mut queue, 10), [0]);
+            assert_eq!((queue.oldest(), queue.len()), (1, 2));
+            assert_eq!(completed(&mut queue, 20), [1]);
+            assert_eq!(
+                (queue.oldest_begun(), queue.unstarted()),
+                (None, Some((2, &2)))
+            );
+        }
+        check::<false>();
+        check::<true>();
     }
 
     #[test]
     fn one_that_is_done_waits_for_those_before_it() {
-        let mut queue = queue();
-        queue.begin(1);
-        queue.begin(7);
-        assert_eq!(queue.done(1), Some(&7));
-        assert!(completed(&mut queue, 0).is_empty());
-        assert_eq!(queue.done(0), Some(&1));
-        assert_eq!(completed(&mut queue, 0), [0, 1]);
-        assert_eq!((queue.get(1), queue.get(2)), (None, Some(&2)));
-        assert_eq!(queue.done(5), None);
+        fn check<const APART: bool>() {
+            let mut queue = queue::<APART>();
+            queue.begin(1);
+            queue.begin(7);
+            assert_eq!(queue.done(1), Some(&7));
+            assert!(completed(&mut queue, 0).is_empty());
+            assert_eq!(queue.done(0), Some(&1));
+            assert_eq!(completed(&mut queue, 0), [0, 1]);
+            assert_eq!((queue.get(1), queue.get(2)), (None, Some(&2)));
+            assert_eq!(queue.done(5), None);
+        }
+        check::<false>();
+        check::<true>();
     }
 
     #[test]
     fn the_oldest_completes_whatever_its_progress() {
-        let mut queue = queue();
-        queue.begin(0);
-        let mut completed = Vec::new();
-        queue.complete_oldest(|wqe| completed.push(*wqe));
-        assert_eq!(queue.oldest_begun(), None);
-        queue.complete_oldest(|wqe| completed.push(*wqe));
-        assert_eq!(completed, [0, 1]);
-        assert_eq!((queue.oldest(), queue.unstarted()), (2, Some((2, &2))));
+        fn check<const APART: bool>() {
+            let mut queue = queue::<APART>();
+            queue.begin(0);
+            let mut completed = Vec::new();
+            queue.complete_oldest(|wqe| completed.push(*wqe));
+            assert_eq!(queue.oldest_begun(), None);
+            queue.complete_oldest(|wqe| completed.push(*wqe));
+            assert_eq!(completed, [0, 1]);
+            assert_eq!((queue.oldest(), queue.unstarted()), (2, Some((2, &2))));
+        }
+        check::<false>();
+        check::<true>();
     }
 
     #[test]
     fn flushing_takes_all_whatever_their_progress() {
-        let mut queue = queue();
-        queue.begin(0);
-        let mut flushed = Vec::new();
-        queue.flush(|number, wqe| flushed.push((number, *wqe)));
-        assert_eq!(flushed, [(0, 0), (1, 1), (2, 2)]);
-        assert!(queue.is_empty() && queue.unstarted().is_none());
-        queue.push(3);
-        assert_eq!(queue.unstarted(), Some((3, &3)));
+        fn check<const APART: bool>() {
+            let mut queue = queue::<APART>();
+            queue.begin(0);
+            let mut flushed = Vec::new();
+            queue.flush(|number, wqe| flushed.push((number, *wqe)));
+            assert_eq!(flushed, [(0, 0), (1, 1), (2, 2)]);
+            assert!(queue.is_empty() && queue.unstarted().is_none());
+            queue.push(3);
+            assert_eq!(queue.unstarted(), Some((3, &3)));
+        }
+        check::<false>();
+        check::<true>();
     }
 }

@@ -330,6 +330,7 @@ impl UdEngine {
     }
 
     /// Whether it keeps to a rate, so that [`transmit`](Self::transmit) needs the exact time.
+    #[inline]
     pub fn is_paced(&self) -> bool {
         self.send.pacer.is_limited()
     }
@@ -422,6 +423,7 @@ impl UdEngine {
     }
 
     /// Whether posted messages, or any other output, may be left.
+    #[inline]
     pub fn has_unsent(&self) -> bool {
         !self.send.is_empty() || self.has_output()
     }
@@ -474,6 +476,7 @@ impl UdEngine {
 
     /// Whether a transmission may have changed [`poll_timeout`](Self::poll_timeout): a posted Read has not completed, or requesters wait for
     /// their share.
+    #[inline]
     pub fn has_timers(&self) -> bool {
         self.reads.is_waiting() || self.response_share.holds_unvalidated()
     }

@@ -129,12 +129,16 @@ impl Ports {
     /// serve.
     #[inline]
     pub(crate) fn own(&mut self, now: Instant, peer: Peer, from: Option<IpAddr>) -> Option<&Port> {
-        let mut siblings = self.siblings.iter_mut().flatten();
-        let sibling = siblings.find(|it| {
-            it.peer == peer && from.is_none_or(|from| it.port.connected_from() == Some(from))
-        })?;
-        sibling.last_used = now;
-        Some(&sibling.port)
+        for sibling in &mut self.siblings {
+            if let Some(it) = sibling
+                && it.peer == peer
+                && from.is_none_or(|from| it.port.connected_from() == Some(from))
+            {
+                it.last_used = now;
+                return Some(&it.port);
+            }
+        }
+        None
     }
 
     /// Closes all sockets that peers have for themselves.
