@@ -3,6 +3,7 @@
 //! - [`types`]: work requests, completions, events, counters, options, routes;
 //! - [`mr`]: the table of memory regions and windows, found by STag;
 //! - [`cq_ring`], [`recv_queue`], `send_queue`, [`sges`]: queues and scatter/gather lists;
+//! - [`sq_drain`]: the state SQD of a send queue;
 //! - [`datagram`]: a datagram queue pair (UD, UC);
 //! - [`connected`]: a connected queue pair (RC);
 //! - [`xrc`]: shared receive queues that the peer names;
@@ -26,5 +27,6 @@ mod recording_sink;
 pub mod recv_queue;
 mod send_queue;
 pub mod sges;
+pub mod sq_drain;
 pub mod types;
 pub mod xrc;

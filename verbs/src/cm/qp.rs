@@ -74,7 +74,7 @@ fn attributes(id: &Id, to: QpState) -> Result<(ibv_qp_attr, c_int), Errno> {
                 | IBV_QP_RNR_RETRY
                 | IBV_QP_MAX_QP_RD_ATOMIC,
         )),
-        QpState::Reset | QpState::Error => Err(Errno::EINVAL),
+        QpState::Reset | QpState::SendQueueDrained | QpState::Error => Err(Errno::EINVAL),
     }
 }
 

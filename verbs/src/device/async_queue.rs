@@ -25,6 +25,7 @@ pub(crate) enum Kind {
     QpFatal,
     QpRequestError,
     QpAccessError,
+    SqDrained,
     DeviceFatal,
     SrqLimitReached,
     LastWqeReached,
@@ -33,11 +34,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::CqError,
         Self::QpFatal,
         Self::QpRequestError,
         Self::QpAccessError,
+        Self::SqDrained,
         Self::DeviceFatal,
         Self::SrqLimitReached,
         Self::LastWqeReached,
@@ -51,6 +53,7 @@ impl Kind {
             Self::QpFatal => 1,
             Self::QpRequestError => 2,
             Self::QpAccessError => 3,
+            Self::SqDrained => 5,
             Self::DeviceFatal => 8,
             Self::SrqLimitReached => 15,
             Self::LastWqeReached => 16,
@@ -68,6 +71,7 @@ fn translated(event: AsyncEvent) -> Option<(Kind, Option<Subject>)> {
         AsyncEvent::QpFatal { qpn } => Some((Kind::QpFatal, Some(Subject::Qp(qpn)))),
         AsyncEvent::QpRequestError { qpn } => Some((Kind::QpRequestError, Some(Subject::Qp(qpn)))),
         AsyncEvent::QpAccessError { qpn } => Some((Kind::QpAccessError, Some(Subject::Qp(qpn)))),
+        AsyncEvent::SqDrained { qpn } => Some((Kind::SqDrained, Some(Subject::Qp(qpn)))),
         AsyncEvent::LastWqeReached { qpn } => Some((Kind::LastWqeReached, Some(Subject::Qp(qpn)))),
         AsyncEvent::ErrorQueue { qpn } => Some((Kind::ErrorQueue, Some(Subject::Qp(qpn)))),
         AsyncEvent::RecordRingFull { qpn } => Some((Kind::RecordRingFull, Some(Subject::Qp(qpn)))),

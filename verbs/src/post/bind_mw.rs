@@ -28,7 +28,10 @@ pub(crate) unsafe extern "C" fn bind_mw(
             return Err(Errno::EOPNOTSUPP);
         };
         let flags = bind.send_flags & !IBV_SEND_FENCE;
-        if flags & !IBV_SEND_SIGNALED != 0 || state.state() != QpState::ReadyToSend {
+        if flags & !IBV_SEND_SIGNALED != 0
+            || !state.state().takes_sends()
+            || state.state() == QpState::Error
+        {
             return Err(Errno::EINVAL);
         }
         let signaled = state.signal_all || flags & IBV_SEND_SIGNALED != 0;

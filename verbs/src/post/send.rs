@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn ordered_post_send(
 }
 
 fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
-    if !matches!(qp.state(), QpState::ReadyToSend | QpState::Error) {
+    if !qp.state().takes_sends() {
         return Err(Errno::EINVAL);
     }
     let request = |operation| WorkRequest::new(operation, wr.wr_id, wr.send_flags, qp.signal_all);

@@ -156,7 +156,7 @@ unsafe extern "C" fn ordered_complete(qp: *mut ibv_qp_ex) -> c_int {
 
 /// Posts all work requests or none.
 fn post(qp: &Qp, builder: &mut WrBuilder) -> Result<(), Errno> {
-    if !matches!(qp.state(), QpState::ReadyToSend | QpState::Error) {
+    if !qp.state().takes_sends() {
         return Err(Errno::EINVAL);
     }
     if !matches!(qp.qp, Transport::Rc(_)) && builder.has_inline() {

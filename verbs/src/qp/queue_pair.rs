@@ -1,8 +1,8 @@
 //! Queue pairs: `ibv_modify_qp(3)`, `ibv_query_qp(3)`, `ibv_destroy_qp(3)`.
 
 use crate::abi::{
-    IBV_QP_ACCESS_FLAGS, IBV_QP_DEST_QPN, IBV_QP_SQ_PSN, Unset, ibv_qp, ibv_qp_attr, ibv_qp_cap,
-    ibv_qp_ex, ibv_qp_init_attr,
+    IBV_QP_ACCESS_FLAGS, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_SQ_PSN, Unset, ibv_qp,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
 };
 use crate::cq::queue::Cq;
 use crate::device::async_queue::EventSource;
@@ -85,13 +85,41 @@ impl Transport {
 
     /// Follows a change of the state: datagrams are received by a queue pair that is ready to receive or to send.
     pub(crate) fn follow(&self, before: QpState, after: QpState) {
-        let receives = |state| matches!(state, QpState::ReadyToReceive | QpState::ReadyToSend);
+        let receives = QpState::receives;
         match self {
             Self::Ud(qp) if receives(after) && !receives(before) => qp.start_receiving(),
             Self::Uc(qp) if receives(after) && !receives(before) => qp.start_receiving(),
             Self::Ud(qp) if !receives(after) => qp.stop_receiving(),
             Self::Uc(qp) if !receives(after) => qp.stop_receiving(),
             Self::Ud(_) | Self::Uc(_) | Self::Rc(_) | Self::XrcTarget(_) => {}
+        }
+    }
+
+    /// Lets no send work request begin. With `notify` an event follows when none is under way.
+    fn drain_sends(&self, notify: bool) {
+        match self {
+            Self::Ud(qp) => qp.drain_sends(notify),
+            Self::Uc(qp) => qp.drain_sends(notify),
+            Self::Rc(qp) => qp.drain_sends(notify),
+            Self::XrcTarget(target) => target.rc.drain_sends(notify),
+        }
+    }
+
+    fn resume_sends(&self) {
+        match self {
+            Self::Ud(qp) => qp.resume_sends(),
+            Self::Uc(qp) => qp.resume_sends(),
+            Self::Rc(qp) => qp.resume_sends(),
+            Self::XrcTarget(target) => target.rc.resume_sends(),
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        match self {
+            Self::Ud(qp) => qp.is_draining(),
+            Self::Uc(qp) => qp.is_draining(),
+            Self::Rc(qp) => qp.is_draining(),
+            Self::XrcTarget(target) => target.rc.is_draining(),
         }
     }
 
@@ -233,9 +261,18 @@ impl Qp {
             Transport::Rc(qp) => self.connect(context, qp, &after, mask)?,
             Transport::XrcTarget(target) => self.connect(context, &target.rc, &after, mask)?,
         }
-        self.qp.follow(attributes.state, after.state);
+        let before = attributes.state;
+        self.qp.follow(before, after.state);
         *attributes = after;
         self.set_state(after.state);
+        match (before, after.state) {
+            (QpState::ReadyToSend, QpState::SendQueueDrained) => {
+                let asked = mask & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
+                self.qp.drain_sends(asked && attr.en_sqd_async_notify != 0);
+            }
+            (QpState::SendQueueDrained, QpState::ReadyToSend) => self.qp.resume_sends(),
+            _ => {}
+        }
         if after.state == QpState::Error {
             self.qp.flush();
             // A queue pair without a connection too. The stack raises it once.
@@ -364,6 +401,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             qp_access_flags: now.access_flags,
             ah_attr: now.av,
             cap: state.cap,
+            sq_draining: (now.state == QpState::SendQueueDrained && state.qp.is_draining()).into(),
             pkey_index: now.pkey_index,
             port_num: now.port,
             timeout: now.reliable.timeout,

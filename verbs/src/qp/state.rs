@@ -3,29 +3,27 @@
 
 use crate::abi::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
-    IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
-    IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
-    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_ah_attr,
-    ibv_qp_attr,
+    IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
+    IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
+    IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
+    IBV_QP_TIMEOUT, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND,
+    ibv_ah_attr, ibv_qp_attr,
 };
 use crate::device::limits::MAX_RD_ATOMIC;
 use nix::errno::Errno;
 use std::ffi::{c_int, c_uint};
 use std::time::Duration;
 
-/// `enum ibv_qp_state`, without SQD and SQE: the send queue is never drained on request and never fails alone.
+/// `enum ibv_qp_state`, without SQE: the send queue never fails alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QpState {
     Reset,
     Init,
     ReadyToReceive,
     ReadyToSend,
+    SendQueueDrained,
     Error,
 }
-
-/// `IBV_QPS_SQD`.
-const SQD: c_uint = 4;
 
 impl QpState {
     /// The value of `enum ibv_qp_state`.
@@ -35,25 +33,40 @@ impl QpState {
             Self::Init => 1,
             Self::ReadyToReceive => 2,
             Self::ReadyToSend => 3,
+            Self::SendQueueDrained => 4,
             Self::Error => 6,
         }
     }
 
-    /// The state of a value; SQD is not supported.
+    /// The state of a value.
     pub(crate) fn from_code(code: c_uint) -> Result<Self, Errno> {
-        const ALL: [QpState; 5] = [
+        const ALL: [QpState; 6] = [
             QpState::Reset,
             QpState::Init,
             QpState::ReadyToReceive,
             QpState::ReadyToSend,
+            QpState::SendQueueDrained,
             QpState::Error,
         ];
-        if code == SQD {
-            return Err(Errno::EOPNOTSUPP);
-        }
         ALL.into_iter()
             .find(|state| state.code() == code)
             .ok_or(Errno::EINVAL)
+    }
+
+    /// Whether messages of peers are taken.
+    pub(crate) fn receives(self) -> bool {
+        matches!(
+            self,
+            Self::ReadyToReceive | Self::ReadyToSend | Self::SendQueueDrained
+        )
+    }
+
+    /// Whether send work requests may be posted: in the error state they are flushed.
+    pub(crate) fn takes_sends(self) -> bool {
+        matches!(
+            self,
+            Self::ReadyToSend | Self::SendQueueDrained | Self::Error
+        )
     }
 }
 
@@ -221,7 +234,16 @@ impl Attributes {
         };
         after.state = next;
         after.take(attr, mask)?;
+        if current == QpState::SendQueueDrained && !after.has_peer_of(&self) {
+            return Err(Errno::EINVAL);
+        }
         Ok(after)
+    }
+
+    /// Whether the peer has the address that it has in `other`: a connection stays where it is.
+    fn has_peer_of(&self, other: &Self) -> bool {
+        let address = |av: &ibv_ah_attr| (av.grh.dgid, av.is_global, av.dlid);
+        self.state == QpState::Reset || address(&self.av) == address(&other.av)
     }
 
     fn take(&mut self, attr: &ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
@@ -269,19 +291,51 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(c_int, c_
         (_, QpState::Reset | QpState::Error) => Some((0, IBV_QP_CUR_STATE)),
         (QpState::Reset, QpState::ReadyToReceive | QpState::ReadyToSend)
         | (QpState::Init, QpState::ReadyToSend)
+        | (
+            QpState::Reset | QpState::Init | QpState::ReadyToReceive | QpState::Error,
+            QpState::SendQueueDrained,
+        )
+        | (QpState::SendQueueDrained, QpState::Init | QpState::ReadyToReceive)
         | (QpState::ReadyToReceive, QpState::Init | QpState::ReadyToReceive)
         | (QpState::ReadyToSend, QpState::Init | QpState::ReadyToReceive)
         | (QpState::Error, QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend) => None,
         (QpState::Reset | QpState::Init, QpState::Init)
         | (QpState::Init, QpState::ReadyToReceive)
-        | (QpState::ReadyToReceive | QpState::ReadyToSend, QpState::ReadyToSend) => {
-            Some(match service {
-                Service::UnreliableDatagram => datagram_step(from, to),
-                Service::UnreliableConnected => connected_step(from, to),
-                Service::ReliableConnected => reliable_step(from, to),
-                Service::XrcInitiator | Service::XrcTarget => xrc_step(from, to),
-            })
+        | (
+            QpState::ReadyToReceive | QpState::ReadyToSend | QpState::SendQueueDrained,
+            QpState::ReadyToSend,
+        ) => Some(match service {
+            Service::UnreliableDatagram => datagram_step(from, to),
+            Service::UnreliableConnected => connected_step(from, to),
+            Service::ReliableConnected => reliable_step(from, to),
+            Service::XrcInitiator | Service::XrcTarget => xrc_step(from, to),
+        }),
+        (QpState::ReadyToSend, QpState::SendQueueDrained) => Some((0, IBV_QP_EN_SQD_ASYNC_NOTIFY)),
+        (QpState::SendQueueDrained, QpState::SendQueueDrained) => {
+            Some((0, changed_in_drain(service)))
         }
+    }
+}
+
+/// Attributes that may change while the send queue is drained.
+fn changed_in_drain(service: Service) -> c_int {
+    const CONNECTED: c_int = IBV_QP_AV
+        | IBV_QP_ALT_PATH
+        | IBV_QP_ACCESS_FLAGS
+        | IBV_QP_PKEY_INDEX
+        | IBV_QP_PATH_MIG_STATE;
+    const RELIABLE: c_int = CONNECTED
+        | IBV_QP_PORT
+        | IBV_QP_TIMEOUT
+        | IBV_QP_RETRY_CNT
+        | IBV_QP_RNR_RETRY
+        | IBV_QP_MAX_QP_RD_ATOMIC
+        | IBV_QP_MAX_DEST_RD_ATOMIC
+        | IBV_QP_MIN_RNR_TIMER;
+    match service {
+        Service::UnreliableDatagram => IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+        Service::UnreliableConnected => CONNECTED,
+        Service::ReliableConnected | Service::XrcInitiator | Service::XrcTarget => RELIABLE,
     }
 }
 
@@ -293,7 +347,9 @@ fn datagram_step(from: QpState, to: QpState) -> (c_int, c_int) {
         (QpState::Init, QpState::ReadyToReceive) => (0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
         (QpState::Init, _) => (0, ADDRESSING),
         (QpState::ReadyToReceive, _) => (IBV_QP_SQ_PSN, IBV_QP_CUR_STATE | IBV_QP_QKEY),
-        (QpState::ReadyToSend | QpState::Error, _) => (0, IBV_QP_CUR_STATE | IBV_QP_QKEY),
+        (QpState::ReadyToSend | QpState::SendQueueDrained | QpState::Error, _) => {
+            (0, IBV_QP_CUR_STATE | IBV_QP_QKEY)
+        }
     }
 }
 
@@ -312,7 +368,7 @@ fn connected_step(from: QpState, to: QpState) -> (c_int, c_int) {
         ),
         (QpState::Init, _) => (0, START),
         (QpState::ReadyToReceive, _) => (IBV_QP_SQ_PSN, RUNNING),
-        (QpState::ReadyToSend | QpState::Error, _) => (0, RUNNING),
+        (QpState::ReadyToSend | QpState::SendQueueDrained | QpState::Error, _) => (0, RUNNING),
     }
 }
 
@@ -332,7 +388,9 @@ fn reliable_step(from: QpState, to: QpState) -> (c_int, c_int) {
                 | IBV_QP_MAX_QP_RD_ATOMIC,
             optional | IBV_QP_MIN_RNR_TIMER,
         ),
-        (QpState::ReadyToSend, _) => (required, optional | IBV_QP_MIN_RNR_TIMER),
+        (QpState::ReadyToSend | QpState::SendQueueDrained, _) => {
+            (required, optional | IBV_QP_MIN_RNR_TIMER)
+        }
         (QpState::Reset | QpState::Init | QpState::Error, _) => (required, optional),
     }
 }
@@ -444,7 +502,8 @@ mod tests {
             Attributes::RESET.modified(UD, &wrong, TO_INIT),
             Err(Errno::EINVAL)
         );
-        assert_eq!(QpState::from_code(SQD), Err(Errno::EOPNOTSUPP));
+        assert_eq!(QpState::from_code(4), Ok(QpState::SendQueueDrained));
+        assert_eq!(QpState::from_code(5), Err(Errno::EINVAL));
     }
 
     #[test]

@@ -68,12 +68,18 @@ impl RcEngine {
 
     /// Whether everything posted has left, and the peer has not acknowledged all of it.
     pub fn awaits_placement(&self) -> bool {
-        let left = self.sends.unstarted().is_none() && !self.is_amid();
+        let left = self.has_begun_all() && !self.is_amid();
         self.end.is_none()
             && left
             && self
                 .sends
                 .oldest_is_framed(|extent| extent.octets <= self.taken)
+    }
+
+    /// Whether no posted work request is going to begin.
+    #[inline]
+    fn has_begun_all(&self) -> bool {
+        self.sq_drain.holds() || self.sends.unstarted().is_none()
     }
 
     /// Whether an acknowledgement may be requested at all.
@@ -90,7 +96,9 @@ impl RcEngine {
     fn is_ack_wanted(&self) -> bool {
         let dgiwarp_ext = self.stream.dgiwarp_ext();
         let acknowledged = dgiwarp_ext.acknowledged();
-        let any = self.acks.all_wanted || self.sends.len() >= self.acks.crowd;
+        let any = self.acks.all_wanted
+            || self.sq_drain.is_draining()
+            || self.sends.len() >= self.acks.crowd;
         acknowledged < self.acks.wanted || (any && acknowledged < dgiwarp_ext.sent())
     }
 
@@ -113,7 +121,7 @@ impl RcEngine {
         self.is_ack_wanted()
             && self.may_request_ack()
             && self.stream.dgiwarp_ext().peer_requests_acks()
-            && self.sends.unstarted().is_none()
+            && self.has_begun_all()
             && self.llp.may_send()
             && !self.is_amid()
     }

@@ -16,6 +16,7 @@ use super::wqe::{self, RcSendWqe, SendQueue};
 use crate::cm::connect::stream_depths;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::{RecvQueue, RecvWqe, Tables, WeakWaiter};
+use crate::sq_drain::SqDrain;
 use crate::types::{AsyncEvent, QpCounters, WcStatus, earliest};
 use crate::xrc::{Xrc, XrcRole};
 
@@ -78,6 +79,7 @@ pub struct RcEngine {
     /// Our token, until its notices leave.
     pub(super) token: Option<u128>,
     pub(super) xrc: Xrc,
+    pub(super) sq_drain: SqDrain,
     pub(super) counters: QpCounters,
 }
 
@@ -122,6 +124,7 @@ impl RcEngine {
             dormant_until: None,
             token: None,
             xrc: Xrc::None,
+            sq_drain: SqDrain::Off,
             counters: QpCounters::default(),
         }
     }
@@ -198,6 +201,22 @@ impl RcEngine {
         self.first_fpdu_probe.advance(now, probes);
     }
 
+    /// Puts the send queue into this state of a drain, or ends the drain with [`SqDrain::Off`]; `make_fpdus` comes next.
+    pub fn set_sq_drain(&mut self, drain: SqDrain, completions: &mut impl CompletionSink) {
+        self.sq_drain = drain;
+        self.complete_sends(completions);
+    }
+
+    /// State of the drain.
+    pub fn sq_drain(&self) -> SqDrain {
+        self.sq_drain
+    }
+
+    /// Whether no posted work request needs the peer: there is none, or those that are there may not begin.
+    fn needs_no_peer(&self) -> bool {
+        self.sends.is_empty() || (self.sq_drain.holds() && self.sends.oldest_begun().is_none())
+    }
+
     /// Sets the rights that no key gives the peer from now on.
     pub fn deny(&mut self, denied: Access) {
         self.config.denied = denied;
@@ -260,7 +279,7 @@ impl RcEngine {
             match event {
                 LlpEvent::PeerClosed => {
                     let end = self.end_by_peer();
-                    let blamed = (!self.sends.is_empty()).then(|| self.sends.oldest());
+                    let blamed = (!self.needs_no_peer()).then(|| self.sends.oldest());
                     self.finish(end, blamed, tables, completions);
                 }
                 LlpEvent::Failed(error) => {
@@ -288,7 +307,7 @@ impl RcEngine {
                 RcEnd::PeerLost
             };
         }
-        match (outlives, self.sends.is_empty()) {
+        match (outlives, self.needs_no_peer()) {
             (true, true) => RcEnd::PeerLeft,
             (true, false) if is_lost => RcEnd::PeerLost,
             (true | false, _) => RcEnd::PeerClosed,
@@ -411,6 +430,10 @@ impl RcEngine {
         let placed = self.placed_by_peer();
         let qpn = self.config.qpn;
         wqe::complete(&mut self.sends, self.taken, placed, qpn, completions);
+        if self.sq_drain.is_draining() && self.end.is_none() && self.sends.oldest_begun().is_none()
+        {
+            self.sq_drain.complete(qpn, completions);
+        }
     }
 
     /// The connection is over: a Terminate is sent where one is due, and all posted work requests complete in order, as in the error state of a QP:
@@ -426,6 +449,7 @@ impl RcEngine {
             return;
         }
         self.end = Some(end);
+        self.sq_drain.abandon();
         self.rnr_queue = RnrQueue::default();
         match end {
             // RFC 5040 §7.1 rule 1: the peer is told of local errors too, without headers.
@@ -526,7 +550,7 @@ impl RcEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
-        let limit = if !self.sends.is_empty() {
+        let limit = if !self.needs_no_peer() {
             RETRIES_TAKE
         } else if self.stream.dgiwarp_ext().peer_sent_bye() {
             return;

@@ -177,6 +177,9 @@ impl RcEngine {
     /// The next work request, if it [may begin](Self::may_begin), with its number.
     #[inline]
     pub(super) fn startable(&self) -> Option<(u64, &RcSendWqe)> {
+        if self.sq_drain.holds() {
+            return None;
+        }
         let (number, wqe) = self.sends.unstarted()?;
         let outstanding = self.stream.outstanding();
         let credit = match wqe.work {

@@ -27,6 +27,7 @@ use dgiwarp_rdmap::datagram::{DropReason, Receiver, ReceiverConfig, Record, Reco
 use super::cq_ring::{CompletionSink, Unheard};
 use super::mr::MrTable;
 use super::recv_queue::{RecvWqe, Tables};
+use super::sq_drain::SqDrain;
 use crate::types::{AsyncEvent, Operation, QpCounters, earliest};
 
 pub use arrival::Arrival;
@@ -67,6 +68,7 @@ pub struct UdEngine {
     turn: Turn,
     /// A datagram of the shim's own that the network has not taken, and its peer.
     shim_output: (Vec<u8>, Option<Peer>),
+    sq_drain: SqDrain,
 }
 
 impl UdEngine {
@@ -104,6 +106,7 @@ impl UdEngine {
             response_share: ResponseShare::default(),
             turn: Turn::OF_ALL,
             shim_output: (Vec::new(), None),
+            sq_drain: SqDrain::Off,
             config,
         }
     }
@@ -185,6 +188,9 @@ impl UdEngine {
             Transmitted::Paused(until) => Some(until),
             Transmitted::All | Transmitted::Blocked | Transmitted::Budget => None,
         };
+        if self.sq_drain.is_draining() {
+            self.note_drained(completions);
+        }
         sent
     }
 
@@ -304,16 +310,16 @@ impl UdEngine {
             counters: &mut self.counters,
             config: self.config,
         };
-        receive::handle_input(inbound, (now, arrival), tables, completions)
+        let dropped = receive::handle_input(inbound, (now, arrival), tables, completions);
+        if self.sq_drain.is_draining() {
+            self.note_drained(completions);
+        }
+        dropped
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let paused = if self.send.is_empty() {
-            None
-        } else {
-            self.paused_until
-        };
+        let paused = self.paused_until.filter(|_| self.send.has_output());
         let timers = [
             self.receiver.poll_timeout(),
             self.associations.poll_timeout(),
@@ -357,6 +363,29 @@ impl UdEngine {
         let reads = (&mut self.associations, self.config);
         self.reads
             .handle_timeout(now, reads, tables.mrs, completions);
+        if self.sq_drain.is_draining() {
+            self.note_drained(completions);
+        }
+    }
+
+    /// Puts the send queue into this state of a drain, or ends the drain with [`SqDrain::Off`]; [`transmit`](Self::transmit) comes next.
+    pub fn set_sq_drain(&mut self, drain: SqDrain, completions: &mut impl CompletionSink) {
+        self.sq_drain = drain;
+        self.send.hold(drain.holds());
+        self.reads.hold(drain.holds());
+        self.note_drained(completions);
+    }
+
+    /// State of the drain.
+    pub fn sq_drain(&self) -> SqDrain {
+        self.sq_drain
+    }
+
+    /// Ends the drain if no message is partly sent and no Read under way.
+    fn note_drained(&mut self, completions: &mut impl CompletionSink) {
+        if self.send.is_between_messages() && !self.reads.is_waiting() {
+            self.sq_drain.complete(self.config.qpn.into(), completions);
+        }
     }
 
     /// Closes all open records now.
@@ -375,6 +404,7 @@ impl UdEngine {
 
     /// Ends everything that was posted with `Flushed`, but for receives that QPs share.
     pub fn flush(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        self.sq_drain.abandon();
         self.abandon_sends(tables, completions);
         self.send.flush(self.config.qpn.into(), completions);
         let reads = (&mut self.associations, self.config);
@@ -425,7 +455,7 @@ impl UdEngine {
     /// Whether posted messages, or any other output, may be left.
     #[inline]
     pub fn has_unsent(&self) -> bool {
-        !self.send.is_empty() || self.has_output()
+        self.send.has_output() || self.has_output()
     }
 
     /// The turns of responses and of posted messages in one call of the driver: [`next_turn`](Self::next_turn) until there is none, each followed by

@@ -62,6 +62,8 @@ pub(super) struct Reads {
     failures: VecDeque<FailedRead>,
     responses_sent: u64,
     closed: bool,
+    /// No posted Read begins.
+    held: bool,
     /// An event since the last idle transmission may have made output. A QP without Reads checks nothing else.
     output_possible: bool,
 }
@@ -104,6 +106,7 @@ impl Reads {
             failures: VecDeque::new(),
             responses_sent: 0,
             closed: false,
+            held: false,
             output_possible: false,
         }
     }
@@ -119,6 +122,12 @@ impl Reads {
         self.unstarted.push_back(wqe);
     }
 
+    /// Lets no posted Read begin (`held`), or lets them begin again.
+    pub(super) fn hold(&mut self, held: bool) {
+        self.held = held;
+        self.output_possible = true;
+    }
+
     /// Whether Reads that were posted here may have something to send.
     #[inline]
     pub(super) fn has_output(&self, associations: &Associations) -> bool {
@@ -126,7 +135,7 @@ impl Reads {
             && (self.requester.has_transmit()
                 || associations.has_transmit()
                 || !self.short.is_empty()
-                || !self.unstarted.is_empty())
+                || (!self.unstarted.is_empty() && !self.held))
     }
 
     /// Whether peers of a class may have something to be answered.
@@ -353,6 +362,9 @@ impl Reads {
         mrs: &MrTable,
         completions: &mut C,
     ) {
+        if self.held {
+            return;
+        }
         while let Some(wqe) = self.unstarted.pop_front() {
             let Operation::Read {
                 rkey,

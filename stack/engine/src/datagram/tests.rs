@@ -19,6 +19,7 @@ mod floods;
 mod hostile;
 mod reads;
 mod shims;
+mod sq_drain;
 
 const PD: PdId = PdId(7);
 const QKEY: u32 = 0x1111_1111;

@@ -147,6 +147,8 @@ pub(super) struct Sends {
     begun: Option<Segmenter>,
     numbering: Numbering,
     pub(super) pacer: Pacer,
+    /// No message begins.
+    held: bool,
 }
 
 /// Contents of a train: messages that end in it, and the progress of the next one.
@@ -165,6 +167,7 @@ impl Sends {
             begun: None,
             numbering: Numbering::new(msn),
             pacer: Pacer::new(0),
+            held: false,
         }
     }
 
@@ -173,8 +176,26 @@ impl Sends {
         self.queue.push(Posted { wqe, prefix: None });
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    /// Whether a message may leave.
+    #[inline]
+    pub(super) fn has_output(&self) -> bool {
+        !self.queue.is_empty() && !self.is_held()
+    }
+
+    /// Lets no message begin (`held`), or lets them begin again.
+    pub(super) fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Whether the next message may not begin.
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.held && self.begun.is_none()
+    }
+
+    /// Whether no message has begun.
+    pub(super) fn is_between_messages(&self) -> bool {
+        self.begun.is_none()
     }
 
     #[inline(always)]
@@ -191,6 +212,9 @@ impl Sends {
             let Some(Posted { wqe: head, .. }) = self.queue.oldest_wqe() else {
                 return Transmitted::All;
             };
+            if self.is_held() {
+                return Transmitted::All;
+            }
             if let Some(ready) = self.pacer.may_send(context.now, head.length) {
                 return Transmitted::Paused(ready);
             }
@@ -220,10 +244,10 @@ impl Sends {
                 }
             }
         }
-        if self.queue.is_empty() {
-            Transmitted::All
-        } else {
+        if self.has_output() {
             Transmitted::Budget
+        } else {
+            Transmitted::All
         }
     }
 
@@ -300,7 +324,8 @@ impl Sends {
         for Posted { wqe, prefix } in self.queue.unframed_mut() {
             // Decided before the message gets its number: it stands in line until then.
             let numbered = prefix.is_some();
-            if loaded.finished > 0 && (builder.is_empty() || !lane.takes(wqe, numbered)) {
+            let ends = self.held || builder.is_empty() || !lane.takes(wqe, numbered);
+            if loaded.finished > 0 && ends {
                 break;
             }
             let prefix = self

@@ -46,6 +46,11 @@ pub enum AsyncEvent {
         /// The QP.
         qpn: u32,
     },
+    /// A send queue that was to be [drained](crate::sq_drain::SqDrain), with notice, has no work request under way.
+    SqDrained {
+        /// The QP.
+        qpn: u32,
+    },
     /// The device cannot be used any more.
     DeviceFatal,
 }
@@ -59,7 +64,8 @@ impl AsyncEvent {
             | Self::QpAccessError { qpn }
             | Self::QpRequestError { qpn }
             | Self::QpFatal { qpn }
-            | Self::LastWqeReached { qpn } => qpn == number,
+            | Self::LastWqeReached { qpn }
+            | Self::SqDrained { qpn } => qpn == number,
             Self::SrqLimit { .. } | Self::CqOverrun { .. } | Self::DeviceFatal => false,
         }
     }

@@ -230,6 +230,24 @@ impl DatagramQp {
         });
     }
 
+    /// Drains the send queue (`ibv_modify_qp(3)` to SQD): a message that has begun and Reads under way end, and those that have not begun, or are posted
+    /// from now on, wait for [`resume_sends`](Self::resume_sends). With `notify`, [`AsyncEvent::SqDrained`](crate::AsyncEvent::SqDrained) is raised when none is
+    /// under way any more.
+    pub fn drain_sends(&self, notify: bool) {
+        self.shared.drain_sends(notify);
+    }
+
+    /// Ends a drain: work requests begin again.
+    pub fn resume_sends(&self) {
+        self.shared.resume_sends();
+    }
+
+    /// Whether a work request that had begun before a [drain](Self::drain_sends) is outstanding.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.shared.is_draining()
+    }
+
     /// Whether a completion of it found its queue full: it was flushed then, and is in error until it is reset
     /// ([`AsyncEvent::QpFatal`](crate::AsyncEvent::QpFatal)).
     #[must_use]

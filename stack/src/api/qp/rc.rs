@@ -373,6 +373,23 @@ impl RcQp {
         self.shared.flush();
     }
 
+    /// Drains the send queue (`ibv_modify_qp(3)` to SQD): work requests that have begun end, and those that have not, or are posted from now on, wait for
+    /// [`resume_sends`](Self::resume_sends). With `notify`, [`AsyncEvent::SqDrained`](crate::AsyncEvent::SqDrained) is raised when none is under way any more.
+    pub fn drain_sends(&self, notify: bool) {
+        self.shared.drain_sends(notify);
+    }
+
+    /// Ends a drain: work requests begin again.
+    pub fn resume_sends(&self) {
+        self.shared.resume_sends();
+    }
+
+    /// Whether a work request that had begun before a [drain](Self::drain_sends) is outstanding.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.shared.is_draining()
+    }
+
     /// Resets the QP (`ibv_modify_qp(3)` to reset): posted work requests are discarded without completions, completions that
     /// were not polled are gone, the connection is closed in the background, and the QP may be connected again.
     pub fn reset(&self) {

@@ -30,6 +30,7 @@ use dgiwarp_engine::connected::{
     DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken, TcpClose,
 };
 use dgiwarp_engine::recv_queue::{Waiter, WeakWaiter};
+use dgiwarp_engine::sq_drain::SqDrain;
 use dgiwarp_engine::types::earliest;
 use dgiwarp_engine::xrc::XrcRole;
 
@@ -84,6 +85,8 @@ pub(crate) struct RcInner {
     pending_established: Option<Box<PendingEstablished>>,
     /// Rights that peers lack, whatever keys they have.
     denied: Access,
+    /// Drain of the send queue, while there is no connection.
+    sq_drain: SqDrain,
     /// Counters of connections that are gone.
     counters: QpCounters,
 }
@@ -333,6 +336,7 @@ impl RcShared {
             let waiter: WeakWaiter = Arc::<Self>::downgrade(self);
             let mut engine = RcEngine::new(config, mpa, waiter).with_xrc(self.unlocked.xrc.clone());
             engine.limit_sends(self.posting.max());
+            engine.set_sq_drain(inner.sq_drain, &mut self.completions());
             let may_meet = self.background().shares_host() && pipe.is_local();
             if may_meet {
                 self.be_guest();
@@ -389,9 +393,9 @@ impl RcShared {
         self.open.store(true, Ordering::Release);
     }
 
-    /// Whether work requests wait for a connection.
+    /// Whether work requests wait for a connection, and for nothing else.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.run(|inner| !inner.waiting.is_empty())
+        self.run(|inner| !inner.waiting.is_empty() && !inner.sq_drain.holds())
     }
 
     /// Whether the connection is over, or will not come.

@@ -27,6 +27,7 @@ use crate::driver::udp::ports::{Advice, Ports, RETIRED};
 use crate::driver::udp::socket::ReceiveBuffer;
 use crate::{AsyncEvent, Config, Error, ErrorEntry, ErrorReason, QpCounters};
 use dgiwarp_engine::datagram::{Arrival, Random, SendWqe, Transmitted, UdEngine};
+use dgiwarp_engine::sq_drain::SqDrain;
 use dgiwarp_engine::types::earliest;
 use transmit_sink::PortSink;
 
@@ -447,6 +448,29 @@ impl UdShared {
             }
             inner.ports.forget_peers();
         });
+    }
+
+    /// Drains the send queue: what has begun ends, nothing else begins. `notify` raises an event then.
+    pub(crate) fn drain_sends(&self, notify: bool) {
+        let mut drain = SqDrain::Off;
+        drain.begin(notify);
+        self.run(|inner| self.set_sq_drain(inner, drain));
+    }
+
+    /// Ends a drain: work requests begin again.
+    pub(crate) fn resume_sends(&self) {
+        self.run(|inner| self.set_sq_drain(inner, SqDrain::Off));
+    }
+
+    fn set_sq_drain(&self, inner: &mut UdInner, drain: SqDrain) {
+        inner.engine.set_sq_drain(drain, &mut self.completions());
+        self.work(inner);
+        self.note_deadline(inner);
+    }
+
+    /// Whether work requests are outstanding that had begun when the drain began.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.run(|inner| inner.engine.sq_drain().is_draining())
     }
 
     /// Drops datagrams that arrive from now on.

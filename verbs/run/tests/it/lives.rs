@@ -16,3 +16,8 @@ fn a_process_that_sends_and_ends_loses_nothing() {
 fn access_flags_bind_the_peer_and_a_queue_pair_may_be_its_own() {
     for_each_gid("access", include_str!("../c/access.c"));
 }
+
+#[test]
+fn a_send_queue_is_drained_and_goes_on() {
+    for_each_gid("drain", include_str!("../c/drain.c"));
+}

@@ -21,7 +21,7 @@ pub(crate) fn attributes(to: QpState) -> Option<(ibv_qp_attr, c_int)> {
         QpState::Init => IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
         QpState::ReadyToReceive => 0,
         QpState::ReadyToSend => IBV_QP_SQ_PSN,
-        QpState::Reset | QpState::Error => return None,
+        QpState::Reset | QpState::SendQueueDrained | QpState::Error => return None,
     };
     Some((attr, mask | IBV_QP_STATE))
 }

@@ -6,6 +6,7 @@ mod memory;
 pub(super) mod memory_llp;
 mod operation;
 mod peer_end;
+mod sq_drain;
 mod stream;
 mod xrc;
 mod zero_copy;

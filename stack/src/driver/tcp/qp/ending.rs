@@ -13,6 +13,7 @@ use crate::driver::tcp::qp::{From, Link, RcInner, RcShared};
 use crate::{ConnectionEvent, WcStatus};
 use dgiwarp_engine::connected::{self, GracefulClose, GracefulStep, Outstanding, RcEnd, Taken};
 use dgiwarp_engine::cq_ring::Unheard;
+use dgiwarp_engine::sq_drain::SqDrain;
 
 /// Reads of what has arrived when a QP is taken out of service.
 const LAST_READS: usize = 64;
@@ -88,6 +89,41 @@ impl RcShared {
         // An engine that was over before has flushed the work requests of then.
         connected::flush_receives(&self.recv_queue, self.qpn, &mut self.completions());
         self.wind_down(inner);
+    }
+
+    /// Drains the send queue: what has begun ends, nothing else begins. `notify` raises an event then.
+    pub(crate) fn drain_sends(&self, notify: bool) {
+        self.run(|inner| {
+            let mut drain = SqDrain::Off;
+            drain.begin(notify);
+            let mut completions = self.completions();
+            match &mut inner.link {
+                Some(link) => link.engine.set_sq_drain(drain, &mut completions),
+                None => drain.complete(self.qpn, &mut completions),
+            }
+            inner.sq_drain = drain;
+            self.work(inner);
+        });
+    }
+
+    /// Ends a drain: work requests begin again.
+    pub(crate) fn resume_sends(&self) {
+        self.run(|inner| {
+            inner.sq_drain = SqDrain::Off;
+            if let Some(link) = &mut inner.link {
+                link.engine
+                    .set_sq_drain(SqDrain::Off, &mut self.completions());
+            }
+            self.work(inner);
+        });
+    }
+
+    /// Whether work requests are outstanding that had begun when the drain began.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.run(|inner| {
+            let link = inner.link.as_ref();
+            link.is_some_and(|link| link.engine.sq_drain().is_draining())
+        })
     }
 
     /// Why the connection is over, if it is.
@@ -186,6 +222,7 @@ impl RcShared {
             }
             self.let_go(inner, Rest::Framed, true);
             inner.given_up = false;
+            inner.sq_drain = SqDrain::Off;
             drop(self.recv_queue.drain());
             for flag in [
                 &self.unlocked.receive_posted,
