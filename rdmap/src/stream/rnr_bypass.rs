@@ -58,6 +58,28 @@ pub fn ends_message(ulpdu: &[u8]) -> bool {
     }
 }
 
+/// Whether a ULPDU belongs to a work request of the peer: to a Send, a Write that is no notice, a Read Request or an atomic request.
+#[must_use]
+pub fn begins_work(ulpdu: &[u8]) -> bool {
+    let Some(first) = ulpdu.first() else {
+        return false;
+    };
+    if Control::parse(*first).tagged {
+        TaggedHeader::parse(ulpdu).is_ok_and(|(header, payload)| {
+            let is_notice =
+                payload.is_empty() && Notice::parse(header.stag, header.tagged_offset).is_some();
+            Opcode::parse(header.rsvd_ulp) == Ok(Opcode::Write) && !is_notice
+        })
+    } else {
+        UntaggedHeader::parse(ulpdu).is_ok_and(|(header, _)| {
+            matches!(
+                header.queue_number,
+                QueueNumber::SEND | QueueNumber::READ_REQUEST
+            )
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use dgiwarp_ddp::{STag, TaggedOffset};
@@ -108,5 +130,28 @@ mod tests {
             assert_eq!(ends_message(&ulpdu), expected, "{ulpdu:?}");
         }
         assert!(!ends_message(&[]));
+    }
+
+    #[test]
+    fn notices_and_answers_are_no_work_of_the_peers() {
+        let tagged = |opcode| tagged_header(opcode, STag::new(1), TaggedOffset::new(0), true);
+        let untagged = |opcode| -> Header { short(opcode, dgiwarp_ddp::Msn::FIRST, &[]) };
+        let mut end = DgiwarpExt::new(Some(Capabilities::default()));
+        for (ulpdu, expected) in [
+            (tagged(Opcode::Write), true),
+            (untagged(Opcode::Send), true),
+            (untagged(Opcode::Immediate), true),
+            (untagged(Opcode::ReadRequest), true),
+            (untagged(Opcode::AtomicRequest), true),
+            (tagged(Opcode::ReadResponse), false),
+            (untagged(Opcode::AtomicResponse), false),
+            (untagged(Opcode::Terminate), false),
+            (end.hello().unwrap(), false),
+            (end.acknowledge(None), false),
+            (DgiwarpExt::immediate(1), false),
+            (Header::new(), false),
+        ] {
+            assert_eq!(begins_work(&ulpdu), expected, "{ulpdu:x?}");
+        }
     }
 }

@@ -66,6 +66,7 @@ unsafe fn acknowledge(event: *mut ibv_async_event) -> Result<(), Errno> {
             Kind::QpFatal
             | Kind::QpRequestError
             | Kind::QpAccessError
+            | Kind::CommunicationEstablished
             | Kind::SqDrained
             | Kind::LastWqeReached
             | Kind::ErrorQueue

@@ -25,6 +25,7 @@ pub(crate) enum Kind {
     QpFatal,
     QpRequestError,
     QpAccessError,
+    CommunicationEstablished,
     SqDrained,
     DeviceFatal,
     SrqLimitReached,
@@ -34,11 +35,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::CqError,
         Self::QpFatal,
         Self::QpRequestError,
         Self::QpAccessError,
+        Self::CommunicationEstablished,
         Self::SqDrained,
         Self::DeviceFatal,
         Self::SrqLimitReached,
@@ -53,6 +55,7 @@ impl Kind {
             Self::QpFatal => 1,
             Self::QpRequestError => 2,
             Self::QpAccessError => 3,
+            Self::CommunicationEstablished => 4,
             Self::SqDrained => 5,
             Self::DeviceFatal => 8,
             Self::SrqLimitReached => 15,
@@ -71,6 +74,9 @@ fn translated(event: AsyncEvent) -> Option<(Kind, Option<Subject>)> {
         AsyncEvent::QpFatal { qpn } => Some((Kind::QpFatal, Some(Subject::Qp(qpn)))),
         AsyncEvent::QpRequestError { qpn } => Some((Kind::QpRequestError, Some(Subject::Qp(qpn)))),
         AsyncEvent::QpAccessError { qpn } => Some((Kind::QpAccessError, Some(Subject::Qp(qpn)))),
+        AsyncEvent::CommunicationEstablished { qpn } => {
+            Some((Kind::CommunicationEstablished, Some(Subject::Qp(qpn))))
+        }
         AsyncEvent::SqDrained { qpn } => Some((Kind::SqDrained, Some(Subject::Qp(qpn)))),
         AsyncEvent::LastWqeReached { qpn } => Some((Kind::LastWqeReached, Some(Subject::Qp(qpn)))),
         AsyncEvent::ErrorQueue { qpn } => Some((Kind::ErrorQueue, Some(Subject::Qp(qpn)))),

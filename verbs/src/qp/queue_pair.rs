@@ -86,12 +86,26 @@ impl Transport {
     /// Follows a change of the state: datagrams are received by a queue pair that is ready to receive or to send.
     pub(crate) fn follow(&self, before: QpState, after: QpState) {
         let receives = QpState::receives;
+        let awaits = after == QpState::ReadyToReceive;
+        if awaits || before == QpState::ReadyToReceive {
+            self.await_first_message(awaits);
+        }
         match self {
             Self::Ud(qp) if receives(after) && !receives(before) => qp.start_receiving(),
             Self::Uc(qp) if receives(after) && !receives(before) => qp.start_receiving(),
             Self::Ud(qp) if !receives(after) => qp.stop_receiving(),
             Self::Uc(qp) if !receives(after) => qp.stop_receiving(),
             Self::Ud(_) | Self::Uc(_) | Self::Rc(_) | Self::XrcTarget(_) => {}
+        }
+    }
+
+    /// Whether the first message of the peer raises `IBV_EVENT_COMM_EST`, which datagram queue pairs do not have.
+    fn await_first_message(&self, awaits: bool) {
+        match self {
+            Self::Ud(_) => {}
+            Self::Uc(qp) => qp.await_first_message(awaits),
+            Self::Rc(qp) => qp.await_first_message(awaits),
+            Self::XrcTarget(target) => target.rc.await_first_message(awaits),
         }
     }
 

@@ -80,6 +80,8 @@ pub struct RcEngine {
     pub(super) token: Option<u128>,
     pub(super) xrc: Xrc,
     pub(super) sq_drain: SqDrain,
+    /// The next message of the peer raises [`AsyncEvent::CommunicationEstablished`].
+    pub(super) awaits_first_message: bool,
     pub(super) counters: QpCounters,
 }
 
@@ -125,6 +127,7 @@ impl RcEngine {
             token: None,
             xrc: Xrc::None,
             sq_drain: SqDrain::Off,
+            awaits_first_message: false,
             counters: QpCounters::default(),
         }
     }
@@ -205,6 +208,12 @@ impl RcEngine {
     pub fn set_sq_drain(&mut self, drain: SqDrain, completions: &mut impl CompletionSink) {
         self.sq_drain = drain;
         self.complete_sends(completions);
+    }
+
+    /// Whether the QP is ready to receive and not yet to send: a message of the peer then raises [`AsyncEvent::CommunicationEstablished`], once (InfiniBand
+    /// specification volume 1, §11.6.3.2).
+    pub fn await_first_message(&mut self, awaits: bool) {
+        self.awaits_first_message = awaits;
     }
 
     /// State of the drain.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use dgiwarp_ddp::error::UntaggedError;
-use dgiwarp_rdmap::stream::{Handled, Peer, StreamError, overtakes};
+use dgiwarp_rdmap::stream::{Handled, Peer, StreamError, begins_work, overtakes};
 
 use super::end::RcEnd;
 use super::engine::RcEngine;
@@ -13,6 +13,7 @@ use super::ulp::Ulp;
 use super::wqe;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
+use crate::types::AsyncEvent;
 use crate::xrc::Xrc;
 
 /// Error of the stream, and the Read or atomic of ours that is the reason, if one is.
@@ -97,6 +98,11 @@ impl RcEngine {
                         let qpn = self.config.qpn;
                         wqe::complete(&mut self.sends, self.taken, None, qpn, completions);
                     }
+                }
+                if self.awaits_first_message && begins_work(ulpdu) {
+                    self.awaits_first_message = false;
+                    let qpn = self.config.qpn;
+                    completions.event(AsyncEvent::CommunicationEstablished { qpn });
                 }
                 let handled = if !self.rnr_queue.is_empty() && !overtakes(ulpdu) {
                     Ok(Handled::ReceiverNotReady)

@@ -69,6 +69,8 @@ pub struct UdEngine {
     /// A datagram of the shim's own that the network has not taken, and its peer.
     shim_output: (Vec<u8>, Option<Peer>),
     sq_drain: SqDrain,
+    /// The next segment of the peer raises [`AsyncEvent::CommunicationEstablished`].
+    awaits_first_message: bool,
 }
 
 impl UdEngine {
@@ -107,6 +109,7 @@ impl UdEngine {
             turn: Turn::OF_ALL,
             shim_output: (Vec::new(), None),
             sq_drain: SqDrain::Off,
+            awaits_first_message: false,
             config,
         }
     }
@@ -310,7 +313,13 @@ impl UdEngine {
             counters: &mut self.counters,
             config: self.config,
         };
+        let before = inbound.counters.segments_received;
         let dropped = receive::handle_input(inbound, (now, arrival), tables, completions);
+        if self.awaits_first_message && self.counters.segments_received > before {
+            self.awaits_first_message = false;
+            let qpn = self.config.qpn.into();
+            completions.event(AsyncEvent::CommunicationEstablished { qpn });
+        }
         if self.sq_drain.is_draining() {
             self.note_drained(completions);
         }
@@ -374,6 +383,11 @@ impl UdEngine {
         self.send.hold(drain.holds());
         self.reads.hold(drain.holds());
         self.note_drained(completions);
+    }
+
+    /// Whether a UC QP is ready to receive and not yet to send: a segment that is taken then raises [`AsyncEvent::CommunicationEstablished`], once.
+    pub fn await_first_message(&mut self, awaits: bool) {
+        self.awaits_first_message = awaits;
     }
 
     /// State of the drain.

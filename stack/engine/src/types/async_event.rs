@@ -46,6 +46,11 @@ pub enum AsyncEvent {
         /// The QP.
         qpn: u32,
     },
+    /// A message of the peer's came to a connected QP that was [not ready to send](crate::connected::RcEngine::await_first_message).
+    CommunicationEstablished {
+        /// The QP.
+        qpn: u32,
+    },
     /// A send queue that was to be [drained](crate::sq_drain::SqDrain), with notice, has no work request under way.
     SqDrained {
         /// The QP.
@@ -65,6 +70,7 @@ impl AsyncEvent {
             | Self::QpRequestError { qpn }
             | Self::QpFatal { qpn }
             | Self::LastWqeReached { qpn }
+            | Self::CommunicationEstablished { qpn }
             | Self::SqDrained { qpn } => qpn == number,
             Self::SrqLimit { .. } | Self::CqOverrun { .. } | Self::DeviceFatal => false,
         }

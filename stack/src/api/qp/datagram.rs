@@ -230,6 +230,12 @@ impl DatagramQp {
         });
     }
 
+    /// Whether a message of the peer raises [`AsyncEvent::CommunicationEstablished`](crate::AsyncEvent::CommunicationEstablished), once: so it is in RTR, before the
+    /// program lets the queue pair send (`ibv_modify_qp(3)`).
+    pub fn await_first_message(&self, awaits: bool) {
+        self.shared.await_first_message(awaits);
+    }
+
     /// Drains the send queue (`ibv_modify_qp(3)` to SQD): a message that has begun and Reads under way end, and those that have not begun, or are posted
     /// from now on, wait for [`resume_sends`](Self::resume_sends). With `notify`, [`AsyncEvent::SqDrained`](crate::AsyncEvent::SqDrained) is raised when none is
     /// under way any more.

@@ -373,6 +373,12 @@ impl RcQp {
         self.shared.flush();
     }
 
+    /// Whether a message of the peer raises [`AsyncEvent::CommunicationEstablished`](crate::AsyncEvent::CommunicationEstablished), once: so it is in RTR, before the
+    /// program lets the queue pair send (`ibv_modify_qp(3)`).
+    pub fn await_first_message(&self, awaits: bool) {
+        self.shared.await_first_message(awaits);
+    }
+
     /// Drains the send queue (`ibv_modify_qp(3)` to SQD): work requests that have begun end, and those that have not, or are posted from now on, wait for
     /// [`resume_sends`](Self::resume_sends). With `notify`, [`AsyncEvent::SqDrained`](crate::AsyncEvent::SqDrained) is raised when none is under way any more.
     pub fn drain_sends(&self, notify: bool) {

@@ -87,6 +87,8 @@ pub(crate) struct RcInner {
     denied: Access,
     /// Drain of the send queue, while there is no connection.
     sq_drain: SqDrain,
+    /// The first message of the peer raises an event.
+    awaits_first_message: bool,
     /// Counters of connections that are gone.
     counters: QpCounters,
 }
@@ -337,6 +339,7 @@ impl RcShared {
             let mut engine = RcEngine::new(config, mpa, waiter).with_xrc(self.unlocked.xrc.clone());
             engine.limit_sends(self.posting.max());
             engine.set_sq_drain(inner.sq_drain, &mut self.completions());
+            engine.await_first_message(inner.awaits_first_message);
             let may_meet = self.background().shares_host() && pipe.is_local();
             if may_meet {
                 self.be_guest();
@@ -384,6 +387,16 @@ impl RcShared {
             inner.denied = denied;
             if let Some(link) = &mut inner.link {
                 link.engine.deny(denied);
+            }
+        });
+    }
+
+    /// Whether the first message of the peer raises an event.
+    pub(crate) fn await_first_message(&self, awaits: bool) {
+        self.run(|inner| {
+            inner.awaits_first_message = awaits;
+            if let Some(link) = &mut inner.link {
+                link.engine.await_first_message(awaits);
             }
         });
     }

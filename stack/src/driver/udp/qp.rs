@@ -450,6 +450,11 @@ impl UdShared {
         });
     }
 
+    /// Whether the first segment of the peer raises an event.
+    pub(crate) fn await_first_message(&self, awaits: bool) {
+        self.run(|inner| inner.engine.await_first_message(awaits));
+    }
+
     /// Drains the send queue: what has begun ends, nothing else begins. `notify` raises an event then.
     pub(crate) fn drain_sends(&self, notify: bool) {
         let mut drain = SqDrain::Off;

@@ -177,9 +177,9 @@ static void before_the_connection(void)
 	struct timespec pause = { .tv_sec = 3, .tv_nsec = 500000000 };
 	nanosleep(&pause, NULL);
 	quiet(cq);
-	post_recv(peer, 2, memory + HALF, 2048);
 	connect_to(peer, qp);
 	hear_from(qp, peer, cq);
+	post_recv(peer, 2, memory + HALF, 2048);
 	quiet(cq);
 	CHECK(move(qp, IBV_QPS_RTS, -1) == 0);
 	arrives(1, 2);

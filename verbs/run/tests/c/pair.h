@@ -54,8 +54,8 @@ static inline struct ibv_ah_attr own_address(void)
 	};
 }
 
-/* To INIT, RTR and RTS, with a peer in this process. */
-static inline void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
+/* Steps number `first` up to `end` of the way to INIT, RTR and RTS, with a peer in this process. */
+static inline void steps_to(struct ibv_qp *qp, struct ibv_qp *peer, int first, int end)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL_REMOTE, .qkey = QKEY, .path_mtu = IBV_MTU_1024,
@@ -74,10 +74,15 @@ static inline void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
 		of[1] |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 		of[2] |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 	}
-	for (int i = 0; i < 3; i++) {
+	for (int i = first; i < end; i++) {
 		attr.qp_state = IBV_QPS_INIT + i;
 		CHECK(ibv_modify_qp(qp, &attr, of[i]) == 0);
 	}
+}
+
+static inline void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
+{
+	steps_to(qp, peer, 0, 3);
 }
 
 static inline void post_recv(struct ibv_qp *qp, uint64_t id, void *at, uint32_t length)

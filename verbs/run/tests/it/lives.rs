@@ -21,3 +21,8 @@ fn access_flags_bind_the_peer_and_a_queue_pair_may_be_its_own() {
 fn a_send_queue_is_drained_and_goes_on() {
     for_each_gid("drain", include_str!("../c/drain.c"));
 }
+
+#[test]
+fn a_message_to_a_queue_pair_in_rtr_is_reported() {
+    for_each_gid("established", include_str!("../c/established.c"));
+}

@@ -223,6 +223,7 @@ impl RcShared {
             self.let_go(inner, Rest::Framed, true);
             inner.given_up = false;
             inner.sq_drain = SqDrain::Off;
+            inner.awaits_first_message = false;
             drop(self.recv_queue.drain());
             for flag in [
                 &self.unlocked.receive_posted,
