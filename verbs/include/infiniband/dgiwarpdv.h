@@ -139,6 +139,15 @@ DGIWARPDV_API int dgiwarpdv_wait_cq(struct ibv_cq *cq, int timeout_ms, int num_e
  */
 DGIWARPDV_API int dgiwarpdv_yield_port(int fd, uint16_t port);
 
+/* ---- Tests of programs ---- */
+
+/*
+ * Raises the events of a device that goes away: IBV_EVENT_DEVICE_FATAL in all open contexts of this process, and RDMA_CM_EVENT_DEVICE_REMOVAL at all
+ * identifiers of rdma_cm that are bound to an address of the device. Nothing else changes: the program's objects work until it destroys them, and the device may
+ * be opened again. Returns the number of contexts and identifiers. A debugger may call it in any program: gdb -p PID -ex 'call (int)dgiwarpdv_remove_device()'.
+ */
+DGIWARPDV_API int dgiwarpdv_remove_device(void);
+
 /* ---- Records: Write-Records at the data sink ---- */
 
 /* Bytes of a message from offset start up to, but without, end. */

@@ -32,6 +32,7 @@ pub(crate) use endpoint::{rdma_create_ep, rdma_destroy_ep, rdma_get_request};
 pub(crate) use event::channel::{
     rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
 };
+pub(crate) use id::identifier::raise_removal;
 pub(crate) use id::lifecycle::{
     rdma_create_id, rdma_destroy_id, rdma_get_dst_port, rdma_get_src_port, rdma_migrate_id,
 };

@@ -103,11 +103,12 @@ pub(crate) struct AsyncQueue {
 /// Queues of all open contexts, for events that concern the process.
 static QUEUES: ProcessTable<Vec<Weak<AsyncQueue>>> = ProcessTable::new(Vec::new());
 
-/// Raises a fatal event in every open context.
-fn raise_fatal() {
-    for queue in QUEUES.lock().iter().filter_map(Weak::upgrade) {
-        queue.raise(AsyncEvent::DeviceFatal);
-    }
+/// Raises a fatal event in every open context. Returns their number.
+pub(crate) fn raise_fatal() -> usize {
+    let queues = QUEUES.lock();
+    let open = queues.iter().filter_map(Weak::upgrade);
+    open.inspect(|queue| queue.raise(AsyncEvent::DeviceFatal))
+        .count()
 }
 
 impl AsyncQueue {
@@ -123,7 +124,9 @@ impl AsyncQueue {
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&queue));
         drop(queues);
-        on_fatal(raise_fatal);
+        on_fatal(|| {
+            raise_fatal();
+        });
         queue
     }
 

@@ -140,6 +140,11 @@ fn every_function_answers_as_the_header_says() {
 }
 
 #[test]
+fn a_program_sees_its_device_go() {
+    for_each_gid("removal", include_str!("../c/removal.c"), &[]);
+}
+
+#[test]
 fn records_close_when_the_queue_pair_wants_it() {
     let lossy = [
         ("DGIWARP_FAULT", "drop=0.5,seed=1"),

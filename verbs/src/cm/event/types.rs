@@ -18,6 +18,7 @@ pub(crate) enum EventType {
     Rejected,
     Established,
     Disconnected,
+    DeviceRemoval,
     MulticastJoin,
     MulticastError,
 }
@@ -35,6 +36,7 @@ impl EventType {
             Self::Rejected => 8,
             Self::Established => 9,
             Self::Disconnected => 10,
+            Self::DeviceRemoval => 11,
             Self::MulticastJoin => 12,
             Self::MulticastError => 13,
         }

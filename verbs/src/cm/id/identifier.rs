@@ -159,6 +159,19 @@ pub(crate) fn all() -> Vec<Arc<Id>> {
     IDS.lock().values().cloned().collect()
 }
 
+/// Raises the removal of the device at all identifiers that are bound to it: those with an address that is no wildcard. Returns their number.
+pub(crate) fn raise_removal() -> usize {
+    let is_bound = |id: &&Arc<Id>| {
+        let local = id.lock().local;
+        local.is_some_and(|local| !local.ip().is_unspecified())
+    };
+    let ids = all();
+    let bound = ids.iter().filter(is_bound);
+    bound
+        .inspect(|id| id.raise_plain(EventType::DeviceRemoval, 0))
+        .count()
+}
+
 fn is_request(event: &Raised) -> bool {
     matches!(event, Raised::Connection(ConnectionEvent::Request { .. }))
 }
