@@ -26,3 +26,8 @@ fn a_send_queue_is_drained_and_goes_on() {
 fn a_message_to_a_queue_pair_in_rtr_is_reported() {
     for_each_gid("established", include_str!("../c/established.c"));
 }
+
+#[test]
+fn polled_completions_free_the_places_of_the_send_queue() {
+    for_each_gid("places", include_str!("../c/places.c"));
+}
