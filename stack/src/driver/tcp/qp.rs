@@ -4,6 +4,7 @@ mod deferred_disconnect;
 mod ending;
 mod lanes;
 mod member;
+mod send_state;
 
 use std::collections::VecDeque;
 use std::io;
@@ -379,31 +380,6 @@ impl RcShared {
         watched
             .ok_or(ConnectError::State)?
             .map_err(|source| ConnectError::Device(Error::system("cannot watch a socket")(source)))
-    }
-
-    /// Says what peers may not do, whatever keys they have.
-    pub(crate) fn deny(&self, denied: Access) {
-        self.run(|inner| {
-            inner.denied = denied;
-            if let Some(link) = &mut inner.link {
-                link.engine.deny(denied);
-            }
-        });
-    }
-
-    /// Whether the first message of the peer raises an event.
-    pub(crate) fn await_first_message(&self, awaits: bool) {
-        self.run(|inner| {
-            inner.awaits_first_message = awaits;
-            if let Some(link) = &mut inner.link {
-                link.engine.await_first_message(awaits);
-            }
-        });
-    }
-
-    /// Lets work requests be posted before there is a connection: they wait for it.
-    pub(crate) fn open(&self) {
-        self.open.store(true, Ordering::Release);
     }
 
     /// Whether work requests wait for a connection, and for nothing else.

@@ -91,41 +91,6 @@ impl RcShared {
         self.wind_down(inner);
     }
 
-    /// Drains the send queue: what has begun ends, nothing else begins. `notify` raises an event then.
-    pub(crate) fn drain_sends(&self, notify: bool) {
-        self.run(|inner| {
-            let mut drain = SqDrain::Off;
-            drain.begin(notify);
-            let mut completions = self.completions();
-            match &mut inner.link {
-                Some(link) => link.engine.set_sq_drain(drain, &mut completions),
-                None => drain.complete(self.qpn, &mut completions),
-            }
-            inner.sq_drain = drain;
-            self.work(inner);
-        });
-    }
-
-    /// Ends a drain: work requests begin again.
-    pub(crate) fn resume_sends(&self) {
-        self.run(|inner| {
-            inner.sq_drain = SqDrain::Off;
-            if let Some(link) = &mut inner.link {
-                link.engine
-                    .set_sq_drain(SqDrain::Off, &mut self.completions());
-            }
-            self.work(inner);
-        });
-    }
-
-    /// Whether work requests are outstanding that had begun when the drain began.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.run(|inner| {
-            let link = inner.link.as_ref();
-            link.is_some_and(|link| link.engine.sq_drain().is_draining())
-        })
-    }
-
     /// Why the connection is over, if it is.
     pub(crate) fn end(&self) -> Option<RcEnd> {
         self.run(|inner| inner.link.as_ref().and_then(|link| link.engine.end()))

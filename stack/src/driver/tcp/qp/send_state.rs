@@ -1,0 +1,69 @@
+//! States and rights of a connected QP that its program sets: ready to receive or to send, drained, access flags.
+
+use std::sync::atomic::Ordering;
+
+use crate::Access;
+use crate::driver::tcp::qp::RcShared;
+use dgiwarp_engine::sq_drain::SqDrain;
+
+impl RcShared {
+    /// Whether the first message of the peer raises an event.
+    pub(crate) fn await_first_message(&self, awaits: bool) {
+        self.run(|inner| {
+            inner.awaits_first_message = awaits;
+            if let Some(link) = &mut inner.link {
+                link.engine.await_first_message(awaits);
+            }
+        });
+    }
+
+    /// Says what peers may not do, whatever keys they have.
+    pub(crate) fn deny(&self, denied: Access) {
+        self.run(|inner| {
+            inner.denied = denied;
+            if let Some(link) = &mut inner.link {
+                link.engine.deny(denied);
+            }
+        });
+    }
+
+    /// Lets work requests be posted before there is a connection: they wait for it.
+    pub(crate) fn open(&self) {
+        self.open.store(true, Ordering::Release);
+    }
+
+    /// Drains the send queue: what has begun ends, nothing else begins. `notify` raises an event then.
+    pub(crate) fn drain_sends(&self, notify: bool) {
+        self.run(|inner| {
+            let mut drain = SqDrain::Off;
+            drain.begin(notify);
+            let mut completions = self.completions();
+            match &mut inner.link {
+                Some(link) => link.engine.set_sq_drain(drain, &mut completions),
+                None => drain.complete(self.qpn, &mut completions),
+            }
+            inner.sq_drain = drain;
+            self.work(inner);
+        });
+    }
+
+    /// Ends a drain: work requests begin again.
+    pub(crate) fn resume_sends(&self) {
+        self.run(|inner| {
+            inner.sq_drain = SqDrain::Off;
+            if let Some(link) = &mut inner.link {
+                link.engine
+                    .set_sq_drain(SqDrain::Off, &mut self.completions());
+            }
+            self.work(inner);
+        });
+    }
+
+    /// Whether work requests are outstanding that had begun when the drain began.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.run(|inner| {
+            let link = inner.link.as_ref();
+            link.is_some_and(|link| link.engine.sq_drain().is_draining())
+        })
+    }
+}
