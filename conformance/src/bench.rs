@@ -77,6 +77,8 @@ pub enum Verdict {
     Pass,
     /// It is not.
     Fail,
+    /// It cannot be told: something else that the device does wrong, and that has a finding of its own, may be the reason.
+    Inconclusive,
 }
 
 /// One thing that was tried.
@@ -96,6 +98,8 @@ pub struct Trial {
     pub octets: Option<(String, String)>,
     /// Traffic of the connection, if it failed.
     pub steps: Vec<Step>,
+    /// Which of the case's conversations it is about, from 0.
+    pub conversation: Option<usize>,
 }
 
 /// Contents of a good Request.
@@ -349,9 +353,12 @@ impl<'a> Bench<'a> {
         clause: &str,
         tape: Option<Tape>,
     ) {
+        let conversation = tape.as_ref().map(Tape::index);
         let tape = tape.filter(|_| !pass);
-        let conversation = tape.as_ref().and_then(Tape::conversation);
-        let steps = conversation.map_or_else(Vec::new, |one| sequence::steps(&one));
+        let steps = tape
+            .as_ref()
+            .and_then(Tape::conversation)
+            .map_or_else(Vec::new, |one| sequence::steps(&one));
         let octets = tape.map(|tape| {
             let shown = |way| {
                 let octets = tape.octets(way);
@@ -369,6 +376,7 @@ impl<'a> Bench<'a> {
             clause: clause.to_owned(),
             octets,
             steps,
+            conversation,
         });
     }
 }

@@ -34,6 +34,9 @@ impl Default for Patience {
 /// The STag of the Reads of nothing that ask whether a connection goes on.
 const ECHO_STAG: u32 = 0xec40_0000;
 
+/// Octets that are read of a connection that a case is done with.
+const MOST_LATE: usize = 1 << 20;
+
 /// One TCP connection with the device.
 #[derive(Debug)]
 pub struct Peer {
@@ -52,6 +55,11 @@ pub struct Peer {
     pub theirs: Option<Startup>,
     /// How many FPDUs it took until the device answered the first.
     pub nudges: u32,
+    /// Whether the device's half has ended.
+    ended: bool,
+    /// Whether the device has sent a Terminate, and that the end was waited for since.
+    terminated: bool,
+    waited: bool,
 }
 
 impl Peer {
@@ -89,6 +97,9 @@ impl Peer {
             read_msn: 1,
             theirs: None,
             nudges: 0,
+            ended: false,
+            terminated: false,
+            waited: false,
         })
     }
 
@@ -152,7 +163,8 @@ impl Peer {
     }
 
     /// Resets the connection.
-    pub fn reset(self) {
+    pub fn reset(mut self) {
+        self.ended = true;
         // If the option cannot be set the device sees an end, which the case cannot tell apart either.
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
@@ -218,7 +230,10 @@ impl Peer {
 
     /// The next FPDU, or what there is instead.
     pub fn next_fpdu(&mut self) -> Came {
-        self.next_within(self.patience.answer)
+        let terminated = self.terminated;
+        let came = self.next_within(self.patience.answer);
+        self.waited |= terminated && matches!(came, Came::Nothing);
+        came
     }
 
     /// The next input within a time.
@@ -228,7 +243,10 @@ impl Peer {
             if let Some(fpdu) = self.deframer.take(&self.unread) {
                 self.unread.drain(..fpdu.octets);
                 return match Segment::parse(&fpdu.ulpdu) {
-                    Some(segment) => Came::Segment(segment, fpdu),
+                    Some(segment) => {
+                        self.terminated |= segment.opcode() == opcode::TERMINATE;
+                        Came::Segment(segment, fpdu)
+                    }
                     None => Came::Short(fpdu),
                 };
             }
@@ -260,6 +278,7 @@ impl Peer {
         };
         let over = match read {
             Ok(0) => {
+                self.ended = true;
                 self.tape.keep(Way::Received, &[]);
                 Came::End
             }
@@ -275,7 +294,10 @@ impl Peer {
                 }
                 Came::Nothing
             }
-            Err(_) => Came::Reset,
+            Err(_) => {
+                self.ended = true;
+                Came::Reset
+            }
         };
         if self.unread.is_empty() {
             Some(over)
@@ -395,6 +417,33 @@ impl Peer {
     /// Input within a moment in which none has to come.
     pub fn quiet(&mut self) -> Came {
         self.next_within(self.patience.quiet)
+    }
+}
+
+impl Drop for Peer {
+    /// What the device has sent by now belongs to the recording too, and behind a Terminate it has to end the connection.
+    fn drop(&mut self) {
+        let wait = if self.terminated && !self.waited {
+            self.patience.answer
+        } else {
+            Duration::ZERO
+        };
+        let until = clock::now() + wait;
+        let mut octets = 0;
+        while !self.ended && octets < MOST_LATE {
+            let before = self.unread.len();
+            match self.more(until) {
+                None => octets += self.unread.len() - before,
+                Some(Came::Torn(torn)) => {
+                    self.unread = torn;
+                    break;
+                }
+                Some(_) => break,
+            }
+        }
+        if self.terminated && !self.ended {
+            self.tape.left_open(self.patience.answer);
+        }
     }
 }
 

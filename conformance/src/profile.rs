@@ -154,6 +154,14 @@ impl Profile {
         })
     }
 
+    /// Whether an entry is about this trial with this reaction. Nothing is counted.
+    #[must_use]
+    pub fn has(&self, case: &str, trial: &str, seen: &str) -> bool {
+        self.expected
+            .iter()
+            .any(|entry| entry.fits(case, trial, seen))
+    }
+
     /// Why this trial is known to fail in some runs and not in others, if it is.
     #[must_use]
     pub fn varies(&self, case: &str, trial: &str, seen: &str) -> Option<&str> {

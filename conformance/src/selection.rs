@@ -72,13 +72,22 @@ impl Selection {
             .into_iter()
             .filter(|case| self.families.is_empty() || self.families.contains(&case.family))
             .filter(|case| self.cases.is_empty() || self.cases.iter().any(|id| id == case.id))
-            .filter(|case| self.role.is_none_or(|role| role == case.role))
+            // The rules of a sender hold in both roles.
+            .filter(|case| {
+                case.family == Family::Sent || self.role.is_none_or(|role| role == case.role)
+            })
             .filter(|case| self.level.is_none_or(|level| level == case.level))
             .filter(|case| {
                 self.clauses.is_empty() || self.clauses.iter().any(|clause| tests(case, clause))
             })
-            .filter(|case| !self.without.iter().any(|id| id == case.id))
+            .filter(|case| !self.leaves_out(case.id))
             .collect()
+    }
+
+    /// Whether the case of this name is left out.
+    #[must_use]
+    pub fn leaves_out(&self, case: &str) -> bool {
+        self.without.iter().any(|id| id == case)
     }
 }
 

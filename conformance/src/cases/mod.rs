@@ -9,6 +9,7 @@ mod mpa;
 mod order;
 mod rdmap;
 mod reads;
+mod rules;
 mod sent;
 mod tagged;
 mod untagged;
@@ -42,6 +43,8 @@ pub enum Family {
     Impairment,
     /// D: the datagram mapping, over UDP.
     Datagram,
+    /// Rules for all that the device sends in the other families' cases; each is named like the linter's.
+    Sent,
 }
 
 /// End that begins a connection.
@@ -190,6 +193,7 @@ pub fn all() -> Vec<Case> {
     ]
     .concat();
     all.extend(datagram::cases());
+    all.extend(rules::cases());
     all
 }
 

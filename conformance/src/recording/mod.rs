@@ -4,7 +4,7 @@ pub mod sequence;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::clock;
 
@@ -41,6 +41,8 @@ pub struct Conversation {
     pub we_connected: bool,
     /// Its traffic in order.
     pub pieces: Vec<Piece>,
+    /// How long the device left TCP open behind its Terminate, if the tester gave up waiting for the end.
+    pub left_open: Option<Duration>,
 }
 
 /// The connections of a case. Clones are the same recorder.
@@ -57,6 +59,7 @@ impl Recorder {
             theirs,
             we_connected,
             pieces: Vec::new(),
+            left_open: None,
         })
     }
 
@@ -69,6 +72,7 @@ impl Recorder {
             theirs,
             we_connected: true,
             pieces: Vec::new(),
+            left_open: None,
         })
     }
 
@@ -99,6 +103,12 @@ pub struct Tape {
 }
 
 impl Tape {
+    /// Which of the recorder's conversations it is, from 0.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
     /// Keeps octets; none stands for the end of that direction.
     pub fn keep(&self, way: Way, octets: &[u8]) {
         let mut all = self
@@ -124,6 +134,18 @@ impl Tape {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         all.get(self.index).cloned()
+    }
+
+    /// The device did not end TCP for so long after it had sent a Terminate.
+    pub fn left_open(&self, time: Duration) {
+        let mut all = self
+            .recorder
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(conversation) = all.get_mut(self.index) {
+            conversation.left_open = Some(time);
+        }
     }
 
     /// All octets of one direction, one after the other.

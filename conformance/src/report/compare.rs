@@ -52,9 +52,11 @@ fn trials(case: &Value, all: bool) -> BTreeMap<Trial, String> {
         *number += 1;
         let reaction = text(&trial["device"]);
         let passed = trial["pass"] == true;
+        let unknown = trial["inconclusive"] == true;
         let what = match (passed, all) {
             (true, false) => "pass".to_owned(),
             (true, true) => format!("pass: {reaction}"),
+            (false, _) if unknown => format!("inconclusive: {reaction}"),
             (false, _) => format!("fail: {reaction}"),
         };
         trials.insert((name, *number), what);

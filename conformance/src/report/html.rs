@@ -35,6 +35,7 @@ fn class(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Pass => "pass",
         Outcome::Skipped => "skipped",
+        Outcome::Inconclusive => "inconclusive",
         Outcome::Deviates => "deviates",
         Outcome::ExpectedFail => "expected",
         Outcome::Fail | Outcome::Broken | Outcome::Dead => "fail",
@@ -64,17 +65,29 @@ fn verdict(page: &mut String, dones: &[Done]) {
     };
     let bad = count(&[Outcome::Fail, Outcome::Broken, Outcome::Dead]);
     let known = count(&[Outcome::ExpectedFail]);
+    let unknown = count(&[Outcome::Inconclusive]);
     let run = dones.len() - count(&[Outcome::Skipped]);
     let (class, text) = match (run, bad, known) {
         (0, ..) => ("skipped", "No case was run".to_owned()),
-        (_, 0, 0) => ("pass", format!("No deviation from a MUST in {run} cases")),
+        (_, 0, 0) => (
+            if unknown == 0 { "pass" } else { "inconclusive" },
+            format!("No deviation from a MUST in {run} cases"),
+        ),
         (_, 0, _) => (
             "expected",
             format!("No news in {run} cases: {known} have deviations that the profile knows"),
         ),
         _ => ("fail", format!("{bad} of {run} cases found deviations")),
     };
-    let _ = writeln!(page, "<p class=\"verdict {class}\">{}</p>", escape(&text));
+    let unknown = match unknown {
+        0 => String::new(),
+        number => format!("; {number} inconclusive"),
+    };
+    let _ = writeln!(
+        page,
+        "<p class=\"verdict {class}\">{}{unknown}</p>",
+        escape(&text)
+    );
 }
 
 fn identification(page: &mut String, subject: &Subject, dones: &[Done]) {
@@ -193,13 +206,13 @@ fn sections(page: &mut String, number: usize, dones: &[Done]) {
 fn failed(done: &Done) -> impl Iterator<Item = &Trial> {
     done.trials
         .iter()
-        .filter(|trial| trial.verdict == Verdict::Fail)
+        .filter(|trial| trial.verdict != Verdict::Pass)
 }
 
 fn findings(page: &mut String, number: usize, dones: &[Done], clauses: &Clauses) {
     let mut notable: Vec<_> = dones
         .iter()
-        .filter(|done| done.outcome >= Outcome::Deviates)
+        .filter(|done| done.outcome >= Outcome::Inconclusive)
         .collect();
     if notable.is_empty() {
         return;
@@ -252,9 +265,14 @@ fn findings(page: &mut String, number: usize, dones: &[Done], clauses: &Clauses)
 }
 
 fn one(page: &mut String, trial: &Trial) {
+    let mark = if trial.verdict == Verdict::Inconclusive {
+        " <span class=\"mark inconclusive\">inconclusive</span>"
+    } else {
+        ""
+    };
     let _ = writeln!(
         page,
-        "<div class=\"trial\"><h4>{}</h4>\n<dl><dt>Device</dt><dd>{}</dd><dt>Allowed</dt><dd>{}</dd></dl>",
+        "<div class=\"trial\"><h4>{}{mark}</h4>\n<dl><dt>Device</dt><dd>{}</dd><dt>Allowed</dt><dd>{}</dd></dl>",
         escape(&trial.what),
         escape(&trial.seen),
         trial
@@ -312,7 +330,7 @@ fn cases(page: &mut String, number: usize, dones: &[Done]) {
     page.push_str("<section><h2>Cases that ran</h2>\n<table><thead><tr><th>Case</th><th>Result</th><th>Subject</th><th>Trials</th><th>Version</th></tr></thead><tbody>\n");
     for done in run {
         // A finding has this name already.
-        let name = if done.outcome < Outcome::Deviates {
+        let name = if done.outcome < Outcome::Inconclusive {
             format!(" id=\"d{number}-{}\"", done.case.id)
         } else {
             String::new()

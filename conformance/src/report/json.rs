@@ -57,7 +57,10 @@ fn case(done: &Done) -> Value {
                 "device": trial.seen,
                 "clause": trial.clause,
             });
-            if trial.verdict == Verdict::Fail {
+            if trial.verdict == Verdict::Inconclusive {
+                one["inconclusive"] = true.into();
+            }
+            if trial.verdict != Verdict::Pass {
                 one["allowed"] = trial.allowed.clone().into();
             }
             if let Some((sent, received)) = &trial.octets {

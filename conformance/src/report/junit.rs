@@ -21,7 +21,7 @@ fn suite(xml: &mut String, subject: &Subject, all: &[Done]) {
     let bad = all.iter().filter(|done| done.outcome.is_bad()).count();
     let skipped = all
         .iter()
-        .filter(|done| done.outcome == Outcome::Skipped)
+        .filter(|done| matches!(done.outcome, Outcome::Skipped | Outcome::Inconclusive))
         .count();
     // Writing to a String cannot fail, here and below.
     let _ = writeln!(
@@ -57,6 +57,14 @@ fn suite(xml: &mut String, subject: &Subject, all: &[Done]) {
                     escape(&details(done))
                 );
             }
+            Outcome::Inconclusive => {
+                let _ = write!(
+                    xml,
+                    "<skipped message=\"inconclusive: {}\"/><system-out>{}</system-out>",
+                    escape(done.reason.trim()),
+                    escape(&details(done))
+                );
+            }
             Outcome::Deviates | Outcome::ExpectedFail => {
                 let _ = write!(xml, "<system-out>{}</system-out>", escape(&details(done)));
             }
@@ -70,9 +78,18 @@ fn suite(xml: &mut String, subject: &Subject, all: &[Done]) {
 fn details(done: &Done) -> String {
     let mut text = String::new();
     for trial in &done.trials {
-        if trial.verdict == Verdict::Fail {
+        if trial.verdict != Verdict::Pass {
             let allowed = trial.allowed.join("; ");
-            let _ = writeln!(text, "{}: {}; allowed: {allowed}", trial.what, trial.seen);
+            let mark = if trial.verdict == Verdict::Inconclusive {
+                "inconclusive: "
+            } else {
+                ""
+            };
+            let _ = writeln!(
+                text,
+                "{mark}{}: {}; allowed: {allowed}",
+                trial.what, trial.seen
+            );
         }
     }
     text

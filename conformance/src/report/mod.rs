@@ -58,8 +58,18 @@ fn not_run(all: &[Done]) -> BTreeMap<&str, Vec<&'static str>> {
 /// How many cases had each outcome, from good to bad.
 #[must_use]
 pub fn counts(all: &[Done]) -> Vec<(Outcome, usize)> {
-    use Outcome::{Broken, Dead, Deviates, ExpectedFail, Fail, Pass, Skipped};
-    [Pass, Skipped, Deviates, ExpectedFail, Fail, Broken, Dead]
+    use Outcome::{Broken, Dead, Deviates, ExpectedFail, Fail, Inconclusive, Pass, Skipped};
+    let all_outcomes = [
+        Pass,
+        Skipped,
+        Inconclusive,
+        Deviates,
+        ExpectedFail,
+        Fail,
+        Broken,
+        Dead,
+    ];
+    all_outcomes
         .into_iter()
         .map(|outcome| {
             let count = all.iter().filter(|done| done.outcome == outcome).count();

@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
 use super::{Subject, counts};
-use crate::bench::Verdict;
+use crate::bench::{Trial, Verdict};
 use crate::run::{Done, Outcome};
 
 /// A case as one line.
@@ -16,10 +16,20 @@ pub fn line(done: &Done) -> String {
         done.case.id,
         done.case.about
     );
-    let failed = failed(done).count();
+    let (failed, unknown) = (
+        of(done, Verdict::Fail).count(),
+        of(done, Verdict::Inconclusive).count(),
+    );
+    // Writing to a String cannot fail, here and below.
     if failed > 0 {
-        // Writing to a String cannot fail, here and below.
         let _ = write!(line, ": {failed} of {} trials", done.trials.len());
+    }
+    if unknown > 0 {
+        let _ = write!(
+            line,
+            ": {unknown} of {} trials inconclusive",
+            done.trials.len()
+        );
     }
     if !done.reason.is_empty() {
         let _ = write!(line, " [{}]", done.reason.trim());
@@ -27,10 +37,10 @@ pub fn line(done: &Done) -> String {
     line
 }
 
-fn failed(done: &Done) -> impl Iterator<Item = &crate::bench::Trial> {
+fn of(done: &Done, verdict: Verdict) -> impl Iterator<Item = &Trial> {
     done.trials
         .iter()
-        .filter(|trial| trial.verdict == Verdict::Fail)
+        .filter(move |trial| trial.verdict == verdict)
 }
 
 /// The whole report.
@@ -65,8 +75,13 @@ pub fn text(subject: &Subject, all: &[Done]) -> String {
         .filter(|done| done.outcome != Outcome::Pass && done.outcome != Outcome::Skipped);
     for done in notable {
         let _ = write!(text, "\n{}\n", line(done));
-        for trial in failed(done) {
-            let _ = writeln!(text, "  {}", trial.what);
+        for trial in of(done, Verdict::Fail).chain(of(done, Verdict::Inconclusive)) {
+            let mark = if trial.verdict == Verdict::Inconclusive {
+                " (inconclusive)"
+            } else {
+                ""
+            };
+            let _ = writeln!(text, "  {}{mark}", trial.what);
             let _ = writeln!(text, "    device   {}", trial.seen);
             let _ = writeln!(text, "    allowed  {}", trial.allowed.join("; "));
             if let Some((sent, received)) = &trial.octets {

@@ -4,8 +4,8 @@ use super::capture::packet::Tcp;
 use super::stream::half::{Half, Phase, Sought};
 use super::stream::seek::{self, Search, whole};
 use super::stream::tcp::Next;
-use super::{Out, Rule, SeenFpdu, Unjudged, What, rules, startup};
-use crate::wire::ddp::Segment;
+use super::{Out, Rule, SeenFpdu, Unjudged, What, rules, startup, terminate};
+use crate::wire::ddp::{Segment, opcode};
 use crate::wire::framing::{Deframer, Fpdu};
 use crate::wire::startup::{C, HEADER, R, REPLY, REQUEST, Startup};
 
@@ -182,6 +182,7 @@ impl Connection {
         let (half, other) = if way == 0 { (a, b) } else { (b, a) };
         half.sender.forget();
         half.before.clear();
+        half.spoken.forget();
         other.sender.asks.forget();
         let known = half.frame.is_some() && other.frame.is_some();
         half.phase = Phase::Seek(Sought {
@@ -388,6 +389,7 @@ impl Connection {
         let believable = fpdu.crc_is_right || !crc;
         let offset = half.offset;
         let octets = half.consume(fpdu.octets);
+        half.spoken.add(&fpdu.ulpdu);
         let segment = Segment::parse(&fpdu.ulpdu).filter(|_| believable);
         if half.resumed && !crc && !segment.as_ref().is_some_and(seek::is_known) {
             // The header that was taken for a beginning may have been none.
@@ -519,6 +521,9 @@ impl Connection {
             } else if synchronized && half.had <= other.base {
                 report(rules::MPA_EARLY, segment.to_string());
             }
+        }
+        if segment.opcode() == opcode::TERMINATE && !half.sender.terminated {
+            terminate::check_subject(&segment.payload, &other.spoken, &mut report);
         }
         half.sender
             .take(segment, &mut other.sender.asks, &mut report);

@@ -248,9 +248,14 @@ impl Sender {
             report(rules::DDP_LENGTH, format!("octets beyond 2^32: {segment}"));
             return Self::pass_over(state, segment, msn);
         }
-        if !segment.is_last() {
+        // A Terminate has room in the smallest segment, and nothing may follow it.
+        let ends = segment.opcode() == opcode::TERMINATE;
+        if !segment.is_last() && !ends {
             *state = Queue::Inside(message);
             return;
+        }
+        if !segment.is_last() {
+            report(rules::DDP_LAST, format!("L is clear: {segment}"));
         }
         *state = Queue::Between(msn.wrapping_add(1));
         offsets(&message.coverage, Some(0), segment, report);

@@ -11,6 +11,7 @@ mod coverage;
 mod datagram;
 mod flows;
 pub mod lint;
+mod live;
 mod messages;
 mod rdmap;
 mod reads;
@@ -26,6 +27,7 @@ use std::net::SocketAddr;
 
 pub use self::capture::file::{FileError, Packet, Reader};
 pub use self::flows::Trace;
+pub use self::live::judge;
 pub use self::rules::{ALL, Keyword, Rule};
 use crate::wire::datagram::{Datagram, Dropped};
 use crate::wire::ddp::Segment;

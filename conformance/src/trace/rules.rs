@@ -92,6 +92,8 @@ rules! {
     TERMINATE_CONTROL "terminate-control" "RFC 5040 §4.8" Must "Layer, type and code of a Terminate are those of a figure";
     TERMINATE_RESERVED "terminate-reserved" "RFC 5040 §4.8" Must "Reserved bits of a Terminate are zero";
     TERMINATE_HEADERS "terminate-headers" "RFC 5040 §4.8" Must "A Terminate has the headers that its bits D and R announce";
+    TERMINATE_ABOUT "terminate-about" "RFC 5040 §4.8" Must "Length and headers in a Terminate are those of a segment that came";
+    TERMINATE_END "terminate-end" "RFC 5040 §7" Must "Behind a Terminate the connection ends";
     TERMINATE_FIGURE "terminate-figure" "RFC 5040 §4.8" Should "Bits M, D and R of a Terminate are those of figure 10";
     ATOMIC_REQUEST "atomic-request" "RFC 7306 §5.2.1" Must "An Atomic Request is its header of 52 octets, with an operation that is defined";
     ATOMIC_RESPONSE "atomic-response" "RFC 7306 §5.2.2" Must "An Atomic Response is its header of 12 octets and repeats the identifier of the oldest request";

@@ -1,8 +1,9 @@
 //! Form of a Terminate (RFC 5040 §4.8, figures 7 to 10).
 
+use super::stream::half::Spoken;
 use super::{Report, rules};
 use crate::wire::datagram;
-use crate::wire::ddp::{TAGGED_HEADER, Terminate, UNTAGGED_HEADER};
+use crate::wire::ddp::{ReadRequest, TAGGED_HEADER, Terminate, UNTAGGED_HEADER};
 
 /// Octets of a terminated Read Request.
 const READ_REQUEST: usize = 28;
@@ -86,6 +87,70 @@ fn headers(terminate: &Terminate, report: &mut Report<'_>) {
             format!("M, D, R are {bits:03b}, which takes {need} octets, and there are {there}");
         report(rules::TERMINATE_HEADERS, detail);
     }
+}
+
+/// Checks that a Terminate is about a segment of the other end, which said no more than this.
+pub(super) fn check_subject(payload: &[u8], spoken: &Spoken, report: &mut Report<'_>) {
+    let Some(terminate) = Terminate::parse(payload) else {
+        return;
+    };
+    let bits = terminate.header_control;
+    let Some((length, rest)) = terminate.rest.split_first_chunk() else {
+        return;
+    };
+    if bits & (M | D) == 0 {
+        return;
+    }
+    let length = usize::from(u16::from_be_bytes(*length));
+    let same_length = |there: usize| bits & M == 0 || there == length;
+    if spoken.denies(|there, _| same_length(there)) {
+        let detail = format!("no segment of {length} octets came");
+        return report(rules::TERMINATE_ABOUT, detail);
+    }
+    if bits & D == 0 {
+        return;
+    }
+    let tagged = rest.first().is_some_and(|first| first & 0x80 != 0);
+    let size = if tagged {
+        TAGGED_HEADER
+    } else {
+        UNTAGGED_HEADER
+    };
+    let Some((header, behind)) = rest.split_at_checked(size) else {
+        return;
+    };
+    let same_header = |there: usize, head: &[u8]| {
+        // A segment that is shorter than its header has no octets for all of it.
+        same_length(there) && header.starts_with(&head[..head.len().min(size)])
+    };
+    if spoken.denies(same_header) {
+        let detail = format!("no segment of {length} octets with this header came");
+        return report(rules::TERMINATE_ABOUT, detail);
+    }
+    let Some(at) = ReadRequest::parse(behind).filter(|_| bits & R != 0) else {
+        return;
+    };
+    // The Read may be under way already (RFC 5040 §4.8).
+    let same_read = |there: usize, head: &[u8]| {
+        let request = head.get(size..).and_then(ReadRequest::parse);
+        same_header(there, head) && request.is_none_or(|request| is_part(&at, &request))
+    };
+    if spoken.denies(same_read) {
+        report(
+            rules::TERMINATE_ABOUT,
+            format!("no such Read Request came: {at:x?}"),
+        );
+    }
+}
+
+/// Whether the first is the second, or what is left of it.
+fn is_part(at: &ReadRequest, of: &ReadRequest) -> bool {
+    let done = of.size.checked_sub(at.size).map(u64::from);
+    (at.sink_stag, at.source_stag) == (of.sink_stag, of.source_stag)
+        && done.is_some_and(|done| {
+            at.sink_to == of.sink_to.wrapping_add(done)
+                && at.source_to == of.source_to.wrapping_add(done)
+        })
 }
 
 /// RFC 5040 §4.8 figure 9, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8.

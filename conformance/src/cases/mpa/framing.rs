@@ -256,16 +256,17 @@ fn f08(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn f09(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    let mut nudges = 0;
-    for _ in 0..10 {
-        let peer = bench.open()?;
-        nudges += peer.nudges;
-        if nudges > 0 {
+    for number in 1..=10 {
+        let mut peer = bench.started(&bench.offer())?;
+        let asked = peer.read_msn;
+        peer.ask_echo();
+        let mut came = Vec::new();
+        if !peer.await_echo(asked, &mut came) {
             bench.require(
                 "an FPDU right behind the Reply",
                 false,
-                format!("no answer before {nudges} more FPDUs"),
-                "an answer",
+                format!("connection {number}: {}", listing(&came)),
+                "an answer without another FPDU",
                 RULES,
                 Some(&peer),
             );

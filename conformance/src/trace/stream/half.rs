@@ -60,6 +60,43 @@ pub(in crate::trace) struct Half {
     pub(in crate::trace) resumed: bool,
     /// The FPDU before, where there are neither CRCs nor Markers.
     pub(in crate::trace) before: Vec<u8>,
+    /// What a Terminate of the other end may be about.
+    pub(in crate::trace) spoken: Spoken,
+}
+
+/// FPDUs that an end may have said something wrong with.
+#[derive(Debug, Default)]
+pub(in crate::trace) struct Spoken {
+    /// Length and first octets of the latest ULPDUs.
+    latest: VecDeque<(usize, Vec<u8>)>,
+    /// Whether there were others.
+    others: bool,
+}
+
+impl Spoken {
+    /// ULPDUs that are kept.
+    const MOST: usize = 128;
+    /// Octets of each: the longest header, and that of a Read Request.
+    const HEAD: usize = 46;
+
+    pub(in crate::trace) fn add(&mut self, ulpdu: &[u8]) {
+        if self.latest.len() == Self::MOST {
+            self.latest.pop_front();
+            self.others = true;
+        }
+        let head = ulpdu.iter().take(Self::HEAD).copied().collect();
+        self.latest.push_back((ulpdu.len(), head));
+    }
+
+    /// Something that was said is not known.
+    pub(in crate::trace) fn forget(&mut self) {
+        self.others = true;
+    }
+
+    /// Whether none of them was like this, given length and octets, and there was no other.
+    pub(in crate::trace) fn denies(&self, is: impl Fn(usize, &[u8]) -> bool) -> bool {
+        !self.others && !self.latest.iter().any(|(length, head)| is(*length, head))
+    }
 }
 
 impl Half {
@@ -80,6 +117,7 @@ impl Half {
             mss: None,
             resumed: false,
             before: Vec::new(),
+            spoken: Spoken::default(),
         }
     }
 

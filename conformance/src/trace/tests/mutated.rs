@@ -203,7 +203,10 @@ fn of_rdmap() -> Vec<(&'static str, Mutation)> {
             let again = talk.said[at::TERMINATE].clone();
             talk.said.push(again);
         }),
-        of("terminate-control", set(at::TERMINATE, BODY + 1, 5)),
+        of("terminate-about", set(at::TERMINATE, BODY + 5, 45)),
+        of("terminate-about", set(at::TERMINATE, BODY + 6 + MSN, 4)),
+        of("ddp-last", set(at::TERMINATE, DDP, 0x01)),
+        of("terminate-control", set(at::TERMINATE, BODY + 1, 7)),
         of("terminate-reserved", set(at::TERMINATE, BODY + 3, 1)),
         of("terminate-headers", |talk| {
             talk.said[at::TERMINATE].ulpdu.pop();
@@ -245,6 +248,8 @@ fn every_rule_is_broken_by_its_mutation_and_by_no_other() {
     let came = judged(ETHERNET, &super::talk::packets(&pieces, [0, 0]));
     assert_eq!(came.rules(), ["mpa-before-reply"]);
     seen.insert("mpa-before-reply");
+    // How long an end may take is the tester's to say.
+    seen.insert("terminate-end");
     let of_streams = ALL.iter().filter(|rule| rule.clause.starts_with("RFC"));
     let all: BTreeSet<_> = of_streams.map(|rule| rule.id).collect();
     assert_eq!(seen, all, "rules and mutations");
@@ -281,6 +286,8 @@ fn what_is_allowed_is_no_finding() {
             for line in &mut talk.said {
                 line.ulpdu[RDMAP] &= 0x3f;
             }
+            // The header of what the Terminate is about.
+            talk.said[at::TERMINATE].ulpdu[BODY + 6 + RDMAP] &= 0x3f;
         }),
         of("STag and TO of nothing", |talk| {
             talk.said[at::RTR].ulpdu[2..14].fill(0xee);

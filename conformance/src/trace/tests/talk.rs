@@ -74,13 +74,14 @@ impl Talk {
         answer.extend([1; 8]);
         let terminate = Terminate {
             layer: 1,
-            etype: 1,
+            etype: 2,
             code: 1,
             header_control: 0b110,
             reserved: 0,
+            // About the second Read Request.
             rest: [
-                &[0, 20][..],
-                &Segment::tagged(opcode::WRITE, 0x61, 0, &[]).to_bytes(),
+                &[0, 46][..],
+                &Segment::untagged(opcode::READ_REQUEST, 1, 2, &[]).to_bytes(),
             ]
             .concat(),
         };

@@ -1,91 +1,22 @@
 //! Goes through the cases: runs each, asks afterwards whether the device still lives, and keeps what came of it.
 
+mod outcome;
+mod sent;
+
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use crate::agent::{Agent, AgentError};
-use crate::bench::{Bench, Broken, Settings, Trial, Verdict};
-use crate::cases::{self, Case, Family, Level, Needs};
+use crate::bench::{Bench, Broken, Settings};
+use crate::cases::{self, Case, Family, Needs};
 use crate::clock;
-use crate::profile::{self, Profile};
+use crate::profile;
 use crate::recording::Recorder;
 use crate::selection::Selection;
 
-/// Plan of a run.
-#[derive(Debug)]
-pub struct Plan {
-    /// How to meet the device.
-    pub settings: Settings,
-    /// Cases to run.
-    pub selection: Selection,
-    /// Run cases that crash some devices too.
-    pub allow_crash: bool,
-    /// Run cases that take a minute or more too.
-    pub slow: bool,
-    /// Expected failures.
-    pub profile: Option<Profile>,
-}
-
-/// Outcome of a case, from good to bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Outcome {
-    /// Everything tried is allowed.
-    Pass,
-    /// It does not apply to this device or this run.
-    Skipped,
-    /// A deviation from a SHOULD.
-    Deviates,
-    /// A deviation that the profile expects.
-    ExpectedFail,
-    /// A deviation.
-    Fail,
-    /// The case could not be carried through.
-    Broken,
-    /// The device takes no good connection afterwards.
-    Dead,
-}
-
-impl Outcome {
-    /// Whether a run with this outcome fails.
-    #[must_use]
-    pub fn is_bad(self) -> bool {
-        self >= Self::Fail
-    }
-
-    /// One word for it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Skipped => "skipped",
-            Self::Deviates => "deviates",
-            Self::ExpectedFail => "expected",
-            Self::Fail => "FAIL",
-            Self::Broken => "BROKEN",
-            Self::Dead => "DEAD",
-        }
-    }
-}
-
-/// A case that was run.
-#[derive(Debug)]
-pub struct Done {
-    /// The case.
-    pub case: Case,
-    /// Outcome of the case.
-    pub outcome: Outcome,
-    /// Why, where the trials do not say it.
-    pub reason: String,
-    /// Trials in order.
-    pub trials: Vec<Trial>,
-    /// Traffic of the case.
-    pub recorder: Recorder,
-    /// How long it took.
-    pub took: Duration,
-    /// Whether the device took no good connection afterwards.
-    pub dead: bool,
-}
+use self::outcome::of_trials;
+pub use self::outcome::{Done, Outcome, Plan};
+use self::sent::Sent;
 
 /// File descriptors that an agent may have more of than at first: libraries open some for good later on.
 const SPARE_DESCRIPTORS: u64 = 8;
@@ -108,7 +39,11 @@ pub fn run(
     let mut all: Vec<Done> = Vec::new();
     let mut descriptors = at_first(plan, agent.as_mut());
     let mut gone: Option<String> = None;
+    let mut sent = Sent::default();
     for case in plan.selection.cases() {
+        if case.family == Family::Sent {
+            continue;
+        }
         each(Progress::Begins(&case));
         if let Some(why) = &gone {
             let done = skipped(&case, why.clone());
@@ -117,7 +52,7 @@ pub fn run(
             continue;
         }
         let started = clock::now();
-        let mut done = one(plan, &case, agent.as_mut(), started);
+        let mut done = one(plan, &case, agent.as_mut(), started, &mut sent);
         if done.outcome != Outcome::Skipped {
             afterwards(plan, agent.as_mut(), &mut descriptors, &mut done);
         }
@@ -131,6 +66,11 @@ pub fn run(
                 case.id
             ));
         }
+    }
+    for done in sent.finish(plan) {
+        each(Progress::Begins(&done.case));
+        each(Progress::Done(&done));
+        all.push(done);
     }
     all
 }
@@ -227,13 +167,20 @@ fn needs_revision_2(case: &Case) -> bool {
         && !["E01", "E02", "E41"].contains(&case.id)
 }
 
-fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) -> Done {
+fn one(
+    plan: &Plan,
+    case: &Case,
+    agent: Option<&mut Agent>,
+    started: Instant,
+    sent: &mut Sent,
+) -> Done {
     let mut bench = Bench::new(&plan.settings, agent);
     let result = match inapplicable(plan, case, bench.has_agent()) {
         Some(why) => Err(Broken::Skip(why)),
         None => (case.run)(&mut bench),
     };
-    let (trials, recorder) = bench.finish();
+    let (mut trials, recorder) = bench.finish();
+    let rules = sent.take(plan, case, &mut trials, &recorder);
     let mut reason = String::new();
     let outcome = match result {
         Ok(()) => of_trials(plan, case, &trials, &mut reason),
@@ -257,6 +204,7 @@ fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) ->
                     Outcome::Fail => Outcome::Fail,
                     Outcome::Pass
                     | Outcome::Skipped
+                    | Outcome::Inconclusive
                     | Outcome::Deviates
                     | Outcome::ExpectedFail
                     | Outcome::Broken
@@ -265,40 +213,19 @@ fn one(plan: &Plan, case: &Case, agent: Option<&mut Agent>, started: Instant) ->
             }
         }
     };
+    if !rules.is_empty() {
+        let rules: Vec<_> = rules.into_iter().collect();
+        reason = format!("{reason} see {}", rules.join(", "));
+    }
     Done {
         case: *case,
         outcome,
-        reason,
+        reason: reason.trim_start().to_owned(),
         trials,
         recorder,
         took: clock::now() - started,
         dead: false,
     }
-}
-
-fn of_trials(plan: &Plan, case: &Case, trials: &[Trial], reason: &mut String) -> Outcome {
-    let mut worst = Outcome::Pass;
-    for trial in trials.iter().filter(|trial| trial.verdict == Verdict::Fail) {
-        let expected = plan
-            .profile
-            .as_ref()
-            .and_then(|p| p.expects(case.id, &trial.what, &trial.seen));
-        let outcome = match (expected, case.level) {
-            (Some(expected), _) => {
-                if !reason.contains(&expected.why) {
-                    if !reason.is_empty() {
-                        reason.push_str("; ");
-                    }
-                    reason.push_str(&expected.why);
-                }
-                Outcome::ExpectedFail
-            }
-            (None, Level::Should) => Outcome::Deviates,
-            (None, Level::Must) => Outcome::Fail,
-        };
-        worst = worst.max(outcome);
-    }
-    worst
 }
 
 /// Asks for a good connection, several times if need be, and looks for what was left behind.
