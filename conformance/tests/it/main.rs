@@ -5,6 +5,7 @@
 mod captures;
 mod device;
 mod laboratory;
+mod misbehaving;
 mod mutant_rules;
 mod mutants;
 mod siw;

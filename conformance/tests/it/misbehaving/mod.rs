@@ -1,0 +1,145 @@
+//! A device that misbehaves on purpose: it has nothing of our stack in it, passes the tester without a fault, and with a named one does just that.
+
+mod agent;
+mod device;
+mod faults;
+mod out;
+mod startup;
+mod stream;
+mod works;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use dgiwarp_conform::agent::Agent;
+use dgiwarp_conform::bench::{Settings, Verdict};
+use dgiwarp_conform::cases::{self, Family};
+use dgiwarp_conform::peer::Patience;
+use dgiwarp_conform::run::{self, Done, Outcome, Plan};
+use dgiwarp_conform::selection::Selection;
+
+use device::{Device, Setup};
+use faults::FAULTS;
+
+/// Devices at a time: most of what a run does is waiting.
+const AT_ONCE: usize = 8;
+
+/// Cases that bring all faults to light: every kind of frame and message, at both ends.
+const SOME: &[&str] = &[
+    "M01", "M02", "M03", "M04", "M07", "M12", "M15", "C01", "C02", "C03", "C07", "E02", "E03",
+    "E04", "E07", "E08", "E12", "F07", "T01", "T03", "T11", "U03", "R04", "R05", "R06", "R09",
+    "R14", "R16", "R20", "R21", "A01", "A02", "A03", "A04", "A05", "A07", "A09", "I01", "M20",
+    "M21", "M23", "E20", "E25", "E41", "A40", "A41", "I40", "T40", "R40", "R44",
+];
+
+/// Goes through cases of TCP, in both roles.
+fn tested(setup: Setup, chosen: impl Fn(&str) -> bool) -> Vec<Done> {
+    let device = Device::start(setup);
+    let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let agent = Agent::connect(at(device.control), "").unwrap();
+    let all = cases::all();
+    let chosen = all
+        .iter()
+        .filter(|case| case.family == Family::Sent || chosen(case.id))
+        .filter(|case| case.family != Family::Datagram);
+    let mut plan = Plan {
+        settings: Settings {
+            target: at(device.port),
+            revision: 2,
+            patience: Patience {
+                answer: Duration::from_secs(30),
+                quiet: Duration::from_millis(10),
+            },
+            many: 8,
+            seed: 1,
+            ports: None,
+        },
+        selection: Selection {
+            cases: chosen.map(|case| case.id.to_owned()).collect(),
+            ..Selection::default()
+        },
+        allow_crash: true,
+        slow: false,
+        profile: None,
+    };
+    run::run(&mut plan, Some(agent), &mut |_| {})
+}
+
+fn findings(all: &[Done]) -> impl Iterator<Item = &Done> {
+    all.iter().filter(|done| {
+        !matches!(
+            done.outcome,
+            Outcome::Pass | Outcome::Skipped | Outcome::Inconclusive
+        )
+    })
+}
+
+/// The findings with what the device did, for a failure's message.
+fn listing(all: &[Done]) -> String {
+    let mut text = String::new();
+    for done in findings(all) {
+        writeln!(text, "  {} {}", done.case.id, done.reason).unwrap();
+        let failed = done
+            .trials
+            .iter()
+            .filter(|trial| trial.verdict == Verdict::Fail);
+        for trial in failed.take(3) {
+            let allowed = trial.allowed.join("; ");
+            writeln!(text, "    {}: {} [{allowed}]", trial.what, trial.seen).unwrap();
+        }
+    }
+    text
+}
+
+/// A good device.
+fn good(markers: bool) -> Setup {
+    Setup {
+        fault: "",
+        crc: true,
+        markers,
+        revision: 2,
+    }
+}
+
+#[test]
+fn without_a_fault_nothing_is_found() {
+    for markers in [false, true] {
+        let all = tested(good(markers), |id| !["N01", "N04"].contains(&id));
+        assert_eq!(findings(&all).count(), 0, "{}", listing(&all));
+        let passed =
+            |done: &&Done| done.outcome == Outcome::Pass && done.case.family != Family::Sent;
+        assert!(all.iter().filter(passed).count() > 70);
+    }
+}
+
+#[test]
+fn each_fault_is_found_and_nothing_else() {
+    let names: BTreeSet<_> = FAULTS.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), FAULTS.len());
+    let queue = Mutex::new(FAULTS.iter());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let wrong = Mutex::new(String::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some((fault, wanted)) = next() {
+                    let setup = Setup {
+                        fault,
+                        ..good(false)
+                    };
+                    let all = tested(setup, |id| SOME.contains(&id));
+                    let found: BTreeSet<_> = findings(&all).map(|done| done.case.id).collect();
+                    if found != wanted.iter().copied().collect() {
+                        let mut wrong = wrong.lock().unwrap_or_else(PoisonError::into_inner);
+                        writeln!(wrong, "{fault}: {wanted:?} wanted\n{}", listing(&all)).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
+    assert!(wrong.is_empty(), "{wrong}");
+}
