@@ -37,6 +37,9 @@ enum Tagged {
     Joined,
 }
 
+/// The queue of Read and Atomic Requests.
+const REQUESTS: u32 = 1;
+
 /// State of one sender.
 #[derive(Debug)]
 pub(super) struct Sender {
@@ -211,8 +214,8 @@ impl Sender {
             return;
         };
         let mut message = match std::mem::take(state) {
-            Queue::Unknown if mo != 0 => return Self::pass_over(state, segment, msn),
-            Queue::Joined(joined) if joined == msn => return Self::pass_over(state, segment, msn),
+            Queue::Unknown if mo != 0 => return self.pass_over(segment, (qn, msn)),
+            Queue::Joined(joined) if joined == msn => return self.pass_over(segment, (qn, msn)),
             Queue::Unknown | Queue::Joined(_) => Untagged::new(segment, msn, rsvd),
             Queue::Between(next) if next == msn => Untagged::new(segment, msn, rsvd),
             Queue::Between(next) => {
@@ -221,7 +224,7 @@ impl Sender {
                         rules::DDP_LAST,
                         format!("the message had its last segment before: {segment}"),
                     );
-                    return Self::pass_over(state, segment, msn);
+                    return self.pass_over(segment, (qn, msn));
                 }
                 report(
                     rules::DDP_MSN,
@@ -246,7 +249,7 @@ impl Sender {
         message.coverage.add(mo.into(), segment.payload.len());
         if message.coverage.span().1 > 1 << 32 {
             report(rules::DDP_LENGTH, format!("octets beyond 2^32: {segment}"));
-            return Self::pass_over(state, segment, msn);
+            return self.pass_over(segment, (qn, msn));
         }
         // A Terminate has room in the smallest segment, and nothing may follow it.
         let ends = segment.opcode() == opcode::TERMINATE;
@@ -263,7 +266,17 @@ impl Sender {
         self.message(segment, length, peer, report);
     }
 
-    fn pass_over(state: &mut Queue, segment: &Segment, msn: u32) {
+    /// Goes on behind a segment of no known message. The peer may take one of queue 1 for a request, and answer it.
+    fn pass_over(&mut self, segment: &Segment, (qn, msn): (u32, u32)) {
+        if qn == REQUESTS {
+            self.asks.forget();
+        }
+        let Some(state) = usize::try_from(qn)
+            .ok()
+            .and_then(|qn| self.queues.get_mut(qn))
+        else {
+            return;
+        };
         *state = if segment.is_last() {
             Queue::Between(msn.wrapping_add(1))
         } else {
@@ -334,7 +347,7 @@ fn queue_of(opcode: u8) -> Option<Option<u32>> {
         opcode::SEND..=opcode::SEND_SE_INVALIDATE | opcode::IMMEDIATE | opcode::IMMEDIATE_SE => {
             Some(Some(0))
         }
-        opcode::READ_REQUEST | opcode::ATOMIC_REQUEST => Some(Some(1)),
+        opcode::READ_REQUEST | opcode::ATOMIC_REQUEST => Some(Some(REQUESTS)),
         opcode::TERMINATE => Some(Some(2)),
         opcode::ATOMIC_RESPONSE => Some(Some(3)),
         _ => None,

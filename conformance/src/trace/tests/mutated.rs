@@ -171,6 +171,10 @@ fn of_ddp() -> Vec<(&'static str, Mutation)> {
         of("ddp-length", |talk| {
             talk.said[at::SEND + 2].ulpdu[14..18].fill(0xff);
         }),
+        // A Read Request that the peer answers all the same.
+        of("ddp-length", |talk| {
+            talk.said[at::READ].ulpdu[14..18].fill(0xff);
+        }),
         of("ddp-order", |talk| talk.said.swap(at::SEND, at::SEND + 1)),
     ]
 }
