@@ -414,6 +414,19 @@ impl Peer {
         }
     }
 
+    /// The next segment that is no Write of nothing, however long an answer takes, and those that come within a moment behind it. More may come later.
+    pub fn burst(&mut self) -> Vec<Segment> {
+        let mut all = Vec::new();
+        let mut came = self.next_segment();
+        while let Came::Segment(segment, _) = came {
+            if !segment.is_empty_write() {
+                all.push(segment);
+            }
+            came = self.quiet();
+        }
+        all
+    }
+
     /// Input within a moment in which none has to come.
     pub fn quiet(&mut self) -> Came {
         self.next_within(self.patience.quiet)

@@ -495,14 +495,12 @@ fn r07(bench: &mut Bench<'_>) -> Result<(), Broken> {
         });
         bench.agent()?.post(on, post)?;
     }
-    let mut requests = Vec::new();
-    while let Came::Segment(segment, _) = peer.quiet() {
-        requests.extend(
-            (segment.opcode() == opcode::READ_REQUEST)
-                .then(|| ReadRequest::parse(&segment.payload))
-                .flatten(),
-        );
-    }
+    let requests: Vec<_> = peer
+        .burst()
+        .iter()
+        .filter(|segment| segment.opcode() == opcode::READ_REQUEST)
+        .filter_map(|segment| ReadRequest::parse(&segment.payload))
+        .collect();
     let seen = format!("{} of 8 Requests, ORD {agreed}", requests.len());
     bench.require(
         "before any Response",

@@ -3,6 +3,7 @@
 use crate::agent::access;
 use crate::bench::{Bench, Broken};
 use crate::cases::{Case, Family, case};
+use crate::clock;
 use crate::oracle::Outcome::{Accepted, Closed, GoesOn, Silence, Terminate};
 use crate::oracle::{Allowed, Came, allow, listing};
 use crate::peer::Peer;
@@ -151,9 +152,10 @@ fn c01(bench: &mut Bench<'_>) -> Result<(), Broken> {
 fn c02(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let mut peer = bench.started(&bench.offer())?;
     peer.ask_echo();
+    let until = clock::now() + bench.patience().answer;
     let came = loop {
         match peer.next_within(bench.patience().quiet) {
-            Came::Nothing if peer.nudges < 20 => {
+            Came::Nothing if clock::now() < until => {
                 peer.nudges += 1;
                 peer.wrong(&harmless(), Wrong::default());
             }

@@ -87,17 +87,6 @@ fn read_of(memory: Memory, index: u32) -> ReadRequest {
     }
 }
 
-/// The Requests of the device that come before one is answered.
-fn asked(peer: &mut Peer) -> Vec<Segment> {
-    let mut all = Vec::new();
-    while let Came::Segment(segment, _) = peer.quiet() {
-        if !segment.is_empty_write() {
-            all.push(segment);
-        }
-    }
-    all
-}
-
 /// Answers a Read Request or an Atomic Request.
 fn answer(peer: &mut Peer, segment: &Segment, response: u32) {
     if segment.opcode() == opcode::ATOMIC_REQUEST {
@@ -143,16 +132,16 @@ fn in_turn(
         .count();
     let (mut at_most, mut numbers, mut sends, mut atomics) = (0, Vec::new(), 0, 0);
     while numbers.len() < answered {
-        let now = asked(peer);
+        let now = peer.burst();
+        if now.is_empty() {
+            break;
+        }
         let requests: Vec<_> = now
             .iter()
             .filter(|segment| segment.opcode() != opcode::SEND)
             .collect();
         sends += now.len() - requests.len();
         at_most = at_most.max(requests.len());
-        if requests.is_empty() {
-            break;
-        }
         for request in requests {
             if request.opcode() == opcode::ATOMIC_REQUEST {
                 atomics += 1;
@@ -161,7 +150,17 @@ fn in_turn(
             numbers.push(request.place);
         }
     }
-    sends += asked(peer).len();
+    let all_sends = operations.len() - answered;
+    while sends < all_sends {
+        let now = peer.burst();
+        if now.is_empty() {
+            break;
+        }
+        sends += now.len();
+    }
+    while let Came::Segment(segment, _) = peer.quiet() {
+        sends += usize::from(!segment.is_empty_write());
+    }
     let msn = |place: &crate::wire::ddp::Place| match place {
         crate::wire::ddp::Place::Untagged { msn, .. } => *msn,
         crate::wire::ddp::Place::Tagged { .. } => 0,
@@ -171,10 +170,7 @@ fn in_turn(
         .all(|pair| msn(&pair[1]) == msn(&pair[0]) + 1);
     bench.require(
         format!("{what}: at a time"),
-        at_most <= DEPTH
-            && numbers.len() == answered
-            && ordered
-            && sends == operations.len() - answered,
+        at_most <= DEPTH && numbers.len() == answered && ordered && sends == all_sends,
         format!(
             "{at_most} at most, {} Requests, {sends} Sends",
             numbers.len()

@@ -544,10 +544,11 @@ fn e25(bench: &mut Bench<'_>) -> Result<(), Broken> {
         let post = json!({ "opcode": 4, "mr": memory.id, "length": 8, "wr_id": number, "rkey": 1, "remote": 0x2000 });
         bench.agent()?.post(on, post)?;
     }
-    let mut requests = 0;
-    while let Came::Segment(segment, _) = peer.quiet() {
-        requests += u32::from(segment.opcode() == opcode::READ_REQUEST);
-    }
+    let came = peer.burst();
+    let requests = came
+        .iter()
+        .filter(|segment| segment.opcode() == opcode::READ_REQUEST)
+        .count();
     bench.require(
         "four Reads",
         requests == 1,
