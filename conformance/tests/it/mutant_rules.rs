@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use dgiwarp_conform::cases::Family;
+
+use crate::misbehaving::FAULTS;
 use crate::mutants::rules::{self, Mutant};
 use crate::mutants::sources;
 
@@ -42,8 +45,37 @@ fn the_table_is_complete() {
             .any(|it| mutant.clause.starts_with(it));
         assert!(is_clause && mutant.clause.contains('§'), "{name}");
     }
-    for case in &cases {
+    // Rules of a sender are about octets on the wire alone: the misbehaving device breaks them, and no mutant has to.
+    for case in cases.iter().filter(|case| case.family != Family::Sent) {
         let family = case.family;
         assert!(families.contains(&family), "no mutant for {family:?}");
+    }
+}
+
+/// The misbehaving device breaks rules of each layer, and its table names rules and cases that are there.
+#[test]
+fn the_misbehaving_device_breaks_rules_of_each_layer() {
+    let cases = dgiwarp_conform::cases::all();
+    let mut prefixes = BTreeSet::new();
+    for (fault, findings) in FAULTS {
+        assert!(!findings.is_empty(), "{fault}");
+        for id in *findings {
+            let case = cases.iter().find(|case| case.id == *id);
+            let case = case.unwrap_or_else(|| panic!("{fault}: there is no case {id}"));
+            if case.family == Family::Sent {
+                prefixes.extend(id.split('-').next());
+            }
+        }
+    }
+    for layer in [
+        "mpa",
+        "enhanced",
+        "ddp",
+        "rdmap",
+        "terminate",
+        "atomic",
+        "immediate",
+    ] {
+        assert!(prefixes.contains(layer), "no fault breaks a rule {layer}-…");
     }
 }

@@ -1,7 +1,7 @@
 //! The faults, each with all that the tester finds of it: rules of a sender, or cases.
 
 /// Name, and findings.
-pub(super) const FAULTS: &[(&str, &[&str])] = &[
+pub(crate) const FAULTS: &[(&str, &[&str])] = &[
     // FPDUs.
     ("crc-from-second", &["mpa-crc"]),
     ("crc-from-fifth", &["mpa-crc"]),
@@ -102,4 +102,21 @@ pub(super) const FAULTS: &[(&str, &[&str])] = &[
     ("atomics-unaligned", &["A04"]),
     ("fetch-add-ignores-mask", &["A01"]),
     ("compare-swap-always-swaps", &["A02"]),
+];
+
+/// Faults of the short run: some of each group, in both roles.
+pub(super) const OFTEN: &[&str] = &[
+    "crc-from-second",
+    "crc-unchecked",
+    "pad-has-memory",
+    "fpdu-behind-reply",
+    "reply-reserved-bits",
+    "request-without-depths",
+    "dv-2-in-sends",
+    "msn-of-reads-skips",
+    "terminate-tagged",
+    "terminate-about-other-stag",
+    "terminate-bits-without-headers",
+    "response-one-long",
+    "atomic-response-other-identifier",
 ];
