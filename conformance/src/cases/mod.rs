@@ -43,7 +43,7 @@ pub enum Family {
     Impairment,
     /// D: the datagram mapping, over UDP.
     Datagram,
-    /// Rules for all that the device sends in the other families' cases; each is named like the linter's.
+    /// Rules of a sender, for all that the device sends in the cases of a run.
     Sent,
 }
 

@@ -1,4 +1,4 @@
-//! W: the rules of a sender, which hold for all that the device sends, whatever a case is about. One case for each rule of [`trace`](crate::trace).
+//! The rules of a sender, which hold for all that the device sends, whatever a case is about. One case for each rule of [`trace`](crate::trace).
 
 use std::sync::LazyLock;
 
@@ -33,7 +33,7 @@ fn case(rule: &'static Rule) -> Case {
     }
 }
 
-/// They are judged by what the others make the device say.
+/// The other cases have the device send; see `run::sent`.
 fn nothing(_: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }

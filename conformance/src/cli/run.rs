@@ -375,7 +375,10 @@ fn write_reports(args: &RunArgs, results: &[(Subject, Vec<Done>)]) -> Result<(),
             folder.clone()
         };
         std::fs::create_dir_all(&folder).map_err(|error| (EXIT_FINDINGS, error.to_string()))?;
-        for done in all.iter().filter(|done| done.outcome >= Outcome::Inconclusive) {
+        for done in all
+            .iter()
+            .filter(|done| done.outcome >= Outcome::Inconclusive)
+        {
             let name = format!("{}.pcapng", done.case.id);
             write(&folder.join(name), report::pcapng(done))?;
         }

@@ -196,6 +196,7 @@ mod tests {
             ours: here,
             theirs: here,
             we_connected: true,
+            left_open: None,
             pieces: (0..)
                 .zip(pieces)
                 .map(|(at, (way, octets))| Piece {

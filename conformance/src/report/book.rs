@@ -80,10 +80,12 @@ fn page(case: &Case, clauses: &Clauses) -> String {
         Level::Should => "SHOULD: a deviation is reported and fails nothing",
     };
     let role = match case.role {
+        _ if case.family == Family::Sent => "both",
         Role::Initiator => "Initiator: the tester connects to the device",
         Role::Responder => "Responder: the device connects to the tester",
     };
     let needs = match case.needs {
+        _ if case.family == Family::Sent => "cases in which the device sends",
         Needs::Port => "a port that accepts RDMA connections",
         Needs::Agent => "the agent on the device",
     };
@@ -129,6 +131,13 @@ fn page(case: &Case, clauses: &Clauses) -> String {
         Needs::Port => "--target HOST:PORT",
         Needs::Agent => "--agent HOST:PORT --token TOKEN",
     };
+    if case.family == Family::Sent {
+        let _ = write!(
+            text,
+            "\nA rule of a sender: in each run it judges all that the device sends, whatever the cases are about, and `dgiwarp-conform lint` judges recorded traffic by it.\n\n## Run it\n\n```sh\ndgiwarp-conform run {device}\n```\n\n[All cases](README.md)\n"
+        );
+        return text;
+    }
     let _ = write!(
         text,
         "\n## Run it\n\n```sh\ndgiwarp-conform run {device} --case {}{options}\n```\n\n[All cases](README.md)\n",

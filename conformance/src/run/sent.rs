@@ -12,8 +12,8 @@ use crate::wire::hex;
 
 use super::outcome::{Done, Outcome, Plan, of_trials};
 
-/// Findings of one rule that are listed; the others are counted.
-const MOST: usize = 10;
+/// Findings of one rule that are listed, of each case those that differ; the others are counted.
+const MOST: usize = 200;
 /// The most octets of a frame that go with a finding.
 const EVIDENCE: usize = 96;
 
@@ -58,7 +58,12 @@ impl Sent {
             if plan.selection.leaves_out(finding.rule.id) {
                 continue;
             }
-            if finding.rule.keyword == Keyword::Must {
+            // A known deviation excuses nothing: it would hide news.
+            let known = plan
+                .profile
+                .as_ref()
+                .is_some_and(|p| p.has(finding.rule.id, &name(case, number), &finding.detail));
+            if finding.rule.keyword == Keyword::Must && !known {
                 let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
                 basic.entry(index).or_insert(finding.rule.id);
             }
@@ -79,7 +84,10 @@ impl Sent {
             recorder: recorder.clone(),
             ..Found::default()
         });
-        if found.trials.len() == MOST {
+        let seen = found.trials.iter().any(|trial| {
+            trial.seen == finding.detail && trial.what.split(',').next() == Some(case.id)
+        });
+        if seen || found.trials.len() == MOST {
             found.others += 1;
             return;
         }
@@ -87,7 +95,7 @@ impl Sent {
             .ok()
             .and_then(|index| conversations.get(index));
         found.trials.push(Trial {
-            what: format!("{}, connection {number}", case.id),
+            what: name(case, number),
             verdict: Verdict::Fail,
             seen: finding.detail,
             allowed: vec![format!("{} ({})", finding.rule.says, finding.rule.clause)],
@@ -117,9 +125,15 @@ impl Sent {
             .iter()
             .all(|clause| clause.starts_with("Datagram"));
         let (spoke, reason) = if datagrams {
-            (self.datagrams, "no case of this run had the device send a datagram")
+            (
+                self.datagrams,
+                "no case of this run had the device send a datagram",
+            )
         } else {
-            (self.streams, "no case of this run had the device send anything over TCP")
+            (
+                self.streams,
+                "no case of this run had the device send anything over TCP",
+            )
         };
         let (outcome, reason) = if spoke {
             (Outcome::Pass, "")
@@ -136,6 +150,11 @@ impl Sent {
             dead: false,
         }
     }
+}
+
+/// Name of a finding in a connection of a case.
+fn name(case: &Case, number: u64) -> String {
+    format!("{}, connection {number}", case.id)
 }
 
 /// Takes back what may be due to the rules that these conversations break, and names those.

@@ -53,14 +53,17 @@ pub(in crate::cases) const CASES: &[Case] = &[
         f07,
     ),
     case("F08", F, "the stream ends within an FPDU", &[ERRORS], f08),
-    case(
-        "F09",
-        F,
-        "the first FPDU is taken without a second one",
-        &[RULES],
-        f09,
-    )
-    .should(),
+    Case {
+        version: 2,
+        ..case(
+            "F09",
+            F,
+            "the first FPDU is taken without a second one",
+            &[RULES],
+            f09,
+        )
+        .should()
+    },
 ];
 
 /// The RFCs have no code for a segment that is too short.
