@@ -170,8 +170,15 @@ impl Peer {
     }
 
     /// The longest segment that TCP sends here, in octets, options left out. The device's is the same on most paths.
+    /// Within one host each end has its own, which changes with the window: there is none.
     #[must_use]
     pub fn segment_size(&self) -> Option<u16> {
+        let ends = (self.stream.local_addr(), self.stream.peer_addr());
+        if let (Ok(ours), Ok(theirs)) = ends
+            && ours.ip() == theirs.ip()
+        {
+            return None;
+        }
         let size = SockRef::from(&self.stream).tcp_mss().ok()?;
         u16::try_from(size).ok()
     }

@@ -123,7 +123,9 @@ fn f05(bench: &mut Bench<'_>) -> Result<(), Broken> {
 fn f21(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let (peer, lengths) = lengths(bench)?;
     let Some(emss) = peer.segment_size() else {
-        return Err(Broken::Skip("the size of TCP's segments is not known"));
+        return Err(Broken::Skip(
+            "the size of TCP's segments is not known, or changes, as it does within one host",
+        ));
     };
     let (most, seen) = longest(&lengths);
     // The tester asks for no Markers, so none take room.

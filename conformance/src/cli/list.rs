@@ -42,7 +42,7 @@ pub(super) fn list(args: &ListArgs) -> Result<ExitCode, Failed> {
     } else {
         cases.iter().try_for_each(|case| {
             let clauses = case.clauses.join(", ");
-            writeln!(out, "{:<5}{} ({clauses})", case.id, case.about)
+            writeln!(out, "{:<4} {} ({clauses})", case.id, case.about)
         })
     };
     quiet(printed)?;

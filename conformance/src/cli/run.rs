@@ -279,7 +279,7 @@ fn shown(show: Show, of: usize) -> impl FnMut(Progress<'_>) {
                 if !terminal || show == Show::Never {
                     return;
                 }
-                format!("[{number}/{of}] {:<9}{:<5}{}", "…", case.id, case.about)
+                format!("[{number}/{of}] {:<9}{:<4} {}", "…", case.id, case.about)
             }
             Progress::Done(done) => {
                 if show == Show::Never || show == Show::Auto && !terminal {
