@@ -441,7 +441,7 @@ impl Peer {
 }
 
 impl Drop for Peer {
-    /// What the device has sent by now belongs to the recording too, and behind a Terminate it has to end the connection.
+    /// Octets that the device has sent by now belong to the recording too, and behind a Terminate it has to end the connection.
     fn drop(&mut self) {
         let wait = if self.terminated && !self.waited {
             self.patience.answer

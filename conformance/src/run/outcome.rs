@@ -87,7 +87,7 @@ pub struct Done {
     pub dead: bool,
 }
 
-/// What the failed trials of a case come to, with what is known of them.
+/// Outcome of the failed trials of a case, with the deviations that the profile knows.
 pub(super) fn of_trials(
     plan: &Plan,
     case: &Case,

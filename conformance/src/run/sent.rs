@@ -17,7 +17,7 @@ const MOST: usize = 200;
 /// The most octets of a frame that go with a finding.
 const EVIDENCE: usize = 96;
 
-/// What broke one rule.
+/// Findings of one rule.
 #[derive(Debug, Default)]
 struct Found {
     trials: Vec<Trial>,
@@ -26,7 +26,7 @@ struct Found {
     recorder: Recorder,
 }
 
-/// What is known of all rules so far.
+/// Findings of all rules so far.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
     found: BTreeMap<&'static str, Found>,

@@ -1,4 +1,4 @@
-//! The same rules for a conversation of the tester's own: its octets are all there, so only what the device sent is judged.
+//! Rules of a sender for a conversation of the tester's own: its octets are all there, so only what the device sent is judged.
 
 use std::net::SocketAddr;
 

@@ -121,7 +121,7 @@ rules! {
     GROUP_ANSWER "group-answer" "Datagram §8.1" Must "Nothing that was sent to a group is answered";
     SERVICE_LAYOUT "service-layout" "Datagram §10" Must "Type, length and private data of a service lookup are as they have to be";
     SERVICE_RESERVED "service-reserved" "Datagram §10" Must "Fields of a service lookup that its type does not use are zero";
-    SERVICE_REPEAT "service-repeat" "Datagram §10" Must "What is repeated of a service lookup or its answer is unchanged";
+    SERVICE_REPEAT "service-repeat" "Datagram §10" Must "Repeats of a service lookup and of its answer are unchanged";
 }
 
 #[cfg(test)]

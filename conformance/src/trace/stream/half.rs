@@ -60,7 +60,7 @@ pub(in crate::trace) struct Half {
     pub(in crate::trace) resumed: bool,
     /// The FPDU before, where there are neither CRCs nor Markers.
     pub(in crate::trace) before: Vec<u8>,
-    /// What a Terminate of the other end may be about.
+    /// Segments that a Terminate of the other end may be about.
     pub(in crate::trace) spoken: Spoken,
 }
 

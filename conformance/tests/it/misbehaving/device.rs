@@ -113,7 +113,7 @@ pub(super) struct Connection {
     pub(super) served: u32,
 }
 
-/// What changes.
+/// State that changes.
 pub(super) struct State {
     pub(super) memories: BTreeMap<u64, Memory>,
     pub(super) connections: BTreeMap<u64, Connection>,
@@ -248,7 +248,7 @@ impl State {
         number
     }
 
-    /// What the agent says of a connection.
+    /// The agent's description of a connection.
     pub(super) fn about(&self, number: u64) -> Option<Value> {
         let connection = self.connections.get(&number)?;
         let memory = self.memories.get(&connection.room)?;

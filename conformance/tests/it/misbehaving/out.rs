@@ -1,4 +1,4 @@
-//! What the device sends: segments, the faults of each, and the thread that writes.
+//! Output of the device: segments, the faults of each, and the thread that writes.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -37,7 +37,7 @@ impl Out {
     pub(super) fn new(stream: &TcpStream, fault: &'static str) -> Self {
         let (queue, items) = channel::<Vec<u8>>();
         let mut stream = stream.try_clone().unwrap();
-        // What is in the system's hands cannot be taken back.
+        // Octets that the system has cannot be taken back.
         let _ = socket2::SockRef::from(&stream).set_send_buffer_size(8192);
         let open = fault == "terminate-left-open";
         let (written, discard) = (
@@ -88,7 +88,7 @@ impl Out {
     pub(super) fn octets(&mut self, octets: Vec<u8>) {
         self.handed += octets.len() as u64;
         if let Some(queue) = &self.queue {
-            // Who reads them no more has gone.
+            // A peer that reads no more has gone.
             let _ = queue.send(octets);
         }
     }
@@ -98,7 +98,7 @@ impl Out {
         self.queue = None;
     }
 
-    /// The same, and what waits does not leave.
+    /// Nothing more is sent, and what waits does not leave.
     pub(super) fn abort(&mut self) {
         self.discard.store(true, Ordering::Relaxed);
         self.finish();
