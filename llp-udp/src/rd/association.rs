@@ -96,6 +96,8 @@ pub(super) struct Association {
     proof: u64,
     /// Cookie for the peer.
     cookie: u64,
+    /// Longest datagram of the path in octets.
+    datagram: u16,
     rtt: Rtt,
     recovery: Recovery<Contents>,
     congestion: Congestion,
@@ -163,6 +165,7 @@ impl Association {
             unvalidated: None,
             proof: 0,
             cookie,
+            datagram: config.datagram,
             rtt: Rtt::new(config.initial_rtt),
             recovery: Recovery::new(),
             congestion: Congestion::new(config.algorithm, config.datagram.into()),
@@ -231,6 +234,11 @@ impl Association {
         self.greeted = false;
         self.backoff = 0;
         self.probes = 1;
+    }
+
+    /// Sets the longest datagram of the path.
+    pub(super) fn set_datagram(&mut self, config: &RdConfig, octets: u16) {
+        self.datagram = octets.min(config.datagram);
     }
 
     /// Grants receives beyond those granted before.

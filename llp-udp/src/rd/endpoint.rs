@@ -99,13 +99,14 @@ impl Endpoint {
         association.map_or(0, |it| it.outbound.len())
     }
 
-    /// Posts a message to a peer.
-    pub fn post(&mut self, now: Instant, peer: Peer, post: Post) {
+    /// Posts a message to a peer, to which datagrams have at most `datagram` octets, or [`RdConfig::datagram`] if that is less.
+    pub fn post(&mut self, now: Instant, peer: Peer, datagram: u16, post: Post) {
         let at = match self.table.by_peer(peer) {
             Some(at) => at,
             None => self.open(now, peer),
         };
         if let Some(association) = self.table.get_mut(at) {
+            association.set_datagram(&self.config, datagram);
             association.outbound.post(post);
         }
         self.touch(at);
@@ -130,6 +131,14 @@ impl Endpoint {
                 reason: Some(CloseReason::Done),
             };
             self.end(now, at, ended);
+        }
+    }
+
+    /// Ends all associations; their messages are flushed.
+    pub fn close_all(&mut self, now: Instant) {
+        let peers: Vec<Peer> = self.table.iter().map(|it| it.peer).collect();
+        for peer in peers {
+            self.close(now, peer);
         }
     }
 
@@ -265,12 +274,12 @@ impl Endpoint {
     }
 
     /// Appends the next datagram, if there is one, and returns where it goes. `write` writes a segment, named by its peer, the
-    /// token of its message and its index.
+    /// token of its message and its header.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
         out: &mut Vec<u8>,
-        write: &mut impl FnMut(Peer, u64, u32, &mut [u8]),
+        write: &mut impl FnMut(Peer, u64, &SegmentHeader, &mut [u8]),
     ) -> Option<Peer> {
         if let Some((to, answer)) = self.answers.pop_front() {
             out.extend(answer);
@@ -283,8 +292,8 @@ impl Endpoint {
             association.queued = false;
             let peer = association.peer;
             let to =
-                association.poll_transmit(&self.config, now, out, &mut |token, index, segment| {
-                    write(peer, token, index, segment);
+                association.poll_transmit(&self.config, now, out, &mut |token, header, segment| {
+                    write(peer, token, header, segment);
                 });
             if to.is_some() {
                 self.touch(at);

@@ -274,6 +274,13 @@ impl Association {
                 if self.errors.len() == ERRORS {
                     return Ok(false);
                 }
+                // Its sender counts it, too.
+                if takes {
+                    self.taken = self.taken.wrapping_add(1);
+                    if beyond {
+                        self.grant.receives = self.taken;
+                    }
+                }
                 self.errors.push_back(OpenError {
                     error: MessageError {
                         message: header.message,

@@ -6,7 +6,9 @@ use super::{Association, Contents, SEGMENTS, SKIP};
 use crate::Peer;
 use crate::rd::config::RdConfig;
 use crate::rd::envelope::{self, Envelope};
-use crate::rd::frame::{Close, HEADER_LEN, HELLO_LEN, Hello, Ping, Pong, SEGMENT_OVERHEAD};
+use crate::rd::frame::{
+    Close, HEADER_LEN, HELLO_LEN, Hello, Ping, Pong, SEGMENT_OVERHEAD, SegmentHeader,
+};
 
 /// Octets of frames with their headers.
 const ACK: usize = HEADER_LEN + 20 + 12;
@@ -24,19 +26,19 @@ const MANY_RANGES: usize = 32;
 
 impl Association {
     /// Appends the next datagram, if one may leave now, and returns where it goes. `write` writes a segment, named by the
-    /// token of its message and its index.
+    /// token of its message and its header.
     pub(in crate::rd) fn poll_transmit(
         &mut self,
         config: &RdConfig,
         now: Instant,
         out: &mut Vec<u8>,
-        write: &mut impl FnMut(u64, u32, &mut [u8]),
+        write: &mut impl FnMut(u64, &SegmentHeader, &mut [u8]),
     ) -> Option<Peer> {
         if let Some(to) = self.poll_challenge(config, now, out) {
             return Some(to);
         }
         let budget = usize::try_from(self.budget()).unwrap_or(usize::MAX);
-        let limit = usize::from(config.datagram).min(budget);
+        let limit = usize::from(self.datagram).min(budget);
         let mut room = limit.checked_sub(envelope::OVERHEAD)?;
         let due = self.received.due().is_some_and(|due| due <= now)
             || !self.not_ready.is_empty()
@@ -246,7 +248,7 @@ impl Association {
         room: usize,
         contents: &mut Contents,
         out: &mut Vec<u8>,
-        write: &mut impl FnMut(u64, u32, &mut [u8]),
+        write: &mut impl FnMut(u64, &SegmentHeader, &mut [u8]),
     ) {
         let mut room = room;
         while let Some(slot) = contents.segments.get_mut(contents.count)
@@ -264,7 +266,7 @@ impl Association {
             let at = out.len();
             out.resize(at + usize::from(departure.length), 0);
             if let Some(segment) = out.get_mut(at..) {
-                write(departure.token, departure.header.index, segment);
+                write(departure.token, &departure.header, segment);
             }
             *slot = departure.header.number;
             contents.count += 1;

@@ -188,7 +188,7 @@ impl Host {
                     receive: order.receive,
                 };
                 let to = peer_of(address(order.to.0, order.to.1));
-                end.endpoint.post(at, to, post);
+                end.endpoint.post(at, to, end.config.datagram, post);
             }
             while let Some((_, peer)) = end.reposts.pop_front_if(|(due, _)| *due <= now) {
                 end.pool += 1;
@@ -202,8 +202,8 @@ impl Host {
             let mut out = Vec::new();
             while let Some(to) =
                 end.endpoint
-                    .poll_transmit(at, &mut out, &mut |_, token, index, segment| {
-                        write(token, index, segment);
+                    .poll_transmit(at, &mut out, &mut |_, token, header, segment| {
+                        write(token, header.index, segment);
                     })
             {
                 assert!(
