@@ -25,8 +25,8 @@ pub(super) use departure::time;
 const SEGMENTS: usize = 8;
 /// RNR frames that wait to be sent.
 const NOT_READY: usize = 16;
-/// Errors that are not acknowledged.
-const ERRORS: usize = 64;
+/// Errors that are not acknowledged: all fit the shortest datagram beside an acknowledgement.
+const ERRORS: usize = 32;
 /// Pongs that wait to be sent.
 const PONGS: usize = 4;
 /// Round trips after which ECN's next mark counts.
@@ -43,7 +43,7 @@ const SKIP: u64 = 512;
 struct Contents {
     segments: [u32; SEGMENTS],
     count: usize,
-    /// Number of a message whose error it carries.
+    /// Number of the message of the latest error that it carries; it has those of all before, too.
     error: Option<u32>,
 }
 

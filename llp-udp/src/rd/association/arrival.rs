@@ -312,8 +312,9 @@ impl Association {
                     events.push_back(Event::Completed { peer, token });
                 });
             }
-            if let Some(message) = left.contents.error {
-                errors.retain(|open| open.error.message != message);
+            let latest = |message| errors.iter().position(|it| it.error.message == message);
+            if let Some(latest) = left.contents.error.and_then(latest) {
+                errors.drain(..=latest);
             }
         });
         let acked = acked.map_err(|_| VIOLATION)?;

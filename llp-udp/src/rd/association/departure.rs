@@ -62,7 +62,7 @@ impl Association {
         let least = ACK + PLACED + CREDIT + FEW_RANGES * RANGE;
         let fits = |length: u16| room >= least + SEGMENT_OVERHEAD + usize::from(length);
         let beside = data.is_none_or(fits);
-        if urgent && !beside {
+        if urgent && !(beside && self.errors.is_empty()) {
             data = None;
         }
         let start = out.len();
@@ -204,7 +204,18 @@ impl Association {
         let start = out.len();
         let left = |out: &Vec<u8>| room.saturating_sub(out.len() - start);
         let fixed = ACK + PLACED;
-        if left(out) >= fixed {
+        // Errors go before each acknowledgement: it may cover segments of theirs, and must not be taken for success.
+        let mut withheld = with_data && !self.errors.is_empty();
+        for open in self.errors.iter_mut().filter(|_| !with_data) {
+            withheld = left(out) < ERROR;
+            if withheld {
+                break;
+            }
+            open.due = false;
+            open.error.emit(out);
+            contents.error = Some(open.error.message);
+        }
+        if left(out) >= fixed && !withheld {
             let most = if with_data { FEW_RANGES } else { MANY_RANGES };
             let ranges = most.min(1 + (left(out) - fixed) / RANGE);
             if let Some(ack) = self.received.acknowledge(now, ranges) {
@@ -223,13 +234,6 @@ impl Association {
             && let Some(not_ready) = self.not_ready.pop_front()
         {
             not_ready.emit(out);
-        }
-        if left(out) >= ERROR
-            && let Some(open) = self.errors.iter_mut().find(|open| open.due)
-        {
-            open.due = false;
-            open.error.emit(out);
-            contents.error = Some(open.error.message);
         }
         let here = self
             .pongs

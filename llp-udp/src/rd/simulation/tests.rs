@@ -379,8 +379,13 @@ fn a_silent_peer_is_unreachable_and_an_idle_one_is_forgotten() {
 
 #[test]
 fn a_failed_message_fails_its_peers_or_itself_alone() {
-    for scope in [Scope::Peer, Scope::Message] {
-        let orders = stream((0, 0), (1, 0), 5, 20_000);
+    let cases = [Scope::Peer, Scope::Message];
+    // Of many segments, and of one, which a single acknowledgement covers.
+    let cases = cases
+        .iter()
+        .flat_map(|scope| [(*scope, 20_000), (*scope, 100)]);
+    for (scope, octets) in cases {
+        let orders = stream((0, 0), (1, 0), 5, octets);
         let link = wire(100, MS, 20 * MS, 0.02);
         let config = |_, _, config| RdConfig { scope, ..config };
         let mut world = World::new(8, [1, 1], 0, |_| link, config, &orders);
@@ -397,7 +402,10 @@ fn a_failed_message_fails_its_peers_or_itself_alone() {
         match scope {
             Scope::Message => {
                 assert_eq!(failures, [1]);
-                assert_eq!(world.ledger.borrow().octets_from((0, 0)), 80_000);
+                assert_eq!(
+                    world.ledger.borrow().octets_from((0, 0)),
+                    4 * u64::from(octets)
+                );
             }
             Scope::Peer => {
                 assert!(failures.contains(&1) && failures.len() > 1);
