@@ -2,7 +2,7 @@
 //!
 //! [`Rnic`] is the device. It needs no hardware, kernel module, device node or privilege: datagram QPs
 //! are UDP sockets, connected QPs are TCP connections. From it come protection domains ([`Pd`]), registered
-//! memory ([`Mr`]), completion queues ([`Cq`]) and queue pairs ([`UdQp`], [`UcQp`], [`RcQp`]).
+//! memory ([`Mr`]), completion queues ([`Cq`]) and queue pairs ([`UdQp`], [`UcQp`], [`RdQp`], [`RcQp`]).
 //!
 //! Posting transmits in the caller's thread and [`Cq::poll`] receives in the caller's thread; a background
 //! thread serves one-sided traffic, timers and full sockets while nobody polls.
@@ -74,6 +74,7 @@ pub use api::qp::srq::{Srq, SrqAttr};
 pub use api::qp::uc::{UcConnectError, UcOperation, UcQp, UcQpAttr, UcSendWr};
 pub use api::qp::ud::UdQp;
 pub use api::qp::wr::{Destination, SendWr};
+pub use api::rd::{RdQp, RdQpAttr};
 pub use api::xrc::Xrcd;
 pub use dgiwarp_engine::cm::oob::Pairing;
 pub use dgiwarp_engine::cm::sidr::{

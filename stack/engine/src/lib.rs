@@ -5,6 +5,7 @@
 //! - [`cq_ring`], [`recv_queue`], `send_queue`, [`sges`]: queues and scatter/gather lists;
 //! - [`sq_drain`]: the state SQD of a send queue;
 //! - [`datagram`]: a datagram queue pair (UD, UC);
+//! - [`reliable`]: a reliable datagram queue pair (RD);
 //! - [`connected`]: a connected queue pair (RC);
 //! - [`xrc`]: shared receive queues that the peer names;
 //! - [`cm`]: connection management.
@@ -25,6 +26,7 @@ pub mod null_llp;
 #[cfg(any(test, feature = "fuzzing"))]
 mod recording_sink;
 pub mod recv_queue;
+pub mod reliable;
 mod send_queue;
 pub mod sges;
 pub mod sq_drain;

@@ -178,6 +178,16 @@ impl RecvQueue {
         self.capacity
     }
 
+    /// Receives that are posted.
+    pub fn len(&self) -> usize {
+        self.posted.lock().receives.len()
+    }
+
+    /// Whether none is posted.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Whether QPs share the queue.
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()

@@ -4,6 +4,7 @@
 //! - [`memory`]: protection domains, memory regions, memory windows;
 //! - [`cq`]: completion queues and channels;
 //! - [`qp`]: queue pairs, their work requests, address handles, groups, records and QPNs;
+//! - [`rd`]: reliable datagram queue pairs;
 //! - [`xrc`]: XRC domains;
 //! - [`cm`]: connection management.
 
@@ -12,4 +13,5 @@ pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod memory;
 pub(crate) mod qp;
+pub(crate) mod rd;
 pub(crate) mod xrc;

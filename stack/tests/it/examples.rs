@@ -48,6 +48,12 @@ fn send_recv() {
 }
 
 #[test]
+fn reliable() {
+    let text = run("reliable");
+    assert!(text.contains("60 answers of 3 peers"), "{text}");
+}
+
+#[test]
 fn write_record() {
     let text = run("write_record");
     assert!(text.contains("of 100000 octets are valid"), "{text}");

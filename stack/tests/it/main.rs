@@ -41,6 +41,7 @@ mod read_floods;
 mod reads;
 mod records;
 mod relay;
+mod reliable;
 mod same_host;
 mod services;
 mod srq;

@@ -133,7 +133,7 @@ pub(super) fn event(end: RcEnd, qpn: u32) -> Option<AsyncEvent> {
 }
 
 /// Status of our work request after a Terminate of the peer (RFC 5040 §4.8, RFC 5041 §7.2).
-fn terminated(cause: Cause) -> WcStatus {
+pub(crate) fn terminated(cause: Cause) -> WcStatus {
     match (cause.layer, cause.error_type, cause.code) {
         // Errors of the buffer that the request named: RDMAP's protection errors, DDP's of tagged buffers.
         (0 | 1, 1, _) => WcStatus::RemoteAccess,

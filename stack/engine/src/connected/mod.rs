@@ -27,6 +27,7 @@ pub use close::{
     CloseStep, DeferredDisconnect, GracefulClose, GracefulStep, LINGER_FOR, Outstanding, TcpClose,
 };
 pub use end::RcEnd;
+pub(crate) use end::terminated;
 pub use engine::{RcEngine, flush_receives};
 pub use llp::Llp;
 pub use state::RcConfig;

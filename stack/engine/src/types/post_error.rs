@@ -25,6 +25,9 @@ pub enum PostError {
     /// The parts of the work request do not fit its operation: inline data with a Read, an atomic of other than 8 octets.
     #[error("the parts of the work request do not fit its operation")]
     Malformed,
+    /// Queue pairs of this kind do not have the operation.
+    #[error("queue pairs of this kind do not have the operation")]
+    Unsupported,
     /// A group cannot be read from.
     #[error("a group cannot be read from")]
     Group,

@@ -45,14 +45,14 @@ impl<'a> QpAttr<'a> {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(in crate::api) fn check(&self) -> Result<(), Error> {
         Error::check_limit("max_send_wr", self.max_send_wr, 1, MAX_WR)?;
         Error::check_limit("max_recv_wr", self.max_recv_wr, 1, MAX_WR)?;
         Error::check_limit("max_sge", self.max_sge, 1, MAX_SGE)
     }
 
     /// Queues and tables of a queue pair with this number.
-    pub(super) fn parts(&self, qpn: u32, mrs: &Arc<MrTable>) -> QpParts {
+    pub(in crate::api) fn parts(&self, qpn: u32, mrs: &Arc<MrTable>) -> QpParts {
         QpParts {
             qpn,
             max_send_wr: self.max_send_wr,

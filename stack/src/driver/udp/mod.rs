@@ -8,6 +8,7 @@ pub(crate) mod path_cache;
 pub(crate) mod port;
 pub(crate) mod ports;
 pub(crate) mod qp;
+pub(crate) mod rd_qp;
 pub(crate) mod route;
 pub(crate) mod socket;
 pub(crate) mod transmit;

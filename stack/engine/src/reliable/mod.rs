@@ -1,0 +1,286 @@
+//! A reliable datagram QP, sans I/O (`rfc-notes/reliable-datagrams.md`): Sends to any number of peers, each placed exactly once.
+//!
+//! Order of calls: [`accept`](RdEngine::accept) for each work request posted; [`handle_input`](RdEngine::handle_input) for what arrives;
+//! [`handle_timeout`](RdEngine::handle_timeout) at or after [`poll_timeout`](RdEngine::poll_timeout). After each of these
+//! [`transmit`](RdEngine::transmit).
+
+mod inbound;
+mod outbound;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use dgiwarp_codec::PayloadSlice;
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_llp_udp::rd::frame::SegmentHeader;
+use dgiwarp_llp_udp::rd::{Dropped, Ecn, Endpoint, Event, Malformed, RdConfig};
+use dgiwarp_memory::Placeable;
+use dgiwarp_rdmap::datagram::DropReason;
+
+use crate::cq_ring::CompletionSink;
+use crate::datagram::{Arrival, SendOutcome, SendWqe, Transmitted};
+use crate::mr::PdId;
+use crate::recv_queue::Tables;
+use crate::types::QpCounters;
+use inbound::Inbound;
+use outbound::{Outbound, Outcome};
+
+/// Octets that RD puts around each segment, and the header of a Send.
+const AROUND: u16 = 48 + SEND_HEADER;
+/// Octets of the untagged header.
+const SEND_HEADER: u16 = 18;
+
+/// Settings of a reliable datagram QP's engine.
+#[derive(Debug, Clone, Copy)]
+pub struct RdQpConfig {
+    /// QPN: the UDP port number.
+    pub qpn: u16,
+    /// Protection domain of the QP.
+    pub pd: PdId,
+    /// Q_Key that Sends have to carry.
+    pub qkey: u32,
+    /// Attributes of its end of all associations. It grants receives itself, so [`RdConfig::receives`] is 0.
+    pub rd: RdConfig,
+}
+
+/// Takes datagrams.
+pub trait DatagramSink {
+    /// Sends a datagram to a peer, from an address of ours if one is named.
+    fn send(&mut self, peer: Peer, from: Option<IpAddr>, datagram: &[u8]) -> SendOutcome;
+}
+
+/// The engine of one reliable datagram QP.
+#[derive(Debug)]
+pub struct RdEngine {
+    config: RdQpConfig,
+    endpoint: Endpoint,
+    outbound: Outbound,
+    inbound: Inbound,
+    counters: QpCounters,
+    /// A datagram, and its peer while the network has not taken it.
+    output: (Vec<u8>, Option<Peer>),
+}
+
+impl RdEngine {
+    /// An engine without work requests and peers.
+    #[must_use]
+    pub fn new(config: RdQpConfig) -> Self {
+        Self {
+            endpoint: Endpoint::new(config.rd),
+            outbound: Outbound::new(config),
+            inbound: Inbound::new(config),
+            counters: QpCounters::default(),
+            output: (Vec::new(), None),
+            config,
+        }
+    }
+
+    /// Takes over a posted Send. It leaves with the next [`transmit`](Self::transmit).
+    pub fn accept(&mut self, wqe: SendWqe) {
+        self.outbound.accept(wqe);
+    }
+
+    /// Hands datagrams to the network until none may leave, it is full, or `budget` went out.
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        tables: Tables<'_>,
+        sink: &mut impl DatagramSink,
+        completions: &mut impl CompletionSink,
+    ) -> Transmitted {
+        self.outbound
+            .post(now, tables, &mut self.endpoint, completions);
+        self.inbound.grant(tables.recv_queue, &mut self.endpoint);
+        for _ in 0..budget {
+            let Self {
+                endpoint,
+                outbound,
+                output: (octets, to),
+                ..
+            } = self;
+            if to.is_none() {
+                octets.clear();
+                *to = endpoint.poll_transmit(now, octets, &mut |peer, token, header, segment| {
+                    outbound.write(tables.mrs, peer, token, header, segment);
+                });
+                if let Some((peer, token)) = outbound.take_broken() {
+                    // Its octets are gone: the datagram is not sent, and counts as lost.
+                    *to = None;
+                    outbound.break_off(token);
+                    endpoint.close(now, peer);
+                    self.handle_events(tables, completions);
+                    continue;
+                }
+            }
+            let Some(peer) = *to else {
+                self.handle_events(tables, completions);
+                return Transmitted::All;
+            };
+            match sink.send(peer, self.outbound.source(peer), octets) {
+                SendOutcome::Sent => {
+                    self.counters.count_sent(1, octets.len() as u64);
+                }
+                SendOutcome::WouldBlock => return Transmitted::Blocked,
+                // It counts as lost.
+                SendOutcome::TooBig | SendOutcome::Failed(_) => self.counters.count_send_error(),
+            }
+            self.output.1 = None;
+        }
+        Transmitted::Budget
+    }
+
+    /// Handles what one receive call brought: one datagram, or a train of equal ones. Returns why the last one that was dropped was.
+    pub fn handle_input<P: Placeable + ?Sized>(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_, P>,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) -> Option<DropReason> {
+        let mut last = None;
+        for datagram in PayloadSlice::new(arrival.octets).chunks(arrival.stride) {
+            let handled = if arrival.to_group {
+                Err(DropReason::WrongPeer)
+            } else {
+                let Self {
+                    endpoint,
+                    inbound,
+                    outbound,
+                    ..
+                } = self;
+                let handled = endpoint.handle_input(
+                    now,
+                    arrival.from,
+                    Ecn::Unknown,
+                    datagram,
+                    &mut |peer, header: &SegmentHeader, segment| {
+                        outbound.note_address(peer, arrival.to);
+                        inbound.place(peer, header, segment, arrival.to, tables, completions)
+                    },
+                );
+                handled.map_err(drop_reason)
+            };
+            match handled {
+                Ok(()) => self.counters.count_received(datagram.len()),
+                Err(reason) => {
+                    self.counters.count_drop(reason);
+                    last = Some(reason);
+                }
+            }
+            self.handle_events(tables, completions);
+        }
+        last
+    }
+
+    fn handle_events(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::Completed { peer, token } => {
+                    self.outbound.end(peer, token, Outcome::Placed, completions);
+                }
+                Event::Failed { peer, token, cause } => {
+                    self.outbound
+                        .end(peer, token, Outcome::of(cause), completions);
+                }
+                Event::Delivered { peer, message, .. } => {
+                    self.inbound.deliver(peer, message, completions);
+                }
+                Event::Ended { peer } => {
+                    self.inbound.forget(peer, tables.recv_queue);
+                    self.outbound.forget(peer);
+                }
+                // A program sees the peer under its first address.
+                Event::Moved { .. } => {}
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.endpoint.poll_timeout()
+    }
+
+    /// Handles what is due.
+    pub fn handle_timeout(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.endpoint.handle_timeout(now);
+        self.handle_events(tables, completions);
+    }
+
+    /// Whether a peer waits for receives to be posted: then [`transmit`](Self::transmit) is due after a post.
+    #[must_use]
+    pub fn wants_receives(&self) -> bool {
+        self.inbound.wants_receives()
+    }
+
+    /// Sends that have not completed.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.outbound.len()
+    }
+
+    /// Ends all associations: peers are told with the next [`transmit`](Self::transmit), and what is not placed there ends with `Flushed`.
+    pub fn close(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.endpoint.close_all(now);
+        self.handle_events(tables, completions);
+        self.outbound.flush(completions);
+    }
+
+    /// Ends everything that was posted with `Flushed`, but for receives that QPs share.
+    pub fn flush(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        self.close(now, tables, completions);
+        for wqe in tables.recv_queue.drain() {
+            completions.received(inbound::flushed(&wqe, self.config.qpn));
+        }
+    }
+
+    /// Counters of the QP since it was created.
+    #[must_use]
+    pub fn counters(&self) -> QpCounters {
+        self.counters.clone()
+    }
+
+    /// Counts a datagram that never became one of an association.
+    pub fn count_drop(&mut self, reason: DropReason) {
+        self.counters.count_drop(reason);
+    }
+
+    /// Number of associations.
+    #[must_use]
+    pub fn associations(&self) -> usize {
+        self.endpoint.associations()
+    }
+}
+
+/// The counter of a datagram that was dropped.
+const fn drop_reason(dropped: Dropped) -> DropReason {
+    match dropped {
+        Dropped::Malformed(Malformed::Crc { .. }) => DropReason::BadCrc,
+        Dropped::Malformed(Malformed::FirstOctet(_)) => DropReason::UnknownFormat,
+        Dropped::Malformed(Malformed::Version(_)) => DropReason::BadVersion,
+        Dropped::Malformed(_) => DropReason::Malformed,
+        Dropped::Late(_) => DropReason::Late,
+        Dropped::NotValidated => DropReason::BadCookie,
+        Dropped::UnknownAssociation(_) | Dropped::WrongEpoch(_) | Dropped::NoHello => {
+            DropReason::WrongPeer
+        }
+    }
+}

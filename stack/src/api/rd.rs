@@ -1,0 +1,249 @@
+//! Reliable datagram queue pairs.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dgiwarp_llp_udp::Peer;
+use dgiwarp_llp_udp::rd::RdConfig;
+
+use crate::api::device::statistics::{Counts as _, Entry};
+use crate::driver::debug::instruments::Instruments;
+use crate::driver::device::clock;
+use crate::driver::udp::port::Port;
+use crate::driver::udp::rd_qp::RdShared;
+use crate::{Error, Operation, Pd, PostError, PostFailure, QpAttr, QpCounters, RecvWr, SendWr};
+use dgiwarp_engine::datagram::SendWqe;
+use dgiwarp_engine::recv_queue::{copy_sges, total_length};
+use dgiwarp_engine::reliable::{RdEngine, RdQpConfig};
+
+/// Granularity of timers where nobody polls.
+const GRANULARITY: Duration = Duration::from_millis(1);
+/// Least probe timeout of such timers.
+const LEAST_PTO: Duration = Duration::from_millis(2);
+/// Longest datagram of which every path of an Ethernet takes the IPv4 packet.
+const DATAGRAM: u16 = 1472;
+/// Window that all senders share, unless the receive buffer is small.
+const WINDOW: usize = 256 << 10;
+
+/// Attributes of a reliable datagram queue pair.
+#[derive(Debug, Clone)]
+pub struct RdQpAttr<'a> {
+    /// Completion queues, sizes and shared receive queue. Peers of a queue pair with a shared receive queue send one message at a time each, since no
+    /// receives can be set aside for them.
+    pub qp: QpAttr<'a>,
+    /// Address and UDP port to bind; the port is the QPN. `None`: all addresses, a port of the system's choice.
+    pub bind: Option<SocketAddr>,
+    /// Q_Key that received Sends must carry. Default 0.
+    pub qkey: u32,
+    /// Silence of a peer, with messages to it not placed, after which these fail with [`WcStatus::RetryExceeded`](crate::WcStatus::RetryExceeded). Default 4 s.
+    pub unreachable: Duration,
+    /// How often a message may find no receive at its peer before it fails with [`WcStatus::RnrRetryExceeded`](crate::WcStatus::RnrRetryExceeded). `None`, the
+    /// default, for no limit.
+    pub rnr_retries: Option<u32>,
+}
+
+impl<'a> RdQpAttr<'a> {
+    /// The defaults with these completion queues.
+    #[must_use]
+    pub const fn new(qp: QpAttr<'a>) -> Self {
+        Self {
+            qp,
+            bind: None,
+            qkey: 0,
+            unreachable: Duration::from_secs(4),
+            rnr_retries: None,
+        }
+    }
+}
+
+/// A reliable datagram queue pair (RD): Sends to any number of peers from one UDP port, each delivered exactly once, and those to one peer in the order of
+/// their posts, whatever the network loses (`rfc-notes/reliable-datagrams.md`). Both ends have to be of this kind.
+///
+/// A Send completes when it is placed at its peer. A failure, as that of a peer that is gone, fails all Sends to this peer in the order of their posts: the first
+/// with its cause, the others with `Flushed`, which may or may not have been delivered. Sends to other peers go on, and so do later ones to this
+/// peer. Of the operations, [`Operation::Send`] without immediate is there; others are refused with [`PostError::Unsupported`].
+///
+/// Dropping it destroys it: posted Sends get up to a second to be placed, and posted receives end without a completion.
+#[derive(Debug)]
+pub struct RdQp {
+    shared: Arc<RdShared>,
+    pd: Pd,
+    local: SocketAddr,
+    max_sge: usize,
+    entry: Entry,
+}
+
+impl RdQp {
+    fn create(pd: &Pd, attr: &RdQpAttr<'_>) -> Result<Self, Error> {
+        attr.qp.check()?;
+        let rnic = &pd.rnic.shared;
+        let buffer = rnic.config.receive_buffer;
+        let port = match attr.bind {
+            Some(address) => Port::bind(address, buffer),
+            None => Port::bind((Ipv6Addr::UNSPECIFIED, 0).into(), buffer)
+                .or_else(|_| Port::bind((Ipv4Addr::UNSPECIFIED, 0).into(), buffer)),
+        }?;
+        let local = port
+            .local_addr()
+            .map_err(Error::system("cannot read a socket's address"))?;
+        let granted = port
+            .granted_receive_buffer()
+            .map_err(Error::system("cannot read a socket's receive buffer"))?;
+        let [epoch, a, b, c, d] = rnic.draw();
+        let key = [(a, b), (c, d)].map(|(high, low)| u64::from(high) << 32 | u64::from(low));
+        let engine = RdEngine::new(RdQpConfig {
+            qpn: local.port(),
+            pd: pd.id,
+            qkey: attr.qkey,
+            rd: RdConfig {
+                granularity: GRANULARITY,
+                least_pto: LEAST_PTO,
+                window: u32::try_from(WINDOW.min(granted / 4)).unwrap_or(u32::MAX),
+                receives: 0,
+                rnr_retries: attr.rnr_retries,
+                datagram: DATAGRAM,
+                unreachable: attr.unreachable,
+                ..RdConfig::new(clock::now(), epoch, key)
+            },
+        });
+        let instruments = Instruments::new(&rnic.config, local, rnic.next_datagram_qp());
+        let parts = attr.qp.parts(local.port().into(), &rnic.mrs);
+        let shared = RdShared::start(parts, engine, port, local.ip(), instruments)?;
+        let entry = rnic.statistics.begin("rd", local.port().into(), &shared);
+        Ok(Self {
+            shared,
+            pd: pd.clone(),
+            local,
+            max_sge: attr.qp.max_sge,
+            entry,
+        })
+    }
+
+    /// The QPN: the UDP port.
+    #[must_use]
+    pub fn qpn(&self) -> u16 {
+        self.local.port()
+    }
+
+    /// The address and port that the socket is bound to.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// The receive buffer that the kernel granted, in octets with its own overhead.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the kernel does not report it.
+    pub fn receive_buffer(&self) -> Result<usize, Error> {
+        self.shared
+            .granted_receive_buffer()
+            .map_err(Error::system("cannot read a socket's receive buffer"))
+    }
+
+    /// Posts Sends, in order (`ibv_post_send(3)`); each has its peer. Never blocks.
+    ///
+    /// # Errors
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one: [`PostError::Unsupported`] for other operations than Send and for
+    /// a Send with immediate, [`PostError::Group`] for the handle of a group.
+    pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailure> {
+        self.shared.post(wrs.iter().map(|wr| self.wqe(wr)))
+    }
+
+    fn wqe(&self, wr: &SendWr<'_>) -> Result<SendWqe, PostError> {
+        let Operation::Send { immediate: None } = wr.operation else {
+            return Err(PostError::Unsupported);
+        };
+        let ah = &wr.destination.ah;
+        if ah.is_group() {
+            return Err(PostError::Group);
+        }
+        let length = total_length(wr.sges, self.max_sge)?;
+        let to = match ah.destination() {
+            IpAddr::V4(v4) => SocketAddr::from((v4, wr.destination.qpn)),
+            IpAddr::V6(v6) => {
+                std::net::SocketAddrV6::new(v6, wr.destination.qpn, 0, ah.scope_id()).into()
+            }
+        };
+        let reachable = match self.local {
+            SocketAddr::V4(_) => to.is_ipv4(),
+            SocketAddr::V6(local) => to.is_ipv6() || local.ip().is_unspecified(),
+        };
+        if !reachable {
+            return Err(PostError::AddressFamily);
+        }
+        Ok(SendWqe {
+            wr_id: wr.wr_id,
+            operation: wr.operation,
+            route: ah.route().clone(),
+            peer: Peer::ip(to),
+            qkey: wr.destination.qkey,
+            sges: copy_sges(wr.sges),
+            length,
+            signaled: wr.signaled,
+            solicited: wr.solicited,
+            unrecorded: false,
+        })
+    }
+
+    /// Posts receives, in order (`ibv_post_recv(3)`).
+    ///
+    /// # Errors
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        self.shared.post_recv(wrs)
+    }
+
+    /// Ends everything posted with a completion of status `Flushed`, as the error state of a queue pair does, and all associations with peers.
+    pub fn flush(&self) {
+        self.shared.flush();
+    }
+
+    /// Whether a completion of it found its queue full: it was flushed then
+    /// ([`AsyncEvent::QpFatal`](crate::AsyncEvent::QpFatal)).
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.shared.has_failed()
+    }
+
+    /// Peers that it has an association with: those with traffic within the last minute.
+    #[must_use]
+    pub fn peers(&self) -> usize {
+        self.shared.run(|inner| inner.engine.associations())
+    }
+
+    /// Counters of the queue pair. Segments are datagrams here, and their octets include all that UDP carries.
+    #[must_use]
+    pub fn counters(&self) -> QpCounters {
+        self.shared.counters()
+    }
+}
+
+impl Drop for RdQp {
+    fn drop(&mut self) {
+        self.shared.close();
+        let rnic = &self.pd.rnic.shared;
+        rnic.statistics.end(&self.entry, &self.counters());
+        let qpn = u32::from(self.qpn());
+        rnic.background.events().forget(|event| event.is_about(qpn));
+    }
+}
+
+/// Reliable datagram queue pairs of a protection domain.
+impl Pd {
+    /// Makes a reliable datagram queue pair.
+    ///
+    /// # Errors
+    /// [`Error::Bind`] where the port is taken or the address is not ours, [`Error::Limit`] for sizes
+    /// outside the device's limits, [`Error::System`] where descriptors are exhausted.
+    pub fn create_rd_qp(&self, attr: &RdQpAttr<'_>) -> Result<RdQp, Error> {
+        RdQp::create(self, attr)
+    }
+}

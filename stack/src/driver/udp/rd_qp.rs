@@ -1,0 +1,379 @@
+//! A reliable datagram QP: its engine with its port, shared by posting and polling threads.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dgiwarp_llp_udp::{Peer, Train};
+use dgiwarp_memory::Piece;
+use dgiwarp_rdmap::datagram::DropReason;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::driver::debug::instruments::Instruments;
+use crate::driver::debug::tap::Tap;
+use crate::driver::device::clock;
+use crate::driver::qp::core::{QpCore, QpParts, QpState};
+use crate::driver::reactor::member::{Member, NextReceive, Received, SocketIndex};
+use crate::driver::udp::icmp_errors::IcmpErrors;
+use crate::driver::udp::port::Port;
+use crate::driver::udp::socket::ReceiveBuffer;
+use crate::driver::udp::transmit::Transmission;
+use crate::{AsyncEvent, Error, PostFailure, QpCounters, RecvWr};
+use dgiwarp_engine::datagram::{Arrival, SendOutcome, SendWqe, Transmitted};
+use dgiwarp_engine::reliable::{DatagramSink, RdEngine};
+use dgiwarp_engine::types::earliest;
+
+/// Datagrams that one QP sends before others are served.
+const SEND_BUDGET: usize = 64;
+/// Time limit of destruction for posted Sends to be placed at their peers.
+const FLUSH_FOR: Duration = Duration::from_secs(1);
+/// Wait of a QP that is taken out of service for what arrives, in milliseconds.
+const CLOSING_POLL: u8 = 1;
+/// Receive calls between two looks at what may leave, while a QP is taken out of service.
+const CLOSING_RECEIVES: usize = 64;
+
+/// State behind the exclusive lock.
+#[derive(Debug)]
+pub(crate) struct RdInner {
+    pub(crate) engine: RdEngine,
+    port: Port,
+    /// Stages between port and engine; `None` unless settings ask for them.
+    instruments: Option<Box<Instruments>>,
+    deadline: Option<Instant>,
+    /// The port's address, for the capture file.
+    local: IpAddr,
+}
+
+/// A reliable datagram QP, shared by its handle, its completion queues and the background thread.
+pub(crate) type RdShared = QpCore<RdInner>;
+
+impl QpState for RdInner {
+    type Wqe = SendWqe;
+    /// Peers wait for receives to be posted.
+    type Unlocked = AtomicBool;
+
+    fn accept(&mut self, wqe: SendWqe) {
+        self.engine.accept(wqe);
+    }
+
+    fn work(qp: &RdShared, inner: &mut Self) {
+        if qp.closing.load(Ordering::Acquire) {
+            return;
+        }
+        qp.posting.empty(|wqe| inner.engine.accept(wqe));
+        qp.transmit(inner);
+    }
+
+    fn flush_overrun(qp: &RdShared, inner: &mut Self) {
+        inner
+            .engine
+            .flush(clock::now(), qp.tables(), &mut qp.completions());
+        if qp.recv_queue.is_shared() {
+            let events = qp.background().events();
+            events.raise(AsyncEvent::LastWqeReached { qpn: qp.qpn });
+        }
+    }
+
+    fn counters(&self) -> QpCounters {
+        let mut counters = self.engine.counters();
+        if let Some(instruments) = &self.instruments {
+            instruments.fault_counts().add_to(&mut counters);
+        }
+        counters
+    }
+}
+
+/// Hands datagrams to the port.
+struct RdSink<'a> {
+    port: &'a Port,
+    tap: Option<&'a mut Tap>,
+    local: IpAddr,
+}
+
+impl DatagramSink for RdSink<'_> {
+    fn send(&mut self, peer: Peer, from: Option<IpAddr>, datagram: &[u8]) -> SendOutcome {
+        let mut icmp_errors = IcmpErrors::default();
+        let mut transmission = Transmission {
+            port: self.port,
+            to: peer.socket_addr(),
+            leave: from.into(),
+            icmp_errors: &mut icmp_errors,
+        };
+        let pieces = [Piece::Bytes(datagram)];
+        match transmission.send(&pieces, None) {
+            Ok(_) => {
+                if let Some(tap) = &mut self.tap {
+                    let mut train = Train::new();
+                    train.add(datagram.len());
+                    tap.sent(from.unwrap_or(self.local), peer, &pieces, &train);
+                }
+                SendOutcome::Sent
+            }
+            Err(error) => match error.raw_os_error().unwrap_or(nix::libc::EIO) {
+                nix::libc::EAGAIN => SendOutcome::WouldBlock,
+                // Lost on the way, as datagrams are.
+                nix::libc::ENOBUFS | nix::libc::ECONNREFUSED => SendOutcome::Sent,
+                nix::libc::EMSGSIZE => SendOutcome::TooBig,
+                errno => SendOutcome::Failed(errno),
+            },
+        }
+    }
+}
+
+impl RdShared {
+    /// Puts a QP together and lets its completion queue receive for it.
+    pub(crate) fn start(
+        parts: QpParts,
+        engine: RdEngine,
+        port: Port,
+        local: IpAddr,
+        instruments: Option<Box<Instruments>>,
+    ) -> Result<Arc<Self>, Error> {
+        let inner = RdInner {
+            engine,
+            port,
+            instruments,
+            deadline: None,
+            local,
+        };
+        let this = Self::new(parts, inner, AtomicBool::new(false), true)?;
+        let member = this.attach();
+        this.run(|inner| this.poll_set.watch(member, 0, inner.port.as_fd()))
+            .map_err(Error::system("cannot watch a socket"))?;
+        Ok(this)
+    }
+
+    /// Posts receives, and has credit granted if peers wait for it.
+    pub(crate) fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
+        let result = self.recv_queue.post_own(wrs);
+        if self.unlocked.swap(false, Ordering::AcqRel) {
+            self.exclusive.run_or_mark(|inner| self.work(inner));
+        }
+        result
+    }
+
+    fn transmit(&self, inner: &mut RdInner) {
+        let sent = self.transmit_some(inner, SEND_BUDGET);
+        self.note_deadline(inner);
+        self.blocked
+            .store(sent == Transmitted::Blocked, Ordering::Release);
+        match sent {
+            // Timers continue.
+            Transmitted::All | Transmitted::Paused(_) => {
+                self.unsent.store(false, Ordering::Release);
+            }
+            Transmitted::Budget => self.remember_unsent(),
+            Transmitted::Blocked => {
+                self.remember_unsent();
+                self.background().waker().watch_writable(inner.port.as_fd());
+            }
+        }
+    }
+
+    fn transmit_some(&self, inner: &mut RdInner, budget: usize) -> Transmitted {
+        let RdInner {
+            engine,
+            port,
+            instruments,
+            local,
+            ..
+        } = inner;
+        let mut sink = RdSink {
+            port,
+            tap: instruments.as_mut().and_then(|it| it.tap()),
+            local: *local,
+        };
+        let sent = engine.transmit(
+            clock::now(),
+            budget,
+            self.tables(),
+            &mut sink,
+            &mut self.completions(),
+        );
+        if let Some(instruments) = instruments {
+            instruments.warn_of_failure();
+        }
+        if engine.wants_receives() {
+            self.unlocked.store(true, Ordering::Release);
+        }
+        sent
+    }
+
+    /// Receives once. Returns whether there may be more.
+    fn receive_locked(&self, inner: &mut RdInner, buffer: &mut ReceiveBuffer) -> bool {
+        if !self.open.load(Ordering::Relaxed) {
+            return false;
+        }
+        let received = match inner.port.receive(buffer) {
+            Ok(received) => received,
+            Err(error) if error.raw_os_error() == Some(nix::libc::EAGAIN) => return false,
+            // An ICMP error about an earlier datagram: silence alone ends an association.
+            Err(_) => {
+                IcmpErrors::default().read(&inner.port);
+                return true;
+            }
+        };
+        if received.len == 0 {
+            inner.engine.count_drop(DropReason::Malformed);
+            return true;
+        }
+        let arrival = Arrival {
+            from: received.from,
+            to: received.to,
+            to_group: received.to.is_some_and(|to| to.is_multicast()),
+            octets: buffer.octets(received.len),
+            stride: received.stride,
+        };
+        let now = clock::now();
+        let RdInner {
+            engine,
+            instruments,
+            ..
+        } = inner;
+        let mut handle = |arrival: Arrival<'_>| {
+            engine.handle_input(now, arrival, self.tables(), &mut self.completions())
+        };
+        match instruments {
+            None => {
+                handle(arrival);
+            }
+            Some(instruments) => instruments.take(now, arrival, handle),
+        }
+        true
+    }
+
+    fn note_deadline(&self, inner: &mut RdInner) {
+        let deadline = Self::poll_timeout(inner);
+        self.set_timer(&mut inner.deadline, deadline);
+    }
+
+    fn poll_timeout(inner: &RdInner) -> Option<Instant> {
+        let of_instruments = inner.instruments.as_ref().and_then(|it| it.poll_timeout());
+        earliest([inner.engine.poll_timeout(), of_instruments])
+    }
+
+    fn handle_timeout_locked(&self, inner: &mut RdInner, now: Instant) {
+        let RdInner {
+            engine,
+            instruments,
+            ..
+        } = inner;
+        if let Some(instruments) = instruments {
+            instruments.handle_timeout(now, |arrival| {
+                engine.handle_input(now, arrival, self.tables(), &mut self.completions())
+            });
+        }
+        engine.handle_timeout(now, self.tables(), &mut self.completions());
+    }
+
+    /// Takes the QP out of service. Posted Sends get a bounded time to be placed; then the peers are told.
+    pub(crate) fn close(&self) {
+        let deadline = clock::now() + FLUSH_FOR;
+        // From now on only this thread sends.
+        self.closing.store(true, Ordering::Release);
+        let mut buffer = ReceiveBuffer::new();
+        while self.run(|inner| {
+            self.posting.empty(|wqe| inner.engine.accept(wqe));
+            self.handle_timeout_locked(inner, clock::now());
+            for _ in 0..CLOSING_RECEIVES {
+                if !self.receive_locked(inner, &mut buffer) {
+                    break;
+                }
+            }
+            self.transmit_some(inner, SEND_BUDGET);
+            inner.engine.outstanding() > 0
+        }) && clock::now() < deadline
+        {
+            self.run(|inner| {
+                let mut fds = [PollFd::new(inner.port.as_fd(), PollFlags::POLLIN)];
+                let _ = poll(&mut fds, PollTimeout::from(CLOSING_POLL));
+            });
+        }
+        self.open.store(false, Ordering::Release);
+        self.run(|inner| {
+            inner
+                .engine
+                .close(clock::now(), self.tables(), &mut self.completions());
+            self.transmit_some(inner, usize::MAX);
+            self.poll_set.unwatch(inner.port.as_fd());
+        });
+        self.detach();
+    }
+
+    /// Ends everything posted with `Flushed`, and tells the peers.
+    pub(crate) fn flush(&self) {
+        self.run(|inner| {
+            self.posting.empty(|wqe| inner.engine.accept(wqe));
+            inner
+                .engine
+                .flush(clock::now(), self.tables(), &mut self.completions());
+            self.work(inner);
+        });
+    }
+
+    pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
+        self.run(|inner| inner.port.granted_receive_buffer())
+    }
+}
+
+impl Member for RdShared {
+    fn receive(
+        &self,
+        _socket: SocketIndex,
+        buffer: &mut ReceiveBuffer,
+        _next: NextReceive,
+    ) -> Option<Received> {
+        let received = self.try_run(|inner| {
+            let received = self.receive_locked(inner, buffer);
+            if received {
+                self.work(inner);
+            }
+            received
+        })?;
+        Some(if received {
+            Received::Something
+        } else {
+            Received::Nothing
+        })
+    }
+
+    fn has_completions(&self) -> bool {
+        self.recv_cq.has_completions()
+    }
+
+    fn read_error_queue(&self, _socket: SocketIndex) -> Option<()> {
+        self.try_run(|inner| {
+            IcmpErrors::default().read(&inner.port);
+        })
+    }
+
+    fn with_socket(&self, socket: SocketIndex, with: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
+        self.run(|inner| {
+            let has = socket == 0;
+            if has {
+                with(inner.port.as_fd());
+            }
+            has
+        })
+    }
+
+    fn flush_unsent(&self) -> Option<bool> {
+        self.continue_sending()
+    }
+
+    fn fail_overrun(&self) {
+        self.flush_overrun();
+    }
+
+    fn handle_timeout(&self, now: Instant) -> Option<Instant> {
+        self.run(|inner| {
+            self.handle_timeout_locked(inner, now);
+            self.work(inner);
+            inner.deadline = Self::poll_timeout(inner);
+            inner.deadline
+        })
+    }
+}
