@@ -137,10 +137,17 @@ impl Transport {
         }
     }
 
+    /// Ends all that is posted, in the error state. Datagrams that are posted from now on do not leave, until the queue pair is reset.
     pub(crate) fn flush(&self) {
         match self {
-            Self::Ud(qp) => qp.flush(),
-            Self::Uc(qp) => qp.flush(),
+            Self::Ud(qp) => {
+                qp.drain_sends(false);
+                qp.flush();
+            }
+            Self::Uc(qp) => {
+                qp.drain_sends(false);
+                qp.flush();
+            }
             Self::Rc(qp) => qp.flush(),
             Self::XrcTarget(target) => target.rc.flush(),
         }

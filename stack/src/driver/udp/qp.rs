@@ -86,6 +86,9 @@ impl QpState for UdInner {
     }
 
     fn flush_overrun(qp: &UdShared, inner: &mut Self) {
+        // Nothing posted from now on leaves, until the QP is reset.
+        let error = SqDrain::Drained;
+        inner.engine.set_sq_drain(error, &mut qp.completions());
         inner.engine.flush(qp.tables(), &mut qp.completions());
         if qp.recv_queue.is_shared() {
             let events = qp.background().events();

@@ -186,6 +186,35 @@ static void before_the_connection(void)
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(peer) == 0);
 }
 
+/* In the error state nothing leaves: what is posted there is flushed. */
+static void in_error(enum ibv_qp_type type)
+{
+	struct ibv_qp *qp = make_qp(type), *peer = make_qp(type);
+	struct ibv_ah_attr address = own_address();
+	struct ibv_ah *ah = type == IBV_QPT_UD ? ibv_create_ah(pd, &address) : NULL;
+	connect_to(qp, peer);
+	connect_to(peer, qp);
+	post_recv(peer, 9, memory + HALF, 2048);
+	CHECK(move(qp, IBV_QPS_ERR, -1) == 0);
+	for (int flags = 0; flags <= IBV_SEND_SIGNALED; flags += IBV_SEND_SIGNALED) {
+		post(qp, peer, ah, 8, flags);
+		struct ibv_wc wc = next_of(cq);
+		CHECK(wc.wr_id == 8 && wc.status == IBV_WC_WR_FLUSH_ERR);
+		quiet(cq);
+	}
+	/* The next life begins with nothing of it. */
+	CHECK(move(qp, IBV_QPS_RESET, -1) == 0);
+	if (type != IBV_QPT_RC) {
+		connect_to(qp, peer);
+		post(qp, peer, ah, 7, IBV_SEND_SIGNALED);
+		CHECK(next_of(cq).status == IBV_WC_SUCCESS);
+	}
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(peer) == 0 && (!ah || ibv_destroy_ah(ah) == 0));
+	struct ibv_wc wc;
+	while (ibv_poll_cq(cq, 1, &wc) > 0)
+		;
+}
+
 int main(int argc, char **argv)
 {
 	open_device(argc, argv);
@@ -193,6 +222,9 @@ int main(int argc, char **argv)
 	states(IBV_QPT_RC);
 	states(IBV_QPT_UC);
 	states(IBV_QPT_UD);
+	in_error(IBV_QPT_RC);
+	in_error(IBV_QPT_UC);
+	in_error(IBV_QPT_UD);
 	under_way();
 	/* It takes seconds: with one address. */
 	if (gid_index == 0)
