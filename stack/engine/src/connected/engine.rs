@@ -516,10 +516,20 @@ impl RcEngine {
         if self.is_amid() || self.stream.dgiwarp_ext().pending_acks() == 0 {
             return;
         }
+        // The peer takes an end whose first message is another for a plain one.
+        let is_hello_due = self.stream.dgiwarp_ext().is_hello_due(self.is_initiator);
+        let dgiwarp_ext = self.stream.dgiwarp_ext_mut();
+        let hello = if is_hello_due {
+            dgiwarp_ext.hello()
+        } else {
+            None
+        };
+        let ack = dgiwarp_ext.acknowledge(None);
         let nothing: &[u8] = &[];
-        let ulpdu = self.stream.dgiwarp_ext_mut().acknowledge(None);
-        if self.llp.send_ulpdu(&ulpdu, nothing).is_ok() {
-            self.counters.count_sent(1, ulpdu.len() as u64);
+        for ulpdu in hello.iter().chain([&ack]) {
+            if self.llp.send_ulpdu(ulpdu, nothing).is_ok() {
+                self.counters.count_sent(1, ulpdu.len() as u64);
+            }
         }
     }
 
