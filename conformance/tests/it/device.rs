@@ -4,6 +4,13 @@ pub(crate) mod programs;
 
 use programs::{Server, tester};
 
+/// The other persona, with Markers and without CRCs of its own.
+const IWARP: &[(&str, &str)] = &[
+    ("DGIWARP_PERSONA", "iwarp"),
+    ("DGIWARP_MARKERS", "1"),
+    ("DGIWARP_CRC", "0"),
+];
+
 /// Black box: rping serves whoever comes. Cases that need an agent are skipped; none fails.
 #[test]
 fn rping_passes() {
@@ -29,15 +36,17 @@ fn rping_passes() {
 }
 
 /// Everything, both roles and both transports, with the agent.
-fn passes(environment: &[(&str, &str)]) {
+fn passes(environment: &[(&str, &str)], more: &[&str]) {
     let agent = Server::agent(environment);
-    let run = tester(&[
+    let address = agent.address();
+    let options = [
         "--agent",
-        &agent.address(),
+        &address,
         "--token",
         &agent.token,
         "--allow-crash",
-    ]);
+    ];
+    let run = tester(&[&options, more].concat());
     assert_eq!(run.status, Some(0), "{environment:?} {}", run.report());
     let some = [
         "M21", "T02", "U05", "R06", "A02", "I03", "E11", "E20", "R40", "A07", "N02", "N05", "D06",
@@ -50,16 +59,32 @@ fn passes(environment: &[(&str, &str)]) {
 
 #[test]
 fn our_stack_passes_as_programs_for_infiniband_find_it() {
-    passes(&[]);
+    passes(&[], &[]);
 }
 
 #[test]
 fn our_stack_passes_as_programs_for_iwarp_find_it_with_markers() {
-    passes(&[
-        ("DGIWARP_PERSONA", "iwarp"),
-        ("DGIWARP_MARKERS", "1"),
-        ("DGIWARP_CRC", "0"),
-    ]);
+    passes(IWARP, &[]);
+}
+
+/// Long cases too, again and again, with other patterns of loss each time.
+#[test]
+#[ignore = "half an hour"]
+fn soak_our_stack_passes_again_and_again() {
+    std::thread::scope(|scope| {
+        for environment in [&[][..], IWARP] {
+            scope.spawn(move || {
+                for seed in 1..=10 {
+                    let seed = seed.to_string();
+                    passes(
+                        environment,
+                        &["--slow", "--patience", "30", "--seed", &seed],
+                    );
+                    eprintln!("{environment:?}, seed {seed}: nothing found");
+                }
+            });
+        }
+    });
 }
 
 /// Long cases, beside the others.
