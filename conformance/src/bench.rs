@@ -5,12 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
-use crate::agent::{Agent, AgentError, Connection};
-use crate::oracle::{Allowed, Reaction, judge};
+use crate::agent::{Agent, AgentError, Connection, access};
+use crate::oracle::{Allowed, Outcome, Reaction, judge};
 use crate::peer::{Patience, Peer};
 use crate::recording::sequence::{self, Step};
 use crate::recording::{Recorder, Tape, Way};
 use crate::station::Station;
+use crate::wire::ddp::{Segment, opcode};
+use crate::wire::framing::Wrong;
 use crate::wire::hex;
 use crate::wire::startup::{self, Depths, Startup};
 
@@ -327,6 +329,45 @@ impl<'a> Bench<'a> {
         let list = vec![format!("{rule} ({clause})")];
         let tape = peer.map(Peer::tape);
         self.note(what.into(), holds, seen.to_string(), list, clause, tape);
+    }
+
+    /// A ULPDU that the device accepts on connections of this offer, for trials with nothing but one fault more: a Write of nothing, or, of a device that refuses
+    /// those, of octets into its memory. `None` without such a one: what a trial would show is then noted as inconclusive.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn control(&mut self, what: &str, offer: &Offer) -> Result<Option<Vec<u8>>, Broken> {
+        let empty = Segment::tagged(opcode::WRITE, 0, 0, &[]).to_bytes();
+        let (peer, reaction) = self.control_of(offer, &empty)?;
+        if Outcome::GoesOn.is(&reaction) {
+            return Ok(Some(empty));
+        }
+        let mut failed = (peer, reaction);
+        if self.has_agent() {
+            let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
+            let memory = self.agent()?.register(64, rights, 0)?;
+            let write = Segment::tagged(opcode::WRITE, memory.stag, memory.to, b"ctrl").to_bytes();
+            let (peer, reaction) = self.control_of(offer, &write)?;
+            if Outcome::GoesOn.is(&reaction) {
+                return Ok(Some(write));
+            }
+            failed = (peer, reaction);
+        }
+        let (peer, reaction) = failed;
+        let rule = vec!["without the fault the connection goes on; see T00".to_owned()];
+        let tape = Some(peer.tape());
+        self.note(what.to_owned(), false, reaction.to_string(), rule, "", tape);
+        if let Some(trial) = self.trials.last_mut() {
+            trial.verdict = Verdict::Inconclusive;
+        }
+        Ok(None)
+    }
+
+    fn control_of(&self, offer: &Offer, ulpdu: &[u8]) -> Result<(Peer, Reaction), Broken> {
+        let mut peer = self.open_with(offer)?;
+        peer.wrong(ulpdu, Wrong::default());
+        let reaction = peer.reaction();
+        Ok((peer, reaction))
     }
 
     /// Notes a trial with datagrams.

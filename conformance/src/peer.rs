@@ -20,6 +20,8 @@ pub struct Patience {
     pub answer: Duration,
     /// For something that must not come, and before the tester asks again.
     pub quiet: Duration,
+    /// How long the first FPDU may be without an answer until another follows, which some devices wait for.
+    pub nudge: Duration,
 }
 
 impl Default for Patience {
@@ -27,6 +29,7 @@ impl Default for Patience {
         Self {
             answer: Duration::from_secs(5),
             quiet: Duration::from_millis(250),
+            nudge: Duration::from_millis(250),
         }
     }
 }
@@ -358,7 +361,7 @@ impl Peer {
         let until = clock::now() + self.patience.answer;
         self.ask_echo();
         loop {
-            let one = self.next_within(self.patience.quiet);
+            let one = self.next_within(self.patience.nudge);
             match one {
                 Came::Nothing if clock::now() < until => {
                     self.nudges += 1;

@@ -1,6 +1,6 @@
 //! T: tagged segments, which are RDMA Writes here.
 
-use super::{Case, Family, agent_case};
+use super::{Case, Family, agent_case, case};
 use crate::agent::{Memory, access};
 use crate::bench::{Bench, Broken};
 use crate::oracle::Outcome::{GoesOn, Terminate, TerminateOfType};
@@ -15,6 +15,15 @@ const WRITE: &str = "RFC 5040 §5.1";
 const RIGHTS: &str = "RFC 5040 §8.1.1";
 
 const F: Family = Family::Tagged;
+
+/// Runs before all others, whose good FPDUs are Writes of nothing.
+pub(super) const FIRST: &[Case] = &[case(
+    "T00",
+    F,
+    "a Write of nothing has any STag",
+    &[WRITE],
+    t00,
+)];
 
 pub(super) const CASES: &[Case] = &[
     agent_case("T01", F, "an STag that is none", &[CODES, CHECKS], t01),
@@ -244,6 +253,20 @@ fn t05(bench: &mut Bench<'_>) -> Result<(), Broken> {
             &segment,
             &[allow(Terminate(1, 1, 4), CODES)],
         )?;
+    }
+    Ok(())
+}
+
+fn t00(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    for (name, stag, to) in [
+        ("STag and TO of zero", 0, 0),
+        ("an STag that nobody has", 0x5a5a_5a5a, 7),
+        ("the last offset there is", u32::MAX, u64::MAX),
+    ] {
+        let mut peer = bench.open()?;
+        peer.segment(&Segment::tagged(opcode::WRITE, stag, to, &[]));
+        let reaction = peer.reaction();
+        bench.judge(name, &peer, &reaction, &[allow(GoesOn, WRITE)]);
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::run::{Done, Outcome};
 #[must_use]
 pub fn line(done: &Done) -> String {
     let mut line = format!(
-        "{:<9}{:<4} {}",
+        "{:<8} {:<4} {}",
         done.outcome.word(),
         done.case.id,
         done.case.about

@@ -213,6 +213,9 @@ fn one(
             }
         }
     };
+    if rules.is_empty() && outcome == Outcome::Inconclusive {
+        "the device refuses what has no fault: see T00".clone_into(&mut reason);
+    }
     if !rules.is_empty() {
         let rules: Vec<_> = rules.into_iter().collect();
         reason = format!("{reason} see {}", rules.join(", "));

@@ -21,13 +21,16 @@ const ABORT: &str = "RFC 5040 §6.2.1";
 const F: Family = Family::Crc;
 
 pub(in crate::cases) const CASES: &[Case] = &[
-    case(
-        "C01",
-        F,
-        "CRCs count if either end asks for them",
-        &[FRAME, CRC],
-        c01,
-    ),
+    Case {
+        version: 2,
+        ..case(
+            "C01",
+            F,
+            "CRCs count if either end asks for them",
+            &[FRAME, CRC],
+            c01,
+        )
+    },
     case(
         "C02",
         F,
@@ -35,21 +38,27 @@ pub(in crate::cases) const CASES: &[Case] = &[
         &[CRC, FPDU],
         c02,
     ),
-    case(
-        "C03",
-        F,
-        "one wrong bit anywhere in an FPDU",
-        &[CRC, ERRORS],
-        c03,
-    ),
+    Case {
+        version: 2,
+        ..case(
+            "C03",
+            F,
+            "one wrong bit anywhere in an FPDU",
+            &[CRC, ERRORS],
+            c03,
+        )
+    },
     case("C05", F, "a pad that is not zero", &[FPDU], c05),
-    case(
-        "C06",
-        F,
-        "any CRC if nobody asked for them",
-        &[FRAME, CRC],
-        c06,
-    ),
+    Case {
+        version: 2,
+        ..case(
+            "C06",
+            F,
+            "any CRC if nobody asked for them",
+            &[FRAME, CRC],
+            c06,
+        )
+    },
     case(
         "C07",
         F,
@@ -124,11 +133,15 @@ fn c01(bench: &mut Bench<'_>) -> Result<(), Broken> {
     for ours in [0, C] {
         let mut offer = bench.offer();
         offer.flags = ours;
+        let name = format!("C {} here: a right CRC", ours != 0);
+        let Some(ulpdu) = bench.control(&name, &offer)? else {
+            continue;
+        };
         let mut peer = bench.open_with(&offer)?;
         let theirs = peer.theirs.as_ref().map_or(0, |reply| reply.flags & C);
         let what = format!("C {} here, {} there", ours != 0, theirs != 0);
         peer.wrong(
-            &harmless(),
+            &ulpdu,
             Wrong {
                 crc: 0x0100_0000,
                 ..Wrong::default()
@@ -154,7 +167,7 @@ fn c02(bench: &mut Bench<'_>) -> Result<(), Broken> {
     peer.ask_echo();
     let until = clock::now() + bench.patience().answer;
     let came = loop {
-        match peer.next_within(bench.patience().quiet) {
+        match peer.next_within(bench.patience().nudge) {
             Came::Nothing if clock::now() < until => {
                 peer.nudges += 1;
                 peer.wrong(&harmless(), Wrong::default());
@@ -179,14 +192,23 @@ fn c02(bench: &mut Bench<'_>) -> Result<(), Broken> {
 fn c03(bench: &mut Bench<'_>) -> Result<(), Broken> {
     // A Write of nothing: two octets of length, 14 of header, 4 of CRC. The flipped bit leaves a valid Write of nothing, so
     // that the CRC is the only fault.
-    for (name, octet, bit) in [
+    let rows = [
         ("STag", 4, 0x80),
         ("STag", 7, 1),
         ("TO", 8, 0x40),
         ("TO", 15, 1),
         ("CRC", 16, 1),
         ("CRC", 19, 0x80),
-    ] {
+    ];
+    let offer = bench.offer();
+    // A device that refuses Writes of nothing would refuse these for their STag.
+    let control = bench.control("a Write of nothing", &offer)?;
+    let rows = if control == Some(harmless()) {
+        &rows[..]
+    } else {
+        &[]
+    };
+    for (name, octet, bit) in rows.iter().copied() {
         let mut peer = bench.open()?;
         let flip = Some((octet, bit));
         peer.wrong(
@@ -292,9 +314,12 @@ fn c06(bench: &mut Bench<'_>) -> Result<(), Broken> {
     if peer.theirs.as_ref().is_some_and(|reply| reply.has(C)) {
         return Err(Broken::Skip("the device asks for CRCs"));
     }
+    let Some(ulpdu) = bench.control("a right CRC", &offer)? else {
+        return Ok(());
+    };
     for crc in [0, 1, u32::MAX, 0x1234_5678] {
         peer.wrong(
-            &harmless(),
+            &ulpdu,
             Wrong {
                 crc,
                 ..Wrong::default()

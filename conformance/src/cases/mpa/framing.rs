@@ -38,20 +38,26 @@ pub(in crate::cases) const CASES: &[Case] = &[
         )
     },
     case("F03", F, "an FPDU cut at every octet", &[RECEIVER], f03),
-    case(
-        "F04",
-        F,
-        "many FPDUs in one TCP segment, and across two",
-        &[RECEIVER],
-        f04,
-    ),
-    case(
-        "F07",
-        F,
-        "nothing is delivered behind an error",
-        &[ERRORS],
-        f07,
-    ),
+    Case {
+        version: 2,
+        ..case(
+            "F04",
+            F,
+            "many FPDUs in one TCP segment, and across two",
+            &[RECEIVER],
+            f04,
+        )
+    },
+    Case {
+        version: 2,
+        ..case(
+            "F07",
+            F,
+            "nothing is delivered behind an error",
+            &[ERRORS],
+            f07,
+        )
+    },
     case("F08", F, "the stream ends within an FPDU", &[ERRORS], f08),
     Case {
         version: 2,
@@ -164,8 +170,11 @@ fn f03(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn f04(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let offer = bench.offer();
+    let Some(write) = bench.control("one FPDU in one write", &offer)? else {
+        return Ok(());
+    };
     let mut peer = bench.open()?;
-    let write = Segment::tagged(opcode::WRITE, 1, 2, &[]).to_bytes();
     let mut came = Vec::new();
     let mut octets = Vec::new();
     for _ in 0..60 {
@@ -201,8 +210,11 @@ fn f04(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn f07(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let offer = bench.offer();
+    let Some(write) = bench.control("a Read Request behind a right CRC", &offer)? else {
+        return Ok(());
+    };
     let mut peer = bench.open()?;
-    let write = Segment::tagged(opcode::WRITE, 1, 2, &[]).to_bytes();
     let mut octets = peer.framer.wrong_fpdu(
         &write,
         Wrong {

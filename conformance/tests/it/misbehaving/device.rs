@@ -139,7 +139,7 @@ impl AcceptWith {
 impl World {
     /// Whether it has this fault.
     pub(super) fn does(&self, fault: &str) -> bool {
-        self.setup.fault == fault
+        self.setup.fault.split(", ").any(|one| one == fault)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

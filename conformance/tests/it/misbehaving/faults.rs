@@ -9,6 +9,12 @@ pub(crate) const FAULTS: &[(&str, &[&str])] = &[
     ("crc-of-responses", &["mpa-crc"]),
     ("crc-unchecked", &["C01", "C03", "C07", "F07"]),
     ("pad-has-memory", &["mpa-pad"]),
+    // Another way shows what Writes of nothing cannot.
+    ("write-of-nothing-validated", &["T00", "E08"]),
+    (
+        "write-of-nothing-validated, crc-unchecked",
+        &["T00", "C01", "C03", "C07", "F07", "E08"],
+    ),
     // Startup, as the Responder and as the Initiator.
     ("fpdu-behind-reply", &["mpa-early"]),
     ("send-before-the-first-fpdu", &["mpa-early"]),
@@ -108,6 +114,7 @@ pub(crate) const FAULTS: &[(&str, &[&str])] = &[
 pub(super) const OFTEN: &[&str] = &[
     "crc-from-second",
     "crc-unchecked",
+    "write-of-nothing-validated, crc-unchecked",
     "pad-has-memory",
     "fpdu-behind-reply",
     "reply-reserved-bits",

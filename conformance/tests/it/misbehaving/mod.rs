@@ -18,6 +18,7 @@ use dgiwarp_conform::agent::Agent;
 use dgiwarp_conform::bench::{Settings, Verdict};
 use dgiwarp_conform::cases::{self, Family};
 use dgiwarp_conform::peer::Patience;
+use dgiwarp_conform::report::{self, Subject};
 use dgiwarp_conform::run::{self, Done, Outcome, Plan};
 use dgiwarp_conform::selection::Selection;
 
@@ -30,17 +31,22 @@ const AT_ONCE: usize = 8;
 
 /// Cases that bring all faults to light: every kind of frame and message, at both ends.
 const SOME: &[&str] = &[
-    "M01", "M02", "M03", "M04", "M07", "M12", "M15", "C01", "C02", "C03", "C07", "E02", "E03",
-    "E04", "E07", "E08", "E12", "F07", "T01", "T03", "T11", "U03", "R04", "R05", "R06", "R09",
-    "R14", "R16", "R20", "R21", "A01", "A02", "A03", "A04", "A05", "A07", "A09", "I01", "M20",
-    "M21", "M23", "E20", "E25", "E41", "A40", "A41", "I40", "T40", "R40", "R44",
+    "T00", "M01", "M02", "M03", "M04", "M07", "M12", "M15", "C01", "C02", "C03", "C07", "E02",
+    "E03", "E04", "E07", "E08", "E12", "F07", "T01", "T03", "T11", "U03", "R04", "R05", "R06",
+    "R09", "R14", "R16", "R20", "R21", "A01", "A02", "A03", "A04", "A05", "A07", "A09", "I01",
+    "M20", "M21", "M23", "E20", "E25", "E41", "A40", "A41", "I40", "T40", "R40", "R44",
 ];
 
 /// Goes through cases of TCP, in both roles.
 fn tested(setup: Setup, chosen: impl Fn(&str) -> bool) -> Vec<Done> {
+    tested_with(setup, true, chosen)
+}
+
+/// Goes through cases with the agent, or without.
+fn tested_with(setup: Setup, agent: bool, chosen: impl Fn(&str) -> bool) -> Vec<Done> {
     let device = Device::start(setup);
     let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-    let agent = Agent::connect(at(device.control), "").unwrap();
+    let agent = agent.then(|| Agent::connect(at(device.control), "").unwrap());
     let all = cases::all();
     let chosen = all
         .iter()
@@ -53,6 +59,8 @@ fn tested(setup: Setup, chosen: impl Fn(&str) -> bool) -> Vec<Done> {
             patience: Patience {
                 answer: Duration::from_secs(30),
                 quiet: Duration::from_millis(10),
+                // It needs no second FPDU.
+                nudge: Duration::from_secs(20),
             },
             many: 8,
             seed: 1,
@@ -66,7 +74,7 @@ fn tested(setup: Setup, chosen: impl Fn(&str) -> bool) -> Vec<Done> {
         slow: false,
         profile: None,
     };
-    run::run(&mut plan, Some(agent), &mut |_| {})
+    run::run(&mut plan, agent, &mut |_| {})
 }
 
 fn findings(all: &[Done]) -> impl Iterator<Item = &Done> {
@@ -151,6 +159,47 @@ fn a_fault_is_found_and_nothing_else() {
         .collect();
     assert_eq!(often.len(), OFTEN.len(), "names that are in the table");
     each(&often);
+}
+
+/// Without an agent there is no other way than Writes of nothing: of a device that refuses those nothing is known of CRCs.
+#[test]
+fn trials_without_a_control_are_inconclusive_in_all_reports() {
+    let setup = Setup {
+        fault: "write-of-nothing-validated, crc-unchecked",
+        ..good(false)
+    };
+    let all = tested_with(setup, false, |id| {
+        ["T00", "C01", "F04", "F07"].contains(&id)
+    });
+    let found: Vec<_> = findings(&all).map(|done| done.case.id).collect();
+    assert_eq!(found, ["T00"], "{}", listing(&all));
+    let unknown: Vec<_> = all
+        .iter()
+        .filter(|done| done.outcome == Outcome::Inconclusive)
+        .map(|done| done.case.id)
+        .collect();
+    assert_eq!(unknown, ["C01", "F04", "F07"]);
+    let subject = Subject {
+        target: "there".to_owned(),
+        device: String::new(),
+        control: None,
+        options: serde_json::json!({}),
+        when: std::time::UNIX_EPOCH,
+        hint: None,
+        unreached: false,
+    };
+    let text = report::text(&subject, &all);
+    assert!(text.contains("inconclusive C01 "), "{text}");
+    let runs = [(subject, all)];
+    let json = report::json(&runs);
+    assert_eq!(json["summary"]["inconclusive"], 3, "{json:#}");
+    let junit = report::junit(&runs);
+    assert_eq!(
+        junit.matches("<skipped message=\"inconclusive: ").count(),
+        3
+    );
+    let html = report::html(&runs);
+    assert!(html.contains("<b>3</b> inconclusive"), "{html}");
 }
 
 #[test]
