@@ -272,3 +272,196 @@ fn a_killed_peer_ends_the_connection() {
         assert!(end.qp.end().is_some());
     }
 }
+
+/// Connections of the peer process that is killed, and messages of each before anything happens to it.
+const CONNECTIONS: usize = 10;
+const BEFORE: usize = 8;
+/// Variable with the address at which the survivor listens.
+const AT: &str = "DGIWARP_TEST_AT";
+
+/// One end of an exchange that never ends, driven a step at a time.
+struct Exchange {
+    end: End,
+    sent: usize,
+    received: usize,
+    over: bool,
+}
+
+impl Exchange {
+    fn new(end: End) -> Self {
+        end.send(0);
+        Self {
+            end,
+            sent: 1,
+            received: 0,
+            over: false,
+        }
+    }
+
+    /// Takes one completion, if there is one. A message that is received is whole and the next one.
+    fn step(&mut self) {
+        let Some(wc) = self.end.cq.poll_one().unwrap() else {
+            self.over |= self.end.qp.end().is_some();
+            return;
+        };
+        if wc.status != WcStatus::Success {
+            self.over = true;
+            return;
+        }
+        if wc.wr_id == 1000 {
+            self.end.send(self.sent);
+            self.sent += 1;
+            return;
+        }
+        let slot = usize::try_from(wc.wr_id).unwrap();
+        let expected = message(self.received);
+        assert_eq!(wc.byte_len as usize, expected.len());
+        let octets = self.end.memory.to_vec(slot * LONGEST, expected.len());
+        assert!(octets == expected, "message {} came wrong", self.received);
+        self.received += 1;
+        // A queue pair that has ended takes no more of them.
+        let sges = [self.end.mr.sge(slot * LONGEST..(slot + 1) * LONGEST)];
+        let wr = RecvWr {
+            wr_id: wc.wr_id,
+            sges: &sges,
+        };
+        let _ = self.end.qp.post_recv(&[wr]);
+    }
+}
+
+/// Drives all exchanges until `done`.
+#[track_caller]
+fn drive(all: &mut [Exchange], mut done: impl FnMut(&[Exchange]) -> bool) {
+    let until = now() + SOON;
+    while !done(all) {
+        assert!(now() < until, "the exchanges do not go on");
+        for exchange in &mut *all {
+            exchange.step();
+        }
+    }
+}
+
+fn ends(address: Option<SocketAddr>, listener: Option<&RcListener>) -> Vec<Exchange> {
+    let connected = (0..CONNECTIONS).map(|_| {
+        let end = End::new(SameHostMode::Ring);
+        if let Some(to) = address {
+            end.qp.connect(to, &MpaConfig::default(), b"").unwrap();
+        } else if let Some(listener) = listener {
+            let request = listener.accept(SOON).unwrap().expect("a request");
+            request.accept(&end.qp, DEPTHS, b"").unwrap();
+        }
+        Exchange::new(end)
+    });
+    connected.collect()
+}
+
+fn listen() -> RcListener {
+    RcListener::bind((Ipv4Addr::LOCALHOST, 0).into(), MpaConfig::default()).unwrap()
+}
+
+/// The peer process that is killed: connects, or is connected to, and exchanges messages on all its connections.
+fn victim() {
+    let to = std::env::var(AT).ok().map(|it| it.parse().unwrap());
+    let mut all = match to {
+        Some(to) => ends(Some(to), None),
+        None => {
+            let listener = listen();
+            println!("at {}", listener.local_addr());
+            ends(None, Some(&listener))
+        }
+    };
+    loop {
+        for exchange in &mut all {
+            exchange.step();
+        }
+    }
+}
+
+/// Arenas that this process maps.
+fn arenas() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.matches("memfd:dgiwarp-lanes").count()
+}
+
+fn signal(process: &Process, name: &str) {
+    let id = process.id().to_string();
+    let sent = std::process::Command::new("kill")
+        .args([name, &id])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+/// Kills peer processes amid their exchanges, of which each has [`CONNECTIONS`] connections: each end is reported, no octet is wrong, nothing is left.
+fn kill_peers(test: &str, rounds: u64) {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut longest = Duration::ZERO;
+    for round in 0..rounds {
+        let listener = listen();
+        let initiates = round % 2 == 0;
+        let variables = [(AT, listener.local_addr().to_string())];
+        let variables = if initiates { &[][..] } else { &variables[..] };
+        let mut process = Process::start(test, "victim", variables);
+        let mut all = if initiates {
+            let to = process.tells("at ", SOON).parse().unwrap();
+            ends(Some(to), None)
+        } else {
+            ends(None, Some(&listener))
+        };
+        drive(&mut all, |all| all.iter().all(|it| it.received >= BEFORE));
+        let in_lane = |it: &Exchange| it.end.lane_octets() > (0, 0);
+        drive(&mut all, |all| all.iter().all(in_lane));
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let pause = Duration::from_micros((random >> 33) % 3000);
+        let until = now() + pause;
+        drive(&mut all, |_| now() >= until);
+        if round % 4 == 1 {
+            // A process that is stopped is not gone: nothing ends, and no call waits for it.
+            signal(&process, "-STOP");
+            let until = now() + Duration::from_millis(30);
+            drive(&mut all, |_| now() >= until);
+            assert!(all.iter().all(|it| !it.over));
+            if round % 8 == 1 {
+                signal(&process, "-CONT");
+                let before: Vec<usize> = all.iter().map(|it| it.received).collect();
+                let moved = |(it, before): (&Exchange, &usize)| it.received > *before;
+                drive(&mut all, |all| all.iter().zip(&before).all(moved));
+            }
+        }
+        process.kill();
+        let killed = now();
+        drive(&mut all, |all| all.iter().all(|it| it.over));
+        longest = longest.max(now() - killed);
+        assert!(arenas() > 0);
+        drop(all);
+        let until = now() + SOON;
+        while arenas() > 0 {
+            assert!(now() < until, "shared memory is left");
+            common::sleep(Duration::from_millis(1));
+        }
+    }
+    // One second where the machine has nothing else to do.
+    assert!(longest < SOON, "{longest:?}");
+    eprintln!("an end is reported within {longest:?}");
+}
+
+/// The survivor is a process of its own, whose memory is that of these connections alone.
+fn kill_from_another_process(test: &str, rounds: u64) {
+    match role().as_deref() {
+        Some("victim") => victim(),
+        Some(_) => kill_peers(test, rounds),
+        None => Process::start(test, "survivor", &[]).finish(10 * SOON),
+    }
+}
+
+#[test]
+fn killed_and_stopped_peers_leave_nothing_behind() {
+    kill_from_another_process(here!("killed_and_stopped_peers_leave_nothing_behind"), 20);
+}
+
+#[test]
+#[ignore = "1 minute"]
+fn soak_killed_peers() {
+    kill_from_another_process(here!("soak_killed_peers"), 100);
+}

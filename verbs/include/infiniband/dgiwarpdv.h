@@ -440,6 +440,12 @@ enum dgiwarpdv_counter {
 	/* Octets of FPDUs through memory shared with a peer on this host. */
 	DGIWARPDV_LANE_OCTETS_SENT,
 	DGIWARPDV_LANE_OCTETS_RECEIVED,
+	/* Connections within one host that stayed on TCP, by reason. */
+	DGIWARPDV_LANE_REFUSED_BUDGET,
+	DGIWARPDV_LANE_REFUSED_MEMORY,
+	DGIWARPDV_LANE_REFUSED_UNREACHABLE,
+	DGIWARPDV_LANE_REFUSED_OFFER,
+	DGIWARPDV_LANE_REFUSED_LATE,
 	/* Number of counters in this header. */
 	DGIWARPDV_COUNTERS
 };

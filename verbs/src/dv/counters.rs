@@ -64,6 +64,11 @@ const NAMES: &[&CStr] = &[
     c"segment-unreported",
     c"lane_octets_sent",
     c"lane_octets_received",
+    c"lane_refused_budget",
+    c"lane_refused_memory",
+    c"lane_refused_unreachable",
+    c"lane_refused_offer",
+    c"lane_refused_late",
 ];
 
 /// Value of a counter by name.

@@ -86,6 +86,16 @@ counters! {
     lane_octets_sent,
     /// Octets of FPDUs that arrived so.
     lane_octets_received,
+    /// Connections within this host that stayed on TCP because the memory of the process for such connections is used up.
+    lane_refused_budget,
+    /// Connections that did because memory or descriptors are missing, or limits forbid them.
+    lane_refused_memory,
+    /// Connections that did because the peer cannot be reached by its name, or this end can have none.
+    lane_refused_unreachable,
+    /// Connections that did because the peer's offer is wrong.
+    lane_refused_offer,
+    /// Connections that did because no offer came in time.
+    lane_refused_late,
 }
 
 /// Counters that are not zero, in one line: `segments_sent 10, octets_sent 640, bad-crc 1`.

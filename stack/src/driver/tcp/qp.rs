@@ -25,6 +25,7 @@ use crate::driver::qp::staging::RxBuffer;
 use crate::driver::reactor::member::{NextReceive, Received};
 use crate::driver::tcp::liveness::Liveness;
 use crate::driver::tcp::pipe::Pipe;
+use crate::driver::tcp::same_host::Refused;
 use crate::{Access, ConnectError, ConnectionEvent, Error, QpCounters, RcOptions, WcStatus};
 use dgiwarp_engine::cm::connect::is_established;
 use dgiwarp_engine::connected::{
@@ -60,6 +61,8 @@ struct Link {
     path_check_due: Instant,
     /// Both ends may be on one host, and have not begun to meet.
     may_meet: bool,
+    /// Reason for staying on TCP.
+    lane_refusal: Option<Refused>,
 }
 
 /// Source of input.
@@ -371,6 +374,7 @@ impl RcShared {
                 deadline: None,
                 path_check_due: clock::now(),
                 may_meet,
+                lane_refusal: None,
             });
             self.open.store(true, Ordering::Release);
             // The RTR indication and the greeting leave now.

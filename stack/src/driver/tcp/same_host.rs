@@ -14,12 +14,12 @@ use nix::sys::socket::{getsockopt, sockopt};
 use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::Error;
 use crate::driver::device::{clock, fds};
 use crate::driver::reactor::io_set::{Cause, IoId, IoSet, Locked};
 use crate::driver::reactor::waker::{Task, Waker};
 use crate::driver::tcp::lanes::LaneEnds;
 use crate::driver::tcp::lanes::budget::{BUDGET, Share};
+use crate::{Error, QpCounters};
 
 /// Time for an offer, from when the token was drawn.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ const TOKEN_BITS: u32 = 120;
 
 /// Reason for a connection to stay on TCP.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
+pub(crate) enum Refused {
     #[error("the arenas of this process have {BUDGET} octets")]
     Budget,
     #[error("no socket")]
@@ -54,12 +54,30 @@ enum Refused {
     Gone,
 }
 
+impl Refused {
+    /// Counts it at its queue pair.
+    pub(crate) fn count(&self, counters: &mut QpCounters) {
+        *match self {
+            Self::Budget => &mut counters.lane_refused_budget,
+            Self::Memory(_) | Self::Arena(ArenaError::System(_)) => {
+                &mut counters.lane_refused_memory
+            }
+            Self::Socket(_) | Self::Namespace(_) => &mut counters.lane_refused_unreachable,
+            Self::Token | Self::Arena(_) => &mut counters.lane_refused_offer,
+            Self::Time => &mut counters.lane_refused_late,
+            Self::Gone => return,
+        } += 1;
+    }
+}
+
 /// A connected queue pair that may get lanes.
 pub(crate) trait Guest: std::fmt::Debug + Send + Sync {
     /// Gives the connection its lanes, if `life` is its own still. Returns whether it took them.
     fn attach_lanes(&self, life: u32, ends: LaneEnds, starts: bool) -> bool;
     /// Takes them away again: the peer does not have them.
     fn detach_lanes(&self, life: u32);
+    /// The connection of `life` gets none.
+    fn refuse_lanes(&self, life: u32, reason: Refused);
 }
 
 /// A queue pair in one of its lives.
@@ -145,8 +163,11 @@ impl SameHost {
         }))
     }
 
-    /// Draws a token for a connection whose Initiator this end is, and listens for its peer. `None` if that cannot be: the connection stays on TCP.
-    pub(crate) fn invite(&self, invited: Invited) -> Option<u128> {
+    /// Draws a token for a connection whose Initiator this end is, and listens for its peer.
+    ///
+    /// # Errors
+    /// The reason for the connection to stay on TCP.
+    pub(crate) fn invite(&self, invited: Invited) -> Result<u128, Refused> {
         let invite = || {
             let mut random = [0; 16];
             getrandom::fill(&mut random)
@@ -175,9 +196,7 @@ impl SameHost {
             self.waker.wake_before(clock::to_nanos(Some(until)));
             Ok(token)
         };
-        invite()
-            .inspect_err(|reason| tracing::debug!(%reason, "a connection stays on TCP"))
-            .ok()
+        invite().inspect_err(|reason| tracing::debug!(%reason, "a connection stays on TCP"))
     }
 
     fn watch(meetings: &mut Locked<'_, Meeting>, meeting: Meeting) -> io::Result<()> {
@@ -313,16 +332,21 @@ impl Task for SameHost {
         self.meetings
             .progress(|meetings, id, cause| met.extend(Self::drive(meetings, id, cause)));
         // Without the lock of the meetings: a queue pair that invites has its own.
-        let taken = met
-            .into_iter()
-            .map(|(invited, arena)| arena.and_then(|arena| enter(&invited, arena)));
+        let taken = met.into_iter().map(|(invited, arena)| {
+            let entered = arena.and_then(|arena| enter(&invited, arena));
+            (invited, entered)
+        });
         let offers = std::mem::take(&mut *self.offers.lock());
-        let made = offers
-            .into_iter()
-            .map(|(token, invited)| make(token, &invited));
-        for result in taken.chain(made) {
+        let made = offers.into_iter().map(|(token, invited)| {
+            let made = make(token, &invited);
+            (invited, made)
+        });
+        for (invited, result) in taken.chain(made) {
             if let Err(reason) = result {
                 tracing::debug!(%reason, "a connection stays on TCP");
+                if let Some(guest) = invited.guest.upgrade() {
+                    guest.refuse_lanes(invited.life, reason);
+                }
             }
         }
     }
@@ -359,6 +383,25 @@ mod tests {
             assert!(!is_for(&other, token), "{at}");
         }
         assert!(!is_for(&octets[..23], token));
+    }
+
+    #[test]
+    fn each_refusal_is_counted_by_its_reason() {
+        let error = || io::Error::from(io::ErrorKind::Other);
+        for (reason, name) in [
+            (Refused::Budget, "lane_refused_budget"),
+            (Refused::Memory(error()), "lane_refused_memory"),
+            (Refused::Arena(error().into()), "lane_refused_memory"),
+            (Refused::Socket(error()), "lane_refused_unreachable"),
+            (Refused::Namespace(error()), "lane_refused_unreachable"),
+            (Refused::Arena(ArenaError::Seals(0)), "lane_refused_offer"),
+            (Refused::Token, "lane_refused_offer"),
+            (Refused::Time, "lane_refused_late"),
+        ] {
+            let mut counters = QpCounters::default();
+            reason.count(&mut counters);
+            assert_eq!(counters.to_string(), format!("{name} 1"));
+        }
     }
 
     /// A peer offers an arena that this process has no budget for: no memory is taken. Of the longest one no more is taken than of any.

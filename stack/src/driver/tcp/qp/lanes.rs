@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use crate::QpCounters;
 use crate::driver::tcp::lanes::LaneEnds;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
-use crate::driver::tcp::same_host::{Guest, Invited};
+use crate::driver::tcp::same_host::{Guest, Invited, Refused};
 
 /// Octets that TCP carries before a connection meets its peer, so that one with little traffic takes no memory.
 const MEETS_AFTER: u64 = 4096;
@@ -19,6 +19,9 @@ impl Link {
         let (sent, received) = self.pipe.lane_octets();
         counters.lane_octets_sent = sent;
         counters.lane_octets_received = received;
+        if let Some(reason) = &self.lane_refusal {
+            reason.count(&mut counters);
+        }
         counters
     }
 }
@@ -62,11 +65,10 @@ impl RcShared {
         };
         match token {
             Some(token) => same_host.accept(token, invited),
-            None => {
-                if let Some(token) = same_host.invite(invited) {
-                    link.engine.send_token(token);
-                }
-            }
+            None => match same_host.invite(invited) {
+                Ok(token) => link.engine.send_token(token),
+                Err(reason) => link.lane_refusal = Some(reason),
+            },
         }
     }
 
@@ -133,6 +135,16 @@ impl Guest for RcShared {
                 && let Some(link) = &mut inner.link
             {
                 link.pipe.detach();
+            }
+        });
+    }
+
+    fn refuse_lanes(&self, life: u32, reason: Refused) {
+        self.run(|inner| {
+            if life == self.unlocked.life.load(Ordering::Acquire)
+                && let Some(link) = &mut inner.link
+            {
+                link.lane_refusal = Some(reason);
             }
         });
     }
