@@ -48,10 +48,11 @@ impl Association {
         if !urgent && data.is_none() && self.probes == 0 {
             return None;
         }
-        // A hello goes along where it fits; the first datagram and probes leave without a segment rather than without a hello.
+        // A hello goes along where it fits; the first datagram, probes and all to an address that is not validated leave without a
+        // segment rather than without a hello: one without tells the opener that it need not probe for us.
         let mut hello = !self.known;
         if hello && data.is_some_and(|it| room < HELLO_LEN + SEGMENT_OVERHEAD + usize::from(it)) {
-            hello = !self.greeted || self.probes > 0;
+            hello = !self.greeted || self.probes > 0 || self.unvalidated.is_some();
             data = data.filter(|_| !hello);
         }
         if hello {

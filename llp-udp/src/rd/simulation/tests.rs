@@ -158,6 +158,31 @@ fn soak_random_faults_do_no_harm() {
     random_runs(rand_seed(), 1_000_000);
 }
 
+/// A small question and an answer that may exceed what the acceptor may send before it is validated, under heavy loss.
+#[test]
+fn questions_and_answers_survive_loss() {
+    for seed in 0..300 {
+        println!("seed {seed}");
+        let mut orders = stream((0, 0), (1, 0), 1, 30);
+        for at in 1..4 {
+            let mut answer = stream((1, 0), (0, 0), 1, 30 * at);
+            answer[0].at = at * MS;
+            orders.extend(answer);
+        }
+        let link = LinkConfig {
+            loss: Loss::Independent(0.3),
+            delay: 100 * US,
+            ..LinkConfig::default()
+        };
+        let config = |_, _, config| RdConfig {
+            unreachable: Duration::from_secs(60),
+            ..config
+        };
+        let mut world = World::new(seed, [1, 1], 0, |_| link, config, &orders);
+        world.run(Duration::from_secs(30));
+    }
+}
+
 /// Octets per second of one transfer of `octets`, from the start to the last completion.
 fn goodput(link: LinkConfig, back: LinkConfig, octets: u32, algorithm: Algorithm) -> f64 {
     let orders = stream((0, 0), (1, 0), 8, octets / 8);
