@@ -115,7 +115,8 @@ pub const PLACES: &[(&str, &str, Name)] = &[
 
 /// Integration tests beside which nothing else runs: package, and module of [`SPLIT`] or another target.
 pub const ALONE: &[(&str, &str)] = &[
-    // Compares speed with and without attackers.
+    // Compare speeds.
+    ("dgiwarp", "hostility"),
     ("dgiwarp", "read_floods"),
     ("dgiwarp", "fairness"),
     // Measures.
