@@ -408,8 +408,10 @@ mod tests {
             |name, group, tests, body: &str| script(folder.path(), name, group, tests, body);
         let interrupt = Interrupt::never();
         // One package chosen, so that the documentation examples of the workspace are not run from here.
+        // One program at a time: the report has them in the order in which they ended.
         let options = Options {
             packages: vec!["p".into()],
+            jobs: 1,
             ..Options::default()
         };
         let mut run = Run {
