@@ -157,6 +157,15 @@ impl Run {
         }
     }
 
+    /// Whether a rule of a sender was broken in this case, which decides nothing else then.
+    pub(crate) fn is_found_by_rule(&self, case: &str) -> bool {
+        let one = self.cases().find(|one| one["case"] == case);
+        one.is_some_and(|one| {
+            let reason = one["reason"].as_str().unwrap_or_default();
+            one["outcome"] == "inconclusive" && reason.starts_with("see ")
+        })
+    }
+
     /// Outcome of a case.
     pub(crate) fn outcome(&self, case: &str) -> &str {
         self.cases()
