@@ -54,13 +54,16 @@ static inline struct ibv_ah_attr own_address(void)
 	};
 }
 
+/* Added to the PSNs of queue pairs that are connected again: those of two lives differ, so that nothing of one comes in the other. */
+static __thread uint32_t psn_shift;
+
 /* Steps number `first` up to `end` of the way to INIT, RTR and RTS, with a peer in this process. */
 static inline void steps_to(struct ibv_qp *qp, struct ibv_qp *peer, int first, int end)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL_REMOTE, .qkey = QKEY, .path_mtu = IBV_MTU_1024,
-		.dest_qp_num = peer->qp_num, .rq_psn = peer->qp_num, .sq_psn = qp->qp_num, .max_dest_rd_atomic = 4,
-		.min_rnr_timer = 12, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4,
+		.dest_qp_num = peer->qp_num, .rq_psn = (peer->qp_num + psn_shift) & 0xffffff, .sq_psn = (qp->qp_num + psn_shift) & 0xffffff,
+		.max_dest_rd_atomic = 4, .min_rnr_timer = 12, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4,
 		.ah_attr = own_address(),
 	};
 	int of[] = { IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT, IBV_QP_STATE, IBV_QP_STATE | IBV_QP_SQ_PSN };

@@ -270,6 +270,7 @@ static void connect_all(struct round *round)
 		struct end *one = &round->ends[2 * i], *two = &round->ends[2 * i + 1];
 		begin(one);
 		begin(two);
+		psn_shift = one->life;
 		struct end *first = one_in(2) ? one : two;
 		connect_with_receives(first, first->peer->qp);
 		connect_with_receives(first->peer, first->qp);

@@ -82,6 +82,7 @@ static void be_killed(uint64_t seed)
 
 static void run_killed_round(uint64_t seed)
 {
+	psn_shift = 0;
 	struct round *round = half_a_round(seed);
 	struct end *end = &round->ends[0];
 	int down[2], up[2];
