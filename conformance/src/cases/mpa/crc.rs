@@ -314,7 +314,9 @@ fn c06(bench: &mut Bench<'_>) -> Result<(), Broken> {
     if peer.theirs.as_ref().is_some_and(|reply| reply.has(C)) {
         return Err(Broken::Skip("the device asks for CRCs"));
     }
-    let Some(ulpdu) = bench.control("a right CRC", &offer)? else {
+    // With CRCs, so that a device that always checks them is found below.
+    let with_crcs = bench.offer();
+    let Some(ulpdu) = bench.control("a right CRC", &with_crcs)? else {
         return Ok(());
     };
     for crc in [0, 1, u32::MAX, 0x1234_5678] {
