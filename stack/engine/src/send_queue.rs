@@ -25,12 +25,12 @@ struct Entry<W, M> {
 /// Work requests `W`. Each has a number, counted from zero in posting order, and a mark `M` that its transport sets as it makes progress and that
 /// decides when a framed one is complete.
 ///
-/// With `APART`, for transports that complete most work requests before the next post, one that is posted to an empty queue has a place of its
+/// With `APART` 1, for transports that complete most work requests before the next post, one that is posted to an empty queue has a place of its
 /// own, where it comes and goes without the bookkeeping of a ring.
 #[derive(Debug)]
-pub(crate) struct SendQueue<W, M, const APART: bool = false> {
-    /// The oldest entry, if it was posted to an empty queue; `None` unless `APART`.
-    apart: Option<Entry<W, M>>,
+pub(crate) struct SendQueue<W, M, const APART: usize = 0> {
+    /// The oldest entry, if it was posted to an empty queue.
+    apart: [Option<Entry<W, M>>; APART],
     /// The entries behind it.
     ring: VecDeque<Entry<W, M>>,
     /// Number of the first entry.
@@ -39,10 +39,10 @@ pub(crate) struct SendQueue<W, M, const APART: bool = false> {
     unstarted: u64,
 }
 
-impl<W, M, const APART: bool> Default for SendQueue<W, M, APART> {
+impl<W, M, const APART: usize> Default for SendQueue<W, M, APART> {
     fn default() -> Self {
         Self {
-            apart: None,
+            apart: [const { None }; APART],
             ring: VecDeque::new(),
             oldest: 0,
             unstarted: 0,
@@ -50,7 +50,7 @@ impl<W, M, const APART: bool> Default for SendQueue<W, M, APART> {
     }
 }
 
-impl<W, M: Default, const APART: bool> SendQueue<W, M, APART> {
+impl<W, M: Default, const APART: usize> SendQueue<W, M, APART> {
     /// Appends a work request.
     #[inline(always)]
     pub(crate) fn push(&mut self, wqe: W) {
@@ -59,19 +59,19 @@ impl<W, M: Default, const APART: bool> SendQueue<W, M, APART> {
             state: State::Posted,
             mark: M::default(),
         };
-        if APART && self.is_empty() {
-            self.apart = Some(entry);
-        } else {
-            self.ring.push_back(entry);
+        let is_empty = self.is_empty();
+        match self.apart.first_mut() {
+            Some(place) if is_empty => *place = Some(entry),
+            Some(_) | None => self.ring.push_back(entry),
         }
     }
 }
 
-impl<W, M, const APART: bool> SendQueue<W, M, APART> {
+impl<W, M, const APART: usize> SendQueue<W, M, APART> {
     /// Whether every work request has been removed.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        !(APART && self.apart.is_some()) && self.ring.is_empty()
+        self.apart().is_none() && self.ring.is_empty()
     }
 
     /// Work requests that have not been removed.
@@ -96,25 +96,32 @@ impl<W, M, const APART: bool> SendQueue<W, M, APART> {
         (self.unstarted > self.oldest).then_some(self.oldest)
     }
 
+    #[inline]
+    fn apart(&self) -> Option<&Entry<W, M>> {
+        self.apart.first()?.as_ref()
+    }
+
+    #[inline]
+    fn apart_mut(&mut self) -> Option<&mut Entry<W, M>> {
+        self.apart.first_mut()?.as_mut()
+    }
+
     /// Entries that are apart: 0 or 1.
     #[inline]
     fn of_apart(&self) -> usize {
-        usize::from(APART && self.apart.is_some())
+        usize::from(self.apart().is_some())
     }
 
     #[inline]
     fn front(&self) -> Option<&Entry<W, M>> {
-        match &self.apart {
-            Some(entry) if APART => Some(entry),
-            Some(_) | None => self.ring.front(),
-        }
+        self.apart().or_else(|| self.ring.front())
     }
 
     #[inline]
     fn front_mut(&mut self) -> Option<&mut Entry<W, M>> {
-        match &mut self.apart {
-            Some(entry) if APART => Some(entry),
-            Some(_) | None => self.ring.front_mut(),
+        match self.apart.first_mut() {
+            Some(Some(entry)) => Some(entry),
+            Some(None) | None => self.ring.front_mut(),
         }
     }
 
@@ -126,7 +133,7 @@ impl<W, M, const APART: bool> SendQueue<W, M, APART> {
     #[inline]
     fn entry_mut(&mut self, number: u64) -> Option<&mut Entry<W, M>> {
         match self.index(number)?.checked_sub(self.of_apart()) {
-            None => self.apart.as_mut(),
+            None => self.apart_mut(),
             Some(index) => self.ring.get_mut(index),
         }
     }
@@ -135,7 +142,7 @@ impl<W, M, const APART: bool> SendQueue<W, M, APART> {
     #[inline]
     pub(crate) fn get(&self, number: u64) -> Option<&W> {
         let entry = match self.index(number)?.checked_sub(self.of_apart()) {
-            None => self.apart.as_ref(),
+            None => self.apart(),
             Some(index) => self.ring.get(index),
         };
         entry.map(|entry| &entry.wqe)
@@ -150,9 +157,8 @@ impl<W, M, const APART: bool> SendQueue<W, M, APART> {
     /// Work requests that are not framed, in order.
     #[inline]
     pub(crate) fn unframed_mut(&mut self) -> impl Iterator<Item = &mut W> {
-        let apart = if APART { self.apart.as_mut() } else { None };
+        let apart = self.apart.iter_mut().flatten();
         apart
-            .into_iter()
             .chain(&mut self.ring)
             .skip_while(|entry| matches!(entry.state, State::Framed | State::Done))
             .map(|entry| &mut entry.wqe)
@@ -237,8 +243,8 @@ impl<W, M, const APART: bool> SendQueue<W, M, APART> {
 
     #[inline(always)]
     fn remove_oldest(&mut self) {
-        if self.of_apart() > 0 {
-            self.apart = None;
+        if let Some(place) = self.apart.first_mut().filter(|place| place.is_some()) {
+            *place = None;
         } else if self.ring.len() == 1 {
             // Dropped where it is.
             self.ring.clear();
@@ -255,13 +261,13 @@ mod tests {
     use super::*;
 
     /// A queue of three, named by their numbers, whose marks are octets.
-    fn queue<const APART: bool>() -> SendQueue<u64, u64, APART> {
+    fn queue<const APART: usize>() -> SendQueue<u64, u64, APART> {
         let mut queue = SendQueue::default();
         (0..3).for_each(|wqe| queue.push(wqe));
         queue
     }
 
-    fn completed<const APART: bool>(
+    fn completed<const APART: usize>(
         queue: &mut SendQueue<u64, u64, APART>,
         octets: u64,
     ) -> Vec<u64> {
@@ -272,7 +278,7 @@ mod tests {
 
     #[test]
     fn work_requests_begin_and_complete_in_posting_order() {
-        fn check<const APART: bool>() {
+        fn check<const APART: usize>() {
             let mut queue = queue::<APART>();
             assert_eq!(
                 (queue.oldest_begun(), queue.unstarted()),
@@ -299,13 +305,13 @@ mod tests {
                 (None, Some((2, &2)))
             );
         }
-        check::<false>();
-        check::<true>();
+        check::<0>();
+        check::<1>();
     }
 
     #[test]
     fn one_that_is_done_waits_for_those_before_it() {
-        fn check<const APART: bool>() {
+        fn check<const APART: usize>() {
             let mut queue = queue::<APART>();
             queue.begin(1);
             queue.begin(7);
@@ -316,13 +322,13 @@ mod tests {
             assert_eq!((queue.get(1), queue.get(2)), (None, Some(&2)));
             assert_eq!(queue.done(5), None);
         }
-        check::<false>();
-        check::<true>();
+        check::<0>();
+        check::<1>();
     }
 
     #[test]
     fn the_oldest_completes_whatever_its_progress() {
-        fn check<const APART: bool>() {
+        fn check<const APART: usize>() {
             let mut queue = queue::<APART>();
             queue.begin(0);
             let mut completed = Vec::new();
@@ -332,13 +338,13 @@ mod tests {
             assert_eq!(completed, [0, 1]);
             assert_eq!((queue.oldest(), queue.unstarted()), (2, Some((2, &2))));
         }
-        check::<false>();
-        check::<true>();
+        check::<0>();
+        check::<1>();
     }
 
     #[test]
     fn flushing_takes_all_whatever_their_progress() {
-        fn check<const APART: bool>() {
+        fn check<const APART: usize>() {
             let mut queue = queue::<APART>();
             queue.begin(0);
             let mut flushed = Vec::new();
@@ -348,7 +354,7 @@ mod tests {
             queue.push(3);
             assert_eq!(queue.unstarted(), Some((3, &3)));
         }
-        check::<false>();
-        check::<true>();
+        check::<0>();
+        check::<1>();
     }
 }

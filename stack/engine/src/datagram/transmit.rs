@@ -142,7 +142,7 @@ pub(super) struct PeerState<'a> {
 /// their marks could stand for.
 #[derive(Debug)]
 pub(super) struct Sends {
-    queue: SendQueue<Posted, (), true>,
+    queue: SendQueue<Posted, (), 1>,
     /// Segments that are left of the first message, if it has begun.
     begun: Option<Segmenter>,
     numbering: Numbering,

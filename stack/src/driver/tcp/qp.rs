@@ -93,8 +93,8 @@ pub(crate) struct RcInner {
     sq_drain: SqDrain,
     /// The first message of the peer raises an event.
     awaits_first_message: bool,
-    /// Counters of connections that are gone.
-    counters: QpCounters,
+    /// Counters of connections that are gone, if there are any.
+    past: Option<Box<QpCounters>>,
 }
 
 impl RcInner {
@@ -163,7 +163,7 @@ impl QpState for RcInner {
     }
 
     fn counters(&self) -> QpCounters {
-        let mut counters = self.counters.clone();
+        let mut counters = self.past.as_deref().cloned().unwrap_or_default();
         if let Some(link) = &self.link {
             counters.add(&link.counters());
         }

@@ -222,7 +222,7 @@ impl RcShared {
         }
         let mut counters = link.counters();
         counters.octets_kept = 0;
-        inner.counters.add(&counters);
+        inner.past.get_or_insert_default().add(&counters);
         self.background().linger(LingeringSocket {
             pipe: link.pipe,
             octets,
