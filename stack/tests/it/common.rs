@@ -3,6 +3,7 @@
 pub(crate) mod connected;
 pub(crate) mod node;
 pub(crate) mod resources;
+pub(crate) mod strangers;
 
 use std::env;
 use std::io::Read as _;

@@ -5,22 +5,17 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use crate::common::node::{Node, SEND, SOON};
+use crate::common::strangers::nobody;
 use crate::common::{Process, inside, now, role, wait_until};
 use dgiwarp::{
-    Access, AsyncEvent, Buffer, Config, CqError, Destination, Error, ErrorReason, Operation,
-    PostError, RecvWr, Rnic, SendWr, Sge, UdQpAttr, WcOpcode, WcStatus,
+    Access, AsyncEvent, Buffer, Config, CqError, Error, ErrorReason, Operation, PostError, RecvWr,
+    Rnic, SendWr, Sge, UdQpAttr, WcOpcode, WcStatus,
 };
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 
 /// An error is reported at once, not after a time-out.
 const PROMPTLY: Duration = Duration::from_secs(1);
-
-/// A port of this host that nobody listens on.
-fn dead_port() -> u16 {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    socket.local_addr().unwrap().port()
-}
 
 /// A Send from `from` arrives at `to`.
 #[track_caller]
@@ -84,11 +79,8 @@ fn where_no_route_leads_an_address_handle_says_so() {
 #[test]
 fn nobody_listening_is_lost_datagrams_and_no_more() {
     let (sender, receiver) = (Node::new(64), Node::new(64));
-    // Another Q_Key, should the port be given to somebody meanwhile.
-    let to_nobody = Destination {
-        qkey: 1,
-        ..sender.to_port(Ipv4Addr::LOCALHOST.into(), dead_port())
-    };
+    let (_held, dead) = nobody(Ipv4Addr::LOCALHOST.into());
+    let to_nobody = sender.to_port(dead.ip(), dead.port());
     // Often enough for a connected socket, which ICMP errors come back to.
     for wr_id in 0..200 {
         sender.send(wr_id, &to_nobody, 0..64);

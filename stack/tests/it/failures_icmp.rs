@@ -4,21 +4,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use crate::common::node::{Node, SOON};
+use crate::common::strangers::nobody;
 use crate::common::{self, Process, role, wait_until};
 use dgiwarp::{Destination, ErrorEntry, ErrorReason, UdQp, WcStatus};
 use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// The way to a port that nobody listens on, and that port's name.
-fn to_nobody(node: &Node, address: IpAddr) -> (Destination, SocketAddr) {
-    let socket = UdpSocket::bind((address, 0)).unwrap();
-    let nobody = socket.local_addr().unwrap();
-    // Another Q_Key, should the port be given to somebody meanwhile.
-    let destination = Destination {
-        qkey: 1,
-        ..node.to_port(address, nobody.port())
-    };
-    (destination, nobody)
+/// The way to a port that nobody receives at, that port's name, and the socket that holds it.
+fn to_nobody(node: &Node, address: IpAddr) -> (Destination, SocketAddr, UdpSocket) {
+    let (socket, name) = nobody(address);
+    (node.to_port(address, name.port()), name, socket)
 }
 
 /// Sends `count` messages, each of which succeeds: losing datagrams is not an error of a send.
@@ -81,7 +76,7 @@ fn each_lost_datagram_is_told_with_its_peer_over_ipv6() {
 #[test]
 fn more_than_the_queue_holds_is_counted() {
     let node = Node::new(64);
-    let (destination, nobody) = to_nobody(&node, Ipv4Addr::LOCALHOST.into());
+    let (destination, nobody, _held) = to_nobody(&node, Ipv4Addr::LOCALHOST.into());
     send(&node, &destination, 1000);
     wait_until(SOON, "all errors are counted", || {
         node.qp.counters().errors_lost >= 1000 - 256
@@ -112,7 +107,7 @@ fn errors_that_nobody_takes_keep_nobody_awake() {
     }
     let node = Node::new(64);
     for round in 0..4 {
-        let (destination, _) = to_nobody(&node, Ipv4Addr::LOCALHOST.into());
+        let (destination, _, _held) = to_nobody(&node, Ipv4Addr::LOCALHOST.into());
         send(&node, &destination, 20);
         let before = processor_time();
         if round % 2 == 0 {

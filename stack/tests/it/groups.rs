@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::common;
 use crate::common::Process;
 use crate::common::node::{Node, SEND, SOON};
+use crate::common::strangers::dropped;
 use dgiwarp::{
     Access, Config, Destination, DropReason, Error, GroupInterface, Mr, MrOptions, Operation, Wc,
     WcOpcode, WcStatus,
@@ -102,7 +103,7 @@ impl Place {
         }
         for member in &members {
             nothing_came(member);
-            assert_eq!(member.qp.counters().dropped_in_all(), 0);
+            assert_eq!(dropped(&member.qp.counters()), 0);
         }
         nothing_came(&sender);
         address
@@ -376,7 +377,7 @@ fn write_records_reach_the_well_known_memory_of_every_member() {
         success(&senders[0]);
         assert_eq!(success(&members[0]).byte_len, 10);
     }
-    assert_eq!(members[0].qp.counters().dropped_in_all(), 0);
+    assert_eq!(dropped(&members[0].qp.counters()), 0);
 }
 
 /// A Write-Record of one segment.

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use crate::common::node::{Node, SOON};
+use crate::common::strangers::is_port_query;
 use crate::common::{Process, crc32c, now, role, sleep, wait_until};
 use dgiwarp::{
     Access, Buffer, Config, Destination, DropReason, ErrorEntry, ErrorReason, Operation, Pd,
@@ -301,7 +302,12 @@ impl Hand {
     /// The next datagram without its CRC, and who sent it.
     fn receive(&self) -> (Vec<u8>, SocketAddr) {
         let mut buffer = [0; 2000];
-        let (length, from) = self.socket.recv_from(&mut buffer).unwrap();
+        let (length, from) = loop {
+            let (length, from) = self.socket.recv_from(&mut buffer).unwrap();
+            if !is_port_query(&buffer[..length]) {
+                break (length, from);
+            }
+        };
         let (octets, crc) = buffer[..length].split_at(length - 4);
         assert_eq!(crc, crc32c(octets).to_le_bytes());
         (octets.to_vec(), from)

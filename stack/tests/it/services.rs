@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use crate::common::strangers::is_port_query;
 use crate::common::{Process, crc32c, file_in, now, role, sleep};
 use dgiwarp::{
     Config, DropReason, Error, LookupError, RejectStatus, Rnic, ServiceChannel, ServiceEvent,
@@ -169,6 +170,9 @@ fn silence_is_given_up_within_five_seconds() {
     silent.set_nonblocking(true).unwrap();
     let mut octets = [0; 512];
     while let Ok(length) = silent.recv(&mut octets) {
+        if is_port_query(&octets[..length]) {
+            continue;
+        }
         assert_eq!(length, 284);
         repeats += 1;
     }
@@ -182,6 +186,7 @@ fn a_question_is_asked_once_and_hostile_datagrams_are_counted() {
     let (service, to) = service(&channel, 5);
     let own = UdpSocket::bind("127.0.0.1:0").unwrap();
     own.set_read_timeout(Some(PATIENCE)).unwrap();
+    own.connect(to).unwrap();
 
     // The example of the specification, with this service's number: its CRC fits no more. And far too short a one.
     let mut lookup = [0; 284];

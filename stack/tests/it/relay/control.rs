@@ -11,8 +11,8 @@ const STUCK: Duration = Duration::from_secs(20);
 pub(crate) enum Frame {
     /// Of the receiver: QPN, rkey and address of its memory.
     Receiver { qpn: u64, rkey: u64, addr: u64 },
-    /// Of the sender.
-    Sender,
+    /// Of the sender: the UDP port that its datagrams come from.
+    Sender { port: u64 },
     /// To both: the port that the relay receives on, the one that it forwards from, the longest message, and the
     /// receiver's report.
     Welcome {
@@ -36,7 +36,7 @@ impl Frame {
     fn words(self) -> [u64; 6] {
         match self {
             Self::Receiver { qpn, rkey, addr } => [1, qpn, rkey, addr, 0, 0],
-            Self::Sender => [2, 0, 0, 0, 0, 0],
+            Self::Sender { port } => [2, port, 0, 0, 0, 0],
             Self::Welcome {
                 from,
                 longest,
@@ -58,7 +58,7 @@ impl Frame {
                 rkey: b,
                 addr: c,
             },
-            2 => Self::Sender,
+            2 => Self::Sender { port: a },
             3 => Self::Welcome {
                 from: a,
                 longest: b,

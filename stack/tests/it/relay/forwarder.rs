@@ -12,6 +12,7 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 use super::control::{Control, Frame};
 use super::plan::{Case, Kind, LONGEST, NTH_SEGMENTS, Random, WRITE_SEGMENT};
+use crate::common::strangers::port_query;
 use crate::common::{given, now};
 
 /// Segments doubled of 100,000.
@@ -69,6 +70,8 @@ struct Relay {
     sender: Control,
     receiver: Control,
     inbound: UdpSocket,
+    /// The sender. Datagrams of others are dropped: connections query UDP ports with the numbers of TCP ports.
+    source: SocketAddr,
     outbound: UdpSocket,
     target: SocketAddr,
     log: BufWriter<File>,
@@ -92,11 +95,14 @@ pub(crate) fn run(case: Case) {
     let listener = TcpListener::bind(loopback).unwrap();
     println!("control {}", listener.local_addr().unwrap());
     let (mut sender, mut receiver) = (None, None);
-    let (mut qpn, mut rkey, mut addr) = (0, 0, 0);
+    let (mut source, mut qpn, mut rkey, mut addr) = (0, 0, 0, 0);
     while sender.is_none() || receiver.is_none() {
         let mut control = Control::new(listener.accept().unwrap().0);
         match control.receive() {
-            Frame::Sender => sender = Some(control),
+            Frame::Sender { port } => {
+                source = port;
+                sender = Some(control);
+            }
             Frame::Receiver {
                 qpn: port,
                 rkey: key,
@@ -119,6 +125,12 @@ pub(crate) fn run(case: Case) {
         rkey,
         addr,
     };
+    // Strangers do so at any time: attempts to connect query the UDP port with the number of the listener's.
+    let stranger = UdpSocket::bind(loopback).unwrap();
+    let target = loopback_port(qpn);
+    for port in [inbound.local_addr().unwrap(), target] {
+        stranger.send_to(&port_query(port.port()), port).unwrap();
+    }
     sender.send(welcome);
     receiver.send(welcome);
     let relay = Relay {
@@ -127,8 +139,9 @@ pub(crate) fn run(case: Case) {
         sender,
         receiver,
         inbound,
+        source: loopback_port(source),
         outbound,
-        target: (Ipv4Addr::LOCALHOST, u16::try_from(qpn).unwrap()).into(),
+        target,
         log: BufWriter::new(File::create(given("RELAY_LOG")).unwrap()),
         held: Vec::new(),
         arrived: 0,
@@ -139,6 +152,10 @@ pub(crate) fn run(case: Case) {
         first: None,
     };
     relay.forward_all();
+}
+
+fn loopback_port(port: u64) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, u16::try_from(port).unwrap()).into()
 }
 
 /// Makes a receive buffer as large as it may be, and returns its size.
@@ -155,8 +172,9 @@ impl Relay {
         let mut datagram = vec![0; 65_536];
         let mut batches = self.case.messages.div_ceil(self.case.batch);
         while batches > 0 {
-            match self.inbound.recv(&mut datagram) {
-                Ok(length) => self.arrive(&datagram[..length]),
+            match self.inbound.recv_from(&mut datagram) {
+                Ok((length, from)) if from == self.source => self.arrive(&datagram[..length]),
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.report();
                     if self.idle() {

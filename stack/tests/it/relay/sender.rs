@@ -24,8 +24,14 @@ pub(crate) fn config() -> Config {
 
 /// The sender's process.
 pub(crate) fn run(case: Case) {
+    let rnic = Rnic::open(config()).unwrap();
+    let pd = rnic.alloc_pd();
+    let cq = rnic.create_cq(16).unwrap();
+    let qp = pd.create_ud_qp(&UdQpAttr::new(&cq, &cq)).unwrap();
     let mut relay = Control::connect(&given("RELAY_CONTROL"));
-    relay.send(Frame::Sender);
+    relay.send(Frame::Sender {
+        port: qp.qpn().into(),
+    });
     let Frame::Welcome {
         from,
         longest,
@@ -37,10 +43,6 @@ pub(crate) fn run(case: Case) {
         panic!("no welcome");
     };
     let rkey = u32::try_from(rkey).unwrap();
-    let rnic = Rnic::open(config()).unwrap();
-    let pd = rnic.alloc_pd();
-    let cq = rnic.create_cq(16).unwrap();
-    let qp = pd.create_ud_qp(&UdQpAttr::new(&cq, &cq)).unwrap();
     let memory = Buffer::zeroed(usize::try_from(LONGEST).unwrap()).unwrap();
     let mr = pd.register(memory.region(), Access::empty()).unwrap();
     let destination = Destination {
