@@ -151,6 +151,17 @@ fn begins(octets: &[u8]) -> Option<bool> {
     Some(tagged || Some(u32::from_be_bytes(queue)) == queue_of(rdmap & 0x0f))
 }
 
+/// Whether an FPDU without Markers begins here whose header may have other versions or reserved bits: then those are wrong, and not the place.
+fn begins_with_any_version(octets: &[u8]) -> bool {
+    let Some(header) = octets.first_chunk::<KNOWN_HEADER>() else {
+        return false;
+    };
+    let mut header = *header;
+    header[LENGTH] = header[LENGTH] & 0xc0 | 1;
+    header[LENGTH + 1] = header[LENGTH + 1] & 0x0f | 0x40;
+    begins(&header) == Some(true)
+}
+
 /// Octets of an FPDU without Markers that has a ULPDU and a pad of these lengths.
 pub(in crate::trace) fn octets(ulpdu: usize, pad: usize) -> usize {
     LENGTH + ulpdu + pad + CRC
@@ -159,7 +170,7 @@ pub(in crate::trace) fn octets(ulpdu: usize, pad: usize) -> usize {
 /// Length of the pad behind an FPDU without CRC and Markers, if it is not what it has to be: no FPDU can begin behind the right pad, and one can behind just one other.
 /// `before` are the octets of the FPDU as its length says, `behind` those that follow.
 pub(in crate::trace) fn other_pad(before: &[u8], behind: &[u8]) -> Option<usize> {
-    if begins(behind)? {
+    if begins(behind)? || begins_with_any_version(behind) {
         return None;
     }
     let [a, b] = *before.first_chunk()?;
