@@ -99,6 +99,11 @@ pub(super) struct Datagrams {
 pub(super) type Told<'a> = dyn FnMut(&SeenDatagram<'_>, Vec<(&'static Rule, String)>) + 'a;
 
 impl Datagrams {
+    /// Has all that comes from this address judged, its first datagram too: its sender is known to have the mapping.
+    pub(super) fn expect(&mut self, from: SocketAddr) {
+        self.speakers.entry(from, ());
+    }
+
     /// Takes the payload of a UDP datagram, or of a train that the kernel cuts later.
     pub(super) fn take(
         &mut self,

@@ -99,6 +99,7 @@ fn datagrams_of(
     conversation: &Conversation,
     found: &mut Vec<(u64, Finding)>,
 ) {
+    datagrams.expect(conversation.theirs);
     for piece in &conversation.pieces {
         let (from, to): (SocketAddr, SocketAddr) = match piece.way {
             Way::Sent => (conversation.ours, conversation.theirs),

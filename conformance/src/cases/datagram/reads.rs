@@ -128,7 +128,14 @@ fn d16(bench: &mut Bench<'_>) -> Result<(), Broken> {
         memory: &[],
     };
     let long: Vec<_> = [133, 134, 1000, REGION]
-        .map(|size| asking(&mut scene, request(memory, size), None))
+        .map(|size| {
+            // Nothing else was asked for under this STag, so that an answer can be to this request alone.
+            let alone = ReadRequest {
+                sink_stag: SINK ^ as_u32(size),
+                ..request(memory, size)
+            };
+            asking(&mut scene, alone, None)
+        })
         .to_vec();
     scene.refuses(bench, unvalidated("longer Reads without a cookie"), &long)?;
     let wrong: Vec<_> = [cookie ^ 2, 0, !cookie]

@@ -286,11 +286,21 @@ impl Scene {
         let nonce = 0x1122_3344_0000_0000 | u64::from(self.probes);
         self.probes += 1;
         self.station.send(Exchange::request(epoch, nonce));
-        match self.station.answer() {
-            Heard::Datagram(Datagram::Exchange(answer)) if answer.nonce == nonce => {
-                Ok(answer.cookie)
+        // Every requester drops what is no answer to its question (Datagram §6); what the device did wrong then is another case's affair.
+        let mut last = String::new();
+        loop {
+            match self.station.answer() {
+                Heard::Datagram(Datagram::Exchange(answer))
+                    if answer.kind == 2 && answer.nonce == nonce =>
+                {
+                    return Ok(answer.cookie);
+                }
+                heard @ (Heard::Nothing | Heard::Unreachable) => {
+                    let came = format!("instead of a cookie: {last} {heard}");
+                    return Err(Broken::First(came));
+                }
+                heard => last = heard.to_string(),
             }
-            heard => Err(Broken::First(format!("instead of a cookie: {heard}"))),
         }
     }
 }
