@@ -46,6 +46,8 @@ pub struct Settings {
     pub target: SocketAddr,
     /// The MPA revision of good Requests: 1, or 2 with read depths.
     pub revision: u8,
+    /// Whether good startup frames ask for CRCs. Cases about CRCs ask for them whatever this is.
+    pub crc: bool,
     /// How long to wait.
     pub patience: Patience,
     /// Connections of cases that make many.
@@ -60,6 +62,12 @@ pub struct Settings {
 const OWN_PORTS: u16 = 16;
 
 impl Settings {
+    /// Flags of good startup frames: C or none.
+    #[must_use]
+    pub fn flags(&self) -> u8 {
+        if self.crc { startup::C } else { 0 }
+    }
+
     /// Addresses that the tester may take for itself at one of its own, in order.
     #[must_use]
     pub fn own(&self, at: IpAddr) -> Vec<SocketAddr> {
@@ -140,6 +148,7 @@ pub struct Bench<'a> {
     agent: Option<&'a mut Agent>,
     recorder: Recorder,
     trials: Vec<Trial>,
+    echo: Option<(u32, u64)>,
 }
 
 impl<'a> Bench<'a> {
@@ -151,7 +160,14 @@ impl<'a> Bench<'a> {
             agent,
             recorder: Recorder::default(),
             trials: Vec::new(),
+            echo: None,
         }
+    }
+
+    /// Has the tester ask for an octet at this STag and TO, in place of a Read of nothing, whether a connection goes on.
+    #[must_use]
+    pub fn asking(self, echo: Option<(u32, u64)>) -> Self {
+        Self { echo, ..self }
     }
 
     /// Trials of the case, and its traffic.
@@ -187,8 +203,8 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// [`Broken::Connect`].
     pub fn tcp(&self) -> Result<Peer, Broken> {
-        Peer::connect(self.settings.target, &self.recorder, self.patience())
-            .map_err(Broken::Connect)
+        let peer = Peer::connect(self.settings.target, &self.recorder, self.patience());
+        self.prepared(peer)
     }
 
     /// A peer on a TCP connection that the device made.
@@ -196,7 +212,13 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// [`Broken::Connect`].
     pub fn taken(&self, stream: std::net::TcpStream) -> Result<Peer, Broken> {
-        Peer::on(stream, false, &self.recorder, self.patience()).map_err(Broken::Connect)
+        self.prepared(Peer::on(stream, false, &self.recorder, self.patience()))
+    }
+
+    fn prepared(&self, peer: io::Result<Peer>) -> Result<Peer, Broken> {
+        let mut peer = peer.map_err(Broken::Connect)?;
+        peer.echo = self.echo;
+        Ok(peer)
     }
 
     /// A UDP socket before a port of the device.
@@ -218,14 +240,23 @@ impl<'a> Bench<'a> {
         Station::new(&at, to, &self.recorder, self.patience()).map_err(Broken::Connect)
     }
 
-    /// Contents of a good Request here: CRCs, the client-server model, four Reads each way.
+    /// Contents of a good Request here: CRCs unless the settings have none, the client-server model, four Reads each way.
     #[must_use]
     pub fn offer(&self) -> Offer {
         Offer {
             revision: self.settings.revision,
-            flags: startup::C,
+            flags: self.settings.flags(),
             depths: Depths::client_server(4, 4),
             private_data: Vec::new(),
+        }
+    }
+
+    /// Contents of a good Request that asks for CRCs.
+    #[must_use]
+    pub fn offer_with_crc(&self) -> Offer {
+        Offer {
+            flags: startup::C,
+            ..self.offer()
         }
     }
 
@@ -354,13 +385,18 @@ impl<'a> Bench<'a> {
             failed = (peer, reaction);
         }
         let (peer, reaction) = failed;
-        let rule = vec!["without the fault the connection goes on; see T00".to_owned()];
+        let rule = "the connection goes on without the fault (see T00)";
+        self.cannot_judge(what, reaction.to_string(), rule, &peer);
+        Ok(None)
+    }
+
+    /// Notes a trial that shows nothing, and the rule that would have to hold for it to show something.
+    pub fn cannot_judge(&mut self, what: impl Into<String>, seen: String, rule: &str, peer: &Peer) {
         let tape = Some(peer.tape());
-        self.note(what.to_owned(), false, reaction.to_string(), rule, "", tape);
+        self.note(what.into(), false, seen, vec![rule.to_owned()], "", tape);
         if let Some(trial) = self.trials.last_mut() {
             trial.verdict = Verdict::Inconclusive;
         }
-        Ok(None)
     }
 
     fn control_of(&self, offer: &Offer, ulpdu: &[u8]) -> Result<(Peer, Reaction), Broken> {

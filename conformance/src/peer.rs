@@ -10,7 +10,7 @@ use crate::clock;
 use crate::oracle::{Came, Reaction};
 use crate::recording::{Recorder, Tape, Way};
 use crate::wire::ddp::{ReadRequest, Segment, opcode};
-use crate::wire::framing::{Deframer, Framer, Wrong};
+use crate::wire::framing::{Deframer, Fpdu, Framer, Wrong};
 use crate::wire::startup::{self, Startup};
 
 /// How long the tester waits for a device.
@@ -50,6 +50,10 @@ pub struct Peer {
     /// Makes FPDUs; before startup is over, of no use.
     pub framer: Framer,
     deframer: Deframer,
+    /// Whether CRCs are in use.
+    crc: bool,
+    /// STag and TO of an octet of the device, for questions to a device that refuses Reads of nothing.
+    pub echo: Option<(u32, u64)>,
     /// The number of the next Message to queue 0.
     pub send_msn: u32,
     /// The number of the next Message to queue 1.
@@ -96,6 +100,8 @@ impl Peer {
             patience,
             framer: Framer::new(true, false),
             deframer: Deframer::new(false),
+            crc: true,
+            echo: None,
             send_msn: 1,
             read_msn: 1,
             theirs: None,
@@ -233,9 +239,16 @@ impl Peer {
 
     /// Begins to send and expect FPDUs, as two startup frames say.
     pub fn full_operation(&mut self, ours: &Startup, theirs: &Startup) {
-        let crc = (ours.flags | theirs.flags) & startup::C != 0;
-        self.framer = Framer::new(crc, theirs.has(startup::M));
+        self.crc = (ours.flags | theirs.flags) & startup::C != 0;
+        // FPDUs have right CRCs even if neither end asks for them: a device that checks them all the same fails the cases about that, and no others.
+        self.framer = Framer::new(true, theirs.has(startup::M));
         self.deframer = Deframer::new(ours.has(startup::M));
+    }
+
+    /// Whether the CRC of an FPDU is right, or not in use.
+    #[must_use]
+    pub fn crc_fits(&self, fpdu: &Fpdu) -> bool {
+        fpdu.crc_is_right || !self.crc
     }
 
     /// The next FPDU, or what there is instead.
@@ -326,14 +339,27 @@ impl Peer {
 
     /// Sends the question of [`echo`](Self::echo).
     pub fn ask_echo(&mut self) {
+        let (_, octets) = self.question();
+        self.send(&octets);
+    }
+
+    /// The question of [`echo`](Self::echo), for the tester to send: its number, and its FPDU.
+    pub fn question(&mut self) -> (u32, Vec<u8>) {
         let number = self.read_msn;
-        self.read_request(ReadRequest {
+        self.read_msn = number.wrapping_add(1);
+        if self.echo.is_none() {
+            self.tape.asks_nothing();
+        }
+        let (source_stag, source_to) = self.echo.unwrap_or_default();
+        let request = ReadRequest {
             sink_stag: ECHO_STAG | number & 0xffff,
             sink_to: u64::from(number),
-            size: 0,
-            source_stag: 0,
-            source_to: 0,
-        });
+            size: u32::from(self.echo.is_some()),
+            source_stag,
+            source_to,
+        };
+        let segment = Segment::untagged(opcode::READ_REQUEST, 1, number, &request.to_bytes());
+        (number, self.framer.fpdu(&segment.to_bytes()))
     }
 
     /// Waits for the answer to the question that had this number.

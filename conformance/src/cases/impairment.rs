@@ -153,7 +153,7 @@ fn slow_reader(bench: &mut Bench<'_>) -> Result<(), Broken> {
             wrong = came.to_string();
             break;
         };
-        if !fpdu.crc_is_right || segment.payload.iter().any(|octet| *octet != 0x44) {
+        if !peer.crc_fits(fpdu) || segment.payload.iter().any(|octet| *octet != 0x44) {
             wrong = segment.to_string();
             break;
         }
@@ -382,7 +382,7 @@ fn n03(bench: &mut Bench<'_>) -> Result<(), Broken> {
         ("an end behind all but its last octet", usize::MAX, false),
     ] {
         let (mut peer, on, request) = called(bench)?;
-        let octets = reply(&request).to_bytes();
+        let octets = reply(bench.settings, &request).to_bytes();
         let count = count.min(octets.len() - 1);
         if count > 0 {
             peer.send(&octets[..count]);

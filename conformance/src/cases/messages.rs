@@ -168,7 +168,7 @@ fn r14(bench: &mut Bench<'_>) -> Result<(), Broken> {
             let last = at + length == LONG;
             let control = (segment.ddp, segment.rdmap) == (if last { 0x41 } else { 0x01 }, 0x43);
             let octets = segment.payload.iter().all(|octet| *octet == 0x33)
-                && fpdu.crc_is_right
+                && peer.crc_fits(fpdu)
                 && fpdu.pad_is_zero;
             if segment.place != place || !control || !octets {
                 bench.require(

@@ -173,6 +173,7 @@ impl Case {
 #[must_use]
 pub fn all() -> Vec<Case> {
     let mut all = [
+        reads::FIRST,
         tagged::FIRST,
         startup::CASES,
         crc::CASES,

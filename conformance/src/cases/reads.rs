@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Case, Family, agent_case};
+use super::{Case, Family, agent_case, case};
 use crate::agent::{Connection, Memory, access};
 use crate::bench::{Bench, Broken};
 use crate::oracle::Outcome::{AnyTerminate, Closed, GoesOn, Terminate};
-use crate::oracle::{Allowed, Came, Reaction, allow};
+use crate::oracle::{Allowed, Came, Reaction, allow, listing};
 use crate::peer::Peer;
 use crate::wire::ddp::{Place, ReadRequest, Segment, opcode};
 
@@ -21,6 +21,15 @@ const DEPTHS: &str = "RFC 6581 §9.1";
 const DDP: &str = "RFC 5041 §7.2";
 
 const F: Family = Family::Rdmap;
+
+/// Runs before all others, which ask with a Read of nothing whether a connection goes on.
+pub(super) const FIRST: &[Case] = &[case(
+    "R00",
+    F,
+    "a Read of nothing has any STags",
+    &[RESPONSE],
+    r00,
+)];
 
 pub(super) const CASES: &[Case] = &[
     agent_case(
@@ -180,6 +189,22 @@ fn r20(bench: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
+fn r00(bench: &mut Bench<'_>) -> Result<(), Broken> {
+    let mut peer = bench.started(&bench.offer())?;
+    peer.echo = None;
+    let mut came = Vec::new();
+    let answered = peer.first_echo(&mut came);
+    bench.require(
+        "a Read of nothing, from STag 0",
+        answered,
+        listing(&came),
+        "a Response without octets",
+        RESPONSE,
+        Some(&peer),
+    );
+    Ok(())
+}
+
 /// Whether a Read of so many octets is answered well, and what came.
 fn answered(peer: &mut Peer, size: u32) -> (bool, String) {
     let mut at = 0;
@@ -198,7 +223,7 @@ fn answered(peer: &mut Peer, size: u32) -> (bool, String) {
             && segment.is_last() == last
             && segment.opcode() == opcode::READ_RESPONSE
             && segment.payload.iter().all(|octet| *octet == FILL)
-            && fpdu.crc_is_right;
+            && peer.crc_fits(fpdu);
         if !good || last {
             return (good, segment.to_string());
         }

@@ -70,6 +70,9 @@ pub(super) struct RunArgs {
     /// The MPA revision of good Requests; a device of revision 1 has no enhanced startup
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     revision: u8,
+    /// Ask for no CRCs where a case is not about them; a device that asks for none either has connections without
+    #[arg(long)]
+    no_crc: bool,
     /// How long an answer may take, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     patience: u64,
@@ -224,6 +227,7 @@ fn one(
         settings: Settings {
             target,
             revision: args.revision,
+            crc: !args.no_crc,
             patience: Patience {
                 answer: Duration::from_secs(args.patience),
                 ..Patience::default()
@@ -298,6 +302,7 @@ fn shown(show: Show, of: usize) -> impl FnMut(Progress<'_>) {
 fn options(args: &RunArgs, selection: &Selection) -> Value {
     json!({
         "revision": args.revision,
+        "crc": !args.no_crc,
         "patience_s": args.patience,
         "many": args.many,
         "seed": args.seed,

@@ -43,6 +43,8 @@ pub struct Conversation {
     pub pieces: Vec<Piece>,
     /// How long the device left TCP open behind its Terminate, if the tester gave up waiting for the end.
     pub left_open: Option<Duration>,
+    /// Whether the tester asked with a Read of nothing whether the connection goes on.
+    pub asks_nothing: bool,
 }
 
 /// The connections of a case. Clones are the same recorder.
@@ -60,6 +62,7 @@ impl Recorder {
             we_connected,
             pieces: Vec::new(),
             left_open: None,
+            asks_nothing: false,
         })
     }
 
@@ -73,6 +76,7 @@ impl Recorder {
             we_connected: true,
             pieces: Vec::new(),
             left_open: None,
+            asks_nothing: false,
         })
     }
 
@@ -134,6 +138,18 @@ impl Tape {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         all.get(self.index).cloned()
+    }
+
+    /// The tester asks with a Read of nothing whether the connection goes on.
+    pub fn asks_nothing(&self) {
+        let mut all = self
+            .recorder
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(conversation) = all.get_mut(self.index) {
+            conversation.asks_nothing = true;
+        }
     }
 
     /// The device did not end TCP for so long after it had sent a Terminate.

@@ -197,6 +197,7 @@ mod tests {
             theirs: here,
             we_connected: true,
             left_open: None,
+            asks_nothing: false,
             pieces: (0..)
                 .zip(pieces)
                 .map(|(at, (way, octets))| Piece {

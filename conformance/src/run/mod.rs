@@ -1,22 +1,25 @@
 //! Goes through the cases: runs each, asks afterwards whether the device still lives, and keeps what came of it.
 
+mod echo;
 mod outcome;
 mod sent;
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use crate::agent::{Agent, AgentError};
-use crate::bench::{Bench, Broken, Settings};
+use crate::bench::{Bench, Broken, Settings, Verdict};
 use crate::cases::{self, Case, Family, Needs};
 use crate::clock;
 use crate::profile;
 use crate::recording::Recorder;
 use crate::selection::Selection;
 
+use self::echo::Echo;
 use self::outcome::of_trials;
 pub use self::outcome::{Done, Outcome, Plan};
-use self::sent::Sent;
+use self::sent::{Broke, Sent};
 
 /// File descriptors that an agent may have more of than at first: libraries open some for good later on.
 const SPARE_DESCRIPTORS: u64 = 8;
@@ -37,7 +40,12 @@ pub fn run(
     each: &mut dyn FnMut(Progress<'_>),
 ) -> Vec<Done> {
     let mut all: Vec<Done> = Vec::new();
-    let mut descriptors = at_first(plan, agent.as_mut());
+    let (echo, connects) = Echo::of(&plan.settings, agent.as_mut());
+    // The agent's file descriptors after one good connection. Of a device that takes none they are counted after the first case.
+    let mut descriptors = agent
+        .as_mut()
+        .filter(|_| connects)
+        .and_then(|agent| agent.clear().ok());
     let mut gone: Option<String> = None;
     let mut sent = Sent::default();
     for case in plan.selection.cases() {
@@ -52,15 +60,15 @@ pub fn run(
             continue;
         }
         let started = clock::now();
-        let mut done = one(plan, &case, agent.as_mut(), started, &mut sent);
+        let mut done = one(plan, &case, agent.as_mut(), (started, echo), &mut sent);
         if done.outcome != Outcome::Skipped {
-            afterwards(plan, agent.as_mut(), &mut descriptors, &mut done);
+            afterwards(plan, agent.as_mut(), (&mut descriptors, echo), &mut done);
         }
         done.took = clock::now() - started;
         each(Progress::Done(&done));
         let dead = done.dead;
         all.push(done);
-        if dead && !revived(plan, agent.as_mut()) {
+        if dead && !revived(plan, agent.as_mut(), echo) {
             gone = Some(format!(
                 "the device accepts no good connection since {}",
                 case.id
@@ -128,20 +136,16 @@ pub fn hint(settings: &Settings) -> Option<String> {
     ))
 }
 
-/// The agent's file descriptors after one good connection, before the first case. Of a device that takes none they are counted after that.
-fn at_first(plan: &Plan, agent: Option<&mut Agent>) -> Option<u64> {
-    let bench = Bench::new(&plan.settings, None);
-    let connection = agent.as_ref().and_then(|_| bench.open().ok());
-    connection.and_then(|_| agent?.clear().ok())
-}
-
 /// Has the agent listen anew, for devices that lose a listener and nothing else; whether they serve again.
-fn revived(plan: &mut Plan, agent: Option<&mut Agent>) -> bool {
-    let Some(port) = agent.and_then(|agent| agent.listen_again().ok()) else {
+fn revived(plan: &mut Plan, agent: Option<&mut Agent>, echo: Echo) -> bool {
+    let Some(agent) = agent else {
+        return false;
+    };
+    let Ok(port) = agent.listen_again() else {
         return false;
     };
     plan.settings.target.set_port(port);
-    Bench::new(&plan.settings, None).open().is_ok()
+    echo.alive(&plan.settings, echo.source(Some(agent))).is_ok()
 }
 
 /// Why a case says nothing about this device, if so.
@@ -171,16 +175,29 @@ fn one(
     plan: &Plan,
     case: &Case,
     agent: Option<&mut Agent>,
-    started: Instant,
+    (started, echo): (Instant, Echo),
     sent: &mut Sent,
 ) -> Done {
-    let mut bench = Bench::new(&plan.settings, agent);
+    let mut agent = agent;
+    let source = echo.source(agent.as_deref_mut());
+    let mut bench = Bench::new(&plan.settings, agent).asking(source);
     let result = match inapplicable(plan, case, bench.has_agent()) {
         Some(why) => Err(Broken::Skip(why)),
         None => (case.run)(&mut bench),
     };
     let (mut trials, recorder) = bench.finish();
-    let rules = sent.take(plan, case, &mut trials, &recorder);
+    let Broke {
+        mut in_trials,
+        mut at_all,
+    } = sent.take(plan, case, &mut trials, &recorder);
+    if case.id != echo::CASE && echo == Echo::Unanswered {
+        if echo.reconsider(&mut trials, &recorder) {
+            in_trials.insert(echo::CASE);
+        }
+        if matches!(result, Err(Broken::First(_))) {
+            at_all.insert(echo::CASE);
+        }
+    }
     let mut reason = String::new();
     let outcome = match result {
         Ok(()) => of_trials(plan, case, &trials, &mut reason),
@@ -202,6 +219,11 @@ fn one(
                 // Earlier findings count more than the failure to try the rest.
                 None => match of_trials(plan, case, &trials, &mut String::new()) {
                     Outcome::Fail => Outcome::Fail,
+                    // The broken rule has the finding, and may be why.
+                    _ if !at_all.is_empty() => {
+                        reason = format!("see {}: {reason}", listed(&at_all));
+                        Outcome::Inconclusive
+                    }
                     Outcome::Pass
                     | Outcome::Skipped
                     | Outcome::Inconclusive
@@ -213,12 +235,16 @@ fn one(
             }
         }
     };
-    if rules.is_empty() && outcome == Outcome::Inconclusive {
-        "the device refuses what has no fault: see T00".clone_into(&mut reason);
+    if in_trials.is_empty() && reason.is_empty() && outcome == Outcome::Inconclusive {
+        let unknown = trials
+            .iter()
+            .find(|trial| trial.verdict == Verdict::Inconclusive);
+        reason = unknown.map_or_else(String::new, |trial| {
+            format!("shows something only where {}", trial.allowed.join("; "))
+        });
     }
-    if !rules.is_empty() {
-        let rules: Vec<_> = rules.into_iter().collect();
-        reason = format!("{reason} see {}", rules.join(", "));
+    if !in_trials.is_empty() && !reason.starts_with("see ") {
+        reason = format!("{reason} see {}", listed(&in_trials));
     }
     Done {
         case: *case,
@@ -231,11 +257,17 @@ fn one(
     }
 }
 
+/// Names of rules.
+fn listed(rules: &BTreeSet<&'static str>) -> String {
+    let rules: Vec<_> = rules.iter().copied().collect();
+    rules.join(", ")
+}
+
 /// Asks for a good connection, several times if need be, and looks for what was left behind.
 fn afterwards(
     plan: &Plan,
     agent: Option<&mut Agent>,
-    descriptors: &mut Option<u64>,
+    (descriptors, echo): (&mut Option<u64>, Echo),
     done: &mut Done,
 ) {
     let mut agent = agent;
@@ -252,10 +284,10 @@ fn afterwards(
         return;
     }
     let until = clock::now() + plan.settings.patience.answer * 2;
+    let source = echo.source(agent);
     loop {
-        let bench = Bench::new(&plan.settings, None);
-        match bench.open() {
-            Ok(_) => return,
+        match echo.alive(&plan.settings, source) {
+            Ok(()) => return,
             Err(_) if clock::now() < until => clock::pause(plan.settings.patience.quiet),
             Err(broken) => return dead(plan, done, &format!("afterwards: {broken}")),
         }

@@ -26,6 +26,15 @@ struct Found {
     recorder: Recorder,
 }
 
+/// Rules that the device broke in a case.
+#[derive(Debug, Default)]
+pub(super) struct Broke {
+    /// On the connections of trials that failed, which are inconclusive for that.
+    pub(super) in_trials: BTreeSet<&'static str>,
+    /// On any connection.
+    pub(super) at_all: BTreeSet<&'static str>,
+}
+
 /// Findings of all rules so far.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
@@ -36,14 +45,14 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// Judges what the device sent in a case. Trials that failed on a connection where it broke a rule are inconclusive, because the rule has the finding; these rules come back.
+    /// Judges what the device sent in a case. Trials that failed on a connection where it broke a rule are inconclusive, because the rule has the finding.
     pub(super) fn take(
         &mut self,
         plan: &Plan,
         case: &Case,
         trials: &mut [Trial],
         recorder: &Recorder,
-    ) -> BTreeSet<&'static str> {
+    ) -> Broke {
         let conversations = recorder.conversations();
         for conversation in &conversations {
             let spoke = conversation
@@ -69,7 +78,10 @@ impl Sent {
             }
             self.add(case, number, finding, &conversations, recorder);
         }
-        reconsider(plan, case, trials, &basic)
+        Broke {
+            in_trials: reconsider(plan, case, trials, &basic),
+            at_all: basic.into_values().collect(),
+        }
     }
 
     fn add(

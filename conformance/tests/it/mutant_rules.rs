@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use dgiwarp_conform::cases::Family;
 
-use crate::misbehaving::FAULTS;
+use crate::misbehaving::{FAULTS, datagrams};
 use crate::mutants::rules::{self, Mutant};
 use crate::mutants::sources;
 
@@ -57,7 +57,7 @@ fn the_table_is_complete() {
 fn the_misbehaving_device_breaks_rules_of_each_layer() {
     let cases = dgiwarp_conform::cases::all();
     let mut prefixes = BTreeSet::new();
-    for (fault, findings) in FAULTS {
+    for (fault, findings) in FAULTS.iter().chain(datagrams::FAULTS) {
         assert!(!findings.is_empty(), "{fault}");
         for id in *findings {
             let case = cases.iter().find(|case| case.id == *id);
@@ -75,6 +75,12 @@ fn the_misbehaving_device_breaks_rules_of_each_layer() {
         "terminate",
         "atomic",
         "immediate",
+        "datagram",
+        "extension",
+        "message",
+        "cookie",
+        "read",
+        "service",
     ] {
         assert!(prefixes.contains(layer), "no fault breaks a rule {layer}-…");
     }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::agent::Connection;
-use crate::bench::{Bench, Broken};
+use crate::bench::{Bench, Broken, Settings};
 use crate::clock;
 use crate::oracle::{Came, Reaction};
 use crate::peer::Peer;
 use crate::wire::ddp::{ReadRequest, Segment, opcode};
-use crate::wire::startup::{self, C, Depths, S, Startup};
+use crate::wire::startup::{self, Depths, S, Startup};
 
 const SOON: Duration = Duration::from_secs(10);
 /// `RDMA_CM_EVENT_ESTABLISHED`.
@@ -60,7 +60,7 @@ pub(in crate::cases) fn accept(
 }
 
 /// A good Reply.
-pub(in crate::cases) fn reply(to: &Startup) -> Startup {
+pub(in crate::cases) fn reply(settings: &Settings, to: &Startup) -> Startup {
     let mut data = Vec::new();
     if let Some(asked) = to.depths() {
         data.extend(
@@ -74,12 +74,21 @@ pub(in crate::cases) fn reply(to: &Startup) -> Startup {
             .to_bytes(),
         );
     }
-    Startup::new(startup::REPLY, C | to.flags & S, to.revision, &data)
+    Startup::new(
+        startup::REPLY,
+        settings.flags() | to.flags & S,
+        to.revision,
+        &data,
+    )
 }
 
 /// A Reply with other depths and control flags.
-pub(in crate::cases) fn reply_with(to: &Startup, change: impl FnOnce(&mut Depths)) -> Startup {
-    let mut frame = reply(to);
+pub(in crate::cases) fn reply_with(
+    settings: &Settings,
+    to: &Startup,
+    change: impl FnOnce(&mut Depths),
+) -> Startup {
+    let mut frame = reply(settings, to);
     if let Some(mut depths) = frame.depths() {
         change(&mut depths);
         frame.private_data = depths.to_bytes().to_vec();

@@ -14,7 +14,7 @@ use crate::oracle::Outcome::GoesOn;
 use crate::oracle::{Came, Reaction, allow};
 use crate::peer::Peer;
 use crate::wire::ddp::{AtomicRequest, ReadRequest, Segment, opcode, word};
-use crate::wire::startup::{C, REPLY, S, Startup};
+use crate::wire::startup::{REPLY, S, Startup};
 
 const ORDER: &str = "RFC 5040 §5.5";
 const READ: &str = "RFC 5040 §5.2.1";
@@ -340,7 +340,7 @@ fn e40(bench: &mut Bench<'_>) -> Result<(), Broken> {
             MODEL,
             Some(&peer),
         );
-        let reply = reply_with(&request, |depths| {
+        let reply = reply_with(bench.settings, &request, |depths| {
             if ird {
                 depths.ird = 0x3fff;
             }
@@ -403,7 +403,7 @@ fn e11(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let (connection, second) = again(bench)?;
     match second {
         Ok((mut peer, request)) => {
-            let reply = reply(&request);
+            let reply = reply(bench.settings, &request);
             peer.send(&reply.to_bytes());
             let came = first(bench, &mut peer, connection, &request, &reply)?;
             let mut reaction = Reaction {
@@ -442,7 +442,7 @@ fn e41(bench: &mut Bench<'_>) -> Result<(), Broken> {
         Some(&peer),
     );
     // The answer is nothing enhanced either, with private data that would be depths.
-    let reply = Startup::new(REPLY, C, request.revision, &[0xff; 4]);
+    let reply = Startup::new(REPLY, bench.settings.flags(), request.revision, &[0xff; 4]);
     peer.send(&reply.to_bytes());
     let came = first(bench, &mut peer, connection, &request, &reply)?;
     let mut reaction = Reaction {

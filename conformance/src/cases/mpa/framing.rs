@@ -119,28 +119,13 @@ fn f02(bench: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// An FPDU that asks for an answer.
-pub(in crate::cases) fn question(peer: &mut crate::peer::Peer) -> (u32, Vec<u8>) {
-    let number = peer.read_msn;
-    peer.read_msn += 1;
-    let request = ReadRequest {
-        sink_stag: 0xec40_0000 | number & 0xffff,
-        sink_to: u64::from(number),
-        size: 0,
-        source_stag: 0,
-        source_to: 0,
-    };
-    let segment = Segment::untagged(opcode::READ_REQUEST, 1, number, &request.to_bytes());
-    (number, peer.framer.fpdu(&segment.to_bytes()))
-}
-
 fn f03(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let mut peer = bench.open()?;
     let mut came = Vec::new();
     // As long as all of them are.
     let length = peer.framer.clone().fpdu(&[0; 46]).len();
     for cut in 1..length {
-        let (number, octets) = question(&mut peer);
+        let (number, octets) = peer.question();
         peer.send_cut(&octets, &[cut]);
         if !peer.await_echo(number, &mut came) {
             bench.require(
@@ -154,7 +139,7 @@ fn f03(bench: &mut Bench<'_>) -> Result<(), Broken> {
             return Ok(());
         }
     }
-    let (number, octets) = question(&mut peer);
+    let (number, octets) = peer.question();
     let all: Vec<_> = (1..octets.len()).collect();
     peer.send_cut(&octets, &all);
     let answered = peer.await_echo(number, &mut came);
@@ -180,7 +165,7 @@ fn f04(bench: &mut Bench<'_>) -> Result<(), Broken> {
     for _ in 0..60 {
         octets.extend(peer.framer.fpdu(&write));
     }
-    let (number, last) = question(&mut peer);
+    let (number, last) = peer.question();
     octets.extend(last);
     peer.send(&octets);
     let answered = peer.await_echo(number, &mut came);
@@ -192,8 +177,8 @@ fn f04(bench: &mut Bench<'_>) -> Result<(), Broken> {
         RECEIVER,
         Some(&peer),
     );
-    let (first, mut octets) = question(&mut peer);
-    let (second, more) = question(&mut peer);
+    let (first, mut octets) = peer.question();
+    let (second, more) = peer.question();
     let cut = octets.len() + 5;
     octets.extend(more);
     peer.send_cut(&octets, &[7, cut]);
@@ -210,11 +195,11 @@ fn f04(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn f07(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    let offer = bench.offer();
+    let offer = bench.offer_with_crc();
     let Some(write) = bench.control("a Read Request behind a right CRC", &offer)? else {
         return Ok(());
     };
-    let mut peer = bench.open()?;
+    let mut peer = bench.open_with(&offer)?;
     let mut octets = peer.framer.wrong_fpdu(
         &write,
         Wrong {
@@ -222,7 +207,7 @@ fn f07(bench: &mut Bench<'_>) -> Result<(), Broken> {
             ..Wrong::default()
         },
     );
-    let (number, question) = question(&mut peer);
+    let (number, question) = peer.question();
     octets.extend(question);
     peer.send(&octets);
     let mut came = Vec::new();

@@ -5,7 +5,6 @@ use serde_json::json;
 use crate::agent::Connection;
 use crate::bench::{Bench, Broken};
 use crate::cases::calling::{ESTABLISHED, answer_rtr, called, event, first, reply, reply_with};
-use crate::cases::framing::question;
 use crate::cases::{Case, Family, responder};
 use crate::clock;
 use crate::oracle::Outcome::{AnyTerminate, Closed, GoesOn, Terminate};
@@ -100,11 +99,12 @@ fn works(
     bench: &mut Bench<'_>,
     what: &str,
     send: &dyn Fn(&mut Peer, &[u8]),
-    reply: &dyn Fn(&Startup) -> Startup,
+    change: &dyn Fn(&mut Startup),
     clause: &'static str,
 ) -> Result<(), Broken> {
     let (mut peer, on, request) = called(bench)?;
-    let reply = reply(&request);
+    let mut reply = reply(bench.settings, &request);
+    change(&mut reply);
     send(&mut peer, &reply.to_bytes());
     let mut reaction = Reaction::default();
     let came = first(bench, &mut peer, on, &request, &reply)?;
@@ -199,13 +199,13 @@ fn m21(bench: &mut Bench<'_>) -> Result<(), Broken> {
     ];
     for (name, change) in rows {
         let (mut peer, on, request) = called(bench)?;
-        let mut frame = reply(&request);
+        let mut frame = reply(bench.settings, &request);
         change(&mut frame);
         peer.send(&frame.to_bytes());
         over(bench, name, &mut peer, on)?;
     }
     let (mut peer, on, request) = called(bench)?;
-    let octets = reply(&request).to_bytes();
+    let octets = reply(bench.settings, &request).to_bytes();
     peer.send(&octets[..octets.len() - 1]);
     peer.finish();
     over(bench, "cut off by the end of the stream", &mut peer, on)
@@ -214,7 +214,7 @@ fn m21(bench: &mut Bench<'_>) -> Result<(), Broken> {
 fn m25(bench: &mut Bench<'_>) -> Result<(), Broken> {
     for length in [513, 65_535] {
         let (mut peer, on, request) = called(bench)?;
-        let mut frame = reply(&request);
+        let mut frame = reply(bench.settings, &request);
         frame.private_data.resize(length, 0);
         frame.pd_length = u16::try_from(length).unwrap_or(u16::MAX);
         peer.send(&frame.to_bytes());
@@ -263,7 +263,7 @@ fn over(bench: &mut Bench<'_>, what: &str, peer: &mut Peer, on: Connection) -> R
 
 fn m22(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let (mut peer, on, request) = called(bench)?;
-    let mut frame = reply(&request);
+    let mut frame = reply(bench.settings, &request);
     frame.flags |= R;
     peer.send(&frame.to_bytes());
     let event = event(bench, on)?;
@@ -283,16 +283,11 @@ fn m22(bench: &mut Bench<'_>) -> Result<(), Broken> {
 
 fn m23(bench: &mut Bench<'_>) -> Result<(), Broken> {
     for bits in [1, 8, 0xf] {
-        let change = |request: &Startup| {
-            let mut frame = reply(request);
-            frame.flags |= bits;
-            frame
-        };
         works(
             bench,
             &format!("reserved bits {bits:#x}"),
             &|peer, reply| peer.send(reply),
-            &change,
+            &|frame| frame.flags |= bits,
             FRAME,
         )?;
     }
@@ -305,7 +300,7 @@ fn m24(bench: &mut Bench<'_>) -> Result<(), Broken> {
         peer.send_cut(reply, &cuts);
     };
     let what = "each octet in a TCP segment of its own";
-    works(bench, what, &octets, &reply, FRAME)?;
+    works(bench, what, &octets, &|_| (), FRAME)?;
     // However slow the device is, it sees the first piece alone.
     let quiet = bench.patience().quiet;
     let pieces = |peer: &mut Peer, reply: &[u8]| {
@@ -314,17 +309,17 @@ fn m24(bench: &mut Bench<'_>) -> Result<(), Broken> {
         peer.send(&reply[10..]);
     };
     let what = "in two pieces, with a moment between";
-    works(bench, what, &pieces, &reply, FRAME)
+    works(bench, what, &pieces, &|_| (), FRAME)
 }
 
 fn k20(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let (mut peer, on, request) = called(bench)?;
-    let mut reply = reply(&request);
+    let mut reply = reply(bench.settings, &request);
     reply.flags |= M;
     peer.send(&reply.to_bytes());
     let came = first(bench, &mut peer, on, &request, &reply)?;
     let right =
-        matches!(&came, Came::Segment(_, fpdu) if fpdu.markers_are_right && fpdu.crc_is_right);
+        matches!(&came, Came::Segment(_, fpdu) if fpdu.markers_are_right && peer.crc_fits(fpdu));
     bench.require(
         "the first FPDU",
         right,
@@ -349,7 +344,7 @@ fn k20(bench: &mut Bench<'_>) -> Result<(), Broken> {
     while octets < 8000 {
         let came = peer.next_segment();
         match &came {
-            Came::Segment(segment, fpdu) if fpdu.markers_are_right && fpdu.crc_is_right => {
+            Came::Segment(segment, fpdu) if fpdu.markers_are_right && peer.crc_fits(fpdu) => {
                 octets += segment.payload.len()
             }
             _ => {
@@ -400,7 +395,7 @@ fn e20(bench: &mut Bench<'_>) -> Result<(), Broken> {
         if !offered {
             continue;
         }
-        let reply = reply_with(&request, |depths| {
+        let reply = reply_with(bench.settings, &request, |depths| {
             depths.write = code == opcode::WRITE;
             depths.read = code == opcode::READ_REQUEST;
             depths.send = code == opcode::SEND;
@@ -426,7 +421,7 @@ fn e21(bench: &mut Bench<'_>) -> Result<(), Broken> {
     if asked.send && asked.write && asked.read {
         return Err(Broken::Skip("the device has all RTR indications"));
     }
-    let reply = reply_with(&request, |depths| {
+    let reply = reply_with(bench.settings, &request, |depths| {
         depths.send = !asked.send;
         depths.write = !asked.write;
         depths.read = !asked.read;
@@ -449,7 +444,7 @@ fn e22(bench: &mut Bench<'_>) -> Result<(), Broken> {
     if request.depths().is_none() {
         return Err(Broken::Skip("the device does not ask for enhanced startup"));
     }
-    let reply = reply_with(&request, |depths| depths.ord = 0x3ffe);
+    let reply = reply_with(bench.settings, &request, |depths| depths.ord = 0x3ffe);
     peer.send(&reply.to_bytes());
     // A device with as much room may use it.
     let allowed = [allow(Terminate(2, 0, 6), DEPTHS), allow(GoesOn, DEPTHS)];
@@ -470,7 +465,7 @@ fn e22(bench: &mut Bench<'_>) -> Result<(), Broken> {
 
 /// A device that goes on with an ORD takes as many Read Requests at a time, or at least these.
 fn room_for_many(bench: &mut Bench<'_>, peer: &mut Peer) {
-    let questions: Vec<_> = (0..256).map(|_| question(peer)).collect();
+    let questions: Vec<_> = (0..256).map(|_| peer.question()).collect();
     let octets: Vec<u8> = questions
         .iter()
         .flat_map(|(_, fpdu)| fpdu.clone())
@@ -521,7 +516,7 @@ fn e25(bench: &mut Bench<'_>) -> Result<(), Broken> {
     if request.depths().is_none() {
         return Err(Broken::Skip("the device does not ask for enhanced startup"));
     }
-    let reply = reply_with(&request, |depths| depths.ird = 1);
+    let reply = reply_with(bench.settings, &request, |depths| depths.ird = 1);
     peer.send(&reply.to_bytes());
     let came = first(bench, &mut peer, on, &request, &reply)?;
     if !matches!(came, Came::Segment(..)) {

@@ -1,7 +1,64 @@
 //! The faults, each with all that the tester finds of it: rules of a sender, or cases.
 
+/// How the tester and the device meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Revision 2, with CRCs.
+    Usual,
+    /// Neither asks for CRCs.
+    NoCrc,
+    /// Revision 1, which has no enhanced startup.
+    Revision1,
+}
+
 /// Name, and findings.
-pub(crate) const FAULTS: &[(&str, &[&str])] = &[
+pub(crate) type Fault = (&'static str, &'static [&'static str]);
+
+/// A fault, and what the tester finds of it in this mode.
+pub(super) fn in_mode(mode: Mode, fault: &Fault) -> Fault {
+    let others = match mode {
+        Mode::Usual => &[][..],
+        Mode::NoCrc => WITHOUT_CRC,
+        Mode::Revision1 => REVISION_1,
+    };
+    let other = others.iter().find(|(name, _)| *name == fault.0);
+    *other.unwrap_or(fault)
+}
+
+/// Findings that are others where neither end asks for CRCs.
+const WITHOUT_CRC: &[Fault] = &[
+    // FPDUs have CRCs in the few connections that are about them.
+    ("crc-from-fifth", &[]),
+    ("crc-of-responses", &[]),
+];
+
+/// Faults that are none where one end asks for CRCs.
+pub(super) const ONLY_WITHOUT_CRC: &[Fault] = &[("crc-checked-though-off", &["C01", "C06"])];
+
+/// Findings that are others with revision 1: enhanced startup, RTR indications and depths are none of its frames.
+const REVISION_1: &[Fault] = &[
+    ("read-of-nothing-validated", &["R00"]),
+    ("write-of-nothing-validated", &["T00"]),
+    (
+        "write-of-nothing-validated, crc-unchecked",
+        &["T00", "C01", "C03", "C07", "F07"],
+    ),
+    ("reply-plain-to-enhanced", &[]),
+    ("reply-enhanced-to-plain", &[]),
+    ("reply-without-a", &[]),
+    ("reply-a-unasked", &[]),
+    ("reply-flags-without-a", &[]),
+    ("reply-no-rtr", &[]),
+    ("reply-not-all-ones", &[]),
+    ("depths-missing-accepted", &[]),
+    ("request-without-depths", &[]),
+    ("request-flags-without-a", &[]),
+    ("other-rtr-indication", &[]),
+    ("reads-beyond-the-depth", &["A07"]),
+];
+
+/// All faults, each with its findings at revision 2 with CRCs.
+pub(crate) const FAULTS: &[Fault] = &[
     // FPDUs.
     ("crc-from-second", &["mpa-crc"]),
     ("crc-from-fifth", &["mpa-crc"]),
@@ -15,6 +72,7 @@ pub(crate) const FAULTS: &[(&str, &[&str])] = &[
         "write-of-nothing-validated, crc-unchecked",
         &["T00", "C01", "C03", "C07", "F07", "E08"],
     ),
+    ("read-of-nothing-validated", &["R00", "E08"]),
     // Startup, as the Responder and as the Initiator.
     ("fpdu-behind-reply", &["mpa-early"]),
     ("send-before-the-first-fpdu", &["mpa-early"]),
@@ -115,6 +173,7 @@ pub(super) const OFTEN: &[&str] = &[
     "crc-from-second",
     "crc-unchecked",
     "write-of-nothing-validated, crc-unchecked",
+    "read-of-nothing-validated",
     "pad-has-memory",
     "fpdu-behind-reply",
     "reply-reserved-bits",
@@ -126,4 +185,14 @@ pub(super) const OFTEN: &[&str] = &[
     "terminate-bits-without-headers",
     "response-one-long",
     "atomic-response-other-identifier",
+];
+
+/// Faults of the short run where neither end asks for CRCs, and with revision 1.
+pub(super) const SOMETIMES: &[&str] = &[
+    "crc-unchecked",
+    "rv-2",
+    "fpdu-behind-reply",
+    "request-reserved-bits",
+    "terminate-about-other-stag",
+    "response-one-long",
 ];

@@ -56,7 +56,7 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
     let Some(request) = frame(world, &mut stream, &REQUEST) else {
         return;
     };
-    let known = matches!(request.revision, 1 | 2)
+    let known = matches!(request.revision, 1..) && request.revision <= world.setup.revision
         || world.does("revision-0-repeated") && request.revision == 0
         || world.does("revision-0-enhanced-without-depths") && request.revision == 0;
     let enhanced = request.revision == 2 && request.has(S);
