@@ -17,6 +17,8 @@ pub(crate) enum Transport {
     Ud,
     /// iWARP: a connected queue pair over TCP.
     Rc,
+    /// A connected queue pair whose octets go through memory that both processes share.
+    RcRing,
     /// Plain UDP sockets.
     Udp,
     /// Plain TCP sockets.
@@ -115,6 +117,12 @@ pub(crate) const CATALOG: &[Entry] = catalog! {
     Rc Read [Lat Bw] "iWARP RDMA Read, from server to client; latency is half of the time from post to completion";
     Rc FetchAdd [Lat Rate] "iWARP atomic addition to 8 bytes, beside 8 bytes to and fro; latency as of Read";
     Rc CompareSwap [Lat Rate] "iWARP atomic compare and swap of 8 bytes, all of which swap";
+    RcRing Send [Lat Bw Bibw Rate] "the same operations through shared memory, where both sides are on one host (--same-host ring)";
+    RcRing Write [Lat Bw Bibw Rate] "RDMA Write";
+    RcRing WriteImm [Lat Bw Bibw Rate] "RDMA Write with immediate";
+    RcRing Read [Lat Bw] "RDMA Read";
+    RcRing FetchAdd [Lat Rate] "atomic addition";
+    RcRing CompareSwap [Lat Rate] "atomic compare and swap";
     Rc Connect [Idle] "iWARP connections that do nothing, each with a queue pair";
     Tcp Connect [Idle] "TCP connections that do nothing";
     Udp Multicast [Fanout] "UDP sockets of a multicast group, the best code for the path";
@@ -147,6 +155,13 @@ impl Subject {
             .find(|entry| entry.transport == self.transport && entry.op == self.op)
     }
 
+    /// The row of the same operation through shared memory, if there is one.
+    pub(crate) fn through_memory(self) -> Option<Self> {
+        let other = Self::new(Transport::RcRing, self.op);
+        let exists = self.transport == Transport::Rc && other.entry().is_some();
+        exists.then_some(other)
+    }
+
     /// The raw row that this one is compared with in `mode`; none for the baselines themselves.
     pub(crate) fn baseline(self, mode: Mode) -> Option<Self> {
         match (self.transport, mode) {
@@ -158,7 +173,7 @@ impl Subject {
             (Transport::Ud, Mode::Rate) => Some(Self::new(Transport::Udp, Op::RawSingle)),
             // Raw TCP takes nearly nothing beside the kernel: a ratio would mean nothing.
             (Transport::Rc, Mode::Idle) => None,
-            (Transport::Rc, _) => Some(Self::new(Transport::Tcp, Op::Raw)),
+            (Transport::Rc | Transport::RcRing, _) => Some(Self::new(Transport::Tcp, Op::Raw)),
             (Transport::Udp | Transport::Tcp, _) => None,
         }
     }
@@ -208,7 +223,7 @@ impl Transport {
     pub(crate) const fn uses_datagrams(self) -> bool {
         match self {
             Self::Ud | Self::Udp => true,
-            Self::Rc | Self::Tcp => false,
+            Self::Rc | Self::RcRing | Self::Tcp => false,
         }
     }
 
@@ -217,6 +232,7 @@ impl Transport {
         match self {
             Self::Ud => "ud",
             Self::Rc => "rc",
+            Self::RcRing => "rc-ring",
             Self::Udp => "udp",
             Self::Tcp => "tcp",
         }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use dgiwarp_cli::{Example, Program};
 use serde::{Deserialize, Serialize};
 
@@ -146,7 +146,7 @@ pub(crate) struct Cli {
 
     /// Measure every quantity that dgiwarp has a goal for, beside raw sockets and what else is installed, and judge it
     #[arg(long, conflicts_with_all = ["transport", "op", "mode", "size", "iters", "window", "rcvbuf", "loss", "mtu",
-          "receivers", "group", "wait", "check", "seed"])]
+          "receivers", "group", "same_host", "wait", "check", "seed"])]
     pub(crate) suite: bool,
 
     /// Only these quantities of the suite (see --suite --list); a list or repeated
@@ -280,6 +280,9 @@ pub(crate) struct RunArgs {
     /// Address to send to with --op broadcast or multicast [default: 127.255.255.255, 239.255.18.14]
     #[arg(long, value_name = "ADDR", requires = "op")]
     pub(crate) group: Option<Ipv4Addr>,
+    /// Connections whose both sides are on this host: ring adds a row through shared memory behind each one of rc, in the same rounds
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) same_host: SameHost,
     /// CPUs of client and server, or none [default: the first two allowed ones]
     #[arg(long, value_name = "A,B|none", value_parser = parse_pin)]
     pub(crate) pin: Option<PinPair>,
@@ -301,6 +304,16 @@ pub(crate) struct RunArgs {
     /// List what can be measured, and end
     #[arg(long)]
     pub(crate) list: bool,
+}
+
+/// Rows of connections within this host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SameHost {
+    /// Sockets alone.
+    #[default]
+    Off,
+    /// Beside them, octets through shared memory.
+    Ring,
 }
 
 impl RunArgs {

@@ -30,6 +30,9 @@ use crate::session::control::{Control, EndpointSpec, Offer, RoundReport};
 /// The largest message: what one tagged offset range and one `--size` may cover here.
 pub(crate) const MAX_SIZE: u64 = 1 << 30;
 
+/// Rounds after which a row through shared memory has moved there.
+const ROUNDS_TO_MEET: u16 = 5;
+
 /// The largest message posted in lists.
 const MAX_LISTED: u64 = 1024;
 
@@ -110,7 +113,10 @@ impl Endpoint {
                 spec.mode.name()
             )));
         }
-        let posts = matches!(spec.subject.transport, Transport::Ud | Transport::Rc);
+        let posts = matches!(
+            spec.subject.transport,
+            Transport::Ud | Transport::Rc | Transport::RcRing
+        );
         if spec.list > 1 && !(posts && spec.mode == Mode::Rate && spec.size <= MAX_LISTED) {
             return Err(PerfError::Protocol(format!("impossible {spec:?}")));
         }
@@ -159,11 +165,11 @@ impl Endpoint {
                 let (fetches, offer) = Fetches::open(spec, local, side)?;
                 (Kind::UdFetches(Box::new(fetches)), offer)
             }
-            Transport::Rc if spec.subject.op.fetches() => {
+            Transport::Rc | Transport::RcRing if spec.subject.op.fetches() => {
                 let (fetches, offer) = Fetches::open(spec, local, side)?;
                 (Kind::RcFetches(Box::new(fetches)), offer)
             }
-            Transport::Rc => {
+            Transport::Rc | Transport::RcRing => {
                 let (rc, offer) = Rc::open(spec, local, side)?;
                 (Kind::Rc(Box::new(rc)), offer)
             }
@@ -322,6 +328,16 @@ impl Endpoint {
     pub(crate) fn start_round(&mut self) -> Result<()> {
         self.round = self.round.wrapping_add(1);
         let round = self.round;
+        if self.spec.subject.transport == Transport::RcRing && round > ROUNDS_TO_MEET {
+            let counters = match &self.kind {
+                Kind::Rc(rc) => rc.counters(),
+                Kind::RcFetches(fetches) => fetches.counters(),
+                _ => dgiwarp::QpCounters::default(),
+            };
+            if counters.lane_octets_sent == 0 {
+                return Err(PerfError::Apart(counters.to_string()));
+            }
+        }
         each!(&mut self.kind, endpoint => endpoint.start_round(round))
     }
 }

@@ -55,6 +55,12 @@ pub(crate) enum PerfError {
         /// How long it was quiet.
         waited: Duration,
     },
+    /// The connection of a row of shared memory goes by TCP.
+    #[error("the connection did not move to shared memory (are both sides on one host?): {0}")]
+    Apart(
+        /// Counters of the queue pair.
+        String,
+    ),
     /// The peer reported an error of its own.
     #[error("the peer failed: {0}")]
     PeerFailed(String),
@@ -111,6 +117,7 @@ impl PerfError {
             | Self::Protocol(_)
             | Self::Contents { .. }
             | Self::Io { .. }
+            | Self::Apart(_)
             | Self::Stack { .. } => EXIT_FAILED,
         }
     }

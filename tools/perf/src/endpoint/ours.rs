@@ -8,7 +8,11 @@ pub(crate) mod memory;
 pub(crate) mod rc;
 pub(crate) mod ud;
 
+use dgiwarp::{Config, SameHostMode};
+
+use crate::catalog::Transport;
 use crate::error::PerfError;
+use crate::session::control::EndpointSpec;
 
 /// An error of the stack, with the verb that failed.
 pub(crate) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> PerfError {
@@ -16,6 +20,16 @@ pub(crate) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) 
         what,
         reason: error.to_string(),
     }
+}
+
+/// Settings of the device of a connected queue pair: its row names its way, whatever the environment wants.
+fn device(spec: &EndpointSpec) -> Config {
+    let mut config = Config::default();
+    config.same_host = match spec.subject.transport {
+        Transport::RcRing => SameHostMode::Ring,
+        Transport::Ud | Transport::Rc | Transport::Udp | Transport::Tcp => SameHostMode::Off,
+    };
+    config
 }
 
 fn too_early() -> PerfError {

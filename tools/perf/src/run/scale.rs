@@ -14,7 +14,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-use dgiwarp::{Config, Rnic};
+use dgiwarp::{Config, Rnic, SameHostMode};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -131,7 +131,7 @@ impl Stage {
         let before = Footprint::now();
         let rnic = Rnic::open(device()).map_err(stack("open the device"))?;
         let one = match transport {
-            Transport::Ud | Transport::Rc => {
+            Transport::Ud | Transport::Rc | Transport::RcRing => {
                 Speaker::Stack(Box::new(One::open(&rnic, transport, count, &ports)?))
             }
             Transport::Udp | Transport::Tcp => {
@@ -177,7 +177,7 @@ impl Stage {
         let ends = match self.transport {
             // The sockets are the peers'.
             Transport::Ud | Transport::Udp => 1.0,
-            Transport::Rc | Transport::Tcp => 2.0,
+            Transport::Rc | Transport::RcRing | Transport::Tcp => 2.0,
         };
         Ok(Figures {
             us: cost.us,
@@ -310,6 +310,7 @@ fn raise_descriptors(peers: u64) -> Result<()> {
 /// Few peers use the same socket as many do.
 fn device() -> Config {
     let mut config = Config::default();
+    config.same_host = SameHostMode::Off;
     config.peer_sockets = 0;
     config
 }

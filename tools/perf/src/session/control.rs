@@ -24,7 +24,7 @@ use crate::machine::interrupt::Interrupt;
 use crate::measure::Geometry;
 
 /// Version of this protocol; both sides must have the same.
-pub(crate) const PROTOCOL: u32 = 6;
+pub(crate) const PROTOCOL: u32 = 7;
 
 /// How long the peer may take to answer before it counts as failed.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(4);

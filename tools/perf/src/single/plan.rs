@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::catalog::subjects::*;
-use crate::catalog::{CATALOG, Mode, Op, Subject};
-use crate::cli::RunArgs;
+use crate::catalog::{CATALOG, Mode, Op, Subject, Transport};
+use crate::cli::{RunArgs, SameHost};
 use crate::endpoint::idle::MAX_CONNECTIONS;
 use crate::endpoint::loss::DEFAULT_LOSSES;
 use crate::endpoint::pattern::narrow;
@@ -133,6 +133,10 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
         )?,
         Some(_) | None => sweep(args),
     };
+    let wanted = match args.same_host {
+        SameHost::Off => wanted,
+        SameHost::Ring => through_memory(wanted),
+    };
     let over_udp = |subject: &Subject| subject.transport.uses_datagrams();
     if (args.rcvbuf.is_some() || args.mtu.is_some())
         && !wanted
@@ -170,6 +174,15 @@ pub(crate) fn groups(args: &RunArgs) -> Result<Vec<Group>> {
         one.receivers().cmp(&other.receivers()).then(losses)
     });
     Ok(groups)
+}
+
+/// With a row through shared memory behind each one of a connection.
+fn through_memory(mut wanted: Vec<Wanted>) -> Vec<Wanted> {
+    for (.., subjects) in &mut wanted {
+        let both = |subject: &Subject| [Some(*subject), subject.through_memory()];
+        *subjects = subjects.iter().flat_map(both).flatten().collect();
+    }
+    wanted
 }
 
 /// Groups with one receiver, two, and so on.
@@ -345,7 +358,10 @@ fn selection(args: &RunArgs, modes: &[Mode]) -> Result<Vec<Wanted>> {
         }
         let chosen: Vec<Subject> = CATALOG
             .iter()
-            .filter(|entry| args.transport.is_none_or(|only| only == entry.transport))
+            .filter(|entry| match args.transport {
+                Some(only) => only == entry.transport,
+                None => entry.transport != Transport::RcRing,
+            })
             .filter(|entry| args.op.is_none_or(|only| only == entry.op))
             .filter(|entry| entry.modes.contains(&mode))
             .map(|entry| Subject::new(entry.transport, entry.op))
@@ -529,6 +545,28 @@ mod tests {
         assert_eq!(idle("--transport rc --mode idle --size 10"), both(10));
         let many = groups(&args("--mode idle --size 5000"));
         assert!(matches!(many, Err(PerfError::Usage(_))));
+    }
+
+    #[test]
+    fn rows_through_memory_stand_behind_those_of_sockets() {
+        let subjects_of = |line: &str| subjects(&groups(&args(line)).unwrap()[0]);
+        let line = "--transport rc --op send --mode lat --size 64";
+        assert_eq!(subjects_of(line), [TCP_RAW, RC_SEND]);
+        let both = subjects_of(&format!("{line} --same-host ring"));
+        assert_eq!(both, [TCP_RAW, RC_SEND, RC_SEND.through_memory().unwrap()]);
+        // Without the option there are none.
+        for line in ["", "--op send", "--op read --same-host off"] {
+            let all = groups(&args(line)).unwrap();
+            let ring = |group: &Group| {
+                subjects(group)
+                    .iter()
+                    .any(|it| it.transport == Transport::RcRing)
+            };
+            assert!(!all.iter().any(ring), "{line}");
+        }
+        let alone = subjects_of("--transport rc-ring --op read --mode bw --size 64K");
+        assert_eq!(alone, [TCP_RAW, RC_READ.through_memory().unwrap()]);
+        assert_eq!(RC_CONNECT.through_memory(), None);
     }
 
     #[test]

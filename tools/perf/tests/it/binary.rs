@@ -293,6 +293,34 @@ fn connections_carry_every_operation_whole_and_in_order() {
     }
 }
 
+/// Octets are compared, and a row that did not move to memory would fail the run.
+#[test]
+fn rows_through_shared_memory_stand_behind_those_of_sockets() {
+    let _turn = turn();
+    for (op, wait) in [
+        ("send --mode lat --size 64", "spin"),
+        ("read --mode bw --size 64K", "block"),
+    ] {
+        let arguments = format!("--transport rc --op {op} --wait {wait}");
+        let output = perf(&format!(
+            "{arguments} --same-host ring --quick --check --json -"
+        ))
+        .current_dir(scratch("ring"))
+        .output()
+        .expect("the program starts");
+        assert!(output.status.success(), "{op}: {}", stderr(&output));
+        let rows = rows(&output.stdout);
+        rows.iter().for_each(check_row);
+        let way = |transport: &str| {
+            rows.iter()
+                .filter(|row| row["transport"] == transport)
+                .count()
+        };
+        assert_eq!(way("rc-ring"), way("rc"), "{op}");
+        assert!(way("rc-ring") == 1 && rows.iter().all(|row| row["loss"] == 0.0));
+    }
+}
+
 #[test]
 fn idle_connections_have_rows_of_memory() {
     let _turn = turn();

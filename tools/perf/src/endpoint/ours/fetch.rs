@@ -9,7 +9,7 @@ mod ud;
 use std::fmt::Debug;
 use std::net::IpAddr;
 
-use dgiwarp::{Access, Config, Cq, Pd, Rnic, Sge, Wc};
+use dgiwarp::{Access, Config, Cq, Pd, QpCounters, Rnic, Sge, Wc};
 
 pub(crate) use self::rc::RcRequester;
 pub(crate) use self::ud::UdRequester;
@@ -101,7 +101,7 @@ pub(crate) struct Fetches<Q> {
     pd: Pd,
     cq: Cq,
     qp: Q,
-    _rnic: Rnic,
+    rnic: Rnic,
     op: Op,
     blocking: bool,
     check: bool,
@@ -175,7 +175,7 @@ impl<Q: Requester> Fetches<Q> {
             pd,
             cq,
             qp,
-            _rnic: rnic,
+            rnic,
             op: spec.subject.op,
             blocking: spec.wait == Wait::Block,
             check: spec.check,
@@ -195,6 +195,11 @@ impl<Q: Requester> Fetches<Q> {
             counted: Datagrams::default(),
         };
         Ok((fetches, offer))
+    }
+
+    /// Counters of this side's queue pair.
+    pub(crate) fn counters(&self) -> QpCounters {
+        self.rnic.counters()
     }
 
     /// Learns where the peer is.

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use dgiwarp::{
-    Config, ConnectionChannel, ConnectionEvent, Cq, MpaConfig, Pd, RcListener, RcQp, RcQpAttr, Rnic,
+    Config, ConnectionChannel, ConnectionEvent, Cq, MpaConfig, Pd, RcListener, RcQp, RcQpAttr,
+    Rnic, SameHostMode,
 };
 
 use crate::endpoint::idle::Connections;
@@ -33,7 +34,9 @@ enum Way {
 
 impl Connections for RcConnections {
     fn open(count: usize, local: IpAddr, side: Side) -> Result<(Self, Offer)> {
-        let rnic = Rnic::open(Config::default()).map_err(stack("open the device"))?;
+        let mut config = Config::default();
+        config.same_host = SameHostMode::Off;
+        let rnic = Rnic::open(config).map_err(stack("open the device"))?;
         let pd = rnic.alloc_pd();
         let cq = rnic
             .create_cq(256)

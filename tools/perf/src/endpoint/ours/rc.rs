@@ -12,7 +12,7 @@ mod ping;
 use std::net::IpAddr;
 
 use dgiwarp::{
-    Access, Config, Pd, PostError, QpAttr, RcOperation, RcQpAttr, RcSendWr, ReadDepths, RecvWr,
+    Access, Pd, PostError, QpAttr, QpCounters, RcOperation, RcQpAttr, RcSendWr, ReadDepths, RecvWr,
     Rnic, Sge, Wc,
 };
 
@@ -20,7 +20,7 @@ use crate::catalog::{Mode, Op};
 use crate::endpoint::ours::completions::Completions;
 use crate::endpoint::ours::link::Link;
 use crate::endpoint::ours::memory::{Memory, stride};
-use crate::endpoint::ours::{stack, too_early};
+use crate::endpoint::ours::{device, stack, too_early};
 use crate::endpoint::pattern::{self, narrow, widen};
 use crate::error::{PerfError, Result};
 use crate::machine::host::{Side, Wait};
@@ -42,7 +42,7 @@ pub(crate) struct Rc {
     pd: Pd,
     completions: Completions,
     link: Link,
-    _rnic: Rnic,
+    rnic: Rnic,
     op: Op,
     mode: Mode,
     blocking: bool,
@@ -78,7 +78,7 @@ pub(crate) struct Rc {
 impl Rc {
     /// Opens this side's queue pair on `local`.
     pub(crate) fn open(spec: &EndpointSpec, local: IpAddr, side: Side) -> Result<(Self, Offer)> {
-        let rnic = Rnic::open(Config::default()).map_err(stack("open the device"))?;
+        let rnic = Rnic::open(device(spec)).map_err(stack("open the device"))?;
         let pd = rnic.alloc_pd();
         let most = narrow(MAX_MESSAGES) + CREDIT_RECEIVES;
         let cq = rnic
@@ -110,7 +110,7 @@ impl Rc {
             pd,
             completions: Completions::new(cq, blocking),
             link,
-            _rnic: rnic,
+            rnic,
             op: spec.subject.op,
             mode: spec.mode,
             blocking,
@@ -133,6 +133,11 @@ impl Rc {
             consumed: None,
         };
         Ok((rc, offer))
+    }
+
+    /// Counters of this side's queue pair.
+    pub(crate) fn counters(&self) -> QpCounters {
+        self.rnic.counters()
     }
 
     /// The client begins to connect.

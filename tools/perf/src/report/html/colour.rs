@@ -45,7 +45,7 @@ impl Colour {
                 }];
                 Self::new(light, dark, dash)
             }
-            Transport::Ud | Transport::Rc => {
+            Transport::Ud | Transport::Rc | Transport::RcRing => {
                 let (light, dark) = OPERATIONS[match subject.op {
                     Op::Send | Op::Multicast => 0,
                     Op::Write | Op::WriteRecord | Op::Broadcast => 1,
@@ -54,7 +54,9 @@ impl Colour {
                     Op::FetchAdd => 4,
                     Op::CompareSwap | Op::Raw | Op::RawTrain | Op::RawSingle => 5,
                 }];
-                Self::new(light, dark, None)
+                // The operation has one colour, whichever way it takes.
+                let dash = (subject.transport == Transport::RcRing).then_some("6 3");
+                Self::new(light, dark, dash)
             }
         }
     }

@@ -55,7 +55,9 @@ pub(crate) fn run() -> Result<()> {
     let memory = Memory::new(&pd, 2 * SIZE, Access::LOCAL_WRITE)?;
     let peers = match plan.transport {
         Transport::Ud | Transport::Udp => Peers::ud(&pd, &cq, &memory, plan.count)?,
-        Transport::Rc | Transport::Tcp => Peers::rc(&pd, &cq, &memory, plan.count)?,
+        Transport::Rc | Transport::RcRing | Transport::Tcp => {
+            Peers::rc(&pd, &cq, &memory, plan.count)?
+        }
     };
     say(&Cost::default())?;
     let mut batch = vec![Wc::default(); 16];

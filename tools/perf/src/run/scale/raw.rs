@@ -72,7 +72,7 @@ impl Sockets {
                 socket: bound()?,
                 ports: ports.to_vec(),
             }),
-            Transport::Rc | Transport::Tcp => {
+            Transport::Rc | Transport::RcRing | Transport::Tcp => {
                 let &[port] = ports else {
                     return Err(PerfError::Protocol("a listener has one port".to_owned()));
                 };
@@ -98,7 +98,7 @@ impl Sockets {
                 tell(&ports.collect::<Result<Vec<_>>>()?)?;
                 Ok(Self::UdpPeers(Watched::new(sockets)?))
             }
-            Transport::Rc | Transport::Tcp => {
+            Transport::Rc | Transport::RcRing | Transport::Tcp => {
                 let listener = TcpListener::bind((HERE, 0)).during("listen on a TCP port")?;
                 tell(&[port(listener.local_addr())?])?;
                 let accept = |_| ready(listener.accept().map(|(stream, _)| stream));

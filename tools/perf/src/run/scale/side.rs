@@ -125,7 +125,7 @@ impl One {
         let memory = Memory::new(&pd, (RECEIVES + 1) * SIZE, Access::LOCAL_WRITE)?;
         let kind = match transport {
             Transport::Ud | Transport::Udp => ud(&pd, &cq, &memory, ports)?,
-            Transport::Rc | Transport::Tcp => {
+            Transport::Rc | Transport::RcRing | Transport::Tcp => {
                 let qps = rc_qps(&pd, &cq, peers)?;
                 post_rc_receives(&qps, &memory)?;
                 let &[port] = ports else {

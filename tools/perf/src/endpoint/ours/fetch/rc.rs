@@ -10,7 +10,7 @@ use dgiwarp::{
 use crate::catalog::Op;
 use crate::endpoint::ours::fetch::{Outcome, Request, Requester};
 use crate::endpoint::ours::link::Link;
-use crate::endpoint::ours::stack;
+use crate::endpoint::ours::{device, stack};
 use crate::error::{PerfError, Result};
 use crate::machine::host::Side;
 use crate::session::control::{Datagrams, EndpointSpec, Offer};
@@ -24,8 +24,8 @@ pub(crate) struct RcRequester {
 impl Requester for RcRequester {
     const LOSES: bool = false;
 
-    fn config(_spec: &EndpointSpec, _side: Side) -> Config {
-        Config::default()
+    fn config(spec: &EndpointSpec, _side: Side) -> Config {
+        device(spec)
     }
 
     fn open(
