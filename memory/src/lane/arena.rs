@@ -246,7 +246,8 @@ impl Arena {
     /// Makes an arena with rings of up to 2^`ring_logarithm` octets, 12 to 20, and the descriptor to hand over.
     ///
     /// # Errors
-    /// Errors of `memfd_create(2)`, `ftruncate(2)`, `fcntl(2)`, `mmap(2)` and `madvise(2)`; `EINVAL` for other sizes.
+    /// Errors of `memfd_create(2)`, `ftruncate(2)`, `fcntl(2)`, `mmap(2)` and `madvise(2)`; `EFBIG` beyond `RLIMIT_FSIZE`, `EINVAL` for other
+    /// sizes.
     pub fn create(ring_logarithm: u32) -> io::Result<(Self, OwnedFd)> {
         if !RING_LOGARITHMS.contains(&ring_logarithm) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -311,6 +312,9 @@ fn words_of(shared: &Shared, lane: usize) -> NonNull<Control> {
 
 /// Makes sealed memory.
 fn sealed(octets: usize) -> io::Result<OwnedFd> {
+    if octets as u64 > longest_file()? {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
     // SAFETY: a name that ends with zero.
     let fd = unsafe {
         libc::memfd_create(
@@ -332,6 +336,19 @@ fn sealed(octets: usize) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     Ok(fd)
+}
+
+/// Octets that a file may have. `ftruncate(2)` beyond them raises `SIGXFSZ`, which ends a process that does not expect it.
+fn longest_file() -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the kernel writes one structure.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(limit.rlim_cur)
 }
 
 /// Octets of a file.

@@ -1,5 +1,7 @@
 //! Connections within this host through shared memory: the stream moves amid load and back, in order and whole, and ends with its peer.
 
+mod limits;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;

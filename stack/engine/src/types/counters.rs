@@ -92,7 +92,9 @@ counters! {
     lane_refused_memory,
     /// Connections that did because the peer cannot be reached by its name, or this end can have none.
     lane_refused_unreachable,
-    /// Connections that did because the peer's offer is wrong.
+    /// Connections that did because the peer is of another user.
+    lane_refused_user,
+    /// Connections that did because the peer's offer is wrong, or the peer gave up.
     lane_refused_offer,
     /// Connections that did because no offer came in time.
     lane_refused_late,

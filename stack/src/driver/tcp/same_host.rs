@@ -11,6 +11,7 @@ use dgiwarp_memory::lane::{
 };
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -30,6 +31,8 @@ const RING_LOGARITHM: u32 = 20;
 /// Octets of an offer, and its first ones: name, version and a reserved field.
 const OFFER: usize = 24;
 const BEGINNING: [u8; 8] = *b"DGiH\x00\x01\x00\x00";
+/// User of processes whose own one a user namespace does not know (`user_namespaces(7)`): no two of them are known to be one.
+const UNKNOWN_USER: u32 = 65_534;
 /// Bits of a token.
 const TOKEN_BITS: u32 = 120;
 
@@ -42,6 +45,8 @@ pub(crate) enum Refused {
     Socket(#[source] io::Error),
     #[error("the peer is not reached by its name: another network namespace, or it gave up")]
     Namespace(#[source] io::Error),
+    #[error("the peer's user {0} is another one, or unknown in this user namespace")]
+    User(u32),
     #[error("no memory to share")]
     Memory(#[source] io::Error),
     #[error("the offer has another token, or none")]
@@ -63,6 +68,7 @@ impl Refused {
                 &mut counters.lane_refused_memory
             }
             Self::Socket(_) | Self::Namespace(_) => &mut counters.lane_refused_unreachable,
+            Self::User(_) => &mut counters.lane_refused_user,
             Self::Token | Self::Arena(_) => &mut counters.lane_refused_offer,
             Self::Time => &mut counters.lane_refused_late,
             Self::Gone => return,
@@ -269,21 +275,27 @@ impl SameHost {
     }
 }
 
+/// Checks that the peer of a Unix socket is of this process's user.
+fn check_user(socket: &Socket) -> Result<(), Refused> {
+    let peer = getsockopt(socket, sockopt::PeerCredentials)
+        .map_err(|errno| Refused::Socket(errno.into()))?;
+    let user = peer.uid();
+    if user != geteuid().as_raw() || user == UNKNOWN_USER {
+        return Err(Refused::User(user));
+    }
+    tracing::debug!(pid = peer.pid(), user, "a peer on this host shares memory");
+    Ok(())
+}
+
 /// Takes the arena of an offer.
 fn take(socket: &Socket, token: u128) -> Result<CountedArena, Refused> {
+    check_user(socket)?;
     let mut octets = [0; OFFER + 1];
     let (len, fd) =
         receive_with_descriptor(socket.as_fd(), &mut octets).map_err(Refused::Socket)?;
     let fd = fd.ok_or(Refused::Token)?;
     if !is_for(&octets[..len], token) {
         return Err(Refused::Token);
-    }
-    if let Ok(peer) = getsockopt(socket, sockopt::PeerCredentials) {
-        tracing::debug!(
-            pid = peer.pid(),
-            uid = peer.uid(),
-            "a peer on this host shares memory"
-        );
     }
     let offered = OfferedArena::check(fd.as_fd())?;
     // Before any of its memory is taken.
@@ -305,6 +317,7 @@ fn make(token: u128, invited: &Invited) -> Result<(), Refused> {
     let socket = socket().map_err(Refused::Socket)?;
     let address = SockAddr::unix(name(token)).map_err(Refused::Socket)?;
     socket.connect(&address).map_err(Refused::Namespace)?;
+    check_user(&socket)?;
     let share = Share::take(Arena::FIRST_OCTETS).ok_or(Refused::Budget)?;
     let (arena, fd) = Arena::create(RING_LOGARITHM).map_err(Refused::Memory)?;
     let ends = CountedArena { arena, share }.ends(ArenaEnd::Maker);
@@ -396,6 +409,7 @@ mod tests {
             (Refused::Namespace(error()), "lane_refused_unreachable"),
             (Refused::Arena(ArenaError::Seals(0)), "lane_refused_offer"),
             (Refused::Token, "lane_refused_offer"),
+            (Refused::User(1), "lane_refused_user"),
             (Refused::Time, "lane_refused_late"),
         ] {
             let mut counters = QpCounters::default();
