@@ -1,13 +1,15 @@
 //! A reliable datagram queue pair with what it needs.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use dgiwarp::{
-    Access, AddressHandle, Buffer, Config, Cq, Destination, Mr, Operation, PostFailure, QpAttr,
-    RdQp, RdQpAttr, RecvWr, Rnic, SendWr, Wc,
+    Access, AddressHandle, Buffer, Config, Cq, Destination, Error, Mr, Operation, PostFailure,
+    QpAttr, RdQp, RdQpAttr, RecvWr, Rnic, SendWr, Wc,
 };
 
 use crate::common::node::{SEND, SOON};
+use crate::common::now;
 
 /// Octets of each receive, and of the longest message.
 pub(super) const ROOM: usize = 20_000;
@@ -47,7 +49,16 @@ impl End {
         let cq = rnic.create_cq(1024).unwrap();
         let mut attr = RdQpAttr::new(QpAttr::new(&cq, &cq));
         change(&mut attr);
-        let qp = pd.create_rd_qp(&attr).unwrap();
+        // A port that is asked for may be a stranger's for a moment.
+        let deadline = now() + SOON;
+        let qp = loop {
+            match pd.create_rd_qp(&attr) {
+                Err(Error::Bind { .. }) if attr.bind.is_some() && now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                made => break made.unwrap(),
+            }
+        };
         let slots = usize::try_from(receives).unwrap().max(8);
         let memory = Buffer::zeroed((slots + SLOTS) * ROOM).unwrap();
         let mr = pd.register(memory.region(), Access::LOCAL_WRITE).unwrap();
