@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, AddressHandle, Buffer, Config, Cq, Destination, Mr, Operation, QpAttr, RdQp, RdQpAttr,
-    RecvWr, Rnic, SendWr, Wc, WcOpcode, WcStatus,
+    Access, AddressHandle, Buffer, Config, Cq, Destination, Mr, QpAttr, RcSendWr, RdQp, RdQpAttr,
+    RdSendWr, RecvWr, Rnic, Wc, WcOpcode, WcStatus,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -62,17 +62,14 @@ impl Peer {
     fn send(&self, place: usize, qpn: u16, text: &str) -> Result<()> {
         let begin = (RECEIVES + place) * ROOM;
         self.memory.write(begin, text.as_bytes());
-        self.qp.post_send(&[SendWr {
-            wr_id: u64::try_from(place)?,
-            operation: Operation::Send { immediate: None },
+        let sges = [self.mr.sge(begin..begin + text.len())];
+        self.qp.post_send(&[RdSendWr {
             destination: Destination {
                 ah: self.ah.clone(),
                 qpn,
                 qkey: 0,
             },
-            sges: &[self.mr.sge(begin..begin + text.len())],
-            signaled: true,
-            solicited: false,
+            wr: RcSendWr::send(u64::try_from(place)?, &sges),
         }])?;
         Ok(())
     }

@@ -111,6 +111,8 @@ pub(super) struct Association {
     pub(super) outbound: Outbound,
     /// Window that the peer granted, and the number of the datagram that said so.
     window: (u32, u64),
+    /// The peer owes responses.
+    awaits: bool,
     /// Grant to the peer.
     grant: Credit,
     /// Grant that was sent last.
@@ -176,6 +178,7 @@ impl Association {
             inbound: Inbound::default(),
             outbound: Outbound::default(),
             window: (u32::MAX, 0),
+            awaits: false,
             grant,
             granted: grant,
             taken: 0,
@@ -239,6 +242,28 @@ impl Association {
     /// Sets the longest datagram of the path.
     pub(super) fn set_datagram(&mut self, config: &RdConfig, octets: u16) {
         self.datagram = octets.min(config.datagram);
+    }
+
+    /// Longest datagram of the path in octets.
+    pub(super) const fn datagram(&self) -> u16 {
+        self.datagram
+    }
+
+    /// Whether the peer owes responses.
+    pub(super) const fn awaits(&mut self, awaits: bool) {
+        self.awaits = awaits;
+    }
+
+    /// Reports an error about a message that was placed. `false` if the peer acknowledges none of too many.
+    pub(super) fn refuse(&mut self, message: u32, control: u32) -> bool {
+        if self.errors.len() == ERRORS {
+            return false;
+        }
+        self.errors.push_back(OpenError {
+            error: MessageError { message, control },
+            due: true,
+        });
+        true
     }
 
     /// Grants receives beyond those granted before.

@@ -136,10 +136,21 @@ pub enum Event {
         /// Its stream.
         stream: u16,
     },
+    /// The peer refuses a message that it placed before: a request that it cannot carry out.
+    Refused {
+        /// The peer.
+        peer: Peer,
+        /// Number of the message, in the caller's direction.
+        message: u32,
+        /// Terminate Control as RFC 5040 has it.
+        control: u32,
+    },
     /// The association with a peer ended.
     Ended {
         /// The peer.
         peer: Peer,
+        /// The cause, which its messages failed for.
+        cause: Cause,
     },
     /// The peer's address changed. It keeps the identity that it had.
     Moved {

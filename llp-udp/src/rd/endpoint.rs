@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use dgiwarp_codec::{Payload, PayloadSlice};
 
-use super::association::{Datagram, Ended};
+use super::association::{Association, Datagram, Ended};
 use super::config::{Cause, Event, RdConfig, Verdict};
 use super::envelope::Envelope;
 use super::flow::received::Ecn;
@@ -40,6 +40,9 @@ pub enum Dropped {
     /// A first datagram of an association that has ended.
     #[error("the association {0:#010x} has ended")]
     Late(u32),
+    /// The peer restarted: its former association ended, and the next hello opens another.
+    #[error("the peer restarted")]
+    Restarted,
     /// No association, and no hello to open one.
     #[error("no hello")]
     NoHello,
@@ -123,12 +126,52 @@ impl Endpoint {
         self.touch(at);
     }
 
+    /// Longest datagram on the path to a peer, in octets; `None` without an association.
+    #[must_use]
+    pub fn datagram(&self, peer: Peer) -> Option<u16> {
+        let association = self.table.by_peer(peer).and_then(|at| self.table.get(at));
+        association.map(Association::datagram)
+    }
+
+    /// Whether the peer owes responses to messages that it placed: then it is probed when it is silent (§6.2).
+    pub fn await_responses(&mut self, peer: Peer, awaits: bool) {
+        let Some(at) = self.table.by_peer(peer) else {
+            return;
+        };
+        if let Some(association) = self.table.get_mut(at) {
+            association.awaits(awaits);
+        }
+        self.touch(at);
+    }
+
+    /// Refuses a message of the peer that was placed: a request that cannot be carried out (§3.6).
+    pub fn refuse(&mut self, now: Instant, peer: Peer, message: u32, control: u32) {
+        let Some(at) = self.table.by_peer(peer) else {
+            return;
+        };
+        let refused = self.table.get_mut(at);
+        if refused.is_some_and(|it| it.refuse(message, control)) {
+            self.touch(at);
+        } else {
+            self.fail(now, peer);
+        }
+    }
+
+    /// Ends the association with a peer, because a message failed; its other messages are flushed.
+    pub fn fail(&mut self, now: Instant, peer: Peer) {
+        self.end_with(now, peer, CloseReason::Failed);
+    }
+
     /// Ends the association with a peer; its messages are flushed.
     pub fn close(&mut self, now: Instant, peer: Peer) {
+        self.end_with(now, peer, CloseReason::Done);
+    }
+
+    fn end_with(&mut self, now: Instant, peer: Peer, reason: CloseReason) {
         if let Some(at) = self.table.by_peer(peer) {
             let ended = Ended {
                 cause: Cause::Flushed,
-                reason: Some(CloseReason::Done),
+                reason: Some(reason),
             };
             self.end(now, at, ended);
         }
@@ -359,6 +402,7 @@ impl Endpoint {
         association.fail(ended.cause, &mut self.events);
         self.events.push_back(Event::Ended {
             peer: association.peer,
+            cause: ended.cause,
         });
         if let Some(reason) = ended.reason {
             let mut out = Vec::new();

@@ -160,6 +160,25 @@ impl Registration {
         self.pd == stream.pd && self.only_qp.is_none_or(|qpn| qpn == stream.qpn)
     }
 
+    /// Whether its STag may be invalidated, as a peer asks or the program itself.
+    fn may_be_invalidated(&self, stream: StreamId, by_peer: bool) -> Result<(), TaggedError> {
+        if !self.is_associated(stream) {
+            return Err(TaggedError::NotAssociated);
+        }
+        let allowed = match self.kind {
+            Kind::Region | Kind::Fast => {
+                !by_peer || self.access.contains(Access::REMOTE_INVALIDATE)
+            }
+            Kind::Window(MwType::One) | Kind::Null => false,
+            Kind::Window(MwType::Two) => true,
+        };
+        let has_windows = self.kind == Kind::Fast && self.bound_windows() > 0;
+        if !allowed || has_windows {
+            return Err(TaggedError::Access);
+        }
+        Ok(())
+    }
+
     fn bound_windows(&self) -> usize {
         let windows = self.windows.as_ref();
         windows.map_or(0, |windows| windows.load(Ordering::Acquire))
@@ -421,12 +440,35 @@ impl MrTable {
         span: TaggedSpan,
         right: Access,
     ) -> Result<Use, TaggedError> {
+        self.remote_if(stream, span, right, |it| !it.ask_for_datagrams())
+    }
+
+    /// The region that a peer names over reliable datagrams: the checks of [`remote`](Self::remote), but a region may be this peer's alone.
+    /// One that wants a cookie in each segment is closed: format 4 has none there.
+    pub fn remote_of(
+        &self,
+        stream: StreamId,
+        peer: Peer,
+        span: TaggedSpan,
+        right: Access,
+    ) -> Result<Use, TaggedError> {
+        self.remote_if(stream, span, right, |it| it.check(peer.into()).is_ok())
+    }
+
+    #[inline]
+    fn remote_if(
+        &self,
+        stream: StreamId,
+        span: TaggedSpan,
+        right: Access,
+        open: impl FnOnce(&Restrictions) -> bool,
+    ) -> Result<Use, TaggedError> {
         let found = self.remote.read().get(&span.stag.get()).cloned();
         let registration = found.ok_or(TaggedError::InvalidStag)?;
         if !registration.is_associated(stream) {
             return Err(TaggedError::NotAssociated);
         }
-        if !registration.access.contains(right) || registration.restrictions.ask_for_datagrams() {
+        if !registration.access.contains(right) || !open(&registration.restrictions) {
             self.denied(&registration, span);
             return Err(TaggedError::Access);
         }

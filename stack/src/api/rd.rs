@@ -8,14 +8,14 @@ use dgiwarp_llp_udp::Peer;
 use dgiwarp_llp_udp::rd::RdConfig;
 
 use crate::api::device::statistics::{Counts as _, Entry};
+use crate::api::qp::rc::wqe;
 use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
 use crate::driver::udp::port::Port;
 use crate::driver::udp::rd_qp::RdShared;
-use crate::{Error, Operation, Pd, PostError, PostFailure, QpAttr, QpCounters, RecvWr, SendWr};
-use dgiwarp_engine::datagram::SendWqe;
-use dgiwarp_engine::recv_queue::{copy_sges, total_length};
-use dgiwarp_engine::reliable::{RdEngine, RdQpConfig};
+use crate::{Destination, Error, Pd, PostError, PostFailure, QpAttr, QpCounters, RcSendWr, RecvWr};
+use dgiwarp_engine::connected::RcWork;
+use dgiwarp_engine::reliable::{RdEngine, RdQpConfig, RdSendWqe};
 
 /// Granularity of timers where nobody polls.
 const GRANULARITY: Duration = Duration::from_millis(1);
@@ -57,14 +57,27 @@ impl<'a> RdQpAttr<'a> {
     }
 }
 
-/// A reliable datagram queue pair (RD): Sends to any number of peers from one UDP port, each delivered exactly once, and those to one peer in the order of
-/// their posts, whatever the network loses (`rfc-notes/reliable-datagrams.md`). Both ends have to be of this kind.
+/// A send work request of a reliable datagram queue pair: that of a connected one, and its destination.
+#[derive(Debug, Clone)]
+pub struct RdSendWr<'a> {
+    /// Peer. Its Q_Key is for Sends that invalidate nothing.
+    pub destination: Destination,
+    /// The work request. Of the operations, those on local keys are refused with [`PostError::Unsupported`]. With
+    /// [`fence`](RcSendWr::fence) it waits for the Reads and atomics to this peer alone.
+    pub wr: RcSendWr<'a>,
+}
+
+/// A reliable datagram queue pair (RD): Sends, Writes, Reads and atomics to any number of peers from one UDP port, each carried out exactly once, and those
+/// to one peer in the order of their posts, whatever the network loses (`rfc-notes/reliable-datagrams.md`). Both ends have to be of this kind.
 ///
-/// A Send completes when it is placed at its peer. A failure, as that of a peer that is gone, fails all Sends to this peer in the order of their posts: the first
-/// with its cause, the others with `Flushed`, which may or may not have been delivered. Sends to other peers go on, and so do later ones to this
-/// peer. Of the operations, [`Operation::Send`] without immediate is there; others are refused with [`PostError::Unsupported`].
+/// A Send or Write completes when it is placed at its peer, a Read or atomic when the answer is placed here; completions of work requests to one peer are in
+/// the order of their posts. A failure, as that of a peer that is gone, fails all work requests to this peer in that order: the first
+/// with its cause, the others with `Flushed`, which may or may not have been carried out. Work requests to other peers go on, and so do later ones to this
+/// peer. Up to 16 Reads and atomics to one peer are under way; others, and what is posted behind them to this peer, wait.
 ///
-/// Dropping it destroys it: posted Sends get up to a second to be placed, and posted receives end without a completion.
+/// Peers write, read and change memory that was registered with the right to: keys as for connected queue pairs, in the queue pair's protection domain.
+///
+/// Dropping it destroys it: posted work requests get up to a second to be carried out, and posted receives end without a completion.
 #[derive(Debug)]
 pub struct RdQp {
     shared: Arc<RdShared>,
@@ -148,24 +161,24 @@ impl RdQp {
             .map_err(Error::system("cannot read a socket's receive buffer"))
     }
 
-    /// Posts Sends, in order (`ibv_post_send(3)`); each has its peer. Never blocks.
+    /// Posts work requests, in order (`ibv_post_send(3)`); each has its peer. Never blocks.
     ///
     /// # Errors
-    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one: [`PostError::Unsupported`] for other operations than Send and for
-    /// a Send with immediate, [`PostError::Group`] for the handle of a group.
-    pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailure> {
+    /// [`PostFailure`] has the number of accepted work requests, and the error of the next one: [`PostError::Unsupported`] for operations on local keys,
+    /// [`PostError::Group`] for the handle of a group, and those of [`RcQp::post_send`](crate::RcQp::post_send).
+    pub fn post_send(&self, wrs: &[RdSendWr<'_>]) -> Result<(), PostFailure> {
         self.shared.post(wrs.iter().map(|wr| self.wqe(wr)))
     }
 
-    fn wqe(&self, wr: &SendWr<'_>) -> Result<SendWqe, PostError> {
-        let Operation::Send { immediate: None } = wr.operation else {
+    fn wqe(&self, wr: &RdSendWr<'_>) -> Result<RdSendWqe, PostError> {
+        let send = wqe(&wr.wr, self.max_sge)?;
+        if matches!(send.work, RcWork::Memory(_)) {
             return Err(PostError::Unsupported);
-        };
+        }
         let ah = &wr.destination.ah;
         if ah.is_group() {
             return Err(PostError::Group);
         }
-        let length = total_length(wr.sges, self.max_sge)?;
         let to = match ah.destination() {
             IpAddr::V4(v4) => SocketAddr::from((v4, wr.destination.qpn)),
             IpAddr::V6(v6) => {
@@ -179,17 +192,11 @@ impl RdQp {
         if !reachable {
             return Err(PostError::AddressFamily);
         }
-        Ok(SendWqe {
-            wr_id: wr.wr_id,
-            operation: wr.operation,
-            route: ah.route().clone(),
+        Ok(RdSendWqe {
+            send,
             peer: Peer::ip(to),
+            route: ah.route().clone(),
             qkey: wr.destination.qkey,
-            sges: copy_sges(wr.sges),
-            length,
-            signaled: wr.signaled,
-            solicited: wr.solicited,
-            unrecorded: false,
         })
     }
 

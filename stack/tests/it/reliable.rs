@@ -2,15 +2,15 @@
 
 mod end;
 mod failures;
+mod operations;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dgiwarp::{Config, Fault, Operation, PostError, WcOpcode, WcStatus};
+use dgiwarp::{Access, Config, Fault, PostError, RcOperation, WcOpcode, WcStatus};
 
-use crate::common::node::SEND;
 use crate::common::now;
-use end::{End, ROOM, octets_of};
+use end::{End, ROOM, SEND, octets_of};
 
 /// Faults of every kind at every end.
 fn faulty(seed: u64) -> Config {
@@ -130,25 +130,19 @@ fn messages_wait_for_receives() {
     }
 }
 
-/// What is not there yet is refused when it is posted, and nothing of it is queued.
+/// Operations on local keys are refused when they are posted, and nothing of them is queued.
 #[test]
-fn other_operations_are_refused() {
+fn operations_on_local_keys_are_refused() {
     let end = End::new(Config::default(), 1);
     let operations = [
-        Operation::Send { immediate: Some(1) },
-        Operation::WriteRecord {
+        RcOperation::LocalInvalidate { rkey: 1 },
+        RcOperation::RegisterMr {
             rkey: 1,
-            remote_addr: 0,
-            immediate: None,
-        },
-        Operation::Read {
-            rkey: 1,
-            remote_addr: 0,
-            timeout: None,
+            access: Access::REMOTE_READ,
         },
     ];
     for operation in operations {
-        let refused = end.post_operation(1, operation, 9, 0, 8).unwrap_err();
+        let refused = end.post_without_memory(operation, 9).unwrap_err();
         assert_eq!(
             (refused.accepted, refused.source),
             (0, PostError::Unsupported)

@@ -388,6 +388,12 @@ impl Association {
         events: &mut VecDeque<Event>,
     ) -> Result<(), Ended> {
         let Some(token) = self.outbound.token(error.message) else {
+            // A request may be refused behind its acknowledgement.
+            events.push_back(Event::Refused {
+                peer: self.peer,
+                message: error.message,
+                control: error.control,
+            });
             return Ok(());
         };
         let cause = Cause::Remote(error.control);

@@ -16,6 +16,7 @@ impl Association {
             due,
             loss,
             self.pto_time(config),
+            self.silence_time(config),
             self.outbound.refused_until(),
             self.paced,
             self.unanswered.map(|since| since + config.unreachable),
@@ -28,7 +29,21 @@ impl Association {
     }
 
     fn is_idle(&self) -> bool {
+        self.is_quiet() && !self.awaits
+    }
+
+    fn is_quiet(&self) -> bool {
         self.outbound.is_empty() && self.recovery.in_flight() == 0
+    }
+
+    /// When a peer that owes responses, and has nothing else to answer, is probed.
+    fn silence_time(&self, config: &RdConfig) -> Option<Instant> {
+        let waits = self.awaits && self.is_quiet() && self.probes == 0;
+        let since = self
+            .recovery
+            .last_sent()
+            .map_or(self.heard, |it| it.max(self.heard));
+        waits.then(|| since + config.unreachable / 4)
     }
 
     fn pto_time(&self, config: &RdConfig) -> Option<Instant> {
@@ -70,6 +85,9 @@ impl Association {
                     .for_each(|number| self.outbound.probe(number));
                 self.resend_error(contents.error);
             }
+        }
+        if self.silence_time(config).is_some_and(|at| at <= now) {
+            self.probes = 1;
         }
         self.outbound.handle_timeout(now);
         if self.paced.is_some_and(|at| at <= now) {

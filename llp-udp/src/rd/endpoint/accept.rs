@@ -136,6 +136,8 @@ impl Endpoint {
                 reason: None,
             };
             self.end(now, at, ended);
+            // The layer above hears of the end first; a hello that is sent again opens the new one.
+            return Err(Dropped::Restarted);
         }
         if !proven && self.table.unvalidated() >= self.config.unvalidated {
             self.answer_retry(now, datagram, hello);

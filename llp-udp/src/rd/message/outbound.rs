@@ -20,8 +20,10 @@ pub struct Post {
     pub segments: u32,
     /// Octets of each segment but the last; at least 2.
     pub length: u16,
-    /// Octets of the last segment; at least 2.
+    /// Octets of the last segment, or of the one before the trailer; at least 2.
     pub last_length: u16,
+    /// Octets of one more segment behind these, which `segments` counts, too; at least 2.
+    pub trailer: Option<u16>,
     /// Stream in whose order it is delivered; `None` for no order.
     pub stream: Option<u16>,
     /// It consumes a posted receive.
@@ -459,10 +461,10 @@ impl Outbound {
 
 impl Message {
     const fn length(&self, index: u32) -> u16 {
-        if index + 1 == self.post.segments {
-            self.post.last_length
-        } else {
-            self.post.length
+        match (self.post.segments - 1 - index, self.post.trailer) {
+            (0, Some(trailer)) => trailer,
+            (0, None) | (1, Some(_)) => self.post.last_length,
+            (_, _) => self.post.length,
         }
     }
 
@@ -501,6 +503,7 @@ mod tests {
             segments,
             length: 1000,
             last_length: 10,
+            trailer: None,
             stream: Some(0),
             receive: false,
         }
@@ -599,6 +602,23 @@ mod tests {
         assert!(outbound.is_blocked());
         acked(&mut outbound, 0);
         assert_eq!(departures(&mut outbound).len(), 1);
+    }
+
+    #[test]
+    fn a_trailer_follows_the_last_segment() {
+        let mut outbound = Outbound::default();
+        let lengths = |outbound: &mut Outbound| -> Vec<u16> {
+            departures(outbound).iter().map(|it| it.length).collect()
+        };
+        for (segments, expected) in [(4, &[1000, 1000, 10, 26][..]), (2, &[10, 26])] {
+            outbound.post(Post {
+                trailer: Some(26),
+                ..post(0, segments)
+            });
+            assert_eq!(lengths(&mut outbound), expected);
+        }
+        outbound.post(post(0, 2));
+        assert_eq!(lengths(&mut outbound), [1000, 10]);
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(super) struct End {
     pub(super) refuses: Option<u64>,
     pub(super) causes: Vec<Cause>,
     pub(super) moved: Vec<Peer>,
+    /// Terminate Controls of requests that were refused behind their acknowledgement.
+    pub(super) refused: Vec<u32>,
     pub(super) ended: u32,
     /// Datagrams that were dropped.
     pub(super) dropped: u32,
@@ -129,7 +131,8 @@ impl End {
                 }
             }
             Event::Moved { to, .. } => self.moved.push(to),
-            Event::Ended { peer } => {
+            Event::Refused { control, .. } => self.refused.push(control),
+            Event::Ended { peer, .. } => {
                 self.ended += 1;
                 let from = address_of(peer);
                 self.arriving.retain(|(at, _), _| *at != from);
@@ -164,6 +167,7 @@ impl Host {
             refuses: None,
             causes: Vec::new(),
             moved: Vec::new(),
+            refused: Vec::new(),
             ended: 0,
             dropped: 0,
         });
@@ -184,6 +188,7 @@ impl Host {
                     segments: order.segments,
                     length: order.length,
                     last_length: order.last_length,
+                    trailer: None,
                     stream: order.stream,
                     receive: order.receive,
                 };

@@ -355,6 +355,43 @@ fn a_restarted_peer_fails_what_is_outstanding_and_serves_what_comes_then() {
     assert_eq!(world.ledger.borrow().octets_from((0, 0)), 2 << 20);
 }
 
+/// The first message of a restarted peer arrives behind the end of the former association, which the layer above hears of first.
+#[test]
+fn a_restarted_opener_is_served() {
+    let mut orders = stream((0, 0), (1, 0), 3, 5000);
+    for (at, order) in (0..).zip(&mut orders) {
+        order.at = at * 100 * MS;
+    }
+    let link = wire(100, 5 * MS, 20 * MS, 0.0);
+    let mut world = World::new(5, [1, 1], 0, |_| link, plain, &orders);
+    world.run_until(60 * MS);
+    world.simulation.parts().0[0].ends[0].restart();
+    world.run_until(Duration::from_secs(2));
+    assert_eq!(world.ledger.borrow().failures(), []);
+    assert_eq!(world.ledger.borrow().octets_from((0, 0)), 15_000);
+    assert_eq!(world.simulation.nodes()[1].ends[0].ended, 1);
+}
+
+/// A request that was acknowledged can be refused; its sender hears of it once, though the datagram comes twice.
+#[test]
+fn a_message_is_refused_behind_its_acknowledgement() {
+    let mut orders = stream((0, 0), (1, 0), 1, 5000);
+    orders.extend(stream((1, 0), (0, 0), 1, 5000));
+    orders[1].at = 300 * MS;
+    let mut link = wire(100, 5 * MS, 20 * MS, 0.0);
+    link.duplication = 0.5;
+    let mut world = World::new(5, [1, 1], 0, |_| link, plain, &orders);
+    world.run_until(200 * MS);
+    let host = &mut world.simulation.parts().0[1];
+    let at = host.at(200 * MS);
+    let to = peer_of(address(0, 0));
+    host.ends[0].endpoint.refuse(at, to, 0, 0x0102_0000);
+    world.run_until(Duration::from_secs(1));
+    let nodes = world.simulation.nodes();
+    assert_eq!(nodes[0].ends[0].refused, [0x0102_0000]);
+    assert_eq!((nodes[0].ends[0].ended, nodes[1].ends[0].ended), (0, 0));
+}
+
 #[test]
 fn a_peer_moves_to_another_port() {
     let mut orders = stream((0, 0), (1, 0), 8, 256 << 10);

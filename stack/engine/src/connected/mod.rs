@@ -32,6 +32,7 @@ pub use engine::{RcEngine, flush_receives};
 pub use llp::Llp;
 pub use state::RcConfig;
 pub use transmit::ROOM;
+pub(crate) use transmit::update;
 pub use wqe::{MAX_INLINE, MemoryWork, RcData, RcSendWqe, RcWork};
 pub use zero_copy::{StreamSink, Taken};
 

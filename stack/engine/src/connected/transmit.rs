@@ -446,7 +446,7 @@ impl RcEngine {
 }
 
 /// Carries out an atomic operation; returns the value from before. Masked ones are repeated until no other write came in between.
-fn update(slice: &RegionSlice<'_>, request: &AtomicRequest) -> Result<u64, AtomicError> {
+pub(crate) fn update(slice: &RegionSlice<'_>, request: &AtomicRequest) -> Result<u64, AtomicError> {
     let mut held = slice.fetch_add(0)?;
     loop {
         let found = slice.compare_swap(held, request.operation.apply(held))?;

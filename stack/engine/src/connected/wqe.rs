@@ -109,7 +109,7 @@ pub enum RcData {
 
 impl RcData {
     /// Memory for a response.
-    pub(super) fn sink(&self) -> &[Sge] {
+    pub(crate) fn sink(&self) -> &[Sge] {
         match self {
             Self::Sges(sges) => sges,
             Self::Inline(_) => &[],

@@ -341,6 +341,13 @@ impl MrTable {
         Ok(())
     }
 
+    /// Whether [`invalidate`](Self::invalidate) would do now as a peer asks.
+    pub fn check_invalidate(&self, stream: StreamId, stag: STag) -> Result<(), TaggedError> {
+        let remote = self.remote.read();
+        let found = remote.get(&stag.get()).ok_or(TaggedError::InvalidStag)?;
+        found.may_be_invalidated(stream, true)
+    }
+
     /// Takes an STag from the peers, as a peer with the right to do so asks, or (without `by_peer`) the program itself: a region's remote
     /// key, a window, or a region of fast registration with both its keys. When this returns, no peer reads or writes there any more.
     pub fn invalidate(
@@ -354,20 +361,7 @@ impl MrTable {
         let mut local = self.local.write();
         let mut remote = self.remote.write();
         let found = remote.get(&key).ok_or(TaggedError::InvalidStag)?;
-        if !found.is_associated(stream) {
-            return Err(TaggedError::NotAssociated);
-        }
-        let allowed = match found.kind {
-            Kind::Region | Kind::Fast => {
-                !by_peer || found.access.contains(Access::REMOTE_INVALIDATE)
-            }
-            Kind::Window(MwType::One) | Kind::Null => false,
-            Kind::Window(MwType::Two) => true,
-        };
-        let has_windows = found.kind == Kind::Fast && found.bound_windows() > 0;
-        if !allowed || has_windows {
-            return Err(TaggedError::Access);
-        }
+        found.may_be_invalidated(stream, by_peer)?;
         let Some(registration) = remote.remove(&key) else {
             return Err(TaggedError::InvalidStag);
         };

@@ -1,19 +1,23 @@
-//! Segments that arrive, the receives that their messages take, and the credit that peers have for them.
+//! Sends and Writes that arrive, the receives that they take, and the credit that peers have for these.
 
 use std::net::IpAddr;
 
 use dgiwarp_codec::PayloadSlice;
-use dgiwarp_ddp::wire::{UntaggedHeader, control::DV, untagged};
+use dgiwarp_ddp::error::{TaggedError, UntaggedError};
+use dgiwarp_ddp::placement::TaggedSpan;
+use dgiwarp_ddp::{STag, TaggedOffset};
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_llp_udp::rd::frame::SegmentHeader;
 use dgiwarp_llp_udp::rd::{Endpoint, Verdict};
-use dgiwarp_memory::Placeable;
-use dgiwarp_rdmap::wire::{Cause, ControlError, Opcode, TerminateControl};
+use dgiwarp_memory::{Access, Placeable};
+use dgiwarp_rdmap::stream::StreamError;
+use dgiwarp_rdmap::wire::ImmediateData;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::RdQpConfig;
+use super::config::RdQpConfig;
+use super::segment::{Part, refuse};
 use crate::cq_ring::CompletionSink;
-use crate::mr::PdId;
+use crate::mr::{MrTable, StreamId};
 use crate::recv_queue::{RecvQueue, RecvWqe, Tables};
 use crate::sges::scatter;
 use crate::types::{Wc, WcOpcode, WcStatus};
@@ -21,42 +25,111 @@ use crate::types::{Wc, WcOpcode, WcStatus};
 /// Receives that one peer may have for itself before it needs them.
 const MOST_CREDIT: usize = 32;
 
-/// DDP finds a message longer than its buffer (RFC 5041 §7.2).
-const TOO_LONG: Cause = Cause {
-    layer: 1,
-    error_type: 2,
-    code: 0x05,
-};
-/// Another queue than that of Sends.
-const BAD_QUEUE: Cause = Cause {
-    layer: 1,
-    error_type: 2,
-    code: 0x01,
-};
-/// Another MSN than the message's number gives.
-const BAD_MSN: Cause = Cause {
-    layer: 1,
-    error_type: 2,
-    code: 0x03,
-};
-/// Another DDP version.
-const DDP_VERSION: Cause = Cause {
-    layer: 1,
-    error_type: 2,
-    code: 0x06,
-};
-
 /// A message that took a receive and is not delivered.
 #[derive(Debug)]
 struct Arriving {
     message: u32,
     wqe: RecvWqe,
+    /// Operation by its segments; `None` before the first.
+    opcode: Option<WcOpcode>,
     /// Octets that were placed.
     octets: u32,
-    /// Octets of the message; `None` until its last segment arrived.
+    /// Octets of a Send; `None` until its last segment arrived.
     length: Option<u32>,
+    /// The last segment of a Write arrived.
+    ended: bool,
+    immediate: Option<ImmediateData>,
+    invalidate: Option<STag>,
     solicited: bool,
     to: Option<IpAddr>,
+}
+
+impl Arriving {
+    const fn new(message: u32, wqe: RecvWqe, to: Option<IpAddr>) -> Self {
+        Self {
+            message,
+            wqe,
+            opcode: None,
+            octets: 0,
+            length: None,
+            ended: false,
+            immediate: None,
+            invalidate: None,
+            solicited: false,
+            to,
+        }
+    }
+
+    fn place<P: Placeable + ?Sized>(
+        &mut self,
+        (stream, peer): (StreamId, Peer),
+        part: Part<'_, P>,
+        tables: Tables<'_>,
+    ) -> Result<(), StreamError> {
+        let opcode = match part {
+            Part::Send { .. } => WcOpcode::Recv,
+            Part::Write { .. } => WcOpcode::RecvRdmaWithImmediate,
+            Part::Immediate { data, solicited } => {
+                self.immediate = Some(data);
+                self.solicited |= solicited;
+                return Ok(());
+            }
+        };
+        // No message is a Send in part, and a Write.
+        if *self.opcode.get_or_insert(opcode) != opcode {
+            return Err(StreamError::Truncated(0));
+        }
+        let octets = match part {
+            Part::Send {
+                offset,
+                invalidate,
+                solicited,
+                ends,
+                payload,
+                ..
+            } => {
+                let octets = length(payload);
+                let end = offset.checked_add(octets);
+                let end = end.filter(|end| *end <= self.wqe.length);
+                let end = end.ok_or(UntaggedError::TooLong)?;
+                let pd = tables.recv_queue.pd(stream.pd);
+                scatter(tables.mrs, pd, &self.wqe.sges, offset, payload)
+                    .map_err(|_| StreamError::LocalProtection)?;
+                if ends {
+                    self.length = Some(end);
+                }
+                self.solicited |= solicited;
+                self.invalidate = invalidate;
+                octets
+            }
+            Part::Write {
+                stag,
+                start,
+                ends,
+                payload,
+            } => {
+                write((stream, peer), (stag, start), payload, tables.mrs)?;
+                self.ended |= ends;
+                length(payload)
+            }
+            Part::Immediate { .. } => 0,
+        };
+        self.octets = self
+            .octets
+            .checked_add(octets)
+            .ok_or(UntaggedError::TooLong)?;
+        Ok(())
+    }
+
+    /// Whether no segments overlap, none is missing, and the immediate is that of this message.
+    fn is_whole(&self) -> bool {
+        let data = match self.opcode {
+            Some(WcOpcode::Recv) => self.length == Some(self.octets),
+            Some(_) => self.ended && self.immediate.is_some(),
+            None => false,
+        };
+        data && self.immediate.is_none_or(|it| it.written == self.octets)
+    }
 }
 
 /// Messages and credit of one peer.
@@ -70,8 +143,7 @@ struct Source {
 /// The receiving half.
 #[derive(Debug)]
 pub(super) struct Inbound {
-    qpn: u32,
-    pd: PdId,
+    stream: StreamId,
     qkey: u32,
     peers: FxHashMap<Peer, Source>,
     /// Credit of all peers: so many receives are kept for them.
@@ -83,8 +155,7 @@ pub(super) struct Inbound {
 impl Inbound {
     pub(super) fn new(config: RdQpConfig) -> Self {
         Self {
-            qpn: config.qpn.into(),
-            pd: config.pd,
+            stream: config.stream(),
             qkey: config.qkey,
             peers: FxHashMap::default(),
             reserved: 0,
@@ -92,161 +163,142 @@ impl Inbound {
         }
     }
 
-    /// Places a segment.
+    /// Places a segment, or refuses its message for the error in it.
     pub(super) fn place<P: Placeable + ?Sized>(
         &mut self,
-        peer: Peer,
+        (peer, to): (Peer, Option<IpAddr>),
         header: &SegmentHeader,
-        segment: PayloadSlice<'_, P>,
-        to: Option<IpAddr>,
+        part: Result<Part<'_, P>, StreamError>,
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) -> Verdict {
-        let parsed = self.parse(header, segment);
+        let part = part.and_then(|part| self.check(part, tables.mrs));
+        if !header.receive {
+            let placed = part.and_then(|part| match part {
+                Part::Write {
+                    stag,
+                    start,
+                    payload,
+                    ..
+                } => write((self.stream, peer), (stag, start), payload, tables.mrs),
+                // The parser wants a receive with these.
+                Part::Send { .. } | Part::Immediate { .. } => Err(StreamError::Truncated(0)),
+            });
+            return placed.map_or_else(refuse, |_| Verdict::Placed);
+        }
         let from = self.peers.entry(peer).or_default();
         let begun = from
             .arriving
             .iter()
             .position(|it| it.message == header.message);
-        let at = match (begun, parsed) {
-            (Some(at), Ok(_)) => at,
-            (Some(at), Err(cause)) => {
-                let arriving = from.arriving.swap_remove(at);
-                completions.received(failed(&arriving.wqe, self.qpn, WcStatus::RemoteOperation));
-                return refuse(cause);
-            }
-            (None, parsed) => {
-                if from.credit == 0 && header.receive && tables.recv_queue.len() <= self.reserved {
+        let at = match begun {
+            Some(at) => at,
+            None => {
+                let queue = tables.recv_queue;
+                let taken = if from.credit == 0 && queue.len() <= self.reserved {
+                    None
+                } else if part.is_ok() {
+                    queue.take(0, completions).ok().map(Some)
+                } else {
+                    Some(None)
+                };
+                let Some(taken) = taken else {
                     self.hungry.insert(peer);
                     return Verdict::NotReady;
-                }
-                let taken = match parsed {
-                    Ok(_) => match tables.recv_queue.take(0, completions) {
-                        Ok(wqe) => Ok(wqe),
-                        Err(_) => {
-                            self.hungry.insert(peer);
-                            return Verdict::NotReady;
-                        }
-                    },
-                    Err(cause) => Err(cause),
                 };
-                if header.receive && from.credit > 0 {
+                if from.credit > 0 {
                     from.credit -= 1;
                     self.reserved -= 1;
                 }
                 if from.credit <= MOST_CREDIT / 2 {
                     self.hungry.insert(peer);
                 }
-                match taken {
-                    Ok(wqe) => from.arriving.push(Arriving {
-                        message: header.message,
-                        wqe,
-                        octets: 0,
-                        length: None,
-                        solicited: false,
-                        to,
-                    }),
-                    Err(cause) => return refuse(cause),
+                if let Some(wqe) = taken {
+                    from.arriving.push(Arriving::new(header.message, wqe, to));
                 }
-                from.arriving.len() - 1
+                from.arriving.len().saturating_sub(1)
             }
         };
-        let Ok((untagged, solicited, payload)) = parsed else {
-            return refuse(Cause::UNSPECIFIED_OPERATION);
+        let stream = self.stream;
+        let placed = part.and_then(|part| match from.arriving.get_mut(at) {
+            Some(arriving) => arriving.place((stream, peer), part, tables),
+            None => Ok(()),
+        });
+        let Err(error) = placed else {
+            return Verdict::Placed;
         };
-        let Some(arriving) = from.arriving.get_mut(at) else {
-            return refuse(Cause::UNSPECIFIED_OPERATION);
-        };
-        let offset = untagged.message_offset.get();
-        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let end = offset.checked_add(length);
-        let placed = match end {
-            Some(end) if end <= arriving.wqe.length => {
-                let pd = tables.recv_queue.pd(self.pd);
-                scatter(tables.mrs, pd, &arriving.wqe.sges, offset, payload)
-                    .map_err(|_| (WcStatus::LocalProtection, Cause::UNSPECIFIED_OPERATION))
-            }
-            Some(_) | None => Err((WcStatus::LocalLength, TOO_LONG)),
-        };
-        if let Err((status, cause)) = placed {
+        let arriving = from.arriving.get(at).map(|it| it.message) == Some(header.message);
+        if arriving {
             let arriving = from.arriving.swap_remove(at);
-            completions.received(failed(&arriving.wqe, self.qpn, status));
-            return refuse(cause);
+            let status = if error == StreamError::Untagged(UntaggedError::TooLong) {
+                WcStatus::LocalLength
+            } else if error == StreamError::LocalProtection {
+                WcStatus::LocalProtection
+            } else {
+                WcStatus::RemoteOperation
+            };
+            completions.received(failed(&arriving.wqe, stream.qpn, status));
         }
-        arriving.octets = arriving.octets.saturating_add(length);
-        arriving.solicited |= solicited;
-        if header.last {
-            arriving.length = end;
-        }
-        Verdict::Placed
+        refuse(error)
     }
 
-    /// The header of a Send's segment, whether it raises a solicited event, and its octets.
-    fn parse<'p, P: Placeable + ?Sized>(
+    /// Checks the rights of a segment that needs no place.
+    fn check<'p, P: ?Sized>(
         &self,
-        header: &SegmentHeader,
-        segment: PayloadSlice<'p, P>,
-    ) -> Result<(UntaggedHeader, bool, PayloadSlice<'p, P>), Cause> {
-        let head = segment.head::<{ untagged::LEN }>();
-        let untagged = UntaggedHeader::parse(head.octets());
-        let (untagged, _) = untagged.map_err(|_| Cause::UNSPECIFIED_OPERATION)?;
-        let payload = segment
-            .after(untagged::LEN)
-            .ok_or(Cause::UNSPECIFIED_OPERATION)?;
-        if untagged.control.version != DV {
-            return Err(DDP_VERSION);
+        part: Part<'p, P>,
+        mrs: &MrTable,
+    ) -> Result<Part<'p, P>, StreamError> {
+        match &part {
+            Part::Send {
+                qkey: Some(qkey), ..
+            } if *qkey != self.qkey => Err(StreamError::Source(TaggedError::Access)),
+            Part::Send {
+                invalidate: Some(stag),
+                ..
+            } => {
+                let possible = mrs.check_invalidate(self.stream, *stag);
+                possible.map_err(|_| StreamError::CannotInvalidate(*stag))?;
+                Ok(part)
+            }
+            Part::Send { .. } | Part::Write { .. } | Part::Immediate { .. } => Ok(part),
         }
-        if untagged.control.tagged {
-            return Err(Cause::UNEXPECTED_OPCODE);
-        }
-        let solicited = match Opcode::parse(untagged.rsvd_ulp) {
-            Ok(Opcode::Send) => false,
-            Ok(Opcode::SendSolicited) => true,
-            Err(ControlError::Version(_)) => return Err(Cause::VERSION),
-            Ok(_) | Err(ControlError::Opcode(_)) => return Err(Cause::UNEXPECTED_OPCODE),
-        };
-        if !header.receive || untagged.control.last != header.last {
-            return Err(Cause::UNSPECIFIED_OPERATION);
-        }
-        if untagged.queue_number.get() != 0 {
-            return Err(BAD_QUEUE);
-        }
-        if untagged.msn.get() != header.message.wrapping_add(1) {
-            return Err(BAD_MSN);
-        }
-        if untagged.rsvd_ulp_word != self.qkey {
-            return Err(Cause::ACCESS);
-        }
-        Ok((untagged, solicited, payload))
     }
 
-    /// A message is there, and its turn has come.
+    /// A message is there, and its turn has come. Returns whether it took a receive.
     pub(super) fn deliver(
         &mut self,
         peer: Peer,
         message: u32,
+        mrs: &MrTable,
         completions: &mut impl CompletionSink,
-    ) {
+    ) -> bool {
         let Some(from) = self.peers.get_mut(&peer) else {
-            return;
+            return false;
         };
         let Some(at) = from.arriving.iter().position(|it| it.message == message) else {
-            return;
+            return false;
         };
         let arrived = from.arriving.swap_remove(at);
-        if arrived.length != Some(arrived.octets) {
-            // Its segments overlap, or leave a gap.
+        let invalidated = match arrived.invalidate {
+            Some(stag) => mrs.invalidate(self.stream, stag, true),
+            None => Ok(()),
+        };
+        if !arrived.is_whole() || invalidated.is_err() {
             let status = WcStatus::RemoteOperation;
-            completions.received(failed(&arrived.wqe, self.qpn, status));
-            return;
+            completions.received(failed(&arrived.wqe, self.stream.qpn, status));
+            return true;
         }
+        let opcode = arrived.opcode.unwrap_or(WcOpcode::Recv);
         completions.received(Wc {
             byte_len: arrived.octets,
+            immediate: arrived.immediate.map(|it| it.immediate),
+            invalidated: arrived.invalidate.map(STag::get),
             source: peer.socket_addr(),
             destination: arrived.to,
             solicited: arrived.solicited,
-            ..Wc::new(arrived.wqe.wr_id, WcOpcode::Recv, self.qpn)
+            ..Wc::new(arrived.wqe.wr_id, opcode, self.stream.qpn)
         });
+        true
     }
 
     /// The association with a peer ended: receives of messages that are not delivered go back, and its credit is void.
@@ -297,14 +349,32 @@ impl Inbound {
     }
 }
 
-fn refuse(cause: Cause) -> Verdict {
-    let control = TerminateControl {
-        cause,
-        length_valid: false,
-        ddp_header: false,
-        rdma_header: false,
+/// Places a segment of a Write.
+fn write<P: Placeable + ?Sized>(
+    (stream, peer): (StreamId, Peer),
+    (stag, start): (STag, TaggedOffset),
+    payload: PayloadSlice<'_, P>,
+    mrs: &MrTable,
+) -> Result<(), StreamError> {
+    let length = length(payload);
+    let span = TaggedSpan {
+        stag,
+        start,
+        length,
     };
-    Verdict::Failed(u32::from_be_bytes(control.emit()))
+    // RFC 5040 §5.1: with no octets the buffer is not checked.
+    if length == 0 {
+        return Ok(());
+    }
+    let found = mrs.remote_of(stream, peer, span, Access::REMOTE_WRITE)?;
+    let place = found.reached(start.get(), length, true);
+    let place = place.ok_or(TaggedError::BaseOrBounds)?;
+    payload.place(0, &place);
+    Ok(())
+}
+
+fn length<P: Placeable + ?Sized>(payload: PayloadSlice<'_, P>) -> u32 {
+    u32::try_from(payload.len()).unwrap_or(u32::MAX)
 }
 
 fn failed(wqe: &RecvWqe, qpn: u32, status: WcStatus) -> Wc {

@@ -1,13 +1,17 @@
-//! A reliable datagram QP, sans I/O (`rfc-notes/reliable-datagrams.md`): Sends to any number of peers, each placed exactly once.
+//! A reliable datagram QP, sans I/O (`rfc-notes/reliable-datagrams.md`): work requests to any number of peers, each carried out exactly once.
 //!
 //! Order of calls: [`accept`](RdEngine::accept) for each work request posted; [`handle_input`](RdEngine::handle_input) for what arrives;
 //! [`handle_timeout`](RdEngine::handle_timeout) at or after [`poll_timeout`](RdEngine::poll_timeout). After each of these
 //! [`transmit`](RdEngine::transmit).
 
+mod config;
 mod inbound;
 mod outbound;
+mod responder;
+mod segment;
 #[cfg(test)]
 mod tests;
+mod wqe;
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -15,35 +19,21 @@ use std::time::Instant;
 use dgiwarp_codec::PayloadSlice;
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_llp_udp::rd::frame::SegmentHeader;
-use dgiwarp_llp_udp::rd::{Dropped, Ecn, Endpoint, Event, Malformed, RdConfig};
+use dgiwarp_llp_udp::rd::{Cause, Dropped, Ecn, Endpoint, Event, Malformed};
 use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::datagram::DropReason;
 
 use crate::cq_ring::CompletionSink;
-use crate::datagram::{Arrival, SendOutcome, SendWqe, Transmitted};
-use crate::mr::PdId;
+use crate::datagram::{Arrival, SendOutcome, Transmitted};
 use crate::recv_queue::Tables;
 use crate::types::QpCounters;
 use inbound::Inbound;
 use outbound::{Outbound, Outcome};
+use responder::Responder;
+use segment::Segment;
 
-/// Octets that RD puts around each segment, and the header of a Send.
-const AROUND: u16 = 48 + SEND_HEADER;
-/// Octets of the untagged header.
-const SEND_HEADER: u16 = 18;
-
-/// Settings of a reliable datagram QP's engine.
-#[derive(Debug, Clone, Copy)]
-pub struct RdQpConfig {
-    /// QPN: the UDP port number.
-    pub qpn: u16,
-    /// Protection domain of the QP.
-    pub pd: PdId,
-    /// Q_Key that Sends have to carry.
-    pub qkey: u32,
-    /// Attributes of its end of all associations. It grants receives itself, so [`RdConfig::receives`] is 0.
-    pub rd: RdConfig,
-}
+pub use config::RdQpConfig;
+pub use wqe::RdSendWqe;
 
 /// Takes datagrams.
 pub trait DatagramSink {
@@ -58,6 +48,7 @@ pub struct RdEngine {
     endpoint: Endpoint,
     outbound: Outbound,
     inbound: Inbound,
+    responder: Responder,
     counters: QpCounters,
     /// A datagram, and its peer while the network has not taken it.
     output: (Vec<u8>, Option<Peer>),
@@ -71,14 +62,15 @@ impl RdEngine {
             endpoint: Endpoint::new(config.rd),
             outbound: Outbound::new(config),
             inbound: Inbound::new(config),
+            responder: Responder::new(config),
             counters: QpCounters::default(),
             output: (Vec::new(), None),
             config,
         }
     }
 
-    /// Takes over a posted Send. It leaves with the next [`transmit`](Self::transmit).
-    pub fn accept(&mut self, wqe: SendWqe) {
+    /// Takes over a posted work request. It leaves with the next [`transmit`](Self::transmit).
+    pub fn accept(&mut self, wqe: RdSendWqe) {
         self.outbound.accept(wqe);
     }
 
@@ -98,27 +90,31 @@ impl RdEngine {
             let Self {
                 endpoint,
                 outbound,
+                responder,
                 output: (octets, to),
                 ..
             } = self;
             if to.is_none() {
                 octets.clear();
                 *to = endpoint.poll_transmit(now, octets, &mut |peer, token, header, segment| {
-                    outbound.write(tables.mrs, peer, token, header, segment);
+                    if Responder::owns(token) {
+                        responder.write(tables.mrs, token, header, segment);
+                    } else {
+                        outbound.write(tables.mrs, peer, token, header, segment);
+                    }
                 });
-                if let Some((peer, token)) = outbound.take_broken() {
+                if self.end_broken(now) {
                     // Its octets are gone: the datagram is not sent, and counts as lost.
-                    *to = None;
-                    outbound.break_off(token);
-                    endpoint.close(now, peer);
-                    self.handle_events(tables, completions);
+                    self.output.1 = None;
+                    self.handle_events(now, tables, completions);
                     continue;
                 }
             }
-            let Some(peer) = *to else {
-                self.handle_events(tables, completions);
+            let Some(peer) = self.output.1 else {
+                self.handle_events(now, tables, completions);
                 return Transmitted::All;
             };
+            let octets = &self.output.0;
             match sink.send(peer, self.outbound.source(peer), octets) {
                 SendOutcome::Sent => {
                     self.counters.count_sent(1, octets.len() as u64);
@@ -149,6 +145,7 @@ impl RdEngine {
                     endpoint,
                     inbound,
                     outbound,
+                    responder,
                     ..
                 } = self;
                 let handled = endpoint.handle_input(
@@ -158,7 +155,18 @@ impl RdEngine {
                     datagram,
                     &mut |peer, header: &SegmentHeader, segment| {
                         outbound.note_address(peer, arrival.to);
-                        inbound.place(peer, header, segment, arrival.to, tables, completions)
+                        let part = match segment::parse(header, segment) {
+                            Ok(Segment::Part(part)) => Ok(part),
+                            Ok(Segment::Request(request)) => {
+                                return responder.take(peer, header, request, tables.mrs);
+                            }
+                            Ok(Segment::Answer(answer)) => {
+                                return outbound.place(peer, header, answer, tables.mrs);
+                            }
+                            Err(error) => Err(error),
+                        };
+                        let source = (peer, arrival.to);
+                        inbound.place(source, header, part, tables, completions)
                     },
                 );
                 handled.map_err(drop_reason)
@@ -170,31 +178,88 @@ impl RdEngine {
                     last = Some(reason);
                 }
             }
-            self.handle_events(tables, completions);
+            self.handle_events(now, tables, completions);
+            if self.end_broken(now) {
+                self.handle_events(now, tables, completions);
+            }
         }
         last
     }
 
-    fn handle_events(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
+    /// Ends the association of a message that failed at this end. Returns whether one did.
+    fn end_broken(&mut self, now: Instant) -> bool {
+        let mut peers = [self.responder.take_broken(), None];
+        if let Some((peer, token, status)) = self.outbound.take_broken() {
+            self.outbound.break_off(token, status);
+            peers[1] = Some(peer);
+        }
+        let broken = peers.iter().flatten().count() > 0;
+        for peer in peers.into_iter().flatten() {
+            self.endpoint.fail(now, peer);
+        }
+        broken
+    }
+
+    fn handle_events(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
+                Event::Completed { token, .. } | Event::Failed { token, .. }
+                    if Responder::owns(token) =>
+                {
+                    self.responder.done(token);
+                }
                 Event::Completed { peer, token } => {
-                    self.outbound.end(peer, token, Outcome::Placed, completions);
+                    self.outbound.on_placed(peer, token, completions);
                 }
                 Event::Failed { peer, token, cause } => {
                     self.outbound
                         .end(peer, token, Outcome::of(cause), completions);
                 }
                 Event::Delivered { peer, message, .. } => {
-                    self.inbound.deliver(peer, message, completions);
+                    self.deliver(now, (peer, message), tables, completions);
                 }
-                Event::Ended { peer } => {
+                Event::Refused {
+                    peer,
+                    message,
+                    control,
+                } => {
+                    if let Some(token) = self.outbound.refused(peer, message) {
+                        let outcome = Outcome::of(Cause::Remote(control));
+                        self.outbound.break_off(token, outcome.status());
+                        self.endpoint.fail(now, peer);
+                    }
+                }
+                Event::Ended { peer, cause } => {
                     self.inbound.forget(peer, tables.recv_queue);
-                    self.outbound.forget(peer);
+                    self.responder.forget(peer);
+                    self.outbound.forget(peer, cause, completions);
                 }
                 // A program sees the peer under its first address.
                 Event::Moved { .. } => {}
             }
+        }
+    }
+
+    /// A message of a peer is there, and its turn has come. A Write without immediate concerns nobody.
+    fn deliver(
+        &mut self,
+        now: Instant,
+        (peer, message): (Peer, u32),
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) {
+        let taken = self.inbound.deliver(peer, message, tables.mrs, completions)
+            || self
+                .responder
+                .deliver(now, (peer, message), tables.mrs, &mut self.endpoint);
+        if !taken && self.outbound.deliver(peer, message, completions) {
+            let awaits = self.outbound.has_requests(peer);
+            self.endpoint.await_responses(peer, awaits);
         }
     }
 
@@ -212,7 +277,7 @@ impl RdEngine {
         completions: &mut impl CompletionSink,
     ) {
         self.endpoint.handle_timeout(now);
-        self.handle_events(tables, completions);
+        self.handle_events(now, tables, completions);
     }
 
     /// Whether a peer waits for receives to be posted: then [`transmit`](Self::transmit) is due after a post.
@@ -221,7 +286,7 @@ impl RdEngine {
         self.inbound.wants_receives()
     }
 
-    /// Sends that have not completed.
+    /// Work requests that have not completed.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outbound.len()
@@ -235,7 +300,7 @@ impl RdEngine {
         completions: &mut impl CompletionSink,
     ) {
         self.endpoint.close_all(now);
-        self.handle_events(tables, completions);
+        self.handle_events(now, tables, completions);
         self.outbound.flush(completions);
     }
 
@@ -277,7 +342,7 @@ const fn drop_reason(dropped: Dropped) -> DropReason {
         Dropped::Malformed(Malformed::FirstOctet(_)) => DropReason::UnknownFormat,
         Dropped::Malformed(Malformed::Version(_)) => DropReason::BadVersion,
         Dropped::Malformed(_) => DropReason::Malformed,
-        Dropped::Late(_) => DropReason::Late,
+        Dropped::Late(_) | Dropped::Restarted => DropReason::Late,
         Dropped::NotValidated => DropReason::BadCookie,
         Dropped::UnknownAssociation(_) | Dropped::WrongEpoch(_) | Dropped::NoHello => {
             DropReason::WrongPeer

@@ -1,34 +1,36 @@
-//! Posted Sends: their segments when these leave, and their completions in the order of the posts to each peer.
+//! Posted work requests: their segments when these leave, the responses to Reads and atomics, and completions in the order of the
+//! posts to each peer.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use dgiwarp_codec::crc;
-use dgiwarp_ddp::wire::{Control, UntaggedHeader, control::DV, untagged};
-use dgiwarp_ddp::{MessageOffset, Msn, QueueNumber};
+use dgiwarp_ddp::error::TaggedError;
 use dgiwarp_llp_udp::Peer;
 use dgiwarp_llp_udp::rd::frame::SegmentHeader;
-use dgiwarp_llp_udp::rd::{Cause, Endpoint, Post};
-use dgiwarp_rdmap::wire::{Cause as Terminated, Opcode};
+use dgiwarp_llp_udp::rd::{Cause, Endpoint, Verdict};
+use dgiwarp_memory::Placeable;
+use dgiwarp_rdmap::stream::StreamError;
+use dgiwarp_rdmap::wire::Cause as Terminated;
 use rustc_hash::FxHashMap;
 
-use super::{AROUND, RdQpConfig, SEND_HEADER};
-use crate::connected::terminated;
+use super::config::RdQpConfig;
+use super::segment::{Answer, refuse};
+use super::wqe::{RdSendWqe, check, cut, header_of};
+use crate::connected::{RcWork, terminated};
 use crate::cq_ring::CompletionSink;
-use crate::datagram::SendWqe;
-use crate::mr::{LocalProtection, MrTable, PdId};
+use crate::mr::{MrTable, StreamId};
 use crate::recv_queue::Tables;
-use crate::sges::Gathered;
-use crate::types::{Wc, WcOpcode, WcStatus};
+use crate::sges::scatter;
+use crate::types::WcStatus;
 
-/// The stream of all messages of a QP to one peer.
-const STREAM: u16 = 0;
+/// Reads and atomics outstanding to one peer (§7).
+pub(super) const ORD: usize = 16;
 
 /// End of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is placed at the peer.
+    /// It is placed at the peer; a response is placed here.
     Placed,
     /// It never left.
     Unsent(WcStatus),
@@ -55,7 +57,7 @@ impl Outcome {
         })
     }
 
-    const fn status(self) -> WcStatus {
+    pub(super) const fn status(self) -> WcStatus {
         match self {
             Self::Placed => WcStatus::Success,
             Self::Unsent(status) | Self::Failed(status) => status,
@@ -63,20 +65,44 @@ impl Outcome {
     }
 }
 
-/// A Send that has not completed.
+/// A response that arrives.
+#[derive(Debug, Default)]
+struct Arriving {
+    /// Number of its message; `None` before its first segment.
+    message: Option<u32>,
+    octets: u32,
+}
+
+/// A work request that has not completed.
 #[derive(Debug)]
 struct Posted {
-    wqe: SendWqe,
+    wqe: RdSendWqe,
     /// Octets of the message in each segment but the last.
     payload: u32,
+    /// Number of its message; `None` before its first segment left.
+    message: Option<u32>,
+    response: Arriving,
     outcome: Option<Outcome>,
 }
 
-/// A peer with Sends, or whose datagrams came to a certain address.
+impl Posted {
+    const fn is_request(&self) -> bool {
+        matches!(
+            self.wqe.send.work,
+            RcWork::Read { .. } | RcWork::Atomic { .. }
+        )
+    }
+}
+
+/// A peer with work requests, or whose datagrams came to a certain address.
 #[derive(Debug, Default)]
 struct Target {
-    /// Sends to it, in the order of their posts.
+    /// Work requests to it, in the order of their posts.
     tokens: VecDeque<u64>,
+    /// The last ones of these, which have not begun.
+    held: VecDeque<u64>,
+    /// Reads and atomics that have begun, and have no response.
+    requests: Vec<u64>,
     /// Address of ours that datagrams leave from; `None` for the kernel's choice.
     from: Option<IpAddr>,
 }
@@ -84,32 +110,33 @@ struct Target {
 /// The sending half.
 #[derive(Debug)]
 pub(super) struct Outbound {
-    qpn: u32,
-    pd: PdId,
+    stream: StreamId,
     datagram: u16,
-    fresh: VecDeque<SendWqe>,
+    fresh: VecDeque<RdSendWqe>,
     posted: FxHashMap<u64, Posted>,
     next: u64,
     peers: FxHashMap<Peer, Target>,
-    /// A message whose memory is gone, and its peer.
-    broken: Option<(Peer, u64)>,
+    /// Peers whose requests got responses: more may begin.
+    answered: Vec<Peer>,
+    /// A message that fails for a reason at this end, its peer, and the status.
+    broken: Option<(Peer, u64, WcStatus)>,
 }
 
 impl Outbound {
     pub(super) fn new(config: RdQpConfig) -> Self {
         Self {
-            qpn: config.qpn.into(),
-            pd: config.pd,
+            stream: config.stream(),
             datagram: config.rd.datagram,
             fresh: VecDeque::new(),
             posted: FxHashMap::default(),
             next: 0,
             peers: FxHashMap::default(),
+            answered: Vec::new(),
             broken: None,
         }
     }
 
-    pub(super) fn accept(&mut self, wqe: SendWqe) {
+    pub(super) fn accept(&mut self, wqe: RdSendWqe) {
         self.fresh.push_back(wqe);
     }
 
@@ -130,7 +157,7 @@ impl Outbound {
         }
     }
 
-    /// Gives the associations what was accepted.
+    /// Gives the associations what was accepted, and what waited for responses.
     pub(super) fn post(
         &mut self,
         now: Instant,
@@ -138,37 +165,66 @@ impl Outbound {
         endpoint: &mut Endpoint,
         completions: &mut impl CompletionSink,
     ) {
+        for peer in std::mem::take(&mut self.answered) {
+            self.begin(now, peer, tables, endpoint, completions);
+        }
         while let Some(wqe) = self.fresh.pop_front() {
             let (peer, token) = (wqe.peer, self.next);
             self.next += 1;
-            let datagram = wqe.route.limit(now).get().min(self.datagram);
-            let payload = datagram.saturating_sub(AROUND).max(1);
-            let segments = wqe.length.div_ceil(payload.into()).max(1);
-            let last = wqe.length - (segments - 1) * u32::from(payload);
-            let protected = check(tables.mrs, self.pd, &wqe);
             let to = self.peers.entry(peer).or_default();
             to.from = wqe.route.source().or(to.from);
             to.tokens.push_back(token);
+            to.held.push_back(token);
             let posted = Posted {
                 wqe,
-                payload: payload.into(),
+                payload: 0,
+                message: None,
+                response: Arriving::default(),
                 outcome: None,
             };
             self.posted.insert(token, posted);
+            self.begin(now, peer, tables, endpoint, completions);
+        }
+    }
+
+    /// Begins the work requests to a peer whose turn it is: Reads and atomics are bounded, and a fence waits for all of them
+    /// (RFC 5040 §5.5 rule 12).
+    fn begin(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        tables: Tables<'_>,
+        endpoint: &mut Endpoint,
+        completions: &mut impl CompletionSink,
+    ) {
+        while let Some(to) = self.peers.get_mut(&peer)
+            && let Some(&token) = to.held.front()
+            && let Some(posted) = self.posted.get_mut(&token)
+        {
+            let outstanding = to.requests.len();
+            let waits = posted.wqe.send.fence && outstanding > 0
+                || posted.is_request() && outstanding >= ORD;
+            if waits {
+                return;
+            }
+            to.held.pop_front();
+            let write = posted.is_request();
+            let protected = check(tables.mrs, self.stream.pd, &posted.wqe.send.data, write);
             if protected.is_err() {
                 let outcome = Outcome::Unsent(WcStatus::LocalProtection);
                 self.end(peer, token, outcome, completions);
                 continue;
             }
-            let post = Post {
-                token,
-                segments,
-                length: SEND_HEADER + payload,
-                last_length: SEND_HEADER + u16::try_from(last).unwrap_or(payload),
-                stream: Some(STREAM),
-                receive: true,
-            };
+            if write {
+                to.requests.push(token);
+            }
+            let datagram = posted.wqe.route.limit(now).get().min(self.datagram);
+            let post = cut(token, &posted.wqe.send, datagram);
+            posted.payload = u32::from(post.length) - header_of(posted.wqe.send.work);
             endpoint.post(now, peer, datagram, post);
+            if write {
+                endpoint.await_responses(peer, true);
+            }
         }
     }
 
@@ -181,57 +237,156 @@ impl Outbound {
         header: &SegmentHeader,
         segment: &mut [u8],
     ) {
-        let Some(Posted { wqe, payload, .. }) = self.posted.get(&token) else {
+        let Some(posted) = self.posted.get_mut(&token) else {
             return;
         };
-        let Some((head, octets)) = segment.split_at_mut_checked(untagged::LEN) else {
-            return;
-        };
-        let opcode = if wqe.solicited {
-            Opcode::SendSolicited
-        } else {
-            Opcode::Send
-        };
-        let offset = header.index * payload;
-        let untagged = UntaggedHeader {
-            control: Control {
-                tagged: false,
-                last: header.last,
-                format: 0,
-                version: DV,
-            },
-            rsvd_ulp: opcode.emit(),
-            rsvd_ulp_word: wqe.qkey,
-            queue_number: QueueNumber::new(0),
-            msn: Msn::new(header.message.wrapping_add(1)),
-            message_offset: MessageOffset::new(offset),
-        };
-        head.copy_from_slice(&untagged.emit());
-        if octets.is_empty() {
-            return;
-        }
-        let view = mrs.view_local();
-        let mut source = Gathered::default();
-        let length = u32::try_from(octets.len()).unwrap_or(u32::MAX);
-        let viewed = source
-            .view(&view, self.pd, &wqe.sges)
-            .and_then(|()| source.reach(offset, length));
-        match viewed {
-            Ok(()) => source.copy(offset, octets),
-            Err(LocalProtection) => self.broken = Some((peer, token)),
+        posted.message = Some(header.message);
+        let (number, pd) = (request_number(token), self.stream.pd);
+        let written = posted
+            .wqe
+            .write((mrs, pd), (number, posted.payload), header, segment);
+        if written.is_err() {
+            self.broken = Some((peer, token, WcStatus::LocalProtection));
         }
     }
 
-    /// The message that could not be written, because its memory is not registered any more.
-    pub(super) fn take_broken(&mut self) -> Option<(Peer, u64)> {
+    /// The message that failed at this end: its memory is not registered any more, or its response is not that of its request.
+    pub(super) fn take_broken(&mut self) -> Option<(Peer, u64, WcStatus)> {
         self.broken.take()
     }
 
-    /// The message fails for its memory, whatever its association says.
-    pub(super) fn break_off(&mut self, token: u64) {
+    /// The message fails so, whatever its association reports.
+    pub(super) fn break_off(&mut self, token: u64, status: WcStatus) {
         if let Some(posted) = self.posted.get_mut(&token) {
-            posted.outcome = Some(Outcome::Failed(WcStatus::LocalProtection));
+            posted.outcome = Some(Outcome::Failed(status));
         }
+    }
+
+    /// The request that a response of the peer names.
+    fn request(&mut self, peer: Peer, number: u32) -> Option<(u64, &mut Posted)> {
+        let requests = &self.peers.get(&peer)?.requests;
+        let mut named = requests.iter().copied();
+        let token = named.find(|token| request_number(*token) == number)?;
+        Some((token, self.posted.get_mut(&token)?))
+    }
+
+    /// Places a segment of a response.
+    pub(super) fn place<P: Placeable + ?Sized>(
+        &mut self,
+        peer: Peer,
+        header: &SegmentHeader,
+        answer: Answer<'_, P>,
+        mrs: &MrTable,
+    ) -> Verdict {
+        let pd = self.stream.pd;
+        let number = match &answer {
+            Answer::Read { request, .. } => *request,
+            Answer::Atomic(response) => response.identifier,
+        };
+        let unknown = StreamError::Tagged(TaggedError::InvalidStag);
+        let Some((token, posted)) = self.request(peer, number) else {
+            return refuse(unknown);
+        };
+        let send = &posted.wqe.send;
+        let is_read = matches!(send.work, RcWork::Read { .. });
+        let other = posted
+            .response
+            .message
+            .is_some_and(|it| it != header.message);
+        if other || is_read != matches!(answer, Answer::Read { .. }) {
+            return refuse(unknown);
+        }
+        let placed = match answer {
+            Answer::Read {
+                offset, payload, ..
+            } => {
+                let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+                let inside = u32::try_from(offset).ok().filter(|offset| {
+                    offset
+                        .checked_add(length)
+                        .is_some_and(|end| end <= send.length)
+                });
+                let Some(offset) = inside else {
+                    return refuse(StreamError::Tagged(TaggedError::BaseOrBounds));
+                };
+                // No sum of segments inside a Read exceeds it, unless they overlap.
+                posted.response.octets = posted.response.octets.saturating_add(length);
+                scatter(mrs, pd, send.data.sink(), offset, payload)
+            }
+            Answer::Atomic(response) => {
+                posted.response.octets = send.length;
+                // The verbs give the value in the byte order of the machine.
+                let value = response.original.to_ne_bytes();
+                scatter(mrs, pd, send.data.sink(), 0, &value[..])
+            }
+        };
+        posted.response.message = Some(header.message);
+        if placed.is_err() {
+            self.broken = Some((peer, token, WcStatus::LocalProtection));
+        }
+        Verdict::Placed
+    }
+
+    /// A response is there. Returns whether the message was one.
+    pub(super) fn deliver(
+        &mut self,
+        peer: Peer,
+        message: u32,
+        completions: &mut impl CompletionSink,
+    ) -> bool {
+        let Self { peers, posted, .. } = self;
+        let Some(to) = peers.get_mut(&peer) else {
+            return false;
+        };
+        let is_its = |token: &u64| {
+            posted
+                .get(token)
+                .is_some_and(|it| it.response.message == Some(message))
+        };
+        let Some(at) = to.requests.iter().position(is_its) else {
+            return false;
+        };
+        let token = to.requests.swap_remove(at);
+        self.answered.push(peer);
+        let whole = posted
+            .get(&token)
+            .is_some_and(|it| it.response.octets == it.wqe.send.length);
+        if whole {
+            self.end(peer, token, Outcome::Placed, completions);
+        } else {
+            // Its segments overlap, or leave a gap.
+            self.broken = Some((peer, token, WcStatus::RemoteOperation));
+        }
+        true
+    }
+
+    /// Whether responses of the peer are outstanding.
+    pub(super) fn has_requests(&self, peer: Peer) -> bool {
+        self.peers
+            .get(&peer)
+            .is_some_and(|to| !to.requests.is_empty())
+    }
+
+    /// The peer has placed a message, which ends with it; a request ends with its response.
+    pub(super) fn on_placed(
+        &mut self,
+        peer: Peer,
+        token: u64,
+        completions: &mut impl CompletionSink,
+    ) {
+        if self.posted.get(&token).is_some_and(|it| !it.is_request()) {
+            self.end(peer, token, Outcome::Placed, completions);
+        }
+    }
+
+    /// The peer refuses a request behind its acknowledgement. Returns the request's token.
+    pub(super) fn refused(&self, peer: Peer, message: u32) -> Option<u64> {
+        let requests = &self.peers.get(&peer)?.requests;
+        requests.iter().copied().find(|token| {
+            self.posted
+                .get(token)
+                .is_some_and(|it| it.message == Some(message))
+        })
     }
 
     /// A message ended. It completes, and those behind it that ended before, when all before it completed.
@@ -260,45 +415,48 @@ impl Outbound {
             };
             failed |= matches!(outcome, Outcome::Failed(_));
             if let Some(posted) = self.posted.remove(first) {
-                complete(&posted.wqe, self.qpn, status, completions);
+                let send = &posted.wqe.send;
+                send.complete(self.stream.qpn, status, completions);
             }
             to.tokens.pop_front();
         }
     }
 
-    /// The association with a peer ended.
-    pub(super) fn forget(&mut self, peer: Peer) {
-        if let Some(to) = self.peers.get(&peer)
-            && to.tokens.is_empty()
-        {
+    /// The association with a peer ended, and all work requests to the peer that were there with it.
+    pub(super) fn forget(
+        &mut self,
+        peer: Peer,
+        cause: Cause,
+        completions: &mut impl CompletionSink,
+    ) {
+        let Some(to) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        to.held.clear();
+        to.requests.clear();
+        let Some(last) = to.tokens.back().copied() else {
             self.peers.remove(&peer);
+            return;
+        };
+        let outcome = Outcome::of(cause);
+        for token in &to.tokens {
+            if let Some(posted) = self.posted.get_mut(token) {
+                posted.outcome.get_or_insert(outcome);
+            }
         }
+        self.end(peer, last, outcome, completions);
     }
 
     /// Ends what never reached an association.
     pub(super) fn flush(&mut self, completions: &mut impl CompletionSink) {
+        let qpn = self.stream.qpn;
         for wqe in std::mem::take(&mut self.fresh) {
-            complete(&wqe, self.qpn, WcStatus::Flushed, completions);
+            wqe.send.complete(qpn, WcStatus::Flushed, completions);
         }
     }
 }
 
-/// Whether the memory of a message is registered.
-fn check(mrs: &MrTable, pd: PdId, wqe: &SendWqe) -> Result<(), LocalProtection> {
-    let view = mrs.view_local();
-    Gathered::default().view(&view, pd, &wqe.sges)
+/// Name of a request in its response.
+fn request_number(token: u64) -> u32 {
+    u32::try_from(token & u64::from(u32::MAX)).unwrap_or(0)
 }
-
-fn complete(wqe: &SendWqe, qpn: u32, status: WcStatus, completions: &mut impl CompletionSink) {
-    // First, so that a thread that sees the completion finds the place free.
-    completions.retired();
-    if wqe.signaled || status != WcStatus::Success {
-        completions.sent(Wc {
-            status,
-            byte_len: wqe.length,
-            ..Wc::new(wqe.wr_id, WcOpcode::Send, qpn)
-        });
-    }
-}
-
-const _: () = assert!(AROUND as usize == 24 + 4 + 16 + crc::LEN + untagged::LEN);

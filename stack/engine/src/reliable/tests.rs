@@ -1,22 +1,31 @@
 //! Ends in memory, and a network of vectors between them.
 
+mod operations;
+
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use dgiwarp_llp_udp::rd::RdConfig;
 use dgiwarp_llp_udp::{Path, PathKind};
 use dgiwarp_memory::{Access, Buffer};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
 use super::*;
-use crate::mr::{Keys, MrTable};
+use crate::connected::{RcData, RcSendWqe, RcWork};
+use crate::mr::{Keys, MrTable, PdId};
 use crate::recording_sink::RecordingSink;
 use crate::recv_queue::{RecvQueue, SgeList};
-use crate::types::{Operation, RecvWr, Route, Sge, Wc, WcStatus};
+use crate::types::{RecvWr, Route, Sge, Wc, WcStatus};
 
 const PD: PdId = PdId(7);
 const QKEY: u32 = 0x1111_1111;
+/// Rights to the memory of an end.
+const RIGHTS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
 /// Octets of each receive.
 const ROOM: u32 = 8000;
 const MS: Duration = Duration::from_millis(1);
@@ -56,7 +65,7 @@ impl End {
     fn new(now: Instant, number: u16, receives: u64) -> Self {
         let memory = Buffer::zeroed(1 << 20).unwrap();
         let mrs = MrTable::new(ChaCha20Rng::seed_from_u64(number.into()));
-        let keys = mrs.register(memory.region(), 0, Access::LOCAL_WRITE, PD);
+        let keys = mrs.register(memory.region(), 0, RIGHTS, PD);
         let mut rd = RdConfig::new(now, number.into(), [number.into(), 1]);
         rd.receives = 0;
         let config = RdQpConfig {
@@ -97,23 +106,41 @@ impl End {
         let addr = 1 << 19;
         let octets = (0..length).map(pattern).collect::<Vec<_>>();
         self.memory.write(1 << 19, &octets);
+        let sges = [Sge {
+            addr,
+            length,
+            lkey: self.lkey,
+        }];
+        let work = RcWork::Send { invalidate: None };
+        self.post(
+            wr_id,
+            (to, qkey),
+            work,
+            RcData::Sges(SgeList::from_slice(&sges)),
+        );
+    }
+
+    fn post(&mut self, wr_id: u64, (to, qkey): (u16, u32), work: RcWork, data: RcData) {
         let host = Ipv4Addr::LOCALHOST.into();
         let path = Path::new(PathKind::Network, false, 1500);
-        self.engine.accept(SendWqe {
-            wr_id,
-            operation: Operation::Send { immediate: None },
-            route: Route::new(host, 0, None, host, path),
-            peer: address(to),
-            qkey,
-            sges: SgeList::from_slice(&[Sge {
-                addr,
+        let length = match &data {
+            RcData::Sges(sges) => sges.iter().map(|sge| sge.length).sum(),
+            RcData::Inline(octets) => u32::try_from(octets.len()).unwrap(),
+        };
+        self.engine.accept(RdSendWqe {
+            send: RcSendWqe {
+                wr_id,
+                work,
+                data,
                 length,
-                lkey: self.lkey,
-            }]),
-            length,
-            signaled: true,
-            solicited: wr_id % 2 == 1,
-            unrecorded: false,
+                signaled: true,
+                solicited: wr_id % 2 == 1,
+                fence: false,
+                remote_srqn: 0,
+            },
+            peer: address(to),
+            route: Route::new(host, 0, None, host, path),
+            qkey,
         });
     }
 

@@ -434,56 +434,12 @@ impl RcQp {
     }
 
     fn wqe(&self, wr: &RcSendWr<'_>) -> Result<RcSendWqe, PostError> {
-        let sends = matches!(
-            wr.operation,
-            RcOperation::Send { .. }
-                | RcOperation::SendImmediate { .. }
-                | RcOperation::Write { .. }
-        );
-        let memory = matches!(
-            wr.operation,
-            RcOperation::LocalInvalidate { .. }
-                | RcOperation::BindMw { .. }
-                | RcOperation::RegisterMr { .. }
-        );
-        if memory && !wr.sges.is_empty() {
-            return Err(PostError::Malformed);
-        }
-        let length = if wr.inline.is_empty() {
-            total_length(wr.sges, self.max_sge)?
-        } else if sends && wr.sges.is_empty() {
-            if wr.inline.len() > MAX_INLINE_DATA {
-                return Err(PostError::TooLong);
-            }
-            u32::try_from(wr.inline.len()).map_err(|_| PostError::TooLong)?
-        } else {
-            return Err(PostError::Malformed);
-        };
         if matches!(wr.operation, RcOperation::SendImmediate { .. })
             && self.shared.peer_refuses_immediates()
         {
             return Err(PostError::NoImmediates);
         }
-        if matches!(wr.operation, RcOperation::Atomic { .. }) && length != OPERAND {
-            return Err(PostError::Malformed);
-        }
-        let work = work(wr.operation);
-        let with = |data| RcSendWqe {
-            wr_id: wr.wr_id,
-            work,
-            data,
-            length,
-            signaled: wr.signaled,
-            solicited: wr.solicited,
-            fence: wr.fence,
-            remote_srqn: wr.remote_srqn,
-        };
-        // Apart, so that the room for inline data is copied only with inline data.
-        if wr.inline.is_empty() {
-            return Ok(with(RcData::Sges(copy_sges(wr.sges))));
-        }
-        let octets = wr.inline.try_into().map_err(|_| PostError::TooLong)?;
-        Ok(with(RcData::Inline(octets)))
+        wqe(wr, self.max_sge)
     }
 
     /// Posts receives, in order (`ibv_post_recv(3)`). A message that finds none waits for it, or ends the
@@ -518,6 +474,53 @@ impl RcQp {
     pub fn counters(&self) -> QpCounters {
         self.shared.counters()
     }
+}
+
+/// The work request, with its elements and inline data copied.
+pub(crate) fn wqe(wr: &RcSendWr<'_>, max_sge: usize) -> Result<RcSendWqe, PostError> {
+    let sends = matches!(
+        wr.operation,
+        RcOperation::Send { .. } | RcOperation::SendImmediate { .. } | RcOperation::Write { .. }
+    );
+    let memory = matches!(
+        wr.operation,
+        RcOperation::LocalInvalidate { .. }
+            | RcOperation::BindMw { .. }
+            | RcOperation::RegisterMr { .. }
+    );
+    if memory && !wr.sges.is_empty() {
+        return Err(PostError::Malformed);
+    }
+    let length = if wr.inline.is_empty() {
+        total_length(wr.sges, max_sge)?
+    } else if sends && wr.sges.is_empty() {
+        if wr.inline.len() > MAX_INLINE_DATA {
+            return Err(PostError::TooLong);
+        }
+        u32::try_from(wr.inline.len()).map_err(|_| PostError::TooLong)?
+    } else {
+        return Err(PostError::Malformed);
+    };
+    if matches!(wr.operation, RcOperation::Atomic { .. }) && length != OPERAND {
+        return Err(PostError::Malformed);
+    }
+    let work = work(wr.operation);
+    let with = |data| RcSendWqe {
+        wr_id: wr.wr_id,
+        work,
+        data,
+        length,
+        signaled: wr.signaled,
+        solicited: wr.solicited,
+        fence: wr.fence,
+        remote_srqn: wr.remote_srqn,
+    };
+    // Apart, so that the room for inline data is copied only with inline data.
+    if wr.inline.is_empty() {
+        return Ok(with(RcData::Sges(copy_sges(wr.sges))));
+    }
+    let octets = wr.inline.try_into().map_err(|_| PostError::TooLong)?;
+    Ok(with(RcData::Inline(octets)))
 }
 
 fn work(operation: RcOperation) -> RcWork {

@@ -22,8 +22,8 @@ use crate::driver::udp::port::Port;
 use crate::driver::udp::socket::ReceiveBuffer;
 use crate::driver::udp::transmit::Transmission;
 use crate::{AsyncEvent, Error, PostFailure, QpCounters, RecvWr};
-use dgiwarp_engine::datagram::{Arrival, SendOutcome, SendWqe, Transmitted};
-use dgiwarp_engine::reliable::{DatagramSink, RdEngine};
+use dgiwarp_engine::datagram::{Arrival, SendOutcome, Transmitted};
+use dgiwarp_engine::reliable::{DatagramSink, RdEngine, RdSendWqe};
 use dgiwarp_engine::types::earliest;
 
 /// Datagrams that one QP sends before others are served.
@@ -51,11 +51,11 @@ pub(crate) struct RdInner {
 pub(crate) type RdShared = QpCore<RdInner>;
 
 impl QpState for RdInner {
-    type Wqe = SendWqe;
+    type Wqe = RdSendWqe;
     /// Peers wait for receives to be posted.
     type Unlocked = AtomicBool;
 
-    fn accept(&mut self, wqe: SendWqe) {
+    fn accept(&mut self, wqe: RdSendWqe) {
         self.engine.accept(wqe);
     }
 

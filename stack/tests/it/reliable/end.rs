@@ -1,16 +1,17 @@
 //! A reliable datagram queue pair with what it needs.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use dgiwarp::{
-    Access, AddressHandle, Buffer, Config, Cq, Destination, Error, Mr, Operation, PostFailure,
-    QpAttr, RdQp, RdQpAttr, RecvWr, Rnic, SendWr, Wc,
+    Access, AddressHandle, Buffer, Config, Cq, Destination, Error, Mr, PostFailure, QpAttr,
+    RcOperation, RcSendWr, RdQp, RdQpAttr, RdSendWr, RecvWr, Rnic, Wc,
 };
 
-use crate::common::node::{SEND, SOON};
-use crate::common::now;
+use crate::common::node::SOON;
+use crate::common::wait_until;
 
+/// A Send.
+pub(super) const SEND: RcOperation = RcOperation::Send { invalidate: None };
 /// Octets of each receive, and of the longest message.
 pub(super) const ROOM: usize = 20_000;
 
@@ -50,18 +51,23 @@ impl End {
         let mut attr = RdQpAttr::new(QpAttr::new(&cq, &cq));
         change(&mut attr);
         // A port that is asked for may be a stranger's for a moment.
-        let deadline = now() + SOON;
-        let qp = loop {
-            match pd.create_rd_qp(&attr) {
-                Err(Error::Bind { .. }) if attr.bind.is_some() && now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(10));
+        let mut made = None;
+        wait_until(SOON, "the port", || {
+            let taken = match pd.create_rd_qp(&attr) {
+                Err(Error::Bind { .. }) => attr.bind.is_some(),
+                other => {
+                    made = Some(other);
+                    false
                 }
-                made => break made.unwrap(),
-            }
-        };
+            };
+            !taken
+        });
+        let qp = made.unwrap().unwrap();
         let slots = usize::try_from(receives).unwrap().max(8);
         let memory = Buffer::zeroed((slots + SLOTS) * ROOM).unwrap();
-        let mr = pd.register(memory.region(), Access::LOCAL_WRITE).unwrap();
+        let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let rights = rights | Access::LOCAL_WRITE;
+        let mr = pd.register(memory.region(), rights).unwrap();
         let ah = pd.create_ah(Ipv4Addr::LOCALHOST.into()).unwrap();
         let this = Self {
             qp,
@@ -98,7 +104,7 @@ impl End {
     pub(super) fn post_operation(
         &self,
         wr_id: u64,
-        operation: Operation,
+        operation: RcOperation,
         qpn: u16,
         begin: usize,
         length: usize,
@@ -108,29 +114,62 @@ impl End {
 
     pub(super) fn post_with_key(
         &self,
-        (wr_id, operation): (u64, Operation),
+        (wr_id, operation): (u64, RcOperation),
         (qpn, qkey): (u16, u32),
         begin: usize,
         length: usize,
     ) -> Result<(), PostFailure> {
-        self.qp.post_send(&[SendWr {
-            wr_id,
-            operation,
+        let sges = [self.mr.sge(begin..begin + length)];
+        self.qp.post_send(&[RdSendWr {
             destination: Destination {
                 ah: self.ah.clone(),
                 qpn,
                 qkey,
             },
-            sges: &[self.mr.sge(begin..begin + length)],
-            signaled: true,
-            solicited: false,
+            wr: RcSendWr::new(wr_id, operation, &sges),
         }])
+    }
+
+    pub(super) fn post_without_memory(
+        &self,
+        operation: RcOperation,
+        qpn: u16,
+    ) -> Result<(), PostFailure> {
+        self.qp.post_send(&[RdSendWr {
+            destination: Destination {
+                ah: self.ah.clone(),
+                qpn,
+                qkey: 0,
+            },
+            wr: RcSendWr::new(0, operation, &[]),
+        }])
+    }
+
+    /// Key of all its memory for peers, and the address of a place there.
+    pub(super) fn remote(&self, begin: usize) -> (u32, u64) {
+        (
+            self.mr.rkey(),
+            self.mr.addr() + u64::try_from(begin).unwrap(),
+        )
+    }
+
+    /// Where a work request of its own has room.
+    pub(super) fn room(&self, number: usize) -> usize {
+        (self.slots + number % SLOTS) * ROOM
+    }
+
+    pub(super) fn fill(&self, begin: usize, octets: &[u8]) {
+        self.memory.write(begin, octets);
+    }
+
+    pub(super) fn octets(&self, begin: usize, length: usize) -> Vec<u8> {
+        self.memory.to_vec(begin, length)
     }
 
     /// Sends a message of its own octets.
     pub(super) fn post(&self, number: usize, qpn: u16, length: usize) -> Result<(), PostFailure> {
         // Messages to all peers with one number and length have the same octets.
-        let begin = (self.slots + number % SLOTS) * ROOM;
+        let begin = self.room(number);
         self.memory.write(begin, &octets_of(number, length));
         let wr_id = u64::try_from(number).unwrap() << 16 | u64::from(qpn);
         self.post_operation(wr_id, SEND, qpn, begin, length)

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use dgiwarp::{Config, WcOpcode, WcStatus};
 
-use super::end::{End, ROOM, octets_of};
-use crate::common::node::{SEND, SOON};
+use super::end::{End, ROOM, SEND, octets_of};
+use crate::common::node::SOON;
 use crate::common::{Process, given, now, role, wait_until};
 
 /// Time after which silence ends an association, by default, and what timers and a loaded machine add.
