@@ -739,28 +739,43 @@ static int gid_of(const char *host, union ibv_gid *gid)
 	return inet_pton(AF_INET, host, gid->raw + 12) == 1 ? 0 : -1;
 }
 
-/* Where the device has its own address in its table; -1 if nowhere. */
+static int is_loopback(const union ibv_gid *gid)
+{
+	static const uint8_t net[13] = { [10] = 0xff, [11] = 0xff, [12] = 127 };
+	return !memcmp(gid->raw, net, sizeof net);
+}
+
+/* Where the device has its own address in its table; -1 if nowhere. All of 127.0.0.0/8 is this host's, and one of them is there. */
 static int gid_index(void)
 {
 	union ibv_gid own, gid;
 	char host[64];
-	int i;
+	int i, found = -1;
 	if (getnameinfo((struct sockaddr *)&address, sizeof address, host, sizeof host, NULL, 0, NI_NUMERICHOST) || gid_of(host, &own))
 		return -1;
-	for (i = 0; !ibv_query_gid(listener->verbs, 1, i, &gid); i++)
+	for (i = 0; !ibv_query_gid(listener->verbs, 1, i, &gid); i++) {
 		if (!memcmp(&gid, &own, sizeof gid))
 			return i;
-	return -1;
+		if (found < 0 && is_loopback(&own) && is_loopback(&gid))
+			found = i;
+	}
+	return found;
 }
 
 static int address_attr(const char *line, struct ibv_ah_attr *attr)
 {
 	char host[64];
+	int index;
 	memset(attr, 0, sizeof *attr);
 	attr->is_global = attr->port_num = attr->grh.hop_limit = 1;
 	if (text(line, "address", host, sizeof host) < 0 || gid_of(host, &attr->grh.dgid))
 		return refuse("no address");
-	attr->grh.sgid_index = gid_index();
+	index = gid_index();
+	if (index < 0) {
+		errno = EADDRNOTAVAIL;
+		return refuse("no GID for the address of -a");
+	}
+	attr->grh.sgid_index = index;
 	return 0;
 }
 

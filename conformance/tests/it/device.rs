@@ -111,6 +111,25 @@ fn the_agent_compiles_with_nothing_but_the_verbs() {
     programs::compile(&folder.path().join("agent"), &[]);
 }
 
+/// All of the loopback network is the host's, and one address of it alone has a GID.
+#[test]
+fn the_agent_serves_datagrams_at_any_loopback_address() {
+    let agent = Server::agent_at("127.0.0.2");
+    let cases = ["M01", "D01", "D16", "D18", "D20", "D27"];
+    let run = tester(&[
+        "--agent",
+        &agent.address(),
+        "--token",
+        &agent.token,
+        "--case",
+        &cases.join(","),
+    ]);
+    assert_eq!(run.status, Some(0), "{}", run.report());
+    for case in cases {
+        assert_eq!(run.outcome(case), "pass", "{case}");
+    }
+}
+
 /// A client without the token gets nothing, and the one that has it finds the agent there afterwards.
 #[test]
 fn the_agent_wants_its_token() {

@@ -8,9 +8,12 @@ use std::sync::LazyLock;
 use serde_json::Value;
 use xtask::lab::is_listening;
 
+const LOCALHOST: &str = "127.0.0.1";
+
 /// A device. Dropping it ends it.
 pub(crate) struct Server {
     child: Child,
+    host: &'static str,
     port: u16,
     /// Token of an agent; empty for other programs.
     pub(crate) token: String,
@@ -29,6 +32,7 @@ impl Server {
             .unwrap();
         let mut server = Self {
             child,
+            host: LOCALHOST,
             port,
             token: String::new(),
         };
@@ -45,11 +49,25 @@ impl Server {
         Self::of_agent(child).expect("the agent ends")
     }
 
+    /// The agent at another loopback address.
+    pub(crate) fn agent_at(host: &'static str) -> Self {
+        // The later option counts.
+        let child = agent(&[])
+            .args(["-a", host])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut server = Self::of_agent(child).expect("the agent ends");
+        server.host = host;
+        server
+    }
+
     /// An agent whose standard output is a pipe, when it listens. `None` if it ends before.
     pub(crate) fn of_agent(mut child: Child) -> Option<Self> {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut server = Self {
             child,
+            host: LOCALHOST,
             port: 0,
             token: String::new(),
         };
@@ -63,7 +81,7 @@ impl Server {
     }
 
     pub(crate) fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.host, self.port)
     }
 }
 
