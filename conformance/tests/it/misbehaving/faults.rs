@@ -54,7 +54,14 @@ const REVISION_1: &[Fault] = &[
     ("request-without-depths", &[]),
     ("request-flags-without-a", &[]),
     ("other-rtr-indication", &[]),
-    ("reads-beyond-the-depth", &["A07"]),
+    // Requests of good connections are plain here, those of revision 0 too.
+    ("revision-0-repeated", &["mpa-revision"]),
+    (
+        "revision-0-enhanced-without-depths",
+        &["mpa-revision", "enhanced-data", "enhanced-reply"],
+    ),
+    // The depths are those of the program, which no rule of a sender knows.
+    ("reads-beyond-the-depth", &["R40", "A07"]),
 ];
 
 /// All faults, each with its findings at revision 2 with CRCs.
