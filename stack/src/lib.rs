@@ -85,7 +85,7 @@ pub use dgiwarp_engine::datagram::{ErrorEntry, ErrorReason};
 pub use dgiwarp_engine::mr::BindError;
 pub use dgiwarp_engine::types::{
     AsyncEvent, Completion, MAX_SGE, MwType, NoReceive, Operation, PostError, PostFailure,
-    QpCounters, RcOptions, RecvWr, Sge, Wc, WcOpcode, WcStatus,
+    QpCounters, RcOptions, RecvWr, RnrLimits, Sge, Wc, WcOpcode, WcStatus,
 };
 pub use dgiwarp_llp_tcp_mpa::{
     Config as MpaConfig, Error as MpaError, Established, FrameError as MpaFrameError, Negotiation,

@@ -1,4 +1,4 @@
-//! Extensions between two dgiwarp peers beyond the RFCs: hello, acknowledgements, immediates of Sends, XRC, bye. The specification is
+//! Extensions between two dgiwarp peers beyond the RFCs: hello, acknowledgements, immediates of Sends, XRC, RNR limit, bye. The specification is
 //! `rfc-notes/rc-extensions.md`.
 //!
 //! Each travels as a *notice*, a zero-length RDMA Write. RFC 5041 §5.2 forbids to check its STag and TO, so a plain peer takes it
@@ -20,6 +20,10 @@ const IMMEDIATE: STag = STag::new(u32::from_be_bytes(*b"DGiI"));
 const BYE: STag = STag::new(u32::from_be_bytes(*b"DGiB"));
 const TOKEN: STag = STag::new(u32::from_be_bytes(*b"DGiH"));
 const SRQ_NUMBER: STag = STag::new(u32::from_be_bytes(*b"DGiX"));
+const RNR_LIMIT: STag = STag::new(u32::from_be_bytes(*b"DGiR"));
+
+/// RNR retries without a limit, as in `rnr_retry` of `ibv_modify_qp(3)`; the largest value that a notice carries.
+pub const UNLIMITED_RETRIES: u8 = 7;
 
 /// Low 48 bits of a TO: capabilities, or a count of messages.
 const LOW: u64 = (1 << 48) - 1;
@@ -47,6 +51,8 @@ impl Capabilities {
     pub const SAME_HOST: Self = Self(8);
     /// The end is an XRC target: it takes the numbers of shared receive queues.
     pub const XRC_TARGET: Self = Self(16);
+    /// The end takes the peer's RNR limit.
+    pub const TAKES_RNR_LIMITS: Self = Self(32);
 
     /// Union of both sets.
     #[must_use]
@@ -87,6 +93,8 @@ pub(super) enum Notice {
     Immediate(u32),
     /// XRC: the messages behind it are for the shared receive queue of this number.
     SrqNumber(u32),
+    /// RNR retries of the sender's messages; [`UNLIMITED_RETRIES`] is no limit.
+    RnrLimit(u8),
     /// Orderly end: no message follows.
     Bye,
     /// Half of the token at which both ends meet on their host: 0 the high one, 1 the low one.
@@ -113,6 +121,7 @@ impl Notice {
             }),
             IMMEDIATE => Some(Self::Immediate(u32::from_be_bytes([a, b, c, d]))),
             SRQ_NUMBER => Some(Self::SrqNumber(u32::from_be_bytes([a, b, c, d]))),
+            RNR_LIMIT => Some(Self::RnrLimit(d & UNLIMITED_RETRIES)),
             BYE => Some(Self::Bye),
             TOKEN => Some(Self::TokenHalf {
                 half: high >> 4,
@@ -138,6 +147,7 @@ impl Notice {
             }
             Self::Immediate(immediate) => (IMMEDIATE, immediate.into()),
             Self::SrqNumber(number) => (SRQ_NUMBER, number.into()),
+            Self::RnrLimit(retries) => (RNR_LIMIT, retries.into()),
             Self::Bye => (BYE, 0),
             Self::TokenHalf { half, bits } => (TOKEN, u64::from(half) << HALF_BITS | bits & HALF),
         };
@@ -181,6 +191,11 @@ pub struct DgiwarpExt {
     immediate: Option<u32>,
     /// Number from a notice that was not taken yet; only at an XRC target.
     srq_number: Option<u32>,
+    /// RNR retries of own messages, and the value that the peer has.
+    rnr_retries: u8,
+    reported_rnr_retries: u8,
+    /// RNR retries of the peer's messages.
+    peer_rnr_retries: u8,
     bye_received: bool,
     /// Halves of the peer's token that have arrived.
     token: [Option<u64>; 2],
@@ -207,6 +222,9 @@ impl DgiwarpExt {
             peer_request: None,
             immediate: None,
             srq_number: None,
+            rnr_retries: UNLIMITED_RETRIES,
+            reported_rnr_retries: UNLIMITED_RETRIES,
+            peer_rnr_retries: UNLIMITED_RETRIES,
             bye_received: false,
             token: [None; 2],
         }
@@ -248,6 +266,7 @@ impl DgiwarpExt {
                 let is_target = |ours: Capabilities| ours.contain(Capabilities::XRC_TARGET);
                 self.srq_number = self.ours.is_some_and(is_target).then_some(number);
             }
+            (Notice::RnrLimit(retries), Peer::Dgiwarp(_)) => self.peer_rnr_retries = retries,
             (Notice::Bye, Peer::Dgiwarp(_)) => self.bye_received = true,
             (Notice::TokenHalf { half, bits }, Peer::Dgiwarp(_)) => {
                 if let Some(known) = self.token.get_mut(usize::from(half)) {
@@ -259,6 +278,7 @@ impl DgiwarpExt {
                 | Notice::Acknowledgement { .. }
                 | Notice::Immediate(_)
                 | Notice::SrqNumber(_)
+                | Notice::RnrLimit(_)
                 | Notice::Bye
                 | Notice::TokenHalf { .. },
                 Peer::Unknown | Peer::Dgiwarp(_) | Peer::Plain,
@@ -317,7 +337,31 @@ impl DgiwarpExt {
         self.srq_number.take()
     }
 
+    /// RNR retries of the peer's messages; [`UNLIMITED_RETRIES`] is no limit.
+    #[must_use]
+    pub const fn peer_rnr_retries(&self) -> u8 {
+        self.peer_rnr_retries
+    }
+
     // Transmission.
+
+    /// Sets the RNR retries of own messages, at most [`UNLIMITED_RETRIES`].
+    pub fn set_rnr_retries(&mut self, retries: u8) {
+        self.rnr_retries = retries.min(UNLIMITED_RETRIES);
+    }
+
+    /// Whether the peer takes RNR limits, and has another one than ours.
+    #[must_use]
+    pub fn is_rnr_limit_due(&self) -> bool {
+        self.rnr_retries != self.reported_rnr_retries
+            && matches!(self.peer, Peer::Dgiwarp(theirs) if theirs.contain(Capabilities::TAKES_RNR_LIMITS))
+    }
+
+    /// The notice with the RNR limit, as a whole ULPDU. Only where it [is due](Self::is_rnr_limit_due).
+    pub fn rnr_limit(&mut self) -> Header {
+        self.reported_rnr_retries = self.rnr_retries;
+        Notice::RnrLimit(self.rnr_retries).emit()
+    }
 
     /// Adds to the capabilities of an end that has any. Before the hello.
     pub fn add_capabilities(&mut self, more: Capabilities) {

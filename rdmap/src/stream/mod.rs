@@ -25,7 +25,7 @@ mod state;
 mod terminate;
 mod ulp;
 
-pub use dgiwarp_ext::{AckRequest, Capabilities, DgiwarpExt, Peer, VERSION};
+pub use dgiwarp_ext::{AckRequest, Capabilities, DgiwarpExt, Peer, UNLIMITED_RETRIES, VERSION};
 pub use error::StreamError;
 pub use message::{Header, Message, SendKind};
 pub use requester::ReadSource;

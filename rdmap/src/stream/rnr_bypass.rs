@@ -6,7 +6,7 @@ use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
 use super::dgiwarp_ext::Notice;
 use crate::wire::Opcode;
 
-/// Whether a ULPDU may be handled before earlier ones in the RNR queue: a response, a Terminate, a hello, a token, or an acknowledgement. All others keep
+/// Whether a ULPDU may be handled before earlier ones in the RNR queue: a response, a Terminate, a hello, a token, an RNR limit, or an acknowledgement. All others keep
 /// the order of RFC 5040 §5.5.
 #[must_use]
 pub fn overtakes(ulpdu: &[u8]) -> bool {
@@ -24,6 +24,7 @@ pub fn overtakes(ulpdu: &[u8]) -> bool {
                 Some(
                     Notice::Hello { .. }
                         | Notice::Acknowledgement { .. }
+                        | Notice::RnrLimit(_)
                         | Notice::TokenHalf { .. }
                 )
             ),
@@ -99,6 +100,7 @@ mod tests {
             (untagged(Opcode::Terminate), true),
             (end.hello().unwrap(), true),
             (end.acknowledge(Some(AckRequest::Next)), true),
+            (end.rnr_limit(), true),
             (DgiwarpExt::immediate(1), false),
             (DgiwarpExt::srq_number(1), false),
             (tagged(Opcode::Write), false),

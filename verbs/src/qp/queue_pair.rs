@@ -1,8 +1,9 @@
 //! Queue pairs: `ibv_modify_qp(3)`, `ibv_query_qp(3)`, `ibv_destroy_qp(3)`.
 
 use crate::abi::{
-    IBV_QP_ACCESS_FLAGS, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_SQ_PSN, Unset, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    IBV_QP_ACCESS_FLAGS, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MIN_RNR_TIMER,
+    IBV_QP_RNR_RETRY, IBV_QP_SQ_PSN, Unset, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_init_attr,
 };
 use crate::cq::queue::Cq;
 use crate::device::async_queue::EventSource;
@@ -17,7 +18,7 @@ use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
 use crate::qp::xrc::{Target, Xrcd};
 use crate::qp::{ah, qp_table};
-use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcQp, RecvWr, UcQp, UdQp};
+use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcQp, RecvWr, RnrLimits, UcQp, UdQp};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -329,6 +330,18 @@ impl Qp {
     ) -> Result<(), Errno> {
         if mask & IBV_QP_ACCESS_FLAGS != 0 {
             qp.allow(mr::remote_access(after.access_flags));
+        }
+        // An RNIC has no RNR retries.
+        if mask & (IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER) != 0
+            && persona::present() != Persona::Iwarp
+        {
+            // `rnr_retry` comes with RTS.
+            let has_retries = after.state != QpState::ReadyToReceive;
+            qp.limit_rnr(RnrLimits {
+                retries: after.reliable.rnr_retries().filter(|_| has_retries),
+                timer: Some(after.reliable.rnr_timer()),
+                peer_retries: None,
+            });
         }
         if after.dest_qpn == CM_PEER {
             if mask & IBV_QP_SQ_PSN != 0 {

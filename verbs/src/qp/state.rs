@@ -152,6 +152,21 @@ impl Reliable {
         Ok(())
     }
 
+    /// RNR retries of own messages, if `rnr_retry` limits them; 7 does not.
+    pub(crate) fn rnr_retries(&self) -> Option<u8> {
+        (self.rnr_retry < 7).then_some(self.rnr_retry)
+    }
+
+    /// Time that `min_rnr_timer` stands for (InfiniBand specification volume 1, §9.7.5.2.8).
+    pub(crate) fn rnr_timer(&self) -> Duration {
+        const UNIT: Duration = Duration::from_micros(10);
+        const UNITS: [u32; 32] = [
+            65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
+            1024, 1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+        ];
+        UNIT * UNITS[usize::from(self.min_rnr_timer & 31)]
+    }
+
     /// Longest wait of work requests for the peer: the time-out times the retry count, and at least the time to
     /// connect. `None` is no limit.
     pub(crate) fn retry_time(&self) -> Option<Duration> {

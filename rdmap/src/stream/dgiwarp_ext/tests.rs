@@ -35,9 +35,45 @@ fn notices_look_as_specified() {
     assert_eq!(immediate[..], *b"\xc1\x40DGiI\0\0\0\0\x01\x02\x03\x04");
     let number = DgiwarpExt::srq_number(0x0001_0203);
     assert_eq!(number[..], *b"\xc1\x40DGiX\0\0\0\0\0\x01\x02\x03");
+    end.set_rnr_retries(3);
+    assert_eq!(end.rnr_limit()[..], *b"\xc1\x40DGiR\0\0\0\0\0\0\0\x03");
     let mut target = DgiwarpExt::new(Some(Capabilities::XRC_TARGET));
     let hello = target.hello().unwrap();
     assert_eq!(hello[..], *b"\xc1\x40DGiW\x00\x01\x00\x00\x00\x00\x00\x10");
+}
+
+/// A limit is sent once, when it differs from the one that the peer has, and only to a peer that takes it.
+#[test]
+fn an_rnr_limit_is_sent_when_it_changes() {
+    for (theirs, takes) in [(Capabilities::TAKES_RNR_LIMITS, true), (WANTS, false)] {
+        let mut end = DgiwarpExt::new(Some(WANTS));
+        end.set_rnr_retries(2);
+        assert!(!end.is_rnr_limit_due(), "the peer is not detected");
+        end.handle_notice(HELLO, TaggedOffset::new(1 << 48 | theirs.0));
+        assert_eq!(end.is_rnr_limit_due(), takes);
+    }
+    let mut end = with_dgiwarp_peer();
+    end.peer = Peer::Dgiwarp(Capabilities::TAKES_RNR_LIMITS);
+    let mut peer = with_dgiwarp_peer();
+    end.set_rnr_retries(UNLIMITED_RETRIES);
+    assert!(!end.is_rnr_limit_due(), "none is what the peer begins with");
+    for retries in [0, 6, 7] {
+        assert_ne!(peer.peer_rnr_retries(), retries);
+        end.set_rnr_retries(retries);
+        assert!(end.is_rnr_limit_due());
+        assert!(arrives(&mut peer, &end.rnr_limit()));
+        assert_eq!(peer.peer_rnr_retries(), retries);
+        end.set_rnr_retries(retries);
+        assert!(!end.is_rnr_limit_due());
+    }
+    end.set_rnr_retries(200);
+    assert!(!end.is_rnr_limit_due(), "more is no limit");
+    // Reserved bits are ignored, and an unknown peer's notice is.
+    assert!(peer.handle_notice(RNR_LIMIT, TaggedOffset::new(u64::MAX - 2)));
+    assert_eq!(peer.peer_rnr_retries(), 5);
+    let mut unknown = DgiwarpExt::new(Some(WANTS));
+    assert!(unknown.handle_notice(RNR_LIMIT, TaggedOffset::new(0)));
+    assert_eq!(unknown.peer_rnr_retries(), UNLIMITED_RETRIES);
 }
 
 /// Other ends, and targets of unknown or plain peers, take the notice without effect.
@@ -137,6 +173,7 @@ fn the_stags_of_notices_are_reserved() {
         (b"DGiA", true),
         (b"DGiI", true),
         (b"DGiB", true),
+        (b"DGiR", true),
         (b"DGiC", false),
     ] {
         let stag = STag::new(u32::from_be_bytes(*name));

@@ -215,7 +215,7 @@ impl RcEngine {
     pub(super) fn has_notice(&self) -> bool {
         let dgiwarp_ext = self.stream.dgiwarp_ext();
         dgiwarp_ext.is_hello_due(self.is_initiator)
-            || self.token.is_some()
+            || self.has_rare_notice
             || (self.acks.flush && dgiwarp_ext.pending_acks() > 0)
             || self.requests_ack_of_all()
     }

@@ -53,6 +53,7 @@ impl RcEngine {
     /// Sends a token of 120 bits, at which the peer meets this end, with the next FPDUs.
     pub fn send_token(&mut self, token: u128) {
         self.token = Some(token);
+        self.has_rare_notice = true;
     }
 
     /// The stream leaves by memory that both ends share from its next octet on: FPDUs that are made from now on have no CRC.
@@ -72,11 +73,16 @@ impl RcEngine {
         self.stream.dgiwarp_ext_mut().take_token()
     }
 
-    /// Sends the notices with the token, if no message has begun.
+    /// Sends the RNR limit and the notices with the token, if no message has begun.
     #[cold]
-    pub(super) fn send_due_token(&mut self, now: Instant) {
+    pub(super) fn send_rare_notices(&mut self, now: Instant) {
         if !self.llp.may_send() || self.is_amid() {
             return;
+        }
+        self.has_rare_notice = false;
+        if self.stream.dgiwarp_ext().is_rnr_limit_due() {
+            let ulpdu = self.stream.dgiwarp_ext_mut().rnr_limit();
+            self.put(now, &ulpdu, &[]);
         }
         if let Some(token) = self.token.take() {
             for ulpdu in DgiwarpExt::token(token) {

@@ -17,7 +17,7 @@ use crate::cm::connect::stream_depths;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::{RecvQueue, RecvWqe, Tables, WeakWaiter};
 use crate::sq_drain::SqDrain;
-use crate::types::{AsyncEvent, QpCounters, WcStatus, earliest};
+use crate::types::{AsyncEvent, QpCounters, RnrLimits, WcStatus, earliest};
 use crate::xrc::{Xrc, XrcRole};
 
 /// Time for a work request to fail after the peer left: a program that is about to end in the same way gets no failure before.
@@ -50,8 +50,11 @@ pub struct RcEngine {
     pub(super) acks: Acks,
     pub(super) detect_peer: DetectPeer,
     pub(super) rnr_queue: RnrQueue,
-    /// The first ULPDU of `rnr_queue` has waited for longer than the receive timeout.
+    /// The first ULPDU of `rnr_queue` has waited for too long.
     pub(super) rnr_timed_out: bool,
+    pub(super) rnr_limits: RnrLimits,
+    /// The connection ended because the RNR retries of a message of the peer's were exhausted.
+    pub(super) rnr_exhausted: bool,
     /// Waits for a receive while `rnr_queue` is not empty.
     pub(super) waiter: WeakWaiter,
     pub(super) sends: SendQueue,
@@ -78,6 +81,8 @@ pub struct RcEngine {
     pub(super) first_fpdu_probe: FirstFpduProbe,
     /// Our token, until its notices leave.
     pub(super) token: Option<u128>,
+    /// A token or an RNR limit is to leave.
+    pub(super) has_rare_notice: bool,
     pub(super) xrc: Xrc,
     pub(super) sq_drain: SqDrain,
     /// The next message of the peer raises [`AsyncEvent::CommunicationEstablished`].
@@ -111,6 +116,8 @@ impl RcEngine {
             detect_peer: DetectPeer::default(),
             rnr_queue: RnrQueue::default(),
             rnr_timed_out: false,
+            rnr_limits: RnrLimits::default(),
+            rnr_exhausted: false,
             waiter,
             sends: SendQueue::default(),
             sending: None,
@@ -125,6 +132,7 @@ impl RcEngine {
             dormant: false,
             dormant_until: None,
             token: None,
+            has_rare_notice: false,
             xrc: Xrc::None,
             sq_drain: SqDrain::Off,
             awaits_first_message: false,
@@ -571,7 +579,7 @@ impl RcEngine {
     ) {
         let limit = if !self.needs_no_peer() {
             RETRIES_TAKE
-        } else if self.stream.dgiwarp_ext().peer_sent_bye() {
+        } else if self.stream.dgiwarp_ext().peer_sent_bye() || self.rnr_exhausted {
             return;
         } else {
             RECEIVES_STAY

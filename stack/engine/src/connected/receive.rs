@@ -1,9 +1,11 @@
 //! Reception: ULPDUs go to the stream, or wait for a posted receive.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dgiwarp_ddp::error::UntaggedError;
-use dgiwarp_rdmap::stream::{Handled, Peer, StreamError, begins_work, overtakes};
+use dgiwarp_rdmap::stream::{
+    Handled, Peer, StreamError, UNLIMITED_RETRIES, begins_work, overtakes,
+};
 
 use super::end::RcEnd;
 use super::engine::RcEngine;
@@ -13,8 +15,11 @@ use super::ulp::Ulp;
 use super::wqe;
 use crate::cq_ring::CompletionSink;
 use crate::recv_queue::Tables;
-use crate::types::AsyncEvent;
+use crate::types::{AsyncEvent, RnrLimits};
 use crate::xrc::Xrc;
+
+/// Least time that RNR retries give a message which has any: the timer is a minimum, and the responder shares its processors with its program.
+const LEAST_RETRIES_TAKE: Duration = Duration::from_millis(100);
 
 /// Error of the stream, and the Read or atomic of ours that is the reason, if one is.
 type Failure = (StreamError, Option<u64>);
@@ -87,12 +92,13 @@ impl RcEngine {
         let mut handled_octets = 0;
         while (!rest.is_empty() || self.llp.has_complete_input()) && self.end.is_none() {
             let mut failed = None;
+            let is_detected = self.stream.dgiwarp_ext().peer() != Peer::Unknown;
             let known = self.stream.dgiwarp_ext().acknowledged();
             if let Some(ulpdu) = self.llp.handle_input(now, &mut rest) {
                 self.counters.count_received(ulpdu.len());
                 handled_octets += ulpdu.len();
                 // Work requests that waited for the peer's detection complete before its message is handled.
-                if self.stream.dgiwarp_ext().peer() == Peer::Unknown {
+                if !is_detected {
                     self.stream.detect_peer(ulpdu);
                     if self.stream.dgiwarp_ext().peer() == Peer::Plain {
                         let qpn = self.config.qpn;
@@ -136,6 +142,9 @@ impl RcEngine {
             if let Some(failure) = failed {
                 self.fail(failure, tables, completions);
             }
+            if !is_detected {
+                self.note_rnr_limit();
+            }
             self.answer_early(now, tables, completions);
             self.handle_events(tables, completions);
             // An acknowledgement comes before the answer that it came with.
@@ -176,6 +185,7 @@ impl RcEngine {
             match handled {
                 Ok(Handled::Taken | Handled::SrqSelected(_)) => {
                     self.rnr_queue.pop(now);
+                    self.rnr_timed_out = false;
                     self.extend_deferred_end(now);
                     let waiting = self.rnr_queue.messages();
                     self.stream.dgiwarp_ext_mut().set_in_rnr_queue(waiting);
@@ -192,18 +202,20 @@ impl RcEngine {
         }
     }
 
-    /// When the first ULPDU of the RNR queue has waited for too long.
-    pub(super) fn rnr_deadline(&self) -> Option<Instant> {
-        Some(self.rnr_queue.since()? + self.config.options.receive_timeout?)
-    }
-
     /// Ends the connection as a message without a receive does where it may not wait (RFC 5041 §7.2).
     pub(super) fn refuse_rnr(&mut self, tables: Tables<'_>, completions: &mut impl CompletionSink) {
         let error = StreamError::from(UntaggedError::NoBuffer);
         if let Some(ulpdu) = self.rnr_queue.front() {
             self.stream.fail_at(error, ulpdu);
         }
-        self.fail((error, None), tables, completions);
+        // On InfiniBand a responder stays ready to receive, and the requester alone is in error.
+        let outlives = self.config.options.outlives_peer || self.config.paired;
+        if outlives && self.rnr_is_limited_by_retries() {
+            self.rnr_exhausted = true;
+            self.finish(RcEnd::PeerLeft, None, tables, completions);
+        } else {
+            self.fail((error, None), tables, completions);
+        }
     }
 
     fn fail(
@@ -221,6 +233,51 @@ impl RcEngine {
                 self.finish(RcEnd::Stream(error), blamed, tables, completions);
             }
             error => self.finish(RcEnd::Stream(error), None, tables, completions),
+        }
+    }
+}
+
+/// Limits of the wait for a receive (rfc-notes/rc-extensions.md, "RNR limits").
+impl RcEngine {
+    /// Sets the limits of messages that wait for a receive.
+    pub fn limit_rnr(&mut self, limits: RnrLimits) {
+        self.rnr_limits = limits;
+        let dgiwarp_ext = self.stream.dgiwarp_ext_mut();
+        dgiwarp_ext.set_rnr_retries(limits.retries.unwrap_or(UNLIMITED_RETRIES));
+        self.note_rnr_limit();
+    }
+
+    /// The limit leaves with the next FPDUs, where the peer is detected and takes it.
+    pub(super) fn note_rnr_limit(&mut self) {
+        self.has_rare_notice |= self.stream.dgiwarp_ext().is_rnr_limit_due();
+    }
+
+    /// When the first ULPDU of the RNR queue has waited for too long.
+    pub(super) fn rnr_deadline(&self) -> Option<Instant> {
+        let since = self.rnr_queue.since()?;
+        let limits = [self.config.options.receive_timeout, self.retries_take()];
+        Some(since + limits.into_iter().flatten().min()?)
+    }
+
+    /// Whether the retries limit the wait, and not the receive timeout.
+    pub(super) fn rnr_is_limited_by_retries(&self) -> bool {
+        let timeout = self.config.options.receive_timeout;
+        self.retries_take()
+            .is_some_and(|it| timeout.is_none_or(|timeout| it <= timeout))
+    }
+
+    /// Time that the RNR retries of a dgiwarp peer's message take.
+    fn retries_take(&self) -> Option<Duration> {
+        let timer = self.rnr_limits.timer?;
+        let dgiwarp_ext = self.stream.dgiwarp_ext();
+        if !matches!(dgiwarp_ext.peer(), Peer::Dgiwarp(_)) {
+            return None;
+        }
+        let retries = self.rnr_limits.peer_retries;
+        match retries.unwrap_or_else(|| dgiwarp_ext.peer_rnr_retries()) {
+            0 => Some(Duration::ZERO),
+            UNLIMITED_RETRIES.. => None,
+            retries => Some((timer * u32::from(retries)).max(LEAST_RETRIES_TAKE)),
         }
     }
 }

@@ -53,7 +53,8 @@ pub(super) fn capabilities(options: RcOptions) -> Option<Capabilities> {
     };
     let all = all
         .with(Capabilities::TAKES_IMMEDIATES)
-        .with(Capabilities::REQUESTS_ACKS);
+        .with(Capabilities::REQUESTS_ACKS)
+        .with(Capabilities::TAKES_RNR_LIMITS);
     options.hello.then_some(all)
 }
 

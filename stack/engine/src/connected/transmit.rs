@@ -72,8 +72,8 @@ impl RcEngine {
         }
         self.end_detection_timeout();
         self.send_due_hello(now);
-        if self.token.is_some() {
-            self.send_due_token(now);
+        if self.has_rare_notice {
+            self.send_rare_notices(now);
         }
         while if self.llp.may_send() {
             self.llp.untransmitted(now) < WINDOW

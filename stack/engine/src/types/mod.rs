@@ -12,7 +12,7 @@ mod work;
 pub use async_event::AsyncEvent;
 pub use counters::QpCounters;
 pub use mw_type::MwType;
-pub use options::{Completion, NoReceive, RcOptions};
+pub use options::{Completion, NoReceive, RcOptions, RnrLimits};
 pub use post_error::{PostError, PostFailure};
 pub use route::Route;
 pub use timers::earliest;

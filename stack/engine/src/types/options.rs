@@ -52,6 +52,19 @@ impl Default for RcOptions {
     }
 }
 
+/// Limits of messages that find no posted receive on a connection of two dgiwarp peers (`rnr_retry` and `min_rnr_timer` of `ibv_modify_qp(3)`). At first there
+/// are none: messages wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RnrLimits {
+    /// RNR retries of own messages, 0 to 6: as often the peer's timer passes before the connection ends, and the work request with
+    /// [`WcStatus::RnrRetryExceeded`](crate::types::WcStatus::RnrRetryExceeded). `None` is no limit.
+    pub retries: Option<u8>,
+    /// Time that one RNR retry of the peer's messages takes. `None`: they wait without a limit.
+    pub timer: Option<Duration>,
+    /// RNR retries of the peer's messages, 0 to 7, whatever the peer sent. `None`: the peer's.
+    pub peer_retries: Option<u8>,
+}
+
 /// `placed` or `local`.
 impl fmt::Display for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

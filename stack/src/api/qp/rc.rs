@@ -18,7 +18,7 @@ use crate::driver::cm::oob_connect::OobConnections;
 use crate::driver::tcp::qp::RcShared;
 use crate::{
     Access, ConnectError, ConnectionEvent, ConnectionPort, Error, Established, MpaConfig, MwType,
-    Pairing, Pd, PostError, PostFailure, QpCounters, RcQpAttr, RecvWr, Sge,
+    Pairing, Pd, PostError, PostFailure, QpCounters, RcQpAttr, RecvWr, RnrLimits, Sge,
 };
 use dgiwarp_engine::cm::oob::Start;
 use dgiwarp_engine::connected::{MemoryWork, RcData, RcEnd, RcSendWqe, RcWork};
@@ -365,6 +365,12 @@ impl RcQp {
     pub fn allow(&self, access: Access) {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         self.shared.deny(all - access);
+    }
+
+    /// Sets the limits of messages that find no posted receive (`rnr_retry` and `min_rnr_timer` of `ibv_modify_qp(3)`). They hold between two dgiwarp peers; with
+    /// other peers messages wait in TCP. A reset takes them back.
+    pub fn limit_rnr(&self, limits: RnrLimits) {
+        self.shared.limit_rnr(limits);
     }
 
     /// Ends the connection, if there is one, and flushes everything posted (`ibv_modify_qp(3)` to the error state). Messages that

@@ -26,7 +26,9 @@ use crate::driver::reactor::member::{NextReceive, Received};
 use crate::driver::tcp::liveness::Liveness;
 use crate::driver::tcp::pipe::Pipe;
 use crate::driver::tcp::same_host::Refused;
-use crate::{Access, ConnectError, ConnectionEvent, Error, QpCounters, RcOptions, WcStatus};
+use crate::{
+    Access, ConnectError, ConnectionEvent, Error, QpCounters, RcOptions, RnrLimits, WcStatus,
+};
 use dgiwarp_engine::cm::connect::is_established;
 use dgiwarp_engine::connected::{
     DeferredDisconnect, GracefulClose, RcConfig, RcEngine, RcSendWqe, Taken, TcpClose,
@@ -89,6 +91,8 @@ pub(crate) struct RcInner {
     pending_established: Option<Box<PendingEstablished>>,
     /// Rights that peers lack, whatever keys they have.
     denied: Access,
+    /// Limits of messages that wait for a receive.
+    rnr_limits: RnrLimits,
     /// Drain of the send queue, while there is no connection.
     sq_drain: SqDrain,
     /// The first message of the peer raises an event.
@@ -343,7 +347,7 @@ impl RcShared {
             let mut engine = RcEngine::new(config, mpa, waiter).with_xrc(self.unlocked.xrc.clone());
             engine.limit_sends(self.posting.max());
             engine.set_sq_drain(inner.sq_drain, &mut self.completions());
-            engine.await_first_message(inner.awaits_first_message);
+            inner.set_up(&mut engine);
             let may_meet = self.background().shares_host() && pipe.is_local();
             if may_meet {
                 self.be_guest();

@@ -1,6 +1,8 @@
 //! Queue pairs that are connected, reset or destroyed, and processes that end, as C programs written against the installed headers see them.
 
-use crate::common::each::for_each_gid;
+use crate::common::RUN;
+use crate::common::each::{compiled, for_each_gid, gids, prints_ok, runs};
+use std::process::Command;
 
 #[test]
 fn queue_pairs_go_back_to_reset_and_up_again() {
@@ -30,4 +32,34 @@ fn a_message_to_a_queue_pair_in_rtr_is_reported() {
 #[test]
 fn polled_completions_free_the_places_of_the_send_queue() {
     for_each_gid("places", include_str!("../c/places.c"));
+}
+
+/// With a plain peer, and as an RNIC that lets messages wait, they wait whatever the attributes say.
+#[test]
+fn rnr_retries_end_where_the_attributes_say_so() {
+    let Some(program) = compiled("rnr", include_str!("../c/rnr.c")) else {
+        return;
+    };
+    for (index, _) in gids().iter() {
+        for (persona, hello, meant) in [("roce", "1", "1"), ("roce", "0", "0"), ("iwarp", "1", "0")]
+        {
+            let mut command = Command::new("timeout");
+            command
+                .env("DGIWARP_PERSONA", persona)
+                .env("DGIWARP_HELLO", hello)
+                .env("DGIWARP_NO_RECEIVE", "wait");
+            command.args(["120", RUN]).arg(&program);
+            prints_ok(command.args([&index.to_string(), meant]));
+        }
+    }
+}
+
+#[test]
+fn rnr_retry_counts_of_connections_limit_the_peers_messages() {
+    let Some(program) = compiled("rnr_cm", include_str!("../c/rnr_cm.c")) else {
+        return;
+    };
+    for (count, limits) in [("1", "1"), ("0", "0")] {
+        runs(&program, &[count.into(), limits.into()]);
+    }
 }

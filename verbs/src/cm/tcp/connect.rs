@@ -33,6 +33,7 @@ pub(crate) fn connect(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
     let tcp = inner.tcp()?;
     // SAFETY: the queue pair of a live identifier is live.
     let qp = unsafe { ConnectionQp::choose(id.qp(), &device, param.qp_num()) }?;
+    qp.limit_rnr(param);
     let port = match tcp.port.take() {
         Some(port) => port,
         None => {
@@ -133,6 +134,7 @@ pub(crate) fn accept(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
     let depths = Depths::of(param, tcp.depths)?;
     // SAFETY: the queue pair of a live identifier is live.
     let qp = unsafe { ConnectionQp::choose(id.qp(), &device, param.qp_num()) }?;
+    qp.limit_rnr(param);
     let request = tcp.request.take().ok_or(Errno::EINVAL)?;
     let peer = request.peer();
     let connections = &device.connections;

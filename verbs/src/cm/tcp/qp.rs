@@ -1,12 +1,14 @@
 //! The queue pair of a connection.
 
 use crate::abi::ibv_qp;
+use crate::cm::conn_param::ConnParam;
 use crate::cm::device::Device;
 use crate::cm::tcp::depths::Depths;
+use crate::device::persona::{self, Persona};
 use crate::ffi::errno;
 use crate::qp::qp_table::{self, QpRef};
 use crate::qp::state::{Attributes, QpState};
-use dgiwarp::{QpAttr, RcQp, RcQpAttr};
+use dgiwarp::{QpAttr, RcQp, RcQpAttr, RnrLimits};
 use nix::errno::Errno;
 
 /// The queue pair of a connection.
@@ -51,6 +53,23 @@ impl ConnectionQp {
             rnic.alloc_pd().create_rc_qp(&attr)
         });
         stand_in.map(Self::StandIn).map_err(errno::of)
+    }
+
+    /// Limits the RNR retries of the peer's messages (`rnr_retry_count` of `rdma_connect(3)`), with the timer of the kernel's connection manager. Zero is no
+    /// limit: most programs leave it there without a thought.
+    pub(super) fn limit_rnr(&self, param: &ConnParam) {
+        let count = param.c.map_or(0, |c| c.rnr_retry_count);
+        if let Self::OfId(_) = self
+            && count > 0
+            && persona::present() != Persona::Iwarp
+        {
+            let limits = RnrLimits {
+                retries: None,
+                timer: Some(Attributes::RESET.reliable.rnr_timer()),
+                peer_retries: Some(count),
+            };
+            self.with_rc(|rc| rc.limit_rnr(limits));
+        }
     }
 
     /// Whether the program changes the state of the queue pair itself.

@@ -51,7 +51,7 @@ pub(super) fn detected_pair(llp: Lower) -> (End, End) {
     (client, server)
 }
 
-fn send(end: &mut End, wr_id: u64, length: u32) {
+pub(super) fn send(end: &mut End, wr_id: u64, length: u32) {
     let sges = [end.sge(0, length)];
     let work = RcWork::Send { invalidate: None };
     end.post(wr_id, work, &sges, false);

@@ -6,6 +6,7 @@ mod memory;
 pub(super) mod memory_llp;
 mod operation;
 mod peer_end;
+mod rnr_limits;
 mod sq_drain;
 mod stream;
 mod xrc;

@@ -10,7 +10,7 @@ use crate::driver::qp::staging;
 use crate::driver::reactor::member::Received;
 use crate::driver::tcp::lingering::LingeringSocket;
 use crate::driver::tcp::qp::{From, Link, RcInner, RcShared};
-use crate::{ConnectionEvent, WcStatus};
+use crate::{ConnectionEvent, RnrLimits, WcStatus};
 use dgiwarp_engine::connected::{self, GracefulClose, GracefulStep, Outstanding, RcEnd, Taken};
 use dgiwarp_engine::cq_ring::Unheard;
 use dgiwarp_engine::sq_drain::SqDrain;
@@ -189,6 +189,7 @@ impl RcShared {
             inner.given_up = false;
             inner.sq_drain = SqDrain::Off;
             inner.awaits_first_message = false;
+            inner.rnr_limits = RnrLimits::default();
             drop(self.recv_queue.drain());
             for flag in [
                 &self.unlocked.receive_posted,

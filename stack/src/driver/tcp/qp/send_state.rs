@@ -2,9 +2,18 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::Access;
-use crate::driver::tcp::qp::RcShared;
+use crate::driver::tcp::qp::{RcInner, RcShared};
+use crate::{Access, RnrLimits};
+use dgiwarp_engine::connected::RcEngine;
 use dgiwarp_engine::sq_drain::SqDrain;
+
+impl RcInner {
+    /// Hands a new engine what the program set before the connection.
+    pub(super) fn set_up(&self, engine: &mut RcEngine) {
+        engine.await_first_message(self.awaits_first_message);
+        engine.limit_rnr(self.rnr_limits);
+    }
+}
 
 impl RcShared {
     /// Whether the first message of the peer raises an event.
@@ -23,6 +32,16 @@ impl RcShared {
             inner.denied = denied;
             if let Some(link) = &mut inner.link {
                 link.engine.deny(denied);
+            }
+        });
+    }
+
+    /// Sets the limits of messages that wait for a receive.
+    pub(crate) fn limit_rnr(&self, limits: RnrLimits) {
+        self.run(|inner| {
+            inner.rnr_limits = limits;
+            if let Some(link) = &mut inner.link {
+                link.engine.limit_rnr(limits);
             }
         });
     }
