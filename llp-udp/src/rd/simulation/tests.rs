@@ -92,8 +92,27 @@ fn random_orders(rng: &mut Rng) -> Vec<Order> {
         .collect()
 }
 
+/// Questions and answers of a few segments, in both directions at once.
+fn short_orders(rng: &mut Rng) -> Vec<Order> {
+    (0..rng.random_range(1..7u32))
+        .map(|_| {
+            let from = rng.random_range(0..2usize);
+            Order {
+                at: rng.random_range(0..40u32) * MS / 4,
+                from: (from, 0),
+                to: (1 - from, 0),
+                segments: rng.random_range(1..4),
+                length: rng.random_range(12..=FULL),
+                last_length: rng.random_range(12..=FULL),
+                stream: rng.random_ratio(3, 4).then_some(0),
+                receive: rng.random_ratio(1, 2),
+            }
+        })
+        .collect()
+}
+
 /// One random run: everything arrives once, in order, and before the limit in virtual time.
-fn random_run(seed: u64) {
+fn random_run(seed: u64, orders: fn(&mut Rng) -> Vec<Order>) {
     let mut rng = Rng::seed_from_u64(seed);
     let links = [faulty(&mut rng), faulty(&mut rng)];
     let algorithm = match rng.random_range(0..4u32) {
@@ -103,7 +122,7 @@ fn random_run(seed: u64) {
     };
     let receives = rng.random_range(0..6u32);
     let pool = receives + rng.random_range(0..2u32) + u32::from(receives == 0);
-    let mut orders = random_orders(&mut rng);
+    let mut orders = orders(&mut rng);
     orders.sort_by_key(|order| order.at);
     let takes = rng.random_range(0..20u32) * MS;
     let config = |_, _, config| RdConfig {
@@ -123,14 +142,14 @@ fn random_run(seed: u64) {
     }
 }
 
-fn random_runs(first: u64, count: u64) {
+fn random_runs(first: u64, count: u64, orders: fn(&mut Rng) -> Vec<Order>) {
     if let Ok(seed) = env::var("DGIWARP_SIM_SEED") {
-        random_run(seed.parse().unwrap());
+        random_run(seed.parse().unwrap(), orders);
         return;
     }
     for seed in first..first + count {
         println!("DGIWARP_SIM_SEED={seed}");
-        random_run(seed);
+        random_run(seed, orders);
     }
 }
 
@@ -143,19 +162,30 @@ fn rand_seed() -> u64 {
 
 #[test]
 fn random_faults_do_no_harm() {
-    random_runs(1, 50);
+    random_runs(1, 50, random_orders);
+}
+
+#[test]
+fn short_exchanges_survive_faults() {
+    random_runs(1, 1000, short_orders);
+}
+
+#[test]
+#[ignore = "ten minutes: 10^6 seeds"]
+fn soak_short_exchanges_survive_faults() {
+    random_runs(rand_seed(), 1_000_000, short_orders);
 }
 
 /// The acceptor's answers are lost until it may send no more; the opener has nothing to send.
 #[test]
 fn an_opener_without_output_validates_itself() {
-    random_run(820_838_273_761);
+    random_run(820_838_273_761, random_orders);
 }
 
 #[test]
 #[ignore = "an hour: 10^6 seeds"]
 fn soak_random_faults_do_no_harm() {
-    random_runs(rand_seed(), 1_000_000);
+    random_runs(rand_seed(), 1_000_000, random_orders);
 }
 
 /// A small question and an answer that may exceed what the acceptor may send before it is validated, under heavy loss.
