@@ -306,6 +306,7 @@ impl Lanes {
                 return left.map(Some).ok_or(error);
             }
         }
+        self.note_room();
         if self.is_polled && self.held.is_empty() {
             return Err(nothing());
         }
@@ -370,25 +371,34 @@ impl Lanes {
     pub(crate) fn silence(&mut self) {
         if self.receives == Receives::Lane {
             let _ = self.take_bells();
+            self.note_room();
         }
     }
 
-    /// Wants bells from now on, or none while a thread polls. Octets that are there are [unannounced](Self::take_unannounced).
-    pub(crate) fn want_bells(&mut self, wanted: bool) {
+    /// Bells were taken, and one may have been for room: room that is there now is [unannounced](Self::take_unannounced).
+    fn note_room(&mut self) {
+        self.unannounced |= self.is_full && !self.is_blocked();
+    }
+
+    /// Wants bells from now on, or none while a thread polls; none for input where the end is `paused`. Octets and room that are there are
+    /// [unannounced](Self::take_unannounced).
+    pub(crate) fn want_bells(&mut self, wanted: bool, paused: bool) {
         self.is_polled = !wanted;
         if self.receives != Receives::Lane {
             return;
         }
-        if wanted {
+        if wanted && !paused {
             // A corrupt lane ends the connection when it is read.
             self.unannounced |= self.ends.input.arm().unwrap_or(true);
-            self.unannounced |= self.is_full && !self.is_blocked();
         } else {
             self.ends.input.disarm();
         }
+        if wanted {
+            self.note_room();
+        }
     }
 
-    /// Whether octets are in the lane that no bell announces, to be asked once.
+    /// Whether octets are in the lane, or room, that no bell announces, to be asked once.
     pub(crate) fn take_unannounced(&mut self) -> bool {
         std::mem::take(&mut self.unannounced)
     }

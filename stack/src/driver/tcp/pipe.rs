@@ -193,10 +193,11 @@ impl Pipe {
         }
     }
 
-    /// Wants the descriptor readable when something arrives in a lane, or not while a thread polls.
-    pub(crate) fn want_bells(&mut self, wanted: bool) {
+    /// Wants the descriptor readable when something arrives in a lane, unless the end is `paused`, and when there is room in the other one; or
+    /// not while a thread polls.
+    pub(crate) fn want_bells(&mut self, wanted: bool, paused: bool) {
         if let Some(lanes) = self.lanes_mut() {
-            lanes.want_bells(wanted);
+            lanes.want_bells(wanted, paused);
         }
     }
 

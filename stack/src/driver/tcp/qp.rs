@@ -601,23 +601,6 @@ impl RcShared {
         got
     }
 
-    /// While nothing is read.
-    fn look_for_end(&self, link: &mut Link) -> Received {
-        if !link.tcp_close.is_polled() {
-            return Received::Nothing;
-        }
-        link.pipe.silence();
-        let Some(end) = link.pipe.end() else {
-            return Received::Nothing;
-        };
-        // Octets before it may lie in the socket: they are read when there is room, and so is the end.
-        if end == TcpEnd::Lost {
-            link.tcp_close.unreachable();
-        }
-        self.end_stream(link, end);
-        Received::Everything
-    }
-
     /// The stream has ended. Where messages of before wait for a receive, the engine's end comes later, and the socket is not polled meanwhile.
     fn end_stream(&self, link: &mut Link, end: TcpEnd) {
         let (tables, mut completions) = (self.tables(), self.completions());
@@ -694,7 +677,7 @@ impl RcShared {
             if !pause {
                 link.engine.resume_input();
                 link.tcp_close.resume_polling();
-                link.pipe.want_bells(true);
+                link.pipe.want_bells(true, false);
                 self.note_lane(link);
             }
             // Bells for room come all the time.

@@ -18,6 +18,11 @@ const START: u64 = 0x880;
 const END: u64 = 0x888;
 const RESUME: u64 = 0x890;
 const RING: u64 = 0x1000 + 4096;
+/// Of lane 0, in which it receives.
+const TAIL: u64 = 0x500;
+const ROOM_WANTED: u64 = 0x584;
+/// Of lane 1: this end wants a bell for octets.
+const ARMED: u64 = 0x980;
 
 /// A peer that has the descriptor and the socket, and nothing else of the lanes.
 struct Peer {
@@ -28,6 +33,12 @@ struct Peer {
 impl Peer {
     fn store(&self, at: u64, value: u64) {
         self.file.write_all_at(&value.to_le_bytes(), at).unwrap();
+    }
+
+    fn wants(&self, at: u64) -> bool {
+        let mut word = [0; 4];
+        self.file.read_exact_at(&mut word, at).unwrap();
+        word != [0; 4]
     }
 
     fn send(&mut self, octets: &[u8]) {
@@ -215,4 +226,49 @@ fn marks_that_change_keep_no_call() {
         }
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// Lanes whose output is full.
+fn full() -> (Lanes, Peer) {
+    let (mut lanes, peer) = pair();
+    peer.store(START, 1);
+    assert!(lanes.receive(InputRoom::new(&mut [], &mut [0; 8])).is_err());
+    let sent = lanes.send(&[Piece::Bytes(&[7; 5000])]);
+    assert!(matches!(sent, Taken::Octets(4096)), "{sent:?}");
+    assert!(!lanes.take_unannounced());
+    (lanes, peer)
+}
+
+/// A check for input takes the bell for room: what was to be sent goes on nevertheless, whether input is read or paused.
+#[test]
+fn room_whose_bell_was_taken_is_announced() {
+    for paused in [false, true] {
+        let (mut lanes, mut peer) = full();
+        assert!(lanes.is_blocked() && peer.wants(ROOM_WANTED));
+        peer.store(TAIL, 4096);
+        peer.send(b"!");
+        let before = lanes.tcp.received();
+        while lanes.tcp.received() == before {
+            if paused {
+                lanes.silence();
+            } else {
+                assert!(lanes.receive(InputRoom::new(&mut [], &mut [0; 8])).is_err());
+            }
+        }
+        assert!(lanes.take_unannounced(), "paused: {paused}");
+        assert!(!lanes.is_blocked());
+    }
+}
+
+/// An end that is paused sleeps: bells for room come, and none for octets.
+#[test]
+fn a_paused_end_wants_room() {
+    let (mut lanes, peer) = full();
+    lanes.want_bells(false, false);
+    assert!(lanes.is_blocked() && !peer.wants(ROOM_WANTED), "polled");
+    lanes.want_bells(true, true);
+    assert!(peer.wants(ROOM_WANTED) && !peer.wants(ARMED));
+    peer.store(TAIL, 4096);
+    lanes.want_bells(true, true);
+    assert!(lanes.take_unannounced());
 }

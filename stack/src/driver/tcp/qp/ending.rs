@@ -4,6 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dgiwarp_llp_tcp_mpa::TcpEnd;
+
 use crate::driver::cm::events::CmQueue;
 use crate::driver::device::clock;
 use crate::driver::qp::staging;
@@ -30,6 +32,24 @@ pub(super) enum Rest {
 }
 
 impl RcShared {
+    /// Checks for the end of the stream, while nothing is read.
+    pub(super) fn look_for_end(&self, link: &mut Link) -> Received {
+        if !link.tcp_close.is_polled() {
+            return Received::Nothing;
+        }
+        link.pipe.silence();
+        self.note_lane(link);
+        let Some(end) = link.pipe.end() else {
+            return Received::Nothing;
+        };
+        // Octets before it may lie in the socket: they are read when there is room, and so is the end.
+        if end == TcpEnd::Lost {
+            link.tcp_close.unreachable();
+        }
+        self.end_stream(link, end);
+        Received::Everything
+    }
+
     /// Reports the end of the connection to `queue`.
     pub(crate) fn report_end(&self, queue: &Arc<CmQueue>, context: u64) {
         self.run(|inner| {

@@ -107,7 +107,7 @@ impl RcShared {
         if !link.pipe.receives_by_lane() {
             return false;
         }
-        link.pipe.want_bells(wanted && !link.paused);
+        link.pipe.want_bells(wanted, link.paused);
         self.note_lane(link);
         true
     }
