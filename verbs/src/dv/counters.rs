@@ -67,9 +67,9 @@ const NAMES: &[&CStr] = &[
     c"lane_refused_budget",
     c"lane_refused_memory",
     c"lane_refused_unreachable",
-    c"lane_refused_user",
     c"lane_refused_offer",
     c"lane_refused_late",
+    c"lane_refused_user",
 ];
 
 /// Value of a counter by name.

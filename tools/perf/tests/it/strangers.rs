@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-const PROTOCOL: u32 = 6;
+const PROTOCOL: u32 = 7;
 /// Nothing here takes longer, on a machine that may have other work.
 const PATIENCE: Duration = Duration::from_secs(60);
 
