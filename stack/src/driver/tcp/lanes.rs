@@ -280,6 +280,8 @@ impl Lanes {
             self.hold(room, of_stream, len)?;
             // The end of TCP counts behind the lane's octets.
             if of_stream > 0 || (len == 0 && start > before) {
+                // The first bells may have come with them: nothing else announces the lane then.
+                self.unannounced |= start <= self.tcp.received();
                 return Ok(Some(of_stream));
             }
         }

@@ -272,3 +272,19 @@ fn a_paused_end_wants_room() {
     lanes.want_bells(true, true);
     assert!(lanes.take_unannounced());
 }
+
+/// Bells that come with the last octets before the lane are all that announces it.
+#[test]
+fn a_lane_whose_bells_came_before_it_is_announced() {
+    let (mut lanes, mut peer) = pair();
+    peer.store(START, 6 + 1);
+    peer.send(b"before!!");
+    peer.file.write_all_at(b"lane", RING).unwrap();
+    peer.store(HEAD, 4);
+    let mut octets = [0; 16];
+    assert_eq!(receive(&mut lanes, &mut octets).unwrap(), 6);
+    assert_eq!(lanes.tcp.received(), 8, "one segment");
+    assert!(lanes.take_unannounced());
+    assert_eq!(receive(&mut lanes, &mut octets).unwrap(), 4);
+    assert_eq!(&octets[..4], b"lane");
+}

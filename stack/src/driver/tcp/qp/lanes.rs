@@ -84,6 +84,11 @@ impl RcShared {
         if link.pipe.receives_by_lane() {
             self.note_lane_input(link);
         }
+        if link.pipe.take_unannounced()
+            && let Some(member) = self.member.get()
+        {
+            self.poll_set.add_ready(*member);
+        }
     }
 
     fn note_lane_input(&self, link: &mut Link) {
@@ -93,9 +98,6 @@ impl RcShared {
         if !self.unlocked.in_lane.load(Ordering::Relaxed) {
             self.unlocked.in_lane.store(true, Ordering::Release);
             self.poll_set.move_input(*member, link.pipe.as_fd());
-        }
-        if link.pipe.take_unannounced() {
-            self.poll_set.add_ready(*member);
         }
     }
 
