@@ -199,7 +199,7 @@ fn a_peer_that_closes_its_descriptors_ends_the_connection() {
         };
         wait_until(SOON, "the end of a connection without descriptors", posts);
         println!("ended");
-        // What is dropped has no descriptors any more.
+        // Destructors would close descriptors that are closed already.
         std::process::exit(0);
     }
     let test = here!("a_peer_that_closes_its_descriptors_ends_the_connection");
