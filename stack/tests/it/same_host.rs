@@ -32,6 +32,13 @@ fn config(same_host: SameHostMode) -> Config {
     config
 }
 
+/// Connections move with their first messages.
+fn at_once(same_host: SameHostMode) -> Config {
+    let mut config = config(same_host);
+    config.same_host_after = 0;
+    config
+}
+
 struct End {
     qp: RcQp,
     cq: Cq,
@@ -42,7 +49,11 @@ struct End {
 
 impl End {
     fn new(same_host: SameHostMode) -> Self {
-        let rnic = Rnic::open(config(same_host)).unwrap();
+        Self::with(config(same_host))
+    }
+
+    fn with(config: Config) -> Self {
+        let rnic = Rnic::open(config).unwrap();
         let pd = rnic.alloc_pd();
         let cq = rnic.create_cq(1024).unwrap();
         let memory = Buffer::zeroed((RECEIVES + 1) * LONGEST).unwrap();
@@ -170,17 +181,104 @@ fn messages_keep_their_order_while_the_stream_moves() {
         [Waits::Polling, Waits::Sleeping],
         [Waits::Sleeping, Waits::Polling],
     ] {
-        let [client, server] = [(); 2].map(|()| End::new(SameHostMode::Ring));
-        connect(&client, &server);
-        both(&client, &server, 200, waits);
-        // All but the beginning.
-        let (sent, received) = client.lane_octets();
-        assert!(
-            sent > 1_000_000 && received > 1_000_000,
-            "{waits:?}: {sent} {received}"
-        );
-        assert_eq!((received, sent), server.lane_octets());
+        for config in [config, at_once] {
+            let [client, server] = [(); 2].map(|()| End::with(config(SameHostMode::Ring)));
+            connect(&client, &server);
+            both(&client, &server, 200, waits);
+            // All but the beginning.
+            let (sent, received) = client.lane_octets();
+            assert!(
+                sent > 1_000_000 && received > 1_000_000,
+                "{waits:?}: {sent} {received}"
+            );
+            assert_eq!((received, sent), server.lane_octets());
+        }
     }
+}
+
+/// A connection moves once TCP has carried as much as its Initiator's setting, and not before.
+#[test]
+fn a_connection_with_little_traffic_takes_no_memory() {
+    let mut late = config(SameHostMode::Ring);
+    late.same_host_after = 1 << 30;
+    for (client, server, moves) in [
+        (at_once(SameHostMode::Ring), late.clone(), true),
+        (late, at_once(SameHostMode::Ring), false),
+    ] {
+        let [client, server] = [client, server].map(End::with);
+        connect(&client, &server);
+        both(&client, &server, 60, [Waits::Polling; 2]);
+        assert_eq!(client.lane_octets() > (0, 0), moves);
+        assert_eq!(server.lane_octets() > (0, 0), moves);
+    }
+}
+
+/// Faults, captures and rates are about a network: with any of them at one end, whichever it is, the connection stays on TCP.
+#[test]
+fn devices_that_are_about_a_network_keep_their_connections_on_it() {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("same-host-{}", std::process::id()));
+    let changes: [&dyn Fn(&mut Config); 3] = [
+        &|config| config.fault = Some("drop=0.5".parse().unwrap()),
+        &|config| config.pcap = Some(directory.clone()),
+        &|config| config.max_rate = 1 << 40,
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        for end in 0..2 {
+            let mut configs = [(); 2].map(|()| at_once(SameHostMode::Ring));
+            change(&mut configs[end]);
+            let [client, server] = configs.map(End::with);
+            connect(&client, &server);
+            both(&client, &server, 30, [Waits::Polling, Waits::Sleeping]);
+            let carried = (client.lane_octets(), server.lane_octets());
+            assert_eq!(carried, ((0, 0), (0, 0)), "change {number} of end {end}");
+        }
+    }
+    let _ = std::fs::remove_dir_all(&directory);
+}
+
+/// Sockets of this process at which an Initiator meets its peer.
+fn meetings() -> usize {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let names: Vec<String> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect();
+    let meeting = |line: &&str| line.contains("@dgiwarp/1/");
+    let is_own = |line: &&str| {
+        let inode = line.split_ascii_whitespace().nth(6).unwrap();
+        names.contains(&format!("socket:[{inode}]"))
+    };
+    sockets.lines().filter(meeting).filter(is_own).count()
+}
+
+/// Queue pairs that go before their peers have made an offer: no meeting outlasts its Initiator.
+#[test]
+fn a_meeting_ends_with_its_queue_pair() {
+    let test = here!("a_meeting_ends_with_its_queue_pair");
+    if role().is_none() {
+        return Process::start(test, "alone", &[]).finish(2 * SOON);
+    }
+    let mut seen = 0;
+    for round in 0..60 {
+        let [client, server] = [(); 2].map(|()| End::with(at_once(SameHostMode::Ring)));
+        connect(&client, &server);
+        if round % 3 > 0 {
+            client.send(1);
+        }
+        let End { qp, .. } = server;
+        drop(qp);
+        for _ in 0..20 * (round % 3) {
+            let _ = client.cq.poll_one().unwrap();
+        }
+        seen += meetings();
+        let End { qp, rnic, .. } = client;
+        drop(qp);
+        assert_eq!(meetings(), 0, "round {round}");
+        drop(rnic);
+    }
+    eprintln!("{seen} meetings were seen");
 }
 
 /// An end that has not the extension, or is set not to, stays on TCP with one that has.

@@ -313,6 +313,15 @@ pub const KNOBS: &[Knob] = &[
         },
     },
     Knob {
+        name: "DGIWARP_SAME_HOST_AFTER",
+        help: "octets that a connection within this host carries over TCP before it goes through shared memory, 0 to 1073741824",
+        set: |config, text| {
+            config.same_host_after = u64::try_from(number(text, 0, 1 << 30)?).ok()?;
+            Some(())
+        },
+        show: |config| config.same_host_after.to_string(),
+    },
+    Knob {
         name: "DGIWARP_NO_RECEIVE",
         help: "what becomes of a message on a connection that finds no posted receive: wait, or terminate the connection",
         set: |config, text| {
@@ -406,6 +415,9 @@ pub struct Config {
     pub mpa: MpaConfig,
     /// Way of connections whose ends are on one host. Default [`SameHostMode::Auto`].
     pub same_host: SameHostMode,
+    /// Octets that a connection within this host carries over TCP, both directions together, before it moves to shared memory: one with little traffic takes
+    /// no memory. The end that connects decides. Default 4096.
+    pub same_host_after: u64,
     /// Options of connected queue pairs whose attributes have none.
     pub rc: RcOptions,
     /// Seed of all randomness; `None` takes it from the system. For reproducible tests only: STags and
@@ -443,6 +455,7 @@ impl Default for Config {
                 ..MpaConfig::default()
             },
             same_host: SameHostMode::default(),
+            same_host_after: 4096,
             rc: RcOptions::default(),
             seed: None,
         }
@@ -450,6 +463,12 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether connections within this host may go through shared memory. Faults, captures and rates are about a network.
+    pub(crate) fn shares_host(&self) -> bool {
+        let on_network = self.fault.is_some() || self.pcap.is_some() || self.max_rate > 0;
+        self.same_host == SameHostMode::Ring && !on_network
+    }
+
     /// The defaults with the settings of the environment, and one warning for each `DGIWARP_*` variable that is
     /// unknown to all of dgiwarp (`others` are the caller's names beside [`KNOBS`]) or malformed.
     #[must_use]
@@ -541,6 +560,8 @@ mod tests {
             ("DGIWARP_COMPLETION", "local"),
             ("DGIWARP_NO_RECEIVE", "terminate"),
             ("DGIWARP_RECEIVE_TIMEOUT_MS", "70"),
+            ("DGIWARP_SAME_HOST", "ring"),
+            ("DGIWARP_SAME_HOST_AFTER", "70000"),
             ("DGIWARP_PERSONA", "iwarp"),
             ("HOME", "/"),
         ]);
@@ -550,6 +571,8 @@ mod tests {
         assert_eq!((config.mulpdu, config.group_port), (9000, 4711));
         assert_eq!(config.connection_timeout, Duration::from_secs(9));
         assert_eq!(config.max_rate, 125_000_000);
+        let same_host = (config.same_host, config.same_host_after);
+        assert_eq!(same_host, (SameHostMode::Ring, 70_000));
         assert_eq!(config.record_timeout, Duration::from_millis(50));
         assert_eq!(config.read_timeout, Duration::from_millis(300));
         let rc = RcOptions {

@@ -56,8 +56,8 @@ pub(crate) struct Background {
     max_mtu: u32,
     /// Longest ULPDU of connected QPs, if it was chosen.
     mulpdu: Option<u16>,
-    /// Connections within this host go through shared memory.
-    shares_host: bool,
+    /// Connections within this host go through shared memory once TCP has carried this many octets of them.
+    shares_host_after: Option<u64>,
     /// Meetings of such connections, from the first one on.
     same_host: OnceLock<Arc<SameHost>>,
     /// Connected QPs copy all payload that they send.
@@ -92,9 +92,7 @@ impl Background {
             spinning_allowed: cores > 1,
             max_mtu: config.max_mtu,
             mulpdu: (config.mulpdu > 0).then_some(config.mulpdu),
-            shares_host: config.same_host == crate::SameHostMode::Ring
-                && config.fault.is_none()
-                && config.pcap.is_none(),
+            shares_host_after: config.shares_host().then_some(config.same_host_after),
             same_host: OnceLock::new(),
             copies: AtomicBool::new(config.send_copy),
             events,
@@ -131,9 +129,9 @@ impl Background {
         self.copies.store(true, Ordering::Relaxed);
     }
 
-    /// Whether connections within this host may go through shared memory.
-    pub(crate) fn shares_host(&self) -> bool {
-        self.shares_host
+    /// Octets of a connection within this host that TCP carries before shared memory does. `None` where TCP carries all.
+    pub(crate) fn shares_host_after(&self) -> Option<u64> {
+        self.shares_host_after
     }
 
     /// The meetings of connections within this host. `None` where descriptors are missing.

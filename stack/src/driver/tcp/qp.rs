@@ -63,6 +63,8 @@ struct Link {
     path_check_due: Instant,
     /// Both ends may be on one host, and have not begun to meet.
     may_meet: bool,
+    /// This end, an Initiator, waits for its peer's offer.
+    invites: bool,
     /// Reason for staying on TCP.
     lane_refusal: Option<Refused>,
 }
@@ -348,7 +350,7 @@ impl RcShared {
             engine.limit_sends(self.posting.max());
             engine.set_sq_drain(inner.sq_drain, &mut self.completions());
             inner.set_up(&mut engine);
-            let may_meet = self.background().shares_host() && pipe.is_local();
+            let may_meet = self.background().shares_host_after().is_some() && pipe.is_local();
             if may_meet {
                 self.be_guest();
                 engine.share_host();
@@ -378,6 +380,7 @@ impl RcShared {
                 deadline: None,
                 path_check_due: clock::now(),
                 may_meet,
+                invites: false,
                 lane_refusal: None,
             });
             self.open.store(true, Ordering::Release);

@@ -216,6 +216,19 @@ impl SameHost {
         watched
     }
 
+    /// Ends the meetings of a queue pair.
+    pub(crate) fn cancel(&self, guest: &Weak<dyn Guest>) {
+        let mut meetings = self.meetings.lock();
+        let theirs: Vec<IoId> = meetings
+            .entries()
+            .filter(|(_, meeting)| meeting.invited.guest.ptr_eq(guest))
+            .map(|(id, _)| id)
+            .collect();
+        for id in theirs {
+            meetings.remove(id);
+        }
+    }
+
     /// Has the background thread make an offer for the token that the peer has sent.
     pub(crate) fn accept(&self, token: u128, invited: Invited) {
         let mut offers = self.offers.lock();
@@ -377,6 +390,40 @@ mod tests {
 
     use super::*;
     use crate::driver::tcp::lanes::budget::ALONE;
+
+    /// Never connected. It has a size, and so an address of its own.
+    #[derive(Debug)]
+    struct Nobody(#[expect(dead_code, reason = "only its address counts")] u8);
+
+    impl Guest for Nobody {
+        fn attach_lanes(&self, _life: u32, _ends: LaneEnds, _starts: bool) -> bool {
+            false
+        }
+
+        fn detach_lanes(&self, _life: u32) {}
+
+        fn refuse_lanes(&self, _life: u32, _reason: Refused) {}
+    }
+
+    /// The meetings of a queue pair that goes end, and those of others do not.
+    #[test]
+    fn a_meeting_is_cancelled_for_its_queue_pair_alone() {
+        let waker = Arc::new(Waker::new().unwrap());
+        let same_host = SameHost::new(waker).unwrap();
+        let guests: [Arc<dyn Guest>; 2] = [Arc::new(Nobody(0)), Arc::new(Nobody(1))];
+        for guest in &guests {
+            let guest = Arc::downgrade(guest);
+            same_host.invite(Invited { guest, life: 0 }).unwrap();
+        }
+        let left = |same_host: &SameHost| same_host.meetings.lock().entries().count();
+        assert_eq!(left(&same_host), 2);
+        same_host.cancel(&Arc::downgrade(&guests[1]));
+        assert_eq!(left(&same_host), 1);
+        same_host.cancel(&Arc::downgrade(&guests[1]));
+        assert_eq!(left(&same_host), 1);
+        same_host.cancel(&Arc::downgrade(&guests[0]));
+        assert!(same_host.meetings.is_empty());
+    }
 
     /// The examples of the specification.
     #[test]

@@ -9,9 +9,6 @@ use crate::driver::tcp::lanes::LaneEnds;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
 use crate::driver::tcp::same_host::{Guest, Invited, Refused};
 
-/// Octets that TCP carries before a connection meets its peer, so that one with little traffic takes no memory.
-const MEETS_AFTER: u64 = 4096;
-
 impl Link {
     /// Counters of the engine and of the lanes.
     pub(super) fn counters(&self) -> QpCounters {
@@ -46,7 +43,8 @@ impl RcShared {
         let initiates = link.engine.is_initiator();
         let token = link.engine.take_token();
         let is_due = if initiates {
-            link.pipe.tcp_octets() >= MEETS_AFTER
+            let after = self.background().shares_host_after();
+            after.is_some_and(|after| link.pipe.tcp_octets() >= after)
         } else {
             token.is_some()
         };
@@ -66,9 +64,23 @@ impl RcShared {
         match token {
             Some(token) => same_host.accept(token, invited),
             None => match same_host.invite(invited) {
-                Ok(token) => link.engine.send_token(token),
+                Ok(token) => {
+                    link.invites = true;
+                    link.engine.send_token(token);
+                }
                 Err(reason) => link.lane_refusal = Some(reason),
             },
+        }
+    }
+
+    /// The connection is over: a peer that it waits for comes too late.
+    pub(super) fn leave_meeting(&self, link: &Link) {
+        if link.invites
+            && let (Some(guest), Some(same_host)) =
+                (self.unlocked.guest.get(), self.background().same_host())
+        {
+            let guest: Weak<dyn Guest> = Weak::<Self>::clone(guest);
+            same_host.cancel(&guest);
         }
     }
 
@@ -125,6 +137,7 @@ impl Guest for RcShared {
             if !lives || link.engine.end().is_some() || link.tcp_close.has_begun() {
                 return false;
             }
+            link.invites = false;
             link.pipe.attach(ends, starts);
             self.work(inner);
             true
@@ -146,6 +159,7 @@ impl Guest for RcShared {
             if life == self.unlocked.life.load(Ordering::Acquire)
                 && let Some(link) = &mut inner.link
             {
+                link.invites = false;
                 link.lane_refusal = Some(reason);
             }
         });
