@@ -19,12 +19,34 @@ static struct ibv_qp *make(void)
 	return qp;
 }
 
-static void meet(struct ibv_qp *qp, int from, int to)
+/* Messages there and back again, until connections within one host have moved to shared memory where they do at all. */
+static void talk(struct ibv_qp *qp, int first)
+{
+	enum { MESSAGES = 200, TALK = 5000 };
+	struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = TALK, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	for (int i = 0; i < MESSAGES; i++) {
+		post_recv(qp, i, memory + HALF, LENGTH);
+		if (first)
+			CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+		int sent = 0, received = 0;
+		while (!sent || !received) {
+			struct ibv_wc wc = next_of(cq);
+			CHECK(wc.status == IBV_WC_SUCCESS);
+			if (wc.opcode == IBV_WC_RECV && !first)
+				CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+			*(wc.opcode == IBV_WC_RECV ? &received : &sent) = 1;
+		}
+	}
+}
+
+static void meet(struct ibv_qp *qp, int from, int to, int first)
 {
 	struct ibv_qp peer;
 	CHECK(write(to, &qp->qp_num, sizeof qp->qp_num) == sizeof qp->qp_num);
 	CHECK(read(from, &peer.qp_num, sizeof peer.qp_num) == sizeof peer.qp_num);
 	connect_to(qp, &peer);
+	talk(qp, first);
 	for (int i = 0; i <= COUNT; i++)
 		post_recv(qp, i, memory + HALF, LENGTH);
 }
@@ -45,7 +67,7 @@ int main(int argc, char **argv)
 	open_device(argc, argv);
 	struct ibv_qp *qp = make();
 	if (sender == 0) {
-		meet(qp, there[0], back[1]);
+		meet(qp, there[0], back[1], 1);
 		success(cq, 0, IBV_WC_RECV);
 		CHECK(kill(getppid(), SIGSTOP) == 0);
 		for (int i = 0; i < COUNT; i++)
@@ -59,7 +81,7 @@ int main(int argc, char **argv)
 		}
 		exit(0);
 	}
-	meet(qp, back[0], there[1]);
+	meet(qp, back[0], there[1], 0);
 	post_send(qp, 0);
 	CHECK(waitpid(sender, &status, 0) == sender && status == 0);
 	for (int i = 0; i < COUNT; i++) {

@@ -21,6 +21,7 @@ mod pyverbs;
 mod rdmacm;
 mod rdmacm_ud;
 mod run;
+mod same_host;
 mod sanitizers;
 mod services;
 mod symbols;

@@ -17,7 +17,7 @@ struct Run {
     words: &'static [&'static str],
 }
 
-const RUNS: [Run; 5] = [
+const RUNS: [Run; 6] = [
     Run {
         name: "default",
         variables: &[],
@@ -37,6 +37,14 @@ const RUNS: [Run; 5] = [
         name: "local",
         variables: &[("DGIWARP_COMPLETION", "local")],
         words: &["local"],
+    },
+    Run {
+        name: "shared memory",
+        variables: &[
+            ("DGIWARP_SAME_HOST", "ring"),
+            ("DGIWARP_SAME_HOST_AFTER", "0"),
+        ],
+        words: &[],
     },
     Run {
         name: "faults",
