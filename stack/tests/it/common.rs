@@ -171,7 +171,7 @@ impl Process {
         )
     }
 
-    /// The same by a command that starts this program in its own way, as in another network.
+    /// Starts this program by a command that does so in its own way, as in another network.
     pub(crate) fn start_as(
         mut command: Command,
         test: &str,

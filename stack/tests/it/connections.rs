@@ -438,7 +438,7 @@ fn an_old_peer_is_asked_again_in_revision_1() {
     });
 }
 
-/// The same for a channel, and where peer-to-peer mode was asked for but is not insisted on.
+/// A channel asks an old peer again too, also where peer-to-peer mode was requested but is not insisted on.
 #[test]
 fn an_old_peer_of_a_channel_is_asked_again_too() {
     let old = TcpListener::bind(ANY).unwrap();

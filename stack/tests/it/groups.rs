@@ -367,7 +367,7 @@ fn write_records_reach_the_well_known_memory_of_every_member() {
             assert_eq!(member.memory.to_vec(start, 30_000), [salt; 30_000]);
         }
     }
-    // The same STag serves those that are not sent to the group, and their numbers are counted apart.
+    // One STag serves Write-Records that are not sent to the group too, and their numbers are counted apart.
     let to = senders[0].to(&members[0].qp);
     for _ in 0..3 {
         let sges = [senders[0].mr.sge(0..10)];

@@ -48,7 +48,7 @@ impl Association {
 
     fn pto_time(&self, config: &RdConfig) -> Option<Instant> {
         // An acceptor whose first answers were lost may have used up what it may send to an address that is not validated. It
-        // waits for us then, and tells so by a hello in each datagram, as in QUIC.
+        // waits for us then, and shows it by a hello in each datagram, as in QUIC.
         let unconfirmed = self.peer_id.is_some() && !self.confirmed;
         let waits = self.recovery.in_flight() > 0 || self.outbound.is_blocked() || unconfirmed;
         if !waits || self.probes > 0 {

@@ -128,7 +128,7 @@ pub trait Ulp<K> {
         length: u32,
     ) -> bool;
 
-    /// Tells that a message found no slot for its record. Not told again before a slot was released.
+    /// Reports that a message found no slot for its record; the next report comes after a slot was released.
     fn record_ring_full(&mut self);
 
     /// Counts what was not the fault of the segment at hand.

@@ -469,7 +469,7 @@ impl RcEngine {
         self.sq_drain.abandon();
         self.rnr_queue = RnrQueue::default();
         match end {
-            // RFC 5040 §7.1 rule 1: the peer is told of local errors too, without headers.
+            // RFC 5040 §7.1 rule 1: local errors are reported to the peer too, without headers.
             RcEnd::LocalProtection
             | RcEnd::Bind(_)
             | RcEnd::NoReads

@@ -292,7 +292,7 @@ impl RdEngine {
         self.outbound.len()
     }
 
-    /// Ends all associations: peers are told with the next [`transmit`](Self::transmit), and what is not placed there ends with `Flushed`.
+    /// Ends all associations: the next [`transmit`](Self::transmit) sends CLOSE to the peers, and messages that are not placed there end with `Flushed`.
     pub fn close(
         &mut self,
         now: Instant,

@@ -409,7 +409,7 @@ impl Outbound {
                 break;
             };
             let status = match outcome {
-                // It is placed, but nobody knows whether it will be delivered: one before it is not there.
+                // Placed, and its delivery is unknown: a message before it is missing.
                 Outcome::Placed if failed => WcStatus::Flushed,
                 outcome => outcome.status(),
             };

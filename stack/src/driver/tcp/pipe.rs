@@ -208,7 +208,7 @@ impl Pipe {
         }
     }
 
-    /// Whether octets are in a lane of which the descriptor does not tell, to be asked once.
+    /// Whether octets are in a lane that the descriptor does not report, to be checked once.
     #[inline]
     pub(crate) fn take_unannounced(&mut self) -> bool {
         self.lanes_mut().is_some_and(Lanes::take_unannounced)

@@ -32,7 +32,7 @@ const SEND_BUDGET: usize = 64;
 const FLUSH_FOR: Duration = Duration::from_secs(1);
 /// Wait of a QP that is taken out of service for what arrives, in milliseconds.
 const CLOSING_POLL: u8 = 1;
-/// Receive calls between two looks at what may leave, while a QP is taken out of service.
+/// Receive calls between two checks for output, while a QP is taken out of service.
 const CLOSING_RECEIVES: usize = 64;
 
 /// State behind the exclusive lock.
@@ -269,7 +269,7 @@ impl RdShared {
         engine.handle_timeout(now, self.tables(), &mut self.completions());
     }
 
-    /// Takes the QP out of service. Posted Sends get a bounded time to be placed; then the peers are told.
+    /// Takes the QP out of service. Posted Sends get a bounded time to be placed; then the associations are closed.
     pub(crate) fn close(&self) {
         let deadline = clock::now() + FLUSH_FOR;
         // From now on only this thread sends.
@@ -303,7 +303,7 @@ impl RdShared {
         self.detach();
     }
 
-    /// Ends everything posted with `Flushed`, and tells the peers.
+    /// Ends everything posted with `Flushed`, and closes the associations.
     pub(crate) fn flush(&self) {
         self.run(|inner| {
             self.posting.empty(|wqe| inner.engine.accept(wqe));

@@ -18,7 +18,7 @@ use crate::common::strangers::dropped;
 use crate::common::{inside, wait_until};
 
 const RUN: &str = "ip link set lo up; exec \"$PROGRAM\" \"$TEST\" --exact --nocapture";
-/// The same without the rights over the namespace.
+/// Runs the test without rights over the namespace.
 const RUN_ORDINARY: &str =
     "ip link set lo up; exec unshare --user \"$PROGRAM\" \"$TEST\" --exact --nocapture";
 const RUN_ROUTED: &str = "ip link set lo up; ip -6 route add local ff00::/8 dev lo; \
@@ -181,7 +181,7 @@ fn members_of_two_hosts() {
         let place = cable();
         told.recv_timeout(SOON).unwrap();
         let member = &place.members(1, 0, group)[0];
-        // The same group on another interface is another group.
+        // A group address on another interface is another group.
         let elsewhere = &ON_INDEX_1.members(1, 0, group)[0];
         elsewhere.post_recv(1, 0..60_000);
         let sender = node(0);

@@ -18,7 +18,7 @@ pub(crate) enum Attack {
     Noise,
     /// Octets at random under a right CRC, half of them behind the start of a real header.
     SealedNoise,
-    /// The same valid segments again and again.
+    /// Valid segments, repeated again and again.
     Replay,
     /// Segments of one message from all sockets: each is a source of its own.
     OtherSources,
@@ -26,7 +26,7 @@ pub(crate) enum Attack {
     HugeRecords,
     /// Each datagram a record of its own.
     RecordEach,
-    /// The same, each incomplete and from a sender that just restarted.
+    /// Records as above, each incomplete and from a sender that just restarted.
     IncompleteRecordEach,
     /// First segments of Sends whose rest never comes.
     PartialSends,

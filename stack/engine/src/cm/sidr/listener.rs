@@ -297,7 +297,7 @@ mod tests {
         let repeat = listener.poll_transmit().unwrap();
         assert_eq!((repeat.datagram, repeat.from), (first.datagram, to));
 
-        // Said is said.
+        // An answer is final.
         let no = Verdict::Reject(RejectStatus::REJECTED);
         listener.answer(now, asked.question, no, b"");
         assert!(listener.poll_transmit().is_none());

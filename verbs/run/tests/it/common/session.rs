@@ -33,7 +33,7 @@ pub(crate) enum Ready {
     Started,
     /// When this process has a TCP listener, or a UDP socket, on `{port}`.
     Port,
-    /// The same with a port that is always this one.
+    /// When it listens at a port that is always this one.
     PortIs(u16),
     /// When it has ended.
     Ended,
@@ -50,7 +50,7 @@ pub(crate) enum Finish {
     Failure,
     /// By itself, with any status; not by a signal.
     Exit,
-    /// The same, or by SIGTERM a while after its first words on standard error: a program that names the error and then
+    /// By itself, or by SIGTERM a while after its first words on standard error: a program that names the error and then
     /// waits for a thread of its own that nothing ends.
     ExitOrComplaint,
     /// By SIGTERM, when all others have ended, if it is still there: a server that stays.
@@ -195,7 +195,7 @@ pub(crate) fn run(scene: &Scene, family: Family, ends: &[End]) -> Vec<Ended> {
     run_with(scene, family, ends, &[])
 }
 
-/// The same with more words at the end of every command line.
+/// Runs a scene as [`run`] does, with more words at the end of every command line.
 pub(crate) fn run_with(scene: &Scene, family: Family, ends: &[End], more: &[&str]) -> Vec<Ended> {
     if ends.iter().any(|end| end.polls) {
         let _alone = CORES.write().unwrap_or_else(PoisonError::into_inner);
