@@ -60,7 +60,7 @@ pub use api::device::config::{Config, KNOBS, Knob, MAX_PEER_SOCKETS, SameHostMod
 pub use api::device::error::{CqError, Error};
 pub use api::device::events::AsyncEvents;
 pub use api::device::fault::{Fault, FaultError};
-pub use api::device::rnic::{Rnic, WeakRnic};
+pub use api::device::rnic::{NetworkWatch, Rnic, WeakRnic};
 pub use api::memory::mw::{FastMr, Mw, MwBind, next_rkey};
 pub use api::memory::pd::{Mr, MrBusy, MrOptions, Pd};
 pub use api::qp::ah::AddressHandle;

@@ -5,6 +5,7 @@ use crate::cm::event::types::Raised;
 use crate::device::context::{self, Context};
 use crate::device::list::device as ibv_device;
 use crate::device::open::{ibv_close_device, ibv_open_device};
+use crate::device::persona::{self, Persona};
 use crate::device::query::ibv_query_port;
 use crate::ffi::fork::ProcessTable;
 use crate::ffi::{CPointer, entry, errno, live, pointer};
@@ -19,6 +20,7 @@ use std::mem::ManuallyDrop;
 use std::process;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// The context and protection domain of all identifiers (`rdma_get_devices(3)`: the contexts are shared).
 pub(crate) struct Device {
@@ -34,6 +36,9 @@ pub(crate) struct Device {
     /// Process that opened the device.
     process: u32,
 }
+
+/// Timewait of the kernel's connection manager for RoCE: twice the packet lifetime of its path records, 4.096 µs * 2^18.
+const TIMEWAIT: Duration = Duration::from_millis(2147);
 
 /// Opened at first use and never closed: programs may keep its context.
 static DEVICE: ProcessTable<Option<Arc<Device>>> = ProcessTable::new(None);
@@ -65,7 +70,8 @@ impl ConnectionSink for Sink {
             | ConnectionEvent::Established { context, .. }
             | ConnectionEvent::Rejected { context, .. }
             | ConnectionEvent::Failed { context, .. }
-            | ConnectionEvent::Disconnected { context, .. } => *context,
+            | ConnectionEvent::Disconnected { context, .. }
+            | ConnectionEvent::TimewaitExit { context } => *context,
             // Not an event of rdma_cm.
             _ => return,
         };
@@ -106,6 +112,9 @@ impl Device {
         let connections = rnic
             .create_connection_channel_to(Arc::new(Sink))
             .map_err(errno::of)?;
+        if persona::present() == Persona::Roce {
+            connections.report_timewait(TIMEWAIT);
+        }
         // SAFETY: an open context.
         let pd = unsafe { ibv_alloc_pd(c) };
         if pd.is_null() {

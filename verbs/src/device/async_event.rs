@@ -51,7 +51,14 @@ unsafe fn acknowledge(event: *mut ibv_async_event) -> Result<(), Errno> {
     // SAFETY: all members are pointers or smaller, and events about objects fill a pointer.
     let pointer = unsafe { event.element.wq };
     match kind {
-        None | Some(Kind::DeviceFatal) => {}
+        None
+        | Some(
+            Kind::DeviceFatal
+            | Kind::PortActive
+            | Kind::PortError
+            | Kind::LidChange
+            | Kind::GidChange,
+        ) => {}
         Some(Kind::CqError) => {
             // SAFETY: an event about a completion queue, which waits for this before it goes.
             let cq = unsafe { Object::<Arc<Cq>>::live(pointer.cast()) }?;

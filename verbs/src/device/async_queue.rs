@@ -28,14 +28,18 @@ pub(crate) enum Kind {
     CommunicationEstablished,
     SqDrained,
     DeviceFatal,
+    PortActive,
+    PortError,
+    LidChange,
     SrqLimitReached,
     LastWqeReached,
+    GidChange,
     ErrorQueue,
     RecordRingFull,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::CqError,
         Self::QpFatal,
         Self::QpRequestError,
@@ -43,8 +47,12 @@ impl Kind {
         Self::CommunicationEstablished,
         Self::SqDrained,
         Self::DeviceFatal,
+        Self::PortActive,
+        Self::PortError,
+        Self::LidChange,
         Self::SrqLimitReached,
         Self::LastWqeReached,
+        Self::GidChange,
         Self::ErrorQueue,
         Self::RecordRingFull,
     ];
@@ -58,8 +66,12 @@ impl Kind {
             Self::CommunicationEstablished => 4,
             Self::SqDrained => 5,
             Self::DeviceFatal => 8,
+            Self::PortActive => 9,
+            Self::PortError => 10,
+            Self::LidChange => 11,
             Self::SrqLimitReached => 15,
             Self::LastWqeReached => 16,
+            Self::GidChange => 18,
             Self::ErrorQueue => DGIWARPDV_EVENT_ERROR_QUEUE,
             Self::RecordRingFull => DGIWARPDV_EVENT_RECORD_RING_FULL,
         }
@@ -82,6 +94,10 @@ fn translated(event: AsyncEvent) -> Option<(Kind, Option<Subject>)> {
         AsyncEvent::ErrorQueue { qpn } => Some((Kind::ErrorQueue, Some(Subject::Qp(qpn)))),
         AsyncEvent::RecordRingFull { qpn } => Some((Kind::RecordRingFull, Some(Subject::Qp(qpn)))),
         AsyncEvent::DeviceFatal => Some((Kind::DeviceFatal, None)),
+        AsyncEvent::PortActive => Some((Kind::PortActive, None)),
+        AsyncEvent::PortError => Some((Kind::PortError, None)),
+        AsyncEvent::LidChange => Some((Kind::LidChange, None)),
+        AsyncEvent::GidChange => Some((Kind::GidChange, None)),
         _ => None,
     }
 }
@@ -136,7 +152,7 @@ impl AsyncQueue {
     }
 
     /// Queues an event, unless an equal one is queued.
-    fn raise(&self, event: AsyncEvent) {
+    pub(crate) fn raise(&self, event: AsyncEvent) {
         self.events.report(event);
     }
 

@@ -1,11 +1,13 @@
 //! Open devices and the GID table of the process.
 
+pub(super) mod port_events;
+
 use crate::abi::{ibv_context, verbs_context};
 use crate::device::async_queue::AsyncQueue;
 use crate::device::gid::{GidTable, host_gids};
 use crate::ffi::fork::ProcessTable;
 use crate::ffi::{Facade, Object};
-use dgiwarp::Rnic;
+use dgiwarp::{NetworkWatch, Rnic};
 use nix::errno::Errno;
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ static GIDS: ProcessTable<GidTable> = ProcessTable::inherited(GidTable::new());
 pub(crate) struct Context {
     pub(crate) rnic: Rnic,
     pub(crate) async_events: Arc<AsyncQueue>,
+    /// Source of the port's events, where the system has one.
+    pub(super) _network: Option<NetworkWatch>,
 }
 
 impl Facade for Context {
@@ -36,8 +40,13 @@ impl Context {
 
     /// Runs `body` on the GID table.
     pub(crate) fn with_gids<T>(&self, body: impl FnOnce(&GidTable) -> T) -> T {
-        body(&GIDS.lock())
+        with_gids(body)
     }
+}
+
+/// Runs `body` on the GID table.
+pub(crate) fn with_gids<T>(body: impl FnOnce(&GidTable) -> T) -> T {
+    body(&GIDS.lock())
 }
 
 /// Updates the GID table with the present addresses of the host.

@@ -3,7 +3,7 @@
 use crate::abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::cq::{cq_ex, queue};
 use crate::device::async_queue::AsyncQueue;
-use crate::device::context::{Context, outer, refresh_gids};
+use crate::device::context::{Context, outer, port_events, refresh_gids};
 use crate::device::list::{device, expect_device};
 use crate::device::{at_exit, env, query};
 use crate::ffi::{Object, errno, errno_value, fork, is_fatal, pointer, thread_order};
@@ -26,9 +26,12 @@ impl Context {
         let rnic = Rnic::open(env::config()).map_err(errno::of)?;
         at_exit::add(&rnic);
         fork::handle_forks();
+        let async_events = AsyncQueue::open(&rnic);
+        let network = port_events::raise_in(&async_events, &rnic);
         Ok(Self {
-            async_events: AsyncQueue::open(&rnic),
+            async_events,
             rnic,
+            _network: network,
         })
     }
 }

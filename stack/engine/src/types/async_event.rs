@@ -58,6 +58,14 @@ pub enum AsyncEvent {
     },
     /// The device cannot be used any more.
     DeviceFatal,
+    /// The host has addresses again. This and the next three are raised by the program that watches the network (`Rnic::watch_network`), as the C library does.
+    PortActive,
+    /// The host has no address any more.
+    PortError,
+    /// The port's LID, which is made from the host's first IPv4 address, is another one.
+    LidChange,
+    /// An address came to the host or went.
+    GidChange,
 }
 
 impl AsyncEvent {
@@ -72,7 +80,18 @@ impl AsyncEvent {
             | Self::LastWqeReached { qpn }
             | Self::CommunicationEstablished { qpn }
             | Self::SqDrained { qpn } => qpn == number,
-            Self::SrqLimit { .. } | Self::CqOverrun { .. } | Self::DeviceFatal => false,
+            Self::SrqLimit { .. }
+            | Self::CqOverrun { .. }
+            | Self::DeviceFatal
+            | Self::PortActive
+            | Self::PortError
+            | Self::LidChange
+            | Self::GidChange => false,
         }
+    }
+
+    /// Whether the event reports a state that others may have replaced: the latest of each kind counts.
+    pub fn is_state(self) -> bool {
+        matches!(self, Self::PortActive | Self::PortError)
     }
 }

@@ -215,6 +215,18 @@ impl ConnectionChannel {
         self.cm.cancel(context);
     }
 
+    /// Raises [`ConnectionEvent::TimewaitExit`] for each connection, `time` after its [`ConnectionEvent::Disconnected`], as InfiniBand's connection manager
+    /// does: programs that reuse queue pairs wait for it. A queue pair here may be connected again at once. Further calls have no effect.
+    pub fn report_timewait(&self, time: Duration) {
+        let waker = self.rnic.shared.background.waker();
+        self.cm.timewait().report(time, waker);
+    }
+
+    /// Enters timewait for a connection whose queue pair is destroyed, which ends without an event.
+    pub fn enter_timewait(&self, context: u64) {
+        self.cm.timewait().enter(context);
+    }
+
     /// Takes the oldest event. Waits at most `timeout` for it.
     #[must_use]
     pub fn next_event(&self, timeout: Duration) -> Option<ConnectionEvent> {

@@ -57,7 +57,8 @@ impl RcListener {
             Some(
                 ConnectionEvent::Established { .. }
                 | ConnectionEvent::Rejected { .. }
-                | ConnectionEvent::Disconnected { .. },
+                | ConnectionEvent::Disconnected { .. }
+                | ConnectionEvent::TimewaitExit { .. },
             ) => unreachable!("nothing that happens to a listener"),
         }
     }

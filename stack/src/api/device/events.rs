@@ -33,7 +33,7 @@ impl Events {
         }))
     }
 
-    /// Adds an event, unless it waits already. A QP reaches its last receive once: its own end and its peer's may come together.
+    /// Adds an event, unless it waits already; a state that waits goes to the end, so that the last one is the present one. A QP reaches its last receive once: its own end and its peer's may come together.
     pub(crate) fn raise(&self, event: AsyncEvent) {
         let special = matches!(
             event,
@@ -49,6 +49,9 @@ impl Events {
         }
         self.queue.update(|queue| {
             if self.known.lock().insert(event) {
+                queue.push_back(event);
+            } else if event.is_state() {
+                queue.retain(|waiting| *waiting != event);
                 queue.push_back(event);
             }
         });
@@ -159,6 +162,22 @@ mod tests {
         assert_eq!(events.next_event(false), None);
         raised.raise(a);
         assert_eq!(events.next_event(false), Some(a));
+    }
+
+    #[test]
+    fn the_last_state_of_the_port_is_the_present_one() {
+        let raised = Events::new().unwrap();
+        let events = AsyncEvents::new(Arc::clone(&raised));
+        let (active, error) = (AsyncEvent::PortActive, AsyncEvent::PortError);
+        for event in [error, active, AsyncEvent::GidChange, error] {
+            raised.raise(event);
+        }
+        let left = std::iter::from_fn(|| events.next_event(false));
+        assert_eq!(
+            left.collect::<Vec<_>>(),
+            [active, AsyncEvent::GidChange, error]
+        );
+        assert!(!is_readable(&events));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::driver::cm::oob_connect::OobConnections;
 use crate::driver::cm::port_queries::DevicePorts;
 use crate::driver::cq::completion_queue::CompletionQueue;
 use crate::driver::device::clock;
+use crate::driver::device::network::NetworkChanges;
 use crate::driver::device::thread::Background;
 use crate::{AsyncEvents, Config, Error, QpCounters};
 use dgiwarp_engine::mr::MrTable;
@@ -171,11 +172,32 @@ impl Rnic {
         WeakRnic(Arc::downgrade(&self.shared))
     }
 
+    /// Calls `changed` after the host's links or addresses have changed, from the background thread, which this starts. Several changes may make one call, and
+    /// a change of another kind may make one too.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the system gives no netlink socket or no thread.
+    pub fn watch_network(
+        &self,
+        changed: impl Fn() + Send + Sync + 'static,
+    ) -> Result<NetworkWatch, Error> {
+        let changes = NetworkChanges::new(Box::new(changed))
+            .map_err(|errno| Error::system("cannot watch the network")(errno.into()))?;
+        self.shared.background.serve_task(&changes)?;
+        Ok(NetworkWatch { _changes: changes })
+    }
+
     /// The device's asynchronous events (`ibv_get_async_event(3)`).
     #[must_use]
     pub fn async_events(&self) -> AsyncEvents {
         AsyncEvents::new(Arc::clone(&self.shared.events))
     }
+}
+
+/// Calls a function when the host's network changes ([`Rnic::watch_network`]). Dropping it ends that; a call may be under way.
+#[derive(Debug)]
+pub struct NetworkWatch {
+    _changes: Arc<NetworkChanges>,
 }
 
 /// Warns once, as a peer may repeat it.

@@ -288,9 +288,12 @@ impl RcQp {
                 Err(ConnectError::Rejected(rejection))
             }
             Some(ConnectionEvent::Failed { error, .. }) => Err(error),
-            Some(ConnectionEvent::Request { .. } | ConnectionEvent::Disconnected { .. }) | None => {
-                unreachable!("the first that happens to an attempt, and it has a deadline")
-            }
+            Some(
+                ConnectionEvent::Request { .. }
+                | ConnectionEvent::Disconnected { .. }
+                | ConnectionEvent::TimewaitExit { .. },
+            )
+            | None => unreachable!("the first that happens to an attempt, and it has a deadline"),
         }
     }
 

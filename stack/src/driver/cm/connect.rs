@@ -18,6 +18,7 @@ use socket2::Socket;
 
 use crate::driver::cm::events::{CmQueue, IncomingRequest, PendingEstablished};
 use crate::driver::cm::port_queries::{Asked, MovedListener, PortQueries};
+use crate::driver::cm::timewait::Timewait;
 use crate::driver::device::clock;
 use crate::driver::reactor::event_queue::EventQueue;
 use crate::driver::reactor::io_set::IoId;
@@ -109,8 +110,14 @@ impl Cm {
             queue: Arc::new(CmQueue {
                 events: EventQueue::new()?,
                 sink,
+                timewait: Timewait::default(),
             }),
         }))
+    }
+
+    /// Ends of connections, some time later.
+    pub(crate) fn timewait(&self) -> &Timewait {
+        &self.queue.timewait
     }
 
     /// Readable while [`take`](Self::take) returns an event.
@@ -498,11 +505,15 @@ impl Task for Cm {
         refused
             .chain(self.startups.poll_timeout())
             .chain(queries)
+            .chain(self.timewait().poll_timeout())
             .min()
     }
 
     fn progress(&self) {
         self.call_refused();
+        while let Some(context) = self.timewait().take_due() {
+            self.queue.push(ConnectionEvent::TimewaitExit { context });
+        }
         if let Some(ports) = &self.ports {
             for (attempt, found) in ports.progress() {
                 self.found(attempt, found);

@@ -10,6 +10,7 @@ use dgiwarp_llp_tcp_mpa::{
 };
 
 use crate::Error;
+use crate::driver::cm::timewait::Timewait;
 use crate::driver::reactor::event_queue::EventQueue;
 use dgiwarp_engine::connected::RcEnd;
 
@@ -80,6 +81,12 @@ pub enum ConnectionEvent {
         /// Why.
         end: RcEnd,
     },
+    /// The time after a connection is over in which InfiniBand does not reuse its queue pair; only where
+    /// [`ConnectionChannel::report_timewait`](crate::ConnectionChannel::report_timewait) requests it.
+    TimewaitExit {
+        /// The connection's.
+        context: u64,
+    },
 }
 
 /// Takes the events of connections at once, instead of a queue. The thread that makes progress calls it, which is usually
@@ -119,10 +126,14 @@ pub(crate) struct PendingEstablished {
 pub(crate) struct CmQueue {
     pub(super) events: EventQueue<ConnectionEvent>,
     pub(super) sink: Option<Arc<dyn ConnectionSink>>,
+    pub(super) timewait: Timewait,
 }
 
 impl CmQueue {
     pub(crate) fn push(&self, happened: ConnectionEvent) {
+        if let ConnectionEvent::Disconnected { context, .. } = happened {
+            self.timewait.enter(context);
+        }
         if let Some(sink) = &self.sink {
             return sink.happened(happened);
         }

@@ -5,3 +5,4 @@ pub(crate) mod events;
 pub(crate) mod oob_connect;
 pub(crate) mod port_queries;
 pub(crate) mod sidr;
+pub(crate) mod timewait;

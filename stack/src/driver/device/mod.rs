@@ -2,4 +2,5 @@
 
 pub(crate) mod clock;
 pub(crate) mod fds;
+pub(crate) mod network;
 pub(crate) mod thread;

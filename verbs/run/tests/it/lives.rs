@@ -1,8 +1,10 @@
 //! Queue pairs that are connected, reset or destroyed, and processes that end, as C programs written against the installed headers see them.
 
 use crate::common::RUN;
-use crate::common::each::{compiled, for_each_gid, gids, prints_ok, runs};
+use crate::common::each::{compiled, for_each_gid, gids, prints_ok, runs, runs_as};
 use std::process::Command;
+use xtask::lab::Namespace;
+use xtask::skips;
 
 #[test]
 fn queue_pairs_go_back_to_reset_and_up_again() {
@@ -32,6 +34,29 @@ fn a_message_to_a_queue_pair_in_rtr_is_reported() {
 #[test]
 fn polled_completions_free_the_places_of_the_send_queue() {
     for_each_gid("places", include_str!("../c/places.c"));
+}
+
+/// Programs written for InfiniBand reuse queue pairs after it; RNICs have none.
+#[test]
+fn connections_leave_timewait_where_the_persona_has_it() {
+    if let Some(program) = compiled("timewait", include_str!("../c/timewait.c")) {
+        for (persona, comes) in [("roce", "1"), ("iwarp", "0")] {
+            runs_as(persona, &program, &[comes.to_owned()]);
+        }
+    }
+}
+
+#[test]
+fn the_ports_events_follow_the_hosts_addresses() {
+    let test = "network";
+    let Some(program) = compiled(test, include_str!("../c/network.c")) else {
+        return;
+    };
+    let Some(namespace) = skips::made(test, Namespace::new()) else {
+        return;
+    };
+    let mut command = namespace.command("timeout");
+    prints_ok(command.args(["120", RUN]).arg(&program).arg("0"));
 }
 
 /// With a plain peer, and as an RNIC that lets messages wait, they wait whatever the attributes say.

@@ -21,6 +21,7 @@ pub(crate) enum EventType {
     DeviceRemoval,
     MulticastJoin,
     MulticastError,
+    TimewaitExit,
 }
 
 impl EventType {
@@ -39,6 +40,7 @@ impl EventType {
             Self::DeviceRemoval => 11,
             Self::MulticastJoin => 12,
             Self::MulticastError => 13,
+            Self::TimewaitExit => 15,
         }
     }
 }

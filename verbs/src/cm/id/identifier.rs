@@ -148,6 +148,14 @@ fn raise(key: u64, event: Raised) {
     if failed && id.listens.load(Ordering::Acquire) {
         return;
     }
+    // The calls of a synchronous identifier take the next event for their own. The stack raises this event without locks of its own.
+    let timewait = matches!(
+        event,
+        Raised::Connection(ConnectionEvent::TimewaitExit { .. })
+    );
+    if timewait && id.lock().synchronous {
+        return;
+    }
     // Peers may request connections faster than the program answers.
     if !is_request(&event) || id.pending_requests() < MAX_PENDING_REQUESTS {
         id.raise(event);

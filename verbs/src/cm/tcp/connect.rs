@@ -229,6 +229,7 @@ pub(crate) fn disconnect(id: &Arc<Id>) -> Result<bool, Errno> {
     if !exists && state != State::Over {
         // The queue pair was destroyed, and the connection with it.
         id.raise_plain(EventType::Disconnected, 0);
+        device::device()?.connections.enter_timewait(id.key);
         inner.state = State::Over;
     }
     Ok(state != State::Over)

@@ -33,6 +33,7 @@ pub(crate) fn translate(id: &Arc<Id>, event: ConnectionEvent) -> Option<CmEvent>
             id.lock().state = State::Over;
             Some(CmEvent::new(EventType::Disconnected, 0))
         }
+        ConnectionEvent::TimewaitExit { .. } => Some(CmEvent::new(EventType::TimewaitExit, 0)),
         // Not an event of rdma_cm.
         _ => None,
     }
@@ -166,6 +167,9 @@ fn left(id: &Arc<Id>) -> Option<CmEvent> {
     let depths = inner.tcp().ok()?.depths;
     drop(inner);
     id.raise_plain(EventType::Disconnected, 0);
+    if let Ok(device) = device::device() {
+        device.connections.enter_timewait(id.key);
+    }
     Some(CmEvent {
         param: depths.to_c(),
         ..CmEvent::new(EventType::Established, 0)
