@@ -132,7 +132,7 @@ const QUICK: &[Row] = &[
     row(OpenMpi, Rc, 4, Here, NO_FAULT, MIB, FLUSHED),
     row(OpenMpi, Ud, 2, Apart, NO_FAULT, 16 * MIB, ALL),
     row(OpenMpi, Ud, 2, Here, LOSS, 5000, ALL),
-    row(OpenMpi, Rxm, 2, Here, NO_FAULT, 16 * MIB, ALL),
+    row(OpenMpi, Rxm, 2, Apart, NO_FAULT, 16 * MIB, ALL),
 ];
 
 /// Of long runs: with every number of ranks.
@@ -154,6 +154,7 @@ const LONG: &[Row] = &[
     row(OpenMpi, Rc, 0, Here, NO_FAULT, MIB, THREADS),
     row(OpenMpi, Ud, 0, Here, NO_FAULT, MIB, THREADS),
     row(OpenMpi, Rxm, 0, Here, NO_FAULT, 16 * MIB, ALL),
+    row(OpenMpi, Rxm, 0, Apart, NO_FAULT, 16 * MIB, ALL),
 ];
 
 /// One job at a time: their ranks poll.
