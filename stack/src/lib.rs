@@ -88,9 +88,9 @@ pub use dgiwarp_engine::types::{
     QpCounters, RcOptions, RecvWr, RnrLimits, Sge, Wc, WcOpcode, WcStatus,
 };
 pub use dgiwarp_llp_tcp_mpa::{
-    Config as MpaConfig, Error as MpaError, Established, FrameError as MpaFrameError, Negotiation,
-    ReadDepth as MpaReadDepth, ReadDepths, Rejection, Request as MpaRequest,
-    Revision as MpaRevision, Role as MpaRole, RtrSet,
+    Config as MpaConfig, CrcPreference, Error as MpaError, Established,
+    FrameError as MpaFrameError, Negotiation, ReadDepth as MpaReadDepth, ReadDepths, Rejection,
+    Request as MpaRequest, Revision as MpaRevision, Role as MpaRole, RtrSet,
 };
 pub use dgiwarp_memory::{Access, Buffer, Region};
 pub use dgiwarp_rdmap::datagram::{DropReason, RecordHandle};

@@ -232,7 +232,7 @@ fn as_initiator(file: &str, stream: &Stream, decoded: &Decoded) -> usize {
     let peer_to_peer = request.enhanced.and_then(|e| e.peer_to_peer);
     let config = Config {
         revision: request.revision,
-        crc: request.crc,
+        crc: request.crc.into(),
         markers: request.markers,
         depths: depths(request),
         peer_to_peer: peer_to_peer.is_some(),
@@ -276,7 +276,7 @@ fn as_initiator(file: &str, stream: &Stream, decoded: &Decoded) -> usize {
 /// Our Responder in the place of the captured one.
 fn as_responder(file: &str, stream: &Stream, decoded: &Decoded) -> usize {
     let config = Config {
-        crc: decoded.reply.crc && !decoded.request.crc,
+        crc: (decoded.reply.crc && !decoded.request.crc).into(),
         rtr: decoded
             .reply
             .enhanced

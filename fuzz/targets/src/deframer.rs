@@ -194,7 +194,7 @@ fn startup(u: &mut Unstructured<'_>, pieces: &[usize]) -> Result<()> {
     let rtr: [bool; 3] = u.arbitrary()?;
     let config = Config {
         revision,
-        crc: u.arbitrary()?,
+        crc: bool::into(u.arbitrary()?),
         markers: u.arbitrary()?,
         depths: ReadDepths {
             ird: u.arbitrary()?,
@@ -207,6 +207,7 @@ fn startup(u: &mut Unstructured<'_>, pieces: &[usize]) -> Result<()> {
             write: rtr[1],
             read: rtr[2],
         },
+        one_host: false,
         startup_timeout: Duration::from_secs(1),
         emss: u.arbitrary()?,
     };

@@ -2,7 +2,7 @@
 //! added to it.
 
 use super::*;
-use crate::startup::{Enhanced, ReadDepth, Revision, Rtr, RtrSet};
+use crate::startup::{CrcPreference, Enhanced, ReadDepth, Revision, Rtr, RtrSet};
 use core::time::Duration;
 use proptest::prelude::*;
 use std::sync::LazyLock;
@@ -120,12 +120,12 @@ fn crc_and_markers_are_negotiated() {
     for bits in 0..16u8 {
         let on = |bit: u8| bits & (1 << bit) != 0;
         let ours = Config {
-            crc: on(0),
+            crc: on(0).into(),
             markers: on(1),
             ..Config::default()
         };
         let theirs = Config {
-            crc: on(2),
+            crc: on(2).into(),
             markers: on(3),
             ..Config::default()
         };
@@ -144,6 +144,39 @@ fn crc_and_markers_are_negotiated() {
         assert_eq!(pass(&mut client, &mut server), std::slice::from_ref(&long));
         server.send_ulpdu(b"", &long).unwrap();
         assert_eq!(pass(&mut server, &mut client), [long]);
+    }
+}
+
+/// RFC 5044 §1.2, §7.1.1: within one host an end does without CRCs, and an end that prefers them gets them, whoever asks and in whichever revision.
+#[test]
+fn an_end_that_prefers_crcs_has_them_within_one_host_too() {
+    use CrcPreference::{Always, BetweenHosts, Never};
+    let each = [Always, BetweenHosts, Never];
+    for revision in [Revision::One, Revision::Two] {
+        for (ours, theirs) in each
+            .into_iter()
+            .flat_map(|it| each.map(|other| (it, other)))
+        {
+            // The ends need not agree on where they are: a proxy or a translated address may stand between them.
+            for (here, there) in [(false, false), (true, false), (false, true), (true, true)] {
+                let end = |crc, one_host| Config {
+                    crc,
+                    one_host,
+                    revision,
+                    ..Config::default()
+                };
+                let (_, client, _, server) =
+                    established(end(ours, here), end(theirs, there), depths(1, 1));
+                let prefers = |crc, one_host: bool| match crc {
+                    Always => true,
+                    BetweenHosts => !one_host,
+                    Never => false,
+                };
+                let expected = prefers(ours, here) || prefers(theirs, there);
+                assert_eq!(client.negotiation.crc, expected);
+                assert_eq!(server.negotiation.crc, expected);
+            }
+        }
     }
 }
 

@@ -9,5 +9,7 @@ pub use enhanced::{Enhanced, ReadDepth, Rtr, RtrSet};
 pub use frame::{
     ENHANCED_LEN, FrameKind, HEADER_LEN, MAX_PRIVATE_DATA, Revision, StartupFrame, StartupReader,
 };
-pub use negotiate::{Config, Established, Negotiation, ReadDepths, Rejection, Request, Role};
+pub use negotiate::{
+    Config, CrcPreference, Established, Negotiation, ReadDepths, Rejection, Request, Role,
+};
 pub(crate) use negotiate::{accept_reply, reject_reply, request_frame, settle, takes_request};

@@ -26,14 +26,35 @@ pub struct ReadDepths {
     pub ord: u16,
 }
 
+/// When an end prefers CRCs. They are used if either end prefers them (RFC 5044 §7.1.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CrcPreference {
+    /// On every connection.
+    Always,
+    /// On connections between hosts. Within one host the octets stay in memory, and the whole path protects them as well as a CRC would
+    /// (RFC 5044 §1.2).
+    #[default]
+    BetweenHosts,
+    /// On none: the explicit request of an administrator (RFC 5044 §4.4).
+    Never,
+}
+
+impl From<bool> for CrcPreference {
+    /// Wherever the other end is: always, or never.
+    fn from(always: bool) -> Self {
+        if always { Self::Always } else { Self::Never }
+    }
+}
+
 /// Configuration of one end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Revision of the Request. A Responder answers in the Request's revision.
     pub revision: Revision,
-    /// Prefer CRCs. They are used if either end prefers them. Off only on the explicit
-    /// request of an administrator (RFC 5044 §4.4).
-    pub crc: bool,
+    /// Prefer CRCs.
+    pub crc: CrcPreference,
+    /// Both ends of the TCP connection are addresses of this host.
+    pub one_host: bool,
     /// Require Markers in the FPDUs that arrive here. Whether Markers are *sent* is the
     /// peer's decision.
     pub markers: bool,
@@ -52,13 +73,14 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// Revision 2, CRCs, no Markers, depths of 16, client-server model, every RTR
+    /// Revision 2, CRCs between hosts, two hosts, no Markers, depths of 16, client-server model, every RTR
     /// indication, 10 s for the startup, an EMSS of 1,448 octets (MTU 1,500 with TCP
     /// timestamps).
     fn default() -> Self {
         Self {
             revision: Revision::Two,
-            crc: true,
+            crc: CrcPreference::default(),
+            one_host: false,
             markers: false,
             depths: ReadDepths { ird: 16, ord: 16 },
             peer_to_peer: false,
@@ -71,6 +93,15 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether this end prefers CRCs on its connection: the C bit of its frame.
+    pub(crate) fn prefers_crc(&self) -> bool {
+        match self.crc {
+            CrcPreference::Always => true,
+            CrcPreference::BetweenHosts => !self.one_host,
+            CrcPreference::Never => false,
+        }
+    }
+
     /// The configuration for a second attempt, on a new TCP connection, with a peer that
     /// closed TCP upon an enhanced Request: it may support revision 1 only
     /// (RFC 6581 §10). `None` if there is nothing to fall back to: revision 1 already, or
@@ -223,7 +254,7 @@ pub(crate) fn request_frame(
     Ok(StartupFrame {
         kind: FrameKind::Request,
         markers: config.markers,
-        crc: config.crc,
+        crc: config.prefers_crc(),
         reject: false,
         revision: config.revision,
         enhanced,
@@ -307,7 +338,7 @@ fn reply_frame(
         markers: config.markers && !reject,
         // The bit declares a preference, and CRCs are used if either end has it; a Reply
         // that repeats the Request's also suits a peer that checks the Reply only.
-        crc: config.crc || request.crc,
+        crc: config.prefers_crc() || request.crc,
         reject,
         // RFC 6581 §6, §10: an enhanced Request gets an enhanced Reply, a plain one a plain one.
         revision: request.revision,
@@ -415,7 +446,7 @@ pub(crate) fn settle(
         role: Role::Initiator,
         revision: reply.revision,
         // RFC 5044 §7.1.1: CRCs are off only if both ends prefer so.
-        crc: config.crc || reply.crc,
+        crc: config.prefers_crc() || reply.crc,
         send_markers: reply.markers,
         receive_markers: config.markers,
         depths,
@@ -462,7 +493,11 @@ mod tests {
             ..none.clone()
         };
         assert_eq!(only_write.for_responder().rtr, write);
-        for crc in [false, true] {
+        for crc in [
+            CrcPreference::Always,
+            CrcPreference::BetweenHosts,
+            CrcPreference::Never,
+        ] {
             let config = Config {
                 crc,
                 ..none.clone()

@@ -28,6 +28,7 @@ mod pairing;
 mod peers;
 mod rc;
 mod rc_costs;
+mod rc_crc;
 mod rc_hostility;
 mod rc_leaving;
 mod rc_lost;

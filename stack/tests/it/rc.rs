@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, Buffer, Config, ConnectError, Cq, MpaConfig, Mr, Pd, RcEnd, RcListener, RcOptions,
-    RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, RtrSet, Wc, WcOpcode, WcStatus,
+    Access, Buffer, Config, ConnectError, Cq, CrcPreference, MpaConfig, Mr, Pd, RcEnd, RcListener,
+    RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, RtrSet, Wc, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -104,7 +104,7 @@ fn sends_of_all_sizes_both_ways() {
         ..MpaConfig::default()
     };
     let bare = MpaConfig {
-        crc: false,
+        crc: CrcPreference::Never,
         ..MpaConfig::default()
     };
     for mpa in [MpaConfig::default(), peer_to_peer, rtr_read, markers, bare] {

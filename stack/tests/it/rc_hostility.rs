@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use dgiwarp::{
     Access, Buffer, ChannelListener, Config, ConnectionChannel, ConnectionEvent, ConnectionSink,
-    Cq, MpaConfig, MpaRevision, Mr, Pd, RcEnd, RcListener, RcOperation, RcOptions, RcQp, RcQpAttr,
-    RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
+    Cq, CrcPreference, MpaConfig, MpaRevision, Mr, Pd, RcEnd, RcListener, RcOperation, RcOptions,
+    RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, WcStatus,
 };
 use dgiwarp_codec::crc;
 use dgiwarp_memory::tcp_progress;
@@ -190,6 +190,7 @@ fn reading(target: &Target, length: u32) -> (RcQp, TcpStream, [u8; 4]) {
     };
     let qp = target.pd.create_rc_qp(&attr).unwrap();
     let mpa = MpaConfig {
+        crc: CrcPreference::Always,
         revision: MpaRevision::One,
         ..MpaConfig::default()
     };

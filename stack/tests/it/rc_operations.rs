@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::connected::{connect, connect_with, depths};
 use dgiwarp::{
-    Access, AtomicOperation, Buffer, Config, Cq, MAX_INLINE_DATA, MpaConfig, Mr, NoReceive, Pd,
-    PostError, RcEnd, RcListener, RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, ReadDepths,
-    RecvWr, Rnic, Sge, Wc, WcOpcode, WcStatus,
+    Access, AtomicOperation, Buffer, Config, Cq, CrcPreference, MAX_INLINE_DATA, MpaConfig, Mr,
+    NoReceive, Pd, PostError, RcEnd, RcListener, RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr,
+    ReadDepths, RecvWr, Rnic, Sge, Wc, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -133,7 +133,7 @@ fn writes_and_reads_of_all_sizes_into_a_program_that_sleeps() {
         MpaConfig::default(),
         MpaConfig {
             markers: true,
-            crc: false,
+            crc: CrcPreference::Never,
             ..MpaConfig::default()
         },
     ] {

@@ -179,7 +179,7 @@ const LIMITS: &[Limit] = &[
 
 fn configuration(row: &Row) -> MpaConfig {
     MpaConfig {
-        crc: row.crc == Crc::We,
+        crc: (row.crc == Crc::We).into(),
         revision: row.revision,
         depths: DEPTHS,
         peer_to_peer: row.rtr != Rtr::None,

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use dgiwarp::{
-    Access, AtomicOperation, Buffer, Config, Cq, MpaConfig, MpaRevision, Mr, Pd, RcListener,
-    RcOperation, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, RtrSet, Sge, WcOpcode,
-    WcStatus,
+    Access, AtomicOperation, Buffer, Config, Cq, CrcPreference, MpaConfig, MpaRevision, Mr, Pd,
+    RcListener, RcOperation, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, RtrSet, Sge,
+    WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -143,7 +143,11 @@ fn traffic(mpa: &MpaConfig) -> u64 {
 /// A Write to memory that is not the peer's to write: the connection ends with a Terminate.
 fn refused() -> u64 {
     let (client, server) = (End::new(), End::new());
-    connect(&client, &server, &MpaConfig::default());
+    let mpa = MpaConfig {
+        crc: CrcPreference::Always,
+        ..MpaConfig::default()
+    };
+    connect(&client, &server, &mpa);
     let write = RcOperation::Write {
         rkey: server.mr.rkey() ^ 1,
         remote_addr: server.mr.addr(),
@@ -166,7 +170,7 @@ fn refused() -> u64 {
 /// CRCs on and off, revisions 1 and 2, and peer-to-peer mode with either RTR indication.
 fn settings() -> Vec<MpaConfig> {
     let mut settings = Vec::new();
-    for crc in [true, false] {
+    for crc in [CrcPreference::Always, CrcPreference::BetweenHosts] {
         for revision in [MpaRevision::One, MpaRevision::Two] {
             settings.push(MpaConfig {
                 crc,
@@ -201,7 +205,11 @@ pub(crate) fn run() {
     for mpa in settings() {
         let more = traffic(&mpa);
         fpdus += more;
-        without_crc += if mpa.crc { 0 } else { more };
+        without_crc += if mpa.crc == CrcPreference::Always {
+            0
+        } else {
+            more
+        };
     }
     println!("fpdus={fpdus} {without_crc}");
     // The last packets are on their way into the capture.

@@ -12,7 +12,7 @@ fn open(config: &Config) -> (Connection, Connection) {
 
 fn without_markers(crc: bool) -> Config {
     Config {
-        crc,
+        crc: crc.into(),
         ..Config::default()
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use dgiwarp_llp_tcp_mpa::{Config, Connection, Error, Negotiation, ReadDepths, RtrSet};
+use dgiwarp_llp_tcp_mpa::{
+    Config, Connection, CrcPreference, Error, Negotiation, ReadDepths, RtrSet,
+};
 use dgiwarp_rdmap::stream::{Depths, StreamError, last_word};
 
 /// RTR indications that an engine sends, and receives without a trace. A zero-length Send would consume a receive (RFC 6581 §9.2).
@@ -21,11 +23,13 @@ const FIRST_DELAY: Duration = Duration::from_millis(5);
 /// Time that an Initiator in peer-to-peer mode has for its RTR indication, from the Reply: it is due at once (RFC 6581 §5).
 pub const RTR_WITHIN: Duration = Duration::from_secs(5);
 
-/// The configuration of a startup on a TCP connection with this effective maximum segment size, octets.
+/// The configuration of a startup on a TCP connection with this effective maximum segment size, octets, whose two addresses are this host's or
+/// not.
 #[must_use]
-pub fn startup_config(mpa: &Config, emss: u16) -> Config {
+pub fn startup_config(mpa: &Config, emss: u16, one_host: bool) -> Config {
     Config {
         emss,
+        one_host,
         rtr: mpa.rtr.intersection(RTR),
         ..mpa.clone()
     }
@@ -33,8 +37,9 @@ pub fn startup_config(mpa: &Config, emss: u16) -> Config {
 
 /// The configuration of out-of-band connections: peer-to-peer mode, since either end may send first (RFC 6581 §5).
 #[must_use]
-pub fn oob_config(depths: ReadDepths, timeout: Duration) -> Config {
+pub fn oob_config(depths: ReadDepths, crc: CrcPreference, timeout: Duration) -> Config {
     Config {
+        crc,
         depths,
         peer_to_peer: true,
         startup_timeout: timeout,
@@ -164,7 +169,7 @@ mod tests {
     ) -> [Connection; 2] {
         let now = now();
         let mut client = Connection::initiator(now, initiator.clone(), b"").unwrap();
-        let responder = startup_config(&Config::default(), 1460);
+        let responder = startup_config(&Config::default(), 1460, false);
         let mut server = Connection::responder(now, responder);
         let request = client.poll_transmit(now).to_vec();
         client.transmitted(request.len());
@@ -183,17 +188,18 @@ mod tests {
             rtr: RtrSet::ALL,
             ..Config::default()
         };
-        let config = startup_config(&config, 1000);
+        let config = startup_config(&config, 1000, true);
         assert_eq!((config.rtr, config.emss), (RTR, 1000));
+        assert!(config.one_host);
         assert!(!config.rtr.send);
     }
 
     #[test]
     fn a_read_as_rtr_is_taken_without_any_ird() {
         let none = ReadDepths { ird: 0, ord: 0 };
-        let oob = oob_config(none, Duration::from_secs(1));
+        let oob = oob_config(none, CrcPreference::default(), Duration::from_secs(1));
         for (rtr, ird) in [(RTR, 1), (RtrSet { read: false, ..RTR }, 0)] {
-            let config = startup_config(&Config { rtr, ..oob.clone() }, 1460);
+            let config = startup_config(&Config { rtr, ..oob.clone() }, 1460, false);
             let [client, server] = exchange(&config, none, |_| ());
             for mpa in [&client, &server] {
                 let negotiation = mpa.negotiation().unwrap();
@@ -244,7 +250,11 @@ mod tests {
             attempts.failed(now, AttemptFailure::Closed),
             NextAttempt::Never
         );
-        let oob = oob_config(Config::default().depths, Duration::from_secs(1));
+        let oob = oob_config(
+            Config::default().depths,
+            CrcPreference::default(),
+            Duration::from_secs(1),
+        );
         let mut attempts = Attempts::new(now, &oob);
         assert_eq!(
             attempts.failed(now, AttemptFailure::Closed),

@@ -31,13 +31,14 @@ pub fn connection(start: Instant, data: &[u8]) {
 
 fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let stranger: bool = u.arbitrary()?;
-    let (config, depth) = (config(u)?, *u.choose(&[2, 4, 1, 0])?);
+    let crc: bool = u.ratio(3u8, 4u8)?;
+    let (config, depth) = (config(u, crc)?, *u.choose(&[2, 4, 1, 0])?);
     let (client, server) = startup(&config, depth);
     let mut scene = Scene {
         ends: [end(u, client)?, end(u, server)?],
-        stranger: stranger.then(|| Framer::new(config.crc, config.markers)),
+        stranger: stranger.then(|| Framer::new(crc, config.markers)),
         msns: [1; 4],
-        crc: config.crc,
+        crc,
         changed: false,
     };
     let mut steps = 0;
@@ -49,9 +50,9 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-fn config(u: &mut Unstructured<'_>) -> Result<Config> {
+fn config(u: &mut Unstructured<'_>, crc: bool) -> Result<Config> {
     Ok(Config {
-        crc: u.ratio(3u8, 4u8)?,
+        crc: crc.into(),
         markers: u.arbitrary()?,
         emss: *u.choose(&[1448, 128, 536, 20_000])?,
         ..Config::default()

@@ -5,7 +5,9 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Completion, Fault, MpaConfig, MpaRevision, NoReceive, RcOptions, RtrSet};
+use crate::{
+    Completion, CrcPreference, Fault, MpaConfig, MpaRevision, NoReceive, RcOptions, RtrSet,
+};
 
 /// Most connected sockets that a datagram queue pair makes for its peers: more slow down everybody, because the kernel tries all sockets of a port for
 /// each datagram that arrives.
@@ -115,12 +117,25 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "DGIWARP_CRC",
-        help: "1 wants CRCs on connections of rdma_cm, 0 does without where the peer does too; 0 or 1",
+        help: "CRCs on connections, which have them where either end wants them: auto wants them between hosts and not within this one, \
+               1 everywhere, 0 nowhere; auto, 0 or 1",
         set: |config, text| {
-            config.mpa.crc = number(text, 0, 1)? == 1;
+            config.mpa.crc = match text {
+                "auto" => CrcPreference::BetweenHosts,
+                "1" => CrcPreference::Always,
+                "0" => CrcPreference::Never,
+                _ => return None,
+            };
             Some(())
         },
-        show: |config| u8::from(config.mpa.crc).to_string(),
+        show: |config| {
+            let word = match config.mpa.crc {
+                CrcPreference::BetweenHosts => "auto",
+                CrcPreference::Always => "1",
+                CrcPreference::Never => "0",
+            };
+            word.to_owned()
+        },
     },
     Knob {
         name: "DGIWARP_MARKERS",
@@ -410,7 +425,8 @@ pub struct Config {
     pub port_offset: u16,
     /// Connections query the UDP port of the number that they are made to, at which a listener that has [moved](crate::PortOptions::may_move) answers. Default yes.
     pub port_queries: bool,
-    /// MPA configuration of connections that rdma_cm makes, where its programs give none. This crate only keeps it. Default peer-to-peer mode with every
+    /// MPA configuration of connections that rdma_cm makes, where its programs give none. Of it, this crate uses the preference for CRCs, on
+    /// connections that exchanged numbers make, and only keeps the rest. Default peer-to-peer mode with every
     /// indication that queue pairs can send and take, or client-server mode where the peer has no other, and else the defaults of [`MpaConfig`].
     pub mpa: MpaConfig,
     /// Way of connections whose ends are on one host. Default [`SameHostMode::Auto`].

@@ -91,7 +91,7 @@ impl RnicShared {
         if let Some(oob_connections) = &*oob_connections {
             return Ok(Arc::clone(oob_connections));
         }
-        let new = OobConnections::new(self.config.ports.clone())?;
+        let new = OobConnections::new(self.config.ports.clone(), self.config.mpa.crc)?;
         self.background.serve_task(&new)?;
         *oob_connections = Some(Arc::clone(&new));
         Ok(new)

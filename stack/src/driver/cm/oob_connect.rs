@@ -21,7 +21,7 @@ use crate::driver::reactor::waker::Task;
 use crate::driver::tcp::mpa_startup::{Failure, ListenerId, MpaStartups, Outcome, StartupResult};
 use crate::driver::tcp::qp::{ConnectTicket, RcShared, Startup};
 use crate::driver::tcp::socket as tcp;
-use crate::{Access, Error, MpaConfig, ReadDepths, RtrSet, WcStatus};
+use crate::{Access, CrcPreference, Error, MpaConfig, ReadDepths, RtrSet, WcStatus};
 use dgiwarp_engine::cm::connect::oob_config;
 use dgiwarp_engine::cm::oob::{Action, Claim, Need, Pairing, Pairs, Refusal, Start, StartupId};
 use dgiwarp_engine::connected::RcConfig;
@@ -78,15 +78,20 @@ struct Table {
 pub(crate) struct OobConnections {
     startups: MpaStartups,
     ports: RangeInclusive<u16>,
+    crc: CrcPreference,
     table: Mutex<Table>,
 }
 
 impl OobConnections {
     /// `ports` is the range that may be used; `None` leaves the choice to the system.
-    pub(crate) fn new(ports: Option<RangeInclusive<u16>>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(
+        ports: Option<RangeInclusive<u16>>,
+        crc: CrcPreference,
+    ) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             startups: MpaStartups::new()?,
             ports: ports.unwrap_or(0..=0),
+            crc,
             table: Mutex::default(),
         }))
     }
@@ -154,7 +159,7 @@ impl OobConnections {
                 .startups
                 .listen(
                     listener,
-                    oob_config(ReadDepths { ird: 0, ord: 0 }, ATTEMPT),
+                    oob_config(ReadDepths { ird: 0, ord: 0 }, self.crc, ATTEMPT),
                     0,
                 )
                 .map_err(Error::system("cannot watch a socket"))?;
@@ -239,14 +244,14 @@ impl OobConnections {
         depths: ReadDepths,
     ) {
         if claim.is_of_itself(pairing) {
-            let looped = connect_to_itself(pairing, claim, depths);
+            let looped = connect_to_itself(pairing, claim, self.crc, depths);
             self.over(table, attempt, looped);
             return;
         }
         let begun = self.startups.connect_from(
             Some(pairing.source),
             at_port(pairing),
-            oob_config(depths, ATTEMPT),
+            oob_config(depths, self.crc, ATTEMPT),
             &claim.emit(),
             attempt.get(),
         );
@@ -463,7 +468,12 @@ fn established(over: StartupResult) -> Option<Connected> {
 }
 
 /// One TCP connection whose two ends are one socket, with a startup that needs no network.
-fn connect_to_itself(pairing: &Pairing, claim: &Claim, depths: ReadDepths) -> Option<Connected> {
+fn connect_to_itself(
+    pairing: &Pairing,
+    claim: &Claim,
+    crc: CrcPreference,
+    depths: ReadDepths,
+) -> Option<Connected> {
     let stream = match tcp::connect_to_itself(pairing.source, pairing.scope_id) {
         Ok(stream) => stream,
         Err(error) => {
@@ -474,11 +484,12 @@ fn connect_to_itself(pairing: &Pairing, claim: &Claim, depths: ReadDepths) -> Op
     let now = clock::now();
     let config = MpaConfig {
         emss: tcp::emss(&stream).ok()?,
+        one_host: true,
         rtr: RtrSet {
             write: true,
             ..RtrSet::NONE
         },
-        ..oob_config(depths, ATTEMPT)
+        ..oob_config(depths, crc, ATTEMPT)
     };
     let mut own = Connection::initiator(now, config.clone(), &claim.emit()).ok()?;
     let mut other = Connection::responder(now, config);

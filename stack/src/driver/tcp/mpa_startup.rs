@@ -531,8 +531,8 @@ fn begin_exchange(
     let Ok(emss) = tcp::emss(&stream) else {
         return;
     };
-    let config = startup_config(&listener.mpa, emss);
-    let is_local = stream.local_addr().is_ok_and(|ours| ours.ip() == peer.ip());
+    let is_local = tcp::is_local(&stream);
+    let config = startup_config(&listener.mpa, emss, is_local);
     let until = now + config.startup_timeout;
     let startup = Startup {
         stream,

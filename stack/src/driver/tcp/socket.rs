@@ -12,6 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::driver::device::{clock, fds as own_sockets};
 use crate::driver::reactor::event_queue::timeout;
+use crate::driver::udp::route;
 
 /// How a [`ConnectionPort`](super::port::ConnectionPort) is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,9 +83,12 @@ pub(crate) fn is_open(stream: &TcpStream) -> bool {
     stream.peer_addr().is_ok()
 }
 
-/// Whether both ends of a connection are on this host.
+/// Whether both addresses of a connection are this host's, or rather this network namespace's.
 pub(crate) fn is_local(stream: &TcpStream) -> bool {
-    matches!((stream.local_addr(), stream.peer_addr()), (Ok(ours), Ok(theirs)) if ours.ip() == theirs.ip() || theirs.ip().is_loopback())
+    let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
+        return false;
+    };
+    route::is_of_this_host(ours.ip(), theirs)
 }
 
 /// Whether a connection is one of a socket with itself: TCP makes it where nobody listens on a port that the system then chooses for

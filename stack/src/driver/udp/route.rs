@@ -133,6 +133,19 @@ pub(crate) fn is_local(destination: IpAddr, route: KernelRoute) -> bool {
         || (route.group && route.source.is_loopback())
 }
 
+/// Whether the peer of a connection from an address of ours is this host too, by the one or by another of its addresses.
+pub(crate) fn is_of_this_host(ours: IpAddr, theirs: SocketAddr) -> bool {
+    let peer = theirs.ip().to_canonical();
+    if peer == ours.to_canonical() || peer.is_loopback() {
+        return true;
+    }
+    let scope_id = match theirs {
+        SocketAddr::V6(v6) => v6.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    look_up(peer, scope_id).is_ok_and(|route| is_local(peer, route))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +156,27 @@ mod tests {
         let route = look_up(loopback, 0).unwrap();
         assert!(is_local(loopback, route));
         assert!(route.mtu >= 1500);
+    }
+
+    #[test]
+    fn every_address_of_this_host_is_of_this_host() {
+        let at = |ip: IpAddr| SocketAddr::new(ip, 7471);
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        let own = nix::ifaddrs::getifaddrs().unwrap();
+        let own = own.filter_map(|it| Some(it.address?.as_sockaddr_in()?.ip()));
+        for address in own.map(IpAddr::from).chain([[127, 9, 9, 9].into()]) {
+            assert!(is_of_this_host(loopback, at(address)), "{address}");
+            assert!(is_of_this_host(address, at(address)), "{address}");
+            let mapped = match address {
+                IpAddr::V4(v4) => v4.to_ipv6_mapped().into(),
+                IpAddr::V6(_) => address,
+            };
+            assert!(is_of_this_host(mapped, at(mapped)), "{mapped}");
+        }
+        // A documentation address (RFC 5737), whether there is a route to it or none.
+        let elsewhere = [[192, 0, 2, 1], [198, 51, 100, 1]].map(IpAddr::from);
+        assert!(!is_of_this_host(loopback, at(elsewhere[0])));
+        assert!(!is_of_this_host(elsewhere[1], at(elsewhere[0])));
     }
 
     #[test]

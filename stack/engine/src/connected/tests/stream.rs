@@ -2,8 +2,8 @@
 //! outside of what the peer may use.
 
 use dgiwarp_ddp::{STag, TaggedOffset};
-use dgiwarp_llp_tcp_mpa::Config;
 use dgiwarp_llp_tcp_mpa::framing::Framer;
+use dgiwarp_llp_tcp_mpa::{Config, CrcPreference};
 use dgiwarp_memory::Access;
 use dgiwarp_rdmap::wire::AtomicOperation;
 use proptest::prelude::*;
@@ -116,7 +116,7 @@ fn exchange(config: &Config, hello: bool, cuts: &[usize]) -> (Outcome, Outcome) 
 
 fn configs() -> impl Strategy<Value = Config> {
     (any::<bool>(), any::<bool>()).prop_map(|(crc, markers)| Config {
-        crc,
+        crc: crc.into(),
         markers,
         ..Config::default()
     })
@@ -198,7 +198,7 @@ proptest! {
         for wr_id in 0..3 {
             end.post_recv(wr_id, 4096 + 100 * wr_id, 100);
         }
-        let mut framer = Framer::new(config.crc, config.markers);
+        let mut framer = Framer::new(config.crc == CrcPreference::Always, config.markers);
         let mut stream = Vec::new();
         for one in &ulpdus {
             framer.frame(&mut stream, &ulpdu(one, keys.rkey), &[][..]);

@@ -148,7 +148,8 @@ fn request(
     }
     // The program's decision may take long, but keepalive finds a host that is gone.
     liveness::keep_alive(stream, TCP_HAS).map_err(Failure::Tcp)?;
-    let config = startup_config(mpa, tcp::emss(stream).map_err(Failure::Tcp)?);
+    let emss = tcp::emss(stream).map_err(Failure::Tcp)?;
+    let config = startup_config(mpa, emss, tcp::is_local(stream));
     let mut connection =
         Connection::initiator(clock::now(), config, private_data).map_err(Failure::Config)?;
     tcp::transmit_all(stream, &mut connection).map_err(Failure::Tcp)?;
