@@ -4,14 +4,19 @@ use crate::cm::id::identifier::{Id, Inner, State, Transport};
 use crate::device::context::{refresh_gids, with_gids};
 use crate::device::gid::GidTable;
 use nix::errno::Errno;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, MutexGuard};
 
-/// Whether an identifier that is bound to the address is bound to the device. The kernel takes loopback addresses for unspecified ones (`cma_any_addr`), and programs such as libfabric, which then
-/// search the device's addresses for one that other hosts reach, rely on it. A host that has no others uses loopback.
-fn is_of_device(address: IpAddr, gids: &GidTable) -> bool {
+/// Whether an identifier that is bound to the address is bound to the device.
+///
+/// The kernel takes loopback addresses for unspecified ones (`cma_any_addr`), and a program that only queries an address relies on it: libfabric, with a
+/// `synchronous` identifier and port 0, announces the address to other hosts if that has a device, and else searches the device's addresses for one that
+/// they reach. Programs that listen at loopback addresses for tests find the device there, as does all on a host without other addresses.
+fn is_of_device(address: SocketAddr, synchronous: bool, gids: &GidTable) -> bool {
+    let ip = address.ip().to_canonical();
+    let queries = synchronous && address.port() == 0 && ip.is_loopback();
     let reaches_others = || gids.iter().any(|(_, gid)| !gid.loopback);
-    !(address.is_unspecified() || address.to_canonical().is_loopback() && reaches_others())
+    !(ip.is_unspecified() || queries && reaches_others())
 }
 
 /// Binds an identifier to an address, and to the device if the address is one of its.
@@ -20,7 +25,8 @@ pub(crate) fn bind(id: &Arc<Id>, to: SocketAddr) -> Result<(), Errno> {
     inner.expect(State::Idle)?;
     bind_port(&mut inner, to)?;
     refresh_gids()?;
-    if with_gids(|gids| is_of_device(to.ip(), gids)) {
+    let synchronous = inner.synchronous;
+    if with_gids(|gids| is_of_device(to, synchronous, gids)) {
         id.bind_device()?;
     }
     inner.state = State::Bound;
@@ -53,9 +59,10 @@ pub(super) fn bind_port(inner: &mut Inner, to: SocketAddr) -> Result<(), Errno> 
 mod tests {
     use super::*;
     use crate::device::gid::Gid;
+    use std::net::IpAddr;
 
     #[test]
-    fn loopback_is_of_the_device_where_there_is_nothing_else() {
+    fn a_query_of_loopback_finds_no_device_where_there_are_other_addresses() {
         let table = |addresses: &[&str]| {
             let gid = |text: &&str| {
                 let address: IpAddr = text.parse().unwrap();
@@ -74,13 +81,20 @@ mod tests {
             table(&["127.0.0.1", "::1"]),
             table(&["192.0.2.1", "127.0.0.1"]),
         );
-        let of = |address: &str, gids| is_of_device(address.parse().unwrap(), gids);
-        for loopback in ["127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"] {
-            assert!(of(loopback, &alone) && !of(loopback, &host), "{loopback}");
+        let of = |address: &str, synchronous, gids| {
+            is_of_device(address.parse().unwrap(), synchronous, gids)
+        };
+        for ip in ["127.0.0.1", "127.0.0.2", "[::1]", "[::ffff:127.0.0.1]"] {
+            let (query, listener) = (format!("{ip}:0"), format!("{ip}:9"));
+            assert!(of(&query, true, &alone) && !of(&query, true, &host), "{ip}");
+            assert!(
+                of(&query, false, &host) && of(&listener, true, &host),
+                "{ip}"
+            );
         }
-        assert!(of("192.0.2.1", &host));
-        for any in ["0.0.0.0", "::"] {
-            assert!(!of(any, &alone) && !of(any, &host));
+        assert!(of("192.0.2.1:0", true, &host));
+        for any in ["0.0.0.0:0", "[::]:0", "0.0.0.0:9"] {
+            assert!(!of(any, true, &alone) && !of(any, false, &host), "{any}");
         }
     }
 }
