@@ -100,6 +100,8 @@ pub const PLACES: &[(&str, &str, Name)] = &[
     ("dgiwarp-run", "perftest", Name::Debian),
     ("dgiwarp-run", "ports", Name::Debian),
     ("dgiwarp-run", "rdmacm_ud", Name::Debian),
+    ("dgiwarp-run", "rsocket", Name::Debian),
+    ("dgiwarp-run", "rsocket_peers", Name::Debian),
     ("dgiwarp-run", "sanitizers", Name::Debian),
     ("dgiwarp-run", "traffic", Name::Debian),
     ("dgiwarp-run", "valgrind", Name::Debian),

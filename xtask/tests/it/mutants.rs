@@ -97,6 +97,12 @@ fn soak_cargo_mutants_ddp() {
 
 #[test]
 #[ignore = "10 min"]
+fn soak_cargo_mutants_sockets() {
+    check("soak_cargo_mutants_sockets", "dgiwarp-sockets", None);
+}
+
+#[test]
+#[ignore = "10 min"]
 fn soak_cargo_mutants_llp_udp() {
     check("soak_cargo_mutants_llp_udp", "dgiwarp-llp-udp", None);
 }

@@ -16,6 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("dgiwarp-llp-udp", &["dgiwarp-codec"]),
     ("dgiwarp-llp-tcp-mpa", &["dgiwarp-codec"]),
     ("dgiwarp-sim", &[]),
+    ("dgiwarp-sockets", &["dgiwarp-codec"]),
     (
         "dgiwarp-engine",
         &[
@@ -41,7 +42,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("dgiwarp-paths", &[]),
     ("dgiwarp-cli", &[]),
-    ("dgiwarp-verbs", &["dgiwarp", "dgiwarp-memory"]),
+    (
+        "dgiwarp-verbs",
+        &["dgiwarp", "dgiwarp-memory", "dgiwarp-sockets"],
+    ),
     ("dgiwarp-verbs-library", &["dgiwarp-verbs"]),
     (
         "dgiwarp-run",
@@ -67,6 +71,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-llp-udp",
             "dgiwarp-memory",
             "dgiwarp-rdmap",
+            "dgiwarp-sockets",
             "dgiwarp-verbs",
         ],
     ),
@@ -117,6 +122,7 @@ const SANS_IO: &[&str] = &[
     "dgiwarp-llp-udp",
     "dgiwarp-rdmap",
     "dgiwarp-sim",
+    "dgiwarp-sockets",
 ];
 const IO_PACKAGES: &[&str] = &["getrandom", "libc", "mio", "nix", "socket2", "tokio"];
 

@@ -1,0 +1,15 @@
+//! Formats on the wire: `rfc-notes/rsockets.md`.
+
+mod connection;
+mod datagram;
+mod message;
+mod order;
+mod sge;
+#[cfg(test)]
+mod specification_tests;
+
+pub use connection::{ConnectionData, MalformedConnection, scale_of, slots_of};
+pub use datagram::{DatagramHeader, MalformedDatagram, Operation, UdpHeader};
+pub use message::{Control, MAX_VALUE, Message, UnknownMessage};
+pub use order::ByteOrder;
+pub use sge::{IoMap, Sge};
