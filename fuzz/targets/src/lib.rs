@@ -11,6 +11,7 @@ mod deframer;
 mod lane;
 pub mod mutation;
 mod parsers;
+mod sockets;
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -22,6 +23,7 @@ pub use dgiwarp_verbs::fuzzing::work_requests;
 #[cfg(feature = "engine")]
 pub use lane::lane;
 pub use parsers::parsers;
+pub use sockets::sockets;
 
 /// When everything begins. An instant cannot be made otherwise, and which one it is makes no difference.
 #[expect(
@@ -77,6 +79,12 @@ pub const TARGETS: &[Target] = &[
         about: "what the conformance tester reads of others",
         longest: 4096,
         run: captures,
+    },
+    Target {
+        name: "sockets",
+        about: "rsockets: formats, and the state machine of a stream under a peer that does as it likes",
+        longest: 1024,
+        run: sockets,
     },
     #[cfg(feature = "engine")]
     Target {
