@@ -31,6 +31,7 @@ mod mem;
 mod names;
 mod post;
 mod qp;
+mod rsocket;
 mod unsupported;
 
 pub use device::list::DEVICE_NAME;
@@ -164,6 +165,33 @@ pub EXPORTS, bound by bind_exports;
         "rdma_resolve_addr" => cm::rdma_resolve_addr;
         "rdma_resolve_route" => cm::rdma_resolve_route;
         "rdma_set_option" => cm::rdma_set_option;
+        "raccept" => rsocket::raccept;
+        "rbind" => rsocket::rbind;
+        "rclose" => rsocket::rclose;
+        "rconnect" => rsocket::rconnect;
+        "rfcntl" => rsocket::rfcntl;
+        "rgetpeername" => rsocket::rgetpeername;
+        "rgetsockname" => rsocket::rgetsockname;
+        "rgetsockopt" => rsocket::rgetsockopt;
+        "riomap" => rsocket::riomap;
+        "riounmap" => rsocket::riounmap;
+        "riowrite" => rsocket::riowrite;
+        "rlisten" => rsocket::rlisten;
+        "rpoll" => rsocket::rpoll;
+        "rread" => rsocket::rread;
+        "rreadv" => rsocket::rreadv;
+        "rrecv" => rsocket::rrecv;
+        "rrecvfrom" => rsocket::rrecvfrom;
+        "rrecvmsg" => rsocket::rrecvmsg;
+        "rselect" => rsocket::rselect;
+        "rsend" => rsocket::rsend;
+        "rsendmsg" => rsocket::rsendmsg;
+        "rsendto" => rsocket::rsendto;
+        "rsetsockopt" => rsocket::rsetsockopt;
+        "rshutdown" => rsocket::rshutdown;
+        "rsocket" => rsocket::rsocket;
+        "rwrite" => rsocket::rwrite;
+        "rwritev" => rsocket::rwritev;
     }
     "RDMACM_1.1" {
         "rdma_join_multicast_ex" => cm::rdma_join_multicast_ex;
@@ -202,7 +230,7 @@ unsafe extern "C" fn bind_data<Library>() {
 #[derive(Clone, Copy, Debug)]
 pub struct Symbols {
     /// Naming these functions links the symbols. They are never called.
-    _bound: [unsafe extern "C" fn(); 4],
+    _bound: [unsafe extern "C" fn(); 5],
 }
 
 impl Symbols {
@@ -216,6 +244,7 @@ impl Symbols {
                 bind_data::<Library>,
                 dv::bind::<Library>,
                 unsupported::bind::<Library>,
+                ffi::own_socket::bind::<Library>,
             ],
         }
     }

@@ -11,7 +11,7 @@
 pub(crate) mod addr;
 mod conn_param;
 mod connect;
-mod device;
+pub(crate) mod device;
 mod endpoint;
 mod event;
 mod id;
@@ -19,7 +19,7 @@ mod incoming;
 mod qp;
 mod srq;
 pub(crate) mod tcp;
-mod udp;
+pub(crate) mod udp;
 
 pub(crate) use addr::addrinfo::{rdma_freeaddrinfo, rdma_getaddrinfo};
 pub(crate) use addr::resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};

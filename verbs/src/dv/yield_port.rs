@@ -2,6 +2,7 @@
 
 use crate::cm::tcp::state::yield_port;
 use crate::ffi::entry;
+use crate::rsocket;
 use nix::sys::stat::fstat;
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -12,7 +13,7 @@ pub(super) extern "C" fn dgiwarpdv_yield_port(fd: c_int, port: u16) -> c_int {
         if port == 0 || is_ours(fd) {
             return 0;
         }
-        c_int::try_from(yield_port(port)).unwrap_or(c_int::MAX)
+        c_int::try_from(yield_port(port) + rsocket::yield_port(port)).unwrap_or(c_int::MAX)
     })
 }
 

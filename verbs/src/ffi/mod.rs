@@ -5,6 +5,7 @@ pub(crate) mod errno;
 pub(crate) mod fork;
 pub(crate) mod live;
 mod object;
+pub(crate) mod own_socket;
 pub(crate) mod thread_order;
 pub(crate) mod unacked;
 pub(crate) mod wr_lock;

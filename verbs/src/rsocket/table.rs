@@ -1,0 +1,116 @@
+//! The sockets of the process by their descriptors.
+
+use crate::ffi::fork::ProcessTable;
+use crate::rsocket::datagram::DatagramSocket;
+use crate::rsocket::stream::socket::StreamSocket;
+use libc::{c_int, c_short, pollfd};
+use nix::errno::Errno;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A socket.
+#[derive(Clone)]
+pub(super) enum Socket {
+    Stream(Arc<StreamSocket>),
+    Datagram(Arc<DatagramSocket>),
+}
+
+static SOCKETS: ProcessTable<Vec<Option<Socket>>> = ProcessTable::new(Vec::new());
+
+/// Makes sockets give a TCP port up for another socket of the program. Returns their number.
+pub(crate) fn yield_port(port: u16) -> usize {
+    let sockets: Vec<_> = SOCKETS.lock().iter().flatten().cloned().collect();
+    let yields = |socket: &&Socket| match socket {
+        Socket::Stream(stream) => stream.yield_port(port),
+        Socket::Datagram(_) => false,
+    };
+    sockets.iter().filter(yields).count()
+}
+
+impl Socket {
+    fn fd(&self) -> RawFd {
+        match self {
+            Self::Stream(stream) => stream.mailbox.fd(),
+            Self::Datagram(datagram) => datagram.fd(),
+        }
+    }
+
+    /// Enters the socket and returns its descriptor.
+    pub(super) fn enter(self) -> Result<c_int, Errno> {
+        let fd = self.fd();
+        let at = usize::try_from(fd).map_err(|_| Errno::EMFILE)?;
+        let mut sockets = SOCKETS.lock();
+        if sockets.len() <= at {
+            sockets.resize(at + 1, None);
+        }
+        if let Some(slot) = sockets.get_mut(at) {
+            *slot = Some(self);
+        }
+        Ok(fd)
+    }
+
+    /// The socket with a descriptor.
+    pub(super) fn find(fd: c_int) -> Option<Self> {
+        let at = usize::try_from(fd).ok()?;
+        SOCKETS.lock().get(at)?.clone()
+    }
+
+    pub(super) fn get(fd: c_int) -> Result<Self, Errno> {
+        Self::find(fd).ok_or(Errno::EBADF)
+    }
+
+    /// The stream socket with a descriptor, for calls that datagram sockets do not have.
+    pub(super) fn stream(fd: c_int) -> Result<Arc<StreamSocket>, Errno> {
+        match Self::get(fd)? {
+            Self::Stream(stream) => Ok(stream),
+            Self::Datagram(_) => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Takes the socket with a descriptor out.
+    pub(super) fn remove(fd: c_int) -> Result<Self, Errno> {
+        let at = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        let mut sockets = SOCKETS.lock();
+        let slot = sockets.get_mut(at).ok_or(Errno::EBADF)?;
+        slot.take().ok_or(Errno::EBADF)
+    }
+
+    pub(super) fn set_nonblocking(&self, nonblocking: bool) {
+        match self {
+            Self::Stream(it) => it.nonblocking.store(nonblocking, Ordering::Relaxed),
+            Self::Datagram(it) => it.nonblocking.store(nonblocking, Ordering::Relaxed),
+        }
+    }
+
+    /// Events of poll(2) that the socket has now.
+    pub(super) fn check(&self, events: c_short) -> c_short {
+        match self {
+            Self::Stream(stream) => stream.check(events),
+            Self::Datagram(datagram) => datagram.check(events),
+        }
+    }
+
+    /// Prepares the calling thread to sleep until an event, unless one is there: that is the error.
+    pub(super) fn arm(&self, events: c_short, waker: RawFd) -> Result<[pollfd; 2], c_short> {
+        match self {
+            Self::Stream(stream) => {
+                let unused = pollfd {
+                    fd: -1,
+                    events: 0,
+                    revents: 0,
+                };
+                stream.arm(events, waker).map(|it| [it, unused])
+            }
+            Self::Datagram(datagram) => datagram.arm(events, waker),
+        }
+    }
+
+    /// Ends what [`arm`](Self::arm) began.
+    pub(super) fn disarm(&self, waker: RawFd) {
+        match self {
+            Self::Stream(stream) => stream.disarm(waker),
+            Self::Datagram(datagram) => datagram.disarm(waker),
+        }
+    }
+}
