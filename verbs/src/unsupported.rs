@@ -18,7 +18,7 @@ extern "C" fn errno_value() -> c_int {
     libc::EOPNOTSUPP
 }
 
-/// Returns -1 and sets `errno`; wide enough for `off_t` and `ssize_t`.
+/// Returns -1 and sets `errno`.
 extern "C" fn minus_one() -> i64 {
     Errno::EOPNOTSUPP.set();
     -1

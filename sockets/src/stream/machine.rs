@@ -53,7 +53,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// What this end introduces itself with.
+    /// The private data of this end.
     #[must_use]
     pub fn introduction(config: &Config, local: &Local) -> ConnectionData {
         let config = config.in_range();

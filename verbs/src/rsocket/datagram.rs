@@ -540,7 +540,7 @@ impl State {
         found
     }
 
-    /// Copies the first datagram that waits. Those of strangers, where the socket is connected, are dropped.
+    /// Copies the first datagram that waits. Where the socket is connected, datagrams of strangers are dropped.
     fn take(&mut self, to: &mut Vectors<'_>, peeks: bool) -> Option<(usize, SocketAddr)> {
         loop {
             let queues = self.queues.as_ref();

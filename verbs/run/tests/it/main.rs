@@ -20,6 +20,8 @@ mod ports;
 mod pyverbs;
 mod rdmacm;
 mod rdmacm_ud;
+mod rsocket;
+mod rsocket_peers;
 mod run;
 mod same_host;
 mod sanitizers;

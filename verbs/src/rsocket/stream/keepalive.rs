@@ -43,7 +43,7 @@ pub(in crate::rsocket) fn begin(key: u64, seconds: u32, send: Send) -> Result<()
     };
     let mut entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner);
     if !*running {
-        // Those of a parent process are not this one's.
+        // A parent process keeps its own.
         entries.clear();
         let spawned = thread::Builder::new()
             .name("dgiwarp-rsocket".to_owned())
