@@ -89,6 +89,25 @@ impl Endpoint {
         }
     }
 
+    /// Makes the end one without associations and with another epoch (§4.5): peers are told, and nothing else of the former ones is left.
+    pub fn renew(&mut self, now: Instant, epoch: u32, key: [u64; 2]) {
+        self.close_all(now);
+        let answers = std::mem::take(&mut self.answers);
+        *self = Self {
+            answers,
+            ..Self::new(RdConfig {
+                epoch,
+                key,
+                ..self.config
+            })
+        };
+    }
+
+    /// Sets the refusals after which a message fails; `None` for no limit.
+    pub const fn set_rnr_retries(&mut self, retries: Option<u32>) {
+        self.config.rnr_retries = retries;
+    }
+
     /// Number of associations.
     #[must_use]
     pub fn associations(&self) -> usize {
@@ -185,7 +204,8 @@ impl Endpoint {
         }
     }
 
-    /// Handles a datagram. `place` hands a segment of `peer` to the layer above.
+    /// Handles a datagram. `place` hands a segment of `peer` to the layer above. Its number counts messages before this one that may need receives yet: where the
+    /// segment's message takes a receive, as many more have to be posted (§5.3).
     ///
     /// # Errors
     /// [`Dropped`], for a counter.
@@ -195,7 +215,7 @@ impl Endpoint {
         from: Peer,
         ecn: Ecn,
         octets: PayloadSlice<'_, P>,
-        place: &mut impl FnMut(Peer, &SegmentHeader, PayloadSlice<'_, P>) -> Verdict,
+        place: &mut impl FnMut(Peer, &SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<(), Dropped> {
         let (envelope, frames) = Envelope::open(octets)?;
         let datagram = Datagram {
@@ -261,7 +281,7 @@ impl Endpoint {
         now: Instant,
         at: usize,
         datagram: &Datagram<'_, P>,
-        place: &mut impl FnMut(Peer, &SegmentHeader, PayloadSlice<'_, P>) -> Verdict,
+        place: &mut impl FnMut(Peer, &SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<(), Dropped> {
         let random = self.draw();
         let Some(association) = self.table.get_mut(at) else {
@@ -275,7 +295,7 @@ impl Endpoint {
             datagram,
             random,
             &mut self.events,
-            &mut |header, segment| place(peer, header, segment),
+            &mut |header, before, segment| place(peer, header, before, segment),
         );
         let (address, unvalidated) = (association.address, association.is_unvalidated());
         let fed = association.fed == Some(now);

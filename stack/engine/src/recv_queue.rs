@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use dgiwarp_rdmap::datagram::TakeError;
@@ -104,6 +105,8 @@ pub struct RecvQueue {
     /// Where its receives complete; `None` where that is the queue pair's matter.
     sink: Option<Arc<dyn ReceiveSink>>,
     posted: Mutex<Posted>,
+    /// Credit that peers of reliable datagram QPs have and did not use: a hint, since others may take the receives.
+    promised: AtomicUsize,
 }
 
 /// Properties of a shared receive queue.
@@ -125,6 +128,13 @@ struct Posted {
 }
 
 impl Posted {
+    fn wait(&mut self, waiter: &WeakWaiter) {
+        if self.waiters.len() == self.waiters.capacity() {
+            self.waiters.retain(|waiter| waiter.strong_count() > 0);
+        }
+        self.waiters.push(Weak::clone(waiter));
+    }
+
     /// Whether the limit is undercut, which disarms it.
     fn is_below_limit(&mut self) -> bool {
         let below = self.receives.len() < self.limit;
@@ -144,6 +154,7 @@ impl RecvQueue {
             shared: None,
             sink: None,
             posted: Mutex::default(),
+            promised: AtomicUsize::new(0),
         }
     }
 
@@ -302,15 +313,32 @@ impl RecvQueue {
     ) -> Option<RecvWqe> {
         let mut posted = self.posted.lock();
         let Some(taken) = posted.receives.pop_front() else {
-            let waiters = &mut posted.waiters;
-            if waiters.len() == waiters.capacity() {
-                waiters.retain(|waiter| waiter.strong_count() > 0);
-            }
-            waiters.push(Weak::clone(waiter));
+            posted.wait(waiter);
             return None;
         };
         self.taken(posted, completions);
         Some(taken)
+    }
+
+    /// Receives that are posted and promised to nobody.
+    pub fn unpromised(&self) -> usize {
+        let promised = self.promised.load(Ordering::Relaxed);
+        self.len().saturating_sub(promised)
+    }
+
+    /// A peer got credit for so many receives.
+    pub fn promise(&self, receives: usize) {
+        self.promised.fetch_add(receives, Ordering::Relaxed);
+    }
+
+    /// A peer used so much credit, or has it no more.
+    pub fn redeem(&self, receives: usize) {
+        self.promised.fetch_sub(receives, Ordering::Relaxed);
+    }
+
+    /// Has `waiter` notified, once, when a receive is posted.
+    pub fn wait(&self, waiter: &WeakWaiter) {
+        self.posted.lock().wait(waiter);
     }
 
     /// Puts a receive that was taken back to the head.

@@ -13,7 +13,10 @@ use crate::driver::debug::instruments::Instruments;
 use crate::driver::device::clock;
 use crate::driver::udp::port::Port;
 use crate::driver::udp::rd_qp::RdShared;
-use crate::{Destination, Error, Pd, PostError, PostFailure, QpAttr, QpCounters, RcSendWr, RecvWr};
+use crate::{
+    Destination, Error, ErrorEntry, Pd, PostError, PostFailure, QpAttr, QpCounters, RcSendWr,
+    RecvWr,
+};
 use dgiwarp_engine::connected::RcWork;
 use dgiwarp_engine::reliable::{RdEngine, RdQpConfig, RdSendWqe};
 
@@ -29,8 +32,7 @@ const WINDOW: usize = 256 << 10;
 /// Attributes of a reliable datagram queue pair.
 #[derive(Debug, Clone)]
 pub struct RdQpAttr<'a> {
-    /// Completion queues, sizes and shared receive queue. Peers of a queue pair with a shared receive queue send one message at a time each, since no
-    /// receives can be set aside for them.
+    /// Completion queues, sizes and shared receive queue.
     pub qp: QpAttr<'a>,
     /// Address and UDP port to bind; the port is the QPN. `None`: all addresses, a port of the system's choice.
     pub bind: Option<SocketAddr>,
@@ -103,8 +105,7 @@ impl RdQp {
         let granted = port
             .granted_receive_buffer()
             .map_err(Error::system("cannot read a socket's receive buffer"))?;
-        let [epoch, a, b, c, d] = rnic.draw();
-        let key = [(a, b), (c, d)].map(|(high, low)| u64::from(high) << 32 | u64::from(low));
+        let (epoch, key) = rnic.draw_identity();
         let engine = RdEngine::new(RdQpConfig {
             qpn: local.port(),
             pd: pd.id,
@@ -170,6 +171,18 @@ impl RdQp {
         self.shared.post(wrs.iter().map(|wr| self.wqe(wr)))
     }
 
+    /// Posts all of the work requests, in order, or none of them (`ibv_wr_complete(3)`). One that its maker could not make refuses all. Where there are several,
+    /// each is made twice.
+    ///
+    /// # Errors
+    /// [`PostError`] of the first that cannot be accepted.
+    pub fn post_send_all<'a>(
+        &self,
+        wrs: impl ExactSizeIterator<Item = Result<RdSendWr<'a>, PostError>> + Clone,
+    ) -> Result<(), PostError> {
+        self.shared.post_all(wrs.map(|wr| self.wqe(&wr?)))
+    }
+
     fn wqe(&self, wr: &RdSendWr<'_>) -> Result<RdSendWqe, PostError> {
         let send = wqe(&wr.wr, self.max_sge)?;
         if matches!(send.work, RcWork::Memory(_)) {
@@ -206,6 +219,59 @@ impl RdQp {
     /// [`PostFailure`] has the number of accepted work requests, and the error of the next one.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
         self.shared.post_recv(wrs)
+    }
+
+    /// Changes the Q_Key that Sends have to carry which arrive from now on.
+    pub fn set_qkey(&self, qkey: u32) {
+        self.shared.run(|inner| inner.engine.set_qkey(qkey));
+    }
+
+    /// Sets how often a message may find no receive at its peer, as [`RdQpAttr::rnr_retries`] does.
+    pub fn set_rnr_retries(&self, retries: Option<u32>) {
+        self.shared
+            .run(|inner| inner.engine.set_rnr_retries(retries));
+    }
+
+    /// Takes the oldest entry of the error queue: failures of peers, and of messages with their numbers. It holds 256; later ones are counted and lost. When it
+    /// turns non-empty, [`AsyncEvent::ErrorQueue`](crate::AsyncEvent::ErrorQueue) is raised.
+    #[must_use]
+    pub fn poll_error(&self) -> Option<ErrorEntry> {
+        self.shared.run(|inner| inner.engine.poll_error())
+    }
+
+    /// Resets the queue pair (`ibv_modify_qp(3)` to reset): posted work requests are discarded without completions, but for receives that queue pairs share, and
+    /// completions that were not polled are gone. Associations end, and peers learn it. It keeps its QPN, attributes and counters.
+    pub fn reset(&self) {
+        let (epoch, key) = self.pd.rnic.shared.draw_identity();
+        self.shared.reset(epoch, key);
+    }
+
+    /// Drops datagrams that arrive from now on, until [`start_receiving`](Self::start_receiving), as a queue pair does that is not ready to receive
+    /// (`ibv_modify_qp(3)`). A new queue pair receives.
+    pub fn stop_receiving(&self) {
+        self.shared.stop_receiving();
+    }
+
+    /// Handles datagrams that arrive from now on.
+    pub fn start_receiving(&self) {
+        self.shared.start_receiving();
+    }
+
+    /// Lets no posted send begin (SQD): those that have begun complete. With `notify`, [`AsyncEvent::SqDrained`](crate::AsyncEvent::SqDrained) follows then.
+    pub fn drain_sends(&self, notify: bool) {
+        self.shared.drain_sends(notify);
+    }
+
+    /// Ends a drain: posted sends begin again.
+    pub fn resume_sends(&self) {
+        self.shared.resume_sends();
+    }
+
+    /// Whether sends are not complete that had begun when the drain began.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.shared
+            .run(|inner| inner.engine.sq_drain().is_draining())
     }
 
     /// Ends everything posted with a completion of status `Flushed`, as the error state of a queue pair does, and all associations with peers.

@@ -3,6 +3,7 @@
 mod end;
 mod failures;
 mod operations;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

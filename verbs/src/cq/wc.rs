@@ -18,11 +18,13 @@ fn status(status: WcStatus) -> c_uint {
         WcStatus::LocalProtection => 4,
         WcStatus::Flushed => 5,
         WcStatus::MwBind => 6,
+        WcStatus::BadResponse => 7,
         WcStatus::RemoteInvalidRequest => 9,
         WcStatus::RemoteAccess => 10,
         WcStatus::RemoteOperation => 11,
         WcStatus::RetryExceeded => 12,
         WcStatus::RnrRetryExceeded => 13,
+        WcStatus::RemoteAborted => 16,
         WcStatus::ResponseTimeout => 20,
         WcStatus::General => 21,
         // The enum is open: other failures are general errors.

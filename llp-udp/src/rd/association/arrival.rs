@@ -65,7 +65,7 @@ impl Association {
         datagram: &Datagram<'_, P>,
         random: u64,
         events: &mut VecDeque<Event>,
-        place: &mut impl FnMut(&SegmentHeader, PayloadSlice<'_, P>) -> Verdict,
+        place: &mut impl FnMut(&SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<(), Ended> {
         let envelope = &datagram.envelope;
         self.on_address(datagram);
@@ -220,7 +220,7 @@ impl Association {
         header: &SegmentHeader,
         segment: PayloadSlice<'_, P>,
         events: &mut VecDeque<Event>,
-        place: &mut impl FnMut(&SegmentHeader, PayloadSlice<'_, P>) -> Verdict,
+        place: &mut impl FnMut(&SegmentHeader, u32, PayloadSlice<'_, P>) -> Verdict,
     ) -> Result<bool, Ended> {
         match self.inbound.check(header) {
             Arrival::New => {}
@@ -234,10 +234,15 @@ impl Association {
         }
         let takes = header.receive && !self.inbound.has_begun(header.message);
         let beyond = self.taken == self.grant.receives;
-        let verdict = if takes && beyond && !self.inbound.is_first(header) {
+        let before = if takes {
+            self.inbound.missing_before(header)
+        } else {
+            0
+        };
+        let verdict = if beyond && before > 0 {
             Verdict::NotReady
         } else {
-            place(header, segment)
+            place(header, before, segment)
         };
         let peer = self.peer;
         let mut deliver = |message, stream| {

@@ -110,9 +110,19 @@ impl Inbound {
         followed == 0 || followed == after
     }
 
-    /// Whether the message that this one comes after is delivered.
-    pub(in crate::rd) fn is_first(&self, header: &SegmentHeader) -> bool {
-        self.is_behind_delivered(header.message.wrapping_sub(self.base), header.after)
+    /// Messages before this one that have not begun and may need a receive before this one is delivered; 0 where the message that it comes after is
+    /// delivered.
+    pub(in crate::rd) fn missing_before(&self, header: &SegmentHeader) -> u32 {
+        let distance = header.message.wrapping_sub(self.base);
+        if self.is_behind_delivered(distance, header.after) {
+            return 0;
+        }
+        let known = self.messages.iter().zip(0..distance);
+        let has_none = |message: &Message| message.fields.is_none() && !message.delivered;
+        let missing = known.filter(|(message, _)| has_none(message)).count();
+        let unknown = usize::try_from(distance).unwrap_or(usize::MAX);
+        let unknown = unknown.saturating_sub(self.messages.len());
+        u32::try_from(missing + unknown).unwrap_or(u32::MAX)
     }
 
     fn is_behind_delivered(&self, distance: u32, after: u16) -> bool {
@@ -308,7 +318,8 @@ mod tests {
         let mut inbound = Inbound::default();
         // 0 <- 2 <- 3 in one stream, 1 without order.
         assert_eq!(place(&mut inbound, &single(3, 3, 1)), []);
-        assert!(!inbound.is_first(&single(2, 2, 2)));
+        assert_eq!(inbound.missing_before(&single(2, 2, 2)), 2);
+        assert_eq!(inbound.missing_before(&single(9, 9, 6)), 8);
         assert_eq!(place(&mut inbound, &single(2, 2, 2)), []);
         assert_eq!(
             inbound.placed(),
@@ -318,13 +329,13 @@ mod tests {
             }
         );
         assert_eq!(place(&mut inbound, &single(1, 1, 0)), [1]);
-        assert!(inbound.is_first(&single(0, 0, 0)));
+        assert_eq!(inbound.missing_before(&single(0, 0, 0)), 0);
         assert!(!inbound.has_begun(0));
         assert_eq!(place(&mut inbound, &single(0, 0, 0)), [0, 2, 3]);
         assert_eq!(inbound.placed(), Placed { next: 4, map: 0 });
         assert!(inbound.messages.is_empty());
         assert_eq!(place(&mut inbound, &single(4, 4, 1)), [4]);
-        assert!(inbound.is_first(&single(5, 5, 1)));
+        assert_eq!(inbound.missing_before(&single(5, 5, 1)), 0);
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl End {
         &mut self,
         ledger: &mut Ledger,
         from: Peer,
-        header: &SegmentHeader,
+        (header, before): (&SegmentHeader, u32),
         segment: &[u8],
     ) -> Verdict {
         let token = u64::from_be_bytes(segment[..8].try_into().unwrap());
@@ -100,10 +100,10 @@ impl End {
         let key = (address_of(from), header.message);
         if !self.arriving.contains_key(&key) {
             if order.receive {
-                let Some(left) = self.pool.checked_sub(1) else {
+                if self.pool <= before {
                     return Verdict::NotReady;
-                };
-                self.pool = left;
+                }
+                self.pool -= 1;
             }
             self.arriving.insert(key, (token, order.receive));
         }
@@ -240,11 +240,17 @@ impl Node for Host {
             let handled =
                 endpoint.handle_input(at, from, ecn, octets, &mut |peer,
                                                                    header,
+                                                                   before,
                                                                    segment: PayloadSlice<
                     '_,
                     [u8],
                 >| {
-                    end.place(&mut ledger.borrow_mut(), peer, header, segment.octets())
+                    end.place(
+                        &mut ledger.borrow_mut(),
+                        peer,
+                        (header, before),
+                        segment.octets(),
+                    )
                 });
             end.endpoint = endpoint;
             end.dropped += u32::from(handled.is_err());

@@ -121,7 +121,8 @@ fn random_run(seed: u64, orders: fn(&mut Rng) -> Vec<Order>) {
         _ => Algorithm::Cubic,
     };
     let receives = rng.random_range(0..6u32);
-    let pool = receives + rng.random_range(0..2u32) + u32::from(receives == 0);
+    // Credit may be more than there is.
+    let pool = rng.random_range(1..receives + 2);
     let mut orders = orders(&mut rng);
     orders.sort_by_key(|order| order.at);
     let takes = rng.random_range(0..20u32) * MS;

@@ -1,4 +1,4 @@
-//! The error queue of a datagram QP: reports of peers and of the network about messages that were sent earlier.
+//! The error queue of a datagram QP, reliable or not: reports of peers and of the network about messages that were sent earlier.
 //!
 //! Nothing in it changes the state of the QP. It is bounded, because others decide how much comes.
 
@@ -37,18 +37,28 @@ pub enum ErrorReason {
         /// The errno.
         errno: i32,
     },
+    /// The peer of a reliable datagram QP was silent for too long.
+    Unreachable,
+    /// The message found no receive at the peer too often.
+    RnrRetries,
+    /// The peer restarted: messages that were under way may have been carried out.
+    Restarted,
+    /// The peer violated the protocol.
+    Violation,
+    /// The peer ended the association with messages under way, which may have been carried out.
+    Closed,
 }
 
 /// Entries that the program did not take yet.
 #[derive(Debug, Default)]
-pub(super) struct ErrorQueue {
+pub(crate) struct ErrorQueue {
     entries: VecDeque<ErrorEntry>,
     lost: u64,
 }
 
 impl ErrorQueue {
     /// Adds an entry. Returns whether the queue was empty, which is worth an asynchronous event.
-    pub(super) fn push(&mut self, entry: ErrorEntry) -> bool {
+    pub(crate) fn push(&mut self, entry: ErrorEntry) -> bool {
         if self.entries.len() >= MAX_ENTRIES {
             self.lost += 1;
             return false;
@@ -57,7 +67,7 @@ impl ErrorQueue {
         self.entries.len() == 1
     }
 
-    pub(super) fn pop(&mut self) -> Option<ErrorEntry> {
+    pub(crate) fn pop(&mut self) -> Option<ErrorEntry> {
         self.entries.pop_front()
     }
 
@@ -67,7 +77,7 @@ impl ErrorQueue {
     }
 
     /// Entries that found the queue full.
-    pub(super) fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
 }

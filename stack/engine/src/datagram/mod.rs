@@ -7,7 +7,7 @@
 
 mod arrival;
 mod config;
-mod errors;
+pub(crate) mod errors;
 mod grh;
 mod numbering;
 mod pacer;

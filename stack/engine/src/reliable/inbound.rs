@@ -136,7 +136,7 @@ impl Arriving {
 #[derive(Debug, Default)]
 struct Source {
     arriving: Vec<Arriving>,
-    /// Receives that it was granted and did not take.
+    /// Receives that it was granted and did not take; the queue counts them, too.
     credit: usize,
 }
 
@@ -146,10 +146,10 @@ pub(super) struct Inbound {
     stream: StreamId,
     qkey: u32,
     peers: FxHashMap<Peer, Source>,
-    /// Credit of all peers: so many receives are kept for them.
-    reserved: usize,
     /// Peers with little credit.
     hungry: FxHashSet<Peer>,
+    /// Peers with messages that found no receive: credit has these sent again at once.
+    refused: FxHashSet<Peer>,
 }
 
 impl Inbound {
@@ -158,16 +158,17 @@ impl Inbound {
             stream: config.stream(),
             qkey: config.qkey,
             peers: FxHashMap::default(),
-            reserved: 0,
             hungry: FxHashSet::default(),
+            refused: FxHashSet::default(),
         }
     }
 
-    /// Places a segment, or refuses its message for the error in it.
+    /// Places a segment, or refuses its message for the error in it. A message takes a receive only where `before` more are posted, for those before it that may
+    /// need them: it never holds the last one that a message before it waits for (§5.3).
     pub(super) fn place<P: Placeable + ?Sized>(
         &mut self,
         (peer, to): (Peer, Option<IpAddr>),
-        header: &SegmentHeader,
+        (header, before): (&SegmentHeader, u32),
         part: Result<Part<'_, P>, StreamError>,
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
@@ -195,7 +196,7 @@ impl Inbound {
             Some(at) => at,
             None => {
                 let queue = tables.recv_queue;
-                let taken = if from.credit == 0 && queue.len() <= self.reserved {
+                let taken = if queue.len() <= usize::try_from(before).unwrap_or(usize::MAX) {
                     None
                 } else if part.is_ok() {
                     queue.take(0, completions).ok().map(Some)
@@ -204,11 +205,12 @@ impl Inbound {
                 };
                 let Some(taken) = taken else {
                     self.hungry.insert(peer);
+                    self.refused.insert(peer);
                     return Verdict::NotReady;
                 };
                 if from.credit > 0 {
                     from.credit -= 1;
-                    self.reserved -= 1;
+                    queue.redeem(1);
                 }
                 if from.credit <= MOST_CREDIT / 2 {
                     self.hungry.insert(peer);
@@ -304,33 +306,44 @@ impl Inbound {
     /// The association with a peer ended: receives of messages that are not delivered go back, and its credit is void.
     pub(super) fn forget(&mut self, peer: Peer, receives: &RecvQueue) {
         self.hungry.remove(&peer);
+        self.refused.remove(&peer);
         let Some(from) = self.peers.remove(&peer) else {
             return;
         };
-        self.reserved -= from.credit;
+        receives.redeem(from.credit);
         for arriving in from.arriving.into_iter().rev() {
             receives.give_back(arriving.wqe);
         }
     }
 
-    /// Whether peers may be granted more when receives are posted.
-    pub(super) fn wants_receives(&self) -> bool {
-        !self.hungry.is_empty()
+    pub(super) const fn set_qkey(&mut self, qkey: u32) {
+        self.qkey = qkey;
     }
 
-    /// Grants receives that are posted and kept for nobody. Half of these stay for messages without credit, so that none waits for a
-    /// peer that does not use its credit. Receives that QPs share are granted to none.
+    /// All associations are gone, and nothing of their messages is delivered.
+    pub(super) fn forget_all(&mut self, receives: &RecvQueue) {
+        let peers: Vec<Peer> = self.peers.keys().copied().collect();
+        for peer in peers {
+            self.forget(peer, receives);
+        }
+    }
+
+    /// Whether peers may be granted more when receives are posted.
+    pub(super) fn wants_receives(&self) -> bool {
+        !self.hungry.is_empty() || !self.refused.is_empty()
+    }
+
+    /// Grants receives that are posted and promised to nobody, half of these to each peer in turn. Credit lets several messages be under way; whether these find
+    /// receives is decided when they arrive, so that no peer waits for one that does not use its credit.
     pub(super) fn grant(&mut self, receives: &RecvQueue, endpoint: &mut Endpoint) {
-        if self.hungry.is_empty() || receives.is_shared() {
+        if !self.refused.is_empty() {
+            self.grant_refused(receives, endpoint);
+        }
+        if self.hungry.is_empty() {
             return;
         }
-        let mut free = receives.len().saturating_sub(self.reserved);
-        let Self {
-            hungry,
-            peers,
-            reserved,
-            ..
-        } = self;
+        let mut free = receives.unpromised();
+        let Self { hungry, peers, .. } = self;
         hungry.retain(|peer| {
             let Some(from) = peers.get_mut(peer) else {
                 return false;
@@ -342,9 +355,33 @@ impl Inbound {
             }
             endpoint.grant(*peer, u32::try_from(more).unwrap_or(0));
             from.credit += more;
-            *reserved += more;
+            receives.promise(more);
             free -= more;
             from.credit <= MOST_CREDIT / 2
+        });
+    }
+}
+
+impl Inbound {
+    /// Grants peers one receive each whose messages found none, as many as are posted, promised or not.
+    fn grant_refused(&mut self, receives: &RecvQueue, endpoint: &mut Endpoint) {
+        let mut posted = receives.len();
+        let Self { refused, peers, .. } = self;
+        refused.retain(|peer| {
+            let Some(from) = peers.get_mut(peer) else {
+                return false;
+            };
+            if posted == 0 {
+                return true;
+            }
+            // Beyond, the delay of RNR decides: credit cannot be taken back.
+            if from.credit < 2 * MOST_CREDIT {
+                posted -= 1;
+                endpoint.grant(*peer, 1);
+                from.credit += 1;
+                receives.promise(1);
+            }
+            false
         });
     }
 }

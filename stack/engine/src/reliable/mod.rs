@@ -24,9 +24,11 @@ use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::datagram::DropReason;
 
 use crate::cq_ring::CompletionSink;
-use crate::datagram::{Arrival, SendOutcome, Transmitted};
+use crate::datagram::errors::ErrorQueue;
+use crate::datagram::{Arrival, ErrorEntry, ErrorReason, SendOutcome, Transmitted};
 use crate::recv_queue::Tables;
-use crate::types::QpCounters;
+use crate::sq_drain::SqDrain;
+use crate::types::{AsyncEvent, QpCounters};
 use inbound::Inbound;
 use outbound::{Outbound, Outcome};
 use responder::Responder;
@@ -50,6 +52,10 @@ pub struct RdEngine {
     inbound: Inbound,
     responder: Responder,
     counters: QpCounters,
+    errors: ErrorQueue,
+    sq_drain: SqDrain,
+    /// A peer that ended its association with messages under way.
+    aborted: Option<Peer>,
     /// A datagram, and its peer while the network has not taken it.
     output: (Vec<u8>, Option<Peer>),
 }
@@ -64,8 +70,100 @@ impl RdEngine {
             inbound: Inbound::new(config),
             responder: Responder::new(config),
             counters: QpCounters::default(),
+            errors: ErrorQueue::default(),
+            sq_drain: SqDrain::Off,
+            aborted: None,
             output: (Vec::new(), None),
             config,
+        }
+    }
+
+    /// Makes the QP a new one that has counted what this one did: associations end, and all that was posted is forgotten, but for receives that QPs share.
+    pub fn reset(&mut self, now: Instant, epoch: u32, key: [u64; 2], tables: Tables<'_>) {
+        self.inbound.forget_all(tables.recv_queue);
+        drop(tables.recv_queue.drain());
+        self.config.rd.epoch = epoch;
+        self.config.rd.key = key;
+        self.endpoint.renew(now, epoch, key);
+        self.outbound = Outbound::new(self.config);
+        self.responder = Responder::new(self.config);
+        self.errors = ErrorQueue::default();
+        self.sq_drain = SqDrain::Off;
+        self.aborted = None;
+        self.output.1 = None;
+    }
+
+    /// Changes the Q_Key that Sends have to carry from now on.
+    pub const fn set_qkey(&mut self, qkey: u32) {
+        self.config.qkey = qkey;
+        self.inbound.set_qkey(qkey);
+    }
+
+    /// Sets how often messages may find no receive at their peers; `None` for no limit.
+    pub const fn set_rnr_retries(&mut self, retries: Option<u32>) {
+        self.config.rd.rnr_retries = retries;
+        self.endpoint.set_rnr_retries(retries);
+    }
+
+    /// Puts the send queue into this state of a drain, or ends the drain with [`SqDrain::Off`]; [`transmit`](Self::transmit) comes next.
+    pub fn set_sq_drain(&mut self, drain: SqDrain, completions: &mut impl CompletionSink) {
+        self.sq_drain = drain;
+        self.outbound.hold(drain.holds());
+        self.note_drained(completions);
+    }
+
+    /// State of the drain.
+    #[must_use]
+    pub const fn sq_drain(&self) -> SqDrain {
+        self.sq_drain
+    }
+
+    fn note_drained(&mut self, completions: &mut impl CompletionSink) {
+        if self.sq_drain.is_draining() && !self.outbound.has_begun() {
+            self.sq_drain.complete(self.config.qpn.into(), completions);
+        }
+    }
+
+    /// The oldest entry of the error queue (§9): failures of peers and of messages to them.
+    pub fn poll_error(&mut self) -> Option<ErrorEntry> {
+        self.errors.pop()
+    }
+
+    fn report(
+        &mut self,
+        peer: Peer,
+        message: Option<u32>,
+        cause: Cause,
+        completions: &mut impl CompletionSink,
+    ) {
+        let reason = match cause {
+            Cause::Unreachable => ErrorReason::Unreachable,
+            Cause::RnrRetries => ErrorReason::RnrRetries,
+            Cause::Restarted => ErrorReason::Restarted,
+            Cause::Violation => ErrorReason::Violation,
+            Cause::Closed(_) => ErrorReason::Closed,
+            Cause::Remote(control) => {
+                let [layer_and_type, code, _, _] = control.to_be_bytes();
+                ErrorReason::Terminate {
+                    layer: layer_and_type >> 4,
+                    error_type: layer_and_type & 0x0f,
+                    code,
+                }
+            }
+            // This end's doing.
+            Cause::Flushed => return,
+        };
+        let Some(peer) = peer.socket_addr() else {
+            return;
+        };
+        let entry = ErrorEntry {
+            peer,
+            message,
+            reason,
+        };
+        if self.errors.push(entry) {
+            let qpn = self.config.qpn.into();
+            completions.event(AsyncEvent::ErrorQueue { qpn });
         }
     }
 
@@ -153,7 +251,7 @@ impl RdEngine {
                     arrival.from,
                     Ecn::Unknown,
                     datagram,
-                    &mut |peer, header: &SegmentHeader, segment| {
+                    &mut |peer, header: &SegmentHeader, before, segment| {
                         outbound.note_address(peer, arrival.to);
                         let part = match segment::parse(header, segment) {
                             Ok(Segment::Part(part)) => Ok(part),
@@ -166,7 +264,7 @@ impl RdEngine {
                             Err(error) => Err(error),
                         };
                         let source = (peer, arrival.to);
-                        inbound.place(source, header, part, tables, completions)
+                        inbound.place(source, (header, before), part, tables, completions)
                     },
                 );
                 handled.map_err(drop_reason)
@@ -217,6 +315,18 @@ impl RdEngine {
                     self.outbound.on_placed(peer, token, completions);
                 }
                 Event::Failed { peer, token, cause } => {
+                    match cause {
+                        Cause::Remote(_) | Cause::RnrRetries => {
+                            let message = self.outbound.message(token);
+                            self.report(peer, message, cause, completions);
+                        }
+                        Cause::Closed(_) => self.aborted = Some(peer),
+                        // The end of the association reports them.
+                        Cause::Unreachable
+                        | Cause::Restarted
+                        | Cause::Violation
+                        | Cause::Flushed => {}
+                    }
                     self.outbound
                         .end(peer, token, Outcome::of(cause), completions);
                 }
@@ -229,12 +339,28 @@ impl RdEngine {
                     control,
                 } => {
                     if let Some(token) = self.outbound.refused(peer, message) {
+                        let cause = Cause::Remote(control);
+                        self.report(peer, Some(message), cause, completions);
                         let outcome = Outcome::of(Cause::Remote(control));
                         self.outbound.break_off(token, outcome.status());
                         self.endpoint.fail(now, peer);
                     }
                 }
                 Event::Ended { peer, cause } => {
+                    let aborted = self.aborted.take() == Some(peer);
+                    let concerns = match cause {
+                        // An association that neither end needs is no failure.
+                        Cause::Closed(_) => aborted || self.outbound.has_work(peer),
+                        Cause::Unreachable
+                        | Cause::Restarted
+                        | Cause::Violation
+                        | Cause::RnrRetries
+                        | Cause::Remote(_)
+                        | Cause::Flushed => true,
+                    };
+                    if concerns {
+                        self.report(peer, None, cause, completions);
+                    }
                     self.inbound.forget(peer, tables.recv_queue);
                     self.responder.forget(peer);
                     self.outbound.forget(peer, cause, completions);
@@ -243,6 +369,7 @@ impl RdEngine {
                 Event::Moved { .. } => {}
             }
         }
+        self.note_drained(completions);
     }
 
     /// A message of a peer is there, and its turn has come. A Write without immediate concerns nobody.
@@ -286,7 +413,7 @@ impl RdEngine {
         self.inbound.wants_receives()
     }
 
-    /// Work requests that have not completed.
+    /// Work requests that have not completed, but for those that wait in SQD.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outbound.len()
@@ -311,6 +438,7 @@ impl RdEngine {
         tables: Tables<'_>,
         completions: &mut impl CompletionSink,
     ) {
+        self.sq_drain.abandon();
         self.close(now, tables, completions);
         for wqe in tables.recv_queue.drain() {
             completions.received(inbound::flushed(&wqe, self.config.qpn));
@@ -320,7 +448,9 @@ impl RdEngine {
     /// Counters of the QP since it was created.
     #[must_use]
     pub fn counters(&self) -> QpCounters {
-        self.counters.clone()
+        let mut counters = self.counters.clone();
+        counters.errors_lost += self.errors.lost();
+        counters
     }
 
     /// Counts a datagram that never became one of an association.

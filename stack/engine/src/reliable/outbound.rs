@@ -45,7 +45,8 @@ impl Outcome {
             Cause::Unreachable => WcStatus::RetryExceeded,
             Cause::RnrRetries => WcStatus::RnrRetryExceeded,
             Cause::Flushed => WcStatus::Flushed,
-            Cause::Restarted | Cause::Violation | Cause::Closed(_) => WcStatus::RemoteOperation,
+            Cause::Restarted | Cause::Closed(_) => WcStatus::RemoteAborted,
+            Cause::Violation => WcStatus::BadResponse,
             Cause::Remote(control) => {
                 let [layer_and_type, code, _, _] = control.to_be_bytes();
                 terminated(Terminated {
@@ -120,6 +121,8 @@ pub(super) struct Outbound {
     answered: Vec<Peer>,
     /// A message that fails for a reason at this end, its peer, and the status.
     broken: Option<(Peer, u64, WcStatus)>,
+    /// No work request begins (SQD).
+    holds: bool,
 }
 
 impl Outbound {
@@ -133,6 +136,7 @@ impl Outbound {
             peers: FxHashMap::default(),
             answered: Vec::new(),
             broken: None,
+            holds: false,
         }
     }
 
@@ -140,8 +144,40 @@ impl Outbound {
         self.fresh.push_back(wqe);
     }
 
+    /// Lets no work request begin, or all again.
+    pub(super) const fn hold(&mut self, holds: bool) {
+        self.holds = holds;
+    }
+
+    /// Whether a work request that has begun is not complete.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun() > 0
+    }
+
+    fn begun(&self) -> usize {
+        let held: usize = self.peers.values().map(|to| to.held.len()).sum();
+        self.posted.len() - held
+    }
+
+    /// Whether work requests to a peer are not complete.
+    pub(super) fn has_work(&self, peer: Peer) -> bool {
+        self.peers
+            .get(&peer)
+            .is_some_and(|to| !to.tokens.is_empty())
+    }
+
+    /// Number of the message of a work request; `None` before its first segment left.
+    pub(super) fn message(&self, token: u64) -> Option<u32> {
+        self.posted.get(&token)?.message
+    }
+
+    /// Work requests that are not complete, but for those that wait in SQD.
     pub(super) fn len(&self) -> usize {
-        self.fresh.len() + self.posted.len()
+        if self.holds {
+            self.begun()
+        } else {
+            self.fresh.len() + self.posted.len()
+        }
     }
 
     /// The address of ours that datagrams to a peer leave from.
@@ -165,6 +201,9 @@ impl Outbound {
         endpoint: &mut Endpoint,
         completions: &mut impl CompletionSink,
     ) {
+        if self.holds {
+            return;
+        }
         for peer in std::mem::take(&mut self.answered) {
             self.begin(now, peer, tables, endpoint, completions);
         }
@@ -450,6 +489,19 @@ impl Outbound {
     /// Ends what never reached an association.
     pub(super) fn flush(&mut self, completions: &mut impl CompletionSink) {
         let qpn = self.stream.qpn;
+        self.answered.clear();
+        self.peers.values_mut().for_each(|to| {
+            to.held.clear();
+            to.tokens.clear();
+        });
+        let mut tokens: Vec<u64> = self.posted.keys().copied().collect();
+        tokens.sort_unstable();
+        for token in tokens {
+            if let Some(posted) = self.posted.remove(&token) {
+                let status = posted.outcome.map_or(WcStatus::Flushed, Outcome::status);
+                posted.wqe.send.complete(qpn, status, completions);
+            }
+        }
         for wqe in std::mem::take(&mut self.fresh) {
             wqe.send.complete(qpn, WcStatus::Flushed, completions);
         }

@@ -255,6 +255,61 @@ fn one_queue_pair_sends_to_many_under_loss() {
     }
 }
 
+/// As many receives as messages suffice, whoever has credit that is not used.
+#[test]
+fn credit_that_a_peer_does_not_use_is_in_nobodys_way() {
+    let mut now = origin();
+    let mut ends: Vec<_> = (1..10).map(|number| End::new(now, number, 0)).collect();
+    (0..8).for_each(|slot| ends[0].post_recv(slot));
+    for from in 1..9 {
+        ends[from].send(7, 1, QKEY, 3000);
+        let mut count = 0;
+        talk(&mut now, 300 * MS, &mut ends, |_| {
+            count += 1;
+            count % 5 == 0
+        });
+        assert_eq!(ends[from].sent(), [(7, OK)], "{from}");
+        assert_eq!(ends[0].received().len(), 1);
+    }
+    assert_eq!(ends[0].queue.len(), 0);
+}
+
+/// With two receives and much credit no message holds the receive that one before it needs.
+#[test]
+fn messages_of_a_peer_do_not_block_each_other() {
+    for lost in 0..12 {
+        let mut now = origin();
+        let mut ends = [End::new(now, 1, 0), End::new(now, 2, 40)];
+        ends[0].send(0, 2, QKEY, 10);
+        talk(&mut now, 10 * MS, &mut ends, |_| false);
+        assert_eq!(ends[1].received().len(), 1);
+        // The credit stays; another queue pair takes all but two.
+        while ends[1].queue.len() > 2 {
+            ends[1]
+                .queue
+                .take(0, &mut RecordingSink::default())
+                .unwrap();
+        }
+        for wr_id in 1..9 {
+            ends[0].send(wr_id, 2, QKEY, 3000);
+        }
+        let mut count = 0;
+        let mut arrived = 0;
+        for _ in 0..100 {
+            talk(&mut now, 5 * MS, &mut ends, |to| {
+                count += u32::from(to == 2);
+                to == 2 && count == lost
+            });
+            for wc in ends[1].received() {
+                assert_eq!((wc.status, wc.byte_len), (OK, 3000));
+                arrived += 1;
+                ends[1].post_recv(wc.wr_id);
+            }
+        }
+        assert_eq!((arrived, ends[0].sent().len()), (8, 9), "{lost}");
+    }
+}
+
 /// Completions are in the order of posts, and receives in that of their solicited marks, though the first message is lost at first.
 #[test]
 fn completions_keep_the_order_of_posts() {

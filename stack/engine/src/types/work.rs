@@ -113,6 +113,10 @@ pub enum WcStatus {
     RemoteAccess,
     /// The peer could not take the request: too long for its receive, or not understood.
     RemoteInvalidRequest,
+    /// The peer of a reliable datagram QP restarted or ended the association: the request may have been carried out.
+    RemoteAborted,
+    /// The peer of a reliable datagram QP violated the protocol.
+    BadResponse,
     /// The peer had no receive posted.
     RnrRetryExceeded,
     /// The connection was lost.
@@ -134,6 +138,8 @@ impl fmt::Display for WcStatus {
             Self::RemoteOperation => "remote operation error",
             Self::RemoteAccess => "remote access error",
             Self::RemoteInvalidRequest => "remote invalid request error",
+            Self::RemoteAborted => "remote abort error",
+            Self::BadResponse => "bad response error",
             Self::RnrRetryExceeded => "no receive was posted at the peer",
             Self::RetryExceeded => "the connection was lost",
             Self::ResponseTimeout => "response timeout error",

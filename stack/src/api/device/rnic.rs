@@ -66,6 +66,13 @@ impl RnicShared {
         std::array::from_fn(|_| random.next_u32())
     }
 
+    /// Epoch and key of a reliable datagram QP's life.
+    pub(crate) fn draw_identity(&self) -> (u32, [u64; 2]) {
+        let [epoch, a, b, c, d] = self.draw();
+        let key = [(a, b), (c, d)].map(|(high, low)| u64::from(high) << 32 | u64::from(low));
+        (epoch, key)
+    }
+
     /// Takes the place of a datagram QP in the order of their making.
     pub(crate) fn next_datagram_qp(&self) -> u64 {
         self.datagram_qps.fetch_add(1, Ordering::Relaxed)

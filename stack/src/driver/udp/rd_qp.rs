@@ -23,7 +23,9 @@ use crate::driver::udp::socket::ReceiveBuffer;
 use crate::driver::udp::transmit::Transmission;
 use crate::{AsyncEvent, Error, PostFailure, QpCounters, RecvWr};
 use dgiwarp_engine::datagram::{Arrival, SendOutcome, Transmitted};
+use dgiwarp_engine::recv_queue::{Waiter, WeakWaiter};
 use dgiwarp_engine::reliable::{DatagramSink, RdEngine, RdSendWqe};
+use dgiwarp_engine::sq_drain::SqDrain;
 use dgiwarp_engine::types::earliest;
 
 /// Datagrams that one QP sends before others are served.
@@ -43,8 +45,12 @@ pub(crate) struct RdInner {
     /// Stages between port and engine; `None` unless settings ask for them.
     instruments: Option<Box<Instruments>>,
     deadline: Option<Instant>,
+    /// Datagrams that arrive are dropped: the QP is not ready to receive.
+    is_unready: bool,
     /// The port's address, for the capture file.
     local: IpAddr,
+    /// For receives that are posted to a shared queue.
+    waiter: Option<WeakWaiter>,
 }
 
 /// A reliable datagram QP, shared by its handle, its completion queues and the background thread.
@@ -68,6 +74,10 @@ impl QpState for RdInner {
     }
 
     fn flush_overrun(qp: &RdShared, inner: &mut Self) {
+        // Nothing posted from now on leaves, until the QP is reset.
+        let mut error = SqDrain::Off;
+        error.begin(false);
+        inner.engine.set_sq_drain(error, &mut qp.completions());
         inner
             .engine
             .flush(clock::now(), qp.tables(), &mut qp.completions());
@@ -137,9 +147,15 @@ impl RdShared {
             port,
             instruments,
             deadline: None,
+            is_unready: false,
             local,
+            waiter: None,
         };
         let this = Self::new(parts, inner, AtomicBool::new(false), true)?;
+        if this.recv_queue.is_shared() {
+            let waiter: WeakWaiter = Arc::<Self>::downgrade(&this);
+            this.run(|inner| inner.waiter = Some(waiter));
+        }
         let member = this.attach();
         this.run(|inner| this.poll_set.watch(member, 0, inner.port.as_fd()))
             .map_err(Error::system("cannot watch a socket"))?;
@@ -149,9 +165,7 @@ impl RdShared {
     /// Posts receives, and has credit granted if peers wait for it.
     pub(crate) fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailure> {
         let result = self.recv_queue.post_own(wrs);
-        if self.unlocked.swap(false, Ordering::AcqRel) {
-            self.exclusive.run_or_mark(|inner| self.work(inner));
-        }
+        self.receive_posted();
         result
     }
 
@@ -179,8 +193,16 @@ impl RdShared {
             port,
             instruments,
             local,
+            waiter,
             ..
         } = inner;
+        // Before the engine looks at the queue: a receive that is posted later has the engine look again.
+        if engine.wants_receives()
+            && !self.unlocked.swap(true, Ordering::AcqRel)
+            && let Some(waiter) = waiter
+        {
+            self.recv_queue.wait(waiter);
+        }
         let mut sink = RdSink {
             port,
             tap: instruments.as_mut().and_then(|it| it.tap()),
@@ -195,9 +217,6 @@ impl RdShared {
         );
         if let Some(instruments) = instruments {
             instruments.warn_of_failure();
-        }
-        if engine.wants_receives() {
-            self.unlocked.store(true, Ordering::Release);
         }
         sent
     }
@@ -218,6 +237,10 @@ impl RdShared {
         };
         if received.len == 0 {
             inner.engine.count_drop(DropReason::Malformed);
+            return true;
+        }
+        if inner.is_unready {
+            inner.engine.count_drop(DropReason::NoReceive);
             return true;
         }
         let arrival = Arrival {
@@ -269,6 +292,47 @@ impl RdShared {
         engine.handle_timeout(now, self.tables(), &mut self.completions());
     }
 
+    /// Resets the QP: posted work requests are discarded without completions. Associations with peers are closed.
+    pub(crate) fn reset(&self, epoch: u32, key: [u64; 2]) {
+        self.renew(|inner| {
+            inner.engine.reset(clock::now(), epoch, key, self.tables());
+            self.transmit_some(inner, usize::MAX);
+            self.note_deadline(inner);
+        });
+    }
+
+    /// Drains the send queue: what has begun ends, nothing else begins. `notify` raises an event then.
+    pub(crate) fn drain_sends(&self, notify: bool) {
+        let mut drain = SqDrain::Off;
+        drain.begin(notify);
+        self.run(|inner| self.set_sq_drain(inner, drain));
+    }
+
+    /// Ends a drain: work requests begin again.
+    pub(crate) fn resume_sends(&self) {
+        self.run(|inner| self.set_sq_drain(inner, SqDrain::Off));
+    }
+
+    fn set_sq_drain(&self, inner: &mut RdInner, drain: SqDrain) {
+        inner.engine.set_sq_drain(drain, &mut self.completions());
+        self.work(inner);
+    }
+
+    /// Drops datagrams that arrive from now on.
+    pub(crate) fn stop_receiving(&self) {
+        self.run(|inner| {
+            inner.is_unready = true;
+            if let Some(instruments) = &mut inner.instruments {
+                instruments.forget();
+            }
+        });
+    }
+
+    /// Handles datagrams that arrive from now on. Peers send again what was dropped.
+    pub(crate) fn start_receiving(&self) {
+        self.run(|inner| inner.is_unready = false);
+    }
+
     /// Takes the QP out of service. Posted Sends get a bounded time to be placed; then the associations are closed.
     pub(crate) fn close(&self) {
         let deadline = clock::now() + FLUSH_FOR;
@@ -316,6 +380,14 @@ impl RdShared {
 
     pub(crate) fn granted_receive_buffer(&self) -> io::Result<usize> {
         self.run(|inner| inner.port.granted_receive_buffer())
+    }
+}
+
+impl Waiter for RdShared {
+    fn receive_posted(&self) {
+        if self.unlocked.swap(false, Ordering::AcqRel) {
+            self.exclusive.run_or_mark(|inner| self.work(inner));
+        }
     }
 }
 

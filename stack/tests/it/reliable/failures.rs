@@ -119,7 +119,7 @@ fn a_restarted_peer_fails_what_was_under_way() {
     sender.post(1, port, 64).unwrap();
     let begun = now();
     let wc = sender.wait();
-    assert_eq!(wc.status, WcStatus::RemoteOperation);
+    assert_eq!(wc.status, WcStatus::RemoteAborted);
     assert!(begun.elapsed() < UNREACHABLE, "{:?}", begun.elapsed());
     sender.post(2, port, ROOM).unwrap();
     assert_eq!(sender.wait().status, WcStatus::Success);
