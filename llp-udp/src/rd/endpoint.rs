@@ -89,7 +89,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes the end one without associations and with another epoch (§4.5): peers are told, and nothing else of the former ones is left.
+    /// Makes the end one without associations and with another epoch (§4.5): the former ones are closed.
     pub fn renew(&mut self, now: Instant, epoch: u32, key: [u64; 2]) {
         self.close_all(now);
         let answers = std::mem::take(&mut self.answers);

@@ -240,7 +240,7 @@ impl RdQp {
     }
 
     /// Resets the queue pair (`ibv_modify_qp(3)` to reset): posted work requests are discarded without completions, but for receives that queue pairs share, and
-    /// completions that were not polled are gone. Associations end, and peers learn it. It keeps its QPN, attributes and counters.
+    /// completions that were not polled are gone. Associations with peers are closed. It keeps its QPN, attributes and counters.
     pub fn reset(&self) {
         let (epoch, key) = self.pd.rnic.shared.draw_identity();
         self.shared.reset(epoch, key);

@@ -21,6 +21,9 @@
  *
  * Receiving Write-Records needs a queue pair created by dgiwarpdv_create_qp.
  *
+ * Reliable datagram queue pairs (RD) send to any peer, too, and lose nothing: Sends, Writes, Reads and atomics are carried out once, in the order of their posts
+ * to one peer. They are of type IBV_QPT_DRIVER, and dgiwarpdv_create_qp makes them with DGIWARPDV_QP_DRIVER_TYPE_RD. Both ends have to be such queue pairs.
+ *
  * Building: cc app.c $(pkg-config --cflags --libs dgiwarp). The functions have the symbol version DGIWARP_1.0 in dgiwarp's libibverbs.so.1; rdma-core's
  * library does not have them. A program for hardware too defines DGIWARPDV_WEAK before it includes this header and is linked with -libverbs alone. It
  * starts without the functions, which are then NULL:
@@ -45,7 +48,7 @@ extern "C" {
 #endif
 
 /* Version of this interface, major << 16 | minor. Minor versions only add. dgiwarpdv_version returns that of the library. */
-#define DGIWARPDV_VERSION 0x00010000u
+#define DGIWARPDV_VERSION 0x00010001u
 
 #ifdef DGIWARPDV_WEAK
 #define DGIWARPDV_API __attribute__((weak))
@@ -80,6 +83,11 @@ enum dgiwarpdv_qp_flags {
 	DGIWARPDV_QP_SEGMENT_COMPLETIONS = 1 << 1,
 };
 
+enum dgiwarpdv_qp_driver_type {
+	/* Reliable datagrams. */
+	DGIWARPDV_QP_DRIVER_TYPE_RD = 1,
+};
+
 struct dgiwarpdv_qp_init_attr {
 	size_t size;
 	/* enum dgiwarpdv_qp_flags */
@@ -101,11 +109,26 @@ struct dgiwarpdv_qp_init_attr {
 	/* Address and UDP port number to bind, for firewalls; the port number becomes the QPN. EADDRINUSE if it is in use. */
 	const struct sockaddr *bind_addr;
 	socklen_t bind_addr_len;
+	/* enum dgiwarpdv_qp_driver_type, for queue pairs of type IBV_QPT_DRIVER; else 0. */
+	uint32_t driver_qp_type;
+	/* RD: milliseconds of silence of a peer, with work requests to it not complete, after which these fail with IBV_WC_RETRY_EXC_ERR; by default 4000. */
+	uint32_t unreachable_ms;
+	uint32_t reserved;
 };
 
 /*
  * ibv_create_qp_ex(3) with further attributes for UD and UC queue pairs. Without send_ops_flags the queue pair receives Write-Records and sends with
  * ibv_post_send only. dv may be NULL. EOPNOTSUPP for other types of queue pairs, unless every field of dv has its default.
+ *
+ * With driver_qp_type it creates a reliable datagram queue pair (RD), of type IBV_QPT_DRIVER; of the attributes above it has bind_addr. Its states are those of
+ * UD; IBV_QP_RNR_RETRY is optional with RTS. All operations of ibv_wr_post(3) but those on local keys are possible, each with ibv_wr_set_ud_addr; ibv_post_send
+ * has Sends. Received messages have no GRH in front: dgiwarpdv_wc_source and dgiwarpdv_wc_create_ah find their sender.
+ *
+ * A work request completes when it is carried out at the peer. One that fails has the cause as status, and other work requests to this peer that were posted
+ * before the failure are flushed (IBV_WC_WR_FLUSH_ERR): they may have been carried out. The queue pair goes on, with other peers undisturbed, and with this one from
+ * the next post on. Causes: IBV_WC_RETRY_EXC_ERR, the peer was silent; IBV_WC_REM_ABORT_ERR, it restarted or was destroyed; IBV_WC_RNR_RETRY_EXC_ERR, it had
+ * no receive; IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR and IBV_WC_REM_OP_ERR, it refused; IBV_WC_BAD_RESP_ERR, it violated the protocol.
+ * dgiwarpdv_poll_error reports peers and causes.
  */
 DGIWARPDV_API struct ibv_qp *dgiwarpdv_create_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr,
 						 const struct dgiwarpdv_qp_init_attr *dv);
@@ -116,7 +139,7 @@ struct dgiwarpdv_qp_attr {
 	uint64_t receive_buffer;
 };
 
-/* Queries attributes of a UD or UC queue pair that verbs do not have. The program sets attr->size. */
+/* Queries attributes of a UD, UC or RD queue pair that verbs do not have. The program sets attr->size. */
 DGIWARPDV_API int dgiwarpdv_query_qp(struct ibv_qp *qp, struct dgiwarpdv_qp_attr *attr);
 
 /* Limits the bytes per second that a UD or UC queue pair sends; 0 is no limit. */
@@ -129,6 +152,26 @@ DGIWARPDV_API int dgiwarpdv_set_max_rate(struct ibv_qp *qp, uint64_t bytes_per_s
  * completions, and 0 after the time-out. -1 with EINTR after a signal handler. A cancellation point.
  */
 DGIWARPDV_API int dgiwarpdv_wait_cq(struct ibv_cq *cq, int timeout_ms, int num_entries, struct ibv_wc *wc);
+
+struct dgiwarpdv_wc_source {
+	size_t size;
+	/* Address, QPN and, for a link-local address, the interface index. */
+	union ibv_gid gid;
+	uint32_t qpn;
+	uint32_t scope_id;
+};
+
+/*
+ * Sender of the message whose completion ibv_start_poll(3) or ibv_next_poll has reached; UD, UC and RD. The program sets source->size. ENOENT for other
+ * completions.
+ */
+DGIWARPDV_API int dgiwarpdv_wc_source(struct ibv_cq_ex *cq, struct dgiwarpdv_wc_source *source);
+
+/*
+ * An address handle for this sender, whose messages leave from the address that the sender has used; to be destroyed with ibv_destroy_ah(3). The QPN is that of
+ * ibv_wc_read_src_qp.
+ */
+DGIWARPDV_API struct ibv_ah *dgiwarpdv_wc_create_ah(struct ibv_cq_ex *cq, struct ibv_pd *pd);
 
 /* ---- Ports ---- */
 
@@ -237,10 +280,20 @@ DGIWARPDV_API int dgiwarpdv_bitmap(uint32_t length, const struct dgiwarpdv_range
 /* ---- The error queue ---- */
 
 enum dgiwarpdv_error_reason {
-	/* The peer has sent a Terminate (RFC 5040, section 4.8): layer, error_type and code. */
+	/* The peer has sent a Terminate (RFC 5040, section 4.8), or with RD an ERROR: layer, error_type and code. */
 	DGIWARPDV_ERROR_TERMINATE = 1,
 	/* ICMP error: network_errno is ECONNREFUSED if no queue pair has the QPN, EHOSTUNREACH or another errno value. */
 	DGIWARPDV_ERROR_NETWORK = 2,
+	/* RD: the peer was silent for too long. */
+	DGIWARPDV_ERROR_UNREACHABLE = 3,
+	/* RD: the message found no receive too often. */
+	DGIWARPDV_ERROR_RNR_RETRIES = 4,
+	/* RD: the peer restarted; work requests that were under way may have been carried out. */
+	DGIWARPDV_ERROR_RESTARTED = 5,
+	/* RD: the peer violated the protocol. */
+	DGIWARPDV_ERROR_VIOLATION = 6,
+	/* RD: the peer ended the association with work requests under way, which may have been carried out. */
+	DGIWARPDV_ERROR_CLOSED = 7,
 };
 
 struct dgiwarpdv_error {
@@ -263,7 +316,8 @@ struct dgiwarpdv_error {
 
 /*
  * Polls the error queue: errors of messages sent earlier, oldest first, reported by peers and by the network. They do not end the queue pair. Returns 1 with
- * an entry, 0 without one. The program sets error->size. The queue has 256 entries; errors beyond are counted (DGIWARPDV_ERRORS_LOST). UD and UC.
+ * an entry, 0 without one. The program sets error->size. The queue has 256 entries; errors beyond are counted (DGIWARPDV_ERRORS_LOST). UD, UC and RD; with RD an
+ * entry is about a work request that the peer refused, or a peer with which the association ended.
  */
 DGIWARPDV_API int dgiwarpdv_poll_error(struct ibv_qp *qp, struct dgiwarpdv_error *error);
 

@@ -4,7 +4,7 @@ use super::{ibv_gid, layouts};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// Major version << 16 | minor version of the interface.
-pub const DGIWARPDV_VERSION: u32 = 0x0001_0000;
+pub const DGIWARPDV_VERSION: u32 = 0x0001_0001;
 
 /// `IBV_WC_DRIVER1`.
 pub const DGIWARPDV_WC_WRITE_RECORD: c_uint = 135;
@@ -16,6 +16,8 @@ pub const DGIWARPDV_EVENT_RECORD_RING_FULL: c_uint = 31;
 
 pub const DGIWARPDV_QP_RECORDS: u32 = 1;
 pub const DGIWARPDV_QP_SEGMENT_COMPLETIONS: u32 = 1 << 1;
+
+pub const DGIWARPDV_QP_DRIVER_TYPE_RD: u32 = 1;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -30,6 +32,9 @@ pub struct dgiwarpdv_qp_init_attr {
     pub max_rate: u64,
     pub bind_addr: *const libc::sockaddr,
     pub bind_addr_len: libc::socklen_t,
+    pub driver_qp_type: u32,
+    pub unreachable_ms: u32,
+    pub reserved: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,6 +72,20 @@ pub struct dgiwarpdv_record_info {
 
 pub const DGIWARPDV_ERROR_TERMINATE: u32 = 1;
 pub const DGIWARPDV_ERROR_NETWORK: u32 = 2;
+pub const DGIWARPDV_ERROR_UNREACHABLE: u32 = 3;
+pub const DGIWARPDV_ERROR_RNR_RETRIES: u32 = 4;
+pub const DGIWARPDV_ERROR_RESTARTED: u32 = 5;
+pub const DGIWARPDV_ERROR_VIOLATION: u32 = 6;
+pub const DGIWARPDV_ERROR_CLOSED: u32 = 7;
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct dgiwarpdv_wc_source {
+    pub size: usize,
+    pub gid: ibv_gid,
+    pub qpn: u32,
+    pub scope_id: u32,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -112,9 +131,11 @@ pub type Milliseconds = c_int;
 layouts! {
 /// Layouts of this file's structs.
 DIRECT_LAYOUTS:
-    struct dgiwarpdv_qp_init_attr = 56 {
+    struct dgiwarpdv_wc_source = 32 { size @ 0, gid @ 8, qpn @ 24, scope_id @ 28 }
+    struct dgiwarpdv_qp_init_attr = 64 {
         size @ 0, flags @ 8, record_slots @ 12, segment_slots @ 16, record_timeout_ms @ 20, reorder_window @ 24,
         read_timeout_ms @ 28, max_rate @ 32, bind_addr @ 40, bind_addr_len @ 48,
+        driver_qp_type @ 52, unreachable_ms @ 56, reserved @ 60,
     }
     struct dgiwarpdv_qp_attr = 16 { size @ 0, receive_buffer @ 8 }
     struct dgiwarpdv_range = 8 { start @ 0, end @ 4 }

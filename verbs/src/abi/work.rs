@@ -62,6 +62,7 @@ pub const IBV_QPT_UC: c_uint = 3;
 pub const IBV_QPT_UD: c_uint = 4;
 pub const IBV_QPT_XRC_SEND: c_uint = 9;
 pub const IBV_QPT_XRC_RECV: c_uint = 10;
+pub const IBV_QPT_DRIVER: c_uint = 0xff;
 
 pub const IBV_QP_STATE: c_int = 1;
 pub const IBV_QP_CUR_STATE: c_int = 1 << 1;

@@ -13,6 +13,7 @@ use crate::mem::mr::domain;
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 use std::ffi::{c_int, c_uint};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ pub(crate) struct Current {
     wc: ibv_wc,
     /// Time on the device's clock.
     time: Duration,
+    /// Sender of a received message, and the address of ours that it came to.
+    source: Option<SocketAddr>,
+    destination: Option<IpAddr>,
 }
 
 /// Behind `ibv_create_cq_ex`.
@@ -110,11 +114,17 @@ unsafe fn state<'a>(cq: *mut ibv_cq_ex) -> Result<&'a Cq, Errno> {
 unsafe fn step(cq: *mut ibv_cq_ex, state: &Cq) -> Result<(), Errno> {
     let found = loop {
         let polled = state.cq.poll_stamped().map_err(|_| Errno::EOVERFLOW)?;
-        match polled.map(|(wc, time)| (wc::to_c(&wc), time)) {
-            None => break None,
-            Some((Some(wc), time)) => break Some(Current { wc, time }),
-            // An operation that verbs do not have.
-            Some((None, _)) => {}
+        let Some((polled, time)) = polled else {
+            break None;
+        };
+        // An operation that verbs do not have is passed over.
+        if let Some(wc) = wc::to_c(&polled) {
+            break Some(Current {
+                wc,
+                time,
+                source: polled.source,
+                destination: polled.destination,
+            });
         }
     };
     state.count_poll(usize::from(found.is_some()));
@@ -212,6 +222,20 @@ unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&Cq, &Current)
         Some(current) => field(state, current),
         None => T::default(),
     }
+}
+
+/// Sender of the message whose completion is the current one, and the address of ours that it came to. `ENOENT` where the completion has none: those of sends, and
+/// of connected queue pairs.
+///
+/// # Safety
+/// `cq` is NULL or a live completion queue, and the calling thread is between starting and ending to poll.
+pub(crate) unsafe fn source(cq: *mut ibv_cq_ex) -> Result<(SocketAddr, Option<IpAddr>), Errno> {
+    // SAFETY: the caller's contract.
+    let state = unsafe { state(cq) }?;
+    // SAFETY: the caller's contract.
+    let current = unsafe { state.current.value() }.ok_or(Errno::EINVAL)?;
+    let source = current.source.ok_or(Errno::ENOENT)?;
+    Ok((source, current.destination))
 }
 
 /// Functions of the table that read one field.

@@ -112,6 +112,7 @@ pub(super) unsafe extern "C" fn dgiwarpdv_query_counters(
         let counters = match unsafe { &queue_pair::state(qp)?.qp } {
             Transport::Ud(ud) => ud.counters(),
             Transport::Uc(uc) => uc.counters(),
+            Transport::Rd(rd) => rd.counters(),
             Transport::Rc(rc) => rc.counters(),
             Transport::XrcTarget(target) => target.rc.counters(),
         };

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 
-/// The UD or UC queue pair behind a pointer. Reliable ones are `EOPNOTSUPP`.
+/// The UD or UC queue pair behind a pointer. Others are `EOPNOTSUPP`.
 ///
 /// # Safety
 /// `qp` is NULL or a live queue pair that stays alive for `'a`.
@@ -17,7 +17,7 @@ pub(super) unsafe fn datagram<'a>(qp: *mut ibv_qp) -> Result<&'a DatagramQp, Err
     match unsafe { &queue_pair::state(qp)?.qp } {
         Transport::Ud(ud) => Ok(ud),
         Transport::Uc(uc) => Ok(uc),
-        Transport::Rc(_) | Transport::XrcTarget(_) => Err(Errno::EOPNOTSUPP),
+        Transport::Rd(_) | Transport::Rc(_) | Transport::XrcTarget(_) => Err(Errno::EOPNOTSUPP),
     }
 }
 

@@ -3,10 +3,13 @@
 use super::datagram::{address_of, datagram};
 use super::sized::{size_of_program, store_sized};
 use crate::abi::{
-    DGIWARPDV_ERROR_NETWORK, DGIWARPDV_ERROR_TERMINATE, dgiwarpdv_error, ibv_context, ibv_qp,
+    DGIWARPDV_ERROR_CLOSED, DGIWARPDV_ERROR_NETWORK, DGIWARPDV_ERROR_RESTARTED,
+    DGIWARPDV_ERROR_RNR_RETRIES, DGIWARPDV_ERROR_TERMINATE, DGIWARPDV_ERROR_UNREACHABLE,
+    DGIWARPDV_ERROR_VIOLATION, dgiwarpdv_error, ibv_context, ibv_qp,
 };
 use crate::device::context;
 use crate::ffi::minus_one;
+use crate::qp::queue_pair::{self, Transport};
 use dgiwarp::{ErrorEntry, ErrorReason};
 use std::ffi::c_int;
 
@@ -38,6 +41,26 @@ fn to_c(entry: ErrorEntry, size: usize) -> dgiwarpdv_error {
             network_errno: errno,
             ..plain
         },
+        ErrorReason::Unreachable => dgiwarpdv_error {
+            reason: DGIWARPDV_ERROR_UNREACHABLE,
+            ..plain
+        },
+        ErrorReason::RnrRetries => dgiwarpdv_error {
+            reason: DGIWARPDV_ERROR_RNR_RETRIES,
+            ..plain
+        },
+        ErrorReason::Restarted => dgiwarpdv_error {
+            reason: DGIWARPDV_ERROR_RESTARTED,
+            ..plain
+        },
+        ErrorReason::Violation => dgiwarpdv_error {
+            reason: DGIWARPDV_ERROR_VIOLATION,
+            ..plain
+        },
+        ErrorReason::Closed => dgiwarpdv_error {
+            reason: DGIWARPDV_ERROR_CLOSED,
+            ..plain
+        },
         // The enum is open.
         _ => plain,
     }
@@ -51,7 +74,13 @@ pub(super) unsafe extern "C" fn dgiwarpdv_poll_error(
         // SAFETY: the program passes room of the size in its first field.
         let size = unsafe { size_of_program(error) }?;
         // SAFETY: and a live queue pair.
-        let entry = unsafe { datagram(qp) }?.poll_error();
+        let entry = match unsafe { &queue_pair::state(qp)?.qp } {
+            Transport::Rd(rd) => rd.poll_error(),
+            Transport::Ud(_) | Transport::Uc(_) | Transport::Rc(_) | Transport::XrcTarget(_) => {
+                // SAFETY: as above.
+                unsafe { datagram(qp) }?.poll_error()
+            }
+        };
         match entry {
             None => Ok(0),
             // SAFETY: as above.

@@ -12,6 +12,7 @@ mod records;
 mod remove_device;
 mod sized;
 mod wait_cq;
+mod wc_source;
 mod wr;
 mod yield_port;
 
@@ -45,6 +46,8 @@ pub DV_EXPORTS, bound by bind;
         "dgiwarpdv_take_read_map" => wr::dgiwarpdv_take_read_map;
         "dgiwarpdv_version" => dgiwarpdv_version;
         "dgiwarpdv_wait_cq" => wait_cq::dgiwarpdv_wait_cq;
+        "dgiwarpdv_wc_create_ah" => wc_source::dgiwarpdv_wc_create_ah;
+        "dgiwarpdv_wc_source" => wc_source::dgiwarpdv_wc_source;
         "dgiwarpdv_wr_set_read_timeout" => wr::dgiwarpdv_wr_set_read_timeout;
         "dgiwarpdv_wr_write_record" => wr::dgiwarpdv_wr_write_record;
         "dgiwarpdv_wr_write_record_imm" => wr::dgiwarpdv_wr_write_record_imm;

@@ -3,14 +3,17 @@
 use super::datagram::datagram;
 use super::sized::{load_sized, size_of_program, store_sized};
 use crate::abi::{
-    DGIWARPDV_QP_RECORDS, DGIWARPDV_QP_SEGMENT_COMPLETIONS, dgiwarpdv_qp_attr,
-    dgiwarpdv_qp_init_attr, ibv_context, ibv_qp, ibv_qp_init_attr_ex,
+    DGIWARPDV_QP_DRIVER_TYPE_RD, DGIWARPDV_QP_RECORDS, DGIWARPDV_QP_SEGMENT_COMPLETIONS,
+    dgiwarpdv_qp_attr, dgiwarpdv_qp_init_attr, ibv_context, ibv_qp, ibv_qp_init_attr_ex,
 };
 use crate::cm::addr::address;
 use crate::device::context;
 use crate::ffi::{errno, minus_one, pointer};
 use crate::qp::create::create_extended;
-use crate::qp::datagram_attr::{DatagramAttr, RECORD_SLOTS, REORDER_WINDOW, SEGMENT_SLOTS};
+use crate::qp::datagram_attr::{
+    DatagramAttr, RECORD_SLOTS, REORDER_WINDOW, ReliableAttr, SEGMENT_SLOTS,
+};
+use crate::qp::queue_pair::{self, Transport};
 use dgiwarp::RecordCompletions;
 use nix::errno::Errno;
 use std::ffi::c_int;
@@ -26,11 +29,22 @@ fn milliseconds(value: u32) -> Option<Duration> {
     unless_zero(value).map(|millis| Duration::from_millis(millis.into()))
 }
 
+/// Attributes of a reliable datagram queue pair, if it is to be one.
+fn reliable(attr: &dgiwarpdv_qp_init_attr) -> Result<Option<ReliableAttr>, Errno> {
+    match attr.driver_qp_type {
+        0 if attr.unreachable_ms == 0 => Ok(None),
+        DGIWARPDV_QP_DRIVER_TYPE_RD => Ok(Some(ReliableAttr {
+            unreachable: milliseconds(attr.unreachable_ms),
+        })),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
 impl DatagramAttr {
     fn of(attr: &dgiwarpdv_qp_init_attr, bind: Option<SocketAddr>) -> Result<Self, Errno> {
         const KNOWN: u32 = DGIWARPDV_QP_RECORDS | DGIWARPDV_QP_SEGMENT_COMPLETIONS;
         let has = |flag| attr.flags & flag != 0;
-        if attr.flags & !KNOWN != 0 {
+        if attr.flags & !KNOWN != 0 || attr.reserved != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         if has(DGIWARPDV_QP_SEGMENT_COMPLETIONS) && !has(DGIWARPDV_QP_RECORDS) {
@@ -51,6 +65,7 @@ impl DatagramAttr {
             reorder_window: unless_zero(attr.reorder_window).unwrap_or(REORDER_WINDOW),
             read_timeout: milliseconds(attr.read_timeout_ms),
             max_rate: attr.max_rate,
+            reliable: reliable(attr)?,
         })
     }
 }
@@ -109,7 +124,13 @@ pub(super) unsafe extern "C" fn dgiwarpdv_query_qp(
         // SAFETY: the program passes room of the size in its first field.
         let size = unsafe { size_of_program(attr) }?;
         // SAFETY: and a live queue pair.
-        let granted = unsafe { datagram(qp) }?.receive_buffer();
+        let granted = match unsafe { &queue_pair::state(qp)?.qp } {
+            Transport::Rd(rd) => rd.receive_buffer(),
+            Transport::Ud(_) | Transport::Uc(_) | Transport::Rc(_) | Transport::XrcTarget(_) => {
+                // SAFETY: as above.
+                unsafe { datagram(qp) }?.receive_buffer()
+            }
+        };
         let granted = granted.map_err(errno::of)?;
         let answer = dgiwarpdv_qp_attr {
             size,

@@ -8,8 +8,8 @@ use crate::abi::{
 };
 use crate::mem::mw;
 use dgiwarp::{
-    AtomicOperation, Destination, Operation, PostError, RcOperation, RcSendWr, SendWr, Sge,
-    UcOperation, UcSendWr,
+    AtomicOperation, Destination, Operation, PostError, RcOperation, RcSendWr, RdSendWr, SendWr,
+    Sge, UcOperation, UcSendWr,
 };
 use nix::errno::Errno;
 use std::ffi::c_uint;
@@ -85,6 +85,20 @@ impl WorkRequest {
             solicited: self.has(IBV_SEND_SOLICITED),
             fence: self.has(IBV_SEND_FENCE),
             remote_srqn: self.remote_srqn,
+        }
+    }
+
+    /// For a reliable datagram queue pair.
+    #[inline]
+    pub(crate) fn rd<'a>(
+        &self,
+        destination: Destination,
+        sges: &'a [Sge],
+        inline: &'a [u8],
+    ) -> RdSendWr<'a> {
+        RdSendWr {
+            destination,
+            wr: self.rc(sges, inline),
         }
     }
 
@@ -226,6 +240,18 @@ pub(crate) fn send(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
     }
 }
 
+/// The operation of a Send with or without invalidation, which reliable datagram queue pairs have. Other opcodes are `EINVAL`.
+#[inline]
+pub(crate) fn reliable_send(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
+    match wr.opcode {
+        // The STag shares the immediate's field, in the machine's byte order.
+        IBV_WR_SEND_WITH_INV => Ok(RcOperation::Send {
+            invalidate: Some(wr.imm_data),
+        }),
+        _ => send(wr),
+    }
+}
+
 /// The operation of a work request that is not one of a datagram queue pair's Writes or Reads.
 #[inline]
 pub(crate) fn operation(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
@@ -235,10 +261,6 @@ pub(crate) fn operation(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
     let atomic = unsafe { wr.wr.atomic };
     let (rkey, remote_addr) = (rdma.rkey, rdma.remote_addr);
     match wr.opcode {
-        // The STag shares the immediate's field, in the machine's byte order.
-        IBV_WR_SEND_WITH_INV => Ok(RcOperation::Send {
-            invalidate: Some(wr.imm_data),
-        }),
         IBV_WR_RDMA_WRITE => Ok(write(rkey, remote_addr, None)),
         IBV_WR_RDMA_WRITE_WITH_IMM => Ok(write(rkey, remote_addr, Some(wr.imm_data))),
         IBV_WR_RDMA_READ => Ok(RcOperation::Read { rkey, remote_addr }),
@@ -264,6 +286,6 @@ pub(crate) fn operation(wr: &ibv_send_wr) -> Result<RcOperation, Errno> {
             }
         }
         IBV_WR_LOCAL_INV => Ok(RcOperation::LocalInvalidate { rkey: wr.imm_data }),
-        _ => send(wr),
+        _ => reliable_send(wr),
     }
 }

@@ -3,11 +3,11 @@
 use crate::abi::{IBV_SEND_INLINE, ibv_qp, ibv_send_wr, ibv_sge};
 use crate::ffi::{Object, entry, errno, thread_order};
 use crate::post::list::{InlineData, Sges, elements, post_chain};
-use crate::post::operation::{WorkRequest, operation, send};
+use crate::post::operation::{WorkRequest, operation, reliable_send, send};
 use crate::qp::ah::Ah;
 use crate::qp::queue_pair::{self, Qp, Transport};
 use crate::qp::state::QpState;
-use dgiwarp::{Destination, RcQp, Sge};
+use dgiwarp::{Destination, PostFailure, Sge};
 use nix::errno::Errno;
 use std::ffi::c_int;
 
@@ -66,10 +66,18 @@ fn post_one(qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
                 uc.post_send(&[request]).map_err(errno::of_post_failure)
             })?;
         }
+        // As with UD: address handle and remote address share their memory.
+        Transport::Rd(rd) => {
+            let request = request(reliable_send(wr)?)?;
+            let to = destination(qp, wr)?;
+            post_reliable(wr, |sges, inline| {
+                rd.post_send(&[request.rd(to, sges, inline)])
+            })?;
+        }
         Transport::Rc(rc) => {
             let srqn = wr.qp_type.remote_srqn;
             let request = request(operation(wr)?)?.to_srq(srqn);
-            post_reliable(rc, wr, &request)?;
+            post_reliable(wr, |sges, inline| rc.post_send(&[request.rc(sges, inline)]))?;
         }
         // An XRC target only receives.
         Transport::XrcTarget(_) => return Err(Errno::EINVAL),
@@ -112,18 +120,20 @@ unsafe fn with_inline_data(
         .post(&qp.pd, |slots| post(&[slots.fill(data.as_slice())?]))
 }
 
-fn post_reliable(rc: &RcQp, wr: &ibv_send_wr, request: &WorkRequest) -> Result<(), Errno> {
+/// Posts with the payload's elements, or with inline data, which the send queue copies.
+#[inline]
+fn post_reliable(
+    wr: &ibv_send_wr,
+    post: impl FnOnce(&[Sge], &[u8]) -> Result<(), PostFailure>,
+) -> Result<(), Errno> {
     // SAFETY: part of a valid work request.
     let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
     if wr.send_flags & IBV_SEND_INLINE != 0 {
         // SAFETY: the elements of a valid inline work request point to readable memory.
         let data = unsafe { InlineData::gather(list) }?;
-        return rc
-            .post_send(&[request.rc(&[], data.as_slice())])
-            .map_err(errno::of_post_failure);
+        return post(&[], data.as_slice()).map_err(errno::of_post_failure);
     }
-    rc.post_send(&[request.rc(Sges::default().of(list), &[])])
-        .map_err(errno::of_post_failure)
+    post(Sges::default().of(list), &[]).map_err(errno::of_post_failure)
 }
 
 /// Destination of a datagram.

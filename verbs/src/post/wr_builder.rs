@@ -14,7 +14,9 @@ use crate::ffi::wr_lock::WrLock;
 use crate::post::inline::{Filling, SLOT};
 use crate::post::operation::WorkRequest;
 use crate::qp::state::Service;
-use dgiwarp::{Destination, MAX_SGE, PostError, RcOperation, RcSendWr, SendWr, Sge, UcSendWr};
+use dgiwarp::{
+    Destination, MAX_SGE, PostError, RcOperation, RcSendWr, RdSendWr, SendWr, Sge, UcSendWr,
+};
 use nix::errno::Errno;
 use std::ops::Range;
 use std::time::Duration;
@@ -30,6 +32,14 @@ pub(crate) fn operations_of(service: Service) -> u64 {
         Service::UnreliableConnected => sends,
         Service::UnreliableDatagram => sends | IBV_QP_EX_WITH_RDMA_READ,
         Service::XrcTarget => 0,
+        // Local keys are not tied to a peer.
+        Service::ReliableDatagram => {
+            sends
+                | IBV_QP_EX_WITH_RDMA_READ
+                | IBV_QP_EX_WITH_SEND_WITH_INV
+                | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+                | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        }
         Service::ReliableConnected | Service::XrcInitiator => {
             sends
                 | IBV_QP_EX_WITH_RDMA_READ
@@ -260,6 +270,16 @@ impl WrBuilder {
     ) -> impl ExactSizeIterator<Item = Result<RcSendWr<'_>, PostError>> + Clone {
         let entries = self.entries.iter();
         entries.map(|it| Ok(it.request.rc(self.sges(it), self.inline(it))))
+    }
+
+    /// All work requests, for a reliable datagram queue pair.
+    pub(crate) fn rd(
+        &self,
+    ) -> impl ExactSizeIterator<Item = Result<RdSendWr<'_>, PostError>> + Clone {
+        self.entries.iter().map(|it| {
+            let destination = it.destination.clone().ok_or(PostError::Malformed)?;
+            Ok(it.request.rd(destination, self.sges(it), self.inline(it)))
+        })
     }
 
     /// All work requests, for an unreliable connected queue pair.

@@ -159,7 +159,7 @@ fn post(qp: &Qp, builder: &mut WrBuilder) -> Result<(), Errno> {
     if !qp.state().takes_sends() {
         return Err(Errno::EINVAL);
     }
-    if !matches!(qp.qp, Transport::Rc(_)) && builder.has_inline() {
+    if !qp.qp.service().is_reliable() && builder.has_inline() {
         qp.inline.post(&qp.pd, |slots| {
             builder.register_inline(slots)?;
             hand_over(qp, builder)
@@ -178,6 +178,7 @@ fn hand_over(qp: &Qp, builder: &WrBuilder) -> Result<(), Errno> {
         Transport::Rc(rc) => rc.post_send_all(builder.rc()),
         Transport::Uc(uc) => uc.post_send_all(builder.uc()),
         Transport::Ud(ud) => ud.post_send_all(builder.ud()),
+        Transport::Rd(rd) => rd.post_send_all(builder.rd()),
         Transport::XrcTarget(_) => Err(PostError::Malformed),
     };
     posted.map_err(errno::of_post)
@@ -303,6 +304,7 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
         Service::XrcInitiator => builder.set_srq(srqn),
         Service::UnreliableDatagram
         | Service::UnreliableConnected
+        | Service::ReliableDatagram
         | Service::ReliableConnected
         | Service::XrcTarget => Err(Errno::EINVAL),
     };

@@ -22,7 +22,7 @@ use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
 use crate::qp::xrc::{Target, Xrcd};
 use crate::qp::{qp_table, srq, xrc};
-use dgiwarp::{QpAttr, RcQpAttr, UdQpAttr};
+use dgiwarp::{QpAttr, RcQpAttr, RdQpAttr, UdQpAttr};
 use nix::errno::Errno;
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -81,7 +81,29 @@ fn transport(
             };
             pd.create_rc_qp(&attr).map(Transport::Rc)
         }
+        Service::ReliableDatagram => {
+            let reliable = datagram.reliable.ok_or(Errno::EOPNOTSUPP)?;
+            // Attributes of records and of Reads with a time limit are those of other types.
+            let known = DatagramAttr {
+                bind: datagram.bind,
+                reliable: Some(reliable),
+                ..DatagramAttr::default()
+            };
+            if *datagram != known {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            let defaults = RdQpAttr::new(qp);
+            let attr = RdQpAttr {
+                bind: datagram.bind,
+                unreachable: reliable.unreachable.unwrap_or(defaults.unreachable),
+                ..defaults
+            };
+            pd.create_rd_qp(&attr).map(Transport::Rd)
+        }
         Service::UnreliableDatagram | Service::UnreliableConnected => {
+            if datagram.reliable.is_some() {
+                return Err(Errno::EOPNOTSUPP);
+            }
             let attr = UdQpAttr {
                 grh: true,
                 bind: datagram.bind,
@@ -141,7 +163,7 @@ unsafe fn create(
     // One `ibv_wr_complete` may fill the send queue.
     let longest = send_ops.map_or(1, |_| cap.max_send_wr);
     // A reliable queue pair has inline data in its send queue.
-    let is_used = !matches!(service, Service::ReliableConnected | Service::XrcInitiator);
+    let is_used = !service.is_reliable();
     let inline = InlineRing::new(is_used.then_some(&domain), cap.max_send_wr, longest)?;
     let qp = transport(
         service,

@@ -11,7 +11,14 @@ pub(crate) const SEGMENT_SLOTS: usize = 1024;
 /// Reorder window by default, in message numbers.
 pub(crate) const REORDER_WINDOW: u32 = 64;
 
-/// Attributes of a UD or UC queue pair that only `dgiwarpdv_create_qp` sets.
+/// Attributes of a reliable datagram queue pair alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReliableAttr {
+    /// Silence of a peer after which messages to it fail; `None` is the default.
+    pub(crate) unreachable: Option<Duration>,
+}
+
+/// Attributes of a datagram queue pair, reliable or not, that only `dgiwarpdv_create_qp` sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DatagramAttr {
     pub(crate) bind: Option<SocketAddr>,
@@ -22,6 +29,8 @@ pub(crate) struct DatagramAttr {
     pub(crate) reorder_window: u32,
     pub(crate) read_timeout: Option<Duration>,
     pub(crate) max_rate: u64,
+    /// It is a reliable one.
+    pub(crate) reliable: Option<ReliableAttr>,
 }
 
 impl Default for DatagramAttr {
@@ -35,6 +44,7 @@ impl Default for DatagramAttr {
             reorder_window: REORDER_WINDOW,
             read_timeout: None,
             max_rate: 0,
+            reliable: None,
         }
     }
 }

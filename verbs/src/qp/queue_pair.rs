@@ -18,7 +18,7 @@ use crate::qp::srq::Srq;
 use crate::qp::state::{Attributes, QpState, Service};
 use crate::qp::xrc::{Target, Xrcd};
 use crate::qp::{ah, qp_table};
-use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcQp, RecvWr, RnrLimits, UcQp, UdQp};
+use dgiwarp::{AsyncEvent, Pairing, PostFailure, RcQp, RdQp, RecvWr, RnrLimits, UcQp, UdQp};
 use nix::errno::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,6 +32,8 @@ pub(crate) const CM_PEER: u32 = 1;
 pub(crate) enum Transport {
     Ud(UdQp),
     Uc(UcQp),
+    /// Reliable datagram.
+    Rd(RdQp),
     /// Reliable connected, or XRC initiator.
     Rc(RcQp),
     XrcTarget(Arc<Target>),
@@ -42,6 +44,7 @@ impl Transport {
         match self {
             Self::Ud(qp) => qp.qpn().into(),
             Self::Uc(qp) => qp.qpn().into(),
+            Self::Rd(qp) => qp.qpn().into(),
             Self::Rc(qp) => qp.qpn(),
             Self::XrcTarget(target) => target.rc.qpn(),
         }
@@ -51,6 +54,7 @@ impl Transport {
         match self {
             Self::Ud(_) => Service::UnreliableDatagram,
             Self::Uc(_) => Service::UnreliableConnected,
+            Self::Rd(_) => Service::ReliableDatagram,
             Self::Rc(qp) if qp.is_xrc_initiator() => Service::XrcInitiator,
             Self::Rc(_) => Service::ReliableConnected,
             Self::XrcTarget(_) => Service::XrcTarget,
@@ -62,7 +66,7 @@ impl Transport {
         match self {
             Self::Rc(qp) => Some(qp),
             Self::XrcTarget(target) => Some(&target.rc),
-            Self::Ud(_) | Self::Uc(_) => None,
+            Self::Ud(_) | Self::Uc(_) | Self::Rd(_) => None,
         }
     }
 
@@ -70,6 +74,7 @@ impl Transport {
         match self {
             Self::Ud(qp) => qp.post_recv(&[wr]),
             Self::Uc(qp) => qp.post_recv(&[wr]),
+            Self::Rd(qp) => qp.post_recv(&[wr]),
             Self::Rc(qp) => qp.post_recv(&[wr]),
             Self::XrcTarget(target) => target.rc.post_recv(&[wr]),
         }
@@ -79,6 +84,7 @@ impl Transport {
         match self {
             Self::Ud(qp) => qp.reset(),
             Self::Uc(qp) => qp.reset(),
+            Self::Rd(qp) => qp.reset(),
             Self::Rc(qp) => qp.reset(),
             Self::XrcTarget(target) => target.rc.reset(),
         }
@@ -94,16 +100,18 @@ impl Transport {
         match self {
             Self::Ud(qp) if receives(after) && !receives(before) => qp.start_receiving(),
             Self::Uc(qp) if receives(after) && !receives(before) => qp.start_receiving(),
+            Self::Rd(qp) if receives(after) && !receives(before) => qp.start_receiving(),
             Self::Ud(qp) if !receives(after) => qp.stop_receiving(),
             Self::Uc(qp) if !receives(after) => qp.stop_receiving(),
-            Self::Ud(_) | Self::Uc(_) | Self::Rc(_) | Self::XrcTarget(_) => {}
+            Self::Rd(qp) if !receives(after) => qp.stop_receiving(),
+            Self::Ud(_) | Self::Uc(_) | Self::Rd(_) | Self::Rc(_) | Self::XrcTarget(_) => {}
         }
     }
 
     /// Whether the first message of the peer raises `IBV_EVENT_COMM_EST`, which datagram queue pairs do not have.
     fn await_first_message(&self, awaits: bool) {
         match self {
-            Self::Ud(_) => {}
+            Self::Ud(_) | Self::Rd(_) => {}
             Self::Uc(qp) => qp.await_first_message(awaits),
             Self::Rc(qp) => qp.await_first_message(awaits),
             Self::XrcTarget(target) => target.rc.await_first_message(awaits),
@@ -115,6 +123,7 @@ impl Transport {
         match self {
             Self::Ud(qp) => qp.drain_sends(notify),
             Self::Uc(qp) => qp.drain_sends(notify),
+            Self::Rd(qp) => qp.drain_sends(notify),
             Self::Rc(qp) => qp.drain_sends(notify),
             Self::XrcTarget(target) => target.rc.drain_sends(notify),
         }
@@ -124,6 +133,7 @@ impl Transport {
         match self {
             Self::Ud(qp) => qp.resume_sends(),
             Self::Uc(qp) => qp.resume_sends(),
+            Self::Rd(qp) => qp.resume_sends(),
             Self::Rc(qp) => qp.resume_sends(),
             Self::XrcTarget(target) => target.rc.resume_sends(),
         }
@@ -133,6 +143,7 @@ impl Transport {
         match self {
             Self::Ud(qp) => qp.is_draining(),
             Self::Uc(qp) => qp.is_draining(),
+            Self::Rd(qp) => qp.is_draining(),
             Self::Rc(qp) => qp.is_draining(),
             Self::XrcTarget(target) => target.rc.is_draining(),
         }
@@ -146,6 +157,10 @@ impl Transport {
                 qp.flush();
             }
             Self::Uc(qp) => {
+                qp.drain_sends(false);
+                qp.flush();
+            }
+            Self::Rd(qp) => {
                 qp.drain_sends(false);
                 qp.flush();
             }
@@ -215,7 +230,9 @@ impl Qp {
     fn lock(&self) -> MutexGuard<'_, Attributes> {
         let attributes = match &self.qp {
             Transport::XrcTarget(target) => &target.attributes,
-            Transport::Ud(_) | Transport::Uc(_) | Transport::Rc(_) => &self.attributes,
+            Transport::Ud(_) | Transport::Uc(_) | Transport::Rd(_) | Transport::Rc(_) => {
+                &self.attributes
+            }
         };
         attributes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,7 +240,9 @@ impl Qp {
     fn set_state(&self, state: QpState) {
         let place = match &self.qp {
             Transport::XrcTarget(target) => &target.state,
-            Transport::Ud(_) | Transport::Uc(_) | Transport::Rc(_) => &self.state,
+            Transport::Ud(_) | Transport::Uc(_) | Transport::Rd(_) | Transport::Rc(_) => {
+                &self.state
+            }
         };
         place.store(state.code(), Ordering::Release);
     }
@@ -241,6 +260,7 @@ impl Qp {
             Transport::Rc(qp) => qp.is_over(),
             Transport::Ud(qp) => qp.has_failed(),
             Transport::Uc(qp) => qp.has_failed(),
+            Transport::Rd(qp) => qp.has_failed(),
             Transport::XrcTarget(target) => {
                 state = &target.state;
                 target.rc.is_over()
@@ -280,6 +300,12 @@ impl Qp {
                 qp.connect(&ah, qpn).map_err(|_| Errno::EINVAL)?;
             }
             Transport::Uc(_) => {}
+            Transport::Rd(qp) => {
+                qp.set_qkey(after.qkey);
+                if mask & IBV_QP_RNR_RETRY != 0 {
+                    qp.set_rnr_retries(after.reliable.rnr_retries().map(u32::from));
+                }
+            }
             Transport::Rc(qp) => self.connect(context, qp, &after, mask)?,
             Transport::XrcTarget(target) => self.connect(context, &target.rc, &after, mask)?,
         }

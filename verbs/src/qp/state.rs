@@ -6,8 +6,8 @@ use crate::abi::{
     IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
     IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
     IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
-    IBV_QP_TIMEOUT, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND,
-    ibv_ah_attr, ibv_qp_attr,
+    IBV_QP_TIMEOUT, IBV_QPT_DRIVER, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV,
+    IBV_QPT_XRC_SEND, ibv_ah_attr, ibv_qp_attr,
 };
 use crate::device::limits::MAX_RD_ATOMIC;
 use nix::errno::Errno;
@@ -75,6 +75,8 @@ impl QpState {
 pub(crate) enum Service {
     UnreliableDatagram,
     UnreliableConnected,
+    /// `IBV_QPT_DRIVER`; only `dgiwarpdv_create_qp` makes it.
+    ReliableDatagram,
     ReliableConnected,
     /// Initiator of XRC.
     XrcInitiator,
@@ -91,11 +93,25 @@ impl Service {
             IBV_QPT_RC => Ok(Self::ReliableConnected),
             IBV_QPT_XRC_SEND => Ok(Self::XrcInitiator),
             IBV_QPT_XRC_RECV => Ok(Self::XrcTarget),
+            IBV_QPT_DRIVER => Ok(Self::ReliableDatagram),
             _ => {
                 // Programs often report that creation failed without the reason.
                 tracing::debug!(qp_type, "refused: queue pairs are RC, UC, UD or XRC");
                 Err(Errno::EOPNOTSUPP)
             }
+        }
+    }
+}
+
+impl Service {
+    /// Whether work requests complete when they are carried out at the peer.
+    pub(crate) fn is_reliable(self) -> bool {
+        match self {
+            Self::UnreliableDatagram | Self::UnreliableConnected => false,
+            Self::ReliableDatagram
+            | Self::ReliableConnected
+            | Self::XrcInitiator
+            | Self::XrcTarget => true,
         }
     }
 }
@@ -321,6 +337,7 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(c_int, c_
             QpState::ReadyToSend,
         ) => Some(match service {
             Service::UnreliableDatagram => datagram_step(from, to),
+            Service::ReliableDatagram => reliable_datagram_step(from, to),
             Service::UnreliableConnected => connected_step(from, to),
             Service::ReliableConnected => reliable_step(from, to),
             Service::XrcInitiator | Service::XrcTarget => xrc_step(from, to),
@@ -348,7 +365,7 @@ fn changed_in_drain(service: Service) -> c_int {
         | IBV_QP_MAX_DEST_RD_ATOMIC
         | IBV_QP_MIN_RNR_TIMER;
     match service {
-        Service::UnreliableDatagram => IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+        Service::UnreliableDatagram | Service::ReliableDatagram => IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
         Service::UnreliableConnected => CONNECTED,
         Service::ReliableConnected | Service::XrcInitiator | Service::XrcTarget => RELIABLE,
     }
@@ -365,6 +382,19 @@ fn datagram_step(from: QpState, to: QpState) -> (c_int, c_int) {
         (QpState::ReadyToSend | QpState::SendQueueDrained | QpState::Error, _) => {
             (0, IBV_QP_CUR_STATE | IBV_QP_QKEY)
         }
+    }
+}
+
+/// Attributes of reliable datagram queue pairs: those of datagram ones, and the RNR retries with RTS, as devices with SRD have it.
+fn reliable_datagram_step(from: QpState, to: QpState) -> (c_int, c_int) {
+    let (required, optional) = datagram_step(from, to);
+    match from {
+        QpState::ReadyToReceive => (required, optional | IBV_QP_RNR_RETRY),
+        QpState::Reset
+        | QpState::Init
+        | QpState::ReadyToSend
+        | QpState::SendQueueDrained
+        | QpState::Error => (required, optional),
     }
 }
 

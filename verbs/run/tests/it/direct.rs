@@ -98,6 +98,30 @@ fn memory_is_kept_from_those_it_is_not_for() {
 }
 
 #[test]
+fn one_queue_pair_serves_many_clients_and_loses_nothing() {
+    let source = include_str!("../../../examples/c/reliable.c");
+    let Some((_directory, program)) = linked("reliable", source) else {
+        return;
+    };
+    let lossy = &[("DGIWARP_FAULT", "drop=0.05,reorder=0.05,seed=3")];
+    let ends = [
+        FIRST
+            .environment(lossy)
+            .says(&["client 0 says A client", "client 7 says H client"]),
+        SECOND.environment(lossy).says(&[
+            "a wrong rkey is refused (layer 1, type 1, code 0)",
+            "8 rows are there",
+        ]),
+    ];
+    run(Place::Here, "reliable", &program, ends);
+}
+
+#[test]
+fn reliable_datagrams_answer_as_the_header_says() {
+    for_each_gid("reliable", include_str!("../c/reliable.c"), &[]);
+}
+
+#[test]
 fn queue_pairs_count_what_they_do() {
     let Some((_directory, program)) =
         linked("counters", include_str!("../../../examples/c/counters.c"))

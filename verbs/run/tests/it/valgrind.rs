@@ -1,6 +1,6 @@
 //! The library under valgrind: no error of memory, and nothing lost, in the examples in C, the test of all direct verbs, and Debian's pingpongs.
 //!
-//! The examples call nothing that the test of all direct verbs does not call, so all but one of them run with `--soak` only.
+//! The examples call nothing that the test of all direct verbs does not call, so all but two of them run with `--soak` only.
 //!
 //! Valgrind has no AVX-512 and reports that to programs that ask for the processor's features, as the CRC does.
 
@@ -64,6 +64,12 @@ fn write_record() {
         &[("DGIWARP_MTU", "1500")],
         Place::Here,
     );
+}
+
+#[test]
+fn reliable() {
+    let source = include_str!("../../../examples/c/reliable.c");
+    example("reliable", source, &[], Place::Here);
 }
 
 #[test]

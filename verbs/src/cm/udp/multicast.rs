@@ -124,6 +124,7 @@ unsafe fn change(qp: *mut ibv_qp, group: &Group, change: Change) -> Result<(), E
     match &unsafe { queue_pair::state(qp) }?.qp {
         queue_pair::Transport::Ud(qp) => change(qp, group).map_err(errno::of),
         queue_pair::Transport::Uc(_)
+        | queue_pair::Transport::Rd(_)
         | queue_pair::Transport::Rc(_)
         | queue_pair::Transport::XrcTarget(_) => Err(Errno::EINVAL),
     }
