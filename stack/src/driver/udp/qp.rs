@@ -481,14 +481,16 @@ impl UdShared {
         self.run(|inner| inner.engine.sq_drain().is_draining())
     }
 
-    /// Drops datagrams that arrive from now on.
+    /// Drops datagrams that arrive from now on, and those that a fault delays.
     pub(crate) fn stop_receiving(&self) {
-        self.run(|inner| {
-            inner.is_unready = true;
-            if let Some(instruments) = &mut inner.instruments {
-                instruments.forget();
-            }
-        });
+        self.run(Self::stop_receiving_locked);
+    }
+
+    fn stop_receiving_locked(inner: &mut UdInner) {
+        inner.is_unready = true;
+        if let Some(instruments) = &mut inner.instruments {
+            instruments.forget();
+        }
     }
 
     /// Handles datagrams that arrive from now on, and drops those that came before.
@@ -569,8 +571,9 @@ impl UdShared {
             });
         }
         self.open.store(false, Ordering::Release);
-        // A queue that others share goes on without this QP.
+        // A queue that others share goes on without this QP. Another thread may be about to run the QP's timers.
         self.run(|inner| {
+            Self::stop_receiving_locked(inner);
             inner
                 .engine
                 .abandon_sends(self.tables(), &mut self.completions());

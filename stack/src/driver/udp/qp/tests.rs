@@ -1,10 +1,13 @@
 //! Two datagram queue pairs over ports in memory: no socket.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dgiwarp_llp_udp::Peer;
 
+use crate::driver::device::clock;
+use crate::driver::reactor::member::Member;
 use crate::driver::udp::memory_port::MemoryPort;
 use crate::driver::udp::path_cache::PathCache;
 use crate::driver::udp::port::Port;
@@ -31,7 +34,11 @@ struct End {
 
 impl End {
     fn new(port: MemoryPort) -> Self {
-        let rnic = Rnic::open(Config::default()).unwrap();
+        Self::with(port, Config::default())
+    }
+
+    fn with(port: MemoryPort, config: Config) -> Self {
+        let rnic = Rnic::open(config).unwrap();
         let pd = rnic.alloc_pd();
         let cq = rnic.create_cq(256).unwrap();
         let attr = UdQpAttr {
@@ -160,4 +167,29 @@ fn a_full_port_holds_up_its_sender_and_loses_nothing() {
         assert_eq!(one.wait().wr_id, wr_id);
         assert_eq!(other.wait().wr_id, wr_id);
     }
+}
+
+/// A thread that runs timers has the queue pair in hand while another one destroys it.
+#[test]
+fn a_datagram_that_a_fault_delays_does_not_reach_a_destroyed_queue_pair() {
+    let [near, far] = MemoryPort::network();
+    let config = Config {
+        fault: Some("delay=100ms".parse().unwrap()),
+        ..Config::default()
+    };
+    let (one, other) = (End::new(near), End::with(far, config));
+    other.post_recv(1);
+    other.post_recv(2);
+    one.post(1, Operation::Send { immediate: None }, 64, &other);
+    assert_eq!(other.wait().wr_id, 1);
+    one.post(2, Operation::Send { immediate: None }, 64, &other);
+    // Until the datagram waits for its time.
+    let shared = Arc::clone(&other.qp.shared);
+    while shared.run(|inner| inner.poll_timeout()).is_none() {
+        assert_eq!(other.cq.poll(&mut []).unwrap_or(0), 0);
+    }
+    let End { qp, cq, .. } = other;
+    drop(qp);
+    shared.handle_timeout(clock::now() + LONG);
+    assert!(cq.wait(Duration::from_millis(200)).unwrap().is_none());
 }
