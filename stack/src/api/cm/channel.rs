@@ -215,6 +215,23 @@ impl ConnectionChannel {
         self.cm.cancel(context);
     }
 
+    /// Holds the connection back that the next attempt with `context` leads to: [`ConnectionEvent::Established`] comes as soon as the peer has accepted, and nothing is sent, so that the peer has no
+    /// establishment, until [`establish`](Self::establish), for two seconds at most.
+    pub fn hold_establishment(&self, context: u64) {
+        self.cm.held().hold(context);
+    }
+
+    /// Lets a connection go on that is [held back](Self::hold_establishment); no effect on others.
+    pub fn establish(&self, context: u64) {
+        self.cm.establish(context);
+    }
+
+    /// Local address of a connection that is held back; its queue pair has none yet.
+    #[must_use]
+    pub fn held_addr(&self, context: u64) -> Option<SocketAddr> {
+        self.cm.held().local_addr(context)
+    }
+
     /// Raises [`ConnectionEvent::TimewaitExit`] for each connection, `time` after its [`ConnectionEvent::Disconnected`], as InfiniBand's connection manager
     /// does: programs that reuse queue pairs wait for it. A queue pair here may be connected again at once. Further calls have no effect.
     pub fn report_timewait(&self, time: Duration) {

@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 use socket2::Socket;
 
 use crate::driver::cm::events::{CmQueue, IncomingRequest, PendingEstablished};
+use crate::driver::cm::held::{Held, HeldConnections};
 use crate::driver::cm::port_queries::{Asked, MovedListener, PortQueries};
 use crate::driver::cm::timewait::Timewait;
 use crate::driver::device::clock;
@@ -62,6 +63,7 @@ pub(crate) struct Cm {
     /// a request is reported or accepted, so that the order of events is that of the peers' actions.
     accepted: Mutex<VecDeque<(IpAddr, Weak<RcShared>)>>,
     queue: Arc<CmQueue>,
+    held: HeldConnections,
 }
 
 #[derive(Debug, Default)]
@@ -112,7 +114,34 @@ impl Cm {
                 sink,
                 timewait: Timewait::default(),
             }),
+            held: HeldConnections::default(),
         }))
+    }
+
+    /// Connections that wait for their program.
+    pub(crate) fn held(&self) -> &HeldConnections {
+        &self.held
+    }
+
+    /// Begins to send on a connection that waited for its program.
+    pub(crate) fn establish(&self, context: u64) {
+        if let Some(held) = self.held.release(context) {
+            self.link_held(held);
+        }
+    }
+
+    /// A QP that was destroyed or flushed meanwhile is not linked, and TCP ends.
+    fn link_held(&self, held: Held) {
+        let Held {
+            caller,
+            peer,
+            outcome,
+            ..
+        } = held;
+        match link(&caller, peer, outcome) {
+            Ok(_) => caller.qp.report_end(&self.queue, caller.context),
+            Err(_) => caller.qp.unclaim(caller.ticket),
+        }
     }
 
     /// Ends of connections, some time later.
@@ -313,6 +342,9 @@ impl Cm {
 
     /// Gives up the attempts of one context.
     pub(crate) fn cancel(&self, context: u64) {
+        if let Some(held) = self.held.release(context) {
+            held.caller.qp.unclaim(held.caller.ticket);
+        }
         let mut callers = self.callers.lock();
         let theirs: Vec<u64> = callers
             .waiting
@@ -418,8 +450,15 @@ impl Cm {
             ports.end(query);
         }
         let (context, peer) = (calling.caller.context, over.peer);
-        let caller = &calling.caller;
-        let happened = match link(caller, peer, over.outcome) {
+        let Calling { caller, to, .. } = *calling;
+        if let Some(established) = self.held.wants(context, &over.outcome) {
+            self.held.put(caller, peer, over.outcome);
+            return self.queue.push(ConnectionEvent::Established {
+                context,
+                established,
+            });
+        }
+        let happened = match link(&caller, peer, over.outcome) {
             Ok(Ok(established)) => {
                 self.queue.push(ConnectionEvent::Established {
                     context,
@@ -430,7 +469,11 @@ impl Cm {
                 return;
             }
             Ok(Err(rejection)) => ConnectionEvent::Rejected { context, rejection },
-            Err(error) => return self.failed(&calling, error),
+            Err(error) => ConnectionEvent::Failed {
+                context,
+                peer: to,
+                error,
+            },
         };
         caller.qp.unclaim(caller.ticket);
         self.queue.push(happened);
@@ -506,6 +549,7 @@ impl Task for Cm {
             .chain(self.startups.poll_timeout())
             .chain(queries)
             .chain(self.timewait().poll_timeout())
+            .chain(self.held.poll_timeout())
             .min()
     }
 
@@ -513,6 +557,9 @@ impl Task for Cm {
         self.call_refused();
         while let Some(context) = self.timewait().take_due() {
             self.queue.push(ConnectionEvent::TimewaitExit { context });
+        }
+        while let Some(held) = self.held.take_due() {
+            self.link_held(held);
         }
         if let Some(ports) = &self.ports {
             for (attempt, found) in ports.progress() {

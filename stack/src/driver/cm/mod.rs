@@ -2,6 +2,7 @@
 
 pub(crate) mod connect;
 pub(crate) mod events;
+pub(crate) mod held;
 pub(crate) mod oob_connect;
 pub(crate) mod port_queries;
 pub(crate) mod sidr;

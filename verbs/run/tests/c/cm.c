@@ -392,6 +392,38 @@ static void move_to(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state 
 	CHECK(ibv_modify_qp(qp, &attr, mask) == 0 && qp->state == state);
 }
 
+enum finish { ESTABLISH, WAIT, DISCONNECT, DESTROY };
+
+/* A connection without a queue pair: the messages are all that there is, and the peer has its establishment when this end says so. */
+static void messages_alone(struct rdma_event_channel *ours, struct rdma_event_channel *theirs, struct sockaddr_storage *at, enum finish how)
+{
+	struct rdma_cm_id *id = resolved(ours, at);
+	struct rdma_conn_param say = { .private_data = "a", .private_data_len = 1 };
+	CHECK(rdma_connect(id, &say) == 0);
+	struct rdma_cm_event *event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
+	struct rdma_cm_id *new = event->id;
+	CHECK(event->param.conn.private_data_len == 1 && rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_accept(new, NULL) == 0);
+	expect(ours, RDMA_CM_EVENT_CONNECT_RESPONSE, id);
+	CHECK(rdma_get_src_port(id) == rdma_get_dst_port(new) && rdma_get_dst_port(id) == rdma_get_src_port(new));
+	CHECK(!readable(theirs, 100));
+	if (how == ESTABLISH)
+		CHECK(rdma_establish(id) == 0);
+	if (how == DISCONNECT) {
+		CHECK(rdma_disconnect(id) == 0);
+		expect(ours, RDMA_CM_EVENT_DISCONNECTED, id);
+	}
+	if (how == DESTROY)
+		CHECK(rdma_destroy_id(id) == 0);
+	expect(theirs, RDMA_CM_EVENT_ESTABLISHED, new);
+	if (how == ESTABLISH || how == WAIT) {
+		CHECK(rdma_disconnect(new) == 0);
+		expect(ours, RDMA_CM_EVENT_DISCONNECTED, id);
+	}
+	expect(theirs, RDMA_CM_EVENT_DISCONNECTED, new);
+	CHECK((how == DESTROY || rdma_destroy_id(id) == 0) && rdma_destroy_id(new) == 0);
+}
+
 static void programs_make_their_own_queue_pairs(void)
 {
 	struct rdma_event_channel *ours = rdma_create_event_channel(), *theirs = rdma_create_event_channel();
@@ -438,21 +470,8 @@ static void programs_make_their_own_queue_pairs(void)
 	CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(new) == 0);
 	CHECK(ibv_destroy_qp(client) == 0 && ibv_destroy_qp(server) == 0 && ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(cq) == 0);
 
-	/* Without any: the messages are all that there is. */
-	id = resolved(ours, &at);
-	say = (struct rdma_conn_param) { .private_data = "a", .private_data_len = 1 };
-	CHECK(rdma_connect(id, &say) == 0);
-	event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
-	new = event->id;
-	CHECK(event->param.conn.private_data_len == 1 && rdma_ack_cm_event(event) == 0);
-	CHECK(rdma_accept(new, NULL) == 0);
-	expect(ours, RDMA_CM_EVENT_CONNECT_RESPONSE, id);
-	CHECK(rdma_establish(id) == 0);
-	expect(theirs, RDMA_CM_EVENT_ESTABLISHED, new);
-	CHECK(rdma_disconnect(new) == 0);
-	expect(theirs, RDMA_CM_EVENT_DISCONNECTED, new);
-	expect(ours, RDMA_CM_EVENT_DISCONNECTED, id);
-	CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(new) == 0);
+	for (enum finish how = ESTABLISH; how <= DESTROY; how++)
+		messages_alone(ours, theirs, &at, how);
 	CHECK(rdma_destroy_id(listener) == 0);
 	rdma_destroy_event_channel(ours);
 	rdma_destroy_event_channel(theirs);

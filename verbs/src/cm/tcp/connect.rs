@@ -53,10 +53,15 @@ pub(crate) fn connect(id: &Arc<Id>, param: &ConnParam) -> Result<(), Errno> {
     };
     let to = address::to_socket(peer, device.port_offset);
     let connections = &device.connections;
+    if matches!(qp, ConnectionQp::StandIn(_)) {
+        // The program connects queue pairs of its own by the Reply's private data, and calls rdma_establish(3) when they are ready for the peer's messages.
+        connections.hold_establishment(id.key);
+    }
     let begun = qp
         .with_rc(|rc| connections.connect_from(port, rc, to, &mpa, &param.private_data, id.key))
         .ok_or(Errno::EINVAL)?;
     if let Err(error) = begun {
+        connections.cancel(id.key);
         if let Some(errno) = call_error(&error) {
             return Err(errno);
         }
@@ -181,6 +186,7 @@ pub(crate) fn reject(id: &Arc<Id>, private_data: &[u8]) -> Result<(), Errno> {
             inner.state = State::Over;
             let qp = std::mem::take(&mut inner.tcp()?.qp);
             drop(inner);
+            device::device()?.connections.establish(id.key);
             let _ = qp.with_rc(RcQp::disconnect);
             Ok(())
         }
@@ -196,13 +202,16 @@ pub(crate) fn reject(id: &Arc<Id>, private_data: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// `rdma_establish(3)`, after which a program has changed the state of its queue pair. The connection is up already.
+/// `rdma_establish(3)`: a program has changed the state of its queue pair, and the peer's gets its establishment.
 pub(crate) fn establish(id: &Arc<Id>) -> Result<(), Errno> {
     let mut inner = id.lock();
     let is_connected = inner.state == State::Connected;
-    (is_connected && inner.tcp()?.qp.is_the_programs())
-        .then_some(())
-        .ok_or(Errno::EINVAL)
+    if !is_connected || !inner.tcp()?.qp.is_the_programs() {
+        return Err(Errno::EINVAL);
+    }
+    drop(inner);
+    device::device()?.connections.establish(id.key);
+    Ok(())
 }
 
 /// Ends the connection and flushes the queue pair. Returns whether an event follows.
@@ -220,6 +229,7 @@ pub(crate) fn disconnect(id: &Arc<Id>) -> Result<bool, Errno> {
     let qp = std::mem::take(&mut tcp.qp);
     let depths = tcp.depths;
     drop(inner);
+    device::device()?.connections.establish(id.key);
     let exists = qp.with_rc(RcQp::disconnect).is_some();
     qp.change_state(QpState::Error, depths, timeout);
     let mut inner = id.lock();

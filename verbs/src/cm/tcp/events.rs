@@ -97,7 +97,8 @@ fn established_event(id: &Arc<Id>, established: Established) -> Option<CmEvent> 
     let timeout = inner.options.timeout();
     let tcp = inner.tcp().ok()?;
     tcp.connecting = false;
-    let local = tcp.qp.with_rc(RcQp::local_addr).flatten();
+    let held = || device::device().ok()?.connections.held_addr(id.key);
+    let local = tcp.qp.with_rc(RcQp::local_addr).flatten().or_else(held);
     let depths = Depths::of_mpa(established.negotiation.depths);
     tcp.qp.change_state(QpState::ReadyToSend, depths, timeout);
     // The program changes the state of its queue pair, and calls rdma_establish(3) afterwards.

@@ -52,15 +52,16 @@ impl Tcp {
         }
     }
 
-    /// Cancels a connection attempt and refuses a request of the identifier `key`.
+    /// Cancels a connection attempt, ends a connection that is held back, and refuses a request of the identifier `key`.
     pub(crate) fn close(self, key: u64) {
-        if !self.connecting && self.request.is_none() {
+        let may_be_held = matches!(self.qp, ConnectionQp::StandIn(_));
+        if !self.connecting && !may_be_held && self.request.is_none() {
             return;
         }
         let Ok(device) = device::device() else {
             return;
         };
-        if self.connecting {
+        if self.connecting || may_be_held {
             device.connections.cancel(key);
         }
         if let Some(request) = self.request {
