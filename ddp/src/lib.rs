@@ -18,7 +18,7 @@ mod untagged_queue;
 pub mod wire;
 
 pub use ranges::{MAX_RANGES, MapFull, RangeMap};
-pub use segmenter::{Segment, Segmenter};
+pub use segmenter::{Segment, Segmenter, equal};
 pub use types::{MessageOffset, Msn, QueueNumber, STag, TaggedOffset};
 pub use untagged_queue::{ExpectedSegment, Placement, UntaggedQueue};
 

@@ -58,6 +58,17 @@ impl Segmenter {
         })
     }
 
+    /// [`peek`](Self::peek) of a message that is cut into equal segments where segments are long: its receiver then places the first while
+    /// the last is on the way. Short segments are as long as they may be.
+    ///
+    /// # Panics
+    /// As [`peek`](Self::peek).
+    #[must_use]
+    #[inline]
+    pub fn peek_equal(&self, payload: u32) -> Option<Segment> {
+        self.peek(equal(self.length, payload))
+    }
+
     /// Takes a segment that [`peek`](Self::peek) returned.
     #[inline]
     pub fn advance(&mut self, segment: Segment) {
@@ -84,6 +95,22 @@ impl Segmenter {
     }
 }
 
+/// Payload per segment, in octets, from which a message is cut into equal segments. Smaller segments fill those of TCP (RFC 5044 §5.1) and datagrams;
+/// no path has larger ones.
+const EQUAL_FROM: u32 = 16 << 10;
+
+/// Octets of the segments of a message of `length` octets, all equal but the last, where segments have up to `most` octets of payload.
+#[must_use]
+#[inline]
+pub fn equal(length: u32, most: u32) -> u32 {
+    if most < EQUAL_FROM || length <= most {
+        return most;
+    }
+    // Whole cache lines, as far as they fit.
+    let equal = length.div_ceil(length.div_ceil(most));
+    equal.next_multiple_of(64).min(most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +131,37 @@ mod tests {
         segmenter.advance(only);
         assert!(segmenter.is_done());
         assert_eq!(segmenter.peek(100), None);
+    }
+
+    #[test]
+    fn long_segments_are_equal() {
+        let cut = |length, most| {
+            let mut segmenter = Segmenter::new(length);
+            let mut lengths = Vec::new();
+            while let Some(segment) = segmenter.peek_equal(most) {
+                segmenter.advance(segment);
+                lengths.push(segment.length);
+            }
+            lengths
+        };
+        assert_eq!(cut(65_536, 64_952), [32_768, 32_768]);
+        assert_eq!(cut(64_952, 64_952), [64_952]);
+        assert_eq!(cut(100_001, 64_952), [50_048, 49_953]);
+        assert_eq!(cut(20_000, 16_384), [10_048, 9952]);
+        assert_eq!(cut(20_000, 16_383), [16_383, 3617]);
+        assert_eq!(cut(1 << 20, 64_952).len(), 17);
+        assert_eq!(cut(0, 64_952), [0]);
+        for most in [16_384, 16_385, 64_000] {
+            for length in (most..40 * most).step_by(997) {
+                let lengths = cut(length, most);
+                let fewest = length.div_ceil(most) as usize;
+                assert_eq!(
+                    lengths.len(),
+                    fewest,
+                    "{length} octets in segments of {most}"
+                );
+            }
+        }
     }
 
     proptest! {

@@ -28,8 +28,8 @@ pub struct Deframer {
     /// The FPDU in `gathered` is complete and has been given to the caller, whose borrow has
     /// ended when the next call begins.
     handed_out: bool,
-    /// Octets of the latest FPDU, Markers not counted.
-    latest: usize,
+    /// Octets of the latest long FPDU that is not the shorter last one of its message, Markers not counted.
+    usual: usize,
     /// Octets that were moved to `gathered`.
     kept: u64,
 }
@@ -112,7 +112,7 @@ impl Deframer {
             markers,
             gathered: Gathered::default(),
             handed_out: false,
-            latest: 0,
+            usual: 0,
             kept: 0,
         }
     }
@@ -157,12 +157,20 @@ impl Deframer {
     }
 
     /// How many octets behind [`room`](Self::room) should be read at a time, of `most`, so that they end where an FPDU does if all
-    /// are as long as the latest.
+    /// are as long as the usual ones.
     pub fn good_length(&self, most: usize) -> usize {
-        match most.checked_div(self.latest) {
+        match most.checked_div(self.usual) {
             // Moving the rest of a short FPDU is cheap.
-            Some(fit) if fit > 0 && self.latest >= LONG => fit * self.latest,
+            Some(fit) if fit > 0 && self.usual >= LONG => fit * self.usual,
             Some(_) | None => most,
+        }
+    }
+
+    /// An FPDU that is a little shorter than those before is the last one of a message that was cut into equal ones.
+    fn note_length(&mut self, total: usize) {
+        let a_little_shorter = self.usual - self.usual / 8..self.usual;
+        if !a_little_shorter.contains(&total) {
+            self.usual = total;
         }
     }
 
@@ -219,7 +227,7 @@ impl Deframer {
             && let Some((fpdu, rest)) = input.split_at_checked(extent.total)
         {
             *input = rest;
-            self.latest = extent.total;
+            self.note_length(extent.total);
             return verified(fpdu, &extent, self.crc).map(Some);
         }
         self.fill(input, LENGTH_LEN);
@@ -231,7 +239,7 @@ impl Deframer {
             return Ok(None);
         }
         self.handed_out = true;
-        self.latest = extent.total;
+        self.note_length(extent.total);
         verified(self.gathered.octets(), &extent, self.crc).map(Some)
     }
 

@@ -110,6 +110,23 @@ fn reading_long_fpdus_ends_where_they_end() {
     assert_eq!(deframer.good_length(10_008), 10_008);
 }
 
+/// A message of 256 KiB: its last FPDU is shorter, and the next message is like it.
+#[test]
+fn the_shorter_last_fpdu_of_a_message_changes_no_reading() {
+    let mut deframer = Deframer::new(false, false);
+    let mut take = |len: usize| {
+        let stream = frame_all(false, false, &[vec![1; len]]);
+        deframer.next(&mut &stream[..]).unwrap();
+        deframer.good_length(272 << 10)
+    };
+    for len in [52_482, 52_482, 52_482, 52_482, 52_226] {
+        assert_eq!(take(len), 5 * 52_488);
+    }
+    assert_eq!(take(52_500), 5 * 52_508);
+    // Less than seven eighths is another kind of message.
+    assert_eq!(take(40_002), 6 * 40_008);
+}
+
 #[test]
 fn octets_of_unfinished_fpdus_are_counted() {
     for markers in [false, true] {

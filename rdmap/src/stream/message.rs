@@ -30,10 +30,6 @@ impl SendKind {
     }
 }
 
-/// Payload per segment, in octets, from which a message is cut into equal segments. Smaller segments fill those of TCP (RFC 5044
-/// §5.1); no path has larger ones.
-const BALANCE_FROM: u32 = 16 << 10;
-
 /// A Send or RDMA Write that is being sent.
 #[derive(Debug, Clone)]
 pub struct Message {
@@ -96,15 +92,7 @@ impl Message {
             Target::Tagged { .. } => 14,
         };
         let most = u32::from(mulpdu).saturating_sub(header_len);
-        let length = self.segmenter.length();
-        let payload = if most < BALANCE_FROM || length <= most {
-            most
-        } else {
-            // Whole cache lines, as far as they fit.
-            let equal = length.div_ceil(length.div_ceil(most));
-            equal.next_multiple_of(64).min(most)
-        };
-        self.segmenter.peek(payload)
+        self.segmenter.peek_equal(most)
     }
 
     /// Whether every segment was taken.

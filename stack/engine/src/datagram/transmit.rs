@@ -340,7 +340,9 @@ impl Sends {
                 if !source.is_on_demand() {
                     return Ok(());
                 }
-                let from = segmenter.peek(room).map_or(0, |segment| segment.offset);
+                let from = segmenter
+                    .peek_equal(room)
+                    .map_or(0, |segment| segment.offset);
                 let most = u32::try_from(STAGING).unwrap_or(u32::MAX);
                 source.reach(from, most)
             });
@@ -390,7 +392,7 @@ impl Sends {
         let mut trailers = [[0; Shim::GATHERED.tail]; MAX_GATHERED];
         let mut parts: ArrayVec<(usize, RegionSlice<'_>), MAX_PIECES> = ArrayVec::new();
         let header_len = HEAD + prefix.length();
-        while let Some(segment) = segmenter.peek(limit_payload) {
+        while let Some(segment) = segmenter.peek_equal(limit_payload) {
             let length = prefix.length() + segment.length as usize + Shim::GATHERED.total();
             let index = train.len();
             let room = index < MAX_GATHERED
@@ -550,7 +552,7 @@ fn add<R: Deref<Target = Registration>>(
     builder: &mut TrainBuilder<'_>,
 ) -> u64 {
     let mut payload = 0;
-    while let Some(segment) = segmenter.peek(room) {
+    while let Some(segment) = segmenter.peek_equal(room) {
         if !builder.accepts(prefix.length() + segment.length as usize) {
             break;
         }

@@ -14,8 +14,9 @@ thread_local! {
     static RX_BUFFER: Cell<Option<Box<RxBuffer>>> = const { Cell::new(None) };
 }
 
-/// Octets that one call reads from a connection at most. More do not fit the cache with the memory they go to.
-const READ: usize = 256 << 10;
+/// Octets that one call reads from a connection at most: a message of 256 KiB with its FPDUs' headers. More do not fit the cache with the memory
+/// they go to.
+const READ: usize = 272 << 10;
 /// Memory of this thread's that connections may have for FPDUs that are unfinished, in pieces. Others allocate theirs.
 const SPARE: usize = 8;
 

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use dgiwarp_ddp::equal;
 use dgiwarp_llp_udp::{DatagramLimit, Format, PathKind, Peer, Shim, Train, TrainBuilder};
 use dgiwarp_memory::Piece;
 use dgiwarp_rdmap::datagram::read::segment::{
@@ -327,7 +328,10 @@ fn load_one(
         None
     };
     let header_len = u32::try_from(RESPONSE_HEADER).unwrap_or(u32::MAX);
-    let most = u32::from(mulpdu).saturating_sub(header_len).max(1);
+    let most = equal(
+        request.size,
+        u32::from(mulpdu).saturating_sub(header_len).max(1),
+    );
     let mut at = 0;
     loop {
         let length = (request.size - at).min(most);
