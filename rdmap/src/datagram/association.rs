@@ -12,6 +12,7 @@
 //! numbers of messages, and would need lists of requesters to keep those bounds.
 
 mod handshake;
+mod rtt;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;

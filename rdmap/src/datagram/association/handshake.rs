@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 
 use super::Associations;
+use super::rtt::Rtt;
 use crate::datagram::read::segment::Outgoing;
 use crate::datagram::{Cookie, CookieExchange, DropReason, ExchangeKind};
 
@@ -13,8 +14,6 @@ use crate::datagram::{Cookie, CookieExchange, DropReason, ExchangeKind};
 const MAX_IDLE: usize = 1024;
 /// Entries checked to evict one: a new handshake must not cost more than a request does.
 const LOOKS: usize = 8;
-/// Shortest time to wait for a response.
-const MIN_RESPONSE_TIME: Duration = Duration::from_millis(20);
 /// First repeat of a cookie request.
 const FIRST_REPEAT: Duration = Duration::from_millis(20);
 /// Lifetime of a nonce, and so the longest time between two cookie requests.
@@ -48,25 +47,10 @@ pub(crate) struct Handshake<K, V> {
     users: u32,
     /// Latest ICMP error since the latest response.
     pub(crate) errno: Option<i32>,
-    smoothed: Option<Duration>,
+    pub(crate) rtt: Rtt,
 }
 
 impl<K, V> Handshake<K, V> {
-    /// Time to wait for a response before a repetition (as RFC 6298, without its variance).
-    pub(crate) fn patience(&self) -> Duration {
-        self.smoothed
-            .map_or(MIN_RESPONSE_TIME, |smoothed| smoothed * 3)
-            .max(MIN_RESPONSE_TIME)
-    }
-
-    /// Takes a sample of the response time, unambiguous for one request.
-    pub(crate) fn sample(&mut self, took: Duration) {
-        self.smoothed = Some(match self.smoothed {
-            None => took,
-            Some(smoothed) => (smoothed * 7 + took) / 8,
-        });
-    }
-
     /// Takes the cookie of an answer to a nonce that was sent less than a second ago.
     fn take_answer(&mut self, now: Instant, answer: &CookieExchange) -> bool {
         let sent = self.exchange.as_ref().and_then(|exchange| {
@@ -78,7 +62,7 @@ impl<K, V> Handshake<K, V> {
             return false;
         };
         // Each request has a nonce of its own, so the time is certain even for a repeated one.
-        self.sample(took);
+        self.rtt.sample(took);
         self.cookie = Some(answer.cookie);
         self.exchange = None;
         self.errno = None;
@@ -131,7 +115,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq> Associations<K, V> {
             exchange: None,
             users: 0,
             errno: None,
-            smoothed: None,
+            rtt: Rtt::default(),
         }));
         let association = self.enter(peer);
         self.peers[association].handshakes.push(id);

@@ -1,14 +1,16 @@
 //! Requesting half of RDMA Read (§7.1).
 
+mod ask;
 mod chunk;
 mod inbound;
 mod outbound;
 mod target;
 mod timers;
+mod window;
 
 use std::collections::VecDeque;
 use std::hash::Hash;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dgiwarp_codec::{Payload, PayloadSlice};
 use dgiwarp_ddp::{Msn, RangeMap, STag, TaggedOffset};
@@ -21,6 +23,8 @@ use crate::datagram::{Associations, HandshakeId, PlaceFailed, Secret};
 use crate::wire::Cause;
 use chunk::Chunks;
 use target::{MAX_OPEN, ReadKey, Target};
+pub use window::Limits;
+use window::Window;
 
 /// Settings of a [`Requester`].
 #[derive(Debug, Clone, Copy)]
@@ -31,40 +35,6 @@ pub struct RequesterConfig {
     pub msn: u32,
     /// Octets that the lower layer adds to each segment.
     pub overhead: usize,
-}
-
-/// Limits of requested octets that have not arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Octets.
-    pub octets: u32,
-    /// Datagrams.
-    pub datagrams: u32,
-}
-
-impl Limits {
-    /// Most octets in flight whatever the receive buffer.
-    const MAX_OCTETS: usize = 256 << 10;
-
-    /// Limits of §8 for a granted receive buffer of this many octets.
-    #[must_use]
-    pub fn of_receive_buffer(granted: usize) -> Self {
-        let octets = (granted / 4).clamp(1, Self::MAX_OCTETS);
-        Self {
-            octets: u32::try_from(octets).unwrap_or(u32::MAX),
-            datagrams: u32::try_from((granted / 1024).max(1)).unwrap_or(u32::MAX),
-        }
-    }
-
-    /// Octets of a chunk: a quarter of the window, in whole segments where it has room for one.
-    fn chunk(self, segment: u32) -> u32 {
-        let quarter = (self.octets / 4).max(1);
-        if quarter > segment {
-            quarter - quarter % segment
-        } else {
-            quarter
-        }
-    }
 }
 
 /// A Read to be done.
@@ -149,9 +119,8 @@ struct Read<R> {
     asked_all: bool,
     /// The Read is in the ready queue of its target.
     is_ready: bool,
-    /// The Read, or a chunk to be repeated, waits for the target's cookie.
+    /// The Read waits for the target's cookie.
     waits: bool,
-    last_arrival: Option<Instant>,
 }
 
 /// The requesting half of a datagram QP's Reads. `K` is the address of a peer, `V` an address of ours, `R` the
@@ -159,7 +128,7 @@ struct Read<R> {
 #[derive(Debug)]
 pub struct Requester<K, V, R> {
     config: RequesterConfig,
-    limits: Limits,
+    window: Window,
     /// Octets of the longest Read that needs no cookie.
     max_unvalidated: u32,
     reads: Slab<Read<R>>,
@@ -168,19 +137,13 @@ pub struct Requester<K, V, R> {
     targets: Vec<Target>,
     /// Targets with ready Reads, in round robin.
     round: VecDeque<HandshakeId>,
-    /// Chunks to be repeated: the Read and the chunk's start.
-    repeats: VecDeque<(ReadKey, u32)>,
+    /// Targets with lost ranges and places for requests, in round robin.
+    repeats: VecDeque<HandshakeId>,
     /// Requests that were made together and are not polled yet.
     queued: VecDeque<Outgoing<K, V>>,
-    octets_in_flight: u32,
-    datagrams_in_flight: u32,
-    /// The window is full; requests go on when half of it is free, several at a time, which wakes the target less often.
-    is_full: bool,
     msn: Msn,
     drawn: u64,
     submitted: u64,
-    /// Number of requests so far, by which they are ordered.
-    serial: u64,
     maps: Vec<RangeMap>,
     counts: Counts,
 }
@@ -190,7 +153,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
     #[must_use]
     pub fn new(config: RequesterConfig, limits: Limits) -> Self {
         Self {
-            limits,
+            window: Window::new(limits),
             max_unvalidated: max_unvalidated_read(config.overhead),
             reads: Slab::new(),
             by_stag: FxHashMap::default(),
@@ -198,13 +161,9 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
             round: VecDeque::new(),
             repeats: VecDeque::new(),
             queued: VecDeque::new(),
-            octets_in_flight: 0,
-            datagrams_in_flight: 0,
-            is_full: false,
             msn: Msn::new(config.msn),
             drawn: 0,
             submitted: 0,
-            serial: 0,
             maps: Vec::new(),
             counts: Counts::default(),
             config,
@@ -222,6 +181,11 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
         let target = associations.hold(work.peer, work.via);
         if self.targets.len() <= target.0 {
             self.targets.resize_with(target.0 + 1, Target::default);
+        }
+        let target_state = &mut self.targets[target.0];
+        if target_state.asks.is_empty() && target_state.lost.is_empty() {
+            // Of an earlier peer, or of long ago.
+            (target_state.fruitless, target_state.probed) = (0, None);
         }
         let sink_stag = self.draw_stag();
         self.submitted += 1;
@@ -241,7 +205,6 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
             asked_all: false,
             is_ready: false,
             waits: false,
-            last_arrival: None,
         });
         self.by_stag.insert(sink_stag, slot);
         associations.wake_by(work.deadline);
@@ -300,11 +263,26 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
 
     fn enter_round(&mut self, id: HandshakeId) {
         let target = &mut self.targets[id.0];
-        target.is_full &= target.open > MAX_OPEN / 2;
+        target.is_full &= target.asks.len() > MAX_OPEN / 2;
         if !target.in_round && !target.is_full && !target.ready.is_empty() {
             target.in_round = true;
             self.round.push_back(id);
         }
+    }
+
+    /// Adds a target with lost ranges and a place for a request to those that repeat.
+    fn enter_repeats(&mut self, id: HandshakeId) {
+        let target = &mut self.targets[id.0];
+        if !target.in_repeats && !target.lost.is_empty() && target.has_place() {
+            target.in_repeats = true;
+            self.repeats.push_back(id);
+        }
+    }
+
+    /// Requests of a target are answered whole, or given up.
+    fn places_freed(&mut self, id: HandshakeId) {
+        self.enter_repeats(id);
+        self.enter_round(id);
     }
 
     /// Ends a Read.
@@ -321,13 +299,13 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
         let mut read = self.reads.remove(key.slot);
         self.by_stag.remove(&read.sink_stag);
         for chunk in &read.chunks {
-            self.octets_in_flight -= chunk.missing;
-            self.datagrams_in_flight -= chunk.datagrams;
+            self.window.arrived((chunk.missing, chunk.datagrams));
         }
-        let open: u32 = read.chunks.iter().map(|chunk| chunk.requests).sum();
-        self.targets[read.target.0].open -= open;
+        let target = &mut self.targets[read.target.0];
+        target.asks.retain(|ask| ask.key != key);
+        target.lost.retain(|lost| lost.key != key);
         associations.release(read.target);
-        self.enter_round(read.target);
+        self.places_freed(read.target);
         if matches!(end, ReadEnd::TimedOut(_)) {
             self.counts.timed_out += 1;
         }
@@ -348,7 +326,6 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
             let key = ReadKey { slot, sink_stag };
             self.finish(key, ReadEnd::Flushed, sink, associations);
         }
-        self.repeats.clear();
         self.queued.clear();
     }
 
@@ -370,16 +347,16 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
         (requests, repeats, timed_out)
     }
 
+    /// Requests and lost ranges that are kept.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        let targets = self.targets.iter();
+        targets.map(|it| it.asks.len() + it.lost.len()).sum()
+    }
+
     /// Requested octets that have not arrived.
     #[must_use]
     pub fn octets_in_flight(&self) -> u32 {
-        self.octets_in_flight
+        self.window.octets_in_flight
     }
-}
-
-/// Largest factor of the exponential back-off of repetitions, as a power of two.
-const MAX_BACK_OFF: u32 = 3;
-
-fn back_off(patience: Duration, fruitless: u32) -> Duration {
-    patience * (1 << fruitless.min(MAX_BACK_OFF))
 }

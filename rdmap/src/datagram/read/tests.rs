@@ -1,6 +1,7 @@
 //! A requester and a responder, and a link between them that loses, doubles and reorders.
 
 mod hostile;
+mod loss;
 
 use super::segment::{self, ReadSegment};
 use super::*;
@@ -373,7 +374,8 @@ fn many_reads_share_the_window_and_come_in_turn() {
         pair.step();
         most = most.max(pair.requester.octets_in_flight());
     }
-    assert!((50_000..=100_000).contains(&most), "{most} in flight");
+    // A quarter of the receive buffer at first, half of it where responses take no longer for it (§8).
+    assert!((50_000..=200_000).contains(&most), "{most} in flight");
     assert_eq!(pair.sink.ended.len(), 40);
     assert!(pair.sink.ended.iter().all(|end| end.1 == ReadEnd::Complete));
     assert!(pair.drops.is_empty(), "{:?}", pair.drops);

@@ -1,40 +1,19 @@
-//! Chunks: parts of a Read that one Read Request asks for, and their missing octets.
-
-use std::time::Instant;
+//! Chunks: parts of a Read that one Read Request asks for at first, and their missing octets.
 
 use arrayvec::ArrayVec;
 use dgiwarp_ddp::{MAX_RANGES, RangeMap};
 
 /// Chunks of one Read that are asked for and not complete.
 pub(super) const MAX_CHUNKS: usize = 16;
-/// Requests that repeat one chunk. More missing ranges are requested together with the octets between them.
-pub(super) const MAX_GAPS: usize = 4;
-/// Later chunks that are complete before a chunk is repeated: fast retransmit, as in TCP.
-const OVERTAKEN: u32 = 2;
-
 /// A requested range of a Read's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// Time of the latest request.
-    pub(super) asked_at: Instant,
-    /// Number of that request among all.
-    pub(super) serial: u64,
     /// Octets not placed.
     pub(super) missing: u32,
     /// Datagrams in which they are expected.
     pub(super) datagrams: u32,
-    /// Open requests for them.
-    pub(super) requests: u32,
-    /// The chunk was requested more than once: its response time is ambiguous (Karn).
-    pub(super) repeated: bool,
-    /// Requests since octets last arrived.
-    pub(super) fruitless: u32,
-    /// Later chunks that are complete.
-    pub(super) overtaken: u32,
-    /// The chunk waits to be repeated; no timer runs meanwhile.
-    pub(super) to_repeat: bool,
 }
 
 /// The chunks of a Read, in order of their starts.
@@ -44,20 +23,10 @@ impl Chunk {
     /// Subtracts octets that arrived. Returns the number of datagrams that are no longer in flight.
     pub(super) fn arrived(&mut self, octets: u32, segment: u32) -> u32 {
         self.missing -= octets;
-        self.fruitless = 0;
         let left = self.missing.div_ceil(segment);
         let fewer = self.datagrams.saturating_sub(left);
         self.datagrams -= fewer;
         fewer
-    }
-
-    /// Counts the completion of a chunk whose request was `serial`. Returns whether this one is to be repeated.
-    pub(super) fn overtaken_by(&mut self, serial: u64) -> bool {
-        if self.serial > serial || self.to_repeat {
-            return false;
-        }
-        self.overtaken += 1;
-        self.overtaken >= OVERTAKEN
     }
 }
 
@@ -96,50 +65,28 @@ pub(super) fn gaps(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_clock::origin;
     use proptest::prelude::*;
 
-    fn chunk(serial: u64, missing: u32, datagrams: u32) -> Chunk {
+    fn chunk(missing: u32, datagrams: u32) -> Chunk {
         Chunk {
             start: 0,
             end: missing,
-            asked_at: origin(),
-            serial,
             missing,
             datagrams,
-            requests: 1,
-            repeated: false,
-            fruitless: 3,
-            overtaken: 0,
-            to_repeat: false,
         }
     }
 
     #[test]
     fn arrivals_are_subtracted() {
-        let mut chunk = chunk(1, 1000, 4);
+        let mut chunk = chunk(1000, 4);
         assert_eq!(chunk.arrived(100, 300), 1, "900 octets are three datagrams");
-        assert_eq!(
-            (chunk.missing, chunk.datagrams, chunk.fruitless),
-            (900, 3, 0)
-        );
+        assert_eq!((chunk.missing, chunk.datagrams), (900, 3));
         assert_eq!(chunk.arrived(1, 300), 0);
         assert_eq!(chunk.arrived(599, 300), 2);
         assert_eq!((chunk.missing, chunk.datagrams), (300, 1));
         assert_eq!(chunk.arrived(0, 100), 0, "never more than before");
         assert_eq!(chunk.arrived(300, 100), 1);
         assert_eq!((chunk.missing, chunk.datagrams), (0, 0));
-    }
-
-    #[test]
-    fn two_later_chunks_that_are_complete_overtake() {
-        let mut chunk = chunk(5, 10, 1);
-        assert!(!chunk.overtaken_by(4) && !chunk.overtaken_by(4) && !chunk.overtaken_by(4));
-        assert!(!chunk.overtaken_by(5));
-        assert!(chunk.overtaken_by(6));
-        chunk.to_repeat = true;
-        assert!(!chunk.overtaken_by(7));
-        assert_eq!(chunk.overtaken, 2);
     }
 
     #[test]

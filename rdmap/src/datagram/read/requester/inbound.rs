@@ -6,6 +6,7 @@ use std::time::Instant;
 use dgiwarp_codec::PayloadSlice;
 use dgiwarp_ddp::{STag, TaggedOffset};
 
+use super::ask::{Answered, answered_by};
 use super::target::ReadKey;
 use super::{ReadEnd, ReadSink, Requester};
 use crate::datagram::read::segment::{About, TerminateReport};
@@ -45,6 +46,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
             return Ok(());
         }
         if read.map.contains(start, end) {
+            self.attribute(now, key, (start, end), false, associations);
             return Err(DropReason::Duplicate);
         }
         // RFC 5040 §5.2.2: only within the range of its own request.
@@ -65,48 +67,93 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
             .insert(start, end)
             .map_err(|_| DropReason::MapFull)?;
         let octets = read.map.octets() - before;
-        read.last_arrival = Some(now);
         let is_whole = read.map.octets() == read.length;
         let chunk = &mut read.chunks[position];
-        self.datagrams_in_flight -= chunk.arrived(octets, read.segment);
-        self.octets_in_flight -= octets;
-        let is_chunk_whole = chunk.missing == 0;
-        associations.handshake_mut(read.target).errno = None;
-        if is_chunk_whole {
-            self.complete_chunk(now, key, position, associations);
+        let datagrams = chunk.arrived(octets, read.segment);
+        if chunk.missing == 0 {
+            read.chunks.remove(position);
         }
+        self.window.arrived((octets, datagrams));
+        associations.handshake_mut(read.target).errno = None;
         if is_whole {
+            // Its other requests are answered, or superfluous; the sample and the evidence count.
+            self.attribute(now, key, (start, end), true, associations);
             self.finish(key, ReadEnd::Complete, sink, associations);
+        } else {
+            self.attribute(now, key, (start, end), true, associations);
+            self.make_ready(key);
         }
         Ok(())
     }
 
-    fn complete_chunk(
+    /// Finds the request that a response answers, and what is lost if that one is answered.
+    fn attribute(
         &mut self,
         now: Instant,
         key: ReadKey,
-        position: usize,
+        (start, end): (u32, u32),
+        is_new: bool,
         associations: &mut Associations<K, V>,
     ) {
-        let Some(read) = self.reads.get_mut(key.slot) else {
+        let Some(read) = self.reads.get(key.slot) else {
             return;
         };
-        let chunk = read.chunks.remove(position);
-        for earlier in &mut read.chunks {
-            if earlier.overtaken_by(chunk.serial) {
-                earlier.to_repeat = true;
-                self.repeats.push_back((key, earlier.start));
+        let (id, map) = (read.target, &read.map);
+        let target = &mut self.targets[id.0];
+        target.last_arrival = Some(now);
+        target.probed = None;
+        target.fruitless = 0;
+        let rtt = &mut associations.handshake_mut(id).rtt;
+        let Some(index) = answered_by(&target.asks, now, rtt.least(), (key, start, end)) else {
+            if is_new {
+                target.reordering.found(now, rtt.smoothed());
+            }
+            return;
+        };
+        let ask = &mut target.asks[index];
+        if !ask.answered {
+            ask.answered = true;
+            let took = now.saturating_duration_since(ask.at);
+            rtt.sample(took);
+            self.window
+                .sample(now, took, rtt.least(), ask.end - ask.start);
+        }
+        let (is_probe, validated) = (ask.is_probe, ask.validated);
+        match ask.answer(start, end, map) {
+            Answered::Next if index == 0 && !ask.is_over => return,
+            Answered::Next | Answered::Ahead => {}
+            Answered::Late => {
+                if is_new {
+                    target.reordering.found(now, rtt.smoothed());
+                }
+                return;
             }
         }
-        let id = read.target;
-        self.targets[id.0].open -= chunk.requests;
-        // Karn's rule: the response to a repeated request gives no sample of the response time.
-        if !chunk.repeated {
-            let took = now.saturating_duration_since(chunk.asked_at);
-            associations.handshake_mut(id).sample(took);
+        // Whatever was requested before, in the same queue of the target, has left.
+        for earlier in target.asks[..index]
+            .iter_mut()
+            .filter(|it| it.validated == validated)
+        {
+            earlier.evidence = earlier.evidence.saturating_add(1);
+            earlier.reached = earlier.end;
         }
-        self.enter_round(id);
-        self.make_ready(key);
+        let threshold = target.reordering.threshold(now, rtt.smoothed());
+        let before = target.lost.len();
+        for at in 0..=index {
+            let ask = target.asks[at];
+            let proved = is_probe && at < index && ask.validated == validated;
+            if ask.misses_some() && (ask.evidence >= threshold || proved) {
+                target.lose(at, ask.reached);
+            }
+        }
+        if target.lost.len() > before {
+            self.window.lost(now);
+        }
+        let open = target.asks.len();
+        target.asks.retain(|ask| !ask.is_over);
+        if target.asks.len() < open || target.lost.len() > before {
+            self.places_freed(id);
+        }
     }
 
     /// Lets the Reads go on that waited for this handshake.
@@ -120,12 +167,11 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
             }
             read.waits = false;
             let sink_stag = read.sink_stag;
-            let key = ReadKey { slot, sink_stag };
-            for chunk in read.chunks.iter_mut().filter(|chunk| chunk.to_repeat) {
-                chunk.fruitless = 0;
-                self.repeats.push_back((key, chunk.start));
-            }
-            self.make_ready(key);
+            self.make_ready(ReadKey { slot, sink_stag });
+        }
+        if let Some(target) = self.targets.get_mut(id.0) {
+            target.fruitless = 0;
+            self.enter_repeats(id);
         }
     }
 

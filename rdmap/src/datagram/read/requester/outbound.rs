@@ -1,16 +1,28 @@
-//! Segments that a requester sends: repetitions of chunks, first requests of chunks.
+//! Segments that a requester sends: requests for lost ranges, first requests of chunks.
 
 use std::hash::Hash;
 use std::time::Instant;
 
 use dgiwarp_ddp::TaggedOffset;
 
-use super::chunk::{Chunk, MAX_GAPS, gaps};
-use super::target::{MAX_OPEN, ReadKey};
-use super::{Read, Requester, back_off};
+use super::ask::Ask;
+use super::chunk::{Chunk, gaps};
+use super::target::{Lost, MAX_OPEN, ReadKey};
+use super::{Read, Requester};
 use crate::datagram::read::segment::{Outgoing, emit_request};
 use crate::datagram::{Associations, HandshakeId};
 use crate::wire::ReadRequest;
+
+/// Reason for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The octets were not requested before.
+    First,
+    /// They are lost.
+    Repeat,
+    /// Nothing has come for a while.
+    Probe,
+}
 
 impl<R> Read<R> {
     /// The request for a range of the message. The sink offset is the offset in the message.
@@ -37,7 +49,7 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
     pub fn has_transmit(&self) -> bool {
         !self.queued.is_empty()
             || !self.repeats.is_empty()
-            || (self.is_open() && !self.round.is_empty())
+            || (self.window.is_open() && !self.round.is_empty())
     }
 
     /// The next request, which counts as sent now. A cookie request that is due goes before new requests, which may need the cookie.
@@ -53,95 +65,121 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
             .or_else(|| self.next_chunk(now, associations))
     }
 
-    /// Whether the window may have room.
-    fn is_open(&self) -> bool {
-        !self.is_full
-            || (self.octets_in_flight <= self.limits.octets / 2
-                && self.datagrams_in_flight <= self.limits.datagrams / 2)
-    }
-
+    /// Requests lost ranges again, of one target after the other.
     fn next_repeat(
         &mut self,
         now: Instant,
         associations: &mut Associations<K, V>,
     ) -> Option<Outgoing<K, V>> {
-        while let Some((key, start)) = self.repeats.pop_front() {
-            if self.repeat(now, key, start, associations).is_some() {
+        while let Some(id) = self.repeats.pop_front() {
+            self.targets[id.0].in_repeats = false;
+            self.repeat(now, id, associations);
+            if !self.queued.is_empty() {
                 return self.queued.pop_front();
             }
         }
         None
     }
 
-    /// Requests the missing ranges of a chunk again. `None` if none can be requested now.
-    fn repeat(
+    /// Requests the missing octets of the first lost range of a target, as far as it has places.
+    fn repeat(&mut self, now: Instant, id: HandshakeId, associations: &mut Associations<K, V>) {
+        let target = &mut self.targets[id.0];
+        let places = MAX_OPEN.saturating_sub(target.asks.len());
+        if places == 0 {
+            return;
+        }
+        let has_cookie = associations.handshake(id).cookie.is_some();
+        let may_ask = |lost: &Lost| {
+            let read = self.reads.get(lost.key.slot);
+            has_cookie || read.is_none_or(|read| read.length <= self.max_unvalidated)
+        };
+        let Some(position) = target.lost.iter().position(may_ask) else {
+            if !target.lost.is_empty() {
+                // The answer lets the target go on.
+                associations.validate(now, id);
+            }
+            return;
+        };
+        let Some(Lost { key, start, end }) = target.lost.remove(position) else {
+            return;
+        };
+        if let Some(read) = self.read(key) {
+            let mut missing = gaps(&read.map, start, end, places);
+            if read.length == 0 {
+                missing.push((0, 0));
+            }
+            for (from, to) in missing {
+                self.counts.repeats += 1;
+                self.ask(now, key, (from, to), Kind::Repeat, associations);
+            }
+        }
+        self.enter_repeats(id);
+    }
+
+    /// Requests octets of which nothing was heard, before they count as lost.
+    pub(super) fn send_probe(
         &mut self,
         now: Instant,
-        key: ReadKey,
-        start: u32,
+        id: HandshakeId,
+        lost: Lost,
         associations: &mut Associations<K, V>,
-    ) -> Option<()> {
-        let read = self.read(key)?;
-        let position = read
-            .chunks
-            .iter()
-            .position(|it| it.start == start && it.to_repeat)?;
-        let id = read.target;
-        if read.length > self.max_unvalidated && associations.validate(now, id).is_none() {
-            self.read_mut(key)?.waits = true;
-            return None;
+    ) {
+        if self.targets[id.0].has_place() {
+            self.counts.repeats += 1;
+            self.ask(
+                now,
+                lost.key,
+                (lost.start, lost.end),
+                Kind::Probe,
+                associations,
+            );
         }
-        self.serial += 1;
-        let serial = self.serial;
-        let read = self.read(key)?;
-        let chunk = read.chunks[position];
-        let others = self.targets[id.0].open - chunk.requests;
-        let max = if others as usize + MAX_GAPS > MAX_OPEN as usize {
-            1
-        } else {
-            MAX_GAPS
-        };
-        let mut missing = gaps(&read.map, chunk.start, chunk.end, max);
-        if chunk.start == chunk.end {
-            missing.push((chunk.start, chunk.end));
-        }
-        let requests = u32::try_from(missing.len()).unwrap_or(1);
-        for (from, to) in missing {
-            self.ask(key, from, to, associations);
-        }
-        self.counts.repeats += u64::from(requests);
-        self.targets[id.0].open = others + requests;
-        let patience = associations.handshake(id).patience();
-        let due = now + back_off(patience, chunk.fruitless);
-        let chunk = &mut self.read_mut(key)?.chunks[position];
-        chunk.asked_at = now;
-        chunk.serial = serial;
-        chunk.requests = requests;
-        chunk.repeated = true;
-        chunk.overtaken = 0;
-        chunk.to_repeat = false;
-        associations.wake_by(due);
-        Some(())
     }
 
     /// Queues the request for a range.
-    fn ask(&mut self, key: ReadKey, start: u32, end: u32, associations: &Associations<K, V>) {
+    fn ask(
+        &mut self,
+        now: Instant,
+        key: ReadKey,
+        (start, end): (u32, u32),
+        kind: Kind,
+        associations: &mut Associations<K, V>,
+    ) {
         let msn = self.msn;
         let Some(read) = self.read(key) else {
             return;
         };
-        let target = associations.handshake(read.target);
+        let id = read.target;
+        let handshake = associations.handshake(id);
         let Some(request) = read.request(start, end) else {
             return;
         };
         let outgoing = Outgoing {
-            peer: target.peer,
-            via: target.via,
-            segment: emit_request(&request, associations.epoch(), target.cookie, msn),
+            peer: handshake.peer,
+            via: handshake.via,
+            segment: emit_request(&request, associations.epoch(), handshake.cookie, msn),
+        };
+        let ask = Ask {
+            key,
+            start,
+            end,
+            at: now,
+            front: start,
+            reached: start,
+            evidence: 0,
+            validated: handshake.cookie.is_some(),
+            repeated: kind != Kind::First,
+            is_probe: kind == Kind::Probe,
+            answered: false,
+            is_over: false,
         };
         self.msn = msn.next();
         self.counts.requests += 1;
         self.queued.push_back(outgoing);
+        self.targets[id.0].asks.push(ask);
+        if let Some(due) = self.due(id, associations) {
+            associations.wake_by(due);
+        }
     }
 
     fn next_chunk(
@@ -149,17 +187,16 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
         now: Instant,
         associations: &mut Associations<K, V>,
     ) -> Option<Outgoing<K, V>> {
-        if !self.is_open() {
+        if !self.window.is_open() {
             return None;
         }
-        self.is_full = false;
         while let Some(&id) = self.round.front() {
             let target = &mut self.targets[id.0];
             let Some(&key) = target.ready.front() else {
                 self.leave_round(id);
                 continue;
             };
-            if target.open >= MAX_OPEN {
+            if !target.has_place() {
                 target.is_full = true;
                 self.leave_round(id);
                 continue;
@@ -168,8 +205,8 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
                 self.unready(id, key);
                 continue;
             }
-            if !self.has_window(key) {
-                self.is_full = true;
+            let size = self.read(key).map(|read| self.next_size(read));
+            if !size.is_some_and(|size| self.window.has_room(size)) {
                 return None;
             }
             self.ask_next(now, id, key, associations);
@@ -212,19 +249,8 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
 
     /// Octets and datagrams of the next chunk of a Read.
     fn next_size(&self, read: &Read<R>) -> (u32, u32) {
-        let octets = (read.length - read.next).min(self.limits.chunk(read.segment));
+        let octets = self.window.chunk(read.length - read.next, read.segment);
         (octets, octets.div_ceil(read.segment).max(1))
-    }
-
-    fn has_window(&self, key: ReadKey) -> bool {
-        let Some(read) = self.read(key) else {
-            return false;
-        };
-        let (octets, datagrams) = self.next_size(read);
-        // One chunk may always be requested, however small the window is.
-        self.datagrams_in_flight == 0
-            || (self.octets_in_flight + octets <= self.limits.octets
-                && self.datagrams_in_flight + datagrams <= self.limits.datagrams)
     }
 
     /// Requests the next chunk of the first Read of the first target, and moves both to the end of their queues.
@@ -242,31 +268,18 @@ impl<K: Copy + Eq + Hash, V: Copy + Eq, R> Requester<K, V, R> {
         };
         let (octets, datagrams) = self.next_size(read);
         let (start, end) = (read.next, read.next + octets);
-        self.ask(key, start, end, associations);
-        self.serial += 1;
-        let serial = self.serial;
-        self.targets[id.0].open += 1;
-        let due = now + associations.handshake(id).patience();
-        self.octets_in_flight += octets;
-        self.datagrams_in_flight += datagrams;
+        self.ask(now, key, (start, end), Kind::First, associations);
+        self.window.requested((octets, datagrams));
         if let Some(read) = self.read_mut(key) {
             read.next = end;
             read.asked_all = end == read.length;
             read.chunks.push(Chunk {
                 start,
                 end,
-                asked_at: now,
-                serial,
                 missing: octets,
                 datagrams,
-                requests: 1,
-                repeated: false,
-                fruitless: 0,
-                overtaken: 0,
-                to_repeat: false,
             });
         }
-        associations.wake_by(due);
         self.make_ready(key);
         self.enter_round(id);
     }
