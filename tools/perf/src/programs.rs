@@ -141,6 +141,7 @@ fn group(args: &ProgramsArgs, subjects: &[&Subject]) -> Group {
         rounds: args.rounds,
         round_time: Duration::ZERO,
         iters: None,
+        more_rounds: 0,
         repeats: 0,
         members: raw
             .into_iter()

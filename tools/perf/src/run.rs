@@ -29,6 +29,9 @@ use crate::session::client::{At, Opened, Round, Session};
 use crate::session::control::EndpointSpec;
 use crate::stats;
 
+/// Margin of a median of ratios, as a share of it, within which a group is measured for long enough.
+pub(crate) const SETTLED: f64 = 0.01;
+
 /// Rounds that every group gets if it is late itself; if the whole run is, it gets one.
 const MIN_ROUNDS: u32 = 3;
 
@@ -173,7 +176,10 @@ impl Bench {
         turns: &mut [Turn<'_>],
         stages: &mut Stages,
     ) -> Result<()> {
-        for number in 0..group.rounds {
+        for number in 0..group.rounds + group.more_rounds {
+            if number >= group.rounds && (limits.behind || settled(turns)) {
+                break;
+            }
             // A machine that is much slower than planned for gives fewer rounds, not a longer run.
             let late = limits
                 .deadline
@@ -333,6 +339,26 @@ impl<'a> Turn<'a> {
 fn free_group_port() -> Result<u16> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).during("find a free port")?;
     Ok(socket.local_addr().during("find a free port")?.port())
+}
+
+/// Whether the medians of all ratios to raw rows are known well enough.
+fn settled(turns: &[Turn<'_>]) -> bool {
+    turns.iter().all(|turn| {
+        let Some(spec) = turn.member.spec() else {
+            return true;
+        };
+        let raw = spec.subject.baseline(spec.mode).and_then(|subject| {
+            turns
+                .iter()
+                .find(|it| it.member.spec().is_some_and(|it| it.subject == subject))
+        });
+        let Some(raw) = raw else {
+            return true;
+        };
+        let (ours, raw) = (turn.series.values(spec.mode), raw.series.values(spec.mode));
+        let ratio = stats::paired_ratio(&ours, &raw);
+        ratio.is_none_or(|ratio| ratio.margin() <= SETTLED * ratio.median)
+    })
 }
 
 /// The largest drift of a raw p50; 1 for streams, whose rate varies by nature.

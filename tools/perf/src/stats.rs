@@ -20,6 +20,24 @@ pub(crate) struct Ratio {
     pub(crate) q25: f64,
     /// The upper quartile.
     pub(crate) q75: f64,
+    /// Rounds that it rests on.
+    pub(crate) rounds: u32,
+}
+
+impl Ratio {
+    /// Half of the interval that most probably has the median of endless rounds: 1.57 interquartile ranges over the root of the rounds (McGill,
+    /// Tukey and Larsen, 1978).
+    pub(crate) fn margin(&self) -> f64 {
+        1.57 * (self.q75 - self.q25) / f64::from(self.rounds.max(1)).sqrt()
+    }
+}
+
+/// Margin of a raw row compared with itself, each round with the one before: what the machine does to the median of as many rounds. `None` of
+/// less than four rounds.
+pub(crate) fn noise(baseline: &[f64]) -> Option<f64> {
+    let (_, later) = baseline.split_first()?;
+    let ratio = paired_ratio(later, baseline)?;
+    (ratio.rounds >= 4).then(|| ratio.margin())
 }
 
 /// Latency of one row, in microseconds.
@@ -96,6 +114,7 @@ pub(crate) fn paired_ratio(ours: &[f64], baseline: &[f64]) -> Option<Ratio> {
         median: quantile(&ratios, 0.5)?,
         q25: quantile(&ratios, 0.25)?,
         q75: quantile(&ratios, 0.75)?,
+        rounds: u32::try_from(ratios.len()).unwrap_or(u32::MAX),
     })
 }
 
@@ -200,6 +219,38 @@ mod tests {
         assert_eq!(paired_ratio(&[], &[]), None);
         let ratio = paired_ratio(&[0.0, 3.0], &[1.0, 2.0]).expect("one pair");
         assert_eq!(ratio.median, 1.5);
+    }
+
+    #[test]
+    fn the_margin_shrinks_with_the_rounds_and_grows_with_their_spread() {
+        let of = |spread: f64, rounds: usize| {
+            let ours: Vec<f64> = (0..rounds)
+                .map(|round| {
+                    1.0 + spread * f64::from(u8::try_from(round % 5).expect("small")) / 4.0
+                })
+                .collect();
+            let ratio = paired_ratio(&ours, &vec![1.0; rounds]).expect("pairs");
+            ratio.margin()
+        };
+        assert!((of(0.1, 25) - 1.57 * 0.05 / 5.0).abs() < 1e-9);
+        assert!((of(0.1, 100) - 1.57 * 0.05 / 10.0).abs() < 1e-9);
+        assert!(of(0.2, 25) > 1.9 * of(0.1, 25));
+        assert_eq!(of(0.0, 25), 0.0);
+        assert!(of(0.1, 3) > 0.02);
+    }
+
+    #[test]
+    fn a_machine_that_is_steady_has_no_noise() {
+        assert_eq!(noise(&[2.0; 10]), Some(0.0));
+        assert_eq!(noise(&[2.0; 4]), None);
+        let restless: Vec<f64> = (0..20)
+            .map(|round| if round % 3 == 0 { 3.0 } else { 2.0 })
+            .collect();
+        assert!(noise(&restless).expect("rounds") > 0.1);
+        // A machine that becomes slower once does not matter between neighbours.
+        let mut slower = vec![2.0; 20];
+        slower[10..].fill(4.0);
+        assert_eq!(noise(&slower), Some(0.0));
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub(crate) struct Group {
     pub(crate) round_time: Duration,
     /// Messages of each endpoint over all rounds; without a value, as many as fit the time.
     pub(crate) iters: Option<u64>,
+    /// Rounds added, at most, until the medians of the ratios are known well enough ([`SETTLED`](crate::run::SETTLED)).
+    #[serde(default)]
+    pub(crate) more_rounds: u32,
     /// Repetitions allowed while the raw latency drifts.
     pub(crate) repeats: u32,
     /// In the order of their turns.

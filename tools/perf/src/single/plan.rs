@@ -274,6 +274,7 @@ fn group(
         rounds,
         round_time: Duration::from_millis(milliseconds),
         iters: args.iters,
+        more_rounds: 0,
         repeats: MAX_REPEATS,
         members: subjects.iter().map(member).collect(),
     }

@@ -181,6 +181,7 @@ mod tests {
             rounds: 2,
             round_time: Duration::from_millis(10),
             iters: None,
+            more_rounds: 0,
             repeats: 0,
             members,
         };

@@ -14,6 +14,9 @@ use crate::catalog::subjects::*;
 use crate::run::group::{Group, Member};
 use crate::suite::results::Figure;
 
+/// Rounds that a noisy machine gets beside those planned for, at most, in multiples of them.
+const MORE_ROUNDS: u32 = 3;
+
 /// The network of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -128,6 +131,11 @@ impl Pace {
                 rounds: self.rounds.unwrap_or(rounds),
                 round_time: Duration::from_millis(milliseconds),
                 iters: None,
+                // A number that was asked for is kept, and a quick run is one.
+                more_rounds: match self.rounds {
+                    None if !self.quick => rounds * MORE_ROUNDS,
+                    None | Some(_) => 0,
+                },
                 repeats: 0,
                 members,
             },

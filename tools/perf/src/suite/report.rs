@@ -55,14 +55,15 @@ impl Verdict {
             Self::Aim => "aim met",
             Self::Bar => "bar met",
             Self::Missed => "MISSED",
+            Self::CannotTell => "cannot tell",
             Self::Information => "",
             Self::NotMeasured => "not measured",
         }
     }
 }
 
-/// The cells of a row: case, ours, base, figure with quartiles, verdict.
-fn cells(row: &Row) -> [String; 5] {
+/// The cells of a row: case, ours, base, figure with quartiles, noise, verdict.
+fn cells(row: &Row) -> [String; 6] {
     let with_unit = |value: Option<f64>| {
         value.map_or_else(
             || "-".to_owned(),
@@ -88,6 +89,8 @@ fn cells(row: &Row) -> [String; 5] {
         with_unit(row.ours),
         with_unit(row.base),
         figure,
+        row.noise
+            .map_or_else(|| "-".to_owned(), |noise| format!("{:.1} %", noise * 100.0)),
         verdict,
     ]
 }
@@ -124,16 +127,17 @@ pub(crate) fn table(rows: &[Row]) -> String {
         ("", Right, 11),
         ("", Right, 11),
         ("", Left, 22),
+        ("", Right, 7),
         ("", Left, 0),
     ];
     let mut text = String::new();
     for quantity in QUANTITIES {
         let of_quantity = rows.iter().filter(|row| row.quantity == quantity.id);
         let lines = of_quantity.map(|row| {
-            let [case, ours, base, figure, verdict] = cells(row);
-            [String::new(), case, ours, base, figure, verdict]
+            let [case, ours, base, figure, noise, verdict] = cells(row);
+            [String::new(), case, ours, base, figure, noise, verdict]
         });
-        let lines: Vec<[String; 6]> = lines.collect();
+        let lines: Vec<[String; 7]> = lines.collect();
         if lines.is_empty() {
             continue;
         }
@@ -164,6 +168,8 @@ mod tests {
             figure: Some(0.94),
             q25: Some(0.9),
             q75: Some(1.0),
+            margin: Some(0.01),
+            noise: Some(0.012),
             verdict,
             missing: missing.map(str::to_owned),
         }
@@ -177,6 +183,7 @@ mod tests {
         ]);
         assert_eq!(text.matches("rate: 64-octet messages").count(), 1);
         assert!(text.contains("0.940 [0.900 1.00]"), "{text}");
+        assert!(text.contains("1.2 %"), "{text}");
         assert!(text.contains("not measured: no <veth>"), "{text}");
     }
 }

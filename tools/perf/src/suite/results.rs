@@ -81,6 +81,8 @@ pub(crate) enum Verdict {
     Bar,
     /// The bar is missed.
     Missed,
+    /// The bar is closer to the figure than the rounds, or this machine, can tell.
+    CannotTell,
     /// Without a bar.
     Information,
     /// Without a figure.
@@ -108,6 +110,10 @@ pub(crate) struct Row {
     pub(crate) q25: Option<f64>,
     /// Upper quartile of the same.
     pub(crate) q75: Option<f64>,
+    /// Half of the interval around the figure within which the rounds can tell nothing.
+    pub(crate) margin: Option<f64>,
+    /// The same of the raw row against itself, as a share: this machine's noise.
+    pub(crate) noise: Option<f64>,
     /// The verdict on bar and aim.
     pub(crate) verdict: Verdict,
     /// The reason for a missing figure.
@@ -136,9 +142,14 @@ pub(crate) fn judge(quantity: &Quantity, case: &Case, recorded: &Recorded) -> Ro
         let reason = "no round has both figures".to_owned();
         return not_measured(quantity, case, &recorded.group, reason);
     };
-    let figure = match quantity.better {
-        Better::Less | Better::More => ratio.median,
-        Better::Exactly => worst(&ours, quantity.bar.unwrap_or(1.0)),
+    let noise = stats::noise(&base);
+    let (figure, margin) = match quantity.better {
+        Better::Less | Better::More => {
+            let machine = noise.unwrap_or(0.0) * ratio.median;
+            (ratio.median, ratio.margin().max(machine))
+        }
+        // In every round, whatever the others are.
+        Better::Exactly => (worst(&ours, quantity.bar.unwrap_or(1.0)), 0.0),
     };
     let present = |values: &[f64]| {
         let values: Vec<f64> = values.iter().copied().filter(|it| *it > 0.0).collect();
@@ -154,7 +165,9 @@ pub(crate) fn judge(quantity: &Quantity, case: &Case, recorded: &Recorded) -> Ro
         figure: Some(figure),
         q25: Some(ratio.q25),
         q75: Some(ratio.q75),
-        verdict: verdict(quantity, figure),
+        margin: Some(margin),
+        noise,
+        verdict: verdict(quantity, figure, margin),
         missing: None,
     }
 }
@@ -171,12 +184,20 @@ pub(crate) fn not_measured(quantity: &Quantity, case: &Case, group: &str, reason
         figure: None,
         q25: None,
         q75: None,
+        margin: None,
+        noise: None,
         verdict: Verdict::NotMeasured,
         missing: Some(reason),
     }
 }
 
-fn verdict(quantity: &Quantity, figure: f64) -> Verdict {
+fn verdict(quantity: &Quantity, figure: f64, margin: f64) -> Verdict {
+    if quantity
+        .bar
+        .is_some_and(|bar| (figure - bar).abs() < margin)
+    {
+        return Verdict::CannotTell;
+    }
     let keeps = |bound: Option<f64>| bound.map(|bound| quantity.better.keeps(figure, bound));
     match (keeps(quantity.bar), keeps(quantity.aim)) {
         (None, _) => Verdict::Information,
@@ -284,9 +305,42 @@ mod tests {
         let record = case(&["ud write-record"], &["udp raw"], Figure::Time, 1.0);
         let judged = row("ud-latency", &record);
         near(judged.figure, 1.2);
-        assert_eq!(judged.verdict, Verdict::Bar);
+        // Three rounds, from 1.1 to 1.2, cannot tell 1.2 from the bar of 1.2.
+        assert_eq!(judged.verdict, Verdict::CannotTell);
         assert_eq!(row("thesis-latency", &record).verdict, Verdict::Missed);
         assert_eq!(row("loss-others", &record).verdict, Verdict::Information);
+    }
+
+    /// Rounds of raw UDP and of ours: a ratio of about 1.15, not at the bar of UD's latency.
+    fn spread(spread: f64) -> Row {
+        let round = |us: f64| format!(r#"{{"us": {us}}}"#);
+        let rounds = |of: &dyn Fn(f64) -> f64| {
+            let rounds: Vec<String> = (0..20u8).map(|it| round(of(f64::from(it % 4)))).collect();
+            rounds.join(",")
+        };
+        let member = |key: &str, rounds: String| {
+            format!(r#"{{"key": "{key}", "missing": null, "rounds": [{rounds}]}}"#)
+        };
+        let raw = member("udp raw", rounds(&|_| 2.0));
+        let ours = member(
+            "ud send",
+            rounds(&|turn| 2.0 * (1.15 + spread * (turn - 1.5))),
+        );
+        let text = format!(r#"{{"group": "g", "place": "lo", "members": [{raw}, {ours}]}}"#);
+        let recorded: Recorded = serde_json::from_str(&text).unwrap();
+        let case = case(&["ud send"], &["udp raw"], Figure::Time, 1.0);
+        judge(find("ud-latency").unwrap(), &case, &recorded)
+    }
+
+    #[test]
+    fn rounds_that_differ_too_much_cannot_tell() {
+        let quantity = find("ud-latency").unwrap();
+        let away = (1.15 - quantity.bar.unwrap()).abs();
+        let steady = spread(away / 10.0);
+        assert_ne!(steady.verdict, Verdict::CannotTell, "{steady:?}");
+        assert!(steady.margin.unwrap() < away && steady.noise == Some(0.0));
+        let restless = spread(away * 4.0);
+        assert_eq!(restless.verdict, Verdict::CannotTell, "{restless:?}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Verdict {
             Self::Aim => "aim",
             Self::Bar => "bar",
             Self::Missed => "missed",
-            Self::Information | Self::NotMeasured => "none",
+            Self::Information | Self::CannotTell | Self::NotMeasured => "none",
         }
     }
 
@@ -55,6 +55,7 @@ impl Verdict {
             Self::Aim => "✓✓",
             Self::Bar => "✓",
             Self::Missed => "✗",
+            Self::CannotTell => "?",
             Self::Information => "",
             Self::NotMeasured => "–",
         }
@@ -92,6 +93,7 @@ fn summary(rows: &[Row]) -> Markup {
         (Verdict::Aim, "aim met"),
         (Verdict::Bar, "bar met"),
         (Verdict::Missed, "missed"),
+        (Verdict::CannotTell, "cannot tell"),
         (Verdict::Information, "for information"),
         (Verdict::NotMeasured, "not measured"),
     ];
@@ -124,13 +126,13 @@ fn section(quantity: &Quantity, rows: &[&Row]) -> Markup {
         p.soft { (capital(&quantity.basis())) ": " (goal(quantity)) }
         div.scroll.cases { table {
             thead { tr {
-                th.l { "case" } th { "ours" } th { "other" } th { "figure [quartiles]" }
+                th.l { "case" } th { "ours" } th { "other" } th { "figure [quartiles]" } th { "noise" }
                 th.graph { @if let Some(scale) = &scale { (scale.heading()) } }
                 th.l { "" }
             } }
             tbody { @for row in rows { tr {
-                @let [case, ours, base, figure, _] = cells(row);
-                td.l { (case) } td { (ours) } td { (base) } td { (figure) }
+                @let [case, ours, base, figure, noise, _] = cells(row);
+                td.l { (case) } td { (ours) } td { (base) } td { (figure) } td { (noise) }
                 @match &row.missing {
                     Some(reason) => { td.l.w colspan="2" { (row.verdict.sign()) " " (reason) } }
                     None => {
@@ -310,6 +312,8 @@ mod tests {
             figure: Some(figure),
             q25: Some(figure * 0.99),
             q75: Some(figure * 1.02),
+            margin: Some(0.01),
+            noise: Some(0.01),
             verdict,
             missing: None,
         }
