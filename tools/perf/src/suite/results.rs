@@ -112,7 +112,7 @@ pub(crate) struct Row {
     pub(crate) q75: Option<f64>,
     /// Half of the interval around the figure within which the rounds can tell nothing.
     pub(crate) margin: Option<f64>,
-    /// The same of the raw row against itself, as a share: this machine's noise.
+    /// Margin of the raw row against itself, as a share: this machine's noise.
     pub(crate) noise: Option<f64>,
     /// The verdict on bar and aim.
     pub(crate) verdict: Verdict,

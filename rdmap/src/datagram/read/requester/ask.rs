@@ -11,7 +11,7 @@ use super::target::ReadKey;
 
 /// Later responses after which what is missing before them counts as lost, as long as the network is found to keep the order.
 const THRESHOLD: u8 = 3;
-/// The same, at most.
+/// Threshold of a network that changes the order most.
 const MAX_THRESHOLD: u8 = 64;
 /// Responses that may be lost in a row between the last ones to earlier requests and the first one to a repeated request, for that one to be
 /// recognized.
