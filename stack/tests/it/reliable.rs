@@ -2,8 +2,10 @@
 
 mod end;
 mod failures;
+mod hostile;
 mod operations;
 mod shared;
+mod stranger;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
