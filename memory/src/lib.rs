@@ -29,6 +29,10 @@
     reason = "registered memory is raw memory; this crate confines it"
 )]
 
+// Counters and lanes are 64-bit atomics, and verbs has 64-bit addresses; lanes hold numbers as the processor has them.
+#[cfg(not(all(target_pointer_width = "64", target_endian = "little")))]
+compile_error!("dgiwarp is for 64-bit little-endian processors: x86-64 and aarch64");
+
 mod access;
 mod buffer;
 #[cfg(feature = "sockets")]

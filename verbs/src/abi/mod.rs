@@ -39,11 +39,12 @@ pub struct Layout {
     pub fields: &'static [(&'static str, usize)],
 }
 
-/// Asserts `size` and offsets at compile time, and defines a table of [`Layout`] with the same numbers.
+/// Asserts `size` and offsets at compile time, and defines a table of [`Layout`]. The numbers are those of x86-64: elsewhere a mutex may be longer, and the
+/// test that compares the table with the C compiler's checks them.
 macro_rules! layouts {
     ($(#[$doc:meta])* $table:ident: $($kind:ident $name:ident = $size:literal { $($field:ident @ $offset:literal),* $(,)? })*) => {
         $(
-            #[cfg(target_pointer_width = "64")]
+            #[cfg(target_arch = "x86_64")]
             const _: () = {
                 assert!(size_of::<$name>() == $size);
                 $(assert!(std::mem::offset_of!($name, $field) == $offset);)*
