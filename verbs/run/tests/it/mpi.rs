@@ -368,3 +368,44 @@ fn soak_mpich() {
 fn soak_openmpi() {
     run(OpenMpi, every_number_of_ranks());
 }
+
+/// The HPC Challenge checks its own results: residuals of linear systems, transposed matrices, random updates, Fourier transforms.
+#[test]
+#[ignore = "five minutes"]
+fn soak_hpcc() {
+    let test = "soak_hpcc";
+    if !have(test, "hpcc", "hpcc") {
+        return;
+    }
+    let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(stage) = Stage::new(OpenMpi) else {
+        return;
+    };
+    for transport in [Rc, Ud, Rxm] {
+        for (ranks, place) in [(2, Here), (2, Apart), (4, Here)] {
+            let row = row(OpenMpi, transport, ranks, place, NO_FAULT, 0, &[]);
+            // HPL's and PTRANS' matrices, and their process grid.
+            let example = fs::read_to_string("/usr/share/doc/hpcc/examples/_hpccinf.txt").unwrap();
+            let input = example
+                .replace("1000         Ns", "400 Ns")
+                .replace("2            Ps", &format!("{} Ps", ranks / 2))
+                .replace("1200 10000 30000", "400 800 1200");
+            fs::write(stage.path("hpccinf.txt"), input).unwrap();
+            let _ = fs::remove_file(stage.path("hpccoutf.txt"));
+            let Some(mut command) = stage.command(&row, 600) else {
+                return;
+            };
+            let output = command.arg("hpcc").output().unwrap();
+            let results = fs::read_to_string(stage.path("hpccoutf.txt")).unwrap_or_default();
+            let has = |line: &str| results.lines().any(|it| it.trim() == line);
+            let passed = output.status.success()
+                && has("Success=1")
+                && has("0 tests completed and failed residual checks.")
+                && has("MPIRandomAccess_Errors=0")
+                && has("MPIRandomAccess_LCG_Errors=0")
+                && !results.contains("FAILED");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(passed, "{row:?}: {}\n{said}\n{results}", output.status);
+        }
+    }
+}
