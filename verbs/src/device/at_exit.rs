@@ -3,10 +3,18 @@
 use crate::ffi::fork::ProcessTable;
 use dgiwarp::{Rnic, WeakRnic};
 use std::process;
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 /// Devices that are or were open, each with the process that opened it.
 static OPEN: ProcessTable<Vec<(u32, WeakRnic)>> = ProcessTable::inherited(Vec::new());
+
+/// Function that posts last messages before devices leave.
+static BEFORE: OnceLock<fn()> = OnceLock::new();
+
+/// Sets the function that is called before devices leave.
+pub(crate) fn before(leave: fn()) {
+    let _ = BEFORE.set(leave);
+}
 
 /// Adds a device that was opened.
 pub(crate) fn add(rnic: &Rnic) {
@@ -23,6 +31,9 @@ pub(crate) fn add(rnic: &Rnic) {
 
 extern "C" fn at_exit() {
     let _ = std::panic::catch_unwind(|| {
+        if let Some(leave) = BEFORE.get() {
+            leave();
+        }
         let Some(mut open) = OPEN.try_lock() else {
             return;
         };

@@ -2,6 +2,7 @@
 
 use crate::abi::AF_IB;
 use crate::cm::addr::address;
+use crate::device::at_exit;
 use crate::ffi::{entry, minus_one, minus_one_making};
 use crate::rsocket::datagram::DatagramSocket;
 use crate::rsocket::iovec::{Vectors, many, one};
@@ -9,7 +10,7 @@ use crate::rsocket::options;
 use crate::rsocket::poll;
 use crate::rsocket::stream::io_map::Request;
 use crate::rsocket::stream::socket::StreamSocket;
-use crate::rsocket::table::Socket;
+use crate::rsocket::table::{self, Socket};
 use dgiwarp_sockets::Shutdown;
 use libc::{
     F_DUPFD, F_GETFD, F_GETFL, F_SETFD, F_SETFL, O_NONBLOCK, c_int, c_long, fd_set, iovec, msghdr,
@@ -89,6 +90,7 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
             libc::AF_INET6 | AF_IB => true,
             _ => return Err(Errno::ENOTSUP),
         };
+        at_exit::before(table::leave);
         match (kind, protocol) {
             (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
                 Socket::Stream(StreamSocket::new(v6)?).enter()

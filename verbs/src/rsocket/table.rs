@@ -28,6 +28,19 @@ pub(crate) fn yield_port(port: u16) -> usize {
     sockets.iter().filter(yields).count()
 }
 
+/// The process ends: peers of sockets that it did not close read what was sent, and then the end.
+pub(super) fn leave() {
+    // In a process that exits, threads may hold locks for ever.
+    let Some(sockets) = SOCKETS.try_lock() else {
+        return;
+    };
+    for socket in sockets.iter().flatten() {
+        if let Socket::Stream(stream) = socket {
+            stream.leave();
+        }
+    }
+}
+
 impl Socket {
     fn fd(&self) -> RawFd {
         match self {

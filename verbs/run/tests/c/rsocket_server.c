@@ -5,11 +5,28 @@
 #include <rdma/rsocket.h>
 #include <string.h>
 
-int main(void)
+/* A client that sends and exits: it closes nothing. */
+static int client(int port)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
+	char octets[4321] = "";
+	int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK(rconnect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+	CHECK(rsend(fd, octets, sizeof(octets), 0) == sizeof(octets));
+	return 0;
+}
+
+int main(int count, char **words)
 {
 	struct sockaddr_in any = { .sin_family = AF_INET };
 	socklen_t length = sizeof(any);
-	int listener = rsocket(AF_INET, SOCK_STREAM, 0);
+	int listener;
+
+	if (count > 1)
+		return client(atoi(words[1]));
+	listener = rsocket(AF_INET, SOCK_STREAM, 0);
 
 	any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	CHECK(rbind(listener, (struct sockaddr *)&any, sizeof(any)) == 0);

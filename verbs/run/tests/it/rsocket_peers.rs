@@ -148,28 +148,47 @@ const VIOLATIONS: [(&str, Act); 10] = [
     }),
 ];
 
-#[test]
-fn peers_that_break_the_protocol_lose_their_connection_alone() {
+/// The server and its port; `None` skips the test.
+fn serve(test: &str) -> Option<(Server, std::path::PathBuf, u16)> {
     if !Path::new("/usr/include/rdma/rsocket.h").is_file() {
-        return skip(
-            "rsocket_server",
+        skip(
+            test,
             "rdma/rsocket.h is missing (Debian package librdmacm-dev)",
         );
+        return None;
     }
-    let source = include_str!("../c/rsocket_server.c");
-    let Some(program) = compiled("rsocket_server", source) else {
-        return;
-    };
+    let program = compiled(test, include_str!("../c/rsocket_server.c"))?;
     let mut child = Command::new("timeout")
         .args(["120", RUN])
-        .arg(program)
+        .arg(&program)
         .env("DGIWARP_LOG", "off")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap());
     let mut server = Server { child, lines };
-    let port: u16 = server.line().parse().unwrap();
+    let port = server.line().parse().unwrap();
+    Some((server, program, port))
+}
+
+/// A program that ends without closing its sockets has sent all, as with sockets of the system, and its peer reads the end.
+#[test]
+fn a_process_that_exits_has_sent_what_it_sent() {
+    let Some((mut server, program, port)) = serve("rsocket_exit") else {
+        return;
+    };
+    let mut client = Command::new("timeout");
+    let status = client.args(["60", RUN]).arg(program).arg(port.to_string());
+    assert!(status.status().unwrap().success());
+    assert_eq!(server.line(), "4321 octets, errno 0");
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn peers_that_break_the_protocol_lose_their_connection_alone() {
+    let Some((mut server, _, port)) = serve("rsocket_server") else {
+        return;
+    };
     let to = SocketAddr::from(([127, 0, 0, 1], port));
 
     let mut other_version = introduction();

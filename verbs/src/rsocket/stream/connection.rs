@@ -435,6 +435,16 @@ impl Connection {
         self.channel.begin_wait().as_fd().as_raw_fd()
     }
 
+    /// Sends a disconnect, without waiting for anything.
+    pub(in crate::rsocket) fn leave(&self) {
+        if let Some(mut data) = self.data.try_lock() {
+            if let Some(stream) = &mut data.stream {
+                stream.shut_down(Shutdown::Both);
+            }
+            self.post_due(&mut data);
+        }
+    }
+
     /// Ends directions, and waits until everything has left, until the connection has ended, or until the deadline.
     pub(in crate::rsocket) fn shut_down(&self, how: Shutdown, deadline: Instant) {
         let mut data = self.data.lock();

@@ -407,6 +407,15 @@ impl StreamSocket {
         Ok(())
     }
 
+    /// Disconnects at the end of the process, without waiting for anything.
+    pub(in crate::rsocket) fn leave(&self) {
+        if let Some(state) = self.state.try_lock()
+            && let Phase::Connected(connection) = &state.phase
+        {
+            connection.leave();
+        }
+    }
+
     /// Ends everything.
     pub(in crate::rsocket) fn close(self: &Arc<Self>) {
         keepalive::end(self.mailbox.key);
