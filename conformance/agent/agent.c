@@ -73,7 +73,7 @@ static struct sockaddr_storage address;
 static int control = -1;
 
 /* What connections get when they are accepted. */
-static struct { int receives, octets, ird, ord, cqes, reject, private_length; unsigned char private_data[256]; } accept_with;
+static struct { int receives, octets, ird, ord, cqes, reject, private_length; unsigned char private_data[260]; } accept_with;
 
 /* A service of UDP's port space: who asks for it gets the queue pair, a rejection, or has to wait for ud_answer. */
 #define MOST_QUESTIONS 64
@@ -333,6 +333,8 @@ static void request(struct rdma_cm_id *id)
 	memset(&param, 0, sizeof param);
 	param.responder_resources = accept_with.ird;
 	param.initiator_depth = accept_with.ord;
+	param.private_data = accept_with.private_data;
+	param.private_data_len = accept_with.private_length;
 	if (rdma_accept(id, &param))
 		end_connection(id->context);
 }
@@ -479,23 +481,30 @@ static int op_peek(const char *line)
 	return 0;
 }
 
-static int op_accept_with(const char *line)
+/* Private data in hexadecimal digits; the number of its octets. */
+static int private_data(const char *line, unsigned char *to)
 {
 	char digits[520];
 	int i, length = text(line, "private", digits, sizeof digits - 1);
+	errno = 0;
+	length = length > 0 ? length / 2 : 0;
+	for (i = 0; i < length; i++) {
+		unsigned value = 0;
+		sscanf(digits + 2 * i, "%2x", &value);
+		to[i] = value;
+	}
+	return length;
+}
+
+static int op_accept_with(const char *line)
+{
 	accept_with.receives = number(line, "receives", accept_with.receives);
 	accept_with.octets = number(line, "octets", accept_with.octets);
 	accept_with.ird = number(line, "ird", accept_with.ird);
 	accept_with.ord = number(line, "ord", accept_with.ord);
 	accept_with.cqes = number(line, "cqes", accept_with.cqes);
 	accept_with.reject = number(line, "reject", 0);
-	accept_with.private_length = length > 0 ? length / 2 : 0;
-	for (i = 0; i < accept_with.private_length; i++) {
-		unsigned value = 0;
-		sscanf(digits + 2 * i, "%2x", &value);
-		accept_with.private_data[i] = value;
-	}
-	errno = 0;
+	accept_with.private_length = private_data(line, accept_with.private_data);
 	if (accept_with.cqes > 256 || accept_with.receives > 64 || accept_with.octets > 1 << 20)
 		return refuse("too many receives");
 	say("{\"ok\": 1");
@@ -538,6 +547,7 @@ static int op_connect(const char *line)
 	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *to;
 	struct connection scratch;
 	char host[64], port[16];
+	unsigned char said[260];
 	struct sockaddr_storage from = address;
 	int i, status;
 	errno = 0;
@@ -572,6 +582,8 @@ static int op_connect(const char *line)
 	memset(&param, 0, sizeof param);
 	param.responder_resources = number(line, "ird", 4);
 	param.initiator_depth = number(line, "ord", 4);
+	param.private_data = said;
+	param.private_data_len = private_data(line, said);
 	if (rdma_connect(id, &param)) {
 		refuse("rdma_connect");
 		end_connection(&connections[i]);

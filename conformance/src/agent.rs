@@ -326,6 +326,16 @@ impl Agent {
         Ok(())
     }
 
+    /// The next connections are accepted with this private data.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn accept_saying(&mut self, private_data: &[u8]) -> Result<(), AgentError> {
+        let data = crate::wire::hex(private_data, private_data.len());
+        self.call("accept_with", json!({ "reject": 0, "private": data }))?;
+        Ok(())
+    }
+
     /// The connection that was accepted next.
     ///
     /// # Errors
@@ -345,8 +355,22 @@ impl Agent {
         ird: u16,
         ord: u16,
     ) -> Result<Connection, AgentError> {
+        self.connect_saying(to, (ird, ord), &[])
+    }
+
+    /// Has the device connect with this private data, and IRD and ORD.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn connect_saying(
+        &mut self,
+        to: SocketAddr,
+        (ird, ord): (u16, u16),
+        private_data: &[u8],
+    ) -> Result<Connection, AgentError> {
+        let data = crate::wire::hex(private_data, private_data.len());
         let with = json!({
-            "address": to.ip().to_string(), "port": to.port(), "ird": ird, "ord": ord,
+            "address": to.ip().to_string(), "port": to.port(), "ird": ird, "ord": ord, "private": data,
         });
         let answer = self.call("connect", with)?;
         connection("connect", &answer)

@@ -399,6 +399,20 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// Whether the device serves a Read of nothing, or takes a Write of nothing, on a connection like all others: where it does not, R00 or T00 has the finding.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn takes_nothing(&self, code: u8) -> Result<bool, Broken> {
+        let mut peer = self.started(&self.offer())?;
+        if code == opcode::WRITE {
+            peer.segment(&Segment::tagged(opcode::WRITE, 0xdead_beef, 0x1234, &[]));
+        } else {
+            peer.echo = None;
+        }
+        Ok(peer.first_echo(&mut Vec::new()))
+    }
+
     fn control_of(&self, offer: &Offer, ulpdu: &[u8]) -> Result<(Peer, Reaction), Broken> {
         let mut peer = self.open_with(offer)?;
         peer.wrong(ulpdu, Wrong::default());

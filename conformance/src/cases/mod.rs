@@ -5,6 +5,7 @@ mod extensions;
 mod impairment;
 mod limits;
 mod messages;
+mod more;
 mod mpa;
 mod order;
 mod rdmap;
@@ -14,7 +15,7 @@ mod sent;
 mod tagged;
 mod untagged;
 
-use mpa::{calling, crc, depths, enhanced, framing, initiator, rejection, startup};
+use mpa::{calling, crc, depths, enhanced, framing, initiator, rejection, said, startup};
 
 use crate::bench::{Bench, Broken};
 
@@ -189,6 +190,8 @@ pub fn all() -> Vec<Case> {
         order::CASES,
         sent::CASES,
         rejection::CASES,
+        said::CASES,
+        more::CASES,
         depths::CASES,
         limits::CASES,
         impairment::CASES,

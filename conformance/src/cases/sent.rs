@@ -40,13 +40,16 @@ pub(super) const CASES: &[Case] = &[
         f21,
     )
     .should(),
-    agent_case(
-        "R44",
-        Family::Rdmap,
-        "a Send with Invalidate of the device",
-        &[SEND],
-        r44,
-    ),
+    Case {
+        version: 2,
+        ..agent_case(
+            "R44",
+            Family::Rdmap,
+            "a Send with Invalidate of the device",
+            &[SEND],
+            r44,
+        )
+    },
     agent_case(
         "A40",
         Family::Extensions,
@@ -168,6 +171,22 @@ fn r44(bench: &mut Bench<'_>) -> Result<(), Broken> {
         SEND,
         Some(&peer),
     );
+    // All Sends have one queue and its numbers.
+    for (number, code) in [(2, 2), (3, 9)] {
+        let post = json!({ "opcode": code, "mr": memory.id, "length": 4, "wr_id": number, "rkey": 0x0102_0304 });
+        bench.agent()?.post(on, post)?;
+        let came = peer.next_segment();
+        let right = matches!(&came, Came::Segment(segment, _)
+            if matches!(segment.place, Place::Untagged { qn: 0, msn, mo: 0, .. } if msn == number));
+        bench.require(
+            format!("Send {number}, behind it"),
+            right,
+            &came,
+            "the next number of queue 0",
+            SEND,
+            Some(&peer),
+        );
+    }
     Ok(())
 }
 

@@ -353,7 +353,13 @@ impl Connection {
             half.end();
             return false;
         }
-        half.phase = Phase::Full(Deframer::new(startup::wants_markers(theirs)));
+        let markers = startup::wants_markers(theirs);
+        if half.told_early && markers {
+            // It could not have Markers before the Reply.
+            half.end();
+            return false;
+        }
+        half.phase = Phase::Full(Deframer::new(markers));
         if let (Some(mine), Some(theirs)) = (&half.frame, &other.frame)
             && let (Some(_), Some(theirs)) = (startup::enhanced(mine), startup::enhanced(theirs))
             && theirs.ird != crate::wire::startup::NOT_NEGOTIATED
@@ -372,16 +378,25 @@ impl Connection {
             return false;
         };
         let markers = deframer.markers;
-        let Some(mut fpdu) = whole(deframer, &half.buffer) else {
-            return false;
-        };
+        let taken = whole(deframer, &half.buffer);
         // Of a connection that was joined it is not known whether there are Markers.
         let joined = half.frame.is_none() || self.halves[1 - way].frame.is_none();
         let half = &mut self.halves[way];
-        let mut padded = None;
-        if crc && !fpdu.crc_is_right && !joined && !markers {
-            padded = seek::padded_otherwise(&half.buffer);
+        let wrong = crc && !joined && !taken.as_ref().is_some_and(|fpdu| fpdu.crc_is_right);
+        if wrong && markers && seek::is_unmarked(&half.buffer) {
+            half.phase = Phase::Full(Deframer::new(false));
+            let octets = half.buffer.clone();
+            let detail = "there are none".to_owned();
+            out.finding(way, rules::MPA_MARKER, detail, &octets);
+            return true;
         }
+        let padded = (wrong && !markers)
+            .then(|| seek::padded_otherwise(&half.buffer))
+            .flatten();
+        let short = padded.and_then(|pad| seek::padded(&half.buffer, pad));
+        let Some(mut fpdu) = taken.or(short) else {
+            return false;
+        };
         if let Some(pad) = padded {
             (fpdu.crc_is_right, fpdu.pad_is_zero) = (true, true);
             fpdu.octets = seek::octets(fpdu.ulpdu.len(), pad);
@@ -517,7 +532,9 @@ impl Connection {
                     half.told_early = true;
                     report(rules::MPA_BEFORE_REPLY, segment.to_string());
                 }
-                startup::check_first((mine, theirs), segment, &mut report);
+                if !half.told_early {
+                    startup::check_first((mine, theirs), segment, &mut report);
+                }
             } else if synchronized && half.had <= other.base {
                 report(rules::MPA_EARLY, segment.to_string());
             }

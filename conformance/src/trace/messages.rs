@@ -24,6 +24,7 @@ struct Untagged {
     msn: u32,
     rdmap: u8,
     rsvd: u32,
+    segments: u64,
     coverage: Coverage,
 }
 
@@ -185,7 +186,12 @@ impl Sender {
         if inside != stag {
             let detail =
                 format!("{stag:#x} in a message to {inside:#x} that has no last segment yet");
-            report(rules::DDP_STAG, detail);
+            if is_response && peer.took(inside, &coverage) {
+                // It was all that was asked for.
+                report(rules::DDP_LAST, detail);
+            } else {
+                report(rules::DDP_STAG, detail);
+            }
             (inside, coverage) = (stag, Coverage::default());
         }
         coverage.add(if empty { 0 } else { to }, segment.payload.len());
@@ -193,10 +199,13 @@ impl Sender {
             *state = Tagged::Inside(inside, coverage);
             return;
         }
-        offsets(&coverage, None, segment, report);
-        if is_response {
+        let fits = offsets(&coverage, None, segment, report);
+        if is_response && fits {
             let (from, behind) = coverage.span();
             peer.answered((!empty).then_some((stag, from)), behind - from, report);
+        } else if is_response {
+            // Where its octets belong is not known: that is the finding.
+            peer.answered_somewhere();
         }
     }
 
@@ -246,6 +255,7 @@ impl Sender {
             );
             report(rules::DDP_RSVD_ULP, detail);
         }
+        message.segments += 1;
         message.coverage.add(mo.into(), segment.payload.len());
         if message.coverage.span().1 > 1 << 32 {
             report(rules::DDP_LENGTH, format!("octets beyond 2^32: {segment}"));
@@ -261,9 +271,18 @@ impl Sender {
             report(rules::DDP_LAST, format!("L is clear: {segment}"));
         }
         *state = Queue::Between(msn.wrapping_add(1));
-        offsets(&message.coverage, Some(0), segment, report);
-        let length = message.coverage.span().1;
-        self.message(segment, length, peer, report);
+        let fits = offsets(&message.coverage, Some(0), segment, report);
+        if message.segments == 1 {
+            let length = segment.payload.len() as u64;
+            self.message(segment, length, peer, report);
+        } else if fits {
+            let length = message.coverage.span().1;
+            self.message(segment, length, peer, report);
+        } else {
+            // Its octets are not known: the offsets are the finding.
+            self.asks.forget();
+            peer.forget();
+        }
     }
 
     /// Goes on behind a segment of no known message. The peer may take one of queue 1 for a request, and answer it.
@@ -313,15 +332,22 @@ impl Untagged {
             msn,
             rdmap: segment.rdmap,
             rsvd,
+            segments: 0,
             coverage: Coverage::default(),
         }
     }
 }
 
-/// Whether the octets of a message that is complete fit together.
-fn offsets(coverage: &Coverage, begin: Option<u64>, segment: &Segment, report: &mut Report<'_>) {
+/// Whether the octets of a message that is complete fit together; if not, that is reported.
+fn offsets(
+    coverage: &Coverage,
+    begin: Option<u64>,
+    segment: &Segment,
+    report: &mut Report<'_>,
+) -> bool {
     let (from, behind) = coverage.span();
-    match coverage.whole(begin) {
+    let whole = coverage.whole(begin);
+    match whole {
         Whole::Ordered | Whole::Unknown => {}
         Whole::Disordered => report(
             rules::DDP_ORDER,
@@ -334,6 +360,7 @@ fn offsets(coverage: &Coverage, begin: Option<u64>, segment: &Segment, report: &
             ),
         ),
     }
+    whole != Whole::Broken
 }
 
 /// The queue of an opcode, or that it has none because it is tagged; `None` if there is no such opcode.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::coverage::{Coverage, Whole};
 use super::{Report, rules};
 use crate::wire::ddp::{ReadRequest, word};
 
@@ -15,6 +16,10 @@ const ATOMIC_RESPONSE: u64 = 12;
 #[derive(Debug)]
 pub(super) struct Answers {
     reads: VecDeque<ReadRequest>,
+    /// The request that was answered last.
+    answered: Option<ReadRequest>,
+    /// STag, TO and octets that are left of a request whose Response was too short.
+    rest: Option<(u32, u64, u64)>,
     atomics: VecDeque<u32>,
     /// Whether all requests were seen.
     known: bool,
@@ -26,6 +31,8 @@ impl Answers {
     pub(super) fn new() -> Self {
         Self {
             reads: VecDeque::new(),
+            answered: None,
+            rest: None,
             atomics: VecDeque::new(),
             known: true,
             depth: None,
@@ -35,6 +42,8 @@ impl Answers {
     /// Requests or answers may be missing.
     pub(super) fn forget(&mut self) {
         self.known = false;
+        self.answered = None;
+        self.rest = None;
         self.reads.clear();
         self.atomics.clear();
     }
@@ -83,15 +92,26 @@ impl Answers {
             u64::from(request.size) == length
                 && place.is_none_or(|place| place == (request.sink_stag, request.sink_to))
         };
-        let Some(oldest) = self.reads.front().copied() else {
+        if self.goes_on(place, length) {
+            return;
+        }
+        let oldest = self.reads.front().copied();
+        if let Some(oldest) = oldest.filter(fits) {
+            self.reads.pop_front();
+            self.answered = Some(oldest);
+            return;
+        }
+        let Some(oldest) = oldest else {
             return report(
                 rules::RDMAP_RESPONSE,
                 format!("no request waits for one of {length} octets"),
             );
         };
-        if fits(&oldest) {
-            self.reads.pop_front();
-            return;
+        if let Some((stag, to)) = place
+            && self.answered.as_ref().is_some_and(fits)
+        {
+            let detail = format!("{length} octets to STag {stag:#x}, TO {to:#x} once more");
+            return report(rules::RDMAP_RESPONSE, detail);
         }
         let at = place.map_or_else(String::new, |(stag, to)| {
             format!(" to STag {stag:#x}, TO {to:#x}")
@@ -105,11 +125,49 @@ impl Answers {
             return report(rules::RDMAP_RESPONSE_ORDER, detail);
         }
         self.reads.pop_front();
+        let short = place == Some((oldest.sink_stag, oldest.sink_to));
+        if let Some(left) = u64::from(oldest.size).checked_sub(length)
+            && short
+        {
+            self.rest = Some((oldest.sink_stag, oldest.sink_to.wrapping_add(length), left));
+        }
         let detail = format!(
             "{length} octets{at}, and the oldest request is for {} to STag {:#x}, TO {:#x}",
             oldest.size, oldest.sink_stag, oldest.sink_to
         );
         report(rules::RDMAP_RESPONSE_PLACE, detail);
+    }
+
+    /// Whether a Response goes on where one was too short, which is a finding already.
+    fn goes_on(&mut self, place: Option<(u32, u64)>, length: u64) -> bool {
+        let Some((stag, to, left)) = self.rest.take() else {
+            return false;
+        };
+        let goes_on = place == Some((stag, to)) && (1..=left).contains(&length);
+        if goes_on && length < left {
+            self.rest = Some((stag, to.wrapping_add(length), left - length));
+        }
+        goes_on
+    }
+
+    /// A Read Response is complete of which nobody knows where its octets belong.
+    pub(super) fn answered_somewhere(&mut self) {
+        self.answered = self.reads.pop_front();
+    }
+
+    /// Takes the octets of a Response without a last segment for the answer to the oldest request; false if they are not that.
+    pub(super) fn took(&mut self, stag: u32, octets: &Coverage) -> bool {
+        let (from, behind) = octets.span();
+        let right = |request: &ReadRequest| {
+            request.size > 0
+                && (request.sink_stag, request.sink_to) == (stag, from)
+                && u64::from(request.size) == behind - from
+        };
+        let all = self.reads.front().is_some_and(right) && octets.whole(None) != Whole::Broken;
+        if all {
+            self.answered_somewhere();
+        }
+        all
     }
 
     /// An Atomic Request.

@@ -23,7 +23,10 @@ pub(super) fn check(payload: &[u8], report: &mut Report<'_>) {
         return report(rules::TERMINATE_HEADERS, detail);
     };
     control(&terminate, report);
-    headers(&terminate, report);
+    if !headers(&terminate, report) {
+        // Bits that announce what is not there may be the wrong ones.
+        return;
+    }
     let (layer, etype) = (terminate.layer, terminate.etype);
     let bits = terminate.header_control;
     if let Some(allowed) = figure_10(layer, etype)
@@ -62,8 +65,8 @@ fn control(terminate: &Terminate, report: &mut Report<'_>) {
     }
 }
 
-/// Whether D and R announce what is there.
-fn headers(terminate: &Terminate, report: &mut Report<'_>) {
+/// Whether D and R announce what is there; if not, that is reported.
+fn headers(terminate: &Terminate, report: &mut Report<'_>) -> bool {
     let bits = terminate.header_control;
     let mut need = 0;
     if bits & (M | D) != 0 {
@@ -87,6 +90,7 @@ fn headers(terminate: &Terminate, report: &mut Report<'_>) {
             format!("M, D, R are {bits:03b}, which takes {need} octets, and there are {there}");
         report(rules::TERMINATE_HEADERS, detail);
     }
+    there >= need
 }
 
 /// Checks that a Terminate is about a segment of the other end, which said no more than this.

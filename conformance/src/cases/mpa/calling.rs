@@ -30,11 +30,19 @@ pub(in crate::cases) fn called(
 pub(in crate::cases) fn calling(
     bench: &mut Bench<'_>,
 ) -> Result<(TcpListener, Connection), Broken> {
+    calling_with(bench, &[])
+}
+
+/// Has the device connect to the socket that this returns, with this private data.
+pub(in crate::cases) fn calling_with(
+    bench: &mut Bench<'_>,
+    private_data: &[u8],
+) -> Result<(TcpListener, Connection), Broken> {
     let here = bench.agent()?.our_address()?;
     let listener = TcpListener::bind(&bench.settings.own(here)[..]).map_err(Broken::Connect)?;
     listener.set_nonblocking(true).map_err(Broken::Connect)?;
     let to = listener.local_addr().map_err(Broken::Connect)?;
-    let connection = bench.agent()?.connect_to(to, 4, 4)?;
+    let connection = bench.agent()?.connect_saying(to, (4, 4), private_data)?;
     Ok((listener, connection))
 }
 

@@ -3,7 +3,7 @@
 use crate::bench::{Bench, Broken, Offer};
 use crate::cases::{Case, Family, case};
 use crate::oracle::Outcome::{Accepted, Closed, Rejected};
-use crate::oracle::{Reaction, allow};
+use crate::oracle::{Came, Reaction, allow};
 use crate::peer::Peer;
 use crate::wire::ddp::{ReadRequest, Segment, opcode};
 use crate::wire::startup::{self, C, Depths, NOT_NEGOTIATED, S, Startup};
@@ -42,13 +42,16 @@ pub(in crate::cases) const CASES: &[Case] = &[
         &[MODEL],
         e07,
     ),
-    case(
-        "E08",
-        F,
-        "peer-to-peer mode with each set of RTR indications",
-        &[MODEL],
-        e08,
-    ),
+    Case {
+        version: 2,
+        ..case(
+            "E08",
+            F,
+            "peer-to-peer mode with each set of RTR indications",
+            &[MODEL],
+            e08,
+        )
+    },
     case(
         "E12",
         F,
@@ -281,6 +284,22 @@ fn e08(bench: &mut Bench<'_>) -> Result<(), Broken> {
             continue;
         };
         let reaction = with_answer_to_rtr(&mut peer, name);
+        let basic = match name {
+            "a Write" => Some((opcode::WRITE, "a Write of nothing is taken (see T00)")),
+            "a Read" => Some((
+                opcode::READ_REQUEST,
+                "a Read of nothing is answered (see R00)",
+            )),
+            _ => None,
+        };
+        if let Some((code, rule)) = basic
+            && !reaction.lives
+            && !bench.takes_nothing(code)?
+        {
+            let what = format!("{what}: {name} as RTR indication");
+            bench.cannot_judge(what, reaction.to_string(), rule, &peer);
+            continue;
+        }
         bench.require(
             format!("{what}: {name} as RTR indication"),
             reaction.lives,
@@ -298,7 +317,11 @@ fn with_answer_to_rtr(peer: &mut Peer, name: &str) -> Reaction {
     let mut reaction = Reaction::default();
     if name == "a Read" {
         let came = peer.next_segment();
+        let answered = matches!(came, Came::Segment(..));
         reaction.came.push(came);
+        if !answered {
+            return reaction;
+        }
     }
     reaction.lives = peer.first_echo(&mut reaction.came);
     reaction

@@ -7,4 +7,5 @@ pub(super) mod enhanced;
 pub(super) mod framing;
 pub(super) mod initiator;
 pub(super) mod rejection;
+pub(super) mod said;
 pub(super) mod startup;

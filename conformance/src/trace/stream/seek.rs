@@ -188,6 +188,25 @@ pub(in crate::trace) fn other_pad(before: &[u8], behind: &[u8]) -> Option<usize>
     fits.next().is_none().then_some(pad)
 }
 
+/// Whether an FPDU without Markers and with a right CRC stands at the beginning.
+pub(in crate::trace) fn is_unmarked(octets: &[u8]) -> bool {
+    whole(&mut Deframer::new(false), octets).is_some_and(|fpdu| fpdu.crc_is_right)
+}
+
+/// The FPDU at the beginning, which has a pad of this length and a right CRC.
+pub(in crate::trace) fn padded(buffer: &[u8], pad: usize) -> Option<Fpdu> {
+    let [a, b] = *buffer.first_chunk()?;
+    let length = usize::from(u16::from_be_bytes([a, b]));
+    Some(Fpdu {
+        ulpdu: buffer.get(LENGTH..LENGTH + length)?.to_vec(),
+        crc_is_right: true,
+        crc_is_zero: false,
+        pad_is_zero: true,
+        markers_are_right: true,
+        octets: octets(length, pad),
+    })
+}
+
 /// Length of the pad of an FPDU without Markers whose CRC is right behind another pad than there has to be.
 pub(in crate::trace) fn padded_otherwise(octets: &[u8]) -> Option<usize> {
     let [a, b] = *octets.first_chunk()?;

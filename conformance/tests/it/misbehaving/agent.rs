@@ -86,7 +86,13 @@ fn obey(world: &Arc<World>, asked: &Value, port: u16) -> Option<Value> {
                 asked["address"].as_str()?.parse().ok()?,
                 u16::try_from(number(asked, "port", 0)).ok()?,
             );
-            let made = startup::request(world, to, depth(asked, "ird", 4), depth(asked, "ord", 4));
+            let with = AcceptWith {
+                ird: depth(asked, "ird", 4),
+                ord: depth(asked, "ord", 4),
+                private_data: private_data(asked),
+                ..world.state().accept_with.clone()
+            };
+            let made = startup::request(world, to, with);
             world.state().about(made?)
         }
         "event" => {
@@ -136,11 +142,15 @@ fn accept_with(world: &World, asked: &Value) -> Option<Value> {
     with.ord = depth(asked, "ord", with.ord);
     with.cqes = usize::try_from(number(asked, "cqes", with.cqes as u64)).ok()?;
     with.reject = number(asked, "reject", 0) == 1;
-    let digits = asked["private"].as_str().unwrap_or_default();
-    with.private_data = (0..digits.len() / 2)
-        .filter_map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok())
-        .collect();
+    with.private_data = private_data(asked);
     Some(json!({ "ok": 1 }))
+}
+
+fn private_data(asked: &Value) -> Vec<u8> {
+    let digits = asked["private"].as_str().unwrap_or_default();
+    (0..digits.len() / 2)
+        .filter_map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok())
+        .collect()
 }
 
 fn post_send(world: &World, asked: &Value, id: u64) -> Option<Value> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub(super) struct World {
     pub(super) setup: Setup,
     state: Mutex<State>,
     changed: Condvar,
+    /// Number of the next Send of all connections.
+    pub(super) sends: Arc<AtomicU32>,
 }
 
 /// Registered memory, or what was.
@@ -284,6 +287,7 @@ impl Device {
                 over: false,
             }),
             changed: Condvar::new(),
+            sends: Arc::new(AtomicU32::new(1)),
         });
         listen(listener, &world, |stream, world| {
             startup::respond(stream, &world);

@@ -25,19 +25,25 @@ use dgiwarp_conform::selection::Selection;
 
 use device::{Device, Setup};
 pub(crate) use faults::FAULTS;
-use faults::{Fault, Mode, OFTEN, ONLY_WITHOUT_CRC, SOMETIMES, in_mode};
+use faults::{
+    ALLOWED, Fault, Mode, OFTEN, ONLY_WITHOUT_CRC, SLOW, SOMETIMES, WITH_MARKERS, in_mode,
+};
 
 /// Devices at a time: most of what a run does is waiting.
 const AT_ONCE: usize = 8;
 
 /// Cases that bring all faults to light: every kind of frame and message, at both ends.
 const SOME: &[&str] = &[
-    "R00", "T00", "M01", "M02", "M03", "M04", "M07", "M12", "M15", "C01", "C02", "C03", "C06",
-    "C07", "E02", "E03", "E04", "E07", "E08", "E12", "F07", "T01", "T03", "T11", "U03", "R04",
-    "R05", "R06", "R09", "R14", "R16", "R20", "R21", "A01", "A02", "A03", "A04", "A05", "A07",
-    "A09", "I01", "M20", "M21", "M23", "E20", "E25", "E41", "A40", "A41", "I40", "T40", "R40",
-    "R44",
+    "R00", "T00", "M01", "M02", "M03", "M04", "M05", "M07", "M12", "M14", "M15", "K01", "C01",
+    "C02", "C03", "C06", "C07", "E02", "E03", "E04", "E07", "E08", "E12", "F07", "T01", "T02",
+    "T03", "T05", "T11", "U03", "U04", "U05", "U06", "U14", "R01", "R02", "R03", "R04", "R05",
+    "R06", "R09", "R14", "R16", "R20", "R21", "A01", "A02", "A03", "A04", "A05", "A07", "A09",
+    "I01", "M20", "M21", "M22", "M23", "M24", "M25", "E20", "E25", "E41", "A40", "A41", "I40",
+    "T40", "R40", "R44", "K20", "R12",
 ];
+
+/// Cases that take their time, which the long runs have too.
+const MORE: &[&str] = &["M42", "M43", "E42", "F22", "R46", "R47", "A08", "A42"];
 
 /// Goes through cases of TCP, in both roles.
 fn tested(setup: Setup, chosen: impl Fn(&str) -> bool) -> Vec<Done> {
@@ -170,15 +176,24 @@ fn named(names: &[&str]) -> Vec<&'static Fault> {
 }
 
 /// Runs the tester against the device with each of these faults, and asserts that it finds what the table has, and nothing else.
-fn each(mode: Mode, faults: &[&Fault]) {
+fn each(mode: Mode, faults: &[&Fault], more: &[&str]) {
     let faults: Vec<_> = faults.iter().map(|fault| in_mode(mode, fault)).collect();
     each_of(&faults, |fault| {
         let setup = Setup {
             fault,
             ..good(mode)
         };
-        tested(setup, |id| SOME.contains(&id))
+        tested(setup, |id| SOME.contains(&id) || more.contains(&id))
     });
+}
+
+/// A device that asks for Markers, with a fault.
+fn with_markers(fault: &'static str) -> Setup {
+    Setup {
+        fault,
+        markers: true,
+        ..good(Mode::Usual)
+    }
 }
 
 /// Runs the tester for each of these faults, several at a time, and asserts that it finds what is listed, and nothing else.
@@ -206,15 +221,19 @@ fn each_of(faults: &[Fault], tested: impl Fn(&'static str) -> Vec<Done> + Sync) 
 
 #[test]
 fn a_fault_is_found_and_nothing_else() {
-    each(Mode::Usual, &named(OFTEN));
+    each(Mode::Usual, &named(OFTEN), &[]);
 }
 
 #[test]
 fn a_fault_is_found_and_nothing_else_without_crcs_and_with_revision_1() {
     for mode in [Mode::NoCrc, Mode::Revision1] {
-        each(mode, &named(SOMETIMES));
+        each(mode, &named(SOMETIMES), &[]);
     }
-    each(Mode::NoCrc, &ONLY_WITHOUT_CRC.iter().collect::<Vec<_>>());
+    each(
+        Mode::NoCrc,
+        &ONLY_WITHOUT_CRC.iter().collect::<Vec<_>>(),
+        &[],
+    );
 }
 
 /// Without an agent there is no other way than Writes of nothing: of a device that refuses those nothing is known of CRCs.
@@ -282,12 +301,58 @@ fn what_a_refused_read_of_nothing_would_show_is_inconclusive() {
 }
 
 #[test]
-#[ignore = "six minutes"]
+#[ignore = "twenty minutes"]
 fn soak_each_fault_is_found_and_nothing_else() {
     let names: BTreeSet<_> = FAULTS.iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), FAULTS.len(), "names are used once");
+    // A few of them alone: names, separated by `;`.
+    let only = std::env::var("DGIWARP_FAULTS").ok();
+    let faults: Vec<_> = FAULTS
+        .iter()
+        .filter(|(name, _)| {
+            only.as_ref()
+                .is_none_or(|only| only.split(';').any(|one| one == *name))
+        })
+        .collect();
     for mode in [Mode::Usual, Mode::NoCrc, Mode::Revision1] {
         eprintln!("{mode:?}");
-        each(mode, &FAULTS.iter().collect::<Vec<_>>());
+        each(mode, &faults, MORE);
     }
+}
+
+#[test]
+fn faults_of_a_device_that_asks_for_markers_are_found_and_nothing_else() {
+    each_of(WITH_MARKERS, |fault| {
+        tested(with_markers(fault), |id| SOME.contains(&id))
+    });
+}
+
+#[test]
+fn what_is_allowed_is_no_finding() {
+    each_of(ALLOWED, |fault| {
+        let setup = Setup {
+            fault,
+            ..good(Mode::Usual)
+        };
+        tested(setup, |id| SOME.contains(&id) || id.starts_with(['E', 'K']))
+    });
+}
+
+#[test]
+#[ignore = "four minutes, of waiting"]
+fn soak_faults_that_keep_the_tester_waiting_are_found_and_nothing_else() {
+    let faults: Vec<_> = SLOW
+        .iter()
+        .map(|(fault, _, findings)| (*fault, *findings))
+        .collect();
+    each_of(&faults, |fault| {
+        let setup = Setup {
+            fault,
+            ..good(Mode::Usual)
+        };
+        tested(setup, |id| {
+            SLOW.iter()
+                .any(|(name, cases, _)| *name == fault && cases.contains(&id))
+        })
+    });
 }

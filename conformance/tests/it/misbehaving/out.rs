@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
 use dgiwarp_conform::wire::ddp::{Place, Segment, Terminate, opcode};
@@ -12,6 +12,8 @@ use dgiwarp_conform::wire::framing::{Framer, Wrong};
 
 /// Octets of payload in one segment.
 const MOST: usize = 1000;
+/// Octets of a message that some devices cannot send.
+const LONG: usize = 1446;
 
 /// The sending half of a connection.
 pub(super) struct Out {
@@ -20,6 +22,9 @@ pub(super) struct Out {
     fault: &'static str,
     sent: u32,
     msn: [u32; 4],
+    /// Number of the next Send of the whole device, and of the next Send with Invalidate, for faults that count so.
+    sends: Arc<AtomicU32>,
+    invalidates: u32,
     terminated: bool,
     /// Octets that were handed over for writing, and that were written.
     handed: u64,
@@ -34,7 +39,7 @@ pub(super) struct Out {
 
 impl Out {
     /// Writes to this stream, from a thread of its own.
-    pub(super) fn new(stream: &TcpStream, fault: &'static str) -> Self {
+    pub(super) fn new(stream: &TcpStream, fault: &'static str, sends: &Arc<AtomicU32>) -> Self {
         let (queue, items) = channel::<Vec<u8>>();
         let mut stream = stream.try_clone().unwrap();
         // Octets that the system has cannot be taken back.
@@ -66,6 +71,8 @@ impl Out {
             fault,
             sent: 0,
             msn: [1; 4],
+            sends: Arc::clone(sends),
+            invalidates: 1,
             terminated: false,
             handed: 0,
             written,
@@ -76,12 +83,13 @@ impl Out {
     }
 
     fn is(&self, fault: &str) -> bool {
-        self.fault == fault
+        self.fault.split(", ").any(|one| one == fault)
     }
 
     /// FPDUs from here on.
     pub(super) fn full_operation(&mut self, crc: bool, markers: bool) {
-        self.framer = Framer::new(crc, markers);
+        let (zero, none) = (self.is("crc-zero"), self.is("markers-never"));
+        self.framer = Framer::new(crc && !zero, markers && !none);
     }
 
     /// Octets as they are.
@@ -91,6 +99,11 @@ impl Out {
             // A peer that reads no more has gone.
             let _ = queue.send(octets);
         }
+    }
+
+    /// Octets that wait for the peer.
+    pub(super) fn waiting(&self) -> u64 {
+        self.handed - self.written.load(Ordering::Relaxed)
     }
 
     /// Nothing more is sent; what waits leaves.
@@ -124,12 +137,33 @@ impl Out {
             "terminate-msn-7" if qn == 2 => msn = 7,
             _ => {}
         }
-        let mut mo = 0;
+        if qn == 0 && self.is("msn-goes-on") {
+            msn = self.sends.fetch_add(1, Ordering::Relaxed);
+        }
+        let invalidates = matches!(opcode, opcode::SEND_INVALIDATE | opcode::SEND_SE_INVALIDATE);
+        if invalidates && self.is("msn-of-invalidates-apart") {
+            (msn, self.invalidates) = (self.invalidates, self.invalidates + 1);
+            self.msn[qn] -= 1;
+        }
+        if payload.len() > LONG && self.is("long-messages-not-sent") {
+            return;
+        }
+        let rounded;
         let mut rest = payload;
+        if opcode == opcode::SEND && self.is("odd-sends-rounded") && rest.len() % 4 == 1 {
+            rounded = [rest, &[0; 3]].concat();
+            rest = &rounded;
+        }
+        let mut mo: u32 = 0;
         loop {
             let (now, later) = rest.split_at(rest.len().min(MOST));
+            let at = if self.is("offsets-in-wrong-order") {
+                mo.swap_bytes()
+            } else {
+                mo
+            };
             let mut segment = Segment::untagged(opcode, u32::try_from(qn).unwrap(), msn, now)
-                .at(mo)
+                .at(at)
                 .invalidating(rsvd);
             if !later.is_empty() {
                 segment = segment.more();
@@ -146,6 +180,9 @@ impl Out {
     /// A tagged message.
     pub(super) fn tagged(&mut self, opcode: u8, mut stag: u32, mut to: u64, payload: &[u8]) {
         let mut payload = payload;
+        if payload.len() > LONG && self.is("long-messages-not-sent") {
+            return;
+        }
         let response = opcode == opcode::READ_RESPONSE;
         if response && !payload.is_empty() {
             match self.fault {
@@ -175,7 +212,12 @@ impl Out {
                 segment = segment.more();
             }
             self.segment(segment);
-            to = to.wrapping_add(now.len() as u64);
+            to = if self.is("offsets-in-wrong-order") {
+                let added = to.swap_bytes().wrapping_add(now.len() as u64);
+                added.swap_bytes()
+            } else {
+                to.wrapping_add(now.len() as u64)
+            };
             if self.is("tagged-same-offset") {
                 to = to.wrapping_sub(now.len() as u64);
             }
@@ -205,8 +247,13 @@ impl Out {
             return;
         }
         self.terminated = true;
-        if self.is("no-terminate") {
+        let sends = self.waiting() > 100_000;
+        if self.is("no-terminate") || sends && self.is("no-terminate-while-sending") {
             return self.finish();
+        }
+        if sends && self.is("terminate-within-fpdu") {
+            // The head of a segment that never goes on.
+            self.octets(vec![4, 0, 0x41, 0x43, 0, 0, 0, 0]);
         }
         let mut terminate = Terminate {
             layer,
@@ -230,7 +277,12 @@ impl Out {
                 "terminate-about-other-msn" if header == 18 => terminate.rest[from + 13] ^= 4,
                 "terminate-about-other-stag" if header == 14 => terminate.rest[from + 2] ^= 4,
                 "terminate-about-other-length" => terminate.rest[1] ^= 4,
-                "terminate-about-nothing" => terminate.rest.fill(0),
+                // The header stays as long as it is.
+                "terminate-about-nothing" => {
+                    let first = ulpdu[0] & 0x80;
+                    terminate.rest.fill(0);
+                    terminate.rest[from] = first;
+                }
                 "terminate-bits-without-headers" => terminate.rest.clear(),
                 "terminate-headers-without-bits" => terminate.header_control = 0,
                 "terminate-without-m" => terminate.header_control &= 0b011,
@@ -315,6 +367,9 @@ impl Out {
             _ => {}
         }
         let ulpdu = segment.to_bytes();
+        if self.is("pad-complement") {
+            wrong.pad_length = Some((2 + ulpdu.len()) % 4);
+        }
         let octets = self.framer.wrong_fpdu(&ulpdu, wrong);
         self.octets(octets);
     }

@@ -10,7 +10,7 @@ use dgiwarp_conform::wire::startup::{
     C, Depths, HEADER, M, NOT_NEGOTIATED, R, REPLY, REQUEST, S, Startup,
 };
 
-use super::device::World;
+use super::device::{AcceptWith, World};
 use super::out::Out;
 use super::stream;
 
@@ -26,6 +26,13 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Takes a frame with this key; `None` if it is improper.
 fn frame(world: &World, stream: &mut TcpStream, key: &[u8; 16]) -> Option<Startup> {
     let mut header = [0; HEADER];
+    if world.does("startup-in-one-piece") {
+        // It takes what is there for all that there is.
+        let there = stream.peek(&mut header).ok()?;
+        if there < HEADER {
+            return None;
+        }
+    }
     stream.read_exact(&mut header[..16]).ok()?;
     if header[..16] != key[..] && !world.does("keys-unchecked") {
         return None;
@@ -86,7 +93,9 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
     }
     let mut data = Vec::new();
     match world.setup.fault {
-        "reply-ord-above-ird" => depths.ord = depths.ord.max(asked.ird + 1).min(0x3ffe),
+        "reply-ord-above-ird" if asked.ird != NOT_NEGOTIATED => {
+            depths.ord = depths.ord.max(asked.ird + 1).min(0x3ffe)
+        }
         "reply-not-all-ones" => {
             depths.ord = depths.ord.min(4);
             depths.ird = depths.ird.min(4);
@@ -104,7 +113,7 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
     }
     let mut answers = enhanced;
     match world.setup.fault {
-        "reply-plain-to-enhanced" => answers = false,
+        "reply-plain-to-enhanced" | "reply-revision-1" => answers = false,
         "reply-enhanced-to-plain" if request.revision == 2 => answers = true,
         _ => {}
     }
@@ -112,7 +121,12 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
         flags |= S;
         data.extend(depths.to_bytes());
     }
-    data.extend(&with.private_data);
+    if !world.does("reply-says-nothing") {
+        data.extend(&with.private_data);
+    }
+    if world.does("private-data-rounded") {
+        data.resize(data.len().next_multiple_of(4), 0);
+    }
     if world.does("revision-0-enhanced-without-depths") && request.revision == 0 {
         flags |= S;
         data.clear();
@@ -129,6 +143,7 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
     let mut reply = Startup::new(REPLY, flags, request.revision, &data);
     match world.setup.fault {
         "reply-revision-3" => reply.revision = 3,
+        "reply-revision-1" => reply.revision = 1,
         "reply-revision-2-to-1" => reply.revision = 2,
         "reply-key-of-request" => reply.key = REQUEST,
         _ => {}
@@ -140,7 +155,7 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
         let write = dgiwarp_conform::wire::ddp::Segment::tagged(opcode::WRITE, 0, 0, &[]);
         octets.extend(framer.fpdu(&write.to_bytes()));
     }
-    let mut out = Out::new(&stream, world.setup.fault);
+    let mut out = Out::new(&stream, world.setup.fault, &world.sends);
     out.octets(octets);
     if with.reject {
         return out.finish();
@@ -167,23 +182,18 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
 }
 
 /// Connects, for the connection that was made for it.
-pub(super) fn request(world: &Arc<World>, to: SocketAddr, ird: u16, ord: u16) -> Option<u64> {
+pub(super) fn request(world: &Arc<World>, to: SocketAddr, with: AcceptWith) -> Option<u64> {
     let stream = TcpStream::connect_timeout(&to, LIMIT).ok()?;
     let _ = stream.set_nodelay(true);
     let _ = stream.set_read_timeout(Some(LIMIT));
-    let out = Out::new(&stream, world.setup.fault);
+    let out = Out::new(&stream, world.setup.fault, &world.sends);
     let number = {
         let mut state = world.state();
-        let with = super::device::AcceptWith {
-            ird,
-            ord,
-            ..state.accept_with.clone()
-        };
         state.connection(out, &with, true)
     };
     let world = Arc::clone(world);
     std::thread::spawn(move || {
-        let (event, markers) = ask(&world, number, stream, to);
+        let (event, markers) = ask(&world, number, stream, (to, &with.private_data));
         let _ = markers;
         if let Some(event) = event {
             if let Some(connection) = world.state().connections.get_mut(&number) {
@@ -200,7 +210,7 @@ fn ask(
     world: &Arc<World>,
     number: u64,
     mut stream: TcpStream,
-    to: SocketAddr,
+    (to, said): (SocketAddr, &[u8]),
 ) -> (Option<u64>, bool) {
     let fault = world.setup.fault;
     let mut revision = world.setup.revision;
@@ -231,6 +241,12 @@ fn ask(
         if revision == 2 {
             all |= S;
             data.extend(asked.to_bytes());
+        }
+        if !world.does("request-says-nothing") {
+            data.extend(said);
+        }
+        if world.does("private-data-rounded") {
+            data.resize(data.len().next_multiple_of(4), 0);
         }
         match fault {
             "request-s-with-revision-1" => all |= S,
@@ -264,14 +280,15 @@ fn ask(
         let _ = again.set_read_timeout(Some(LIMIT));
         stream = again;
         if let Some(connection) = world.state().connections.get_mut(&number) {
-            connection.out = Out::new(&stream, fault);
+            connection.out = Out::new(&stream, fault, &world.sends);
         }
     };
     let Some(reply) = reply else {
         end(world, number);
         return (Some(CONNECT_ERROR), false);
     };
-    if reply.has(R) {
+    let plain = world.does("plain-rejection-ignored") && revision == 2 && !reply.has(S);
+    if reply.has(R) && !world.does("rejection-ignored") && !plain {
         end(world, number);
         return (Some(REJECTED), false);
     }

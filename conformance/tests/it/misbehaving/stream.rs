@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dgiwarp_codec::crc;
 use dgiwarp_conform::wire::ddp::{AtomicRequest, Place, ReadRequest, Segment, opcode, word};
 use dgiwarp_conform::wire::framing::{Deframer, Fpdu};
 use serde_json::json;
@@ -42,7 +43,15 @@ pub(super) fn run(world: &Arc<World>, number: u64, mut stream: TcpStream, marker
             unread.clear();
             continue;
         }
-        while let Some(fpdu) = deframer.take(&unread) {
+        let complement = world.does("pad-complement-expected");
+        let mut next = |unread: &[u8]| {
+            if complement {
+                other_pad(unread)
+            } else {
+                deframer.take(unread)
+            }
+        };
+        while let Some(fpdu) = next(&unread) {
             unread.drain(..fpdu.octets);
             take(world, &mut state, number, &fpdu);
             if state
@@ -58,6 +67,21 @@ pub(super) fn run(world: &Arc<World>, number: u64, mut stream: TcpStream, marker
         world.tell();
     }
     ended(world, number);
+}
+
+/// The next FPDU, by a device that takes the complement of each pad for its length.
+fn other_pad(octets: &[u8]) -> Option<Fpdu> {
+    let (length, rest) = octets.split_first_chunk()?;
+    let length = usize::from(u16::from_be_bytes(*length));
+    let all = 2 + length + (2 + length) % 4 + 4;
+    octets.get(..all).map(|_| Fpdu {
+        ulpdu: rest[..length].to_vec(),
+        crc_is_right: octets[all - 4..all] == crc::to_wire(crc::crc32c(&octets[..all - 4])),
+        crc_is_zero: false,
+        pad_is_zero: true,
+        markers_are_right: true,
+        octets: all,
+    })
 }
 
 /// The peer's half has ended, or all of it.
@@ -117,16 +141,25 @@ fn act(
     connection: &mut Connection,
     segment: &Segment,
 ) -> Result<(), Refusal> {
+    let mut segment = segment.clone();
+    if world.does("every-segment-is-last") {
+        segment.ddp |= 0x40;
+    }
+    let segment = &segment;
     let code = segment.opcode();
     let tagged = matches!(segment.place, Place::Tagged { .. });
-    if segment.ddp & 3 != 1 {
+    let any = world.does("versions-unchecked");
+    if segment.ddp & 3 != 1 && !any {
         return Err((
             (1, if tagged { 1 } else { 2 }, if tagged { 4 } else { 6 }),
             false,
         ));
     }
-    if segment.rdmap >> 6 != 1 {
+    if segment.rdmap >> 6 != 1 && !any {
         return Err(((0, 2, 5), false));
+    }
+    if code > 11 && world.does("unknown-opcodes-ignored") {
+        return Ok(());
     }
     if tagged != matches!(code, opcode::WRITE | opcode::READ_RESPONSE) || code > 11 {
         return Err(((0, 2, 6), false));
@@ -161,11 +194,13 @@ fn act(
                 1 => request(world, state, number, connection, segment, mo),
                 2 => {
                     connection.over = true;
-                    connection.out.finish();
+                    if !world.does("terminated-left-open") {
+                        connection.out.finish();
+                    }
                     works::flush(connection);
                     Ok(())
                 }
-                _ => atomic_response(state, connection, segment),
+                _ => atomic_response(world, state, connection, segment),
             }
         }
     }
@@ -194,7 +229,11 @@ fn find(
         return Err(3);
     }
     let end = memory.to + memory.length;
-    let beyond = to + size > end;
+    let beyond = if right == WRITE && world.does("write-end-unchecked") {
+        to > end
+    } else {
+        to + size > end
+    };
     if to < memory.to || beyond {
         return Err(1);
     }
@@ -267,7 +306,7 @@ fn send(
         },
     };
     let length = segment.payload.len() as u64;
-    if u64::from(mo) != got {
+    if u64::from(mo) != got && !world.does("mo-unchecked") {
         return Err(((1, 2, 4), false));
     }
     if !immediate {
@@ -321,7 +360,11 @@ pub(super) fn complete(connection: &mut Connection, completion: serde_json::Valu
 
 fn invalidate(world: &World, state: &mut State, number: u64, stag: u32) -> Result<(), Refusal> {
     let refused = Err(((0, 1, 9), false));
-    let _ = world;
+    let stag = if world.does("invalidates-other-stag") {
+        stag >> 8
+    } else {
+        stag
+    };
     let found = state
         .memories
         .values_mut()
@@ -375,6 +418,9 @@ fn request(
                 data = octets_of(state, id, request.source_to, size).to_vec();
                 data.resize(size, 0);
             }
+            Err(_) if request.size <= 65_536 && world.does("reads-unchecked") => {
+                data = vec![0x5a; usize::try_from(request.size).unwrap()];
+            }
             Err(code) => {
                 // The figure's order differs from DDP's.
                 let code = match code {
@@ -395,6 +441,10 @@ fn request(
         }
     }
     connection.served += 1;
+    let busy = |other: &mut Connection| other.out.waiting() > 100_000;
+    if world.does("reads-share-one-queue") && state.connections.values_mut().any(busy) {
+        return Err(((1, 2, 2), false));
+    }
     if world.does("responses-swapped") {
         // The first of each two waits for the second.
         match connection.out.kept.take() {
@@ -489,6 +539,9 @@ fn atomic(
     if there.len() == 8 {
         there.copy_from_slice(&after.to_le_bytes());
     }
+    if world.does("atomics-of-16") {
+        octets_of(state, id, request.to + 8, 8).fill(0);
+    }
     let (mut identifier, mut value) = (request.identifier, before);
     match world.setup.fault {
         "atomic-response-other-identifier" => identifier ^= 1,
@@ -556,6 +609,7 @@ fn response(
 }
 
 fn atomic_response(
+    world: &World,
     state: &mut State,
     connection: &mut Connection,
     segment: &Segment,
@@ -565,7 +619,9 @@ fn atomic_response(
         return Err(((0, 2, 0xff), false));
     };
     let mut value = segment.payload[4..].to_vec();
-    value.reverse();
+    if !world.does("atomic-result-in-wire-order") {
+        value.reverse();
+    }
     let id = state
         .memories
         .iter()

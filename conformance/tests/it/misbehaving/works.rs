@@ -111,6 +111,11 @@ fn one(world: &World, state: &mut State, connection: &mut Connection, work: &Wor
                 source_to: remote,
             };
             let mut octets = request.to_bytes();
+            if world.does("read-request-little-endian") {
+                for range in [0..4, 4..12, 12..16, 16..20, 20..28] {
+                    octets[range].reverse();
+                }
+            }
             if world.does("read-request-of-32") {
                 octets.extend([0; 4]);
             }
@@ -135,7 +140,14 @@ fn one(world: &World, state: &mut State, connection: &mut Connection, work: &Wor
                 identifier: u32::try_from(work.id & 0xffff).unwrap(),
                 stag,
                 to: remote,
-                data: field(with, if add { "compare" } else { "swap" }),
+                data: field(
+                    with,
+                    if add || world.does("compare-swap-fields-swapped") {
+                        "compare"
+                    } else {
+                        "swap"
+                    },
+                ),
                 mask: if add { 0 } else { u64::MAX },
                 compare: if add { 0 } else { field(with, "compare") },
                 compare_mask: if add { 0 } else { u64::MAX },
