@@ -1,4 +1,4 @@
-//! What the device sends of all lengths and while an error of the peer comes, Read Requests of two streams, and atomic operations as the program sees them.
+//! Messages of the device of all lengths and while an error of the peer comes, Read Requests of two streams, and atomic operations as the program sees them.
 
 use std::time::Duration;
 

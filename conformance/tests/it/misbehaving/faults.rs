@@ -30,7 +30,7 @@ const WITHOUT_CRC: &[Fault] = &[
     // FPDUs have CRCs in the few connections that are about them.
     ("crc-from-fifth", &[]),
     ("crc-of-responses", &[]),
-    // What stands in a Marker's place is taken for one, and for a pad what stands behind it.
+    // Octets in a Marker's place are taken for one, and those behind a pad for more of it.
     ("markers-never", &["mpa-marker", "ddp-header"]),
     ("pad-complement", &["mpa-pad", "R14", "R20", "F22"]),
 ];
