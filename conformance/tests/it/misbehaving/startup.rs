@@ -149,7 +149,8 @@ pub(super) fn respond(mut stream: TcpStream, world: &Arc<World>) {
         _ => {}
     }
     let mut octets = reply.to_bytes();
-    if world.does("fpdu-behind-reply") {
+    // Markers would have to go on behind it.
+    if world.does("fpdu-behind-reply") && !request.has(M) {
         let crc = (request.flags | flags) & C != 0;
         let mut framer = dgiwarp_conform::wire::framing::Framer::new(crc, request.has(M));
         let write = dgiwarp_conform::wire::ddp::Segment::tagged(opcode::WRITE, 0, 0, &[]);
