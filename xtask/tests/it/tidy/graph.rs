@@ -40,6 +40,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-rdmap",
         ],
     ),
+    ("dgiwarp-ripc", &["dgiwarp", "dgiwarp-codec"]),
+    (
+        "dgiwarp-ripc-tool",
+        &["dgiwarp", "dgiwarp-cli", "dgiwarp-ripc"],
+    ),
     ("dgiwarp-paths", &[]),
     ("dgiwarp-cli", &[]),
     (

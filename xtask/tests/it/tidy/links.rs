@@ -19,7 +19,7 @@ const ABOUT_SOURCES: [&str; 4] = [
     "docs/concepts/",
 ];
 /// Folders of the sources, as first part of a path in these pages.
-const ROOTS: [&str; 16] = [
+const ROOTS: [&str; 17] = [
     "codec",
     "conformance",
     "ddp",
@@ -30,6 +30,7 @@ const ROOTS: [&str; 16] = [
     "memory",
     "rdmap",
     "rfc-notes",
+    "ripc",
     "sim",
     "stack",
     "tools",

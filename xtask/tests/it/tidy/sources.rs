@@ -18,12 +18,14 @@ const LONGEST: usize = 800;
 const LONGER: &[(&str, &str)] = &[];
 
 /// Source folders of protocol code: no I/O, thread, clock or environment may be named there.
-const SANS_IO_FOLDERS: [&str; 6] = [
+const SANS_IO_FOLDERS: [&str; 8] = [
     "codec/src",
     "ddp/src",
     "rdmap/src",
     "llp-udp/src",
     "llp-tcp-mpa/src",
+    "ripc/src/engine",
+    "ripc/src/wire",
     "stack/engine/src",
 ];
 

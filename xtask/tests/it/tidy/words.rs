@@ -8,7 +8,7 @@ use super::tree::{self, File};
 /// Words that begin no sentence.
 const NOT_FIRST: [&str; 5] = ["What", "Who", "Whoever", "That", "Those"];
 /// Source folders whose comments are checked.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "benches/",
     "codec/",
     "conformance/",
@@ -18,6 +18,7 @@ const SOURCES: [&str; 14] = [
     "llp-udp/",
     "memory/",
     "rdmap/",
+    "ripc/",
     "sim/",
     "stack/",
     "tools/",

@@ -1,0 +1,95 @@
+//! Settings of an endpoint.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::resolver::group::Group;
+use crate::wire::hello::MESSAGE_LENGTHS;
+
+/// Limits of what an endpoint keeps and takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Longest message, in octets, 1,024 to 65,536. Default 8,192.
+    pub longest: usize,
+    /// First grant to each peer, in octets, at least 128 KiB. Default 1 MiB.
+    pub credit: u64,
+    /// Longest item that is taken, in octets. Default 1 GiB.
+    pub item: u64,
+    /// Octets of items being read, of all peers. Default 2 GiB.
+    pub reading: u64,
+    /// Peers with a connection. Default 4,096.
+    pub peers: usize,
+    /// Calls that wait for a thread. Default 1,024.
+    pub waiting: usize,
+    /// Octets of free memory that are kept for long items. Default 256 MiB.
+    pub pool: usize,
+    /// Silence after which a connection with pending calls is over. Default 5 s.
+    pub silence: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            longest: 8192,
+            credit: 1 << 20,
+            item: 1 << 30,
+            reading: 2 << 30,
+            peers: 4096,
+            waiting: 1024,
+            pool: 256 << 20,
+            silence: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Limits {
+    /// The limits within their ranges.
+    pub(crate) fn checked(mut self) -> Self {
+        let (least, most) = MESSAGE_LENGTHS;
+        let [least, most] = [least, most].map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+        self.longest = self.longest.clamp(least, most);
+        self.credit = self.credit.max(128 << 10);
+        self
+    }
+}
+
+/// Settings of an endpoint.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// Address and TCP port to listen on, port 0 for one of the system's choice. `None`, the default: it only calls.
+    pub listen: Option<SocketAddr>,
+    /// Threads that execute calls, 1 to 256. Default 2, or the processors where there are more.
+    pub threads: usize,
+    /// Group in which services are announced and resolved. `None`: neither. Default [`Group::default`].
+    pub group: Option<Group>,
+    /// Limits.
+    pub limits: Limits,
+    /// The device.
+    pub device: dgiwarp::Config,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            listen: None,
+            threads: processors.max(2),
+            group: Some(Group::default()),
+            limits: Limits::default(),
+            device: dgiwarp::Config::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The defaults, listening on this address.
+    #[must_use]
+    pub fn listening(address: SocketAddr) -> Self {
+        Self {
+            listen: Some(address),
+            ..Self::default()
+        }
+    }
+}

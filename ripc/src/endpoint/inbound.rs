@@ -1,0 +1,606 @@
+//! Messages of peers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dgiwarp::{Access, Wc, WcOpcode, WcStatus};
+
+use super::peer::{Out, Subject, pieces};
+use super::service::{Incoming, Job, Request, Route};
+use super::state::{About, Answer, Inbound, State, Then, Unread};
+use super::work_id::WorkId;
+use crate::engine::calls::Replied;
+use crate::engine::credit::{Overdrawn, cost};
+use crate::engine::executions::Begin;
+use crate::engine::windows::BadWindow;
+use crate::names::{MethodId, ServiceId};
+use crate::payload::{Item, Payload};
+use crate::status::{Code, Status};
+use crate::wire::FormatError;
+use crate::wire::message::{Body, Kind, Message, WireItem};
+use crate::wire::metadata::Metadata;
+
+/// Fault of a peer that ends its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Violation {
+    #[error("malformed message: {0}")]
+    Format(#[from] FormatError),
+    #[error(transparent)]
+    Credit(#[from] Overdrawn),
+    #[error(transparent)]
+    Window(#[from] BadWindow),
+}
+
+/// Time of now, and the way from it to the clock of programs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    pub(crate) start: std::time::Instant,
+    pub(crate) now: Duration,
+}
+
+impl State {
+    /// Takes a completion that is no receive.
+    pub(crate) fn complete(&mut self, wc: &Wc, clock: Clock) {
+        let Some(key) = self.by_qpn.get(&wc.qpn).copied() else {
+            return;
+        };
+        if wc.status != WcStatus::Success {
+            let reason = format!("the connection failed ({})", wc.status);
+            return self.close(key, true, &reason, clock.now);
+        }
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return;
+        };
+        match WorkId::parse(wc.wr_id) {
+            Some(WorkId::Send { slot, count }) => peer.sent(slot, count),
+            Some(WorkId::Piece { transfer }) => {
+                let done = peer.piece_done(transfer);
+                if wc.opcode == WcOpcode::RdmaRead {
+                    peer.last_heard = clock.now;
+                }
+                match done.map(|it| (it.memory, it.then)) {
+                    Some((memory, Then::Post(message))) => {
+                        drop(memory);
+                        peer.queue.push_front(Out::Ready(message));
+                    }
+                    Some((memory, Then::Deliver(inbound, octets))) => {
+                        drop(memory);
+                        self.reading -= octets;
+                        self.deliver(key, *inbound, clock);
+                        self.read_more(clock);
+                    }
+                    None => {}
+                }
+            }
+            Some(WorkId::Receive { .. }) | None => {}
+        }
+        self.flush(key, clock.now);
+    }
+
+    /// Takes a message.
+    pub(crate) fn receive(&mut self, qpn: u32, bytes: &[u8], clock: Clock) {
+        let Some(key) = self.by_qpn.get(&qpn).copied() else {
+            return;
+        };
+        match self.handle(key, bytes, clock) {
+            Ok(()) => self.flush(key, clock.now),
+            Err(violation) => {
+                if let Some(peer) = self.peers.get(&key) {
+                    tracing::warn!(address = %peer.address, %violation, "a peer breaks the protocol");
+                }
+                let reason = format!("the peer broke the protocol ({violation})");
+                self.close(key, false, &reason, clock.now);
+            }
+        }
+    }
+
+    fn handle(&mut self, key: u64, bytes: &[u8], clock: Clock) -> Result<(), Violation> {
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return Ok(());
+        };
+        peer.last_heard = clock.now;
+        peer.pinged = None;
+        let message = Message::parse(bytes)?;
+        peer.credit.granted(message.credit);
+        let cost = cost(bytes.len());
+        if message.is_charged() {
+            peer.credit.received(cost)?;
+        }
+        let number = message.number;
+        match message.kind {
+            Kind::Call {
+                service,
+                method,
+                timeout,
+                floor,
+                body,
+            } => {
+                let deadline = Duration::from_micros(timeout.into());
+                let route = Route {
+                    connection: key,
+                    cost,
+                    service: ServiceId::of_wire(service),
+                    method: MethodId::new(method),
+                    deadline: (timeout > 0).then(|| clock.now + deadline),
+                    cancelled: Arc::new(AtomicBool::new(false)),
+                };
+                self.call(number, floor, route, body, clock)
+            }
+            Kind::Reply { status, body } => self.reply(key, number, status, body, cost, clock),
+            Kind::Message { to, from, body } => {
+                let about = About::Message {
+                    number,
+                    to,
+                    from,
+                    cost,
+                };
+                check_windows(&body, |window, length| peer.own.check(window, length, None))?;
+                peer.granted.add(&body.windows);
+                if from != 0 {
+                    self.learned.insert(ServiceId::of_wire(from), key);
+                }
+                if self.inboxes.contains_key(&ServiceId::of_wire(to)) {
+                    self.take_items(key, about, body, clock)
+                } else {
+                    self.refuse(key, about, Code::Unimplemented, "no such service", clock);
+                    Ok(())
+                }
+            }
+            Kind::Cancel => {
+                self.cancelled(key, number, clock);
+                Ok(())
+            }
+            Kind::Done { status, of_reply } => {
+                let subject = if of_reply {
+                    Subject::Reply(number)
+                } else {
+                    Subject::Message(number)
+                };
+                peer.offers.remove(&subject);
+                if status != 0 {
+                    let status = Code::of_wire(status);
+                    tracing::debug!(address = %peer.address, %status, "a message was refused");
+                }
+                self.stirred = true;
+                Ok(())
+            }
+            Kind::Ping => {
+                peer.control(number, Kind::Pong);
+                Ok(())
+            }
+            Kind::Credit | Kind::Pong => Ok(()),
+            Kind::GoAway => {
+                peer.going_away = true;
+                self.by_target.retain(|_, connection| *connection != key);
+                Ok(())
+            }
+        }
+    }
+
+    fn call(
+        &mut self,
+        number: u64,
+        floor: u64,
+        route: Route,
+        body: Body,
+        clock: Clock,
+    ) -> Result<(), Violation> {
+        let key = route.connection;
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return Ok(());
+        };
+        // No window is for the items of a CALL.
+        check_windows(&body, |window, _| Err(BadWindow::Unknown(window)))?;
+        Metadata::parse(&body.metadata)?;
+        let caller = peer.instance;
+        let begun = self.executions.begin(caller, number, floor);
+        if begun_is_new(&begun) && !body.windows.is_empty() {
+            let granted = peer.granted_for.entry(number).or_default();
+            granted.add(&body.windows);
+        }
+        match begun {
+            Begin::Over => {
+                peer.credit.consume(route.cost);
+                peer.granted_for.remove(&number);
+            }
+            Begin::Running => {
+                let cost = route.cost;
+                match self.routes.get_mut(&(caller, number)) {
+                    // The reply goes to the latest connection.
+                    Some(running) if running.connection != key => {
+                        running.connection = key;
+                        running.cost = cost;
+                    }
+                    Some(_) | None => peer.credit.consume(cost),
+                }
+            }
+            Begin::Replay(answer) => peer.queue.push_back(Out::Reply {
+                number,
+                status: answer.status,
+                payload: Arc::clone(&answer.payload),
+                consumes: route.cost,
+            }),
+            Begin::ReplyLost => {
+                let text = "the call was executed, and its reply is not kept";
+                self.answer_at_once(number, &route, Code::Aborted, text);
+            }
+            Begin::Full => {
+                let text = "too many calls of this caller are open";
+                self.answer_at_once(number, &route, Code::ResourceExhausted, text);
+            }
+            Begin::Execute => {
+                let about = About::Call { caller, number };
+                let service = route.service;
+                self.routes.insert((caller, number), route);
+                if self.going_away {
+                    let text = "the endpoint is going away: the call was not executed";
+                    self.finish(caller, number, &Status::new(Code::Unavailable, text), clock);
+                } else if !self.services.contains_key(&service) {
+                    let text = format!("no service {service} here");
+                    self.finish(
+                        caller,
+                        number,
+                        &Status::new(Code::Unimplemented, text),
+                        clock,
+                    );
+                } else if self.jobs.len() >= self.limits.waiting {
+                    let text = "too many calls wait: the call was not executed";
+                    let status = Status::new(Code::ResourceExhausted, text);
+                    self.finish(caller, number, &status, clock);
+                } else {
+                    return self.take_items(key, about, body, clock);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answer_at_once(&mut self, number: u64, route: &Route, code: Code, text: &str) {
+        if let Some(peer) = self.peers.get_mut(&route.connection) {
+            peer.queue.push_back(Out::Reply {
+                number,
+                status: code.number(),
+                payload: Arc::new(Payload::short(text)),
+                consumes: route.cost,
+            });
+        }
+    }
+
+    /// Ends a call that is not executed.
+    fn finish(&mut self, caller: u64, number: u64, status: &Status, clock: Clock) {
+        self.answer(caller, number, Err(status.clone()), clock);
+    }
+
+    /// Takes the result of a call of a peer, and sends its reply.
+    pub(crate) fn answer(
+        &mut self,
+        caller: u64,
+        number: u64,
+        result: Result<Payload, Status>,
+        clock: Clock,
+    ) {
+        let Some(route) = self.routes.remove(&(caller, number)) else {
+            return;
+        };
+        let (status, payload) = match result {
+            Ok(payload) if payload.fits() => (Code::Ok, payload),
+            Ok(_) => (
+                Code::Internal,
+                Payload::short("the reply has too many items"),
+            ),
+            Err(status) => (status.code, Payload::short(status.text)),
+        };
+        let answer = Arc::new(Answer {
+            status: status.number(),
+            payload: Arc::new(payload),
+        });
+        let octets = (!answer.payload.has_long()).then(|| answer.payload.short_octets() + 256);
+        self.executions.finish(caller, number, &answer, octets);
+        if let Some(peer) = self.peers.get_mut(&route.connection) {
+            peer.queue.push_back(Out::Reply {
+                number,
+                status: answer.status,
+                payload: Arc::clone(&answer.payload),
+                consumes: route.cost,
+            });
+            self.flush(route.connection, clock.now);
+        }
+    }
+
+    fn cancelled(&mut self, key: u64, number: u64, clock: Clock) {
+        let Some(caller) = self.peers.get(&key).map(|peer| peer.instance) else {
+            return;
+        };
+        let Some(route) = self.routes.get(&(caller, number)) else {
+            return;
+        };
+        route.cancelled.store(true, Ordering::Release);
+        let is = |job: &Job| job.caller == caller && job.number == number;
+        if let Some(at) = self.jobs.iter().position(is) {
+            self.jobs.remove(at);
+            let status = Status::new(Code::Cancelled, "cancelled before it began");
+            self.finish(caller, number, &status, clock);
+        }
+    }
+
+    fn reply(
+        &mut self,
+        key: u64,
+        number: u64,
+        status: u16,
+        body: Body,
+        cost: u64,
+        clock: Clock,
+    ) -> Result<(), Violation> {
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return Ok(());
+        };
+        check_windows(&body, |window, length| {
+            peer.own.check(window, length, Some(number))
+        })
+        .or_else(|bad| {
+            // One that comes after its windows were withdrawn is too late, and not wrong.
+            let is_open = self
+                .pending
+                .get(&number)
+                .is_some_and(|it| it.connection == key);
+            if is_open { Err(bad) } else { Ok(()) }
+        })?;
+        Metadata::parse(&body.metadata)?;
+        peer.credit.consume(cost);
+        peer.offers.remove(&Subject::Call(number));
+        let about = About::Reply { number, status };
+        match self.calls.reply(number) {
+            Replied::Deliver => self.take_items(key, about, body, clock),
+            Replied::Abandoned | Replied::Unknown => {
+                let offers = |item: &WireItem| matches!(item, WireItem::Offered { .. });
+                if body.items.iter().any(offers) {
+                    self.done(key, number, Code::Cancelled, true);
+                }
+                self.withdraw(key, number);
+                Ok(())
+            }
+        }
+    }
+
+    fn done(&mut self, key: u64, number: u64, status: Code, of_reply: bool) {
+        if let Some(peer) = self.peers.get_mut(&key) {
+            let status = status.number();
+            peer.control(number, Kind::Done { status, of_reply });
+        }
+    }
+
+    /// Refuses the items of a message.
+    fn refuse(&mut self, key: u64, about: About, code: Code, text: &str, clock: Clock) {
+        match about {
+            About::Call { caller, number } => {
+                self.finish(caller, number, &Status::new(code, text), clock);
+            }
+            About::Reply { number, .. } => {
+                self.done(key, number, code, true);
+                self.withdraw(key, number);
+                self.end(number, Err(Status::new(code, text)));
+            }
+            About::Message { number, cost, .. } => {
+                self.done(key, number, code, false);
+                if let Some(peer) = self.peers.get_mut(&key) {
+                    peer.credit.consume(cost);
+                }
+            }
+        }
+    }
+
+    /// Reads the offered items of a message, or has it wait until there is room for them, and delivers it.
+    fn take_items(
+        &mut self,
+        key: u64,
+        about: About,
+        body: Body,
+        clock: Clock,
+    ) -> Result<(), Violation> {
+        let offered = |item: &WireItem| match item {
+            WireItem::Offered { length, .. } => Some(*length),
+            WireItem::Inline(_) | WireItem::Written { .. } => None,
+        };
+        let lengths = body.items.iter().filter_map(offered);
+        let longest = lengths.clone().max().unwrap_or(0);
+        let sum = lengths.fold(0, u64::saturating_add);
+        if longest > self.limits.item || sum > self.limits.reading {
+            let text = format!(
+                "an item of {longest} bytes is too long: at most {} are taken",
+                self.limits.item
+            );
+            self.refuse(key, about, Code::ResourceExhausted, &text, clock);
+            return Ok(());
+        }
+        if sum > 0 && (self.reading + sum > self.limits.reading || !self.unread.is_empty()) {
+            self.unread.push_back(Unread {
+                connection: key,
+                about,
+                body,
+            });
+            return Ok(());
+        }
+        self.read(key, about, body, sum, clock)
+    }
+
+    /// Goes on with messages that waited for room.
+    fn read_more(&mut self, clock: Clock) {
+        while let Some(unread) = self.unread.pop_front() {
+            let offered = |item: &WireItem| match item {
+                WireItem::Offered { length, .. } => *length,
+                WireItem::Inline(_) | WireItem::Written { .. } => 0,
+            };
+            let sum: u64 = unread.body.items.iter().map(offered).sum();
+            if self.reading + sum > self.limits.reading {
+                self.unread.push_front(unread);
+                return;
+            }
+            let key = unread.connection;
+            if let Err(violation) = self.read(key, unread.about, unread.body, sum, clock) {
+                self.close(key, false, &violation.to_string(), clock.now);
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        key: u64,
+        about: About,
+        body: Body,
+        sum: u64,
+        clock: Clock,
+    ) -> Result<(), Violation> {
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return Ok(());
+        };
+        let mut places = match about {
+            About::Message { to, .. } => self.inboxes.get_mut(&ServiceId::of_wire(to)),
+            About::Call { .. } | About::Reply { .. } => None,
+        };
+        let mut payload = Payload {
+            metadata: Metadata::parse(&body.metadata)?,
+            items: Vec::with_capacity(body.items.len()),
+        };
+        let mut reads = VecDeque::new();
+        let mut memory = Vec::new();
+        for item in body.items {
+            match item {
+                WireItem::Inline(octets) => payload.items.push(Item::Short(octets)),
+                WireItem::Written { window, length } => {
+                    // It was checked before, and its key ends here.
+                    let registered = peer.own.take(window).ok_or(BadWindow::Unknown(window))?;
+                    drop(registered.mr);
+                    let mut block = registered.block;
+                    block.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+                    payload.items.push(Item::Long(block));
+                }
+                WireItem::Offered {
+                    key: name,
+                    address,
+                    length,
+                } => {
+                    let length = usize::try_from(length).unwrap_or(usize::MAX);
+                    let place = places.as_mut().and_then(|inbox| inbox.place(length));
+                    let block = match place {
+                        Some(block) => Ok(block),
+                        None => self.pool.block(length),
+                    };
+                    let registered = block
+                        .ok()
+                        .and_then(|block| peer.register(block, Access::LOCAL_WRITE).ok());
+                    let Some(registered) = registered else {
+                        let text = "no memory for a long item";
+                        self.refuse(key, about, Code::ResourceExhausted, text, clock);
+                        return Ok(());
+                    };
+                    payload.items.push(Item::Long(registered.block.clone()));
+                    reads.extend(pieces(memory.len(), length, name, address, false));
+                    memory.push(registered);
+                }
+            }
+        }
+        let read = !reads.is_empty();
+        let inbound = Inbound {
+            about,
+            payload,
+            read,
+        };
+        if !read {
+            self.deliver(key, inbound, clock);
+        } else {
+            self.reading += sum;
+            peer.transfer(reads, memory, Then::Deliver(Box::new(inbound), sum));
+        }
+        Ok(())
+    }
+
+    /// Gives the program a message that is whole.
+    fn deliver(&mut self, key: u64, inbound: Inbound, clock: Clock) {
+        match inbound.about {
+            About::Call { caller, number } => {
+                let Some(route) = self.routes.get(&(caller, number)) else {
+                    return;
+                };
+                let Some(service) = self.services.get(&route.service).cloned() else {
+                    return;
+                };
+                let Some(peer) = self.peers.get(&key) else {
+                    return;
+                };
+                let request = Request {
+                    service: route.service,
+                    method: route.method,
+                    payload: inbound.payload,
+                    caller: peer.address,
+                    deadline: route.deadline.map(|at| clock.start + at),
+                    cancelled: Arc::clone(&route.cancelled),
+                };
+                self.jobs.push_back(Job {
+                    caller,
+                    number,
+                    service,
+                    request,
+                });
+                self.stirred = true;
+            }
+            About::Reply { number, status } => {
+                if inbound.read {
+                    self.done(key, number, Code::Ok, true);
+                }
+                self.withdraw(key, number);
+                let result = match Code::of_wire(status) {
+                    Code::Ok => Ok(inbound.payload),
+                    code => {
+                        let text = inbound.payload.bytes(0);
+                        Err(Status::new(code, String::from_utf8_lossy(&text)))
+                    }
+                };
+                self.end(number, result);
+            }
+            About::Message {
+                number,
+                to,
+                from,
+                cost,
+            } => {
+                if inbound.read {
+                    self.done(key, number, Code::Ok, false);
+                }
+                if let Some(inbox) = self.inboxes.get_mut(&ServiceId::of_wire(to)) {
+                    let from = ServiceId::of_wire(from);
+                    let incoming = Incoming {
+                        from,
+                        payload: inbound.payload,
+                    };
+                    inbox.messages.push_back((key, cost, incoming));
+                    self.stirred = true;
+                }
+            }
+        }
+    }
+}
+
+fn begun_is_new<R>(begun: &Begin<R>) -> bool {
+    !matches!(begun, Begin::Over)
+}
+
+/// Checks each written item with a function of its window and length, and that none is named twice.
+fn check_windows(
+    body: &Body,
+    check: impl Fn(u32, u64) -> Result<(), BadWindow>,
+) -> Result<(), BadWindow> {
+    let mut seen = Vec::new();
+    for item in &body.items {
+        if let WireItem::Written { window, length } = item {
+            check(*window, *length)?;
+            if seen.contains(window) {
+                return Err(BadWindow::Unknown(*window));
+            }
+            seen.push(*window);
+        }
+    }
+    Ok(())
+}

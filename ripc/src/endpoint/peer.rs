@@ -1,0 +1,406 @@
+//! One connection: its queue pair, what waits to be sent, and memory that the peer may use.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dgiwarp::{
+    Access, Buffer, Cq, Mr, Pd, QpAttr, RcOperation, RcOptions, RcQp, RcQpAttr, RcSendWr, Rnic, Srq,
+};
+
+use super::work_id::{MAX_COUNT, NO_SLOT, WorkId};
+use crate::engine::credit::{Credit, cost};
+use crate::engine::windows::{Granted, Own};
+use crate::memory::Block;
+use crate::payload::Payload;
+use crate::wire::hello::Hello;
+use crate::wire::message::{Kind, Message, Window};
+
+/// Messages with octets in slots that are under way at most.
+const SLOTS: usize = 16;
+/// Messages under way at most.
+const IN_FLIGHT: usize = 128;
+/// Work requests of the send queue: messages, pieces of long items.
+const SEND_WRS: usize = 256;
+/// Octets of one RDMA Write or Read.
+pub(crate) const PIECE: usize = 1 << 20;
+/// Pieces under way at most.
+const PIECES: usize = 4;
+/// Longest message that leaves without a slot.
+const INLINE: usize = dgiwarp::MAX_INLINE_DATA;
+
+/// Memory that is registered on one connection. The registration ends first.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub(crate) mr: Mr,
+    pub(crate) block: Block,
+}
+
+/// Owner of memory that was offered to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    Call(u64),
+    Reply(u64),
+    Message(u64),
+}
+
+/// State of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Connecting,
+    Up,
+}
+
+/// Something that waits to be sent.
+#[derive(Debug, Clone)]
+pub(crate) enum Out {
+    /// A call of this endpoint's; its content is with the pending calls.
+    Call(u64),
+    /// Reply to a call of the peer, and the cost of that.
+    Reply {
+        number: u64,
+        status: u16,
+        payload: Arc<Payload>,
+        consumes: u64,
+    },
+    /// A MESSAGE.
+    Message {
+        number: u64,
+        to: u64,
+        from: u64,
+        payload: Arc<Payload>,
+        windows: Vec<Block>,
+    },
+    /// All of its items are in place.
+    Ready(Message),
+}
+
+/// RDMA Writes or Reads of long items, and what follows them.
+#[derive(Debug)]
+pub(crate) struct Transfer<T> {
+    pub(crate) id: u32,
+    /// The least element is the next one.
+    pub(crate) pieces: VecDeque<Piece>,
+    pub(crate) under_way: usize,
+    pub(crate) memory: Vec<Registered>,
+    pub(crate) then: T,
+}
+
+/// One RDMA Write or Read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) operation: RcOperation,
+    /// Index of the memory, offset and length.
+    pub(crate) local: (usize, usize, usize),
+}
+
+/// Slots of registered memory for messages.
+#[derive(Debug)]
+struct Slots {
+    mr: Mr,
+    buffer: Buffer,
+    length: usize,
+    free: Vec<u16>,
+}
+
+/// A connection. `T` is what follows a transfer.
+#[derive(Debug)]
+pub(crate) struct Peer<T> {
+    pub(crate) qp: RcQp,
+    pub(crate) pd: Pd,
+    pub(crate) phase: Phase,
+    /// Address that this end connects to; `None` at the end that accepted.
+    pub(crate) target: Option<SocketAddr>,
+    /// Address of the peer as the connection has it.
+    pub(crate) address: SocketAddr,
+    /// Instance of the peer, 0 until it is known.
+    pub(crate) instance: u64,
+    /// Longest message that the peer takes, in octets.
+    pub(crate) longest: usize,
+    pub(crate) credit: Credit,
+    pub(crate) queue: VecDeque<Out>,
+    pub(crate) transfers: VecDeque<Transfer<T>>,
+    next_transfer: u32,
+    /// Windows of the peer for MESSAGEs.
+    pub(crate) granted: Granted,
+    /// Windows of the peer for the replies to its calls.
+    pub(crate) granted_for: BTreeMap<u64, Granted>,
+    /// Windows of this endpoint.
+    pub(crate) own: Own<Registered>,
+    pub(crate) offers: BTreeMap<Subject, Vec<Registered>>,
+    /// The peer takes no more calls.
+    pub(crate) going_away: bool,
+    pub(crate) last_heard: Duration,
+    pub(crate) pinged: Option<Duration>,
+    slots: Slots,
+    in_flight: usize,
+    /// Messages since the last one with a completion.
+    unsignaled: u8,
+    pieces: usize,
+    message: Vec<u8>,
+}
+
+/// Parts of the device that connections share.
+pub(crate) struct Parts<'a> {
+    pub(crate) rnic: &'a Rnic,
+    pub(crate) cq: &'a Cq,
+    pub(crate) srq: &'a Srq,
+}
+
+impl<T> Peer<T> {
+    /// A connection that is to be made or accepted. `longest` is of this endpoint, `credit` its first grant.
+    pub(crate) fn new(
+        parts: &Parts<'_>,
+        address: SocketAddr,
+        longest: usize,
+        credit: u64,
+        now: Duration,
+    ) -> Result<Self, dgiwarp::Error> {
+        let pd = parts.rnic.alloc_pd();
+        let qp = QpAttr {
+            max_send_wr: SEND_WRS,
+            max_sge: 1,
+            srq: Some(parts.srq),
+            ..QpAttr::new(parts.cq, parts.cq)
+        };
+        let mut attr = RcQpAttr::from(qp);
+        // A message is acknowledged by its reply; a completion means that its slot is free.
+        attr.options = Some(RcOptions {
+            completion: dgiwarp::Completion::Local,
+            ..RcOptions::default()
+        });
+        let qp = pd.create_rc_qp(&attr)?;
+        let buffer = Buffer::zeroed(SLOTS * longest).map_err(|_| dgiwarp::Error::Limit {
+            what: "memory of a connection",
+            value: SLOTS * longest,
+            min: 0,
+            max: 0,
+        })?;
+        let mr = pd.register(buffer.region(), Access::empty())?;
+        Ok(Self {
+            qp,
+            pd,
+            phase: Phase::Connecting,
+            target: None,
+            address,
+            instance: 0,
+            longest,
+            credit: Credit::new(0, credit),
+            queue: VecDeque::new(),
+            transfers: VecDeque::new(),
+            next_transfer: 1,
+            granted: Granted::default(),
+            granted_for: BTreeMap::new(),
+            own: Own::new(),
+            offers: BTreeMap::new(),
+            going_away: false,
+            last_heard: now,
+            pinged: None,
+            slots: Slots {
+                mr,
+                buffer,
+                length: longest,
+                free: (0..SLOTS)
+                    .rev()
+                    .filter_map(|it| it.try_into().ok())
+                    .collect(),
+            },
+            in_flight: 0,
+            unsignaled: 0,
+            pieces: 0,
+            message: Vec::new(),
+        })
+    }
+
+    /// Takes the peer's hello.
+    pub(crate) fn greet(&mut self, hello: &Hello, longest: usize) {
+        self.instance = hello.instance;
+        self.longest = longest.min(usize::try_from(hello.longest).unwrap_or(longest));
+        self.credit.granted(hello.credit);
+    }
+
+    /// Queues a message of the kinds that cost nothing, before all others.
+    pub(crate) fn control(&mut self, number: u64, kind: Kind) {
+        let message = Message {
+            number,
+            credit: 0,
+            kind,
+        };
+        self.queue.push_front(Out::Ready(message));
+    }
+
+    /// Whether a message may be posted now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.phase == Phase::Up && self.in_flight < IN_FLIGHT && !self.slots.free.is_empty()
+    }
+
+    /// Posts a message. Returns it where its credit does not suffice yet.
+    pub(crate) fn post(&mut self, mut message: Message) -> Result<(), Message> {
+        let mut bytes = std::mem::take(&mut self.message);
+        bytes.clear();
+        message.credit = self.credit.current();
+        message.emit(&mut bytes);
+        let pays = !message.is_charged() || self.credit.charge(cost(bytes.len()));
+        if pays {
+            self.send(&bytes);
+            self.credit.announced();
+        }
+        self.message = bytes;
+        if pays { Ok(()) } else { Err(message) }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        let slot = if bytes.len() <= INLINE {
+            NO_SLOT
+        } else {
+            // `has_room` was asked.
+            self.slots.free.pop().unwrap_or(NO_SLOT)
+        };
+        self.unsignaled += 1;
+        let signaled = slot != NO_SLOT || self.unsignaled >= MAX_COUNT;
+        let id = WorkId::Send {
+            slot,
+            count: self.unsignaled,
+        };
+        if signaled {
+            self.unsignaled = 0;
+        }
+        self.in_flight += 1;
+        let start = usize::from(slot) * self.slots.length;
+        let sges = if slot == NO_SLOT {
+            None
+        } else {
+            self.slots.buffer.write(start, bytes);
+            Some(self.slots.mr.sge(start..start + bytes.len()))
+        };
+        let wr = RcSendWr {
+            signaled,
+            inline: if slot == NO_SLOT { bytes } else { &[] },
+            ..RcSendWr::send(id.number(), sges.as_slice())
+        };
+        // A queue pair in error reports the end of the connection by an event.
+        if let Err(error) = self.qp.post_send(&[wr]) {
+            tracing::debug!(%error, "a message was not posted");
+        }
+    }
+
+    /// Takes the completion of a message and those before it.
+    pub(crate) fn sent(&mut self, slot: u16, count: u8) {
+        self.in_flight = self.in_flight.saturating_sub(count.into());
+        if slot != NO_SLOT {
+            self.slots.free.push(slot);
+        }
+    }
+
+    /// Registers a block on this connection.
+    pub(crate) fn register(
+        &self,
+        block: Block,
+        access: Access,
+    ) -> Result<Registered, dgiwarp::Error> {
+        let mr = self.pd.register(block.region(), access)?;
+        Ok(Registered { mr, block })
+    }
+
+    /// Grants the peer a window.
+    pub(crate) fn grant(&mut self, block: Block, call: Option<u64>) -> Option<Window> {
+        let memory = self.register(block, Access::REMOTE_WRITE).ok()?;
+        let (key, address) = (memory.mr.rkey(), memory.mr.addr());
+        let length = memory.block.len() as u64;
+        let number = self.own.grant(length, call, memory);
+        Some(Window {
+            number,
+            key,
+            address,
+            length,
+        })
+    }
+
+    /// Begins a transfer.
+    pub(crate) fn transfer(&mut self, pieces: VecDeque<Piece>, memory: Vec<Registered>, then: T) {
+        let id = self.next_transfer;
+        self.next_transfer = self.next_transfer.wrapping_add(1);
+        self.transfers.push_back(Transfer {
+            id,
+            pieces,
+            under_way: 0,
+            memory,
+            then,
+        });
+        self.post_pieces();
+    }
+
+    /// Posts pieces, of the transfers by turns.
+    pub(crate) fn post_pieces(&mut self) {
+        while self.phase == Phase::Up && self.pieces < PIECES {
+            let waits = |it: &Transfer<T>| !it.pieces.is_empty();
+            let Some(at) = self.transfers.iter().position(waits) else {
+                return;
+            };
+            let Some(mut transfer) = self.transfers.remove(at) else {
+                return;
+            };
+            if let Some(piece) = transfer.pieces.pop_front() {
+                let (memory, offset, length) = piece.local;
+                if let Some(memory) = transfer.memory.get(memory) {
+                    let sges = [memory.mr.sge(offset..offset + length)];
+                    let id = WorkId::Piece {
+                        transfer: transfer.id,
+                    };
+                    let wr = RcSendWr::new(id.number(), piece.operation, &sges);
+                    if let Err(error) = self.qp.post_send(&[wr]) {
+                        tracing::debug!(%error, "a piece was not posted");
+                    }
+                    transfer.under_way += 1;
+                    self.pieces += 1;
+                }
+            }
+            self.transfers.push_back(transfer);
+        }
+    }
+
+    /// Takes the completion of a piece. Returns the transfer where that was the last one.
+    pub(crate) fn piece_done(&mut self, id: u32) -> Option<Transfer<T>> {
+        self.pieces = self.pieces.saturating_sub(1);
+        let at = self.transfers.iter().position(|it| it.id == id)?;
+        let transfer = self.transfers.get_mut(at)?;
+        transfer.under_way = transfer.under_way.saturating_sub(1);
+        let over = transfer.under_way == 0 && transfer.pieces.is_empty();
+        let done = if over {
+            self.transfers.remove(at)
+        } else {
+            None
+        };
+        self.post_pieces();
+        done
+    }
+}
+
+/// The pieces of one item: of memory `index`, from or to `key` and `address` of the peer.
+pub(crate) fn pieces(
+    index: usize,
+    length: usize,
+    key: u32,
+    address: u64,
+    write: bool,
+) -> impl Iterator<Item = Piece> {
+    (0..length).step_by(PIECE).map(move |offset| {
+        // A sum that wraps is an address outside of any window: the peer's device refuses it.
+        let remote_addr = address.wrapping_add(offset as u64);
+        let rkey = key;
+        let operation = if write {
+            RcOperation::Write {
+                rkey,
+                remote_addr,
+                immediate: None,
+            }
+        } else {
+            RcOperation::Read { rkey, remote_addr }
+        };
+        Piece {
+            operation,
+            local: (index, offset, PIECE.min(length - offset)),
+        }
+    })
+}

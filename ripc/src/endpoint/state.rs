@@ -1,0 +1,634 @@
+//! Everything of an endpoint that its lock protects, and sending.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dgiwarp::{Access, ConnectionChannel, Cq, MpaConfig, Srq};
+use rustc_hash::FxHashMap;
+
+use super::config::Limits;
+use super::peer::{Out, Parts, Peer, Piece, Registered, Subject, pieces};
+use super::service::{Inbox, Job, Route, Service};
+use crate::engine::calls::{Calls, Expired, Lost, Sending};
+use crate::engine::executions::Executions;
+use crate::engine::windows::Granted;
+use crate::memory::Pool;
+use crate::names::{MethodId, ServiceId};
+use crate::payload::{Item, Payload};
+use crate::status::{Code, Status};
+use crate::wire::hello::Hello;
+use crate::wire::message::{Body, Kind, Message, WireItem, overhead};
+
+/// Completions of the queue that an endpoint begins with.
+pub(crate) const CQ_DEPTH: usize = 1024;
+
+/// A connection.
+pub(crate) type Connection = Peer<Then>;
+
+/// Step behind a transfer.
+#[derive(Debug)]
+pub(crate) enum Then {
+    /// The items are written: their message follows.
+    Post(Message),
+    /// The items are read. Their octets count against the limit of all peers.
+    Deliver(Box<Inbound>, u64),
+}
+
+/// A message whose items are there, or will be.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    pub(crate) about: About,
+    pub(crate) payload: Payload,
+    /// Some of it was offered, and is read: the peer waits for DONE.
+    pub(crate) read: bool,
+}
+
+/// Subject of an [`Inbound`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum About {
+    Call {
+        caller: u64,
+        number: u64,
+    },
+    Reply {
+        number: u64,
+        status: u16,
+    },
+    Message {
+        number: u64,
+        to: u64,
+        from: u64,
+        cost: u64,
+    },
+}
+
+/// A call of this endpoint that the program waits for.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) connection: u64,
+    pub(crate) target: SocketAddr,
+    pub(crate) service: ServiceId,
+    pub(crate) method: MethodId,
+    pub(crate) payload: Arc<Payload>,
+    /// Lengths of the windows for the reply, in octets.
+    pub(crate) rooms: Vec<usize>,
+    /// Nobody waits any more.
+    pub(crate) detached: bool,
+    /// It failed and surely was not sent.
+    pub(crate) unsent: bool,
+    pub(crate) result: Option<Result<Payload, Status>>,
+}
+
+/// A reply as it is kept.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) payload: Arc<Payload>,
+}
+
+/// A message whose items wait for room to be read.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub(crate) connection: u64,
+    pub(crate) about: About,
+    pub(crate) body: Body,
+}
+
+/// Objects of the device that all connections share.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) cq: Cq,
+    pub(crate) srq: Srq,
+    pub(crate) channel: ConnectionChannel,
+    pub(crate) mpa: MpaConfig,
+    pub(crate) hello: Hello,
+}
+
+/// State of an endpoint.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Completions that the queue holds.
+    pub(crate) cq_depth: usize,
+    pub(crate) device: Device,
+    pub(crate) limits: Limits,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) calls: Calls,
+    pub(crate) pending: FxHashMap<u64, Pending>,
+    pub(crate) executions: Executions<Arc<Answer>>,
+    /// Calls that are executed, by caller and number.
+    pub(crate) routes: FxHashMap<(u64, u64), Route>,
+    pub(crate) peers: BTreeMap<u64, Connection>,
+    pub(crate) by_qpn: FxHashMap<u32, u64>,
+    pub(crate) by_target: FxHashMap<SocketAddr, u64>,
+    pub(crate) next_connection: u64,
+    pub(crate) services: FxHashMap<ServiceId, Service>,
+    pub(crate) inboxes: FxHashMap<ServiceId, Inbox>,
+    /// Connections on which MESSAGEs of a service came.
+    pub(crate) learned: FxHashMap<ServiceId, u64>,
+    pub(crate) jobs: VecDeque<Job>,
+    /// Handlers that run.
+    pub(crate) running: usize,
+    /// Octets being read, of all peers.
+    pub(crate) reading: u64,
+    pub(crate) unread: VecDeque<Unread>,
+    pub(crate) going_away: bool,
+    pub(crate) closed: bool,
+    /// Something has happened that a waiting thread may wait for.
+    pub(crate) stirred: bool,
+}
+
+impl State {
+    pub(crate) fn new(device: Device, limits: Limits, pool: Arc<Pool>) -> Self {
+        Self {
+            cq_depth: CQ_DEPTH,
+            device,
+            limits,
+            pool,
+            calls: Calls::new(),
+            pending: FxHashMap::default(),
+            executions: Executions::new(),
+            routes: FxHashMap::default(),
+            peers: BTreeMap::new(),
+            by_qpn: FxHashMap::default(),
+            by_target: FxHashMap::default(),
+            next_connection: 1,
+            services: FxHashMap::default(),
+            inboxes: FxHashMap::default(),
+            learned: FxHashMap::default(),
+            jobs: VecDeque::new(),
+            running: 0,
+            reading: 0,
+            unread: VecDeque::new(),
+            going_away: false,
+            closed: false,
+            stirred: false,
+        }
+    }
+
+    /// Sends what may be sent on a connection.
+    pub(crate) fn flush(&mut self, key: u64, now: Duration) {
+        while let Some(peer) = self.peers.get_mut(&key) {
+            if !peer.has_room() {
+                return;
+            }
+            let Some(out) = peer.queue.pop_front() else {
+                if !peer.credit.is_due() {
+                    return;
+                }
+                peer.control(0, Kind::Credit);
+                continue;
+            };
+            match out {
+                Out::Ready(message) => {
+                    if let Err(message) = peer.post(message) {
+                        peer.queue.push_front(Out::Ready(message));
+                        // The peer may wait for credit as well.
+                        if !peer.credit.is_due() {
+                            return;
+                        }
+                        peer.control(0, Kind::Credit);
+                    }
+                }
+                Out::Call(number) => self.begin_call(key, number, now),
+                Out::Reply {
+                    number,
+                    status,
+                    payload,
+                    consumes,
+                } => {
+                    let mut granted = peer.granted_for.remove(&number).unwrap_or_default();
+                    peer.credit.consume(consumes);
+                    let lowered = lower(
+                        peer,
+                        &self.pool,
+                        Subject::Reply(number),
+                        &payload,
+                        0,
+                        &mut granted,
+                    );
+                    let (status, lowered) = match lowered {
+                        Ok(lowered) => (status, lowered),
+                        Err(failure) => (failure.code.number(), Lowered::text(&failure.text)),
+                    };
+                    lowered.send(peer, number, |body| Kind::Reply { status, body });
+                }
+                Out::Message {
+                    number,
+                    to,
+                    from,
+                    payload,
+                    windows,
+                } => {
+                    let mut granted = std::mem::take(&mut peer.granted);
+                    let subject = Subject::Message(number);
+                    let count = windows.len();
+                    let lowered = lower(peer, &self.pool, subject, &payload, count, &mut granted);
+                    peer.granted = granted;
+                    if let Ok(mut lowered) = lowered {
+                        let windows = windows.into_iter();
+                        let windows = windows.filter_map(|block| peer.grant(block, None));
+                        lowered.body.windows = windows.collect();
+                        lowered.send(peer, number, |body| Kind::Message { to, from, body });
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin_call(&mut self, key: u64, number: u64, now: Duration) {
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return;
+        };
+        let timeout = match self.calls.send(number, now, peer.instance) {
+            Sending::Go { timeout } => timeout,
+            Sending::OtherInstance => {
+                let text = "the server was started again: the call may have been executed";
+                return self.end(number, Err(Status::new(Code::Unavailable, text)));
+            }
+            Sending::Late | Sending::Over => return,
+        };
+        let Some(pending) = self.pending.get(&number) else {
+            return;
+        };
+        let payload = Arc::clone(&pending.payload);
+        let rooms = pending.rooms.iter();
+        let windows = rooms.filter_map(|room| self.pool.window(key, *room).ok());
+        let windows: Vec<_> = windows
+            .filter_map(|block| peer.grant(block, Some(number)))
+            .collect();
+        let subject = Subject::Call(number);
+        let none = &mut Granted::default();
+        let lowered = lower(peer, &self.pool, subject, &payload, windows.len(), none);
+        match lowered {
+            Ok(mut lowered) => {
+                lowered.body.windows = windows;
+                let (service, method) = (pending.service.number(), pending.method.number());
+                let floor = self.calls.floor();
+                lowered.send(peer, number, |body| Kind::Call {
+                    service,
+                    method,
+                    timeout,
+                    floor,
+                    body,
+                });
+            }
+            Err(status) => {
+                self.calls.reply(number);
+                self.end(number, Err(status));
+            }
+        }
+    }
+
+    /// Gives the program the result of a call.
+    pub(crate) fn end(&mut self, number: u64, result: Result<Payload, Status>) {
+        let Some(pending) = self.pending.get_mut(&number) else {
+            return;
+        };
+        if pending.detached {
+            self.pending.remove(&number);
+            return;
+        }
+        if pending.result.is_none() {
+            pending.result = Some(result);
+        }
+        self.stirred = true;
+    }
+
+    /// Withdraws windows and offers of a call.
+    pub(crate) fn withdraw(&mut self, connection: u64, number: u64) {
+        if let Some(peer) = self.peers.get_mut(&connection) {
+            drop(peer.own.withdraw(number));
+            peer.offers.remove(&Subject::Call(number));
+        }
+    }
+
+    /// Cancels a call on the program's behalf.
+    pub(crate) fn cancel(&mut self, number: u64, now: Duration) {
+        let connection = self.pending.get(&number).map(|it| it.connection);
+        let Some(connection) = connection else {
+            return;
+        };
+        if self.calls.cancel(number, now) {
+            self.send_cancel(connection, number, now);
+        }
+        self.end(
+            number,
+            Err(Status::new(Code::Cancelled, "cancelled by the caller")),
+        );
+    }
+
+    fn send_cancel(&mut self, connection: u64, number: u64, now: Duration) {
+        if let Some(peer) = self.peers.get_mut(&connection) {
+            peer.queue.push_back(Out::Ready(Message {
+                number,
+                credit: 0,
+                kind: Kind::Cancel,
+            }));
+            self.flush(connection, now);
+        }
+    }
+
+    /// Ends what is over at `now`.
+    pub(crate) fn expire(&mut self, now: Duration) {
+        if self.calls.poll_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        for expired in self.calls.expire(now) {
+            match expired {
+                Expired::Deadline { number, sent } => {
+                    let connection = self.pending.get(&number).map_or(0, |it| it.connection);
+                    if sent {
+                        self.send_cancel(connection, number, now);
+                    }
+                    let text = if sent {
+                        "no reply in time: the call may have been executed"
+                    } else {
+                        "no connection in time: the call was not sent"
+                    };
+                    self.end(number, Err(Status::new(Code::DeadlineExceeded, text)));
+                }
+                Expired::Withdraw { number } => {
+                    let keys: Vec<_> = self.peers.keys().copied().collect();
+                    for key in keys {
+                        self.withdraw(key, number);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends a connection. Calls on it are made again where they may be.
+    pub(crate) fn close(&mut self, key: u64, may_retry: bool, reason: &str, now: Duration) {
+        let Some(peer) = self.peers.remove(&key) else {
+            return;
+        };
+        tracing::debug!(address = %peer.address, reason, "a connection is over");
+        self.by_qpn.remove(&peer.qp.qpn());
+        if let Some(target) = peer.target
+            && self.by_target.get(&target) == Some(&key)
+        {
+            self.by_target.remove(&target);
+        }
+        self.learned.retain(|_, connection| *connection != key);
+        if peer.target.is_none() {
+            self.executions.disconnected(peer.instance, now);
+        }
+        let mut lost = Vec::new();
+        for transfer in &peer.transfers {
+            if let Then::Deliver(inbound, octets) = &transfer.then {
+                self.reading -= octets;
+                lost.push(inbound.about);
+            }
+        }
+        let mut unread = std::mem::take(&mut self.unread);
+        unread.retain(|it| {
+            if it.connection == key {
+                lost.push(it.about);
+            }
+            it.connection != key
+        });
+        self.unread = unread;
+        for about in lost {
+            self.lose(about);
+        }
+        // Its memory is taken from the peer before anybody uses it again.
+        drop(peer);
+        self.pool.forget(key);
+        self.stirred = true;
+        let on_it = self.pending.iter().filter(|(_, it)| it.connection == key);
+        let mut numbers: Vec<_> = on_it.map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            match self.calls.lost(number, now, may_retry) {
+                Lost::Retry => self.send_again(number, now),
+                Lost::Fail { sent } => {
+                    let fate = if sent {
+                        "the call may have been executed"
+                    } else {
+                        "the call was not sent"
+                    };
+                    if let Some(pending) = self.pending.get_mut(&number) {
+                        pending.unsent = !sent;
+                    }
+                    let status = Status::new(Code::Unavailable, format!("{reason}: {fate}"));
+                    self.end(number, Err(status));
+                }
+                // Read, and not whole: `lose` has ended it. Or given up by the program.
+                Lost::Abandoned => self.end(
+                    number,
+                    Err(Status::new(Code::Aborted, "the reply was lost")),
+                ),
+            }
+        }
+    }
+
+    fn lose(&mut self, about: About) {
+        match about {
+            About::Call { caller, number } => {
+                self.executions.abort(caller, number);
+                self.routes.remove(&(caller, number));
+            }
+            About::Reply { number, .. } => self.end(
+                number,
+                Err(Status::new(Code::Aborted, "the reply was lost")),
+            ),
+            About::Message { .. } => {}
+        }
+    }
+
+    fn send_again(&mut self, number: u64, now: Duration) {
+        let Some(pending) = self.pending.get_mut(&number) else {
+            return;
+        };
+        let target = pending.target;
+        match self.connection_to(target, now) {
+            Ok(key) => {
+                if let Some(pending) = self.pending.get_mut(&number) {
+                    pending.connection = key;
+                }
+                if let Some(peer) = self.peers.get_mut(&key) {
+                    peer.queue.push_back(Out::Call(number));
+                }
+                self.flush(key, now);
+            }
+            Err(status) => {
+                self.calls.reply(number);
+                self.end(number, Err(status));
+            }
+        }
+    }
+
+    /// The connection to an address, which is made where there is none.
+    pub(crate) fn connection_to(
+        &mut self,
+        target: SocketAddr,
+        now: Duration,
+    ) -> Result<u64, Status> {
+        if let Some(key) = self.by_target.get(&target) {
+            return Ok(*key);
+        }
+        let unavailable = |error: &dyn std::fmt::Display| {
+            Status::new(
+                Code::Unavailable,
+                format!("no connection to {target}: {error}"),
+            )
+        };
+        let key = self
+            .new_peer(target, now)
+            .map_err(|error| unavailable(&error))?;
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.target = Some(target);
+            let device = &self.device;
+            let hello = device.hello.emit();
+            let begun = device
+                .channel
+                .connect(&peer.qp, target, &device.mpa, &hello, key);
+            if let Err(error) = begun {
+                self.by_qpn.remove(&peer.qp.qpn());
+                self.peers.remove(&key);
+                return Err(unavailable(&error));
+            }
+        }
+        self.by_target.insert(target, key);
+        Ok(key)
+    }
+
+    /// Makes the objects of a connection.
+    pub(crate) fn new_peer(
+        &mut self,
+        address: SocketAddr,
+        now: Duration,
+    ) -> Result<u64, dgiwarp::Error> {
+        let device = &self.device;
+        if self.peers.len() >= self.limits.peers {
+            return Err(dgiwarp::Error::Limit {
+                what: "number of peers",
+                value: self.peers.len() + 1,
+                min: 0,
+                max: self.limits.peers,
+            });
+        }
+        // Completions of a connection: its messages with slots, one for 16 of the others, its pieces.
+        let depth = 1024 + (self.peers.len() + 1).next_power_of_two() * 64;
+        if depth > self.cq_depth {
+            device.cq.resize(depth)?;
+            self.cq_depth = depth;
+        }
+        let parts = Parts {
+            rnic: device.channel.rnic(),
+            cq: &device.cq,
+            srq: &device.srq,
+        };
+        let (longest, credit) = (self.limits.longest, self.limits.credit);
+        let peer = Peer::new(&parts, address, longest, credit, now)?;
+        let key = self.next_connection;
+        self.next_connection += 1;
+        self.by_qpn.insert(peer.qp.qpn(), key);
+        self.peers.insert(key, peer);
+        Ok(key)
+    }
+}
+
+/// A body whose long items are written or offered.
+struct Lowered {
+    body: Body,
+    pieces: VecDeque<Piece>,
+    memory: Vec<Registered>,
+}
+
+impl Lowered {
+    fn text(text: &str) -> Self {
+        let text = &text[..text.floor_char_boundary(200)];
+        Self {
+            body: Body {
+                items: vec![WireItem::Inline(text.into())],
+                ..Body::default()
+            },
+            pieces: VecDeque::new(),
+            memory: Vec::new(),
+        }
+    }
+
+    /// Queues the message before all others, or behind its transfer.
+    fn send(self, peer: &mut Connection, number: u64, kind: impl FnOnce(Body) -> Kind) {
+        let message = Message {
+            number,
+            credit: 0,
+            kind: kind(self.body),
+        };
+        if self.pieces.is_empty() {
+            peer.queue.push_front(Out::Ready(message));
+        } else {
+            peer.transfer(self.pieces, self.memory, Then::Post(message));
+        }
+    }
+}
+
+/// Makes the items of a payload those of a message: inline as far as they fit, else written into windows, else offered.
+fn lower(
+    peer: &mut Connection,
+    pool: &Arc<Pool>,
+    subject: Subject,
+    payload: &Payload,
+    windows: usize,
+    granted: &mut Granted,
+) -> Result<Lowered, Status> {
+    let metadata = payload.metadata.emit();
+    let fixed = overhead(windows, payload.items.len(), metadata.len());
+    let mut room = peer.longest.saturating_sub(fixed);
+    let mut lowered = Lowered {
+        body: Body {
+            metadata,
+            ..Body::default()
+        },
+        pieces: VecDeque::new(),
+        memory: Vec::new(),
+    };
+    let no_memory = |_| Status::new(Code::ResourceExhausted, "no memory for a long item");
+    let no_region = |_| Status::new(Code::ResourceExhausted, "memory cannot be registered");
+    for item in &payload.items {
+        let block = match item {
+            Item::Short(octets) if octets.len() <= room => {
+                room -= octets.len();
+                lowered.body.items.push(WireItem::Inline(octets.clone()));
+                continue;
+            }
+            Item::Short(octets) => {
+                let block = pool.block(octets.len()).map_err(no_memory)?;
+                // It was made for them.
+                let _ = block.write(0, octets);
+                block
+            }
+            Item::Long(block) if block.is_empty() => {
+                lowered.body.items.push(WireItem::Inline(Vec::new()));
+                continue;
+            }
+            Item::Long(block) => block.clone(),
+        };
+        let length = block.len();
+        if let Some(window) = granted.take(length as u64) {
+            let memory = peer.register(block, Access::empty()).map_err(no_region)?;
+            let index = lowered.memory.len();
+            lowered.memory.push(memory);
+            let writes = pieces(index, length, window.key, window.address, true);
+            lowered.pieces.extend(writes);
+            lowered.body.items.push(WireItem::Written {
+                window: window.number,
+                length: length as u64,
+            });
+        } else {
+            let memory = peer
+                .register(block, Access::REMOTE_READ)
+                .map_err(no_region)?;
+            lowered.body.items.push(WireItem::Offered {
+                key: memory.mr.rkey(),
+                address: memory.mr.addr(),
+                length: length as u64,
+            });
+            peer.offers.entry(subject).or_default().push(memory);
+        }
+    }
+    Ok(lowered)
+}

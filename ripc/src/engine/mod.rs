@@ -1,0 +1,9 @@
+//! Rules of the protocol as state machines: the time goes in as an argument, and nothing here opens a socket.
+
+pub(crate) mod calls;
+pub(crate) mod credit;
+pub(crate) mod executions;
+pub(crate) mod windows;
+
+#[cfg(test)]
+mod simulation;

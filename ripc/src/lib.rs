@@ -1,0 +1,58 @@
+//! Services, messages and calls over RDMA in user space.
+//!
+//! An [`Endpoint`] serves services, calls those of other endpoints, and sends and takes messages without a reply. Each call is executed at most once, ends by its
+//! deadline, and has a [`Status`]. Payloads are [`Item`]s: short ones travel inside of a message; long ones are [`Block`]s of memory, which the peer's device writes
+//! or reads without a copy at either end. A protocol of its own (`rfc-notes/ripc.md` in the sources) runs on RC queue pairs of the software RNIC `dgiwarp`.
+//!
+//! ```
+//! use dgiwarp_ripc::{CallOptions, Code, Config, Endpoint, MethodId, Payload, Status};
+//!
+//! const ADD: MethodId = MethodId::named("add");
+//!
+//! let server = Endpoint::open(Config::listening("127.0.0.1:0".parse()?))?;
+//! server.serve("calculator", |request| match request.method {
+//!     ADD => Ok(Payload::short([request.payload.bytes(0).iter().sum::<u8>()])),
+//!     _ => Err(Status::new(Code::Unimplemented, "it can only add")),
+//! })?;
+//!
+//! let client = Endpoint::open(Config::default())?;
+//! let address = server.local_addr().expect("it listens");
+//! let calculator = client.client("calculator".parse()?, vec![address]);
+//! let sum = calculator.call(ADD, Payload::short([1, 2, 3]), &CallOptions::default())?;
+//! assert_eq!(sum.bytes(0), [6]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A long reply needs no copy either: with [`CallOptions::and_room`] the server writes it to memory of the caller's.
+
+#![forbid(unsafe_code)]
+
+mod endpoint;
+mod engine;
+mod error;
+mod memory;
+mod names;
+mod payload;
+mod resolver;
+mod status;
+mod system;
+mod wire;
+
+pub use dgiwarp::Region;
+pub use endpoint::client::{CallOptions, Client, PendingCall};
+pub use endpoint::config::{Config, Limits};
+pub use endpoint::service::{Incoming, Request};
+pub use endpoint::{Destination, Endpoint};
+pub use error::Error;
+pub use memory::{Block, OutOfBounds};
+pub use names::{MethodId, NameError, ServiceId, ServiceName};
+pub use payload::{Item, Payload};
+pub use resolver::StaticFile;
+pub use resolver::group::{Found, Group};
+pub use status::{Code, Status};
+pub use wire::metadata::Metadata;
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,297 @@
+//! The group: queries by multicast, and the thread that answers them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use parking_lot::Mutex;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::error::Error;
+use crate::names::{ServiceId, ServiceName};
+use crate::system::{after, now, random};
+use crate::wire::resolve::{Answer, MAX_ANSWER, Query};
+
+/// Answers that a query takes at most.
+const ANSWERS: usize = 256;
+/// Time between the first two datagrams of a query; it doubles each time.
+const AGAIN: Duration = Duration::from_millis(20);
+/// Longest time between two of them.
+const RARELY: Duration = Duration::from_secs(1);
+/// Longest time in which the responder does not check whether it is to end.
+const NAP: Duration = Duration::from_millis(250);
+
+/// A multicast group in which services are announced and resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group {
+    /// Group and UDP port, the same at all endpoints. Default 239.255.71.82:15510.
+    pub address: SocketAddrV4,
+    /// Address of the interface to use; `None`, the default, for all that are up.
+    pub interface: Option<Ipv4Addr>,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self {
+            address: SocketAddrV4::new(Ipv4Addr::new(239, 255, 71, 82), 15_510),
+            interface: None,
+        }
+    }
+}
+
+/// An endpoint that answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its random number.
+    pub instance: u64,
+    /// Address and TCP port to call it at.
+    pub address: SocketAddr,
+    /// Services that fit its answer.
+    pub services: Vec<ServiceName>,
+}
+
+/// A service to be announced.
+#[derive(Debug, Clone)]
+pub(crate) struct Announced {
+    pub(crate) id: ServiceId,
+    pub(crate) name: String,
+}
+
+impl Group {
+    /// Addresses of the interfaces to use.
+    fn interfaces(&self) -> Vec<Ipv4Addr> {
+        if let Some(interface) = self.interface {
+            return vec![interface];
+        }
+        let all = getifaddrs().into_iter().flatten();
+        let up = all.filter(|it| it.flags.contains(InterfaceFlags::IFF_UP));
+        let addresses = up.filter_map(|it| Some(it.address?.as_sockaddr_in()?.ip()));
+        let mut addresses: Vec<_> = addresses.collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
+    /// Asks for the endpoints of a service, 0 for all of them. With `first` it ends once one has answered, else at the time limit.
+    pub(crate) fn query(
+        &self,
+        service: u64,
+        timeout: Duration,
+        first: bool,
+    ) -> Result<Vec<Found>, Error> {
+        let error = "the group cannot be asked";
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(Error::system(error))?;
+        let number = random()?;
+        let query = Query { number, service }.emit();
+        let interfaces = self.interfaces();
+        let end = after(timeout);
+        let left = || {
+            end.map_or(RARELY, |end| {
+                end.saturating_duration_since(now())
+            })
+        };
+        let mut found: Vec<Found> = Vec::new();
+        let mut interval = AGAIN;
+        while (found.is_empty() || !first) && found.len() < ANSWERS && !left().is_zero() {
+            for interface in &interfaces {
+                let send = || {
+                    socket2::SockRef::from(&socket).set_multicast_if_v4(interface)?;
+                    socket.send_to(&query, self.address)
+                };
+                // An interface without a route to the group is not of it.
+                if let Err(error) = send() {
+                    tracing::debug!(%interface, %error, "the group is not reached");
+                }
+            }
+            let again = after(interval.min(left()));
+            interval = (interval * 2).min(RARELY);
+            while let Some(again) = again {
+                let wait = again.saturating_duration_since(now());
+                if wait.is_zero() || found.len() >= ANSWERS || first && !found.is_empty() {
+                    break;
+                }
+                socket
+                    .set_read_timeout(Some(wait))
+                    .map_err(Error::system(error))?;
+                let mut bytes = [0; MAX_ANSWER + 1];
+                // Errors are of the time limit, and of hosts that have no such port.
+                let Ok((length, source)) = socket.recv_from(&mut bytes) else {
+                    continue;
+                };
+                let answer = Answer::parse(&bytes[..length]);
+                let Some(answer) = answer.ok().filter(|it| it.number == number) else {
+                    continue;
+                };
+                add(&mut found, answer, source.ip());
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn add(found: &mut Vec<Found>, answer: Answer, ip: IpAddr) {
+    // Of several addresses of an instance the first that answered is used.
+    if answer.port == 0 || found.iter().any(|it| it.instance == answer.instance) {
+        return;
+    }
+    let services = answer.services.into_iter().map(|(id, name)| {
+        let named = name.parse::<ServiceName>().ok();
+        let id = ServiceId::of_wire(id);
+        // A name that is not that of the number is not believed.
+        let right = named.filter(|it| it.id == id);
+        right.unwrap_or(ServiceName {
+            id,
+            name: String::new(),
+        })
+    });
+    found.push(Found {
+        instance: answer.instance,
+        address: SocketAddr::new(ip, answer.port),
+        services: services.collect(),
+    });
+}
+
+/// Answers queries in the group until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    services: Arc<Mutex<Vec<Announced>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Responder {
+    /// Answers for an endpoint that listens at `listen`.
+    pub(crate) fn start(group: &Group, instance: u64, listen: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::from(group.address).into())?;
+        let only = match listen.ip() {
+            IpAddr::V4(ip) if !ip.is_unspecified() => Some(ip),
+            IpAddr::V4(_) => None,
+            IpAddr::V6(ip) if ip.is_unspecified() => None,
+            IpAddr::V6(_) => return Err(io::Error::other("the group is of IPv4")),
+        };
+        let mut joined = 0;
+        for interface in group.interfaces() {
+            if only.is_none_or(|only| only == interface) {
+                joined += usize::from(
+                    socket
+                        .join_multicast_v4(group.address.ip(), &interface)
+                        .is_ok(),
+                );
+            }
+        }
+        if joined == 0 {
+            return Err(io::Error::other("no interface is in the group"));
+        }
+        socket.set_read_timeout(Some(NAP))?;
+        let from = UdpSocket::bind((only.unwrap_or(Ipv4Addr::UNSPECIFIED), 0))?;
+        let socket = UdpSocket::from(socket);
+        let services = Arc::new(Mutex::new(Vec::new()));
+        let over = Arc::new(AtomicBool::new(false));
+        let thread = Answering {
+            services: Arc::clone(&services),
+            over: Arc::clone(&over),
+            instance,
+            port: listen.port(),
+        };
+        thread::Builder::new()
+            .name("ripc-group".to_owned())
+            .spawn(move || thread.run(&socket, &from))?;
+        Ok(Self { services, over })
+    }
+
+    pub(crate) fn add(&self, service: Announced) {
+        self.services.lock().push(service);
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+    }
+}
+
+struct Answering {
+    services: Arc<Mutex<Vec<Announced>>>,
+    over: Arc<AtomicBool>,
+    instance: u64,
+    port: u16,
+}
+
+impl Answering {
+    fn run(&self, socket: &UdpSocket, from: &UdpSocket) {
+        while !self.over.load(Ordering::Acquire) {
+            let mut bytes = [0; MAX_ANSWER];
+            let Ok((length, source)) = socket.recv_from(&mut bytes) else {
+                continue;
+            };
+            let Ok(query) = Query::parse(&bytes[..length]) else {
+                continue;
+            };
+            if let Some(answer) = self.answer(query) {
+                // The one who asks asks again.
+                let _ = from.send_to(&answer.emit(), source);
+            }
+        }
+    }
+
+    fn answer(&self, query: Query) -> Option<Answer> {
+        let services = self.services.lock();
+        let asked = |it: &&Announced| it.id.number() == query.service;
+        let first = services.iter().find(asked);
+        if query.service != 0 && first.is_none() || services.is_empty() {
+            return None;
+        }
+        let others = services.iter().filter(|it| !asked(it));
+        let all = first.into_iter().chain(others);
+        Some(Answer {
+            number: query.number,
+            instance: self.instance,
+            port: self.port,
+            services: all.map(|it| (it.id.number(), it.name.clone())).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_begins_with_the_service_that_was_asked_for() {
+        let announced = |name: &str| Announced {
+            id: ServiceId::named(name),
+            name: name.to_owned(),
+        };
+        let answering = Answering {
+            services: Arc::new(Mutex::new(vec![announced("a"), announced("b")])),
+            over: Arc::default(),
+            instance: 5,
+            port: 7,
+        };
+        let ask = |service| answering.answer(Query { number: 1, service });
+        let answer = ask(ServiceId::named("b").number()).unwrap();
+        let names: Vec<_> = answer.services.iter().map(|it| it.1.as_str()).collect();
+        assert_eq!(names, ["b", "a"]);
+        assert_eq!(ask(0).unwrap().services.len(), 2);
+        assert!(ask(9).is_none());
+        let mut found = Vec::new();
+        add(&mut found, answer.clone(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        add(&mut found, answer, IpAddr::V4(Ipv4Addr::BROADCAST));
+        assert_eq!(found.len(), 1);
+        // A name of another number.
+        let liar = Answer {
+            number: 1,
+            instance: 6,
+            port: 7,
+            services: vec![(3, "kv".to_owned())],
+        };
+        add(&mut found, liar, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        assert_eq!(found[1].services[0].to_string(), "3");
+    }
+}

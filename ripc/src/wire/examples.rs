@@ -1,0 +1,142 @@
+//! The examples of `rfc-notes/ripc.md` are what this code emits and parses.
+
+use super::hello::{Hello, Refusal};
+use super::message::{Body, Kind, Message, Window, WireItem};
+use super::resolve::{Answer, Query};
+use super::{VERSION, metadata::Metadata};
+use crate::{MethodId, ServiceId};
+
+const SPECIFICATION: &str = include_str!("../../../rfc-notes/ripc.md");
+
+/// Octets of the example with this name.
+fn example(name: &str) -> Vec<u8> {
+    let begin = format!("\n```{name}\n");
+    let (_, rest) = SPECIFICATION.split_once(&begin).expect(name);
+    let (text, _) = rest.split_once("```").unwrap();
+    let digits: Vec<_> = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let pairs = digits.chunks(2).map(|pair| pair.iter().collect::<String>());
+    pairs
+        .map(|pair| u8::from_str_radix(&pair, 16).unwrap())
+        .collect()
+}
+
+fn check(name: &str, message: &Message) {
+    let mut bytes = Vec::new();
+    message.emit(&mut bytes);
+    assert_eq!(bytes, example(name), "{name}");
+    assert_eq!(Message::parse(&bytes).as_ref(), Ok(message), "{name}");
+}
+
+#[test]
+fn handshake() {
+    let hello = Hello {
+        version: VERSION,
+        instance: 0x0123_4567_89ab_cdef,
+        longest: 8192,
+        credit: 1 << 20,
+    };
+    assert_eq!(hello.emit(), example("hello"));
+    assert_eq!(Hello::parse(&example("hello")), Ok(hello));
+    assert_eq!(Refusal::Version.emit(), example("reject"));
+    assert_eq!(
+        Refusal::parse(&example("reject")),
+        Ok((1, Refusal::Version))
+    );
+    for (at, wrong) in [(0, 0), (5, 0), (17, 0xff), (18, 0)] {
+        let mut bytes = example("hello");
+        bytes[at] = wrong;
+        assert!(Hello::parse(&bytes).is_err(), "{at}");
+    }
+    let mut nobody = example("hello");
+    nobody[8..16].fill(0);
+    assert!(Hello::parse(&nobody).is_err());
+}
+
+#[test]
+fn calls_and_replies() {
+    let body = |item| Body {
+        items: vec![item],
+        ..Body::default()
+    };
+    let kind = Kind::Call {
+        service: ServiceId::named("kv").number(),
+        method: MethodId::named("get").number(),
+        timeout: 2_000_000,
+        floor: 3,
+        body: body(WireItem::Inline(b"key".to_vec())),
+    };
+    let with = |credit, kind| Message {
+        number: 5,
+        credit,
+        kind,
+    };
+    check("call", &with(1 << 20, kind));
+    let written = WireItem::Written {
+        window: 7,
+        length: 65_536,
+    };
+    let kind = Kind::Reply {
+        status: 0,
+        body: body(written),
+    };
+    check("reply", &with((1 << 20) + 75 + 128, kind));
+    check("cancel", &with(1 << 20, Kind::Cancel));
+}
+
+#[test]
+fn messages() {
+    let mut metadata = Metadata::new();
+    assert!(metadata.insert("a", b"b"));
+    let body = Body {
+        windows: vec![Window {
+            number: 9,
+            key: 0x1122_3344,
+            address: 0x7f00_0000_1000,
+            length: 4096,
+        }],
+        items: vec![WireItem::Offered {
+            key: 0x5566_7788,
+            address: 0x7f00_0000_2000,
+            length: 9000,
+        }],
+        metadata: metadata.emit(),
+    };
+    let with = |kind| Message {
+        number: 6,
+        credit: 1 << 20,
+        kind,
+    };
+    check(
+        "message",
+        &with(Kind::Message {
+            to: 4,
+            from: 17,
+            body,
+        }),
+    );
+    let done = Kind::Done {
+        status: 0,
+        of_reply: false,
+    };
+    check("done", &with(done));
+}
+
+#[test]
+fn queries() {
+    let service = ServiceId::named("kv").number();
+    let query = Query {
+        number: 0x1122_3344_5566_7788,
+        service,
+    };
+    // A query has no port.
+    assert_eq!(query.emit(), example("query"));
+    assert_eq!(Query::parse(&example("query")), Ok(query));
+    let answer = Answer {
+        number: query.number,
+        instance: 0x0123_4567_89ab_cdef,
+        port: 7000,
+        services: vec![(service, "kv".to_owned())],
+    };
+    assert_eq!(answer.emit(), example("answer"));
+    assert_eq!(Answer::parse(&example("answer")), Ok(answer));
+}

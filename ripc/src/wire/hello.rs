@@ -1,0 +1,112 @@
+//! Private data of the MPA startup: hello and Reject (`rfc-notes/ripc.md`, "Connection and handshake").
+
+use dgiwarp_codec::{split_header, u32_at, u64_at};
+
+use super::{FormatError, VERSION, check, u16_at};
+
+const MARK: u32 = 0x5249_5043;
+const LEN: usize = 32;
+const REJECT_LEN: usize = 8;
+/// Least and greatest length of the longest message, in octets.
+pub(crate) const MESSAGE_LENGTHS: (u32, u32) = (1024, 65_536);
+
+/// First words of either end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) version: u16,
+    /// Not 0.
+    pub(crate) instance: u64,
+    /// Octets.
+    pub(crate) longest: u32,
+    /// Octets.
+    pub(crate) credit: u64,
+}
+
+impl Hello {
+    /// A hello of a higher version is one too: it has these fields.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+        let (header, _) = split_header::<LEN>(bytes)?;
+        let mark = u32_at::<0, LEN>(header);
+        if mark != MARK {
+            return Err(FormatError::Mark(mark));
+        }
+        let hello = Self {
+            version: u16_at::<4, LEN>(header),
+            instance: u64_at::<8, LEN>(header),
+            longest: u32_at::<16, LEN>(header),
+            credit: u64_at::<24, LEN>(header),
+        };
+        if hello.version < VERSION {
+            return Err(FormatError::Version(hello.version));
+        }
+        if hello.instance == 0 {
+            return Err(FormatError::Zero("instance"));
+        }
+        let (least, most) = MESSAGE_LENGTHS;
+        check("longest message", hello.longest.into(), most.into())?;
+        if hello.longest < least {
+            return Err(FormatError::Limit {
+                what: "longest message, at least,",
+                value: hello.longest.into(),
+                limit: least.into(),
+            });
+        }
+        Ok(hello)
+    }
+
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(LEN);
+        bytes.extend(MARK.to_be_bytes());
+        bytes.extend(self.version.to_be_bytes());
+        bytes.extend([0; 2]);
+        bytes.extend(self.instance.to_be_bytes());
+        bytes.extend(self.longest.to_be_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(self.credit.to_be_bytes());
+        bytes
+    }
+}
+
+/// Why a Responder takes no connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Version,
+    Malformed,
+    NoRoom,
+}
+
+impl Refusal {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<(u16, Self), FormatError> {
+        let (header, _) = split_header::<REJECT_LEN>(bytes)?;
+        let mark = u32_at::<0, REJECT_LEN>(header);
+        if mark != MARK {
+            return Err(FormatError::Mark(mark));
+        }
+        let refusal = match u16_at::<6, REJECT_LEN>(header) {
+            1 => Self::Version,
+            2 => Self::Malformed,
+            3 => Self::NoRoom,
+            code => {
+                return Err(FormatError::Limit {
+                    what: "code",
+                    value: code.into(),
+                    limit: 3,
+                });
+            }
+        };
+        Ok((u16_at::<4, REJECT_LEN>(header), refusal))
+    }
+
+    pub(crate) fn emit(self) -> Vec<u8> {
+        let code: u16 = match self {
+            Self::Version => 1,
+            Self::Malformed => 2,
+            Self::NoRoom => 3,
+        };
+        let mut bytes = Vec::with_capacity(REJECT_LEN);
+        bytes.extend(MARK.to_be_bytes());
+        bytes.extend(VERSION.to_be_bytes());
+        bytes.extend(code.to_be_bytes());
+        bytes
+    }
+}

@@ -1,0 +1,59 @@
+//! The program and its services as real processes: killed, stopped and missing ones.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "tests wait until a deadline")]
+
+mod failures;
+mod program;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Generous: tests run on loaded machines.
+const SOON: Duration = Duration::from_secs(60);
+
+fn ripc() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ripc"));
+    command.env_remove("DGIWARP_FAULT");
+    command
+}
+
+/// A process that serves files, and its address. It is killed at the end.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(folder: &Path) -> Self {
+        let mut child = ripc()
+            .args(["serve-files", "--listen", "127.0.0.1:0"])
+            .args(["--interface", "127.0.0.1"])
+            .arg(folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = child.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+        Self { child, address }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        kill(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
