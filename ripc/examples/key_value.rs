@@ -78,7 +78,10 @@ fn main() -> Result<()> {
     }
     let store = connect()?;
     let missing = store.call(GET, Payload::short("nothing"), &CallOptions::default());
-    println!("a key that is not there: {}", missing.err().ok_or("it is there")?);
+    println!(
+        "a key that is not there: {}",
+        missing.err().ok_or("it is there")?
+    );
     let count = store.call(COUNT, Payload::new(), &CallOptions::default())?;
     println!("{} keys", String::from_utf8(count.bytes(0))?);
     if count.bytes(0) == (CLIENTS * KEYS).to_string().into_bytes() {

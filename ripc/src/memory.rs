@@ -17,6 +17,7 @@ const PROGRAM: u64 = 0;
 #[derive(Clone)]
 pub struct Block {
     memory: Arc<Memory>,
+    offset: usize,
     length: usize,
 }
 
@@ -83,7 +84,12 @@ impl Pool {
         let region = buffer.region();
         let pooled = Some((buffer, owner, Arc::downgrade(self)));
         let memory = Arc::new(Memory { region, pooled });
-        Ok(Block { memory, length })
+        let offset = 0;
+        Ok(Block {
+            memory,
+            offset,
+            length,
+        })
     }
 
     fn give_back(&self, owner: u64, buffer: Buffer) {
@@ -153,7 +159,23 @@ impl Block {
         let length = region.len();
         let pooled = None;
         let memory = Arc::new(Memory { region, pooled });
-        Self { memory, length }
+        let offset = 0;
+        Self {
+            memory,
+            offset,
+            length,
+        }
+    }
+
+    /// A part of the block, which shares its memory; `None` where it reaches past the end.
+    #[must_use]
+    pub fn part(&self, offset: usize, length: usize) -> Option<Self> {
+        let end = offset.checked_add(length)?;
+        (end <= self.length).then(|| Self {
+            memory: Arc::clone(&self.memory),
+            offset: self.offset + offset,
+            length,
+        })
     }
 
     /// Length in bytes.
@@ -217,12 +239,12 @@ impl Block {
     /// Address in this process.
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.memory.region.address()
+        self.memory.region.address() + self.offset as u64
     }
 
     /// The memory, for registration.
     pub(crate) fn region(&self) -> Region {
-        let part = self.memory.region.part(0, self.length);
+        let part = self.memory.region.part(self.offset, self.length);
         part.expect("a block is inside its memory")
     }
 }
@@ -252,6 +274,10 @@ mod tests {
         again.truncate(10);
         assert!(again.read(10, &mut [0]).is_err());
         assert_eq!(again.to_vec().len(), 10);
+        let part = again.part(4, 6).unwrap();
+        assert!(part.write(0, b"part").is_ok() && again.part(5, 6).is_none());
+        assert_eq!(&again.to_vec()[4..8], b"part");
+        assert_eq!(part.address(), again.address() + 4);
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::Endpoint;
 use super::peer::Out;
 use super::state::Pending;
-use super::Endpoint;
 use crate::names::{MethodId, ServiceName};
 use crate::payload::Payload;
 use crate::status::{Code, Status};

@@ -15,6 +15,7 @@ use crate::engine::calls::Replied;
 use crate::engine::credit::{Overdrawn, cost};
 use crate::engine::executions::Begin;
 use crate::engine::windows::BadWindow;
+use crate::memory::Block;
 use crate::names::{MethodId, ServiceId};
 use crate::payload::{Item, Payload};
 use crate::status::{Code, Status};
@@ -172,7 +173,6 @@ impl State {
             }
             Kind::Credit | Kind::Pong => Ok(()),
             Kind::GoAway => {
-                peer.going_away = true;
                 self.by_target.retain(|_, connection| *connection != key);
                 Ok(())
             }
@@ -456,10 +456,7 @@ impl State {
         let Some(peer) = self.peers.get_mut(&key) else {
             return Ok(());
         };
-        let mut places = match about {
-            About::Message { to, .. } => self.inboxes.get_mut(&ServiceId::of_wire(to)),
-            About::Call { .. } | About::Reply { .. } => None,
-        };
+        let takes_places = matches!(about, About::Message { .. });
         let mut payload = Payload {
             metadata: Metadata::parse(&body.metadata)?,
             items: Vec::with_capacity(body.items.len()),
@@ -483,7 +480,8 @@ impl State {
                     length,
                 } => {
                     let length = usize::try_from(length).unwrap_or(usize::MAX);
-                    let place = places.as_mut().and_then(|inbox| inbox.place(length));
+                    let place = takes_places.then(|| take_place(&mut self.places, length));
+                    let place = place.flatten();
                     let block = match place {
                         Some(block) => Ok(block),
                         None => self.pool.block(length),
@@ -603,4 +601,12 @@ fn check_windows(
         }
     }
     Ok(())
+}
+
+/// Takes the first memory of the program's that is long enough.
+fn take_place(places: &mut VecDeque<Block>, length: usize) -> Option<Block> {
+    let at = places.iter().position(|block| block.len() >= length)?;
+    let mut block = places.remove(at)?;
+    block.truncate(length);
+    Some(block)
 }

@@ -207,15 +207,23 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Gives memory for the next long items of messages to a service that are not written into windows: each is read into the first place that is long enough.
-    ///
-    /// # Errors
-    /// [`Error::Closed`] where the service has no inbox.
-    pub fn add_place(&self, service: ServiceId, block: Block) -> Result<(), Error> {
-        let mut inner = self.handle.shared.lock();
-        let inbox = inner.state.inboxes.get_mut(&service);
-        inbox.ok_or(Error::Closed)?.places.push_back(block);
-        Ok(())
+    /// Gives memory for the next long items of messages that are not written into windows: each is read into the first that is long enough.
+    pub fn add_place(&self, block: Block) {
+        self.handle.shared.lock().state.places.push_back(block);
+    }
+
+    /// Whether it takes messages for a service.
+    #[must_use]
+    pub fn has_inbox(&self, service: ServiceId) -> bool {
+        let inner = self.handle.shared.lock();
+        inner.state.inboxes.contains_key(&service)
+    }
+
+    /// Whether it has, or makes, a connection to this address.
+    #[must_use]
+    pub fn has_connection(&self, address: SocketAddr) -> bool {
+        let inner = self.handle.shared.lock();
+        inner.state.by_target.contains_key(&address)
     }
 
     /// The next message for a service. `None` where none comes within `timeout`.

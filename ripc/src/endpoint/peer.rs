@@ -129,8 +129,6 @@ pub(crate) struct Peer<T> {
     /// Windows of this endpoint.
     pub(crate) own: Own<Registered>,
     pub(crate) offers: BTreeMap<Subject, Vec<Registered>>,
-    /// The peer takes no more calls.
-    pub(crate) going_away: bool,
     pub(crate) last_heard: Duration,
     pub(crate) pinged: Option<Duration>,
     slots: Slots,
@@ -194,7 +192,6 @@ impl<T> Peer<T> {
             granted_for: BTreeMap::new(),
             own: Own::new(),
             offers: BTreeMap::new(),
-            going_away: false,
             last_heard: now,
             pinged: None,
             slots: Slots {

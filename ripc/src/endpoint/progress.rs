@@ -415,7 +415,9 @@ impl State {
                 continue;
             }
             match peer.pinged {
-                Some(since) if now.saturating_sub(since) + PING >= self.limits.silence => {
+                Some(since)
+                    if now.saturating_sub(since) + PING + 2 * NAP >= self.limits.silence =>
+                {
                     self.close(key, false, "the peer is silent", now);
                 }
                 Some(_) => {}

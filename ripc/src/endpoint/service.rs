@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::memory::Block;
 use crate::names::{MethodId, ServiceId, ServiceName};
 use crate::payload::Payload;
 use crate::status::Status;
@@ -92,16 +91,4 @@ pub struct Incoming {
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(crate) messages: VecDeque<(u64, u64, Incoming)>,
-    /// Memory for the next long items, the first that fits.
-    pub(crate) places: VecDeque<Block>,
-}
-
-impl Inbox {
-    /// Takes memory of the program's for an item of this length.
-    pub(crate) fn place(&mut self, length: usize) -> Option<Block> {
-        let at = self.places.iter().position(|block| block.len() >= length)?;
-        let mut block = self.places.remove(at)?;
-        block.truncate(length);
-        Some(block)
-    }
 }

@@ -14,7 +14,7 @@ use super::service::{Inbox, Job, Route, Service};
 use crate::engine::calls::{Calls, Expired, Lost, Sending};
 use crate::engine::executions::Executions;
 use crate::engine::windows::Granted;
-use crate::memory::Pool;
+use crate::memory::{Block, Pool};
 use crate::names::{MethodId, ServiceId};
 use crate::payload::{Item, Payload};
 use crate::status::{Code, Status};
@@ -125,6 +125,8 @@ pub(crate) struct State {
     pub(crate) next_connection: u64,
     pub(crate) services: FxHashMap<ServiceId, Service>,
     pub(crate) inboxes: FxHashMap<ServiceId, Inbox>,
+    /// Memory of the program's for long items of MESSAGEs that are read, the first that fits.
+    pub(crate) places: VecDeque<Block>,
     /// Connections on which MESSAGEs of a service came.
     pub(crate) learned: FxHashMap<ServiceId, u64>,
     pub(crate) jobs: VecDeque<Job>,
@@ -156,6 +158,7 @@ impl State {
             next_connection: 1,
             services: FxHashMap::default(),
             inboxes: FxHashMap::default(),
+            places: VecDeque::new(),
             learned: FxHashMap::default(),
             jobs: VecDeque::new(),
             running: 0,

@@ -90,11 +90,7 @@ impl Group {
         let query = Query { number, service }.emit();
         let interfaces = self.interfaces();
         let end = after(timeout);
-        let left = || {
-            end.map_or(RARELY, |end| {
-                end.saturating_duration_since(now())
-            })
-        };
+        let left = || end.map_or(RARELY, |end| end.saturating_duration_since(now()));
         let mut found: Vec<Found> = Vec::new();
         let mut interval = AGAIN;
         while (found.is_empty() || !first) && found.len() < ANSWERS && !left().is_zero() {

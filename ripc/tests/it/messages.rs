@@ -35,7 +35,7 @@ fn messages_go_both_ways_and_long_ones_into_windows() {
     assert!(server.receive(of_server, Some(SOON)).is_some());
     let place = client.block(2 << 20).unwrap();
     let address_of_place = place.address();
-    client.add_place(of_client, place).unwrap();
+    client.add_place(place);
     for (length, expected) in [
         (1 << 20, Some(address_of_window)),
         // No window is left: it is read, into the place.

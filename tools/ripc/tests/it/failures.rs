@@ -35,7 +35,7 @@ fn started() -> (tempfile::TempDir, Server, Client) {
 fn calls_of_a_killed_server_fail_at_once() {
     let (_folder, server, client) = started();
     // It answers nothing any more, so that all of them are pending when it is killed.
-    server.signal(Signal::SIGSTOP);
+    server.stop();
     let mut options = CallOptions::default();
     options.timeout = None;
     let calls: Vec<_> = (0..100)
@@ -64,7 +64,7 @@ fn calls_of_a_killed_server_fail_at_once() {
 #[test]
 fn calls_of_a_stopped_server_end_by_their_deadline_or_by_silence() {
     let (_folder, server, client) = started();
-    server.signal(Signal::SIGSTOP);
+    server.stop();
     let begun = Instant::now();
     let mut options = CallOptions::default();
     options.timeout = None;

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests wait until a deadline")]
 
+mod c;
 mod failures;
 mod program;
 
@@ -48,6 +49,21 @@ impl Server {
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id().try_into().unwrap());
         kill(pid, signal).unwrap();
+    }
+
+    /// Stops all of its threads, and waits until they are.
+    fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_stopped = || {
+            std::fs::read_dir(&tasks).unwrap().flatten().all(|task| {
+                let stat = std::fs::read_to_string(task.path().join("stat"));
+                stat.is_ok_and(|stat| stat.contains(") T "))
+            })
+        };
+        while !is_stopped() {
+            std::thread::yield_now();
+        }
     }
 }
 

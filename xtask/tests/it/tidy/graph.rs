@@ -45,6 +45,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "dgiwarp-ripc-tool",
         &["dgiwarp", "dgiwarp-cli", "dgiwarp-ripc"],
     ),
+    ("dgiwarp-libripc", &["dgiwarp", "dgiwarp-ripc"]),
     ("dgiwarp-paths", &[]),
     ("dgiwarp-cli", &[]),
     (
@@ -114,6 +115,8 @@ const TESTS_OF_MAY_USE: &[(&str, &[&str])] = &[
             "dgiwarp-rdmap",
         ],
     ),
+    // Programs in C run on it.
+    ("dgiwarp-ripc-tool", &["dgiwarp-libripc"]),
     // A C program's peer that uses the Rust API.
     ("dgiwarp-run", &["dgiwarp"]),
 ];
@@ -208,6 +211,7 @@ fn nothing_behind_the_engine_opens_a_socket() {
 /// Dependencies that no source names: cargo builds them for the libraries and programs that they are.
 const BUILT_ONLY: &[(&str, &str)] = &[
     ("dgiwarp-conform", "dgiwarp-verbs-library"),
+    ("dgiwarp-ripc-tool", "dgiwarp-libripc"),
     ("dgiwarp-run", "dgiwarp-paths"),
     ("dgiwarp-run", "dgiwarp-verbs-library"),
 ];

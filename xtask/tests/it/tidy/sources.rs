@@ -10,7 +10,12 @@ use super::assert_none;
 use super::tree::{self, File};
 
 /// Packages that may contain unsafe code.
-const UNSAFE_PACKAGES: [&str; 3] = ["dgiwarp-memory", "dgiwarp-paths", "dgiwarp-verbs"];
+const UNSAFE_PACKAGES: [&str; 4] = [
+    "dgiwarp-libripc",
+    "dgiwarp-memory",
+    "dgiwarp-paths",
+    "dgiwarp-verbs",
+];
 
 /// The longest a file may be, in lines.
 const LONGEST: usize = 800;
