@@ -1,4 +1,4 @@
-//! What requests, replies and messages carry.
+//! Contents of requests, replies and messages.
 
 use crate::memory::Block;
 use crate::wire::message::MAX_ITEMS;

@@ -35,7 +35,7 @@ const PING: Duration = Duration::from_secs(1);
 /// Reads and atomics under way in either direction.
 const DEPTHS: ReadDepths = ReadDepths { ird: 16, ord: 16 };
 
-/// Who polls.
+/// Thread that polls, and threads that wait for it.
 #[derive(Debug, Default)]
 struct Turn {
     polling: bool,

@@ -53,7 +53,7 @@ pub(crate) enum Lost {
     Abandoned,
 }
 
-/// What a reply belongs to.
+/// Subject of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replied {
     /// A call that waits. It is over now.

@@ -1,4 +1,4 @@
-//! The same exchanges over TCP sockets: blocking, or with both ends spinning.
+//! Exchanges over TCP sockets, to compare with: blocking, or with both ends spinning.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
