@@ -294,7 +294,6 @@ impl Background {
             } else {
                 self.plan(&sets, ticks)
             };
-            at_once = false;
             drop(sets);
             let Some(ready) = self.waker.wait(&mut events, timeout) else {
                 tracing::error!(
@@ -326,17 +325,8 @@ impl Background {
             if self.overruns.swap(false, Ordering::AcqRel) {
                 sets.iter().for_each(|set| set.fail_overrun());
             }
-            for set in &sets {
-                if writable || set.has_unsent() {
-                    // A queue that is polled needs help only now and then, and this thread would take a core from its poller.
-                    at_once |= set.flush_unsent() && set.arming().is_on();
-                }
-                set.run_timers();
-                set.flush_acks(true);
-            }
-            if ticked {
-                ticks = tick(&sets, &mut seen, ticks);
-            }
+            let ticked = ticked.then_some(&mut seen);
+            at_once = serve(&sets, ticked, &mut ticks, writable);
         }
     }
 
@@ -372,6 +362,30 @@ impl Background {
         let millis = next.saturating_sub(now).div_ceil(1_000_000);
         EpollTimeout::try_from(millis).unwrap_or(EpollTimeout::MAX)
     }
+}
+
+/// Checks the sets that are not watched, where the thread `ticked`, and goes on with sending, timers and acknowledgements. Returns whether to go on at once,
+/// and not at the next event or tick.
+fn serve(
+    sets: &[Arc<PollSet>],
+    ticked: Option<&mut Vec<Seen>>,
+    ticks: &mut u32,
+    writable: bool,
+) -> bool {
+    // First: a set that is watched from now on gets no ticks, and what its members could not send in one turn goes on at once.
+    if let Some(seen) = ticked {
+        *ticks = tick(sets, seen, *ticks);
+    }
+    let mut at_once = false;
+    for set in sets {
+        if writable || set.has_unsent() {
+            // A queue that is polled needs help only now and then, and this thread would take a core from its poller.
+            at_once |= set.flush_unsent() && set.arming().is_on();
+        }
+        set.run_timers();
+        set.flush_acks(true);
+    }
+    at_once
 }
 
 /// A watched queue has data.
@@ -436,5 +450,34 @@ fn tick(sets: &[Arc<PollSet>], seen: &mut Vec<Seen>, ticks: u32) -> u32 {
         0
     } else {
         ticks.saturating_add(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::reactor::poll_set::tests::{InMemory, join, set};
+
+    /// What is left behind a turn goes on: at the next tick, or at once where the set gets no ticks any more.
+    #[test]
+    fn sending_goes_on_where_a_set_is_watched_again() {
+        let set = set();
+        let member = InMemory::new(1000);
+        let id = join(&set, &member);
+        set.add_unsent(id);
+        let (mut seen, mut ticks) = (Vec::new(), 0);
+        let sets = [Arc::clone(&set)];
+        let mut rounds = 0;
+        loop {
+            let at_once = serve(&sets, Some(&mut seen), &mut ticks, false);
+            assert!(set.has_unsent());
+            assert_eq!(at_once, set.arming().is_on(), "after {rounds} rounds");
+            if at_once {
+                break;
+            }
+            rounds += 1;
+            assert!(rounds < 1000, "the set is never watched");
+        }
+        assert!(serve(&sets, None, &mut ticks, false));
     }
 }

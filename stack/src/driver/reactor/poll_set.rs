@@ -539,7 +539,7 @@ impl PollSet {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use nix::sys::eventfd::EfdFlags;
@@ -548,7 +548,7 @@ mod tests {
 
     /// A member in memory: its input is a number of messages behind an eventfd, its output a number of unsent ones.
     #[derive(Debug)]
-    struct InMemory {
+    pub(crate) struct InMemory {
         input: EventFd,
         left: AtomicUsize,
         received: AtomicUsize,
@@ -558,7 +558,7 @@ mod tests {
     }
 
     impl InMemory {
-        fn new(unsent: usize) -> Arc<Self> {
+        pub(crate) fn new(unsent: usize) -> Arc<Self> {
             Arc::new(Self {
                 input: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap(),
                 left: AtomicUsize::new(0),
@@ -614,11 +614,11 @@ mod tests {
         }
     }
 
-    fn set() -> Arc<PollSet> {
+    pub(crate) fn set() -> Arc<PollSet> {
         PollSet::new(1, Arc::new(Waker::new().unwrap())).unwrap()
     }
 
-    fn join(set: &PollSet, member: &Arc<InMemory>) -> MemberId {
+    pub(crate) fn join(set: &PollSet, member: &Arc<InMemory>) -> MemberId {
         let weak: Weak<InMemory> = Arc::downgrade(member);
         let id = set.attach(weak);
         set.watch(id, 0, member.input.as_fd()).unwrap();
