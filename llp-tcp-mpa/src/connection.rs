@@ -380,6 +380,18 @@ impl Connection {
         }
     }
 
+    /// Whether FPDUs that are made now are [bare](crate::framing::bare), and none is left to transmit.
+    pub fn sends_bare(&self) -> bool {
+        let bare = |full: &FullOperation| full.may_send && full.framer.is_bare();
+        self.full().is_some_and(bare) && self.out.unsent().is_empty()
+    }
+
+    /// Whether an FPDU that begins with the next octet of the input is [bare](crate::framing::bare).
+    pub fn receives_bare(&self) -> bool {
+        let bare = |full: &FullOperation| !full.stopped && full.deframer.is_bare();
+        self.full().is_some_and(bare)
+    }
+
     /// Whether a ULPDU may be sent without a copy of its payload: with Markers it may not.
     pub fn leaves_payload_whole(&self) -> bool {
         self.full()

@@ -195,6 +195,12 @@ impl Deframer {
         idle.then(|| std::mem::take(&mut self.gathered.memory))
     }
 
+    /// Whether the next octets begin an FPDU without CRC and Markers.
+    pub fn is_bare(&self) -> bool {
+        let has_crc = self.crc && !self.omits_crc;
+        !has_crc && self.markers.is_none() && self.unfinished() == 0
+    }
+
     /// Whether nothing of an FPDU has arrived, nor of a Marker before it.
     fn is_between_fpdus(&self) -> bool {
         let marker = self.markers.as_ref().is_some_and(|track| track.sum != 0);

@@ -92,6 +92,11 @@ impl Framer {
         }
     }
 
+    /// Whether FPDUs have neither CRC nor Markers.
+    pub fn is_bare(&self) -> bool {
+        !self.crc && self.markers.is_none()
+    }
+
     /// Whether the payload of an FPDU is in one piece on the wire, so that it may stay where it lies.
     pub fn leaves_payload_whole(&self) -> bool {
         self.markers.is_none()

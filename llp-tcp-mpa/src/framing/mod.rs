@@ -10,6 +10,7 @@
 //! With Markers, four more octets stand at every 512th octet of the stream, counted from
 //! the first FPDU's start.
 
+pub mod bare;
 mod deframer;
 mod fpdu;
 mod framer;

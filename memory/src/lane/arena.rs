@@ -13,7 +13,7 @@ use super::sync::Ordering;
 /// First octets of an arena.
 const MAGIC: u64 = u64::from_le_bytes(*b"DGWARENA");
 /// Version of the layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Octets before the rings.
 const PAGE: usize = 4096;
 /// Offset of the words of lane 0, and octets from there to those of lane 1.

@@ -180,6 +180,39 @@ impl LaneOutput {
         Ok(taken)
     }
 
+    /// Copies all octets of `pieces` into the lane, or none where there is no room for them now. Returns whether it did.
+    /// [`takes_bell`](Self::takes_bell) comes next.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`]; nothing was sent.
+    #[inline]
+    pub fn write_whole(&mut self, pieces: &[Piece<'_>]) -> Result<bool, LaneCorrupt> {
+        let wanted: usize = pieces.iter().map(Piece::len).sum();
+        let words = self.memory.words();
+        if !self.producer.fits(words, wanted as u64)? {
+            return Ok(false);
+        }
+        let mut place = Place {
+            position: self.producer.head(),
+            size: self.producer.size(),
+        };
+        for piece in pieces {
+            match piece {
+                Piece::Bytes(bytes) => self.memory.put(place, bytes),
+                Piece::Region(slice) => self.memory.put_region(place, slice),
+            }
+            place = place.behind(piece.len());
+        }
+        self.producer.publish(words, wanted as u64);
+        Ok(true)
+    }
+
+    /// Reports to the other end that `messages` of it are placed, of all that came since the connection began.
+    #[inline]
+    pub fn report_placed(&self, messages: u64) {
+        Producer::report_placed(self.memory.words(), messages);
+    }
+
     /// Whether the receiving end sleeps and is to be rung now. The wish is taken.
     #[inline]
     #[must_use]
@@ -266,6 +299,49 @@ impl LaneInput {
             self.consumer.release(words, part.len() as u64);
         }
         Ok((taken, self.consumer.takes_bell(words)))
+    }
+
+    /// Copies octets out of the lane, as many as there are and fit, which stay there until they are [released](Self::release). Returns their number.
+    ///
+    /// # Errors
+    /// [`LaneCorrupt`]; nothing was copied.
+    #[inline]
+    pub fn peek(&mut self, into: &mut [u8]) -> Result<usize, LaneCorrupt> {
+        let words = self.memory.words();
+        let available = self.consumer.available(words)?;
+        let taken = into
+            .len()
+            .min(usize::try_from(available).unwrap_or(usize::MAX));
+        if taken > 0 {
+            let place = Place {
+                position: self.consumer.tail(),
+                size: self.consumer.size(),
+            };
+            self.memory.get(place, &mut into[..taken]);
+        }
+        Ok(taken)
+    }
+
+    /// Releases `octets` that were [peeked](Self::peek). Returns whether the sending end is to be rung.
+    ///
+    /// # Panics
+    /// If these are more than there are.
+    #[inline]
+    pub fn release(&mut self, octets: usize) -> bool {
+        let words = self.memory.words();
+        assert!(
+            octets as u64 <= self.consumer.known(),
+            "no more than were peeked"
+        );
+        self.consumer.release(words, octets as u64);
+        self.consumer.takes_bell(words)
+    }
+
+    /// Messages of this end that the other one has placed, by its own word: one that sends lies at its own cost.
+    #[inline]
+    #[must_use]
+    pub fn placed(&self) -> u64 {
+        Consumer::placed(self.memory.words())
     }
 
     /// Has the sending end ring when something arrives from now on. Returns whether something is there already: then nothing may ring.

@@ -56,6 +56,8 @@ pub(super) struct Published {
     pub(super) head: AtomicU64,
     /// Logarithm of the octets of the ring in use.
     pub(super) ring: AtomicU32,
+    /// Messages of the consumer that the producer has placed, of all that both carriers brought.
+    pub(super) placed: AtomicU64,
 }
 
 /// Marks, each one more than its value; 0 is none.
@@ -177,6 +179,19 @@ impl Producer {
         Ok(room)
     }
 
+    /// Whether `wanted` octets fit. Where they do not, the ring stays as it is.
+    #[inline]
+    pub(super) fn fits(&mut self, words: &Control, wanted: u64) -> Result<bool, LaneCorrupt> {
+        let size = self.size();
+        if self.outgrown > 0 || wanted > size {
+            return Ok(false);
+        }
+        if size - (self.head - self.tail) < wanted {
+            self.load_tail(words)?;
+        }
+        Ok(size - (self.head - self.tail) >= wanted)
+    }
+
     /// The ring to [use](Self::grow) from now on, if it is too short and empty.
     pub(super) fn growth(&self) -> Option<Ring> {
         if self.outgrown == 0 || self.tail != self.head {
@@ -210,6 +225,12 @@ impl Producer {
     pub(super) fn publish(&mut self, words: &Control, octets: u64) {
         self.head += octets;
         words.published.0.head.store(self.head, Ordering::Release);
+    }
+
+    /// Reports that `messages` of the consumer are placed. The word is never read.
+    #[inline]
+    pub(super) fn report_placed(words: &Control, messages: u64) {
+        words.published.0.placed.store(messages, Ordering::Release);
     }
 
     /// Whether the consumer is to be rung, behind what was published. It is not asked for twice.
@@ -300,6 +321,12 @@ impl Consumer {
         self.ring.size()
     }
 
+    /// Octets that were published when that was checked last, and not released.
+    #[inline]
+    pub(super) const fn known(&self) -> u64 {
+        self.head - self.tail
+    }
+
     /// Octets that are published and not released.
     #[inline]
     pub(super) fn available(&mut self, words: &Control) -> Result<u64, LaneCorrupt> {
@@ -327,6 +354,12 @@ impl Consumer {
     pub(super) fn release(&mut self, words: &Control, octets: u64) {
         self.tail += octets;
         words.tail.0.store(self.tail, Ordering::Release);
+    }
+
+    /// Messages of this end that the other one has placed.
+    #[inline]
+    pub(super) fn placed(words: &Control) -> u64 {
+        words.published.0.placed.load(Ordering::Acquire)
     }
 
     /// Whether the producer is to be rung, behind what was released.

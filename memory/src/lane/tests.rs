@@ -265,7 +265,7 @@ fn impossible_words_are_found() {
 fn arenas_that_could_fail_later_are_refused() {
     let (_, fd) = Arena::create(12).unwrap();
     // Another version, and another size of the rings than the file has.
-    for (offset, octets) in [(8, 2u32), (12, 13), (12, 40), (12, 21), (16, 1)] {
+    for (offset, octets) in [(8, 1u32), (8, 3), (12, 13), (12, 40), (12, 21), (16, 1)] {
         let (_, fd) = Arena::create(12).unwrap();
         scribble(&fd, offset, &octets.to_le_bytes());
         assert!(open(&fd).is_err(), "{octets} at {offset}");
@@ -351,6 +351,8 @@ fn the_examples_of_the_specification_hold() {
     pair.theirs.1.read(&mut [0; 4]).unwrap();
     pair.theirs.1.arm().unwrap();
     pair.ours.0.finish(4100);
+    pair.ours.0.report_placed(3);
+    assert_eq!((pair.theirs.1.placed(), pair.ours.1.placed()), (3, 0));
     let mut seen = 0;
     for block in specification.split("```arena\n").skip(1) {
         let (block, _) = block.split_once("```").unwrap();
@@ -366,7 +368,44 @@ fn the_examples_of_the_specification_hold() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 11);
+    assert_eq!(seen, 12);
+}
+
+/// Pieces go as a whole or not at all, also over the end of the ring, and what is peeked stays until it is released.
+#[test]
+fn whole_messages_are_peeked_before_they_are_released() {
+    let mut pair = pair(13);
+    let mut into = [0; 4096];
+    for round in 0..50u8 {
+        let pieces = [Piece::Bytes(&[round; 2]), Piece::Bytes(&[!round; 1500])];
+        assert_eq!(pair.ours.0.write_whole(&pieces), Ok(true));
+        assert_eq!(pair.ours.0.write_whole(&pieces), Ok(true));
+        assert_eq!(pair.ours.0.write_whole(&pieces), Ok(false), "4096 octets");
+        for _ in 0..2 {
+            assert_eq!(pair.theirs.1.peek(&mut into[..1000]), Ok(1000));
+            let len = pair.theirs.1.peek(&mut into).unwrap();
+            assert!(len >= 1502);
+            assert_eq!(into[..2], [round; 2]);
+            assert_eq!(into[2..1502], [!round; 1500]);
+            assert!(!pair.theirs.1.release(1502));
+        }
+        assert_eq!(pair.theirs.1.peek(&mut into), Ok(0));
+    }
+    // The ring has not grown, and does once something is written otherwise.
+    assert_eq!(
+        pair.ours.0.write_whole(&[Piece::Bytes(&[0; 5000])]),
+        Ok(false)
+    );
+    assert_eq!(pair.ours.0.growth(), None);
+    assert_eq!(pair.ours.0.write(&[Piece::Bytes(&[0; 5000])]), Ok(0));
+    assert_eq!(pair.ours.0.write_whole(&[Piece::Bytes(&[0])]), Ok(false));
+    assert!(pair.ours.0.grow(true));
+    assert_eq!(
+        pair.ours.0.write_whole(&[Piece::Bytes(&[7; 5000])]),
+        Ok(true)
+    );
+    assert_eq!(pair.theirs.1.peek(&mut into), Ok(4096));
+    assert_eq!(into, [7; 4096]);
 }
 
 /// One descriptor comes with its message, and a message may have none.

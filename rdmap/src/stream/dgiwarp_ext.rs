@@ -197,6 +197,8 @@ pub struct DgiwarpExt {
     /// RNR retries of the peer's messages.
     peer_rnr_retries: u8,
     bye_received: bool,
+    /// Both ends share memory that has `placed`: the peer requests what it needs beside it.
+    reports_in_memory: bool,
     /// Halves of the peer's token that have arrived.
     token: [Option<u64>; 2],
 }
@@ -226,6 +228,7 @@ impl DgiwarpExt {
             reported_rnr_retries: UNLIMITED_RETRIES,
             peer_rnr_retries: UNLIMITED_RETRIES,
             bye_received: false,
+            reports_in_memory: false,
             token: [None; 2],
         }
     }
@@ -435,9 +438,30 @@ impl DgiwarpExt {
         self.requested <= self.acknowledged
     }
 
-    /// Messages that are placed and not acknowledged, to a peer that wants acknowledgements.
+    /// Messages of the peer that were placed, of all that it sent.
+    #[must_use]
+    pub const fn placed(&self) -> u64 {
+        self.placed
+    }
+
+    /// The peer finds the number of [placed](Self::placed) messages in shared memory from now on: only what it requests is acknowledged by notices, and
+    /// what it would miss at the end.
+    pub const fn report_in_memory(&mut self) {
+        self.reports_in_memory = true;
+    }
+
+    /// Messages that are placed and to be acknowledged by a notice, to a peer that wants acknowledgements.
     #[must_use]
     pub fn pending_acks(&self) -> u64 {
+        if self.reports_in_memory && self.peer_request.is_none() && self.peer_requests_acks() {
+            return 0;
+        }
+        self.unacknowledged()
+    }
+
+    /// Messages that are placed and that no notice has acknowledged, to a peer that wants acknowledgements.
+    #[must_use]
+    pub fn unacknowledged(&self) -> u64 {
         match self.peer {
             Peer::Dgiwarp(capabilities)
                 if capabilities.contain(Capabilities::WANTS_ACKNOWLEDGEMENTS) =>

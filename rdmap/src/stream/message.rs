@@ -95,6 +95,11 @@ impl Message {
         self.segmenter.peek_equal(most)
     }
 
+    /// Whether it is a Send.
+    pub(super) const fn is_untagged(&self) -> bool {
+        matches!(self.target, Target::Untagged { .. })
+    }
+
     /// Whether every segment was taken.
     #[must_use]
     pub const fn is_done(&self) -> bool {

@@ -30,7 +30,7 @@ pub use error::StreamError;
 pub use message::{Header, Message, SendKind};
 pub use requester::ReadSource;
 pub use responder::Response;
-pub use rnr_bypass::{begins_work, ends_message, overtakes};
+pub use rnr_bypass::{begins_work, carries_message, ends_message, overtakes};
 pub use sends::Handled;
 pub use state::{Depths, Stream};
 pub use terminate::{TerminateMessage, last_word};

@@ -1,7 +1,7 @@
 //! ULPDUs that bypass the RNR queue.
 
 use dgiwarp_ddp::QueueNumber;
-use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader};
+use dgiwarp_ddp::wire::{Control, TaggedHeader, UntaggedHeader, tagged};
 
 use super::dgiwarp_ext::Notice;
 use crate::wire::Opcode;
@@ -37,6 +37,36 @@ pub fn overtakes(ulpdu: &[u8]) -> bool {
                 QueueNumber::TERMINATE | QueueNumber::ATOMIC_RESPONSE
             )
         })
+    }
+}
+
+/// Whether this ULPDU is a segment of a Send, of a Write that is not empty, or an Immediate Data message: neither a notice nor a request or response. It need
+/// not be right.
+#[must_use]
+pub fn carries_message(ulpdu: &[u8]) -> bool {
+    let [control, opcode, rest @ ..] = ulpdu else {
+        return false;
+    };
+    match Opcode::parse(*opcode) {
+        Ok(Opcode::Write) => Control::parse(*control).tagged && rest.len() + 2 > tagged::LEN,
+        Ok(
+            Opcode::Send
+            | Opcode::SendInvalidate
+            | Opcode::SendSolicited
+            | Opcode::SendSolicitedInvalidate
+            | Opcode::Immediate
+            | Opcode::ImmediateSolicited,
+        ) => !Control::parse(*control).tagged,
+        Ok(
+            Opcode::ReadRequest
+            | Opcode::ReadResponse
+            | Opcode::Terminate
+            | Opcode::AtomicRequest
+            | Opcode::AtomicResponse
+            | Opcode::WriteRecord
+            | Opcode::SegmentedSend,
+        )
+        | Err(_) => false,
     }
 }
 
@@ -112,6 +142,37 @@ mod tests {
             (Header::from_iter([0x41]), false),
         ] {
             assert_eq!(overtakes(&ulpdu), expected, "{ulpdu:x?}");
+        }
+    }
+
+    #[test]
+    fn messages_of_programs_are_told_from_notices_and_requests() {
+        let tagged = |opcode| tagged_header(opcode, STag::new(1), TaggedOffset::new(0), true);
+        let untagged = |opcode| -> Header { short(opcode, dgiwarp_ddp::Msn::FIRST, &[]) };
+        let mut write = tagged(Opcode::Write).to_vec();
+        assert!(!carries_message(&write), "a notice, or as empty as one");
+        write.push(0);
+        assert!(carries_message(&write));
+        write[0] &= 0x7f;
+        assert!(!carries_message(&write), "not tagged");
+        for (ulpdu, expected) in [
+            (untagged(Opcode::Send), true),
+            (untagged(Opcode::SendInvalidate), true),
+            (untagged(Opcode::SendSolicited), true),
+            (untagged(Opcode::SendSolicitedInvalidate), true),
+            (untagged(Opcode::Immediate), true),
+            (untagged(Opcode::ImmediateSolicited), true),
+            (untagged(Opcode::ReadRequest), false),
+            (untagged(Opcode::AtomicRequest), false),
+            (untagged(Opcode::AtomicResponse), false),
+            (untagged(Opcode::Terminate), false),
+            (tagged(Opcode::ReadResponse), false),
+            (tagged(Opcode::Send), false),
+            (Header::from_iter([0x41]), false),
+            (Header::from_iter([0x41, 0x4f]), false),
+            (Header::new(), false),
+        ] {
+            assert_eq!(carries_message(&ulpdu), expected, "{ulpdu:x?}");
         }
     }
 

@@ -289,15 +289,36 @@ impl<R, Q: Copy> Stream<R, Q> {
 
     /// Starts a Send of `length` octets.
     pub fn send(&mut self, length: u32, kind: SendKind) -> Message {
-        self.dgiwarp_ext.count_sent();
-        let msn = self.next_msn();
+        let message = self.next_send(length, kind);
+        self.begin(&message);
+        message
+    }
+
+    /// The Send that [`send`](Self::send) would start. It has not begun before [`begin`](Self::begin).
+    #[must_use]
+    pub fn next_send(&self, length: u32, kind: SendKind) -> Message {
         let word = kind.invalidate.map_or(0, STag::get);
-        Message::untagged(kind.opcode(), word, msn, length)
+        Message::untagged(kind.opcode(), word, self.msn, length)
+    }
+
+    /// The message that is next has begun: segments of it leave.
+    pub fn begin(&mut self, message: &Message) {
+        self.dgiwarp_ext.count_sent();
+        if message.is_untagged() {
+            self.next_msn();
+        }
     }
 
     /// Starts an RDMA Write of `length` octets.
     pub fn write(&mut self, stag: STag, start: TaggedOffset, length: u32) -> Message {
-        self.dgiwarp_ext.count_sent();
+        let message = Self::next_write(stag, start, length);
+        self.begin(&message);
+        message
+    }
+
+    /// The RDMA Write that [`write`](Self::write) would start. It has not begun before [`begin`](Self::begin).
+    #[must_use]
+    pub fn next_write(stag: STag, start: TaggedOffset, length: u32) -> Message {
         // A zero-length Write of the program must differ from a notice.
         let stag = if length == 0 && DgiwarpExt::is_notice(stag) {
             STag::new(0)

@@ -11,6 +11,7 @@ use dgiwarp_rdmap::stream::{AckRequest, Peer};
 use super::engine::RcEngine;
 use super::state::CROWD;
 use super::wqe::RcWork;
+use crate::cq_ring::CompletionSink;
 use crate::types::Completion;
 
 /// Messages, and octets of them, that are placed before an acknowledgement is flushed without a request.
@@ -42,6 +43,37 @@ impl RcEngine {
     /// Requests acknowledgements of all Sends and Writes, signaled or not.
     pub fn request_all_acks(&mut self) {
         self.acks.all_wanted = true;
+        self.acks.in_memory = false;
+    }
+
+    /// Sets whether the driver [takes](Self::acknowledged_in_memory) acknowledgements from memory that the peer shares, on each poll: none is requested
+    /// then.
+    #[inline]
+    pub fn take_acks_from_memory(&mut self, polled: bool) {
+        self.acks.in_memory = polled && !self.acks.all_wanted;
+    }
+
+    /// The peer's word in shared memory says that it has placed `messages` Sends and Writes. One beyond those that were sent is ignored. Returns whether more
+    /// are acknowledged than before.
+    #[inline]
+    pub fn acknowledged_in_memory(
+        &mut self,
+        messages: u64,
+        completions: &mut impl CompletionSink,
+    ) -> bool {
+        let dgiwarp_ext = self.stream.dgiwarp_ext_mut();
+        if messages <= dgiwarp_ext.acknowledged() || messages > dgiwarp_ext.sent() {
+            return false;
+        }
+        dgiwarp_ext.set_acknowledged(messages);
+        self.complete_sends(completions);
+        true
+    }
+
+    /// Sends and Writes of the peer that are placed, for its word in shared memory.
+    #[inline]
+    pub fn placed(&self) -> u64 {
+        self.stream.dgiwarp_ext().placed()
     }
 
     /// The `messages`th Send or Write, a signaled one, has left.
@@ -89,6 +121,7 @@ impl RcEngine {
         matches!(dgiwarp_ext.peer(), Peer::Dgiwarp(_))
             && self.config.options.completion == Completion::Placed
             && dgiwarp_ext.may_request_ack()
+            && !self.acks.in_memory
     }
 
     /// Whether an acknowledgement of something that has left is wanted.

@@ -62,10 +62,12 @@ impl RcEngine {
         self.llp.omit_sent_checksum();
     }
 
-    /// The next input comes from memory that both ends share: FPDUs that begin there have no CRC.
+    /// The next input comes from memory that both ends share: FPDUs that begin there have no CRC, and the driver reports there what is
+    /// [placed](Self::placed).
     #[inline]
     pub fn receives_by_memory(&mut self) {
         self.llp.omit_received_checksum();
+        self.stream.dgiwarp_ext_mut().report_in_memory();
     }
 
     /// Takes the peer's token.

@@ -396,7 +396,7 @@ impl RcEngine {
             return;
         }
         let dgiwarp_ext = self.stream.dgiwarp_ext_mut();
-        let placed = (dgiwarp_ext.pending_acks() > 0).then(|| dgiwarp_ext.acknowledge(None));
+        let placed = (dgiwarp_ext.unacknowledged() > 0).then(|| dgiwarp_ext.acknowledge(None));
         let bye = dgiwarp_ext.bye().filter(|_| bye);
         for ulpdu in placed.into_iter().chain(bye) {
             let nothing: &[u8] = &[];
@@ -521,7 +521,7 @@ impl RcEngine {
     /// Sends pending acknowledgements, so that the peer's work requests before the one that ends the connection complete with success and that one is
     /// the oldest.
     fn acknowledge_before_terminate(&mut self) {
-        if self.is_amid() || self.stream.dgiwarp_ext().pending_acks() == 0 {
+        if self.is_amid() || self.stream.dgiwarp_ext().unacknowledged() == 0 {
             return;
         }
         // The peer takes an end whose first message is another for a plain one.

@@ -198,6 +198,26 @@ impl Llp {
         }
     }
 
+    /// Whether FPDUs that are sent now have neither CRC nor Markers, and none is left to transmit.
+    #[inline]
+    pub(super) fn sends_bare(&self) -> bool {
+        match self {
+            Self::Mpa(mpa) => mpa.sends_bare(),
+            #[cfg(test)]
+            Self::Memory(_) => false,
+        }
+    }
+
+    /// Whether the next octets of the stream begin an FPDU without CRC and Markers.
+    #[inline]
+    pub(super) fn receives_bare(&self) -> bool {
+        match self {
+            Self::Mpa(mpa) => mpa.receives_bare(),
+            #[cfg(test)]
+            Self::Memory(_) => false,
+        }
+    }
+
     /// Sends a ULPDU, whose octets are copied, each loaded once.
     #[inline]
     pub(super) fn send_ulpdu<P: Payload + ?Sized>(

@@ -1,5 +1,7 @@
 //! Reception: ULPDUs go to the stream, or wait for a posted receive.
 
+mod short;
+
 use std::time::{Duration, Instant};
 
 use dgiwarp_ddp::error::UntaggedError;
@@ -7,6 +9,7 @@ use dgiwarp_rdmap::stream::{
     Handled, Peer, StreamError, UNLIMITED_RETRIES, begins_work, overtakes,
 };
 
+pub use self::short::ShortInput;
 use super::end::RcEnd;
 use super::engine::RcEngine;
 use super::first_fpdu_probe::FirstFpduProbe;

@@ -100,6 +100,8 @@ pub(super) struct Acks {
     pub(super) crowd: usize,
     /// All are wanted: the connection is about to end.
     pub(super) all_wanted: bool,
+    /// The driver takes them from memory that the peer shares, and polls it: none is requested.
+    pub(super) in_memory: bool,
 }
 
 impl Default for Acks {
@@ -113,6 +115,7 @@ impl Default for Acks {
             wanted: 0,
             crowd: CROWD,
             all_wanted: false,
+            in_memory: false,
         }
     }
 }

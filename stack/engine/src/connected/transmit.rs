@@ -1,5 +1,7 @@
 //! Transmission: work requests and responses become FPDUs.
 
+mod short;
+
 use std::time::Instant;
 
 use dgiwarp_ddp::error::TaggedError;
@@ -229,7 +231,7 @@ impl RcEngine {
         };
         let no_reads = Stop::Ended(RcEnd::NoReads, Some(number));
         let (work, length, solicited) = (wqe.work, wqe.length, wqe.solicited);
-        let srqn = wqe.remote_srqn;
+        let (srqn, signaled) = (wqe.remote_srqn, wqe.signaled);
         self.sends.begin(Extent {
             octets: 0,
             messages: self.stream.dgiwarp_ext().sent(),
@@ -289,6 +291,10 @@ impl RcEngine {
                 let done = work.carry_out(tables.mrs, self.config.stream());
                 done.map_err(|error| Stop::Ended(RcEnd::Bind(error), Some(number)))?;
                 self.sends.done(number);
+                if signaled {
+                    // Its completion comes behind those of the messages before it.
+                    self.note_wanted(self.stream.dgiwarp_ext().sent());
+                }
                 Ok(())
             }
         }

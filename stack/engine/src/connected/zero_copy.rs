@@ -28,6 +28,11 @@ const AROUND: usize = 32;
 pub trait StreamSink {
     /// Hands over `pieces`, in this order.
     fn send(&mut self, pieces: &[Piece<'_>]) -> Taken;
+
+    /// Hands over all `pieces` or none, and returns whether it did. Only memory that the peer shares takes any.
+    fn send_whole(&mut self, _pieces: &[Piece<'_>]) -> bool {
+        false
+    }
 }
 
 /// Result of handing octets to TCP.

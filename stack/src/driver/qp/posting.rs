@@ -88,6 +88,12 @@ impl<W> Posting<W> {
         self.outstanding.store(0, Ordering::Release);
     }
 
+    /// Whether nothing was posted while another thread was at work.
+    #[inline]
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
     /// Hands over what was posted while another thread was at work.
     #[inline]
     pub(crate) fn empty(&self, mut accept: impl FnMut(W)) {

@@ -13,6 +13,8 @@ use crate::driver::tcp::lanes::budget::Share;
 
 /// Bells that one call takes from TCP. An honest peer has two under way, and more only while both directions are busy.
 const BELLS: usize = 64;
+/// Octets that are peeked for short messages.
+const SHORT: usize = 1024;
 /// Changes of the carrier, and looks at the lane, of one call. An honest peer's words need no more.
 const MOST_STEPS: usize = 8;
 
@@ -76,6 +78,8 @@ pub(crate) struct Lanes {
     failed: Option<io::ErrorKind>,
     /// Octets are in the lane that no bell announces.
     unannounced: bool,
+    /// Octets that were [peeked](Self::peek).
+    short: [u8; SHORT],
     octets_sent: u64,
     octets_received: u64,
 }
@@ -101,6 +105,7 @@ impl Lanes {
             held: Vec::new(),
             failed: None,
             unannounced: false,
+            short: [0; SHORT],
             octets_sent: 0,
             octets_received: 0,
         }
@@ -187,6 +192,69 @@ impl Lanes {
             self.ring();
         }
         Ok(Taken::Octets(octets))
+    }
+
+    /// Sends all by the lane, or nothing.
+    #[inline]
+    pub(crate) fn send_whole(&mut self, pieces: &[Piece<'_>]) -> bool {
+        if self.sends != Sends::Lane || self.is_full {
+            return false;
+        }
+        let output = &mut self.ends.output;
+        // A corrupt lane ends the connection when it is written otherwise.
+        let taken = output.write_whole(pieces).unwrap_or(false);
+        if taken {
+            self.octets_sent += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+            if self.ends.output.takes_bell() {
+                self.ring();
+            }
+        }
+        taken
+    }
+
+    /// Whether a thread polls the lane, and both directions go by lanes.
+    #[inline]
+    pub(crate) fn are_polled(&self) -> bool {
+        self.is_polled && self.sends == Sends::Lane && self.receives == Receives::Lane
+    }
+
+    /// Messages of this end that the peer has placed.
+    #[inline]
+    pub(crate) fn placed_by_peer(&self) -> u64 {
+        self.ends.input.placed()
+    }
+
+    /// Reports to the peer that `messages` of it are placed.
+    #[inline]
+    pub(crate) fn report_placed(&self, messages: u64) {
+        self.ends.output.report_placed(messages);
+    }
+
+    /// Peeks octets that the lane has, which stay there until they are [released](Self::release), and returns their number. `None` where the stream may not
+    /// continue with them.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Option<usize> {
+        if self.receives != Receives::Lane {
+            return None;
+        }
+        // A corrupt lane ends the connection when it is read.
+        self.ends.input.peek(&mut self.short).ok()
+    }
+
+    /// The `len` octets that were [peeked](Self::peek).
+    #[inline]
+    pub(crate) fn peeked(&self, len: usize) -> &[u8] {
+        &self.short[..len]
+    }
+
+    /// Releases the first `octets` that were peeked.
+    #[inline]
+    pub(crate) fn release(&mut self, octets: usize) {
+        let bell = self.ends.input.release(octets);
+        if bell && self.sends == Sends::Lane {
+            self.ring();
+        }
+        self.octets_received += octets as u64;
     }
 
     /// Whether what is sent now finds no room. Where nobody polls, the peer rings once there is some.
@@ -296,18 +364,18 @@ impl Lanes {
             self.receives = Receives::TcpAgain { resume };
             return Ok(None);
         }
-        match self.take_bells() {
+        let rung = match self.take_bells() {
             // Octets that were published before the end come before it.
             Ok(0) => return Ok(Some(self.take_published(room)?.unwrap_or(0))),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             Err(error) => {
                 let left = self.take_published(room)?;
                 self.failed = Some(error.kind());
                 return left.map(Some).ok_or(error);
             }
-        }
+        };
         self.note_room();
         if self.is_polled && self.held.is_empty() {
             return Err(nothing());
@@ -318,7 +386,14 @@ impl Lanes {
         }
         // The lane may have ended meanwhile.
         let ended = self.ends.input.resumes().map_err(corrupt)?.is_some();
-        if ended { Ok(None) } else { Err(nothing()) }
+        if ended {
+            Ok(None)
+        } else if rung {
+            // What made the socket readable was here, and no other thread took it.
+            Err(io::ErrorKind::Interrupted.into())
+        } else {
+            Err(nothing())
+        }
     }
 
     /// Takes bells from TCP. Octets of the stream behind the end of the lane are [held](Self::held). 0 is the end.

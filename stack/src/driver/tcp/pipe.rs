@@ -120,8 +120,9 @@ impl Pipe {
         }
     }
 
+    /// The lanes, if there are any.
     #[inline]
-    fn lanes(&self) -> Option<&Lanes> {
+    pub(crate) fn lanes(&self) -> Option<&Lanes> {
         match self {
             Self::Lanes(lanes) => Some(lanes),
             Self::Tcp(_) => None,
@@ -130,8 +131,9 @@ impl Pipe {
         }
     }
 
+    /// The lanes, if there are any.
     #[inline]
-    fn lanes_mut(&mut self) -> Option<&mut Lanes> {
+    pub(crate) fn lanes_mut(&mut self) -> Option<&mut Lanes> {
         match self {
             Self::Lanes(lanes) => Some(lanes),
             Self::Tcp(_) => None,
@@ -150,18 +152,6 @@ impl Pipe {
     #[inline]
     pub(crate) fn receives_by_lane(&self) -> bool {
         self.lanes().is_some_and(Lanes::carry_input)
-    }
-
-    /// Whether octets leave by a lane, or did: from then on FPDUs have no CRC.
-    #[inline]
-    pub(crate) fn has_sent_by_lane(&self) -> bool {
-        self.lanes().is_some_and(Lanes::have_carried_output)
-    }
-
-    /// Whether octets arrive by a lane, or did.
-    #[inline]
-    pub(crate) fn has_received_by_lane(&self) -> bool {
-        self.lanes().is_some_and(Lanes::have_carried_input)
     }
 
     /// Whether what is sent now finds no room, without trying.
@@ -260,5 +250,11 @@ impl StreamSink for Pipe {
             #[cfg(test)]
             Self::Memory(memory) => taken(memory.send(&super::memory_pipe::gather(pieces))),
         }
+    }
+
+    #[inline]
+    fn send_whole(&mut self, pieces: &[Piece<'_>]) -> bool {
+        self.lanes_mut()
+            .is_some_and(|lanes| lanes.send_whole(pieces))
     }
 }

@@ -134,12 +134,15 @@ impl QpState for RcInner {
             return;
         };
         // Checked first: a thread that posts a receive sets it, then marks the engine's work as pending.
-        if qp.unlocked.receive_posted.load(Ordering::Acquire)
-            && qp.unlocked.receive_posted.swap(false, Ordering::AcqRel)
-        {
+        let receive_posted = qp.unlocked.receive_posted.load(Ordering::Acquire);
+        if !receive_posted && qp.posting.is_handed_over() && qp.send_short(link) {
+            return;
+        }
+        if receive_posted && qp.unlocked.receive_posted.swap(false, Ordering::AcqRel) {
             let mut completions = qp.completions();
             link.engine
                 .receive_posted(clock::now(), qp.tables(), &mut completions);
+            qp.exchange_placed(link);
             qp.pause_or_go_on(link);
         }
         let refuses = link.engine.peer_refuses_immediates();
@@ -467,8 +470,11 @@ impl RcShared {
                 liveness,
                 ..
             } = link;
-            if pipe.has_sent_by_lane() {
-                engine.sends_by_memory();
+            if let Some(lanes) = pipe.lanes() {
+                if lanes.have_carried_output() {
+                    engine.sends_by_memory();
+                }
+                engine.take_acks_from_memory(lanes.are_polled());
             }
             if tcp_close.may_send() && engine.has_unsent(now) && pipe.is_blocked() {
                 self.wait_for_room(link);
@@ -626,8 +632,12 @@ impl RcShared {
             From::All => link.pipe.receive(room, behind),
             From::Memory => link.pipe.poll(room, behind),
         };
-        if link.pipe.has_received_by_lane() {
-            engine.receives_by_memory();
+        if let Some(lanes) = link.pipe.lanes() {
+            if lanes.have_carried_input() {
+                engine.receives_by_memory();
+            }
+            let placed = lanes.placed_by_peer();
+            engine.acknowledged_in_memory(placed, &mut self.completions());
         }
         let end = match received {
             Ok(0) => {
@@ -649,6 +659,7 @@ impl RcShared {
                 if let Some(memory) = engine.reclaim_input() {
                     rx_buffer.give_spare(memory);
                 }
+                self.exchange_placed(link);
                 self.pause_or_go_on(link);
                 return if len < wanted {
                     Received::Everything

@@ -30,7 +30,7 @@ const MOST: usize = 64;
 const RING_LOGARITHM: u32 = 20;
 /// Octets of an offer, and its first ones: name, version and a reserved field.
 const OFFER: usize = 24;
-const BEGINNING: [u8; 8] = *b"DGiH\x00\x01\x00\x00";
+const BEGINNING: [u8; 8] = *b"DGiH\x00\x02\x00\x00";
 /// User of processes whose own one a user namespace does not know (`user_namespaces(7)`): no two of them are known to be one.
 const UNKNOWN_USER: u32 = 65_534;
 /// Bits of a token.
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(name(token), "\0dgiwarp/1/123456789abcdefedcba9876543210");
         assert_eq!(name(5).len(), name(token).len());
         let octets = offer(token);
-        assert_eq!(octets[..8], *b"DGiH\x00\x01\x00\x00");
+        assert_eq!(octets[..8], *b"DGiH\x00\x02\x00\x00");
         assert_eq!(u128::from_be_bytes(octets[8..].try_into().unwrap()), token);
         let mut other = octets;
         other[7] = 1;
@@ -476,13 +476,13 @@ mod tests {
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
         let mut header = b"DGWARENA".to_vec();
-        header.extend_from_slice(&[1, 0, 0, 0, 20, 0, 0, 0]);
+        header.extend_from_slice(&[2, 0, 0, 0, 20, 0, 0, 0]);
         header.extend_from_slice(&octets.to_le_bytes());
         file.write_all_at(&header, 0).unwrap();
         let blocks = file.metadata().unwrap().blocks();
         let offer = || {
             let (ours, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
-            let mut message = b"DGiH\x00\x01\x00\x00".to_vec();
+            let mut message = b"DGiH\x00\x02\x00\x00".to_vec();
             message.extend_from_slice(&u128::to_be_bytes(token));
             let fds = [file.as_raw_fd()];
             sendmsg::<()>(

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::QpCounters;
-use crate::driver::tcp::lanes::LaneEnds;
+use crate::driver::device::clock;
+use crate::driver::reactor::member::Received;
+use crate::driver::tcp::lanes::{LaneEnds, Lanes};
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
 use crate::driver::tcp::same_host::{Guest, Invited, Refused};
 
@@ -113,6 +115,63 @@ impl RcShared {
         }
     }
 
+    /// Sends short messages by the lane, without all that others need. Returns whether some left, and nothing else is to be done.
+    #[inline]
+    pub(super) fn send_short(&self, link: &mut Link) -> bool {
+        let may = link.pipe.lanes().is_some_and(Lanes::are_polled)
+            && link.graceful_close.is_none()
+            && !link.tcp_close.has_begun()
+            && !self.unsent.load(Ordering::Relaxed);
+        may && link.engine.send_short(self.tables(), &mut link.pipe)
+    }
+
+    /// Receives short messages and acknowledgements from the lane, without all that others need. `None` where the input, or the lack of it, is for
+    /// [`receive_once`](Self::receive_once).
+    #[inline]
+    pub(super) fn receive_short(&self, inner: &mut RcInner) -> Option<Received> {
+        let link = inner.link.as_mut()?;
+        let is_plain = !(link.paused || link.may_meet || link.tcp_close.has_begun())
+            && link.graceful_close.is_none()
+            && inner.pending_established.is_none()
+            && link.engine.takes_short_input();
+        let Link { engine, pipe, .. } = link;
+        let lanes = pipe.lanes_mut().filter(|_| is_plain)?;
+        let len = lanes.peek()?;
+        let mut completions = self.completions();
+        // Behind the octets: a message comes behind the acknowledgements that its sender made before.
+        let acknowledged = engine.acknowledged_in_memory(lanes.placed_by_peer(), &mut completions);
+        if len == 0 {
+            return Some(if acknowledged {
+                Received::Something
+            } else {
+                Received::Nothing
+            });
+        }
+        let octets = lanes.peeked(len);
+        let input = engine.handle_short_input(clock::now, octets, self.tables(), &mut completions);
+        if input.octets == 0 {
+            return None;
+        }
+        lanes.report_placed(engine.placed());
+        lanes.release(input.octets);
+        if input.has_work {
+            self.pause_or_go_on(link);
+            self.work(inner);
+        }
+        Some(Received::Something)
+    }
+
+    /// Exchanges numbers of placed messages with the peer, where memory is shared.
+    #[inline]
+    pub(super) fn exchange_placed(&self, link: &mut Link) {
+        let Link { engine, pipe, .. } = link;
+        if let Some(lanes) = pipe.lanes() {
+            engine.take_acks_from_memory(lanes.are_polled());
+            lanes.report_placed(engine.placed());
+            engine.acknowledged_in_memory(lanes.placed_by_peer(), &mut self.completions());
+        }
+    }
+
     /// Wants bells, or none while a thread polls. Returns whether there are bells.
     pub(super) fn want_bells_locked(&self, inner: &mut RcInner, wanted: bool) -> bool {
         let Some(link) = &mut inner.link else {
@@ -122,6 +181,8 @@ impl RcShared {
             return false;
         }
         link.pipe.want_bells(wanted, link.paused);
+        // An end that sleeps requests the acknowledgements that it waits for.
+        self.exchange_placed(link);
         self.note_lane(link);
         true
     }

@@ -27,7 +27,10 @@ impl Member for RcShared {
         _buffer: &mut ReceiveBuffer,
         next: NextReceive,
     ) -> Option<Received> {
-        self.try_run(|inner| self.receive_once(inner, next, From::Memory))
+        self.try_run(|inner| match self.receive_short(inner) {
+            Some(received) => received,
+            None => self.receive_once(inner, next, From::Memory),
+        })
     }
 
     fn want_bells(&self, _socket: SocketIndex, wanted: bool) -> bool {

@@ -1,0 +1,79 @@
+//! Bare FPDUs: without Markers, and with a CRC field that holds zero and is not checked. They stay in the memory of one host.
+
+use dgiwarp_codec::crc;
+
+use super::fpdu::{LENGTH_LEN, pad_len};
+
+/// Octets behind the ULPDU, at most: pad and CRC field.
+const MOST_BEHIND: usize = 3 + crc::LEN;
+static BEHIND: [u8; MOST_BEHIND] = [0; MOST_BEHIND];
+
+/// Octets of the FPDU of a ULPDU of `ulpdu_len` octets.
+#[must_use]
+pub const fn fpdu_len(ulpdu_len: usize) -> usize {
+    LENGTH_LEN + ulpdu_len + pad_len(ulpdu_len) + crc::LEN
+}
+
+/// The ULPDU_Length of a ULPDU.
+///
+/// # Panics
+/// If the ULPDU is longer than 65,535 octets.
+#[must_use]
+pub fn length(ulpdu_len: usize) -> [u8; LENGTH_LEN] {
+    let length = u16::try_from(ulpdu_len).expect("a ULPDU is no longer than the MULPDU");
+    length.to_be_bytes()
+}
+
+/// The octets of an FPDU behind its ULPDU of `ulpdu_len` octets.
+#[must_use]
+pub fn behind(ulpdu_len: usize) -> &'static [u8] {
+    &BEHIND[..pad_len(ulpdu_len) + crc::LEN]
+}
+
+/// The ULPDU of the first FPDU of `octets`, and octets of that FPDU. `None` if it is not there in full.
+#[must_use]
+pub fn first(octets: &[u8]) -> Option<(&[u8], usize)> {
+    let (length, rest) = octets.split_first_chunk()?;
+    let ulpdu_len = usize::from(u16::from_be_bytes(*length));
+    let fpdu = fpdu_len(ulpdu_len);
+    (fpdu <= octets.len()).then(|| (&rest[..ulpdu_len], fpdu))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framing::{Deframer, Framer};
+
+    /// The framer makes the same octets, and the deframer takes them.
+    #[test]
+    fn bare_fpdus_are_those_of_framer_and_deframer_without_crc() {
+        for payload_len in 0..70 {
+            let payload: Vec<u8> = (0..payload_len).collect();
+            let mut fpdu = length(18 + payload.len()).to_vec();
+            fpdu.extend_from_slice(&[7; 18]);
+            fpdu.extend_from_slice(&payload);
+            fpdu.extend_from_slice(behind(18 + payload.len()));
+            assert_eq!(fpdu.len(), fpdu_len(18 + payload.len()));
+            let mut framer = Framer::new(true, false);
+            assert!(!framer.is_bare());
+            framer.omit_crc();
+            assert!(framer.is_bare());
+            let mut made = Vec::new();
+            framer.frame(&mut made, &[7; 18], payload.as_slice());
+            assert_eq!(made, fpdu);
+            let (ulpdu, len) = first(&fpdu).unwrap();
+            assert_eq!((len, ulpdu.len()), (fpdu.len(), 18 + payload.len()));
+            for cut in 0..fpdu.len() {
+                assert_eq!(first(&fpdu[..cut]), None);
+            }
+            let mut deframer = Deframer::new(true, false);
+            assert!(!deframer.is_bare());
+            deframer.omit_crc();
+            assert!(deframer.is_bare());
+            assert_eq!(deframer.next(&mut &fpdu[..]), Ok(Some(ulpdu)));
+            let (mut part, _) = fpdu.split_at(5);
+            assert_eq!(deframer.next(&mut part), Ok(None));
+            assert!(!deframer.is_bare(), "an FPDU is unfinished");
+        }
+    }
+}
