@@ -45,6 +45,7 @@ fn lane(armed: u32) -> Lane {
             published: Line(Published {
                 head: AtomicU64::new(0),
                 ring: AtomicU32::new(TWO.present),
+                placed: AtomicU64::new(0),
             }),
             marks: Line(Marks {
                 start: AtomicU64::new(0),
