@@ -337,7 +337,7 @@ impl LaneInput {
         self.consumer.takes_bell(words)
     }
 
-    /// Messages of this end that the other one has placed, by its own word: one that sends lies at its own cost.
+    /// Messages of this end that the other one has placed, as it reports.
     #[inline]
     #[must_use]
     pub fn placed(&self) -> u64 {

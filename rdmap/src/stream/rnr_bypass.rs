@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_programs_are_told_from_notices_and_requests() {
+    fn messages_of_programs_differ_from_notices_and_requests() {
         let tagged = |opcode| tagged_header(opcode, STag::new(1), TaggedOffset::new(0), true);
         let untagged = |opcode| -> Header { short(opcode, dgiwarp_ddp::Msn::FIRST, &[]) };
         let mut write = tagged(Opcode::Write).to_vec();

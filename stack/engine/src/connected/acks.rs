@@ -53,7 +53,7 @@ impl RcEngine {
         self.acks.in_memory = polled && !self.acks.all_wanted;
     }
 
-    /// The peer's word in shared memory says that it has placed `messages` Sends and Writes. One beyond those that were sent is ignored. Returns whether more
+    /// The peer reports in shared memory that it has placed `messages` Sends and Writes. More than were sent are ignored. Returns whether more
     /// are acknowledged than before.
     #[inline]
     pub fn acknowledged_in_memory(

@@ -539,7 +539,7 @@ impl PollSet {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use nix::sys::eventfd::EfdFlags;
@@ -548,7 +548,7 @@ pub(crate) mod tests {
 
     /// A member in memory: its input is a number of messages behind an eventfd, its output a number of unsent ones.
     #[derive(Debug)]
-    pub(crate) struct InMemory {
+    struct InMemory {
         input: EventFd,
         left: AtomicUsize,
         received: AtomicUsize,
@@ -558,7 +558,7 @@ pub(crate) mod tests {
     }
 
     impl InMemory {
-        pub(crate) fn new(unsent: usize) -> Arc<Self> {
+        fn new(unsent: usize) -> Arc<Self> {
             Arc::new(Self {
                 input: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap(),
                 left: AtomicUsize::new(0),
@@ -614,11 +614,11 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn set() -> Arc<PollSet> {
+    fn set() -> Arc<PollSet> {
         PollSet::new(1, Arc::new(Waker::new().unwrap())).unwrap()
     }
 
-    pub(crate) fn join(set: &PollSet, member: &Arc<InMemory>) -> MemberId {
+    fn join(set: &PollSet, member: &Arc<InMemory>) -> MemberId {
         let weak: Weak<InMemory> = Arc::downgrade(member);
         let id = set.attach(weak);
         set.watch(id, 0, member.input.as_fd()).unwrap();

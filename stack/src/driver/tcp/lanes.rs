@@ -389,7 +389,7 @@ impl Lanes {
         if ended {
             Ok(None)
         } else if rung {
-            // What made the socket readable was here, and no other thread took it.
+            // Bells made the socket readable, and no other thread took its input.
             Err(io::ErrorKind::Interrupted.into())
         } else {
             Err(nothing())

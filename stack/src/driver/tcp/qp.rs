@@ -470,12 +470,7 @@ impl RcShared {
                 liveness,
                 ..
             } = link;
-            if let Some(lanes) = pipe.lanes() {
-                if lanes.have_carried_output() {
-                    engine.sends_by_memory();
-                }
-                engine.take_acks_from_memory(lanes.are_polled());
-            }
+            lanes::follow_output(pipe, engine);
             if tcp_close.may_send() && engine.has_unsent(now) && pipe.is_blocked() {
                 self.wait_for_room(link);
                 return;
@@ -632,13 +627,7 @@ impl RcShared {
             From::All => link.pipe.receive(room, behind),
             From::Memory => link.pipe.poll(room, behind),
         };
-        if let Some(lanes) = link.pipe.lanes() {
-            if lanes.have_carried_input() {
-                engine.receives_by_memory();
-            }
-            let placed = lanes.placed_by_peer();
-            engine.acknowledged_in_memory(placed, &mut self.completions());
-        }
+        lanes::follow_input(&link.pipe, engine, &mut self.completions());
         let end = match received {
             Ok(0) => {
                 link.tcp_close.peer_closed();

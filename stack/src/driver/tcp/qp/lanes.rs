@@ -8,8 +8,37 @@ use crate::QpCounters;
 use crate::driver::device::clock;
 use crate::driver::reactor::member::Received;
 use crate::driver::tcp::lanes::{LaneEnds, Lanes};
+use crate::driver::tcp::pipe::Pipe;
 use crate::driver::tcp::qp::{Link, RcInner, RcShared};
 use crate::driver::tcp::same_host::{Guest, Invited, Refused};
+use dgiwarp_engine::connected::RcEngine;
+use dgiwarp_engine::cq_ring::CompletionSink;
+
+/// Octets that leave next go by memory, or did: the engine follows.
+#[inline]
+pub(super) fn follow_output(pipe: &Pipe, engine: &mut RcEngine) {
+    if let Some(lanes) = pipe.lanes() {
+        if lanes.have_carried_output() {
+            engine.sends_by_memory();
+        }
+        engine.take_acks_from_memory(lanes.are_polled());
+    }
+}
+
+/// Octets that came last came by memory, or those before: the engine follows, and has the acknowledgements that are there.
+#[inline]
+pub(super) fn follow_input(
+    pipe: &Pipe,
+    engine: &mut RcEngine,
+    completions: &mut impl CompletionSink,
+) {
+    if let Some(lanes) = pipe.lanes() {
+        if lanes.have_carried_input() {
+            engine.receives_by_memory();
+        }
+        engine.acknowledged_in_memory(lanes.placed_by_peer(), completions);
+    }
+}
 
 impl Link {
     /// Counters of the engine and of the lanes.
