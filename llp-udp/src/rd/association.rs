@@ -276,6 +276,11 @@ impl Association {
         self.grant.window = window;
     }
 
+    /// Whether an acknowledgement waits for the caller to find no input.
+    pub(super) const fn holds(&self) -> bool {
+        self.received.is_held()
+    }
+
     /// Fails all messages.
     pub(super) fn fail(&mut self, cause: super::config::Cause, events: &mut VecDeque<Event>) {
         let peer = self.peer;

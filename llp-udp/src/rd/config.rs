@@ -39,6 +39,8 @@ pub struct RdConfig {
     pub idle: Duration,
     /// Associations whose peer is not validated.
     pub unvalidated: usize,
+    /// The caller asks for input again soon: acknowledgements that are due at once wait for a message to go with, until it finds none.
+    pub polls: bool,
     /// Whether the failure of a message ends its association (§9).
     pub scope: Scope,
 }
@@ -63,6 +65,7 @@ impl RdConfig {
             unreachable: Duration::from_secs(4),
             idle: Duration::from_secs(60),
             unvalidated: 1024,
+            polls: false,
             scope: Scope::Peer,
         }
     }

@@ -64,6 +64,8 @@ pub struct Endpoint {
     /// Associations with output, in turn.
     ready: VecDeque<usize>,
     events: VecDeque<Event>,
+    /// Associations that hold acknowledgements back.
+    held: Vec<usize>,
     /// Datagrams outside associations.
     answers: VecDeque<(Peer, Vec<u8>)>,
     former: Former,
@@ -82,6 +84,7 @@ impl Endpoint {
             table: Table::default(),
             ready: VecDeque::new(),
             events: VecDeque::new(),
+            held: Vec::new(),
             answers: VecDeque::new(),
             former: Former::default(),
             draws: 0,
@@ -362,9 +365,24 @@ impl Endpoint {
                 self.touch(at);
                 return to;
             }
+            if self.config.polls && association.holds() {
+                self.held.push(at);
+            }
             self.table.set_timer(&self.config, at);
         }
         None
+    }
+
+    /// Whether the caller asks for input again soon ([`RdConfig::polls`]). Returns whether acknowledgements that were held may leave now.
+    pub fn set_polls(&mut self, polls: bool) -> bool {
+        self.config.polls = polls;
+        if polls || self.held.is_empty() {
+            return false;
+        }
+        for at in std::mem::take(&mut self.held) {
+            self.touch(at);
+        }
+        true
     }
 
     /// The association may have output, and another timeout.

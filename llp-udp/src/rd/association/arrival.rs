@@ -132,7 +132,8 @@ impl Association {
             if fate.elicits {
                 let delay = self.ack_delay();
                 let at_once = fate.at_once || !expected;
-                self.received.elicited(now, delay, at_once);
+                let hold = config.polls.then_some(super::MOST_ACK_DELAY);
+                self.received.elicited(now, delay, (at_once, hold));
             }
         }
         Ok(())

@@ -41,6 +41,7 @@ impl Association {
         let limit = usize::from(self.datagram).min(budget);
         let mut room = limit.checked_sub(envelope::OVERHEAD)?;
         let due = self.received.due().is_some_and(|due| due <= now)
+            || self.received.is_held() && !config.polls
             || !self.not_ready.is_empty()
             || self.credit_is_due(config);
         let urgent = due || self.errors.iter().any(|it| it.due) || !self.pongs.is_empty();

@@ -24,6 +24,8 @@ pub(in crate::rd) struct Received {
     waiting: u32,
     /// When an acknowledgement is due; `None` while nothing waits.
     due: Option<Instant>,
+    /// It is due as soon as the caller finds no input.
+    held: bool,
     ecn: Option<EcnCounts>,
 }
 
@@ -115,15 +117,30 @@ impl Received {
         *count = count.wrapping_add(1);
     }
 
-    /// An eliciting datagram was accepted: it is acknowledged after `delay` or, with `at_once`, now.
-    pub(in crate::rd) fn elicited(&mut self, now: Instant, delay: Duration, at_once: bool) {
+    /// An eliciting datagram was accepted: it is acknowledged after `delay` or, with `at_once`, now. Where a delay is given instead, the acknowledgement that is due at
+    /// once is [held](Self::is_held), at most for that time.
+    pub(in crate::rd) fn elicited(
+        &mut self,
+        now: Instant,
+        delay: Duration,
+        (at_once, hold): (bool, Option<Duration>),
+    ) {
         self.waiting += 1;
-        let due = if at_once || self.waiting >= WAITING {
-            now
-        } else {
-            now + delay
+        let due = match (at_once, hold) {
+            _ if self.waiting >= WAITING => now,
+            (true, None) => now,
+            (true, Some(hold)) => {
+                self.held = true;
+                now + hold
+            }
+            (false, _) => now + delay,
         };
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
+    }
+
+    /// Whether the acknowledgement waits for the caller to find no input.
+    pub(in crate::rd) const fn is_held(&self) -> bool {
+        self.held
     }
 
     /// When an acknowledgement is due.
@@ -144,6 +161,7 @@ impl Received {
         ack.ecn = self.ecn;
         self.waiting = 0;
         self.due = None;
+        self.held = false;
         Some(ack)
     }
 }
@@ -209,21 +227,21 @@ mod tests {
         let mut received = Received::default();
         assert_eq!(received.acknowledge(now, 32), None);
         assert!(received.add(now, 0, 77));
-        received.elicited(now, ms, false);
+        received.elicited(now, ms, (false, None));
         assert_eq!(received.due(), Some(now + ms));
-        received.elicited(now + ms / 2, ms, false);
+        received.elicited(now + ms / 2, ms, (false, None));
         assert_eq!(received.due(), Some(now + ms), "the first one counts");
         let ack = received.acknowledge(now + ms, 32).unwrap();
         assert_eq!((ack.delay, ack.echo, ack.ecn), (1000, 77, None));
         assert_eq!(received.due(), None);
-        received.elicited(now, ms, true);
+        received.elicited(now, ms, (true, None));
         assert_eq!(received.due(), Some(now));
         received.acknowledge(now, 32);
         for _ in 0..WAITING - 1 {
-            received.elicited(now, ms, false);
+            received.elicited(now, ms, (false, None));
             assert_eq!(received.due(), Some(now + ms));
         }
-        received.elicited(now, ms, false);
+        received.elicited(now, ms, (false, None));
         assert_eq!(received.due(), Some(now));
         for number in 1..40 {
             received.add(now, 3 * number, 5);
@@ -231,6 +249,28 @@ mod tests {
         assert_eq!(received.acknowledge(now, 7).unwrap().ranges().count(), 7);
         received.add(now, 2, 9);
         assert_eq!(received.acknowledge(now, 7).unwrap().echo, 5);
+    }
+
+    #[test]
+    fn an_acknowledgement_is_held_for_a_while_and_not_for_many() {
+        let now = origin();
+        let ms = Duration::from_millis(1);
+        let mut received = Received::default();
+        received.add(now, 0, 0);
+        received.elicited(now, ms, (true, Some(2 * ms)));
+        assert_eq!(
+            (received.is_held(), received.due()),
+            (true, Some(now + 2 * ms))
+        );
+        received.acknowledge(now, 1).unwrap();
+        assert_eq!((received.is_held(), received.due()), (false, None));
+        for number in 1..WAITING {
+            received.add(now, number.into(), 0);
+            received.elicited(now, ms, (true, Some(ms)));
+            assert_eq!(received.due(), Some(now + ms));
+        }
+        received.elicited(now, ms, (true, Some(ms)));
+        assert_eq!(received.due(), Some(now));
     }
 
     #[test]

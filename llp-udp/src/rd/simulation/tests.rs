@@ -126,9 +126,12 @@ fn random_run(seed: u64, orders: fn(&mut Rng) -> Vec<Order>) {
     let mut orders = orders(&mut rng);
     orders.sort_by_key(|order| order.at);
     let takes = rng.random_range(0..20u32) * MS;
+    // Acknowledgements are held for as long as they may be.
+    let polls = rng.random_ratio(1, 3);
     let config = |_, _, config| RdConfig {
         algorithm,
         receives,
+        polls,
         unreachable: Duration::from_secs(60),
         ..config
     };
@@ -168,7 +171,7 @@ fn random_faults_do_no_harm() {
 
 #[test]
 fn short_exchanges_survive_faults() {
-    random_runs(1, 1000, short_orders);
+    random_runs(1, 10_000, short_orders);
 }
 
 #[test]

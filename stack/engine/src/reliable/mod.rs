@@ -17,9 +17,9 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use dgiwarp_codec::PayloadSlice;
-use dgiwarp_llp_udp::Peer;
 use dgiwarp_llp_udp::rd::frame::SegmentHeader;
 use dgiwarp_llp_udp::rd::{Cause, Dropped, Ecn, Endpoint, Event, Malformed};
+use dgiwarp_llp_udp::{Peer, Train};
 use dgiwarp_memory::Placeable;
 use dgiwarp_rdmap::datagram::DropReason;
 
@@ -34,13 +34,22 @@ use outbound::{Outbound, Outcome};
 use responder::Responder;
 use segment::Segment;
 
+/// Datagrams of a train at most.
+const TRAIN: usize = 32;
+
 pub use config::RdQpConfig;
 pub use wqe::RdSendWqe;
 
 /// Takes datagrams.
 pub trait DatagramSink {
-    /// Sends a datagram to a peer, from an address of ours if one is named.
-    fn send(&mut self, peer: Peer, from: Option<IpAddr>, datagram: &[u8]) -> SendOutcome;
+    /// Sends the datagrams of a train to a peer, from an address of ours if one is named.
+    fn send(
+        &mut self,
+        peer: Peer,
+        from: Option<IpAddr>,
+        octets: &[u8],
+        train: &Train,
+    ) -> SendOutcome;
 }
 
 /// The engine of one reliable datagram QP.
@@ -56,8 +65,19 @@ pub struct RdEngine {
     sq_drain: SqDrain,
     /// A peer that ended its association with messages under way.
     aborted: Option<Peer>,
-    /// A datagram, and its peer while the network has not taken it.
-    output: (Vec<u8>, Option<Peer>),
+    output: Output,
+}
+
+/// Datagrams that the network has not taken.
+#[derive(Debug, Default)]
+struct Output {
+    /// A train: datagrams of one length, and a last one that may be shorter.
+    octets: Vec<u8>,
+    /// Destination of the train; `None` without one.
+    peer: Option<Peer>,
+    train: Train,
+    /// A datagram behind the train that does not belong to it.
+    next: Option<(Peer, Vec<u8>)>,
 }
 
 impl RdEngine {
@@ -73,7 +93,7 @@ impl RdEngine {
             errors: ErrorQueue::default(),
             sq_drain: SqDrain::Off,
             aborted: None,
-            output: (Vec::new(), None),
+            output: Output::default(),
             config,
         }
     }
@@ -90,7 +110,7 @@ impl RdEngine {
         self.errors = ErrorQueue::default();
         self.sq_drain = SqDrain::Off;
         self.aborted = None;
-        self.output.1 = None;
+        self.output = Output::default();
     }
 
     /// Changes the Q_Key that Sends have to carry from now on.
@@ -184,46 +204,95 @@ impl RdEngine {
         self.outbound
             .post(now, tables, &mut self.endpoint, completions);
         self.inbound.grant(tables.recv_queue, &mut self.endpoint);
-        for _ in 0..budget {
+        let mut budget = budget;
+        while budget > 0 {
+            if self.output.peer.is_none() && !self.fill(now, tables, completions) {
+                return Transmitted::All;
+            }
+            let output = &self.output;
+            let Some(peer) = output.peer else {
+                return Transmitted::All;
+            };
+            let count = output.train.len();
+            let from = self.outbound.source(peer);
+            match sink.send(peer, from, &output.octets, &output.train) {
+                SendOutcome::Sent => {
+                    let octets = output.octets.len() as u64;
+                    self.counters.count_sent(count, octets);
+                }
+                SendOutcome::WouldBlock => return Transmitted::Blocked,
+                // They count as lost.
+                SendOutcome::TooBig | SendOutcome::Failed(_) => self.counters.count_send_error(),
+            }
+            self.output.peer = None;
+            budget = budget.saturating_sub(count);
+        }
+        Transmitted::Budget
+    }
+
+    /// Makes the next train: datagrams to one peer, as many as may leave now. Returns whether there is one.
+    fn fill(
+        &mut self,
+        now: Instant,
+        tables: Tables<'_>,
+        completions: &mut impl CompletionSink,
+    ) -> bool {
+        self.output.octets.clear();
+        self.output.train = Train::new();
+        if let Some((peer, datagram)) = self.output.next.take() {
+            self.output.octets.extend(&datagram);
+            self.output.train.add(datagram.len());
+            self.output.peer = Some(peer);
+        }
+        loop {
             let Self {
                 endpoint,
                 outbound,
                 responder,
-                output: (octets, to),
+                output,
                 ..
             } = self;
-            if to.is_none() {
-                octets.clear();
-                *to = endpoint.poll_transmit(now, octets, &mut |peer, token, header, segment| {
+            let before = output.octets.len();
+            let made = endpoint.poll_transmit(
+                now,
+                &mut output.octets,
+                &mut |peer, token, header, segment| {
                     if Responder::owns(token) {
                         responder.write(tables.mrs, token, header, segment);
                     } else {
                         outbound.write(tables.mrs, peer, token, header, segment);
                     }
-                });
-                if self.end_broken(now) {
-                    // Its octets are gone: the datagram is not sent, and counts as lost.
-                    self.output.1 = None;
-                    self.handle_events(now, tables, completions);
-                    continue;
-                }
-            }
-            let Some(peer) = self.output.1 else {
+                },
+            );
+            if self.end_broken(now) {
+                // Its octets are gone: the datagram is not sent, and counts as lost.
+                self.output.octets.truncate(before);
                 self.handle_events(now, tables, completions);
-                return Transmitted::All;
-            };
-            let octets = &self.output.0;
-            match sink.send(peer, self.outbound.source(peer), octets) {
-                SendOutcome::Sent => {
-                    self.counters.count_sent(1, octets.len() as u64);
-                }
-                SendOutcome::WouldBlock => return Transmitted::Blocked,
-                // It counts as lost.
-                SendOutcome::TooBig | SendOutcome::Failed(_) => self.counters.count_send_error(),
+                continue;
             }
-            self.output.1 = None;
+            let Some(peer) = made else {
+                self.handle_events(now, tables, completions);
+                return self.output.peer.is_some();
+            };
+            let output = &mut self.output;
+            let length = output.octets.len() - before;
+            if output.peer.is_none() {
+                output.peer = Some(peer);
+            } else if output.peer != Some(peer) || !output.train.accepts(length) {
+                output.next = Some((peer, output.octets.split_off(before)));
+                return true;
+            }
+            output.train.add(length);
+            // The next one may be of any length.
+            if length < output.train.datagram() || output.train.len() == TRAIN {
+                return true;
+            }
         }
-        Transmitted::Budget
+    }
+
+    /// Whether the caller asks for input again soon, so that acknowledgements wait for messages to go with. Returns whether some that waited may leave now.
+    pub fn set_polls(&mut self, polls: bool) -> bool {
+        self.endpoint.set_polls(polls)
     }
 
     /// Handles what one receive call brought: one datagram, or a train of equal ones. Returns why the last one that was dropped was.

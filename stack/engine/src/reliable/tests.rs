@@ -42,9 +42,13 @@ fn origin() -> Instant {
 struct Wire(VecDeque<(Peer, Vec<u8>)>);
 
 impl DatagramSink for Wire {
-    fn send(&mut self, peer: Peer, _: Option<IpAddr>, datagram: &[u8]) -> SendOutcome {
-        assert!(datagram.len() <= 1472, "{}", datagram.len());
-        self.0.push_back((peer, datagram.to_vec()));
+    fn send(&mut self, peer: Peer, _: Option<IpAddr>, octets: &[u8], train: &Train) -> SendOutcome {
+        let size = train.datagram();
+        assert!(size <= 1472, "{size}");
+        assert_eq!(octets.chunks(size).count(), train.len());
+        for datagram in octets.chunks(size) {
+            self.0.push_back((peer, datagram.to_vec()));
+        }
         SendOutcome::Sent
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct RdInner {
     deadline: Option<Instant>,
     /// Datagrams that arrive are dropped: the QP is not ready to receive.
     is_unready: bool,
+    /// Datagrams of trains go one by one: the network refused a train.
+    singly: bool,
     /// The port's address, for the capture file.
     local: IpAddr,
     /// For receives that are posted to a shared queue.
@@ -101,24 +103,50 @@ struct RdSink<'a> {
     port: &'a Port,
     tap: Option<&'a mut Tap>,
     local: IpAddr,
+    singly: &'a mut bool,
 }
 
 impl DatagramSink for RdSink<'_> {
-    fn send(&mut self, peer: Peer, from: Option<IpAddr>, datagram: &[u8]) -> SendOutcome {
+    fn send(
+        &mut self,
+        peer: Peer,
+        from: Option<IpAddr>,
+        octets: &[u8],
+        train: &Train,
+    ) -> SendOutcome {
         let mut icmp_errors = IcmpErrors::default();
-        let mut transmission = Transmission {
+        let transmission = Transmission {
             port: self.port,
             to: peer.socket_addr(),
             leave: from.into(),
             icmp_errors: &mut icmp_errors,
         };
-        let pieces = [Piece::Bytes(datagram)];
-        match transmission.send(&pieces, None) {
+        let pieces = [Piece::Bytes(octets)];
+        let singly = train.len() > 1 && (*self.singly || !self.port.sends_trains());
+        let mut sent = transmission.carry(&pieces, train, singly);
+        // The path takes no trains: as for UD queue pairs, from now on none.
+        if let Err(error) = &sent
+            && train.len() > 1
+            && !singly
+            && matches!(
+                error.raw_os_error(),
+                Some(nix::libc::EINVAL | nix::libc::EIO)
+            )
+        {
+            *self.singly = true;
+            let mut icmp_errors = IcmpErrors::default();
+            sent = Transmission {
+                port: self.port,
+                to: peer.socket_addr(),
+                leave: from.into(),
+                icmp_errors: &mut icmp_errors,
+            }
+            .carry(&pieces, train, true);
+        }
+        match sent {
             Ok(_) => {
                 if let Some(tap) = &mut self.tap {
-                    let mut train = Train::new();
-                    train.add(datagram.len());
-                    tap.sent(from.unwrap_or(self.local), peer, &pieces, &train);
+                    tap.sent(from.unwrap_or(self.local), peer, &pieces, train);
                 }
                 SendOutcome::Sent
             }
@@ -148,6 +176,7 @@ impl RdShared {
             instruments,
             deadline: None,
             is_unready: false,
+            singly: false,
             local,
             waiter: None,
         };
@@ -194,6 +223,7 @@ impl RdShared {
             instruments,
             local,
             waiter,
+            singly,
             ..
         } = inner;
         // Before the engine looks at the queue: a receive that is posted later has the engine look again.
@@ -207,6 +237,7 @@ impl RdShared {
             port,
             tap: instruments.as_mut().and_then(|it| it.tap()),
             local: *local,
+            singly,
         };
         let sent = engine.transmit(
             clock::now(),
@@ -338,6 +369,7 @@ impl RdShared {
         let deadline = clock::now() + FLUSH_FOR;
         // From now on only this thread sends.
         self.closing.store(true, Ordering::Release);
+        self.run(|inner| inner.engine.set_polls(false));
         let mut buffer = ReceiveBuffer::new();
         while self.run(|inner| {
             self.posting.empty(|wqe| inner.engine.accept(wqe));
@@ -396,11 +428,15 @@ impl Member for RdShared {
         &self,
         _socket: SocketIndex,
         buffer: &mut ReceiveBuffer,
-        _next: NextReceive,
+        next: NextReceive,
     ) -> Option<Received> {
         let received = self.try_run(|inner| {
             let received = self.receive_locked(inner, buffer);
-            if received {
+            // Acknowledgements wait for what the program posts when it has polled; with no more input they leave.
+            let released = inner
+                .engine
+                .set_polls(received && next == NextReceive::Soon);
+            if received || released {
                 self.work(inner);
             }
             received
