@@ -124,8 +124,8 @@ macro_rules! rsockets {
     };
 }
 
-/// Rdma-core's rsockets. A server that closes at once while credits are on their way to it resets TCP, as siw does it, and what it sent last is lost: so that
-/// with the many octets is ours.
+/// Rdma-core's rsockets. With siw as the server, the row with the many octets was seen to end with a reset of TCP before the client had the last of them, so
+/// the server of that row is ours.
 const RSOCKETS: [Row; 4] = [
     rsockets!(
         "rstream -b {peer}",
