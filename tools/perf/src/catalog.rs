@@ -17,6 +17,8 @@ pub(crate) enum Transport {
     Ud,
     /// iWARP: a connected queue pair over TCP.
     Rc,
+    /// A reliable datagram queue pair over UDP.
+    Rd,
     /// A connected queue pair whose octets go through memory that both processes share.
     RcRing,
     /// Plain UDP sockets.
@@ -111,6 +113,9 @@ pub(crate) const CATALOG: &[Entry] = catalog! {
     Ud Read [Lat Bw Loss] "datagram iWARP RDMA Read, from server to client; latency is half of the time from post to completion";
     Ud Multicast [Fanout] "datagram iWARP Send to a multicast group, each receiver a process of its own";
     Ud Broadcast [Fanout] "the same to a broadcast address";
+    Rd Send [Lat Bw Bibw Rate Loss] "reliable datagram Send into posted receives; with loss all of it arrives";
+    Rd Write [Lat Bw Bibw Rate] "reliable datagram RDMA Write; its target polls its completion queue and the last byte";
+    Rd WriteImm [Lat Bw Bibw Rate Loss] "reliable datagram RDMA Write with immediate into posted receives";
     Rc Send [Lat Bw Bibw Rate] "iWARP Send into posted receives";
     Rc Write [Lat Bw Bibw Rate] "iWARP RDMA Write; its target polls its completion queue and the last byte";
     Rc WriteImm [Lat Bw Bibw Rate] "iWARP RDMA Write with immediate into posted receives";
@@ -165,12 +170,14 @@ impl Subject {
     /// The raw row that this one is compared with in `mode`; none for the baselines themselves.
     pub(crate) fn baseline(self, mode: Mode) -> Option<Self> {
         match (self.transport, mode) {
-            (Transport::Ud, Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Loss) => {
+            (Transport::Ud | Transport::Rd, Mode::Lat | Mode::Bw | Mode::Bibw | Mode::Loss) => {
                 Some(Self::new(Transport::Udp, Op::Raw))
             }
-            (Transport::Ud, Mode::Idle) => None,
+            (Transport::Ud | Transport::Rd, Mode::Idle) | (Transport::Rd, Mode::Fanout) => None,
             (Transport::Ud, Mode::Fanout) => Some(Self::new(Transport::Udp, self.op)),
-            (Transport::Ud, Mode::Rate) => Some(Self::new(Transport::Udp, Op::RawSingle)),
+            (Transport::Ud | Transport::Rd, Mode::Rate) => {
+                Some(Self::new(Transport::Udp, Op::RawSingle))
+            }
             // Raw TCP takes nearly nothing beside the kernel: a ratio would mean nothing.
             (Transport::Rc, Mode::Idle) => None,
             (Transport::Rc | Transport::RcRing, _) => Some(Self::new(Transport::Tcp, Op::Raw)),
@@ -222,7 +229,7 @@ impl Transport {
     /// Whether it is UDP underneath.
     pub(crate) const fn uses_datagrams(self) -> bool {
         match self {
-            Self::Ud | Self::Udp => true,
+            Self::Ud | Self::Rd | Self::Udp => true,
             Self::Rc | Self::RcRing | Self::Tcp => false,
         }
     }
@@ -231,6 +238,7 @@ impl Transport {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ud => "ud",
+            Self::Rd => "rd",
             Self::Rc => "rc",
             Self::RcRing => "rc-ring",
             Self::Udp => "udp",

@@ -115,7 +115,7 @@ impl Endpoint {
         }
         let posts = matches!(
             spec.subject.transport,
-            Transport::Ud | Transport::Rc | Transport::RcRing
+            Transport::Ud | Transport::Rd | Transport::Rc | Transport::RcRing
         );
         if spec.list > 1 && !(posts && spec.mode == Mode::Rate && spec.size <= MAX_LISTED) {
             return Err(PerfError::Protocol(format!("impossible {spec:?}")));
@@ -169,7 +169,7 @@ impl Endpoint {
                 let (fetches, offer) = Fetches::open(spec, local, side)?;
                 (Kind::RcFetches(Box::new(fetches)), offer)
             }
-            Transport::Rc | Transport::RcRing => {
+            Transport::Rd | Transport::Rc | Transport::RcRing => {
                 let (rc, offer) = Rc::open(spec, local, side)?;
                 (Kind::Rc(Box::new(rc)), offer)
             }
@@ -278,7 +278,7 @@ impl Endpoint {
         let mut watch = Watch::new(control, interrupt, self.side, transport);
         let bytes = messages.saturating_mul(geometry.size);
         let fetches = self.spec.subject.op.fetches();
-        let marks = self.spec.mode == Mode::Loss && !fetches;
+        let marks = self.spec.mode == Mode::Loss && self.is_lossy();
         let task = match (self.spec.mode, self.side) {
             (Mode::Lat, _) => {
                 each!(&mut self.kind, endpoint =>
@@ -318,10 +318,15 @@ impl Endpoint {
 
     /// Completes the report of a round that the client has ended.
     pub(crate) fn finish(&mut self, report: &mut RoundReport) -> Result<()> {
-        if self.spec.mode != Mode::Loss || self.spec.subject.op.fetches() {
+        if self.spec.mode != Mode::Loss || !self.is_lossy() {
             return Ok(());
         }
         each!(&mut self.kind, endpoint => bandwidth::finish(endpoint, report))
+    }
+
+    /// Whether messages may get lost for good, so that the sender marks how far it is.
+    const fn is_lossy(&self) -> bool {
+        !self.spec.subject.op.fetches() && !matches!(self.spec.subject.transport, Transport::Rd)
     }
 
     /// Gets ready for the next round, on both sides before either starts.

@@ -8,10 +8,11 @@ pub(crate) mod memory;
 pub(crate) mod rc;
 pub(crate) mod ud;
 
-use dgiwarp::{Config, SameHostMode};
+use dgiwarp::{Config, Fault, SameHostMode};
 
-use crate::catalog::Transport;
+use crate::catalog::{Mode, Transport};
 use crate::error::PerfError;
+use crate::machine::host::Side;
 use crate::session::control::EndpointSpec;
 
 /// An error of the stack, with the verb that failed.
@@ -22,13 +23,26 @@ pub(crate) fn stack<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) 
     }
 }
 
-/// Settings of the device of a connected queue pair: its row names its way, whatever the environment wants.
-fn device(spec: &EndpointSpec) -> Config {
+/// Settings of the device of a reliable queue pair: its row names its way, whatever the environment wants.
+fn device(spec: &EndpointSpec, side: Side) -> Config {
     let mut config = Config::default();
     config.same_host = match spec.subject.transport {
         Transport::RcRing => SameHostMode::Ring,
-        Transport::Ud | Transport::Rc | Transport::Udp | Transport::Tcp => SameHostMode::Off,
+        Transport::Ud | Transport::Rd | Transport::Rc | Transport::Udp | Transport::Tcp => {
+            SameHostMode::Off
+        }
     };
+    if spec.subject.transport == Transport::Rd {
+        config.receive_buffer = spec.receive_buffer;
+        config.max_mtu = spec.mtu;
+        if spec.mode == Mode::Loss && side == Side::Server {
+            config.fault = Some(Fault {
+                drop: spec.loss,
+                seed: spec.seed,
+                ..Fault::default()
+            });
+        }
+    }
     config
 }
 

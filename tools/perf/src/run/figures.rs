@@ -158,7 +158,9 @@ impl Segments {
         // A raw receiver drops no marks.
         let marks_lost = match spec.subject.transport {
             Transport::Ud => from.marks.saturating_sub(to.marks),
-            Transport::Rc | Transport::RcRing | Transport::Udp | Transport::Tcp => 0,
+            Transport::Rd | Transport::Rc | Transport::RcRing | Transport::Udp | Transport::Tcp => {
+                0
+            }
         };
         Self {
             sent: from.sent.saturating_sub(from.marks),

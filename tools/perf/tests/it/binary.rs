@@ -321,6 +321,40 @@ fn rows_through_shared_memory_stand_behind_those_of_sockets() {
     }
 }
 
+/// Octets are compared. A receiver that drops datagrams gets all messages nevertheless.
+#[test]
+fn reliable_datagrams_carry_every_operation_whole() {
+    let _turn = turn();
+    const ALL: &[&str] = &["send", "write", "write-imm"];
+    for (arguments, operations, rows_of_each) in [
+        ("--mode lat --size 1,8,100000", ALL, 3),
+        ("--mode bw --size 100000", ALL, 1),
+        ("--mode rate --size 64", ALL, 1),
+        (
+            "--mode loss --loss 0.02 --size 64K",
+            &["send", "write-imm"],
+            1,
+        ),
+    ] {
+        let output = perf(&format!(
+            "--transport rd {arguments} --iters 100 --rounds 2 --check --json -"
+        ))
+        .current_dir(scratch("reliable"))
+        .output()
+        .expect("the program starts");
+        assert!(output.status.success(), "{arguments}: {}", stderr(&output));
+        let rows = rows(&output.stdout);
+        rows.iter().for_each(check_row);
+        for op in operations {
+            let of_op = rows
+                .iter()
+                .filter(|row| row["transport"] == "rd" && row["op"] == *op);
+            let count = of_op.inspect(|row| assert_eq!(row["loss"], 0.0, "{row}"));
+            assert_eq!(count.count(), rows_of_each, "{op} {arguments}");
+        }
+    }
+}
+
 #[test]
 fn idle_connections_have_rows_of_memory() {
     let _turn = turn();

@@ -1,15 +1,15 @@
-//! How the two sides of a connected queue pair come together: the server listens, the client connects, both within the exchange of
-//! offers on the control connection.
+//! How the two sides of a reliable queue pair come together. Connected: the server listens, the client connects, both within the exchange of
+//! offers on the control connection. Datagrams: each side learns the other's number from its offer.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use dgiwarp::{
-    ConnectionChannel, ConnectionEvent, MpaConfig, Pd, RcEnd, RcListener, RcQp, RcQpAttr,
-    ReadDepths, Rnic, Wc, WcStatus,
+    ConnectionChannel, ConnectionEvent, Destination, MpaConfig, Pd, PostError, RcEnd, RcListener,
+    RcQp, RcQpAttr, RcSendWr, RdQp, RdQpAttr, RdSendWr, ReadDepths, RecvWr, Rnic, Wc, WcStatus,
 };
 
-use crate::endpoint::ours::stack;
+use crate::endpoint::ours::{stack, too_early};
 use crate::error::{PerfError, Result};
 use crate::machine::host::Side;
 use crate::session::control::Offer;
@@ -17,12 +17,129 @@ use crate::session::control::Offer;
 /// How long the two sides have to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A queue pair, and what it takes to connect it.
+/// A connected queue pair, and what it takes to connect it.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) qp: RcQp,
     state: State,
     depths: ReadDepths,
+}
+
+/// A queue pair that loses nothing.
+#[derive(Debug)]
+pub(super) enum Reliable {
+    Connected(Link),
+    Datagram {
+        qp: Box<RdQp>,
+        peer: Option<Destination>,
+    },
+}
+
+impl Reliable {
+    /// A reliable datagram queue pair, whose port is returned.
+    pub(super) fn datagram(pd: &Pd, attributes: &RdQpAttr<'_>) -> Result<(Self, Vec<u16>)> {
+        let qp = pd
+            .create_rd_qp(attributes)
+            .map_err(stack("create a queue pair"))?;
+        let ports = vec![qp.qpn()];
+        let datagram = Self::Datagram {
+            qp: Box::new(qp),
+            peer: None,
+        };
+        Ok((datagram, ports))
+    }
+
+    pub(super) fn connect(&mut self, peer: IpAddr, offer: &Offer) -> Result<()> {
+        match self {
+            Self::Connected(link) => link.connect(peer, offer),
+            Self::Datagram { qp, peer: known } => {
+                let &[qpn] = offer.ports.as_slice() else {
+                    return Err(PerfError::Protocol("a queue pair has one port".to_owned()));
+                };
+                let ah = qp.pd().create_ah(peer);
+                let ah = ah.map_err(stack("create an address handle"))?;
+                *known = Some(Destination { ah, qpn, qkey: 0 });
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn complete(&mut self) -> Result<()> {
+        match self {
+            Self::Connected(link) => link.complete(),
+            Self::Datagram { .. } => Ok(()),
+        }
+    }
+
+    pub(super) fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<()> {
+        match self {
+            Self::Connected(link) => link.qp.post_recv(wrs),
+            Self::Datagram { qp, .. } => qp.post_recv(wrs),
+        }
+        .map_err(stack("post a receive"))
+    }
+
+    /// Posts one send work request; false if the queue is full.
+    pub(super) fn post_send(&mut self, wr: RcSendWr<'_>) -> Result<bool> {
+        let posted = match self {
+            Self::Connected(link) => link.qp.post_send(&[wr]),
+            Self::Datagram { qp, peer } => {
+                // Lent: a clone and its end cost an atomic operation each.
+                let request = RdSendWr {
+                    destination: peer.take().ok_or_else(too_early)?,
+                    wr,
+                };
+                let posted = qp.post_send(std::slice::from_ref(&request));
+                *peer = Some(request.destination);
+                posted
+            }
+        };
+        match posted {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.source == PostError::QueueFull => Ok(false),
+            Err(error) => Err(stack("post a send")(error)),
+        }
+    }
+
+    /// Posts work requests in one call; how many were taken.
+    pub(super) fn post_sends(&self, wrs: Vec<RcSendWr<'_>>) -> Result<usize> {
+        let count = wrs.len();
+        let posted = match self {
+            Self::Connected(link) => link.qp.post_send(&wrs),
+            Self::Datagram { qp, peer } => {
+                let destination = peer.as_ref().ok_or_else(too_early)?;
+                let wrs: Vec<RdSendWr<'_>> = wrs
+                    .into_iter()
+                    .map(|wr| RdSendWr {
+                        destination: destination.clone(),
+                        wr,
+                    })
+                    .collect();
+                qp.post_send(&wrs)
+            }
+        };
+        match posted {
+            Ok(()) => Ok(count),
+            Err(failure) if failure.source == PostError::QueueFull => Ok(failure.accepted),
+            Err(error) => Err(stack("post a list of sends")(error)),
+        }
+    }
+
+    /// The completion, unless it is an error.
+    pub(super) fn succeeded(&self, wc: Wc) -> Result<Wc> {
+        match self {
+            Self::Connected(link) => link.succeeded(wc),
+            Self::Datagram { .. } if wc.status == WcStatus::Success => Ok(wc),
+            // The peer destroyed its queue pair.
+            Self::Datagram { .. } if wc.status == WcStatus::RemoteAborted => {
+                Err(PerfError::PeerGone)
+            }
+            Self::Datagram { .. } => Err(PerfError::Stack {
+                what: "a work request",
+                reason: wc.status.to_string(),
+            }),
+        }
+    }
 }
 
 #[derive(Debug)]

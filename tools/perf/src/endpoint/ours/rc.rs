@@ -1,4 +1,4 @@
-//! Connected queue pairs: Send, RDMA Write, and RDMA Write with immediate, iWARP over TCP.
+//! Queue pairs that lose nothing, connected ones over TCP and reliable datagrams over UDP: Send, RDMA Write, and RDMA Write with immediate.
 //!
 //! Every message is one work request, whatever its size, and has a slot of its own in the peer's memory while it is in flight. Nothing
 //! gets lost, so counting identifies messages. The last byte of each is a tag that differs from that of the message before in
@@ -9,16 +9,16 @@ mod flow;
 mod list;
 mod ping;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use dgiwarp::{
-    Access, Pd, PostError, QpAttr, QpCounters, RcOperation, RcQpAttr, RcSendWr, ReadDepths, RecvWr,
+    Access, Pd, QpAttr, QpCounters, RcOperation, RcQpAttr, RcSendWr, RdQpAttr, ReadDepths, RecvWr,
     Rnic, Sge, Wc,
 };
 
-use crate::catalog::{Mode, Op};
+use crate::catalog::{Mode, Op, Transport};
 use crate::endpoint::ours::completions::Completions;
-use crate::endpoint::ours::link::Link;
+use crate::endpoint::ours::link::{Link, Reliable};
 use crate::endpoint::ours::memory::{Memory, stride};
 use crate::endpoint::ours::{device, stack, too_early};
 use crate::endpoint::pattern::{self, narrow, widen};
@@ -36,12 +36,12 @@ const ROOM: u64 = 16 << 20;
 /// Neither side reads the other's memory.
 const NO_READS: ReadDepths = ReadDepths { ird: 0, ord: 0 };
 
-/// One side of a connected queue pair.
+/// One side of a connected or reliable datagram queue pair.
 #[derive(Debug)]
 pub(crate) struct Rc {
     pd: Pd,
     completions: Completions,
-    link: Link,
+    link: Reliable,
     rnic: Rnic,
     op: Op,
     mode: Mode,
@@ -78,19 +78,29 @@ pub(crate) struct Rc {
 impl Rc {
     /// Opens this side's queue pair on `local`.
     pub(crate) fn open(spec: &EndpointSpec, local: IpAddr, side: Side) -> Result<(Self, Offer)> {
-        let rnic = Rnic::open(device(spec)).map_err(stack("open the device"))?;
+        let rnic = Rnic::open(device(spec, side)).map_err(stack("open the device"))?;
         let pd = rnic.alloc_pd();
         let most = narrow(MAX_MESSAGES) + CREDIT_RECEIVES;
         let cq = rnic
             .create_cq(2 * most)
             .map_err(stack("create a completion queue"))?;
-        let attributes = RcQpAttr::from(QpAttr {
+        let attributes = QpAttr {
             max_send_wr: most,
             max_recv_wr: most,
             max_sge: 1,
             ..QpAttr::new(&cq, &cq)
-        });
-        let (link, ports) = Link::open(&rnic, &pd, &attributes, local, side, NO_READS)?;
+        };
+        let (link, ports) = if spec.subject.transport == Transport::Rd {
+            let attributes = RdQpAttr {
+                bind: Some(SocketAddr::new(local, 0)),
+                ..RdQpAttr::new(attributes)
+            };
+            Reliable::datagram(&pd, &attributes)?
+        } else {
+            let attributes = RcQpAttr::from(attributes);
+            let (link, ports) = Link::open(&rnic, &pd, &attributes, local, side, NO_READS)?;
+            (Reliable::Connected(link), ports)
+        };
         let exposed = match spec.subject.op {
             Op::Write | Op::WriteImm => {
                 let length = most_in_flight(spec.mode, spec.size) * stride(spec.size);
@@ -211,10 +221,7 @@ impl Rc {
             wr_id: slot,
             sges: sge.as_slice(),
         };
-        self.link
-            .qp
-            .post_recv(&[request])
-            .map_err(stack("post a receive"))
+        self.link.post_recv(&[request])
     }
 
     /// Posts the next message; false if the queue is full.
@@ -224,7 +231,8 @@ impl Rc {
         let end = start + self.size;
         memory.buffer.write(end - 1, &[self.tag(self.posted)]);
         let operation = self.operation(self.posted)?;
-        let taken = self.post(operation, &[memory.region.sge(start..end)])?;
+        let sges = [memory.region.sge(start..end)];
+        let taken = self.post(operation, &sges)?;
         self.posted += u64::from(taken);
         Ok(taken)
     }
@@ -248,16 +256,11 @@ impl Rc {
     }
 
     /// Posts one send work request; false if the queue is full.
-    fn post(&self, operation: RcOperation, sges: &[Sge]) -> Result<bool> {
-        let request = RcSendWr {
+    fn post(&mut self, operation: RcOperation, sges: &[Sge]) -> Result<bool> {
+        self.link.post_send(RcSendWr {
             signaled: false,
             ..RcSendWr::new(0, operation, sges)
-        };
-        match self.link.qp.post_send(&[request]) {
-            Ok(()) => Ok(true),
-            Err(failure) if failure.source == PostError::QueueFull => Ok(false),
-            Err(error) => Err(stack("post a send")(error)),
-        }
+        })
     }
 
     /// The last byte of the message with this number. Never 0, and never the one before in its slot.

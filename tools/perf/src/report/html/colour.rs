@@ -45,7 +45,7 @@ impl Colour {
                 }];
                 Self::new(light, dark, dash)
             }
-            Transport::Ud | Transport::Rc | Transport::RcRing => {
+            Transport::Ud | Transport::Rd | Transport::Rc | Transport::RcRing => {
                 let (light, dark) = OPERATIONS[match subject.op {
                     Op::Send | Op::Multicast => 0,
                     Op::Write | Op::WriteRecord | Op::Broadcast => 1,
@@ -55,7 +55,11 @@ impl Colour {
                     Op::CompareSwap | Op::Raw | Op::RawTrain | Op::RawSingle => 5,
                 }];
                 // The operation has one colour, whichever way it takes.
-                let dash = (subject.transport == Transport::RcRing).then_some("6 3");
+                let dash = match subject.transport {
+                    Transport::RcRing => Some("6 3"),
+                    Transport::Rd => Some("2 3"),
+                    _ => None,
+                };
                 Self::new(light, dark, dash)
             }
         }

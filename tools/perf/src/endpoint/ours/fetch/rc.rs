@@ -24,8 +24,8 @@ pub(crate) struct RcRequester {
 impl Requester for RcRequester {
     const LOSES: bool = false;
 
-    fn config(spec: &EndpointSpec, _side: Side) -> Config {
-        device(spec)
+    fn config(spec: &EndpointSpec, side: Side) -> Config {
+        device(spec, side)
     }
 
     fn open(

@@ -1,9 +1,9 @@
 //! Many messages in one call, as a list of work requests.
 
-use dgiwarp::{PostError, RcSendWr, Sge};
+use dgiwarp::{RcSendWr, Sge};
 
 use crate::endpoint::ours::rc::Rc;
-use crate::endpoint::ours::{stack, too_early};
+use crate::endpoint::ours::too_early;
 use crate::error::Result;
 
 impl Rc {
@@ -25,11 +25,7 @@ impl Rc {
                 })
             })
             .collect::<Result<_>>()?;
-        let taken = match self.link.qp.post_send(&requests) {
-            Ok(()) => count,
-            Err(failure) if failure.source == PostError::QueueFull => failure.accepted,
-            Err(error) => return Err(stack("post a list of sends")(error)),
-        };
+        let taken = self.link.post_sends(requests)?;
         self.posted += crate::endpoint::pattern::widen(taken);
         Ok(taken)
     }
