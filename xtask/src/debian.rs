@@ -157,6 +157,26 @@ pub const PACKAGES: &[Package] = &[
         groups: &[Name::Process, Name::Interop],
     },
     Package {
+        name: "curl",
+        proof: Proof::Program("curl"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "lftp",
+        proof: Proof::Program("lftp"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "tnftp",
+        proof: Proof::Program("tnftp"),
+        groups: &[Name::Debian],
+    },
+    Package {
+        name: "wget",
+        proof: Proof::Program("wget"),
+        groups: &[Name::Debian],
+    },
+    Package {
         name: "valgrind",
         proof: Proof::Program("valgrind"),
         groups: &[Name::Debian],

@@ -63,6 +63,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("dgiwarp-perf", &["dgiwarp", "dgiwarp-cli"]),
+    ("dgiwarp-transfer", &["dgiwarp", "dgiwarp-codec"]),
+    (
+        "dgiwarp-rftp",
+        &["dgiwarp", "dgiwarp-cli", "dgiwarp-transfer"],
+    ),
     // It shows what the tester decodes, and so sees traffic as a stranger to the stack does.
     ("dgiwarp-dump", &["dgiwarp-cli", "dgiwarp-conform"]),
     ("dgiwarp-conform", &["dgiwarp-cli", "dgiwarp-codec"]),

@@ -22,6 +22,7 @@ const SOURCES: [&str; 15] = [
     "sim/",
     "stack/",
     "tools/",
+    "transfer/",
     "verbs/",
     "xtask/",
 ];

@@ -1,0 +1,328 @@
+//! `rftp cp`: one session for each source at a server, or one for all sources of this host.
+
+use std::fmt;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use dgiwarp::Rnic;
+use dgiwarp_transfer::disk::{Item, Root, TreeSink, TreeSinkOptions, TreeSource};
+use dgiwarp_transfer::{
+    Connection, Control as SessionControl, Error, Event, Options, Port, Summary, rc_config,
+    receive, send,
+};
+
+use super::control::{Control, Reply};
+use super::progress::{Progress, human};
+use super::url::{Place, Url};
+
+/// Order of a copy.
+#[derive(Debug, Clone)]
+pub struct Copy {
+    /// Sources.
+    pub sources: Vec<Place>,
+    /// Destination.
+    pub destination: Place,
+    /// A TCP connection carries the data instead of a queue pair.
+    pub tcp: bool,
+    /// The server connects to this host for the data.
+    pub active: bool,
+    /// Files of the same size and time are copied all the same.
+    pub rewrite: bool,
+    /// Data is synchronized to the disk of this host.
+    pub durable: bool,
+    /// Sizes of the session.
+    pub options: Options,
+    /// No summary and no bar.
+    pub quiet: bool,
+    /// A line for each file.
+    pub verbose: bool,
+}
+
+/// A copy that failed, wholly or for some files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failed {
+    /// The order makes no sense.
+    Usage(String),
+    /// The copy ended early.
+    Session(String),
+    /// Some entries failed, each of which was reported.
+    Entries(u64),
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(text) | Self::Session(text) => f.write_str(text),
+            Self::Entries(count) => write!(f, "{count} entries failed"),
+        }
+    }
+}
+
+/// Copies.
+///
+/// # Errors
+/// [`Failed`].
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an edge: a user reads how long it took"
+)]
+pub fn run(copy: &Copy) -> Result<(), Failed> {
+    let begun = Instant::now();
+    let mut progress = Progress::new(copy.quiet, copy.verbose);
+    let here = |place: &Place| matches!(place, Place::Here(_));
+    let done = match &copy.destination {
+        Place::There(url) if copy.sources.iter().all(here) => put(copy, url, &mut progress),
+        Place::Here(path) if !copy.sources.iter().any(here) => get(copy, path, &mut progress),
+        _ => Err(Failed::Usage(
+            "either all sources or the destination must be rftp:// URLs, not both".into(),
+        )),
+    };
+    progress.end();
+    let summary = done?;
+    if !copy.quiet {
+        let seconds = begun.elapsed().as_secs_f64();
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rate for people"
+        )]
+        let rate = (summary.octets as f64 / seconds) as u64;
+        let octets = human(summary.octets);
+        eprint!("rftp: {octets} in {seconds:.1} s ({}/s)", human(rate));
+        eprint!(", {} entries", summary.stored);
+        for (count, text) in [
+            (summary.present.to_string(), "were there"),
+            (summary.repeated.to_string(), "corrupt blocks came again"),
+        ] {
+            if count != "0" {
+                eprint!(", {count} {text}");
+            }
+        }
+        if summary.resumed > 0 {
+            eprint!(
+                ", {} were there from an earlier run",
+                human(summary.resumed)
+            );
+        }
+        eprintln!();
+    }
+    if summary.failed > 0 || progress.failures > 0 {
+        return Err(Failed::Entries(summary.failed.max(progress.failures)));
+    }
+    Ok(())
+}
+
+/// Sends files of this host.
+fn put(copy: &Copy, url: &Url, progress: &mut Progress) -> Result<Summary, Failed> {
+    let paths = copy.sources.iter().filter_map(|place| match place {
+        Place::Here(path) => Some(path),
+        Place::There(_) => None,
+    });
+    let paths: Vec<_> = paths.collect();
+    // Before anything is connected: most mistakes are here.
+    for path in &paths {
+        fs::symlink_metadata(path)
+            .map_err(|error| Failed::Session(format!("{}: {error}", path.display())))?;
+    }
+    let mut control = open(url)?;
+    let into = url.is_directory() || paths.len() > 1 || is_directory(&mut control, url)?;
+    let mut items = Vec::new();
+    for path in paths {
+        items.push(item(path, into).map_err(Failed::Session)?);
+    }
+    let source = Arc::new(TreeSource::new(items));
+    let command = [b"RSTR ", &url.path[..]].concat();
+    session(copy, &mut control, &command, |connection, options, own| {
+        send(connection, source, options, own, &mut |event: &Event| {
+            progress.note(event)
+        })
+    })
+}
+
+fn item(path: &Path, into: bool) -> Result<Item, String> {
+    let named = |error: std::io::Error| format!("{}: {error}", path.display());
+    let real = fs::canonicalize(path).map_err(named)?;
+    let (folder, last) = match (real.parent(), real.file_name()) {
+        (Some(folder), Some(last)) => (folder, PathBuf::from(last)),
+        _ => (real.as_path(), PathBuf::new()),
+    };
+    // `.` and the like have the name that they stand for.
+    let name = path.file_name().map_or_else(|| last.clone(), PathBuf::from);
+    Ok(Item {
+        root: Arc::new(Root::open(folder).map_err(named)?),
+        path: last,
+        name: if into { name } else { PathBuf::new() },
+    })
+}
+
+/// Fetches files of servers.
+fn get(copy: &Copy, path: &Path, progress: &mut Progress) -> Result<Summary, Failed> {
+    let is_directory = path.is_dir();
+    let ends = path.as_os_str().as_bytes().ends_with(b"/");
+    let into = is_directory || ends || copy.sources.len() > 1;
+    let named = |error: std::io::Error| Failed::Session(format!("{}: {error}", path.display()));
+    if into && !is_directory {
+        fs::create_dir(path).map_err(named)?;
+    }
+    let mut all = Summary::default();
+    for place in &copy.sources {
+        let Place::There(url) = place else { continue };
+        let (folder, target) = if into {
+            (path, PathBuf::from(url.name()))
+        } else {
+            let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+            let name = path.file_name().unwrap_or_default();
+            (
+                parent.unwrap_or_else(|| Path::new(".")),
+                PathBuf::from(name),
+            )
+        };
+        let root = Arc::new(Root::open(folder).map_err(named)?);
+        let options = TreeSinkOptions {
+            durable: copy.durable,
+            rewrite: copy.rewrite,
+        };
+        let sink = Arc::new(TreeSink::new(root, target, options));
+        let mut control = open(url)?;
+        let command = [b"RRTR ", &url.path[..]].concat();
+        let summary = session(copy, &mut control, &command, |connection, options, own| {
+            receive(connection, sink, options, own, &mut |event: &Event| {
+                progress.note(event)
+            })
+        })?;
+        all.stored += summary.stored;
+        all.present += summary.present;
+        all.failed += summary.failed;
+        all.octets += summary.octets;
+        all.resumed += summary.resumed;
+        all.repeated += summary.repeated;
+    }
+    Ok(all)
+}
+
+fn open(url: &Url) -> Result<Control, Failed> {
+    Control::open(url).map_err(Failed::Session)
+}
+
+fn is_directory(control: &mut Control, url: &Url) -> Result<bool, Failed> {
+    let reply = control
+        .ask(&[b"MLST ", &url.path])
+        .map_err(Failed::Session)?;
+    Ok(reply.code == 250 && reply.text.contains("type=dir;"))
+}
+
+/// Agrees on a connection, begins with a command, and runs a session.
+fn session<R>(copy: &Copy, control: &mut Control, command: &[u8], run: R) -> Result<Summary, Failed>
+where
+    R: FnOnce(Connection, &Options, &SessionControl) -> Result<Summary, Error>,
+{
+    let failed = |text: String| Failed::Session(text);
+    let broken = |error: Error| Failed::Session(error.to_string());
+    let own = SessionControl::new().map_err(|error| failed(error.to_string()))?;
+    let kind = if copy.tcp { "TCP" } else { "RC" };
+    let rnic = if copy.tcp {
+        None
+    } else {
+        let rnic = Rnic::open(rc_config());
+        Some(rnic.map_err(|error| failed(error.to_string()))?)
+    };
+    let mut options = copy.options;
+    let meeting = if copy.active {
+        let local = SocketAddr::new(control.local().map_err(failed)?.ip(), 0);
+        let port = match &rnic {
+            Some(rnic) => Port::rc(rnic, local),
+            None => Port::tcp(local),
+        };
+        let port = port.map_err(broken)?;
+        getrandom::fill(&mut options.token).map_err(|error| failed(error.to_string()))?;
+        let address = port.local_addr().map_err(broken)?;
+        let family = if address.is_ipv4() { 1 } else { 2 };
+        let (ip, number) = (address.ip(), address.port());
+        let token = u128::from_be_bytes(options.token);
+        let line = format!("RADR {kind} |{family}|{ip}|{number}| TOKEN={token:032x}");
+        expect(control.ask(&[line.as_bytes()]).map_err(failed)?)?;
+        Meeting::Accept(port)
+    } else {
+        let reply = expect(control.ask(&[b"RPSV ", kind.as_bytes()]).map_err(failed)?)?;
+        let (port, token) = passive(&reply.text)
+            .ok_or_else(|| failed(format!("not a reply to RPSV: {}", reply.text)))?;
+        options.token = token;
+        Meeting::Dial(SocketAddr::new(control.peer.ip(), port))
+    };
+    let begun = control.ask(&[command]).map_err(failed)?;
+    if begun.code != 150 {
+        return Err(failed(begun.text));
+    }
+    let connection = match meeting {
+        Meeting::Accept(port) => {
+            port.accept(&options.token, Some(control.peer.ip()), CONNECT, &own)
+        }
+        Meeting::Dial(to) => match &rnic {
+            Some(rnic) => Connection::rc(rnic, to),
+            None => Connection::tcp(to),
+        },
+    };
+    let done = connection.and_then(|connection| run(connection, &options, &own));
+    let hint = "; the same command goes on from there";
+    let summary = done.map_err(|error| {
+        let hint = match &error {
+            Error::Carrier(_) | Error::Silent | Error::Ended { .. } | Error::Cancelled => hint,
+            _ => "",
+        };
+        failed(format!("{error}{hint}"))
+    })?;
+    let reply = control.reply().map_err(failed)?;
+    if reply.code == 226 || summary.failed > 0 && reply.code == 451 {
+        return Ok(summary);
+    }
+    if reply.code == 451 {
+        // Entries that the other end could not read.
+        let failed = summary.failed.max(1);
+        eprintln!("rftp: {}", reply.text);
+        return Ok(Summary { failed, ..summary });
+    }
+    Err(failed(reply.text))
+}
+
+/// Time for the server to connect to this host.
+pub(super) const CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
+
+enum Meeting {
+    Dial(SocketAddr),
+    Accept(Port),
+}
+
+fn expect(reply: Reply) -> Result<Reply, Failed> {
+    if reply.is_good() {
+        Ok(reply)
+    } else {
+        Err(Failed::Session(reply.text))
+    }
+}
+
+/// Port and token of a reply to RPSV.
+fn passive(text: &str) -> Option<(u16, [u8; 16])> {
+    let (_, rest) = text.split_once("(|||")?;
+    let (port, rest) = rest.split_once("|)")?;
+    let (_, token) = rest.split_once("TOKEN=")?;
+    let token = u128::from_str_radix(token.trim(), 16).ok()?;
+    Some((port.parse().ok()?, token.to_be_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passive_reply_has_port_and_token() {
+        let text = "Entering RDMA passive mode (|||258|) TOKEN=000102030405060708090a0b0c0d0e0f";
+        let token = std::array::from_fn(|index| u8::try_from(index).unwrap());
+        assert_eq!(passive(text), Some((258, token)));
+        assert_eq!(passive("Entering (|||258|)"), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! `rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH`, with `%XX` for octets.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+/// Port of a URL without one, and of `rftpd`.
+pub(super) const PORT: u16 = 2121;
+
+/// A file or directory of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    /// User and password; anonymous without.
+    pub user: Option<(String, String)>,
+    /// Name or address of the host.
+    pub host: String,
+    /// Port of the control connection.
+    pub port: u16,
+    /// Path from the server's root; not empty, begins with `/`.
+    pub path: Vec<u8>,
+}
+
+/// A source or destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// On this host.
+    Here(PathBuf),
+    /// At a server.
+    There(Url),
+}
+
+impl Place {
+    /// Parses an argument: what does not begin with `rftp://` is a path of this host.
+    ///
+    /// # Errors
+    /// The reason, for a URL that is none.
+    pub fn parse(argument: &OsStr) -> Result<Self, String> {
+        let octets = argument.as_bytes();
+        let Some(rest) = octets.strip_prefix(b"rftp://") else {
+            if octets.starts_with(b"ftp://")
+                || octets.starts_with(b"http") && octets.contains(&b':')
+            {
+                return Err(format!("{}: only rftp:// is supported", argument.display()));
+            }
+            return Ok(Self::Here(Path::new(argument).to_owned()));
+        };
+        Url::parse(rest).map(Self::There).ok_or_else(|| {
+            format!(
+                "{}: not rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH",
+                argument.display()
+            )
+        })
+    }
+}
+
+impl Url {
+    fn parse(rest: &[u8]) -> Option<Self> {
+        let end = rest.iter().position(|it| *it == b'/').unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let authority = std::str::from_utf8(authority).ok()?;
+        let (user, host) = match authority.rsplit_once('@') {
+            Some((user, host)) => {
+                let (name, password) = user.split_once(':').unwrap_or((user, ""));
+                (Some((text(name)?, text(password)?)), host)
+            }
+            None => (None, authority),
+        };
+        let (host, port) = if let Some(bracketed) = host.strip_prefix('[') {
+            let (host, rest) = bracketed.split_once(']')?;
+            let port = if rest.is_empty() {
+                None
+            } else {
+                Some(rest.strip_prefix(':')?)
+            };
+            (host, port)
+        } else {
+            host.split_once(':')
+                .map_or((host, None), |(host, port)| (host, Some(port)))
+        };
+        let port = port.map_or(Some(PORT), |port| port.parse().ok())?;
+        let mut path = decode(path)?;
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        // A line of the control connection ends with them.
+        let is_line = !path.iter().any(|it| matches!(it, b'\r' | b'\n' | 0));
+        (!host.is_empty() && is_line).then(|| Self {
+            user,
+            host: host.to_owned(),
+            port,
+            path,
+        })
+    }
+
+    /// Last component of the path; empty for the root.
+    #[must_use]
+    pub fn name(&self) -> OsString {
+        let path = Path::new(OsStr::from_bytes(&self.path));
+        path.file_name().unwrap_or_default().to_owned()
+    }
+
+    /// Whether the path ends with `/`.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.path.ends_with(b"/")
+    }
+}
+
+fn text(encoded: &str) -> Option<String> {
+    let text = String::from_utf8(decode(encoded.as_bytes())?).ok()?;
+    (!text.contains(['\r', '\n', '\0'])).then_some(text)
+}
+
+fn decode(mut octets: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(octets.len());
+    while let [first, rest @ ..] = octets {
+        octets = rest;
+        if *first != b'%' {
+            out.push(*first);
+            continue;
+        }
+        let (digits, rest) = rest.split_first_chunk::<2>()?;
+        let digits = std::str::from_utf8(digits).ok()?;
+        out.push(u8::from_str_radix(digits, 16).ok()?);
+        octets = rest;
+    }
+    Some(out)
+}
+
+/// A name for a line of output.
+pub(super) fn shown(octets: &[u8]) -> String {
+    OsString::from_vec(octets.to_vec()).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Option<Url> {
+        match Place::parse(OsStr::new(text)) {
+            Ok(Place::There(url)) => Some(url),
+            Ok(Place::Here(_)) => panic!("{text} is here"),
+            Err(_) => None,
+        }
+    }
+
+    #[test]
+    fn urls_have_their_parts() {
+        let url = parse("rftp://ann:a%40b@[::1]:2122/a%20b/c").unwrap();
+        assert_eq!(url.user, Some(("ann".into(), "a@b".into())));
+        assert_eq!(
+            (url.host.as_str(), url.port, &url.path[..]),
+            ("::1", 2122, &b"/a b/c"[..])
+        );
+        assert_eq!(url.name(), "c");
+        let url = parse("rftp://host").unwrap();
+        assert_eq!(
+            (url.user.clone(), url.port, &url.path[..]),
+            (None, PORT, &b"/"[..])
+        );
+        assert!(url.is_directory());
+        for bad in [
+            "rftp://",
+            "rftp:///x",
+            "rftp://h:x/",
+            "rftp://h/%",
+            "rftp://h/%0a",
+            "rftp://h/%zz",
+            "ftp://h/x",
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+        let here = Place::parse(OsStr::new("a:b")).unwrap();
+        assert_eq!(here, Place::Here("a:b".into()));
+    }
+}

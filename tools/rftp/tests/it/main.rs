@@ -1,0 +1,13 @@
+//! Both programs as users run them, and FTP clients of others.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "what the system refuses fails the test")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests wait for other processes, with deadlines"
+)]
+
+mod common;
+mod copies;
+mod ftp_clients;
+mod hostile;
+mod interrupted;

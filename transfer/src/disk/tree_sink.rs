@@ -1,0 +1,417 @@
+//! Files and trees as a sink: partial files with a journal, renamed when they are whole.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, TryLockError};
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, FallocateFlags, OFlag, fallocate, openat, renameat};
+use nix::sys::stat::{Mode, UtimensatFlags, fchmod, fstatat, futimens, mode_t, utimensat};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{UnlinkatFlags, fsync, symlinkat, unlinkat};
+
+use super::{Metadata, Root, failure};
+use crate::engine::{Begun, Failure};
+use crate::journal;
+use crate::session::Sink;
+use crate::wire::{Entry, FileKind, Status};
+
+/// Suffix of a file that is not whole, behind `.` and its name.
+pub(super) const PART: &str = ".rftp-part";
+/// Suffix of its journal.
+pub(super) const JOURNAL: &str = ".rftp-journal";
+/// Longest name that a suffix is put behind; a longer one is replaced by its hash.
+const LONG_NAME: usize = 255 - 1 - JOURNAL.len();
+/// Journals longer than this are not read: the file begins anew. 64 GiB in blocks of 1 KiB have it.
+const MAX_JOURNAL: u64 = 3 << 30;
+
+/// Handling of files that come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreeSinkOptions {
+    /// Data is on the disk before its block is noted in the journal and before a file gets its name. Without it a crash of the host, not of a program, may leave
+    /// files with wrong octets. Default yes.
+    pub durable: bool,
+    /// Files of the same size and time are written all the same. Default no.
+    pub rewrite: bool,
+}
+
+impl Default for TreeSinkOptions {
+    fn default() -> Self {
+        Self {
+            durable: true,
+            rewrite: false,
+        }
+    }
+}
+
+/// Files and trees beneath a root. A file is written as `.NAME.rftp-part` with a journal `.NAME.rftp-journal` beside it and gets its name when all of it is
+/// there and its hash is right; one that another session left is gone on with.
+#[derive(Debug)]
+pub struct TreeSink {
+    root: Arc<Root>,
+    target: PathBuf,
+    options: TreeSinkOptions,
+    files: Mutex<BTreeMap<u32, Arc<Partial>>>,
+}
+
+#[derive(Debug)]
+struct Partial {
+    dir: OwnedFd,
+    name: OsString,
+    entry: Entry,
+    file: File,
+    journal: Option<Mutex<File>>,
+    shown: String,
+}
+
+impl TreeSink {
+    /// A sink whose entries go to `target` beneath the root: an entry without a name is the target itself.
+    #[must_use]
+    pub fn new(root: Arc<Root>, target: PathBuf, options: TreeSinkOptions) -> Self {
+        let files = Mutex::default();
+        Self {
+            root,
+            target,
+            options,
+            files,
+        }
+    }
+
+    fn path(&self, entry: &Entry) -> PathBuf {
+        let name = Path::new(OsStr::from_bytes(&entry.name));
+        if name.as_os_str().is_empty() {
+            self.target.clone()
+        } else if self.target.as_os_str().is_empty() || name.has_root() {
+            // A name with a root is refused by the root.
+            name.to_owned()
+        } else {
+            self.target.join(name)
+        }
+    }
+
+    fn partial(&self, file: u32) -> Result<Arc<Partial>, Failure> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let partial = files.get(&file).map(Arc::clone);
+        partial.ok_or_else(|| Failure::new(Status::Failed, "the file is closed"))
+    }
+
+    fn take(&self, file: u32) -> Option<Arc<Partial>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.remove(&file)
+    }
+
+    fn parent<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
+        match self.root.parent(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {
+                self.root
+                    .create_dirs(path.parent().unwrap_or_else(|| Path::new("")))?;
+                self.root.parent(path)
+            }
+            other => other,
+        }
+    }
+
+    fn directory(&self, path: &Path, entry: &Entry) -> io::Result<()> {
+        self.root.create_dirs(path)?;
+        let dir = self
+            .root
+            .open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)?;
+        describe(&dir, entry)
+    }
+
+    fn link(&self, path: &Path, entry: &Entry) -> io::Result<Status> {
+        let (dir, name) = self.parent(path)?;
+        if self
+            .root
+            .read_link(path)
+            .is_ok_and(|it| it.as_bytes() == entry.target)
+        {
+            return Ok(Status::Present);
+        }
+        let [part, _] = hidden(name);
+        remove(&dir, &part)?;
+        symlinkat(OsStr::from_bytes(&entry.target), &dir, part.as_os_str())?;
+        let time = time(entry);
+        let no_follow = UtimensatFlags::NoFollowSymlink;
+        utimensat(&dir, part.as_os_str(), &time, &time, no_follow)?;
+        let renamed = renameat(&dir, part.as_os_str(), &dir, name);
+        if renamed.is_err() {
+            remove(&dir, &part)?;
+        }
+        renamed?;
+        Ok(Status::Stored)
+    }
+
+    fn file(&self, path: &Path, entry: &Entry, block: u32) -> io::Result<(Begun, Option<Partial>)> {
+        let (dir, name) = self.parent(path)?;
+        if let Ok(stat) = fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            let there = Metadata::from(stat);
+            if there.kind() == Some(FileKind::Directory) {
+                return Err(Errno::EISDIR.into());
+            }
+            let like = there.size() == entry.size && there.modified() == entry.modified;
+            if like && there.kind() == Some(FileKind::File) && !self.options.rewrite {
+                return Ok((Begun::Finished(Status::Present), None));
+            }
+        }
+        let [part, notes] = hidden(name);
+        let file = open_locked(&dir, &part)?;
+        let size = file.metadata()?.len();
+        let small = entry.size <= u64::from(block);
+        let mut blocks = BTreeMap::new();
+        let mut notes_file = None;
+        if small {
+            remove(&dir, &notes)?;
+        } else {
+            let mut octets = open_own(&dir, &notes)?;
+            let header = journal::header(entry, block);
+            let found = if size == entry.size {
+                read_journal(&octets)?
+            } else {
+                Vec::new()
+            };
+            if let Some((found, whole)) = journal::replay(&found, &header) {
+                octets.set_len(whole as u64)?;
+                io::Seek::seek(&mut octets, io::SeekFrom::End(0))?;
+                blocks = found;
+            } else {
+                octets.set_len(0)?;
+                octets.write_all(&header)?;
+            }
+            notes_file = Some(Mutex::new(octets));
+        }
+        if blocks.is_empty() {
+            file.set_len(0)?;
+        }
+        let partial = Partial {
+            dir,
+            name: name.to_owned(),
+            entry: entry.clone(),
+            file,
+            journal: notes_file,
+            shown: path.display().to_string(),
+        };
+        if blocks.is_empty()
+            && !small
+            && let Err(error) = allocate(&partial.file, entry.size)
+        {
+            partial.discard();
+            return Err(error);
+        }
+        Ok((Begun::Partial(blocks), Some(partial)))
+    }
+}
+
+impl Partial {
+    /// Removes the partial file and its journal.
+    fn discard(&self) {
+        for name in hidden(&self.name) {
+            // Left over, it does no harm.
+            let _ = remove(&self.dir, &name);
+        }
+    }
+
+    fn finish(&self, durable: bool) -> io::Result<()> {
+        describe(&self.file, &self.entry)?;
+        if durable {
+            self.file.sync_data()?;
+        }
+        let [part, notes] = hidden(&self.name);
+        renameat(
+            &self.dir,
+            part.as_os_str(),
+            &self.dir,
+            self.name.as_os_str(),
+        )?;
+        if durable {
+            fsync(&self.dir)?;
+        }
+        if self.journal.is_some() {
+            remove(&self.dir, &notes)?;
+        }
+        Ok(())
+    }
+
+    fn note(&self, blocks: &[(u64, [u8; 32])], durable: bool) -> io::Result<()> {
+        let Some(journal) = &self.journal else {
+            return Ok(());
+        };
+        if durable {
+            self.file.sync_data()?;
+        }
+        let mut records = Vec::with_capacity(blocks.len() * journal::RECORD);
+        for (index, hash) in blocks {
+            records.extend(journal::record(*index, hash));
+        }
+        let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+        journal.write_all(&records)?;
+        if durable { journal.sync_data() } else { Ok(()) }
+    }
+}
+
+impl Sink for TreeSink {
+    fn begin(&self, file: u32, entry: &Entry, block: u32) -> Result<Begun, Failure> {
+        let path = self.path(entry);
+        let shown = path.display().to_string();
+        let named = |error: io::Error| failure(&shown, &error);
+        match entry.kind {
+            FileKind::Directory => {
+                self.directory(&path, entry).map_err(named)?;
+                Ok(Begun::Finished(Status::Stored))
+            }
+            FileKind::Link => Ok(Begun::Finished(self.link(&path, entry).map_err(named)?)),
+            FileKind::File => {
+                let (begun, partial) = self.file(&path, entry, block).map_err(named)?;
+                if let Some(partial) = partial {
+                    let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+                    files.insert(file, Arc::new(partial));
+                }
+                Ok(begun)
+            }
+        }
+    }
+
+    fn write(&self, file: u32, offset: u64, octets: &[u8]) -> Result<(), Failure> {
+        let partial = self.partial(file)?;
+        let written = partial.file.write_all_at(octets, offset);
+        written.map_err(|error| failure(&partial.shown, &error))
+    }
+
+    fn sync(&self, file: u32, blocks: &[(u64, [u8; 32])]) -> Result<(), Failure> {
+        let partial = self.partial(file)?;
+        let noted = partial.note(blocks, self.options.durable);
+        noted.map_err(|error| failure(&partial.shown, &error))
+    }
+
+    fn finish(&self, file: u32, _root: &[u8; 32]) -> Result<(), Failure> {
+        let Some(partial) = self.take(file) else {
+            return Err(Failure::new(Status::Failed, "the file is closed"));
+        };
+        let finished = partial.finish(self.options.durable);
+        finished.map_err(|error| {
+            partial.discard();
+            failure(&partial.shown, &error)
+        })
+    }
+
+    fn abandon(&self, file: u32, keep: bool) {
+        let Some(partial) = self.take(file) else {
+            return;
+        };
+        let noted = |journal: &Mutex<File>| {
+            let journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+            journal
+                .metadata()
+                .is_ok_and(|it| it.len() > journal::HEADER as u64)
+        };
+        if !keep || !partial.journal.as_ref().is_some_and(noted) {
+            partial.discard();
+        }
+    }
+}
+
+/// Files that no job ended: the session ended while they were begun.
+impl Drop for TreeSink {
+    fn drop(&mut self) {
+        let files = self.files.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let files: Vec<_> = files.keys().copied().collect();
+        for file in files {
+            self.abandon(file, true);
+        }
+    }
+}
+
+/// Names of a partial file and its journal.
+fn hidden(name: &OsStr) -> [OsString; 2] {
+    [PART, JOURNAL].map(|suffix| {
+        let mut hidden = OsString::from(".");
+        if name.len() > LONG_NAME {
+            let hash = blake3::hash(name.as_bytes()).to_hex();
+            hidden.push(&hash.as_str()[..32]);
+        } else {
+            hidden.push(name);
+        }
+        hidden.push(suffix);
+        hidden
+    })
+}
+
+fn open_own(dir: &OwnedFd, name: &OsStr) -> io::Result<File> {
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let opened = openat(
+        dir,
+        name,
+        flags | OFlag::O_NONBLOCK,
+        Mode::from_bits_truncate(0o600),
+    )?;
+    let file = File::from(opened);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(Errno::EEXIST.into())
+    }
+}
+
+/// Opens a partial file that no other session has. One that got its name, or was removed, between opening and locking is another file's now.
+fn open_locked(dir: &OwnedFd, name: &OsStr) -> io::Result<File> {
+    loop {
+        let file = open_own(dir, name)?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => Errno::EWOULDBLOCK.into(),
+            TryLockError::Error(error) => error,
+        })?;
+        let ours = Metadata::of(&file)?.identity();
+        match fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) if Metadata::from(stat).identity() == ours => return Ok(file),
+            Ok(_) | Err(Errno::ENOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn read_journal(file: &File) -> io::Result<Vec<u8>> {
+    let length = file.metadata()?.len();
+    if length > MAX_JOURNAL {
+        return Ok(Vec::new());
+    }
+    let mut octets = vec![0; usize::try_from(length).unwrap_or(0)];
+    file.read_exact_at(&mut octets, 0)?;
+    Ok(octets)
+}
+
+/// Takes space for the file, so that a full disk is found before anything is sent.
+fn allocate(file: &File, size: u64) -> io::Result<()> {
+    let length = i64::try_from(size).map_err(|_| Errno::EFBIG)?;
+    match fallocate(file, FallocateFlags::empty(), 0, length) {
+        Ok(()) => Ok(()),
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => file.set_len(size),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn remove(dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn time(entry: &Entry) -> TimeSpec {
+    TimeSpec::new(entry.modified.0, i64::from(entry.modified.1))
+}
+
+/// Permissions, without those that change a user, and times.
+fn describe(file: &File, entry: &Entry) -> io::Result<()> {
+    fchmod(
+        file,
+        Mode::from_bits_truncate(mode_t::from(entry.mode) & 0o777),
+    )?;
+    let time = time(entry);
+    Ok(futimens(file, &time, &time)?)
+}

@@ -1,0 +1,499 @@
+//! Both engines in a world of seeds: jobs end in any order, octets are corrupted on their way, and either end crashes at any step.
+//!
+//! The oracle is the content of the files: a file that is finished has it, and the second session sends only what the first had not noted.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::{
+    Begun, Failure, Link, MAX_OPEN, Next, Outgoing, SinkDone, SinkEngine, SinkJob, SourceDone,
+    SourceEngine, SourceJob, Violation,
+};
+use crate::hash;
+use crate::wire::{Block, Entry, FileKind, Frame, Offer, Status, Window};
+
+const BLOCK: u32 = 1024;
+const SLOTS: u16 = 4;
+const RECEIVES: u16 = 16;
+
+/// The sink's disk, which outlives its program.
+#[derive(Debug, Default, Clone)]
+struct Disk {
+    partial: BTreeMap<u32, Vec<u8>>,
+    noted: BTreeMap<u32, BTreeMap<u64, [u8; 32]>>,
+    finished: BTreeMap<u32, Vec<u8>>,
+}
+
+struct World {
+    rng: ChaCha8Rng,
+    files: Vec<Vec<u8>>,
+    disk: Disk,
+    /// One octet in how many blocks is flipped; 0: none.
+    corrupt_one_in: u32,
+    flipped: u64,
+    sent: u64,
+}
+
+struct Run {
+    source: SourceEngine,
+    sink: SinkEngine,
+    links: [Link; 2],
+    wires: [VecDeque<(u32, Frame, Vec<u8>)>; 2],
+    source_jobs: Vec<SourceJob>,
+    sink_jobs: Vec<SinkJob>,
+    local: Vec<Vec<u8>>,
+    remote: Vec<Vec<u8>>,
+}
+
+impl Run {
+    fn new() -> Self {
+        let window = Window {
+            stag: 1,
+            slot_length: BLOCK,
+            address: 0,
+            slots: SLOTS,
+        };
+        let slots = vec![Vec::new(); usize::from(SLOTS)];
+        Self {
+            source: SourceEngine::new(BLOCK, SLOTS),
+            sink: SinkEngine::new(BLOCK, window),
+            links: [Duration::ZERO; 2].map(|now| Link::new(now, RECEIVES)),
+            wires: Default::default(),
+            source_jobs: Vec::new(),
+            sink_jobs: Vec::new(),
+            local: slots.clone(),
+            remote: slots,
+        }
+    }
+
+    fn collect(&mut self, world: &mut World) {
+        self.source_jobs
+            .extend(std::iter::from_fn(|| self.source.poll_job()));
+        self.sink_jobs
+            .extend(std::iter::from_fn(|| self.sink.poll_job()));
+        while let Some(outgoing) = self.source.poll_transmit() {
+            self.links[0].push(outgoing);
+        }
+        while let Some(frame) = self.sink.poll_transmit() {
+            self.links[1].push(Outgoing::Frame(frame));
+        }
+        for end in 0..2 {
+            while let Some((taken, outgoing)) = self.links[end].poll_transmit(Duration::ZERO) {
+                let (frame, octets) = match outgoing {
+                    Outgoing::Frame(frame) => (frame, Vec::new()),
+                    Outgoing::Block { block, local } => {
+                        let mut octets = self.local[usize::from(local)].clone();
+                        world.sent += octets.len() as u64;
+                        if world.corrupt_one_in > 0
+                            && world.rng.random_ratio(1, world.corrupt_one_in)
+                        {
+                            let at = world.rng.random_range(0..octets.len());
+                            octets[at] ^= 1 << world.rng.random_range(0..8);
+                            world.flipped += 1;
+                        }
+                        self.source.handle_sent(local);
+                        (Frame::Block(block), octets)
+                    }
+                };
+                // Whatever leaves is what the codec makes of it.
+                let emitted = frame.emit(taken);
+                let parsed = Frame::parse(frame.kind(), &emitted[crate::wire::HEADER..]).unwrap();
+                assert_eq!(parsed, frame);
+                self.wires[end].push_back((taken, parsed, octets));
+            }
+            assert!(
+                self.wires[end].len() <= usize::from(RECEIVES),
+                "more than the receives"
+            );
+        }
+    }
+
+    fn step(&mut self, world: &mut World) -> Result<(), Violation> {
+        self.collect(world);
+        match world.rng.random_range(0..4) {
+            0 => {
+                if let Some((taken, frame, octets)) = self.wires[0].pop_front() {
+                    self.links[1].handle_input(Duration::ZERO, taken)?;
+                    if let Frame::Block(block) = &frame {
+                        self.remote[usize::from(block.slot)] = octets;
+                    }
+                    self.sink.handle_frame(frame)?;
+                }
+            }
+            1 => {
+                if let Some((taken, frame, _)) = self.wires[1].pop_front() {
+                    self.links[0].handle_input(Duration::ZERO, taken)?;
+                    self.source.handle_frame(frame)?;
+                }
+            }
+            2 if !self.source_jobs.is_empty() => {
+                let at = world.rng.random_range(0..self.source_jobs.len());
+                let job = self.source_jobs.swap_remove(at);
+                self.work_source(world, job);
+            }
+            3 if !self.sink_jobs.is_empty() => {
+                let at = world.rng.random_range(0..self.sink_jobs.len());
+                let job = self.sink_jobs.swap_remove(at);
+                self.work_sink(world, job)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn work_source(&mut self, world: &World, job: SourceJob) {
+        let done = match job {
+            SourceJob::Next { file } => SourceDone::Next(match world.files.get(file as usize) {
+                Some(content) => Next::Entry(entry(file, content.len() as u64)),
+                None => Next::End,
+            }),
+            SourceJob::Read {
+                file,
+                offset,
+                length,
+                local,
+                whole,
+            } => {
+                let start = usize::try_from(offset).unwrap();
+                let octets = &world.files[file as usize][start..start + length as usize];
+                self.local[usize::from(local)] = octets.to_vec();
+                let result = Ok(hash::block(offset, whole, octets));
+                SourceDone::Read {
+                    file,
+                    offset,
+                    length,
+                    local,
+                    result,
+                }
+            }
+            SourceJob::Check { file } => SourceDone::Checked {
+                file,
+                result: Ok(()),
+            },
+            SourceJob::Close { .. } => return,
+        };
+        self.source.handle_done(done);
+    }
+
+    fn work_sink(&mut self, world: &mut World, job: SinkJob) -> Result<(), Violation> {
+        let disk = &mut world.disk;
+        let done = match job {
+            SinkJob::Begin { file, entry } => {
+                let begun = if disk.finished.contains_key(&file) {
+                    Begun::Finished(Status::Present)
+                } else {
+                    let size = usize::try_from(entry.size).unwrap();
+                    disk.partial.entry(file).or_insert_with(|| vec![0; size]);
+                    Begun::Partial(disk.noted.get(&file).cloned().unwrap_or_default())
+                };
+                SinkDone::Begun {
+                    file,
+                    result: Ok(begun),
+                }
+            }
+            SinkJob::Write {
+                file,
+                offset,
+                length,
+                slot,
+                hash,
+                whole,
+            } => {
+                let octets = &self.remote[usize::from(slot)];
+                assert_eq!(octets.len(), length as usize);
+                let start = usize::try_from(offset).unwrap();
+                let partial = disk.partial.get_mut(&file).unwrap();
+                partial[start..start + octets.len()].copy_from_slice(octets);
+                let result = Ok(hash::block(offset, whole, octets) == hash);
+                SinkDone::Written {
+                    file,
+                    offset,
+                    length,
+                    slot,
+                    hash,
+                    result,
+                }
+            }
+            SinkJob::Sync { file, blocks } => {
+                disk.noted
+                    .entry(file)
+                    .or_default()
+                    .extend(blocks.iter().copied());
+                let blocks = blocks.iter().map(|it| it.0).collect();
+                SinkDone::Synced {
+                    file,
+                    blocks,
+                    result: Ok(()),
+                }
+            }
+            SinkJob::Finish { file, root } => {
+                let octets = disk.partial.remove(&file).unwrap();
+                assert_eq!(root, *blake3::hash(&octets).as_bytes());
+                disk.finished.insert(file, octets);
+                SinkDone::Finished {
+                    file,
+                    result: Ok(()),
+                }
+            }
+            SinkJob::Abandon { .. } => return Ok(()),
+        };
+        self.sink.handle_done(done)
+    }
+}
+
+fn entry(file: u32, size: u64) -> Entry {
+    Entry {
+        kind: FileKind::File,
+        mode: 0o644,
+        modified: (0, 0),
+        size,
+        identity: [0; 16],
+        name: file.to_string().into_bytes(),
+        target: Vec::new(),
+    }
+}
+
+impl World {
+    fn new(seed: u64, corrupt_one_in: u32) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let count = rng.random_range(0..2 * MAX_OPEN);
+        let files = (0..count)
+            .map(|_| {
+                let length = match rng.random_range(0..4) {
+                    0 => 0,
+                    1 => rng.random_range(0..=BLOCK as usize),
+                    _ => rng.random_range(0..20 * BLOCK as usize),
+                };
+                let mut octets = vec![0; length];
+                rng.fill_bytes(&mut octets);
+                octets
+            })
+            .collect();
+        Self {
+            rng,
+            files,
+            disk: Disk::default(),
+            corrupt_one_in,
+            flipped: 0,
+            sent: 0,
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.files.iter().map(|it| it.len() as u64).sum()
+    }
+
+    /// Runs a session to its end, or to a crash after so many steps.
+    fn run(&mut self, crash_after: u64) -> bool {
+        let mut run = Run::new();
+        for _ in 0..crash_after {
+            run.step(self).unwrap();
+            if run.source.is_finished() {
+                assert!(run.sink.is_finished());
+                return true;
+            }
+        }
+        // After a crash of the source alone the sink gives up in order.
+        if self.rng.random() {
+            while !run.sink_jobs.is_empty() {
+                let job = run.sink_jobs.swap_remove(0);
+                run.work_sink(self, job).unwrap();
+            }
+            for job in run.sink.abandon() {
+                run.work_sink(self, job).unwrap();
+            }
+        }
+        false
+    }
+
+    fn check(&self) {
+        let all: Vec<_> = self.disk.finished.values().cloned().collect();
+        assert_eq!(all, self.files);
+    }
+}
+
+const FOR_EVER: u64 = 10_000_000;
+
+#[test]
+fn files_arrive_whole_in_any_order_of_jobs() {
+    for seed in 0..30 {
+        let mut world = World::new(seed, 0);
+        assert!(world.run(FOR_EVER), "seed {seed}");
+        world.check();
+        assert_eq!(world.sent, world.total(), "seed {seed}");
+    }
+}
+
+#[test]
+fn corrupt_blocks_are_found_and_come_again() {
+    let mut flipped = 0;
+    for seed in 0..30 {
+        let mut world = World::new(seed, 10);
+        assert!(world.run(FOR_EVER), "seed {seed}");
+        world.check();
+        flipped += world.flipped;
+    }
+    assert!(flipped > 500, "{flipped} flipped");
+}
+
+#[test]
+#[ignore = "half a minute"]
+fn soak_ten_thousand_flipped_octets() {
+    let (mut flipped, mut seed) = (0, 1000);
+    while flipped < 10_000 {
+        let mut world = World::new(seed, 10);
+        assert!(world.run(FOR_EVER), "seed {seed}");
+        world.check();
+        flipped += world.flipped;
+        seed += 1;
+    }
+    println!("{flipped} flipped octets in {} worlds", seed - 1000);
+}
+
+#[test]
+fn a_session_goes_on_where_a_crash_left_the_other() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, 0);
+        let mut crashes = 0;
+        let steps = world.rng.random_range(1..20_000);
+        while !world.run(if crashes < 3 { steps } else { FOR_EVER }) {
+            crashes += 1;
+            assert!(crashes < 4, "seed {seed}");
+            let there: u64 = world
+                .disk
+                .noted
+                .iter()
+                .filter(|(file, _)| !world.disk.finished.contains_key(file))
+                .map(|(_, blocks)| blocks.len() as u64 * u64::from(BLOCK))
+                .sum();
+            let finished: u64 = world.disk.finished.values().map(|it| it.len() as u64).sum();
+            world.sent = 0;
+            let missing = world.total().saturating_sub(finished);
+            if crashes == 3 {
+                assert!(world.run(FOR_EVER), "seed {seed}");
+                assert!(world.sent <= missing, "seed {seed}");
+                assert!(world.sent + there >= missing, "seed {seed}");
+                break;
+            }
+        }
+        world.check();
+    }
+}
+
+/// A peer that sends anything at any time causes violations, but neither panics nor memory without bound.
+#[test]
+fn any_frame_at_any_time_is_an_error_or_harmless() {
+    let violations = |seed| {
+        let mut world = World::new(seed, 0);
+        let mut run = Run::new();
+        let mut errors = 0;
+        for _ in 0..2000 {
+            if run.step(&mut world).is_err() {
+                return errors + 1;
+            }
+            if world.rng.random_ratio(1, 50) {
+                let rng = &mut world.rng;
+                let file = rng.random_range(0..8);
+                let frame = match rng.random_range(0..6) {
+                    0 => Frame::Block(Block {
+                        file,
+                        slot: rng.random_range(0..2 * SLOTS),
+                        offset: rng.random_range(0..4) * 512,
+                        length: rng.random_range(0..2 * BLOCK),
+                        hash: [0; 32],
+                    }),
+                    1 => Frame::Offer(Offer {
+                        file,
+                        entry: entry(file, rng.random()),
+                    }),
+                    2 => Frame::Finish,
+                    3 => Frame::Want(crate::wire::Want {
+                        file,
+                        ranges: vec![(rng.random_range(0..4) * 512, rng.random())],
+                    }),
+                    4 => Frame::Grant(crate::wire::Grant {
+                        slots: vec![rng.random_range(0..9)],
+                    }),
+                    _ => Frame::End(crate::wire::End {
+                        file,
+                        status: crate::wire::EndStatus::Complete,
+                        root: Some([0; 32]),
+                        text: String::new(),
+                    }),
+                };
+                errors += u32::from(run.sink.handle_frame(frame.clone()).is_err());
+                errors += u32::from(run.source.handle_frame(frame).is_err());
+                // A violation ends a session: from here on nothing is promised but to survive.
+                run.sink_jobs.clear();
+                return errors;
+            }
+        }
+        errors
+    };
+    let errors: u32 = (0..500).map(violations).sum();
+    assert!(errors > 500, "{errors} violations");
+}
+
+#[test]
+fn a_failed_file_does_not_stop_the_others() {
+    let window = Window {
+        stag: 0,
+        slot_length: BLOCK,
+        address: 0,
+        slots: SLOTS,
+    };
+    let mut sink = SinkEngine::new(BLOCK, window);
+    sink.handle_frame(Frame::Offer(Offer {
+        file: 0,
+        entry: entry(0, 3000),
+    }))
+    .unwrap();
+    let result = Ok(Begun::Partial(BTreeMap::new()));
+    sink.handle_done(SinkDone::Begun { file: 0, result })
+        .unwrap();
+    while sink.poll_transmit().is_some() {}
+    let block = Block {
+        file: 0,
+        slot: 1,
+        offset: 0,
+        length: BLOCK,
+        hash: [1; 32],
+    };
+    sink.handle_frame(Frame::Block(block)).unwrap();
+    let failure = Failure::new(Status::NoSpace, "full");
+    let written = SinkDone::Written {
+        file: 0,
+        offset: 0,
+        length: BLOCK,
+        slot: 1,
+        hash: [1; 32],
+        result: Err(failure),
+    };
+    sink.handle_done(written).unwrap();
+    let Some(Frame::Done(done)) = sink.poll_transmit() else {
+        panic!("no DONE")
+    };
+    assert_eq!((done.file, done.status), (0, Status::NoSpace));
+    // A block that was on its way gives its slot back.
+    let late = Block {
+        slot: 2,
+        offset: 1024,
+        ..block
+    };
+    sink.handle_frame(Frame::Block(late)).unwrap();
+    let Some(Frame::Grant(grant)) = sink.poll_transmit() else {
+        panic!("no GRANT")
+    };
+    assert_eq!(grant.slots, [1, 2]);
+    assert_eq!(
+        sink.handle_frame(Frame::Block(Block {
+            slot: 1,
+            file: 7,
+            ..block
+        })),
+        Err(Violation::File(7))
+    );
+}

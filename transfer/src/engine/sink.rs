@@ -1,0 +1,615 @@
+//! The sink: which slots are granted, which blocks are whole, when a file is.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{Event, Failure, MAX_OPEN, MAX_REPEATS, Violation, block_length, blocks};
+use crate::hash;
+use crate::wire::{
+    Ack, Block, Done, End, EndStatus, Entry, FileKind, Frame, Grant, Level, Nack, Offer, Status,
+    Want, Window,
+};
+
+/// Octets after which blocks are made durable and noted in the journal.
+const SYNC_OCTETS: u64 = 64 << 20;
+/// Ranges of a WANT at most: blocks between ranges beyond that are asked for too.
+const MAX_RANGES: usize = 256;
+/// Blocks of one ACK, and slots of one GRANT, at most.
+const BATCH: usize = 256;
+
+/// Work for the sink's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SinkJob {
+    /// Open the file, or do all there is to do for a directory or link.
+    Begin {
+        /// Number of the file.
+        file: u32,
+        /// Description.
+        entry: Entry,
+    },
+    /// Write a slot to the file, and hash it.
+    Write {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// Octets.
+        length: u32,
+        /// The slot.
+        slot: u16,
+        /// Hash that the source sent.
+        hash: [u8; 32],
+        /// Whether the block is all of the file.
+        whole: bool,
+    },
+    /// Make blocks durable and note them in the journal.
+    Sync {
+        /// Number of the file.
+        file: u32,
+        /// Index and hash of the blocks.
+        blocks: Vec<(u64, [u8; 32])>,
+    },
+    /// Give the whole file its name.
+    Finish {
+        /// Number of the file.
+        file: u32,
+        /// Its BLAKE3.
+        root: [u8; 32],
+    },
+    /// Close the file without a name.
+    Abandon {
+        /// Number of the file.
+        file: u32,
+        /// Whether its blocks may serve another session.
+        keep: bool,
+    },
+}
+
+/// How a file begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begun {
+    /// Nothing further to do.
+    Finished(Status),
+    /// Blocks that a former session left, by index.
+    Partial(BTreeMap<u64, [u8; 32]>),
+}
+
+/// Result of a [`SinkJob`]; abandoning has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SinkDone {
+    /// A file was opened.
+    Begun {
+        /// Its number.
+        file: u32,
+        /// How it begins.
+        result: Result<Begun, Failure>,
+    },
+    /// A slot was written: whether the hash is right.
+    Written {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// Octets.
+        length: u32,
+        /// The slot.
+        slot: u16,
+        /// Hash that the source sent.
+        hash: [u8; 32],
+        /// Whether the octets have it.
+        result: Result<bool, Failure>,
+    },
+    /// Blocks are durable.
+    Synced {
+        /// Number of the file.
+        file: u32,
+        /// Indexes of the blocks.
+        blocks: Vec<u64>,
+        /// Success or failure.
+        result: Result<(), Failure>,
+    },
+    /// A file has its name.
+    Finished {
+        /// Number of the file.
+        file: u32,
+        /// Success or failure.
+        result: Result<(), Failure>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slot {
+    Granted,
+    Filled,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    size: u64,
+    whole_hashes: BTreeMap<u64, [u8; 32]>,
+    begun: bool,
+    /// Blocks that are being written.
+    writing: BTreeSet<u64>,
+    repeats: BTreeMap<u64, u32>,
+    /// Blocks that were asked for again and have not come.
+    repeated: BTreeSet<u64>,
+    unsynced: Vec<(u64, [u8; 32])>,
+    syncing: bool,
+    end: Option<End>,
+    finishing: bool,
+    failed: Option<Failure>,
+}
+
+/// State of the sink in one session. Order of calls as for [`SourceEngine`](super::SourceEngine).
+#[derive(Debug)]
+pub struct SinkEngine {
+    block: u32,
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    files: BTreeMap<u32, Receiving>,
+    next_file: u32,
+    placed: Vec<(u32, u64, u32)>,
+    durable: Vec<(u32, u64, u32)>,
+    finish_received: bool,
+    finished: bool,
+    jobs: VecDeque<SinkJob>,
+    outgoing: VecDeque<Frame>,
+    events: VecDeque<Event>,
+}
+
+impl SinkEngine {
+    /// A sink with this block length, and slots in this window, all of which it grants at once.
+    #[must_use]
+    pub fn new(block: u32, window: Window) -> Self {
+        let mut outgoing = VecDeque::new();
+        outgoing.push_back(Frame::Window(window));
+        Self {
+            block,
+            slots: vec![Slot::Filled; usize::from(window.slots)],
+            free: (0..window.slots).collect(),
+            files: BTreeMap::new(),
+            next_file: 0,
+            placed: Vec::new(),
+            durable: Vec::new(),
+            finish_received: false,
+            finished: false,
+            jobs: VecDeque::new(),
+            outgoing,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Whether the source has no further files and all are finished.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// The next job.
+    pub fn poll_job(&mut self) -> Option<SinkJob> {
+        self.jobs.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next frame.
+    pub fn poll_transmit(&mut self) -> Option<Frame> {
+        if let Some(frame) = self.outgoing.pop_front() {
+            return Some(frame);
+        }
+        for (level, blocks) in [
+            (Level::Placed, &mut self.placed),
+            (Level::Durable, &mut self.durable),
+        ] {
+            if !blocks.is_empty() {
+                let blocks = blocks.drain(..blocks.len().min(BATCH)).collect();
+                return Some(Frame::Ack(Ack { level, blocks }));
+            }
+        }
+        if self.free.is_empty() {
+            return None;
+        }
+        let slots: Vec<_> = self.free.drain(..self.free.len().min(BATCH)).collect();
+        for slot in &slots {
+            self.slots[usize::from(*slot)] = Slot::Granted;
+        }
+        Some(Frame::Grant(Grant { slots }))
+    }
+
+    /// Takes a frame of the source's.
+    ///
+    /// # Errors
+    /// [`Violation`].
+    pub fn handle_frame(&mut self, frame: Frame) -> Result<(), Violation> {
+        match frame {
+            Frame::Offer(offer) => self.take_offer(offer),
+            Frame::Block(block) => self.take_block(&block),
+            Frame::End(end) => self.take_end(end),
+            Frame::Finish if !self.finish_received => {
+                self.finish_received = true;
+                self.conclude();
+                Ok(())
+            }
+            Frame::Ping => Ok(()),
+            Frame::Finish
+            | Frame::Hello(_)
+            | Frame::Window(_)
+            | Frame::Grant(_)
+            | Frame::Want(_)
+            | Frame::Ack(_)
+            | Frame::Nack(_)
+            | Frame::Done(_)
+            | Frame::Abort(_) => Err(Violation::Unexpected(frame.kind())),
+        }
+    }
+
+    fn take_offer(&mut self, offer: Offer) -> Result<(), Violation> {
+        let Offer { file, entry } = offer;
+        if file != self.next_file {
+            return Err(Violation::File(file));
+        }
+        if self.finish_received {
+            return Err(Violation::Unexpected(4));
+        }
+        if self.files.len() >= MAX_OPEN {
+            return Err(Violation::Open);
+        }
+        self.next_file = self.next_file.wrapping_add(1);
+        let receiving = Receiving {
+            size: if entry.kind == FileKind::File {
+                entry.size
+            } else {
+                0
+            },
+            whole_hashes: BTreeMap::new(),
+            begun: false,
+            writing: BTreeSet::new(),
+            repeats: BTreeMap::new(),
+            repeated: BTreeSet::new(),
+            unsynced: Vec::new(),
+            syncing: false,
+            end: None,
+            finishing: false,
+            failed: None,
+        };
+        self.files.insert(file, receiving);
+        let offered = entry.clone();
+        self.events.push_back(Event::Offered {
+            file,
+            entry: offered,
+        });
+        self.jobs.push_back(SinkJob::Begin { file, entry });
+        Ok(())
+    }
+
+    fn take_block(&mut self, block: &Block) -> Result<(), Violation> {
+        let Block { file, offset, .. } = *block;
+        let state = self.slots.get_mut(usize::from(block.slot));
+        let state = state.ok_or(Violation::Slot(block.slot))?;
+        if *state != Slot::Granted {
+            return Err(Violation::Slot(block.slot));
+        }
+        *state = Slot::Filled;
+        if file >= self.next_file {
+            return Err(Violation::File(file));
+        }
+        let receiving = self.files.get_mut(&file).filter(|it| it.failed.is_none());
+        let Some(receiving) = receiving else {
+            // The source has not got the DONE yet.
+            self.free.push(block.slot);
+            return Ok(());
+        };
+        let bad = Violation::Range { file, offset };
+        let is_block = block_length(receiving.size, self.block, offset) == Some(block.length);
+        let index = offset / u64::from(self.block);
+        let is_new = !receiving.whole_hashes.contains_key(&index)
+            && !receiving.writing.contains(&index)
+            && receiving.begun
+            && !receiving.finishing;
+        if !is_block || !is_new {
+            return Err(bad);
+        }
+        receiving.writing.insert(index);
+        receiving.repeated.remove(&index);
+        self.jobs.push_back(SinkJob::Write {
+            file,
+            offset,
+            length: block.length,
+            slot: block.slot,
+            hash: block.hash,
+            whole: u64::from(block.length) == receiving.size,
+        });
+        Ok(())
+    }
+
+    fn take_end(&mut self, end: End) -> Result<(), Violation> {
+        let file = end.file;
+        if file >= self.next_file {
+            return Err(Violation::File(file));
+        }
+        let Some(receiving) = self.files.get_mut(&file) else {
+            return Ok(());
+        };
+        if receiving.end.is_some() || !receiving.begun {
+            return Err(Violation::Unexpected(9));
+        }
+        let failed = match end.status {
+            EndStatus::Complete => None,
+            EndStatus::Changed => Some(Status::Changed),
+            EndStatus::Unreadable => Some(Status::Unreadable),
+        };
+        if let Some(status) = failed {
+            let text = end.text.clone();
+            receiving.failed.get_or_insert(Failure { status, text });
+        } else if receiving.failed.is_none() {
+            let there = receiving.whole_hashes.len() + receiving.writing.len();
+            let all = there + receiving.repeated.len();
+            if (all as u64) < blocks(receiving.size, self.block) {
+                let offset = receiving.size;
+                return Err(Violation::Range { file, offset });
+            }
+        }
+        receiving.end = Some(end);
+        self.settle(file);
+        Ok(())
+    }
+
+    /// Takes the result of a job.
+    ///
+    /// # Errors
+    /// [`Violation::Range`] if the source sends one block with a wrong hash again and again.
+    pub fn handle_done(&mut self, done: SinkDone) -> Result<(), Violation> {
+        match done {
+            SinkDone::Begun { file, result } => self.take_begun(file, result),
+            SinkDone::Written {
+                file,
+                offset,
+                length,
+                slot,
+                hash,
+                result,
+            } => {
+                self.free.push(slot);
+                self.take_written(file, (offset, length), hash, result)?;
+            }
+            SinkDone::Synced {
+                file,
+                blocks,
+                result,
+            } => {
+                let Some(receiving) = self.files.get_mut(&file) else {
+                    return Ok(());
+                };
+                receiving.syncing = false;
+                match result {
+                    Ok(()) => {
+                        let (block, size) = (self.block, receiving.size);
+                        let acks = blocks.iter().filter_map(|index| {
+                            let offset = index * u64::from(block);
+                            Some((file, offset, block_length(size, block, offset)?))
+                        });
+                        self.durable.extend(acks);
+                    }
+                    Err(failure) => {
+                        receiving.failed.get_or_insert(failure);
+                    }
+                }
+                self.settle(file);
+            }
+            SinkDone::Finished { file, result } => {
+                let (status, text) = match result {
+                    Ok(()) => (Status::Stored, String::new()),
+                    Err(failure) => (failure.status, failure.text),
+                };
+                self.report(file, status, text);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_begun(&mut self, file: u32, result: Result<Begun, Failure>) {
+        let block = u64::from(self.block);
+        let Some(receiving) = self.files.get_mut(&file) else {
+            return;
+        };
+        match result {
+            Err(failure) => self.report(file, failure.status, failure.text),
+            Ok(Begun::Finished(status)) => self.report(file, status, String::new()),
+            Ok(Begun::Partial(hashes)) => {
+                receiving.begun = true;
+                let mut hashes = hashes;
+                let ranges = missing(receiving.size, self.block, &mut hashes);
+                receiving.whole_hashes = hashes;
+                let wanted: u64 = ranges.iter().map(|(_, length)| length).sum();
+                if wanted < receiving.size {
+                    let octets = receiving.size - wanted;
+                    self.events.push_back(Event::Resumed { file, octets });
+                }
+                debug_assert!(
+                    ranges
+                        .iter()
+                        .all(|(offset, _)| offset.is_multiple_of(block))
+                );
+                self.outgoing.push_back(Frame::Want(Want { file, ranges }));
+            }
+        }
+    }
+
+    fn take_written(
+        &mut self,
+        file: u32,
+        (offset, length): (u64, u32),
+        hash: [u8; 32],
+        result: Result<bool, Failure>,
+    ) -> Result<(), Violation> {
+        let block = u64::from(self.block);
+        let Some(receiving) = self.files.get_mut(&file) else {
+            return Ok(());
+        };
+        let index = offset / block;
+        receiving.writing.remove(&index);
+        match result {
+            Ok(true) => {
+                receiving.whole_hashes.insert(index, hash);
+                receiving.unsynced.push((index, hash));
+                self.placed.push((file, offset, length));
+                let octets = u64::from(length);
+                self.events.push_back(Event::Placed { file, octets });
+            }
+            Ok(false) => {
+                let repeats = receiving.repeats.entry(index).or_default();
+                *repeats += 1;
+                if *repeats > MAX_REPEATS {
+                    return Err(Violation::Range { file, offset });
+                }
+                if receiving.failed.is_none() {
+                    receiving.repeated.insert(index);
+                    let nack = Nack {
+                        file,
+                        offset,
+                        length,
+                    };
+                    self.outgoing.push_back(Frame::Nack(nack));
+                    self.events.push_back(Event::Repeated { file, offset });
+                }
+            }
+            Err(failure) => {
+                receiving.failed.get_or_insert(failure);
+            }
+        }
+        self.settle(file);
+        Ok(())
+    }
+
+    /// Begins the next step of a file, if one is due.
+    fn settle(&mut self, file: u32) {
+        let block = self.block;
+        let Some(receiving) = self.files.get_mut(&file) else {
+            return;
+        };
+        if !receiving.writing.is_empty() || receiving.syncing || receiving.finishing {
+            self.sync_if_due(file);
+            return;
+        }
+        if let Some(failure) = receiving.failed.clone() {
+            let keep = !matches!(failure.status, Status::Changed | Status::Corrupt);
+            self.jobs.push_back(SinkJob::Abandon { file, keep });
+            self.report(file, failure.status, failure.text);
+            return;
+        }
+        let all = receiving.whole_hashes.len() as u64 == blocks(receiving.size, block);
+        let (true, Some(end)) = (all, &receiving.end) else {
+            self.sync_if_due(file);
+            return;
+        };
+        let hashes: Vec<_> = receiving.whole_hashes.values().copied().collect();
+        let root = hash::root(&hashes);
+        if end.root.is_some_and(|given| given != root) {
+            let text = "the hash is not that of the source's file";
+            receiving.failed = Some(Failure::new(Status::Corrupt, text));
+            self.settle(file);
+            return;
+        }
+        receiving.finishing = true;
+        self.jobs.push_back(SinkJob::Finish { file, root });
+    }
+
+    fn sync_if_due(&mut self, file: u32) {
+        let block = u64::from(self.block);
+        let Some(receiving) = self.files.get_mut(&file) else {
+            return;
+        };
+        let due = receiving.unsynced.len() as u64 * block >= SYNC_OCTETS;
+        if due && !receiving.syncing && !receiving.finishing {
+            receiving.syncing = true;
+            let blocks = std::mem::take(&mut receiving.unsynced);
+            self.jobs.push_back(SinkJob::Sync { file, blocks });
+        }
+    }
+
+    fn report(&mut self, file: u32, status: Status, text: String) {
+        self.files.remove(&file);
+        let done = Done {
+            file,
+            status,
+            text: text.clone(),
+        };
+        self.outgoing.push_back(Frame::Done(done));
+        self.events
+            .push_back(Event::Finished { file, status, text });
+        self.conclude();
+    }
+
+    fn conclude(&mut self) {
+        if self.finish_received && self.files.is_empty() && !self.finished {
+            self.finished = true;
+            self.outgoing.push_back(Frame::Finish);
+        }
+    }
+
+    /// Gives all open files up, as the session is over: jobs that keep what is there. Results of jobs before do not matter any more.
+    pub fn abandon(&mut self) -> Vec<SinkJob> {
+        let mut jobs = Vec::new();
+        for (file, receiving) in std::mem::take(&mut self.files) {
+            if receiving.begun && !receiving.finishing {
+                let blocks = receiving.unsynced;
+                if !blocks.is_empty() {
+                    jobs.push(SinkJob::Sync { file, blocks });
+                }
+                jobs.push(SinkJob::Abandon { file, keep: true });
+            }
+        }
+        jobs
+    }
+}
+
+/// Ranges of blocks without a hash. Hashes of blocks that are asked for all the same are taken out.
+fn missing(size: u64, block: u32, hashes: &mut BTreeMap<u64, [u8; 32]>) -> Vec<(u64, u64)> {
+    let count = blocks(size, block);
+    hashes.retain(|index, _| *index < count);
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    let mut at = 0;
+    for index in hashes.keys().copied().chain([count]) {
+        if index > at {
+            if ranges.len() == MAX_RANGES {
+                // The rest is one range.
+                at = ranges.pop().map_or(at, |(start, _)| start);
+                ranges.push((at, count));
+                break;
+            }
+            ranges.push((at, index));
+        }
+        at = index + 1;
+    }
+    hashes.retain(|index, _| {
+        !ranges
+            .iter()
+            .any(|(start, end)| (start..end).contains(&index))
+    });
+    let octets = |index: u64| index.saturating_mul(u64::from(block)).min(size);
+    let range = |(start, end): &(u64, u64)| (octets(*start), octets(*end) - octets(*start));
+    ranges.iter().map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_ranges_are_whole_blocks_and_bounded() {
+        let mut hashes: BTreeMap<_, _> = [(0, [0; 32]), (2, [0; 32]), (9, [0; 32])].into();
+        assert_eq!(
+            missing(4500, 1024, &mut hashes),
+            [(1024, 1024), (3072, 1428)]
+        );
+        assert_eq!(hashes.len(), 2);
+        assert_eq!(missing(0, 1024, &mut BTreeMap::new()), []);
+        let mut odd: BTreeMap<_, _> = (0..5000).map(|it| (2 * it, [0; 32])).collect();
+        let ranges = missing(10_000 * 1024, 1024, &mut odd);
+        assert_eq!(ranges.len(), MAX_RANGES);
+        let wanted: u64 = ranges.iter().map(|(_, length)| length / 1024).sum();
+        assert_eq!(wanted + odd.len() as u64, 10_000);
+    }
+}

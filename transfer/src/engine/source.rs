@@ -1,0 +1,534 @@
+//! The source: which block is read and sent next.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{Event, Failure, MAX_OPEN, MAX_REPEATS, Outgoing, Violation, block_length, blocks};
+use crate::hash;
+use crate::wire::{
+    Block, Done, End, EndStatus, Entry, FileKind, Frame, Level, Nack, Offer, Status, Want, Window,
+};
+
+/// Work for the source's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceJob {
+    /// Find the next entry and open it under this number.
+    Next {
+        /// Number of the file.
+        file: u32,
+    },
+    /// Read a block into a local slot, and hash it.
+    Read {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// Octets.
+        length: u32,
+        /// The slot.
+        local: u16,
+        /// Whether the block is all of the file.
+        whole: bool,
+    },
+    /// Check that the file has not changed since it was opened.
+    Check {
+        /// Number of the file.
+        file: u32,
+    },
+    /// Close the file.
+    Close {
+        /// Number of the file.
+        file: u32,
+    },
+}
+
+/// Result of a [`SourceJob`]; closing has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceDone {
+    /// The next entry.
+    Next(Next),
+    /// A block was read: its hash.
+    Read {
+        /// Number of the file.
+        file: u32,
+        /// First octet.
+        offset: u64,
+        /// Octets.
+        length: u32,
+        /// The slot.
+        local: u16,
+        /// Its hash.
+        result: Result<[u8; 32], Failure>,
+    },
+    /// The file was checked.
+    Checked {
+        /// Number of the file.
+        file: u32,
+        /// The failure [`Status::Changed`] if it changed.
+        result: Result<(), Failure>,
+    },
+}
+
+/// Result of [`SourceJob::Next`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// An entry.
+    Entry(Entry),
+    /// An entry that is left out.
+    Unreadable {
+        /// Its name.
+        name: String,
+        /// The failure for people.
+        text: String,
+    },
+    /// No further entries.
+    End,
+}
+
+#[derive(Debug)]
+struct Sending {
+    size: u64,
+    kind: FileKind,
+    /// Ranges that are wanted and not yet read; `None` before WANT.
+    wanted: Option<VecDeque<(u64, u64)>>,
+    /// Blocks that are being read, or read and not pushed.
+    moving: u32,
+    /// Hashes by block, while all blocks are read in this session.
+    hashes: Option<BTreeMap<u64, [u8; 32]>>,
+    repeats: BTreeMap<u64, u32>,
+    checking: bool,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Filled {
+    block: Block,
+    local: u16,
+}
+
+/// State of the source in one session. Order of calls: [`handle_frame`](Self::handle_frame), [`handle_sent`](Self::handle_sent) and
+/// [`handle_done`](Self::handle_done) as things happen; then [`poll_job`](Self::poll_job), [`poll_transmit`](Self::poll_transmit) and
+/// [`poll_event`](Self::poll_event) until they are empty.
+#[derive(Debug)]
+pub struct SourceEngine {
+    block: u32,
+    window: Option<Window>,
+    granted: VecDeque<u16>,
+    is_granted: Vec<bool>,
+    local_free: Vec<u16>,
+    files: BTreeMap<u32, Sending>,
+    /// Files with blocks to read, in order.
+    ready: VecDeque<u32>,
+    filled: VecDeque<Filled>,
+    next_file: u32,
+    asking: bool,
+    /// A directory that waits until the files before it are finished.
+    held: Option<Entry>,
+    exhausted: bool,
+    finish_sent: bool,
+    finished: bool,
+    jobs: VecDeque<SourceJob>,
+    outgoing: VecDeque<Outgoing>,
+    events: VecDeque<Event>,
+}
+
+impl SourceEngine {
+    /// A source with this block length and this many local slots.
+    #[must_use]
+    pub fn new(block: u32, local_slots: u16) -> Self {
+        Self {
+            block,
+            window: None,
+            granted: VecDeque::new(),
+            is_granted: Vec::new(),
+            local_free: (0..local_slots).rev().collect(),
+            files: BTreeMap::new(),
+            ready: VecDeque::new(),
+            filled: VecDeque::new(),
+            next_file: 0,
+            asking: false,
+            held: None,
+            exhausted: false,
+            finish_sent: false,
+            finished: false,
+            jobs: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// The sink's window, once it is there.
+    #[must_use]
+    pub fn window(&self) -> Option<Window> {
+        self.window
+    }
+
+    /// Whether the sink has finished all files.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// The next job.
+    pub fn poll_job(&mut self) -> Option<SourceJob> {
+        if self.jobs.is_empty() {
+            self.plan();
+        }
+        self.jobs.pop_front()
+    }
+
+    /// The next frame or block.
+    pub fn poll_transmit(&mut self) -> Option<Outgoing> {
+        while let Some(filled) = self.filled.front() {
+            if !self.files.contains_key(&filled.block.file) {
+                // The sink gave the file up.
+                self.local_free.push(filled.local);
+                self.filled.pop_front();
+                continue;
+            }
+            let Some(slot) = self.granted.pop_front() else {
+                break;
+            };
+            let Some(Filled { mut block, local }) = self.filled.pop_front() else {
+                break;
+            };
+            if let Some(granted) = self.is_granted.get_mut(usize::from(slot)) {
+                *granted = false;
+            }
+            block.slot = slot;
+            self.outgoing.push_back(Outgoing::Block { block, local });
+            self.moved(block.file);
+        }
+        self.outgoing.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The octets of a local slot have left.
+    pub fn handle_sent(&mut self, local: u16) {
+        self.local_free.push(local);
+    }
+
+    /// Takes a frame of the sink's.
+    ///
+    /// # Errors
+    /// [`Violation`].
+    pub fn handle_frame(&mut self, frame: Frame) -> Result<(), Violation> {
+        match frame {
+            Frame::Window(window) => self.take_window(window),
+            Frame::Grant(grant) => grant
+                .slots
+                .iter()
+                .try_for_each(|slot| self.take_slot(*slot)),
+            Frame::Want(want) => self.take_want(&want),
+            Frame::Ack(ack) => {
+                if ack.level == Level::Placed {
+                    let placed = ack.blocks.iter().map(|(file, _, length)| Event::Placed {
+                        file: *file,
+                        octets: u64::from(*length),
+                    });
+                    self.events.extend(placed);
+                }
+                Ok(())
+            }
+            Frame::Nack(nack) => self.take_nack(nack),
+            Frame::Done(done) => self.take_done(done),
+            Frame::Ping => Ok(()),
+            Frame::Finish if self.finish_sent => {
+                self.finished = true;
+                Ok(())
+            }
+            Frame::Finish
+            | Frame::Hello(_)
+            | Frame::Offer(_)
+            | Frame::Block(_)
+            | Frame::End(_)
+            | Frame::Abort(_) => Err(Violation::Unexpected(frame.kind())),
+        }
+    }
+
+    fn take_window(&mut self, window: Window) -> Result<(), Violation> {
+        if self.window.is_some() {
+            return Err(Violation::Unexpected(2));
+        }
+        let end = u64::from(window.slot_length) * u64::from(window.slots);
+        if window.slot_length < self.block || window.address.checked_add(end).is_none() {
+            return Err(Violation::Window(window.slot_length));
+        }
+        self.is_granted = vec![false; usize::from(window.slots)];
+        self.window = Some(window);
+        Ok(())
+    }
+
+    fn take_slot(&mut self, slot: u16) -> Result<(), Violation> {
+        let granted = self.is_granted.get_mut(usize::from(slot));
+        let granted = granted.ok_or(Violation::Slot(slot))?;
+        if std::mem::replace(granted, true) {
+            return Err(Violation::Slot(slot));
+        }
+        self.granted.push_back(slot);
+        Ok(())
+    }
+
+    fn take_want(&mut self, want: &Want) -> Result<(), Violation> {
+        let file = want.file;
+        let sending = self.files.get_mut(&file).ok_or(Violation::File(file))?;
+        if sending.wanted.is_some() || sending.kind != FileKind::File {
+            return Err(Violation::Unexpected(5));
+        }
+        let block = u64::from(self.block);
+        let (mut at, mut wanted) = (0, 0);
+        for &(offset, length) in &want.ranges {
+            let bad = Violation::Range { file, offset };
+            let end = offset.checked_add(length).ok_or(bad)?;
+            let whole = end == sending.size || end.is_multiple_of(block);
+            let fits = offset >= at && length > 0 && end <= sending.size;
+            if !fits || !whole || !offset.is_multiple_of(block) {
+                return Err(bad);
+            }
+            at = end;
+            wanted += length;
+        }
+        if wanted < sending.size {
+            sending.hashes = None;
+            let octets = sending.size - wanted;
+            self.events.push_back(Event::Resumed { file, octets });
+        }
+        sending.wanted = Some(want.ranges.iter().copied().collect());
+        self.ready.push_back(file);
+        self.settle(file);
+        Ok(())
+    }
+
+    fn take_nack(&mut self, nack: Nack) -> Result<(), Violation> {
+        let Nack {
+            file,
+            offset,
+            length,
+        } = nack;
+        let sending = self.files.get_mut(&file).ok_or(Violation::File(file))?;
+        let bad = Violation::Range { file, offset };
+        if block_length(sending.size, self.block, offset) != Some(length) {
+            return Err(bad);
+        }
+        let repeats = sending.repeats.entry(offset).or_default();
+        *repeats += 1;
+        if *repeats > MAX_REPEATS {
+            return Err(bad);
+        }
+        sending
+            .wanted
+            .get_or_insert_default()
+            .push_front((offset, u64::from(length)));
+        self.ready.push_front(file);
+        self.events.push_back(Event::Repeated { file, offset });
+        Ok(())
+    }
+
+    fn take_done(&mut self, done: Done) -> Result<(), Violation> {
+        let file = done.file;
+        self.files.remove(&file).ok_or(Violation::File(file))?;
+        self.ready.retain(|it| *it != file);
+        self.jobs.push_back(SourceJob::Close { file });
+        let Done { status, text, .. } = done;
+        self.events
+            .push_back(Event::Finished { file, status, text });
+        Ok(())
+    }
+
+    /// Takes the result of a job.
+    pub fn handle_done(&mut self, done: SourceDone) {
+        match done {
+            SourceDone::Next(next) => {
+                self.asking = false;
+                match next {
+                    Next::Entry(entry) => self.held = Some(entry),
+                    Next::Unreadable { name, text } => {
+                        self.events.push_back(Event::Unreadable { name, text });
+                    }
+                    Next::End => self.exhausted = true,
+                }
+            }
+            SourceDone::Read {
+                file,
+                offset,
+                length,
+                local,
+                result,
+            } => self.take_read(file, (offset, length), local, result),
+            SourceDone::Checked { file, result } => {
+                let root = self.files.get(&file).and_then(|sending| {
+                    let hashes = sending.hashes.as_ref()?;
+                    let all: Vec<_> = hashes.values().copied().collect();
+                    Some(hash::root(&all))
+                });
+                match result {
+                    Ok(()) => self.end(file, EndStatus::Complete, root, String::new()),
+                    Err(failure) => self.fail(file, failure),
+                }
+            }
+        }
+    }
+
+    fn take_read(
+        &mut self,
+        file: u32,
+        (offset, length): (u64, u32),
+        local: u16,
+        result: Result<[u8; 32], Failure>,
+    ) {
+        let Some(sending) = self.files.get_mut(&file).filter(|it| it.moving > 0) else {
+            self.local_free.push(local);
+            return;
+        };
+        match result {
+            Ok(hash) => {
+                if let Some(hashes) = &mut sending.hashes {
+                    hashes.insert(offset, hash);
+                }
+                let slot = 0;
+                let block = Block {
+                    file,
+                    slot,
+                    offset,
+                    length,
+                    hash,
+                };
+                self.filled.push_back(Filled { block, local });
+            }
+            Err(failure) => {
+                self.local_free.push(local);
+                sending.wanted = Some(VecDeque::new());
+                self.fail(file, failure);
+                self.moved(file);
+            }
+        }
+    }
+
+    fn fail(&mut self, file: u32, failure: Failure) {
+        let status = match failure.status {
+            Status::Changed => EndStatus::Changed,
+            _ => EndStatus::Unreadable,
+        };
+        self.end(file, status, None, failure.text);
+    }
+
+    fn end(&mut self, file: u32, status: EndStatus, root: Option<[u8; 32]>, text: String) {
+        let Some(sending) = self.files.get_mut(&file).filter(|it| !it.ended) else {
+            return;
+        };
+        sending.ended = true;
+        let end = End {
+            file,
+            status,
+            root,
+            text,
+        };
+        self.outgoing.push_back(Outgoing::Frame(Frame::End(end)));
+    }
+
+    /// A block of the file was pushed or failed.
+    fn moved(&mut self, file: u32) {
+        if let Some(sending) = self.files.get_mut(&file) {
+            sending.moving = sending.moving.saturating_sub(1);
+        }
+        self.settle(file);
+    }
+
+    /// Checks a file all of whose wanted blocks have left.
+    fn settle(&mut self, file: u32) {
+        let Some(sending) = self.files.get_mut(&file) else {
+            return;
+        };
+        let empty = sending.wanted.as_ref().is_some_and(VecDeque::is_empty);
+        if empty && sending.moving == 0 && !sending.ended && !sending.checking {
+            sending.checking = true;
+            self.jobs.push_back(SourceJob::Check { file });
+        }
+    }
+
+    fn plan(&mut self) {
+        self.offer();
+        if !self.asking && !self.exhausted && self.held.is_none() && self.files.len() < MAX_OPEN {
+            self.asking = true;
+            let file = self.next_file;
+            self.jobs.push_back(SourceJob::Next { file });
+        }
+        let over = self.exhausted && self.held.is_none() && self.files.is_empty();
+        if over && !self.finish_sent {
+            self.finish_sent = true;
+            self.outgoing.push_back(Outgoing::Frame(Frame::Finish));
+        }
+        self.read();
+    }
+
+    /// Offers the entry that was found. Files in a directory change its time: a directory waits for them.
+    fn offer(&mut self) {
+        let Some(entry) = &self.held else { return };
+        let is_directory = entry.kind == FileKind::Directory;
+        let waits = self.files.values().any(|it| it.kind != FileKind::Directory);
+        if is_directory && waits {
+            return;
+        }
+        let Some(entry) = self.held.take() else {
+            return;
+        };
+        let file = self.next_file;
+        self.next_file = self.next_file.wrapping_add(1);
+        let all = blocks(entry.size, self.block);
+        let sending = Sending {
+            size: entry.size,
+            kind: entry.kind,
+            wanted: None,
+            moving: 0,
+            // A root of more blocks would cost memory without bound; the sink computes one anyway.
+            hashes: (all <= 1 << 20).then(BTreeMap::new),
+            repeats: BTreeMap::new(),
+            checking: false,
+            ended: false,
+        };
+        self.files.insert(file, sending);
+        let offered = entry.clone();
+        self.events.push_back(Event::Offered {
+            file,
+            entry: offered,
+        });
+        let offer = Frame::Offer(Offer { file, entry });
+        self.outgoing.push_back(Outgoing::Frame(offer));
+    }
+
+    fn read(&mut self) {
+        while let Some(&file) = self.ready.front() {
+            let Some(sending) = self.files.get_mut(&file) else {
+                self.ready.pop_front();
+                continue;
+            };
+            let wanted = sending.wanted.get_or_insert_default();
+            let Some((offset, left)) = wanted.front_mut() else {
+                self.ready.pop_front();
+                continue;
+            };
+            let Some(local) = self.local_free.pop() else {
+                return;
+            };
+            let length = u32::try_from(*left).unwrap_or(self.block).min(self.block);
+            let whole = u64::from(length) == sending.size;
+            let job = SourceJob::Read {
+                file,
+                offset: *offset,
+                length,
+                local,
+                whole,
+            };
+            *offset += u64::from(length);
+            *left -= u64::from(length);
+            if *left == 0 {
+                wanted.pop_front();
+            }
+            sending.moving += 1;
+            self.jobs.push_back(job);
+        }
+    }
+}

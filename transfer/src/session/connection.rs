@@ -1,0 +1,176 @@
+//! Connections of sessions: dialled, or accepted at a port from the peer that has the token.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use dgiwarp::Rnic;
+use nix::poll::PollFlags;
+
+use super::{Control, Error};
+use crate::carrier::{Arrival, Carrier, RcCarrier, RcPort, TcpCarrier};
+use crate::wire::{Frame, Hello};
+
+/// Time for a connection to come up, and for the first frame on it.
+const CONNECT: Duration = Duration::from_secs(4);
+
+/// A connection for one session.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) carrier: Carrier,
+    /// The peer's HELLO and its `taken`, where it dialled.
+    pub(super) hello: Option<(u32, Hello)>,
+}
+
+/// A port where one session is awaited.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Port {
+    /// A queue pair is to be connected.
+    Rc(RcPort),
+    /// A TCP connection.
+    Tcp(TcpListener),
+}
+
+impl Connection {
+    /// Connects a queue pair.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`] within five seconds.
+    pub fn rc(rnic: &Rnic, to: SocketAddr) -> Result<Self, Error> {
+        let carrier = Carrier::Rc(Box::new(RcCarrier::connect(rnic, to)?));
+        let hello = None;
+        Ok(Self { carrier, hello })
+    }
+
+    /// Connects by TCP.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`] within five seconds.
+    pub fn tcp(to: SocketAddr) -> Result<Self, Error> {
+        let carrier = Carrier::Tcp(Box::new(TcpCarrier::connect(to, CONNECT)?));
+        let hello = None;
+        Ok(Self { carrier, hello })
+    }
+}
+
+impl Port {
+    /// Listens for a TCP connection.
+    ///
+    /// # Errors
+    /// Those of `bind(2)`.
+    pub fn tcp(address: SocketAddr) -> Result<Self, Error> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self::Tcp(listener))
+    }
+
+    /// Listens for a queue pair.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`] if the port is taken.
+    pub fn rc(rnic: &Rnic, address: SocketAddr) -> Result<Self, Error> {
+        Ok(Self::Rc(RcPort::bind(rnic, address)?))
+    }
+
+    /// The address and port.
+    ///
+    /// # Errors
+    /// Those of `getsockname(2)`.
+    pub fn local_addr(&self) -> Result<SocketAddr, Error> {
+        match self {
+            Self::Rc(port) => Ok(port.local_addr()),
+            Self::Tcp(listener) => Ok(listener.local_addr()?),
+        }
+    }
+
+    /// Waits for the peer that has the token; others, and those from another address than `from`, are passed over.
+    ///
+    /// # Errors
+    /// [`Error::NoPeer`] if it does not come in time, [`Error::Cancelled`], [`Error::Carrier`] without memory.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an edge: the time to wait is a user's"
+    )]
+    pub fn accept(
+        &self,
+        token: &[u8; 16],
+        from: Option<IpAddr>,
+        timeout: Duration,
+        control: &Control,
+    ) -> Result<Connection, Error> {
+        let end = Instant::now() + timeout;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if control.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            if left.is_zero() {
+                return Err(Error::NoPeer);
+            }
+            let left = left.min(Duration::from_millis(500));
+            let Some((mut carrier, peer)) = self.next(left, control)? else {
+                continue;
+            };
+            if from.is_some_and(|from| from.to_canonical() != peer.ip().to_canonical()) {
+                continue;
+            }
+            let until = Instant::now() + CONNECT;
+            let mut arrivals = Vec::new();
+            while arrivals.is_empty() && Instant::now() < until && !control.is_cancelled() {
+                if carrier.poll(&mut arrivals).is_err() {
+                    break;
+                }
+                arrivals.retain(|it| matches!(it, Arrival::Frame(..)));
+                if arrivals.is_empty() {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if carrier.wait(&control.wake, left).is_err() {
+                        break;
+                    }
+                }
+            }
+            if let [Arrival::Frame(taken, Frame::Hello(hello))] = &arrivals[..]
+                && is_equal(&hello.token, token)
+            {
+                let hello = Some((*taken, *hello));
+                return Ok(Connection { carrier, hello });
+            }
+        }
+    }
+
+    fn next(
+        &self,
+        timeout: Duration,
+        control: &Control,
+    ) -> Result<Option<(Carrier, SocketAddr)>, Error> {
+        match self {
+            Self::Rc(port) => {
+                let accepted = port.accept(timeout)?;
+                Ok(accepted.map(|(carrier, peer)| (Carrier::Rc(Box::new(carrier)), peer)))
+            }
+            Self::Tcp(listener) => {
+                let wait = control
+                    .wake
+                    .sleep(listener.as_fd(), PollFlags::POLLIN, timeout);
+                wait?;
+                match listener.accept() {
+                    Ok((stream, peer)) => {
+                        let carrier = TcpCarrier::new(stream)?;
+                        Ok(Some((Carrier::Tcp(Box::new(carrier)), peer)))
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+                    // The peer has gone already.
+                    Err(error) if error.kind() == ErrorKind::ConnectionAborted => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            }
+        }
+    }
+}
+
+/// Compares in a time that does not depend on where they differ.
+fn is_equal(one: &[u8; 16], other: &[u8; 16]) -> bool {
+    let differing = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
+    differing == 0
+}

@@ -1,0 +1,192 @@
+//! Sessions: an engine, a carrier and the threads of its files.
+
+mod connection;
+mod run;
+mod workers;
+
+pub use connection::{Connection, Port};
+pub use run::{receive, send};
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::carrier::{CarrierError, Wake, Waker};
+use crate::engine::{Begun, Failure, Next, SILENCE, Violation};
+use crate::wire::{Entry, Reason};
+
+/// Files to send. Several threads call it; calls for one file may overlap.
+pub trait Source: Send + Sync {
+    /// Finds the next entry and opens it under this number. Called by one thread at a time.
+    fn next(&self, file: u32) -> Next;
+
+    /// Fills all of `octets` from a place in the file.
+    ///
+    /// # Errors
+    /// [`Failure`] with [`Status::Changed`](crate::wire::Status::Changed) where the file is shorter, else
+    /// [`Status::Unreadable`](crate::wire::Status::Unreadable).
+    fn read(&self, file: u32, offset: u64, octets: &mut [u8]) -> Result<(), Failure>;
+
+    /// Checks that the file is the one that was offered.
+    ///
+    /// # Errors
+    /// [`Failure`] with [`Status::Changed`](crate::wire::Status::Changed).
+    fn check(&self, file: u32) -> Result<(), Failure>;
+
+    /// Closes the file.
+    fn close(&self, file: u32);
+}
+
+/// A place for files that come. Several threads call it; calls for one file may overlap, except that the first is `begin` and the last
+/// `finish` or `abandon`.
+pub trait Sink: Send + Sync {
+    /// Opens a file, or does all there is to do for a directory or link. `block` is the length of blocks in octets.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    fn begin(&self, file: u32, entry: &Entry, block: u32) -> Result<Begun, Failure>;
+
+    /// Writes octets of a block, which may turn out corrupt and come again.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    fn write(&self, file: u32, offset: u64, octets: &[u8]) -> Result<(), Failure>;
+
+    /// Makes blocks durable, which are written and whole, and notes them for a later session.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    fn sync(&self, file: u32, blocks: &[(u64, [u8; 32])]) -> Result<(), Failure>;
+
+    /// Gives the file its name: all of it is there and has this BLAKE3.
+    ///
+    /// # Errors
+    /// [`Failure`]; nothing is under the name then that was not before.
+    fn finish(&self, file: u32, root: &[u8; 32]) -> Result<(), Failure>;
+
+    /// Closes the file without a name. With `keep`, noted blocks are kept for a later session.
+    fn abandon(&self, file: u32, keep: bool);
+}
+
+/// Sizes of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Longest block in octets, a power of two, 1024 to 64 MiB; the smaller of both ends' holds. Default 1 MiB.
+    pub block: u32,
+    /// Blocks of memory, 2 to 4096. Default 32.
+    pub slots: u16,
+    /// Threads that read or write files, 1 to 64. Default 2.
+    pub threads: usize,
+    /// Secret that both ends were given. Default zeroes.
+    pub token: [u8; 16],
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            block: 1 << 20,
+            slots: 32,
+            threads: 2,
+            token: [0; 16],
+        }
+    }
+}
+
+/// Ends a session from another thread. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Cancel {
+    flag: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Cancel {
+    /// Ends the session; the peer gets the reason. Files that are not whole are kept as after a crash.
+    pub fn cancel(&self) {
+        self.flag.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// The means of a session to be cancelled.
+#[derive(Debug)]
+pub struct Control {
+    flag: Arc<AtomicBool>,
+    pub(crate) wake: Wake,
+}
+
+impl Control {
+    /// A control for one session.
+    ///
+    /// # Errors
+    /// Those of `eventfd(2)`.
+    pub fn new() -> io::Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let wake = Wake::new()?;
+        Ok(Self { flag, wake })
+    }
+
+    /// A handle that cancels it.
+    #[must_use]
+    pub fn cancel(&self) -> Cancel {
+        Cancel {
+            flag: Arc::clone(&self.flag),
+            waker: self.wake.waker(),
+        }
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.flag.load(Ordering::Acquire)
+    }
+}
+
+/// Why a session ended before its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The connection.
+    #[error(transparent)]
+    Carrier(#[from] CarrierError),
+    /// The peer broke a rule.
+    #[error("the peer broke the transfer protocol: {0}")]
+    Violation(#[from] Violation),
+    /// The peer ended the session.
+    #[error("the peer ended the session: {text}")]
+    Ended {
+        /// Why.
+        reason: Reason,
+        /// The reason for people.
+        text: String,
+    },
+    /// Nothing came from the peer, whose host is there.
+    #[error("the peer has been silent for {} s", SILENCE.as_secs())]
+    Silent,
+    /// [`Cancel::cancel`].
+    #[error("cancelled")]
+    Cancelled,
+    /// No memory, descriptors or threads.
+    #[error("cannot begin: {0}")]
+    System(#[from] io::Error),
+    /// An option outside its range.
+    #[error("{0} is out of range")]
+    Option(&'static str),
+    /// No peer came.
+    #[error("no peer connected in time")]
+    NoPeer,
+}
+
+/// Counts of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Entries that are at the sink now, without those that were there.
+    pub stored: u64,
+    /// Entries that were there.
+    pub present: u64,
+    /// Entries that failed.
+    pub failed: u64,
+    /// Octets of blocks that were placed.
+    pub octets: u64,
+    /// Octets that a former session had left.
+    pub resumed: u64,
+    /// Blocks that came again because they were corrupt.
+    pub repeated: u64,
+}

@@ -1,0 +1,111 @@
+//! HELLO and ABORT: beginning and end of a session.
+//!
+//! ```text
+//! HELLO  role 1 | reserved 1 | receives 2 | block 4 | token 16
+//! ABORT  reason 1 | text
+//! ```
+
+use super::Malformed;
+use super::octets::{Reader, cut};
+
+/// Part of an end in a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Has the files.
+    Source,
+    /// Gets the files.
+    Sink,
+}
+
+/// First frame of each end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// Part of the sender.
+    pub role: Role,
+    /// Frames that the sender can take at a time.
+    pub receives: u16,
+    /// Longest block in octets, a power of two; that of the session is the smaller of both.
+    pub block: u32,
+    /// Secret that the sink and the source were given for this session.
+    pub token: [u8; 16],
+}
+
+impl Hello {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let role = reader.u8()?;
+        let known = match role {
+            1 => Some(Role::Source),
+            2 => Some(Role::Sink),
+            _ => None,
+        };
+        let role = reader.value("role", role, known)?;
+        reader.u8()?;
+        Ok(Self {
+            role,
+            receives: reader.u16()?,
+            block: reader.u32()?,
+            token: reader.array()?,
+        })
+    }
+
+    pub(super) fn emit(&self, out: &mut Vec<u8>) {
+        let role = match self.role {
+            Role::Source => 1,
+            Role::Sink => 2,
+        };
+        out.extend([role, 0]);
+        out.extend(self.receives.to_be_bytes());
+        out.extend(self.block.to_be_bytes());
+        out.extend(self.token);
+    }
+}
+
+/// Why a session ends before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// A user or program ended it.
+    Cancelled,
+    /// The peer broke a rule of the protocol.
+    Violation,
+    /// The token is not that of the session.
+    Token,
+    /// A failure of the sender's own.
+    Failure,
+}
+
+/// The session ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Abort {
+    /// Why.
+    pub reason: Reason,
+    /// The reason for people.
+    pub text: String,
+}
+
+impl Abort {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let reason = reader.u8()?;
+        let known = match reason {
+            1 => Some(Reason::Cancelled),
+            2 => Some(Reason::Violation),
+            3 => Some(Reason::Token),
+            4 => Some(Reason::Failure),
+            _ => None,
+        };
+        let reason = reader.value("reason", reason, known)?;
+        Ok(Self {
+            reason,
+            text: reader.text(),
+        })
+    }
+
+    pub(super) fn emit(&self, out: &mut Vec<u8>) {
+        out.push(match self.reason {
+            Reason::Cancelled => 1,
+            Reason::Violation => 2,
+            Reason::Token => 3,
+            Reason::Failure => 4,
+        });
+        out.extend(cut(&self.text));
+    }
+}

@@ -1,0 +1,205 @@
+use super::*;
+use proptest::prelude::*;
+
+/// Examples of the specification: a line `NAME` and octets in hexadecimal, in code blocks that begin with `example`.
+fn examples() -> Vec<(String, Vec<u8>)> {
+    let text = include_str!("../../../rfc-notes/transfer.md");
+    let mut found = Vec::new();
+    for block in text.split("```example\n").skip(1) {
+        let (block, _) = block.split_once("```").expect("the block ends");
+        let (name, octets) = block.split_once('\n').expect("a name and octets");
+        let digits: Vec<u8> = octets.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let (pairs, rest) = digits.as_chunks::<2>();
+        assert!(rest.is_empty(), "{name}");
+        let octet =
+            |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        found.push((name.to_owned(), pairs.iter().map(octet).collect()));
+    }
+    found
+}
+
+fn frames() -> Vec<(&'static str, u32, Frame)> {
+    let name = |name: &str| Entry {
+        kind: FileKind::File,
+        mode: 0o644,
+        modified: (1_700_000_000, 500),
+        size: 2_500_000,
+        identity: [0x11; 16],
+        name: name.as_bytes().to_vec(),
+        target: Vec::new(),
+    };
+    let offset = 1 << 20;
+    let length = 1 << 20;
+    vec![
+        (
+            "HELLO",
+            0,
+            Frame::Hello(Hello {
+                role: Role::Source,
+                receives: 128,
+                block: 1 << 20,
+                token: [0xab; 16],
+            }),
+        ),
+        (
+            "WINDOW",
+            1,
+            Frame::Window(Window {
+                stag: 0x1234_5678,
+                slot_length: 1 << 20,
+                address: 0x7f00_0000_0000,
+                slots: 32,
+            }),
+        ),
+        (
+            "GRANT",
+            1,
+            Frame::Grant(Grant {
+                slots: vec![0, 1, 31],
+            }),
+        ),
+        (
+            "OFFER",
+            3,
+            Frame::Offer(Offer {
+                file: 0,
+                entry: name("a/b"),
+            }),
+        ),
+        (
+            "WANT",
+            2,
+            Frame::Want(Want {
+                file: 0,
+                ranges: vec![(1 << 20, 1_451_424)],
+            }),
+        ),
+        (
+            "BLOCK",
+            4,
+            Frame::Block(Block {
+                file: 0,
+                slot: 31,
+                offset,
+                length,
+                hash: [0xcd; 32],
+            }),
+        ),
+        (
+            "ACK",
+            3,
+            Frame::Ack(Ack {
+                level: Level::Placed,
+                blocks: vec![(0, offset, length)],
+            }),
+        ),
+        (
+            "NACK",
+            3,
+            Frame::Nack(Nack {
+                file: 0,
+                offset,
+                length,
+            }),
+        ),
+        (
+            "END",
+            4,
+            Frame::End(End {
+                file: 0,
+                status: EndStatus::Complete,
+                root: Some([0xef; 32]),
+                text: String::new(),
+            }),
+        ),
+        (
+            "DONE",
+            5,
+            Frame::Done(Done {
+                file: 0,
+                status: Status::NoSpace,
+                text: "full".into(),
+            }),
+        ),
+        ("FINISH", 6, Frame::Finish),
+        ("PING", 7, Frame::Ping),
+        (
+            "ABORT",
+            8,
+            Frame::Abort(Abort {
+                reason: Reason::Cancelled,
+                text: "stop".into(),
+            }),
+        ),
+    ]
+}
+
+#[test]
+fn the_examples_of_the_specification_are_these_frames() {
+    let examples = examples();
+    let frames = frames();
+    for (name, taken, frame) in &frames {
+        let emitted = frame.emit(*taken);
+        let (_, octets) = examples
+            .iter()
+            .find(|(it, _)| it == name)
+            .unwrap_or_else(|| panic!("no example {name}: {}", hexadecimal(&emitted)));
+        assert_eq!(hexadecimal(octets), hexadecimal(&emitted), "{name}");
+        let (header, body) = octets.split_first_chunk::<HEADER>().unwrap();
+        let header = Header::parse(header).unwrap();
+        assert_eq!(header.taken, *taken);
+        assert_eq!(Frame::parse(header.kind, body).as_ref(), Ok(frame));
+    }
+    assert_eq!(examples.len(), frames.len());
+}
+
+fn hexadecimal(octets: &[u8]) -> String {
+    octets.iter().map(|it| format!("{it:02x}")).collect()
+}
+
+#[test]
+fn other_versions_and_lengths_are_refused() {
+    let header = Header {
+        kind: 12,
+        length: 0,
+        taken: 0,
+    }
+    .emit();
+    assert!(Header::parse(&header).is_ok());
+    let with = |at: usize, octet: u8| {
+        let mut header = header;
+        header[at] = octet;
+        Header::parse(&header)
+    };
+    assert_eq!(with(0, b'X'), Err(Malformed::Magic(*b"XG")));
+    assert_eq!(with(2, 2), Err(Malformed::Version(2)));
+    assert_eq!(with(6, 0x40), Err(Malformed::Length(0x4000)));
+    assert_eq!(Frame::parse(14, &[]), Err(Malformed::Kind(14)));
+    assert_eq!(
+        Frame::parse(12, &[0]),
+        Err(Malformed::Long {
+            kind: 12,
+            octets: 1
+        })
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_body_is_a_frame_or_an_error(kind in 0_u8..16, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(frame) = Frame::parse(kind, &body) {
+            // A text that is not UTF-8 and reserved octets may change, once.
+            let emitted = frame.emit(0);
+            prop_assert_eq!(Frame::parse(kind, &emitted[HEADER..]), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_cut_is_no_longer_frame(at in 0_usize..200, which in 0_usize..13) {
+        let (_, _, frame) = frames().swap_remove(which);
+        let body = frame.emit(0)[HEADER..].to_vec();
+        let cut = &body[..at.min(body.len())];
+        // It returns; texts and lists may be shorter.
+        let _ = Frame::parse(frame.kind(), cut);
+    }
+}
