@@ -11,7 +11,7 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// That of this host.
+    /// Byte order of this host.
     pub const NATIVE: Self = if cfg!(target_endian = "big") {
         Self::Big
     } else {

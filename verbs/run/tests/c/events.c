@@ -272,13 +272,14 @@ static void waiting(void)
 	CHECK((intptr_t)get_event(NULL) == -1 && errno == EAGAIN);
 }
 
-/* The same through an identifier of rdma_cm, which has a domain of its own. */
+/* Shared receive queues of an identifier of rdma_cm, which has a domain of its own. One without a channel would be at a loopback address without a device. */
 static void through_identifiers(void)
 {
+	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE | RAI_NUMERICHOST, .ai_port_space = RDMA_PS_TCP }, *found;
 	struct rdma_cm_id *id;
 	CHECK(rdma_getaddrinfo("127.0.0.1", "0", &hints, &found) == 0);
-	CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0 && rdma_bind_addr(id, found->ai_src_addr) == 0);
+	CHECK(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0 && rdma_bind_addr(id, found->ai_src_addr) == 0);
 	rdma_freeaddrinfo(found);
 	struct ibv_pd *domain = ibv_alloc_pd(id->verbs);
 	CHECK(domain);
@@ -298,6 +299,7 @@ static void through_identifiers(void)
 	CHECK(rdma_create_srq_ex(id, &init) == 0 && init.pd == domain && init.comp_mask & IBV_SRQ_INIT_ATTR_PD);
 	rdma_destroy_srq(id);
 	CHECK(ibv_dealloc_pd(domain) == 0 && rdma_destroy_id(id) == 0);
+	rdma_destroy_event_channel(channel);
 }
 
 int main(int argc, char **argv)

@@ -8,7 +8,7 @@ use super::tree::{self, File};
 /// Words that begin no sentence.
 const NOT_FIRST: [&str; 5] = ["What", "Who", "Whoever", "That", "Those"];
 /// Source folders whose comments are checked.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 17] = [
     "benches/",
     "codec/",
     "conformance/",
@@ -20,6 +20,7 @@ const SOURCES: [&str; 15] = [
     "rdmap/",
     "ripc/",
     "sim/",
+    "sockets/",
     "stack/",
     "tools/",
     "transfer/",
