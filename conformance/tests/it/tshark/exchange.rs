@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use dgiwarp::{
     Access, AtomicOperation, Buffer, Config, Cq, CrcPreference, MpaConfig, MpaRevision, Mr, Pd,
-    RcListener, RcOperation, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, RtrSet, Sge,
-    WcOpcode, WcStatus,
+    RcListener, RcOperation, RcQp, RcQpAttr, RcSendWr, ReadDepths, RecvWr, Rnic, RtrSet,
+    SameHostMode, Sge, WcOpcode, WcStatus,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -31,7 +31,10 @@ struct End {
 
 impl End {
     fn new() -> Self {
-        let rnic = Rnic::open(Config::default()).unwrap();
+        let mut config = Config::default();
+        // A capture has what goes by TCP.
+        config.same_host = SameHostMode::Off;
+        let rnic = Rnic::open(config).unwrap();
         let pd = rnic.alloc_pd();
         let cq = rnic.create_cq(256).unwrap();
         let memory = Buffer::zeroed(ROOM).unwrap();

@@ -88,6 +88,8 @@ impl Program {
 #[test]
 fn messages_of_a_c_program_go_there_and_back() {
     let program = Program::compile("pingpong", 4);
+    let output = program.run(&["client"]);
+    assert_eq!(output.status.code(), Some(1), "nobody listens: {output:?}");
     let _server = program.serve(&["server"]);
     for bytes in ["1", "50", "1400", "7976"] {
         let output = program.run(&["client", bytes, "200"]);
@@ -124,11 +126,4 @@ fn a_file_comes_into_the_return_buffer_or_is_read() {
     }
     let output = program.run(&["client", "none", "10"]);
     assert_eq!(output.stderr, b"no such file\n");
-}
-
-#[test]
-fn a_service_that_is_not_there_is_an_error() {
-    let program = Program::compile("pingpong", 5);
-    let output = program.run(&["client"]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
 }

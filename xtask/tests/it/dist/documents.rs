@@ -62,9 +62,17 @@ fn commands(markdown: &str) -> Vec<String> {
 fn uses(command: &str) -> Vec<(String, Vec<String>)> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     let mut open = false;
+    let mut before = "";
     for word in command.split_whitespace() {
         let name = word.rsplit('/').next().unwrap_or_default();
-        if name.starts_with("dgiwarp-") && !word.starts_with('-') && !name.contains('.') {
+        // A package of cargo's `-p` need not be a program.
+        let is_package = before == "-p" && command.starts_with("cargo ");
+        before = word;
+        if name.starts_with("dgiwarp-")
+            && !word.starts_with('-')
+            && !name.contains('.')
+            && !is_package
+        {
             found.push((name.to_owned(), Vec::new()));
             open = true;
         } else if ["|", "&&", "--", "&", ";"].contains(&word) {
