@@ -293,10 +293,22 @@ fn connections_carry_every_operation_whole_and_in_order() {
     }
 }
 
-/// Octets are compared, and a row that did not move to memory would fail the run.
+/// Octets are compared, and a row that did not move to memory would fail the run. A machine that stands still for two seconds ends a run, as with
+/// loss; faults of the programs appear every time.
 #[test]
 fn rows_through_shared_memory_stand_behind_those_of_sockets() {
+    const TRIES: usize = 3;
     let _turn = turn();
+    for _ in 1..TRIES {
+        if std::panic::catch_unwind(runs_through_shared_memory).is_ok() {
+            return;
+        }
+        println!("once more:");
+    }
+    runs_through_shared_memory();
+}
+
+fn runs_through_shared_memory() {
     for (op, wait) in [
         ("send --mode lat --size 64", "spin"),
         ("read --mode bw --size 64K", "block"),

@@ -202,6 +202,7 @@ static void moves_octets(void)
 	connect_pair(ends, 0);
 	FAILS(rrecv(ends[0], octets, 1, MSG_DONTWAIT), EAGAIN);
 	CHECK(rwritev(ends[0], from, 3) == 7);
+	CHECK(events(ends[1], POLLIN, -1) == POLLIN);
 	CHECK(events(ends[1], POLLIN | POLLOUT, -1) == (POLLIN | POLLOUT));
 	CHECK(rrecv(ends[1], octets, sizeof(octets), MSG_PEEK) == 7);
 	CHECK(memcmp(octets, "one two", 7) == 0);
