@@ -293,8 +293,8 @@ fn connections_carry_every_operation_whole_and_in_order() {
     }
 }
 
-/// Octets are compared, and a row that did not move to memory would fail the run. A machine that stands still for two seconds ends a run, as with
-/// loss; faults of the programs appear every time.
+/// Octets are compared, and a row that did not move to memory would fail the run. One run of forty got no data for two seconds, on a busy machine, of a
+/// cause that is not found yet.
 #[test]
 fn rows_through_shared_memory_stand_behind_those_of_sockets() {
     const TRIES: usize = 3;
