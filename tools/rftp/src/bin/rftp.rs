@@ -52,7 +52,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Cp {
-    /// Files or directories of this host, or rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH
+    /// Files or directories of this host, or `rftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH`
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// Where to; into it if it is a directory, ends with / or there are several sources

@@ -48,7 +48,7 @@ struct Cli {
     /// Directory that is served; no name leaves it
     #[arg(long, value_name = "DIRECTORY", default_value = ".")]
     root: PathBuf,
-    /// Address and port; may be repeated [default: [::]:2121]
+    /// Address and port; may be repeated; without it port 2121 of all addresses
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<SocketAddr>,
     /// Anonymous users may change files
