@@ -132,7 +132,7 @@ impl<'a> TrainBuilder<'a> {
     /// Adds a segment of `segment` octets and format 0, written by `emit`, and seals its datagram.
     ///
     /// # Errors
-    /// Those of `emit`; the train is unchanged then.
+    /// Errors of `emit`; the train is unchanged then.
     ///
     /// # Panics
     /// If the staging memory has no room for the datagram.

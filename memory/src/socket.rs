@@ -85,7 +85,7 @@ impl SendOptions {
 /// Sends `pieces` as one message on a non-blocking socket and returns the number of bytes taken.
 ///
 /// # Errors
-/// Those of `sendmsg(2)`: `WouldBlock` where the socket's buffer is full, `EMSGSIZE`, `EINVAL` or
+/// Errors of `sendmsg(2)`: `WouldBlock` where the socket's buffer is full, `EMSGSIZE`, `EINVAL` or
 /// `EIO` where the path does not take the size or the segmentation. `EINVAL` also for more than
 /// [`MAX_PIECES`] pieces.
 #[inline(always)]
@@ -172,7 +172,7 @@ fn send_plain(fd: BorrowedFd<'_>, bytes: &[u8], to: Option<SocketAddr>) -> io::R
 /// and `ipv6` are the protocols of the socket; a dual-stack socket has both.
 ///
 /// # Errors
-/// Those of `setsockopt(2)`.
+/// Errors of `setsockopt(2)`.
 pub fn forbid_fragmentation(fd: BorrowedFd<'_>, ipv4: bool, ipv6: bool) -> io::Result<()> {
     if ipv4 {
         set_option(
@@ -196,7 +196,7 @@ pub fn forbid_fragmentation(fd: BorrowedFd<'_>, ipv4: bool, ipv6: bool) -> io::R
 /// The MTU, in octets, of the route that a connected IPv6 socket uses.
 ///
 /// # Errors
-/// Those of `getsockopt(2)`.
+/// Errors of `getsockopt(2)`.
 pub fn ipv6_route_mtu(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut mtu: libc::c_int = 0;
     let mut length: libc::socklen_t = 4;

@@ -27,7 +27,7 @@ pub struct TcpProgress {
 /// Reads the state of a connection from the kernel.
 ///
 /// # Errors
-/// Those of `getsockopt(2)`, for a socket that is no TCP socket.
+/// Errors of `getsockopt(2)`, for a socket that is no TCP socket.
 pub fn tcp_progress(socket: BorrowedFd<'_>) -> io::Result<TcpProgress> {
     let mut info = [0u8; LEN];
     let mut length = libc::socklen_t::try_from(LEN).map_err(io::Error::other)?;

@@ -113,7 +113,7 @@ impl Root {
     /// Opens a directory.
     ///
     /// # Errors
-    /// Those of `open(2)`.
+    /// Errors of `open(2)`.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let dir = openat(nix::fcntl::AT_FDCWD, path, flags, Mode::empty())?;
@@ -123,7 +123,7 @@ impl Root {
     /// Opens a path beneath. An empty one is the root itself.
     ///
     /// # Errors
-    /// Those of `openat2(2)`; `EXDEV` for one that leaves.
+    /// Errors of `openat2(2)`; `EXDEV` for one that leaves.
     pub fn open_at(&self, path: &Path, flags: OFlag, mode: u32) -> io::Result<File> {
         let path = checked(path)?;
         let path = if path.as_os_str().is_empty() {
@@ -146,7 +146,7 @@ impl Root {
     /// Opens a regular file for reading; anything else is refused with `EINVAL`, a directory with `EISDIR`. A link is followed where it stays beneath.
     ///
     /// # Errors
-    /// Those of `openat2(2)`.
+    /// Errors of `openat2(2)`.
     pub fn open_file(&self, path: &Path) -> io::Result<(File, Metadata)> {
         self.open_regular(path, OFlag::empty())
     }
@@ -175,7 +175,7 @@ impl Root {
     /// Description of what a path names, behind a link that stays beneath.
     ///
     /// # Errors
-    /// Those of `openat2(2)`.
+    /// Errors of `openat2(2)`.
     pub fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         Metadata::of(&self.open_at(path, OFlag::O_PATH, 0)?)
     }
@@ -183,7 +183,7 @@ impl Root {
     /// Description of the last component itself, which may be a link.
     ///
     /// # Errors
-    /// Those of `openat2(2)`.
+    /// Errors of `openat2(2)`.
     pub fn link_metadata(&self, path: &Path) -> io::Result<Metadata> {
         Metadata::of(&self.open_at(path, OFlag::O_PATH | OFlag::O_NOFOLLOW, 0)?)
     }
@@ -191,7 +191,7 @@ impl Root {
     /// Target of a link.
     ///
     /// # Errors
-    /// Those of `readlink(2)`.
+    /// Errors of `readlink(2)`.
     pub fn read_link(&self, path: &Path) -> io::Result<OsString> {
         let (dir, name) = self.parent(path)?;
         Ok(readlinkat(&dir, name)?)
@@ -200,7 +200,7 @@ impl Root {
     /// Names and descriptions in a directory, sorted by name, links not followed.
     ///
     /// # Errors
-    /// Those of `openat2(2)` and `getdents(2)`.
+    /// Errors of `openat2(2)` and `getdents(2)`.
     pub fn list(&self, path: &Path) -> io::Result<Vec<(OsString, Metadata)>> {
         let file = self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)?;
         let dir = Dir::from_fd(file.try_clone()?.into())?;
@@ -225,7 +225,7 @@ impl Root {
     /// Checks that a path is a directory that may be listed.
     ///
     /// # Errors
-    /// Those of `openat2(2)`.
+    /// Errors of `openat2(2)`.
     pub fn list_check(&self, path: &Path) -> io::Result<()> {
         self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)
             .map(drop)
@@ -234,7 +234,7 @@ impl Root {
     /// Makes a directory.
     ///
     /// # Errors
-    /// Those of `mkdir(2)`.
+    /// Errors of `mkdir(2)`.
     pub fn create_dir(&self, path: &Path) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         Ok(mkdirat(&dir, name, Mode::from_bits_truncate(0o777))?)
@@ -243,7 +243,7 @@ impl Root {
     /// Makes a directory and those above it that are missing.
     ///
     /// # Errors
-    /// Those of `mkdir(2)`; `ENOTDIR` where something else is in the way.
+    /// Errors of `mkdir(2)`; `ENOTDIR` where something else is in the way.
     pub fn create_dirs(&self, path: &Path) -> io::Result<()> {
         let mut at = PathBuf::new();
         let is_there = |at: &Path| {
@@ -267,7 +267,7 @@ impl Root {
     /// Makes a symbolic link. Its target is not checked: nothing here follows one that leaves.
     ///
     /// # Errors
-    /// Those of `symlink(2)`.
+    /// Errors of `symlink(2)`.
     pub fn create_link(&self, path: &Path, target: &[u8]) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         Ok(symlinkat(OsStr::from_bytes(target), &dir, name)?)
@@ -276,7 +276,7 @@ impl Root {
     /// Removes a file or link.
     ///
     /// # Errors
-    /// Those of `unlink(2)`.
+    /// Errors of `unlink(2)`.
     pub fn remove_file(&self, path: &Path) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         Ok(unlinkat(&dir, name, UnlinkatFlags::NoRemoveDir)?)
@@ -285,7 +285,7 @@ impl Root {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// Those of `rmdir(2)`.
+    /// Errors of `rmdir(2)`.
     pub fn remove_dir(&self, path: &Path) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         Ok(unlinkat(&dir, name, UnlinkatFlags::RemoveDir)?)
@@ -294,7 +294,7 @@ impl Root {
     /// Renames within the root.
     ///
     /// # Errors
-    /// Those of `rename(2)`.
+    /// Errors of `rename(2)`.
     pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let (from_dir, from) = self.parent(from)?;
         let (to_dir, to) = self.parent(to)?;

@@ -59,7 +59,7 @@ impl Port {
     /// Listens for a TCP connection.
     ///
     /// # Errors
-    /// Those of `bind(2)`.
+    /// Errors of `bind(2)`.
     pub fn tcp(address: SocketAddr) -> Result<Self, Error> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -77,7 +77,7 @@ impl Port {
     /// The address and port.
     ///
     /// # Errors
-    /// Those of `getsockname(2)`.
+    /// Errors of `getsockname(2)`.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         match self {
             Self::Rc(port) => Ok(port.local_addr()),

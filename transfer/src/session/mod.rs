@@ -118,7 +118,7 @@ impl Control {
     /// A control for one session.
     ///
     /// # Errors
-    /// Those of `eventfd(2)`.
+    /// Errors of `eventfd(2)`.
     pub fn new() -> io::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
         let wake = Wake::new()?;

@@ -53,7 +53,7 @@ impl Server {
     /// A server of a directory.
     ///
     /// # Errors
-    /// Those of `open(2)`.
+    /// Errors of `open(2)`.
     pub fn new(root: &Path, config: Config) -> io::Result<Arc<Self>> {
         let root = Arc::new(Root::open(root)?);
         let (rnic, clients) = (OnceLock::new(), AtomicUsize::new(0));
@@ -68,7 +68,7 @@ impl Server {
     /// Serves a listener's clients until the process ends.
     ///
     /// # Errors
-    /// That the listener is broken.
+    /// The listener is broken.
     pub fn serve(self: &Arc<Self>, listener: &TcpListener) -> io::Result<()> {
         loop {
             match listener.accept() {

@@ -29,7 +29,7 @@ impl Users {
     /// Reads the users of a file. Empty lines and those that begin with `#` are passed over.
     ///
     /// # Errors
-    /// Those of `open(2)`; `InvalidData` with the line for one that is none.
+    /// Errors of `open(2)`; `InvalidData` with the line for one that is none.
     pub fn read(&mut self, path: &Path) -> io::Result<()> {
         for (index, line) in fs::read_to_string(path)?.lines().enumerate() {
             let line = line.trim();
