@@ -119,6 +119,12 @@ fn fill_fanout(row: &mut Row, one: &Series, receivers: u32) {
 
 /// The remainder of the messages, and the counts of the datagrams themselves.
 fn fill_loss(row: &mut Row, spec: &EndpointSpec, one: &Series) {
+    row.loss_rate = spec.loss_rate();
+    row.valid_fraction = row.loss.map(|loss| 1.0 - loss);
+    // Reliable datagrams are sent again until they arrive: the stack counts messages of theirs, not datagrams.
+    if spec.subject.transport == Transport::Rd {
+        return;
+    }
     let mut segments = Segments::default();
     let mut complete = 0;
     for round in &one.rounds {
@@ -128,8 +134,6 @@ fn fill_loss(row: &mut Row, spec: &EndpointSpec, one: &Series) {
             _ => round.there.complete,
         };
     }
-    row.loss_rate = spec.loss_rate();
-    row.valid_fraction = row.loss.map(|loss| 1.0 - loss);
     row.segments = Some(segments.sent);
     row.segments_dropped = Some(segments.dropped);
     row.segments_refused = Some(segments.refused);

@@ -479,9 +479,14 @@ fn runs_with_loss() {
         rows(&output.stdout)
     };
     let rows = run(7);
-    assert_eq!(rows.len(), 2 * 2 * 4, "{rows:?}");
+    assert_eq!(rows.len(), 2 * 2 * 6, "{rows:?}");
     for row in &rows {
         check_row(row);
+        if row["transport"] == "rd" {
+            assert_eq!(row["valid_fraction"], 1.0, "{row}");
+            assert_eq!(row["segments"], Value::Null, "{row}");
+            continue;
+        }
         check_loss_row(row, row["loss_rate"].as_f64().expect("a share"));
         if row["op"] == "read" {
             // A Read requests lost segments again.
