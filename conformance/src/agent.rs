@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-/// How long the agent takes at most for what does not wait by itself.
+/// How long the agent takes at most, beyond the time that it was asked to wait.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Why an agent does not do what it is asked.
@@ -189,6 +189,10 @@ impl Agent {
     /// [`AgentError`]; [`AgentError::Refused`] leaves the agent usable.
     pub fn call(&mut self, operation: &'static str, mut with: Value) -> Result<Value, AgentError> {
         with["op"] = operation.into();
+        let waits = Duration::from_millis(with["timeout_ms"].as_u64().unwrap_or_default());
+        self.reader
+            .get_ref()
+            .set_read_timeout(Some(LIMIT + waits))?;
         let mut line = with.to_string();
         line.push('\n');
         self.reader.get_mut().write_all(line.as_bytes())?;
