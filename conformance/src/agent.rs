@@ -32,7 +32,7 @@ pub enum AgentError {
     },
     /// Nobody listens there.
     #[error(
-        "{0}: no agent listens there; it prints its port when it starts (conformance/agent/agent.c)"
+        "{0}: no agent listens there; it prints its port when it starts (dgiwarp-conform agent prints its source)"
     )]
     Nobody(SocketAddr),
     /// Nothing comes back.

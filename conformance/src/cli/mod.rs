@@ -4,6 +4,7 @@ mod compare;
 mod list;
 mod run;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -112,6 +113,13 @@ const PROGRAM: Program = Program {
             ],
         ),
         (
+            "agent",
+            &[Example {
+                line: "dgiwarp-conform agent > agent.c && cc -o agent agent.c -lrdmacm -libverbs",
+                about: "The agent, to be compiled on the device and started there as ./agent -a ADDRESS.",
+            }],
+        ),
+        (
             "clauses",
             &[
                 Example {
@@ -157,6 +165,8 @@ enum Command {
     Lint(lint::Args),
     /// Show which rules of the RFCs are tested, and by what
     Clauses(clauses::cli::Args),
+    /// Print the source of the agent, one C file for the device
+    Agent,
 }
 
 /// Selection of cases by the command line.
@@ -197,6 +207,9 @@ impl Select {
     }
 }
 
+/// The agent's source, so that an installed tester has it with it.
+const AGENT: &str = include_str!("../../agent/agent.c");
+
 const EXIT_FINDINGS: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 const EXIT_NO_DEVICE: u8 = 3;
@@ -211,6 +224,9 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => compare::compare(&args),
         Command::Lint(args) => lint::main(&args),
         Command::Clauses(args) => clauses::cli::main(&args).map_err(usage),
+        Command::Agent => {
+            quiet(std::io::stdout().write_all(AGENT.as_bytes())).map(|()| ExitCode::SUCCESS)
+        }
     };
     done.unwrap_or_else(|(status, error)| {
         eprintln!("dgiwarp-conform: {error}");
