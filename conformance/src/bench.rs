@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use thiserror::Error;
 
 use crate::agent::{Agent, AgentError, Connection, access};
+use crate::clock;
 use crate::oracle::{Allowed, Outcome, Reaction, judge};
 use crate::peer::{Patience, Peer};
 use crate::recording::sequence::{self, Step};
@@ -319,6 +320,59 @@ impl<'a> Bench<'a> {
         let peer = self.open_with(offer)?;
         let connection = self.agent()?.accepted()?;
         Ok((peer, connection))
+    }
+
+    /// Whether the device's program learns in time that a connection is over: a work request of its fails, or there is an event. With it what came, or came last.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn told_of_end(&mut self, on: Connection) -> Result<(bool, String), Broken> {
+        /// `RDMA_CM_EVENT_ESTABLISHED`.
+        const ESTABLISHED: u64 = 9;
+        let Patience { answer, quiet, .. } = self.patience();
+        let until = clock::now() + answer;
+        let mut last = "nothing".to_owned();
+        loop {
+            match self.agent()?.poll(on, quiet) {
+                Ok(wc) if wc.status != 0 => return Ok((true, format!("{wc:?}"))),
+                Ok(wc) => last = format!("{wc:?}"),
+                Err(AgentError::Refused { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            match self.agent()?.event(on, quiet) {
+                Ok((event, _)) if event != ESTABLISHED => {
+                    return Ok((true, format!("event {event}")));
+                }
+                Ok(_) | Err(AgentError::Refused { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if clock::now() >= until {
+                return Ok((false, last));
+            }
+        }
+    }
+
+    /// Notes whether the device's program sees nothing of operations that its device serves by itself.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn no_completion(
+        &mut self,
+        on: Connection,
+        clause: &'static str,
+        peer: &Peer,
+    ) -> Result<(), Broken> {
+        let quiet = self.patience().quiet;
+        let wc = self.agent()?.poll(on, quiet);
+        self.require(
+            "what the device's program sees of them",
+            !wc.as_ref().is_ok_and(|wc| wc.status == 0),
+            format!("{wc:?}"),
+            "no completion",
+            clause,
+            Some(peer),
+        );
+        Ok(())
     }
 
     /// Notes whether what the device did is one of the outcomes that are allowed.

@@ -22,13 +22,16 @@ const CODES: &str = "RFC 5040 §4.8";
 const F: Family = Family::Extensions;
 
 pub(super) const CASES: &[Case] = &[
-    agent_case(
-        "A01",
-        F,
-        "FetchAdd with and without a mask",
-        &[FETCH_ADD, RESPONSE],
-        a01,
-    ),
+    Case {
+        version: 2,
+        ..agent_case(
+            "A01",
+            F,
+            "FetchAdd with and without a mask",
+            &[FETCH_ADD, RESPONSE],
+            a01,
+        )
+    },
     agent_case(
         "A02",
         F,
@@ -95,13 +98,19 @@ fn value(bench: &mut Bench<'_>, memory: Memory, at: u64) -> Result<u64, Broken> 
 /// A connection of a device that answers atomic operations.
 fn open(bench: &mut Bench<'_>, memory: Memory) -> Result<Peer, Broken> {
     let mut peer = bench.open()?;
+    probe(&mut peer, memory)?;
+    Ok(peer)
+}
+
+/// Whether the device has atomic operations at all.
+fn probe(peer: &mut Peer, memory: Memory) -> Result<(), Broken> {
     let probe = AtomicRequest {
         stag: memory.stag,
         to: memory.to + 56,
         ..AtomicRequest::default()
     };
-    match ask(&mut peer, probe) {
-        Ok(_) => Ok(peer),
+    match ask(peer, probe) {
+        Ok(_) => Ok(()),
         // A Terminate, or what TCP left of it.
         Err(Came::Segment(..) | Came::End | Came::Reset) => Err(UNKNOWN),
         Err(came) => Err(Broken::First(came.to_string())),
@@ -177,7 +186,8 @@ fn try_row(
 
 fn a01(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let memory = memory(bench)?;
-    let mut peer = open(bench, memory)?;
+    let (mut peer, on) = bench.open_served()?;
+    probe(&mut peer, memory)?;
     let add = |data, mask| AtomicRequest {
         identifier: 0x1234_5678,
         stag: memory.stag,
@@ -207,7 +217,7 @@ fn a01(bench: &mut Bench<'_>) -> Result<(), Broken> {
             break;
         }
     }
-    Ok(())
+    bench.no_completion(on, REQUEST, &peer)
 }
 
 fn a02(bench: &mut Bench<'_>) -> Result<(), Broken> {

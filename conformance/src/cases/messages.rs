@@ -20,13 +20,16 @@ const SOON: Duration = Duration::from_secs(10);
 const LONG: u32 = 150_001;
 
 pub(super) const CASES: &[Case] = &[
-    agent_case(
-        "R12",
-        F,
-        "Terminates, good and bad, are not answered",
-        &[MESSAGE, ABORT],
-        r12,
-    ),
+    Case {
+        version: 2,
+        ..agent_case(
+            "R12",
+            F,
+            "Terminates, good and bad, are not answered, and the device's program is told",
+            &[MESSAGE, ABORT],
+            r12,
+        )
+    },
     agent_case(
         "R13",
         F,
@@ -84,7 +87,7 @@ fn r12(bench: &mut Bench<'_>) -> Result<(), Broken> {
         ("with headers that are not there", lies),
         ("of three octets", vec![0; 3]),
     ] {
-        let (mut peer, _) = bench.open_served()?;
+        let (mut peer, on) = bench.open_served()?;
         peer.segment(&Segment::untagged(opcode::TERMINATE, 2, 1, &payload));
         let mut reaction = Reaction::default();
         let came = peer.next_segment();
@@ -101,6 +104,15 @@ fn r12(bench: &mut Bench<'_>) -> Result<(), Broken> {
         } else {
             bench.judge(name, &peer, &reaction, &[allow(Closed, ABORT)]);
         }
+        let (told, seen) = bench.told_of_end(on)?;
+        bench.require(
+            format!("{name}: what the device's program is told"),
+            told,
+            seen,
+            "an event, or work requests that fail",
+            MESSAGE,
+            Some(&peer),
+        );
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Case, Family, agent_case};
-use crate::agent::access;
+use crate::agent::{Connection, access};
 use crate::bench::{Bench, Broken};
 use crate::oracle::Outcome::{GoesOn, Terminate};
 use crate::oracle::{Allowed, Came, Reaction, allow};
@@ -17,6 +17,7 @@ const SEND: &str = "RFC 5040 §5.3";
 const MESSAGE: &str = "RFC 5040 §5.4";
 const ORDER: &str = "RFC 5040 §5.5";
 const ABORT: &str = "RFC 5040 §6.2.1";
+const ERRORS: &str = "RFC 5040 §7.1";
 const CHECKS: &str = "RFC 5040 §7.2";
 const RIGHTS: &str = "RFC 5040 §8.1.1";
 
@@ -45,20 +46,26 @@ pub(super) const CASES: &[Case] = &[
         &[CHECKS, RIGHTS, TERMINATE],
         r04,
     ),
-    agent_case(
-        "R08",
-        F,
-        "a Write before a Send is there when the Send is",
-        &[ORDER],
-        r08,
-    ),
-    agent_case(
-        "R09",
-        F,
-        "the format of a Terminate",
-        &[TERMINATE, MESSAGE],
-        r09,
-    ),
+    Case {
+        version: 2,
+        ..agent_case(
+            "R08",
+            F,
+            "a Write before a Send is there when the Send is",
+            &[ORDER],
+            r08,
+        )
+    },
+    Case {
+        version: 2,
+        ..agent_case(
+            "R09",
+            F,
+            "the format of a Terminate, and what the device's program is told",
+            &[TERMINATE, MESSAGE, ERRORS],
+            r09,
+        )
+    },
     agent_case(
         "R10",
         F,
@@ -195,12 +202,14 @@ fn r08(bench: &mut Bench<'_>) -> Result<(), Broken> {
         let agent = bench.agent()?;
         let wc = agent.poll(on, SOON);
         let there = agent.peek(memory, memory.margin, 30_000)?;
-        if !wc.as_ref().is_ok_and(|wc| wc.status == 0) || there != octets {
+        // A Write makes no completion of its own.
+        let sent = wc.as_ref().is_ok_and(|wc| (wc.status, wc.length) == (0, 4));
+        if !sent || there != octets {
             bench.require(
                 format!("round {round}"),
                 false,
                 format!("{wc:?}"),
-                "all octets of the Write",
+                "the completion of the Send alone, and all octets of the Write",
                 ORDER,
                 Some(&peer),
             );
@@ -218,13 +227,13 @@ fn r08(bench: &mut Bench<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A connection that a Write by an STag that is none has ended, the Write's ULPDU, and what came.
-fn terminated(bench: &mut Bench<'_>) -> Result<(Peer, Vec<u8>, Reaction), Broken> {
-    let (mut peer, _) = bench.open_served()?;
+/// A connection that a Write by an STag that is none has ended, with the agent's end, the Write's ULPDU, and what came.
+fn terminated(bench: &mut Bench<'_>) -> Result<(Peer, Connection, Vec<u8>, Reaction), Broken> {
+    let (mut peer, on) = bench.open_served()?;
     let ulpdu = Segment::tagged(opcode::WRITE, 0x0dea_db00, 0x1234, b"bad").to_bytes();
     peer.wrong(&ulpdu, ddp_nothing_wrong());
     let reaction = peer.reaction();
-    Ok((peer, ulpdu, reaction))
+    Ok((peer, on, ulpdu, reaction))
 }
 
 fn ddp_nothing_wrong() -> crate::wire::framing::Wrong {
@@ -232,7 +241,16 @@ fn ddp_nothing_wrong() -> crate::wire::framing::Wrong {
 }
 
 fn r09(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    let (peer, ulpdu, reaction) = terminated(bench)?;
+    let (peer, on, ulpdu, reaction) = terminated(bench)?;
+    let (told, seen) = bench.told_of_end(on)?;
+    bench.require(
+        "what the device's program is told",
+        told,
+        seen,
+        "an event, or work requests that fail",
+        ERRORS,
+        Some(&peer),
+    );
     let segment = reaction
         .segments()
         .find(|segment| segment.opcode() == opcode::TERMINATE)
@@ -313,7 +331,7 @@ fn r09(bench: &mut Bench<'_>) -> Result<(), Broken> {
 }
 
 fn r10(bench: &mut Bench<'_>) -> Result<(), Broken> {
-    let (peer, _, reaction) = terminated(bench)?;
+    let (peer, _, _, reaction) = terminated(bench)?;
     let bits = reaction
         .terminate()
         .map(|terminate| terminate.header_control);

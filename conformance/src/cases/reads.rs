@@ -40,7 +40,7 @@ pub(super) const CASES: &[Case] = &[
         r05,
     ),
     Case {
-        version: 2,
+        version: 3,
         ..agent_case("R20", F, "Reads of all sizes", &[READ, REQUEST], r20)
     },
     agent_case(
@@ -173,7 +173,7 @@ fn r05(bench: &mut Bench<'_>) -> Result<(), Broken> {
 
 fn r20(bench: &mut Bench<'_>) -> Result<(), Broken> {
     let memory = bench.agent()?.register(65_536, READABLE, FILL)?;
-    let mut peer = bench.open()?;
+    let (mut peer, on) = bench.open_served()?;
     for size in [1, 2, 3, 4, 1400, 1443, 4096, 65_536, 0] {
         peer.read_request(request(memory, size));
         let (holds, seen) = answered(&mut peer, size);
@@ -194,7 +194,7 @@ fn r20(bench: &mut Bench<'_>) -> Result<(), Broken> {
             break;
         }
     }
-    Ok(())
+    bench.no_completion(on, REQUEST, &peer)
 }
 
 fn r00(bench: &mut Bench<'_>) -> Result<(), Broken> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::bench::{Trial, Verdict};
-use crate::cases::{self, Case, Family};
+use crate::cases::{self, Case, Family, Level};
 use crate::recording::sequence;
 use crate::recording::{Conversation, Recorder, Way};
 use crate::trace::{self, Finding, Keyword};
@@ -63,6 +63,8 @@ impl Sent {
             self.datagrams |= spoke && conversation.datagrams;
         }
         let mut basic: BTreeMap<usize, &'static str> = BTreeMap::new();
+        // What an RFC recommends twice is one finding; a MUST is none the less broken.
+        let mut recommended: BTreeMap<usize, &'static str> = BTreeMap::new();
         for (number, finding) in trace::judge(&conversations) {
             if plan.selection.leaves_out(finding.rule.id) {
                 continue;
@@ -72,15 +74,23 @@ impl Sent {
                 .profile
                 .as_ref()
                 .is_some_and(|p| p.has(finding.rule.id, &name(case, number), &finding.detail));
-            if finding.rule.keyword == Keyword::Must && !known {
+            let of_rules = match finding.rule.keyword {
+                Keyword::Must => Some(&mut basic),
+                Keyword::Should => (case.level == Level::Should).then_some(&mut recommended),
+            };
+            if let Some(of_rules) = of_rules.filter(|_| !known) {
                 let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
-                basic.entry(index).or_insert(finding.rule.id);
+                of_rules.entry(index).or_insert(finding.rule.id);
             }
             self.add(case, number, finding, &conversations, recorder);
         }
+        let at_all = basic.values().copied().collect();
+        for (index, rule) in recommended {
+            basic.entry(index).or_insert(rule);
+        }
         Broke {
             in_trials: reconsider(plan, case, trials, &basic),
-            at_all: basic.into_values().collect(),
+            at_all,
         }
     }
 

@@ -17,6 +17,7 @@ const MARKERS: &str = "RFC 5044 §4.3";
 const FRAME: &str = "RFC 5044 §7.1.1";
 const ERRORS: &str = "RFC 5044 §8";
 const ABORT: &str = "RFC 5040 §6.2.1";
+const RECEIVER: &str = "RFC 5044 §6";
 
 const F: Family = Family::Crc;
 
@@ -39,12 +40,12 @@ pub(in crate::cases) const CASES: &[Case] = &[
         c02,
     ),
     Case {
-        version: 2,
+        version: 3,
         ..case(
             "C03",
             F,
             "one wrong bit anywhere in an FPDU",
-            &[CRC, ERRORS],
+            &[CRC, ERRORS, RECEIVER],
             c03,
         )
     },
@@ -256,6 +257,16 @@ fn c03(bench: &mut Bench<'_>) -> Result<(), Broken> {
             &peer,
             &reaction,
             WRONG_CRC,
+        );
+        let there = bench.agent()?.all(memory)?;
+        let placed = there.iter().filter(|octet| **octet != 0).count();
+        bench.require(
+            format!("bit {bit:#x} of octet {octet}: the memory"),
+            placed == 0,
+            format!("{placed} octets are others"),
+            "as it was: nothing of an FPDU with a wrong CRC is placed",
+            RECEIVER,
+            Some(&peer),
         );
     }
     Ok(())
